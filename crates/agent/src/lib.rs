@@ -1,0 +1,4 @@
+//! The Polycast agent: moves objects on one host (Republic section III).
+//!
+//! The agent only connects the machines of `polycast-protocol` to sockets, stores and clocks.
+pub mod transfer;

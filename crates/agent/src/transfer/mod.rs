@@ -1,0 +1,189 @@
+//! Running one transfer: the drivers of the push machines (Republic section III-A).
+//!
+//! [`deliver`] runs the source's side and [`receive`] a receiver's side; both block the calling
+//! thread until the transfer has ended, and may be run for many transfers at the same time.
+
+use polycast_net::object::{ObjectKind, ObjectSource};
+use polycast_types::{Duration, Handle, ObjectId, Rate};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// How the object travels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// IP multicast to this group; falls back to the TCP chain where it does not get through.
+    Multicast {
+        /// Group address and port of the data channel.
+        group: SocketAddrV4,
+        /// The granted rate of a dedicated path; `None` on a shared network, where the sender adapts.
+        rate: Option<Rate>,
+    },
+    /// The TCP overlay from the start: source to first receiver, to second, and so on.
+    Chain,
+}
+
+/// What to do about a receiver that is slower than the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlowPolicy {
+    /// All go as fast as the slowest.
+    Wait,
+    /// A receiver that has held the others for this long is served by patches from then on.
+    DropToPatches {
+        /// How long it may hold the others.
+        after: Duration,
+    },
+}
+
+/// What can be set for a transfer; `Default` is right for most.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Receivers that are not done by then have failed.
+    pub deadline: Option<Duration>,
+    /// How long to wait for receivers to appear.
+    pub join_timeout: Duration,
+    /// A receiver without any sign of life for this long has failed.
+    pub stall_timeout: Duration,
+    /// What to do about slow receivers.
+    pub slow: SlowPolicy,
+    /// Fraction of data packets that each receiver throws away on arrival, for tests and demonstrations.
+    pub loss: f64,
+    /// Seed of the loss.
+    pub seed: u64,
+}
+
+/// Whom a transfer is for.
+#[derive(Clone, Debug)]
+pub enum Receivers {
+    /// This many, whoever answers the announcement first (`offer` / `accept`).
+    Count(usize),
+    /// Agents by name and control address; the source invites each (`send`).
+    Named(Vec<(String, SocketAddr)>),
+}
+
+/// Everything the source of a transfer needs.
+pub struct SourceSpec {
+    /// The object's name.
+    pub object: ObjectId,
+    /// File or directory name, without a path, that receivers may use.
+    pub name: String,
+    /// File or directory.
+    pub kind: ObjectKind,
+    /// The bytes.
+    pub source: Arc<dyn ObjectSource>,
+    /// The receivers.
+    pub receivers: Receivers,
+    /// Address of the local interface to send from.
+    pub interface: Ipv4Addr,
+    /// The path.
+    pub path: Path,
+    /// Settings.
+    pub options: Options,
+    /// Set to end the transfer early; receivers are told.
+    pub cancel: Arc<AtomicBool>,
+}
+
+/// Where a receiver finds the source.
+#[derive(Clone, Debug)]
+pub enum Rendezvous {
+    /// Wait for an announcement on the interface (`accept`).
+    Discover,
+    /// The source's control address and the transfer's handle, from an invitation.
+    At(SocketAddr, Handle),
+}
+
+/// Where a received object goes.
+#[derive(Clone, Debug)]
+pub enum Sink {
+    /// To this path: a file, or for a directory object the directory; nothing is there before all is verified.
+    Path(PathBuf),
+    /// To this file as the raw object bytes, also for directories (the agent's store).
+    Raw(PathBuf),
+}
+
+/// Everything a receiver of a transfer needs.
+pub struct ReceiverSpec {
+    /// The receiver's name in reports.
+    pub name: String,
+    /// How to find the source.
+    pub rendezvous: Rendezvous,
+    /// Address of the local interface to receive on.
+    pub interface: Ipv4Addr,
+    /// Where the object goes.
+    pub sink: Sink,
+    /// Settings (loss and stall time-out are used).
+    pub options: Options,
+    /// Set to end early.
+    pub cancel: Arc<AtomicBool>,
+}
+
+/// A receiver's state while a transfer runs or when it has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReceiverReport {
+    /// Its name.
+    pub name: String,
+    /// Whether every byte was verified and stored.
+    pub verified: bool,
+    /// Seconds from the transfer's start to this receiver's end.
+    pub seconds: f64,
+    /// Bytes it has so far.
+    pub bytes: u64,
+    /// Bytes that reached it as patches.
+    pub patched_bytes: u64,
+    /// `ip-multicast` or `tcp-chain`: what carried its bytes last.
+    pub fabric: &'static str,
+    /// Why it failed, in a sentence.
+    pub error: Option<String>,
+}
+
+/// The report of a transfer, or its state while it runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// The object.
+    pub object: ObjectId,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// BLAKE3 root hash in hex, once known.
+    pub root: Option<String>,
+    /// Seconds from the start to the last receiver's end.
+    pub seconds: f64,
+    /// Payload bytes that the source put on the wire, repetitions and patches included.
+    pub sent_bytes: u64,
+    /// Bytes of those that were patches.
+    pub patched_bytes: u64,
+    /// What carried the object: `ip-multicast`, `tcp-chain` or `ip-multicast+tcp-chain`.
+    pub fabric: String,
+    /// One entry a receiver.
+    pub receivers: Vec<ReceiverReport>,
+}
+
+/// What a receiver got.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Received {
+    /// The object.
+    pub object: ObjectId,
+    /// The name it had at the source.
+    pub name: String,
+    /// File or directory.
+    pub kind: ObjectKind,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// BLAKE3 root hash in hex.
+    pub root: String,
+    /// Where it is now.
+    pub path: PathBuf,
+    /// Seconds from the first contact with the source.
+    pub seconds: f64,
+    /// Bytes that came as patches.
+    pub patched_bytes: u64,
+}
+
+/// A receiver's progress.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReceiverProgress {
+    /// Verified bytes.
+    pub bytes: u64,
+    /// Length of the object.
+    pub total: u64,
+}

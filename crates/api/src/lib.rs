@@ -1,0 +1,1 @@
+//! The Polycast service definitions, generated code and Rust client.

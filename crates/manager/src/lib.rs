@@ -1,0 +1,1 @@
+//! The Polycast manager: lends paths to transfers.

@@ -1,0 +1,2 @@
+//! Deliver one object to many machines.
+fn main() {}

@@ -1,0 +1,19 @@
+//! Identifiers, units, time and ranges: the words that every Polycast crate shares.
+//!
+//! Nothing here knows a socket, a clock or an allocator's policy. Time is an integer number of
+//! nanoseconds since an origin that the driver of a machine chooses, so that the same machine runs
+//! in real time and in virtual time.
+#![no_std]
+#![warn(missing_docs)]
+
+extern crate alloc;
+
+mod id;
+mod ranges;
+mod time;
+mod units;
+
+pub use id::{AppId, DataId, Handle, ObjectId, ParseIdError};
+pub use ranges::RangeSet;
+pub use time::{Duration, Time};
+pub use units::{ParseUnitError, Rate, format_bytes, format_rate, parse_bytes};

@@ -1,0 +1,2 @@
+#![no_std]
+//! Every Polycast packet format.
