@@ -1,2 +1,32 @@
+//! Every packet format of Polycast.
+//!
+//! - [`data`]: the datagrams of the data channel (Republic section III-A): fragments and coded patches.
+//! - [`control`]: the frames of the control channel (Republic Table III and the hand-shake around it).
+//! - [`discovery`]: announcements by which sources and receivers find each other without a manager.
+//!
+//! A packet has two faces: bytes, and a validated value. `parse` either gives the value or one opaque
+//! [`WireError`]; after it no accessor can panic. `emit` writes what `parse` reads: a value that can be
+//! built can be emitted and comes back equal. All integers are big-endian.
 #![no_std]
-//! Every Polycast packet format.
+#![warn(missing_docs)]
+
+extern crate alloc;
+
+pub mod control;
+mod cursor;
+pub mod data;
+pub mod discovery;
+
+/// Version of all formats; both ends of a conversation must have the same.
+pub const VERSION: u8 = 1;
+
+/// The bytes are not a packet of this format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// Too short, a count or kind out of range, or left-over bytes.
+    #[error("malformed packet")]
+    Malformed,
+    /// A packet of another protocol version.
+    #[error("the peer speaks protocol version {0}, this program version {VERSION}: install the same on both")]
+    Version(u8),
+}

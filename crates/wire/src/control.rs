@@ -1,0 +1,515 @@
+//! Frames of the control channel: Republic's Table III and the hand-shake around it.
+//!
+//! A frame is a 4-byte length (of what follows), a 1-byte kind and a body. The control channel is one TCP
+//! connection between the source and each receiver, opened by the receiver:
+//!
+//! ```text
+//! receiver -> source   HELLO
+//! source -> receiver   WELCOME, HASHES ..        (or REFUSE)
+//! receiver -> source   HAVE                      what it holds already; it is ready
+//!                      .. data channel ..
+//! receiver -> source   INTL_SEQ, PROGRESS .., PTCH_REQ ..
+//! source -> receiver   PTCH_DATA .., DATA_FNSD
+//! receiver -> source   DATA_RCVD
+//! source -> receiver   FINISHED                  the transfer is over for all
+//! ```
+//!
+//! The same frames serve the TCP chain: UPSTREAM tells a receiver where to fetch from, and on the
+//! connection to that peer FETCH is answered by GROUPs. INVITE opens a transfer at an agent.
+//! Authentication will go between HELLO and WELCOME: both carry the version, and kinds are extensible.
+
+use crate::cursor::{Put, Reader};
+use crate::{VERSION, WireError};
+use alloc::vec::Vec;
+use core::ops::Range;
+use polycast_types::{AppId, DataId, Handle, ObjectId};
+
+/// The longest frame, length field not counted.
+pub const FRAME_LEN_MAX: usize = 2 << 20;
+/// Bytes of the length field.
+pub const LENGTH_LEN: usize = 4;
+/// How many ranges one HAVE or PTCH_REQ may hold.
+pub const RANGES_MAX: usize = 4_096;
+/// How many hashes one HASHES may hold.
+pub const HASHES_MAX: usize = 8_192;
+
+/// A BLAKE3 hash or chaining value.
+pub type Hash = [u8; 32];
+
+/// What a receiver says first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello<'a> {
+    /// The transfer it wants to join.
+    pub handle: Handle,
+    /// Its name in reports.
+    pub name: &'a str,
+    /// How many bytes of datagrams its socket can hold: the sender keeps no more in flight.
+    pub window_bytes: u64,
+    /// TCP port where it serves other receivers of a chain.
+    pub serve_port: u16,
+    /// Whether it holds parts of the object from an earlier try and wants all hashes first.
+    pub resuming: bool,
+}
+
+/// What the source answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome<'a> {
+    /// The object's name.
+    pub object: ObjectId,
+    /// Whether the object is a directory as a tar stream.
+    pub directory: bool,
+    /// File or directory name for receivers that choose none.
+    pub name: &'a str,
+    /// The object's length in bytes.
+    pub object_len: u64,
+    /// Bytes of a fragment.
+    pub fragment_len: u32,
+    /// Bytes of a hash group, a power of two.
+    pub group_len: u32,
+    /// Data channel: multicast group and port; all zero where there is none (TCP chain only).
+    pub channel: ([u8; 4], u16),
+    /// After this many ns without a sign of life either end gives the other up.
+    pub stall_ns: u64,
+}
+
+/// A frame of the control channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control<'a> {
+    /// Receiver: who it is.
+    Hello(Hello<'a>),
+    /// Source: what it sends and how.
+    Welcome(Welcome<'a>),
+    /// Either: no, and why. The connection ends.
+    Refuse(&'a str),
+    /// Source: chaining values of hash groups from `first` on.
+    Hashes {
+        /// Number of the first group.
+        first: u64,
+        /// One value a group.
+        hashes: Vec<Hash>,
+    },
+    /// Source: root hash of the whole object, after all hashes.
+    Root(Hash),
+    /// Receiver: it is ready and holds these fragments (half-open ranges) already.
+    Have(Vec<Range<u64>>),
+    /// Receiver: position of the first packet from the data channel (INTL_SEQ).
+    IntlSeq {
+        /// `round * fragments + sn`.
+        position: u64,
+    },
+    /// Receiver: how far it is.
+    Progress {
+        /// Position after the last packet seen on the data channel.
+        position: u64,
+        /// Packets received from the data channel so far.
+        received: u64,
+        /// Fragments found lost so far.
+        lost: u64,
+        /// Bytes verified so far.
+        verified_bytes: u64,
+    },
+    /// Receiver: these fragments (half-open ranges) are lost (PTCH_REQ).
+    PtchReq(Vec<Range<u64>>),
+    /// Source: lost fragments from `sn` on, one after the other (PTCH_DATA).
+    PtchData {
+        /// First fragment.
+        sn: u64,
+        /// Their bytes.
+        payload: &'a [u8],
+    },
+    /// Receiver: everything is verified and stored (DATA_RCVD).
+    DataRcvd {
+        /// Bytes that came as patches.
+        patched_bytes: u64,
+    },
+    /// Source: the data channel has offered you everything up to this position (DATA_FNSD).
+    DataFnsd {
+        /// Position of the sender.
+        position: u64,
+    },
+    /// Source: fetch what you lack over TCP from there.
+    Upstream {
+        /// IPv4 address.
+        address: [u8; 4],
+        /// TCP port.
+        port: u16,
+    },
+    /// Receiver: the upstream failed.
+    UpstreamLost,
+    /// Receiver to its upstream: send me the hash groups outside these ranges.
+    Fetch {
+        /// The transfer.
+        handle: Handle,
+        /// Groups that it holds already.
+        have: Vec<Range<u64>>,
+    },
+    /// Upstream: one verified hash group.
+    Group {
+        /// Its number.
+        index: u64,
+        /// Its bytes.
+        payload: &'a [u8],
+    },
+    /// Source: the transfer is over for all.
+    Finished,
+    /// Source's agent to a receiver's agent: join this transfer.
+    Invite {
+        /// IPv4 address of the source's control listener.
+        address: [u8; 4],
+        /// Its TCP port.
+        port: u16,
+        /// The transfer.
+        handle: Handle,
+        /// The object.
+        object: ObjectId,
+    },
+    /// Receiver's agent: it joins.
+    Joining,
+    /// Either: alive, nothing to say.
+    Alive,
+}
+
+impl<'a> Control<'a> {
+    /// Length of the frame at the front of `bytes`, length field included, once that field is there.
+    ///
+    /// # Errors
+    /// The length is zero or above [`FRAME_LEN_MAX`].
+    pub fn frame_len(bytes: &[u8]) -> Result<Option<usize>, WireError> {
+        let Some(field) = bytes.first_chunk::<LENGTH_LEN>() else { return Ok(None) };
+        let len = u32::from_be_bytes(*field) as usize;
+        if len == 0 || len > FRAME_LEN_MAX { Err(WireError::Malformed) } else { Ok(Some(LENGTH_LEN + len)) }
+    }
+
+    /// Reads a whole frame, its length field included.
+    ///
+    /// # Errors
+    /// Not a frame of this format, or a HELLO, WELCOME, FETCH or INVITE of another version.
+    pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
+        if Self::frame_len(frame)? != Some(frame.len()) {
+            return Err(WireError::Malformed);
+        }
+        let mut r = Reader(&frame[LENGTH_LEN..]);
+        let control = parse_body(&mut r)?;
+        r.end()?;
+        Ok(control)
+    }
+
+    /// Appends the frame to `out`.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.u32(0);
+        self.emit_body(out);
+        let len = out.len() - start - LENGTH_LEN;
+        assert!(len <= FRAME_LEN_MAX, "a frame of {len} bytes is too long");
+        out[start..start + LENGTH_LEN].copy_from_slice(&(len as u32).to_be_bytes());
+    }
+
+    fn emit_body(&self, out: &mut Vec<u8>) {
+        match self {
+            Control::Hello(h) => {
+                out.extend_from_slice(&[1, VERSION]);
+                out.u64(h.handle.0);
+                out.text(h.name);
+                out.u64(h.window_bytes);
+                out.u16(h.serve_port);
+                out.u8(u8::from(h.resuming));
+            }
+            Control::Welcome(w) => emit_welcome(w, out),
+            Control::Refuse(reason) => {
+                out.u8(3);
+                out.text(reason);
+            }
+            Control::Hashes { first, hashes } => {
+                out.u8(4);
+                out.u64(*first);
+                out.extend_from_slice(hashes.as_flattened());
+            }
+            Control::Root(root) => {
+                out.u8(5);
+                out.extend_from_slice(root);
+            }
+            Control::Have(ranges) => emit_ranges(6, ranges, out),
+            Control::IntlSeq { position } => emit_numbers(7, &[*position], out),
+            Control::Progress { position, received, lost, verified_bytes } => {
+                emit_numbers(8, &[*position, *received, *lost, *verified_bytes], out);
+            }
+            Control::PtchReq(ranges) => emit_ranges(9, ranges, out),
+            Control::PtchData { sn, payload } => emit_payload(10, *sn, payload, out),
+            Control::DataRcvd { patched_bytes } => emit_numbers(11, &[*patched_bytes], out),
+            Control::DataFnsd { position } => emit_numbers(12, &[*position], out),
+            Control::Upstream { address, port } => {
+                out.u8(13);
+                out.extend_from_slice(address);
+                out.u16(*port);
+            }
+            Control::UpstreamLost => out.u8(14),
+            Control::Fetch { handle, have } => {
+                out.extend_from_slice(&[15, VERSION]);
+                out.u64(handle.0);
+                put_ranges(have, out);
+            }
+            Control::Group { index, payload } => emit_payload(16, *index, payload, out),
+            Control::Finished => out.u8(17),
+            Control::Invite { address, port, handle, object } => {
+                out.extend_from_slice(&[18, VERSION]);
+                out.extend_from_slice(address);
+                out.u16(*port);
+                out.u64(handle.0);
+                put_object(object, out);
+            }
+            Control::Joining => out.u8(19),
+            Control::Alive => out.u8(20),
+        }
+    }
+}
+
+fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
+    Ok(match r.u8()? {
+        1 => {
+            version(r)?;
+            Control::Hello(Hello {
+                handle: Handle(r.u64()?),
+                name: r.text()?,
+                window_bytes: r.u64()?,
+                serve_port: r.u16()?,
+                resuming: flag(r)?,
+            })
+        }
+        2 => Control::Welcome(parse_welcome(r)?),
+        3 => Control::Refuse(r.text()?),
+        4 => Control::Hashes { first: r.u64()?, hashes: parse_hashes(r)? },
+        5 => Control::Root(r.array()?),
+        6 => Control::Have(take_ranges(r)?),
+        7 => Control::IntlSeq { position: r.u64()? },
+        8 => Control::Progress {
+            position: r.u64()?,
+            received: r.u64()?,
+            lost: r.u64()?,
+            verified_bytes: r.u64()?,
+        },
+        9 => Control::PtchReq(take_ranges(r)?),
+        10 => Control::PtchData { sn: r.u64()?, payload: r.take(r.0.len())? },
+        11 => Control::DataRcvd { patched_bytes: r.u64()? },
+        12 => Control::DataFnsd { position: r.u64()? },
+        13 => Control::Upstream { address: r.array()?, port: r.u16()? },
+        14 => Control::UpstreamLost,
+        15 => {
+            version(r)?;
+            Control::Fetch { handle: Handle(r.u64()?), have: take_ranges(r)? }
+        }
+        16 => Control::Group { index: r.u64()?, payload: r.take(r.0.len())? },
+        17 => Control::Finished,
+        18 => {
+            version(r)?;
+            Control::Invite {
+                address: r.array()?,
+                port: r.u16()?,
+                handle: Handle(r.u64()?),
+                object: take_object(r)?,
+            }
+        }
+        19 => Control::Joining,
+        20 => Control::Alive,
+        _ => return Err(WireError::Malformed),
+    })
+}
+
+fn emit_welcome(w: &Welcome<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(&[2, VERSION]);
+    put_object(&w.object, out);
+    out.u8(u8::from(w.directory));
+    out.text(w.name);
+    out.u64(w.object_len);
+    out.u32(w.fragment_len);
+    out.u32(w.group_len);
+    out.extend_from_slice(&w.channel.0);
+    out.u16(w.channel.1);
+    out.u64(w.stall_ns);
+}
+
+fn parse_welcome<'a>(r: &mut Reader<'a>) -> Result<Welcome<'a>, WireError> {
+    version(r)?;
+    let welcome = Welcome {
+        object: take_object(r)?,
+        directory: flag(r)?,
+        name: r.text()?,
+        object_len: r.u64()?,
+        fragment_len: r.u32()?,
+        group_len: r.u32()?,
+        channel: (r.array()?, r.u16()?),
+        stall_ns: r.u64()?,
+    };
+    // What the machines divide by and allocate for is checked here, once.
+    let sane = (1..=65_535).contains(&welcome.fragment_len)
+        && welcome.group_len.is_power_of_two()
+        && (1_024..=1 << 20).contains(&welcome.group_len)
+        && welcome.object_len <= 1 << 50;
+    if sane { Ok(welcome) } else { Err(WireError::Malformed) }
+}
+
+fn parse_hashes(r: &mut Reader<'_>) -> Result<Vec<Hash>, WireError> {
+    let (hashes, rest) = r.take(r.0.len())?.as_chunks::<32>();
+    if hashes.is_empty() || hashes.len() > HASHES_MAX || !rest.is_empty() {
+        return Err(WireError::Malformed);
+    }
+    Ok(hashes.to_vec())
+}
+
+fn version(r: &mut Reader<'_>) -> Result<(), WireError> {
+    match r.u8()? {
+        VERSION => Ok(()),
+        other => Err(WireError::Version(other)),
+    }
+}
+
+fn flag(r: &mut Reader<'_>) -> Result<bool, WireError> {
+    match r.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(WireError::Malformed),
+    }
+}
+
+fn put_object(object: &ObjectId, out: &mut Vec<u8>) {
+    out.extend_from_slice(&object.app.0);
+    out.u64(object.data.0);
+}
+
+fn take_object(r: &mut Reader<'_>) -> Result<ObjectId, WireError> {
+    Ok(ObjectId { app: AppId(r.array()?), data: DataId(r.u64()?) })
+}
+
+fn emit_numbers(kind: u8, numbers: &[u64], out: &mut Vec<u8>) {
+    out.u8(kind);
+    numbers.iter().for_each(|n| out.u64(*n));
+}
+
+fn emit_payload(kind: u8, number: u64, payload: &[u8], out: &mut Vec<u8>) {
+    emit_numbers(kind, &[number], out);
+    out.extend_from_slice(payload);
+}
+
+fn emit_ranges(kind: u8, ranges: &[Range<u64>], out: &mut Vec<u8>) {
+    out.u8(kind);
+    put_ranges(ranges, out);
+}
+
+fn put_ranges(ranges: &[Range<u64>], out: &mut Vec<u8>) {
+    assert!(ranges.len() <= RANGES_MAX, "{} ranges do not fit into one frame", ranges.len());
+    for range in ranges {
+        out.u64(range.start);
+        out.u64(range.end);
+    }
+}
+
+/// Ranges to the end of the frame: each not empty, in rising order, apart from each other.
+fn take_ranges(r: &mut Reader<'_>) -> Result<Vec<Range<u64>>, WireError> {
+    let (pairs, rest) = r.take(r.0.len())?.as_chunks::<16>();
+    if !rest.is_empty() || pairs.len() > RANGES_MAX {
+        return Err(WireError::Malformed);
+    }
+    let mut ranges: Vec<Range<u64>> = Vec::with_capacity(pairs.len());
+    for pair in pairs {
+        let mut pair = Reader(pair);
+        let range = pair.u64()?..pair.u64()?;
+        if range.is_empty() || ranges.last().is_some_and(|last| last.end >= range.start) {
+            return Err(WireError::Malformed);
+        }
+        ranges.push(range);
+    }
+    Ok(ranges)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    fn ranges() -> impl Strategy<Value = Vec<Range<u64>>> {
+        proptest::collection::vec((1u64..1000, 1u64..1000), 0..20).prop_map(|steps| {
+            let mut at = 0;
+            let step = |(gap, len): (u64, u64)| {
+                let range = at + gap..at + gap + len;
+                at = range.end;
+                range
+            };
+            steps.into_iter().map(step).collect()
+        })
+    }
+
+    fn assert_round_trip(control: &Control<'_>) {
+        let mut bytes = vec![0xaa];
+        control.emit(&mut bytes);
+        assert_eq!(Control::frame_len(&bytes[1..]), Ok(Some(bytes.len() - 1)));
+        assert_eq!(Control::parse(&bytes[1..]).as_ref(), Ok(control));
+    }
+
+    proptest! {
+        #[test]
+        fn frames_come_back_equal(
+            a: u64, b: u64, c: u64, d: u64, port: u16, address: [u8; 4], app: [u8; 16], flag: bool,
+            text in ".{0,60}", ranges in ranges(), payload in proptest::collection::vec(any::<u8>(), 0..300),
+            hashes in proptest::collection::vec(any::<[u8; 32]>(), 1..5),
+        ) {
+            let object = ObjectId { app: AppId(app), data: DataId(d) };
+            let frames = [
+                Control::Hello(Hello {
+                    handle: Handle(a), name: &text, window_bytes: b, serve_port: port, resuming: flag,
+                }),
+                Control::Welcome(Welcome {
+                    object, directory: flag, name: &text, object_len: b >> 14,
+                    fragment_len: u32::from(port.max(1)), group_len: 1 << 18, channel: (address, port), stall_ns: c,
+                }),
+                Control::Refuse(&text),
+                Control::Root(hashes[0]),
+                Control::Hashes { first: a, hashes },
+                Control::Have(ranges.clone()),
+                Control::IntlSeq { position: a },
+                Control::Progress { position: a, received: b, lost: c, verified_bytes: d },
+                Control::PtchReq(ranges.clone()),
+                Control::PtchData { sn: a, payload: &payload },
+                Control::DataRcvd { patched_bytes: b },
+                Control::DataFnsd { position: c },
+                Control::Upstream { address, port },
+                Control::UpstreamLost,
+                Control::Fetch { handle: Handle(a), have: ranges },
+                Control::Group { index: b, payload: &payload },
+                Control::Finished,
+                Control::Invite { address, port, handle: Handle(a), object },
+                Control::Joining,
+                Control::Alive,
+            ];
+            frames.iter().for_each(assert_round_trip);
+        }
+
+        #[test]
+        fn no_bytes_make_the_parser_panic(body in proptest::collection::vec(any::<u8>(), 0..200), kind in 0u8..24) {
+            let mut frame = ((body.len() + 1) as u32).to_be_bytes().to_vec();
+            frame.push(kind);
+            frame.extend_from_slice(&body);
+            if let Ok(control) = Control::parse(&frame) {
+                let mut again = Vec::new();
+                control.emit(&mut again);
+                prop_assert_eq!(again, frame);
+            }
+            let _ = Control::parse(&body);
+        }
+    }
+
+    #[test]
+    fn a_peer_of_another_version_is_named() {
+        let mut bytes = Vec::new();
+        let hello = Hello { handle: Handle(1), name: "r1", window_bytes: 1, serve_port: 1, resuming: false };
+        Control::Hello(hello).emit(&mut bytes);
+        bytes[5] = 3;
+        assert_eq!(Control::parse(&bytes), Err(WireError::Version(3)));
+    }
+
+    #[test]
+    fn lengths_out_of_range_are_refused_before_any_allocation() {
+        assert_eq!(Control::frame_len(&[0, 0]), Ok(None));
+        assert_eq!(Control::frame_len(&[0, 0, 0, 0]), Err(WireError::Malformed));
+        assert_eq!(Control::frame_len(&[255, 255, 255, 255]), Err(WireError::Malformed));
+    }
+}

@@ -1,0 +1,119 @@
+//! How a source and its receivers find each other without a manager (`offer` and `accept`).
+//!
+//! The source multicasts an [`Announcement`] now and then; a receiver that starts asks for one with a
+//! [`Discovery::Solicit`], so that neither waits for the other's next beat. Both go to [`GROUP`] and
+//! [`PORT`] on the chosen interface.
+
+use crate::cursor::{Put, Reader};
+use crate::{VERSION, WireError};
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use polycast_types::Handle;
+
+/// Multicast group of discovery (administratively scoped, RFC 2365).
+pub const GROUP: [u8; 4] = [239, 255, 80, 67];
+/// UDP port of discovery.
+pub const PORT: u16 = 18_067;
+
+const MAGIC: [u8; 4] = *b"PLYC";
+const KIND_ANNOUNCE: u8 = 1;
+const KIND_SOLICIT: u8 = 2;
+
+/// A source's offer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    /// The transfer.
+    pub handle: Handle,
+    /// IPv4 address of the source's control listener.
+    pub address: [u8; 4],
+    /// TCP port of the source's control listener.
+    pub port: u16,
+    /// How many more receivers the source takes.
+    pub places: u32,
+    /// Name of the file or directory, for people.
+    pub name: String,
+}
+
+/// A discovery datagram.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Discovery {
+    /// A source offers an object.
+    Announce(Announcement),
+    /// A receiver asks sources to announce at once.
+    Solicit,
+}
+
+impl Discovery {
+    /// Reads a datagram.
+    ///
+    /// # Errors
+    /// Not a datagram of this format, or a peer of another version.
+    pub fn parse(datagram: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader(datagram);
+        if r.array()? != MAGIC {
+            return Err(WireError::Malformed);
+        }
+        let version = r.u8()?;
+        if version != VERSION {
+            return Err(WireError::Version(version));
+        }
+        let message = match r.u8()? {
+            KIND_ANNOUNCE => Discovery::Announce(Announcement {
+                handle: Handle(r.u64()?),
+                address: r.array()?,
+                port: r.u16()?,
+                places: r.u32()?,
+                name: r.text()?.to_string(),
+            }),
+            KIND_SOLICIT => Discovery::Solicit,
+            _ => return Err(WireError::Malformed),
+        };
+        r.end()?;
+        Ok(message)
+    }
+
+    /// Writes the datagram.
+    #[must_use]
+    pub fn emit(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.u8(VERSION);
+        match self {
+            Discovery::Announce(a) => {
+                out.u8(KIND_ANNOUNCE);
+                out.u64(a.handle.0);
+                out.extend_from_slice(&a.address);
+                out.u16(a.port);
+                out.u32(a.places);
+                out.text(&a.name);
+            }
+            Discovery::Solicit => out.u8(KIND_SOLICIT),
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn announcements_come_back_equal(handle: u64, address: [u8; 4], port: u16, places: u32, name in ".{0,40}") {
+            let message = Discovery::Announce(Announcement { handle: Handle(handle), address, port, places, name });
+            prop_assert_eq!(Discovery::parse(&message.emit()), Ok(message));
+        }
+
+        #[test]
+        fn no_bytes_make_the_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let _ = Discovery::parse(&bytes);
+        }
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let mut bytes = Discovery::Solicit.emit();
+        bytes[4] = 7;
+        assert_eq!(Discovery::parse(&bytes), Err(WireError::Version(7)));
+    }
+}
