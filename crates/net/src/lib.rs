@@ -1,4 +1,5 @@
 //! Real I/O: UDP multicast with segmentation offload, TCP control, the object store, hashing.
 //!
 //! The only crate with unsafe code; each block says why it is sound.
+pub mod archive;
 pub mod object;

@@ -1,0 +1,448 @@
+//! A tar stream becomes a directory, wholly or not at all.
+
+use super::ArchiveError;
+use super::format::{BLOCK_LEN, Entry, Kind, ModificationTime, RECORD_LEN_MAX, checksum_fits, padded};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use tar::{EntryType, Header};
+
+/// Contents are copied in pieces of this size.
+const COPY_LEN: usize = 256 * 1024;
+
+/// What was unpacked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Unpacked {
+    /// Regular files.
+    pub files: u64,
+    /// Directories, the target itself included.
+    pub directories: u64,
+    /// Symbolic links.
+    pub symlinks: u64,
+    /// Bytes in the regular files.
+    pub bytes: u64,
+}
+
+/// Unpacks a stream of [`super::TreeSource`] as the directory `target`.
+///
+/// All is written to a new directory beside `target`, which gets that name when it is complete;
+/// before that, and after a failure, nothing is there. An empty directory at `target` is replaced.
+/// Nothing is ever written outside the new directory or through a symbolic link, whatever the
+/// stream says; the set-user-id and set-group-id bits are dropped.
+///
+/// # Errors
+/// The stream is damaged or hostile, `target` exists, or the file system refuses.
+pub fn unpack(reader: impl Read, target: &Path) -> Result<Unpacked, ArchiveError> {
+    refuse_existing(target)?;
+    let staging = Staging::new(target)?;
+    let mut stream = Stream { reader, offset: 0 };
+    let mut tree = Tree::new(&staging.path, target)?;
+    let mut buffer = vec![0; COPY_LEN];
+    while let Some(entry) = stream.next_entry()? {
+        tree.add(&entry, &mut stream, &mut buffer)?;
+    }
+    let unpacked = tree.finish()?;
+    staging.publish(target)?;
+    Ok(unpacked)
+}
+
+fn failed(action: &'static str, path: &Path, source: impl Into<io::Error>) -> ArchiveError {
+    ArchiveError::Io { action, path: path.to_path_buf(), source: source.into() }
+}
+
+/// Says at once what the last rename would say at the end.
+fn refuse_existing(target: &Path) -> Result<(), ArchiveError> {
+    let exists = || ArchiveError::TargetExists { path: target.to_path_buf() };
+    match fs::symlink_metadata(target) {
+        Ok(metadata) if metadata.is_dir() => {
+            let mut listing = fs::read_dir(target).map_err(|source| failed("read", target, source))?;
+            if listing.next().is_some() { Err(exists()) } else { Ok(()) }
+        }
+        Ok(_) => Err(exists()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(failed("write to", target, source)),
+    }
+}
+
+/// The directory that is filled; removed unless it was published.
+struct Staging {
+    path: PathBuf,
+    published: bool,
+}
+
+impl Staging {
+    fn new(target: &Path) -> Result<Self, ArchiveError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = target.file_name().unwrap_or(OsStr::new("unpacked"));
+        loop {
+            let mut hidden = OsString::from(".");
+            hidden.push(name);
+            hidden.push(format!(".{}-{}.part", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+            let path = target.with_file_name(hidden);
+            match rustix::fs::mkdir(&path, Mode::RWXU) {
+                Ok(()) => return Ok(Staging { path, published: false }),
+                // Left by another process with the same number: not ours to touch.
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(failed("write to", target, errno)),
+            }
+        }
+    }
+
+    fn publish(mut self, target: &Path) -> Result<(), ArchiveError> {
+        fs::rename(&self.path, target).map_err(|source| match source.kind() {
+            io::ErrorKind::DirectoryNotEmpty
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::AlreadyExists => ArchiveError::TargetExists { path: target.to_path_buf() },
+            _ => failed("write to", target, source),
+        })?;
+        self.published = true;
+        Ok(())
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if !self.published && fs::remove_dir_all(&self.path).is_err() {
+            make_removable(&self.path);
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Gives back the permissions that removing a tree needs.
+fn make_removable(directory: &Path) {
+    let mut pending = vec![directory.to_path_buf()];
+    while let Some(path) = pending.pop() {
+        if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir()) {
+            let _ = fs::set_permissions(&path, fs::Permissions::from_mode(0o700));
+            pending.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|item| item.path()));
+        }
+    }
+}
+
+/// Reads headers and contents in order.
+struct Stream<R> {
+    reader: R,
+    offset: u64,
+}
+
+impl<R: Read> Stream<R> {
+    fn fill(&mut self, buffer: &mut [u8]) -> Result<(), ArchiveError> {
+        self.reader.read_exact(buffer).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.malformed("it ends too early"),
+            _ => ArchiveError::Read(error),
+        })?;
+        self.offset += buffer.len() as u64;
+        Ok(())
+    }
+
+    fn malformed(&self, what: &'static str) -> ArchiveError {
+        ArchiveError::Malformed { offset: self.offset, what }
+    }
+
+    /// The contents of a header that describes the next one.
+    fn record(&mut self, len: u64) -> Result<Vec<u8>, ArchiveError> {
+        if len > RECORD_LEN_MAX {
+            return Err(self.malformed("a name or time record is too long"));
+        }
+        let mut contents = vec![0; padded(len) as usize];
+        self.fill(&mut contents)?;
+        contents.truncate(len as usize);
+        Ok(contents)
+    }
+
+    /// The next entry's headers, or `None` at the end of the stream.
+    fn next_entry(&mut self) -> Result<Option<Entry>, ArchiveError> {
+        let (mut long_name, mut long_link, mut modified) = (None, None, None);
+        loop {
+            let mut block = [0; BLOCK_LEN as usize];
+            self.fill(&mut block)?;
+            if block == [0; BLOCK_LEN as usize] {
+                return Ok(None);
+            }
+            let header = Header::from_byte_slice(&block);
+            if !checksum_fits(header) {
+                return Err(self.malformed("a header's check sum is wrong"));
+            }
+            let len = header.entry_size().map_err(|_| self.malformed("a length is not a number"))?;
+            match header.entry_type() {
+                EntryType::GNULongName => long_name = Some(without_nul(self.record(len)?)),
+                EntryType::GNULongLink => long_link = Some(without_nul(self.record(len)?)),
+                EntryType::XHeader => {
+                    let contents = self.record(len)?;
+                    let read = ModificationTime::from_records(&contents);
+                    modified = read.map_err(|what| self.malformed(what))?.or(modified);
+                }
+                _ => return self.entry(header, len, long_name, long_link, modified).map(Some),
+            }
+        }
+    }
+
+    fn entry(
+        &self,
+        header: &Header,
+        len: u64,
+        long_name: Option<Vec<u8>>,
+        long_link: Option<Vec<u8>>,
+        modified: Option<ModificationTime>,
+    ) -> Result<Entry, ArchiveError> {
+        let short = |field: &[u8]| field.split(|b| *b == 0).next().unwrap_or_default().to_vec();
+        let name = long_name.unwrap_or_else(|| short(&header.as_old().name));
+        let refuse = |why| refused(&name, why);
+        let kind = match header.entry_type() {
+            EntryType::Regular => Kind::File { len },
+            EntryType::Directory if len == 0 => Kind::Directory,
+            EntryType::Symlink if len == 0 => {
+                let target = long_link.unwrap_or_else(|| short(&header.as_old().linkname));
+                if target.is_empty() || target.contains(&0) {
+                    return Err(refuse("it is a link without a valid target"));
+                }
+                Kind::Symlink { target }
+            }
+            EntryType::Directory | EntryType::Symlink => {
+                return Err(refuse("it has contents, which its kind never has"));
+            }
+            EntryType::Link => return Err(refuse("hard links are not unpacked")),
+            EntryType::Block | EntryType::Char => return Err(refuse("devices are not unpacked")),
+            EntryType::Fifo => return Err(refuse("named pipes are not unpacked")),
+            _ => return Err(refuse("its kind is unknown")),
+        };
+        let modified = match modified {
+            Some(modified) => modified,
+            None => {
+                let seconds = header.mtime().ok().and_then(|seconds| i64::try_from(seconds).ok());
+                let seconds = seconds.ok_or_else(|| self.malformed("a time is not a number"))?;
+                ModificationTime { seconds, nanos: 0 }
+            }
+        };
+        let mode = header.mode().map_err(|_| self.malformed("a mode is not a number"))?;
+        Ok(Entry { name, kind, mode, modified })
+    }
+}
+
+fn without_nul(mut name: Vec<u8>) -> Vec<u8> {
+    if name.last() == Some(&0) {
+        name.pop();
+    }
+    name
+}
+
+fn refused(name: &[u8], why: &'static str) -> ArchiveError {
+    ArchiveError::Refused { entry: String::from_utf8_lossy(name).into_owned(), why }
+}
+
+/// Checks a name and splits it; the root (`.` or `./`) has no components.
+fn components(entry: &Entry) -> Result<Vec<OsString>, ArchiveError> {
+    let refuse = |why| Err(refused(&entry.name, why));
+    let mut name = entry.name.as_slice();
+    if name.is_empty() || name.contains(&0) {
+        return refuse("it has no valid name");
+    }
+    if name[0] == b'/' {
+        return refuse("its path is absolute");
+    }
+    if entry.kind == Kind::Directory {
+        name = name.strip_suffix(b"/").unwrap_or(name);
+        if name == b"." {
+            return Ok(Vec::new());
+        }
+    }
+    let mut components = Vec::new();
+    for component in name.split(|b| *b == b'/') {
+        match component {
+            b".." => return refuse("its path leads out of the directory"),
+            b"" | b"." => return refuse("its path has an empty component"),
+            _ => components.push(OsStr::from_bytes(component).to_os_string()),
+        }
+    }
+    Ok(components)
+}
+
+/// A directory of the tree whose permissions and time are set when all is inside.
+struct Unfinished {
+    components: Vec<OsString>,
+    mode: u32,
+    modified: ModificationTime,
+}
+
+/// The directory being filled. Every name is resolved one component at a time without following
+/// links, so that no entry can reach outside.
+struct Tree {
+    /// What messages call the root: the name that it will have.
+    shown: PathBuf,
+    root: OwnedFd,
+    /// The directory that the last entry went into: most go into the same.
+    current: Option<(Vec<OsString>, OwnedFd)>,
+    directories: Vec<Unfinished>,
+    unpacked: Unpacked,
+}
+
+impl Tree {
+    fn new(root: &Path, shown: &Path) -> Result<Self, ArchiveError> {
+        let root = open_directory(CWD, root.as_os_str()).map_err(|errno| failed("write to", shown, errno))?;
+        Ok(Tree {
+            shown: shown.to_path_buf(),
+            root,
+            current: None,
+            directories: Vec::new(),
+            unpacked: Unpacked::default(),
+        })
+    }
+
+    fn add<R: Read>(
+        &mut self,
+        entry: &Entry,
+        stream: &mut Stream<R>,
+        buffer: &mut [u8],
+    ) -> Result<(), ArchiveError> {
+        let components = components(entry)?;
+        let Some((name, parent)) = components.split_last() else {
+            if !self.directories.is_empty() || self.unpacked != Unpacked::default() {
+                return Err(refused(&entry.name, "the directory itself comes first or not at all"));
+            }
+            self.remember(components, entry);
+            return Ok(());
+        };
+        self.enter(parent, entry)?;
+        match &entry.kind {
+            Kind::Directory => {
+                let made = rustix::fs::mkdirat(self.current(), name.as_os_str(), Mode::RWXU);
+                made.map_err(|errno| self.creation_failed(errno, entry))?;
+                self.remember(components, entry);
+            }
+            Kind::Symlink { target } => {
+                let target = OsStr::from_bytes(target);
+                let made = rustix::fs::symlinkat(target, self.current(), name.as_os_str());
+                made.map_err(|errno| self.creation_failed(errno, entry))?;
+                let times = timestamps(entry.modified);
+                let flags = AtFlags::SYMLINK_NOFOLLOW;
+                rustix::fs::utimensat(self.current(), name.as_os_str(), &times, flags)
+                    .map_err(|errno| self.failed_at("set the time of", entry, errno))?;
+                self.unpacked.symlinks += 1;
+            }
+            Kind::File { len } => self.add_file(entry, name, *len, stream, buffer)?,
+        }
+        Ok(())
+    }
+
+    fn add_file<R: Read>(
+        &mut self,
+        entry: &Entry,
+        name: &OsStr,
+        len: u64,
+        stream: &mut Stream<R>,
+        buffer: &mut [u8],
+    ) -> Result<(), ArchiveError> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = rustix::fs::openat(self.current(), name, flags, Mode::RUSR | Mode::WUSR);
+        let mut file = File::from(made.map_err(|errno| self.creation_failed(errno, entry))?);
+        let mut left = len;
+        while left > 0 {
+            let n = left.min(buffer.len() as u64) as usize;
+            stream.fill(&mut buffer[..n])?;
+            file.write_all(&buffer[..n]).map_err(|error| self.failed_at("write", entry, error))?;
+            left -= n as u64;
+        }
+        let padding = (padded(len) - len) as usize;
+        stream.fill(&mut buffer[..padding])?;
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(entry.mode & 0o777))
+            .map_err(|errno| self.failed_at("set the permissions of", entry, errno))?;
+        rustix::fs::futimens(&file, &timestamps(entry.modified))
+            .map_err(|errno| self.failed_at("set the time of", entry, errno))?;
+        self.unpacked.files += 1;
+        self.unpacked.bytes += len;
+        Ok(())
+    }
+
+    fn remember(&mut self, components: Vec<OsString>, entry: &Entry) {
+        // The sticky bit means something on directories and is harmless.
+        let mode = entry.mode & 0o1777;
+        self.directories.push(Unfinished { components, mode, modified: entry.modified });
+    }
+
+    /// Sets what had to wait: a directory may be read-only, and its time changes as it fills.
+    fn finish(mut self) -> Result<Unpacked, ArchiveError> {
+        let directories = std::mem::take(&mut self.directories);
+        // Children come after their parents, so from the end every path is still open to us.
+        for directory in directories.iter().rev() {
+            let path = || self.shown.join(directory.components.iter().collect::<PathBuf>());
+            let opened =
+                self.descend(&directory.components).map_err(|errno| failed("open", &path(), errno))?;
+            rustix::fs::fchmod(&opened, Mode::from_raw_mode(directory.mode))
+                .map_err(|errno| failed("set the permissions of", &path(), errno))?;
+            rustix::fs::futimens(&opened, &timestamps(directory.modified))
+                .map_err(|errno| failed("set the time of", &path(), errno))?;
+        }
+        let has_root = directories.first().is_some_and(|first| first.components.is_empty());
+        if !has_root {
+            rustix::fs::fchmod(&self.root, Mode::from_raw_mode(0o755))
+                .map_err(|errno| failed("set the permissions of", &self.shown, errno))?;
+        }
+        self.unpacked.directories = directories.len() as u64 + u64::from(!has_root);
+        Ok(self.unpacked)
+    }
+
+    fn current(&self) -> impl AsFd + '_ {
+        self.current.as_ref().map_or(self.root.as_fd(), |(_, directory)| directory.as_fd())
+    }
+
+    /// Makes `parent` the current directory.
+    fn enter(&mut self, parent: &[OsString], entry: &Entry) -> Result<(), ArchiveError> {
+        if self.current.as_ref().map_or(0, |(components, _)| components.len()) == parent.len()
+            && self.current.as_ref().is_none_or(|(components, _)| components == parent)
+        {
+            return Ok(());
+        }
+        let opened = match &self.current {
+            // One step further down, as in a walk: no need to start over.
+            Some((components, directory)) if parent.split_last().is_some_and(|(_, up)| up == components) => {
+                open_directory(directory, &parent[parent.len() - 1])
+            }
+            _ => self.descend(parent),
+        };
+        let opened = opened.map_err(|errno| match errno {
+            Errno::NOENT => refused(&entry.name, "it comes before the directory that it lies in"),
+            Errno::LOOP | Errno::NOTDIR => refused(&entry.name, "its path leads through a link or a file"),
+            _ => self.failed_at("open the directory of", entry, errno),
+        })?;
+        self.current = Some((parent.to_vec(), opened));
+        Ok(())
+    }
+
+    /// Opens a directory of the tree from the root down.
+    fn descend(&self, components: &[OsString]) -> Result<OwnedFd, Errno> {
+        let mut directory = open_directory(&self.root, OsStr::new("."))?;
+        for component in components {
+            directory = open_directory(&directory, component)?;
+        }
+        Ok(directory)
+    }
+
+    fn creation_failed(&self, errno: Errno, entry: &Entry) -> ArchiveError {
+        match errno {
+            Errno::EXIST => refused(&entry.name, "it is in the stream twice"),
+            _ => self.failed_at("write", entry, errno),
+        }
+    }
+
+    fn failed_at(&self, action: &'static str, entry: &Entry, source: impl Into<io::Error>) -> ArchiveError {
+        failed(action, &self.shown.join(OsStr::from_bytes(&entry.name)), source)
+    }
+}
+
+fn open_directory(parent: impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(parent, name, flags, Mode::empty())
+}
+
+fn timestamps(modified: ModificationTime) -> Timestamps {
+    let time = Timespec { tv_sec: modified.seconds, tv_nsec: modified.nanos.into() };
+    Timestamps { last_access: time, last_modification: time }
+}
