@@ -342,7 +342,7 @@ fn parse_welcome<'a>(r: &mut Reader<'a>) -> Result<Welcome<'a>, WireError> {
     // What the machines divide by and allocate for is checked here, once.
     let sane = (1..=65_535).contains(&welcome.fragment_len)
         && welcome.group_len.is_power_of_two()
-        && (1_024..=1 << 20).contains(&welcome.group_len)
+        && (1 << 16..=1 << 20).contains(&welcome.group_len)
         && welcome.object_len <= 1 << 50;
     if sane { Ok(welcome) } else { Err(WireError::Malformed) }
 }

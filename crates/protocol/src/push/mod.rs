@@ -1,0 +1,24 @@
+//! Republic's push transport (section III-A): wrap-around multicast with patches.
+//!
+//! Two machines, payload-free: [`Sender`] and [`Receiver`]. The sender probes the path (attempt
+//! sending), goes to full rate when the receivers have named their initial sn, wraps round until every
+//! receiver has been offered every fragment once, and answers requests for lost fragments. Beyond the
+//! paper: positions that make late packets harmless ([`Geometry`]), a window that never drowns a
+//! receiver, congestion control ([`congestion`]), patches by multicast in which one packet repairs
+//! different losses of up to 17 receivers ([`patches`]), receivers that join late or resume, a policy
+//! for slow ones, and the TCP chain for those whom multicast does not reach ([`chain`]).
+
+pub mod chain;
+pub mod congestion;
+mod geometry;
+pub mod patches;
+mod peer;
+mod receiver;
+mod sender;
+
+pub use geometry::Geometry;
+pub use receiver::{Input as ReceiverInput, Output as ReceiverOutput, Receiver, ReceiverConfig};
+pub use sender::{
+    Failure, Input as SenderInput, Output as SenderOutput, PeerId, PeerStatus, Sender, SenderConfig,
+    SlowPolicy,
+};

@@ -1,0 +1,123 @@
+//! What the sender knows of one receiver.
+
+use super::congestion::LossHistory;
+use super::sender::Failure;
+use core::ops::Range;
+use polycast_types::{Duration, RangeSet, Time};
+
+/// How a receiver is being served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Service {
+    /// Nothing from the data channel has reached it yet, since then.
+    Listening { since: Time },
+    /// It takes the data channel and holds the sender's window.
+    Streaming,
+    /// Too slow: it takes what it can, and patches by unicast for the rest; it holds nobody.
+    Patching,
+    /// Multicast does not reach it: it fetches over the TCP chain.
+    Chained,
+    /// Everything is verified and stored there.
+    Done,
+    /// Given up.
+    Failed(Failure),
+}
+
+/// One receiver.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) service: Service,
+    /// Fragments that it held when it joined.
+    pub(super) have: RangeSet,
+    /// Packets that may be in flight to it.
+    pub(super) window: u64,
+    /// Position where its lap began.
+    pub(super) initial: Option<u64>,
+    /// Highest position it has reported.
+    pub(super) position: u64,
+    /// How many of the packets sent lie before that position.
+    pub(super) acknowledged: u64,
+    /// Its totals of the last report.
+    pub(super) received: u64,
+    pub(super) lost: u64,
+    pub(super) verified_bytes: u64,
+    pub(super) patched_bytes: u64,
+    pub(super) losses: LossHistory,
+    /// Last sign of life, last progress on the data channel, last progress at all.
+    pub(super) heard_at: Time,
+    pub(super) advanced_at: Time,
+    pub(super) verified_at: Time,
+    /// Lost fragments that wait for a patch.
+    pub(super) missing: RangeSet,
+    /// Fragments that a multicast patch has repeated; a second request for one goes by unicast.
+    pub(super) patched: RangeSet,
+    /// Fragments sent by unicast lately, in two generations, so that TCP's delay causes no repetition.
+    pub(super) unicast: [RangeSet; 2],
+    /// When to send DATA_FNSD next.
+    pub(super) finish_at: Option<Time>,
+    /// For how long it alone has held the sender back.
+    pub(super) held: Duration,
+}
+
+impl Peer {
+    pub(super) fn new(now: Time, window: u64, have: RangeSet) -> Self {
+        Peer {
+            service: Service::Listening { since: now },
+            have,
+            window,
+            initial: None,
+            position: 0,
+            acknowledged: 0,
+            received: 0,
+            lost: 0,
+            verified_bytes: 0,
+            patched_bytes: 0,
+            losses: LossHistory::default(),
+            heard_at: now,
+            advanced_at: now,
+            verified_at: now,
+            missing: RangeSet::new(),
+            patched: RangeSet::new(),
+            unicast: [RangeSet::new(), RangeSet::new()],
+            finish_at: None,
+            held: Duration::ZERO,
+        }
+    }
+
+    /// Whether it takes part at all.
+    pub(super) fn is_active(&self) -> bool {
+        !matches!(self.service, Service::Done | Service::Failed(_))
+    }
+
+    /// Whether the data channel is meant for it.
+    pub(super) fn is_on_channel(&self) -> bool {
+        matches!(self.service, Service::Listening { .. } | Service::Streaming | Service::Patching)
+    }
+
+    /// Position where its lap ends, once it began.
+    pub(super) fn lap_end(&self, fragments: u64) -> Option<u64> {
+        self.initial.map(|initial| initial + fragments)
+    }
+
+    /// The first run of positions at or after `position` that it still has to be offered, within one round.
+    pub(super) fn needs(&self, position: u64, fragments: u64) -> Option<Range<u64>> {
+        let end = match self.service {
+            Service::Streaming | Service::Patching => self.lap_end(fragments)?,
+            // Not begun: anything it lacks will do.
+            Service::Listening { .. } => position + fragments,
+            _ => return None,
+        };
+        let mut at = position;
+        while at < end {
+            let sn = at % fragments;
+            let round = at - sn;
+            let missing = self.have.first_missing(sn);
+            if missing < fragments {
+                let until = self.have.first_present(missing).unwrap_or(fragments).min(fragments);
+                let run = round + missing..(round + until).min(end);
+                return (!run.is_empty()).then_some(run);
+            }
+            at = round + fragments;
+        }
+        None
+    }
+}

@@ -1,0 +1,525 @@
+//! A receiver of a push transfer (Republic section III-A).
+
+use super::geometry::Geometry;
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+use polycast_types::{Duration, RangeSet, Time};
+use polycast_wire::control::{Control, RANGES_MAX};
+use polycast_wire::data::{FLAG_PATCH, FLAG_REPORT};
+
+/// Settings of a receiver.
+#[derive(Clone, Debug)]
+pub struct ReceiverConfig {
+    /// The object's division.
+    pub geometry: Geometry,
+    /// A gap is a loss when this many later packets have come ..
+    pub reorder_packets: u64,
+    /// .. or when it is this old.
+    pub reorder_delay: Duration,
+    /// A request that is not answered is repeated after this long, then after twice as long, and so on.
+    pub retry_delay: Duration,
+    /// Report progress after this many packets.
+    pub report_packets: u64,
+    /// Report at least this often.
+    pub heartbeat: Duration,
+}
+
+/// What happens to a receiver.
+#[derive(Clone, Debug)]
+pub enum Input<'a> {
+    /// These hash groups are verified and stored already (from an earlier try).
+    Held {
+        /// The group.
+        group: u64,
+    },
+    /// All that is held has been said: be ready.
+    Begin,
+    /// A run of fragments came on the data channel.
+    Data {
+        /// Round in their headers.
+        round: u32,
+        /// First fragment.
+        sn: u64,
+        /// How many, contiguous.
+        count: u32,
+        /// All their flags together.
+        flags: u8,
+    },
+    /// A coded patch was decoded into this fragment, or fragments came as PTCH_DATA.
+    Patched {
+        /// First fragment.
+        sn: u64,
+        /// How many.
+        count: u32,
+    },
+    /// A hash group was checked.
+    Checked {
+        /// The group.
+        group: u64,
+        /// Whether the hash was right, and the bytes are stored.
+        intact: bool,
+    },
+    /// A hash group came over the TCP chain, verified and stored.
+    Fetched {
+        /// The group.
+        group: u64,
+    },
+    /// The source says that the rest comes over the TCP chain.
+    Chained,
+    /// A frame from the source.
+    Control(&'a Control<'a>),
+    /// The object is where it belongs.
+    Committed,
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Keep the bytes of these fragments of the last `Data` or `Patched` input.
+    Keep {
+        /// First fragment.
+        sn: u64,
+        /// How many.
+        count: u32,
+    },
+    /// All fragments of this hash group are there: check it.
+    Check {
+        /// The group.
+        group: u64,
+    },
+    /// Send a frame to the source.
+    Control(Control<'static>),
+    /// Everything is verified: put the object where it belongs.
+    Complete,
+}
+
+/// Positions that were skipped, until it is clear whether they are lost.
+#[derive(Clone, Debug)]
+struct Suspect {
+    positions: Range<u64>,
+    at: Time,
+}
+
+/// Fragments asked for, to be asked for again.
+#[derive(Clone, Debug)]
+struct Request {
+    sns: Vec<Range<u64>>,
+    again_at: Time,
+    tries: u32,
+}
+
+/// Longest wait before a request is repeated.
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
+
+/// The receiver's machine: `handle` what happens, then `poll` until `None`, and again at `deadline`.
+#[derive(Debug)]
+pub struct Receiver {
+    config: ReceiverConfig,
+    fragments: u64,
+    have: RangeSet,
+    /// Position of the first packet: where the lap began.
+    initial: Option<u64>,
+    /// Position after the last packet (the paper's prior sn, plus one).
+    next: u64,
+    suspects: VecDeque<Suspect>,
+    requests: Vec<Request>,
+    /// Fragments in `requests`.
+    requested: RangeSet,
+    /// When everything not there is lost: set at the lap's end or by DATA_FNSD.
+    lap_over_at: Option<Time>,
+    /// Hash groups being checked or verified, and verified.
+    checking: Bits,
+    verified: Bits,
+    verified_bytes: u64,
+    received: u64,
+    lost: u64,
+    patched_bytes: u64,
+    corrupt_groups: u64,
+    report_due: bool,
+    reported_received: u64,
+    reported_at: Time,
+    begun: bool,
+    chained: bool,
+    complete: bool,
+    committed: bool,
+    outputs: VecDeque<Output>,
+}
+
+impl Receiver {
+    /// A receiver that holds nothing yet.
+    #[must_use]
+    pub fn new(config: ReceiverConfig) -> Self {
+        let groups = config.geometry.groups();
+        Receiver {
+            fragments: config.geometry.fragments(),
+            have: RangeSet::new(),
+            initial: None,
+            next: 0,
+            suspects: VecDeque::new(),
+            requests: Vec::new(),
+            requested: RangeSet::new(),
+            lap_over_at: None,
+            checking: Bits::new(groups),
+            verified: Bits::new(groups),
+            verified_bytes: 0,
+            received: 0,
+            lost: 0,
+            patched_bytes: 0,
+            corrupt_groups: 0,
+            report_due: false,
+            reported_received: 0,
+            reported_at: Time::ZERO,
+            begun: false,
+            chained: false,
+            complete: false,
+            committed: false,
+            outputs: VecDeque::new(),
+            config,
+        }
+    }
+
+    /// How many fragments from `sn` on are missing, one after the other, at most `max`: where the next
+    /// datagram may be written before it is known what it holds.
+    #[must_use]
+    pub fn missing_run(&self, sn: u64, max: u64) -> u64 {
+        if sn >= self.fragments || self.have.contains(sn) {
+            return 0;
+        }
+        self.have.first_present(sn).unwrap_or(self.fragments).min(sn + max).min(self.fragments) - sn
+    }
+
+    /// Of a coded patch's fragments the only one that is missing; `None` if none or several are.
+    #[must_use]
+    pub fn decodable(&self, sns: &[u64]) -> Option<u64> {
+        let mut missing = sns.iter().copied().filter(|sn| *sn >= self.fragments || !self.have.contains(*sn));
+        let one = missing.next().filter(|sn| *sn < self.fragments)?;
+        missing.next().is_none().then_some(one)
+    }
+
+    /// Whether hash group `group` is verified.
+    #[must_use]
+    pub fn is_verified(&self, group: u64) -> bool {
+        self.verified.get(group)
+    }
+
+    /// Bytes verified so far.
+    #[must_use]
+    pub fn verified_bytes(&self) -> u64 {
+        self.verified_bytes
+    }
+
+    /// Bytes that came as patches so far.
+    #[must_use]
+    pub fn patched_bytes(&self) -> u64 {
+        self.patched_bytes
+    }
+
+    /// Hash groups that came with wrong bytes so far.
+    #[must_use]
+    pub fn corrupt_groups(&self) -> u64 {
+        self.corrupt_groups
+    }
+
+    /// The sn expected next on the data channel.
+    #[must_use]
+    pub fn next_sn(&self) -> u64 {
+        self.next % self.fragments
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, now: Time, input: Input<'_>) {
+        match input {
+            Input::Held { group } => self.group_stored(group),
+            Input::Begin => {
+                self.begun = true;
+                self.reported_at = now;
+                let have: Vec<_> = self.have.iter().take(RANGES_MAX).collect();
+                self.outputs.push_back(Output::Control(Control::Have(have)));
+                self.complete_if_all();
+            }
+            Input::Data { round, sn, count, flags } => self.data(now, round, sn, count, flags),
+            Input::Patched { sn, count } => {
+                if sn.checked_add(u64::from(count)).is_some_and(|end| end <= self.fragments) {
+                    self.patched(sn..sn + u64::from(count));
+                }
+            }
+            Input::Checked { group, intact: true } => self.group_verified(group),
+            Input::Checked { group, intact: false } => self.group_corrupt(now, group),
+            Input::Fetched { group } => self.group_stored(group),
+            Input::Chained => {
+                self.chained = true;
+                self.suspects.clear();
+                self.requests.clear();
+                self.requested.clear();
+            }
+            Input::Control(Control::DataFnsd { position }) if self.initial.is_some() => {
+                self.next = self.next.max(*position);
+                let at = now + self.config.reorder_delay;
+                self.lap_over_at = Some(self.lap_over_at.map_or(at, |old| old.min(at)));
+            }
+            Input::Control(_) => {}
+            Input::Committed => {
+                assert!(self.complete, "nothing incomplete is committed");
+                self.committed = true;
+                let patched_bytes = self.patched_bytes;
+                self.outputs.push_back(Output::Control(Control::DataRcvd { patched_bytes }));
+            }
+        }
+    }
+
+    /// What to do next, or `None` until `deadline` or the next input.
+    pub fn poll(&mut self, now: Time) -> Option<Output> {
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        if !self.begun || self.committed {
+            return None;
+        }
+        if !self.chained && !self.complete {
+            self.find_losses(now);
+            self.repeat_requests(now);
+        }
+        let fresh = self.received - self.reported_received;
+        let due = self.report_due || fresh >= self.config.report_packets;
+        if due || now.since(self.reported_at) >= self.config.heartbeat {
+            self.report(now);
+        }
+        self.outputs.pop_front()
+    }
+
+    /// When `poll` is to be called again if nothing happens before.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        if !self.outputs.is_empty() {
+            return Some(Time::ZERO);
+        }
+        if !self.begun || self.committed {
+            return None;
+        }
+        let mut at = self.reported_at + self.config.heartbeat;
+        if !self.chained && !self.complete {
+            if let Some(suspect) = self.suspects.front() {
+                at = at.min(suspect.at + self.config.reorder_delay);
+            }
+            if let Some(over) = self.lap_over_at {
+                at = at.min(over);
+            }
+            if let Some(again) = self.requests.iter().map(|r| r.again_at).min() {
+                at = at.min(again);
+            }
+        }
+        Some(at)
+    }
+
+    fn data(&mut self, now: Time, round: u32, sn: u64, count: u32, flags: u8) {
+        let Some(position) = self.config.geometry.position(round, sn, count) else { return };
+        if flags & FLAG_PATCH != 0 {
+            return self.patched(sn..sn + u64::from(count));
+        }
+        let end = position + u64::from(count);
+        if self.initial.is_none() {
+            self.initial = Some(position);
+            self.next = position;
+            self.outputs.push_back(Output::Control(Control::IntlSeq { position }));
+        }
+        if position > self.next && self.lap_over_at.is_none() {
+            self.suspects.push_back(Suspect { positions: self.next..position, at: now });
+        }
+        self.next = self.next.max(end);
+        self.received += u64::from(count);
+        self.report_due |= flags & FLAG_REPORT != 0;
+        self.keep(sn..sn + u64::from(count));
+        if self.lap_over_at.is_none() && self.next >= self.lap_end() {
+            self.lap_over_at = Some(now + self.config.reorder_delay);
+        }
+    }
+
+    /// Position where every fragment has been offered once.
+    fn lap_end(&self) -> u64 {
+        self.initial.map_or(u64::MAX, |initial| initial.saturating_add(self.fragments))
+    }
+
+    fn patched(&mut self, sns: Range<u64>) {
+        let bytes = |r: &Range<u64>| {
+            let geometry = &self.config.geometry;
+            geometry.fragment_bytes(r.end - 1).end - geometry.fragment_bytes(r.start).start
+        };
+        let fresh: u64 = self.have.gaps(sns.clone()).iter().map(bytes).sum();
+        self.patched_bytes += fresh;
+        self.keep(sns);
+    }
+
+    fn keep(&mut self, sns: Range<u64>) {
+        let count = sns.end - sns.start;
+        // The common case: everything is new.
+        let kept = if self.missing_run(sns.start, count) == count { vec![sns] } else { self.have.gaps(sns) };
+        for run in kept {
+            self.have.insert(run.clone());
+            self.outputs.push_back(Output::Keep { sn: run.start, count: (run.end - run.start) as u32 });
+            for group in self.config.geometry.groups_of_fragments(run) {
+                self.check_if_whole(group);
+            }
+        }
+    }
+
+    fn check_if_whole(&mut self, group: u64) {
+        let whole = !self.checking.get(group)
+            && !self.verified.get(group)
+            && self.have.covers(self.config.geometry.fragments_of_group(group));
+        if whole {
+            self.checking.set(group, true);
+            self.outputs.push_back(Output::Check { group });
+        }
+    }
+
+    fn group_verified(&mut self, group: u64) {
+        if self.verified.set(group, true) {
+            let bytes = self.config.geometry.group_bytes(group);
+            self.verified_bytes += bytes.end - bytes.start;
+            self.complete_if_all();
+        }
+    }
+
+    fn complete_if_all(&mut self) {
+        if self.begun && !self.complete && self.verified.count == self.config.geometry.groups() {
+            self.complete = true;
+            self.report_due = true;
+            self.outputs.push_back(Output::Complete);
+        }
+    }
+
+    /// A group whose bytes are verified in the store: its fragments are there, as far as they lie in
+    /// verified groups entirely.
+    fn group_stored(&mut self, group: u64) {
+        if group >= self.config.geometry.groups() {
+            return;
+        }
+        self.group_verified(group);
+        for sn in self.config.geometry.fragments_of_group(group) {
+            let mut groups = self.config.geometry.groups_of_fragments(sn..sn + 1);
+            if groups.all(|g| self.verified.get(g)) {
+                self.have.insert(sn..sn + 1);
+            }
+        }
+    }
+
+    /// Wrong bytes: the group's fragments are asked for again.
+    fn group_corrupt(&mut self, now: Time, group: u64) {
+        self.corrupt_groups += 1;
+        self.checking.set(group, false);
+        let sns = self.config.geometry.fragments_of_group(group);
+        self.have.remove(sns.clone());
+        // The neighbours keep what they have verified; one that was still incomplete lacks the shared
+        // fragment again, and one being checked has its bytes already.
+        self.request(now, vec![sns], 0);
+    }
+
+    /// Turns skipped positions into losses once they cannot be late packets any more.
+    fn find_losses(&mut self, now: Time) {
+        while let Some(suspect) = self.suspects.front() {
+            let passed = self.next >= suspect.positions.end + self.config.reorder_packets;
+            if !passed && now.since(suspect.at) < self.config.reorder_delay {
+                break;
+            }
+            let positions = suspect.positions.clone();
+            self.suspects.pop_front();
+            self.declare_lost(now, positions);
+        }
+        if self.lap_over_at.is_some_and(|at| now >= at) {
+            self.lap_over_at = Some(Time(u64::MAX));
+            self.suspects.clear();
+            let initial = self.initial.expect("a lap that is over has begun");
+            self.declare_lost(now, initial..initial + self.fragments);
+        }
+    }
+
+    fn declare_lost(&mut self, now: Time, positions: Range<u64>) {
+        // Beyond the lap's end the packets are for others.
+        let positions = positions.start..positions.end.min(self.lap_end());
+        let mut lost = Vec::new();
+        for sns in self.config.geometry.sns_of_positions(positions) {
+            for gap in self.have.gaps(sns) {
+                lost.extend(self.requested.gaps(gap));
+            }
+        }
+        self.lost += lost.iter().map(|r| r.end - r.start).sum::<u64>();
+        lost.sort_unstable_by_key(|r| r.start);
+        self.request(now, lost, 0);
+    }
+
+    fn request(&mut self, now: Time, sns: Vec<Range<u64>>, tries: u32) {
+        // Ranges that touch are one on the wire.
+        let merged: RangeSet = sns.into_iter().collect();
+        let all: Vec<Range<u64>> = merged.iter().collect();
+        for part in all.chunks(RANGES_MAX) {
+            for range in part {
+                self.requested.insert(range.clone());
+            }
+            let wait = (self.config.retry_delay * (1 << tries.min(5))).min(RETRY_DELAY_MAX);
+            self.requests.push(Request { sns: part.to_vec(), again_at: now + wait, tries });
+            self.outputs.push_back(Output::Control(Control::PtchReq(part.to_vec())));
+        }
+    }
+
+    fn repeat_requests(&mut self, now: Time) {
+        let mut due = Vec::new();
+        self.requests.retain_mut(|request| {
+            let is_due = now >= request.again_at;
+            if is_due {
+                due.push((core::mem::take(&mut request.sns), request.tries));
+            }
+            !is_due
+        });
+        let mut again = Vec::new();
+        let mut tries = 0;
+        for (sns, tried) in due {
+            tries = tries.max(tried + 1);
+            for range in sns {
+                self.requested.remove(range.clone());
+                again.extend(self.have.gaps(range));
+            }
+        }
+        self.request(now, again, tries);
+    }
+
+    fn report(&mut self, now: Time) {
+        self.report_due = false;
+        self.reported_received = self.received;
+        self.reported_at = now;
+        self.outputs.push_back(Output::Control(Control::Progress {
+            position: self.next,
+            received: self.received,
+            lost: self.lost,
+            verified_bytes: self.verified_bytes,
+        }));
+    }
+}
+
+/// One bit a hash group.
+#[derive(Debug)]
+struct Bits {
+    words: Vec<u64>,
+    count: u64,
+}
+
+impl Bits {
+    fn new(len: u64) -> Self {
+        Bits { words: vec![0; len.div_ceil(64) as usize], count: 0 }
+    }
+
+    fn get(&self, index: u64) -> bool {
+        self.words[(index / 64) as usize] >> (index % 64) & 1 == 1
+    }
+
+    /// Sets the bit; gives whether it changed.
+    fn set(&mut self, index: u64, value: bool) -> bool {
+        let changed = self.get(index) != value;
+        if changed {
+            self.words[(index / 64) as usize] ^= 1 << (index % 64);
+            self.count = if value { self.count + 1 } else { self.count - 1 };
+        }
+        changed
+    }
+}

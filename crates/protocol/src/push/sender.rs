@@ -1,0 +1,793 @@
+//! The sender of a push transfer (Republic section III-A).
+
+use super::chain::{Chain, Link};
+use super::congestion::Congestion;
+use super::geometry::Geometry;
+use super::patches::combine;
+use super::peer::{Peer, Service};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Range;
+use polycast_types::{Duration, Handle, RangeSet, Rate, Time};
+use polycast_wire::control::Control;
+use polycast_wire::data::{FLAG_ATTEMPT, FLAG_REPORT, HEADER_LEN, IP_UDP_LEN};
+
+/// A receiver of this transfer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PeerId(pub u32);
+
+/// What to do about a receiver that is slower than the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlowPolicy {
+    /// All go as fast as the slowest.
+    Wait,
+    /// One that alone has held the others for this long is served by patches from then on.
+    DropToPatches {
+        /// How long it may hold the others.
+        after: Duration,
+    },
+}
+
+/// Settings of a sender.
+#[derive(Clone, Debug)]
+pub struct SenderConfig {
+    /// The transfer.
+    pub handle: Handle,
+    /// The object's division.
+    pub geometry: Geometry,
+    /// How many fragments one `Send` may hold (what one segmented datagram takes).
+    pub batch: u32,
+    /// Rate of a dedicated path, counted with IP and UDP headers; `None` where the path is shared.
+    pub rate: Option<Rate>,
+    /// Whether there is a data channel; without one every receiver is chained at once.
+    pub multicast: bool,
+    /// Interval of attempt sending (`i_a`).
+    pub attempt_interval: Duration,
+    /// A receiver that the data channel does not reach for this long is chained.
+    pub path_timeout: Duration,
+    /// A receiver without sign of life for this long has failed.
+    pub stall_timeout: Duration,
+    /// Receivers that are not done this long after the start have failed.
+    pub deadline: Option<Duration>,
+    /// Policy for slow receivers.
+    pub slow: SlowPolicy,
+    /// How long requests for patches are gathered, so that one patch can serve several receivers.
+    pub patch_delay: Duration,
+}
+
+/// Why a receiver was given up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Its control connection ended.
+    Left(String),
+    /// No sign of life for so long.
+    Stalled(Duration),
+    /// It was not done when the deadline came.
+    Deadline(Duration),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Left(reason) => f.write_str(reason),
+            Failure::Stalled(span) => write!(f, "no sign of life for {span}"),
+            Failure::Deadline(span) => write!(f, "not done at the deadline of {span}"),
+        }
+    }
+}
+
+/// What happens to a sender.
+#[derive(Clone, Debug)]
+pub enum Input<'a> {
+    /// A receiver is ready, has this much room for datagrams, and holds these fragments already.
+    Ready {
+        /// Its number; never used before.
+        peer: PeerId,
+        /// Bytes of datagrams that its socket can hold.
+        window_bytes: u64,
+        /// What it holds.
+        have: RangeSet,
+    },
+    /// Enough receivers are ready: begin.
+    Start,
+    /// A frame came from a receiver.
+    Control {
+        /// From whom.
+        peer: PeerId,
+        /// What it said.
+        control: &'a Control<'a>,
+    },
+    /// A receiver's control connection ended.
+    Left {
+        /// Which.
+        peer: PeerId,
+        /// Why, in a few words.
+        reason: String,
+    },
+    /// No more receivers will join: finish when the present ones are settled.
+    Close,
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Send fragments `sn .. sn + count` on the data channel.
+    Send {
+        /// Round of the packets.
+        round: u32,
+        /// First fragment.
+        sn: u64,
+        /// How many.
+        count: u32,
+        /// Flags of the last packet; `FLAG_ATTEMPT` goes on all.
+        flags: u8,
+    },
+    /// Send the XOR of these fragments (or the only one) on the data channel as a patch.
+    SendPatch(Vec<u64>),
+    /// Send these fragments to one receiver on its control connection (PTCH_DATA).
+    Patch {
+        /// To whom.
+        peer: PeerId,
+        /// Which.
+        sns: Range<u64>,
+    },
+    /// Send a frame to one receiver.
+    Control {
+        /// To whom.
+        peer: PeerId,
+        /// The frame.
+        control: Control<'static>,
+    },
+    /// Tell `peer` to fetch from `upstream`, or from the source where that is `None`.
+    Chain(Link),
+    /// A receiver is done (`None`) or given up, and why.
+    Settled {
+        /// Which.
+        peer: PeerId,
+        /// Why it failed, if it did.
+        failure: Option<Failure>,
+    },
+    /// Every receiver is settled; nothing will follow.
+    Finished,
+}
+
+/// What a report shows of a receiver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerStatus {
+    /// Bytes it has verified.
+    pub verified_bytes: u64,
+    /// Bytes that came to it as patches, once it is done.
+    pub patched_bytes: u64,
+    /// Whether it is served by the TCP chain.
+    pub chained: bool,
+    /// Whether it was dropped to patches for being slow.
+    pub slow: bool,
+}
+
+/// A batch that was sent: to turn reported positions into packets in flight and round trips.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    position: u64,
+    packets: u64,
+    at: Time,
+}
+
+/// How often timers are looked at.
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
+/// A chain member that gets nothing for this long, while it is behind its upstream, goes to the tail.
+const CHAIN_STALL: Duration = Duration::from_millis(1_500);
+/// How many entries of sent batches are kept.
+const SENT_MAX: usize = 1 << 16;
+/// Generations of unicast patches change this often.
+const UNICAST_GENERATION: Duration = Duration::from_secs(2);
+
+/// The sender's machine: `handle` what happens, then `poll` until `None`, and again at `deadline`.
+#[derive(Debug)]
+pub struct Sender {
+    config: SenderConfig,
+    fragments: u64,
+    peers: BTreeMap<PeerId, Peer>,
+    chain: Chain,
+    outputs: VecDeque<Output>,
+    started_at: Option<Time>,
+    closed: bool,
+    finished: bool,
+    /// Full rate has begun: the first receivers have all named their initial sn, or were chained.
+    full_rate: bool,
+    /// Position of the next packet of the stream.
+    position: u64,
+    /// Packets of the stream sent so far, and at the last request for a report.
+    packets: u64,
+    reported_packets: u64,
+    sent: VecDeque<Sent>,
+    /// Positions known to be needed from here on; empty when unknown.
+    needed: Range<u64>,
+    congestion: Congestion,
+    round_trip: Duration,
+    next_attempt: Time,
+    next_send: Time,
+    /// When the stream goes on by itself: the next attempt, or the next packet at a granted rate.
+    stream_at: Option<Time>,
+    next_check: Time,
+    next_patch: Option<Time>,
+    next_generation: Time,
+}
+
+impl Sender {
+    /// A sender that waits for receivers.
+    #[must_use]
+    pub fn new(config: SenderConfig) -> Self {
+        assert!(config.batch > 0, "a batch holds at least one fragment");
+        let batch = u64::from(config.batch);
+        let packet_len = u64::from(config.geometry.fragment_len) + HEADER_LEN as u64;
+        // Start with half a megabyte, as a few jumbo batches; grow by half a batch a round trip.
+        let initial = ((512 << 10) / packet_len).max(2 * batch);
+        let max = ((64 << 20) / packet_len).max(initial);
+        Sender {
+            fragments: config.geometry.fragments(),
+            peers: BTreeMap::new(),
+            chain: Chain::default(),
+            outputs: VecDeque::new(),
+            started_at: None,
+            closed: false,
+            finished: false,
+            full_rate: false,
+            position: 0,
+            packets: 0,
+            reported_packets: 0,
+            sent: VecDeque::new(),
+            needed: 0..0,
+            congestion: Congestion::new(initial, (2 * batch).min(initial), max, batch.div_ceil(2)),
+            round_trip: Duration::from_millis(1),
+            next_attempt: Time::ZERO,
+            next_send: Time::ZERO,
+            stream_at: None,
+            next_check: Time::ZERO,
+            next_patch: None,
+            next_generation: Time::ZERO,
+            config,
+        }
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, now: Time, input: Input<'_>) {
+        match input {
+            Input::Ready { peer, window_bytes, have } => self.join(now, peer, window_bytes, have),
+            Input::Start => {
+                assert!(self.started_at.is_none(), "a transfer starts once");
+                self.started_at = Some(now);
+                self.next_send = now;
+                for peer in self.peers.values_mut() {
+                    peer.service = Service::Listening { since: now };
+                    peer.heard_at = now;
+                }
+                if !self.config.multicast {
+                    let all: Vec<PeerId> = self.peers.keys().copied().collect();
+                    all.into_iter().for_each(|peer| self.move_to_chain(now, peer));
+                }
+            }
+            Input::Control { peer, control } => self.control(now, peer, control),
+            Input::Left { peer, reason } => self.settle(peer, Some(Failure::Left(reason))),
+            Input::Close => self.closed = true,
+        }
+    }
+
+    /// What to do next, or `None` until `deadline` or the next input.
+    pub fn poll(&mut self, now: Time) -> Option<Output> {
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        let started = self.started_at?;
+        if self.finished {
+            return None;
+        }
+        if self.closed && self.peers.values().all(|p| !p.is_active()) {
+            self.finished = true;
+            return Some(Output::Finished);
+        }
+        if now >= self.next_check {
+            self.check(now, started);
+            self.next_check = now + CHECK_INTERVAL;
+        }
+        if self.outputs.is_empty() && self.next_patch.is_some_and(|at| now >= at) {
+            self.send_patches(now);
+        }
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        self.stream(now)
+    }
+
+    /// When `poll` is to be called again if nothing happens before.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        self.started_at?;
+        if self.finished {
+            return None;
+        }
+        if !self.outputs.is_empty() {
+            return Some(Time::ZERO);
+        }
+        let mut at = self.next_check;
+        if let Some(patch) = self.next_patch {
+            at = at.min(patch);
+        }
+        if let Some(stream) = self.stream_at {
+            at = at.min(stream);
+        }
+        Some(at)
+    }
+
+    /// What is known of a receiver.
+    #[must_use]
+    pub fn status(&self, peer: PeerId) -> Option<PeerStatus> {
+        let p = self.peers.get(&peer)?;
+        Some(PeerStatus {
+            verified_bytes: p.verified_bytes,
+            patched_bytes: p.patched_bytes,
+            chained: self.chain.contains(peer) || p.service == Service::Chained,
+            slow: p.service == Service::Patching,
+        })
+    }
+
+    /// The congestion window in fragments and the smoothed round trip, for logs.
+    #[must_use]
+    pub fn window(&self) -> (u64, Duration) {
+        (self.congestion.window(), self.round_trip)
+    }
+
+    fn packet_len(&self) -> u64 {
+        u64::from(self.config.geometry.fragment_len) + (HEADER_LEN + IP_UDP_LEN) as u64
+    }
+
+    fn join(&mut self, now: Time, id: PeerId, window_bytes: u64, have: RangeSet) {
+        let window = (window_bytes / self.packet_len()).max(u64::from(self.config.batch));
+        let peer = Peer::new(now, window, have);
+        let taken = self.peers.insert(id, peer);
+        assert!(taken.is_none(), "{id:?} joined twice");
+        self.needed = 0..0;
+        if self.started_at.is_some() && !self.config.multicast {
+            self.move_to_chain(now, id);
+        }
+    }
+
+    fn control(&mut self, now: Time, id: PeerId, control: &Control<'_>) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if !peer.is_active() {
+            return;
+        }
+        peer.heard_at = now;
+        match control {
+            Control::IntlSeq { position } => self.initial(now, id, *position),
+            Control::Progress { position, received, lost, verified_bytes } => {
+                if *verified_bytes > peer.verified_bytes {
+                    peer.verified_bytes = *verified_bytes;
+                    peer.verified_at = now;
+                }
+                self.progress(now, id, *position, *received, *lost);
+            }
+            Control::PtchReq(ranges) => self.request(now, id, ranges),
+            Control::DataRcvd { patched_bytes } => {
+                peer.patched_bytes = *patched_bytes;
+                peer.verified_bytes = self.config.geometry.object_len;
+                self.settle(id, None);
+            }
+            Control::UpstreamLost => {
+                let links = self.chain.demote(id);
+                let link = Link { peer: id, upstream: None };
+                // The tail has nobody to change places with: it fetches from the source.
+                let links = if links.is_empty() { [link].to_vec() } else { links };
+                self.outputs.extend(links.into_iter().map(Output::Chain));
+            }
+            _ => {}
+        }
+    }
+
+    /// INTL_SEQ: the data channel reaches this receiver, its lap begins.
+    fn initial(&mut self, now: Time, id: PeerId, position: u64) {
+        let acknowledged = self.packets_before(position);
+        let end = self.position;
+        let peer = self.peers.get_mut(&id).expect("looked up by the caller");
+        if !matches!(peer.service, Service::Listening { .. }) || peer.initial.is_some() || position >= end {
+            return;
+        }
+        peer.service = Service::Streaming;
+        peer.initial = Some(position);
+        peer.position = position;
+        peer.acknowledged = acknowledged;
+        peer.advanced_at = now;
+        self.needed = 0..0;
+    }
+
+    fn progress(&mut self, now: Time, id: PeerId, position: u64, received: u64, lost: u64) {
+        if position > self.position {
+            return; // Not a position of ours: a confused peer harms only itself.
+        }
+        let before = self.acknowledged_min();
+        let acknowledged = self.packets_before(position);
+        let sample = self.sent_at(position).map(|at| now.since(at));
+        let peer = self.peers.get_mut(&id).expect("looked up by the caller");
+        if position <= peer.position || peer.initial.is_none() {
+            return;
+        }
+        peer.position = position;
+        peer.acknowledged = peer.acknowledged.max(acknowledged);
+        peer.advanced_at = now;
+        let (new_received, new_lost) =
+            (received.saturating_sub(peer.received), lost.saturating_sub(peer.lost));
+        (peer.received, peer.lost) = (received, lost);
+        if let Some(sample) = sample {
+            self.round_trip = Duration((self.round_trip.0 * 7 + sample.0) / 8);
+        }
+        if peer.service != Service::Streaming {
+            return;
+        }
+        let trip = self.round_trip.max(Duration::from_micros(200));
+        self.congestion.reported(now, &mut peer.losses, new_received, new_lost, trip);
+        let after = self.acknowledged_min();
+        if let (Some(before), Some(after)) = (before, after)
+            && after > before
+            && 2 * (self.packets - before) >= self.congestion.window()
+        {
+            self.congestion.acknowledged(after - before);
+        }
+        self.forget_sent();
+    }
+
+    /// PTCH_REQ: queue patches by multicast the first time, by unicast from then on.
+    fn request(&mut self, now: Time, id: PeerId, ranges: &[Range<u64>]) {
+        let alone = self.peers.values().filter(|p| p.is_on_channel()).count() < 2;
+        let streaming = self.streaming();
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if peer.service == Service::Chained {
+            return;
+        }
+        let by_unicast = alone || peer.service != Service::Streaming;
+        for range in ranges {
+            let range = range.start.min(self.fragments)..range.end.min(self.fragments);
+            let mut second: Vec<Range<u64>> = peer.patched.iter_within(range.clone()).collect();
+            if by_unicast {
+                second = [range].to_vec();
+            } else {
+                for gap in peer.patched.gaps(range) {
+                    peer.missing.insert(gap);
+                }
+            }
+            for run in second {
+                unicast(id, peer, run, &mut self.outputs);
+            }
+        }
+        if !peer.missing.is_empty() {
+            let delay = if streaming { self.config.patch_delay } else { self.config.patch_delay / 8 };
+            let at = now + delay;
+            self.next_patch = Some(self.next_patch.map_or(at, |old| old.min(at)));
+        }
+    }
+
+    /// Sends gathered patches, at most a quarter of a window at a time.
+    fn send_patches(&mut self, now: Time) {
+        self.next_patch = None;
+        let budget = (self.limit() / 4).max(8);
+        for _ in 0..budget {
+            let missing: BTreeMap<PeerId, &RangeSet> = self
+                .peers
+                .iter()
+                .filter(|(_, p)| p.is_on_channel() && !p.missing.is_empty())
+                .map(|(id, p)| (*id, &p.missing))
+                .collect();
+            let Some(combination) = combine(&missing) else { return };
+            if let [(id, sn)] = combination.gains[..] {
+                let peer = self.peers.get_mut(&id).expect("a key of the same map");
+                let run = peer.missing.run_at(sn).expect("it lacks this fragment");
+                let run = run.start..run.end.min(run.start + u64::from(self.config.batch));
+                peer.missing.remove(run.clone());
+                unicast(id, peer, run, &mut self.outputs);
+                continue;
+            }
+            for (id, sn) in &combination.gains {
+                let peer = self.peers.get_mut(id).expect("a key of the same map");
+                peer.missing.remove(*sn..*sn + 1);
+                peer.patched.insert(*sn..*sn + 1);
+            }
+            self.outputs.push_back(Output::SendPatch(combination.sns));
+        }
+        if self.peers.values().any(|p| !p.missing.is_empty()) {
+            self.next_patch = Some(now + self.round_trip.max(Duration::from_millis(1)));
+        }
+    }
+
+    /// The stream itself: full rate where somebody needs something, else attempts for those that listen.
+    fn stream(&mut self, now: Time) -> Option<Output> {
+        let listening = self.listening();
+        if !self.full_rate {
+            // One that does not even listen any more does not hold the others.
+            let timeout = self.config.path_timeout;
+            let waits =
+                |p: &Peer| matches!(p.service, Service::Listening { since } if now.since(since) < timeout);
+            self.full_rate =
+                !self.peers.values().any(waits) && self.peers.values().any(|p| p.initial.is_some());
+        }
+        let paced = self.config.rate.is_some() && now < self.next_send;
+        if self.full_rate
+            && let Some(run) = self.needed_run()
+        {
+            let room = self.room();
+            self.stream_at = (paced && room > 0).then_some(self.next_send);
+            if paced || room == 0 {
+                return None;
+            }
+            let count = (run.end - run.start).min(u64::from(self.config.batch)).min(room);
+            return Some(self.send(now, run.start, count as u32, 0));
+        }
+        if listening && now >= self.next_attempt {
+            self.next_attempt = now + self.config.attempt_interval;
+            let wanted = self.peers.values().filter_map(|p| p.needs(self.position, self.fragments));
+            if let Some(at) = wanted.map(|run| run.start).min() {
+                return Some(self.send(now, at, 1, FLAG_ATTEMPT | FLAG_REPORT));
+            }
+        }
+        self.stream_at = listening.then_some(self.next_attempt);
+        None
+    }
+
+    fn send(&mut self, now: Time, position: u64, count: u32, flags: u8) -> Output {
+        self.position = position + u64::from(count);
+        self.packets += u64::from(count);
+        self.needed.start = self.position.min(self.needed.end);
+        let limit = self.limit();
+        let mut flags = flags;
+        if self.packets - self.reported_packets >= (limit / 4).max(1) || self.room() == 0 {
+            flags |= FLAG_REPORT;
+            self.reported_packets = self.packets;
+        }
+        if self.sent.len() == SENT_MAX {
+            self.sent.pop_front();
+        }
+        self.sent.push_back(Sent { position: self.position, packets: self.packets, at: now });
+        if let Some(rate) = self.config.rate {
+            // A late call may catch up for 2 ms, not more.
+            let behind = Time(now.0.saturating_sub(2_000_000));
+            self.next_send = self.next_send.max(behind) + rate.time_for(self.packet_len() * u64::from(count));
+        }
+        let round = u32::try_from(position / self.fragments).expect("rounds fit into 32 bits");
+        Output::Send { round, sn: position % self.fragments, count, flags }
+    }
+
+    /// Fragments in flight allowed to the receiver furthest behind.
+    fn limit(&self) -> u64 {
+        let window = self.gating().map(|p| p.window).min().unwrap_or(u64::MAX);
+        let control = if self.config.rate.is_some() { u64::MAX } else { self.congestion.window() };
+        window.min(control).min(1 << 32)
+    }
+
+    /// Packets that may be sent now.
+    fn room(&self) -> u64 {
+        let control = if self.config.rate.is_some() { u64::MAX } else { self.congestion.window() };
+        let until =
+            |p: &Peer| p.acknowledged.saturating_add(p.window.min(control)).saturating_sub(self.packets);
+        self.gating().map(until).min().unwrap_or(0)
+    }
+
+    /// Receivers whose progress holds the sender.
+    fn gating(&self) -> impl Iterator<Item = &Peer> {
+        let (position, fragments) = (self.position, self.fragments);
+        self.peers.values().filter(move |p| {
+            p.service == Service::Streaming && p.lap_end(fragments).is_some_and(|end| position < end)
+        })
+    }
+
+    fn acknowledged_min(&self) -> Option<u64> {
+        self.gating().map(|p| p.acknowledged).min()
+    }
+
+    fn listening(&self) -> bool {
+        self.peers.values().any(|p| matches!(p.service, Service::Listening { .. }))
+    }
+
+    /// Whether somebody still has to be offered something.
+    fn streaming(&mut self) -> bool {
+        self.needed_run().is_some()
+    }
+
+    /// The next positions that some receiver on its lap needs.
+    fn needed_run(&mut self) -> Option<Range<u64>> {
+        if self.needed.contains(&self.position) {
+            return Some(self.position..self.needed.end);
+        }
+        let lapped = self.peers.values().filter(|p| p.initial.is_some());
+        let run =
+            lapped.filter_map(|p| p.needs(self.position, self.fragments)).min_by_key(|run| run.start)?;
+        self.needed = run.clone();
+        // What lies before it is needed by nobody: the stream goes on from there.
+        self.position = run.start;
+        Some(run)
+    }
+
+    /// How many packets of the stream lie before `position`.
+    fn packets_before(&self, position: u64) -> u64 {
+        let after = self.sent.partition_point(|s| s.position <= position);
+        match self.sent.get(after) {
+            // Inside a batch: its packets are contiguous up to its end.
+            Some(batch) => {
+                let floor = if after == 0 { 0 } else { self.sent[after - 1].packets };
+                batch.packets.saturating_sub(batch.position - position).max(floor)
+            }
+            None => self.packets,
+        }
+    }
+
+    fn sent_at(&self, position: u64) -> Option<Time> {
+        let at = self.sent.partition_point(|s| s.position < position);
+        self.sent.get(at).map(|s| s.at)
+    }
+
+    /// Drops entries that every receiver on the channel has passed.
+    fn forget_sent(&mut self) {
+        let passed = self.peers.values().filter(|p| p.is_on_channel()).map(|p| p.position).min();
+        let Some(passed) = passed else { return };
+        while self.sent.len() > 1 && self.sent[1].position <= passed {
+            self.sent.pop_front();
+        }
+    }
+
+    /// Timers: stalls, deadlines, paths that do not get through, slow receivers, DATA_FNSD.
+    fn check(&mut self, now: Time, started: Time) {
+        let ids: Vec<PeerId> = self.peers.iter().filter(|(_, p)| p.is_active()).map(|(id, _)| *id).collect();
+        if now >= self.next_generation {
+            self.next_generation = now + UNICAST_GENERATION;
+            for peer in self.peers.values_mut() {
+                let [young, old] = &mut peer.unicast;
+                *old = core::mem::take(young);
+            }
+        }
+        self.check_slow();
+        for id in ids {
+            let peer = &self.peers[&id];
+            if let Some(deadline) = self.config.deadline
+                && now.since(started) >= deadline
+            {
+                self.settle(id, Some(Failure::Deadline(deadline)));
+            } else if now.since(peer.heard_at) >= self.config.stall_timeout {
+                self.settle(id, Some(Failure::Stalled(self.config.stall_timeout)));
+            } else {
+                self.check_path(now, id);
+            }
+        }
+    }
+
+    fn check_path(&mut self, now: Time, id: PeerId) {
+        let timeout = self.config.path_timeout;
+        let peer = &self.peers[&id];
+        let alive = now.since(peer.heard_at) < timeout;
+        match peer.service {
+            Service::Listening { since } if alive && now.since(since) >= timeout => {
+                self.move_to_chain(now, id)
+            }
+            Service::Streaming | Service::Patching => {
+                let lap_end = peer.lap_end(self.fragments).expect("its lap has begun");
+                let in_flight = self.packets > peer.acknowledged && peer.position < lap_end;
+                // Patches count as progress: only a receiver that gets nothing at all has lost its path.
+                let silent_since = peer.advanced_at.max(peer.verified_at);
+                if in_flight && alive && now.since(silent_since) >= timeout {
+                    self.move_to_chain(now, id);
+                } else if self.position >= lap_end || self.needed_run().is_none() {
+                    self.finish(now, id);
+                }
+            }
+            Service::Chained => self.check_chain(now, id),
+            _ => {}
+        }
+    }
+
+    /// DATA_FNSD after a time-out, then again now and then.
+    fn finish(&mut self, now: Time, id: PeerId) {
+        let grace = (self.round_trip * 2).max(Duration::from_millis(2));
+        let position = self.position;
+        let peer = self.peers.get_mut(&id).expect("looked up by the caller");
+        match peer.finish_at {
+            None => peer.finish_at = Some(now + grace),
+            Some(at) if now >= at => {
+                peer.finish_at = Some(now + Duration::from_millis(250));
+                let control = Control::DataFnsd { position };
+                self.outputs.push_back(Output::Control { peer: id, control });
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// A chain member that is behind its upstream and gets nothing holds those behind it: to the tail.
+    fn check_chain(&mut self, now: Time, id: PeerId) {
+        let peer = &self.peers[&id];
+        let ahead = match self.chain.upstream(id) {
+            Some(upstream) => self.peers[&upstream].verified_bytes,
+            None => self.config.geometry.object_len,
+        };
+        if ahead > peer.verified_bytes && now.since(peer.verified_at) >= CHAIN_STALL {
+            self.peers.get_mut(&id).expect("looked up above").verified_at = now;
+            let links = self.chain.demote(id);
+            self.outputs.extend(links.into_iter().map(Output::Chain));
+        }
+    }
+
+    /// A receiver that alone keeps the window shut, while the next slowest has half of it free, is slow.
+    fn check_slow(&mut self) {
+        let SlowPolicy::DropToPatches { after } = self.config.slow else { return };
+        if self.gating().next().is_none() {
+            // Only slow ones are left on their laps: they hold nobody any more, so they set the pace.
+            for peer in self.peers.values_mut().filter(|p| p.service == Service::Patching) {
+                peer.service = Service::Streaming;
+                peer.held = Duration::ZERO;
+            }
+            return;
+        }
+        let shut = self.room() == 0;
+        let mut behind: Vec<u64> = self.gating().map(|p| p.acknowledged).collect();
+        behind.sort_unstable();
+        let limit = self.limit();
+        let (position, fragments) = (self.position, self.fragments);
+        for peer in self.peers.values_mut() {
+            let gates =
+                peer.service == Service::Streaming && peer.lap_end(fragments).is_some_and(|e| position < e);
+            let alone = match behind[..] {
+                [slowest, next, ..] => peer.acknowledged == slowest && next - slowest >= limit / 2,
+                _ => false,
+            };
+            if !gates || !shut || !alone {
+                peer.held = peer.held - CHECK_INTERVAL / 4;
+                continue;
+            }
+            peer.held = peer.held + CHECK_INTERVAL;
+            if peer.held >= after {
+                peer.service = Service::Patching;
+            }
+        }
+    }
+
+    fn move_to_chain(&mut self, now: Time, id: PeerId) {
+        let peer = self.peers.get_mut(&id).expect("looked up by the caller");
+        peer.service = Service::Chained;
+        peer.missing.clear();
+        peer.verified_at = now;
+        self.needed = 0..0;
+        let link = self.chain.append(id);
+        self.outputs.push_back(Output::Chain(link));
+    }
+
+    fn settle(&mut self, id: PeerId, failure: Option<Failure>) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if !peer.is_active() {
+            // One that is done and then leaves no longer serves those behind it.
+            if failure.is_some()
+                && let Some(link) = self.chain.remove(id)
+            {
+                self.outputs.push_back(Output::Chain(link));
+            }
+            return;
+        }
+        peer.missing.clear();
+        self.needed = 0..0;
+        peer.service = match &failure {
+            None => Service::Done,
+            Some(failure) => Service::Failed(failure.clone()),
+        };
+        // One that is done stays in the chain: those behind it still fetch from it.
+        if failure.is_some()
+            && let Some(link) = self.chain.remove(id)
+        {
+            self.outputs.push_back(Output::Chain(link));
+        }
+        self.outputs.push_back(Output::Settled { peer: id, failure });
+    }
+}
+
+/// Queues a unicast patch for what was not sent that way within the last seconds.
+fn unicast(id: PeerId, peer: &mut Peer, run: Range<u64>, outputs: &mut VecDeque<Output>) {
+    for fresh in peer.unicast[0].gaps(run) {
+        for fresh in peer.unicast[1].gaps(fresh) {
+            peer.unicast[0].insert(fresh.clone());
+            outputs.push_back(Output::Patch { peer: id, sns: fresh });
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The push machines in virtual time: loss, reordering, duplication, corruption, late join, crash and
+//! restart, slow and stuck receivers, paths that do not get through.
+
+mod world;
+
+use polycast_protocol::push::{Geometry, SlowPolicy};
+use polycast_types::{Duration, Rate, Time};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use world::{Faults, World, config};
+
+const FRAGMENT: u32 = 8_916;
+
+fn geometry(fragments: u64) -> Geometry {
+    let object_len = (fragments * u64::from(FRAGMENT)).saturating_sub(100);
+    Geometry { object_len, fragment_len: FRAGMENT, group_len: 1 << 16 }
+}
+
+fn seconds(n: u64) -> Time {
+    Time(n * 1_000_000_000)
+}
+
+fn deliver(seed: u64, receivers: u32, fragments: u64, faults: Faults) -> World {
+    let mut world = World::new(seed, receivers, config(geometry(fragments)), faults);
+    world.start();
+    world.close();
+    world.run(seconds(60));
+    world.assert_all_done();
+    world
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn everyone_gets_everything_over_a_bad_channel(
+        seed: u64, receivers in 1u32..8, fragments in 0u64..400,
+        loss in 0u64..250, duplication in 0u64..100, reordering in 0u64..200, corruption in 0u64..100,
+    ) {
+        let world = deliver(seed, receivers, fragments, Faults { loss, duplication, reordering, corruption });
+        prop_assert!(world.settled.values().all(Option::is_none), "{:?}", world.settled);
+    }
+
+    /// A receiver that joins late begins at whatever sn is on air and wraps round.
+    #[test]
+    fn late_joiners_begin_anywhere(seed: u64, fragments in 1u64..300, delay_us in 0u64..6_000, loss in 0u64..50) {
+        let mut world = World::new(seed, 2, config(geometry(fragments)), Faults { loss, ..Faults::default() });
+        world.start();
+        world.join_at(9, Time(1) + Duration::from_micros(delay_us));
+        world.run(Time(1) + Duration::from_millis(8));
+        world.close();
+        world.run(seconds(60));
+        world.assert_all_done();
+        prop_assert!(world.nodes[&9].done);
+    }
+
+    /// A receiver that crashes is named; it comes back under a new number with what it had verified.
+    #[test]
+    fn crashed_receivers_come_back_with_what_they_have(seed: u64, crash_us in 100u64..3_000, back_us in 0u64..5_000) {
+        let mut world = World::new(seed, 3, config(geometry(300)), Faults { loss: 10, ..Faults::default() });
+        world.start();
+        let crash = Time(1) + Duration::from_micros(crash_us);
+        world.run(crash);
+        let held: BTreeSet<u64> = world.nodes[&1].intact.clone();
+        world.crash_at(1, crash);
+        world.hold(11, held);
+        world.join_at(11, crash + Duration::from_micros(back_us));
+        world.run(crash + Duration::from_micros(back_us + 1_000));
+        world.close();
+        world.run(seconds(60));
+        world.assert_all_done();
+        prop_assert!(world.nodes[&11].done);
+        let named = world.settled[&1].as_deref();
+        prop_assert!(named == Some("crashed") || named.is_none());
+    }
+}
+
+/// Wherever a lap begins, every fragment is offered exactly once more.
+#[test]
+fn laps_wrap_round_from_every_initial_sn() {
+    for skipped in 0..40 {
+        let mut world = World::new(skipped, 1, config(geometry(40)), Faults::default());
+        world.start();
+        // The path comes up only after some attempts have gone by.
+        world.cut_multicast(0);
+        world.run(Time(1) + Duration::from_micros(500) * skipped + Duration::from_micros(100));
+        world.nodes.get_mut(&0).unwrap().reached_by_multicast = true;
+        world.close();
+        world.run(seconds(10));
+        world.assert_all_done();
+        assert!(world.settled[&0].is_none());
+        let redundant = world.data_packets - 40;
+        assert!(redundant <= skipped + 2, "{redundant} redundant packets after {skipped} attempts");
+    }
+}
+
+#[test]
+fn without_faults_every_fragment_travels_once() {
+    let world = deliver(1, 8, 2_000, Faults::default());
+    assert!(world.data_packets <= 2_003, "{} packets for 2000 fragments", world.data_packets);
+    assert_eq!(world.patch_packets + world.unicast_fragments, 0);
+}
+
+/// Sixteen receivers that lose 1 % each: one coded patch repairs many different losses.
+#[test]
+fn coded_patches_cost_little() {
+    let fragments = 20_000;
+    let world = deliver(3, 16, fragments, Faults { loss: 10, ..Faults::default() });
+    let repairs = world.patch_packets + world.unicast_fragments;
+    let lost_by_someone = fragments as f64 * (1.0 - 0.99f64.powi(16));
+    assert!(
+        (repairs as f64) < lost_by_someone / 3.0,
+        "{repairs} repairs for {lost_by_someone} fragments lost"
+    );
+}
+
+#[test]
+fn nobody_is_drowned_by_a_faster_sender() {
+    let mut world = World::new(5, 3, config(geometry(20_000)), Faults::default());
+    for peer in 0..3 {
+        world.service.insert(peer, Duration::from_micros(20 + u64::from(peer)));
+    }
+    world.start();
+    world.close();
+    world.run(seconds(60));
+    world.assert_all_done();
+    assert!(world.nodes.values().all(|n| n.overflow == 0), "packets were dropped at full sockets");
+}
+
+#[test]
+fn a_slow_receiver_is_dropped_to_patches_and_still_served() {
+    let mut world = World::new(6, 3, config(geometry(60_000)), Faults::default());
+    world.service.insert(2, Duration::from_micros(120));
+    world.start();
+    world.close();
+    world.run(seconds(3));
+    let quick: Vec<bool> = (0..2).map(|p| world.nodes[&p].done).collect();
+    assert_eq!(quick, [true, true], "the slow one held the others");
+    world.run(seconds(120));
+    world.assert_all_done();
+    assert!(world.nodes[&2].done);
+}
+
+#[test]
+fn with_the_policy_wait_all_go_as_fast_as_the_slowest() {
+    let mut config = config(geometry(5_000));
+    config.slow = SlowPolicy::Wait;
+    let mut world = World::new(6, 3, config, Faults::default());
+    world.service.insert(2, Duration::from_micros(120));
+    world.start();
+    world.close();
+    world.run(seconds(60));
+    world.assert_all_done();
+    assert_eq!(world.unicast_fragments + world.patch_packets, 0);
+}
+
+#[test]
+fn a_stuck_receiver_is_named_and_holds_nobody() {
+    let mut world = World::new(7, 4, config(geometry(30_000)), Faults::default());
+    world.start();
+    world.close();
+    world.run(Time(1) + Duration::from_millis(50));
+    world.freeze(3);
+    world.run(seconds(3));
+    assert!((0..3).all(|p| world.nodes[&p].done), "the others wait for a stuck receiver");
+    world.run(seconds(30));
+    assert!(world.finished_at.is_some());
+    assert_eq!(world.settled[&3].as_deref(), Some("no sign of life for 5s"));
+}
+
+#[test]
+fn a_receiver_that_is_not_done_at_the_deadline_has_failed() {
+    let mut config = config(geometry(30_000));
+    config.deadline = Some(Duration::from_secs(1));
+    let mut world = World::new(8, 2, config, Faults::default());
+    world.start();
+    world.freeze(1);
+    world.close();
+    world.run(seconds(10));
+    assert!(world.finished_at.unwrap() < seconds(2));
+    assert_eq!(world.settled[&1].as_deref(), Some("not done at the deadline of 1s"));
+    assert!(world.settled[&0].is_none());
+}
+
+#[test]
+fn receivers_that_multicast_does_not_reach_are_chained() {
+    let mut world = World::new(9, 4, config(geometry(200)), Faults::default());
+    world.start();
+    world.cut_multicast(1);
+    world.cut_multicast(3);
+    world.close();
+    world.run(seconds(20));
+    world.assert_all_done();
+    assert_eq!(world.nodes[&1].upstream, Some(None));
+    assert_eq!(world.nodes[&3].upstream, Some(Some(1)));
+    assert_eq!(world.nodes[&0].upstream, None);
+}
+
+#[test]
+fn a_path_that_dies_in_mid_transfer_is_replaced_by_the_chain() {
+    let mut world = World::new(10, 3, config(geometry(60_000)), Faults::default());
+    world.start();
+    world.close();
+    world.run(Time(1) + Duration::from_millis(100));
+    let before: Vec<usize> = (0..3).map(|p| world.nodes[&p].intact.len()).collect();
+    assert!(before.iter().all(|n| *n > 0));
+    (0..3).for_each(|p| world.cut_multicast(p));
+    world.run(seconds(60));
+    world.assert_all_done();
+    assert!(world.settled.values().all(Option::is_none));
+}
+
+#[test]
+fn a_chain_member_that_dies_or_stops_is_bridged() {
+    let mut config = config(geometry(3_000));
+    config.multicast = false;
+    let mut world = World::new(11, 5, config, Faults::default());
+    world.start();
+    world.close();
+    world.run(Time(1) + Duration::from_millis(20));
+    world.crash_at(1, world.now);
+    world.freeze(2);
+    world.run(seconds(60));
+    assert!(world.finished_at.is_some());
+    for peer in [0, 3, 4] {
+        assert!(world.nodes[&peer].done, "receiver {peer}");
+    }
+    assert_eq!(world.settled[&1].as_deref(), Some("crashed"));
+    assert!(world.settled[&2].as_deref().is_some_and(|why| why.starts_with("no sign of life")));
+}
+
+#[test]
+fn a_granted_rate_is_kept() {
+    let mut config = config(geometry(10_000));
+    config.rate = Some(Rate(1_000_000_000));
+    let mut world = World::new(12, 2, config, Faults::default());
+    world.start();
+    world.close();
+    world.run(seconds(10));
+    world.assert_all_done();
+    let ideal = 10_000.0 * f64::from(FRAGMENT + 52) * 8.0 / 1e9;
+    let took = world.finished_at.unwrap().since(Time(1)).as_secs_f64();
+    assert!((ideal * 0.99..ideal * 1.03 + 0.01).contains(&took), "{took} s, ideal {ideal} s");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let faults = Faults { loss: 50, duplication: 20, reordering: 50, corruption: 20 };
+    let runs: Vec<_> = (0..2)
+        .map(|_| {
+            let world = deliver(99, 5, 500, faults);
+            (world.finished_at, world.data_packets, world.patch_packets, world.unicast_fragments)
+        })
+        .collect();
+    assert_eq!(runs[0], runs[1]);
+}

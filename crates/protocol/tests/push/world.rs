@@ -1,0 +1,503 @@
+//! A small world in virtual time: one sender, its receivers, a lossy data channel, reliable control.
+//!
+//! Checkers live here, outside the machines: every receiver that lives must end with every fragment
+//! kept and every hash group checked intact, and no `Keep` may name a fragment it holds already.
+
+use polycast_protocol::push::{
+    Geometry, PeerId, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Sender, SenderConfig,
+    SenderInput, SenderOutput, SlowPolicy,
+};
+use polycast_types::{Duration, Handle, RangeSet, Time};
+use polycast_wire::control::Control;
+use polycast_wire::data::FLAG_PATCH;
+use rand_core::Rng;
+use rand_pcg::Pcg64Mcg;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the data channel does to packets; parts of 1,000.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    pub loss: u64,
+    pub duplication: u64,
+    pub reordering: u64,
+    /// Hash groups that arrive with wrong bytes the first time.
+    pub corruption: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Data { peer: u32, round: u32, sn: u64, count: u32, flags: u8 },
+    Coded { peer: u32, sns: Vec<u64> },
+    ToReceiver { peer: u32, frame: Vec<u8> },
+    ToSender { peer: u32, frame: Vec<u8> },
+    PatchData { peer: u32, sns: std::ops::Range<u64> },
+    Fetched { peer: u32, group: u64 },
+    Join { peer: u32 },
+    Crash { peer: u32 },
+}
+
+pub struct Node {
+    pub machine: Receiver,
+    pub kept: RangeSet,
+    /// Fragments kept at any time.
+    pub ever: RangeSet,
+    pub intact: BTreeSet<u64>,
+    pub spoiled: BTreeSet<u64>,
+    pub done: bool,
+    pub upstream: Option<Option<u32>>,
+    /// Bytes of data-channel packets dropped because its socket was full.
+    pub overflow: u64,
+    pub reached_by_multicast: bool,
+    busy_until: Time,
+    queued: u64,
+}
+
+pub struct World {
+    pub sender: Sender,
+    pub nodes: BTreeMap<u32, Node>,
+    pub now: Time,
+    pub settled: BTreeMap<u32, Option<String>>,
+    pub finished_at: Option<Time>,
+    pub data_packets: u64,
+    pub patch_packets: u64,
+    pub unicast_fragments: u64,
+    pub geometry: Geometry,
+    pub faults: Faults,
+    /// Time a receiver takes for one packet; its socket holds `window` packets.
+    pub service: BTreeMap<u32, Duration>,
+    pub window_packets: u64,
+    expected: usize,
+    joined: usize,
+    events: BTreeMap<(Time, u64), Event>,
+    /// When each machine wants to be polled again; the sender is `None`.
+    wakes: BTreeMap<Option<u32>, Time>,
+    sequence: u64,
+    rng: Pcg64Mcg,
+    channel_free_at: Time,
+    packet_time: Duration,
+    frozen: BTreeSet<u32>,
+    held: BTreeMap<u32, BTreeSet<u64>>,
+}
+
+const DELAY: Duration = Duration::from_micros(50);
+
+pub fn config(geometry: Geometry) -> SenderConfig {
+    SenderConfig {
+        handle: Handle(7),
+        geometry,
+        batch: 7,
+        rate: None,
+        multicast: true,
+        attempt_interval: Duration::from_micros(500),
+        path_timeout: Duration::from_millis(500),
+        stall_timeout: Duration::from_secs(5),
+        deadline: None,
+        slow: SlowPolicy::DropToPatches { after: Duration::from_millis(400) },
+        patch_delay: Duration::from_millis(5),
+    }
+}
+
+impl World {
+    pub fn new(seed: u64, receivers: u32, config: SenderConfig, faults: Faults) -> Self {
+        let geometry = config.geometry;
+        let mut world = World {
+            sender: Sender::new(config),
+            nodes: BTreeMap::new(),
+            now: Time(1),
+            settled: BTreeMap::new(),
+            finished_at: None,
+            data_packets: 0,
+            patch_packets: 0,
+            unicast_fragments: 0,
+            geometry,
+            faults,
+            service: BTreeMap::new(),
+            window_packets: 256,
+            expected: receivers as usize,
+            joined: 0,
+            events: BTreeMap::new(),
+            wakes: BTreeMap::new(),
+            sequence: 0,
+            rng: Pcg64Mcg::new(u128::from(seed) << 1 | 1),
+            channel_free_at: Time::ZERO,
+            packet_time: Duration::from_micros(8),
+            frozen: BTreeSet::new(),
+            held: BTreeMap::new(),
+        };
+        for peer in 0..receivers {
+            world.join_at(peer, Time(1));
+        }
+        world
+    }
+
+    /// Lets one more receiver join (or a crashed one come back) at a time.
+    pub fn join_at(&mut self, peer: u32, at: Time) {
+        self.schedule(at, Event::Join { peer });
+    }
+
+    pub fn crash_at(&mut self, peer: u32, at: Time) {
+        self.schedule(at, Event::Crash { peer });
+    }
+
+    /// From now on the receiver neither takes nor says anything, but its connection stays.
+    pub fn freeze(&mut self, peer: u32) {
+        self.frozen.insert(peer);
+    }
+
+    /// From now on the data channel does not reach the receiver.
+    pub fn cut_multicast(&mut self, peer: u32) {
+        self.nodes.get_mut(&peer).unwrap().reached_by_multicast = false;
+    }
+
+    /// What the receiver holds when it joins (again).
+    pub fn hold(&mut self, peer: u32, groups: BTreeSet<u64>) {
+        self.held.insert(peer, groups);
+    }
+
+    fn schedule(&mut self, at: Time, event: Event) {
+        self.sequence += 1;
+        self.events.insert((at, self.sequence), event);
+    }
+
+    fn chance(&mut self, thousandths: u64) -> bool {
+        self.rng.next_u64() % 1_000 < thousandths
+    }
+
+    /// Runs until everything is settled, or `until`.
+    pub fn run(&mut self, until: Time) {
+        while self.finished_at.is_none() && self.now < until {
+            let wake = self.wakes.iter().map(|(who, at)| (*at, *who)).min();
+            let event = self.events.first_key_value().map(|(key, _)| *key);
+            match (wake, event) {
+                (Some((at, who)), event) if event.is_none_or(|(first, _)| at <= first) => {
+                    self.now = self.now.max(at);
+                    self.wakes.remove(&who);
+                    match who {
+                        None => self.drain_sender(),
+                        Some(peer) => self.drain_receiver(peer),
+                    }
+                }
+                (_, Some(key)) => {
+                    self.now = self.now.max(key.0);
+                    let event = self.events.remove(&key).unwrap();
+                    self.apply(event);
+                }
+                _ => break,
+            }
+        }
+    }
+
+    fn apply(&mut self, event: Event) {
+        let now = self.now;
+        match &event {
+            Event::Data { peer, .. }
+            | Event::Coded { peer, .. }
+            | Event::PatchData { peer, .. }
+            | Event::Fetched { peer, .. }
+            | Event::ToReceiver { peer, .. }
+                if self.nodes.contains_key(peer) =>
+            {
+                self.wakes.insert(Some(*peer), now);
+            }
+            Event::ToSender { .. } => {
+                self.wakes.insert(None, now);
+            }
+            _ => {}
+        }
+        match event {
+            Event::Join { peer } => self.join(peer),
+            Event::Crash { peer } => {
+                self.nodes.remove(&peer);
+                self.wakes.remove(&Some(peer));
+                self.sender.handle(now, SenderInput::Left { peer: PeerId(peer), reason: "crashed".into() });
+                self.wakes.insert(None, now);
+            }
+            Event::Data { peer, round, sn, count, flags } => {
+                if let Some(node) = self.nodes.get_mut(&peer) {
+                    node.queued -= 1;
+                    node.machine.handle(now, ReceiverInput::Data { round, sn, count, flags });
+                }
+            }
+            Event::Coded { peer, sns } => {
+                if let Some(node) = self.nodes.get_mut(&peer)
+                    && let Some(sn) = node.machine.decodable(&sns)
+                {
+                    node.machine.handle(now, ReceiverInput::Patched { sn, count: 1 });
+                }
+            }
+            Event::PatchData { peer, sns } => {
+                if let Some(node) = self.nodes.get_mut(&peer) {
+                    let count = (sns.end - sns.start) as u32;
+                    node.machine.handle(now, ReceiverInput::Patched { sn: sns.start, count });
+                }
+            }
+            Event::Fetched { peer, group } => self.fetched(peer, group),
+            Event::ToReceiver { peer, frame } => {
+                if let Some(node) = self.nodes.get_mut(&peer) {
+                    node.machine.handle(now, ReceiverInput::Control(&Control::parse(&frame).unwrap()));
+                }
+            }
+            Event::ToSender { peer, frame } => {
+                if !self.frozen.contains(&peer) {
+                    let control = Control::parse(&frame).unwrap();
+                    self.sender.handle(now, SenderInput::Control { peer: PeerId(peer), control: &control });
+                }
+            }
+        }
+    }
+
+    fn join(&mut self, peer: u32) {
+        let config = ReceiverConfig {
+            geometry: self.geometry,
+            reorder_packets: 40,
+            reorder_delay: Duration::from_millis(1),
+            retry_delay: Duration::from_millis(20),
+            report_packets: 100,
+            heartbeat: Duration::from_millis(50),
+        };
+        let mut node = Node {
+            machine: Receiver::new(config),
+            kept: RangeSet::new(),
+            ever: RangeSet::new(),
+            intact: BTreeSet::new(),
+            spoiled: BTreeSet::new(),
+            done: false,
+            upstream: None,
+            overflow: 0,
+            reached_by_multicast: true,
+            busy_until: self.now,
+            queued: 0,
+        };
+        for group in self.held.remove(&peer).unwrap_or_default() {
+            node.intact.insert(group);
+            node.machine.handle(self.now, ReceiverInput::Held { group });
+        }
+        node.machine.handle(self.now, ReceiverInput::Begin);
+        let mut have = RangeSet::new();
+        if let Some(ReceiverOutput::Control(Control::Have(ranges))) = node.machine.poll(self.now) {
+            ranges.into_iter().for_each(|r| {
+                have.insert(r);
+            });
+        }
+        node.kept = have.clone();
+        self.nodes.insert(peer, node);
+        let window_bytes = self.window_packets * u64::from(self.geometry.fragment_len + 52);
+        self.sender.handle(self.now, SenderInput::Ready { peer: PeerId(peer), window_bytes, have });
+        self.joined += 1;
+        self.wakes.insert(Some(peer), self.now);
+    }
+
+    pub fn start(&mut self) {
+        while self.joined < self.expected {
+            let (&key, _) = self.events.first_key_value().expect("receivers join first");
+            let event = self.events.remove(&key).unwrap();
+            self.now = self.now.max(key.0);
+            self.apply(event);
+        }
+        self.sender.handle(self.now, SenderInput::Start);
+        self.wakes.insert(None, self.now);
+    }
+
+    pub fn close(&mut self) {
+        self.sender.handle(self.now, SenderInput::Close);
+        self.wakes.insert(None, self.now);
+    }
+
+    fn drain_sender(&mut self) {
+        while let Some(output) = self.sender.poll(self.now) {
+            match output {
+                SenderOutput::Send { round, sn, count, flags } => {
+                    for i in 0..u64::from(count) {
+                        let last = i + 1 == u64::from(count);
+                        self.multicast(round, sn + i, if last { flags } else { 0 });
+                    }
+                }
+                SenderOutput::SendPatch(sns) => self.multicast_patch(&sns),
+                SenderOutput::Patch { peer, sns } => {
+                    assert!(sns.end <= self.geometry.fragments() && !sns.is_empty());
+                    self.unicast_fragments += sns.end - sns.start;
+                    self.schedule(self.now + DELAY * 2, Event::PatchData { peer: peer.0, sns });
+                }
+                SenderOutput::Control { peer, control } => {
+                    let mut frame = Vec::new();
+                    control.emit(&mut frame);
+                    self.schedule(self.now + DELAY, Event::ToReceiver { peer: peer.0, frame });
+                }
+                SenderOutput::Chain(link) => self.link(link.peer.0, link.upstream.map(|p| p.0)),
+                SenderOutput::Settled { peer, failure } => {
+                    let known = self.settled.insert(peer.0, failure.map(|f| f.to_string()));
+                    assert!(known.is_none(), "{peer:?} settled twice");
+                }
+                SenderOutput::Finished => self.finished_at = Some(self.now),
+            }
+        }
+        if let Some(at) = self.sender.deadline() {
+            assert!(at > self.now, "poll was drained at {:?}, yet the deadline is {at:?}", self.now);
+            self.wakes.insert(None, at);
+        }
+    }
+
+    fn multicast(&mut self, round: u32, sn: u64, flags: u8) {
+        self.data_packets += 1;
+        self.channel_free_at = self.channel_free_at.max(self.now) + self.packet_time;
+        for peer in self.nodes.keys().copied().collect::<Vec<_>>() {
+            let copies = 1 + u64::from(self.chance(self.faults.duplication));
+            for _ in 0..copies {
+                if self.chance(self.faults.loss) {
+                    continue;
+                }
+                let late =
+                    if self.chance(self.faults.reordering) { self.packet_time * 10 } else { Duration::ZERO };
+                let at = self.channel_free_at + DELAY + late;
+                if let Some(at) = self.enqueue(peer, at) {
+                    self.schedule(at, Event::Data { peer, round, sn, count: 1, flags });
+                }
+            }
+        }
+    }
+
+    /// The receiver's socket: a queue of limited length, served one packet after the other.
+    fn enqueue(&mut self, peer: u32, at: Time) -> Option<Time> {
+        let service = self.service.get(&peer).copied().unwrap_or(Duration(1_000));
+        let frozen = self.frozen.contains(&peer);
+        let window = self.window_packets;
+        let node = self.nodes.get_mut(&peer)?;
+        if !node.reached_by_multicast || frozen {
+            return None;
+        }
+        if node.queued >= window {
+            node.overflow += 1;
+            return None;
+        }
+        node.queued += 1;
+        let done = node.busy_until.max(at) + service;
+        node.busy_until = done;
+        // Reordered packets overtake nothing in the socket, but may come later.
+        Some(done.max(at))
+    }
+
+    fn multicast_patch(&mut self, sns: &[u64]) {
+        self.patch_packets += 1;
+        for peer in self.nodes.keys().copied().collect::<Vec<_>>() {
+            if self.chance(self.faults.loss) {
+                continue;
+            }
+            let at = self.now + DELAY;
+            let Some(at) = self.enqueue(peer, at) else { continue };
+            if let [sn] = sns {
+                self.schedule(at, Event::Data { peer, round: 0, sn: *sn, count: 1, flags: FLAG_PATCH });
+            } else {
+                self.nodes.get_mut(&peer).unwrap().queued -= 1;
+                self.schedule(at, Event::Coded { peer, sns: sns.to_vec() });
+            }
+        }
+    }
+
+    /// The TCP chain in short: groups pass as soon as the upstream has them.
+    fn link(&mut self, peer: u32, upstream: Option<u32>) {
+        let Some(node) = self.nodes.get_mut(&peer) else { return };
+        node.upstream = Some(upstream);
+        node.machine.handle(self.now, ReceiverInput::Chained);
+        self.wakes.insert(Some(peer), self.now);
+        for group in 0..self.geometry.groups() {
+            let at = self.now + Duration::from_millis(1) * (group + 1);
+            self.schedule(at, Event::Fetched { peer, group });
+        }
+    }
+
+    fn fetched(&mut self, peer: u32, group: u64) {
+        let Some(node) = self.nodes.get(&peer) else { return };
+        let there = match node.upstream {
+            None => return,
+            Some(None) => true,
+            Some(Some(upstream)) => {
+                !self.frozen.contains(&upstream)
+                    && self.nodes.get(&upstream).is_some_and(|up| up.machine.is_verified(group))
+            }
+        };
+        if self.frozen.contains(&peer) {
+            return;
+        }
+        let node = self.nodes.get_mut(&peer).unwrap();
+        if there && !node.machine.is_verified(group) {
+            node.intact.insert(group);
+            node.kept.insert(self.geometry.fragments_of_group(group));
+            node.machine.handle(self.now, ReceiverInput::Fetched { group });
+        } else if !there {
+            self.schedule(self.now + Duration::from_millis(2), Event::Fetched { peer, group });
+        }
+    }
+
+    fn drain_receiver(&mut self, peer: u32) {
+        if self.frozen.contains(&peer) {
+            return;
+        }
+        let mut frames = Vec::new();
+        let corruption = self.faults.corruption;
+        loop {
+            let now = self.now;
+            let draw = self.rng.next_u64() % 1_000;
+            let geometry = self.geometry;
+            let Some(node) = self.nodes.get_mut(&peer) else { return };
+            let Some(output) = node.machine.poll(now) else { break };
+            match output {
+                ReceiverOutput::Keep { sn, count } => {
+                    let run = sn..sn + u64::from(count);
+                    node.ever.insert(run.clone());
+                    assert_eq!(
+                        node.kept.insert(run.clone()),
+                        run.end - run.start,
+                        "{run:?} kept twice by {peer}"
+                    );
+                }
+                ReceiverOutput::Check { group } => {
+                    let sns = geometry.fragments_of_group(group);
+                    // A fragment across two groups may be asked for again on behalf of the other one.
+                    let across = |sn: &u64| geometry.groups_of_fragments(*sn..*sn + 1).count() > 1;
+                    let whole = sns
+                        .clone()
+                        .all(|sn| node.kept.contains(sn) || (across(&sn) && node.ever.contains(sn)));
+                    assert!(
+                        whole,
+                        "group {group} checked before it is whole: {sns:?}, {:?}",
+                        node.kept.gaps(sns.clone())
+                    );
+                    let intact = draw >= corruption || !node.spoiled.insert(group);
+                    if intact {
+                        assert!(node.intact.insert(group), "group {group} checked twice");
+                    } else {
+                        node.kept.remove(sns);
+                    }
+                    node.machine.handle(now, ReceiverInput::Checked { group, intact });
+                }
+                ReceiverOutput::Control(control) => {
+                    let mut frame = Vec::new();
+                    control.emit(&mut frame);
+                    frames.push(frame);
+                }
+                ReceiverOutput::Complete => {
+                    assert_eq!(node.intact.len() as u64, geometry.groups(), "complete without all groups");
+                    assert!(!node.done, "complete twice");
+                    node.done = true;
+                    node.machine.handle(now, ReceiverInput::Committed);
+                }
+            }
+        }
+        for frame in frames {
+            self.schedule(self.now + DELAY, Event::ToSender { peer, frame });
+        }
+        let deadline = self.nodes.get(&peer).and_then(|n| n.machine.deadline());
+        if let Some(at) = deadline {
+            assert!(at > self.now, "receiver {peer} was drained, yet its deadline is {at:?}");
+            self.wakes.insert(Some(peer), at);
+        }
+    }
+
+    /// Every receiver that still lives has everything, and the sender knows.
+    pub fn assert_all_done(&self) {
+        assert!(self.finished_at.is_some(), "not finished at {:?}: settled {:?}", self.now, self.settled);
+        for (peer, node) in &self.nodes {
+            assert!(node.done || self.frozen.contains(peer), "receiver {peer} is not done");
+        }
+    }
+}
