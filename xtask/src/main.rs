@@ -1,2 +1,53 @@
-//! Development tasks.
-fn main() {}
+//! Development tasks: `cargo xtask ci` is what has to pass before a change lands.
+
+mod arrows;
+mod ci;
+mod code;
+mod purity;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+Development tasks of Polycast
+
+Usage: cargo xtask TASK
+
+Tasks:
+  ci [STEP]...  Run all checks, or only the steps named: fmt, clippy, doc, test
+  arrows        Show which crate uses which, and check that arrows only point down
+  tidy          Check the rules of style that no other tool knows";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (task, rest) = match arguments.split_first() {
+        Some((task, rest)) => (task.as_str(), rest),
+        None => ("", [].as_slice()),
+    };
+    match task {
+        "ci" => ci::run(rest),
+        "arrows" => {
+            let workspace = workspace::load();
+            println!("{}", arrows::picture(&workspace.members));
+            report(&[arrows::check(&workspace.members), purity::check(&workspace)].concat())
+        }
+        "tidy" => report(&tidy::check(&workspace::load().sources)),
+        "help" | "--help" | "-h" => {
+            println!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints one line a problem; fails if there is one.
+fn report(problems: &[String]) -> ExitCode {
+    for problem in problems {
+        eprintln!("{problem}");
+    }
+    if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

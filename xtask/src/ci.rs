@@ -1,0 +1,67 @@
+//! What has to pass before a change lands.
+
+use crate::workspace;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+/// A check: its name, cargo's arguments, and variables of its environment.
+struct Step {
+    name: &'static str,
+    arguments: &'static [&'static str],
+    environment: &'static [(&'static str, &'static str)],
+}
+
+const STEPS: &[Step] = &[
+    Step { name: "fmt", arguments: &["fmt", "--all", "--", "--check"], environment: &[] },
+    Step {
+        name: "clippy",
+        arguments: &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        environment: &[],
+    },
+    Step {
+        name: "doc",
+        arguments: &["doc", "--workspace", "--no-deps"],
+        environment: &[("RUSTDOCFLAGS", "-D warnings")],
+    },
+    Step { name: "test", arguments: &["test", "--workspace"], environment: &[] },
+];
+
+/// Runs the steps named, or all of them; each runs even if one before it failed.
+pub fn run(names: &[String]) -> ExitCode {
+    if let Some(unknown) = names.iter().find(|name| STEPS.iter().all(|step| step.name != name.as_str())) {
+        let known: Vec<_> = STEPS.iter().map(|step| step.name).collect();
+        eprintln!("there is no step '{unknown}': choose from {}", known.join(", "));
+        return ExitCode::FAILURE;
+    }
+    let mut failed = Vec::new();
+    for step in STEPS.iter().filter(|step| names.is_empty() || names.iter().any(|name| name == step.name)) {
+        println!("==> {}: cargo {}", step.name, step.arguments.join(" "));
+        let start = Instant::now();
+        let passed = run_step(step);
+        let outcome = if passed { "ok" } else { "FAILED" };
+        println!("==> {}: {outcome} after {:.0} s", step.name, start.elapsed().as_secs_f64());
+        if !passed {
+            failed.push(step.name);
+        }
+    }
+    if failed.is_empty() {
+        println!("==> everything is fine");
+        ExitCode::SUCCESS
+    } else {
+        println!("==> failed: {}", failed.join(", "));
+        ExitCode::FAILURE
+    }
+}
+
+fn run_step(step: &Step) -> bool {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(step.arguments).envs(step.environment.iter().copied()).current_dir(workspace::root());
+    match command.status() {
+        Ok(status) => status.success(),
+        Err(error) => {
+            println!("cargo cannot be run: {error}");
+            false
+        }
+    }
+}

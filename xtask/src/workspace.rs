@@ -1,0 +1,93 @@
+//! The workspace as text: manifests and sources.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use toml::Table;
+
+/// Folders below the root that hold sources of ours.
+const SOURCE_FOLDERS: [&str; 6] = ["crates", "xtask", "fuzz", "bpf", "python", "spark"];
+/// Endings of the files whose style is checked.
+const SOURCE_ENDINGS: [&str; 7] = ["rs", "proto", "c", "h", "py", "java", "scala"];
+/// Folders that hold nothing written by hand.
+const SKIPPED_FOLDERS: [&str; 6] = ["target", "corpus", "artifacts", "__pycache__", ".venv", "node_modules"];
+
+/// All that the checks look at.
+pub struct Workspace {
+    /// The root manifest.
+    pub manifest: Table,
+    /// One for each folder of `crates/`.
+    pub members: Vec<Member>,
+    /// Every source file.
+    pub sources: Vec<Source>,
+}
+
+/// A crate of the workspace.
+pub struct Member {
+    /// Its folder's name in `crates/`.
+    pub folder: String,
+    /// Its manifest.
+    pub manifest: Table,
+}
+
+/// A source file.
+pub struct Source {
+    /// Path below the workspace's root.
+    pub path: String,
+    /// Its text.
+    pub text: String,
+}
+
+/// The workspace's root folder.
+pub fn root() -> PathBuf {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().expect("xtask lies in the workspace").to_path_buf()
+}
+
+/// Reads the workspace; panics with the path where it cannot, as there is nothing to check then.
+pub fn load() -> Workspace {
+    let root = root();
+    let mut members = Vec::new();
+    for folder in folders(&root.join("crates")) {
+        let manifest = manifest(&root.join("crates").join(&folder).join("Cargo.toml"));
+        members.push(Member { folder, manifest });
+    }
+    let mut sources = Vec::new();
+    for folder in SOURCE_FOLDERS {
+        collect(&root, &root.join(folder), &mut sources);
+    }
+    Workspace { manifest: manifest(&root.join("Cargo.toml")), members, sources }
+}
+
+fn manifest(path: &Path) -> Table {
+    read(path).parse().unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn sorted(directory: &Path) -> Vec<PathBuf> {
+    let listing = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = listing.map(|item| item.path()).collect();
+    paths.sort();
+    paths
+}
+
+fn folders(directory: &Path) -> Vec<String> {
+    let name = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    sorted(directory).iter().filter(|path| path.join("Cargo.toml").is_file()).filter_map(name).collect()
+}
+
+fn collect(root: &Path, directory: &Path, sources: &mut Vec<Source>) {
+    for path in sorted(directory) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if !SKIPPED_FOLDERS.contains(&name.as_str()) {
+                collect(root, &path, sources);
+            }
+        } else if SOURCE_ENDINGS.iter().any(|ending| name.ends_with(&format!(".{ending}"))) {
+            let below = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+            sources.push(Source { path: below, text: read(&path) });
+        }
+    }
+}
