@@ -47,8 +47,6 @@ pub struct Hello<'a> {
     pub window_bytes: u64,
     /// TCP port where it serves other receivers of a chain.
     pub serve_port: u16,
-    /// Whether it holds parts of the object from an earlier try and wants all hashes first.
-    pub resuming: bool,
 }
 
 /// What the source answers.
@@ -212,7 +210,6 @@ impl<'a> Control<'a> {
                 out.text(h.name);
                 out.u64(h.window_bytes);
                 out.u16(h.serve_port);
-                out.u8(u8::from(h.resuming));
             }
             Control::Welcome(w) => emit_welcome(w, out),
             Control::Refuse(reason) => {
@@ -272,7 +269,6 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
                 name: r.text()?,
                 window_bytes: r.u64()?,
                 serve_port: r.u16()?,
-                resuming: flag(r)?,
             })
         }
         2 => Control::Welcome(parse_welcome(r)?),
@@ -455,7 +451,7 @@ mod tests {
             let object = ObjectId { app: AppId(app), data: DataId(d) };
             let frames = [
                 Control::Hello(Hello {
-                    handle: Handle(a), name: &text, window_bytes: b, serve_port: port, resuming: flag,
+                    handle: Handle(a), name: &text, window_bytes: b, serve_port: port,
                 }),
                 Control::Welcome(Welcome {
                     object, directory: flag, name: &text, object_len: b >> 14,
@@ -500,7 +496,7 @@ mod tests {
     #[test]
     fn a_peer_of_another_version_is_named() {
         let mut bytes = Vec::new();
-        let hello = Hello { handle: Handle(1), name: "r1", window_bytes: 1, serve_port: 1, resuming: false };
+        let hello = Hello { handle: Handle(1), name: "r1", window_bytes: 1, serve_port: 1 };
         Control::Hello(hello).emit(&mut bytes);
         bytes[5] = 3;
         assert_eq!(Control::parse(&bytes), Err(WireError::Version(3)));

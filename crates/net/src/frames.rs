@@ -1,0 +1,223 @@
+//! Control frames over TCP, without blocking.
+
+use polycast_wire::WireError;
+use polycast_wire::control::Control;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+/// A connection that fails.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// The other end closed it.
+    #[error("the connection was closed")]
+    Closed,
+    /// The network broke it.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The other end does not speak our protocol.
+    #[error("{0}")]
+    Wire(#[from] WireError),
+}
+
+/// A TCP connection that carries control frames both ways.
+#[derive(Debug)]
+pub struct FrameStream {
+    stream: TcpStream,
+    incoming: Vec<u8>,
+    /// The bytes of `incoming` before this have been handed out; those after `filled` are free.
+    taken: usize,
+    filled: usize,
+    outgoing: Vec<u8>,
+    written: usize,
+}
+
+/// What one read asks for at least.
+const READ_LEN: usize = 64 << 10;
+
+impl FrameStream {
+    /// Takes over a connection.
+    ///
+    /// # Errors
+    /// It cannot be made non-blocking.
+    pub fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        Ok(FrameStream {
+            stream,
+            incoming: Vec::new(),
+            taken: 0,
+            filled: 0,
+            outgoing: Vec::new(),
+            written: 0,
+        })
+    }
+
+    /// Connects, waiting at most `timeout`.
+    ///
+    /// # Errors
+    /// Nobody listens there, or no answer came in time.
+    pub fn connect(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
+        Self::new(TcpStream::connect_timeout(&address, timeout)?)
+    }
+
+    /// Address of the other end.
+    #[must_use]
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.stream.peer_addr().ok()
+    }
+
+    /// Queues a frame and sends what the connection takes now.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn send(&mut self, control: &Control<'_>) -> Result<(), FrameError> {
+        control.emit(&mut self.outgoing);
+        self.flush()
+    }
+
+    /// Bytes that wait to be sent.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.outgoing.len() - self.written
+    }
+
+    /// Sends what the connection takes now.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn flush(&mut self) -> Result<(), FrameError> {
+        while self.written < self.outgoing.len() {
+            match self.stream.write(&self.outgoing[self.written..]) {
+                Ok(0) => return Err(FrameError::Closed),
+                Ok(n) => self.written += n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.outgoing.clear();
+        self.written = 0;
+        Ok(())
+    }
+
+    /// Reads what has come; gives whether anything has.
+    ///
+    /// # Errors
+    /// The connection is broken, or closed with nothing left to read.
+    pub fn fill(&mut self) -> Result<bool, FrameError> {
+        if self.taken > 0 {
+            self.incoming.copy_within(self.taken..self.filled, 0);
+            self.filled -= self.taken;
+            self.taken = 0;
+        }
+        let want =
+            Control::frame_len(&self.incoming[..self.filled])?.unwrap_or(0).max(self.filled + READ_LEN);
+        if self.incoming.len() < want {
+            self.incoming.resize(want, 0);
+        }
+        loop {
+            match self.stream.read(&mut self.incoming[self.filled..]) {
+                Ok(0) => return Err(FrameError::Closed),
+                Ok(n) => {
+                    self.filled += n;
+                    return Ok(true);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The next whole frame that has been read.
+    ///
+    /// # Errors
+    /// It is not a frame of our protocol.
+    pub fn next_frame(&mut self) -> Result<Option<Control<'_>>, FrameError> {
+        let bytes = &self.incoming[self.taken..self.filled];
+        match Control::frame_len(bytes)? {
+            Some(len) if len <= bytes.len() => {
+                let start = self.taken;
+                self.taken += len;
+                Ok(Some(Control::parse(&self.incoming[start..start + len])?))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Waits until there is something to read, or to write if something is queued, at most `timeout`.
+    ///
+    /// # Errors
+    /// Waiting is impossible.
+    pub fn wait(&self, timeout: Duration) -> io::Result<()> {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let writing = if self.queued() > 0 { PollFlags::OUT } else { PollFlags::empty() };
+        let mut fds = [PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::IN | writing)];
+        let timeout = rustix::time::Timespec::try_from(timeout).map_err(io::Error::other)?;
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Says that nothing more will be sent.
+    pub fn finish(&mut self) {
+        // An end that is gone already needs no word of ours.
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+    }
+}
+
+impl AsFd for FrameStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn frames_of_all_sizes_pass_in_order() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let payload: Vec<u8> = (0..300_000u32).map(|i| i as u8).collect();
+        let sent = payload.clone();
+        let writer = std::thread::spawn(move || {
+            let mut stream = FrameStream::connect(address, Duration::from_secs(5)).unwrap();
+            for index in 0..40 {
+                stream.send(&Control::Group { index, payload: &sent[..index as usize * 7_000] }).unwrap();
+                stream.send(&Control::Alive).unwrap();
+            }
+            while stream.queued() > 0 {
+                stream.wait(Duration::from_millis(100)).unwrap();
+                stream.flush().unwrap();
+            }
+        });
+        let mut stream = FrameStream::new(listener.accept().unwrap().0).unwrap();
+        let mut seen = 0;
+        loop {
+            match stream.fill() {
+                Ok(true) => {}
+                Ok(false) => stream.wait(Duration::from_secs(1)).unwrap(),
+                Err(FrameError::Closed) => break,
+                Err(error) => panic!("{error}"),
+            }
+            while let Some(frame) = stream.next_frame().unwrap() {
+                match frame {
+                    Control::Group { index, payload: got } => {
+                        assert_eq!(index * 2, seen);
+                        assert_eq!(got, &payload[..index as usize * 7_000]);
+                    }
+                    other => assert_eq!(other, Control::Alive),
+                }
+                seen += 1;
+            }
+        }
+        writer.join().unwrap();
+        assert_eq!(seen, 80);
+    }
+}

@@ -1,0 +1,81 @@
+//! BLAKE3 by hash groups: every group can be verified by itself, and together they give the root hash.
+
+use blake3::Hasher;
+use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+use polycast_wire::control::Hash;
+
+/// Bytes of a hash group: large enough for the vector units, small enough for the second-level cache.
+pub const GROUP_LEN: u32 = 256 << 10;
+
+/// The hash of a group: a chaining value of the object's tree, or the root hash where the object is one group.
+#[must_use]
+pub fn group_hash(bytes: &[u8], group: u64, group_len: u32, groups: u64) -> Hash {
+    if groups == 1 {
+        return *blake3::hash(bytes).as_bytes();
+    }
+    let mut hasher = Hasher::new();
+    hasher.set_input_offset(group * u64::from(group_len));
+    hasher.update(bytes);
+    hasher.finalize_non_root()
+}
+
+/// The root hash of the object whose groups have these hashes; the same as `blake3::hash` of all its bytes.
+///
+/// # Panics
+/// There are no hashes.
+#[must_use]
+pub fn root_hash(groups: &[Hash]) -> Hash {
+    match groups {
+        [] => panic!("an object has at least one hash group"),
+        [only] => *only,
+        _ => {
+            let (left, right) = groups.split_at(left_len(groups.len()));
+            *merge_subtrees_root(&subtree(left), &subtree(right), Mode::Hash).as_bytes()
+        }
+    }
+}
+
+fn subtree(groups: &[Hash]) -> Hash {
+    if let [only] = groups {
+        return *only;
+    }
+    let (left, right) = groups.split_at(left_len(groups.len()));
+    merge_subtrees_non_root(&subtree(left), &subtree(right), Mode::Hash)
+}
+
+/// The left side of a BLAKE3 tree is the largest power of two that leaves something for the right.
+fn left_len(len: usize) -> usize {
+    len.next_power_of_two() / 2
+}
+
+/// A hash in hex.
+#[must_use]
+pub fn hex(hash: &Hash) -> String {
+    blake3::Hash::from_bytes(*hash).to_hex().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_together_give_the_hash_of_the_whole() {
+        let group_len = 1u32 << 16;
+        for len in [0usize, 1, 1_024, 65_535, 65_536, 65_537, 131_072, 200_000, 327_680, 1_000_000] {
+            let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
+            let groups = len.div_ceil(group_len as usize).max(1) as u64;
+            let chunk = |g: u64| {
+                let start = g as usize * group_len as usize;
+                &bytes[start..len.min(start + group_len as usize)]
+            };
+            let hashes: Vec<Hash> = (0..groups).map(|g| group_hash(chunk(g), g, group_len, groups)).collect();
+            assert_eq!(root_hash(&hashes), *blake3::hash(&bytes).as_bytes(), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn the_same_bytes_in_another_place_have_another_hash() {
+        let bytes = vec![1u8; 1 << 16];
+        assert_ne!(group_hash(&bytes, 1, 1 << 16, 4), group_hash(&bytes, 2, 1 << 16, 4));
+    }
+}

@@ -1,0 +1,133 @@
+//! The interfaces of this host: which one to use, its address and its MTU.
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::AsRawFd;
+
+/// One interface with an IPv4 address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name, such as `eth0`.
+    pub name: String,
+    /// Its first IPv4 address.
+    pub address: Ipv4Addr,
+    /// Its MTU in bytes.
+    pub mtu: u32,
+}
+
+/// An interface that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum InterfaceError {
+    /// No such name or address here.
+    #[error("no interface {wanted} with an IPv4 address here; there is {}", there.join(", "))]
+    Unknown {
+        /// What was asked for.
+        wanted: String,
+        /// What there is.
+        there: Vec<String>,
+    },
+    /// The kernel does not tell.
+    #[error("cannot list the interfaces: {0}")]
+    System(#[from] io::Error),
+}
+
+/// The interface of this name or IPv4 address; without one that of the default route, else the first
+/// that is not the loopback, else the loopback.
+///
+/// # Errors
+/// There is no such interface with an IPv4 address.
+pub fn resolve(wanted: Option<&str>) -> Result<Interface, InterfaceError> {
+    let all = list()?;
+    let found = match wanted {
+        Some(text) => all.iter().find(|i| i.0 == text || i.1.to_string() == text),
+        None => {
+            let default = default_route();
+            all.iter()
+                .find(|i| Some(&i.0) == default.as_ref())
+                .or_else(|| all.iter().find(|i| !i.1.is_loopback()))
+                .or_else(|| all.first())
+        }
+    };
+    let Some((name, address)) = found else {
+        let there = all.into_iter().map(|(name, address)| format!("{name} ({address})")).collect();
+        return Err(InterfaceError::Unknown { wanted: wanted.unwrap_or("at all").to_string(), there });
+    };
+    Ok(Interface { name: name.clone(), address: *address, mtu: mtu(name)? })
+}
+
+/// The MTU of the interface that has this address.
+///
+/// # Errors
+/// No interface has it.
+pub fn of_address(address: Ipv4Addr) -> Result<Interface, InterfaceError> {
+    resolve(Some(&address.to_string()))
+}
+
+/// Names and first IPv4 addresses of all interfaces that are up.
+fn list() -> io::Result<Vec<(String, Ipv4Addr)>> {
+    let mut all: Vec<(String, Ipv4Addr)> = Vec::new();
+    for entry in getifaddrs().map_err(io::Error::from)? {
+        let up = entry.flags.contains(InterfaceFlags::IFF_UP);
+        let address = entry.address.as_ref().and_then(|a| a.as_sockaddr_in()).map(|a| a.ip());
+        if let Some(address) = address
+            && up
+            && !all.iter().any(|(name, _)| *name == entry.interface_name)
+        {
+            all.push((entry.interface_name, address));
+        }
+    }
+    Ok(all)
+}
+
+/// Name of the interface with the default route, from the kernel's table of this network namespace.
+fn default_route() -> Option<String> {
+    let table = std::fs::read_to_string("/proc/self/net/route").ok()?;
+    let mut lines = table.lines().skip(1).map(str::split_whitespace);
+    lines.find_map(|mut fields| {
+        let name = fields.next()?;
+        (fields.next()? == "00000000").then(|| name.to_string())
+    })
+}
+
+/// The MTU of an interface, asked of the kernel (the file system may show another namespace's).
+#[allow(unsafe_code, reason = "no safe wrapper for this ioctl in the libraries at hand")]
+fn mtu(name: &str) -> io::Result<u32> {
+    let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    // SAFETY: `ifreq` is plain old data for which all zeros is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::Error::other(format!("interface name {name} is too long")));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: SIOCGIFMTU reads the name of, and writes the MTU into, the `ifreq` that the pointer names,
+    // which lives through the call; the name ends with a zero byte because it is shorter than its field.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so the kernel has filled in this member of the union.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    u32::try_from(mtu).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_is_found_by_name_and_by_address() {
+        let by_address = of_address(Ipv4Addr::LOCALHOST).unwrap();
+        assert!(by_address.mtu >= 1_500);
+        assert_eq!(resolve(Some(&by_address.name)).unwrap(), by_address);
+    }
+
+    #[test]
+    fn an_unknown_interface_is_named_with_those_there_are() {
+        let error = resolve(Some("nothing0")).unwrap_err().to_string();
+        assert!(error.contains("nothing0") && error.contains("127.0.0.1"), "{error}");
+    }
+}

@@ -1,0 +1,311 @@
+//! The data channel's sockets: UDP multicast with segmentation (GSO) and coalescing (GRO).
+//!
+//! One system call moves up to 64 KiB: the sender hands over many datagrams as one buffer list, the
+//! kernel cuts them as late as possible, and the receiver gets them back whole, scattered to where the
+//! caller expects them.
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrIn, recvmsg, sendmmsg, sendmsg,
+    setsockopt, sockopt,
+};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// Longest UDP payload over IPv4.
+pub const DATAGRAM_LEN_MAX: usize = 65_507;
+/// Most datagrams in one segmented send (the kernel's `UDP_MAX_SEGMENTS` where it is lowest).
+pub const SEGMENTS_MAX: usize = 64;
+/// Multicast packets cross at most this many routers.
+const MULTICAST_TTL: u32 = 16;
+/// What waits between the socket and the wire: small, so that control traffic is not delayed behind it.
+const SEND_BUFFER_LEN: usize = 1 << 20;
+/// What a receiver asks for; the kernel gives at most its `rmem_max`.
+const RECEIVE_BUFFER_LEN: usize = 8 << 20;
+
+/// The sending end.
+#[derive(Debug)]
+pub struct DataSender {
+    socket: Socket,
+    group: SockaddrIn,
+    /// Whether the kernel segments for us; found out at the first send.
+    segmentation: bool,
+}
+
+/// Opens a UDP socket that sends multicast through `interface`.
+fn multicast_sender(interface: Ipv4Addr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_multicast_if_v4(&interface)?;
+    socket.set_multicast_ttl_v4(MULTICAST_TTL)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Binds a socket to a multicast group and joins it on `interface`.
+fn join(socket: &Socket, interface: Ipv4Addr, group: SocketAddrV4) -> io::Result<()> {
+    socket.set_reuse_address(true)?;
+    // Only what comes through the interface that was asked for.
+    socket.set_multicast_all_v4(false)?;
+    socket.bind(&group.into())?;
+    socket.join_multicast_v4(group.ip(), &interface)
+}
+
+impl DataSender {
+    /// Opens a socket that sends to `group` through the interface with this address.
+    ///
+    /// # Errors
+    /// The interface cannot send multicast, or no socket can be had.
+    pub fn open(interface: Ipv4Addr, group: SocketAddrV4) -> io::Result<Self> {
+        let socket = multicast_sender(interface)?;
+        socket.set_send_buffer_size(SEND_BUFFER_LEN)?;
+        Ok(DataSender { socket, group: group.into(), segmentation: true })
+    }
+
+    /// Sends datagrams of `segment_len` bytes each (the last may be shorter). `parts` are their pieces, the
+    /// same number `parts_each` for every datagram. Gives `false`, with nothing sent, where the socket is full.
+    ///
+    /// # Errors
+    /// The network refuses the datagrams.
+    pub fn send(&mut self, parts: &[IoSlice<'_>], parts_each: usize, segment_len: usize) -> io::Result<bool> {
+        assert!(
+            !parts.is_empty() && parts.len().is_multiple_of(parts_each),
+            "every datagram has all its parts"
+        );
+        let datagrams = parts.len() / parts_each;
+        if datagrams == 1 {
+            return self.send_once(parts, &[]);
+        }
+        if self.segmentation {
+            let segment_len = u16::try_from(segment_len).expect("a datagram is shorter than 64 KiB");
+            let result = self.send_once(parts, &[ControlMessage::UdpGsoSegments(&segment_len)]);
+            match result.as_ref().map_err(io::Error::raw_os_error) {
+                // The interface cannot do checksums for segments, or the kernel is too old.
+                Err(Some(libc::EIO | libc::EINVAL | libc::ENOPROTOOPT | libc::EMSGSIZE)) => {
+                    tracing::info!("no segmentation offload on this path: sending datagram by datagram");
+                    self.segmentation = false;
+                }
+                _ => return result,
+            }
+        }
+        self.send_each(parts, parts_each)
+    }
+
+    fn send_once(&self, parts: &[IoSlice<'_>], control: &[ControlMessage<'_>]) -> io::Result<bool> {
+        match sendmsg(self.socket.as_raw_fd(), parts, control, MsgFlags::empty(), Some(&self.group)) {
+            Ok(_) => Ok(true),
+            Err(Errno::EAGAIN | Errno::ENOBUFS) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn send_each(&self, parts: &[IoSlice<'_>], parts_each: usize) -> io::Result<bool> {
+        let datagrams: Vec<&[IoSlice<'_>]> = parts.chunks(parts_each).collect();
+        let mut sent = 0;
+        while sent < datagrams.len() {
+            let rest = &datagrams[sent..];
+            let mut headers = MultiHeaders::<SockaddrIn>::preallocate(rest.len(), None);
+            let addresses = vec![Some(self.group); rest.len()];
+            let fd = self.socket.as_raw_fd();
+            match sendmmsg(fd, &mut headers, rest, &addresses, [], MsgFlags::empty()) {
+                Ok(results) => sent += results.count(),
+                // Once some are out the rest has to follow: the caller counts all or none.
+                Err(Errno::EAGAIN | Errno::ENOBUFS) if sent == 0 => return Ok(false),
+                Err(Errno::EAGAIN | Errno::ENOBUFS) => wait_writable(self.socket.as_fd())?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn wait_writable(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::OUT)];
+    rustix::event::poll(&mut fds, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 10_000_000 }))?;
+    Ok(())
+}
+
+impl AsFd for DataSender {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The receiving end.
+#[derive(Debug)]
+pub struct DataReceiver {
+    socket: Socket,
+    window_bytes: u64,
+    control: Vec<u8>,
+}
+
+/// What one receive brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Bytes in all.
+    pub len: usize,
+    /// Bytes of each datagram; the last may be shorter.
+    pub segment_len: usize,
+}
+
+impl DataReceiver {
+    /// Opens a socket with as large a buffer as the kernel grants; it hears nothing before [`Self::join`].
+    ///
+    /// # Errors
+    /// No socket can be had.
+    pub fn open() -> io::Result<Self> {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_recv_buffer_size(RECEIVE_BUFFER_LEN)?;
+        socket.set_nonblocking(true)?;
+        // Without coalescing every datagram comes by itself: slower, not wrong.
+        if let Err(error) = setsockopt(&socket, sockopt::UdpGroSegment, &true) {
+            tracing::info!(%error, "no receive offload");
+        }
+        // The kernel counts whole buffers, not payload, holds a quarter back, and small datagrams waste half.
+        let window_bytes = socket.recv_buffer_size()? as u64 * 2 / 5;
+        let control = vec![0; 64];
+        Ok(DataReceiver { socket, window_bytes, control })
+    }
+
+    /// Begins to hear `group` on the interface with this address.
+    ///
+    /// # Errors
+    /// The port is taken by another kind of program, or the interface cannot take part in multicast.
+    pub fn join(&self, interface: Ipv4Addr, group: SocketAddrV4) -> io::Result<()> {
+        join(&self.socket, interface, group)
+    }
+
+    /// How many bytes of datagrams may be in flight without overflow.
+    #[must_use]
+    pub fn window_bytes(&self) -> u64 {
+        self.window_bytes
+    }
+
+    /// Takes the next datagrams, if there are any, into `parts`, which should hold 64 KiB in all.
+    ///
+    /// # Errors
+    /// The socket failed.
+    pub fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Option<Arrival>> {
+        let fd = self.socket.as_raw_fd();
+        let message = match recvmsg::<()>(fd, parts, Some(&mut self.control), MsgFlags::MSG_DONTWAIT) {
+            Ok(message) => message,
+            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let len = message.bytes;
+        let mut segment_len = len;
+        for control in message.cmsgs()? {
+            if let ControlMessageOwned::UdpGroSegments(size) = control {
+                segment_len = usize::try_from(size).unwrap_or(len);
+            }
+        }
+        Ok(Some(Arrival { len, segment_len: segment_len.clamp(1, len.max(1)) }))
+    }
+}
+
+impl AsFd for DataReceiver {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// A socket for announcements: hears and sends small datagrams of one multicast group.
+#[derive(Debug)]
+pub struct Beacon {
+    socket: Socket,
+    group: SocketAddrV4,
+}
+
+impl Beacon {
+    /// Joins `group` on the interface with this address.
+    ///
+    /// # Errors
+    /// The port is taken by another kind of program, or the interface cannot take part in multicast.
+    pub fn open(interface: Ipv4Addr, group: SocketAddrV4) -> io::Result<Self> {
+        let socket = multicast_sender(interface)?;
+        join(&socket, interface, group)?;
+        Ok(Beacon { socket, group })
+    }
+
+    /// Sends one datagram to the group.
+    ///
+    /// # Errors
+    /// There is no multicast route through the interface, or it is down.
+    pub fn send(&self, datagram: &[u8]) -> io::Result<()> {
+        self.socket.send_to(datagram, &self.group.into()).map(drop)
+    }
+
+    /// Takes the next datagram, if there is one.
+    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+        let len = std::io::Read::read(&mut &self.socket, buffer).ok()?;
+        Some(&buffer[..len])
+    }
+}
+
+impl AsFd for Beacon {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LO: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+    fn receive_all(receiver: &mut DataReceiver, want: usize) -> Vec<Vec<u8>> {
+        let mut got = Vec::new();
+        for _ in 0..2_000 {
+            let mut buffer = vec![0; 65_536];
+            match receiver.receive(&mut [IoSliceMut::new(&mut buffer)]).unwrap() {
+                Some(arrival) => {
+                    got.extend(buffer[..arrival.len].chunks(arrival.segment_len).map(<[u8]>::to_vec))
+                }
+                None => std::thread::sleep(std::time::Duration::from_millis(1)),
+            }
+            if got.len() >= want {
+                break;
+            }
+        }
+        got
+    }
+
+    fn segments_arrive(segmentation: bool, group: SocketAddrV4) {
+        let mut receivers = [DataReceiver::open().unwrap(), DataReceiver::open().unwrap()];
+        receivers.iter().for_each(|r| r.join(LO, group).unwrap());
+        let mut sender = DataSender::open(LO, group).unwrap();
+        sender.segmentation = segmentation;
+        let (header, payload, last) = ([7u8; 24], [8u8; 1_400], [9u8; 100]);
+        let mut parts = Vec::new();
+        for i in 0..10 {
+            parts.push(IoSlice::new(&header));
+            parts.push(IoSlice::new(if i < 9 { &payload[..] } else { &last[..] }));
+        }
+        assert!(sender.send(&parts, 2, 1_424).unwrap());
+        for receiver in &mut receivers {
+            let got = receive_all(receiver, 10);
+            let lens: Vec<usize> = got.iter().map(Vec::len).collect();
+            assert_eq!(lens, [1_424, 1_424, 1_424, 1_424, 1_424, 1_424, 1_424, 1_424, 1_424, 124]);
+            assert!(got.iter().all(|d| d[..24] == header));
+        }
+    }
+
+    #[test]
+    fn segmented_sends_reach_every_receiver() {
+        segments_arrive(true, SocketAddrV4::new(Ipv4Addr::new(239, 255, 1, 1), 29_101));
+    }
+
+    #[test]
+    fn without_segmentation_the_same_datagrams_arrive() {
+        segments_arrive(false, SocketAddrV4::new(Ipv4Addr::new(239, 255, 1, 2), 29_102));
+    }
+
+    #[test]
+    fn the_window_is_within_the_buffer() {
+        let receiver = DataReceiver::open().unwrap();
+        let buffer = receiver.socket.recv_buffer_size().unwrap() as u64;
+        assert!(receiver.window_bytes() > 50_000 && receiver.window_bytes() < buffer);
+    }
+}
