@@ -1,2 +1,22 @@
-//! Deliver one object to many machines.
-fn main() {}
+//! `polycast`: deliver one object to many machines.
+//!
+//! The binary parses what was typed, calls the libraries, and prints. Data goes to standard output,
+//! everything else to standard error.
+
+mod args;
+mod cancel;
+mod commands;
+mod exit;
+mod logging;
+mod object;
+mod output;
+mod progress;
+mod report;
+
+fn main() -> std::process::ExitCode {
+    let outcome = match args::parse() {
+        Ok(args) => commands::run(args),
+        Err(outcome) => outcome,
+    };
+    outcome.into()
+}

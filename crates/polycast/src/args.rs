@@ -1,0 +1,370 @@
+//! What can be typed.
+
+mod help;
+
+use crate::exit::Exit;
+use crate::output::{self, Format};
+use clap::error::ErrorKind;
+use clap::{Args as Arguments, Parser, Subcommand, ValueEnum};
+use polycast_types::{Duration, ObjectId, Rate};
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// `cast` runs one thread or more a receiver: beyond this, one machine is no longer a useful stage.
+const CAST_RECEIVERS_MAX: usize = 1_000;
+const OFFER_RECEIVERS_MAX: usize = 100_000;
+
+/// The command line.
+#[derive(Parser, Debug)]
+#[command(
+    name = "polycast",
+    version,
+    about = help::ABOUT,
+    long_about = help::LONG_ABOUT,
+    after_long_help = help::AFTER_HELP,
+    max_term_width = 100,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    disable_help_subcommand = false
+)]
+pub struct Args {
+    /// Print one JSON document to standard output, and nothing else there
+    #[arg(long, global = true, display_order = 100)]
+    pub json: bool,
+    #[command(flatten)]
+    pub logging: LogOptions,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What is logged.
+#[derive(Arguments, Debug)]
+pub struct LogOptions {
+    /// What to log to standard error: error, warn, info, debug, trace, or by part
+    /// (info,polycast_net=debug)
+    #[arg(long, global = true, value_name = "LEVEL", env = "POLYCAST_LOG", default_value = "warn")]
+    #[arg(display_order = 101)]
+    pub log: String,
+    /// How log lines are written
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text", display_order = 102)]
+    pub log_format: LogFormat,
+}
+
+/// The form of log lines.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogFormat {
+    /// For people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Deliver to receivers on this machine, to try things out (no root, no set-up)
+    #[command(long_about = help::CAST, after_long_help = help::CAST_MORE)]
+    Cast(CastArgs),
+    /// Deliver to other machines that run `polycast accept`, without daemons
+    #[command(long_about = help::OFFER, after_long_help = help::OFFER_MORE)]
+    Offer(OfferArgs),
+    /// Receive what another machine offers with `polycast offer`
+    #[command(long_about = help::ACCEPT, after_long_help = help::ACCEPT_MORE)]
+    Accept(AcceptArgs),
+    /// Run the manager, which lends network paths to transfers (one in a cluster)
+    #[command(long_about = help::MANAGER, after_long_help = help::MANAGER_MORE)]
+    Manager(ManagerArgs),
+    /// Run the agent, which sends and receives for its machine (one a machine)
+    #[command(long_about = help::AGENT, after_long_help = help::AGENT_MORE)]
+    Agent(AgentArgs),
+    /// Send a file or directory to other agents
+    #[command(long_about = help::SEND, after_long_help = help::SEND_MORE)]
+    Send(SendArgs),
+    /// Copy an object out of the local agent's store
+    #[command(long_about = help::GET, after_long_help = help::GET_MORE)]
+    Get(GetArgs),
+    /// List the objects in the local agent's store
+    Ls(LocalArgs),
+    /// Remove an object from the local agent's store
+    Rm(RmArgs),
+    /// Show the local agent, its peers and its transfers
+    Status(LocalArgs),
+}
+
+/// `polycast cast`
+#[derive(Arguments, Debug)]
+pub struct CastArgs {
+    /// The file or directory to deliver
+    #[arg(value_name = "FILE|DIR")]
+    pub path: PathBuf,
+    /// How many receivers
+    #[arg(long, value_name = "N", default_value = "4", value_parser = cast_receivers)]
+    pub receivers: usize,
+    /// Keep the receivers' copies, in one folder each below this one
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Each receiver throws away this fraction of the data packets on arrival, such as 0.05
+    #[arg(long, value_name = "FRACTION", default_value = "0", value_parser = loss)]
+    pub loss: f64,
+    /// Seed of the loss: the same seed loses the same packets
+    #[arg(long, value_name = "S", default_value = "1")]
+    pub seed: u64,
+}
+
+/// `polycast offer`
+#[derive(Arguments, Debug)]
+pub struct OfferArgs {
+    /// The file or directory to deliver
+    #[arg(value_name = "FILE|DIR")]
+    pub path: PathBuf,
+    /// How many receivers to wait for
+    #[arg(long, value_name = "N", value_parser = offer_receivers)]
+    pub receivers: usize,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    /// Send at this fixed rate, on a network that is ours alone (1gbit, 10G); without it the rate adapts
+    #[arg(long, value_name = "RATE")]
+    pub rate: Option<Rate>,
+    /// How long to wait for the receivers to appear (30s, 2m); those that did not are reported
+    #[arg(long, value_name = "T", value_parser = duration)]
+    pub timeout: Option<Duration>,
+}
+
+/// `polycast accept`
+#[derive(Arguments, Debug)]
+pub struct AcceptArgs {
+    /// Where to put the object
+    #[arg(long, value_name = "PATH")]
+    pub out: PathBuf,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    /// The name in the source's report [default: the machine's name]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// How long to wait for an offer (30s, 2m) [default: for ever]
+    #[arg(long, value_name = "T", value_parser = duration)]
+    pub timeout: Option<Duration>,
+}
+
+/// Which network.
+#[derive(Arguments, Debug)]
+pub struct NetworkArgs {
+    /// Network interface, by name or IPv4 address [default: the one of the default route]
+    #[arg(long, value_name = "IF")]
+    pub interface: Option<String>,
+}
+
+/// `polycast manager`
+#[derive(Arguments, Debug)]
+pub struct ManagerArgs {
+    /// Settings in TOML
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where agents reach the manager
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<SocketAddr>,
+}
+
+/// `polycast agent`
+#[derive(Arguments, Debug)]
+pub struct AgentArgs {
+    /// The manager's address
+    #[arg(long, value_name = "ADDR")]
+    pub manager: String,
+    /// This machine's name in the cluster [default: the machine's name]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    /// Folder of the object store [default: one in shared memory]
+    #[arg(long, value_name = "DIR")]
+    pub store: Option<PathBuf>,
+    #[command(flatten)]
+    pub local: LocalArgs,
+}
+
+/// How to reach the local agent.
+#[derive(Arguments, Debug)]
+pub struct LocalArgs {
+    /// The agent's Unix socket [default: in the user's run-time folder]
+    #[arg(long, value_name = "PATH", env = "POLYCAST_SOCKET")]
+    pub socket: Option<PathBuf>,
+}
+
+/// `polycast send`
+#[derive(Arguments, Debug)]
+pub struct SendArgs {
+    /// The file or directory to send
+    #[arg(value_name = "FILE|DIR")]
+    pub path: PathBuf,
+    /// The receiving agents' names, or all
+    #[arg(long, value_name = "NAME,NAME|all", value_parser = destinations)]
+    pub to: Destinations,
+    /// The object's id: a number, or UUID/NUMBER [default: a new number]
+    #[arg(long, value_name = "ID")]
+    pub id: Option<ObjectId>,
+    /// Receivers that are not done by then have failed (30s, 10m)
+    #[arg(long, value_name = "T", value_parser = duration)]
+    pub deadline: Option<Duration>,
+    #[command(flatten)]
+    pub local: LocalArgs,
+}
+
+/// `polycast get`
+#[derive(Arguments, Debug)]
+pub struct GetArgs {
+    /// The object's id
+    #[arg(value_name = "ID")]
+    pub id: ObjectId,
+    /// Where to put the object
+    #[arg(long, value_name = "PATH")]
+    pub out: PathBuf,
+    #[command(flatten)]
+    pub local: LocalArgs,
+}
+
+/// `polycast rm`
+#[derive(Arguments, Debug)]
+pub struct RmArgs {
+    /// The object's id
+    #[arg(value_name = "ID")]
+    pub id: ObjectId,
+    #[command(flatten)]
+    pub local: LocalArgs,
+}
+
+/// Whom `send` sends to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Destinations {
+    /// All agents that the manager knows.
+    All,
+    /// These.
+    Named(Vec<String>),
+}
+
+/// Parses the command line; what clap says about a wrong one is printed here.
+pub fn parse() -> Result<Args, Exit> {
+    let typed: Vec<OsString> = std::env::args_os().collect();
+    Args::try_parse_from(&typed).map_err(|error| {
+        let wanted = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+        // Fails only if nobody listens.
+        let _ = error.print();
+        if wanted {
+            return Exit::Done;
+        }
+        if typed.iter().any(|argument| argument == "--json") {
+            let text = error.to_string();
+            // The first paragraph says what is wrong; usage and tips follow.
+            let sentence: Vec<_> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+            let sentence = sentence.join(" ");
+            let sentence = sentence.trim_start_matches("error: ");
+            let _ = output::result(Format::Json, &serde_json::json!({ "error": sentence }), "");
+        }
+        Exit::Failed
+    })
+}
+
+fn receivers(text: &str, most: usize) -> Result<usize, String> {
+    let count: usize = text.parse().map_err(|_| "write a whole number, such as 4".to_string())?;
+    if (1..=most).contains(&count) { Ok(count) } else { Err(format!("there must be 1 to {most} receivers")) }
+}
+
+fn cast_receivers(text: &str) -> Result<usize, String> {
+    receivers(text, CAST_RECEIVERS_MAX)
+}
+
+fn offer_receivers(text: &str) -> Result<usize, String> {
+    receivers(text, OFFER_RECEIVERS_MAX)
+}
+
+fn loss(text: &str) -> Result<f64, String> {
+    let fraction: f64 = text.parse().map_err(|_| "write a fraction, such as 0.05".to_string())?;
+    if (0.0..1.0).contains(&fraction) {
+        Ok(fraction)
+    } else {
+        Err("it must be at least 0 and below 1".into())
+    }
+}
+
+/// Reads `500ms`, `30s`, `2m`, `1h`, or a number of seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "write a time, such as 500ms, 30s, 2m or 1h".to_string();
+    let text = text.trim();
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let number: f64 = text[..end].parse().map_err(|_| wrong())?;
+    let unit_nanos = match text[end..].trim() {
+        "ms" => 1e6,
+        "" | "s" => 1e9,
+        "m" | "min" => 60e9,
+        "h" => 3600e9,
+        _ => return Err(wrong()),
+    };
+    let nanos = number * unit_nanos;
+    // A thousand years is no time that anyone means.
+    if (1.0..3e19).contains(&nanos) && nanos < u64::MAX as f64 {
+        Ok(Duration(nanos as u64))
+    } else {
+        Err("it must be more than nothing, and less than centuries".into())
+    }
+}
+
+fn destinations(text: &str) -> Result<Destinations, String> {
+    if text == "all" {
+        return Ok(Destinations::All);
+    }
+    let mut names: Vec<String> = Vec::new();
+    for name in text.split(',').map(str::trim) {
+        if name.is_empty() {
+            return Err("write names with commas between them, or all".into());
+        }
+        if names.iter().any(|known| known == name) {
+            return Err(format!("'{name}' is named twice"));
+        }
+        names.push(name.to_string());
+    }
+    Ok(Destinations::Named(names))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        for (text, nanos) in
+            [("500ms", 500_000_000), ("30", 30_000_000_000), ("1.5s", 1_500_000_000), ("2m", 120_000_000_000)]
+        {
+            assert_eq!(duration(text), Ok(Duration(nanos)), "{text}");
+        }
+        for text in ["", "s", "0", "-1s", "1y", "1e99h", "99999999999999h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn destinations_are_names_or_all() {
+        assert_eq!(destinations("all"), Ok(Destinations::All));
+        assert_eq!(destinations("a, b"), Ok(Destinations::Named(vec!["a".into(), "b".into()])));
+        assert!(destinations("a,b,a").unwrap_err().contains("'a' is named twice"));
+        assert!(destinations("a,,b").is_err());
+    }
+
+    #[test]
+    fn counts_and_fractions_have_bounds() {
+        assert_eq!(cast_receivers("4"), Ok(4));
+        for text in ["0", "-1", "x", "1001"] {
+            assert!(cast_receivers(text).is_err(), "{text}");
+        }
+        assert_eq!(loss("0.05"), Ok(0.05));
+        for text in ["1", "-0.1", "NaN", "inf", "5%"] {
+            assert!(loss(text).is_err(), "{text}");
+        }
+    }
+}

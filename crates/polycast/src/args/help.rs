@@ -1,0 +1,111 @@
+//! The pages that `polycast --help` and `polycast COMMAND --help` print around the list of options.
+
+pub const ABOUT: &str = "Deliver one object to many machines";
+
+pub const LONG_ABOUT: &str = "\
+Deliver one object (a file or a directory) to many machines.
+
+Every byte is sent once and reaches all receivers, over whatever the network has: IP multicast where \
+it gets through, a chain of TCP connections where it does not. Each receiver verifies every byte; \
+nothing half-written is ever seen. A dead or slow receiver holds nobody up, and the report names it.
+
+There are three ways to use it:
+
+  On one machine, to try it:      polycast cast FILE
+  Between machines, no daemons:   polycast offer FILE --receivers 2     (on the one that has it)
+                                  polycast accept --out FILE            (on each of the others)
+  On a cluster, as a service:     polycast manager, polycast agent --manager ADDR,
+                                  then polycast send, get, ls, rm and status on any machine";
+
+pub const AFTER_HELP: &str = "\
+Exit status:
+  0  done
+  1  the input was wrong, or a receiver failed (the report names it)
+  2  an unexpected error
+
+Results go to standard output, everything else to standard error.";
+
+pub const CAST: &str = "\
+Deliver a file or directory to receivers on this machine.
+
+The source and all receivers run in this process and talk over the loopback interface with the same \
+protocol as between machines. This shows what Polycast does and how it copes with loss; it needs no \
+root and no set-up. Without --out the receivers' copies are verified and then removed.";
+
+pub const CAST_MORE: &str = "\
+Examples:
+  polycast cast model.bin
+  polycast cast model.bin --receivers 8 --out /tmp/received
+  polycast cast dataset/ --loss 0.05 --json
+
+With --out DIR, receiver number K puts its copy into DIR/receiver-K.";
+
+pub const OFFER: &str = "\
+Deliver a file or directory to other machines, without daemons.
+
+Waits until as many machines as asked for have run `polycast accept` on the same network (they find \
+each other by multicast), delivers to all of them at once, and prints a report. Machines may come in \
+any order, before or after the offer.";
+
+pub const OFFER_MORE: &str = "\
+Examples:
+  polycast offer model.bin --receivers 16
+  polycast offer dataset/ --receivers 3 --interface eth1 --rate 5gbit --timeout 2m";
+
+pub const ACCEPT: &str = "\
+Receive what another machine offers with `polycast offer`.
+
+Waits for an offer on the network, receives, verifies every byte and exits. Nothing is at PATH before \
+all of it is there and verified.";
+
+pub const ACCEPT_MORE: &str = "\
+Examples:
+  polycast accept --out model.bin
+  polycast accept --out /data/ --interface eth1
+
+If PATH is a directory that exists, the object goes into it under the name that it has at the source.";
+
+pub const MANAGER: &str = "\
+Run the manager, which lends network paths to transfers.
+
+One manager serves a cluster. It knows the agents, decides which transfer gets a path when, and is \
+never on the way of the data: transfers that run go on if it dies. Runs until SIGINT or SIGTERM.";
+
+pub const MANAGER_MORE: &str = "\
+Examples:
+  polycast manager
+  polycast manager --listen 10.0.0.1:7400 --config manager.toml";
+
+pub const AGENT: &str = "\
+Run the agent, which sends and receives for its machine.
+
+Each machine runs one. Applications reach it over a Unix socket; received objects lie in its store, a \
+folder in shared memory or wherever --store says. Runs until SIGINT or SIGTERM.";
+
+pub const AGENT_MORE: &str = "\
+Examples:
+  polycast agent --manager 10.0.0.1:7400
+  polycast agent --manager 10.0.0.1:7400 --name rack1-host7 --interface eth1 --store /data/polycast";
+
+pub const SEND: &str = "\
+Send a file or directory to other agents.
+
+The local agent sends; the command waits until each receiver has verified every byte, or has failed, \
+and prints a report.";
+
+pub const SEND_MORE: &str = "\
+Examples:
+  polycast send model.bin --to all
+  polycast send model.bin --to host2,host3 --id 42 --deadline 10m
+  polycast get 42 --out model.bin        (on host2)";
+
+pub const GET: &str = "\
+Copy an object out of the local agent's store.
+
+An object that is a directory is unpacked. Nothing is at PATH before all of it is there.";
+
+pub const GET_MORE: &str = "\
+Examples:
+  polycast get 42 --out model.bin
+
+If PATH is a directory that exists, the object goes into it under the name that it had at the source.";

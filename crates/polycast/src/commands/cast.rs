@@ -1,0 +1,167 @@
+//! `polycast cast`: source and receivers in this process, over the loopback interface.
+
+use super::engine::{self as transfer};
+use super::network;
+use crate::args::CastArgs;
+use crate::cancel;
+use crate::exit::{Exit, Failure};
+use crate::object::{self, Named};
+use crate::output::Format;
+use crate::progress::Progress;
+use crate::report::Delivery;
+use polycast_agent::transfer::{
+    Options, Path as DataPath, Received, ReceiverSpec, Receivers, Rendezvous, Report, Sink, SourceSpec,
+};
+use polycast_types::format_bytes;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tempfile::TempDir;
+
+/// Room that the receivers leave to others on a file system in memory, in bytes.
+const SPARE_ROOM: u64 = 64 << 20;
+
+/// Delivers to receivers of our own.
+pub fn run(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
+    let object = object::open(&args.path)?;
+    let name = object.name.clone();
+    let stage = Stage::new(args, object.source.len())?;
+    let paths = stage.paths(args.receivers, &name)?;
+    let cancel = cancel::on_signals()?;
+    let progress = Progress::start(&format!("delivering {name}"));
+    let outcome = perform(args, object, &paths, &cancel, &progress);
+    progress.finish();
+    let (report, received) = outcome?;
+    let mut delivery = Delivery::new(&name, report);
+    for (number, outcome) in received.into_iter().enumerate() {
+        let name = receiver_name(number);
+        if let Some(receiver) = delivery.receivers.iter_mut().find(|receiver| receiver.name == name) {
+            match outcome {
+                Ok(received) => receiver.path = args.out.is_some().then_some(received.path),
+                // The receiver itself knows best why it failed.
+                Err(failure) => {
+                    receiver.verified = false;
+                    receiver.error = Some(failure.message);
+                }
+            }
+        }
+    }
+    delivery.conclude(format)
+}
+
+fn receiver_name(number: usize) -> String {
+    format!("receiver-{}", number + 1)
+}
+
+/// Runs source and receivers, and returns what the source reports and what each receiver got.
+fn perform(
+    args: &CastArgs,
+    object: Named,
+    paths: &[PathBuf],
+    cancel: &Arc<AtomicBool>,
+    progress: &Progress,
+) -> Result<(Report, Vec<Result<Received, Failure>>), Failure> {
+    let options = Options { loss: args.loss, seed: args.seed, ..transfer::options() };
+    let interface = Ipv4Addr::LOCALHOST;
+    let source = transfer::prepare(SourceSpec {
+        object: network::fresh_object(),
+        name: object.name,
+        kind: object.kind,
+        source: object.source,
+        receivers: Receivers::Count(paths.len()),
+        interface,
+        path: DataPath::Multicast { group: network::fresh_group(), rate: None },
+        options: options.clone(),
+        cancel: Arc::clone(cancel),
+    })?;
+    let rendezvous = Rendezvous::At(source.control_addr, source.handle);
+    std::thread::scope(|scope| {
+        let mut receivers = Vec::new();
+        for (number, path) in paths.iter().enumerate() {
+            let spec = ReceiverSpec {
+                name: receiver_name(number),
+                rendezvous: rendezvous.clone(),
+                interface,
+                sink: Sink::Path(path.clone()),
+                // Each loses packets of its own.
+                options: Options { seed: args.seed.wrapping_add(number as u64), ..options.clone() },
+                cancel: Arc::clone(cancel),
+            };
+            let thread = std::thread::Builder::new().name(spec.name.clone());
+            let spawned = thread.spawn_scoped(scope, || transfer::receive(spec, &mut |_| ()));
+            match spawned {
+                Ok(receiver) => receivers.push(receiver),
+                Err(error) => {
+                    cancel.store(true, Ordering::Relaxed);
+                    return Err(Failure::unexpected(format!("cannot start a receiver: {error}")));
+                }
+            }
+        }
+        let report = source.run(&mut |report| progress.delivery(report));
+        if report.is_err() {
+            cancel.store(true, Ordering::Relaxed);
+        }
+        let received = receivers.into_iter().map(|receiver| match receiver.join() {
+            Ok(outcome) => outcome.map_err(Failure::from),
+            Err(_) => Err(Failure::unexpected("the receiver broke down")),
+        });
+        let received = received.collect();
+        Ok((report?, received))
+    })
+}
+
+/// Where the receivers put their copies.
+enum Stage {
+    /// Below the folder that the user named.
+    Kept(PathBuf),
+    /// In a folder that is removed afterwards.
+    Passing(TempDir),
+}
+
+impl Stage {
+    fn new(args: &CastArgs, object_bytes: u64) -> Result<Self, Failure> {
+        if let Some(out) = &args.out {
+            fs::create_dir_all(out).map_err(|error| Failure::path("write to", out, &error))?;
+            return Ok(Stage::Kept(out.clone()));
+        }
+        let needed = object_bytes.saturating_mul(args.receivers as u64);
+        let places = [PathBuf::from("/dev/shm"), std::env::temp_dir()];
+        for place in &places {
+            if room_in(place).is_some_and(|room| room >= needed.saturating_add(SPARE_ROOM))
+                && let Ok(stage) = tempfile::Builder::new().prefix("polycast-cast-").tempdir_in(place)
+            {
+                return Ok(Stage::Passing(stage));
+            }
+        }
+        let message = format!(
+            "there is no room for {} copies of {} each in {} or {}",
+            args.receivers,
+            format_bytes(object_bytes),
+            places[0].display(),
+            places[1].display(),
+        );
+        Err(Failure::input(message).hint("take fewer --receivers, or name a folder with more room as --out"))
+    }
+
+    /// The path of each receiver's copy, in a folder of its own.
+    fn paths(&self, receivers: usize, name: &str) -> Result<Vec<PathBuf>, Failure> {
+        let root = match self {
+            Stage::Kept(path) => path.as_path(),
+            Stage::Passing(stage) => stage.path(),
+        };
+        let path = |number| {
+            let folder = root.join(receiver_name(number));
+            fs::create_dir_all(&folder).map_err(|error| Failure::path("write to", &folder, &error))?;
+            Ok(folder.join(name))
+        };
+        (0..receivers).map(path).collect()
+    }
+}
+
+/// Bytes that may be written to the file system of `path`.
+fn room_in(path: &Path) -> Option<u64> {
+    let system = rustix::fs::statvfs(path).ok()?;
+    Some(system.f_bavail.saturating_mul(system.f_frsize))
+}

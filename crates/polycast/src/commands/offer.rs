@@ -1,0 +1,37 @@
+//! `polycast offer`: the source's side between machines without daemons.
+
+use super::engine::{self as transfer};
+use super::network;
+use crate::args::OfferArgs;
+use crate::exit::{Exit, Failure};
+use crate::output::Format;
+use crate::progress::Progress;
+use crate::report::Delivery;
+use crate::{cancel, object};
+use polycast_agent::transfer::{Path, Receivers, SourceSpec};
+
+/// Waits for the receivers and delivers to them.
+pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
+    let object = object::open(&args.path)?;
+    let interface = network::interface(&args.network)?;
+    let name = object.name.clone();
+    let mut options = transfer::options();
+    if let Some(timeout) = args.timeout {
+        options.join_timeout = timeout;
+    }
+    let spec = SourceSpec {
+        object: network::fresh_object(),
+        name: object.name,
+        kind: object.kind,
+        source: object.source,
+        receivers: Receivers::Count(args.receivers),
+        interface,
+        path: Path::Multicast { group: network::fresh_group(), rate: args.rate },
+        options,
+        cancel: cancel::on_signals()?,
+    };
+    let progress = Progress::start(&format!("waiting for {} receivers of {name}", args.receivers));
+    let report = transfer::deliver(spec, &mut |report| progress.delivery(report));
+    progress.finish();
+    Delivery::new(&name, report?).conclude(format)
+}

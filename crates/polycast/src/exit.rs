@@ -1,0 +1,103 @@
+//! How the program ends.
+
+use polycast_net::archive::ArchiveError;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The exit status.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exit {
+    /// All was done.
+    Done = 0,
+    /// The user's input was wrong, or a receiver failed.
+    Failed = 1,
+    /// Something that nobody expected.
+    Unexpected = 2,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(exit as u8)
+    }
+}
+
+/// Why a command could not do its work: one sentence, and what to do about it where that is known.
+#[derive(Debug)]
+pub struct Failure {
+    /// Whose fault it is.
+    pub exit: Exit,
+    /// The sentence.
+    pub message: String,
+    /// What the user can do.
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    /// The user can do something about it.
+    pub fn input(message: impl Into<String>) -> Self {
+        Failure { exit: Exit::Failed, message: without_numbers(message.into()), hint: None }
+    }
+
+    /// Nobody expected it.
+    pub fn unexpected(message: impl Into<String>) -> Self {
+        Failure { exit: Exit::Unexpected, message: without_numbers(message.into()), hint: None }
+    }
+
+    /// Adds what the user can do.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The system refused something that the user asked to do with a path.
+    pub fn path(action: &str, path: &Path, error: &io::Error) -> Self {
+        Failure::input(format!("cannot {action} {}: {}", path.display(), plain(error)))
+    }
+}
+
+impl From<ArchiveError> for Failure {
+    fn from(error: ArchiveError) -> Self {
+        Failure::input(error.to_string())
+    }
+}
+
+/// An error of the system as part of a sentence: `permission denied`.
+pub fn plain(error: &io::Error) -> String {
+    let text = without_numbers(error.to_string());
+    // Only the system's own texts begin with a capital for no reason.
+    let mut letters = text.chars();
+    match (error.raw_os_error(), letters.next()) {
+        (Some(_), Some(first)) => first.to_lowercase().chain(letters).collect(),
+        _ => text,
+    }
+}
+
+/// Takes out ` (os error 13)`: the words before it say the same.
+fn without_numbers(mut text: String) -> String {
+    const MARK: &str = " (os error ";
+    while let Some(start) = text.find(MARK) {
+        match text[start..].find(')') {
+            Some(len) => text.replace_range(start..=start + len, ""),
+            None => break,
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_read_like_sentences() {
+        let missing = io::Error::from_raw_os_error(2);
+        let failure = Failure::path("read", Path::new("a/b"), &missing);
+        assert_eq!(failure.message, "cannot read a/b: no such file or directory");
+        assert_eq!(failure.exit, Exit::Failed);
+        assert_eq!(plain(&io::Error::other("TCP is gone")), "TCP is gone");
+        let nested = Failure::input("a: No such file or directory (os error 2); b (os error 13)");
+        assert_eq!(nested.message, "a: No such file or directory; b");
+    }
+}

@@ -1,0 +1,86 @@
+//! The file or directory that the user named.
+
+use crate::exit::Failure;
+use polycast_net::archive::TreeSource;
+use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// An object to deliver.
+pub struct Named {
+    /// The last component of its path.
+    pub name: String,
+    /// File or directory.
+    pub kind: ObjectKind,
+    /// Its bytes.
+    pub source: Arc<dyn ObjectSource>,
+}
+
+/// Opens a file or a directory for delivery.
+pub fn open(path: &Path) -> Result<Named, Failure> {
+    let kind = kind_of(path)?;
+    let source: Arc<dyn ObjectSource> = match kind {
+        ObjectKind::Directory => Arc::new(TreeSource::open(path)?),
+        ObjectKind::File => {
+            Arc::new(FileSource::open(path).map_err(|error| Failure::path("read", path, &error))?)
+        }
+    };
+    Ok(Named { name: name_of(path)?, kind, source })
+}
+
+/// What lies at `path`: looked at before it is opened, as opening a named pipe would wait for ever.
+pub fn kind_of(path: &Path) -> Result<ObjectKind, Failure> {
+    let metadata = fs::metadata(path).map_err(|error| Failure::path("read", path, &error))?;
+    let file_type = metadata.file_type();
+    if file_type.is_dir() {
+        return Ok(ObjectKind::Directory);
+    }
+    if file_type.is_file() {
+        return Ok(ObjectKind::File);
+    }
+    let what = if file_type.is_fifo() {
+        "a named pipe"
+    } else if file_type.is_socket() {
+        "a socket"
+    } else {
+        "a device"
+    };
+    Err(Failure::input(format!("{} is {what}: only files and directories can be delivered", path.display())))
+}
+
+/// The name that receivers see; `.` and `..` have one too.
+fn name_of(path: &Path) -> Result<String, Failure> {
+    let resolved;
+    let name = match path.file_name() {
+        Some(name) => name,
+        None => {
+            resolved = path.canonicalize().map_err(|error| Failure::path("read", path, &error))?;
+            resolved.file_name().unwrap_or("root".as_ref())
+        }
+    };
+    Ok(name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_last_component() {
+        assert_eq!(name_of(Path::new("a/b.txt")).unwrap(), "b.txt");
+        assert_eq!(name_of(Path::new("a/b/")).unwrap(), "b");
+        assert_eq!(name_of(Path::new("/")).unwrap(), "root");
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(name_of(Path::new(".")).unwrap(), here.file_name().unwrap().to_str().unwrap());
+    }
+
+    #[test]
+    fn special_files_are_named() {
+        let failure = open(Path::new("/dev/null")).err().unwrap();
+        assert!(failure.message.contains("/dev/null is a device"), "{}", failure.message);
+        let failure = open(Path::new("/no/such")).err().unwrap();
+        assert_eq!(failure.message, "cannot read /no/such: no such file or directory");
+    }
+}

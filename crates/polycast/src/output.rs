@@ -1,0 +1,60 @@
+//! What is printed: text for people, or one JSON document.
+
+use crate::exit::{Exit, Failure};
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// How results are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// Text for people.
+    Text,
+    /// One JSON document.
+    Json,
+}
+
+/// Writes a command's result to standard output: the value as JSON, or the text.
+pub fn result(format: Format, value: &impl Serialize, text: &str) -> Result<(), Failure> {
+    match format {
+        Format::Text => write(text),
+        Format::Json => {
+            let document = serde_json::to_string(value)
+                .map_err(|error| Failure::unexpected(format!("cannot write JSON: {error}")))?;
+            write(&document)
+        }
+    }
+}
+
+/// Writes to standard output. A reader that has gone away is no failure: it has seen enough.
+fn write(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    let written = writeln!(stdout, "{}", text.trim_end()).and_then(|()| stdout.flush());
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::unexpected(format!("cannot write the result: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Says something to the person at the terminal.
+pub fn say(message: &str) {
+    // There is nobody to tell if this fails.
+    let _ = writeln!(io::stderr(), "{message}");
+}
+
+/// Says why a command failed; with JSON, standard output says it too.
+pub fn failure(format: Format, failure: &Failure) -> Exit {
+    say(&format!("error: {}", failure.message));
+    if let Some(hint) = &failure.hint {
+        say(&format!("hint: {hint}"));
+    }
+    if format == Format::Json {
+        let mut document = serde_json::json!({ "error": failure.message });
+        if let Some(hint) = &failure.hint {
+            document["hint"] = hint.as_str().into();
+        }
+        let _ = write(&document.to_string());
+    }
+    failure.exit
+}

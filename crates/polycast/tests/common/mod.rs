@@ -1,0 +1,108 @@
+//! What the tests of the command line share.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// How a command ended.
+pub struct Ran {
+    /// Exit status.
+    pub status: i32,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Ran {
+    /// Standard output as the one JSON document that it must be.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error} in '{}'; it said: {}", self.stdout, self.stderr))
+    }
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Ran {
+            status: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+/// The program, without the user's settings.
+pub fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polycast"));
+    command.args(arguments).env_remove("POLYCAST_LOG").env_remove("POLYCAST_SOCKET");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs the program to its end.
+pub fn polycast(arguments: &[&str]) -> Ran {
+    command(arguments).output().unwrap().into()
+}
+
+/// A folder that is removed afterwards.
+pub struct Place(TempDir);
+
+impl Place {
+    pub fn new() -> Self {
+        Place(tempfile::tempdir().unwrap())
+    }
+
+    pub fn root(&self) -> &str {
+        self.0.path().to_str().unwrap()
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_string()
+    }
+
+    /// Writes a file and returns its path.
+    pub fn file(&self, name: &str, contents: &[u8]) -> String {
+        let path = self.path(name);
+        fs::create_dir_all(Path::new(&path).parent().unwrap()).unwrap();
+        fs::write(&path, contents).unwrap();
+        path
+    }
+}
+
+/// Bytes without a pattern, the same every time.
+pub fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ len as u64;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// All files, folders and links below a folder, with what they hold.
+pub fn tree(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut seen = Vec::new();
+    let mut pending = vec![PathBuf::new()];
+    while let Some(name) = pending.pop() {
+        let path = root.join(&name);
+        let metadata = fs::symlink_metadata(&path).unwrap();
+        let contents = if metadata.is_dir() {
+            pending.extend(fs::read_dir(&path).unwrap().map(|item| name.join(item.unwrap().file_name())));
+            b"a directory".to_vec()
+        } else if metadata.is_symlink() {
+            fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes()
+        } else {
+            fs::read(&path).unwrap()
+        };
+        seen.push((name, contents));
+    }
+    seen.sort();
+    seen
+}

@@ -1,0 +1,59 @@
+//! Help is there for everything, and goes where it belongs.
+
+mod common;
+
+use common::{command, polycast};
+use std::process::Stdio;
+
+const COMMANDS: [&str; 10] =
+    ["cast", "offer", "accept", "manager", "agent", "send", "get", "ls", "rm", "status"];
+
+#[test]
+fn the_first_page_names_every_command() {
+    let ran = polycast(&["--help"]);
+    assert_eq!(ran.status, 0);
+    assert!(ran.stderr.is_empty());
+    for name in COMMANDS {
+        assert!(ran.stdout.contains(&format!("\n  {name} ")), "{name} is not in\n{}", ran.stdout);
+    }
+    for words in ["Exit status:", "polycast cast FILE", "--json", "POLYCAST_LOG"] {
+        assert!(ran.stdout.contains(words), "'{words}' is not in\n{}", ran.stdout);
+    }
+}
+
+#[test]
+fn every_command_has_a_page() {
+    for name in COMMANDS {
+        let ran = polycast(&[name, "--help"]);
+        assert_eq!(ran.status, 0, "{name}");
+        assert!(ran.stderr.is_empty(), "{name}: {}", ran.stderr);
+        assert!(ran.stdout.contains("--json"), "{name}");
+        let too_wide = ran.stdout.lines().find(|line| line.chars().count() > 110);
+        assert_eq!(too_wide, None, "{name}");
+        assert_eq!(polycast(&["help", name]).stdout, ran.stdout);
+    }
+    assert!(polycast(&["offer", "--help"]).stdout.contains("Examples:"));
+}
+
+#[test]
+fn the_version_is_one_line() {
+    let ran = polycast(&["--version"]);
+    assert_eq!((ran.status, ran.stdout), (0, format!("polycast {}\n", env!("CARGO_PKG_VERSION"))));
+}
+
+#[test]
+fn nothing_at_all_shows_help_and_fails() {
+    let ran = polycast(&[]);
+    assert_eq!(ran.status, 1);
+    assert!(ran.stdout.is_empty());
+    assert!(ran.stderr.contains("Usage: polycast"));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let mut child = command(&["--help"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let ran: common::Ran = child.wait_with_output().unwrap().into();
+    assert!(!ran.stderr.contains("panicked"), "{}", ran.stderr);
+    assert_eq!(ran.status, 0);
+}
