@@ -15,7 +15,7 @@ Development tasks of Polycast
 Usage: cargo xtask TASK
 
 Tasks:
-  ci [STEP]...  Run all checks, or only the steps named: fmt, clippy, doc, test
+  ci [STEP]...  Run all checks, or only the steps named: fmt, clippy, doc, test, fuzz
   arrows        Show which crate uses which, and check that arrows only point down
   tidy          Check the rules of style that no other tool knows";
 

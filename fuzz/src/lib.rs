@@ -1,0 +1,183 @@
+//! The bodies of the fuzz targets: each takes any bytes and panics if a promise is broken.
+
+use polycast_net::archive::{TreeSource, unpack};
+use polycast_net::object::ObjectSource;
+use polycast_types::RangeSet;
+use polycast_wire::control::Control;
+use polycast_wire::data::{EXTENSION_LEN_MAX, HEADER_LEN, Header};
+use polycast_wire::discovery::Discovery;
+use std::collections::BTreeSet;
+use std::fs;
+
+/// What a header's decoder accepts is what the encoder writes.
+pub fn data_header(bytes: &[u8]) {
+    if let Ok((header, len)) = Header::parse(bytes) {
+        let mut buffer = [0; HEADER_LEN + EXTENSION_LEN_MAX];
+        assert_eq!(header.emit(&mut buffer), len);
+        assert_eq!(&buffer[..len], &bytes[..len]);
+    }
+}
+
+/// What a frame's decoder accepts is what the encoder writes.
+pub fn control_frame(bytes: &[u8]) {
+    let check = |frame: &[u8]| {
+        if let Ok(control) = Control::parse(frame) {
+            let mut again = Vec::new();
+            control.emit(&mut again);
+            assert_eq!(again, frame);
+        }
+    };
+    check(bytes);
+    // A fuzzer needs long to find the length field: give it one for free.
+    check(&[&(bytes.len() as u32).to_be_bytes(), bytes].concat());
+}
+
+/// What an announcement's decoder accepts is what the encoder writes.
+pub fn discovery(bytes: &[u8]) {
+    if let Ok(message) = Discovery::parse(bytes) {
+        assert_eq!(message.emit(), bytes);
+    }
+}
+
+/// No stream makes anything appear outside the target, or half of something inside; what does
+/// unpack can be packed and unpacked again, to the same stream.
+pub fn archive_unpack(bytes: &[u8]) {
+    let stream = with_check_sums(bytes);
+    let place = tempfile::tempdir_in(stage()).unwrap();
+    let inner = place.path().join("inner");
+    fs::create_dir(&inner).unwrap();
+    let target = inner.join("target");
+    let outcome = unpack(stream.as_slice(), &target);
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(&inner).unwrap().count(), usize::from(outcome.is_ok()));
+    if outcome.is_ok()
+        && let Ok(packed) = stream_of(&target)
+    {
+        let again = inner.join("again");
+        unpack(packed.as_slice(), &again).unwrap();
+        assert_eq!(stream_of(&again).unwrap(), packed);
+    }
+}
+
+fn stage() -> std::path::PathBuf {
+    let memory = std::path::PathBuf::from("/dev/shm");
+    if memory.is_dir() { memory } else { std::env::temp_dir() }
+}
+
+fn stream_of(tree: &std::path::Path) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    let source = TreeSource::open(tree)?;
+    let mut bytes = vec![0; source.len() as usize];
+    source.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+/// Mends the check sum of every block that looks like a header: a fuzzer can't guess one.
+fn with_check_sums(bytes: &[u8]) -> Vec<u8> {
+    let mut stream = bytes.to_vec();
+    for block in stream.as_chunks_mut::<512>().0 {
+        if &block[257..262] == b"ustar" {
+            block[148..156].fill(b' ');
+            let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
+            block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        }
+    }
+    stream
+}
+
+/// Any operations on a set of ranges agree with a plain set of numbers.
+pub fn range_set(bytes: &[u8]) {
+    let mut set = RangeSet::new();
+    let mut model = BTreeSet::new();
+    for operation in bytes.as_chunks::<3>().0 {
+        let start = u64::from(operation[1]);
+        let range = start..start + u64::from(operation[2] % 32);
+        match operation[0] % 4 {
+            0 => {
+                let added = range.clone().filter(|value| model.insert(*value)).count();
+                assert_eq!(set.insert(range), added as u64);
+            }
+            1 => {
+                let removed = range.clone().filter(|value| model.remove(value)).count();
+                assert_eq!(set.remove(range), removed as u64);
+            }
+            2 => {
+                let inside: Vec<u64> = set.iter_within(range.clone()).flatten().collect();
+                assert_eq!(inside, model.range(range.clone()).copied().collect::<Vec<_>>());
+                assert_eq!(set.covers(range.clone()), range.clone().all(|value| model.contains(&value)));
+                let gaps: Vec<u64> = set.gaps(range.clone()).into_iter().flatten().collect();
+                assert_eq!(gaps, range.filter(|value| !model.contains(value)).collect::<Vec<_>>());
+            }
+            _ => {
+                assert_eq!(set.first_present(start), model.range(start..).next().copied());
+                let missing = (start..).find(|value| !model.contains(value));
+                assert_eq!(Some(set.first_missing(start)), missing);
+            }
+        }
+        assert_eq!(set.len(), model.len() as u64);
+    }
+    let runs: Vec<_> = set.iter().collect();
+    assert!(runs.windows(2).all(|pair| pair[0].end < pair[1].start), "ranges touch: {runs:?}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A small generator: the same noise every time.
+    struct Noise(u64);
+
+    impl Noise {
+        fn next(&mut self) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0
+        }
+
+        fn bytes(&mut self, len_max: u64) -> Vec<u8> {
+            (0..self.next() % len_max).map(|_| self.next() as u8).collect()
+        }
+    }
+
+    fn on_noise(rounds: u32, target: fn(&[u8])) {
+        let mut noise = Noise(0x1234_5678);
+        for _ in 0..rounds {
+            target(&noise.bytes(200));
+        }
+    }
+
+    #[test]
+    fn decoders_keep_their_promises_on_noise() {
+        on_noise(20_000, data_header);
+        on_noise(20_000, control_frame);
+        on_noise(20_000, discovery);
+        on_noise(2_000, range_set);
+        on_noise(200, archive_unpack);
+    }
+
+    #[test]
+    fn archives_with_random_damage_keep_the_promises() {
+        let place = tempfile::tempdir_in(stage()).unwrap();
+        let tree = place.path().join("tree");
+        fs::create_dir_all(tree.join("sub")).unwrap();
+        fs::write(tree.join("sub/file"), [9; 700]).unwrap();
+        fs::write(tree.join("x".repeat(150)), b"long").unwrap();
+        std::os::unix::fs::symlink("sub/file", tree.join("link")).unwrap();
+        let seed = stream_of(&tree).unwrap();
+        archive_unpack(&seed);
+        let mut noise = Noise(0x8765_4321);
+        for _ in 0..2_000 {
+            let mut damaged = seed.clone();
+            for _ in 0..1 + noise.next() % 4 {
+                let at = noise.next() as usize % damaged.len();
+                damaged[at] = match noise.next() % 4 {
+                    0 => b'/',
+                    1 => b'.',
+                    2 => noise.next() as u8,
+                    _ => damaged[noise.next() as usize % seed.len()],
+                };
+            }
+            archive_unpack(&damaged);
+        }
+    }
+}
