@@ -3,6 +3,22 @@
 //! [`deliver`] runs the source's side and [`receive`] a receiver's side; both block the calling
 //! thread until the transfer has ended, and may be run for many transfers at the same time.
 
+mod assembler;
+mod channel;
+mod clock;
+mod discovery;
+mod error;
+mod invite;
+mod receiver;
+mod serve;
+mod source;
+mod supply;
+
+pub use error::TransferError;
+pub use invite::{Invitation, accept_invite};
+pub use receiver::receive;
+pub use source::{Prepared, deliver, prepare};
+
 use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_types::{Duration, Handle, ObjectId, Rate};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -24,17 +40,7 @@ pub enum Path {
     Chain,
 }
 
-/// What to do about a receiver that is slower than the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SlowPolicy {
-    /// All go as fast as the slowest.
-    Wait,
-    /// A receiver that has held the others for this long is served by patches from then on.
-    DropToPatches {
-        /// How long it may hold the others.
-        after: Duration,
-    },
-}
+pub use polycast_protocol::push::SlowPolicy;
 
 /// What can be set for a transfer; `Default` is right for most.
 #[derive(Clone, Debug)]
@@ -60,6 +66,21 @@ pub enum Receivers {
     Count(usize),
     /// Agents by name and control address; the source invites each (`send`).
     Named(Vec<(String, SocketAddr)>),
+    /// This many, who are told the control address some other way (`cast`).
+    Told(usize),
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            deadline: None,
+            join_timeout: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(10),
+            slow: SlowPolicy::DropToPatches { after: Duration::from_secs(2) },
+            loss: 0.0,
+            seed: 0,
+        }
+    }
 }
 
 /// Everything the source of a transfer needs.
@@ -103,6 +124,7 @@ pub enum Sink {
 }
 
 /// Everything a receiver of a transfer needs.
+#[derive(Clone)]
 pub struct ReceiverSpec {
     /// The receiver's name in reports.
     pub name: String,

@@ -162,6 +162,8 @@ pub struct PeerStatus {
     pub patched_bytes: u64,
     /// Whether it is served by the TCP chain.
     pub chained: bool,
+    /// Whether the data channel has ever reached it.
+    pub streamed: bool,
     /// Whether it was dropped to patches for being slow.
     pub slow: bool,
 }
@@ -328,6 +330,7 @@ impl Sender {
             verified_bytes: p.verified_bytes,
             patched_bytes: p.patched_bytes,
             chained: self.chain.contains(peer) || p.service == Service::Chained,
+            streamed: p.initial.is_some(),
             slow: p.service == Service::Patching,
         })
     }

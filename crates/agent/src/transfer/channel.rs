@@ -1,0 +1,163 @@
+//! The data channel's sending end: fragments and coded patches as datagrams.
+
+use super::assembler::xor;
+use super::supply::Supply;
+use polycast_net::udp::{DATAGRAM_LEN_MAX, DataSender, SEGMENTS_MAX};
+use polycast_protocol::push::Geometry;
+use polycast_types::Handle;
+use polycast_wire::data::{
+    CodedHeader, EXTENSION_LEN_MAX, FLAG_ATTEMPT, FLAG_PATCH, FragmentHeader, HEADER_LEN, Header,
+};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+
+type HeaderBuffer = [u8; HEADER_LEN + EXTENSION_LEN_MAX];
+
+/// Something that the machine wants on the data channel.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    /// Fragments one after the other; the flags are the last one's.
+    Run { round: u32, sn: u64, count: u32, flags: u8 },
+    /// One fragment again, or the XOR of several.
+    Patch(Vec<u64>),
+}
+
+/// Sends work in order; what the socket does not take stays queued.
+pub(crate) struct Channel {
+    sender: DataSender,
+    handle: Handle,
+    geometry: Geometry,
+    queue: VecDeque<Work>,
+    headers: Vec<HeaderBuffer>,
+    sum: Vec<u8>,
+    /// Payload bytes sent, and those of them in patches.
+    pub(crate) sent_bytes: u64,
+    pub(crate) patched_bytes: u64,
+}
+
+/// How many fragments one segmented datagram takes.
+pub(crate) fn batch_of(fragment_len: u32) -> u32 {
+    ((DATAGRAM_LEN_MAX / (HEADER_LEN + fragment_len as usize)).clamp(1, SEGMENTS_MAX)) as u32
+}
+
+impl Channel {
+    pub(crate) fn new(sender: DataSender, handle: Handle, geometry: Geometry) -> Self {
+        Channel {
+            sender,
+            handle,
+            geometry,
+            queue: VecDeque::new(),
+            headers: vec![[0; HEADER_LEN + EXTENSION_LEN_MAX]; SEGMENTS_MAX],
+            sum: Vec::new(),
+            sent_bytes: 0,
+            patched_bytes: 0,
+        }
+    }
+
+    /// Whether the socket was full.
+    pub(crate) fn is_blocked(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Sends `work`, or queues it behind what waits already.
+    pub(crate) fn send(&mut self, work: Work, supply: &mut Supply) -> io::Result<()> {
+        self.queue.push_back(work);
+        self.flush(supply)
+    }
+
+    /// Sends what is queued, as far as the socket takes it.
+    pub(crate) fn flush(&mut self, supply: &mut Supply) -> io::Result<()> {
+        while let Some(work) = self.queue.pop_front() {
+            let rest = match work {
+                Work::Run { round, sn, count, flags } => self.run(round, sn, count, flags, supply)?,
+                Work::Patch(sns) => self.patch(sns, supply)?,
+            };
+            if let Some(rest) = rest {
+                self.queue.push_front(rest);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a run; gives what of it the socket did not take.
+    fn run(
+        &mut self,
+        round: u32,
+        sn: u64,
+        count: u32,
+        flags: u8,
+        supply: &mut Supply,
+    ) -> io::Result<Option<Work>> {
+        let (mut sn, mut count) = (sn, count);
+        while count > 0 {
+            // The packet with the object's size is longer than the others: it goes by itself.
+            let now = if sn == 0 { 1 } else { count.min(batch_of(self.geometry.fragment_len)) };
+            let payload = supply.fragments(sn..sn + u64::from(now))?;
+            let mut lens = [0; SEGMENTS_MAX];
+            for i in 0..now as usize {
+                let last = i as u32 + 1 == count;
+                let header = FragmentHeader {
+                    handle: self.handle,
+                    round,
+                    sn: sn + i as u64,
+                    flags: if last { flags } else { flags & FLAG_ATTEMPT },
+                    object_len: (sn == 0 && i == 0).then_some(self.geometry.object_len),
+                };
+                lens[i] = Header::Fragment(header).emit(&mut self.headers[i]);
+            }
+            let fragment_len = self.geometry.fragment_len as usize;
+            let mut parts = Vec::with_capacity(2 * now as usize);
+            for i in 0..now as usize {
+                let at = i * fragment_len;
+                parts.push(IoSlice::new(&self.headers[i][..lens[i]]));
+                parts.push(IoSlice::new(&payload[at..payload.len().min(at + fragment_len)]));
+            }
+            if !self.sender.send(&parts, 2, HEADER_LEN + fragment_len)? {
+                return Ok(Some(Work::Run { round, sn, count, flags }));
+            }
+            self.sent_bytes += payload.len() as u64;
+            sn += u64::from(now);
+            count -= now;
+        }
+        Ok(None)
+    }
+
+    /// Sends a patch; gives it back where the socket is full.
+    fn patch(&mut self, sns: Vec<u64>, supply: &mut Supply) -> io::Result<Option<Work>> {
+        let mut sum = std::mem::take(&mut self.sum);
+        sum.clear();
+        for sn in &sns {
+            let payload = supply.fragments(*sn..*sn + 1)?;
+            sum.resize(sum.len().max(payload.len()), 0);
+            xor(&mut sum[..payload.len()], payload);
+        }
+        let header = match &sns[..] {
+            [sn] => Header::Fragment(FragmentHeader {
+                handle: self.handle,
+                round: 0,
+                sn: *sn,
+                flags: FLAG_PATCH,
+                object_len: (*sn == 0).then_some(self.geometry.object_len),
+            }),
+            many => Header::Coded(CodedHeader::new(self.handle, many).expect("combinations fit one header")),
+        };
+        let mut buffer = [0; HEADER_LEN + EXTENSION_LEN_MAX];
+        let len = header.emit(&mut buffer);
+        let sent =
+            self.sender.send(&[IoSlice::new(&buffer[..len]), IoSlice::new(&sum)], 2, len + sum.len())?;
+        if sent {
+            self.sent_bytes += sum.len() as u64;
+            self.patched_bytes += sum.len() as u64;
+        }
+        self.sum = sum;
+        Ok((!sent).then_some(Work::Patch(sns)))
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.sender.as_fd()
+    }
+}

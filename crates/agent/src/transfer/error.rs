@@ -1,0 +1,90 @@
+//! Why a transfer as a whole fails, in a sentence each.
+
+use polycast_net::frames::FrameError;
+use polycast_net::interface::InterfaceError;
+use polycast_net::store::StoreError;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// A transfer that failed as a whole; single receivers that failed are in the report.
+#[derive(Debug, thiserror::Error)]
+pub enum TransferError {
+    /// The interface cannot be used.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// The object cannot be stored.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A directory object does not unpack.
+    #[error("the directory cannot be unpacked: {0}")]
+    Unpack(String),
+    /// The source's bytes cannot be read.
+    #[error("cannot read the object: {0}")]
+    Read(io::Error),
+    /// The interface does not send or receive multicast.
+    #[error(
+        "no multicast on {interface}: {source}; check that the interface is up and has a multicast route"
+    )]
+    Multicast {
+        /// Its address.
+        interface: Ipv4Addr,
+        /// Why.
+        source: io::Error,
+    },
+    /// A local socket cannot be had.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The source does not answer.
+    #[error("the source at {address} cannot be reached: {source}")]
+    Unreachable {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The source turned us down.
+    #[error("the source refused: {0}")]
+    Refused(String),
+    /// The connection to the source ended in mid-transfer.
+    #[error(
+        "the source went away with {verified} of {total} bytes verified: {reason}; what is verified is kept for another try"
+    )]
+    SourceLost {
+        /// Bytes verified by then.
+        verified: u64,
+        /// Bytes of the object.
+        total: u64,
+        /// How it ended.
+        reason: String,
+    },
+    /// Nothing was offered in time.
+    #[error("no source offered anything within {0} seconds")]
+    NothingOffered(u64),
+    /// Nobody joined in time.
+    #[error("no receiver joined within {0} seconds")]
+    NobodyJoined(u64),
+    /// A peer that does not speak our protocol.
+    #[error("{0}")]
+    Protocol(#[from] polycast_wire::WireError),
+    /// The user ended it.
+    #[error("cancelled")]
+    Cancelled,
+    /// The kernel fails us.
+    #[error("system error: {0}")]
+    System(#[from] io::Error),
+}
+
+impl TransferError {
+    /// How the connection to the source ended, as an error of the transfer.
+    pub(crate) fn source_lost(error: FrameError, verified: u64, total: u64) -> Self {
+        match error {
+            FrameError::Wire(error) => TransferError::Protocol(error),
+            other => TransferError::SourceLost { verified, total, reason: other.to_string() },
+        }
+    }
+}

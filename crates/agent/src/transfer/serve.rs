@@ -1,0 +1,202 @@
+//! Serving hash groups to the next in a TCP chain, from the source or from a receiver's part file.
+
+use super::clock::Clock;
+use polycast_net::frames::{FrameError, FrameStream};
+use polycast_net::object::ObjectSource;
+use polycast_protocol::push::Geometry;
+use polycast_types::Handle;
+use polycast_wire::control::Control;
+use std::fs::File;
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// How many peers are served at the same time.
+const PEERS_MAX: usize = 16;
+/// A peer that takes nothing for this long is dropped.
+const PEER_TIMEOUT_SECONDS: f64 = 30.0;
+
+/// Where the bytes are read.
+pub(crate) enum Supply {
+    /// A receiver's part file.
+    Part(Arc<File>),
+    /// The object at its source.
+    Object(Arc<dyn ObjectSource>),
+}
+
+/// What can be served, shared by the thread that receives or hashes and the threads that serve.
+pub(crate) struct Served {
+    handle: Handle,
+    geometry: Geometry,
+    supply: Supply,
+    verified: Mutex<Vec<bool>>,
+    changed: Condvar,
+    stop: AtomicBool,
+    active: AtomicUsize,
+    sent_bytes: AtomicU64,
+}
+
+impl Served {
+    pub(crate) fn new(handle: Handle, geometry: Geometry, supply: Supply) -> Arc<Self> {
+        Arc::new(Served {
+            handle,
+            supply,
+            verified: Mutex::new(vec![false; geometry.groups() as usize]),
+            changed: Condvar::new(),
+            stop: AtomicBool::new(false),
+            active: AtomicUsize::new(0),
+            sent_bytes: AtomicU64::new(0),
+            geometry,
+        })
+    }
+
+    /// A group may be served from now on.
+    pub(crate) fn mark(&self, group: u64) {
+        self.lock()[group as usize] = true;
+        if self.active.load(Ordering::Relaxed) > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Ends all serving.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.changed.notify_all();
+    }
+
+    /// How many peers are being served.
+    pub(crate) fn active(&self) -> usize {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// Payload bytes served so far.
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.sent_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Takes connections that wait and serves each in a thread of its own.
+    pub(crate) fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        while let Ok((stream, _)) = listener.accept() {
+            self.serve_in_thread(stream);
+        }
+    }
+
+    fn serve_in_thread(self: &Arc<Self>, stream: TcpStream) {
+        if let Ok(stream) = FrameStream::new(stream) {
+            self.serve_stream(stream, None);
+        }
+    }
+
+    /// Serves a connection whose FETCH may have been read already.
+    pub(crate) fn serve_stream(self: &Arc<Self>, mut stream: FrameStream, have: Option<Vec<bool>>) {
+        if self.active.fetch_add(1, Ordering::Relaxed) >= PEERS_MAX {
+            self.active.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!("too many peers fetch from here: turned one away");
+            return;
+        }
+        let served = Arc::clone(self);
+        let work = move || {
+            let result = match have {
+                Some(have) => served.serve(&mut stream, have),
+                None => served.await_fetch(&mut stream).and_then(|have| served.serve(&mut stream, have)),
+            };
+            if let Err(error) = result {
+                tracing::debug!(%error, "a peer of the chain left");
+            }
+            served.active.fetch_sub(1, Ordering::Relaxed);
+        };
+        if std::thread::Builder::new().name("polycast-serve".into()).spawn(work).is_err() {
+            self.active.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn await_fetch(&self, stream: &mut FrameStream) -> Result<Vec<bool>, FrameError> {
+        let clock = Clock::start();
+        while clock.seconds() < PEER_TIMEOUT_SECONDS && !self.stop.load(Ordering::Relaxed) {
+            stream.fill()?;
+            if let Some(frame) = stream.next_frame()? {
+                return self.fetched(&frame).ok_or(FrameError::Closed);
+            }
+            stream.wait(Duration::from_millis(200))?;
+        }
+        Err(FrameError::Closed)
+    }
+
+    /// The groups that the sender of a FETCH has; `None` where it is not for this transfer.
+    pub(crate) fn fetched(&self, frame: &Control<'_>) -> Option<Vec<bool>> {
+        let Control::Fetch { handle, have } = frame else { return None };
+        let mut has = vec![false; self.geometry.groups() as usize];
+        for range in have {
+            let range = range.start as usize..range.end as usize;
+            has.get_mut(range)?.fill(true);
+        }
+        (*handle == self.handle).then_some(has)
+    }
+
+    fn serve(&self, stream: &mut FrameStream, mut has: Vec<bool>) -> Result<(), FrameError> {
+        let mut payload = Vec::new();
+        while let Some(group) = self.next(&has) {
+            let bytes = self.geometry.group_bytes(group);
+            payload.resize((bytes.end - bytes.start) as usize, 0);
+            self.read(&mut payload, bytes.start)?;
+            stream.send(&Control::Group { index: group, payload: &payload })?;
+            self.sent_bytes.fetch_add(payload.len() as u64, Ordering::Relaxed);
+            has[group as usize] = true;
+            self.drain(stream)?;
+        }
+        // The peer closes when it needs nothing more.
+        while !self.stop.load(Ordering::Relaxed) {
+            stream.wait(Duration::from_millis(200))?;
+            stream.fill()?;
+        }
+        Ok(())
+    }
+
+    fn read(&self, payload: &mut [u8], offset: u64) -> io::Result<()> {
+        match &self.supply {
+            Supply::Part(file) => file.read_exact_at(payload, offset),
+            Supply::Object(object) => object.read_exact_at(payload, offset),
+        }
+    }
+
+    fn drain(&self, stream: &mut FrameStream) -> Result<(), FrameError> {
+        let clock = Clock::start();
+        let mut left = stream.queued();
+        let mut moved_at = 0.0;
+        while stream.queued() > 0 {
+            stream.wait(Duration::from_millis(200))?;
+            stream.flush()?;
+            if stream.queued() < left {
+                (left, moved_at) = (stream.queued(), clock.seconds());
+            }
+            if self.stop.load(Ordering::Relaxed) || clock.seconds() - moved_at > PEER_TIMEOUT_SECONDS {
+                return Err(FrameError::Closed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the next group that the peer lacks; `None` when it has all, or serving ends.
+    fn next(&self, has: &[bool]) -> Option<u64> {
+        let mut verified = self.lock();
+        loop {
+            if self.stop.load(Ordering::Relaxed) || has.iter().all(|h| *h) {
+                return None;
+            }
+            let ready = verified.iter().zip(has).position(|(v, h)| *v && !*h);
+            if let Some(group) = ready {
+                return Some(group as u64);
+            }
+            let wait = self.changed.wait_timeout(verified, Duration::from_millis(100));
+            verified = wait.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<bool>> {
+        // A thread that panicked while holding it has changed one flag at most.
+        self.verified.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
