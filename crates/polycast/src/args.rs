@@ -142,9 +142,6 @@ pub struct AcceptArgs {
     /// The name in the source's report [default: the machine's name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// How long to wait for an offer (30s, 2m) [default: for ever]
-    #[arg(long, value_name = "T", value_parser = duration)]
-    pub timeout: Option<Duration>,
 }
 
 /// Which network.

@@ -3,7 +3,6 @@
 mod accept;
 mod cast;
 mod destination;
-mod engine;
 mod network;
 mod offer;
 
@@ -11,7 +10,7 @@ use crate::args::{Args, Command};
 use crate::exit::{Exit, Failure};
 use crate::logging;
 use crate::output::{self, Format};
-use engine::TransferError;
+use polycast_agent::transfer::TransferError;
 
 /// Runs the command that was typed.
 pub fn run(args: Args) -> Exit {

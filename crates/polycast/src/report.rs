@@ -169,9 +169,8 @@ impl Delivery {
     }
 }
 
-impl Acceptance {
-    /// The engine's account in the words of the command line.
-    pub fn new(received: Received, path: PathBuf) -> Self {
+impl From<Received> for Acceptance {
+    fn from(received: Received) -> Self {
         Acceptance {
             object: received.object.to_string(),
             name: received.name,
@@ -182,10 +181,12 @@ impl Acceptance {
             verified: true,
             patched_bytes: received.patched_bytes,
             root: received.root,
-            path,
+            path: received.path,
         }
     }
+}
 
+impl Acceptance {
     /// The account for people.
     pub fn text(&self) -> String {
         let mut text = format!(

@@ -1,6 +1,5 @@
 //! `polycast cast`: source and receivers in this process, over the loopback interface.
 
-use super::engine::{self as transfer};
 use super::network;
 use crate::args::CastArgs;
 use crate::cancel;
@@ -10,7 +9,7 @@ use crate::output::Format;
 use crate::progress::Progress;
 use crate::report::Delivery;
 use polycast_agent::transfer::{
-    Options, Path as DataPath, Received, ReceiverSpec, Receivers, Rendezvous, Report, Sink, SourceSpec,
+    self, Options, Path as DataPath, Received, ReceiverSpec, Receivers, Rendezvous, Report, Sink, SourceSpec,
 };
 use polycast_types::format_bytes;
 use std::fs;
@@ -28,13 +27,15 @@ pub fn run(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
     let object = object::open(&args.path)?;
     let name = object.name.clone();
     let stage = Stage::new(args, object.source.len())?;
-    let paths = stage.paths(args.receivers, &name)?;
+    let folders = stage.folders(args.receivers)?;
     let cancel = cancel::on_signals()?;
     let progress = Progress::start(&format!("delivering {name}"));
-    let outcome = perform(args, object, &paths, &cancel, &progress);
+    let outcome = perform(args, object, &folders, &cancel, &progress);
     progress.finish();
     let (report, received) = outcome?;
     let mut delivery = Delivery::new(&name, report);
+    // They joined in any order; people count.
+    delivery.receivers.sort_by_key(|receiver| (receiver.name.len(), receiver.name.clone()));
     for (number, outcome) in received.into_iter().enumerate() {
         let name = receiver_name(number);
         if let Some(receiver) = delivery.receivers.iter_mut().find(|receiver| receiver.name == name) {
@@ -59,34 +60,33 @@ fn receiver_name(number: usize) -> String {
 fn perform(
     args: &CastArgs,
     object: Named,
-    paths: &[PathBuf],
+    folders: &[PathBuf],
     cancel: &Arc<AtomicBool>,
     progress: &Progress,
 ) -> Result<(Report, Vec<Result<Received, Failure>>), Failure> {
-    let options = Options { loss: args.loss, seed: args.seed, ..transfer::options() };
+    let options = Options { loss: args.loss, seed: args.seed, ..Options::default() };
     let interface = Ipv4Addr::LOCALHOST;
     let source = transfer::prepare(SourceSpec {
         object: network::fresh_object(),
         name: object.name,
         kind: object.kind,
         source: object.source,
-        receivers: Receivers::Count(paths.len()),
+        receivers: Receivers::Told(folders.len()),
         interface,
         path: DataPath::Multicast { group: network::fresh_group(), rate: None },
         options: options.clone(),
         cancel: Arc::clone(cancel),
     })?;
-    let rendezvous = Rendezvous::At(source.control_addr, source.handle);
+    let rendezvous = Rendezvous::At(source.control_address(), source.handle());
     std::thread::scope(|scope| {
         let mut receivers = Vec::new();
-        for (number, path) in paths.iter().enumerate() {
+        for (number, folder) in folders.iter().enumerate() {
             let spec = ReceiverSpec {
                 name: receiver_name(number),
                 rendezvous: rendezvous.clone(),
                 interface,
-                sink: Sink::Path(path.clone()),
-                // Each loses packets of its own.
-                options: Options { seed: args.seed.wrapping_add(number as u64), ..options.clone() },
+                sink: Sink::Path(folder.clone()),
+                options: options.clone(),
                 cancel: Arc::clone(cancel),
             };
             let thread = std::thread::Builder::new().name(spec.name.clone());
@@ -145,18 +145,18 @@ impl Stage {
         Err(Failure::input(message).hint("take fewer --receivers, or name a folder with more room as --out"))
     }
 
-    /// The path of each receiver's copy, in a folder of its own.
-    fn paths(&self, receivers: usize, name: &str) -> Result<Vec<PathBuf>, Failure> {
+    /// A folder for each receiver's copy.
+    fn folders(&self, receivers: usize) -> Result<Vec<PathBuf>, Failure> {
         let root = match self {
             Stage::Kept(path) => path.as_path(),
             Stage::Passing(stage) => stage.path(),
         };
-        let path = |number| {
+        let folder = |number| {
             let folder = root.join(receiver_name(number));
             fs::create_dir_all(&folder).map_err(|error| Failure::path("write to", &folder, &error))?;
-            Ok(folder.join(name))
+            Ok(folder)
         };
-        (0..receivers).map(path).collect()
+        (0..receivers).map(folder).collect()
     }
 }
 

@@ -1,6 +1,5 @@
 //! `polycast offer`: the source's side between machines without daemons.
 
-use super::engine::{self as transfer};
 use super::network;
 use crate::args::OfferArgs;
 use crate::exit::{Exit, Failure};
@@ -8,14 +7,14 @@ use crate::output::Format;
 use crate::progress::Progress;
 use crate::report::Delivery;
 use crate::{cancel, object};
-use polycast_agent::transfer::{Path, Receivers, SourceSpec};
+use polycast_agent::transfer::{self, Options, Path, Receivers, SourceSpec};
 
 /// Waits for the receivers and delivers to them.
 pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
     let object = object::open(&args.path)?;
     let interface = network::interface(&args.network)?;
     let name = object.name.clone();
-    let mut options = transfer::options();
+    let mut options = Options::default();
     if let Some(timeout) = args.timeout {
         options.join_timeout = timeout;
     }
