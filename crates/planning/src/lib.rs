@@ -1,2 +1,20 @@
+//! Fabric planners and schedulers: who gets which path, as pure functions.
+//!
+//! A [`Fabric`] says how a group can be served on a network in a given state; a [`Scheduler`] says which
+//! of the requests that wait are served now. Neither knows a socket or a clock: the same state and the
+//! same requests give the same answers.
 #![no_std]
-//! Fabric planners and schedulers.
+#![warn(missing_docs)]
+
+extern crate alloc;
+
+mod fabric;
+pub mod ip_multicast;
+mod scheduler;
+pub mod tcp_chain;
+
+pub use fabric::{
+    Channel, DeviceCommand, Fabric, Fabrics, Failure, Group, HostId, NetworkState, Plan, PlanId, Refusal,
+    Replan, ReplanOutcome, Resource, Running,
+};
+pub use scheduler::{Decision, Fcfs, Pending, RequestId, Scheduler};

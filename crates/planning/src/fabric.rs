@@ -1,0 +1,350 @@
+//! What a network lends to a transfer, and who decides how.
+//!
+//! The manager's side of Republic section III-B: the network's state (what is held by whom), the fabrics
+//! that make plans from it, and the plans themselves. A fabric never changes the state: whoever accepts a
+//! plan does, with [`NetworkState::hold`] and [`NetworkState::release`].
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use polycast_types::{Duration, Rate};
+
+/// A host that can send and receive, by a number that the manager gave it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct HostId(pub u32);
+
+/// One source and its receivers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Group {
+    /// Who sends.
+    pub source: HostId,
+    /// Who receives; never the source, never empty.
+    pub receivers: BTreeSet<HostId>,
+}
+
+/// A plan that is in force (Republic's `responseID`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PlanId(pub u64);
+
+/// Something of the network that only one plan can hold at a time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
+pub enum Resource {
+    /// An IP multicast group with its UDP port.
+    MulticastAddress {
+        /// IPv4 group address.
+        address: [u8; 4],
+        /// UDP port.
+        port: u16,
+    },
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Resource::MulticastAddress { address: [a, b, c, d], port } => write!(f, "{a}.{b}.{c}.{d}:{port}"),
+        }
+    }
+}
+
+/// What a device is to do for a plan. No fabric so far has devices of its own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum DeviceCommand {}
+
+/// How the transport reaches the receivers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Channel {
+    /// One send reaches all of them.
+    Multicast {
+        /// Group address and UDP port of the data channel.
+        group: ([u8; 4], u16),
+        /// The rate of a dedicated path; `None` on a shared network, where the sender adapts.
+        rate: Option<Rate>,
+        /// Interval of attempt sending (Republic's `i_a`).
+        attempt_interval: Duration,
+    },
+    /// Over TCP from the source to the first, from there to the second, and so on.
+    Chain {
+        /// The receivers in this order.
+        order: Vec<HostId>,
+    },
+}
+
+/// How one group is served.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// Name of the fabric that made it.
+    pub fabric: &'static str,
+    /// What it holds while it is in force.
+    pub resources: Vec<Resource>,
+    /// What devices have to do to set it up.
+    pub commands: Vec<DeviceCommand>,
+    /// How the transport uses it.
+    pub channel: Channel,
+}
+
+/// Why there is no plan.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Not now: what it needs is held by others.
+    #[error("{0}")]
+    Busy(String),
+    /// Not ever, as this network is.
+    #[error("{0}")]
+    Impossible(String),
+}
+
+/// Something that broke.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Failure {
+    /// A host is down.
+    Host(HostId),
+    /// A resource can no longer be used.
+    Resource(Resource),
+}
+
+/// What becomes of a running plan that a failure touched.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Replan {
+    /// The plan.
+    pub id: PlanId,
+    /// What becomes of it.
+    pub outcome: ReplanOutcome,
+}
+
+/// What a failure means for a plan.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ReplanOutcome {
+    /// This plan takes its place.
+    Replaced(Plan),
+    /// There is no other plan.
+    Lost(Refusal),
+}
+
+/// A kind of network that can carry transfers.
+pub trait Fabric: fmt::Debug + Send {
+    /// Its name in plans, settings and reports.
+    fn name(&self) -> &'static str;
+
+    /// How `group` can be served by what is free in `network`.
+    ///
+    /// # Errors
+    /// It cannot: not now, or not ever.
+    fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal>;
+
+    /// The running plans of this fabric that `failure` touches, in the order of their numbers, and what
+    /// becomes of each. `network` knows of the failure already; new plans do not collide with each other.
+    fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan>;
+}
+
+/// A plan in force and the group that it serves.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Running {
+    /// Whom it serves.
+    pub group: Group,
+    /// The plan.
+    pub plan: Plan,
+}
+
+/// What is held and what has failed.
+#[derive(Clone, Default, Debug)]
+pub struct NetworkState {
+    running: BTreeMap<PlanId, Running>,
+    holders: BTreeMap<Resource, PlanId>,
+    failed: BTreeSet<Resource>,
+    /// Where fabrics begin to look for free resources, so that what was just released rests for a while.
+    turn: u64,
+}
+
+impl NetworkState {
+    /// A network where nothing is held. Fabrics with many equal resources begin to look at the one of this
+    /// number, so that two managers, one after the other, are unlikely to begin with the same.
+    #[must_use]
+    pub fn new(first_turn: u64) -> Self {
+        NetworkState { turn: first_turn, ..NetworkState::default() }
+    }
+
+    /// Whether `resource` can be held now.
+    #[must_use]
+    pub fn is_free(&self, resource: &Resource) -> bool {
+        !self.holders.contains_key(resource) && !self.failed.contains(resource)
+    }
+
+    /// Who holds `resource`.
+    #[must_use]
+    pub fn holder(&self, resource: &Resource) -> Option<PlanId> {
+        self.holders.get(resource).copied()
+    }
+
+    /// Where to begin the search among equal resources.
+    #[must_use]
+    pub fn turn(&self) -> u64 {
+        self.turn
+    }
+
+    /// The plans in force, in the order of their numbers.
+    pub fn running(&self) -> impl Iterator<Item = (PlanId, &Running)> {
+        self.running.iter().map(|(id, running)| (*id, running))
+    }
+
+    /// The plan of this number, if it is in force.
+    #[must_use]
+    pub fn get(&self, id: PlanId) -> Option<&Running> {
+        self.running.get(&id)
+    }
+
+    /// Puts a plan in force. Gives whether that was possible: it is not if the number is in use or a
+    /// resource is not free, and then nothing has changed.
+    #[must_use]
+    pub fn hold(&mut self, id: PlanId, group: Group, plan: Plan) -> bool {
+        if self.running.contains_key(&id) || !plan.resources.iter().all(|resource| self.is_free(resource)) {
+            return false;
+        }
+        self.holders.extend(plan.resources.iter().map(|resource| (*resource, id)));
+        self.running.insert(id, Running { group, plan });
+        self.turn = self.turn.wrapping_add(1);
+        true
+    }
+
+    /// Ends a plan; what it held is free again.
+    pub fn release(&mut self, id: PlanId) -> Option<Running> {
+        let running = self.running.remove(&id)?;
+        for resource in &running.plan.resources {
+            self.holders.remove(resource);
+        }
+        Some(running)
+    }
+
+    /// Takes a resource out of use; whoever holds it keeps it until its release.
+    pub fn fail(&mut self, resource: Resource) {
+        self.failed.insert(resource);
+    }
+
+    /// Takes a resource that had failed into use again.
+    pub fn repair(&mut self, resource: &Resource) {
+        self.failed.remove(resource);
+    }
+}
+
+/// The fabrics of a network, best first.
+#[derive(Debug)]
+pub struct Fabrics(Vec<Box<dyn Fabric>>);
+
+impl Fabrics {
+    /// These fabrics, in this order of preference.
+    #[must_use]
+    pub fn new(fabrics: Vec<Box<dyn Fabric>>) -> Self {
+        Fabrics(fabrics)
+    }
+
+    /// Their names, best first.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.0.iter().map(|fabric| fabric.name())
+    }
+
+    /// The plan of the first fabric that has one.
+    ///
+    /// # Errors
+    /// None has: [`Refusal::Busy`] if one of them may have later.
+    pub fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
+        let mut why = Refusal::Impossible("the manager has no fabric to carry it".into());
+        for fabric in &self.0 {
+            match fabric.plan(network, group) {
+                Ok(plan) => return Ok(plan),
+                // The first that may be free later is the best one to wait for.
+                Err(busy @ Refusal::Busy(_)) if matches!(why, Refusal::Impossible(_)) => why = busy,
+                Err(Refusal::Busy(_)) => {}
+                Err(impossible) if !matches!(why, Refusal::Busy(_)) => why = impossible,
+                Err(_) => {}
+            }
+        }
+        Err(why)
+    }
+
+    /// The running plans that `failure` touches. One that its own fabric cannot save may be saved by another.
+    pub fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
+        let mut touched: Vec<Replan> =
+            self.0.iter().flat_map(|fabric| fabric.replan(network, failure)).collect();
+        let mut draft = network.clone();
+        for replan in &mut touched {
+            let Some(old) = draft.release(replan.id) else { continue };
+            if let ReplanOutcome::Lost(Refusal::Busy(_)) = replan.outcome
+                && let Ok(plan) = self.plan(&draft, &old.group)
+            {
+                replan.outcome = ReplanOutcome::Replaced(plan);
+            }
+            if let ReplanOutcome::Replaced(plan) = &replan.outcome {
+                // Fabrics promise that their new plans do not collide; one that does loses its path.
+                if !draft.hold(replan.id, old.group, plan.clone()) {
+                    replan.outcome = ReplanOutcome::Lost(Refusal::Busy("another path took its place".into()));
+                }
+            }
+        }
+        touched
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ip_multicast::IpMulticast;
+    use crate::tcp_chain::TcpChain;
+    use alloc::vec;
+
+    fn group(source: u32, receivers: &[u32]) -> Group {
+        Group { source: HostId(source), receivers: receivers.iter().map(|r| HostId(*r)).collect() }
+    }
+
+    fn fabrics(addresses: u32) -> Fabrics {
+        let pool = crate::ip_multicast::AddressPool::new([239, 255, 64, 0], addresses, 7410).unwrap();
+        Fabrics::new(vec![Box::new(IpMulticast::new(pool)), Box::new(TcpChain)])
+    }
+
+    #[test]
+    fn the_best_fabric_that_is_free_carries_it() {
+        let fabrics = fabrics(1);
+        let mut network = NetworkState::default();
+        let plan = fabrics.plan(&network, &group(0, &[1, 2])).unwrap();
+        assert_eq!(plan.fabric, "ip-multicast");
+        assert!(network.hold(PlanId(1), group(0, &[1, 2]), plan));
+        assert_eq!(fabrics.plan(&network, &group(3, &[1])).unwrap().fabric, "tcp-chain");
+        network.release(PlanId(1)).unwrap();
+        assert_eq!(fabrics.plan(&network, &group(3, &[1])).unwrap().fabric, "ip-multicast");
+    }
+
+    #[test]
+    fn nothing_is_held_twice() {
+        let fabrics = fabrics(1);
+        let mut network = NetworkState::default();
+        let plan = fabrics.plan(&network, &group(0, &[1])).unwrap();
+        assert!(network.hold(PlanId(1), group(0, &[1]), plan.clone()));
+        assert!(!network.hold(PlanId(2), group(0, &[1]), plan.clone()));
+        assert!(network.get(PlanId(2)).is_none());
+        assert_eq!(network.holder(&plan.resources[0]), Some(PlanId(1)));
+    }
+
+    #[test]
+    fn a_path_that_fails_is_replaced_even_by_another_fabric() {
+        let fabrics = fabrics(1);
+        let mut network = NetworkState::default();
+        let plan = fabrics.plan(&network, &group(0, &[1])).unwrap();
+        let address = plan.resources[0];
+        assert!(network.hold(PlanId(1), group(0, &[1]), plan));
+        network.fail(address);
+        let touched = fabrics.replan(&network, &Failure::Resource(address));
+        assert_eq!(touched.len(), 1);
+        let ReplanOutcome::Replaced(plan) = &touched[0].outcome else { panic!("{touched:?}") };
+        assert_eq!(plan.fabric, "tcp-chain");
+    }
+
+    #[test]
+    fn without_fabrics_nothing_is_possible() {
+        let refusal = Fabrics::new(Vec::new()).plan(&NetworkState::default(), &group(0, &[1])).unwrap_err();
+        assert!(matches!(refusal, Refusal::Impossible(_)));
+    }
+}

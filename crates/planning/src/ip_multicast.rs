@@ -1,0 +1,263 @@
+//! The fabric `ip-multicast`: an ordinary network that forwards IP multicast.
+//!
+//! All it lends is a group address from a pool of the operator's, one for each transfer that runs, so that
+//! no host gets packets of a transfer that it has no part in.
+
+use crate::fabric::{
+    Channel, Fabric, Failure, Group, NetworkState, Plan, PlanId, Refusal, Replan, ReplanOutcome, Resource,
+};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+use core::str::FromStr;
+use polycast_types::{Duration, Rate};
+
+/// Interval of attempt sending on a network where nothing has to be set up first.
+const ATTEMPT_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Group addresses that follow each other, with one UDP port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AddressPool {
+    first: u32,
+    count: u32,
+    port: u16,
+}
+
+/// Addresses that cannot be a pool.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PoolError(String);
+
+impl AddressPool {
+    /// The pool of `count` addresses from `first` on.
+    ///
+    /// # Errors
+    /// They are not all multicast addresses that hosts may use (224.0.1.0 to 239.255.255.255), there are
+    /// none, or the port is 0.
+    pub fn new(first: [u8; 4], count: u32, port: u16) -> Result<Self, PoolError> {
+        const USABLE: core::ops::RangeInclusive<u32> = 0xe000_0100..=0xefff_ffff;
+        let [a, b, c, d] = first;
+        let first = u32::from_be_bytes(first);
+        let last = first.checked_add(count.saturating_sub(1));
+        if count == 0 || !USABLE.contains(&first) || !last.is_some_and(|last| USABLE.contains(&last)) {
+            return Err(PoolError(format!(
+                "{count} addresses from {a}.{b}.{c}.{d} are not a pool of multicast addresses: take some between 224.0.1.0 and 239.255.255.255, such as 239.255.64.0/24"
+            )));
+        }
+        if port == 0 {
+            return Err(PoolError("the port of a multicast pool cannot be 0".to_string()));
+        }
+        Ok(AddressPool { first, count, port })
+    }
+
+    /// Reads a pool written as `239.255.64.0/24`.
+    ///
+    /// # Errors
+    /// Not of this form, or no pool of multicast addresses.
+    pub fn parse(text: &str, port: u16) -> Result<Self, PoolError> {
+        let wrong =
+            || PoolError(format!("'{text}' is not a pool of addresses: write one such as 239.255.64.0/24"));
+        let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
+        let address = core::net::Ipv4Addr::from_str(address).map_err(|_| wrong())?;
+        let prefix: u32 = prefix.parse().map_err(|_| wrong())?;
+        if !(4..=32).contains(&prefix) {
+            return Err(wrong());
+        }
+        let count = 1u32 << (32 - prefix);
+        if u32::from(address) % count != 0 {
+            return Err(PoolError(format!("'{text}' does not start at a multiple of its size")));
+        }
+        Self::new(address.octets(), count, port)
+    }
+
+    /// How many addresses there are.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    fn address(&self, index: u32) -> ([u8; 4], u16) {
+        ((self.first + index).to_be_bytes(), self.port)
+    }
+
+    /// The first free address from the network's turn on: the one that was released last comes last.
+    fn free(&self, network: &NetworkState, taken: &[Resource]) -> Option<([u8; 4], u16)> {
+        let start = (network.turn() % u64::from(self.count)) as u32;
+        let in_turn = (start..self.count).chain(0..start).map(|index| self.address(index));
+        in_turn.into_iter().find(|group| {
+            let resource = resource(*group);
+            network.is_free(&resource) && !taken.contains(&resource)
+        })
+    }
+}
+
+impl fmt::Display for AddressPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first = core::net::Ipv4Addr::from(self.first);
+        let last = core::net::Ipv4Addr::from(self.first + (self.count - 1));
+        write!(f, "{first} to {last}, port {}", self.port)
+    }
+}
+
+/// The fabric.
+#[derive(Clone, Debug)]
+pub struct IpMulticast {
+    pool: AddressPool,
+    rate: Option<Rate>,
+    attempt_interval: Duration,
+}
+
+impl IpMulticast {
+    /// Its name.
+    pub const NAME: &str = "ip-multicast";
+
+    /// A shared network with these addresses.
+    #[must_use]
+    pub fn new(pool: AddressPool) -> Self {
+        IpMulticast { pool, rate: None, attempt_interval: ATTEMPT_INTERVAL }
+    }
+
+    /// A network that is ours alone up to this rate, for each transfer.
+    #[must_use]
+    pub fn with_rate(mut self, rate: Option<Rate>) -> Self {
+        self.rate = rate;
+        self
+    }
+
+    /// With this interval of attempt sending.
+    #[must_use]
+    pub fn with_attempt_interval(mut self, interval: Duration) -> Self {
+        self.attempt_interval = interval;
+        self
+    }
+
+    fn plan_beside(
+        &self,
+        network: &NetworkState,
+        group: &Group,
+        taken: &[Resource],
+    ) -> Result<Plan, Refusal> {
+        if group.receivers.is_empty() {
+            return Err(Refusal::Impossible("there is no receiver".into()));
+        }
+        let Some(address) = self.pool.free(network, taken) else {
+            return Err(Refusal::Busy(format!("all {} multicast addresses are in use", self.pool.count)));
+        };
+        Ok(Plan {
+            fabric: Self::NAME,
+            resources: vec![resource(address)],
+            commands: Vec::new(),
+            channel: Channel::Multicast {
+                group: address,
+                rate: self.rate,
+                attempt_interval: self.attempt_interval,
+            },
+        })
+    }
+}
+
+impl Fabric for IpMulticast {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
+        self.plan_beside(network, group, &[])
+    }
+
+    /// An address that fails moves its transfer to another one. A host that fails touches only the plans
+    /// that it is the source of: the other receivers go on without it.
+    fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
+        let mut taken = Vec::new();
+        let mut touched: Vec<(PlanId, ReplanOutcome)> = Vec::new();
+        for (id, running) in network.running().filter(|(_, running)| running.plan.fabric == Self::NAME) {
+            let outcome = match failure {
+                Failure::Resource(resource) if running.plan.resources.contains(resource) => {
+                    match self.plan_beside(network, &running.group, &taken) {
+                        Ok(plan) => {
+                            taken.extend_from_slice(&plan.resources);
+                            ReplanOutcome::Replaced(plan)
+                        }
+                        Err(refusal) => ReplanOutcome::Lost(refusal),
+                    }
+                }
+                Failure::Host(host) if running.group.source == *host => {
+                    ReplanOutcome::Lost(Refusal::Impossible("the source is down".into()))
+                }
+                _ => continue,
+            };
+            touched.push((id, outcome));
+        }
+        touched.into_iter().map(|(id, outcome)| Replan { id, outcome }).collect()
+    }
+}
+
+fn resource((address, port): ([u8; 4], u16)) -> Resource {
+    Resource::MulticastAddress { address, port }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::HostId;
+
+    fn group() -> Group {
+        Group { source: HostId(0), receivers: [HostId(1)].into() }
+    }
+
+    #[test]
+    fn pools_are_read_and_checked() {
+        let pool = AddressPool::parse("239.255.64.0/24", 7410).unwrap();
+        assert_eq!(pool.count(), 256);
+        assert_eq!(pool.to_string(), "239.255.64.0 to 239.255.64.255, port 7410");
+        assert!(AddressPool::parse("224.0.0.0/4", 1).unwrap_err().to_string().contains("224.0.1.0"));
+        for text in
+            ["", "239.255.64.0", "10.0.0.0/8", "239.255.64.1/24", "239.0.0.0/33", "x/8", "224.0.0.1/32"]
+        {
+            assert!(AddressPool::parse(text, 7410).is_err(), "{text}");
+        }
+        assert!(AddressPool::parse("239.255.64.0/24", 0).is_err());
+    }
+
+    #[test]
+    fn an_address_that_was_just_released_rests() {
+        let fabric = IpMulticast::new(AddressPool::parse("239.255.64.0/30", 7410).unwrap());
+        let mut network = NetworkState::new(6);
+        let mut seen = Vec::new();
+        for id in 0..5 {
+            let plan = fabric.plan(&network, &group()).unwrap();
+            seen.push(plan.resources[0]);
+            assert!(network.hold(PlanId(id), group(), plan));
+            network.release(PlanId(id)).unwrap();
+        }
+        let last_byte = |r: &Resource| match r {
+            Resource::MulticastAddress { address, .. } => address[3],
+        };
+        assert_eq!(seen.iter().map(last_byte).collect::<Vec<_>>(), [2, 3, 0, 1, 2]);
+    }
+
+    #[test]
+    fn a_full_pool_is_busy_and_a_failed_address_is_not_lent() {
+        let fabric = IpMulticast::new(AddressPool::parse("239.255.64.0/31", 7410).unwrap());
+        let mut network = NetworkState::default();
+        network.fail(resource(([239, 255, 64, 0], 7410)));
+        let plan = fabric.plan(&network, &group()).unwrap();
+        assert_eq!(plan.resources, [resource(([239, 255, 64, 1], 7410))]);
+        assert!(network.hold(PlanId(1), group(), plan));
+        let refusal = fabric.plan(&network, &group()).unwrap_err();
+        assert_eq!(refusal, Refusal::Busy("all 2 multicast addresses are in use".into()));
+    }
+
+    #[test]
+    fn only_a_source_that_is_down_touches_a_plan() {
+        let fabric = IpMulticast::new(AddressPool::parse("239.255.64.0/24", 7410).unwrap());
+        let mut network = NetworkState::default();
+        let plan = fabric.plan(&network, &group()).unwrap();
+        assert!(network.hold(PlanId(1), group(), plan));
+        assert_eq!(fabric.replan(&network, &Failure::Host(HostId(1))), []);
+        let touched = fabric.replan(&network, &Failure::Host(HostId(0)));
+        assert!(matches!(touched[..], [Replan { id: PlanId(1), outcome: ReplanOutcome::Lost(_) }]));
+    }
+}

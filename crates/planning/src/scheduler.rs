@@ -1,0 +1,158 @@
+//! Which of the requests that wait get a path now (Republic section III-B: the scheduling plug-in).
+
+use crate::fabric::{Fabrics, Group, NetworkState, Plan, PlanId, Refusal};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use polycast_types::Time;
+
+/// A request that waits, by the number under which the manager keeps it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RequestId(pub u64);
+
+/// A request that waits for a path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pending {
+    /// Its number; a later request has a higher one.
+    pub id: RequestId,
+    /// Whom the path is for.
+    pub group: Group,
+    /// Length of the object in bytes.
+    pub object_bytes: u64,
+    /// Bytes of it that are still to be sent.
+    pub remaining_bytes: u64,
+    /// Whether part of the remaining bytes may be accepted; otherwise it is all or nothing.
+    pub divisible: bool,
+    /// When it came.
+    pub since: Time,
+}
+
+/// What is decided about a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Decision {
+    /// It gets this path.
+    Accept {
+        /// The request.
+        request: RequestId,
+        /// For this many bytes: all that remain, or fewer if the request is divisible.
+        bytes: u64,
+        /// The path.
+        plan: Plan,
+    },
+    /// It waits until something changes. A request about which nothing is said waits too.
+    Wait {
+        /// The request.
+        request: RequestId,
+    },
+    /// It will never get one.
+    Reject {
+        /// The request.
+        request: RequestId,
+        /// Why, in a sentence for its user.
+        reason: String,
+    },
+}
+
+/// A plug-in that decides about requests.
+pub trait Scheduler: fmt::Debug + Send {
+    /// Its name in settings and reports.
+    fn name(&self) -> &'static str;
+
+    /// Decides about all requests that wait, oldest first in `pending`. The plans of one answer can all be
+    /// held at the same time in `network`.
+    ///
+    /// Called when a request has come, a path has been released, or the network has changed.
+    fn decide(
+        &mut self,
+        now: Time,
+        pending: &[Pending],
+        network: &NetworkState,
+        fabrics: &Fabrics,
+    ) -> Vec<Decision>;
+}
+
+/// First come, first served: a path goes to the oldest request, whole, and none overtakes another.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Fcfs;
+
+impl Fcfs {
+    /// Its name.
+    pub const NAME: &str = "fcfs";
+}
+
+impl Scheduler for Fcfs {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn decide(
+        &mut self,
+        _now: Time,
+        pending: &[Pending],
+        network: &NetworkState,
+        fabrics: &Fabrics,
+    ) -> Vec<Decision> {
+        let mut decisions = Vec::new();
+        let mut draft = network.clone();
+        for request in pending {
+            match fabrics.plan(&draft, &request.group) {
+                Ok(plan) => {
+                    // Numbers from the top are not those of plans that run.
+                    let id = PlanId(u64::MAX - decisions.len() as u64);
+                    let held = draft.hold(id, request.group.clone(), plan.clone());
+                    debug_assert!(held, "a fabric planned with what is not free");
+                    let bytes = request.remaining_bytes;
+                    decisions.push(Decision::Accept { request: request.id, bytes, plan });
+                }
+                Err(Refusal::Impossible(reason)) => {
+                    decisions.push(Decision::Reject { request: request.id, reason });
+                }
+                // Those behind it wait too: a small group must not keep a large one waiting for ever.
+                Err(Refusal::Busy(_)) => {
+                    decisions.push(Decision::Wait { request: request.id });
+                    break;
+                }
+            }
+        }
+        decisions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::HostId;
+    use crate::ip_multicast::{AddressPool, IpMulticast};
+    use alloc::boxed::Box;
+    use alloc::collections::BTreeSet;
+    use alloc::vec;
+
+    fn request(id: u64, receivers: &[u32]) -> Pending {
+        Pending {
+            id: RequestId(id),
+            group: Group { source: HostId(0), receivers: receivers.iter().map(|r| HostId(*r)).collect() },
+            object_bytes: 10,
+            remaining_bytes: 10,
+            divisible: true,
+            since: Time(id),
+        }
+    }
+
+    #[test]
+    fn the_oldest_are_served_and_the_impossible_hold_nobody() {
+        let pool = AddressPool::new([239, 255, 64, 0], 2, 7410).unwrap();
+        let fabrics = Fabrics::new(vec![Box::new(IpMulticast::new(pool))]);
+        let pending = [request(1, &[1]), request(2, &[]), request(3, &[2]), request(4, &[3])];
+        let decisions = Fcfs.decide(Time(9), &pending, &NetworkState::default(), &fabrics);
+        let mut addresses = BTreeSet::new();
+        for decision in &decisions {
+            if let Decision::Accept { bytes, plan, .. } = decision {
+                assert_eq!(*bytes, 10);
+                assert!(addresses.insert(plan.resources[0]));
+            }
+        }
+        assert_eq!(addresses.len(), 2);
+        assert!(matches!(decisions[1], Decision::Reject { request: RequestId(2), .. }));
+        assert_eq!(decisions[3], Decision::Wait { request: RequestId(4) });
+    }
+}

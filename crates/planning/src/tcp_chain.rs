@@ -1,0 +1,65 @@
+//! The fabric `tcp-chain`: the overlay that works wherever hosts reach each other.
+//!
+//! The source sends to the first receiver over TCP, which passes on what it has verified to the second,
+//! and so on. It holds nothing of the network, so there is always a plan: the last resort.
+
+use crate::fabric::{Channel, Fabric, Failure, Group, NetworkState, Plan, Refusal, Replan, ReplanOutcome};
+use alloc::vec::Vec;
+
+/// The fabric.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct TcpChain;
+
+impl TcpChain {
+    /// Its name.
+    pub const NAME: &str = "tcp-chain";
+}
+
+impl Fabric for TcpChain {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn plan(&self, _network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
+        if group.receivers.is_empty() {
+            return Err(Refusal::Impossible("there is no receiver".into()));
+        }
+        Ok(Plan {
+            fabric: Self::NAME,
+            resources: Vec::new(),
+            commands: Vec::new(),
+            channel: Channel::Chain { order: group.receivers.iter().copied().collect() },
+        })
+    }
+
+    /// The transport itself closes the gap that a receiver leaves; only without its source a chain is lost.
+    fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
+        let Failure::Host(host) = failure else { return Vec::new() };
+        let running = network.running().filter(|(_, running)| running.plan.fabric == Self::NAME);
+        running
+            .filter(|(_, running)| running.group.source == *host)
+            .map(|(id, _)| Replan {
+                id,
+                outcome: ReplanOutcome::Lost(Refusal::Impossible("the source is down".into())),
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::{HostId, PlanId};
+
+    #[test]
+    fn the_chain_holds_nothing_and_has_one_order() {
+        let group = Group { source: HostId(9), receivers: [HostId(5), HostId(2), HostId(7)].into() };
+        let mut network = NetworkState::default();
+        let plan = TcpChain.plan(&network, &group).unwrap();
+        assert_eq!(plan.channel, Channel::Chain { order: [HostId(2), HostId(5), HostId(7)].into() });
+        assert!(network.hold(PlanId(1), group.clone(), plan.clone()));
+        assert!(network.hold(PlanId(2), group, plan));
+        assert_eq!(TcpChain.replan(&network, &Failure::Host(HostId(2))), []);
+        assert_eq!(TcpChain.replan(&network, &Failure::Host(HostId(9))).len(), 2);
+    }
+}
