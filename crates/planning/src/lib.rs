@@ -12,6 +12,7 @@ mod fabric;
 pub mod ip_multicast;
 mod scheduler;
 pub mod tcp_chain;
+pub mod trees;
 
 pub use fabric::{
     Channel, DeviceCommand, Fabric, Fabrics, Failure, Group, HostId, NetworkState, Plan, PlanId, Refusal,

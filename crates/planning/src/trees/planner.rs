@@ -1,0 +1,341 @@
+//! Pruning, repair and release (Datacast, figure 3).
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::mem;
+
+use polycast_topology::{Arc, CompactGraph, Failures, Node};
+
+use super::{SteinerTree, TreeError, TreeNode, TreePlan, TreePlanner};
+
+/// No tree uses the arc, and it works.
+const FREE: u8 = 0;
+/// The arc has failed.
+const FAILED: u8 = u8::MAX;
+const UNSEEN: u16 = u16::MAX;
+
+/// Room to work in, kept from one group to the next.
+#[derive(Clone, Debug)]
+pub(super) struct Workspace {
+    /// Who uses each arc: `FREE`, `FAILED`, or a tree's number plus one.
+    owner: Vec<u8>,
+    /// A node is in the tree at hand if its mark is the current stamp.
+    mark: Vec<u32>,
+    stamp: u32,
+    /// Depth of marked nodes; breadth-first level while searching.
+    level: Vec<u16>,
+    /// Which marked receivers are still to be found: equal to the current stamp.
+    wanted: Vec<u32>,
+    /// The arc by which the old tree entered a node; valid where `old_mark` is the current stamp.
+    old_arc: Vec<Arc>,
+    old_mark: Vec<u32>,
+    queue: Vec<Node>,
+    /// Nodes below this number have one port and so never forward.
+    dead_ends: Node,
+}
+
+impl Workspace {
+    pub(super) fn new(graph: &CompactGraph) -> Self {
+        let nodes = graph.node_count() as usize;
+        let forwards = (0..graph.server_count()).any(|server| graph.arcs(server).len() > 1);
+        Workspace {
+            dead_ends: if forwards { 0 } else { graph.server_count() },
+            owner: vec![FREE; graph.arc_count() as usize],
+            mark: vec![0; nodes],
+            stamp: 0,
+            level: vec![UNSEEN; nodes],
+            wanted: vec![0; nodes],
+            old_arc: vec![0; nodes],
+            old_mark: vec![0; nodes],
+            queue: Vec::with_capacity(nodes),
+        }
+    }
+
+    fn next_stamp(&mut self) -> u32 {
+        if self.stamp == u32::MAX {
+            // Once in four thousand million trees the old marks have to be wiped.
+            self.mark.fill(0);
+            self.wanted.fill(0);
+            self.old_mark.fill(0);
+            self.stamp = 0;
+        }
+        self.stamp += 1;
+        self.stamp
+    }
+
+    fn load_failures(&mut self, graph: &CompactGraph, failures: &Failures) {
+        self.owner.fill(FREE);
+        for link in failures.links().iter().take_while(|&link| link < graph.link_count()) {
+            let arc = graph.arc_of_link(link);
+            self.owner[arc as usize] = FAILED;
+            self.owner[graph.reverse(arc) as usize] = FAILED;
+        }
+        for node in failures.nodes().iter().take_while(|&node| node < graph.node_count()) {
+            for arc in graph.arcs(node) {
+                self.owner[arc as usize] = FAILED;
+                self.owner[graph.reverse(arc) as usize] = FAILED;
+            }
+        }
+    }
+
+    fn working_in(&self, graph: &CompactGraph, node: Node) -> u32 {
+        graph.arcs(node).filter(|&arc| self.owner[graph.reverse(arc) as usize] != FAILED).count() as u32
+    }
+
+    fn working_out(&self, graph: &CompactGraph, node: Node) -> u32 {
+        graph.arcs(node).filter(|&arc| self.owner[arc as usize] != FAILED).count() as u32
+    }
+}
+
+/// A tree while it is being planned.
+struct Draft {
+    tree: SteinerTree,
+    broken: bool,
+}
+
+impl TreePlanner {
+    pub(super) fn plan_checked(
+        &mut self,
+        source: Node,
+        receivers: Vec<Node>,
+        failures: &Failures,
+    ) -> Result<TreePlan, TreeError> {
+        self.work.load_failures(&self.graph, failures);
+        let mut drafts = Vec::with_capacity(self.spanning.tree_count() as usize);
+        for tree in 0..self.spanning.tree_count() {
+            let draft = self.prune(tree, source, &receivers);
+            drafts.push(draft);
+        }
+        self.finish(source, receivers, Vec::new(), drafts, 0)
+    }
+
+    pub(super) fn repair_plan(&mut self, plan: TreePlan, failures: &Failures) -> Result<TreePlan, TreeError> {
+        self.work.load_failures(&self.graph, failures);
+        let mut drafts = Vec::with_capacity(plan.trees.len());
+        for tree in plan.trees {
+            let owner = tree.spanning_tree as u8 + 1;
+            let mut broken = false;
+            for node in &tree.nodes {
+                let slot = &mut self.work.owner[node.arc as usize];
+                broken |= *slot == FAILED;
+                if *slot == FREE {
+                    *slot = owner;
+                }
+            }
+            drafts.push(Draft { tree, broken });
+        }
+        self.finish(plan.source, plan.receivers, plan.left_out, drafts, plan.released)
+    }
+
+    /// The part of a spanning tree that lies between the source and the receivers.
+    fn prune(&mut self, tree: u32, source: Node, receivers: &[Node]) -> Draft {
+        let stamp = self.work.next_stamp();
+        let work = &mut self.work;
+        work.mark[source as usize] = stamp;
+        work.level[source as usize] = 0;
+        let mut nodes: Vec<TreeNode> = Vec::with_capacity(4 * receivers.len());
+        let mut broken = false;
+        for &receiver in receivers {
+            let start = nodes.len();
+            let mut node = receiver;
+            while work.mark[node as usize] != stamp {
+                work.mark[node as usize] = stamp;
+                let port = self.spanning.parent_port(&self.graph, source, tree, node);
+                let up = self.graph.arcs(node).start + port.expect("a way up from every server");
+                let (parent, arc) = (self.graph.target(up), self.graph.reverse(up));
+                let owner = &mut work.owner[arc as usize];
+                debug_assert!(matches!(*owner, FREE | FAILED), "spanning trees share no arc");
+                broken |= *owner == FAILED;
+                if *owner == FREE {
+                    *owner = tree as u8 + 1;
+                }
+                nodes.push(TreeNode { node, parent, arc, depth: 0 });
+                node = parent;
+            }
+            // The way back down: now the depth of every new node is known.
+            let mut depth = work.level[node as usize];
+            for entry in nodes[start..].iter_mut().rev() {
+                depth += 1;
+                entry.depth = depth.into();
+                work.level[entry.node as usize] = depth;
+            }
+        }
+        Draft { tree: SteinerTree { spanning_tree: tree, repaired: false, nodes }, broken }
+    }
+
+    /// Repairs the broken trees one after the other and releases those that cannot be repaired.
+    fn finish(
+        &mut self,
+        source: Node,
+        receivers: Vec<Node>,
+        mut left_out: Vec<Node>,
+        drafts: Vec<Draft>,
+        mut released: u32,
+    ) -> Result<TreePlan, TreeError> {
+        let mut trees = Vec::with_capacity(drafts.len());
+        let mut broken = Vec::new();
+        for draft in drafts {
+            if draft.broken { broken.push(draft.tree) } else { trees.push(draft.tree) }
+        }
+        let mut lost = Vec::new();
+        for tree in broken {
+            match self.repair(source, &receivers, &tree) {
+                Some(nodes) => trees.push(SteinerTree { repaired: true, nodes, ..tree }),
+                None => lost.push(tree),
+            }
+        }
+        let mut receivers = receivers;
+        if trees.is_empty() {
+            // Every arc is free by now: somebody is cut off. Serve the others.
+            let (reached, cut_off) = self.reachable(source, &receivers);
+            if reached.is_empty() {
+                return Err(TreeError::Disconnected { source_node: source, receivers: receivers.len() });
+            }
+            receivers = reached;
+            left_out.extend(cut_off);
+            left_out.sort_unstable();
+            for tree in mem::take(&mut lost) {
+                match self.repair(source, &receivers, &tree) {
+                    Some(nodes) => trees.push(SteinerTree { repaired: true, nodes, ..tree }),
+                    None => lost.push(tree),
+                }
+            }
+        }
+        released += lost.len() as u32;
+        trees.sort_unstable_by_key(|tree| tree.spanning_tree);
+        let bound = self.bound(source, &receivers);
+        debug_assert!(!trees.is_empty() && trees.len() as u32 <= bound);
+        Ok(TreePlan { source, receivers, left_out, trees, released, bound })
+    }
+
+    /// The fewest working ports at the source or a receiver.
+    fn bound(&self, source: Node, receivers: &[Node]) -> u32 {
+        let ins = receivers.iter().map(|&receiver| self.work.working_in(&self.graph, receiver));
+        ins.fold(self.work.working_out(&self.graph, source), u32::min)
+    }
+
+    /// Splits the receivers into those that working links reach and the others.
+    fn reachable(&mut self, source: Node, receivers: &[Node]) -> (Vec<Node>, Vec<Node>) {
+        self.search(source, receivers);
+        receivers.iter().partition(|&&receiver| self.work.level[receiver as usize] != UNSEEN)
+    }
+
+    /// Gives a tree's arcs back and builds it anew; `None` if some receiver cannot be reached.
+    fn repair(&mut self, source: Node, receivers: &[Node], old: &SteinerTree) -> Option<Vec<TreeNode>> {
+        let owner = old.spanning_tree as u8 + 1;
+        for node in &old.nodes {
+            if self.work.owner[node.arc as usize] == owner {
+                self.work.owner[node.arc as usize] = FREE;
+            }
+        }
+        // A receiver whose every arc is taken or has failed needs no search.
+        let enterable = |&receiver: &Node| {
+            self.graph.arcs(receiver).any(|arc| self.work.owner[self.graph.reverse(arc) as usize] == FREE)
+        };
+        if !receivers.iter().all(enterable) || !self.search(source, receivers) {
+            return None;
+        }
+        let nodes = self.select(source, receivers, old);
+        for node in &nodes {
+            debug_assert_eq!(self.work.owner[node.arc as usize], FREE);
+            self.work.owner[node.arc as usize] = owner;
+        }
+        Some(nodes)
+    }
+
+    /// Breadth-first levels over free arcs, until all `wanted` receivers have one; true if they do.
+    fn search(&mut self, source: Node, wanted: &[Node]) -> bool {
+        let stamp = self.work.next_stamp();
+        let Workspace { owner, level, wanted: is_wanted, queue, dead_ends, .. } = &mut self.work;
+        let dead_ends = *dead_ends;
+        level.fill(UNSEEN);
+        for &receiver in wanted {
+            is_wanted[receiver as usize] = stamp;
+        }
+        let mut missing = wanted.len();
+        queue.clear();
+        queue.push(source);
+        level[source as usize] = 0;
+        let mut head = 0;
+        while head < queue.len() {
+            let node = queue[head];
+            head += 1;
+            let next = level[node as usize] + 1;
+            let arcs = self.graph.arcs(node);
+            let owners = &owner[arcs.start as usize..arcs.end as usize];
+            for (&target, &owner) in self.graph.targets(node).iter().zip(owners) {
+                if owner != FREE || level[target as usize] != UNSEEN {
+                    continue;
+                }
+                if target < dead_ends && is_wanted[target as usize] != stamp {
+                    continue;
+                }
+                level[target as usize] = next;
+                queue.push(target);
+                if is_wanted[target as usize] == stamp {
+                    missing -= 1;
+                    if missing == 0 {
+                        return true;
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// Chooses, from the deepest level upwards, a parent on a shortest way for every node that needs one:
+    /// the old tree's if it is one, else a node that is needed anyway, else one of the old tree's nodes.
+    fn select(&mut self, source: Node, receivers: &[Node], old: &SteinerTree) -> Vec<TreeNode> {
+        let stamp = self.work.next_stamp();
+        let work = &mut self.work;
+        for node in &old.nodes {
+            work.old_mark[node.node as usize] = stamp;
+            work.old_arc[node.node as usize] = node.arc;
+        }
+        let deepest = receivers.iter().map(|&receiver| work.level[receiver as usize]).max().unwrap_or(0);
+        let mut by_level: Vec<Vec<Node>> = vec![Vec::new(); usize::from(deepest) + 1];
+        work.mark[source as usize] = stamp;
+        for &receiver in receivers {
+            work.mark[receiver as usize] = stamp;
+            by_level[usize::from(work.level[receiver as usize])].push(receiver);
+        }
+        let mut nodes = Vec::with_capacity(old.nodes.len());
+        for level in (1..=deepest).rev() {
+            for node in mem::take(&mut by_level[usize::from(level)]) {
+                let entry = choose_parent(work, &self.graph, stamp, node);
+                if work.mark[entry.parent as usize] != stamp {
+                    work.mark[entry.parent as usize] = stamp;
+                    by_level[usize::from(level) - 1].push(entry.parent);
+                }
+                nodes.push(entry);
+            }
+        }
+        nodes
+    }
+}
+
+fn choose_parent(work: &Workspace, graph: &CompactGraph, stamp: u32, node: Node) -> TreeNode {
+    let level = work.level[node as usize];
+    let old_arc = (work.old_mark[node as usize] == stamp).then(|| work.old_arc[node as usize]);
+    let mut best: Option<(u8, TreeNode)> = None;
+    for up in graph.arcs(node) {
+        let (parent, arc) = (graph.target(up), graph.reverse(up));
+        if work.level[parent as usize] != level - 1 || work.owner[arc as usize] != FREE {
+            continue;
+        }
+        let rank = if old_arc == Some(arc) {
+            3
+        } else if work.mark[parent as usize] == stamp {
+            2
+        } else {
+            u8::from(work.old_mark[parent as usize] == stamp)
+        };
+        if best.is_none_or(|(best_rank, _)| rank > best_rank) {
+            best = Some((rank, TreeNode { node, parent, arc, depth: level.into() }));
+        }
+        if rank == 3 {
+            break;
+        }
+    }
+    best.expect("a node with a level was entered from the level before").1
+}
