@@ -1,1 +1,27 @@
-//! The Polycast service definitions, generated code and Rust client.
+//! The two services of Polycast, and the client for applications.
+//!
+//! - [`agent`]: the generated code of `polycast.agent.v1`, what an agent offers to applications on its host
+//!   (Republic, Table I).
+//! - [`manager`]: the generated code of `polycast.manager.v1`, what the manager offers to agents (Table II).
+//! - [`client`]: a thin client of the agent's service, over its Unix socket.
+//! - [`error`]: what refusals look like on the wire.
+#![warn(missing_docs)]
+
+pub mod client;
+pub mod convert;
+pub mod error;
+
+/// Version of both services; both ends of a conversation must have the same.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Generated code of `polycast.agent.v1`.
+#[allow(missing_docs, clippy::all, reason = "generated; the protos hold the documentation")]
+pub mod agent {
+    tonic::include_proto!("polycast.agent.v1");
+}
+
+/// Generated code of `polycast.manager.v1`.
+#[allow(missing_docs, clippy::all, reason = "generated; the protos hold the documentation")]
+pub mod manager {
+    tonic::include_proto!("polycast.manager.v1");
+}

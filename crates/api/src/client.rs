@@ -1,0 +1,336 @@
+//! A client of the agent on this host, over its Unix socket.
+//!
+//! ```no_run
+//! use polycast_api::client::{AgentClient, Receivers, SendOptions};
+//! use polycast_types::{AppId, DataId};
+//!
+//! # async fn example() -> Result<(), polycast_api::client::ClientError> {
+//! let agent = AgentClient::connect(&polycast_api::client::default_socket()).await?;
+//! let session = agent.register(AppId::default(), u64::from(std::process::id())).await?;
+//! session.add(DataId(42), "/data/model.bin".as_ref()).await?;
+//! let mut transfer = session.send(DataId(42), &Receivers::All, &SendOptions::default()).await?;
+//! while let Some(event) = transfer.next().await? {
+//!     println!("{event:?}");
+//! }
+//! session.unregister().await?;
+//! # Ok(())
+//! # }
+//! ```
+
+use crate::PROTOCOL_VERSION;
+use crate::agent::agent_client::AgentClient as Stub;
+use crate::agent::{
+    AddRequest, Caller, DeleteRequest, ListRequest, Object, ReadRequest, RegisterRequest, SendEvent,
+    SendRequest, SlowReceivers, StatusRequest, StatusResponse, UnregisterRequest,
+};
+use crate::error::{Kind, Refusal, check_version};
+use hyper_util::rt::TokioIo;
+use polycast_types::{AppId, DataId, Duration};
+use std::path::{Path, PathBuf};
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status, Streaming};
+
+/// Why a call did not work.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No agent listens on the socket.
+    #[error("no agent listens on {}: {reason}; start one with `polycast agent`", socket.display())]
+    Unreachable {
+        /// The socket.
+        socket: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The agent turned the call down.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The connection to the agent ended during the call.
+    #[error("the agent went away: {0}")]
+    Lost(String),
+    /// The path cannot be told to the agent.
+    #[error("{} is not a path that can be added: {reason}", path.display())]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl ClientError {
+    /// What kind of refusal it is, if the agent refused.
+    #[must_use]
+    pub fn kind(&self) -> Option<Kind> {
+        match self {
+            ClientError::Refused(refusal) => Some(refusal.kind),
+            _ => None,
+        }
+    }
+}
+
+impl From<Status> for ClientError {
+    fn from(status: Status) -> Self {
+        if let Some(refusal) = Refusal::from_status(&status) {
+            return ClientError::Refused(refusal);
+        }
+        match status.code() {
+            Code::Unimplemented => ClientError::Refused(Refusal::new(
+                Kind::Version,
+                format!(
+                    "the agent is of another version than this program (protocol {PROTOCOL_VERSION}): install the same"
+                ),
+            )),
+            _ => ClientError::Lost(innermost(&status)),
+        }
+    }
+}
+
+/// The message at the end of a chain of errors: the system's own words.
+fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+/// Where the agent of this user listens unless told otherwise: in the user's run-time folder, or without
+/// one beside the agents' stores in shared memory.
+#[must_use]
+pub fn default_socket() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(folder) if !folder.is_empty() => PathBuf::from(folder).join("polycast-agent.sock"),
+        _ => default_folder().join("agent.sock"),
+    }
+}
+
+/// Folder of this user's agents in shared memory: each has its store in a folder of its name below this one.
+#[must_use]
+pub fn default_folder() -> PathBuf {
+    PathBuf::from(format!("/dev/shm/polycast-{}", rustix::process::geteuid().as_raw()))
+}
+
+/// Whom to send to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Receivers {
+    /// All agents that the manager knows, except the sending one.
+    All,
+    /// The agents of these names.
+    Named(Vec<String>),
+}
+
+/// What to do about a receiver that is slower than the others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Slow {
+    /// All go as fast as the slowest.
+    Wait,
+    /// One that has held the others for this long gets what it lacks by unicast.
+    DropToPatches {
+        /// How long.
+        after: Duration,
+    },
+}
+
+/// Settings of a transfer; `Default` is right for most.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct SendOptions {
+    /// Receivers that are not done this long after the call have failed.
+    pub deadline: Option<Duration>,
+    /// Policy for slow receivers; `None` leaves it to the agent.
+    pub slow: Option<Slow>,
+    /// Whether the transfer goes on when this client has gone.
+    pub detached: bool,
+}
+
+/// How long a read waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// Until the object is there, at most this long (`None`: for ever), whether or not anybody has begun to
+    /// send it.
+    UntilReady(Option<Duration>),
+    /// Only while it is being received.
+    WhileComing(Option<Duration>),
+}
+
+/// A connection to the agent.
+#[derive(Clone, Debug)]
+pub struct AgentClient {
+    stub: Stub<Channel>,
+}
+
+impl AgentClient {
+    /// Connects to the agent that listens on `socket`.
+    ///
+    /// # Errors
+    /// Nobody listens there.
+    pub async fn connect(socket: &Path) -> Result<Self, ClientError> {
+        let path = socket.to_path_buf();
+        let connector = tower::service_fn(move |_| {
+            let path = path.clone();
+            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+        });
+        // The connector takes no notice of the address, but there has to be one.
+        let channel = Endpoint::from_static("http://agent").connect_with_connector(connector).await;
+        let channel = channel.map_err(|error| ClientError::Unreachable {
+            socket: socket.to_path_buf(),
+            reason: innermost(&error),
+        })?;
+        Ok(AgentClient { stub: Stub::new(channel) })
+    }
+
+    /// Registers a process of an application.
+    ///
+    /// # Errors
+    /// The agent has another protocol version, or too many processes.
+    pub async fn register(&self, app: AppId, process: u64) -> Result<Session, ClientError> {
+        let caller = Caller::new(app, process);
+        let request = RegisterRequest { protocol_version: PROTOCOL_VERSION, caller: Some(caller.clone()) };
+        let response = self.stub.clone().register(request).await?.into_inner();
+        check_version(response.protocol_version)?;
+        Ok(Session { stub: self.stub.clone(), caller, agent_name: response.agent_name })
+    }
+
+    /// The objects on this host, of one application or of all.
+    ///
+    /// # Errors
+    /// The agent has another protocol version or went away.
+    pub async fn list(&self, app: Option<AppId>) -> Result<Vec<Object>, ClientError> {
+        let app_id = app.map_or_else(Vec::new, |app| app.0.to_vec());
+        let request = ListRequest { protocol_version: PROTOCOL_VERSION, app_id };
+        Ok(self.stub.clone().list(request).await?.into_inner().objects)
+    }
+
+    /// The agent, its peers and its transfers.
+    ///
+    /// # Errors
+    /// The agent has another protocol version or went away.
+    pub async fn status(&self) -> Result<StatusResponse, ClientError> {
+        let request = StatusRequest { protocol_version: PROTOCOL_VERSION };
+        Ok(self.stub.clone().status(request).await?.into_inner())
+    }
+}
+
+/// A registered process.
+#[derive(Clone, Debug)]
+pub struct Session {
+    stub: Stub<Channel>,
+    caller: Caller,
+    agent_name: String,
+}
+
+impl Session {
+    /// The agent's name in the cluster.
+    #[must_use]
+    pub fn agent_name(&self) -> &str {
+        &self.agent_name
+    }
+
+    /// Ends the registration; the application's objects stay.
+    ///
+    /// # Errors
+    /// The agent went away.
+    pub async fn unregister(&self) -> Result<(), ClientError> {
+        let request = UnregisterRequest { caller: Some(self.caller.clone()) };
+        self.stub.clone().unregister(request).await?;
+        Ok(())
+    }
+
+    /// Makes the file or directory at `path` known as an object of the application. It must not change
+    /// until it is deleted.
+    ///
+    /// # Errors
+    /// The path is missing or unreadable, or the id is taken.
+    pub async fn add(&self, data: DataId, path: &Path) -> Result<Object, ClientError> {
+        let wrong = |reason: String| ClientError::Path { path: path.to_path_buf(), reason };
+        let absolute = std::path::absolute(path).map_err(|error| wrong(error.to_string()))?;
+        let text = absolute.to_str().ok_or_else(|| wrong("its name is not UTF-8".into()))?;
+        let request =
+            AddRequest { caller: Some(self.caller.clone()), data_id: data.0, path: text.to_string() };
+        Ok(self.stub.clone().add(request).await?.into_inner())
+    }
+
+    /// Sends an object; the transfer's events come from the value returned. Dropping it before the end
+    /// cancels the transfer, unless others watch it or it is detached.
+    ///
+    /// # Errors
+    /// The object is unknown. What the manager says comes as an error of the first event.
+    pub async fn send(
+        &self,
+        data: DataId,
+        receivers: &Receivers,
+        options: &SendOptions,
+    ) -> Result<Sending, ClientError> {
+        let (names, all) = match receivers {
+            Receivers::All => (Vec::new(), true),
+            Receivers::Named(names) => (names.clone(), false),
+        };
+        let (slow_receivers, drop_after_ms) = match options.slow {
+            None => (SlowReceivers::Unspecified, None),
+            Some(Slow::Wait) => (SlowReceivers::Wait, None),
+            Some(Slow::DropToPatches { after }) => (SlowReceivers::DropToPatches, Some(after.as_millis())),
+        };
+        let request = SendRequest {
+            caller: Some(self.caller.clone()),
+            data_id: data.0,
+            receivers: names,
+            all,
+            deadline_ms: options.deadline.map(|deadline| deadline.as_millis().max(1)),
+            slow_receivers: slow_receivers.into(),
+            drop_after_ms,
+            detached: options.detached,
+        };
+        Ok(Sending { events: self.stub.clone().send(request).await?.into_inner() })
+    }
+
+    /// Waits until the object is here and verified, and says where its bytes lie.
+    ///
+    /// # Errors
+    /// The object is unknown, it did not come in time, or receiving it failed.
+    pub async fn read(&self, data: DataId, wait: Wait) -> Result<Object, ClientError> {
+        let (timeout, known_only) = match wait {
+            Wait::UntilReady(timeout) => (timeout, false),
+            Wait::WhileComing(timeout) => (timeout, true),
+        };
+        let request = ReadRequest {
+            caller: Some(self.caller.clone()),
+            data_id: data.0,
+            timeout_ms: timeout.map(Duration::as_millis),
+            known_only,
+        };
+        Ok(self.stub.clone().read(request).await?.into_inner())
+    }
+
+    /// Forgets an object, and removes its bytes if they were received.
+    ///
+    /// # Errors
+    /// The object is unknown, or is being sent or received.
+    pub async fn delete(&self, data: DataId) -> Result<(), ClientError> {
+        let request = DeleteRequest { caller: Some(self.caller.clone()), data_id: data.0 };
+        self.stub.clone().delete(request).await?;
+        Ok(())
+    }
+}
+
+/// A transfer that this client watches.
+#[derive(Debug)]
+pub struct Sending {
+    events: Streaming<SendEvent>,
+}
+
+impl Sending {
+    /// The next event; `None` after the last one.
+    ///
+    /// # Errors
+    /// The transfer failed as a whole, or the agent went away.
+    pub async fn next(&mut self) -> Result<Option<crate::agent::send_event::Event>, ClientError> {
+        loop {
+            match self.events.message().await? {
+                // An event that a later version has added says nothing to us.
+                Some(SendEvent { event: None }) => {}
+                Some(SendEvent { event }) => return Ok(event),
+                None => return Ok(None),
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What a refusal looks like on the wire: a gRPC status, a sentence, and a kind for programs.
+
+use crate::PROTOCOL_VERSION;
+use tonic::metadata::{MetadataValue, errors::InvalidMetadataValue};
+use tonic::{Code, Status};
+
+/// Metadata entry that names the kind of a refusal.
+pub const KIND_KEY: &str = "polycast-error";
+
+/// What kind of refusal it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Kind {
+    /// The process has not registered.
+    NotRegistered,
+    /// No such object here.
+    ObjectUnknown,
+    /// An object of this id is here already.
+    ObjectTaken,
+    /// The object is being sent or received.
+    ObjectBusy,
+    /// The manager knows no agent of this name.
+    ReceiverUnknown,
+    /// A receiver is named twice, or is the source itself.
+    ReceiverTwice,
+    /// There is no receiver.
+    NoReceivers,
+    /// The manager cannot be reached.
+    ManagerUnreachable,
+    /// The manager does not lend a path.
+    Denied,
+    /// The agent has not joined the manager, or the manager has forgotten it.
+    NotJoined,
+    /// Another agent has this name.
+    NameTaken,
+    /// The path cannot be read.
+    Path,
+    /// No room in the store.
+    StoreFull,
+    /// It took longer than the caller wanted.
+    TimedOut,
+    /// The transfer failed as a whole.
+    TransferFailed,
+    /// It was cancelled.
+    Cancelled,
+    /// A limit is reached.
+    Full,
+    /// The peer has another protocol version.
+    Version,
+    /// The request makes no sense.
+    Invalid,
+    /// Something unexpected.
+    Internal,
+}
+
+/// Kinds with their names on the wire and their gRPC codes.
+const KINDS: [(Kind, &str, Code); 20] = [
+    (Kind::NotRegistered, "not-registered", Code::FailedPrecondition),
+    (Kind::ObjectUnknown, "object-unknown", Code::NotFound),
+    (Kind::ObjectTaken, "object-taken", Code::AlreadyExists),
+    (Kind::ObjectBusy, "object-busy", Code::FailedPrecondition),
+    (Kind::ReceiverUnknown, "receiver-unknown", Code::NotFound),
+    (Kind::ReceiverTwice, "receiver-twice", Code::InvalidArgument),
+    (Kind::NoReceivers, "no-receivers", Code::InvalidArgument),
+    (Kind::ManagerUnreachable, "manager-unreachable", Code::Unavailable),
+    (Kind::Denied, "denied", Code::ResourceExhausted),
+    (Kind::NotJoined, "not-joined", Code::FailedPrecondition),
+    (Kind::NameTaken, "name-taken", Code::AlreadyExists),
+    (Kind::Path, "path", Code::InvalidArgument),
+    (Kind::StoreFull, "store-full", Code::ResourceExhausted),
+    (Kind::TimedOut, "timed-out", Code::DeadlineExceeded),
+    (Kind::TransferFailed, "transfer-failed", Code::Aborted),
+    (Kind::Cancelled, "cancelled", Code::Cancelled),
+    (Kind::Full, "full", Code::ResourceExhausted),
+    (Kind::Version, "version", Code::FailedPrecondition),
+    (Kind::Invalid, "invalid", Code::InvalidArgument),
+    (Kind::Internal, "internal", Code::Internal),
+];
+
+impl Kind {
+    /// Its name on the wire.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.entry().1
+    }
+
+    /// The kind of this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        KINDS.iter().find(|entry| entry.1 == name).map(|entry| entry.0)
+    }
+
+    fn entry(self) -> &'static (Kind, &'static str, Code) {
+        KINDS.iter().find(|entry| entry.0 == self).unwrap_or(&KINDS[KINDS.len() - 1])
+    }
+}
+
+/// A refusal: a kind and one sentence.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// For programs.
+    pub kind: Kind,
+    /// For people.
+    pub message: String,
+}
+
+impl Refusal {
+    /// A refusal of this kind.
+    #[must_use]
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Refusal { kind, message: message.into() }
+    }
+
+    /// The refusal that a status from a Polycast service carries; `None` if it comes from elsewhere.
+    #[must_use]
+    pub fn from_status(status: &Status) -> Option<Self> {
+        let name = status.metadata().get(KIND_KEY)?.to_str().ok()?;
+        // A kind that a later version has added is still a refusal with a sentence.
+        let kind = Kind::from_name(name).unwrap_or(Kind::Internal);
+        Some(Refusal { kind, message: status.message().to_string() })
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        let (_, name, code) = refusal.kind.entry();
+        let mut status = Status::new(*code, refusal.message);
+        let value: Result<MetadataValue<_>, InvalidMetadataValue> = name.parse();
+        if let Ok(value) = value {
+            status.metadata_mut().insert(KIND_KEY, value);
+        }
+        status
+    }
+}
+
+/// Turns down a peer of another protocol version.
+///
+/// # Errors
+/// It has another one.
+pub fn check_version(theirs: u32) -> Result<(), Refusal> {
+    if theirs == PROTOCOL_VERSION {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Kind::Version,
+        format!(
+            "the peer speaks protocol version {theirs}, this program version {PROTOCOL_VERSION}: install the same on both"
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_survive_the_wire() {
+        for (kind, name, code) in KINDS {
+            let refusal = Refusal::new(kind, format!("a sentence about {name}"));
+            let status = Status::from(refusal.clone());
+            assert_eq!(status.code(), code);
+            assert_eq!(Refusal::from_status(&status), Some(refusal));
+        }
+    }
+
+    #[test]
+    fn a_foreign_status_is_no_refusal() {
+        assert_eq!(Refusal::from_status(&Status::unavailable("gone")), None);
+    }
+
+    #[test]
+    fn other_versions_are_named() {
+        assert!(check_version(PROTOCOL_VERSION).is_ok());
+        assert!(check_version(7).unwrap_err().to_string().contains("version 7"));
+    }
+}
