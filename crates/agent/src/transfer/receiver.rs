@@ -16,13 +16,14 @@ use polycast_protocol::push::{
 };
 use polycast_types::{Duration, Handle, ObjectId, RangeSet, Time};
 use polycast_wire::control::{Control, Hash, Hello, RANGES_MAX, Welcome};
-use polycast_wire::data::{FLAG_PATCH, HEADER_LEN, Header};
+use polycast_wire::data::{CodedHeader, FLAG_PATCH, HEADER_LEN, Header};
 use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
 use rustix::event::{PollFd, PollFlags};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSliceMut;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ const OVERFLOW_LEN: usize = 64 << 10;
 const RECEIVES_MAX: usize = 32;
 /// Groups from the chain that may wait for their hashes.
 const UNHASHED_MAX: usize = 16;
+/// Coded patches that wait until they can be decoded.
+const UNDECODED_MAX: usize = 64;
 /// How long a receiver that is done waits for the source's FINISHED.
 const GOODBYE: Duration = Duration::from_secs(3);
 
@@ -179,6 +182,8 @@ struct Run {
     linear: Vec<u8>,
     sum: Vec<u8>,
     expected: usize,
+    /// Coded patches of which more than one fragment was missing when they came.
+    undecoded: VecDeque<(CodedHeader, Vec<u8>)>,
 }
 
 /// Where the bytes of the fragments being handled are.
@@ -211,6 +216,7 @@ impl Run {
             // Within one datagram batch nothing is reordered; between batches a few may be.
             reorder_packets: 3 * SEGMENTS_MAX as u64,
             reorder_delay: Duration::from_millis(1),
+            gather_delay: Duration::from_millis(12),
             retry_delay: Duration::from_millis(40),
             report_packets: (data.window_bytes() / packet_len / 2).max(1),
             heartbeat: Duration::from_millis(50),
@@ -246,6 +252,7 @@ impl Run {
             linear: Vec::new(),
             sum: Vec::new(),
             expected: SEGMENTS_MAX,
+            undecoded: VecDeque::new(),
             spec,
             offer,
             handle,
@@ -394,7 +401,7 @@ impl Run {
     /// Takes one datagram batch from the data channel; gives whether there was one.
     fn read_data(&mut self) -> Result<bool, TransferError> {
         let sn = self.machine.next_sn();
-        let run = if self.loss.is_some() { 0 } else { self.machine.missing_run(sn, self.expected as u64) };
+        let run = self.machine.missing_run(sn, self.expected as u64);
         let (handle, geometry) = (self.handle, self.offer.geometry);
         let Some(assembler) = self.assembler.as_mut().filter(|_| self.begun) else {
             // Not needed (any more): keep the socket empty.
@@ -412,8 +419,11 @@ impl Run {
         let now = self.clock.now();
         if let Some((round, flags)) = landed {
             drop(parts);
-            self.machine.handle(now, Input::Data { round, sn, count: segments as u32, flags });
-            self.drain(Landing::InPlace)?;
+            for run in self.survivors(sn..sn + segments as u64) {
+                let count = (run.end - run.start) as u32;
+                self.machine.handle(now, Input::Data { round, sn: run.start, count, flags });
+                self.drain(Landing::InPlace)?;
+            }
             return Ok(true);
         }
         let mut linear = std::mem::take(&mut self.linear);
@@ -424,17 +434,37 @@ impl Run {
         }
         drop(parts);
         for datagram in linear.chunks(arrival.segment_len) {
-            self.datagram(now, datagram)?;
+            // The last fragment may have completed the object.
+            if self.assembler.is_some() {
+                self.datagram(now, datagram)?;
+            }
         }
         self.linear = linear;
         Ok(true)
     }
 
+    /// Whether the next datagram falls to the loss that was asked for.
+    fn loses(&mut self) -> bool {
+        self.loss.as_mut().is_some_and(|(rng, threshold)| rng.next_u64() < *threshold)
+    }
+
+    /// The runs that the loss that was asked for leaves of fragments.
+    fn survivors(&mut self, sns: Range<u64>) -> Vec<Range<u64>> {
+        if self.loss.is_none() {
+            return vec![sns];
+        }
+        let mut left = RangeSet::new();
+        for sn in sns {
+            if !self.loses() {
+                left.insert(sn..sn + 1);
+            }
+        }
+        left.iter().collect()
+    }
+
     /// One datagram that is not where it belongs.
     fn datagram(&mut self, now: Time, datagram: &[u8]) -> Result<(), TransferError> {
-        if let Some((rng, threshold)) = &mut self.loss
-            && rng.next_u64() < *threshold
-        {
+        if self.loses() {
             return Ok(());
         }
         let Ok((header, header_len)) = Header::parse(datagram) else { return Ok(()) };
@@ -452,16 +482,38 @@ impl Run {
                 self.drain(Landing::At(sn, payload))
             }
             Header::Coded(header) if header.handle == self.handle => {
-                let Some(sn) = self.machine.decodable(header.sns()) else { return Ok(()) };
-                self.decode(now, sn, header.sns(), payload)
+                let missing = self.machine.missing_of(header.sns());
+                if missing > 1 && payload.len() <= geometry.fragment_len as usize {
+                    // Other patches may bring all but one of them.
+                    if self.undecoded.len() == UNDECODED_MAX {
+                        self.undecoded.pop_front();
+                    }
+                    self.undecoded.push_back((header, payload.to_vec()));
+                    return Ok(());
+                }
+                self.decode(now, header.sns(), payload)?;
+                self.decode_earlier(now)
             }
             Header::Coded(_) => Ok(()),
         }
     }
 
-    /// Takes the missing fragment out of a coded patch.
-    fn decode(&mut self, now: Time, sn: u64, sns: &[u64], payload: &[u8]) -> Result<(), TransferError> {
+    /// Tries earlier coded patches again that lacked too much then.
+    fn decode_earlier(&mut self, now: Time) -> Result<(), TransferError> {
+        while self.assembler.is_some()
+            && let Some(at) = self.undecoded.iter().position(|(h, _)| self.machine.missing_of(h.sns()) < 2)
+        {
+            if let Some((header, payload)) = self.undecoded.remove(at) {
+                self.decode(now, header.sns(), &payload)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the missing fragment out of a coded patch, if exactly one is missing.
+    fn decode(&mut self, now: Time, sns: &[u64], payload: &[u8]) -> Result<(), TransferError> {
         let geometry = self.offer.geometry;
+        let Some(sn) = self.machine.decodable(sns) else { return Ok(()) };
         if payload.len() > geometry.fragment_len as usize {
             return Ok(());
         }

@@ -182,7 +182,7 @@ impl Run {
             stall_timeout: spec.options.stall_timeout,
             deadline: spec.options.deadline,
             slow: spec.options.slow,
-            patch_delay: Duration::from_millis(15),
+            patch_delay: Duration::from_millis(10),
         });
         let expected = match &spec.receivers {
             Receivers::Count(n) | Receivers::Told(n) => *n,

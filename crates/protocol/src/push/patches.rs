@@ -25,8 +25,12 @@ pub struct Combination {
 /// The next patch for receivers that lack these fragments; `None` when nobody lacks any.
 ///
 /// No receiver lacks two fragments of a combination, so each can decode it if it has got all the others.
+/// `reported` tells whether a receiver has got far enough to have reported a fragment if it had lost it.
 #[must_use]
-pub fn combine(missing: &BTreeMap<PeerId, &RangeSet>) -> Option<Combination> {
+pub fn combine(
+    missing: &BTreeMap<PeerId, &RangeSet>,
+    reported: &dyn Fn(PeerId, u64) -> bool,
+) -> Option<Combination> {
     let seed = missing.values().filter_map(|set| set.first()).min()?;
     let mut combination = Combination { sns: Vec::new(), gains: Vec::new() };
     combination.add(seed, missing);
@@ -37,7 +41,11 @@ pub fn combine(missing: &BTreeMap<PeerId, &RangeSet>) -> Option<Combination> {
         if combination.serves(*peer) {
             continue;
         }
-        let fits = |sn: &u64| sn - seed <= u64::from(u16::MAX) && !combination.disturbs(*sn, missing);
+        let fits = |sn: &u64| {
+            sn - seed <= u64::from(u16::MAX)
+                && !combination.disturbs(*sn, missing, reported)
+                && combination.sns.iter().all(|other| reported(*peer, *other))
+        };
         if let Some(sn) = set.iter().flatten().take(CANDIDATES_MAX).find(fits) {
             combination.add(sn, missing);
         }
@@ -51,9 +59,14 @@ impl Combination {
         self.gains.iter().any(|(served, _)| *served == peer)
     }
 
-    /// Whether some receiver that is already served lacks `sn` too.
-    fn disturbs(&self, sn: u64, missing: &BTreeMap<PeerId, &RangeSet>) -> bool {
-        self.gains.iter().any(|(peer, _)| missing[peer].contains(sn))
+    /// Whether some receiver that is already served lacks `sn` too, or may lack it.
+    fn disturbs(
+        &self,
+        sn: u64,
+        missing: &BTreeMap<PeerId, &RangeSet>,
+        reported: &dyn Fn(PeerId, u64) -> bool,
+    ) -> bool {
+        self.gains.iter().any(|(peer, _)| missing[peer].contains(sn) || !reported(*peer, sn))
     }
 
     fn add(&mut self, sn: u64, missing: &BTreeMap<PeerId, &RangeSet>) {
@@ -81,7 +94,7 @@ mod tests {
             let mut patches = 0;
             loop {
                 let view = missing.iter().enumerate().map(|(i, set)| (PeerId(i as u32), set)).collect();
-                let Some(combination) = combine(&view) else { break };
+                let Some(combination) = combine(&view, &|_, _| true) else { break };
                 patches += 1;
                 prop_assert!(!combination.gains.is_empty());
                 let unique: BTreeSet<_> = combination.sns.iter().collect();
@@ -102,9 +115,10 @@ mod tests {
 
     #[test]
     fn different_losses_share_one_patch() {
-        let sets: Vec<RangeSet> = (0..16u64).map(|i| core::iter::once(10 * i..10 * i + 1).collect()).collect();
+        let sets: Vec<RangeSet> =
+            (0..16u64).map(|i| core::iter::once(10 * i..10 * i + 1).collect()).collect();
         let view = sets.iter().enumerate().map(|(i, set)| (PeerId(i as u32), set)).collect();
-        let combination = combine(&view).unwrap();
+        let combination = combine(&view, &|_, _| true).unwrap();
         assert_eq!(combination.sns.len(), 16);
         assert_eq!(combination.gains.len(), 16);
     }
@@ -113,7 +127,7 @@ mod tests {
     fn a_common_loss_is_repeated_once() {
         let set: RangeSet = core::iter::once(5..6).collect();
         let view = (0..8).map(|i| (PeerId(i), &set)).collect();
-        let combination = combine(&view).unwrap();
+        let combination = combine(&view, &|_, _| true).unwrap();
         assert_eq!(combination.sns, [5]);
         assert_eq!(combination.gains.len(), 8);
     }

@@ -18,6 +18,8 @@ pub struct ReceiverConfig {
     pub reorder_packets: u64,
     /// .. or when it is this old.
     pub reorder_delay: Duration,
+    /// Losses are gathered this long before they are asked for, while there is more to come.
+    pub gather_delay: Duration,
     /// A request that is not answered is repeated after this long, then after twice as long, and so on.
     pub retry_delay: Duration,
     /// Report progress after this many packets.
@@ -125,8 +127,11 @@ pub struct Receiver {
     next: u64,
     suspects: VecDeque<Suspect>,
     requests: Vec<Request>,
-    /// Fragments in `requests`.
+    /// Fragments in `requests` or `gathered`.
     requested: RangeSet,
+    /// Losses to ask for, and when.
+    gathered: Vec<Range<u64>>,
+    gathered_at: Option<Time>,
     /// When everything not there is lost: set at the lap's end or by DATA_FNSD.
     lap_over_at: Option<Time>,
     /// Hash groups being checked or verified, and verified.
@@ -160,6 +165,8 @@ impl Receiver {
             suspects: VecDeque::new(),
             requests: Vec::new(),
             requested: RangeSet::new(),
+            gathered: Vec::new(),
+            gathered_at: None,
             lap_over_at: None,
             checking: Bits::new(groups),
             verified: Bits::new(groups),
@@ -196,6 +203,12 @@ impl Receiver {
         let mut missing = sns.iter().copied().filter(|sn| *sn >= self.fragments || !self.have.contains(*sn));
         let one = missing.next().filter(|sn| *sn < self.fragments)?;
         missing.next().is_none().then_some(one)
+    }
+
+    /// How many of these fragments are missing.
+    #[must_use]
+    pub fn missing_of(&self, sns: &[u64]) -> usize {
+        sns.iter().filter(|sn| !self.have.contains(**sn)).count()
     }
 
     /// Whether hash group `group` is verified.
@@ -253,6 +266,8 @@ impl Receiver {
                 self.suspects.clear();
                 self.requests.clear();
                 self.requested.clear();
+                self.gathered.clear();
+                self.gathered_at = None;
             }
             Input::Control(Control::DataFnsd { position }) if self.initial.is_some() => {
                 self.next = self.next.max(*position);
@@ -279,6 +294,7 @@ impl Receiver {
         }
         if !self.chained && !self.complete {
             self.find_losses(now);
+            self.request_gathered(now);
             self.repeat_requests(now);
         }
         let fresh = self.received - self.reported_received;
@@ -303,8 +319,8 @@ impl Receiver {
             if let Some(suspect) = self.suspects.front() {
                 at = at.min(suspect.at + self.config.reorder_delay);
             }
-            if let Some(over) = self.lap_over_at {
-                at = at.min(over);
+            for timer in [self.lap_over_at, self.gathered_at].into_iter().flatten() {
+                at = at.min(timer);
             }
             if let Some(again) = self.requests.iter().map(|r| r.again_at).min() {
                 at = at.min(again);
@@ -445,8 +461,26 @@ impl Receiver {
             }
         }
         self.lost += lost.iter().map(|r| r.end - r.start).sum::<u64>();
-        lost.sort_unstable_by_key(|r| r.start);
-        self.request(now, lost, 0);
+        for range in &lost {
+            self.requested.insert(range.clone());
+        }
+        self.gathered.extend(lost);
+        if !self.gathered.is_empty() {
+            // At the lap's end nothing more will come: waiting would only delay.
+            let delay = if self.lap_over_at.is_some() { Duration::ZERO } else { self.config.gather_delay };
+            let at = now + delay;
+            self.gathered_at = Some(self.gathered_at.map_or(at, |old| old.min(at)));
+        }
+    }
+
+    /// Asks for the losses that were gathered.
+    fn request_gathered(&mut self, now: Time) {
+        if self.gathered_at.is_some_and(|at| now >= at) {
+            self.gathered_at = None;
+            let lost = core::mem::take(&mut self.gathered);
+            let still: Vec<_> = lost.into_iter().flat_map(|range| self.have.gaps(range)).collect();
+            self.request(now, still, 0);
+        }
     }
 
     fn request(&mut self, now: Time, sns: Vec<Range<u64>>, tries: u32) {

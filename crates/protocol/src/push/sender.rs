@@ -480,7 +480,13 @@ impl Sender {
                 .filter(|(_, p)| p.is_on_channel() && !p.missing.is_empty())
                 .map(|(id, p)| (*id, &p.missing))
                 .collect();
-            let Some(combination) = combine(&missing) else { return };
+            let (end, fragments) = (self.position, self.fragments);
+            let reported = |peer: PeerId, sn: u64| {
+                // The last time that this fragment was sent, if it was.
+                let behind = (end.saturating_sub(1) % fragments + fragments - sn) % fragments;
+                end.saturating_sub(1).saturating_sub(behind) < self.peers[&peer].position
+            };
+            let Some(combination) = combine(&missing, &reported) else { return };
             if let [(id, sn)] = combination.gains[..] {
                 let peer = self.peers.get_mut(&id).expect("a key of the same map");
                 let run = peer.missing.run_at(sn).expect("it lacks this fragment");

@@ -251,6 +251,7 @@ impl World {
             geometry: self.geometry,
             reorder_packets: 40,
             reorder_delay: Duration::from_millis(1),
+            gather_delay: Duration::from_millis(2),
             retry_delay: Duration::from_millis(20),
             report_packets: 100,
             heartbeat: Duration::from_millis(50),
