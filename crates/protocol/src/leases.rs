@@ -1,0 +1,456 @@
+//! The manager's core: who is there, who asks for a path, who holds one (Republic section III-B, Table II).
+//!
+//! [`Leases`] is the whole state of a manager as one machine. Agents join, and say by heartbeats that they
+//! live. A source's agent asks for a path; the scheduler decides about all requests that wait whenever
+//! something has changed; what it grants is a lease. A lease ends when its holder releases it, leaves or
+//! restarts, or when no heartbeat has named it for too long: what a dead agent held comes back by itself.
+//!
+//! A manager that restarts knows nothing. Agents join it again and name the leases that they use, and it
+//! takes them over, so that no path is lent a second time while a transfer uses it.
+
+mod members;
+mod words;
+
+pub use members::Member;
+pub use words::{
+    AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, LeaseView, NotMember, Output, PathRequest,
+    Receivers, ReleaseReason, RequestKey,
+};
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::String;
+use alloc::vec::Vec;
+use members::{Arrival, Members};
+use polycast_planning::{
+    Channel, Decision, Fabrics, Group, HostId, NetworkState, Pending, Plan, PlanId, RequestId, Resource,
+    Scheduler,
+};
+use polycast_types::{Duration, ObjectId, Time};
+
+/// Limits and times of a manager.
+#[derive(Clone, Debug)]
+pub struct LeasesConfig {
+    /// How long a lease lives after the last heartbeat that named it.
+    pub lease: Duration,
+    /// An agent that has been silent for this long is gone.
+    pub silence: Duration,
+    /// How many requests may wait.
+    pub pending_max: usize,
+    /// How many leases there may be at the same time.
+    pub leases_max: usize,
+    /// How many agents may join.
+    pub agents_max: usize,
+    /// Number of the first lease. Two runs of a manager should not give the same numbers.
+    pub first_plan: PlanId,
+}
+
+/// A request that waits.
+#[derive(Debug)]
+struct Waiting {
+    key: RequestKey,
+    object: ObjectId,
+    /// Whether a receiver that goes away is left out; otherwise the request is denied.
+    all: bool,
+}
+
+/// A path that is lent.
+#[derive(Debug)]
+struct Lease {
+    key: RequestKey,
+    object: ObjectId,
+    grant: Grant,
+    expires_at: Time,
+}
+
+/// The manager's core.
+#[derive(Debug)]
+pub struct Leases {
+    config: LeasesConfig,
+    fabrics: Fabrics,
+    scheduler: alloc::boxed::Box<dyn Scheduler>,
+    members: Members,
+    network: NetworkState,
+    /// What the scheduler sees, oldest first, and beside it what only we need.
+    pending: BTreeMap<RequestId, (Pending, Waiting)>,
+    next_request: u64,
+    next_plan: u64,
+    leases: BTreeMap<PlanId, Lease>,
+    by_request: BTreeMap<RequestKey, PlanId>,
+    expiries: BTreeSet<(Time, PlanId)>,
+    /// Whether something has changed since the scheduler decided last.
+    undecided: bool,
+    outputs: VecDeque<Output>,
+}
+
+impl Leases {
+    /// A manager that knows nobody yet.
+    #[must_use]
+    pub fn new(config: LeasesConfig, fabrics: Fabrics, scheduler: alloc::boxed::Box<dyn Scheduler>) -> Self {
+        Leases {
+            members: Members::new(config.agents_max, config.silence),
+            network: NetworkState::new(config.first_plan.0),
+            next_plan: config.first_plan.0,
+            config,
+            fabrics,
+            scheduler,
+            pending: BTreeMap::new(),
+            next_request: 0,
+            leases: BTreeMap::new(),
+            by_request: BTreeMap::new(),
+            expiries: BTreeSet::new(),
+            undecided: false,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, now: Time, input: Input) {
+        self.expire(now);
+        match input {
+            Input::Join(join) => self.join(now, join),
+            Input::Heartbeat { agent, leases } => self.heartbeat(now, agent, &leases),
+            Input::Leave { agent } => self.leave(&agent),
+            Input::Request(request) => self.request(now, request),
+            Input::Withdraw { request } => self.withdraw(&request),
+            Input::Release { request, plan } => self.release(&request, plan),
+        }
+    }
+
+    /// The next thing to do, until there is none.
+    pub fn poll(&mut self, now: Time) -> Option<Output> {
+        self.expire(now);
+        if self.outputs.is_empty() && core::mem::take(&mut self.undecided) {
+            self.decide(now);
+        }
+        self.outputs.pop_front()
+    }
+
+    /// When to poll again even if nothing happens.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        let expiry = self.expiries.first().map(|(at, _)| *at);
+        let silence = self.members.deadline();
+        match (expiry, silence) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// The agents, in the order of their names.
+    pub fn members(&self) -> impl Iterator<Item = (&str, &Member)> {
+        self.members.iter()
+    }
+
+    /// The leases, in the order of their numbers.
+    pub fn leases(&self) -> impl Iterator<Item = LeaseView<'_>> {
+        self.leases.values().map(|lease| LeaseView {
+            key: &lease.key,
+            object: lease.object,
+            grant: &lease.grant,
+            expires_at: lease.expires_at,
+        })
+    }
+
+    /// How many requests wait.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Name of the scheduler.
+    #[must_use]
+    pub fn scheduler(&self) -> &'static str {
+        self.scheduler.name()
+    }
+
+    /// Names of the fabrics, best first.
+    pub fn fabrics(&self) -> impl Iterator<Item = &'static str> {
+        self.fabrics.names()
+    }
+
+    fn join(&mut self, now: Time, join: Join) {
+        let Join { agent, address, leases } = join;
+        let result = match self.members.join(now, &agent, address) {
+            Err(refusal) => Err(refusal),
+            Ok(arrival) => {
+                if let Arrival::Restarted { before } = arrival {
+                    // The run before is dead, whatever it held or wanted is not needed any more.
+                    self.forget(&AgentKey { name: agent.name.clone(), incarnation: before });
+                }
+                for held in leases {
+                    self.take_over(now, &agent, held);
+                }
+                Ok(())
+            }
+        };
+        self.outputs.push_back(Output::Join { agent, result });
+    }
+
+    /// Takes a lease over that an earlier run of the manager has granted, or that had expired here.
+    fn take_over(&mut self, now: Time, agent: &AgentKey, held: HeldLease) {
+        let key = agent.request(held.request);
+        let known = self.leases.get(&held.plan).is_some_and(|lease| lease.key == key);
+        if known {
+            return self.renew(now, held.plan);
+        }
+        let fabric = self.fabrics.names().find(|name| *name == held.fabric);
+        let (Some(fabric), Some(source)) = (fabric, self.members.get(&agent.name)) else { return };
+        if self.by_request.contains_key(&key) || self.leases.len() >= self.config.leases_max {
+            return;
+        }
+        let receivers: Vec<_> = held.receivers.iter().filter_map(|name| self.members.entry(name)).collect();
+        let group = Group {
+            source: source.host,
+            receivers: receivers.iter().map(|(_, member)| member.host).collect(),
+        };
+        let resources = match held.channel {
+            Channel::Multicast { group: (address, port), .. } => {
+                Vec::from([Resource::MulticastAddress { address, port }])
+            }
+            _ => Vec::new(),
+        };
+        let plan = Plan { fabric, resources, commands: Vec::new(), channel: held.channel };
+        let receivers =
+            receivers.into_iter().map(|(name, member)| (String::from(name), member.address)).collect();
+        let grant = Grant { plan_id: held.plan, accepted_bytes: held.bytes, receivers, plan };
+        // A path that has been lent to somebody else since is lost; the next heartbeat's answer says so.
+        if self.network.hold(held.plan, group, grant.plan.clone()) {
+            self.keep(now, key, held.object, grant);
+        }
+    }
+
+    fn heartbeat(&mut self, now: Time, agent: AgentKey, leases: &[PlanId]) {
+        let result = self.members.heard(now, &agent).map(|()| {
+            let (held, lost): (Vec<PlanId>, Vec<PlanId>) = leases
+                .iter()
+                .partition(|id| self.leases.get(id).is_some_and(|lease| lease.key.is_of(&agent)));
+            held.into_iter().for_each(|id| self.renew(now, id));
+            lost
+        });
+        self.outputs.push_back(Output::Heartbeat { agent, result });
+    }
+
+    fn leave(&mut self, agent: &AgentKey) {
+        if self.members.check(agent).is_ok() {
+            self.remove(&agent.name.clone());
+            self.forget(agent);
+        }
+    }
+
+    /// Takes a member out; requests that wait for it as a receiver are told or go on without it.
+    fn remove(&mut self, name: &str) {
+        let Some(member) = self.members.remove(name) else { return };
+        let host = member.host;
+        let concerned: Vec<RequestId> = self
+            .pending
+            .iter()
+            .filter(|(_, (pending, _))| {
+                pending.group.receivers.contains(&host) || pending.group.source == host
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for id in concerned {
+            let Some((pending, waiting)) = self.pending.get_mut(&id) else { continue };
+            let denial = if pending.group.source == host {
+                Denial::NotMember(NotMember::Unknown(String::from(name)))
+            } else if waiting.all {
+                pending.group.receivers.remove(&host);
+                if !pending.group.receivers.is_empty() {
+                    continue;
+                }
+                Denial::NobodyElse
+            } else {
+                Denial::UnknownReceiver(String::from(name))
+            };
+            self.deny(id, denial);
+        }
+        self.undecided = true;
+        self.outputs.push_back(Output::Gone { agent: member.key(name) });
+    }
+
+    /// Ends everything that a run of an agent holds or waits for.
+    fn forget(&mut self, agent: &AgentKey) {
+        let held: Vec<PlanId> =
+            self.leases.iter().filter(|(_, lease)| lease.key.is_of(agent)).map(|(id, _)| *id).collect();
+        for id in held {
+            self.end(id, ReleaseReason::HolderGone);
+        }
+        self.pending.retain(|_, (_, waiting)| !waiting.key.is_of(agent));
+        self.undecided = true;
+    }
+
+    fn request(&mut self, now: Time, request: PathRequest) {
+        let key = request.agent.request(request.request);
+        if let Some(lease) = self.by_request.get(&key).and_then(|id| self.leases.get(id)) {
+            // Asked a second time: the answer may have been lost on its way.
+            let response = if lease.object == request.object {
+                Ok(lease.grant.clone())
+            } else {
+                Err(Denial::RequestTaken(request.request))
+            };
+            self.outputs.push_back(Output::Response { request: key, response });
+            return;
+        }
+        if let Some((_, waiting)) = self.pending.values().find(|(_, waiting)| waiting.key == key) {
+            // Still undecided: one answer will do for both. The other object's request is a mistake.
+            if waiting.object != request.object {
+                let response = Err(Denial::RequestTaken(request.request));
+                self.outputs.push_back(Output::Response { request: key, response });
+            }
+            return;
+        }
+        match self.admit(now, &request) {
+            Ok(pending) => {
+                let all = matches!(request.receivers, Receivers::All);
+                let waiting = Waiting { key, object: request.object, all };
+                self.next_request += 1;
+                self.pending.insert(pending.id, (pending, waiting));
+                self.undecided = true;
+            }
+            Err(denial) => self.outputs.push_back(Output::Response { request: key, response: Err(denial) }),
+        }
+    }
+
+    /// Checks a request and resolves its names.
+    fn admit(&self, now: Time, request: &PathRequest) -> Result<Pending, Denial> {
+        self.members.check(&request.agent)?;
+        if request.remaining_bytes > request.object_bytes {
+            return Err(Denial::Sizes { object: request.object_bytes, remaining: request.remaining_bytes });
+        }
+        let source = &request.agent.name;
+        let group = match &request.receivers {
+            Receivers::All => self.members.all_but(source)?,
+            Receivers::Named(names) => self.members.group(source, names)?,
+        };
+        if self.pending.len() >= self.config.pending_max {
+            return Err(Denial::QueueFull(self.config.pending_max));
+        }
+        Ok(Pending {
+            id: RequestId(self.next_request),
+            group,
+            object_bytes: request.object_bytes,
+            remaining_bytes: request.remaining_bytes,
+            divisible: request.divisible,
+            since: now,
+        })
+    }
+
+    fn withdraw(&mut self, request: &RequestKey) {
+        if let Some(id) = self.by_request.get(request).copied() {
+            self.end(id, ReleaseReason::Withdrawn);
+            return;
+        }
+        self.pending.retain(|_, (_, waiting)| waiting.key != *request);
+        self.undecided = true;
+    }
+
+    fn release(&mut self, request: &RequestKey, plan: PlanId) {
+        // One that is not known was released before, or has expired.
+        if self.by_request.get(request) == Some(&plan) {
+            self.end(plan, ReleaseReason::Released);
+        }
+    }
+
+    /// Ends what is overdue.
+    fn expire(&mut self, now: Time) {
+        while let Some((at, id)) = self.expiries.first().copied()
+            && at <= now
+        {
+            self.end(id, ReleaseReason::Expired);
+        }
+        // Leases of a silent agent stay until they expire: its transfers may well be running.
+        while let Some(name) = self.members.overdue(now) {
+            self.remove(&name);
+        }
+    }
+
+    /// Lets the scheduler decide about all requests that wait.
+    fn decide(&mut self, now: Time) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let pending: Vec<Pending> = self.pending.values().map(|(pending, _)| pending.clone()).collect();
+        for decision in self.scheduler.decide(now, &pending, &self.network, &self.fabrics) {
+            match decision {
+                Decision::Accept { request, bytes, plan } => self.accept(now, request, bytes, plan),
+                Decision::Reject { request, reason } => self.deny(request, Denial::Rejected(reason)),
+                Decision::Wait { .. } => {}
+            }
+        }
+    }
+
+    /// Grants a path, unless a plug-in has decided what cannot be: then the request goes on waiting.
+    fn accept(&mut self, now: Time, id: RequestId, bytes: u64, plan: Plan) {
+        let plan_id = self.fresh_plan_id();
+        let Some((pending, _)) = self.pending.get(&id) else { return };
+        let remaining = pending.remaining_bytes;
+        let too_little = bytes < remaining && (bytes == 0 || !pending.divisible);
+        if too_little || self.leases.len() >= self.config.leases_max {
+            return;
+        }
+        if !self.network.hold(plan_id, pending.group.clone(), plan.clone()) {
+            return;
+        }
+        let Some((pending, waiting)) = self.pending.remove(&id) else { return };
+        let receivers = self.in_order(&pending.group, &plan.channel);
+        let grant = Grant { plan_id, accepted_bytes: bytes.min(remaining), receivers, plan };
+        self.outputs.push_back(Output::Granted { plan_id, plan: grant.plan.clone() });
+        self.outputs
+            .push_back(Output::Response { request: waiting.key.clone(), response: Ok(grant.clone()) });
+        self.keep(now, waiting.key, waiting.object, grant);
+    }
+
+    /// A group's receivers with their addresses, in the order of the chain if there is one.
+    fn in_order(&self, group: &Group, channel: &Channel) -> Vec<(String, ([u8; 4], u16))> {
+        let order: Vec<HostId> = match channel {
+            Channel::Chain { order } => order.clone(),
+            _ => group.receivers.iter().copied().collect(),
+        };
+        order.iter().filter_map(|host| self.members.address_of(*host)).collect()
+    }
+
+    fn fresh_plan_id(&mut self) -> PlanId {
+        while self.network.get(PlanId(self.next_plan)).is_some() {
+            self.next_plan = self.next_plan.wrapping_add(1);
+        }
+        let id = PlanId(self.next_plan);
+        self.next_plan = self.next_plan.wrapping_add(1);
+        id
+    }
+
+    fn deny(&mut self, id: RequestId, denial: Denial) {
+        if let Some((_, waiting)) = self.pending.remove(&id) {
+            self.outputs.push_back(Output::Response { request: waiting.key, response: Err(denial) });
+        }
+    }
+
+    fn keep(&mut self, now: Time, key: RequestKey, object: ObjectId, grant: Grant) {
+        let expires_at = now + self.config.lease;
+        let id = grant.plan_id;
+        self.expiries.insert((expires_at, id));
+        self.by_request.insert(key.clone(), id);
+        self.leases.insert(id, Lease { key, object, grant, expires_at });
+    }
+
+    fn renew(&mut self, now: Time, id: PlanId) {
+        if let Some(lease) = self.leases.get_mut(&id) {
+            self.expiries.remove(&(lease.expires_at, id));
+            lease.expires_at = now + self.config.lease;
+            self.expiries.insert((lease.expires_at, id));
+        }
+    }
+
+    fn end(&mut self, id: PlanId, reason: ReleaseReason) {
+        let Some(lease) = self.leases.remove(&id) else { return };
+        self.expiries.remove(&(lease.expires_at, id));
+        self.by_request.remove(&lease.key);
+        self.network.release(id);
+        self.undecided = true;
+        self.outputs.push_back(Output::Released {
+            plan_id: id,
+            request: lease.key,
+            plan: lease.grant.plan,
+            reason,
+        });
+    }
+}

@@ -1,0 +1,289 @@
+//! What agents and the manager say to each other (Republic Table II), as values.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use polycast_planning::{Channel, Plan, PlanId};
+use polycast_types::{ObjectId, Time};
+
+/// An agent, and which run of it: a restarted agent has another incarnation.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct AgentKey {
+    /// Its name in the cluster.
+    pub name: String,
+    /// Which run.
+    pub incarnation: u64,
+}
+
+impl AgentKey {
+    /// The name of one of its requests.
+    #[must_use]
+    pub fn request(&self, request: u64) -> RequestKey {
+        RequestKey { agent: self.clone(), request }
+    }
+}
+
+/// A request's name: the agent that made it and the number that it gave it (`requestID`).
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct RequestKey {
+    /// Who asked.
+    pub agent: AgentKey,
+    /// Its number there.
+    pub request: u64,
+}
+
+impl RequestKey {
+    /// Whether `agent` made it.
+    #[must_use]
+    pub fn is_of(&self, agent: &AgentKey) -> bool {
+        self.agent == *agent
+    }
+}
+
+/// What happens to the manager.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// An agent joins, or joins again. Answered by [`Output::Join`].
+    Join(Join),
+    /// An agent lives and uses these leases. Answered by [`Output::Heartbeat`].
+    Heartbeat {
+        /// Which.
+        agent: AgentKey,
+        /// The leases to renew.
+        leases: Vec<PlanId>,
+    },
+    /// An agent ends in good order.
+    Leave {
+        /// Which.
+        agent: AgentKey,
+    },
+    /// A source's agent asks for a path. Answered by one [`Output::Response`], now or later.
+    Request(PathRequest),
+    /// The one who asked does not want the path any more, or could not be told of it.
+    Withdraw {
+        /// Which request.
+        request: RequestKey,
+    },
+    /// A path is given back.
+    Release {
+        /// The request that it was lent for.
+        request: RequestKey,
+        /// The path.
+        plan: PlanId,
+    },
+}
+
+/// An agent that joins.
+#[derive(Clone, Debug)]
+pub struct Join {
+    /// Who.
+    pub agent: AgentKey,
+    /// Where other agents reach it: IPv4 address and TCP port.
+    pub address: ([u8; 4], u16),
+    /// Leases that it uses already.
+    pub leases: Vec<HeldLease>,
+}
+
+/// A lease as its holder knows it.
+#[derive(Clone, Debug)]
+pub struct HeldLease {
+    /// The request that it was lent for.
+    pub request: u64,
+    /// The lease.
+    pub plan: PlanId,
+    /// The object.
+    pub object: ObjectId,
+    /// The receivers' names.
+    pub receivers: Vec<String>,
+    /// Bytes that were accepted.
+    pub bytes: u64,
+    /// The fabric's name.
+    pub fabric: String,
+    /// The channel.
+    pub channel: Channel,
+}
+
+/// Whom a path is for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Receivers {
+    /// All agents but the source.
+    All,
+    /// These.
+    Named(Vec<String>),
+}
+
+/// A request for a path (`manager.request`).
+#[derive(Clone, Debug)]
+pub struct PathRequest {
+    /// The source.
+    pub agent: AgentKey,
+    /// The request's number there (`requestID`).
+    pub request: u64,
+    /// The object.
+    pub object: ObjectId,
+    /// Its length (`datasize`).
+    pub object_bytes: u64,
+    /// Bytes still to be sent (`remainingDatasize`).
+    pub remaining_bytes: u64,
+    /// The receivers.
+    pub receivers: Receivers,
+    /// Whether part of the bytes may be accepted.
+    pub divisible: bool,
+}
+
+/// A path that is lent (`agent.response`, accepted).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Grant {
+    /// Its number (`responseID`).
+    pub plan_id: PlanId,
+    /// Bytes that may be sent over it (`accepted_size`).
+    pub accepted_bytes: u64,
+    /// The receivers by name, and where to reach their agents; with a chain in its order.
+    pub receivers: Vec<(String, ([u8; 4], u16))>,
+    /// The path.
+    pub plan: Plan,
+}
+
+/// Why an agent cannot join.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum JoinRefusal {
+    /// Another host has the name.
+    #[error("the name '{name}' is taken by the agent at {}.{}.{}.{}", .address[0], .address[1], .address[2], .address[3])]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Who has it.
+        address: [u8; 4],
+    },
+    /// The name cannot be one.
+    #[error("'{0}' cannot be an agent's name: take 1 to 255 letters without spaces or commas, and not 'all'")]
+    BadName(String),
+    /// A limit is reached.
+    #[error("the manager has {0} agents already, which is its limit")]
+    Full(usize),
+}
+
+/// An agent that the manager does not know.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NotMember {
+    /// It has to join (again).
+    #[error("the manager does not know the agent '{0}'")]
+    Unknown(String),
+    /// Another run of it has joined since.
+    #[error("another agent has joined as '{0}'")]
+    Superseded(String),
+}
+
+/// Why a path is denied (`agent.response`, denied).
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Denial {
+    /// The source is not there itself.
+    #[error(transparent)]
+    NotMember(#[from] NotMember),
+    /// No such agent.
+    #[error("there is no agent '{0}'")]
+    UnknownReceiver(String),
+    /// A receiver is named twice.
+    #[error("the receiver '{0}' is named twice")]
+    NamedTwice(String),
+    /// The source is named as a receiver.
+    #[error("'{0}' is the source and cannot be a receiver")]
+    SourceItself(String),
+    /// No receiver is named.
+    #[error("no receiver is named")]
+    NoReceivers,
+    /// It is for all, and there is nobody else.
+    #[error("there is no other agent to send to")]
+    NobodyElse,
+    /// More remains than there is.
+    #[error("{remaining} bytes cannot remain of an object of {object} bytes")]
+    Sizes {
+        /// Length of the object.
+        object: u64,
+        /// What is said to remain.
+        remaining: u64,
+    },
+    /// The number belongs to a request for another object.
+    #[error("request number {0} is in use for another object")]
+    RequestTaken(u64),
+    /// Too many wait already.
+    #[error("{0} requests are waiting for a path already, which is the manager's limit")]
+    QueueFull(usize),
+    /// The scheduler has decided so.
+    #[error("the manager lends no path: {0}")]
+    Rejected(String),
+}
+
+/// Why a lease has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReleaseReason {
+    /// Its holder gave it back.
+    Released,
+    /// No heartbeat named it for too long.
+    Expired,
+    /// Its holder left or restarted.
+    HolderGone,
+    /// The one who asked did not want it any more.
+    Withdrawn,
+}
+
+/// What the driver is to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// Tell an agent whether it has joined.
+    Join {
+        /// Which.
+        agent: AgentKey,
+        /// Whether, or why not.
+        result: Result<(), JoinRefusal>,
+    },
+    /// Tell an agent which of the leases in its heartbeat are lost.
+    Heartbeat {
+        /// Which.
+        agent: AgentKey,
+        /// The lost ones, or that it has to join first.
+        result: Result<Vec<PlanId>, NotMember>,
+    },
+    /// Answer a request.
+    Response {
+        /// Which.
+        request: RequestKey,
+        /// The decision.
+        response: Result<Grant, Denial>,
+    },
+    /// A path is in use from now on: set it up. Comes once, before the response.
+    Granted {
+        /// Its number.
+        plan_id: PlanId,
+        /// The path.
+        plan: Plan,
+    },
+    /// A path is not in use any more: take it down.
+    Released {
+        /// Its number.
+        plan_id: PlanId,
+        /// The request that it was lent for.
+        request: RequestKey,
+        /// The path.
+        plan: Plan,
+        /// Why.
+        reason: ReleaseReason,
+    },
+    /// An agent has left or has been silent for too long.
+    Gone {
+        /// Which.
+        agent: AgentKey,
+    },
+}
+
+/// A lease to look at.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseView<'a> {
+    /// The request that it was lent for.
+    pub key: &'a RequestKey,
+    /// The object.
+    pub object: ObjectId,
+    /// What was granted.
+    pub grant: &'a Grant,
+    /// When it ends without a heartbeat.
+    pub expires_at: Time,
+}

@@ -1,0 +1,565 @@
+//! The manager's core in virtual time.
+
+use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
+use polycast_planning::tcp_chain::TcpChain;
+use polycast_planning::{
+    Channel, Decision, Fabric, Fabrics, Fcfs, NetworkState, Pending, PlanId, Resource, Scheduler,
+};
+use polycast_protocol::leases::{
+    AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, Leases, LeasesConfig, NotMember, Output,
+    PathRequest, Receivers, ReleaseReason, RequestKey,
+};
+use polycast_types::{AppId, DataId, Duration, ObjectId, Time};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const LEASE: Duration = Duration::from_secs(30);
+const SILENCE: Duration = Duration::from_secs(3);
+
+fn config() -> LeasesConfig {
+    LeasesConfig {
+        lease: LEASE,
+        silence: SILENCE,
+        pending_max: 8,
+        leases_max: 100,
+        agents_max: 6,
+        first_plan: PlanId(1_000),
+    }
+}
+
+/// A manager with `addresses` multicast addresses, and the chain behind them if asked for.
+fn manager(addresses: u32, chain: bool) -> Leases {
+    with_scheduler(addresses, chain, Box::new(Fcfs))
+}
+
+fn with_scheduler(addresses: u32, chain: bool, scheduler: Box<dyn Scheduler>) -> Leases {
+    let pool = AddressPool::new([239, 255, 64, 0], addresses, 7410).unwrap();
+    let mut fabrics: Vec<Box<dyn Fabric>> = vec![Box::new(IpMulticast::new(pool))];
+    if chain {
+        fabrics.push(Box::new(TcpChain));
+    }
+    Leases::new(config(), Fabrics::new(fabrics), scheduler)
+}
+
+fn agent(number: u8, incarnation: u64) -> AgentKey {
+    AgentKey { name: format!("host-{number}"), incarnation }
+}
+
+fn join(number: u8, incarnation: u64) -> Input {
+    Input::Join(Join {
+        agent: agent(number, incarnation),
+        address: ([10, 0, 0, number], 7401),
+        leases: Vec::new(),
+    })
+}
+
+fn object(data: u64) -> ObjectId {
+    ObjectId { app: AppId::default(), data: DataId(data) }
+}
+
+fn request(source: AgentKey, number: u64, receivers: &[&str]) -> PathRequest {
+    PathRequest {
+        agent: source,
+        request: number,
+        object: object(number),
+        object_bytes: 1_000,
+        remaining_bytes: 1_000,
+        receivers: Receivers::Named(receivers.iter().map(|name| (*name).to_string()).collect()),
+        divisible: false,
+    }
+}
+
+fn drain(manager: &mut Leases, now: Time) -> Vec<Output> {
+    std::iter::from_fn(|| manager.poll(now)).collect()
+}
+
+fn apply(manager: &mut Leases, now: Time, input: Input) -> Vec<Output> {
+    manager.handle(now, input);
+    drain(manager, now)
+}
+
+/// The one response among `outputs`.
+fn response(outputs: &[Output]) -> Result<Grant, Denial> {
+    let responses: Vec<_> = outputs
+        .iter()
+        .filter_map(|output| match output {
+            Output::Response { response, .. } => Some(response.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(responses.len(), 1, "{outputs:?}");
+    responses[0].clone()
+}
+
+fn ask(manager: &mut Leases, now: Time, request: PathRequest) -> Result<Grant, Denial> {
+    response(&apply(manager, now, Input::Request(request)))
+}
+
+fn with_three_agents(mut manager: Leases) -> Leases {
+    for number in 0..3 {
+        apply(&mut manager, Time(0), join(number, 1));
+    }
+    manager
+}
+
+#[test]
+fn a_path_is_lent_and_given_back() {
+    let mut manager = with_three_agents(manager(1, false));
+    let grant = ask(&mut manager, Time(1), request(agent(0, 1), 7, &["host-1", "host-2"])).unwrap();
+    assert_eq!(grant.accepted_bytes, 1_000);
+    assert_eq!(grant.plan.fabric, "ip-multicast");
+    let receivers =
+        [("host-1".to_string(), ([10, 0, 0, 1], 7401)), ("host-2".to_string(), ([10, 0, 0, 2], 7401))];
+    assert_eq!(grant.receivers, receivers);
+    // The only address is taken: the next one waits, and gets it when it is released.
+    let waits = apply(&mut manager, Time(2), Input::Request(request(agent(1, 1), 3, &["host-0"])));
+    assert_eq!(waits, []);
+    assert_eq!(manager.pending(), 1);
+    let release = Input::Release { request: agent(0, 1).request(7), plan: grant.plan_id };
+    let outputs = apply(&mut manager, Time(3), release.clone());
+    assert!(matches!(outputs[0], Output::Released { reason: ReleaseReason::Released, .. }), "{outputs:?}");
+    let second = response(&outputs).unwrap();
+    assert_eq!(second.plan.resources, grant.plan.resources);
+    assert_ne!(second.plan_id, grant.plan_id);
+    // A release that comes twice does not take the path from the next holder.
+    assert_eq!(apply(&mut manager, Time(4), release), []);
+    assert_eq!(manager.leases().count(), 1);
+}
+
+#[test]
+fn wrong_requests_are_denied_by_name() {
+    let mut manager = with_three_agents(manager(1, true));
+    let mut denial = |receivers: &[&str]| {
+        ask(&mut manager, Time(1), request(agent(0, 1), 1, receivers)).unwrap_err().to_string()
+    };
+    assert_eq!(denial(&["host-1", "nobody"]), "there is no agent 'nobody'");
+    assert_eq!(denial(&["host-1", "host-2", "host-1"]), "the receiver 'host-1' is named twice");
+    assert_eq!(denial(&["host-0"]), "'host-0' is the source and cannot be a receiver");
+    assert_eq!(denial(&[]), "no receiver is named");
+    let stranger = ask(&mut manager, Time(1), request(agent(9, 1), 1, &["host-1"])).unwrap_err();
+    assert_eq!(stranger.to_string(), "the manager does not know the agent 'host-9'");
+    let mut sizes = request(agent(0, 1), 1, &["host-1"]);
+    sizes.remaining_bytes = 1_001;
+    assert!(matches!(ask(&mut manager, Time(1), sizes), Err(Denial::Sizes { .. })));
+}
+
+#[test]
+fn all_means_everybody_else() {
+    let mut manager = with_three_agents(manager(1, true));
+    let mut to_all = request(agent(1, 1), 1, &[]);
+    to_all.receivers = Receivers::All;
+    let grant = ask(&mut manager, Time(1), to_all.clone()).unwrap();
+    let names: Vec<_> = grant.receivers.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["host-0", "host-2"]);
+    for number in [0, 2] {
+        apply(&mut manager, Time(2), Input::Leave { agent: agent(number, 1) });
+    }
+    to_all.request = 2;
+    assert_eq!(ask(&mut manager, Time(3), to_all), Err(Denial::NobodyElse));
+}
+
+#[test]
+fn asking_twice_gives_one_path() {
+    let mut manager = with_three_agents(manager(4, false));
+    let first = ask(&mut manager, Time(1), request(agent(0, 1), 7, &["host-1"])).unwrap();
+    let again = ask(&mut manager, Time(2), request(agent(0, 1), 7, &["host-1"])).unwrap();
+    assert_eq!(first, again);
+    assert_eq!(manager.leases().count(), 1);
+    let mut other = request(agent(0, 1), 7, &["host-1"]);
+    other.object = object(99);
+    assert_eq!(ask(&mut manager, Time(3), other), Err(Denial::RequestTaken(7)));
+    // The same number of another agent, or of another run, is another request.
+    assert_ne!(
+        ask(&mut manager, Time(4), request(agent(1, 1), 7, &["host-2"])).unwrap().plan_id,
+        first.plan_id
+    );
+}
+
+#[test]
+fn a_lease_lives_as_long_as_heartbeats_name_it() {
+    let mut manager = with_three_agents(manager(1, false));
+    let grant = ask(&mut manager, Time(0), request(agent(0, 1), 1, &["host-1"])).unwrap();
+    let mut now = Time(0);
+    for _ in 0..60 {
+        now += Duration::from_secs(1);
+        for number in 0..3 {
+            let leases = if number == 0 { vec![grant.plan_id] } else { Vec::new() };
+            let beat = Input::Heartbeat { agent: agent(number, 1), leases };
+            let outputs = apply(&mut manager, now, beat);
+            assert_eq!(outputs, [Output::Heartbeat { agent: agent(number, 1), result: Ok(Vec::new()) }]);
+        }
+    }
+    assert_eq!(manager.leases().count(), 1);
+    // From now on the source lives, but does not name the lease.
+    let end = now + LEASE;
+    while now < end {
+        assert_eq!(manager.leases().count(), 1);
+        now += Duration::from_secs(1);
+        apply(&mut manager, now, Input::Heartbeat { agent: agent(0, 1), leases: Vec::new() });
+    }
+    assert_eq!(manager.leases().count(), 0);
+    let beat = Input::Heartbeat { agent: agent(0, 1), leases: vec![grant.plan_id] };
+    let outputs = apply(&mut manager, now, beat);
+    assert_eq!(outputs, [Output::Heartbeat { agent: agent(0, 1), result: Ok(vec![grant.plan_id]) }]);
+}
+
+#[test]
+fn the_deadline_is_when_something_ends() {
+    let mut manager = manager(1, false);
+    assert_eq!(manager.deadline(), None);
+    apply(&mut manager, Time(5), join(0, 1));
+    assert_eq!(manager.deadline(), Some(Time(5) + SILENCE));
+    let gone = drain(&mut manager, Time(5) + SILENCE);
+    assert_eq!(gone, [Output::Gone { agent: agent(0, 1) }]);
+    assert_eq!(manager.deadline(), None);
+}
+
+#[test]
+fn a_silent_agent_is_gone_but_its_leases_stay_until_they_expire() {
+    let mut manager = with_three_agents(manager(1, false));
+    let grant = ask(&mut manager, Time(0), request(agent(0, 1), 1, &["host-1"])).unwrap();
+    let outputs = drain(&mut manager, Time(0) + SILENCE);
+    assert_eq!(outputs.len(), 3, "{outputs:?}");
+    assert_eq!(manager.leases().count(), 1);
+    let beat = Input::Heartbeat { agent: agent(0, 1), leases: vec![grant.plan_id] };
+    let outputs = apply(&mut manager, Time(0) + SILENCE, beat);
+    let unknown = NotMember::Unknown("host-0".into());
+    assert_eq!(outputs, [Output::Heartbeat { agent: agent(0, 1), result: Err(unknown) }]);
+    let outputs = drain(&mut manager, Time(0) + LEASE);
+    assert!(matches!(outputs[..], [Output::Released { reason: ReleaseReason::Expired, .. }]), "{outputs:?}");
+}
+
+#[test]
+fn a_restart_gives_back_what_the_run_before_held() {
+    let mut manager = with_three_agents(manager(1, false));
+    let grant = ask(&mut manager, Time(0), request(agent(0, 1), 1, &["host-1"])).unwrap();
+    apply(&mut manager, Time(1), Input::Request(request(agent(0, 1), 2, &["host-2"])));
+    assert_eq!(manager.pending(), 1);
+    let outputs = apply(&mut manager, Time(2), join(0, 2));
+    assert!(matches!(outputs[0], Output::Released { plan_id, reason: ReleaseReason::HolderGone, .. }
+        if plan_id == grant.plan_id));
+    assert_eq!((manager.leases().count(), manager.pending()), (0, 0));
+    let beat = Input::Heartbeat { agent: agent(0, 1), leases: Vec::new() };
+    let superseded = NotMember::Superseded("host-0".into());
+    assert_eq!(
+        apply(&mut manager, Time(3), beat),
+        [Output::Heartbeat { agent: agent(0, 1), result: Err(superseded) }]
+    );
+}
+
+#[test]
+fn a_name_belongs_to_one_host_at_a_time() {
+    let mut manager = manager(1, false);
+    apply(&mut manager, Time(0), join(0, 1));
+    let elsewhere = Join { agent: agent(0, 2), address: ([10, 0, 0, 99], 7401), leases: Vec::new() };
+    let outputs = apply(&mut manager, Time(1), Input::Join(elsewhere.clone()));
+    let [Output::Join { result: Err(refusal), .. }] = &outputs[..] else { panic!("{outputs:?}") };
+    assert_eq!(refusal.to_string(), "the name 'host-0' is taken by the agent at 10.0.0.0");
+    // When the first is gone, the other may have it.
+    let later = Time(1) + SILENCE;
+    let outputs = apply(&mut manager, later, Input::Join(elsewhere));
+    assert!(outputs.iter().any(|o| matches!(o, Output::Join { result: Ok(()), .. })), "{outputs:?}");
+}
+
+#[test]
+fn names_and_numbers_of_agents_have_bounds() {
+    let mut manager = manager(1, false);
+    for name in ["", "all", "a b", "a,b", "a\n", &"x".repeat(256)] {
+        let agent = AgentKey { name: name.to_string(), incarnation: 1 };
+        let join = Join { agent, address: ([10, 0, 0, 1], 1), leases: Vec::new() };
+        let outputs = apply(&mut manager, Time(0), Input::Join(join));
+        assert!(matches!(outputs[..], [Output::Join { result: Err(JoinRefusal::BadName(_)), .. }]), "{name}");
+    }
+    for number in 0..7 {
+        let outputs = apply(&mut manager, Time(0), join(number, 1));
+        let [Output::Join { result, .. }] = &outputs[..] else { panic!("{outputs:?}") };
+        assert_eq!(*result, if number < 6 { Ok(()) } else { Err(JoinRefusal::Full(6)) });
+    }
+}
+
+#[test]
+fn the_queue_has_an_end() {
+    let mut manager = with_three_agents(manager(1, false));
+    ask(&mut manager, Time(0), request(agent(0, 1), 0, &["host-1"])).unwrap();
+    for number in 1..=8 {
+        assert_eq!(
+            apply(&mut manager, Time(1), Input::Request(request(agent(0, 1), number, &["host-1"]))),
+            []
+        );
+    }
+    let denial = ask(&mut manager, Time(1), request(agent(0, 1), 9, &["host-1"])).unwrap_err();
+    assert_eq!(denial, Denial::QueueFull(8));
+    apply(&mut manager, Time(2), Input::Withdraw { request: agent(0, 1).request(4) });
+    assert_eq!(manager.pending(), 7);
+}
+
+#[test]
+fn requests_learn_that_a_receiver_has_left() {
+    let mut manager = with_three_agents(manager(1, false));
+    ask(&mut manager, Time(0), request(agent(0, 1), 0, &["host-1"])).unwrap();
+    let mut to_all = request(agent(0, 1), 1, &[]);
+    to_all.receivers = Receivers::All;
+    apply(&mut manager, Time(1), Input::Request(to_all));
+    apply(&mut manager, Time(1), Input::Request(request(agent(0, 1), 2, &["host-2"])));
+    let outputs = apply(&mut manager, Time(2), Input::Leave { agent: agent(2, 1) });
+    assert_eq!(response(&outputs), Err(Denial::UnknownReceiver("host-2".into())));
+    // The one for all goes on without it.
+    assert_eq!(manager.pending(), 1);
+    let outputs = apply(&mut manager, Time(3), Input::Leave { agent: agent(1, 1) });
+    assert_eq!(response(&outputs), Err(Denial::NobodyElse));
+}
+
+#[test]
+fn a_new_manager_takes_running_leases_over() {
+    let mut before = with_three_agents(manager(4, false));
+    let grant = ask(&mut before, Time(0), request(agent(0, 1), 1, &["host-1"])).unwrap();
+    let held = HeldLease {
+        request: 1,
+        plan: grant.plan_id,
+        object: object(1),
+        receivers: vec!["host-1".into()],
+        bytes: 1_000,
+        fabric: grant.plan.fabric.into(),
+        channel: grant.plan.channel.clone(),
+    };
+    let mut after = manager(4, false);
+    apply(&mut after, Time(0), join(1, 1));
+    let mut again = Join { agent: agent(0, 1), address: ([10, 0, 0, 0], 7401), leases: vec![held] };
+    apply(&mut after, Time(0), Input::Join(again.clone()));
+    assert_eq!(after.leases().next().unwrap().grant.plan_id, grant.plan_id);
+    for number in 2..5 {
+        let other = ask(&mut after, Time(1), request(agent(1, 1), number, &["host-0"])).unwrap();
+        assert_ne!(other.plan.resources, grant.plan.resources);
+        assert_ne!(other.plan_id, grant.plan_id);
+    }
+    // One whose address somebody else has by now is lost.
+    again.leases[0].plan = PlanId(5_000);
+    again.leases[0].request = 77;
+    apply(&mut after, Time(2), Input::Join(again));
+    let beat = Input::Heartbeat { agent: agent(0, 1), leases: vec![grant.plan_id, PlanId(5_000)] };
+    let outputs = apply(&mut after, Time(3), beat);
+    let lost = vec![PlanId(5_000)];
+    assert_eq!(outputs, [Output::Heartbeat { agent: agent(0, 1), result: Ok(lost) }]);
+}
+
+/// Grants half of what is asked for, and once more than there is to lend.
+#[derive(Debug)]
+struct Halves;
+
+impl Scheduler for Halves {
+    fn name(&self) -> &'static str {
+        "halves"
+    }
+
+    fn decide(
+        &mut self,
+        _now: Time,
+        pending: &[Pending],
+        network: &NetworkState,
+        fabrics: &Fabrics,
+    ) -> Vec<Decision> {
+        let accept = |p: &Pending| {
+            let plan = fabrics.plan(network, &p.group).ok()?;
+            Some(Decision::Accept { request: p.id, bytes: p.remaining_bytes.div_ceil(2), plan })
+        };
+        pending.iter().filter_map(accept).collect()
+    }
+}
+
+#[test]
+fn part_of_a_request_can_be_granted_where_the_source_can_use_it() {
+    let mut manager = with_three_agents(with_scheduler(2, false, Box::new(Halves)));
+    let mut part = request(agent(0, 1), 1, &["host-1"]);
+    part.divisible = true;
+    let first = ask(&mut manager, Time(0), part.clone()).unwrap();
+    assert_eq!(first.accepted_bytes, 500);
+    part.request = 2;
+    part.remaining_bytes = 500;
+    assert_eq!(ask(&mut manager, Time(1), part).unwrap().accepted_bytes, 250);
+    // Half an indivisible object is no use to anybody.
+    let whole = apply(&mut manager, Time(2), Input::Request(request(agent(1, 1), 1, &["host-2"])));
+    assert_eq!(whole, []);
+}
+
+#[test]
+fn a_scheduler_that_lends_twice_is_not_obeyed() {
+    let mut manager = with_three_agents(with_scheduler(1, false, Box::new(Halves)));
+    for number in 0..2 {
+        let mut part = request(agent(number, 1), 1, &["host-2"]);
+        part.divisible = true;
+        manager.handle(Time(0), Input::Request(part));
+    }
+    // Both plans of its answer are for the one address.
+    let outputs = drain(&mut manager, Time(0));
+    assert!(response(&outputs).is_ok());
+    assert_eq!((manager.leases().count(), manager.pending()), (1, 1));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Join(u8),
+    Restart(u8),
+    Leave(u8),
+    Request(u8, u8, u8),
+    Repeat(u8, u64),
+    Release(usize),
+    Withdraw(u8, u64),
+    Beat(u8, bool),
+    Pass(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let number = 0u8..5;
+    prop_oneof![
+        3 => number.clone().prop_map(Step::Join),
+        1 => number.clone().prop_map(Step::Restart),
+        1 => number.clone().prop_map(Step::Leave),
+        8 => (number.clone(), number.clone(), number.clone()).prop_map(|(a, b, c)| Step::Request(a, b, c)),
+        2 => (number.clone(), 0u64..30).prop_map(|(a, r)| Step::Repeat(a, r)),
+        4 => (0usize..8).prop_map(Step::Release),
+        1 => (number.clone(), 0u64..30).prop_map(|(a, r)| Step::Withdraw(a, r)),
+        6 => (number, any::<bool>()).prop_map(|(a, named)| Step::Beat(a, named)),
+        4 => (0u64..800).prop_map(Step::Pass),
+        1 => (0u64..20_000).prop_map(Step::Pass),
+    ]
+}
+
+/// What the outside has seen of the manager.
+#[derive(Default)]
+struct World {
+    incarnations: BTreeMap<u8, u64>,
+    next_request: u64,
+    held: BTreeMap<PlanId, (RequestKey, Grant)>,
+    granted: BTreeSet<PlanId>,
+}
+
+impl World {
+    fn key(&self, number: u8) -> AgentKey {
+        agent(number, self.incarnations.get(&number).copied().unwrap_or(1))
+    }
+
+    fn input(&mut self, step: &Step) -> Option<Input> {
+        Some(match step {
+            Step::Join(number) => join(*number, self.key(*number).incarnation),
+            Step::Restart(number) => {
+                *self.incarnations.entry(*number).or_insert(1) += 1;
+                join(*number, self.key(*number).incarnation)
+            }
+            Step::Leave(number) => Input::Leave { agent: self.key(*number) },
+            Step::Request(source, a, b) => {
+                self.next_request += 1;
+                let names = [format!("host-{a}"), format!("host-{b}")];
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                Input::Request(request(self.key(*source), self.next_request, &names))
+            }
+            Step::Repeat(source, number) => {
+                Input::Request(request(self.key(*source), *number, &["host-0", "host-1"]))
+            }
+            Step::Release(index) => {
+                let (plan, (request, _)) = self.held.iter().nth(*index)?;
+                Input::Release { request: request.clone(), plan: *plan }
+            }
+            Step::Withdraw(source, number) => Input::Withdraw { request: self.key(*source).request(*number) },
+            Step::Beat(number, named) => Input::Heartbeat {
+                agent: self.key(*number),
+                leases: if *named { self.held.keys().copied().collect() } else { Vec::new() },
+            },
+            Step::Pass(_) => return None,
+        })
+    }
+
+    fn see(&mut self, outputs: &[Output]) {
+        for output in outputs {
+            match output {
+                Output::Granted { plan_id, .. } => {
+                    assert!(self.granted.insert(*plan_id), "{plan_id:?} again")
+                }
+                Output::Response { request, response: Ok(grant) } => {
+                    self.held.insert(grant.plan_id, (request.clone(), grant.clone()));
+                }
+                Output::Released { plan_id, .. } => {
+                    assert!(self.held.remove(plan_id).is_some(), "{plan_id:?} released but not held");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn addresses(&self) -> Vec<Resource> {
+        self.held.values().flat_map(|(_, grant)| grant.plan.resources.clone()).collect()
+    }
+}
+
+proptest! {
+    /// Whatever happens: no address is lent twice at the same time, the outside and the manager agree on
+    /// what is held, and in the end everything has come back and can be lent again.
+    #[test]
+    fn addresses_are_lent_once_and_come_back(
+        steps in proptest::collection::vec(step(), 1..120), addresses in 1u32..5, chain: bool,
+    ) {
+        let mut manager = manager(addresses, chain);
+        let mut world = World::default();
+        let mut now = Time(1);
+        for step in &steps {
+            if let Step::Pass(millis) = step {
+                now += Duration::from_millis(*millis);
+                // Between two events time stands at every deadline once.
+                while let Some(at) = manager.deadline().filter(|at| *at <= now) {
+                    let outputs = drain(&mut manager, at);
+                    prop_assert!(!outputs.is_empty(), "nothing happens at the deadline");
+                    world.see(&outputs);
+                }
+            }
+            if let Some(input) = world.input(step) {
+                manager.handle(now, input);
+            }
+            let outputs = drain(&mut manager, now);
+            world.see(&outputs);
+            let lent = world.addresses();
+            prop_assert_eq!(lent.iter().collect::<BTreeSet<_>>().len(), lent.len(), "lent twice: {:?}", lent);
+            let held: Vec<PlanId> = manager.leases().map(|lease| lease.grant.plan_id).collect();
+            prop_assert_eq!(held, world.held.keys().copied().collect::<Vec<_>>());
+            prop_assert!(manager.deadline().is_none_or(|at| at > now));
+        }
+        now += LEASE;
+        let outputs = drain(&mut manager, now);
+        world.see(&outputs);
+        now += LEASE;
+        let outputs = drain(&mut manager, now);
+        world.see(&outputs);
+        prop_assert!(world.held.is_empty(), "never returned: {:?}", world.held);
+        prop_assert_eq!(manager.pending(), 0);
+        for number in 0..2 {
+            apply(&mut manager, now, join(number, 100));
+        }
+        let lent: BTreeSet<_> = (0..u64::from(addresses))
+            .map(|n| ask(&mut manager, now, request(agent(0, 100), 1_000 + n, &["host-1"])).unwrap())
+            .map(|grant| matches!(grant.plan.channel, Channel::Multicast { .. }).then(|| grant.plan.resources))
+            .collect();
+        prop_assert_eq!(lent.len(), addresses as usize, "not all can be lent again");
+    }
+
+    /// The same inputs give the same outputs.
+    #[test]
+    fn the_machine_is_deterministic(steps in proptest::collection::vec(step(), 1..60)) {
+        let run = || {
+            let mut manager = manager(2, true);
+            let mut world = World::default();
+            let mut now = Time(1);
+            let mut all = Vec::new();
+            for step in &steps {
+                if let Step::Pass(millis) = step {
+                    now += Duration::from_millis(*millis);
+                }
+                if let Some(input) = world.input(step) {
+                    manager.handle(now, input);
+                }
+                let outputs = drain(&mut manager, now);
+                world.see(&outputs);
+                all.extend(outputs);
+            }
+            all
+        };
+        prop_assert_eq!(run(), run());
+    }
+}
