@@ -1,1 +1,140 @@
-//! The Polycast manager: lends paths to transfers.
+//! The Polycast manager: lends paths to transfers (Republic section III-B).
+//!
+//! One task owns the machine [`polycast_protocol::leases::Leases`]; the gRPC service passes requests to it
+//! over a bounded channel and waits for its answers. The manager is never on the way of the data.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), polycast_manager::ManagerError> {
+//! let config = polycast_manager::ManagerConfig::load("manager.toml".as_ref())?;
+//! let manager = polycast_manager::Manager::bind(config).await?;
+//! println!("agents reach the manager at {}", manager.address());
+//! manager.serve(async { let _ = tokio::signal::ctrl_c().await; }).await
+//! # }
+//! ```
+#![warn(missing_docs)]
+
+mod config;
+mod convert;
+mod core;
+mod service;
+
+pub use config::{ConfigError, IpMulticastConfig, ManagerConfig};
+
+use crate::core::Core;
+use polycast_api::manager::manager_server::ManagerServer;
+use service::Service;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+
+/// How long calls in progress may take to end when the manager does.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// How often a connection without traffic is probed, and how long the other end may take to answer.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// Why the manager does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ManagerError {
+    /// The settings are wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The address cannot be listened on.
+    #[error("the manager cannot listen on {address}: {reason}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        reason: String,
+    },
+    /// The service broke down.
+    #[error("the manager's service failed: {0}")]
+    Serve(String),
+}
+
+/// A manager that listens.
+#[derive(Debug)]
+pub struct Manager {
+    config: ManagerConfig,
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Manager {
+    /// Checks the settings and listens; agents that come wait until [`Manager::serve`] runs.
+    ///
+    /// # Errors
+    /// The settings are wrong, or the port is in use.
+    pub async fn bind(config: ManagerConfig) -> Result<Self, ManagerError> {
+        config.check()?;
+        let refused = |error: io::Error| ManagerError::Listen {
+            address: config.listen,
+            reason: match error.kind() {
+                io::ErrorKind::AddrInUse => "the port is in use".into(),
+                _ => error.to_string(),
+            },
+        };
+        let listener = TcpListener::bind(config.listen).await.map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        Ok(Manager { config, listener, address })
+    }
+
+    /// Where agents reach it; with the port that the system chose if the settings said 0.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `shutdown` is ready.
+    ///
+    /// # Errors
+    /// The service broke down.
+    pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ManagerError> {
+        let (core, commands) = Core::new(&self.config)?;
+        let (stop_core, core_stopped) = oneshot::channel();
+        let (stop_server, server_stopped) = oneshot::channel::<()>();
+        let core = tokio::spawn(core.run(core_stopped));
+        let service = Service::new(commands, &self.config);
+        let incoming = TcpIncoming::from(self.listener).with_nodelay(Some(true));
+        let server = Server::builder()
+            .http2_keepalive_interval(Some(KEEPALIVE))
+            .http2_keepalive_timeout(Some(KEEPALIVE))
+            .add_service(ManagerServer::new(service))
+            .serve_with_incoming_shutdown(incoming, async {
+                // An end of the channel without a word is an end too.
+                let _ = server_stopped.await;
+            });
+        tracing::info!(address = %self.address, "the manager listens");
+        let mut server = std::pin::pin!(server);
+        let mut shutdown = std::pin::pin!(shutdown);
+        let served = tokio::select! {
+            served = &mut server => Some(served),
+            () = &mut shutdown => None,
+        };
+        // First the core: it turns down the requests that wait, so that their calls end.
+        let _ = stop_core.send(());
+        let _ = stop_server.send(());
+        let served = match served {
+            Some(served) => served,
+            None => tokio::time::timeout(FAREWELL, &mut server).await.unwrap_or(Ok(())),
+        };
+        let _ = core.await;
+        tracing::info!("the manager has ended");
+        served.map_err(|error| ManagerError::Serve(error.to_string()))
+    }
+}
+
+/// Runs a manager until `shutdown` is ready.
+///
+/// # Errors
+/// The settings are wrong, the port is in use, or the service broke down.
+pub async fn run(
+    config: ManagerConfig,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), ManagerError> {
+    Manager::bind(config).await?.serve(shutdown).await
+}

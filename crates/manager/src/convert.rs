@@ -1,0 +1,165 @@
+//! Between the messages of `polycast.manager.v1` and the machine's words.
+
+use polycast_api::convert::object_id;
+use polycast_api::error::{Kind, Refusal};
+use polycast_api::manager as api;
+use polycast_planning::{Channel, PlanId};
+use polycast_protocol::leases::{
+    AgentKey, Denial, Grant, HeldLease, Join, JoinRefusal, NotMember, PathRequest, Receivers,
+};
+use polycast_types::{Duration, Rate};
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+/// Leases that one agent may name.
+const LEASES_MAX: usize = 4_096;
+/// Receivers that one request may name.
+const RECEIVERS_MAX: usize = 65_536;
+
+fn invalid(message: impl Into<String>) -> Refusal {
+    Refusal::new(Kind::Invalid, message)
+}
+
+pub fn agent(agent: Option<api::AgentId>) -> Result<AgentKey, Refusal> {
+    let agent = agent.ok_or_else(|| invalid("the request does not say which agent it is from"))?;
+    Ok(AgentKey { name: agent.name, incarnation: agent.incarnation })
+}
+
+pub fn join(request: api::JoinRequest) -> Result<Join, Refusal> {
+    let agent = agent(request.agent)?;
+    let leases = bounded(request.leases, LEASES_MAX, "leases")?;
+    Ok(Join {
+        agent,
+        address: (ipv4(&request.address)?, port(request.control_port)?),
+        leases: leases.into_iter().map(held_lease).collect::<Result<_, _>>()?,
+    })
+}
+
+fn held_lease(lease: api::Lease) -> Result<HeldLease, Refusal> {
+    Ok(HeldLease {
+        request: lease.request_id,
+        plan: PlanId(lease.response_id),
+        object: object_id(&lease.app_id, lease.data_id)?,
+        receivers: bounded(lease.receivers, RECEIVERS_MAX, "receivers")?,
+        bytes: lease.accepted_size,
+        fabric: lease.fabric,
+        channel: channel(lease.channel)?,
+    })
+}
+
+pub fn plan_ids(ids: Vec<u64>) -> Result<Vec<PlanId>, Refusal> {
+    Ok(bounded(ids, LEASES_MAX, "leases")?.into_iter().map(PlanId).collect())
+}
+
+pub fn path_request(request: api::PathRequest) -> Result<PathRequest, Refusal> {
+    let receivers = match (request.all, request.receivers) {
+        (true, names) if !names.is_empty() => {
+            return Err(invalid("a request is either for all or for the receivers that it names"));
+        }
+        (true, _) => Receivers::All,
+        (false, names) => Receivers::Named(bounded(names, RECEIVERS_MAX, "receivers")?),
+    };
+    Ok(PathRequest {
+        agent: agent(request.agent)?,
+        request: request.request_id,
+        object: object_id(&request.app_id, request.data_id)?,
+        object_bytes: request.data_size,
+        remaining_bytes: request.remaining_size,
+        receivers,
+        divisible: request.divisible,
+    })
+}
+
+/// A channel that a transfer uses already. The chain's order does not matter any more.
+fn channel(channel: Option<api::Channel>) -> Result<Channel, Refusal> {
+    match channel.and_then(|channel| channel.channel) {
+        Some(api::channel::Channel::Multicast(multicast)) => Ok(Channel::Multicast {
+            group: (ipv4(&multicast.address)?, port(multicast.port)?),
+            rate: multicast.rate_bps.map(Rate),
+            attempt_interval: Duration(multicast.attempt_interval_ns),
+        }),
+        Some(api::channel::Channel::Chain(_)) => Ok(Channel::Chain { order: Vec::new() }),
+        None => Err(invalid("a lease does not say what channel it has")),
+    }
+}
+
+pub fn path_response(grant: Grant) -> Result<api::PathResponse, Refusal> {
+    let receiver =
+        |(name, at): (String, ([u8; 4], u16))| api::Receiver { name, control_address: address(at) };
+    let channel = match grant.plan.channel {
+        Channel::Multicast { group: (group, port), rate, attempt_interval } => {
+            api::channel::Channel::Multicast(api::Multicast {
+                address: Ipv4Addr::from(group).to_string(),
+                port: u32::from(port),
+                rate_bps: rate.map(|rate| rate.0),
+                attempt_interval_ns: attempt_interval.0,
+            })
+        }
+        Channel::Chain { .. } => api::channel::Channel::Chain(api::Chain {}),
+        other => {
+            return Err(Refusal::new(Kind::Internal, format!("a channel that cannot be told: {other:?}")));
+        }
+    };
+    Ok(api::PathResponse {
+        response_id: grant.plan_id.0,
+        accepted_size: grant.accepted_bytes,
+        receivers: grant.receivers.into_iter().map(receiver).collect(),
+        fabric: grant.plan.fabric.to_string(),
+        channel: Some(api::Channel { channel: Some(channel) }),
+    })
+}
+
+pub fn address((address, port): ([u8; 4], u16)) -> String {
+    SocketAddrV4::new(address.into(), port).to_string()
+}
+
+pub fn join_refusal(refusal: &JoinRefusal) -> Refusal {
+    let kind = match refusal {
+        JoinRefusal::NameTaken { .. } => Kind::NameTaken,
+        JoinRefusal::BadName(_) => Kind::Invalid,
+        JoinRefusal::Full(_) => Kind::Full,
+    };
+    Refusal::new(kind, refusal.to_string())
+}
+
+pub fn not_member(error: &NotMember) -> Refusal {
+    let kind = match error {
+        NotMember::Unknown(_) => Kind::NotJoined,
+        NotMember::Superseded(_) => Kind::NameTaken,
+    };
+    Refusal::new(kind, error.to_string())
+}
+
+pub fn denial(denial: &Denial) -> Refusal {
+    let kind = match denial {
+        Denial::NotMember(error) => return not_member(error),
+        Denial::UnknownReceiver(_) => Kind::ReceiverUnknown,
+        Denial::NamedTwice(_) | Denial::SourceItself(_) => Kind::ReceiverTwice,
+        Denial::NoReceivers | Denial::NobodyElse => Kind::NoReceivers,
+        Denial::Sizes { .. } | Denial::RequestTaken(_) => Kind::Invalid,
+        Denial::QueueFull(_) => Kind::Full,
+        Denial::Rejected(_) => Kind::Denied,
+    };
+    Refusal::new(kind, denial.to_string())
+}
+
+fn ipv4(text: &str) -> Result<[u8; 4], Refusal> {
+    let address: Ipv4Addr = text.parse().map_err(|_| invalid(format!("'{text}' is not an IPv4 address")))?;
+    Ok(address.octets())
+}
+
+fn port(port: u32) -> Result<u16, Refusal> {
+    match u16::try_from(port) {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(invalid(format!("{port} is not a port"))),
+    }
+}
+
+fn bounded<T>(items: Vec<T>, most: usize, what: &str) -> Result<Vec<T>, Refusal> {
+    if items.len() <= most {
+        return Ok(items);
+    }
+    Err(Refusal::new(
+        Kind::Full,
+        format!("{} {what} are more than {most}, the most there can be", items.len()),
+    ))
+}

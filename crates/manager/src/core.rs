@@ -1,0 +1,229 @@
+//! The task that owns the manager's machine: one command after the other, no locks.
+
+use crate::config::{ConfigError, ManagerConfig};
+use polycast_planning::PlanId;
+use polycast_protocol::leases::{AgentKey, Member};
+use polycast_protocol::leases::{
+    Denial, Grant, Input, Join, JoinRefusal, Leases, LeasesConfig, NotMember, Output, PathRequest, RequestKey,
+};
+use polycast_types::{Duration, ObjectId, Time};
+use std::collections::BTreeMap;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::{mpsc, oneshot};
+
+/// Commands that may wait for the task.
+const COMMANDS_MAX: usize = 1_024;
+/// How often requests whose callers have gone are looked for.
+const SWEEP: std::time::Duration = std::time::Duration::from_millis(250);
+
+/// What the service asks of the core.
+#[derive(Debug)]
+pub enum Command {
+    Join { join: Join, reply: oneshot::Sender<Result<(), JoinRefusal>> },
+    Heartbeat { agent: AgentKey, leases: Vec<PlanId>, reply: oneshot::Sender<Result<Vec<PlanId>, NotMember>> },
+    Leave { agent: AgentKey, reply: oneshot::Sender<()> },
+    Request { request: PathRequest, reply: oneshot::Sender<Result<Grant, Denial>> },
+    Release { request: RequestKey, plan: PlanId, reply: oneshot::Sender<()> },
+    Status { reply: oneshot::Sender<Snapshot> },
+}
+
+/// The manager's state at one moment.
+#[derive(Debug)]
+pub struct Snapshot {
+    pub agents: Vec<(String, Member)>,
+    pub leases: Vec<LeaseSnapshot>,
+    pub pending: usize,
+    pub fabrics: Vec<&'static str>,
+    pub scheduler: &'static str,
+    pub now: Time,
+}
+
+/// A lease at one moment.
+#[derive(Debug)]
+pub struct LeaseSnapshot {
+    pub source: String,
+    pub object: ObjectId,
+    pub grant: Grant,
+    pub expires_in: Duration,
+}
+
+/// The machine and those who wait for its answers.
+#[derive(Debug)]
+pub struct Core {
+    machine: Leases,
+    commands: mpsc::Receiver<Command>,
+    /// A request that was asked twice has two callers.
+    callers: BTreeMap<RequestKey, Vec<oneshot::Sender<Result<Grant, Denial>>>>,
+    start: Instant,
+}
+
+/// Answers that come at once.
+#[derive(Default)]
+struct Answers {
+    join: Option<Result<(), JoinRefusal>>,
+    heartbeat: Option<Result<Vec<PlanId>, NotMember>>,
+}
+
+impl Core {
+    /// A core with these settings, and the way to it.
+    pub fn new(config: &ManagerConfig) -> Result<(Self, mpsc::Sender<Command>), ConfigError> {
+        // Numbers of leases differ from those of an earlier run: they begin with the time in microseconds.
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let leases = LeasesConfig {
+            lease: Duration::from_nanos(config.lease_ms.saturating_mul(1_000_000)),
+            silence: Duration::from_nanos(config.silence_ms.saturating_mul(1_000_000)),
+            pending_max: config.pending_max,
+            leases_max: config.leases_max,
+            agents_max: config.agents_max,
+            first_plan: PlanId(u64::try_from(since_epoch.as_micros()).unwrap_or(1)),
+        };
+        let machine = Leases::new(leases, config.make_fabrics()?, config.make_scheduler()?);
+        let (sender, commands) = mpsc::channel(COMMANDS_MAX);
+        Ok((Core { machine, commands, callers: BTreeMap::new(), start: Instant::now() }, sender))
+    }
+
+    /// Runs until told to stop; whoever waits then gets no answer.
+    pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
+        loop {
+            let deadline = self.machine.deadline();
+            let wake = deadline.map(|at| self.start + std::time::Duration::from_nanos(at.0));
+            let sleep = async {
+                match wake {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let sweep = async {
+                if self.callers.is_empty() {
+                    std::future::pending::<()>().await;
+                }
+                tokio::time::sleep(SWEEP).await;
+            };
+            tokio::select! {
+                _ = &mut stop => return,
+                command = self.commands.recv() => match command {
+                    Some(command) => self.obey(command),
+                    None => return,
+                },
+                () = sleep => { self.drain(); }
+                () = sweep => self.sweep(),
+            }
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Does what a command says. A caller that does not wait for its answer any more misses it.
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Join { join, reply } => {
+                let name = join.agent.name.clone();
+                if let Some(result) = self.apply(Input::Join(join)).join {
+                    match &result {
+                        Ok(()) => tracing::info!(agent = %name, "joined"),
+                        Err(refusal) => tracing::warn!(agent = %name, %refusal, "turned down"),
+                    }
+                    let _ = reply.send(result);
+                }
+            }
+            Command::Heartbeat { agent, leases, reply } => {
+                if let Some(result) = self.apply(Input::Heartbeat { agent, leases }).heartbeat {
+                    let _ = reply.send(result);
+                }
+            }
+            Command::Leave { agent, reply } => {
+                self.apply(Input::Leave { agent });
+                let _ = reply.send(());
+            }
+            Command::Request { request, reply } => {
+                let key = request.agent.request(request.request);
+                self.callers.entry(key).or_default().push(reply);
+                self.apply(Input::Request(request));
+            }
+            Command::Release { request, plan, reply } => {
+                self.apply(Input::Release { request, plan });
+                let _ = reply.send(());
+            }
+            Command::Status { reply } => {
+                let _ = reply.send(self.snapshot());
+            }
+        }
+    }
+
+    fn apply(&mut self, input: Input) -> Answers {
+        let now = self.now();
+        self.machine.handle(now, input);
+        self.drain()
+    }
+
+    fn drain(&mut self) -> Answers {
+        let mut answers = Answers::default();
+        while let Some(output) = self.machine.poll(self.now()) {
+            match output {
+                Output::Join { result, .. } => answers.join = Some(result),
+                Output::Heartbeat { result, .. } => answers.heartbeat = Some(result),
+                Output::Response { request, response } => self.respond(request, &response),
+                Output::Granted { plan_id, plan } => {
+                    tracing::info!(response = plan_id.0, fabric = plan.fabric, "granted");
+                }
+                Output::Released { plan_id, request, reason, .. } => {
+                    tracing::info!(response = plan_id.0, source = %request.agent.name, ?reason, "released");
+                }
+                Output::Gone { agent } => tracing::info!(agent = %agent.name, "gone"),
+            }
+        }
+        answers
+    }
+
+    /// Answers all who asked; a grant that reaches nobody goes back at once.
+    fn respond(&mut self, request: RequestKey, response: &Result<Grant, Denial>) {
+        if let Err(denial) = response {
+            tracing::info!(source = %request.agent.name, request = request.request, %denial, "denied");
+        }
+        let callers = self.callers.remove(&request).unwrap_or_default();
+        let told = callers.into_iter().filter_map(|caller| caller.send(response.clone()).ok()).count();
+        if told == 0 && response.is_ok() {
+            let now = self.now();
+            self.machine.handle(now, Input::Withdraw { request });
+        }
+    }
+
+    /// Withdraws requests whose callers have all gone.
+    fn sweep(&mut self) {
+        let mut gone = Vec::new();
+        self.callers.retain(|request, callers| {
+            callers.retain(|caller| !caller.is_closed());
+            if callers.is_empty() {
+                gone.push(request.clone());
+            }
+            !callers.is_empty()
+        });
+        for request in gone {
+            tracing::info!(source = %request.agent.name, request = request.request, "withdrawn");
+            self.apply(Input::Withdraw { request });
+        }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let now = self.now();
+        Snapshot {
+            agents: self.machine.members().map(|(name, member)| (name.to_string(), member.clone())).collect(),
+            leases: self
+                .machine
+                .leases()
+                .map(|lease| LeaseSnapshot {
+                    source: lease.key.agent.name.clone(),
+                    object: lease.object,
+                    grant: lease.grant.clone(),
+                    expires_in: lease.expires_at.since(now),
+                })
+                .collect(),
+            pending: self.machine.pending(),
+            fabrics: self.machine.fabrics().collect(),
+            scheduler: self.machine.scheduler(),
+            now,
+        }
+    }
+}
