@@ -10,6 +10,7 @@ extern crate alloc;
 
 mod fabric;
 pub mod ip_multicast;
+pub mod labels;
 pub mod relays;
 mod scheduler;
 pub mod tcp_chain;

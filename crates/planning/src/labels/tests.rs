@@ -1,0 +1,193 @@
+use super::*;
+use alloc::collections::BTreeSet;
+use alloc::string::ToString;
+use polycast_topology::{FatTree, Graph, Network};
+use proptest::prelude::*;
+
+fn clos(text: &str) -> Clos {
+    text.parse::<Network>().unwrap().as_clos().unwrap()
+}
+
+fn k48() -> Clos {
+    FatTree::new(48, 3).unwrap().as_clos().unwrap()
+}
+
+/// A small generator for tests that fix a seed.
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(1);
+    format::mix(*state)
+}
+
+fn draw(state: &mut u64, count: usize, hosts: u32, source: Node) -> Vec<Node> {
+    let mut set = BTreeSet::new();
+    while set.len() < count.min(hosts as usize - 1) {
+        let host = (next(state) % u64::from(hosts)) as Node;
+        if host != source {
+            set.insert(host);
+        }
+    }
+    set.into_iter().collect()
+}
+
+/// Both encodings deliver to exactly these receivers.
+fn check(planner: &LabelPlanner, session: u64, source: Node, plan: &LabelPlan, receivers: &BTreeSet<Node>) {
+    let clos = planner.clos();
+    let delivery = switches::deliver(clos, planner.format(), planner.filter(), source, plan);
+    assert_eq!(delivery.redundant(clos, receivers), []);
+    assert_eq!(delivery.hosts.keys().copied().collect::<BTreeSet<_>>(), *receivers);
+    let format = pod_labels::PodLabelFormat::new(clos, planner.format().bytes()).unwrap();
+    let pods = pod_labels::encode(&format, plan);
+    let delivery = pod_labels::deliver(clos, &format, session, source, plan, &pods);
+    assert_eq!(delivery.redundant(clos, receivers), []);
+    assert_eq!(delivery.hosts.keys().copied().collect::<BTreeSet<_>>(), *receivers);
+}
+
+#[test]
+fn nineteen_bytes_bit_by_bit() {
+    let planner = LabelPlanner::new(k48(), 69).unwrap();
+    let format = *planner.format();
+    assert_eq!((format.bits(), format.bytes()), (152, 19));
+    let label =
+        format.source_label(0b10001, 0b00011, 1 << 0 | 1 << 23, &[1 << 0, 1 << (68 - 64)], 1 | 1 << 47);
+    let set: Vec<u32> = (0..152).filter(|&bit| label.bit(bit)).collect();
+    // leaf-up 1-5, spine-up 6-10, common 11-34, filter 35-103, core-down 104-151.
+    assert_eq!(set, [1, 5, 9, 10, 11, 34, 35, 103, 104, 151]);
+    assert_eq!((format.leaf_up(&label), format.spine_up(&label)), (17, 3));
+    assert_eq!(label.to_hex().len(), 38);
+    for (filter_bits, bytes) in [(61, 18), (69, 19), (77, 20)] {
+        assert_eq!(LabelPlanner::new(k48(), filter_bits).unwrap().format().bytes(), bytes);
+    }
+    let elmo = LabelPlanner::new(clos("clos:12,48,4,48,1"), 69).unwrap();
+    assert_eq!(elmo.format().bytes(), 17);
+    let slots = |clos| pod_labels::PodLabelFormat::new(clos, 19).unwrap();
+    assert_eq!((slots(&k48()).slots(), slots(&k48()).bytes()), (3, 19));
+}
+
+#[test]
+fn a_tree_in_one_pod_needs_no_filter_and_no_state() {
+    let mut planner = LabelPlanner::new(k48(), 69).unwrap();
+    let receivers: Vec<Node> = (1..500).collect();
+    let plan = planner.plan(1, 0, &receivers, &Failures::none()).unwrap();
+    assert!(plan.spine_state.is_empty());
+    assert!((0..69).all(|bucket| !planner.format().filter_has(&plan.label, bucket)));
+    check(&planner, 1, 0, &plan, &receivers.into_iter().collect());
+}
+
+#[test]
+fn wide_trees_reach_exactly_their_receivers() {
+    let mut planner = LabelPlanner::new(k48(), 69).unwrap();
+    let mut state = 1;
+    let mut entries = 0;
+    for session in 0..40 {
+        let source = (next(&mut state) % 27_648) as Node;
+        let receivers = draw(&mut state, 1 + 10 * session as usize, 27_648, source);
+        let plan = planner.plan(session, source, &receivers, &Failures::none()).unwrap();
+        entries += plan.spine_state.len();
+        check(&planner, session, source, &plan, &receivers.into_iter().collect());
+    }
+    assert!(entries > 0, "the filter is put to the test");
+}
+
+#[test]
+fn trees_through_different_cores_share_no_spine() {
+    let mut planner = LabelPlanner::new(k48(), 69).unwrap();
+    let receivers = [5, 600, 7000, 27_000];
+    let plans = planner.plan_trees(9, 0, &receivers, &Failures::none(), 24).unwrap();
+    let planes: BTreeSet<u32> = plans.iter().map(|plan| plan.tree.plane).collect();
+    assert_eq!(planes.len(), 24);
+    for plan in &plans {
+        assert_eq!(plan.leaf_hosts, plans[0].leaf_hosts);
+        check(&planner, 9, 0, plan, &receivers.into());
+    }
+}
+
+#[test]
+fn wrong_sessions_are_named() {
+    let mut planner = LabelPlanner::new(clos("fat-tree:4,3"), 8).unwrap();
+    let mut refuse = |source, receivers: &[Node]| {
+        planner.plan(0, source, receivers, &Failures::none()).unwrap_err().to_string()
+    };
+    assert!(refuse(0, &[16]).contains("node 16 is not a host"));
+    assert!(refuse(3, &[1, 3]).contains("host 3 is the source"));
+    assert!(refuse(3, &[]).contains("no receivers"));
+    let large = Clos::leaf_spine(200, 4, 4).unwrap();
+    assert!(LabelPlanner::new(large, 69).unwrap_err().to_string().contains("200"));
+    assert!(LabelPlanner::new(k48(), 0).unwrap_err().to_string().contains("1 to 1024"));
+}
+
+#[test]
+fn failures_are_gone_around_or_named() {
+    let network: Network = "fat-tree:4,3".parse().unwrap();
+    let mut planner = LabelPlanner::new(clos("fat-tree:4,3"), 16).unwrap();
+    let receivers: Vec<Node> = (1..16).collect();
+    for link in 0..network.link_count() {
+        let mut failures = Failures::none();
+        failures.fail_link(link);
+        match planner.plan(3, 0, &receivers, &failures) {
+            Err(error) => assert_eq!((link, error), (0, LabelError::Disconnected { host: 0 })),
+            Ok(plan) => {
+                let lost: Vec<Node> = if link < 16 { vec![link] } else { Vec::new() };
+                assert_eq!(plan.left_out, lost);
+                let session = Session::new(0, plan.clone());
+                assert!(!session.uses_link(&planner, link), "link {link}");
+                let kept = receivers.iter().copied().filter(|host| !lost.contains(host)).collect();
+                check(&planner, 3, 0, &plan, &kept);
+            }
+        }
+    }
+    let mut failures = Failures::none();
+    failures.fail_node(planner.clos().spine(0, 0));
+    let plan = planner.plan(3, 0, &receivers, &failures).unwrap();
+    assert!(plan.left_out.is_empty() && plan.tree.plane == 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    /// Exactly the receivers, whatever the network, the filter and the group.
+    #[test]
+    fn exactly_the_receivers_always(which in 0usize..7, filter in 1u32..80, seed in any::<u64>(), size in 1usize..60) {
+        let texts = [
+            "fat-tree:4,3", "fat-tree:8,3", "leaf-spine:7,3,5", "clos:5,6,2,3,1",
+            "clos:12,8,4,8,1", "leaf-spine:1,1,9", "clos:3,20,2,2,4",
+        ];
+        let mut planner = LabelPlanner::new(clos(texts[which]), filter).unwrap();
+        let mut state = seed;
+        let hosts = planner.clos().hosts();
+        let source = (next(&mut state) % u64::from(hosts)) as Node;
+        let receivers = draw(&mut state, size, hosts, source);
+        let plan = planner.plan(seed, source, &receivers, &Failures::none()).unwrap();
+        check(&planner, seed, source, &plan, &receivers.into_iter().collect());
+    }
+
+    /// After any joins and leaves the session's state is what planning it anew gives.
+    #[test]
+    fn updates_equal_planning_anew(filter in 1u32..40, seed in any::<u64>(), events in 1usize..60) {
+        let mut planner = LabelPlanner::new(clos("fat-tree:8,3"), filter).unwrap();
+        let hosts = planner.clos().hosts();
+        let mut state = seed;
+        let source = (next(&mut state) % u64::from(hosts)) as Node;
+        let mut members: BTreeSet<Node> = draw(&mut state, 6, hosts, source).into_iter().collect();
+        let list: Vec<Node> = members.iter().copied().collect();
+        let plan = planner.plan(seed, source, &list, &Failures::none()).unwrap();
+        let mut known: BTreeSet<SpineState> = plan.spine_state.iter().copied().collect();
+        let mut session = Session::new(source, plan);
+        for _ in 0..events {
+            let host = (next(&mut state) % u64::from(hosts)) as Node;
+            if host == source { continue; }
+            let update = if members.contains(&host) && members.len() > 1 {
+                members.remove(&host);
+                session.leave(&planner, host).unwrap()
+            } else {
+                members.insert(host);
+                session.join(&planner, host).unwrap()
+            };
+            prop_assert!(update.removed.iter().all(|entry| known.remove(entry)));
+            prop_assert!(update.added.iter().all(|entry| known.insert(*entry)));
+            let list: Vec<Node> = members.iter().copied().collect();
+            let anew = planner.plan(seed, source, &list, &Failures::none()).unwrap();
+            prop_assert_eq!(session.plan(), &anew);
+            prop_assert_eq!(&known, &anew.spine_state.iter().copied().collect());
+        }
+        check(&planner, seed, source, session.plan(), &members);
+    }
+}
