@@ -8,6 +8,9 @@
 
 extern crate alloc;
 
+pub mod circuits;
+pub mod economics;
+pub mod elmo;
 mod fabric;
 pub mod ip_multicast;
 pub mod labels;

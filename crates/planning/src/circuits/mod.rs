@@ -1,0 +1,324 @@
+//! Which groups get circuits and splitters now (Blast, section III-C).
+//!
+//! The groups that win are a matching in a hyper-graph: a rack serves at most b groups at a time, and all
+//! groups together have the splitters that there are. [`schedule`] is the paper's greedy algorithm;
+//! groups that are sending already keep what they have. [`setup`] turns a granted group into the cross
+//! connections of the circuit switch.
+
+mod setup;
+
+use alloc::collections::BTreeSet;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use polycast_topology::optics::{racks_reachable, splitters_needed};
+
+pub use setup::{CircuitSetup, Connection, PortPool, SetupError, setup};
+
+/// The optical resources of a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CircuitNetwork {
+    /// The racks.
+    pub racks: u32,
+    /// The fibres from a rack to the circuit switch: b.
+    pub ports_per_rack: u32,
+    /// The splitters on the circuit switch: K.
+    pub splitters: u32,
+    /// The outputs of a splitter: N.
+    pub splitter_fanout: u32,
+    /// The most splitters of one group: k.
+    pub cascade_max: u32,
+}
+
+/// A group that asks for circuits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CircuitGroup {
+    /// Its name in the answer.
+    pub id: u64,
+    /// The racks of its members, the source's among them; each once, in any order.
+    pub racks: Vec<u32>,
+    /// The bytes to send.
+    pub bytes: u64,
+    /// The receivers.
+    pub receivers: u32,
+}
+
+impl CircuitGroup {
+    /// The traffic that circuits would take over: bytes times receivers.
+    #[must_use]
+    pub fn volume(&self) -> u128 {
+        u128::from(self.bytes) * u128::from(self.receivers)
+    }
+
+    /// The splitters that the group takes (constraint 2).
+    #[must_use]
+    pub fn splitters(&self, network: &CircuitNetwork) -> u32 {
+        splitters_needed(self.racks.len() as u32, network.splitter_fanout)
+    }
+}
+
+/// A request that is wrong, whatever else waits.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CircuitError {
+    /// A rack that does not exist.
+    #[error("group {group} names rack {rack}: the racks are 0 to {last}")]
+    RackRange {
+        /// The group.
+        group: u64,
+        /// The refused rack.
+        rack: u32,
+        /// The last rack.
+        last: u32,
+    },
+    /// A rack that a group names twice.
+    #[error("group {group} names rack {rack} twice: name every rack of a group once")]
+    SameRack {
+        /// The group.
+        group: u64,
+        /// The rack.
+        rack: u32,
+    },
+    /// Two groups of one name.
+    #[error("two groups are called {group}: give every group its own id")]
+    SameId {
+        /// The name.
+        group: u64,
+    },
+    /// A running group that was not described.
+    #[error("running group {group} is not among the groups: list it there with its racks")]
+    UnknownRunning {
+        /// The name.
+        group: u64,
+    },
+    /// Running groups hold more than there is.
+    #[error(
+        "the running groups cannot all be running: {what} {value} is used more than {limit} times at once"
+    )]
+    RunningTooMuch {
+        /// What is used too much.
+        what: &'static str,
+        /// Which one of it.
+        value: u32,
+        /// How often it can be used.
+        limit: u32,
+    },
+    /// A splitter that does not split.
+    #[error("splitters have {fanout} outputs: they need at least 2")]
+    SplitterFanout {
+        /// The refused number.
+        fanout: u32,
+    },
+    /// A network without racks or fibres.
+    #[error("the network has {what} = 0: there must be at least 1")]
+    Empty {
+        /// What there is none of.
+        what: &'static str,
+    },
+}
+
+/// Why a group can never have circuits in this network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejection {
+    /// Constraint 1.
+    #[error(
+        "it spans {racks} racks and {cascade_max} cascaded splitters of {fanout} outputs reach {reachable}: \
+         split the group or allow longer cascades"
+    )]
+    Cascade {
+        /// Its racks.
+        racks: u32,
+        /// The most splitters of one group.
+        cascade_max: u32,
+        /// The outputs of a splitter.
+        fanout: u32,
+        /// The racks that can be reached.
+        reachable: u32,
+    },
+    /// More splitters than the network has.
+    #[error("it needs {needed} splitters and the network has {splitters}: split the group or add splitters")]
+    Splitters {
+        /// What it needs.
+        needed: u32,
+        /// What there is.
+        splitters: u32,
+    },
+    /// Nothing for circuits to do.
+    #[error("it lies in {racks} rack: circuits join at least 2 racks")]
+    OneRack {
+        /// Its racks.
+        racks: u32,
+    },
+}
+
+/// The answer to all groups at once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Schedule {
+    /// The groups that get circuits now, best first; running ones are not among them.
+    pub granted: Vec<u64>,
+    /// The groups that do not fit now, best first.
+    pub waiting: Vec<u64>,
+    /// The groups that never fit.
+    pub rejected: Vec<(u64, Rejection)>,
+    /// Bytes times receivers over all granted groups.
+    pub volume: u128,
+    /// The splitters in use, by running and granted groups.
+    pub splitters_used: u32,
+}
+
+/// The groups that may be chosen, and what running groups have left over: the input of any scheduler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Residual {
+    /// Indices of the groups that constraint 1 allows and that do not run.
+    pub candidates: Vec<usize>,
+    /// The groups that never fit.
+    pub rejected: Vec<(u64, Rejection)>,
+    /// Free fibres of every rack.
+    pub free_ports: Vec<u32>,
+    /// Free splitters.
+    pub free_splitters: u32,
+}
+
+/// Checks the requests and takes what the running groups hold out of the network.
+///
+/// # Errors
+/// If a request is wrong in itself.
+pub fn residual(
+    network: &CircuitNetwork,
+    groups: &[CircuitGroup],
+    running: &BTreeSet<u64>,
+) -> Result<Residual, CircuitError> {
+    check(network, groups, running)?;
+    let mut residual = Residual {
+        candidates: Vec::with_capacity(groups.len()),
+        rejected: Vec::new(),
+        free_ports: vec![network.ports_per_rack; network.racks as usize],
+        free_splitters: network.splitters,
+    };
+    for (index, group) in groups.iter().enumerate() {
+        if running.contains(&group.id) {
+            residual.take_running(network, group)?;
+        } else if let Some(why) = rejection(network, group) {
+            residual.rejected.push((group.id, why));
+        } else {
+            residual.candidates.push(index);
+        }
+    }
+    Ok(residual)
+}
+
+impl Residual {
+    fn take_running(&mut self, network: &CircuitNetwork, group: &CircuitGroup) -> Result<(), CircuitError> {
+        for &rack in &group.racks {
+            let free = &mut self.free_ports[rack as usize];
+            *free = free.checked_sub(1).ok_or(CircuitError::RunningTooMuch {
+                what: "rack",
+                value: rack,
+                limit: network.ports_per_rack,
+            })?;
+        }
+        let needed = group.splitters(network);
+        self.free_splitters =
+            self.free_splitters.checked_sub(needed).ok_or(CircuitError::RunningTooMuch {
+                what: "splitter number",
+                value: network.splitters,
+                limit: 1,
+            })?;
+        Ok(())
+    }
+
+    /// Whether a group fits into what is free.
+    #[must_use]
+    pub fn fits(&self, network: &CircuitNetwork, group: &CircuitGroup) -> bool {
+        group.splitters(network) <= self.free_splitters
+            && group.racks.iter().all(|&rack| self.free_ports[rack as usize] > 0)
+    }
+
+    fn take(&mut self, network: &CircuitNetwork, group: &CircuitGroup) {
+        self.free_splitters -= group.splitters(network);
+        group.racks.iter().for_each(|&rack| self.free_ports[rack as usize] -= 1);
+    }
+}
+
+/// The paper's greedy algorithm: most traffic per rack first.
+///
+/// # Errors
+/// If a request is wrong in itself.
+pub fn schedule(
+    network: &CircuitNetwork,
+    groups: &[CircuitGroup],
+    running: &BTreeSet<u64>,
+) -> Result<Schedule, CircuitError> {
+    let mut residual = residual(network, groups, running)?;
+    let mut order = core::mem::take(&mut residual.candidates);
+    // volume / racks, compared without division; the earlier group wins a tie.
+    order.sort_by(|&a, &b| {
+        let score = |x: usize, y: usize| groups[x].volume() * groups[y].racks.len() as u128;
+        score(b, a).cmp(&score(a, b)).then(a.cmp(&b))
+    });
+    let mut schedule = Schedule { rejected: core::mem::take(&mut residual.rejected), ..Schedule::default() };
+    for index in order {
+        let group = &groups[index];
+        if residual.fits(network, group) {
+            residual.take(network, group);
+            schedule.granted.push(group.id);
+            schedule.volume += group.volume();
+        } else {
+            schedule.waiting.push(group.id);
+        }
+    }
+    schedule.splitters_used = network.splitters - residual.free_splitters;
+    Ok(schedule)
+}
+
+fn check(
+    network: &CircuitNetwork,
+    groups: &[CircuitGroup],
+    running: &BTreeSet<u64>,
+) -> Result<(), CircuitError> {
+    for (what, value) in [("racks", network.racks), ("ports per rack", network.ports_per_rack)] {
+        if value == 0 {
+            return Err(CircuitError::Empty { what });
+        }
+    }
+    if network.splitter_fanout < 2 && network.splitters > 0 {
+        return Err(CircuitError::SplitterFanout { fanout: network.splitter_fanout });
+    }
+    let mut ids = BTreeSet::new();
+    let mut named_by = vec![usize::MAX; network.racks as usize];
+    for (index, group) in groups.iter().enumerate() {
+        if !ids.insert(group.id) {
+            return Err(CircuitError::SameId { group: group.id });
+        }
+        if let Some(&rack) = group.racks.iter().find(|&&rack| rack >= network.racks) {
+            return Err(CircuitError::RackRange { group: group.id, rack, last: network.racks - 1 });
+        }
+        for &rack in &group.racks {
+            if core::mem::replace(&mut named_by[rack as usize], index) == index {
+                return Err(CircuitError::SameRack { group: group.id, rack });
+            }
+        }
+    }
+    match running.difference(&ids).next() {
+        Some(&group) => Err(CircuitError::UnknownRunning { group }),
+        None => Ok(()),
+    }
+}
+
+fn rejection(network: &CircuitNetwork, group: &CircuitGroup) -> Option<Rejection> {
+    let racks = group.racks.len() as u32;
+    let reachable = racks_reachable(network.cascade_max, network.splitter_fanout);
+    let needed = group.splitters(network);
+    if racks < 2 {
+        Some(Rejection::OneRack { racks })
+    } else if racks > reachable {
+        let (cascade_max, fanout) = (network.cascade_max, network.splitter_fanout);
+        Some(Rejection::Cascade { racks, cascade_max, fanout, reachable })
+    } else if needed > network.splitters {
+        Some(Rejection::Splitters { needed, splitters: network.splitters })
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! How many ports of a ToR switch stay unused (Shufflecast, appendix B).
+//!
+//! For every rack size, server port and oversubscription ratio the switch with the least unused bandwidth
+//! is chosen; what that switch then has left over is what a splitter network could use for nothing.
+
+use alloc::vec::Vec;
+
+/// Ports of one speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortBank {
+    /// How many there are.
+    pub count: u32,
+    /// The speed of each.
+    pub gbps: u32,
+}
+
+/// A ToR switch: its banks of ports, slowest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TorSwitch {
+    /// The banks.
+    pub banks: Vec<PortBank>,
+}
+
+impl TorSwitch {
+    /// A switch with these (count, Gbit/s) banks.
+    #[must_use]
+    pub fn new(banks: &[(u32, u32)]) -> Self {
+        let mut banks: Vec<PortBank> = banks.iter().map(|&(count, gbps)| PortBank { count, gbps }).collect();
+        banks.sort_by_key(|bank| bank.gbps);
+        TorSwitch { banks }
+    }
+}
+
+/// One rack to find a switch for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rack {
+    /// Servers of one unit each.
+    pub servers: u32,
+    /// Network ports of a server.
+    pub ports_per_server: u32,
+    /// The speed of each.
+    pub port_gbps: u32,
+    /// Server bandwidth in proportion to uplink bandwidth.
+    pub oversubscription: f64,
+}
+
+/// What stays unused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unused {
+    /// Free ports.
+    pub ports: u32,
+    /// Their speeds together.
+    pub gbps: u32,
+}
+
+/// What a switch has left in a rack; `None` if it is too small for it.
+///
+/// Servers take the slowest ports that are fast enough; a faster port may be split into four, as breakout
+/// cables do. Uplinks then take the fastest ports left until the ratio is met.
+#[must_use]
+pub fn left_over(switch: &TorSwitch, rack: &Rack) -> Option<Unused> {
+    let mut free: Vec<PortBank> = switch.banks.clone();
+    let mut servers_left = rack.servers.checked_mul(rack.ports_per_server)?;
+    let demand = f64::from(servers_left) * f64::from(rack.port_gbps) / rack.oversubscription;
+    for bank in free.iter_mut().filter(|bank| bank.gbps >= rack.port_gbps) {
+        let per_port = if bank.gbps / 4 >= rack.port_gbps { 4 } else { 1 };
+        let used = servers_left.div_ceil(per_port).min(bank.count);
+        bank.count -= used;
+        servers_left = servers_left.saturating_sub(used * per_port);
+    }
+    if servers_left > 0 {
+        return None;
+    }
+    let mut uplink = 0.0;
+    for bank in free.iter_mut().rev() {
+        while uplink < demand && bank.count > 0 {
+            bank.count -= 1;
+            uplink += f64::from(bank.gbps);
+        }
+    }
+    let unused = |unused: Unused, bank: &PortBank| Unused {
+        ports: unused.ports + bank.count,
+        gbps: unused.gbps + bank.count * bank.gbps,
+    };
+    (uplink >= demand).then(|| free.iter().fold(Unused { ports: 0, gbps: 0 }, unused))
+}
+
+/// What the best of several switches has left in a rack; `None` if all are too small.
+#[must_use]
+pub fn best_left_over(switches: &[TorSwitch], rack: &Rack) -> Option<Unused> {
+    switches
+        .iter()
+        .filter_map(|switch| left_over(switch, rack))
+        .min_by_key(|unused| (unused.gbps, unused.ports))
+}
+
+/// Switches like those that the paper names: the models between its first and last of a maker are filled
+/// in with common ones.
+#[must_use]
+pub fn papers_switches() -> Vec<TorSwitch> {
+    let banks: [&[(u32, u32)]; 14] = [
+        &[(24, 10)],
+        &[(48, 10), (4, 40)],
+        &[(32, 10)],
+        &[(48, 10), (4, 100)],
+        &[(32, 10), (4, 40)],
+        &[(64, 10), (4, 40)],
+        &[(96, 10), (8, 40)],
+        &[(32, 40)],
+        &[(48, 10), (6, 40)],
+        &[(48, 25), (6, 100)],
+        &[(96, 10), (6, 100)],
+        &[(96, 25), (12, 100)],
+        &[(36, 100)],
+        &[(64, 100)],
+    ];
+    banks.map(TorSwitch::new).into()
+}
+
+/// The racks of the study: 18 to 48 units, five server ports, the oversubscription ratios of the paper.
+#[must_use]
+pub fn papers_racks() -> Vec<Rack> {
+    let ratios = (1..=10).map(f64::from).chain([1.5, 20.0]);
+    let server_ports = [(1, 10), (2, 10), (1, 25), (1, 40), (2, 25)];
+    let units = (18..=48).step_by(2).chain([45, 47]);
+    let mut racks = Vec::new();
+    for servers in units {
+        for (ports_per_server, port_gbps) in server_ports {
+            for oversubscription in ratios.clone() {
+                racks.push(Rack { servers, ports_per_server, port_gbps, oversubscription });
+            }
+        }
+    }
+    racks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_rack_by_hand() {
+        let switch = TorSwitch::new(&[(48, 10), (4, 40)]);
+        let rack = Rack { servers: 40, ports_per_server: 1, port_gbps: 10, oversubscription: 4.0 };
+        // 40 ports for servers, 100 Gbit/s up over three 40s: eight 10s and one 40 stay.
+        assert_eq!(left_over(&switch, &rack), Some(Unused { ports: 9, gbps: 120 }));
+        assert_eq!(left_over(&switch, &Rack { servers: 70, ..rack }), None);
+        assert_eq!(left_over(&switch, &Rack { oversubscription: 1.0, ..rack }), None);
+    }
+
+    #[test]
+    fn unused_ports_often_exist() {
+        let (switches, racks) = (papers_switches(), papers_racks());
+        let unused: Vec<Unused> = racks.iter().filter_map(|rack| best_left_over(&switches, rack)).collect();
+        let some = unused.iter().filter(|unused| unused.ports >= 2).count();
+        assert!(2 * some > unused.len(), "{some} of {}", unused.len());
+    }
+}
