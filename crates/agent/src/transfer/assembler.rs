@@ -353,8 +353,9 @@ mod tests {
                 payloads.iter().flat_map(|p| [vec![9; HEADER_LEN], p.clone()].concat()).collect();
             let mut at = 0;
             for part in &mut parts {
-                part.copy_from_slice(&stream[at..at + part.len()]);
-                at += part.len();
+                let len = part.len();
+                part.copy_from_slice(&stream[at..at + len]);
+                at += len;
             }
             assert_eq!(at, stream.len());
             drop(parts);

@@ -96,7 +96,7 @@ impl Channel {
             let now = if sn == 0 { 1 } else { count.min(batch_of(self.geometry.fragment_len)) };
             let payload = supply.fragments(sn..sn + u64::from(now))?;
             let mut lens = [0; SEGMENTS_MAX];
-            for i in 0..now as usize {
+            for (i, len) in lens[..now as usize].iter_mut().enumerate() {
                 let last = i as u32 + 1 == count;
                 let header = FragmentHeader {
                     handle: self.handle,
@@ -105,13 +105,13 @@ impl Channel {
                     flags: if last { flags } else { flags & FLAG_ATTEMPT },
                     object_len: (sn == 0 && i == 0).then_some(self.geometry.object_len),
                 };
-                lens[i] = Header::Fragment(header).emit(&mut self.headers[i]);
+                *len = Header::Fragment(header).emit(&mut self.headers[i]);
             }
             let fragment_len = self.geometry.fragment_len as usize;
             let mut parts = Vec::with_capacity(2 * now as usize);
-            for i in 0..now as usize {
+            for (i, len) in lens[..now as usize].iter().enumerate() {
                 let at = i * fragment_len;
-                parts.push(IoSlice::new(&self.headers[i][..lens[i]]));
+                parts.push(IoSlice::new(&self.headers[i][..*len]));
                 parts.push(IoSlice::new(&payload[at..payload.len().min(at + fragment_len)]));
             }
             if !self.sender.send(&parts, 2, HEADER_LEN + fragment_len)? {

@@ -33,6 +33,12 @@ use std::sync::atomic::Ordering;
 const OVERFLOW_LEN: usize = 64 << 10;
 /// Receives between two looks at the control channel.
 const RECEIVES_MAX: usize = 32;
+/// A nap lasts this long,
+const NAP: std::time::Duration = std::time::Duration::from_micros(1_000);
+/// follows a burst of at most so many batches,
+const NAP_BATCHES_MAX: usize = 8;
+/// and never comes near the beginning or the end, where it would delay somebody.
+const NAP_AFTER_BATCHES: u64 = 32;
 /// Groups from the chain that may wait for their hashes.
 const UNHASHED_MAX: usize = 16;
 /// Coded patches that wait until they can be decoded.
@@ -182,6 +188,8 @@ struct Run {
     linear: Vec<u8>,
     sum: Vec<u8>,
     expected: usize,
+    /// Datagram batches taken from the data channel so far.
+    batches: u64,
     /// Coded patches of which more than one fragment was missing when they came.
     undecoded: VecDeque<(CodedHeader, Vec<u8>)>,
 }
@@ -252,6 +260,7 @@ impl Run {
             linear: Vec::new(),
             sum: Vec::new(),
             expected: SEGMENTS_MAX,
+            batches: 0,
             undecoded: VecDeque::new(),
             spec,
             offer,
@@ -291,11 +300,7 @@ impl Run {
                 self.served.accept(&self.listener);
             }
             if ready.data {
-                for _ in 0..RECEIVES_MAX {
-                    if !self.read_data()? {
-                        break;
-                    }
-                }
+                self.read_burst()?;
             }
             self.drain(Landing::Nowhere)?;
             let now = self.clock.now();
@@ -396,6 +401,23 @@ impl Run {
             source: !self.source_gone && is(source_at),
             upstream: is(upstream_at),
         })
+    }
+
+    /// Takes what has come on the data channel. A stream that comes slower than it is handled would wake this
+    /// end for every batch: a short nap lets some gather, which costs a millisecond and saves a third of the work.
+    fn read_burst(&mut self) -> Result<(), TransferError> {
+        let mut batches = 0;
+        while batches < RECEIVES_MAX && self.read_data()? {
+            batches += 1;
+        }
+        self.batches += batches as u64;
+        let streaming = self.batches > NAP_AFTER_BATCHES
+            && self.machine.expects_more(NAP_AFTER_BATCHES * SEGMENTS_MAX as u64);
+        if streaming && (1..=NAP_BATCHES_MAX).contains(&batches) {
+            self.drain(Landing::Nowhere)?;
+            std::thread::sleep(NAP);
+        }
+        Ok(())
     }
 
     /// Takes one datagram batch from the data channel; gives whether there was one.

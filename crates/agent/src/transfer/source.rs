@@ -251,6 +251,8 @@ impl Run {
                 self.keep_alive(now);
             }
         }
+        let (window, cuts, round_trip) = self.machine.pace();
+        tracing::info!(window, cuts, %round_trip, "transfer over");
         on_event(&self.report());
         Ok(())
     }

@@ -3,19 +3,17 @@
 //! One window for the group: the sender keeps at most [`Congestion::window`] fragments in flight to the
 //! receiver that is furthest behind, so reports clock it as acknowledgements clock TCP. Congestion is
 //! judged a receiver at a time, and the worst one rules: otherwise sixteen receivers with 1 % random loss
-//! each would look like one path that loses 15 %. Random loss is told from congestion by its evenness:
-//! a full queue drops in bursts between rounds without any loss, so a round counts as congested when a
-//! receiver lost more than [`LOSS_TOLERATED`] and more than three times what it usually loses.
+//! each would look like one path that loses 15 %. Random loss is told from congestion by its evenness: a
+//! full queue drops in bursts between rounds without any loss. So a round counts as congested when a
+//! receiver lost more than chance explains at the rate at which it usually loses: more than the mean and
+//! three standard deviations.
 
-use alloc::vec::Vec;
 use polycast_types::{Duration, Time};
 
-/// Loss within a round up to which the window stays, in parts of 1,024 (2 %).
-pub const LOSS_TOLERATED: u64 = 20;
+/// Loss above this, in parts of a million, is congestion however even it is (8 %).
+const USUAL_LOSS_MAX: u64 = 80_000;
 /// Fragments that a round must hold before its loss says anything.
-const ROUND_FRAGMENTS_MIN: u64 = 48;
-/// How many past rounds tell what a receiver usually loses.
-const ROUNDS_KEPT: usize = 9;
+const ROUND_FRAGMENTS_MIN: u64 = 32;
 
 /// What is known of one receiver's loss.
 #[derive(Clone, Debug, Default)]
@@ -23,8 +21,8 @@ pub struct LossHistory {
     received: u64,
     lost: u64,
     since: Time,
-    /// Loss of past rounds in parts of 1,024; newest last.
-    rounds: Vec<u64>,
+    /// What it usually loses, in parts of a million: a mean over about sixteen rounds.
+    usual: u64,
 }
 
 /// The window of one channel.
@@ -99,36 +97,28 @@ impl Congestion {
         if counted < ROUND_FRAGMENTS_MIN || now.since(history.since) < round_trip {
             return;
         }
-        let loss = history.lost * 1_024 / counted;
-        let usual = history.usual();
-        let congested = history.lost >= 4 && loss > LOSS_TOLERATED.max(3 * usual);
-        history.end_round(now, loss);
+        let congested = history.is_burst(counted);
+        history.end_round(now, counted);
         if congested && now.since(self.cut_at) >= round_trip {
             self.slow_start = false;
             self.cut_at = now;
             self.cuts += 1;
             self.credit = 0;
-            self.window = (self.window * 7 / 10).max(self.window_min);
+            self.window = (self.window / 2).max(self.window_min);
         }
     }
 }
 
 impl LossHistory {
-    /// The median loss of past rounds; zero while there are fewer than three.
-    fn usual(&self) -> u64 {
-        if self.rounds.len() < 3 {
-            return 0;
-        }
-        let mut sorted = self.rounds.clone();
-        sorted.sort_unstable();
-        sorted[sorted.len() / 2]
+    /// Whether more was lost than chance explains.
+    fn is_burst(&self, counted: u64) -> bool {
+        let mean = self.usual as f64 * counted as f64 / 1e6;
+        self.lost as f64 > mean + 3.0 * libm::sqrt(mean) + 1.5
     }
 
-    fn end_round(&mut self, now: Time, loss: u64) {
-        if self.rounds.len() == ROUNDS_KEPT {
-            self.rounds.remove(0);
-        }
-        self.rounds.push(loss);
+    fn end_round(&mut self, now: Time, counted: u64) {
+        let loss = self.lost * 1_000_000 / counted;
+        self.usual = ((self.usual * 15 + loss) / 16).min(USUAL_LOSS_MAX);
         self.received = 0;
         self.lost = 0;
         self.since = now;
@@ -138,6 +128,7 @@ impl LossHistory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     const TRIP: Duration = Duration::from_millis(1);
 
@@ -152,15 +143,23 @@ mod tests {
     #[test]
     fn even_random_loss_does_not_cut_for_long() {
         let mut control = Congestion::new(1_000, 10, 10_000, 8);
-        rounds(&mut control, &[10, 12, 9, 11, 10, 8, 14, 10, 9, 11, 13, 12]);
-        assert_eq!(control.cuts(), 0);
+        let even: Vec<u64> = [10, 12, 9, 11, 10, 8, 14, 10, 9, 11, 13, 12].repeat(20);
+        rounds(&mut control, &even);
+        assert!(control.cuts() <= 12, "{} cuts while it was learned", control.cuts());
+        let learned = control.cuts();
+        let mut history = LossHistory { usual: 10_000, ..LossHistory::default() };
+        for (i, lost) in even.iter().enumerate() {
+            let now = Time(2_000_000_000) + TRIP * (2 * i as u64 + 1);
+            control.reported(now, &mut history, 1_000 - lost, *lost, TRIP);
+        }
+        assert_eq!(control.cuts(), learned, "loss at the usual rate is no congestion");
     }
 
     #[test]
-    fn heavy_but_even_loss_cuts_until_it_is_known_as_usual() {
-        let mut control = Congestion::new(1_000, 10, 10_000, 8);
-        rounds(&mut control, &[50; 30]);
-        assert!((1..=4).contains(&control.cuts()), "{} cuts", control.cuts());
+    fn loss_beyond_all_measure_always_cuts() {
+        let mut control = Congestion::new(1_000_000, 10, 1_000_000, 8);
+        rounds(&mut control, &[300; 30]);
+        assert_eq!(control.cuts(), 30);
     }
 
     #[test]
@@ -176,8 +175,8 @@ mod tests {
         control.acknowledged(100);
         assert_eq!(control.window(), 200);
         rounds(&mut control, &[100]);
-        assert_eq!(control.window(), 140);
-        control.acknowledged(140);
-        assert_eq!(control.window(), 148);
+        assert_eq!(control.window(), 100);
+        control.acknowledged(100);
+        assert_eq!(control.window(), 108);
     }
 }

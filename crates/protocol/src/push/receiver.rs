@@ -205,6 +205,12 @@ impl Receiver {
         missing.next().is_none().then_some(one)
     }
 
+    /// Whether more than `fragments` are still to come on the data channel.
+    #[must_use]
+    pub fn expects_more(&self, fragments: u64) -> bool {
+        self.lap_over_at.is_none() && !self.complete && self.lap_end().saturating_sub(self.next) > fragments
+    }
+
     /// How many of these fragments are missing.
     #[must_use]
     pub fn missing_of(&self, sns: &[u64]) -> usize {

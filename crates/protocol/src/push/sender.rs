@@ -176,6 +176,8 @@ struct Sent {
     at: Time,
 }
 
+/// Fragments by which the congestion window grows a round trip.
+const STEP: u64 = 1;
 /// How often timers are looked at.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 /// A chain member that gets nothing for this long, while it is behind its upstream, goes to the tail.
@@ -224,7 +226,7 @@ impl Sender {
         assert!(config.batch > 0, "a batch holds at least one fragment");
         let batch = u64::from(config.batch);
         let packet_len = u64::from(config.geometry.fragment_len) + HEADER_LEN as u64;
-        // Start with half a megabyte, as a few jumbo batches; grow by half a batch a round trip.
+        // Start with half a megabyte, a few jumbo batches; grow as TCP does, by a packet a round trip.
         let initial = ((512 << 10) / packet_len).max(2 * batch);
         let max = ((64 << 20) / packet_len).max(initial);
         Sender {
@@ -241,7 +243,7 @@ impl Sender {
             reported_packets: 0,
             sent: VecDeque::new(),
             needed: 0..0,
-            congestion: Congestion::new(initial, (2 * batch).min(initial), max, batch.div_ceil(2)),
+            congestion: Congestion::new(initial, (2 * batch).min(initial), max, STEP),
             round_trip: Duration::from_millis(1),
             next_attempt: Time::ZERO,
             next_send: Time::ZERO,
@@ -335,10 +337,10 @@ impl Sender {
         })
     }
 
-    /// The congestion window in fragments and the smoothed round trip, for logs.
+    /// The congestion window in fragments, how often it was cut, and the smoothed round trip, for logs.
     #[must_use]
-    pub fn window(&self) -> (u64, Duration) {
-        (self.congestion.window(), self.round_trip)
+    pub fn pace(&self) -> (u64, u64, Duration) {
+        (self.congestion.window(), self.congestion.cuts(), self.round_trip)
     }
 
     fn packet_len(&self) -> u64 {

@@ -1,0 +1,282 @@
+//! Whole transfers over real sockets on the loopback interface.
+
+use polycast_agent::transfer::{
+    Options, Path, Prepared, Received, ReceiverSpec, Receivers, Rendezvous, Report, Sink, SourceSpec,
+    TransferError, prepare, receive,
+};
+use polycast_net::object::ObjectKind;
+use polycast_net::store::part_path;
+use polycast_types::{Duration, ObjectId};
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::thread::JoinHandle;
+
+/// Payload of a fragment on the loopback interface, whose MTU is capped at 9,000 bytes.
+const FRAGMENT: usize = 9_000 - 28 - 24 - 32;
+
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + i / 255 + i / 65_537) as u8).collect()
+}
+
+/// Every test has a multicast group of its own.
+fn group() -> std::net::SocketAddrV4 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let process = std::process::id().to_be_bytes();
+    std::net::SocketAddrV4::new(Ipv4Addr::new(239, 255, 200 ^ process[3] & 31, n as u8), 31_000 + n)
+}
+
+fn source(object: Vec<u8>, receivers: usize, path: Path, options: Options) -> Prepared {
+    prepare(SourceSpec {
+        object: ObjectId::default(),
+        name: "object".into(),
+        kind: ObjectKind::File,
+        source: Arc::new(object),
+        receivers: Receivers::Told(receivers),
+        interface: Ipv4Addr::LOCALHOST,
+        path,
+        options,
+        cancel: Arc::default(),
+    })
+    .unwrap()
+}
+
+struct Receiving {
+    thread: JoinHandle<Result<Received, TransferError>>,
+    cancel: Arc<AtomicBool>,
+}
+
+fn start_receiver(source: &Prepared, name: &str, target: PathBuf, options: Options) -> Receiving {
+    let cancel = Arc::new(AtomicBool::new(false));
+    let spec = ReceiverSpec {
+        name: name.into(),
+        rendezvous: Rendezvous::At(source.control_address(), source.handle()),
+        interface: Ipv4Addr::LOCALHOST,
+        sink: Sink::Path(target),
+        options,
+        cancel: Arc::clone(&cancel),
+    };
+    Receiving { thread: std::thread::spawn(move || receive(spec, &mut |_| ())), cancel }
+}
+
+/// Delivers to `receivers` and compares what they got byte for byte.
+fn deliver(object: &[u8], receivers: usize, path: Path, options: &Options) -> (Report, Vec<Received>) {
+    let dir = tempfile::tempdir().unwrap();
+    let prepared = source(object.to_vec(), receivers, path, options.clone());
+    let target = |i: usize| dir.path().join(format!("r{i}/object"));
+    let running: Vec<Receiving> = (0..receivers)
+        .map(|i| start_receiver(&prepared, &format!("r{i}"), target(i), options.clone()))
+        .collect();
+    let report = prepared.run(&mut |_| ()).unwrap();
+    let received: Vec<Received> = running.into_iter().map(|r| r.thread.join().unwrap().unwrap()).collect();
+    for (i, got) in received.iter().enumerate() {
+        assert_eq!(got.path, target(i));
+        assert!(std::fs::read(target(i)).unwrap() == object, "receiver {i} got other bytes");
+        assert_eq!(got.root, blake3::hash(object).to_hex().to_string());
+        assert_eq!(
+            std::fs::read_dir(target(i).parent().unwrap()).unwrap().count(),
+            1,
+            "something was left behind"
+        );
+    }
+    assert!(report.receivers.iter().all(|r| r.verified && r.error.is_none()), "{report:?}");
+    (report, received)
+}
+
+fn multicast() -> Path {
+    Path::Multicast { group: group(), rate: None }
+}
+
+#[test]
+fn objects_of_all_sizes_arrive() {
+    for len in
+        [0, 1, FRAGMENT - 1, FRAGMENT, FRAGMENT + 1, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, 3_000_000]
+    {
+        let (report, _) = deliver(&bytes(len), 3, multicast(), &Options::default());
+        assert_eq!(report.bytes, len as u64);
+        assert_eq!(report.fabric, "ip-multicast");
+    }
+}
+
+#[test]
+fn without_loss_every_byte_is_sent_once() {
+    let (report, received) = deliver(&bytes(30_000_000), 4, multicast(), &Options::default());
+    assert!(report.sent_bytes < 30_000_000 * 101 / 100, "{} bytes sent", report.sent_bytes);
+    assert!(received.iter().all(|r| r.patched_bytes < 3_000_000));
+}
+
+#[test]
+fn losses_are_repaired_with_few_more_bytes() {
+    let options = Options { loss: 0.05, seed: 7, ..Options::default() };
+    let (report, received) = deliver(&bytes(20_000_000), 4, multicast(), &options);
+    assert!(received.iter().all(|r| r.patched_bytes > 400_000), "{received:?}");
+    assert!(report.sent_bytes < 20_000_000 * 125 / 100, "{} bytes sent", report.sent_bytes);
+}
+
+#[test]
+fn the_tcp_chain_delivers_where_there_is_no_multicast() {
+    let (report, _) = deliver(&bytes(9_000_000), 4, Path::Chain, &Options::default());
+    assert_eq!(report.fabric, "tcp-chain");
+    // The source feeds the first receiver only.
+    assert!(report.sent_bytes <= 9_000_000 * 11 / 10, "{} bytes sent", report.sent_bytes);
+}
+
+#[test]
+fn receivers_that_multicast_does_not_reach_are_chained_by_themselves() {
+    let options = Options { loss: 1.0, ..Options::default() };
+    let (report, _) = deliver(&bytes(5_000_000), 3, multicast(), &options);
+    assert!(report.fabric.ends_with("tcp-chain"), "{}", report.fabric);
+    assert!(report.receivers.iter().all(|r| r.fabric == "tcp-chain"));
+}
+
+#[test]
+fn a_granted_rate_is_kept() {
+    let rate = polycast_types::Rate(200_000_000);
+    let path = Path::Multicast { group: group(), rate: Some(rate) };
+    let (report, _) = deliver(&bytes(5_000_000), 2, path, &Options::default());
+    let ideal = 5e6 * 8.0 / 200e6;
+    assert!(report.seconds > ideal * 0.95, "{} s, ideal {ideal} s", report.seconds);
+}
+
+#[test]
+fn a_receiver_that_leaves_is_named_and_the_others_finish() {
+    let dir = tempfile::tempdir().unwrap();
+    let object = bytes(12_000_000);
+    let path = Path::Multicast { group: group(), rate: Some(polycast_types::Rate(100_000_000)) };
+    let prepared = source(object.clone(), 3, path, Options::default());
+    let running: Vec<Receiving> = (0..3)
+        .map(|i| {
+            start_receiver(&prepared, &format!("r{i}"), dir.path().join(format!("{i}")), Options::default())
+        })
+        .collect();
+    let leaver = Arc::clone(&running[1].cancel);
+    std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        leaver.store(true, Ordering::Relaxed);
+    });
+    let report = prepared.run(&mut |_| ()).unwrap();
+    let outcomes: Vec<bool> = running.into_iter().map(|r| r.thread.join().unwrap().is_ok()).collect();
+    assert_eq!(outcomes, [true, false, true]);
+    let failed: Vec<_> = report.receivers.iter().filter(|r| !r.verified).collect();
+    assert_eq!(failed.len(), 1);
+    assert_eq!(failed[0].name, "r1");
+    assert!(failed[0].error.as_ref().unwrap().contains("went away"), "{:?}", failed[0].error);
+    // Nothing half-written: neither the object nor a part of it.
+    assert!(!dir.path().join("1").exists() && !part_path(&dir.path().join("1")).exists());
+}
+
+/// A part file that an earlier try left is verified, and only what is wrong or missing in it is sent.
+#[test]
+fn a_receiver_resumes_from_its_part_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let object = bytes(20 << 20);
+    let target = dir.path().join("object");
+    let mut part = object.clone();
+    part[15 << 20..].fill(0);
+    part[3 << 20] ^= 1;
+    std::fs::write(part_path(&target), &part).unwrap();
+    let prepared = source(object.clone(), 1, multicast(), Options::default());
+    let running = start_receiver(&prepared, "r0", target.clone(), Options::default());
+    let report = prepared.run(&mut |_| ()).unwrap();
+    running.thread.join().unwrap().unwrap();
+    assert!(std::fs::read(&target).unwrap() == object);
+    assert!(report.sent_bytes < 7 << 20, "{} bytes sent for 5.25 MiB that were missing", report.sent_bytes);
+}
+
+#[test]
+fn when_the_source_goes_away_the_verified_part_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let object = bytes(20_000_000);
+    let target = dir.path().join("object");
+    let path = Path::Multicast { group: group(), rate: Some(polycast_types::Rate(100_000_000)) };
+    let mut spec = SourceSpec {
+        object: ObjectId::default(),
+        name: "object".into(),
+        kind: ObjectKind::File,
+        source: Arc::new(object),
+        receivers: Receivers::Told(1),
+        interface: Ipv4Addr::LOCALHOST,
+        path,
+        options: Options::default(),
+        cancel: Arc::default(),
+    };
+    let cancel = Arc::new(AtomicBool::new(false));
+    spec.cancel = Arc::clone(&cancel);
+    let prepared = prepare(spec).unwrap();
+    let running = start_receiver(&prepared, "r0", target.clone(), Options::default());
+    let stopper = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        cancel.store(true, Ordering::Relaxed);
+    });
+    assert!(matches!(prepared.run(&mut |_| ()), Err(TransferError::Cancelled)));
+    stopper.join().unwrap();
+    let error = running.thread.join().unwrap().unwrap_err();
+    assert!(matches!(error, TransferError::Refused(_) | TransferError::SourceLost { .. }), "{error}");
+    assert!(!target.exists());
+}
+
+#[test]
+fn a_store_without_room_is_named_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    /// Claims to be larger than any disk.
+    struct Huge;
+    impl polycast_net::object::ObjectSource for Huge {
+        fn len(&self) -> u64 {
+            1 << 49
+        }
+        fn read_exact_at(&self, buffer: &mut [u8], _: u64) -> std::io::Result<()> {
+            buffer.fill(0);
+            Ok(())
+        }
+    }
+    let prepared = prepare(SourceSpec {
+        object: ObjectId::default(),
+        name: "huge".into(),
+        kind: ObjectKind::File,
+        source: Arc::new(Huge),
+        receivers: Receivers::Told(1),
+        interface: Ipv4Addr::LOCALHOST,
+        path: multicast(),
+        options: Options { join_timeout: Duration::from_secs(1), ..Options::default() },
+        cancel: Arc::default(),
+    })
+    .unwrap();
+    let running = start_receiver(&prepared, "r0", dir.path().join("object"), Options::default());
+    let outcome = prepared.run(&mut |_| ());
+    assert!(matches!(outcome, Err(TransferError::NobodyJoined(1))), "{outcome:?}");
+    let error = running.thread.join().unwrap().unwrap_err().to_string();
+    assert!(error.contains("full"), "{error}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_transfer_that_is_full_or_unknown_turns_receivers_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let prepared = source(bytes(100), 1, multicast(), Options::default());
+    let (address, handle) = (prepared.control_address(), prepared.handle());
+    let wrong = polycast_types::Handle(handle.0 ^ 1);
+    let stranger = ReceiverSpec {
+        name: "stranger".into(),
+        rendezvous: Rendezvous::At(address, wrong),
+        interface: Ipv4Addr::LOCALHOST,
+        sink: Sink::Path(dir.path().join("a")),
+        options: Options::default(),
+        cancel: Arc::default(),
+    };
+    let turned_away = std::thread::spawn(move || receive(stranger, &mut |_| ()));
+    let source = std::thread::spawn(move || prepared.run(&mut |_| ()));
+    let error = turned_away.join().unwrap().unwrap_err().to_string();
+    assert!(error.contains("no such transfer"), "{error}");
+    let welcome = ReceiverSpec {
+        name: "r0".into(),
+        rendezvous: Rendezvous::At(address, handle),
+        interface: Ipv4Addr::LOCALHOST,
+        sink: Sink::Path(dir.path().join("b")),
+        options: Options::default(),
+        cancel: Arc::default(),
+    };
+    receive(welcome, &mut |_| ()).unwrap();
+    assert!(source.join().unwrap().unwrap().receivers[0].verified);
+}
