@@ -1,0 +1,204 @@
+//! Datacast, section 4.3 and appendix A: number, size and speed of Steiner trees.
+
+use std::time::Instant;
+
+use polycast_planning::trees::{TreeError, TreePlan, TreePlanner};
+use polycast_topology::{Failures, Graph, Network, Node};
+
+use crate::Row;
+use crate::random::Random;
+
+/// A drawn group and what has failed around it.
+#[derive(Clone, Debug)]
+pub struct Draw {
+    /// The source.
+    pub source: Node,
+    /// The receivers.
+    pub receivers: Vec<Node>,
+    /// The failed links.
+    pub failures: Failures,
+}
+
+/// Draws a group of `size` members, the source among them, and failed links.
+///
+/// A fat-tree's server has one link, and with five in a hundred of those failed no group of 280 would be
+/// whole; the paper leaves networks that are not connected out. There links between switches fail.
+pub fn draw(network: &Network, size: u32, failed_fraction: f64, random: &mut Random) -> Draw {
+    let mut servers: Vec<Node> = (0..network.server_count()).collect();
+    random.choose_first(&mut servers, size as usize);
+    let single = network.port_count(0) == 1;
+    let first = if single { network.server_count() } else { 0 };
+    let mut failures = Failures::none();
+    for link in first..network.link_count() {
+        if random.fraction() < failed_fraction {
+            failures.fail_link(link);
+        }
+    }
+    Draw { source: servers[0], receivers: servers[1..size as usize].to_vec(), failures }
+}
+
+/// Plans drawn groups and gives each plan with its time in milliseconds. Groups that are not connected are
+/// drawn again.
+pub fn plans(
+    network: &Network,
+    size: u32,
+    failed_fraction: f64,
+    runs: u32,
+    seed: u64,
+) -> Vec<(TreePlan, f64)> {
+    let mut planner = TreePlanner::new(*network);
+    let mut random = Random::new(seed);
+    let mut plans = Vec::with_capacity(runs as usize);
+    while (plans.len() as u32) < runs {
+        let draw = draw(network, size, failed_fraction, &mut random);
+        let start = Instant::now();
+        let plan = planner.plan(draw.source, &draw.receivers, &draw.failures);
+        let milliseconds = start.elapsed().as_secs_f64() * 1e3;
+        match plan {
+            Ok(plan) if plan.left_out.is_empty() => plans.push((plan, milliseconds)),
+            Ok(_) | Err(TreeError::Disconnected { .. }) => {}
+            Err(error) => unreachable!("drawn groups are right: {error}"),
+        }
+    }
+    plans
+}
+
+fn network(text: &str) -> Network {
+    text.parse().expect("the papers' networks exist")
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0u32), |(sum, count), value| (sum + value, count + 1));
+    if count == 0 { 0.0 } else { sum / f64::from(count) }
+}
+
+/// Figure 9 and section 4.3: worst time of 100 groups of 280 with 5 % failed links.
+#[must_use]
+pub fn speed(runs: u32) -> Vec<Row> {
+    let item = "datacast 4.3";
+    let papers = [
+        ("bcube:8,4", Some(4.4)),
+        ("torus:16,3", Some(4.1)),
+        ("fat-tree:48,3", Some(3.3)),
+        ("bcube:20,4", Some(1000.0)),
+        ("fat-tree:96,3", Some(1000.0)),
+    ];
+    papers
+        .into_iter()
+        .map(|(text, paper)| {
+            let plans = plans(&network(text), 280, 0.05, runs, 1);
+            let worst = plans.iter().map(|plan| plan.1).fold(0.0, f64::max);
+            let average = mean(plans.iter().map(|plan| plan.1));
+            let name = format!("{text}: worst of {runs} groups of 280, 5 % failed links");
+            Row::new(item, name, paper, worst, "ms").note(format!("mean {average:.3} ms"))
+        })
+        .collect()
+}
+
+/// Appendix A.6 and A.7: number, size and branching of trees.
+#[must_use]
+pub fn quality(runs: u32) -> Vec<Row> {
+    let item = "datacast A.6";
+    let mut rows = Vec::new();
+    let bcube = network("bcube:8,4");
+    let shapes = |plans: &[(TreePlan, f64)]| -> Vec<_> {
+        plans
+            .iter()
+            .flat_map(|(plan, _)| plan.trees.iter().map(|tree| tree.shape(|node| plan.is_receiver(node))))
+            .collect()
+    };
+    let whole = shapes(&plans(&bcube, 280, 0.0, runs, 2));
+    let steiner = mean(whole.iter().map(|shape| shape.steiner_nodes.into()));
+    rows.push(Row::new(
+        item,
+        "Steiner nodes of a tree, BCube(8,4), 280 members",
+        Some(525.0),
+        steiner,
+        "nodes",
+    ));
+    rows.push(search_only(&bcube, runs));
+    let failing = shapes(&plans(&bcube, 280, 0.01, runs, 3));
+    let steiner = mean(failing.iter().map(|shape| shape.steiner_nodes.into()));
+    let single = mean(failing.iter().map(|shape| f64::from(shape.steiner_nodes - shape.branching)));
+    rows.push(Row::new(item, "Steiner nodes, 1 % failed links", Some(543.0), steiner, "nodes"));
+    rows.push(Row::new(item, "of these non-branching", Some(407.0), single, "nodes"));
+    rows.extend(counts(runs));
+    rows.extend(depths());
+    rows
+}
+
+/// One tree by breadth-first search alone, without arc-disjoint others.
+fn search_only(network: &Network, runs: u32) -> Row {
+    let mut random = Random::new(4);
+    let sizes = (0..runs).map(|_| {
+        let draw = draw(network, 280, 0.0, &mut random);
+        f64::from(bfs_steiner_nodes(network, &draw))
+    });
+    let name = "Steiner nodes by breadth-first search alone";
+    Row::new("datacast A.6", name, Some(493.0), mean(sizes), "nodes")
+}
+
+/// The Steiner nodes of a shortest-path tree in which every node takes its first parent.
+fn bfs_steiner_nodes(network: &Network, draw: &Draw) -> u32 {
+    let mut parent = vec![Node::MAX; network.node_count() as usize];
+    parent[draw.source as usize] = draw.source;
+    let mut queue = std::collections::VecDeque::from([draw.source]);
+    while let Some(node) = queue.pop_front() {
+        for port in 0..network.port_count(node) {
+            let next = network.neighbor(node, port);
+            if parent[next as usize] == Node::MAX {
+                parent[next as usize] = node;
+                queue.push_back(next);
+            }
+        }
+    }
+    let mut in_tree = std::collections::BTreeSet::new();
+    for &receiver in &draw.receivers {
+        let mut node = receiver;
+        while node != draw.source && in_tree.insert(node) {
+            node = parent[node as usize];
+        }
+    }
+    in_tree.len() as u32 - draw.receivers.len() as u32
+}
+
+/// Figure 10 (a): how many trees there are, in proportion to the bound.
+fn counts(runs: u32) -> Vec<Row> {
+    let (mut all_trees, mut all_bounds) = (0.0, 0.0);
+    let mut rows = Vec::new();
+    for text in ["bcube:8,4", "torus:16,3"] {
+        for (size, failed) in [(10, 0.01), (10, 0.05), (280, 0.01), (280, 0.05), (2000, 0.01), (2000, 0.05)] {
+            let plans = plans(&network(text), size, failed, runs, 5);
+            let trees: f64 = plans.iter().map(|(plan, _)| plan.trees.len() as f64).sum();
+            let bound: f64 = plans.iter().map(|(plan, _)| f64::from(plan.bound)).sum();
+            all_trees += trees;
+            all_bounds += bound;
+            let name = format!("{text}: trees for {size} members, {} % failed links", 100.0 * failed);
+            let note = format!("bound {:.2}", bound / f64::from(runs));
+            rows.push(Row::new("datacast A.6", name, None, trees / f64::from(runs), "trees").note(note));
+        }
+    }
+    let less = 100.0 * (1.0 - all_trees / all_bounds);
+    rows.push(Row::new("datacast A.6", "trees below the bound, over all of these", Some(0.8), less, "%"));
+    rows
+}
+
+fn depths() -> Vec<Row> {
+    [("bcube:8,4", 10.0), ("torus:16,3", 32.0), ("fat-tree:48,3", 6.0)]
+        .into_iter()
+        .map(|(text, paper)| {
+            let network = network(text);
+            let receivers: Vec<Node> = (1..network.server_count()).collect();
+            let plan = TreePlanner::new(network).plan(0, &receivers, &Failures::none());
+            let trees = plan.expect("nothing has failed").trees;
+            let deepest = trees.iter().map(|tree| tree.shape(|_| true).depth).max().unwrap_or(0);
+            Row::new(
+                "datacast A.6",
+                format!("{text}: depth of spanning trees"),
+                Some(paper),
+                deepest.into(),
+                "links",
+            )
+        })
+        .collect()
+}

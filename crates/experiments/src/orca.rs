@@ -1,0 +1,423 @@
+//! Orca, section 6, and Elmo's own evaluation: state of switches, labels and updates for a million sessions.
+
+use std::time::Instant;
+
+use polycast_planning::elmo::{ElmoLimits, ElmoRandom, SwitchPorts, encode_layer};
+use polycast_planning::labels::pod_labels::{self, PodLabelFormat};
+use polycast_planning::labels::{LabelPlanner, Session, switches};
+use polycast_topology::{Clos, Failures, FatTree, Node};
+
+use crate::Row;
+use crate::random::Random;
+use crate::tenants::{self, Placement, Sizes, Tenant};
+
+/// The network of Orca's evaluation that 19 bytes fit: fat-tree(48, 3), 27,648 hosts.
+///
+/// # Panics
+/// Never: the network exists.
+#[must_use]
+pub fn papers_network() -> Clos {
+    FatTree::new(48, 3).ok().and_then(|tree| tree.as_clos()).expect("fat-tree(48, 3) is a Clos network")
+}
+
+/// What one data set comes to.
+#[derive(Clone, Debug, Default)]
+pub struct DataSet {
+    /// Sessions planned.
+    pub sessions: u64,
+    /// Spines with an entry for a session, by spine.
+    pub entries: Vec<u32>,
+    /// Seconds that planning labels took, over all threads.
+    pub planning_s: f64,
+    /// Leafs over all sessions.
+    pub leafs: u64,
+    /// Pods over all sessions, the source's included.
+    pub pods: u64,
+    /// Sessions whose delivery was followed through the switches.
+    pub walked: u64,
+    /// Hosts that got something they should not, over all walked sessions and both encodings.
+    pub redundant: u64,
+    /// Receivers that got nothing or twice, likewise.
+    pub missed: u64,
+    /// Links crossed by one packet of every walked session, with Orca's labels.
+    pub links_orca: u64,
+    /// The same with pod labels.
+    pub links_pods: u64,
+    /// Pods of walked sessions that had to ask an agent for a spine label.
+    pub asking_pods: u64,
+}
+
+impl DataSet {
+    fn add(&mut self, other: &DataSet) {
+        if self.entries.is_empty() {
+            self.entries = vec![0; other.entries.len()];
+        }
+        self.entries.iter_mut().zip(&other.entries).for_each(|(sum, more)| *sum += more);
+        self.sessions += other.sessions;
+        self.planning_s += other.planning_s;
+        self.leafs += other.leafs;
+        self.pods += other.pods;
+        self.walked += other.walked;
+        self.redundant += other.redundant;
+        self.missed += other.missed;
+        self.links_orca += other.links_orca;
+        self.links_pods += other.links_pods;
+        self.asking_pods += other.asking_pods;
+    }
+
+    /// The entries of the spine at this fraction of all spines, in rising order.
+    #[must_use]
+    pub fn quantile(&self, fraction: f64) -> u32 {
+        let mut sorted = self.entries.clone();
+        sorted.sort_unstable();
+        let at = (fraction * sorted.len() as f64).ceil() as usize;
+        sorted.get(at.clamp(1, sorted.len()) - 1).copied().unwrap_or(0)
+    }
+}
+
+/// Plans all sessions of the tenants on `threads` threads; every `walk_every`-th is followed through the
+/// switches.
+///
+/// # Panics
+/// If a planner refuses a session, which would be a fault of its own.
+#[must_use]
+pub fn plan_data_set(
+    clos: &Clos,
+    tenants: &[Tenant],
+    sizes: Sizes,
+    filter_bits: u32,
+    threads: usize,
+    walk_every: u64,
+) -> DataSet {
+    let mut total = DataSet::default();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|thread| {
+                scope.spawn(move || {
+                    let mut worker = Worker::new(clos, filter_bits, walk_every);
+                    for (index, tenant) in tenants.iter().enumerate().skip(thread).step_by(threads) {
+                        worker.tenant(tenant, sizes, index as u64);
+                    }
+                    worker.result
+                })
+            })
+            .collect();
+        for worker in workers {
+            total.add(&worker.join().expect("planning does not panic"));
+        }
+    });
+    total
+}
+
+struct Worker {
+    planner: LabelPlanner,
+    pod_format: PodLabelFormat,
+    walk_every: u64,
+    result: DataSet,
+}
+
+impl Worker {
+    fn new(clos: &Clos, filter_bits: u32, walk_every: u64) -> Self {
+        let planner = LabelPlanner::new(*clos, filter_bits).expect("labels for this network");
+        let pod_format =
+            PodLabelFormat::new(clos, planner.format().bytes()).expect("pod labels for this network");
+        let result = DataSet { entries: vec![0; clos.spines() as usize], ..DataSet::default() };
+        Worker { planner, pod_format, walk_every, result }
+    }
+
+    fn tenant(&mut self, tenant: &Tenant, sizes: Sizes, index: u64) {
+        let mut random = Random::new(0x5eed ^ index << 20);
+        let mut hosts = tenant.hosts.clone();
+        for group in 0..u64::from(tenant.groups) {
+            let Some((source, receivers)) = members(&mut hosts, sizes, &mut random) else { continue };
+            self.session(index << 32 | group, source, &receivers);
+        }
+    }
+
+    fn session(&mut self, id: u64, source: Node, receivers: &[Node]) {
+        let start = Instant::now();
+        let plan = self.planner.plan(id, source, receivers, &Failures::none()).expect("members are hosts");
+        self.result.planning_s += start.elapsed().as_secs_f64();
+        let clos = *self.planner.clos();
+        let first_spine = clos.spine(0, 0);
+        let mut last = None;
+        for entry in &plan.spine_state {
+            if last != Some(entry.spine) {
+                self.result.entries[(entry.spine - first_spine) as usize] += 1;
+                last = Some(entry.spine);
+            }
+        }
+        self.result.leafs += plan.leaf_hosts.len() as u64;
+        self.result.pods += plan.tree.pods.len() as u64;
+        self.result.sessions += 1;
+        if self.result.sessions.is_multiple_of(self.walk_every) {
+            let receivers = receivers.iter().copied().collect();
+            let pods = pod_labels::encode(&self.pod_format, &plan);
+            let by_filter =
+                switches::deliver(&clos, self.planner.format(), self.planner.filter(), source, &plan);
+            let by_pods = pod_labels::deliver(&clos, &self.pod_format, id, source, &plan, &pods);
+            for delivery in [&by_filter, &by_pods] {
+                self.result.redundant += delivery.redundant(&clos, &receivers).len() as u64;
+                let got = receivers.iter().filter(|host| delivery.hosts.get(host) == Some(&1)).count();
+                self.result.missed += (receivers.len() - got) as u64;
+            }
+            self.result.walked += 1;
+            self.result.links_orca += u64::from(by_filter.links);
+            self.result.links_pods += u64::from(by_pods.links);
+            self.result.asking_pods += pods.spine_labels.len() as u64;
+        }
+    }
+}
+
+/// A drawn group: its source and its receivers; `None` if all of its machines are on one host.
+fn members(hosts: &mut [Node], sizes: Sizes, random: &mut Random) -> Option<(Node, Vec<Node>)> {
+    let size = tenants::group_size(sizes, hosts.len() as u32, random) as usize;
+    random.choose_first(hosts, size);
+    let source = hosts[0];
+    let receivers: Vec<Node> = hosts[1..size].iter().copied().filter(|&host| host != source).collect();
+    (!receivers.is_empty()).then_some((source, receivers))
+}
+
+/// Section 6.2 for the four data sets, as they were run and as the papers describe them.
+#[must_use]
+pub fn switch_state(sessions: u32, threads: usize) -> Vec<Row> {
+    let clos = papers_network();
+    let sets = [
+        ("Uni-S as run", Placement::ScatteredAsRun, Sizes::Uniform, Some((253.0, 437.0))),
+        ("Uni-C as run", Placement::ClusteredAsRun, Sizes::Uniform, None),
+        ("WVE-S as run", Placement::ScatteredAsRun, Sizes::Wve, None),
+        ("WVE-C as run", Placement::ClusteredAsRun, Sizes::Wve, None),
+        ("Uni-S strict", Placement::Strict(1), Sizes::Uniform, None),
+        ("Uni-C strict", Placement::Strict(12), Sizes::Uniform, None),
+        ("WVE-S strict", Placement::Strict(1), Sizes::Wve, None),
+        ("WVE-C strict", Placement::Strict(12), Sizes::Wve, None),
+    ];
+    let mut rows = Vec::new();
+    for (name, placement, sizes, paper) in sets {
+        let tenants = tenants::tenants(&clos, placement, sessions, &mut Random::new(1));
+        let start = Instant::now();
+        let set = plan_data_set(&clos, &tenants, sizes, 69, threads, 100);
+        rows.extend(rows_of(name, &set, paper, start.elapsed().as_secs_f64(), threads));
+    }
+    rows
+}
+
+fn rows_of(name: &str, set: &DataSet, paper: Option<(f64, f64)>, seconds: f64, threads: usize) -> Vec<Row> {
+    let item = "orca 6.2";
+    let each = |sum: u64| sum as f64 / set.sessions as f64;
+    let walked = |sum: u64| sum as f64 / set.walked.max(1) as f64;
+    let row = |what: &str, paper: Option<f64>, ours: f64, unit: &str| {
+        Row::new(item, format!("{name}: {what}"), paper, ours, unit)
+    };
+    let state: f64 = set.entries.iter().map(|&count| f64::from(count)).sum();
+    vec![
+        row("sessions", None, set.sessions as f64, "sessions"),
+        row("leafs a session", None, each(set.leafs), "leafs"),
+        row("pods a session", None, each(set.pods), "pods"),
+        row("median entries a spine", None, set.quantile(0.5).into(), "entries"),
+        row("99 % of spines, entries", paper.map(|p| p.0), set.quantile(0.99).into(), "entries"),
+        row("most entries of a spine", paper.map(|p| p.1), set.quantile(1.0).into(), "entries"),
+        row("entries a session", None, state / set.sessions as f64, "entries"),
+        row("entries of a switch with pod labels", None, 0.0, "entries"),
+        row("redundant hosts, walked sessions", Some(0.0), set.redundant as f64, "hosts")
+            .note(format!("{} sessions, both encodings", set.walked)),
+        row("receivers missed, walked sessions", Some(0.0), set.missed as f64, "hosts"),
+        row("links a packet crosses, Orca", None, walked(set.links_orca), "links"),
+        row("links a packet crosses, pod labels", None, walked(set.links_pods), "links")
+            .note(format!("{:.2} pods a session ask an agent", walked(set.asking_pods))),
+        row("time to plan one label", Some(340.0), 1e6 * set.planning_s / set.sessions as f64, "us"),
+        row("time for the whole set", None, seconds, "s")
+            .note(format!("{threads} threads, drawing and walks included")),
+    ]
+}
+
+/// Section 6.3: joins and leaves of running sessions.
+///
+/// # Panics
+/// If a planner refuses a drawn event, which would be a fault of its own.
+#[must_use]
+pub fn dynamics(sessions: u32, events: u32) -> Vec<Row> {
+    let clos = papers_network();
+    let mut random = Random::new(3);
+    let tenants = tenants::tenants(&clos, Placement::ScatteredAsRun, sessions, &mut random);
+    let mut planner = LabelPlanner::new(clos, 69).expect("labels for this network");
+    let mut running = Vec::new();
+    for (index, tenant) in tenants.iter().enumerate() {
+        let mut hosts = tenant.hosts.clone();
+        for _ in 0..tenant.groups {
+            let Some((source, receivers)) = members(&mut hosts, Sizes::Wve, &mut random) else { continue };
+            let plan = planner.plan(running.len() as u64, source, &receivers, &Failures::none());
+            running.push((index, Session::new(source, plan.expect("members are hosts"))));
+        }
+    }
+    let drawn: Vec<(usize, Node, bool)> = (0..events)
+        .map(|_| {
+            let at = random.below(running.len() as u32) as usize;
+            let hosts = &tenants[running[at].0].hosts;
+            (at, hosts[random.below(hosts.len() as u32) as usize], random.next() & 1 == 0)
+        })
+        .filter(|&(at, host, _)| host != running[at].1.source())
+        .collect();
+    let start = Instant::now();
+    let mut messages = 0u64;
+    for &(at, host, join) in &drawn {
+        let session = &mut running[at].1;
+        let update = if join { session.join(&planner, host) } else { session.leave(&planner, host) };
+        messages += u64::from(update.expect("hosts of the network").messages());
+    }
+    let microseconds = start.elapsed().as_secs_f64() * 1e6 / drawn.len() as f64;
+    let item = "orca 6.3";
+    let per_second = 1000.0 * messages as f64 / drawn.len() as f64;
+    vec![
+        Row::new(item, "time of one join or leave", None, microseconds, "us"),
+        Row::new(item, "share of a core for 1,000 events a second", None, microseconds / 10.0, "%"),
+        Row::new(item, "messages a second at 1,000 events, WVE-S", Some(1889.0), per_second, "messages")
+            .note("joins of members and leaves of others change nothing and count as events"),
+    ]
+}
+
+/// One Elmo run to be compared with its logs.
+#[derive(Clone, Copy, Debug)]
+pub struct ElmoRun {
+    /// The data set.
+    pub placement: Placement,
+    /// The sizes.
+    pub sizes: Sizes,
+    /// Rules of the leaf layer.
+    pub rules_max: u32,
+    /// Redundancy limit of the leaf layer.
+    pub redundancy_max: u32,
+}
+
+/// The groups that need no default rule nor table entries, of all; and links in proportion to the least.
+#[must_use]
+pub fn elmo_run(run: &ElmoRun, sessions: u32) -> (f64, f64) {
+    let clos = Clos::new(12, 48, 4, 48, 1).expect("Elmo's network exists");
+    let mut random = Random::new(1);
+    let tenants = tenants::tenants(&clos, run.placement, sessions, &mut random);
+    // The table of a switch is as full as the groups of the whole run make it.
+    let table_size = (10_000 * u64::from(sessions) / 1_000_000) as u32;
+    let pods_limits =
+        ElmoLimits { rules_max: 2, switches_per_rule_max: 3, redundancy_max: 6, table_size: 64_000 };
+    let leaf_limits = ElmoLimits {
+        rules_max: run.rules_max,
+        switches_per_rule_max: 3,
+        redundancy_max: run.redundancy_max,
+        table_size,
+    };
+    let (mut pods_used, mut leafs_used) = (vec![0; 12], vec![0; 576]);
+    let mut coin = ElmoRandom::new(7);
+    let (mut groups, mut covered, mut ideal, mut sent) = (0u64, 0u64, 0u64, 0u64);
+    for tenant in &tenants {
+        let mut hosts = tenant.hosts.clone();
+        for _ in 0..tenant.groups {
+            let size = tenants::group_size(run.sizes, hosts.len() as u32, &mut random) as usize;
+            random.choose_first(&mut hosts, size);
+            let (pods, leafs, members) = bitmaps(&hosts[..size]);
+            let pod_layer = encode_layer(&pods, &pods_limits, &mut pods_used, &mut coin);
+            let leaf_layer = encode_layer(&leafs, &leaf_limits, &mut leafs_used, &mut coin);
+            groups += 1;
+            covered +=
+                u64::from(leaf_layer.switch_rules.is_empty() && leaf_layer.default_switches.is_empty());
+            let least = 3 + pods.len() as u64 + leafs.len() as u64 + members;
+            let wrong_leafs = u64::from(pod_layer.redundant_ports);
+            ideal += least;
+            sent += least
+                + u64::from(leaf_layer.redundant_ports)
+                + wrong_leafs * (1 + u64::from(leaf_layer.default_ports.count_ones()));
+        }
+    }
+    (covered as f64 / groups as f64, sent as f64 / ideal as f64)
+}
+
+/// A group's bitmaps of leafs by pod and of hosts by leaf, and how many hosts it has.
+fn bitmaps(hosts: &[Node]) -> (Vec<SwitchPorts>, Vec<SwitchPorts>, u64) {
+    let mut by_leaf = std::collections::BTreeMap::<u32, u128>::new();
+    for &host in hosts {
+        *by_leaf.entry(host / 48).or_default() |= 1 << (host % 48);
+    }
+    let mut by_pod = std::collections::BTreeMap::<u32, u128>::new();
+    for &leaf in by_leaf.keys() {
+        *by_pod.entry(leaf / 48).or_default() |= 1 << (leaf % 48);
+    }
+    let count = by_leaf.values().map(|ports| u64::from(ports.count_ones())).sum();
+    let list = |map: std::collections::BTreeMap<u32, u128>| {
+        map.into_iter().map(|(switch, ports)| SwitchPorts { switch, ports }).collect()
+    };
+    (list(by_pod), list(by_leaf), count)
+}
+
+/// Elmo's logs beside our encoder: covered groups and traffic.
+#[must_use]
+pub fn elmo(sessions: u32) -> Vec<Row> {
+    let anchors = [
+        (
+            "uniform P12",
+            Placement::ClusteredAsRun,
+            Sizes::Uniform,
+            [
+                (10, 0, 666_430, 1.086),
+                (10, 12, 701_513, 1.064),
+                (30, 0, 814_195, 1.0),
+                (30, 12, 922_015, 1.023),
+            ],
+        ),
+        (
+            "uniform P1",
+            Placement::ScatteredAsRun,
+            Sizes::Uniform,
+            [
+                (10, 0, 47_007, 2.917),
+                (10, 12, 207_110, 2.224),
+                (30, 0, 238_909, 1.865),
+                (30, 12, 716_924, 1.395),
+            ],
+        ),
+        (
+            "WVE P12",
+            Placement::ClusteredAsRun,
+            Sizes::Wve,
+            [
+                (10, 0, 713_214, 1.272),
+                (10, 12, 829_311, 1.248),
+                (30, 0, 891_670, 1.0),
+                (30, 12, 997_843, 1.036),
+            ],
+        ),
+        (
+            "WVE P1",
+            Placement::ScatteredAsRun,
+            Sizes::Wve,
+            [
+                (10, 0, 513_227, 3.608),
+                (10, 12, 763_032, 1.762),
+                (30, 0, 778_057, 1.316),
+                (30, 12, 959_825, 1.212),
+            ],
+        ),
+    ];
+    let mut rows = Vec::new();
+    for (name, placement, sizes, runs) in anchors {
+        for (rules_max, redundancy_max, covered, traffic) in runs {
+            let run = ElmoRun { placement, sizes, rules_max, redundancy_max };
+            let (our_covered, our_traffic) = elmo_run(&run, sessions);
+            let label = format!("{name} H{rules_max} R{redundancy_max}");
+            let paper = f64::from(covered) / 998_500.0;
+            rows.push(Row::new(
+                "elmo 1.7",
+                format!("{label}: covered by p-rules"),
+                Some(100.0 * paper),
+                100.0 * our_covered,
+                "%",
+            ));
+            rows.push(Row::new(
+                "elmo 1.7",
+                format!("{label}: traffic to ideal"),
+                Some(traffic),
+                our_traffic,
+                "x",
+            ));
+        }
+    }
+    rows
+}
