@@ -400,13 +400,15 @@ impl Leases {
         self.keep(now, waiting.key, waiting.object, grant);
     }
 
-    /// A group's receivers with their addresses, in the order of the chain if there is one.
+    /// A group's receivers with their addresses: in the order of the chain if there is one, else by name.
     fn in_order(&self, group: &Group, channel: &Channel) -> Vec<(String, ([u8; 4], u16))> {
-        let order: Vec<HostId> = match channel {
-            Channel::Chain { order } => order.clone(),
-            _ => group.receivers.iter().copied().collect(),
-        };
-        order.iter().filter_map(|host| self.members.address_of(*host)).collect()
+        let find = |host: &HostId| self.members.address_of(*host);
+        if let Channel::Chain { order } = channel {
+            return order.iter().filter_map(find).collect();
+        }
+        let mut receivers: Vec<_> = group.receivers.iter().filter_map(find).collect();
+        receivers.sort();
+        receivers
     }
 
     fn fresh_plan_id(&mut self) -> PlanId {

@@ -655,6 +655,16 @@ impl Run {
         let peer = PeerId(self.next_peer);
         self.next_peer += 1;
         let now = self.clock.now();
+        // Several receivers of one host call themselves alike: the report tells them apart.
+        let taken = |name: &str| self.conns.values().any(|c| live(c) && c.name == name);
+        let mut unique = name.clone();
+        for number in 2.. {
+            if !taken(&unique) {
+                break;
+            }
+            unique = format!("{name}#{number}");
+        }
+        let name = unique;
         // The machine is told when the receiver says HAVE.
         let conn = Conn {
             stream: Some(stream),

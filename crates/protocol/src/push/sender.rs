@@ -678,10 +678,13 @@ impl Sender {
             }
             Service::Streaming | Service::Patching => {
                 let lap_end = peer.lap_end(self.fragments).expect("its lap has begun");
-                let in_flight = self.packets > peer.acknowledged && peer.position < lap_end;
+                // What was sent since its last report, and when: a sender that waited for another receiver
+                // must not take that for silence of this one.
+                let next = self.sent.partition_point(|s| s.position <= peer.position);
+                let unreported = self.sent.get(next).filter(|_| peer.position < lap_end).map(|s| s.at);
                 // Patches count as progress: only a receiver that gets nothing at all has lost its path.
-                let silent_since = peer.advanced_at.max(peer.verified_at);
-                if in_flight && alive && now.since(silent_since) >= timeout {
+                let silent_since = unreported.map(|at| at.max(peer.advanced_at).max(peer.verified_at));
+                if alive && silent_since.is_some_and(|since| now.since(since) >= timeout) {
                     self.move_to_chain(now, id);
                 } else if self.position >= lap_end || self.needed_run().is_none() {
                     self.finish(now, id);

@@ -156,13 +156,27 @@ fn with_the_policy_wait_all_go_as_fast_as_the_slowest() {
 
 #[test]
 fn a_stuck_receiver_is_named_and_holds_nobody() {
-    let mut world = World::new(7, 4, config(geometry(30_000)), Faults::default());
+    // Whichever comes first, the policy for slow receivers or the time-out of paths: those that live are not
+    // taken for unreachable because the sender waits for the one that is stuck.
+    for path_ms in [200, 1_000] {
+        for rate in [None, Some(Rate(2_000_000_000))] {
+            let mut config = config(geometry(30_000));
+            config.path_timeout = Duration::from_millis(path_ms);
+            config.rate = rate;
+            stick(config);
+        }
+    }
+}
+
+fn stick(config: polycast_protocol::push::SenderConfig) {
+    let mut world = World::new(7, 4, config, Faults::default());
     world.start();
     world.close();
     world.run(Time(1) + Duration::from_millis(50));
     world.freeze(3);
     world.run(seconds(3));
     assert!((0..3).all(|p| world.nodes[&p].done), "the others wait for a stuck receiver");
+    assert!((0..3).all(|p| world.nodes[&p].upstream.is_none()), "one that lives was chained");
     world.run(seconds(30));
     assert!(world.finished_at.is_some());
     assert_eq!(world.settled[&3].as_deref(), Some("no sign of life for 5s"));

@@ -1,0 +1,128 @@
+//! What happens when a receiver or the source is killed or stopped in mid-transfer.
+
+mod common;
+
+use common::{Place, Ran, command, noise};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::process::Child;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// An acceptor takes whatever is offered on its network: one test at a time.
+static NETWORK: Mutex<()> = Mutex::new(());
+
+/// Length of the object: 1.3 s at the rate of the offers here.
+const LEN: usize = 40_000_000;
+
+fn start(arguments: &[&str]) -> Child {
+    command(arguments).spawn().unwrap()
+}
+
+fn accept(out: &str, name: &str) -> Child {
+    start(&["accept", "--out", out, "--interface", "lo", "--name", name, "--json"])
+}
+
+fn offer(file: &str, receivers: &str) -> Child {
+    start(&["offer", file, "--receivers", receivers, "--interface", "lo", "--rate", "240mbit", "--json"])
+}
+
+fn end(child: Child) -> Ran {
+    child.wait_with_output().unwrap().into()
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// Waits until a receiver has begun to write.
+fn await_part(out: &str) {
+    let path = std::path::Path::new(out);
+    let name = format!(".{}.polycast-part", path.file_name().unwrap().to_str().unwrap());
+    let part = path.with_file_name(name);
+    let begun = Instant::now();
+    let written = || fs::metadata(&part).is_ok_and(|m| std::os::unix::fs::MetadataExt::blocks(&m) > 4_096);
+    while !written() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "nothing arrives at {out}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_killed_receiver_is_named_and_the_others_are_not_held() {
+    let _alone = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = Place::new();
+    let bytes = noise(LEN);
+    let file = place.file("object.bin", &bytes);
+    let outs = [place.path("a"), place.path("b"), place.path("c")];
+    let mut acceptors: Vec<Child> =
+        outs.iter().zip(["a", "b", "c"]).map(|(out, name)| accept(out, name)).collect();
+    let source = offer(&file, "3");
+    await_part(&outs[1]);
+    let victim = acceptors.remove(1);
+    signal(&victim, Signal::KILL);
+    let killed_at = Instant::now();
+    let _ = end(victim);
+    let report = end(source);
+    assert_eq!(report.status, 1, "{}", report.stderr);
+    assert!(killed_at.elapsed() < Duration::from_secs(8), "the others were held: {:?}", killed_at.elapsed());
+    assert!(report.stderr.contains("b failed: it went away in mid-transfer"), "{}", report.stderr);
+    for receiver in report.json()["receivers"].as_array().unwrap() {
+        assert_eq!(receiver["verified"], receiver["name"] != "b", "{receiver}");
+    }
+    for (acceptor, out) in acceptors.into_iter().zip([&outs[0], &outs[2]]) {
+        assert_eq!(end(acceptor).status, 0);
+        assert!(fs::read(out).unwrap() == bytes);
+    }
+    assert!(!std::path::Path::new(&outs[1]).exists(), "something half-written is visible");
+}
+
+#[test]
+fn a_killed_source_is_noticed_and_another_try_goes_on_from_there() {
+    let _alone = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = Place::new();
+    let bytes = noise(LEN);
+    let file = place.file("object.bin", &bytes);
+    let out = place.path("a");
+    let acceptor = accept(&out, "a");
+    let mut source = offer(&file, "1");
+    await_part(&out);
+    std::thread::sleep(Duration::from_millis(300));
+    source.kill().unwrap();
+    let killed_at = Instant::now();
+    let failed = end(acceptor);
+    assert!(killed_at.elapsed() < Duration::from_secs(5), "noticed after {:?}", killed_at.elapsed());
+    source.wait().unwrap();
+    assert_eq!(failed.status, 1);
+    assert!(failed.stderr.contains("the source went away"), "{}", failed.stderr);
+    assert!(!std::path::Path::new(&out).exists(), "something half-written is visible");
+
+    let acceptor = accept(&out, "a");
+    let report = end(offer(&file, "1"));
+    assert_eq!(report.status, 0, "{}", report.stderr);
+    let sent = report.json()["sent_bytes"].as_u64().unwrap();
+    assert!(sent < LEN as u64 * 9 / 10, "{sent} bytes were sent again");
+    assert_eq!(end(acceptor).status, 0);
+    assert!(fs::read(&out).unwrap() == bytes);
+}
+
+#[test]
+fn a_stopped_receiver_holds_nobody_and_can_go_on() {
+    let _alone = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = Place::new();
+    let bytes = noise(LEN);
+    let file = place.file("object.bin", &bytes);
+    let outs = [place.path("a"), place.path("b")];
+    let first = accept(&outs[0], "a");
+    let second = accept(&outs[1], "b");
+    let source = offer(&file, "2");
+    await_part(&outs[1]);
+    signal(&second, Signal::STOP);
+    let done = end(first);
+    assert_eq!(done.status, 0, "{}", done.stderr);
+    signal(&second, Signal::CONT);
+    let report = end(source);
+    assert_eq!(report.status, 0, "{}", report.stderr);
+    assert_eq!(end(second).status, 0);
+    assert!(outs.iter().all(|out| fs::read(out).unwrap() == bytes));
+}
