@@ -12,7 +12,9 @@ use super::{SteinerTree, TreeError, TreeNode, TreePlan, TreePlanner};
 const FREE: u8 = 0;
 /// The arc has failed.
 const FAILED: u8 = u8::MAX;
+/// Levels of nodes that the search has not reached, receivers that it looks for and others.
 const UNSEEN: u16 = u16::MAX;
+const UNSEEN_WANTED: u16 = u16::MAX - 1;
 
 /// Room to work in, kept from one group to the next.
 #[derive(Clone, Debug)]
@@ -24,8 +26,6 @@ pub(super) struct Workspace {
     stamp: u32,
     /// Depth of marked nodes; breadth-first level while searching.
     level: Vec<u16>,
-    /// Which marked receivers are still to be found: equal to the current stamp.
-    wanted: Vec<u32>,
     /// The arc by which the old tree entered a node; valid where `old_mark` is the current stamp.
     old_arc: Vec<Arc>,
     old_mark: Vec<u32>,
@@ -44,10 +44,9 @@ impl Workspace {
             mark: vec![0; nodes],
             stamp: 0,
             level: vec![UNSEEN; nodes],
-            wanted: vec![0; nodes],
             old_arc: vec![0; nodes],
             old_mark: vec![0; nodes],
-            queue: Vec::with_capacity(nodes),
+            queue: vec![0; nodes + 1],
         }
     }
 
@@ -55,7 +54,6 @@ impl Workspace {
         if self.stamp == u32::MAX {
             // Once in four thousand million trees the old marks have to be wiped.
             self.mark.fill(0);
-            self.wanted.fill(0);
             self.old_mark.fill(0);
             self.stamp = 0;
         }
@@ -217,7 +215,7 @@ impl TreePlanner {
     /// Splits the receivers into those that working links reach and the others.
     fn reachable(&mut self, source: Node, receivers: &[Node]) -> (Vec<Node>, Vec<Node>) {
         self.search(source, receivers);
-        receivers.iter().partition(|&&receiver| self.work.level[receiver as usize] != UNSEEN)
+        receivers.iter().partition(|&&receiver| self.work.level[receiver as usize] < UNSEEN_WANTED)
     }
 
     /// Gives a tree's arcs back and builds it anew; `None` if some receiver cannot be reached.
@@ -244,43 +242,37 @@ impl TreePlanner {
     }
 
     /// Breadth-first levels over free arcs, until all `wanted` receivers have one; true if they do.
+    ///
+    /// Whether an arc leads on is as good as random, so the loop decides it by arithmetic: it always
+    /// writes the target to the end of the queue, and moves the end only if the target is new.
     fn search(&mut self, source: Node, wanted: &[Node]) -> bool {
-        let stamp = self.work.next_stamp();
-        let Workspace { owner, level, wanted: is_wanted, queue, dead_ends, .. } = &mut self.work;
-        let dead_ends = *dead_ends;
+        let Workspace { owner, level, queue, dead_ends, .. } = &mut self.work;
         level.fill(UNSEEN);
         for &receiver in wanted {
-            is_wanted[receiver as usize] = stamp;
+            level[receiver as usize] = UNSEEN_WANTED;
         }
         let mut missing = wanted.len();
-        queue.clear();
-        queue.push(source);
+        queue[0] = source;
         level[source as usize] = 0;
-        let mut head = 0;
-        while head < queue.len() {
+        let (mut head, mut tail) = (0, 1);
+        while head < tail && missing > 0 {
             let node = queue[head];
             head += 1;
             let next = level[node as usize] + 1;
             let arcs = self.graph.arcs(node);
             let owners = &owner[arcs.start as usize..arcs.end as usize];
             for (&target, &owner) in self.graph.targets(node).iter().zip(owners) {
-                if owner != FREE || level[target as usize] != UNSEEN {
-                    continue;
-                }
-                if target < dead_ends && is_wanted[target as usize] != stamp {
-                    continue;
-                }
-                level[target as usize] = next;
-                queue.push(target);
-                if is_wanted[target as usize] == stamp {
-                    missing -= 1;
-                    if missing == 0 {
-                        return true;
-                    }
-                }
+                let slot = &mut level[target as usize];
+                let is_wanted = *slot == UNSEEN_WANTED;
+                let leads_on = is_wanted | ((*slot == UNSEEN) & (target >= *dead_ends));
+                let is_new = leads_on & (owner == FREE);
+                *slot = if is_new { next } else { *slot };
+                queue[tail] = target;
+                tail += usize::from(is_new);
+                missing -= usize::from(is_new & is_wanted);
             }
         }
-        false
+        missing == 0
     }
 
     /// Chooses, from the deepest level upwards, a parent on a shortest way for every node that needs one:
@@ -316,24 +308,30 @@ impl TreePlanner {
 
 fn choose_parent(work: &Workspace, graph: &CompactGraph, stamp: u32, node: Node) -> TreeNode {
     let level = work.level[node as usize];
-    let old_arc = (work.old_mark[node as usize] == stamp).then(|| work.old_arc[node as usize]);
+    let fits =
+        |parent: Node, arc: Arc| work.level[parent as usize] == level - 1 && work.owner[arc as usize] == FREE;
+    if work.old_mark[node as usize] == stamp {
+        let arc = work.old_arc[node as usize];
+        let parent = graph.target(graph.reverse(arc));
+        if fits(parent, arc) {
+            return TreeNode { node, parent, arc, depth: level.into() };
+        }
+    }
     let mut best: Option<(u8, TreeNode)> = None;
     for up in graph.arcs(node) {
-        let (parent, arc) = (graph.target(up), graph.reverse(up));
-        if work.level[parent as usize] != level - 1 || work.owner[arc as usize] != FREE {
+        let parent = graph.target(up);
+        if work.level[parent as usize] != level - 1 || !fits(parent, graph.reverse(up)) {
             continue;
         }
-        let rank = if old_arc == Some(arc) {
-            3
-        } else if work.mark[parent as usize] == stamp {
+        let rank = if work.mark[parent as usize] == stamp {
             2
         } else {
             u8::from(work.old_mark[parent as usize] == stamp)
         };
         if best.is_none_or(|(best_rank, _)| rank > best_rank) {
-            best = Some((rank, TreeNode { node, parent, arc, depth: level.into() }));
+            best = Some((rank, TreeNode { node, parent, arc: graph.reverse(up), depth: level.into() }));
         }
-        if rank == 3 {
+        if rank == 2 {
             break;
         }
     }
