@@ -1,4 +1,5 @@
 //! The Polycast agent: moves objects on one host (Republic section III).
 //!
 //! The agent only connects the machines of `polycast-protocol` to sockets, stores and clocks.
+pub mod daemon;
 pub mod transfer;

@@ -23,7 +23,7 @@ use crate::agent::{
     AddRequest, Caller, DeleteRequest, ListRequest, Object, ReadRequest, RegisterRequest, SendEvent,
     SendRequest, SlowReceivers, StatusRequest, StatusResponse, UnregisterRequest,
 };
-use crate::error::{Kind, Refusal, check_version};
+use crate::error::{Kind, Refusal, check_version, innermost};
 use hyper_util::rt::TokioIo;
 use polycast_types::{AppId, DataId, Duration};
 use std::path::{Path, PathBuf};
@@ -84,15 +84,6 @@ impl From<Status> for ClientError {
             _ => ClientError::Lost(innermost(&status)),
         }
     }
-}
-
-/// The message at the end of a chain of errors: the system's own words.
-fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
 }
 
 /// Where the agent of this user listens unless told otherwise: in the user's run-time folder, or without

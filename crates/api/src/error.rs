@@ -150,6 +150,16 @@ pub fn check_version(theirs: u32) -> Result<(), Refusal> {
     ))
 }
 
+/// The message at the end of a chain of errors: the system's own words.
+#[must_use]
+pub fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

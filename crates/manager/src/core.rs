@@ -10,6 +10,7 @@ use polycast_types::{Duration, ObjectId, Time};
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::MissedTickBehavior;
 
 /// Commands that may wait for the task.
 const COMMANDS_MAX: usize = 1_024;
@@ -84,6 +85,8 @@ impl Core {
 
     /// Runs until told to stop; whoever waits then gets no answer.
     pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
+        let mut sweep = tokio::time::interval(SWEEP);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let deadline = self.machine.deadline();
             let wake = deadline.map(|at| self.start + std::time::Duration::from_nanos(at.0));
@@ -93,12 +96,6 @@ impl Core {
                     None => std::future::pending().await,
                 }
             };
-            let sweep = async {
-                if self.callers.is_empty() {
-                    std::future::pending::<()>().await;
-                }
-                tokio::time::sleep(SWEEP).await;
-            };
             tokio::select! {
                 _ = &mut stop => return,
                 command = self.commands.recv() => match command {
@@ -106,7 +103,7 @@ impl Core {
                     None => return,
                 },
                 () = sleep => { self.drain(); }
-                () = sweep => self.sweep(),
+                _ = sweep.tick(), if !self.callers.is_empty() => self.sweep(),
             }
         }
     }

@@ -1,0 +1,215 @@
+//! The agent's service: Republic's API for applications (Table I), the agent's side of the manager's
+//! (Table II), and transfers in both directions.
+//!
+//! An [`Agent`] is a few tasks around shared tables. Transfers themselves run in threads of their own,
+//! through an [`Engine`].
+//!
+//! ```no_run
+//! use polycast_agent::daemon::{Agent, AgentConfig};
+//!
+//! # async fn example() -> Result<(), polycast_agent::daemon::AgentError> {
+//! let config = AgentConfig { manager: "10.0.0.1:7400".into(), ..AgentConfig::default() };
+//! let agent = Agent::start(config).await?;
+//! println!("{} listens on {}", agent.name(), agent.socket().display());
+//! agent.serve(async { let _ = tokio::signal::ctrl_c().await; }).await
+//! # }
+//! ```
+
+mod catalog;
+mod config;
+mod convert;
+mod engine;
+mod error;
+mod invite;
+mod local;
+mod manager_link;
+mod processes;
+mod sends;
+mod service;
+mod store;
+
+pub use config::{AgentConfig, ConfigError};
+pub use engine::{Engine, PushEngine};
+pub use error::AgentError;
+
+use crate::transfer::{Options, SlowPolicy};
+use catalog::Catalog;
+use invite::Invitations;
+use manager_link::{Identity, ManagerLink};
+use polycast_api::agent::agent_server::AgentServer;
+use polycast_net::interface;
+use polycast_types::Duration as Span;
+use processes::Processes;
+use sends::Sends;
+use service::Service;
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use store::Store;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tonic::transport::Server;
+
+/// How long transfers and calls in progress may take to end when the agent does.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// What all parts of the agent share.
+pub(crate) struct Shared {
+    pub name: String,
+    pub interface: Ipv4Addr,
+    pub control: SocketAddr,
+    pub store: Store,
+    pub catalog: Arc<Catalog>,
+    pub processes: Processes,
+    pub link: ManagerLink,
+    pub engine: Arc<dyn Engine>,
+    pub started: Instant,
+}
+
+impl Shared {
+    /// Settings of a transfer that nobody has said anything about.
+    pub fn default_options() -> Options {
+        Options {
+            // Agents that are there answer at once; those that are not must not keep the others waiting.
+            join_timeout: Span::from_secs(10),
+            slow: SlowPolicy::DropToPatches { after: Span::from_secs(2) },
+            ..Options::default()
+        }
+    }
+}
+
+/// An agent that listens.
+pub struct Agent {
+    shared: Arc<Shared>,
+    sends: Arc<Sends>,
+    local: local::Listener,
+    invitations: Invitations,
+    shutdown: watch::Sender<bool>,
+}
+
+impl Agent {
+    /// Opens the store and listens; calls wait until [`Agent::serve`] runs. The manager need not be there.
+    ///
+    /// # Errors
+    /// The settings are wrong, or the interface, the store, the socket or the control port cannot be used.
+    pub async fn start(config: AgentConfig) -> Result<Self, AgentError> {
+        Self::start_with(config, Arc::new(PushEngine)).await
+    }
+
+    /// Like [`Agent::start`], with another engine.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn start_with(config: AgentConfig, engine: Arc<dyn Engine>) -> Result<Self, AgentError> {
+        config.check()?;
+        let name = config.resolved_name();
+        let interface = interface::resolve(config.interface.as_deref())?;
+        let (store, found) = Store::open(&config.resolved_store(&name))?;
+        let catalog = Arc::new(Catalog::new(config.objects_max, config.receives_max, found));
+        let local = local::Listener::bind(&config.resolved_socket())?;
+        let wanted = SocketAddr::from((interface.address, config.control_port));
+        let refused = |error: std::io::Error| AgentError::listen(wanted, &error);
+        let listener = TcpListener::bind(wanted).await.map_err(refused)?;
+        let control = listener.local_addr().map_err(refused)?;
+        let me = Identity { name: name.clone(), address: interface.address, control_port: control.port() };
+        let link = ManagerLink::new(&config.manager, me)?;
+        let shared = Arc::new(Shared {
+            name,
+            interface: interface.address,
+            control,
+            store,
+            catalog,
+            processes: Processes::new(config.processes_max),
+            link,
+            engine,
+            started: Instant::now(),
+        });
+        Ok(Agent {
+            sends: Arc::new(Sends::new(Arc::clone(&shared), config.sends_max)),
+            invitations: Invitations::new(Arc::clone(&shared), listener),
+            shared,
+            local,
+            shutdown: watch::Sender::new(false),
+        })
+    }
+
+    /// Its name in the cluster.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// The Unix socket for applications.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        self.local.path()
+    }
+
+    /// Where other agents reach it.
+    #[must_use]
+    pub fn control_address(&self) -> SocketAddr {
+        self.shared.control
+    }
+
+    /// Where received objects lie.
+    #[must_use]
+    pub fn store(&self) -> PathBuf {
+        self.shared.store.folder().to_path_buf()
+    }
+
+    /// Serves until `shutdown` is ready. Transfers that run then are cancelled, paths are released.
+    ///
+    /// # Errors
+    /// The service broke down, or the manager does not want this agent: another one has its name, or the
+    /// manager is of another version.
+    pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), AgentError> {
+        let Agent { shared, sends, local, invitations, shutdown: ending } = self;
+        tracing::info!(name = %shared.name, control = %shared.control, socket = %local.path().display(),
+            store = %shared.store.folder().display(), "the agent listens");
+        let service = Service::new(Arc::clone(&shared), Arc::clone(&sends));
+        let mut server_ending = ending.subscribe();
+        let (incoming, _socket) = local.into_incoming();
+        let server = Server::builder().add_service(AgentServer::new(service)).serve_with_incoming_shutdown(
+            incoming,
+            async move {
+                // The sender lives until the end of this function; without it this is the end too.
+                let _ = server_ending.wait_for(|ends| *ends).await;
+            },
+        );
+        let invitations = tokio::spawn(invitations.run(ending.subscribe()));
+        let linked = shared.link.run(ending.subscribe());
+        let (mut server, mut linked) = (std::pin::pin!(server), std::pin::pin!(linked));
+        let mut shutdown = std::pin::pin!(shutdown);
+        let outcome = tokio::select! {
+            served = &mut server => served.map_err(|error| AgentError::Serve(error.to_string())),
+            refused = &mut linked => refused,
+            () = &mut shutdown => Ok(()),
+        };
+        sends.cancel_all();
+        shared.catalog.cancel_receives();
+        let farewell = async {
+            sends.ended().await;
+            shared.catalog.receives_ended().await;
+        };
+        let _ = tokio::time::timeout(FAREWELL, farewell).await;
+        shared.catalog.close();
+        shared.link.leave().await;
+        let _ = ending.send(true);
+        if !matches!(outcome, Err(AgentError::Serve(_))) {
+            let _ = tokio::time::timeout(FAREWELL, &mut server).await;
+        }
+        let _ = tokio::time::timeout(FAREWELL, invitations).await;
+        tracing::info!("the agent has ended");
+        outcome
+    }
+}
+
+/// Runs an agent until `shutdown` is ready.
+///
+/// # Errors
+/// As [`Agent::start`] and [`Agent::serve`].
+pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()> + Send) -> Result<(), AgentError> {
+    Agent::start(config).await?.serve(shutdown).await
+}

@@ -1,0 +1,474 @@
+//! The objects of this host: added ones, received ones, and those that are on their way.
+
+use super::store::Description;
+use polycast_api::error::{Kind, Refusal};
+use polycast_net::object::ObjectKind;
+use polycast_types::{AppId, DataId, ObjectId, format_bytes};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Failures that are remembered, to be told to those who ask for the object.
+const FAILURES_MAX: usize = 256;
+
+/// An object that can be read or sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Available {
+    /// Its name as a file, for the receivers.
+    pub name: String,
+    pub kind: ObjectKind,
+    pub length: u64,
+    /// Empty while nobody has computed it.
+    pub root: String,
+    /// Where its bytes are; `None`: in the store.
+    pub added_from: Option<PathBuf>,
+}
+
+/// How far an object is that is being received.
+#[derive(Debug, Default)]
+pub struct Progress {
+    pub bytes: AtomicU64,
+    pub total: AtomicU64,
+    /// Set to end receiving.
+    pub cancel: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+enum State {
+    Available { object: Available, sends: usize },
+    Receiving(Arc<Progress>),
+}
+
+/// An object and its state at one moment.
+#[derive(Debug)]
+pub enum Snapshot {
+    Available(Available),
+    Receiving { bytes: u64, total: u64 },
+}
+
+/// The table of objects.
+#[derive(Debug)]
+pub struct Catalog {
+    inner: Mutex<Inner>,
+    /// Counts what readers may wait for: objects that became available, and tries that failed. `None` when
+    /// there is no more to wait for.
+    changes: watch::Sender<Option<u64>>,
+    objects_max: usize,
+    receives_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    objects: BTreeMap<ObjectId, State>,
+    receiving: usize,
+    /// The last tries to receive that failed, oldest first.
+    failures: VecDeque<(ObjectId, String)>,
+}
+
+impl Catalog {
+    /// A catalog with what lies in the store already.
+    pub fn new(objects_max: usize, receives_max: usize, found: Vec<(ObjectId, Description)>) -> Self {
+        let objects = found.into_iter().map(|(id, description)| {
+            (id, State::Available { object: Available::received(description), sends: 0 })
+        });
+        let inner = Inner { objects: objects.collect(), ..Inner::default() };
+        Catalog { inner: Mutex::new(inner), changes: watch::Sender::new(Some(0)), objects_max, receives_max }
+    }
+
+    /// Puts in an added object.
+    pub fn add(&self, id: ObjectId, object: Available) -> Result<(), Refusal> {
+        let mut inner = self.lock();
+        inner.admit(id, self.objects_max)?;
+        inner.objects.insert(id, State::Available { object, sends: 0 });
+        drop(inner);
+        self.changed();
+        Ok(())
+    }
+
+    /// Whether an object of this id could be added now.
+    pub fn check_free(&self, id: ObjectId) -> Result<(), Refusal> {
+        self.lock().admit(id, self.objects_max)
+    }
+
+    /// Begins to receive an object; ends with the guard.
+    pub fn begin_receive(self: &Arc<Self>, id: ObjectId) -> Result<Receive, Refusal> {
+        let mut inner = self.lock();
+        inner.admit(id, self.objects_max)?;
+        if inner.receiving >= self.receives_max {
+            let message = format!("it is receiving {} objects already, which is its limit", inner.receiving);
+            return Err(Refusal::new(Kind::Full, message));
+        }
+        let progress = Arc::new(Progress::default());
+        inner.receiving += 1;
+        inner.failures.retain(|(failed, _)| *failed != id);
+        inner.objects.insert(id, State::Receiving(Arc::clone(&progress)));
+        Ok(Receive { catalog: Arc::clone(self), id, progress, outcome: None })
+    }
+
+    /// Begins to send an object; it cannot be deleted while the guard lives.
+    pub fn begin_send(self: &Arc<Self>, id: ObjectId) -> Result<Send, Refusal> {
+        let mut inner = self.lock();
+        match inner.objects.get_mut(&id) {
+            Some(State::Available { object, sends }) => {
+                *sends += 1;
+                Ok(Send { catalog: Arc::clone(self), id, object: object.clone() })
+            }
+            Some(State::Receiving(_)) => Err(being_received(id)),
+            None => Err(unknown(id)),
+        }
+    }
+
+    /// Takes an object out if `remove` has removed what is stored of it. Nobody can put another one of this
+    /// id in its place meanwhile.
+    pub fn delete(
+        &self,
+        id: ObjectId,
+        remove: impl FnOnce(&Available) -> io::Result<()>,
+    ) -> Result<(), Refusal> {
+        let mut inner = self.lock();
+        let object = match inner.objects.get(&id) {
+            Some(State::Available { object, sends: 0 }) => object,
+            Some(State::Available { .. }) => {
+                return Err(Refusal::new(Kind::ObjectBusy, format!("object {id} is being sent")));
+            }
+            Some(State::Receiving(_)) => return Err(being_received(id)),
+            None => return Err(unknown(id)),
+        };
+        let failed = |error| Refusal::new(Kind::Internal, format!("object {id} cannot be removed: {error}"));
+        remove(object).map_err(failed)?;
+        inner.objects.remove(&id);
+        Ok(())
+    }
+
+    /// Waits until an object can be read. With `known_only`, an object that is not even on its way is an
+    /// error at once, and so is a try to receive it that fails.
+    pub async fn wait(
+        &self,
+        id: ObjectId,
+        timeout: Option<Duration>,
+        known_only: bool,
+    ) -> Result<Available, Refusal> {
+        let mut changes = self.changes.subscribe();
+        let ready = async {
+            loop {
+                // Seen before looking, so that a change in between is not missed.
+                if changes.borrow_and_update().is_none() {
+                    return Err(Refusal::new(Kind::Cancelled, "the agent is shutting down"));
+                }
+                match self.get(id) {
+                    Some(Snapshot::Available(object)) => return Ok(object),
+                    None if known_only => return Err(self.absent(id)),
+                    _ => {}
+                }
+                if changes.changed().await.is_err() {
+                    return Err(unknown(id));
+                }
+            }
+        };
+        let Some(timeout) = timeout else { return ready.await };
+        match tokio::time::timeout(timeout, ready).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(match self.get(id) {
+                Some(Snapshot::Receiving { bytes, total }) => Refusal::new(
+                    Kind::TimedOut,
+                    format!(
+                        "object {id} is not complete yet: {} of {}",
+                        format_bytes(bytes),
+                        format_bytes(total)
+                    ),
+                ),
+                _ => self.absent(id),
+            }),
+        }
+    }
+
+    /// Why an object is not here.
+    fn absent(&self, id: ObjectId) -> Refusal {
+        let inner = self.lock();
+        match inner.failures.iter().rfind(|(failed, _)| *failed == id) {
+            Some((_, reason)) => {
+                Refusal::new(Kind::TransferFailed, format!("object {id} could not be received: {reason}"))
+            }
+            None => unknown(id),
+        }
+    }
+
+    pub fn get(&self, id: ObjectId) -> Option<Snapshot> {
+        self.lock().objects.get(&id).map(snapshot)
+    }
+
+    /// All objects, or those of one application, in the order of their names.
+    pub fn list(&self, app: Option<AppId>) -> Vec<(ObjectId, Snapshot)> {
+        let first = ObjectId { app: app.unwrap_or_default(), data: DataId(0) };
+        let last = ObjectId { app: app.unwrap_or(AppId([0xff; 16])), data: DataId(u64::MAX) };
+        self.lock().objects.range(first..=last).map(|(id, state)| (*id, snapshot(state))).collect()
+    }
+
+    /// The root hash of an object has become known.
+    pub fn set_root(&self, id: ObjectId, root: &str) {
+        if let Some(State::Available { object, .. }) = self.lock().objects.get_mut(&id)
+            && object.root.is_empty()
+        {
+            object.root = root.to_string();
+        }
+    }
+
+    /// Ends all receiving.
+    pub fn cancel_receives(&self) {
+        for state in self.lock().objects.values() {
+            if let State::Receiving(progress) = state {
+                progress.cancel.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Waits until nothing is being received.
+    pub async fn receives_ended(&self) {
+        let mut changes = self.changes.subscribe();
+        while self.lock().receiving > 0 && changes.changed().await.is_ok() {}
+    }
+
+    /// Sends away all who wait for an object.
+    pub fn close(&self) {
+        self.changes.send_replace(None);
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|count| *count = count.map(|count| count + 1));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Nothing here panics between two changes that belong together.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Whether there is a place for a new object of this id.
+    fn admit(&self, id: ObjectId, most: usize) -> Result<(), Refusal> {
+        match self.objects.get(&id) {
+            Some(State::Available { .. }) => {
+                Err(Refusal::new(Kind::ObjectTaken, format!("there is an object {id} already")))
+            }
+            Some(State::Receiving(_)) => Err(being_received(id)),
+            None if self.objects.len() >= most => {
+                Err(Refusal::new(Kind::Full, format!("there are {most} objects already, which is the limit")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Available {
+    fn received(description: Description) -> Self {
+        let Description { name, kind, length, root } = description;
+        Available { name, kind, length, root, added_from: None }
+    }
+}
+
+fn snapshot(state: &State) -> Snapshot {
+    match state {
+        State::Available { object, .. } => Snapshot::Available(object.clone()),
+        State::Receiving(progress) => Snapshot::Receiving {
+            bytes: progress.bytes.load(Ordering::Relaxed),
+            total: progress.total.load(Ordering::Relaxed),
+        },
+    }
+}
+
+fn unknown(id: ObjectId) -> Refusal {
+    Refusal::new(Kind::ObjectUnknown, format!("there is no object {id} here"))
+}
+
+fn being_received(id: ObjectId) -> Refusal {
+    Refusal::new(Kind::ObjectBusy, format!("object {id} is being received"))
+}
+
+/// An object that is being received.
+#[derive(Debug)]
+pub struct Receive {
+    catalog: Arc<Catalog>,
+    id: ObjectId,
+    progress: Arc<Progress>,
+    outcome: Option<Result<Description, String>>,
+}
+
+impl Receive {
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// It is there, verified and stored.
+    pub fn complete(mut self, description: Description) {
+        self.outcome = Some(Ok(description));
+    }
+
+    /// It did not come.
+    pub fn fail(mut self, reason: String) {
+        self.outcome = Some(Err(reason));
+    }
+}
+
+impl Drop for Receive {
+    fn drop(&mut self) {
+        let mut inner = self.catalog.lock();
+        inner.receiving -= 1;
+        inner.objects.remove(&self.id);
+        match self.outcome.take().unwrap_or_else(|| Err("the transfer did not begin".into())) {
+            Ok(description) => {
+                let object = Available::received(description);
+                inner.objects.insert(self.id, State::Available { object, sends: 0 });
+            }
+            Err(reason) => {
+                if inner.failures.len() >= FAILURES_MAX {
+                    inner.failures.pop_front();
+                }
+                inner.failures.push_back((self.id, reason));
+            }
+        }
+        drop(inner);
+        self.catalog.changed();
+    }
+}
+
+/// An object that is being sent.
+#[derive(Debug)]
+pub struct Send {
+    catalog: Arc<Catalog>,
+    id: ObjectId,
+    /// What it is.
+    pub object: Available,
+}
+
+impl Send {
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+}
+
+impl Drop for Send {
+    fn drop(&mut self) {
+        if let Some(State::Available { sends, .. }) = self.catalog.lock().objects.get_mut(&self.id) {
+            *sends -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(data: u64) -> ObjectId {
+        ObjectId { app: AppId::default(), data: DataId(data) }
+    }
+
+    fn added() -> Available {
+        Available {
+            name: "a".into(),
+            kind: ObjectKind::File,
+            length: 3,
+            root: String::new(),
+            added_from: Some("/a".into()),
+        }
+    }
+
+    fn description() -> Description {
+        Description { name: "a".into(), kind: ObjectKind::File, length: 3, root: "00".into() }
+    }
+
+    fn catalog() -> Arc<Catalog> {
+        Arc::new(Catalog::new(3, 2, Vec::new()))
+    }
+
+    #[test]
+    fn an_id_belongs_to_one_object() {
+        let catalog = catalog();
+        catalog.add(id(1), added()).unwrap();
+        assert_eq!(catalog.add(id(1), added()).unwrap_err().message, "there is an object 1 already");
+        assert_eq!(catalog.begin_receive(id(1)).unwrap_err().kind, Kind::ObjectTaken);
+        let receive = catalog.begin_receive(id(2)).unwrap();
+        assert_eq!(catalog.add(id(2), added()).unwrap_err().message, "object 2 is being received");
+        receive.fail("gone".into());
+        catalog.add(id(2), added()).unwrap();
+    }
+
+    #[test]
+    fn there_are_bounds() {
+        let catalog = catalog();
+        let _first = catalog.begin_receive(id(1)).unwrap();
+        let _second = catalog.begin_receive(id(2)).unwrap();
+        assert_eq!(catalog.begin_receive(id(3)).unwrap_err().kind, Kind::Full);
+        catalog.add(id(3), added()).unwrap();
+        assert_eq!(catalog.add(id(4), added()).unwrap_err().kind, Kind::Full);
+    }
+
+    #[test]
+    fn what_is_in_use_is_not_deleted() {
+        let catalog = catalog();
+        catalog.add(id(1), added()).unwrap();
+        let first = catalog.begin_send(id(1)).unwrap();
+        let second = catalog.begin_send(id(1)).unwrap();
+        drop(first);
+        let delete = |data| catalog.delete(id(data), |_| Ok(()));
+        assert_eq!(delete(1).unwrap_err().message, "object 1 is being sent");
+        drop(second);
+        let stuck = catalog.delete(id(1), |_| Err(io::ErrorKind::PermissionDenied.into())).unwrap_err();
+        assert_eq!(stuck.message, "object 1 cannot be removed: permission denied");
+        delete(1).unwrap();
+        assert_eq!(delete(1).unwrap_err().message, "there is no object 1 here");
+        let receive = catalog.begin_receive(id(2)).unwrap();
+        assert_eq!(delete(2).unwrap_err().kind, Kind::ObjectBusy);
+        drop(receive);
+    }
+
+    #[tokio::test]
+    async fn readers_wait_for_what_comes() {
+        let catalog = catalog();
+        let reader = tokio::spawn({
+            let catalog = Arc::clone(&catalog);
+            async move { catalog.wait(id(1), None, false).await }
+        });
+        tokio::task::yield_now().await;
+        catalog.begin_receive(id(1)).unwrap().fail("the source died".into());
+        tokio::task::yield_now().await;
+        catalog.begin_receive(id(1)).unwrap().complete(description());
+        assert_eq!(reader.await.unwrap().unwrap().root, "00");
+    }
+
+    #[tokio::test]
+    async fn readers_of_what_is_known_learn_of_failures() {
+        let catalog = catalog();
+        let unknown = catalog.wait(id(1), None, true).await.unwrap_err();
+        assert_eq!(unknown.kind, Kind::ObjectUnknown);
+        let receive = catalog.begin_receive(id(1)).unwrap();
+        let reader = tokio::spawn({
+            let catalog = Arc::clone(&catalog);
+            async move { catalog.wait(id(1), None, true).await }
+        });
+        tokio::task::yield_now().await;
+        receive.fail("the source died".into());
+        let failed = reader.await.unwrap().unwrap_err();
+        assert_eq!(failed.message, "object 1 could not be received: the source died");
+    }
+
+    #[tokio::test]
+    async fn readers_can_give_up() {
+        let catalog = catalog();
+        let now = Some(Duration::ZERO);
+        assert_eq!(catalog.wait(id(1), now, false).await.unwrap_err().kind, Kind::ObjectUnknown);
+        let receive = catalog.begin_receive(id(1)).unwrap();
+        receive.progress().bytes.store(1 << 20, Ordering::Relaxed);
+        receive.progress().total.store(3 << 20, Ordering::Relaxed);
+        let late = catalog.wait(id(1), Some(Duration::from_millis(20)), false).await.unwrap_err();
+        assert_eq!(late.message, "object 1 is not complete yet: 1.00 MiB of 3.00 MiB");
+        assert_eq!(late.kind, Kind::TimedOut);
+    }
+}

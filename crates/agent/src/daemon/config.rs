@@ -1,0 +1,190 @@
+//! The agent's settings, as TOML. `docs/agent.sample.toml` explains each.
+
+use polycast_api::client::{default_folder, default_socket};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// Settings of an agent; what is left out has the value of `Default`, only the manager must be named.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct AgentConfig {
+    /// The manager's address, such as `10.0.0.1:7400` or `manager.example:7400`.
+    pub manager: String,
+    /// This host's name in the cluster; without one the host's own.
+    pub name: Option<String>,
+    /// The interface that carries the transfers, by name or IPv4 address; without one that of the default
+    /// route.
+    pub interface: Option<String>,
+    /// Folder for received objects; without one a folder in shared memory.
+    pub store: Option<PathBuf>,
+    /// Unix socket for applications; without one a socket in the user's run-time folder.
+    pub socket: Option<PathBuf>,
+    /// TCP port where other agents reach this one; 0 lets the system choose.
+    pub control_port: u16,
+    /// How many objects the agent knows at most.
+    pub objects_max: usize,
+    /// How many objects it sends at the same time.
+    pub sends_max: usize,
+    /// How many objects it receives at the same time.
+    pub receives_max: usize,
+    /// How many processes may be registered.
+    pub processes_max: usize,
+}
+
+/// Settings that are wrong, in one sentence.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the settings {}: {reason}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// Not TOML, or not our settings.
+    #[error("line {line} of the settings: {message}")]
+    Syntax {
+        /// Where.
+        line: usize,
+        /// What is wrong.
+        message: String,
+    },
+    /// A setting has a value that cannot be.
+    #[error("the setting '{setting}' is wrong: {reason}")]
+    Value {
+        /// Which.
+        setting: &'static str,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Default for AgentConfig {
+    fn default() -> Self {
+        AgentConfig {
+            manager: String::new(),
+            name: None,
+            interface: None,
+            store: None,
+            socket: None,
+            control_port: 0,
+            objects_max: 65_536,
+            sends_max: 64,
+            receives_max: 64,
+            processes_max: 4_096,
+        }
+    }
+}
+
+impl AgentConfig {
+    /// Reads the settings in a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or the settings in it are wrong.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ConfigError::Read { path: path.to_path_buf(), reason: error.to_string() })?;
+        Self::from_toml(&text)
+    }
+
+    /// Reads settings; what the command line adds is checked when the agent starts.
+    ///
+    /// # Errors
+    /// They are not TOML, or not an agent's settings.
+    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
+        toml::from_str(text).map_err(|error| {
+            let before = error.span().map_or("", |span| text.get(..span.start).unwrap_or(text));
+            let message = error.message().replace('\n', " ");
+            ConfigError::Syntax { line: before.matches('\n').count() + 1, message }
+        })
+    }
+
+    /// Checks what types alone don't.
+    ///
+    /// # Errors
+    /// The first setting that is wrong.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |setting, reason: String| Err(ConfigError::Value { setting, reason });
+        let (host, port) = self.manager.rsplit_once(':').unwrap_or((&self.manager, ""));
+        if host.is_empty() || !port.parse::<u16>().is_ok_and(|port| port > 0) {
+            let reason = format!("'{}' is not HOST:PORT, such as 10.0.0.1:7400", self.manager);
+            return wrong("manager", reason);
+        }
+        let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, ',' | '/');
+        let name = self.resolved_name();
+        if name.is_empty() || name.len() > 255 || name == "all" || name.starts_with('.') || name.contains(odd)
+        {
+            let reason = format!(
+                "'{name}' cannot be an agent's name: take letters without spaces, commas or slashes, and not 'all'"
+            );
+            return wrong("name", reason);
+        }
+        let limits = [
+            ("objects-max", self.objects_max, 1 << 24),
+            // A transfer has a thread of its own.
+            ("sends-max", self.sends_max, 200),
+            ("receives-max", self.receives_max, 200),
+            ("processes-max", self.processes_max, 1 << 20),
+        ];
+        for (setting, value, most) in limits {
+            if !(1..=most).contains(&value) {
+                return wrong(setting, format!("it must be 1 to {most}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The agent's name.
+    #[must_use]
+    pub fn resolved_name(&self) -> String {
+        let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        self.name.clone().unwrap_or_else(host)
+    }
+
+    /// The folder for received objects of the agent with this name.
+    #[must_use]
+    pub fn resolved_store(&self, name: &str) -> PathBuf {
+        self.store.clone().unwrap_or_else(|| default_folder().join(name))
+    }
+
+    /// The Unix socket.
+    #[must_use]
+    pub fn resolved_socket(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(default_socket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sample_is_read() {
+        let sample = include_str!("../../../../docs/agent.sample.toml");
+        let config = AgentConfig::from_toml(sample).unwrap();
+        config.check().unwrap();
+        let default = AgentConfig { manager: config.manager.clone(), ..AgentConfig::default() };
+        assert_eq!(format!("{config:?}"), format!("{default:?}"));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, part) in [
+            ("manger = 'a:1'", "manger"),
+            ("\n\ncontrol-port = 70000", "line 3"),
+            ("", "'manager' is wrong"),
+            ("manager = 'host'", "'host' is not HOST:PORT"),
+            ("manager = 'host:0'", "'host:0'"),
+            ("manager = 'a:1'\nname = 'a b'", "'a b'"),
+            ("manager = 'a:1'\nname = '../x'", "'../x'"),
+            ("manager = 'a:1'\nname = 'all'", "not 'all'"),
+            ("manager = 'a:1'\nsends-max = 0", "'sends-max'"),
+        ] {
+            let checked = AgentConfig::from_toml(text).and_then(|config| config.check());
+            let message = checked.unwrap_err().to_string();
+            assert!(message.contains(part), "{text}: {message}");
+            assert!(!message.contains('\n'), "{message}");
+        }
+    }
+}

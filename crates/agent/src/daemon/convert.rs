@@ -1,0 +1,133 @@
+//! Between the messages of `polycast.agent.v1` and the agent's words.
+
+use super::Shared;
+use super::catalog::{Available, Snapshot};
+use super::sends::Granted;
+use crate::transfer::{Options, Report, SlowPolicy};
+use polycast_api::agent::{self as api, PathForm, SlowReceivers};
+use polycast_api::client::Receivers;
+use polycast_api::convert::app_id;
+use polycast_api::error::{Kind, Refusal};
+use polycast_net::object::ObjectKind;
+use polycast_types::{AppId, Duration, ObjectId};
+use std::path::Path;
+
+/// Receivers that one call may name.
+const RECEIVERS_MAX: usize = 65_536;
+
+fn invalid(message: impl Into<String>) -> Refusal {
+    Refusal::new(Kind::Invalid, message)
+}
+
+/// The application and the process that call.
+pub fn caller(caller: Option<&api::Caller>) -> Result<(AppId, u64), Refusal> {
+    let caller = caller.ok_or_else(|| invalid("the call does not say who calls"))?;
+    Ok((app_id(&caller.app_id)?, caller.process_id))
+}
+
+pub fn receivers(request: &api::SendRequest) -> Result<Receivers, Refusal> {
+    match (request.all, request.receivers.len()) {
+        (true, 0) => Ok(Receivers::All),
+        (true, _) => Err(invalid("a transfer is either for all or for the receivers that are named")),
+        (false, 0) => Err(Refusal::new(Kind::NoReceivers, "no receiver is named")),
+        (false, count) if count > RECEIVERS_MAX => {
+            Err(invalid(format!("{count} receivers are more than {RECEIVERS_MAX}, the most there can be")))
+        }
+        (false, _) => {
+            let mut names: Vec<&String> = request.receivers.iter().collect();
+            names.sort();
+            match names.windows(2).find(|pair| pair[0] == pair[1]) {
+                Some(pair) => {
+                    let message = format!("the receiver '{}' is named twice", pair[0]);
+                    Err(Refusal::new(Kind::ReceiverTwice, message))
+                }
+                None => Ok(Receivers::Named(request.receivers.clone())),
+            }
+        }
+    }
+}
+
+pub fn options(request: &api::SendRequest) -> Options {
+    let default = Shared::default_options();
+    let millis = |millis: u64| Duration::from_nanos(millis.saturating_mul(1_000_000));
+    let slow = match (request.slow_receivers(), request.drop_after_ms) {
+        (SlowReceivers::Wait, _) => SlowPolicy::Wait,
+        (_, Some(after)) => SlowPolicy::DropToPatches { after: millis(after) },
+        (_, None) => default.slow,
+    };
+    Options { deadline: request.deadline_ms.map(millis), slow, ..default }
+}
+
+fn kind(kind: ObjectKind) -> i32 {
+    match kind {
+        ObjectKind::File => api::ObjectKind::File.into(),
+        ObjectKind::Directory => api::ObjectKind::Directory.into(),
+    }
+}
+
+/// An object that can be read; `stored` is where it is if it was received.
+pub fn available(id: ObjectId, object: Available, stored: &Path) -> api::Object {
+    let (state, form) = match (&object.added_from, object.kind) {
+        (None, _) => (api::ObjectState::Received, PathForm::Bytes),
+        (Some(_), ObjectKind::File) => (api::ObjectState::Added, PathForm::Bytes),
+        (Some(_), ObjectKind::Directory) => (api::ObjectState::Added, PathForm::Directory),
+    };
+    let path = object.added_from.as_deref().unwrap_or(stored);
+    api::Object {
+        app_id: id.app.0.to_vec(),
+        data_id: id.data.0,
+        name: object.name,
+        kind: kind(object.kind),
+        state: state.into(),
+        length: object.length,
+        verified_bytes: object.length,
+        root: object.root,
+        path: path.to_string_lossy().into_owned(),
+        form: form.into(),
+    }
+}
+
+pub fn object(id: ObjectId, snapshot: Snapshot, stored: &Path) -> api::Object {
+    match snapshot {
+        Snapshot::Available(object) => available(id, object, stored),
+        Snapshot::Receiving { bytes, total } => api::Object {
+            app_id: id.app.0.to_vec(),
+            data_id: id.data.0,
+            state: api::ObjectState::Receiving.into(),
+            length: total,
+            verified_bytes: bytes,
+            ..api::Object::default()
+        },
+    }
+}
+
+pub fn granted(granted: &Granted) -> api::Granted {
+    api::Granted {
+        fabric: granted.fabric.clone(),
+        response_id: granted.response_id,
+        receivers: granted.receivers.clone(),
+    }
+}
+
+pub fn report(report: &Report) -> api::TransferReport {
+    let receiver = |receiver: &crate::transfer::ReceiverReport| api::ReceiverReport {
+        name: receiver.name.clone(),
+        verified: receiver.verified,
+        seconds: receiver.seconds,
+        bytes: receiver.bytes,
+        patched_bytes: receiver.patched_bytes,
+        fabric: receiver.fabric.to_string(),
+        error: receiver.error.clone().unwrap_or_default(),
+    };
+    api::TransferReport {
+        app_id: report.object.app.0.to_vec(),
+        data_id: report.object.data.0,
+        length: report.bytes,
+        root: report.root.clone().unwrap_or_default(),
+        seconds: report.seconds,
+        sent_bytes: report.sent_bytes,
+        patched_bytes: report.patched_bytes,
+        fabric: report.fabric.clone(),
+        receivers: report.receivers.iter().map(receiver).collect(),
+    }
+}

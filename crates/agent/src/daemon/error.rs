@@ -1,0 +1,72 @@
+//! Why an agent does not run.
+
+use super::config::ConfigError;
+use polycast_api::error::Refusal;
+use polycast_net::interface::InterfaceError;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Why the agent does not run, in one sentence.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The settings are wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The interface cannot be used.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// The control port cannot be listened on.
+    #[error("the agent cannot listen on {address}: {reason}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        reason: String,
+    },
+    /// The Unix socket cannot be listened on.
+    #[error("the agent cannot listen on {}: {reason}", path.display())]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The store cannot be used.
+    #[error("the store {} cannot be used: {reason}", folder.display())]
+    Store {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The manager does not want this agent.
+    #[error("the manager at {manager} turned this agent down: {refusal}")]
+    TurnedDown {
+        /// Its address.
+        manager: String,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The service broke down.
+    #[error("the agent's service failed: {0}")]
+    Serve(String),
+}
+
+impl AgentError {
+    pub(crate) fn listen(address: SocketAddr, error: &io::Error) -> Self {
+        let reason = match error.kind() {
+            io::ErrorKind::AddrInUse => "the port is in use".into(),
+            _ => error.to_string(),
+        };
+        AgentError::Listen { address, reason }
+    }
+
+    pub(crate) fn socket(path: &Path, reason: impl ToString) -> Self {
+        AgentError::Socket { path: path.to_path_buf(), reason: reason.to_string() }
+    }
+
+    pub(crate) fn store(folder: &Path, reason: impl ToString) -> Self {
+        AgentError::Store { folder: folder.to_path_buf(), reason: reason.to_string() }
+    }
+}

@@ -1,0 +1,135 @@
+//! Invitations from sources, and the transfers that follow.
+
+use super::Shared;
+use super::catalog::Receive;
+use super::store::Description;
+use crate::transfer::{
+    Invitation, ReceiverProgress, ReceiverSpec, Rendezvous, Sink, TransferError, accept_invite,
+};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+/// Connections on which nothing has been read yet.
+const STRANGERS_MAX: usize = 32;
+
+/// The agent's control listener.
+pub struct Invitations {
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    strangers: Arc<Semaphore>,
+}
+
+impl Invitations {
+    pub fn new(shared: Arc<Shared>, listener: TcpListener) -> Self {
+        Invitations { shared, listener, strangers: Arc::new(Semaphore::new(STRANGERS_MAX)) }
+    }
+
+    /// Takes invitations until told to end.
+    pub async fn run(self, mut ending: watch::Receiver<bool>) {
+        tokio::select! {
+            () = self.accept() => {}
+            _ = ending.wait_for(|ends| *ends) => {}
+        }
+    }
+
+    async fn accept(&self) {
+        loop {
+            // More connections wait in the system's queue.
+            let Ok(permit) = Arc::clone(&self.strangers).acquire_owned().await else { return };
+            match self.listener.accept().await.and_then(|(stream, _)| stream.into_std()) {
+                Ok(stream) => {
+                    let shared = Arc::clone(&self.shared);
+                    tokio::task::spawn_blocking(move || answer(&shared, stream, permit));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot take an invitation");
+                    // Out of descriptors, most likely: some will be free again.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+}
+
+/// Reads an invitation, and receives the object if it can be taken.
+fn answer(shared: &Shared, stream: TcpStream, permit: OwnedSemaphorePermit) {
+    let mut receive = None;
+    let invitation = accept_invite(stream, |invitation| {
+        receive = Some(admit(shared, invitation)?);
+        Ok(())
+    });
+    drop(permit);
+    match (invitation, receive) {
+        (Ok(Some(invitation)), Some(receive)) => run(shared, &invitation, receive),
+        (Ok(_), _) => {}
+        (Err(error), _) => tracing::warn!(%error, "an invitation failed"),
+    }
+}
+
+/// Whether there is a place for the object. Its size is not known yet: whether there is room for it is seen
+/// before the first byte comes.
+fn admit(shared: &Shared, invitation: &Invitation) -> Result<Receive, String> {
+    let receive = shared.catalog.begin_receive(invitation.object).map_err(|refusal| refusal.to_string());
+    match &receive {
+        Ok(_) => tracing::info!(object = %invitation.object, source = %invitation.source, "invited"),
+        Err(reason) => tracing::warn!(object = %invitation.object, %reason, "an invitation is turned down"),
+    }
+    receive
+}
+
+/// Receives an object and puts it into the catalog.
+fn run(shared: &Shared, invitation: &Invitation, receive: Receive) {
+    let id = receive.id();
+    let spec = ReceiverSpec {
+        name: shared.name.clone(),
+        rendezvous: Rendezvous::At(invitation.source, invitation.handle),
+        interface: shared.interface,
+        sink: Sink::Raw(shared.store.path(id)),
+        options: Shared::default_options(),
+        cancel: Arc::clone(&receive.progress().cancel),
+    };
+    let mut on_event = |progress: &ReceiverProgress| {
+        receive.progress().bytes.store(progress.bytes, Ordering::Relaxed);
+        receive.progress().total.store(progress.total, Ordering::Relaxed);
+    };
+    let outcome = shared.engine.receive(spec, &mut on_event).and_then(|received| {
+        if received.object != id {
+            // The source has sent something else than it has announced.
+            remove(shared, id);
+            return Err(TransferError::Refused(format!("it sent object {}", received.object)));
+        }
+        let description = Description {
+            name: received.name,
+            kind: received.kind,
+            length: received.bytes,
+            root: received.root,
+        };
+        match shared.store.describe(id, &description) {
+            Ok(()) => Ok(description),
+            Err(error) => {
+                remove(shared, id);
+                Err(TransferError::System(error))
+            }
+        }
+    });
+    match outcome {
+        Ok(description) => {
+            tracing::info!(object = %id, bytes = description.length, "received");
+            receive.complete(description);
+        }
+        Err(error) => {
+            tracing::warn!(object = %id, %error, "not received");
+            receive.fail(error.to_string());
+        }
+    }
+}
+
+fn remove(shared: &Shared, id: polycast_types::ObjectId) {
+    if let Err(error) = shared.store.remove(id) {
+        tracing::warn!(object = %id, %error, "cannot be removed from the store");
+    }
+}

@@ -1,0 +1,320 @@
+//! Objects that are being sent. Several processes that send the same object to the same receivers share
+//! one transfer.
+
+use super::Shared;
+use super::catalog::{self, Available};
+use super::manager_link::Lease;
+use crate::transfer::{Options, Receivers as Invited, Report, SourceSpec, TransferError};
+use polycast_api::client::Receivers;
+use polycast_api::error::{Kind, Refusal};
+use polycast_net::archive::TreeSource;
+use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
+use polycast_types::{Duration, ObjectId};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tokio::sync::watch;
+
+/// How a transfer stands; what is known only grows.
+#[derive(Clone, Default, Debug)]
+pub struct Standing {
+    pub granted: Option<Granted>,
+    pub report: Option<Arc<Report>>,
+    pub outcome: Option<Result<Arc<Report>, Refusal>>,
+}
+
+/// The path of a transfer.
+#[derive(Clone, Debug)]
+pub struct Granted {
+    pub fabric: String,
+    pub response_id: u64,
+    pub receivers: Vec<String>,
+}
+
+/// What is sent, and to whom.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Key {
+    object: ObjectId,
+    /// Sorted; `None` is all.
+    receivers: Option<Vec<String>>,
+}
+
+struct Sending {
+    /// Which of several transfers with the same key, one after the other.
+    number: u64,
+    standing: watch::Receiver<Standing>,
+    cancel: Cancel,
+    watchers: usize,
+    detached: bool,
+}
+
+/// Ends a transfer, before it has its path and after.
+#[derive(Clone)]
+struct Cancel {
+    engine: Arc<AtomicBool>,
+    early: watch::Sender<bool>,
+}
+
+impl Cancel {
+    fn set(&self) {
+        self.engine.store(true, Ordering::Relaxed);
+        self.early.send_replace(true);
+    }
+}
+
+/// The table of transfers that run.
+pub struct Sends {
+    shared: Arc<Shared>,
+    table: Mutex<Table>,
+    most: usize,
+    ended: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Table {
+    sendings: BTreeMap<Key, Sending>,
+    /// Transfers whose tasks have not ended, those that are out of the table too.
+    running: usize,
+    next_number: u64,
+}
+
+/// Somebody who watches a transfer; it is cancelled when the last one goes.
+pub struct Watcher {
+    sends: Arc<Sends>,
+    key: Key,
+    number: u64,
+    pub standing: watch::Receiver<Standing>,
+}
+
+impl Sends {
+    pub fn new(shared: Arc<Shared>, most: usize) -> Self {
+        Sends { shared, table: Mutex::new(Table::default()), most, ended: watch::Sender::new(0) }
+    }
+
+    /// Begins to send an object, or joins those who watch it being sent.
+    pub fn start(
+        self: &Arc<Self>,
+        object: ObjectId,
+        receivers: Receivers,
+        options: Options,
+        detached: bool,
+    ) -> Result<Watcher, Refusal> {
+        let key = Key { object, receivers: sorted(&receivers) };
+        let mut table = self.lock();
+        if let Some(sending) = table.sendings.get_mut(&key) {
+            sending.watchers += 1;
+            sending.detached |= detached;
+            return Ok(self.watcher(key.clone(), sending));
+        }
+        if table.running >= self.most {
+            let message = format!("this agent is sending {} objects, which is its limit", table.running);
+            return Err(Refusal::new(Kind::Full, message));
+        }
+        let send = self.shared.catalog.begin_send(object)?;
+        let (sender, standing) = watch::channel(Standing::default());
+        let cancel = Cancel { engine: Arc::new(AtomicBool::new(false)), early: watch::Sender::new(false) };
+        table.next_number += 1;
+        table.running += 1;
+        let number = table.next_number;
+        let sending = Sending { number, standing, cancel: cancel.clone(), watchers: 1, detached };
+        let watcher = self.watcher(key.clone(), &sending);
+        table.sendings.insert(key.clone(), sending);
+        drop(table);
+        let sends = Arc::clone(self);
+        tokio::spawn(async move {
+            let outcome = sends.perform(send, &receivers, options, &cancel, &sender).await;
+            if let Err(refusal) = &outcome {
+                tracing::warn!(%object, %refusal, "not sent");
+            }
+            // Out of the table first: whoever sends again from now on gets a transfer of its own.
+            sends.remove(&key, number);
+            sender.send_modify(|standing| standing.outcome = Some(outcome));
+            sends.lock().running -= 1;
+            sends.ended.send_modify(|count| *count += 1);
+        });
+        Ok(watcher)
+    }
+
+    fn watcher(self: &Arc<Self>, key: Key, sending: &Sending) -> Watcher {
+        let standing = sending.standing.clone();
+        Watcher { sends: Arc::clone(self), key, number: sending.number, standing }
+    }
+
+    /// Runs a transfer from the request for a path to its release.
+    async fn perform(
+        &self,
+        send: catalog::Send,
+        receivers: &Receivers,
+        options: Options,
+        cancel: &Cancel,
+        standing: &watch::Sender<Standing>,
+    ) -> Result<Arc<Report>, Refusal> {
+        let began = Instant::now();
+        let mut cancelled = cancel.early.subscribe();
+        let early = async {
+            let path = self.path_of(&send);
+            let source = tokio::task::spawn_blocking({
+                let object = send.object.clone();
+                move || open(&object, &path)
+            });
+            let source = source.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))??;
+            let lease = self.shared.link.request(send.id(), source.len(), receivers);
+            let lease = match options.deadline {
+                Some(deadline) => tokio::time::timeout(deadline.into(), lease)
+                    .await
+                    .map_err(|_| Refusal::new(Kind::TimedOut, "no path was free before the deadline"))?,
+                None => lease.await,
+            };
+            Ok::<_, Refusal>((source, lease?))
+        };
+        let (source, lease) = tokio::select! {
+            early = early => early?,
+            _ = cancelled.wait_for(|cancelled| *cancelled) => {
+                return Err(Refusal::new(Kind::Cancelled, "the transfer was cancelled"));
+            }
+        };
+        let granted = Granted {
+            fabric: lease.fabric.clone(),
+            response_id: lease.response_id,
+            receivers: lease.receivers.iter().map(|(name, _)| name.clone()).collect(),
+        };
+        standing.send_modify(|standing| standing.granted = Some(granted));
+        let deadline = options.deadline.map(|deadline| deadline - Duration::from(began.elapsed()));
+        let options = Options { deadline, ..options };
+        self.deliver(&send, source, lease, options, cancel, standing).await
+    }
+
+    /// Runs the engine; the path goes back in any case.
+    async fn deliver(
+        &self,
+        send: &catalog::Send,
+        source: Arc<dyn ObjectSource>,
+        lease: Lease,
+        options: Options,
+        cancel: &Cancel,
+        standing: &watch::Sender<Standing>,
+    ) -> Result<Arc<Report>, Refusal> {
+        let spec = SourceSpec {
+            object: send.id(),
+            name: send.object.name.clone(),
+            kind: send.object.kind,
+            source,
+            receivers: Invited::Named(lease.receivers.clone()),
+            interface: self.shared.interface,
+            path: lease.path.clone(),
+            options,
+            cancel: Arc::clone(&cancel.engine),
+        };
+        let engine = Arc::clone(&self.shared.engine);
+        let events = standing.clone();
+        let delivered = tokio::task::spawn_blocking(move || {
+            // Given back as soon as the engine has ended, however that was.
+            let _lease = lease;
+            engine.deliver(spec, &mut |report: &Report| {
+                events.send_modify(|standing| standing.report = Some(Arc::new(report.clone())));
+            })
+        });
+        let report = match delivered.await {
+            Ok(Ok(report)) => report,
+            Ok(Err(TransferError::Cancelled)) => {
+                return Err(Refusal::new(Kind::Cancelled, "the transfer was cancelled"));
+            }
+            Ok(Err(error)) => return Err(Refusal::new(Kind::TransferFailed, error.to_string())),
+            Err(error) => {
+                return Err(Refusal::new(Kind::Internal, format!("the transfer broke down: {error}")));
+            }
+        };
+        if let Some(root) = &report.root {
+            self.shared.catalog.set_root(send.id(), root);
+        }
+        let verified = report.receivers.iter().filter(|receiver| receiver.verified).count();
+        tracing::info!(object = %report.object, bytes = report.bytes, seconds = report.seconds,
+            fabric = %report.fabric, verified, receivers = report.receivers.len(), "sent");
+        Ok(Arc::new(report))
+    }
+
+    fn path_of(&self, send: &catalog::Send) -> std::path::PathBuf {
+        send.object.added_from.clone().unwrap_or_else(|| self.shared.store.path(send.id()))
+    }
+
+    /// The transfers that run.
+    pub fn list(&self) -> Vec<(ObjectId, Option<Arc<Report>>)> {
+        let table = self.lock();
+        let sendings = table.sendings.iter();
+        sendings.map(|(key, sending)| (key.object, sending.standing.borrow().report.clone())).collect()
+    }
+
+    /// Ends all transfers.
+    pub fn cancel_all(&self) {
+        self.lock().sendings.values().for_each(|sending| sending.cancel.set());
+    }
+
+    /// Waits until no transfer runs.
+    pub async fn ended(&self) {
+        let mut ended = self.ended.subscribe();
+        while self.lock().running > 0 && ended.changed().await.is_ok() {}
+    }
+
+    fn remove(&self, key: &Key, number: u64) -> Option<Sending> {
+        let mut table = self.lock();
+        if table.sendings.get(key).is_some_and(|sending| sending.number == number) {
+            table.sendings.remove(key)
+        } else {
+            None
+        }
+    }
+
+    fn unwatch(&self, key: &Key, number: u64) {
+        let mut table = self.lock();
+        let Some(sending) = table.sendings.get_mut(key).filter(|sending| sending.number == number) else {
+            return;
+        };
+        sending.watchers -= 1;
+        if sending.watchers == 0 && !sending.detached {
+            sending.cancel.set();
+            // Nobody who comes now is to join a transfer that is being cancelled.
+            table.sendings.remove(key);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // Nothing here panics between two changes that belong together.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.sends.unwatch(&self.key, self.number);
+    }
+}
+
+fn sorted(receivers: &Receivers) -> Option<Vec<String>> {
+    match receivers {
+        Receivers::All => None,
+        Receivers::Named(names) => {
+            let mut names = names.clone();
+            names.sort();
+            Some(names)
+        }
+    }
+}
+
+/// Opens an object's bytes, which must not have changed since it was added.
+fn open(object: &Available, path: &Path) -> Result<Arc<dyn ObjectSource>, Refusal> {
+    let in_place = object.added_from.is_some();
+    let wrong = |error: String| Refusal::new(Kind::Path, format!("cannot read {}: {error}", path.display()));
+    let source: Arc<dyn ObjectSource> = match object.kind {
+        ObjectKind::Directory if in_place => {
+            Arc::new(TreeSource::open(path).map_err(|error| Refusal::new(Kind::Path, error.to_string()))?)
+        }
+        _ => Arc::new(FileSource::open(path).map_err(|error| wrong(error.to_string()))?),
+    };
+    if source.len() != object.length {
+        let message = format!("{} has changed since it was added", path.display());
+        return Err(Refusal::new(Kind::Path, message));
+    }
+    Ok(source)
+}

@@ -1,0 +1,271 @@
+//! The gRPC service for applications (Republic Table I).
+
+use super::Shared;
+use super::catalog::{Available, Snapshot};
+use super::convert;
+use super::manager_link::LinkState;
+use super::sends::{Sends, Standing, Watcher};
+use polycast_api::PROTOCOL_VERSION;
+use polycast_api::agent::agent_server::Agent;
+use polycast_api::agent::send_event::Event;
+use polycast_api::agent::transfer::Direction;
+use polycast_api::agent::{
+    AddRequest, Caller, DeleteRequest, DeleteResponse, ListRequest, ListResponse, Object, Peer, ReadRequest,
+    RegisterRequest, RegisterResponse, SendEvent, SendRequest, StatusRequest, StatusResponse, Transfer,
+    UnregisterRequest, UnregisterResponse, Waiting,
+};
+use polycast_api::convert::app_id;
+use polycast_api::error::{Kind, Refusal, check_version};
+use polycast_net::archive::TreeSource;
+use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
+use polycast_types::{DataId, ObjectId};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::UdsConnectInfo;
+use tonic::{Request, Response, Status};
+
+/// Events that a slow watcher may have waiting; after that it sees the latest state only.
+const EVENTS_MAX: usize = 4;
+
+/// The service.
+pub struct Service {
+    shared: Arc<Shared>,
+    sends: Arc<Sends>,
+}
+
+impl Service {
+    pub fn new(shared: Arc<Shared>, sends: Arc<Sends>) -> Self {
+        Service { shared, sends }
+    }
+
+    /// The object that a registered process names.
+    fn object(&self, caller: Option<&Caller>, data: u64) -> Result<ObjectId, Refusal> {
+        let (app, process) = convert::caller(caller)?;
+        self.shared.processes.check(app, process)?;
+        Ok(ObjectId { app, data: DataId(data) })
+    }
+
+    fn transfers(&self) -> Vec<Transfer> {
+        let mut transfers = Vec::new();
+        for (id, report) in self.sends.list() {
+            let slowest =
+                report.iter().flat_map(|report| &report.receivers).map(|receiver| receiver.bytes).min();
+            transfers.push(Transfer {
+                app_id: id.app.0.to_vec(),
+                data_id: id.data.0,
+                direction: Direction::Sending.into(),
+                length: report.as_ref().map_or(0, |report| report.bytes),
+                bytes: slowest.unwrap_or(0),
+                report: report.map(|report| convert::report(&report)),
+            });
+        }
+        for (id, snapshot) in self.shared.catalog.list(None) {
+            if let Snapshot::Receiving { bytes, total } = snapshot {
+                transfers.push(Transfer {
+                    app_id: id.app.0.to_vec(),
+                    data_id: id.data.0,
+                    direction: Direction::Receiving.into(),
+                    length: total,
+                    bytes,
+                    report: None,
+                });
+            }
+        }
+        transfers
+    }
+}
+
+#[tonic::async_trait]
+impl Agent for Service {
+    async fn register(
+        &self,
+        request: Request<RegisterRequest>,
+    ) -> Result<Response<RegisterResponse>, Status> {
+        let credentials = request.extensions().get::<UdsConnectInfo>().and_then(|info| info.peer_cred);
+        let request = request.into_inner();
+        check_version(request.protocol_version)?;
+        let (app, process) = convert::caller(request.caller.as_ref())?;
+        self.shared.processes.register(app, process, credentials.and_then(|peer| peer.pid()))?;
+        Ok(Response::new(RegisterResponse {
+            protocol_version: PROTOCOL_VERSION,
+            agent_name: self.shared.name.clone(),
+        }))
+    }
+
+    async fn unregister(
+        &self,
+        request: Request<UnregisterRequest>,
+    ) -> Result<Response<UnregisterResponse>, Status> {
+        let (app, process) = convert::caller(request.into_inner().caller.as_ref())?;
+        let processes_left = self.shared.processes.unregister(app, process)?;
+        Ok(Response::new(UnregisterResponse { processes_left }))
+    }
+
+    async fn add(&self, request: Request<AddRequest>) -> Result<Response<Object>, Status> {
+        let request = request.into_inner();
+        let id = self.object(request.caller.as_ref(), request.data_id)?;
+        // Looking at a large directory takes a while: not for an id that is taken anyway.
+        self.shared.catalog.check_free(id)?;
+        let looked = tokio::task::spawn_blocking(move || look_at(PathBuf::from(request.path)));
+        let object = looked.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))??;
+        self.shared.catalog.add(id, object.clone())?;
+        tracing::info!(object = %id, bytes = object.length, "added");
+        Ok(Response::new(convert::available(id, object, &self.shared.store.path(id))))
+    }
+
+    type SendStream = Pin<Box<dyn Stream<Item = Result<SendEvent, Status>> + Send>>;
+
+    async fn send(&self, request: Request<SendRequest>) -> Result<Response<Self::SendStream>, Status> {
+        let request = request.into_inner();
+        let id = self.object(request.caller.as_ref(), request.data_id)?;
+        let receivers = convert::receivers(&request)?;
+        let options = convert::options(&request);
+        let watcher = self.sends.start(id, receivers, options, request.detached)?;
+        let (events, stream) = mpsc::channel(EVENTS_MAX);
+        tokio::spawn(tell(watcher, events));
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Object>, Status> {
+        let request = request.into_inner();
+        let id = self.object(request.caller.as_ref(), request.data_id)?;
+        let timeout = request.timeout_ms.map(Duration::from_millis);
+        let object = self.shared.catalog.wait(id, timeout, request.known_only).await?;
+        Ok(Response::new(convert::available(id, object, &self.shared.store.path(id))))
+    }
+
+    async fn delete(&self, request: Request<DeleteRequest>) -> Result<Response<DeleteResponse>, Status> {
+        let request = request.into_inner();
+        let id = self.object(request.caller.as_ref(), request.data_id)?;
+        let store = &self.shared.store;
+        self.shared.catalog.delete(id, |object| match object.added_from {
+            Some(_) => Ok(()),
+            None => store.remove(id).map(|_| ()),
+        })?;
+        tracing::info!(object = %id, "deleted");
+        Ok(Response::new(DeleteResponse {}))
+    }
+
+    async fn list(&self, request: Request<ListRequest>) -> Result<Response<ListResponse>, Status> {
+        let request = request.into_inner();
+        check_version(request.protocol_version)?;
+        let app = if request.app_id.is_empty() { None } else { Some(app_id(&request.app_id)?) };
+        let objects = self.shared.catalog.list(app).into_iter();
+        let objects = objects
+            .map(|(id, snapshot)| convert::object(id, snapshot, &self.shared.store.path(id)))
+            .collect();
+        Ok(Response::new(ListResponse { objects }))
+    }
+
+    async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+        check_version(request.into_inner().protocol_version)?;
+        let shared = &self.shared;
+        let state = shared.link.state();
+        let peers = match state {
+            LinkState::Joined => shared.link.peers().await,
+            LinkState::Away(_) => Vec::new(),
+        };
+        let peer = |peer: super::manager_link::Peer| Peer {
+            name: peer.name,
+            control_address: peer.control_address,
+            silent_ms: peer.silent_ms,
+        };
+        Ok(Response::new(StatusResponse {
+            protocol_version: PROTOCOL_VERSION,
+            agent_name: shared.name.clone(),
+            interface_address: shared.interface.to_string(),
+            control_address: shared.control.to_string(),
+            manager_address: shared.link.manager().to_string(),
+            manager_connected: state == LinkState::Joined,
+            manager_error: match state {
+                LinkState::Joined => String::new(),
+                LinkState::Away(reason) => reason,
+            },
+            store: shared.store.folder().to_string_lossy().into_owned(),
+            store_free_bytes: shared.store.free_bytes().unwrap_or(0),
+            uptime_seconds: shared.started.elapsed().as_secs(),
+            registered_processes: u32::try_from(shared.processes.count()).unwrap_or(u32::MAX),
+            transfers: self.transfers(),
+            peers: peers.into_iter().map(peer).collect(),
+        }))
+    }
+}
+
+/// Tells a watcher how its transfer goes, until it has ended or the watcher has gone.
+async fn tell(mut watcher: Watcher, events: mpsc::Sender<Result<SendEvent, Status>>) {
+    let event = |event| Ok(SendEvent { event: Some(event) });
+    let mut told = Standing::default();
+    if events.send(event(Event::Waiting(Waiting {}))).await.is_err() {
+        return;
+    }
+    loop {
+        let standing = watcher.standing.borrow_and_update().clone();
+        if let (None, Some(granted)) = (&told.granted, &standing.granted)
+            && events.send(event(Event::Granted(convert::granted(granted)))).await.is_err()
+        {
+            return;
+        }
+        if let Some(outcome) = &standing.outcome {
+            let last = match outcome {
+                Ok(report) => event(Event::Finished(convert::report(report))),
+                Err(refusal) => Err(refusal.clone().into()),
+            };
+            // Nobody is there to hear it if this fails.
+            let _ = events.send(last).await;
+            return;
+        }
+        let new_report = standing
+            .report
+            .as_ref()
+            .filter(|report| told.report.as_ref().is_none_or(|told| !Arc::ptr_eq(told, report)));
+        if let Some(report) = new_report
+            && events.send(event(Event::Progress(convert::report(report)))).await.is_err()
+        {
+            return;
+        }
+        told = standing;
+        let changed = tokio::select! {
+            changed = watcher.standing.changed() => changed.is_ok(),
+            () = events.closed() => false,
+        };
+        if !changed {
+            return;
+        }
+    }
+}
+
+/// What lies at a path that is added.
+fn look_at(path: PathBuf) -> Result<Available, Refusal> {
+    let wrong =
+        |reason: String| Refusal::new(Kind::Path, format!("cannot read {}: {reason}", path.display()));
+    if !path.is_absolute() {
+        return Err(wrong("the path is not absolute".into()));
+    }
+    // Looked at before it is opened: opening a named pipe would wait for ever.
+    let metadata = std::fs::metadata(&path).map_err(|error| wrong(error.to_string()))?;
+    let (kind, length) = if metadata.is_dir() {
+        let tree = TreeSource::open(&path).map_err(|error| Refusal::new(Kind::Path, error.to_string()))?;
+        (ObjectKind::Directory, tree.len())
+    } else if metadata.is_file() {
+        let file = FileSource::open(&path).map_err(|error| wrong(error.to_string()))?;
+        (ObjectKind::File, file.len())
+    } else {
+        return Err(wrong("it is neither a file nor a directory".into()));
+    };
+    let name = name_of(&path).map_err(|error| wrong(error.to_string()))?;
+    Ok(Available { name, kind, length, root: String::new(), added_from: Some(path) })
+}
+
+/// The name that receivers see; a path that ends with `..` has one too.
+fn name_of(path: &Path) -> std::io::Result<String> {
+    if let Some(name) = path.file_name() {
+        return Ok(name.to_string_lossy().into_owned());
+    }
+    let resolved = path.canonicalize()?;
+    Ok(resolved.file_name().unwrap_or("root".as_ref()).to_string_lossy().into_owned())
+}

@@ -1,0 +1,247 @@
+//! The folder of received objects: one file with the bytes, and one that says what they are.
+//!
+//! The bytes appear under their name only when all of them are verified, and the description after that:
+//! what a restarted agent finds with a description is whole.
+
+use super::error::AgentError;
+use polycast_net::object::ObjectKind;
+use polycast_net::store::part_path;
+use polycast_types::{AppId, DataId, ObjectId};
+use rustix::fs::{FlockOperation, flock, statvfs};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+const BYTES: &str = "object";
+const DESCRIPTION: &str = "toml";
+
+/// What the bytes of a received object are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Description {
+    /// The name that it had at the source.
+    pub name: String,
+    /// File or directory.
+    pub kind: ObjectKind,
+    /// Length in bytes.
+    pub length: u64,
+    /// BLAKE3 root hash in hex.
+    pub root: String,
+}
+
+/// A description as it is written.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    name: String,
+    directory: bool,
+    length: u64,
+    root: String,
+}
+
+/// The folder; no other agent uses it while this value lives.
+pub struct Store {
+    folder: PathBuf,
+    _lock: File,
+}
+
+impl Store {
+    /// Opens or makes the store, and gives what an earlier run has left in it.
+    pub fn open(folder: &Path) -> Result<(Self, Vec<(ObjectId, Description)>), AgentError> {
+        let wrong = |reason: String| AgentError::store(folder, reason);
+        let folder = std::path::absolute(folder).map_err(|error| wrong(error.to_string()))?;
+        trusted_folder(&folder).map_err(wrong)?;
+        let mode = fs::metadata(&folder).map_err(|error| wrong(error.to_string()))?.mode();
+        if mode & 0o002 != 0 {
+            return Err(wrong("other users can write to it".into()));
+        }
+        let lock = File::create(folder.join(".lock")).map_err(|error| wrong(error.to_string()))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| wrong("another agent uses it".into()))?;
+        let store = Store { folder: folder.clone(), _lock: lock };
+        let found = store.survey().map_err(|error| wrong(error.to_string()))?;
+        Ok((store, found))
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Where an object's bytes are.
+    pub fn path(&self, object: ObjectId) -> PathBuf {
+        self.file(object, BYTES)
+    }
+
+    fn file(&self, object: ObjectId, extension: &str) -> PathBuf {
+        self.folder.join(format!("{}-{}.{extension}", object.app, object.data.0))
+    }
+
+    /// Bytes that can still be written.
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        let space = statvfs(&self.folder)?;
+        Ok(space.f_bavail.saturating_mul(space.f_frsize))
+    }
+
+    /// Writes down what the bytes of an object are.
+    pub fn describe(&self, object: ObjectId, description: &Description) -> io::Result<()> {
+        let written = Written {
+            name: description.name.clone(),
+            directory: description.kind == ObjectKind::Directory,
+            length: description.length,
+            root: description.root.clone(),
+        };
+        let text = toml::to_string(&written).map_err(io::Error::other)?;
+        let passing = self.file(object, "new");
+        fs::write(&passing, text)?;
+        fs::rename(passing, self.file(object, DESCRIPTION))
+    }
+
+    /// Removes an object and what an earlier try to receive it has left; gives whether there was anything.
+    pub fn remove(&self, object: ObjectId) -> io::Result<bool> {
+        let bytes = self.path(object);
+        // The description first: bytes without one are not taken for an object.
+        let files = [self.file(object, DESCRIPTION), part_path(&bytes), bytes];
+        let mut any = false;
+        for file in files {
+            any |= fs::symlink_metadata(&file).is_ok();
+            remove_file(&file)?;
+        }
+        Ok(any)
+    }
+
+    /// The objects that are whole; what is not is removed, except parts that another try can go on with.
+    fn survey(&self) -> io::Result<Vec<(ObjectId, Description)>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let path = entry?.path();
+            let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+            let Some(object) = path.file_stem().and_then(|stem| object_of(stem.to_str()?)) else { continue };
+            match extension {
+                BYTES => match self.description(object) {
+                    Some(description) => found.push((object, description)),
+                    None => {
+                        tracing::warn!(%object, "removed from the store: it is not whole");
+                        self.remove(object)?;
+                    }
+                },
+                "new" => remove_file(&path)?,
+                DESCRIPTION if !self.path(object).exists() => remove_file(&path)?,
+                _ => {}
+            }
+        }
+        found.sort_by_key(|(object, _)| *object);
+        Ok(found)
+    }
+
+    fn description(&self, object: ObjectId) -> Option<Description> {
+        let text = fs::read_to_string(self.file(object, DESCRIPTION)).ok()?;
+        let written: Written = toml::from_str(&text).ok()?;
+        let there = fs::symlink_metadata(self.path(object)).ok()?;
+        (there.is_file() && there.len() == written.length).then_some(Description {
+            name: written.name,
+            kind: if written.directory { ObjectKind::Directory } else { ObjectKind::File },
+            length: written.length,
+            root: written.root,
+        })
+    }
+}
+
+/// Removes a file; one that is gone already is as good.
+fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// The object whose files have this name.
+fn object_of(stem: &str) -> Option<ObjectId> {
+    let (app, data) = stem.rsplit_once('-')?;
+    let app: AppId = app.parse().ok()?;
+    Some(ObjectId { app, data: DataId(data.parse().ok()?) })
+}
+
+/// Makes a folder, and those above it, for this user; gives why it cannot be trusted.
+///
+/// In shared memory and temporary folders everybody can make folders: one that another user has made, or
+/// that everybody can write to, could be changed under us.
+pub fn trusted_folder(folder: &Path) -> Result<(), String> {
+    if folder.as_os_str().is_empty() {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| error.to_string())?;
+    let folder = fs::canonicalize(folder).map_err(|error| error.to_string())?;
+    let mut below: Option<fs::Metadata> = None;
+    for ancestor in folder.ancestors() {
+        let metadata = fs::metadata(ancestor).map_err(|error| error.to_string())?;
+        let (shared, sticky) = (metadata.mode() & 0o002 != 0, metadata.mode() & 0o1000 != 0);
+        let owners = [rustix::process::geteuid().as_raw(), 0];
+        let foreign = below.is_some_and(|below| !owners.contains(&below.uid()));
+        if shared && (!sticky || foreign) {
+            return Err(format!("other users can change what is in {}", ancestor.display()));
+        }
+        below = Some(metadata);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn object(data: u64) -> ObjectId {
+        ObjectId { app: AppId([7; 16]), data: DataId(data) }
+    }
+
+    fn description(length: u64) -> Description {
+        Description { name: "a \"b\".bin".into(), kind: ObjectKind::Directory, length, root: "00ff".into() }
+    }
+
+    #[test]
+    fn what_is_whole_survives_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, found) = Store::open(folder.path()).unwrap();
+        assert!(found.is_empty());
+        for data in 1..=4 {
+            fs::write(store.path(object(data)), b"abc").unwrap();
+        }
+        store.describe(object(1), &description(3)).unwrap();
+        store.describe(object(2), &description(4)).unwrap();
+        store.describe(object(3), &description(3)).unwrap();
+        store.describe(object(5), &description(3)).unwrap();
+        fs::remove_file(store.path(object(3))).unwrap();
+        let part = part_path(&store.path(object(6)));
+        fs::write(&part, b"ab").unwrap();
+        drop(store);
+        let (store, found) = Store::open(folder.path()).unwrap();
+        assert_eq!(found, [(object(1), description(3))]);
+        // The lock, the one object's two files, and the part.
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
+        assert!(store.remove(object(6)).unwrap());
+        assert!(store.remove(object(1)).unwrap());
+        assert!(!store.remove(object(1)).unwrap());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_store_belongs_to_one_agent() {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, _) = Store::open(folder.path()).unwrap();
+        let error = Store::open(folder.path()).err().unwrap().to_string();
+        assert!(error.ends_with("another agent uses it"), "{error}");
+        drop(first);
+        assert!(Store::open(folder.path()).is_ok());
+    }
+
+    #[test]
+    fn a_folder_that_others_can_change_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = folder.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+        let error = Store::open(&open).err().unwrap().to_string();
+        assert!(error.contains("other users can change"), "{error}");
+    }
+}

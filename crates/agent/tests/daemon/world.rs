@@ -1,0 +1,266 @@
+//! A manager and agents in one process, and an engine that moves bytes without a network.
+
+use polycast_agent::daemon::{Agent, AgentConfig, AgentError, Engine};
+use polycast_agent::transfer::{
+    Received, ReceiverProgress, ReceiverReport, ReceiverSpec, Receivers, Rendezvous, Report, Sink,
+    SourceSpec, TransferError,
+};
+use polycast_api::agent::send_event::Event;
+use polycast_api::client::{AgentClient, ClientError, Sending, Session};
+use polycast_manager::{Manager, ManagerConfig, ManagerError};
+use polycast_net::frames::FrameStream;
+use polycast_net::object::ObjectKind;
+use polycast_types::{AppId, Handle};
+use polycast_wire::control::Control;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// An object on its way: name, kind, bytes, and how many have it.
+type Parcel = (String, ObjectKind, Vec<u8>, Arc<AtomicUsize>);
+
+/// Hands objects over in memory.
+#[derive(Default)]
+pub struct FakeEngine {
+    parcels: Mutex<BTreeMap<u64, Parcel>>,
+    next: AtomicU64,
+    /// While set, sources wait after they have invited.
+    pub hold: AtomicBool,
+    /// Receivers break down.
+    pub break_down: AtomicBool,
+    pub deliveries: AtomicUsize,
+}
+
+impl Engine for FakeEngine {
+    fn deliver(&self, spec: SourceSpec, on_event: &mut dyn FnMut(&Report)) -> Result<Report, TransferError> {
+        self.deliveries.fetch_add(1, Ordering::SeqCst);
+        let Receivers::Named(named) = &spec.receivers else { panic!("{:?}", spec.receivers) };
+        let mut bytes = vec![0; spec.source.len() as usize];
+        spec.source.read_exact_at(&mut bytes, 0).map_err(TransferError::Read)?;
+        let root = format!("{:08x}", bytes.len());
+        let handle = self.next.fetch_add(1, Ordering::SeqCst);
+        let done = Arc::new(AtomicUsize::new(0));
+        let length = bytes.len() as u64;
+        self.parcels.lock().unwrap().insert(handle, (spec.name.clone(), spec.kind, bytes, Arc::clone(&done)));
+        let joined: Vec<Result<(), String>> =
+            named.iter().map(|(_, address)| invite(*address, &spec, Handle(handle))).collect();
+        let expected = joined.iter().filter(|answer| answer.is_ok()).count();
+        let mut report = Report {
+            object: spec.object,
+            bytes: length,
+            root: Some(root),
+            seconds: 0.5,
+            sent_bytes: length,
+            patched_bytes: 0,
+            fabric: "ip-multicast".into(),
+            receivers: Vec::new(),
+        };
+        on_event(&report);
+        let start = Instant::now();
+        while self.hold.load(Ordering::SeqCst) || done.load(Ordering::SeqCst) < expected {
+            if spec.cancel.load(Ordering::SeqCst) {
+                return Err(TransferError::Cancelled);
+            }
+            if start.elapsed() > Duration::from_secs(30) || self.break_down.load(Ordering::SeqCst) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let receiver = |((name, _), answer): (&(String, SocketAddr), &Result<(), String>)| ReceiverReport {
+            name: name.clone(),
+            verified: answer.is_ok(),
+            seconds: 0.5,
+            bytes: length,
+            patched_bytes: 0,
+            fabric: "ip-multicast",
+            error: answer.clone().err(),
+        };
+        report.receivers = named.iter().zip(&joined).map(receiver).collect();
+        Ok(report)
+    }
+
+    fn receive(
+        &self,
+        spec: ReceiverSpec,
+        on_event: &mut dyn FnMut(&ReceiverProgress),
+    ) -> Result<Received, TransferError> {
+        let Rendezvous::At(_, handle) = spec.rendezvous else { panic!("{:?}", spec.rendezvous) };
+        let Sink::Raw(path) = spec.sink else { panic!("{:?}", spec.sink) };
+        let (name, kind, bytes, done) = self.parcels.lock().unwrap().get(&handle.0).unwrap().clone();
+        let length = bytes.len() as u64;
+        on_event(&ReceiverProgress { bytes: length / 2, total: length });
+        while self.hold.load(Ordering::SeqCst) {
+            if spec.cancel.load(Ordering::SeqCst) {
+                return Err(TransferError::Cancelled);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if self.break_down.load(Ordering::SeqCst) {
+            return Err(TransferError::Refused("it broke down".into()));
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        done.fetch_add(1, Ordering::SeqCst);
+        // The id is in the file's name: APP-NUMBER.object.
+        let stem = path.file_stem().unwrap().to_str().unwrap();
+        let (app, data) = stem.rsplit_once('-').unwrap();
+        let object = format!("{app}/{data}").parse().unwrap();
+        let root = format!("{length:08x}");
+        Ok(Received { object, name, kind, bytes: length, root, path, seconds: 0.1, patched_bytes: 0 })
+    }
+}
+
+fn invite(address: SocketAddr, spec: &SourceSpec, handle: Handle) -> Result<(), String> {
+    let mut stream = FrameStream::connect(address, Duration::from_secs(2)).map_err(|e| e.to_string())?;
+    let frame = Control::Invite { address: [127, 0, 0, 1], port: 9, handle, object: spec.object };
+    stream.send(&frame).map_err(|e| e.to_string())?;
+    loop {
+        stream.wait(Duration::from_millis(100)).map_err(|e| e.to_string())?;
+        let open = stream.fill();
+        match stream.next_frame().map_err(|e| e.to_string())? {
+            Some(Control::Joining) => return Ok(()),
+            Some(Control::Refuse(reason)) => return Err(reason.to_string()),
+            Some(other) => return Err(format!("{other:?}")),
+            None => {
+                open.map_err(|e| e.to_string())?;
+            }
+        }
+    }
+}
+
+/// A daemon's task, and how to end it.
+pub struct Task<E> {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), E>>,
+}
+
+impl<E: std::fmt::Debug> Task<E> {
+    /// Ends it in good order.
+    pub async fn stop(self) {
+        self.stop.send(()).unwrap();
+        tokio::time::timeout(Duration::from_secs(8), self.task).await.unwrap().unwrap().unwrap();
+    }
+
+    /// Waits until it ends by itself.
+    pub async fn end(self) -> Result<(), E> {
+        tokio::time::timeout(Duration::from_secs(8), self.task).await.unwrap().unwrap()
+    }
+}
+
+pub struct ManagerTask {
+    pub address: SocketAddr,
+    pub task: Task<ManagerError>,
+}
+
+/// Starts a manager; port 0 for a new one.
+pub async fn manager(port: u16, settings: &str) -> ManagerTask {
+    let mut config = ManagerConfig::from_toml(settings).unwrap();
+    config.listen = ([127, 0, 0, 1], port).into();
+    let manager = Manager::bind(config).await.unwrap();
+    let address = manager.address();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let task = tokio::spawn(manager.serve(async {
+        let _ = stopped.await;
+    }));
+    ManagerTask { address, task: Task { stop, task } }
+}
+
+pub struct AgentTask {
+    pub socket: PathBuf,
+    pub store: PathBuf,
+    pub task: Task<AgentError>,
+}
+
+impl AgentTask {
+    pub async fn client(&self) -> AgentClient {
+        AgentClient::connect(&self.socket).await.unwrap()
+    }
+
+    /// A registered process of the default application.
+    pub async fn session(&self, process: u64) -> Session {
+        self.client().await.register(AppId::default(), process).await.unwrap()
+    }
+}
+
+/// Where the agents of a test keep their things.
+pub struct World {
+    pub folder: TempDir,
+    pub engine: Arc<FakeEngine>,
+    pub manager: SocketAddr,
+}
+
+impl World {
+    pub fn new(manager: SocketAddr) -> Self {
+        World { folder: tempfile::tempdir().unwrap(), engine: Arc::new(FakeEngine::default()), manager }
+    }
+
+    pub fn config(&self, name: &str) -> AgentConfig {
+        AgentConfig {
+            manager: self.manager.to_string(),
+            name: Some(name.into()),
+            interface: Some("127.0.0.1".into()),
+            store: Some(self.folder.path().join(name)),
+            socket: Some(self.folder.path().join(format!("{name}.sock"))),
+            ..AgentConfig::default()
+        }
+    }
+
+    /// Starts an agent with the fake engine.
+    pub async fn agent(&self, name: &str) -> AgentTask {
+        let agent = Agent::start_with(self.config(name), Arc::clone(&self.engine) as _).await.unwrap();
+        serve(agent)
+    }
+
+    /// Starts agents and waits until the manager knows them all.
+    pub async fn agents<const N: usize>(&self, names: [&str; N]) -> [AgentTask; N] {
+        let mut agents = Vec::new();
+        for name in names {
+            agents.push(self.agent(name).await);
+        }
+        let client = agents[0].client().await;
+        until("all agents have joined", async || client.status().await.unwrap().peers.len() == N).await;
+        agents.try_into().unwrap_or_else(|_| unreachable!("as many as names"))
+    }
+
+    /// A file to send.
+    pub fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+}
+
+pub fn serve(agent: Agent) -> AgentTask {
+    let (socket, store) = (agent.socket().to_path_buf(), agent.store());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let task = tokio::spawn(agent.serve(async {
+        let _ = stopped.await;
+    }));
+    AgentTask { socket, store, task: Task { stop, task } }
+}
+
+/// Waits until something is so.
+pub async fn until(what: &str, condition: impl AsyncFn() -> bool) {
+    let start = Instant::now();
+    while !condition().await {
+        assert!(start.elapsed() < Duration::from_secs(8), "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// All events of a transfer until its end.
+pub async fn events(mut sending: Sending) -> (Vec<Event>, Option<ClientError>) {
+    let mut events = Vec::new();
+    loop {
+        match sending.next().await {
+            Ok(Some(event)) => events.push(event),
+            Ok(None) => return (events, None),
+            Err(error) => return (events, Some(error)),
+        }
+    }
+}
