@@ -66,7 +66,7 @@ struct Inner {
     objects: BTreeMap<ObjectId, State>,
     receiving: usize,
     /// The last tries to receive that failed, oldest first.
-    failures: VecDeque<(ObjectId, String)>,
+    failures: VecDeque<(ObjectId, Refusal)>,
 }
 
 impl Catalog {
@@ -190,9 +190,7 @@ impl Catalog {
     fn absent(&self, id: ObjectId) -> Refusal {
         let inner = self.lock();
         match inner.failures.iter().rfind(|(failed, _)| *failed == id) {
-            Some((_, reason)) => {
-                Refusal::new(Kind::TransferFailed, format!("object {id} could not be received: {reason}"))
-            }
+            Some((_, why)) => Refusal::new(why.kind, format!("object {id} could not be received: {why}")),
             None => unknown(id),
         }
     }
@@ -294,7 +292,7 @@ pub struct Receive {
     catalog: Arc<Catalog>,
     id: ObjectId,
     progress: Arc<Progress>,
-    outcome: Option<Result<Description, String>>,
+    outcome: Option<Result<Description, Refusal>>,
 }
 
 impl Receive {
@@ -312,8 +310,8 @@ impl Receive {
     }
 
     /// It did not come.
-    pub fn fail(mut self, reason: String) {
-        self.outcome = Some(Err(reason));
+    pub fn fail(mut self, why: Refusal) {
+        self.outcome = Some(Err(why));
     }
 }
 
@@ -322,16 +320,17 @@ impl Drop for Receive {
         let mut inner = self.catalog.lock();
         inner.receiving -= 1;
         inner.objects.remove(&self.id);
-        match self.outcome.take().unwrap_or_else(|| Err("the transfer did not begin".into())) {
+        let never = || Err(Refusal::new(Kind::TransferFailed, "the transfer did not begin"));
+        match self.outcome.take().unwrap_or_else(never) {
             Ok(description) => {
                 let object = Available::received(description);
                 inner.objects.insert(self.id, State::Available { object, sends: 0 });
             }
-            Err(reason) => {
+            Err(why) => {
                 if inner.failures.len() >= FAILURES_MAX {
                     inner.failures.pop_front();
                 }
-                inner.failures.push_back((self.id, reason));
+                inner.failures.push_back((self.id, why));
             }
         }
         drop(inner);
@@ -384,6 +383,10 @@ mod tests {
         Description { name: "a".into(), kind: ObjectKind::File, length: 3, root: "00".into() }
     }
 
+    fn failure() -> Refusal {
+        Refusal::new(Kind::StoreFull, "the store is full")
+    }
+
     fn catalog() -> Arc<Catalog> {
         Arc::new(Catalog::new(3, 2, Vec::new()))
     }
@@ -396,7 +399,7 @@ mod tests {
         assert_eq!(catalog.begin_receive(id(1)).unwrap_err().kind, Kind::ObjectTaken);
         let receive = catalog.begin_receive(id(2)).unwrap();
         assert_eq!(catalog.add(id(2), added()).unwrap_err().message, "object 2 is being received");
-        receive.fail("gone".into());
+        receive.fail(failure());
         catalog.add(id(2), added()).unwrap();
     }
 
@@ -437,7 +440,7 @@ mod tests {
             async move { catalog.wait(id(1), None, false).await }
         });
         tokio::task::yield_now().await;
-        catalog.begin_receive(id(1)).unwrap().fail("the source died".into());
+        catalog.begin_receive(id(1)).unwrap().fail(failure());
         tokio::task::yield_now().await;
         catalog.begin_receive(id(1)).unwrap().complete(description());
         assert_eq!(reader.await.unwrap().unwrap().root, "00");
@@ -454,9 +457,10 @@ mod tests {
             async move { catalog.wait(id(1), None, true).await }
         });
         tokio::task::yield_now().await;
-        receive.fail("the source died".into());
+        receive.fail(failure());
         let failed = reader.await.unwrap().unwrap_err();
-        assert_eq!(failed.message, "object 1 could not be received: the source died");
+        assert_eq!(failed.message, "object 1 could not be received: the store is full");
+        assert_eq!(failed.kind, Kind::StoreFull);
     }
 
     #[tokio::test]

@@ -6,6 +6,8 @@ use super::store::Description;
 use crate::transfer::{
     Invitation, ReceiverProgress, ReceiverSpec, Rendezvous, Sink, TransferError, accept_invite,
 };
+use polycast_api::error::{Kind, Refusal};
+use polycast_net::store::StoreError;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -123,7 +125,12 @@ fn run(shared: &Shared, invitation: &Invitation, receive: Receive) {
         }
         Err(error) => {
             tracing::warn!(object = %id, %error, "not received");
-            receive.fail(error.to_string());
+            let kind = match error {
+                TransferError::Store(StoreError::Full { .. }) => Kind::StoreFull,
+                TransferError::Cancelled => Kind::Cancelled,
+                _ => Kind::TransferFailed,
+            };
+            receive.fail(Refusal::new(kind, error.to_string()));
         }
     }
 }

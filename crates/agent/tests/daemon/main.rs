@@ -245,8 +245,9 @@ async fn readers_learn_why_an_object_did_not_come() {
     world.engine.break_down.store(true, Ordering::SeqCst);
     world.engine.hold.store(false, Ordering::SeqCst);
     let error = waiting.await.unwrap().unwrap_err();
-    assert_eq!(error.kind(), Some(Kind::TransferFailed));
-    assert_eq!(error.to_string(), "object 1 could not be received: the source refused: it broke down");
+    assert_eq!(error.kind(), Some(Kind::StoreFull));
+    let reason = "object 1 could not be received: /store is full: the object needs 2 B, 1 B are free";
+    assert_eq!(error.to_string(), reason);
     drop(sending);
     a.task.stop().await;
     b.task.stop().await;

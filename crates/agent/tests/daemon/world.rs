@@ -10,6 +10,7 @@ use polycast_api::client::{AgentClient, ClientError, Sending, Session};
 use polycast_manager::{Manager, ManagerConfig, ManagerError};
 use polycast_net::frames::FrameStream;
 use polycast_net::object::ObjectKind;
+use polycast_net::store::StoreError;
 use polycast_types::{AppId, Handle};
 use polycast_wire::control::Control;
 use std::collections::BTreeMap;
@@ -32,7 +33,7 @@ pub struct FakeEngine {
     next: AtomicU64,
     /// While set, sources wait after they have invited.
     pub hold: AtomicBool,
-    /// Receivers break down.
+    /// Receivers have no room.
     pub break_down: AtomicBool,
     pub deliveries: AtomicUsize,
 }
@@ -102,7 +103,7 @@ impl Engine for FakeEngine {
             std::thread::sleep(Duration::from_millis(5));
         }
         if self.break_down.load(Ordering::SeqCst) {
-            return Err(TransferError::Refused("it broke down".into()));
+            return Err(StoreError::Full { place: "/store".into(), needed: 2, free: 1 }.into());
         }
         std::fs::write(&path, &bytes).unwrap();
         done.fetch_add(1, Ordering::SeqCst);
