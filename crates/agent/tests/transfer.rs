@@ -6,7 +6,7 @@ use polycast_agent::transfer::{
 };
 use polycast_net::object::ObjectKind;
 use polycast_net::store::part_path;
-use polycast_types::{Duration, ObjectId};
+use polycast_types::ObjectId;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -239,13 +239,14 @@ fn a_store_without_room_is_named_at_once() {
         receivers: Receivers::Told(1),
         interface: Ipv4Addr::LOCALHOST,
         path: multicast(),
-        options: Options { join_timeout: Duration::from_secs(1), ..Options::default() },
+        options: Options::default(),
         cancel: Arc::default(),
     })
     .unwrap();
     let running = start_receiver(&prepared, "r0", dir.path().join("object"), Options::default());
-    let outcome = prepared.run(&mut |_| ());
-    assert!(matches!(outcome, Err(TransferError::NobodyJoined(1))), "{outcome:?}");
+    // The source is told at once, and its report says why.
+    let report = prepared.run(&mut |_| ()).unwrap();
+    assert!(report.receivers[0].error.as_ref().unwrap().contains("full"), "{report:?}");
     let error = running.thread.join().unwrap().unwrap_err().to_string();
     assert!(error.contains("full"), "{error}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);

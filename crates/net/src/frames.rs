@@ -162,6 +162,26 @@ impl FrameStream {
         }
     }
 
+    /// Ends the connection after a last word: waits until the other end has closed it, at most `timeout`. To close
+    /// at once, with bytes unread, would reset the connection and could destroy the last word on its way.
+    pub fn part(mut self, timeout: Duration) {
+        let until = std::time::Instant::now() + timeout;
+        while self.queued() > 0 && std::time::Instant::now() < until {
+            if self.flush().is_err() || self.wait(Duration::from_millis(20)).is_err() {
+                return;
+            }
+        }
+        self.finish();
+        while std::time::Instant::now() < until {
+            self.taken = self.filled;
+            match self.fill() {
+                Ok(true) => {}
+                Ok(false) if self.wait(Duration::from_millis(20)).is_ok() => {}
+                _ => return,
+            }
+        }
+    }
+
     /// Says that nothing more will be sent.
     pub fn finish(&mut self) {
         // An end that is gone already needs no word of ours.

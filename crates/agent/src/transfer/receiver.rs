@@ -105,11 +105,39 @@ fn join(
     };
     source.send(&Control::Hello(hello)).map_err(|e| TransferError::source_lost(e, 0, 0))?;
     let offer = await_welcome(&mut source, spec, clock)?;
+    let (target, part) = match open_store(spec, &offer, &data) {
+        Ok(store) => store,
+        Err(error) => {
+            // The source need not wait for this end, and its report can say why.
+            let _ = source.send(&Control::Refuse(&error.to_string()));
+            source.part(std::time::Duration::from_secs(1));
+            return Err(error);
+        }
+    };
+    let ends = Ends { data, source, listener };
+    Ok(Run::new(spec.clone(), offer, handle, clock, ends, target, part))
+}
+
+/// Joins the data channel and makes room for the object.
+fn open_store(
+    spec: &ReceiverSpec,
+    offer: &Offer,
+    data: &DataReceiver,
+) -> Result<(PathBuf, PartFile), TransferError> {
+    let target = target_of(&spec.sink, &offer.name)?;
+    let part = PartFile::open(&target, offer.geometry.object_len)?;
     if offer.channel.port() != 0 {
         let multicast = |source| TransferError::Multicast { interface: spec.interface, source };
         data.join(spec.interface, offer.channel).map_err(multicast)?;
     }
-    Run::new(spec.clone(), offer, handle, clock, data, source, listener)
+    Ok((target, part))
+}
+
+/// The sockets of a transfer.
+struct Ends {
+    data: DataReceiver,
+    source: FrameStream,
+    listener: TcpListener,
 }
 
 fn await_welcome(
@@ -211,13 +239,12 @@ impl Run {
         offer: Offer,
         handle: Handle,
         clock: Clock,
-        data: DataReceiver,
-        source: FrameStream,
-        listener: TcpListener,
-    ) -> Result<Self, TransferError> {
+        ends: Ends,
+        target: PathBuf,
+        part: PartFile,
+    ) -> Self {
+        let Ends { data, source, listener } = ends;
         let geometry = offer.geometry;
-        let target = target_of(&spec.sink, &offer.name)?;
-        let part = PartFile::open(&target, geometry.object_len)?;
         let packet_len = u64::from(geometry.fragment_len) + HEADER_LEN as u64;
         let machine = Receiver::new(ReceiverConfig {
             geometry,
@@ -235,7 +262,7 @@ impl Run {
         });
         let resuming = part.is_resumed();
         let served = Served::new(handle, geometry, Supply::Part(part.file()));
-        Ok(Run {
+        Run {
             machine,
             served,
             target,
@@ -266,7 +293,7 @@ impl Run {
             offer,
             handle,
             clock,
-        })
+        }
     }
 
     fn run(&mut self, on_event: &mut dyn FnMut(&ReceiverProgress)) -> Result<Received, TransferError> {

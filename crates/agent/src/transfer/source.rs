@@ -709,6 +709,13 @@ impl Run {
                 let window_bytes = conn.window_bytes;
                 self.machine.handle(now, Input::Ready { peer, window_bytes, have });
             }
+            Control::Refuse(reason) if !conn.joined => {
+                // It cannot take the object: nobody waits for it.
+                let name = conn.name.clone();
+                tracing::warn!(receiver = %name, %reason, "cannot receive");
+                self.absent.push((name, (*reason).to_string()));
+                self.conns.remove(&peer);
+            }
             control if conn.joined => self.machine.handle(now, Input::Control { peer, control }),
             _ => {}
         }
