@@ -30,6 +30,11 @@ pub(super) struct Workspace {
     old_arc: Vec<Arc>,
     old_mark: Vec<u32>,
     queue: Vec<Node>,
+    /// While a branch is being attached again: the search that has seen a node last, and the arc by which
+    /// that node would feed the branch.
+    seen: Vec<u32>,
+    search: u32,
+    feeds_by: Vec<Arc>,
     /// Nodes below this number have one port and so never forward.
     dead_ends: Node,
 }
@@ -47,6 +52,9 @@ impl Workspace {
             old_arc: vec![0; nodes],
             old_mark: vec![0; nodes],
             queue: vec![0; nodes + 1],
+            seen: vec![0; nodes],
+            search: 0,
+            feeds_by: vec![0; nodes],
         }
     }
 
@@ -99,12 +107,19 @@ impl TreePlanner {
         failures: &Failures,
     ) -> Result<TreePlan, TreeError> {
         self.work.load_failures(&self.graph, failures);
-        let mut drafts = Vec::with_capacity(self.spanning.tree_count() as usize);
-        for tree in 0..self.spanning.tree_count() {
-            let draft = self.prune(tree, source, &receivers);
-            drafts.push(draft);
-        }
-        self.finish(source, receivers, Vec::new(), drafts, 0)
+        self.plan_free(source, receivers, Vec::new())
+    }
+
+    /// Plans while no tree uses any arc.
+    fn plan_free(
+        &mut self,
+        source: Node,
+        receivers: Vec<Node>,
+        left_out: Vec<Node>,
+    ) -> Result<TreePlan, TreeError> {
+        let trees = 0..self.spanning.tree_count();
+        let drafts = trees.map(|tree| self.prune(tree, source, &receivers)).collect();
+        self.finish(source, receivers, left_out, drafts, 0)
     }
 
     pub(super) fn repair_plan(&mut self, plan: TreePlan, failures: &Failures) -> Result<TreePlan, TreeError> {
@@ -175,31 +190,23 @@ impl TreePlanner {
         for draft in drafts {
             if draft.broken { broken.push(draft.tree) } else { trees.push(draft.tree) }
         }
-        let mut lost = Vec::new();
         for tree in broken {
             match self.repair(source, &receivers, &tree) {
                 Some(nodes) => trees.push(SteinerTree { repaired: true, nodes, ..tree }),
-                None => lost.push(tree),
+                None => released += 1,
             }
         }
-        let mut receivers = receivers;
         if trees.is_empty() {
-            // Every arc is free by now: somebody is cut off. Serve the others.
+            // Every arc is free by now: somebody is cut off. Serve the others; they have a tree at least.
             let (reached, cut_off) = self.reachable(source, &receivers);
             if reached.is_empty() {
                 return Err(TreeError::Disconnected { source_node: source, receivers: receivers.len() });
             }
-            receivers = reached;
+            debug_assert!(!cut_off.is_empty(), "who is connected is served");
             left_out.extend(cut_off);
             left_out.sort_unstable();
-            for tree in mem::take(&mut lost) {
-                match self.repair(source, &receivers, &tree) {
-                    Some(nodes) => trees.push(SteinerTree { repaired: true, nodes, ..tree }),
-                    None => lost.push(tree),
-                }
-            }
+            return self.plan_free(source, reached, left_out);
         }
-        released += lost.len() as u32;
         trees.sort_unstable_by_key(|tree| tree.spanning_tree);
         let bound = self.bound(source, &receivers);
         debug_assert!(!trees.is_empty() && trees.len() as u32 <= bound);
@@ -218,27 +225,189 @@ impl TreePlanner {
         receivers.iter().partition(|&&receiver| self.work.level[receiver as usize] < UNSEEN_WANTED)
     }
 
-    /// Gives a tree's arcs back and builds it anew; `None` if some receiver cannot be reached.
+    /// Mends a broken tree; `None` if some receiver cannot be reached, and then its arcs are free.
+    ///
+    /// First only the branches that have come off are attached again. Where that makes the tree too deep
+    /// the whole of it is built anew by breadth-first search.
     fn repair(&mut self, source: Node, receivers: &[Node], old: &SteinerTree) -> Option<Vec<TreeNode>> {
         let owner = old.spanning_tree as u8 + 1;
-        for node in &old.nodes {
-            if self.work.owner[node.arc as usize] == owner {
-                self.work.owner[node.arc as usize] = FREE;
-            }
-        }
         // A receiver whose every arc is taken or has failed needs no search.
         let enterable = |&receiver: &Node| {
-            self.graph.arcs(receiver).any(|arc| self.work.owner[self.graph.reverse(arc) as usize] == FREE)
+            self.graph.arcs(receiver).any(|up| {
+                let slot = self.work.owner[self.graph.reverse(up) as usize];
+                slot == FREE || slot == owner
+            })
         };
-        if !receivers.iter().all(enterable) || !self.search(source, receivers) {
+        if !receivers.iter().all(enterable) {
+            self.free(owner, old.nodes.iter().map(|node| node.arc));
             return None;
         }
+        let nodes = self.attach_branches(source, receivers, old)?;
+        let deepest = nodes.iter().map(|node| node.depth).max().unwrap_or(0);
+        // Up to half as deep again as a whole tree; a search would not save links, only depth.
+        if 2 * deepest <= 3 * self.spanning.depth() {
+            return Some(nodes);
+        }
+        self.free(owner, nodes.iter().map(|node| node.arc));
+        let found = self.search(source, receivers);
+        debug_assert!(found, "what was attached can be reached");
         let nodes = self.select(source, receivers, old);
         for node in &nodes {
-            debug_assert_eq!(self.work.owner[node.arc as usize], FREE);
             self.work.owner[node.arc as usize] = owner;
         }
         Some(nodes)
+    }
+
+    fn free(&mut self, owner: u8, arcs: impl Iterator<Item = Arc>) {
+        for arc in arcs {
+            let slot = &mut self.work.owner[arc as usize];
+            if *slot == owner {
+                *slot = FREE;
+            }
+        }
+    }
+
+    /// Attaches every branch that has come off to the nearest part of the tree that has not.
+    fn attach_branches(
+        &mut self,
+        source: Node,
+        receivers: &[Node],
+        old: &SteinerTree,
+    ) -> Option<Vec<TreeNode>> {
+        let owner = old.spanning_tree as u8 + 1;
+        let stamp = self.work.next_stamp();
+        let top_down = top_down(&old.nodes);
+        self.work.mark[source as usize] = stamp;
+        self.work.level[source as usize] = 0;
+        let mut off = Vec::new();
+        for &at in &top_down {
+            let entry = &old.nodes[at as usize];
+            let work = &mut self.work;
+            work.old_arc[entry.node as usize] = entry.arc;
+            work.old_mark[entry.node as usize] = stamp;
+            if work.mark[entry.parent as usize] == stamp && work.owner[entry.arc as usize] == owner {
+                work.mark[entry.node as usize] = stamp;
+                work.level[entry.node as usize] = entry.depth as u16;
+            } else {
+                off.push(entry.node);
+            }
+        }
+        let mut taken = Vec::new();
+        for node in off {
+            if self.work.mark[node as usize] == stamp {
+                continue;
+            }
+            let arc = self.work.old_arc[node as usize];
+            let parent = self.graph.target(self.graph.reverse(arc));
+            if self.work.owner[arc as usize] == owner && self.work.mark[parent as usize] == stamp {
+                // Its own parent is attached again by now.
+                self.work.mark[node as usize] = stamp;
+                self.work.level[node as usize] = self.work.level[parent as usize] + 1;
+            } else if !self.attach(source, node, owner, stamp, &mut taken)
+                && receivers.binary_search(&node).is_ok()
+            {
+                // A node that is no receiver may have lost its reason to be in the tree.
+                self.free(owner, old.nodes.iter().map(|node| node.arc).chain(taken));
+                return None;
+            }
+        }
+        self.free(owner, old.nodes.iter().map(|node| node.arc).chain(taken));
+        Some(self.collect(source, receivers, owner))
+    }
+
+    /// Looks backwards from a node for an attached one, of the nearest the one with the least depth, and
+    /// takes the arcs between them; false if there is none.
+    fn attach(&mut self, source: Node, node: Node, owner: u8, stamp: u32, taken: &mut Vec<Arc>) -> bool {
+        let work = &mut self.work;
+        if work.search == u32::MAX {
+            work.seen.fill(0);
+            work.search = 0;
+        }
+        work.search += 1;
+        work.seen[node as usize] = work.search;
+        work.queue[0] = node;
+        let (mut head, mut tail) = (0, 1);
+        let mut best: Option<Node> = None;
+        while head < tail && best.is_none() {
+            let same_distance = tail;
+            while head < same_distance {
+                let fed = work.queue[head];
+                head += 1;
+                for up in self.graph.arcs(fed) {
+                    let (feeder, arc) = (self.graph.target(up), self.graph.reverse(up));
+                    let slot = work.owner[arc as usize];
+                    let usable =
+                        (slot == FREE || slot == owner) && (feeder >= work.dead_ends || feeder == source);
+                    if !usable || work.seen[feeder as usize] == work.search {
+                        continue;
+                    }
+                    work.seen[feeder as usize] = work.search;
+                    work.feeds_by[feeder as usize] = arc;
+                    work.queue[tail] = feeder;
+                    tail += 1;
+                    let attached = work.mark[feeder as usize] == stamp;
+                    let depth = |node: Node| work.level[node as usize];
+                    if attached && best.is_none_or(|best| depth(feeder) < depth(best)) {
+                        best = Some(feeder);
+                    }
+                }
+            }
+        }
+        if let Some(from) = best {
+            self.take_way(from, node, owner, stamp, taken);
+        }
+        best.is_some()
+    }
+
+    /// Makes the way that a search has found from `from` to `to` part of the tree.
+    fn take_way(&mut self, from: Node, to: Node, owner: u8, stamp: u32, taken: &mut Vec<Arc>) {
+        let work = &mut self.work;
+        let mut at = from;
+        while at != to {
+            let arc = work.feeds_by[at as usize];
+            let depth = work.level[at as usize] + 1;
+            at = self.graph.target(arc);
+            work.level[at as usize] = depth;
+            if work.old_mark[at as usize] == stamp {
+                let before = work.old_arc[at as usize];
+                if before != arc && work.owner[before as usize] == owner {
+                    work.owner[before as usize] = FREE;
+                }
+            }
+            work.old_mark[at as usize] = stamp;
+            work.old_arc[at as usize] = arc;
+            work.owner[arc as usize] = owner;
+            work.mark[at as usize] = stamp;
+            taken.push(arc);
+        }
+    }
+
+    /// The tree that `old_arc` describes, as far as the receivers need it.
+    fn collect(&mut self, source: Node, receivers: &[Node], owner: u8) -> Vec<TreeNode> {
+        let stamp = self.work.next_stamp();
+        let work = &mut self.work;
+        work.mark[source as usize] = stamp;
+        work.level[source as usize] = 0;
+        let mut nodes: Vec<TreeNode> = Vec::with_capacity(4 * receivers.len());
+        for &receiver in receivers {
+            let start = nodes.len();
+            let mut node = receiver;
+            while work.mark[node as usize] != stamp {
+                work.mark[node as usize] = stamp;
+                let arc = work.old_arc[node as usize];
+                let parent = self.graph.target(self.graph.reverse(arc));
+                work.owner[arc as usize] = owner;
+                nodes.push(TreeNode { node, parent, arc, depth: 0 });
+                node = parent;
+            }
+            let mut depth = work.level[node as usize];
+            for entry in nodes[start..].iter_mut().rev() {
+                depth += 1;
+                entry.depth = depth.into();
+                work.level[entry.node as usize] = depth;
+            }
+        }
+        nodes
     }
 
     /// Breadth-first levels over free arcs, until all `wanted` receivers have one; true if they do.
@@ -304,6 +473,25 @@ impl TreePlanner {
         }
         nodes
     }
+}
+
+/// The places of a tree's nodes, those nearer to the source first.
+fn top_down(nodes: &[TreeNode]) -> Vec<u32> {
+    let deepest = nodes.iter().map(|node| node.depth).max().unwrap_or(0) as usize;
+    let mut starts = vec![0u32; deepest + 2];
+    for node in nodes {
+        starts[node.depth as usize + 1] += 1;
+    }
+    for depth in 0..=deepest {
+        starts[depth + 1] += starts[depth];
+    }
+    let mut order = vec![0; nodes.len()];
+    for (at, node) in nodes.iter().enumerate() {
+        let slot = &mut starts[node.depth as usize];
+        order[*slot as usize] = at as u32;
+        *slot += 1;
+    }
+    order
 }
 
 fn choose_parent(work: &Workspace, graph: &CompactGraph, stamp: u32, node: Node) -> TreeNode {

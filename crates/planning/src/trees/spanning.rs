@@ -18,6 +18,7 @@ const NONE: u16 = u16::MAX;
 pub(super) struct SpanningTrees {
     shape: Shape,
     tree_count: u32,
+    depth: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -55,11 +56,28 @@ impl SpanningTrees {
             Network::Torus(torus) => 2 * torus.dimensions(),
             Network::FatTree(_) | Network::Clos(_) => 1,
         };
-        SpanningTrees { shape, tree_count }
+        let depth = match network {
+            Network::BCube(bcube) => 2 * (bcube.levels() + 1),
+            Network::Torus(torus) => torus.side() - 1 + (torus.dimensions() - 1) * (torus.side() / 2),
+            Network::FatTree(tree) => 2 * tree.layers(),
+            Network::Clos(clos) => {
+                if clos.cores_per_spine() == 0 {
+                    4
+                } else {
+                    6
+                }
+            }
+        };
+        SpanningTrees { shape, tree_count, depth }
     }
 
     pub(super) fn tree_count(&self) -> u32 {
         self.tree_count
+    }
+
+    /// The depth of every tree, in links.
+    pub(super) fn depth(&self) -> u32 {
+        self.depth
     }
 
     /// Makes `root` the root of the trees.
