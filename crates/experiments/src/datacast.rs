@@ -37,8 +37,8 @@ pub fn draw(network: &Network, size: u32, failed_fraction: f64, random: &mut Ran
     Draw { source: servers[0], receivers: servers[1..size as usize].to_vec(), failures }
 }
 
-/// Plans drawn groups and gives each plan with its time in milliseconds. Groups that are not connected are
-/// drawn again.
+/// Plans drawn groups and gives each plan with its time in milliseconds, the best of three, so that other
+/// programs on the machine are not measured. Groups that are not connected are drawn again.
 pub fn plans(
     network: &Network,
     size: u32,
@@ -51,9 +51,13 @@ pub fn plans(
     let mut plans = Vec::with_capacity(runs as usize);
     while (plans.len() as u32) < runs {
         let draw = draw(network, size, failed_fraction, &mut random);
-        let start = Instant::now();
-        let plan = planner.plan(draw.source, &draw.receivers, &draw.failures);
-        let milliseconds = start.elapsed().as_secs_f64() * 1e3;
+        let mut timed = || {
+            let start = Instant::now();
+            let plan = planner.plan(draw.source, &draw.receivers, &draw.failures);
+            (start.elapsed().as_secs_f64() * 1e3, plan)
+        };
+        let (first, plan) = timed();
+        let milliseconds = (0..2).map(|_| timed().0).fold(first, f64::min);
         match plan {
             Ok(plan) if plan.left_out.is_empty() => plans.push((plan, milliseconds)),
             Ok(_) | Err(TreeError::Disconnected { .. }) => {}

@@ -35,6 +35,8 @@ pub(super) struct Workspace {
     seen: Vec<u32>,
     search: u32,
     feeds_by: Vec<Arc>,
+    /// Nodes that nothing attached can reach while the tree at hand is mended: equal to the current stamp.
+    lost: Vec<u32>,
     /// Nodes below this number have one port and so never forward.
     dead_ends: Node,
 }
@@ -55,6 +57,7 @@ impl Workspace {
             seen: vec![0; nodes],
             search: 0,
             feeds_by: vec![0; nodes],
+            lost: vec![0; nodes],
         }
     }
 
@@ -63,6 +66,7 @@ impl Workspace {
             // Once in four thousand million trees the old marks have to be wiped.
             self.mark.fill(0);
             self.old_mark.fill(0);
+            self.lost.fill(0);
             self.stamp = 0;
         }
         self.stamp += 1;
@@ -323,6 +327,9 @@ impl TreePlanner {
             work.seen.fill(0);
             work.search = 0;
         }
+        if work.lost[node as usize] == stamp {
+            return false;
+        }
         work.search += 1;
         work.seen[node as usize] = work.search;
         work.queue[0] = node;
@@ -338,7 +345,8 @@ impl TreePlanner {
                     let slot = work.owner[arc as usize];
                     let usable =
                         (slot == FREE || slot == owner) && (feeder >= work.dead_ends || feeder == source);
-                    if !usable || work.seen[feeder as usize] == work.search {
+                    let seen = work.seen[feeder as usize] == work.search;
+                    if !usable || seen || work.lost[feeder as usize] == stamp {
                         continue;
                     }
                     work.seen[feeder as usize] = work.search;
@@ -353,10 +361,13 @@ impl TreePlanner {
                 }
             }
         }
-        if let Some(from) = best {
-            self.take_way(from, node, owner, stamp, taken);
-        }
-        best.is_some()
+        let Some(from) = best else {
+            // Mending only moves arcs within what the search may use, so these stay out of reach.
+            work.queue[..tail].iter().for_each(|&node| work.lost[node as usize] = stamp);
+            return false;
+        };
+        self.take_way(from, node, owner, stamp, taken);
+        true
     }
 
     /// Makes the way that a search has found from `from` to `to` part of the tree.
