@@ -2,6 +2,7 @@
 
 mod help;
 
+use crate::commands::plan::PlanArgs;
 use crate::exit::Exit;
 use crate::output::{self, Format};
 use clap::error::ErrorKind;
@@ -90,6 +91,8 @@ pub enum Command {
     Rm(RmArgs),
     /// Show the local agent, its peers and its transfers
     Status(LocalArgs),
+    /// Ask a planner: relays, trees, labels, circuits, costs (no network needed)
+    Plan(PlanArgs),
 }
 
 /// `polycast cast`

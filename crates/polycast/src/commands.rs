@@ -2,9 +2,11 @@
 
 mod accept;
 mod cast;
+mod cluster;
 mod destination;
 mod network;
 mod offer;
+pub mod plan;
 
 use crate::args::{Args, Command};
 use crate::exit::{Exit, Failure};
@@ -19,9 +21,24 @@ pub fn run(args: Args) -> Exit {
         Command::Cast(args) => cast::run(args, format),
         Command::Offer(args) => offer::run(args, format),
         Command::Accept(args) => accept::run(args, format),
-        _ => Err(Failure::unexpected("this command is not there yet")),
+        Command::Manager(args) => cluster::manager(args, format),
+        Command::Agent(args) => cluster::agent(args, format),
+        Command::Send(args) => cluster::send(args, format),
+        Command::Get(args) => cluster::get(args, format),
+        Command::Ls(args) => cluster::ls(args, format),
+        Command::Rm(args) => cluster::rm(args, format),
+        Command::Status(args) => cluster::status(args, format),
+        Command::Plan(args) => plan_and_print(args, format),
     });
     outcome.unwrap_or_else(|failure| output::failure(format, &failure))
+}
+
+fn plan_and_print(args: &plan::PlanArgs, format: Format) -> Result<Exit, Failure> {
+    let document = plan::run(args.clone()).map_err(|error| Failure::input(error.to_string()))?;
+    let text = serde_json::to_string_pretty(&document)
+        .map_err(|error| Failure::unexpected(format!("cannot write JSON: {error}")))?;
+    output::result(format, &document, &text)?;
+    Ok(Exit::Done)
 }
 
 impl From<TransferError> for Failure {

@@ -1,0 +1,393 @@
+//! The commands of a cluster: the daemons, and what the local agent is asked to do.
+
+use super::destination;
+use crate::args::{AgentArgs, Destinations, GetArgs, LocalArgs, ManagerArgs, RmArgs, SendArgs};
+use crate::exit::{Exit, Failure};
+use crate::object;
+use crate::output::{self, Format};
+use crate::progress::Progress;
+use crate::report::Delivery;
+use polycast_agent::daemon::{Agent, AgentConfig, AgentError};
+use polycast_agent::transfer::{ReceiverReport, Report};
+use polycast_api::agent::send_event::Event;
+use polycast_api::agent::{Object, ObjectKind, ObjectState, PathForm, StatusResponse, TransferReport};
+use polycast_api::client::{AgentClient, ClientError, Receivers, SendOptions, Session, Wait, default_socket};
+use polycast_manager::{Manager, ManagerConfig, ManagerError};
+use polycast_net::archive::{self, TreeSource};
+use polycast_net::object::ObjectSource;
+use polycast_net::store::PartFile;
+use polycast_types::{AppId, DataId, ObjectId, format_bytes};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use tokio::runtime::Runtime;
+
+/// Bytes copied at a time.
+const COPY_LEN: usize = 1 << 20;
+
+fn runtime() -> Result<Runtime, Failure> {
+    Runtime::new().map_err(|error| Failure::unexpected(format!("cannot start: {error}")))
+}
+
+/// Ends when the user or the system asks for it.
+async fn asked_to_end() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+/// `polycast manager`
+pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
+    let mut config = match &args.config {
+        Some(path) => ManagerConfig::load(path).map_err(|error| Failure::input(error.to_string()))?,
+        None => ManagerConfig::default(),
+    };
+    if let Some(listen) = args.listen {
+        config.listen = listen;
+    }
+    runtime()?.block_on(async {
+        let manager = Manager::bind(config).await?;
+        let address = manager.address();
+        ready(
+            format,
+            &json!({ "listening": address.to_string() }),
+            &format!("manager listens on {address}"),
+        )?;
+        manager.serve(asked_to_end()).await?;
+        Ok(Exit::Done)
+    })
+}
+
+/// `polycast agent`
+pub fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
+    let config = AgentConfig {
+        manager: args.manager.clone(),
+        name: args.name.clone(),
+        interface: args.network.interface.clone(),
+        store: args.store.clone(),
+        socket: args.local.socket.clone(),
+        ..AgentConfig::default()
+    };
+    runtime()?.block_on(async {
+        let agent = Agent::start(config).await?;
+        let (name, socket, control) = (agent.name().to_string(), agent.socket(), agent.control_address());
+        let document = json!({
+            "name": name, "socket": socket.display().to_string(), "control_address": control.to_string(),
+        });
+        let text = format!("agent {name} listens on {} and {control}", socket.display());
+        ready(format, &document, &text)?;
+        agent.serve(asked_to_end()).await?;
+        Ok(Exit::Done)
+    })
+}
+
+/// Says that a daemon is ready: to people on standard error, to programs on standard output.
+fn ready(format: Format, document: &Value, text: &str) -> Result<(), Failure> {
+    match format {
+        Format::Json => output::result(format, document, ""),
+        Format::Text => {
+            output::say(text);
+            Ok(())
+        }
+    }
+}
+
+async fn connect(local: &LocalArgs) -> Result<AgentClient, Failure> {
+    let socket = local.socket.clone().unwrap_or_else(default_socket);
+    Ok(AgentClient::connect(&socket).await?)
+}
+
+async fn register(local: &LocalArgs, app: AppId) -> Result<Session, Failure> {
+    Ok(connect(local).await?.register(app, u64::from(std::process::id())).await?)
+}
+
+/// Does `work` in a registered session, which ends with it.
+async fn in_session<T>(
+    local: &LocalArgs,
+    app: AppId,
+    work: impl AsyncFnOnce(&Session) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let session = register(local, app).await?;
+    let outcome = work(&session).await;
+    // An agent that is gone needs no goodbye.
+    let _ = session.unregister().await;
+    outcome
+}
+
+/// `polycast send`
+pub fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
+    // Said here, because the agent may run as another user and elsewhere.
+    drop(object::open(&args.path)?);
+    let id = args.id.unwrap_or_else(|| ObjectId { app: AppId::default(), data: fresh_number() });
+    let receivers = match &args.to {
+        Destinations::All => Receivers::All,
+        Destinations::Named(names) => Receivers::Named(names.clone()),
+    };
+    let options = SendOptions { deadline: args.deadline, ..SendOptions::default() };
+    runtime()?.block_on(in_session(&args.local, id.app, async |session| {
+        let object = session.add(id.data, &args.path).await?;
+        let progress = Progress::start(&format!("waiting for a path for {}", object.name));
+        let outcome = tokio::select! {
+            outcome = follow(session, id.data, &receivers, &options, &progress) => outcome,
+            () = asked_to_end() => Err(Failure::input("cancelled")),
+        };
+        progress.finish();
+        match outcome {
+            Ok(report) => Delivery::new(&object.name, report).conclude(format),
+            Err(failure) => {
+                // What could not be sent is not left behind under an id that the user may want again.
+                let _ = session.delete(id.data).await;
+                Err(failure)
+            }
+        }
+    }))
+}
+
+/// A number that no other object has.
+fn fresh_number() -> DataId {
+    DataId(uuid::Uuid::new_v4().as_u64_pair().0 >> 1)
+}
+
+async fn follow(
+    session: &Session,
+    data: DataId,
+    receivers: &Receivers,
+    options: &SendOptions,
+    progress: &Progress,
+) -> Result<Report, Failure> {
+    let mut sending = session.send(data, receivers, options).await?;
+    while let Some(event) = sending.next().await? {
+        match event {
+            Event::Progress(report) => progress.delivery(&account(report)?),
+            Event::Finished(report) => return account(report),
+            Event::Waiting(_) | Event::Granted(_) => {}
+        }
+    }
+    Err(Failure::unexpected("the agent ended the transfer without a report"))
+}
+
+/// The agent's report in the engine's words.
+fn account(report: TransferReport) -> Result<Report, Failure> {
+    let object =
+        polycast_api::convert::object_id(&report.app_id, report.data_id).map_err(ClientError::from)?;
+    let fabric = |name: &str| match name {
+        "ip-multicast" => "ip-multicast",
+        "tcp-chain" => "tcp-chain",
+        _ => "none",
+    };
+    let receivers = report.receivers.into_iter().map(|receiver| ReceiverReport {
+        verified: receiver.verified,
+        seconds: receiver.seconds,
+        bytes: receiver.bytes,
+        patched_bytes: receiver.patched_bytes,
+        fabric: fabric(&receiver.fabric),
+        error: (!receiver.error.is_empty()).then_some(receiver.error),
+        name: receiver.name,
+    });
+    Ok(Report {
+        object,
+        bytes: report.length,
+        root: (!report.root.is_empty()).then_some(report.root),
+        seconds: report.seconds,
+        sent_bytes: report.sent_bytes,
+        patched_bytes: report.patched_bytes,
+        fabric: report.fabric,
+        receivers: receivers.collect(),
+    })
+}
+
+/// `polycast get`
+pub fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
+    destination::check(&args.out)?;
+    let read = in_session(&args.local, args.id.app, async |session| {
+        Ok(session.read(args.id.data, Wait::WhileComing(None)).await?)
+    });
+    let object = runtime()?.block_on(read)?;
+    let target = if args.out.is_dir() { args.out.join(&object.name) } else { args.out.clone() };
+    let from = PathBuf::from(&object.path);
+    let directory = object.kind() == ObjectKind::Directory;
+    match (directory, object.form()) {
+        (true, PathForm::Directory) => unpack(Stream { source: &TreeSource::open(&from)?, at: 0 }, &target)?,
+        (true, _) => {
+            let file = File::open(&from).map_err(|error| Failure::path("read", &from, &error))?;
+            unpack(file, &target)?;
+        }
+        (false, _) => copy(&from, &target)?,
+    }
+    let mut document = describe(&object);
+    document["path"] = target.display().to_string().into();
+    let text = format!("{} ({}): {}", object.name, format_bytes(object.length), target.display());
+    output::result(format, &document, &text)?;
+    Ok(Exit::Done)
+}
+
+/// An object source read from its beginning to its end.
+struct Stream<'a> {
+    source: &'a TreeSource,
+    at: u64,
+}
+
+impl Read for Stream<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.source.len() - self.at;
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        self.source.read_exact_at(&mut buffer[..len], self.at)?;
+        self.at += len as u64;
+        Ok(len)
+    }
+}
+
+fn unpack(reader: impl Read, target: &Path) -> Result<(), Failure> {
+    archive::unpack(io::BufReader::with_capacity(COPY_LEN, reader), target)?;
+    Ok(())
+}
+
+/// Copies a file; nothing is at `target` before all of it is there.
+fn copy(from: &Path, target: &Path) -> Result<(), Failure> {
+    let wrong = |error: io::Error| Failure::path("read", from, &error);
+    let mut file = File::open(from).map_err(wrong)?;
+    let len = file.metadata().map_err(wrong)?.len();
+    let store = |error: polycast_net::store::StoreError| Failure::input(error.to_string());
+    let part = PartFile::open(target, len).map_err(store)?;
+    let mut buffer = vec![0; COPY_LEN];
+    let mut at = 0;
+    loop {
+        let read = file.read(&mut buffer).map_err(wrong)?;
+        if read == 0 {
+            break;
+        }
+        part.write(&buffer[..read], at).map_err(store)?;
+        at += read as u64;
+    }
+    part.commit().map_err(store)?;
+    Ok(())
+}
+
+/// An object as JSON.
+fn describe(object: &Object) -> Value {
+    let id = object.id().map_or_else(|_| object.data_id.to_string(), |id| id.to_string());
+    let kind = if object.kind() == ObjectKind::Directory { "directory" } else { "file" };
+    let state = match object.state() {
+        ObjectState::Added => "added",
+        ObjectState::Receiving => "receiving",
+        ObjectState::Received => "received",
+        ObjectState::Unspecified => "unknown",
+    };
+    json!({
+        "object": id, "name": object.name, "kind": kind, "state": state, "bytes": object.length,
+        "verified_bytes": object.verified_bytes, "root": object.root, "path": object.path,
+    })
+}
+
+/// `polycast ls`
+pub fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
+    let objects: Vec<Object> = runtime()?.block_on(async {
+        let listed: Result<_, Failure> = Ok(connect(local).await?.list(None).await?);
+        listed
+    })?;
+    let documents: Vec<Value> = objects.iter().map(describe).collect();
+    let mut text = String::new();
+    for (object, document) in objects.iter().zip(&documents) {
+        let field = |name: &str| document[name].as_str().unwrap_or_default().to_string();
+        let (id, state) = (field("object"), field("state"));
+        let _ = writeln!(text, "{id:>20}  {state:9}  {:>10}  {}", format_bytes(object.length), object.name);
+    }
+    output::result(format, &documents, if text.is_empty() { "no objects" } else { &text })?;
+    Ok(Exit::Done)
+}
+
+/// `polycast rm`
+pub fn rm(args: &RmArgs, format: Format) -> Result<Exit, Failure> {
+    runtime()?.block_on(in_session(&args.local, args.id.app, async |session| {
+        Ok(session.delete(args.id.data).await?)
+    }))?;
+    let document = json!({ "object": args.id.to_string(), "removed": true });
+    output::result(format, &document, &format!("removed {}", args.id))?;
+    Ok(Exit::Done)
+}
+
+/// `polycast status`
+pub fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
+    let status: StatusResponse = runtime()?.block_on(async {
+        let asked: Result<_, Failure> = Ok(connect(local).await?.status().await?);
+        asked
+    })?;
+    let peers: Vec<Value> = status
+        .peers
+        .iter()
+        .map(|p| json!({ "name": p.name, "control_address": p.control_address, "silent_ms": p.silent_ms }))
+        .collect();
+    let transfers: Vec<Value> = status
+        .transfers
+        .iter()
+        .map(|t| {
+            let object = polycast_api::convert::object_id(&t.app_id, t.data_id);
+            let direction = if t.report.is_some() { "sending" } else { "receiving" };
+            json!({
+                "object": object.map_or_else(|_| t.data_id.to_string(), |id| id.to_string()),
+                "direction": direction, "bytes": t.length, "verified_bytes": t.bytes,
+            })
+        })
+        .collect();
+    let document = json!({
+        "name": status.agent_name, "interface": status.interface_address,
+        "control_address": status.control_address, "manager": status.manager_address,
+        "manager_connected": status.manager_connected, "manager_error": status.manager_error,
+        "store": status.store, "store_free_bytes": status.store_free_bytes,
+        "uptime_seconds": status.uptime_seconds, "processes": status.registered_processes,
+        "transfers": transfers, "peers": peers,
+    });
+    output::result(format, &document, &status_text(&status))?;
+    Ok(Exit::Done)
+}
+
+fn status_text(status: &StatusResponse) -> String {
+    let manager = if status.manager_connected {
+        format!("connected to {}", status.manager_address)
+    } else {
+        format!("not connected to {}: {}", status.manager_address, status.manager_error)
+    };
+    let mut text = format!(
+        "agent {} on {}, up {} s\nmanager    {manager}\nstore      {} ({} free)\ntransfers  {}\n",
+        status.agent_name,
+        status.interface_address,
+        status.uptime_seconds,
+        status.store,
+        format_bytes(status.store_free_bytes),
+        status.transfers.len(),
+    );
+    for peer in &status.peers {
+        let _ = writeln!(
+            text,
+            "peer       {} at {}, heard {} ms ago",
+            peer.name, peer.control_address, peer.silent_ms
+        );
+    }
+    text
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Lost(_) => Failure::unexpected(error.to_string()),
+            _ => Failure::input(error.to_string()),
+        }
+    }
+}
+
+impl From<ManagerError> for Failure {
+    fn from(error: ManagerError) -> Self {
+        Failure::input(error.to_string())
+    }
+}
+
+impl From<AgentError> for Failure {
+    fn from(error: AgentError) -> Self {
+        Failure::input(error.to_string())
+    }
+}
