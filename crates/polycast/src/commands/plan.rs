@@ -12,6 +12,7 @@ use polycast_planning::labels::pod_labels::{self, PodLabelFormat};
 use polycast_planning::labels::{LabelError, LabelPlanner, switches};
 use polycast_planning::relays::{self, RelayError};
 use polycast_planning::trees::{TreeError, TreePlanner};
+use polycast_topology::optics::{Cascade, PowerBudget, splitter_loss_db};
 use polycast_topology::{Failures, Network, Node, Shufflecast, TopologyError};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -21,6 +22,9 @@ use std::time::{Duration, Instant};
 
 /// How long the exact scheduler may think.
 const EXACT_TIME_LIMIT: Duration = Duration::from_secs(60);
+
+/// The most ToRs whose relays are all listed: the list grows with the square of it.
+const LISTED_TORS_MAX: u32 = 2048;
 
 /// Ask a planner.
 #[derive(Args, Clone, Debug)]
@@ -163,6 +167,9 @@ pub enum PlanError {
     /// About a rate.
     #[error(transparent)]
     Rate(#[from] ParseRateError),
+    /// A list that would be too long.
+    #[error("relays of all {0} ToRs would be too long a list: choose one with --source")]
+    TooManySources(u32),
     /// A network without leafs and spines.
     #[error("labels need leafs and spines and '{0}' has none: choose fat-tree:n,3, leaf-spine:.. or clos:..")]
     NotClos(String),
@@ -223,6 +230,9 @@ fn shufflecast(args: &ShufflecastArgs) -> Result<Value, PlanError> {
         })
     };
     let Some(source) = source else {
+        if network.tors() > LISTED_TORS_MAX {
+            return Err(PlanError::TooManySources(network.tors()));
+        }
         return Ok((0..network.tors()).map(of).collect());
     };
     let rules = |set: &BTreeSet<(u32, u32)>| -> Vec<Value> {
@@ -342,6 +352,22 @@ struct CircuitsFile {
     groups: Vec<GroupEntry>,
     #[serde(default)]
     running: Vec<Value>,
+    /// With it, groups that would be too dark are rejected too.
+    power: Option<PowerEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PowerEntry {
+    /// From the transmitter's power to the receiver's sensitivity.
+    budget_db: f64,
+    /// One pass through the circuit switch.
+    switch_loss_db: f64,
+    /// One splitter; computed from its outputs where it is not given.
+    splitter_loss_db: Option<f64>,
+    /// One amplifier; 0 without amplifiers.
+    #[serde(default)]
+    amplifier_gain_db: f64,
 }
 
 #[derive(Deserialize)]
@@ -379,25 +405,15 @@ fn plan_circuits(args: &CircuitsArgs) -> Result<Value, PlanError> {
         at.map(|at| ids[at]).ok_or_else(|| wrong(format!("running group {name} is not among the groups")))
     };
     let running: BTreeSet<u64> = file.running.iter().map(id_of).collect::<Result<_, _>>()?;
-    let groups: Vec<CircuitGroup> = file
-        .groups
-        .iter()
-        .zip(&ids)
-        .map(|(group, &id)| {
-            let mut racks = group.racks.clone();
-            racks.extend(group.source.filter(|source| !group.racks.contains(source)));
-            CircuitGroup { id, racks, bytes: group.bytes, receivers: group.receivers }
-        })
-        .collect();
+    let groups: Vec<CircuitGroup> =
+        file.groups.iter().zip(&ids).map(|(group, &id)| group.checked(id)).collect();
+    let (groups, dark) = within_power(&file, groups);
     let start = Instant::now();
     let schedule = circuits::schedule(&network, &groups, &running)?;
     let micros = micros_since(start);
     let named = |list: &[u64]| -> Vec<Value> { list.iter().map(|&id| name_of(id)).collect() };
-    let rejected: Vec<Value> = schedule
-        .rejected
-        .iter()
-        .map(|(id, why)| json!({ "id": name_of(*id), "reason": why.to_string() }))
-        .collect();
+    let reasons = schedule.rejected.iter().map(|(id, why)| (*id, why.to_string())).chain(dark);
+    let rejected: Vec<Value> = reasons.map(|(id, why)| json!({ "id": name_of(id), "reason": why })).collect();
     let mut document = json!({
         "granted": named(&schedule.granted),
         "waiting": named(&schedule.waiting),
@@ -413,6 +429,33 @@ fn plan_circuits(args: &CircuitsArgs) -> Result<Value, PlanError> {
         document["optimal_proven"] = json!(best.proven);
     }
     Ok(document)
+}
+
+impl GroupEntry {
+    fn checked(&self, id: u64) -> CircuitGroup {
+        let mut racks = self.racks.clone();
+        racks.extend(self.source.filter(|source| !self.racks.contains(source)));
+        CircuitGroup { id, racks, bytes: self.bytes, receivers: self.receivers }
+    }
+}
+
+/// The groups whose receivers get enough light, and why the others do not.
+fn within_power(file: &CircuitsFile, groups: Vec<CircuitGroup>) -> (Vec<CircuitGroup>, Vec<(u64, String)>) {
+    let Some(power) = &file.power else { return (groups, Vec::new()) };
+    let budget = PowerBudget {
+        budget_db: power.budget_db,
+        switch_loss_db: power.switch_loss_db,
+        splitter_loss_db: power.splitter_loss_db.unwrap_or_else(|| splitter_loss_db(file.splitter_fanout)),
+        amplifier_gain_db: power.amplifier_gain_db,
+    };
+    let mut dark = Vec::new();
+    let bright = groups.into_iter().filter(|group| {
+        let receivers = group.racks.len().saturating_sub(1) as u32;
+        let plan = budget.plan(&Cascade::new(receivers, file.splitter_fanout));
+        dark.extend(plan.err().map(|error| (group.id, error.to_string())));
+        dark.last().is_none_or(|(id, _)| *id != group.id)
+    });
+    (bright.collect(), dark)
 }
 
 /// The contents of a parts file: every table that it has takes the place of the built-in one.
@@ -623,6 +666,12 @@ mod tests {
         let answer = plan(&format!("circuits {} --exact", file.display())).unwrap();
         assert_eq!((&answer["granted"], &answer["waiting"]), (&json!([1, 3]), &json!([2])));
         assert_eq!((&answer["volume"], &answer["optimal_volume"]), (&json!(1007), &json!(1007)));
+        let dark =
+            text.replace("\"running\"", r#""power": {"budget_db": 3.0, "switch_loss_db": 1.0}, "running""#);
+        std::fs::write(&file, dark).unwrap();
+        let answer = plan(&format!("circuits {}", file.display())).unwrap();
+        assert_eq!((&answer["granted"], &answer["rejected"][0]["id"]), (&json!([3, 2]), &json!(1)));
+        assert!(answer["rejected"][0]["reason"].as_str().unwrap().contains("3.0 dB"), "{answer}");
         std::fs::write(&file, "{").unwrap();
         assert!(plan(&format!("circuits {}", file.display())).is_err());
     }
