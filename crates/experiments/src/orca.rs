@@ -20,6 +20,9 @@ pub fn papers_network() -> Clos {
     FatTree::new(48, 3).ok().and_then(|tree| tree.as_clos()).expect("fat-tree(48, 3) is a Clos network")
 }
 
+/// How many failures are averaged.
+const FAILED_SWITCHES: u32 = 20;
+
 /// What one data set comes to.
 #[derive(Clone, Debug, Default)]
 pub struct DataSet {
@@ -231,6 +234,77 @@ fn rows_of(name: &str, set: &DataSet, paper: Option<(f64, f64)>, seconds: f64, t
     ]
 }
 
+/// Running WVE-S sessions with the tenant of each.
+fn running_sessions(
+    planner: &mut LabelPlanner,
+    tenants: &[Tenant],
+    random: &mut Random,
+) -> Vec<(usize, Session)> {
+    let mut running = Vec::new();
+    for (index, tenant) in tenants.iter().enumerate() {
+        let mut hosts = tenant.hosts.clone();
+        for _ in 0..tenant.groups {
+            let Some((source, receivers)) = members(&mut hosts, Sizes::Wve, random) else { continue };
+            let plan = planner.plan(running.len() as u64, source, &receivers, &Failures::none());
+            running.push((index, Session::new(source, plan.expect("members are hosts"))));
+        }
+    }
+    running
+}
+
+/// Section 6.3: what the failure of a core and of a spine costs, in proportion to a million sessions.
+///
+/// # Panics
+/// If a planner refuses a session, which would be a fault of its own.
+#[must_use]
+pub fn failures(sessions: u32) -> Vec<Row> {
+    let clos = papers_network();
+    let mut random = Random::new(3);
+    let tenants = tenants::tenants(&clos, Placement::ScatteredAsRun, sessions, &mut random);
+    let mut planner = LabelPlanner::new(clos, 69).expect("labels for this network");
+    let running = running_sessions(&mut planner, &tenants, &mut random);
+    let scale = 1e6 / f64::from(sessions);
+    let mut rows = Vec::new();
+    for (what, paper) in [("core", 3900.0), ("spine", 4890.0)] {
+        let (mut messages, mut touched, mut seconds) = (0u64, 0u32, 0.0);
+        for _ in 0..FAILED_SWITCHES {
+            let plane = random.below(clos.spines_per_pod());
+            let (core, pod) = (random.below(clos.cores_per_spine()), random.below(clos.pods()));
+            let mut failures = Failures::none();
+            failures.fail_node(if what == "core" { clos.core(plane, core) } else { clos.spine(pod, plane) });
+            for (at, (_, session)) in running.iter().enumerate() {
+                let tree = &session.plan().tree;
+                let through = if what == "core" {
+                    tree.core == core
+                } else {
+                    tree.pods.iter().any(|entry| entry.pod == pod)
+                };
+                if tree.plane != plane || !through {
+                    continue;
+                }
+                let mut session = session.clone();
+                let start = Instant::now();
+                let update = session.replan(&mut planner, at as u64, &failures);
+                seconds += start.elapsed().as_secs_f64();
+                messages += u64::from(update.expect("other spines are left").messages());
+                touched += 1;
+            }
+        }
+        let each = scale * messages as f64 / f64::from(FAILED_SWITCHES);
+        let note = format!(
+            "mean of {FAILED_SWITCHES}; {:.0} sessions each, {:.1} us a session",
+            scale * f64::from(touched) / f64::from(FAILED_SWITCHES),
+            1e6 * seconds / f64::from(touched.max(1))
+        );
+        let name = format!("messages for the failure of a {what}, WVE-S");
+        rows.push(Row::new("orca 6.3", name.clone(), Some(paper), each, "messages").note(note));
+        // Spine labels name leafs, not spines: only the source has to be told.
+        let sources = scale * f64::from(touched) / f64::from(FAILED_SWITCHES);
+        rows.push(Row::new("orca 6.3", format!("{name}, pod labels"), None, sources, "messages"));
+    }
+    rows
+}
+
 /// Section 6.3: joins and leaves of running sessions.
 ///
 /// # Panics
@@ -241,15 +315,7 @@ pub fn dynamics(sessions: u32, events: u32) -> Vec<Row> {
     let mut random = Random::new(3);
     let tenants = tenants::tenants(&clos, Placement::ScatteredAsRun, sessions, &mut random);
     let mut planner = LabelPlanner::new(clos, 69).expect("labels for this network");
-    let mut running = Vec::new();
-    for (index, tenant) in tenants.iter().enumerate() {
-        let mut hosts = tenant.hosts.clone();
-        for _ in 0..tenant.groups {
-            let Some((source, receivers)) = members(&mut hosts, Sizes::Wve, &mut random) else { continue };
-            let plan = planner.plan(running.len() as u64, source, &receivers, &Failures::none());
-            running.push((index, Session::new(source, plan.expect("members are hosts"))));
-        }
-    }
+    let mut running = running_sessions(&mut planner, &tenants, &mut random);
     let drawn: Vec<(usize, Node, bool)> = (0..events)
         .map(|_| {
             let at = random.below(running.len() as u32) as usize;

@@ -43,7 +43,7 @@ fn measure(item: &str, quick: bool) -> Result<Vec<Row>, String> {
         "economics" => shufflecast::economics(),
         "circuits" => blast::scheduling(runs / 5).map_err(|error| error.to_string())?,
         "labels" => orca::switch_state(sessions, threads),
-        "dynamics" => orca::dynamics(sessions / 10, sessions),
+        "dynamics" => [orca::dynamics(sessions / 10, sessions), orca::failures(sessions / 10)].concat(),
         "elmo" => orca::elmo(sessions / 10),
         _ => return Err(format!("'{item}' is nothing to measure")),
     })
