@@ -164,7 +164,7 @@ impl FrameStream {
 
     /// Ends the connection after a last word: waits until the other end has closed it, at most `timeout`. To close
     /// at once, with bytes unread, would reset the connection and could destroy the last word on its way.
-    pub fn part(mut self, timeout: Duration) {
+    pub fn part(&mut self, timeout: Duration) {
         let until = std::time::Instant::now() + timeout;
         while self.queued() > 0 && std::time::Instant::now() < until {
             if self.flush().is_err() || self.wait(Duration::from_millis(20)).is_err() {

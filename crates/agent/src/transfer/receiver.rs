@@ -299,6 +299,13 @@ impl Run {
     fn run(&mut self, on_event: &mut dyn FnMut(&ReceiverProgress)) -> Result<Received, TransferError> {
         let result = self.run_inner(on_event);
         self.served.stop();
+        if let Err(error) = &result
+            && !self.source_gone
+        {
+            // The source's report can say why.
+            let _ = self.source.send(&Control::Refuse(&error.to_string()));
+            self.source.part(std::time::Duration::from_millis(500));
+        }
         if let (Err(TransferError::SourceLost { .. }), Some(assembler)) = (&result, &mut self.assembler)
             && self.machine.verified_bytes() > 0
         {

@@ -716,6 +716,10 @@ impl Run {
                 self.absent.push((name, (*reason).to_string()));
                 self.conns.remove(&peer);
             }
+            Control::Refuse(reason) => {
+                let reason = (*reason).to_string();
+                self.machine.handle(now, Input::Left { peer, reason });
+            }
             control if conn.joined => self.machine.handle(now, Input::Control { peer, control }),
             _ => {}
         }
