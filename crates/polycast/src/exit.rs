@@ -75,7 +75,7 @@ pub fn plain(error: &io::Error) -> String {
 }
 
 /// Takes out ` (os error 13)`: the words before it say the same.
-fn without_numbers(mut text: String) -> String {
+pub fn without_numbers(mut text: String) -> String {
     const MARK: &str = " (os error ";
     while let Some(start) = text.find(MARK) {
         match text[start..].find(')') {

@@ -8,4 +8,5 @@
 extern crate alloc;
 
 pub mod leases;
+pub mod pull;
 pub mod push;

@@ -2,7 +2,7 @@
 
 use super::destination;
 use crate::args::{AgentArgs, Destinations, GetArgs, LocalArgs, ManagerArgs, RmArgs, SendArgs};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, without_numbers};
 use crate::object;
 use crate::output::{self, Format};
 use crate::progress::Progress;
@@ -10,8 +10,10 @@ use crate::report::Delivery;
 use polycast_agent::daemon::{Agent, AgentConfig, AgentError};
 use polycast_agent::transfer::{ReceiverReport, Report};
 use polycast_api::agent::send_event::Event;
+use polycast_api::agent::transfer::Direction;
 use polycast_api::agent::{Object, ObjectKind, ObjectState, PathForm, StatusResponse, TransferReport};
 use polycast_api::client::{AgentClient, ClientError, Receivers, SendOptions, Session, Wait, default_socket};
+use polycast_api::error::Kind;
 use polycast_manager::{Manager, ManagerConfig, ManagerError};
 use polycast_net::archive::{self, TreeSource};
 use polycast_net::object::ObjectSource;
@@ -22,22 +24,41 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Bytes copied at a time.
 const COPY_LEN: usize = 1 << 20;
+/// How long a cancelled transfer may take to let go of its object.
+const FORGET_WITHIN: Duration = Duration::from_secs(5);
+/// How often it is asked whether it has.
+const FORGET_AGAIN: Duration = Duration::from_millis(20);
 
 fn runtime() -> Result<Runtime, Failure> {
     Runtime::new().map_err(|error| Failure::unexpected(format!("cannot start: {error}")))
 }
 
-/// Ends when the user or the system asks for it.
-async fn asked_to_end() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
+/// The signals by which the user or the system asks to end; none is missed from `watch` on.
+struct Ending {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Ending {
+    /// Needs a runtime around it.
+    fn watch() -> Result<Self, Failure> {
+        let wrong = |error| Failure::unexpected(format!("cannot watch for signals: {error}"));
+        let interrupt = signal(SignalKind::interrupt()).map_err(wrong)?;
+        let terminate = signal(SignalKind::terminate()).map_err(wrong)?;
+        Ok(Ending { interrupt, terminate })
+    }
+
+    async fn asked(mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
     }
 }
 
@@ -51,6 +72,7 @@ pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
         config.listen = listen;
     }
     runtime()?.block_on(async {
+        let ending = Ending::watch()?;
         let manager = Manager::bind(config).await?;
         let address = manager.address();
         ready(
@@ -58,7 +80,7 @@ pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
             &json!({ "listening": address.to_string() }),
             &format!("manager listens on {address}"),
         )?;
-        manager.serve(asked_to_end()).await?;
+        manager.serve(ending.asked()).await?;
         Ok(Exit::Done)
     })
 }
@@ -74,6 +96,7 @@ pub fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
         ..AgentConfig::default()
     };
     runtime()?.block_on(async {
+        let ending = Ending::watch()?;
         let agent = Agent::start(config).await?;
         let (name, socket, control) = (agent.name().to_string(), agent.socket(), agent.control_address());
         let document = json!({
@@ -81,7 +104,7 @@ pub fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
         });
         let text = format!("agent {name} listens on {} and {control}", socket.display());
         ready(format, &document, &text)?;
-        agent.serve(asked_to_end()).await?;
+        agent.serve(ending.asked()).await?;
         Ok(Exit::Done)
     })
 }
@@ -130,22 +153,35 @@ pub fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
     };
     let options = SendOptions { deadline: args.deadline, ..SendOptions::default() };
     runtime()?.block_on(in_session(&args.local, id.app, async |session| {
+        let ending = Ending::watch()?;
         let object = session.add(id.data, &args.path).await?;
         let progress = Progress::start(&format!("waiting for a path for {}", object.name));
         let outcome = tokio::select! {
             outcome = follow(session, id.data, &receivers, &options, &progress) => outcome,
-            () = asked_to_end() => Err(Failure::input("cancelled")),
+            () = ending.asked() => Err(Failure::input("cancelled")),
         };
         progress.finish();
         match outcome {
             Ok(report) => Delivery::new(&object.name, report).conclude(format),
             Err(failure) => {
-                // What could not be sent is not left behind under an id that the user may want again.
-                let _ = session.delete(id.data).await;
+                forget(session, id.data).await;
                 Err(failure)
             }
         }
     }))
+}
+
+/// What could not be sent is not left behind under an id that the user may want again. A transfer that was
+/// cancelled takes a moment to end.
+async fn forget(session: &Session, data: DataId) {
+    let begun = Instant::now();
+    while let Err(error) = session.delete(data).await {
+        if error.kind() != Some(Kind::ObjectBusy) || begun.elapsed() > FORGET_WITHIN {
+            tracing::warn!(data = data.0, %error, "the object stays known to the agent");
+            return;
+        }
+        tokio::time::sleep(FORGET_AGAIN).await;
+    }
 }
 
 /// A number that no other object has.
@@ -219,8 +255,10 @@ pub fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
         }
         (false, _) => copy(&from, &target)?,
     }
-    let mut document = describe(&object);
-    document["path"] = target.display().to_string().into();
+    let document = json!({
+        "object": args.id.to_string(), "name": object.name, "kind": kind(&object), "bytes": object.length,
+        "root": object.root, "path": target.display().to_string(),
+    });
     let text = format!("{} ({}): {}", object.name, format_bytes(object.length), target.display());
     output::result(format, &document, &text)?;
     Ok(Exit::Done)
@@ -254,24 +292,23 @@ fn copy(from: &Path, target: &Path) -> Result<(), Failure> {
     let len = file.metadata().map_err(wrong)?.len();
     let store = |error: polycast_net::store::StoreError| Failure::input(error.to_string());
     let part = PartFile::open(target, len).map_err(store)?;
-    let mut buffer = vec![0; COPY_LEN];
-    let mut at = 0;
-    loop {
-        let read = file.read(&mut buffer).map_err(wrong)?;
-        if read == 0 {
-            break;
-        }
-        part.write(&buffer[..read], at).map_err(store)?;
-        at += read as u64;
-    }
+    // Within the kernel, where the file systems can.
+    io::copy(&mut file, &mut part.file().as_ref()).map_err(|error| Failure::path("write", target, &error))?;
     part.commit().map_err(store)?;
     Ok(())
+}
+
+/// `file` or `directory`.
+fn kind(object: &Object) -> &'static str {
+    match object.kind() {
+        ObjectKind::Directory => "directory",
+        ObjectKind::File | ObjectKind::Unspecified => "file",
+    }
 }
 
 /// An object as JSON.
 fn describe(object: &Object) -> Value {
     let id = object.id().map_or_else(|_| object.data_id.to_string(), |id| id.to_string());
-    let kind = if object.kind() == ObjectKind::Directory { "directory" } else { "file" };
     let state = match object.state() {
         ObjectState::Added => "added",
         ObjectState::Receiving => "receiving",
@@ -279,7 +316,7 @@ fn describe(object: &Object) -> Value {
         ObjectState::Unspecified => "unknown",
     };
     json!({
-        "object": id, "name": object.name, "kind": kind, "state": state, "bytes": object.length,
+        "object": id, "name": object.name, "kind": kind(object), "state": state, "bytes": object.length,
         "verified_bytes": object.verified_bytes, "root": object.root, "path": object.path,
     })
 }
@@ -317,6 +354,7 @@ pub fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
         let asked: Result<_, Failure> = Ok(connect(local).await?.status().await?);
         asked
     })?;
+    let manager_error = without_numbers(status.manager_error.clone());
     let peers: Vec<Value> = status
         .peers
         .iter()
@@ -327,7 +365,11 @@ pub fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
         .iter()
         .map(|t| {
             let object = polycast_api::convert::object_id(&t.app_id, t.data_id);
-            let direction = if t.report.is_some() { "sending" } else { "receiving" };
+            let direction = match t.direction() {
+                Direction::Sending => "sending",
+                Direction::Receiving => "receiving",
+                Direction::Unspecified => "unknown",
+            };
             json!({
                 "object": object.map_or_else(|_| t.data_id.to_string(), |id| id.to_string()),
                 "direction": direction, "bytes": t.length, "verified_bytes": t.bytes,
@@ -337,20 +379,20 @@ pub fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     let document = json!({
         "name": status.agent_name, "interface": status.interface_address,
         "control_address": status.control_address, "manager": status.manager_address,
-        "manager_connected": status.manager_connected, "manager_error": status.manager_error,
+        "manager_connected": status.manager_connected, "manager_error": manager_error,
         "store": status.store, "store_free_bytes": status.store_free_bytes,
         "uptime_seconds": status.uptime_seconds, "processes": status.registered_processes,
         "transfers": transfers, "peers": peers,
     });
-    output::result(format, &document, &status_text(&status))?;
+    output::result(format, &document, &status_text(&status, &manager_error))?;
     Ok(Exit::Done)
 }
 
-fn status_text(status: &StatusResponse) -> String {
+fn status_text(status: &StatusResponse, manager_error: &str) -> String {
     let manager = if status.manager_connected {
         format!("connected to {}", status.manager_address)
     } else {
-        format!("not connected to {}: {}", status.manager_address, status.manager_error)
+        format!("not connected to {}: {}", status.manager_address, manager_error)
     };
     let mut text = format!(
         "agent {} on {}, up {} s\nmanager    {manager}\nstore      {} ({} free)\ntransfers  {}\n",
