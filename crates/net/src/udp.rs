@@ -13,6 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Longest UDP payload over IPv4.
 pub const DATAGRAM_LEN_MAX: usize = 65_507;
@@ -147,6 +148,8 @@ pub struct Arrival {
     pub len: usize,
     /// Bytes of each datagram; the last may be shorter.
     pub segment_len: usize,
+    /// How long they waited in the socket; zero where the kernel does not say.
+    pub waited: Duration,
 }
 
 impl DataReceiver {
@@ -162,9 +165,13 @@ impl DataReceiver {
         if let Err(error) = setsockopt(&socket, sockopt::UdpGroSegment, &true) {
             tracing::info!(%error, "no receive offload");
         }
+        // Without it congestion cannot be told from a receiver that is late.
+        if let Err(error) = setsockopt(&socket, sockopt::ReceiveTimestampns, &true) {
+            tracing::info!(%error, "no arrival times");
+        }
         // The kernel counts whole buffers, not payload, holds a quarter back, and small datagrams waste half.
         let window_bytes = socket.recv_buffer_size()? as u64 * 2 / 5;
-        let control = vec![0; 64];
+        let control = vec![0; 128];
         Ok(DataReceiver { socket, window_bytes, control })
     }
 
@@ -194,14 +201,23 @@ impl DataReceiver {
             Err(error) => return Err(error.into()),
         };
         let len = message.bytes;
-        let mut segment_len = len;
+        let (mut segment_len, mut waited) = (len, Duration::ZERO);
         for control in message.cmsgs()? {
-            if let ControlMessageOwned::UdpGroSegments(size) = control {
-                segment_len = usize::try_from(size).unwrap_or(len);
+            match control {
+                ControlMessageOwned::UdpGroSegments(size) => {
+                    segment_len = usize::try_from(size).unwrap_or(len)
+                }
+                ControlMessageOwned::ScmTimestampns(at) => waited = since(at.into()),
+                _ => {}
             }
         }
-        Ok(Some(Arrival { len, segment_len: segment_len.clamp(1, len.max(1)) }))
+        Ok(Some(Arrival { len, segment_len: segment_len.clamp(1, len.max(1)), waited }))
     }
+}
+
+/// How long ago the kernel took in a packet; zero if the system's clock was set back since.
+fn since(arrived: Duration) -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH + arrived).unwrap_or_default()
 }
 
 impl AsFd for DataReceiver {

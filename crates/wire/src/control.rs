@@ -105,6 +105,10 @@ pub enum Control<'a> {
         lost: u64,
         /// Bytes verified so far.
         verified_bytes: u64,
+        /// When the packet before `position` reached this host, in nanoseconds of its own clock; 0 if unknown.
+        arrived_ns: u64,
+        /// How long it then waited there to be taken out of the socket.
+        waited_ns: u64,
     },
     /// Receiver: these fragments (half-open ranges) are lost (PTCH_REQ).
     PtchReq(Vec<Range<u64>>),
@@ -227,8 +231,9 @@ impl<'a> Control<'a> {
             }
             Control::Have(ranges) => emit_ranges(6, ranges, out),
             Control::IntlSeq { position } => emit_numbers(7, &[*position], out),
-            Control::Progress { position, received, lost, verified_bytes } => {
-                emit_numbers(8, &[*position, *received, *lost, *verified_bytes], out);
+            Control::Progress { position, received, lost, verified_bytes, arrived_ns, waited_ns } => {
+                let counts = [*position, *received, *lost, *verified_bytes];
+                emit_numbers(8, &[counts[0], counts[1], counts[2], counts[3], *arrived_ns, *waited_ns], out);
             }
             Control::PtchReq(ranges) => emit_ranges(9, ranges, out),
             Control::PtchData { sn, payload } => emit_payload(10, *sn, payload, out),
@@ -282,6 +287,8 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
             received: r.u64()?,
             lost: r.u64()?,
             verified_bytes: r.u64()?,
+            arrived_ns: r.u64()?,
+            waited_ns: r.u64()?,
         },
         9 => Control::PtchReq(take_ranges(r)?),
         10 => Control::PtchData { sn: r.u64()?, payload: r.take(r.0.len())? },
@@ -462,7 +469,14 @@ mod tests {
                 Control::Hashes { first: a, hashes },
                 Control::Have(ranges.clone()),
                 Control::IntlSeq { position: a },
-                Control::Progress { position: a, received: b, lost: c, verified_bytes: d },
+                Control::Progress {
+                    position: a,
+                    received: b,
+                    lost: c,
+                    verified_bytes: d,
+                    arrived_ns: b,
+                    waited_ns: a,
+                },
                 Control::PtchReq(ranges.clone()),
                 Control::PtchData { sn: a, payload: &payload },
                 Control::DataRcvd { patched_bytes: b },

@@ -473,11 +473,12 @@ impl Run {
         let landed =
             if segments <= scattered { in_place(&parts, sn, arrival, handle, &geometry) } else { None };
         let now = self.clock.now();
+        let arrived = Time(now.0.saturating_sub(arrival.waited.as_nanos() as u64));
         if let Some((round, flags)) = landed {
             drop(parts);
             for run in self.survivors(sn..sn + segments as u64) {
                 let count = (run.end - run.start) as u32;
-                self.machine.handle(now, Input::Data { round, sn: run.start, count, flags });
+                self.machine.handle(now, Input::Data { round, sn: run.start, count, flags, arrived });
                 self.drain(Landing::InPlace)?;
             }
             return Ok(true);
@@ -492,7 +493,7 @@ impl Run {
         for datagram in linear.chunks(arrival.segment_len) {
             // The last fragment may have completed the object.
             if self.assembler.is_some() {
-                self.datagram(now, datagram)?;
+                self.datagram(now, arrived, datagram)?;
             }
         }
         self.linear = linear;
@@ -519,7 +520,7 @@ impl Run {
     }
 
     /// One datagram that is not where it belongs.
-    fn datagram(&mut self, now: Time, datagram: &[u8]) -> Result<(), TransferError> {
+    fn datagram(&mut self, now: Time, arrived: Time, datagram: &[u8]) -> Result<(), TransferError> {
         if self.loses() {
             return Ok(());
         }
@@ -534,7 +535,7 @@ impl Run {
                     return Ok(());
                 }
                 let (round, sn, flags) = (header.round, header.sn, header.flags);
-                self.machine.handle(now, Input::Data { round, sn, count: 1, flags });
+                self.machine.handle(now, Input::Data { round, sn, count: 1, flags, arrived });
                 self.drain(Landing::At(sn, payload))
             }
             Header::Coded(header) if header.handle == self.handle => {

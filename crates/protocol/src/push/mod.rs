@@ -10,6 +10,7 @@
 
 pub mod chain;
 pub mod congestion;
+pub mod delay;
 mod geometry;
 pub mod patches;
 mod peer;

@@ -1,6 +1,7 @@
 //! What the sender knows of one receiver.
 
 use super::congestion::LossHistory;
+use super::delay::PathDelay;
 use super::sender::Failure;
 use core::ops::Range;
 use polycast_types::{Duration, RangeSet, Time};
@@ -42,6 +43,9 @@ pub(super) struct Peer {
     pub(super) verified_bytes: u64,
     pub(super) patched_bytes: u64,
     pub(super) losses: LossHistory,
+    pub(super) path: PathDelay,
+    /// Whether the last packet that it reported spent most of its time in the receiver's own socket.
+    pub(super) is_late: bool,
     /// Last sign of life, last progress on the data channel, last progress at all.
     pub(super) heard_at: Time,
     pub(super) advanced_at: Time,
@@ -72,6 +76,8 @@ impl Peer {
             verified_bytes: 0,
             patched_bytes: 0,
             losses: LossHistory::default(),
+            path: PathDelay::default(),
+            is_late: true,
             heard_at: now,
             advanced_at: now,
             verified_at: now,

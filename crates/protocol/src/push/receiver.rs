@@ -48,6 +48,8 @@ pub enum Input<'a> {
         count: u32,
         /// All their flags together.
         flags: u8,
+        /// When they reached this host; `now` is when they were taken out of the socket.
+        arrived: Time,
     },
     /// A coded patch was decoded into this fragment, or fragments came as PTCH_DATA.
     Patched {
@@ -145,6 +147,9 @@ pub struct Receiver {
     report_due: bool,
     reported_received: u64,
     reported_at: Time,
+    /// When the packet before `next` reached this host, and how long it waited.
+    arrived: Time,
+    waited: Duration,
     begun: bool,
     chained: bool,
     complete: bool,
@@ -178,6 +183,8 @@ impl Receiver {
             report_due: false,
             reported_received: 0,
             reported_at: Time::ZERO,
+            arrived: Time::ZERO,
+            waited: Duration::ZERO,
             begun: false,
             chained: false,
             complete: false,
@@ -258,7 +265,9 @@ impl Receiver {
                 self.outputs.push_back(Output::Control(Control::Have(have)));
                 self.complete_if_all();
             }
-            Input::Data { round, sn, count, flags } => self.data(now, round, sn, count, flags),
+            Input::Data { round, sn, count, flags, arrived } => {
+                self.data(now, arrived, round, sn..sn + u64::from(count), flags);
+            }
             Input::Patched { sn, count } => {
                 if sn.checked_add(u64::from(count)).is_some_and(|end| end <= self.fragments) {
                     self.patched(sn..sn + u64::from(count));
@@ -335,12 +344,13 @@ impl Receiver {
         Some(at)
     }
 
-    fn data(&mut self, now: Time, round: u32, sn: u64, count: u32, flags: u8) {
-        let Some(position) = self.config.geometry.position(round, sn, count) else { return };
+    fn data(&mut self, now: Time, arrived: Time, round: u32, sns: Range<u64>, flags: u8) {
+        let count = sns.end - sns.start;
+        let Some(position) = self.config.geometry.position(round, sns.start, count as u32) else { return };
         if flags & FLAG_PATCH != 0 {
-            return self.patched(sn..sn + u64::from(count));
+            return self.patched(sns);
         }
-        let end = position + u64::from(count);
+        let end = position + count;
         if self.initial.is_none() {
             self.initial = Some(position);
             self.next = position;
@@ -349,10 +359,14 @@ impl Receiver {
         if position > self.next && self.lap_over_at.is_none() {
             self.suspects.push_back(Suspect { positions: self.next..position, at: now });
         }
-        self.next = self.next.max(end);
-        self.received += u64::from(count);
+        if end > self.next {
+            self.next = end;
+            self.arrived = arrived;
+            self.waited = now.since(arrived);
+        }
+        self.received += count;
         self.report_due |= flags & FLAG_REPORT != 0;
-        self.keep(sn..sn + u64::from(count));
+        self.keep(sns);
         if self.lap_over_at.is_none() && self.next >= self.lap_end() {
             self.lap_over_at = Some(now + self.config.reorder_delay);
         }
@@ -533,6 +547,8 @@ impl Receiver {
             received: self.received,
             lost: self.lost,
             verified_bytes: self.verified_bytes,
+            arrived_ns: self.arrived.0,
+            waited_ns: self.waited.0,
         }));
     }
 }

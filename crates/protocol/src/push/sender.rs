@@ -178,6 +178,10 @@ struct Sent {
 
 /// Fragments by which the congestion window grows a round trip.
 const STEP: u64 = 1;
+/// One that reports no progress for this long is not held up by a shared path.
+const SILENCE: Duration = Duration::from_millis(100);
+/// A path is slow when others are this many times faster.
+const SLOW_PATH: u64 = 8;
 /// How often timers are looked at.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 /// A chain member that gets nothing for this long, while it is behind its upstream, goes to the tail.
@@ -209,6 +213,8 @@ pub struct Sender {
     /// Positions known to be needed from here on; empty when unknown.
     needed: Range<u64>,
     congestion: Congestion,
+    /// Most packets a second that ever reached a receiver.
+    best_rate: u64,
     round_trip: Duration,
     next_attempt: Time,
     next_send: Time,
@@ -244,6 +250,7 @@ impl Sender {
             sent: VecDeque::new(),
             needed: 0..0,
             congestion: Congestion::new(initial, (2 * batch).min(initial), max, STEP),
+            best_rate: 0,
             round_trip: Duration::from_millis(1),
             next_attempt: Time::ZERO,
             next_send: Time::ZERO,
@@ -366,12 +373,13 @@ impl Sender {
         peer.heard_at = now;
         match control {
             Control::IntlSeq { position } => self.initial(now, id, *position),
-            Control::Progress { position, received, lost, verified_bytes } => {
+            Control::Progress { position, received, lost, verified_bytes, arrived_ns, waited_ns } => {
                 if *verified_bytes > peer.verified_bytes {
                     peer.verified_bytes = *verified_bytes;
                     peer.verified_at = now;
                 }
-                self.progress(now, id, *position, *received, *lost);
+                let arrival = (Time(*arrived_ns), Duration(*waited_ns));
+                self.progress(now, id, *position, (*received, *lost), arrival);
             }
             Control::PtchReq(ranges) => self.request(now, id, ranges),
             Control::DataRcvd { patched_bytes } => {
@@ -406,13 +414,20 @@ impl Sender {
         self.needed = 0..0;
     }
 
-    fn progress(&mut self, now: Time, id: PeerId, position: u64, received: u64, lost: u64) {
+    fn progress(
+        &mut self,
+        now: Time,
+        id: PeerId,
+        position: u64,
+        (received, lost): (u64, u64),
+        (arrived, waited): (Time, Duration),
+    ) {
         if position > self.position {
             return; // Not a position of ours: a confused peer harms only itself.
         }
         let before = self.acknowledged_min();
         let acknowledged = self.packets_before(position);
-        let sample = self.sent_at(position).map(|at| now.since(at));
+        let sent = self.sent_at(position);
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
         if position <= peer.position || peer.initial.is_none() {
             return;
@@ -423,8 +438,15 @@ impl Sender {
         let (new_received, new_lost) =
             (received.saturating_sub(peer.received), lost.saturating_sub(peer.lost));
         (peer.received, peer.lost) = (received, lost);
-        if let Some(sample) = sample {
+        if let Some(sent) = sent {
+            let sample = now.since(sent);
             self.round_trip = Duration((self.round_trip.0 * 7 + sample.0) / 8);
+            if arrived != Time::ZERO {
+                peer.path.observe(now, sent, arrived);
+                peer.path.count(arrived, received);
+                self.best_rate = self.best_rate.max(peer.path.rate());
+            }
+            peer.is_late = arrived == Time::ZERO || waited * 2 >= sample;
         }
         if peer.service != Service::Streaming {
             return;
@@ -653,7 +675,7 @@ impl Sender {
                 *old = core::mem::take(young);
             }
         }
-        self.check_slow();
+        self.check_slow(now);
         for id in ids {
             let peer = &self.peers[&id];
             if let Some(deadline) = self.config.deadline
@@ -725,8 +747,10 @@ impl Sender {
         }
     }
 
-    /// A receiver that alone keeps the window shut, while the next slowest has half of it free, is slow.
-    fn check_slow(&mut self) {
+    /// A receiver that alone keeps the window shut, while the next slowest has half of it free, is slow: by its
+    /// own fault, or because its path is far slower than others. One whose path is merely shared is not:
+    /// to go on at full rate would take that path from those it is shared with.
+    fn check_slow(&mut self, now: Time) {
         let SlowPolicy::DropToPatches { after } = self.config.slow else { return };
         if self.gating().next().is_none() {
             // Only slow ones are left on their laps: they hold nobody any more, so they set the pace.
@@ -739,13 +763,17 @@ impl Sender {
         let shut = self.room() == 0;
         let mut behind: Vec<u64> = self.gating().map(|p| p.acknowledged).collect();
         behind.sort_unstable();
-        let limit = self.limit();
+        let (limit, best_rate) = (self.limit(), self.best_rate);
         let (position, fragments) = (self.position, self.fragments);
         for peer in self.peers.values_mut() {
             let gates =
                 peer.service == Service::Streaming && peer.lap_end(fragments).is_some_and(|e| position < e);
             let alone = match behind[..] {
-                [slowest, next, ..] => peer.acknowledged == slowest && next - slowest >= limit / 2,
+                [slowest, next, ..] => {
+                    let own_fault = peer.is_late || now.since(peer.advanced_at) >= SILENCE;
+                    let slow_path = peer.path.rate() * SLOW_PATH < best_rate;
+                    (own_fault || slow_path) && peer.acknowledged == slowest && next - slowest >= limit / 2
+                }
                 _ => false,
             };
             if !gates || !shut || !alone {

@@ -26,7 +26,7 @@ pub struct Faults {
 
 #[derive(Clone, Debug)]
 enum Event {
-    Data { peer: u32, round: u32, sn: u64, count: u32, flags: u8 },
+    Data { peer: u32, round: u32, sn: u64, count: u32, flags: u8, arrived: Time },
     Coded { peer: u32, sns: Vec<u64> },
     ToReceiver { peer: u32, frame: Vec<u8> },
     ToSender { peer: u32, frame: Vec<u8> },
@@ -212,10 +212,10 @@ impl World {
                 self.sender.handle(now, SenderInput::Left { peer: PeerId(peer), reason: "crashed".into() });
                 self.wakes.insert(None, now);
             }
-            Event::Data { peer, round, sn, count, flags } => {
+            Event::Data { peer, round, sn, count, flags, arrived } => {
                 if let Some(node) = self.nodes.get_mut(&peer) {
                     node.queued -= 1;
-                    node.machine.handle(now, ReceiverInput::Data { round, sn, count, flags });
+                    node.machine.handle(now, ReceiverInput::Data { round, sn, count, flags, arrived });
                 }
             }
             Event::Coded { peer, sns } => {
@@ -350,8 +350,9 @@ impl World {
                 let late =
                     if self.chance(self.faults.reordering) { self.packet_time * 10 } else { Duration::ZERO };
                 let at = self.channel_free_at + DELAY + late;
+                let arrived = at;
                 if let Some(at) = self.enqueue(peer, at) {
-                    self.schedule(at, Event::Data { peer, round, sn, count: 1, flags });
+                    self.schedule(at, Event::Data { peer, round, sn, count: 1, flags, arrived });
                 }
             }
         }
@@ -383,10 +384,13 @@ impl World {
             if self.chance(self.faults.loss) {
                 continue;
             }
-            let at = self.now + DELAY;
-            let Some(at) = self.enqueue(peer, at) else { continue };
+            let arrived = self.now + DELAY;
+            let Some(at) = self.enqueue(peer, arrived) else { continue };
             if let [sn] = sns {
-                self.schedule(at, Event::Data { peer, round: 0, sn: *sn, count: 1, flags: FLAG_PATCH });
+                self.schedule(
+                    at,
+                    Event::Data { peer, round: 0, sn: *sn, count: 1, flags: FLAG_PATCH, arrived },
+                );
             } else {
                 self.nodes.get_mut(&peer).unwrap().queued -= 1;
                 self.schedule(at, Event::Coded { peer, sns: sns.to_vec() });
