@@ -6,7 +6,17 @@ use std::time::{Duration, Instant};
 use polycast_planning::circuits::{self, CircuitGroup, CircuitNetwork};
 
 use crate::random::Random;
+use crate::report::{Item, Load};
 use crate::{Row, exact};
+
+/// The items of this paper.
+pub const ITEMS: &[Item] = &[Item {
+    paper: "blast",
+    name: "table-1",
+    title: "Table I and section III-C: how good and how fast the scheduler is",
+    load: Load::Alone,
+    run: |options| Ok(scheduling(if options.quick { 2 } else { 20 })?.into()),
+}];
 
 /// 300 MB to groups of 100 to 1000 servers, in racks of `servers_per_rack`, side by side as schedulers
 /// of clusters place them.

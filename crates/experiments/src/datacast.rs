@@ -7,6 +7,25 @@ use polycast_topology::{Failures, Graph, Network, Node};
 
 use crate::Row;
 use crate::random::Random;
+use crate::report::{Item, Load};
+
+/// The items of this paper.
+pub const ITEMS: &[Item] = &[
+    Item {
+        paper: "datacast",
+        name: "tree-time",
+        title: "Section 4.3: time to plan the Steiner trees of a group",
+        load: Load::Alone,
+        run: |options| Ok(speed(if options.quick { 10 } else { 100 }).into()),
+    },
+    Item {
+        paper: "datacast",
+        name: "tree-quality",
+        title: "Appendix A: number, size and depth of Steiner trees",
+        load: Load::Shared,
+        run: |options| Ok(quality(if options.quick { 10 } else { 100 }).into()),
+    },
+];
 
 /// A drawn group and what has failed around it.
 #[derive(Clone, Debug)]

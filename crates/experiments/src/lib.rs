@@ -1,6 +1,7 @@
 //! The papers' figures and tables, one function each, and the yardsticks that planners are measured with.
 //!
 //! A function returns [`Row`]s: what the paper says, what we get. Times are of the machine it runs on.
+//! Each module lists its [`report::Item`]s in a constant `ITEMS`; [`report`] runs them and draws the figures.
 #![warn(missing_docs)]
 
 pub mod blast;
@@ -8,6 +9,8 @@ pub mod datacast;
 pub mod exact;
 pub mod orca;
 pub mod random;
+pub mod report;
+pub mod republic;
 mod row;
 pub mod shufflecast;
 pub mod tenants;

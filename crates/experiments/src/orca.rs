@@ -9,7 +9,41 @@ use polycast_topology::{Clos, Failures, FatTree, Node};
 
 use crate::Row;
 use crate::random::Random;
+use crate::report::{Item, Load, Options};
 use crate::tenants::{self, Placement, Sizes, Tenant};
+
+/// The items of this paper.
+pub const ITEMS: &[Item] = &[
+    Item {
+        paper: "orca",
+        name: "switch-state",
+        title: "Section 6.2: state in switches, links and time of labels for a million sessions",
+        load: Load::Alone,
+        run: |options| Ok(switch_state(sessions(options), options.threads).into()),
+    },
+    Item {
+        paper: "orca",
+        name: "updates",
+        title: "Messages for joins, leaves and failed switches",
+        load: Load::Alone,
+        run: |options| {
+            let sessions = sessions(options);
+            Ok([dynamics(sessions / 10, sessions), failures(sessions / 10)].concat().into())
+        },
+    },
+    Item {
+        paper: "orca",
+        name: "elmo",
+        title: "The baseline Elmo beside its own published logs",
+        load: Load::Alone,
+        run: |options| Ok(elmo(sessions(options) / 10).into()),
+    },
+];
+
+/// How many sessions a data set has.
+fn sessions(options: &Options) -> u32 {
+    if options.quick { 20_000 } else { 1_000_000 }
+}
 
 /// The network of Orca's evaluation that 19 bytes fit: fat-tree(48, 3), 27,648 hosts.
 ///

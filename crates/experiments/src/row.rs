@@ -16,7 +16,6 @@ pub struct Row {
     /// The unit of both.
     pub unit: String,
     /// What to know when comparing them.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 

@@ -9,6 +9,39 @@ use polycast_planning::relays;
 use polycast_topology::Shufflecast;
 
 use crate::Row;
+use crate::report::{Item, Load};
+
+/// The items of this paper.
+pub const ITEMS: &[Item] = &[
+    Item {
+        paper: "shufflecast",
+        name: "relaying",
+        title: "Section III: routes, rules and their speed",
+        load: Load::Alone,
+        run: |_| Ok(relaying().into()),
+    },
+    Item {
+        paper: "shufflecast",
+        name: "fig-6",
+        title: "Figures 1 and 6 and section VI-A: excess resources, power and cost",
+        load: Load::Shared,
+        run: |_| Ok(economics().into()),
+    },
+    Item {
+        paper: "shufflecast",
+        name: "fig-7",
+        title: "Figure 7: what one failed relay does before and after recovery",
+        load: Load::Shared,
+        run: |_| Ok(failures().into()),
+    },
+    Item {
+        paper: "shufflecast",
+        name: "fig-10",
+        title: "Figure 10: ports and bandwidth that ToR switches have left",
+        load: Load::Shared,
+        run: |_| Ok(unused().into()),
+    },
+];
 
 fn network(p: u32, k: u32) -> Shufflecast {
     Shufflecast::new(p, k).expect("the papers' networks exist")
@@ -151,7 +184,6 @@ pub fn economics() -> Vec<Row> {
             Row::new("shufflecast VI-A", name, Some(paper), cost.expect("the catalogue is whole"), "USD");
         rows.push(row.note("the paper's figures come out with the price of a 1:2 and of a 1:8 splitter"));
     }
-    rows.extend(unused());
     rows
 }
 

@@ -3,6 +3,7 @@
 mod help;
 
 use crate::commands::plan::PlanArgs;
+use crate::commands::reproduce::ReproduceArgs;
 use crate::exit::Exit;
 use crate::output::{self, Format};
 use clap::error::ErrorKind;
@@ -93,6 +94,9 @@ pub enum Command {
     Status(LocalArgs),
     /// Ask a planner: relays, trees, labels, circuits, costs (no network needed)
     Plan(PlanArgs),
+    /// Compute the papers' figures and tables, ours beside theirs (no network needed)
+    #[command(long_about = help::REPRODUCE, after_long_help = help::REPRODUCE_MORE)]
+    Reproduce(ReproduceArgs),
 }
 
 /// `polycast cast`

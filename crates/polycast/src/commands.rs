@@ -7,6 +7,7 @@ mod destination;
 mod network;
 mod offer;
 pub mod plan;
+pub mod reproduce;
 
 use crate::args::{Args, Command};
 use crate::exit::{Exit, Failure};
@@ -29,6 +30,7 @@ pub fn run(args: Args) -> Exit {
         Command::Rm(args) => cluster::rm(args, format),
         Command::Status(args) => cluster::status(args, format),
         Command::Plan(args) => plan_and_print(args, format),
+        Command::Reproduce(args) => reproduce::run(args, format),
     });
     outcome.unwrap_or_else(|failure| output::failure(format, &failure))
 }

@@ -5,8 +5,8 @@ mod common;
 use common::{command, polycast};
 use std::process::Stdio;
 
-const COMMANDS: [&str; 10] =
-    ["cast", "offer", "accept", "manager", "agent", "send", "get", "ls", "rm", "status"];
+const COMMANDS: [&str; 12] =
+    ["cast", "offer", "accept", "manager", "agent", "send", "get", "ls", "rm", "status", "plan", "reproduce"];
 
 #[test]
 fn the_first_page_names_every_command() {

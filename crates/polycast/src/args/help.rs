@@ -109,3 +109,18 @@ Examples:
   polycast get 42 --out model.bin
 
 If PATH is a directory that exists, the object goes into it under the name that it had at the source.";
+
+pub const REPRODUCE: &str = "\
+Compute the papers' figures and tables, ours beside theirs.
+
+Without PAPER the items are listed. Rows say what the paper says, what we get, and what to know when \
+comparing them. Nothing is sent over a network: planners and simulations give the numbers.";
+
+pub const REPRODUCE_MORE: &str = "\
+Examples:
+  polycast reproduce
+  polycast reproduce blast
+  polycast reproduce shufflecast fig-7 --json
+  polycast reproduce all --quick --out report/        (then open report/index.html)
+
+--quick or --out without PAPER means all papers.";

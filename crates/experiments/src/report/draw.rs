@@ -1,0 +1,357 @@
+//! Figures as SVG. Text stays text: the reader's own fonts draw it.
+
+use std::fmt::Debug;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::ticks::Ticks;
+use super::{BarSeries, Figure, Mark, Plot, Series, Whose};
+
+/// Width of a figure.
+const WIDTH_PX: u32 = 820;
+/// Height without the legend.
+const HEIGHT_PX: u32 = 470;
+/// Height of a line of the legend.
+const LEGEND_LINE_PX: i32 = 22;
+/// A letter of text, on average, in parts of its size.
+const LETTER: f64 = 0.56;
+const TEXT_PX: i32 = 14;
+
+/// Colours that the colour-blind tell apart (Okabe and Ito), the palest left out.
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(230, 159, 0),
+    RGBColor(90, 90, 90),
+    RGBColor(140, 86, 75),
+];
+const INK: RGBColor = RGBColor(34, 34, 34);
+const GRID: RGBColor = RGBColor(225, 225, 225);
+
+/// A figure could not be drawn.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("figure {figure} cannot be drawn: {error}")]
+pub struct DrawError {
+    figure: String,
+    error: String,
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// The figure as a whole SVG document.
+///
+/// # Errors
+/// If the drawing library refuses something.
+pub fn svg(figure: &Figure) -> Result<String, DrawError> {
+    let mut text = String::new();
+    draw(figure, &mut text).map_err(|error| DrawError { figure: figure.name.clone(), error })?;
+    Ok(text)
+}
+
+fn draw(figure: &Figure, text: &mut String) -> Result<(), String> {
+    let legend = Legend::new(figure);
+    let height = HEIGHT_PX + (legend.lines * LEGEND_LINE_PX) as u32;
+    let root = SVGBackend::with_string(text, (WIDTH_PX, height)).into_drawing_area();
+    root.fill(&WHITE).map_err(say)?;
+    let title = ("sans-serif", 17).into_font().style(FontStyle::Bold).color(&INK);
+    root.draw(&Text::new(figure.title.clone(), (16, 12), title)).map_err(say)?;
+    let (plot, below) = root.split_vertically(HEIGHT_PX);
+    let plot = plot.margin(40, 4, 8, 24);
+    match &figure.plot {
+        Plot::Lines(series) => lines(figure, series, &plot)?,
+        Plot::Bars { groups, series } => bars(figure, groups, series, &plot)?,
+    }
+    legend.draw(&below)?;
+    root.present().map_err(say)
+}
+
+fn say(error: impl Debug) -> String {
+    format!("{error:?}")
+}
+
+fn colour(index: usize) -> RGBColor {
+    COLOURS[index % COLOURS.len()]
+}
+
+/// The colour of each name: a paper's series has that of our series of the same name.
+fn colour_of(names: &[(&str, Whose)], at: usize) -> RGBColor {
+    let first = |at: usize| names.iter().position(|(name, _)| *name == names[at].0).unwrap_or(at);
+    let rank = names[..first(at)].iter().enumerate().filter(|&(i, _)| first(i) == i).count();
+    colour(rank)
+}
+
+fn text_style(size: i32) -> TextStyle<'static> {
+    ("sans-serif", size).into_font().color(&INK)
+}
+
+fn lines(figure: &Figure, series: &[Series], area: &Area<'_>) -> Result<(), String> {
+    let all = || series.iter().flat_map(|series| series.points.iter());
+    let x = Ticks::new(&figure.x, all().map(|point| point.0), None);
+    let y = Ticks::new(&figure.y, all().map(|point| point.1), None);
+    let mut chart = ChartBuilder::on(area)
+        .x_label_area_size(50)
+        .y_label_area_size(74)
+        .build_cartesian_2d(x.clone(), y.clone())
+        .map_err(say)?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(GRID)
+        .axis_style(INK)
+        .label_style(text_style(TEXT_PX))
+        .axis_desc_style(text_style(TEXT_PX + 1))
+        .x_labels(x.at.len())
+        .y_labels(y.at.len())
+        .x_desc(figure.x.text())
+        .y_desc(figure.y.text())
+        .draw()
+        .map_err(say)?;
+    let names: Vec<_> = series.iter().map(|series| (series.name.as_str(), series.whose)).collect();
+    for (at, series) in series.iter().enumerate() {
+        let colour = colour_of(&names, at);
+        let points: Vec<(f64, f64)> =
+            series.points.iter().filter_map(|&(a, b)| Some((x.place(a)?, y.place(b)?))).collect();
+        if series.mark != Mark::Points {
+            match series.whose {
+                Whose::Ours => {
+                    let line = LineSeries::new(points.iter().copied(), colour.stroke_width(2));
+                    chart.draw_series(line).map_err(say)?;
+                }
+                Whose::Paper => {
+                    let line = DashedLineSeries::new(points.iter().copied(), 7, 5, colour.stroke_width(2));
+                    chart.draw_series(line).map_err(say)?;
+                }
+            }
+        }
+        if series.mark != Mark::Line {
+            let style = mark_style(series.whose, colour);
+            let size = if series.whose == Whose::Paper { 6 } else { 4 };
+            chart.draw_series(points.iter().map(|&point| Circle::new(point, size, style))).map_err(say)?;
+        }
+    }
+    Ok(())
+}
+
+fn mark_style(whose: Whose, colour: RGBColor) -> ShapeStyle {
+    match whose {
+        Whose::Ours => colour.filled(),
+        Whose::Paper => colour.stroke_width(2),
+    }
+}
+
+fn bars(figure: &Figure, groups: &[String], series: &[BarSeries], area: &Area<'_>) -> Result<(), String> {
+    let floor = (figure.y.scale == super::Scale::Linear).then_some(0.0);
+    let y = Ticks::new(&figure.y, series.iter().flat_map(|s| s.values.iter().flatten().copied()), floor);
+    let mut chart = ChartBuilder::on(area)
+        .x_label_area_size(64)
+        .y_label_area_size(74)
+        .build_cartesian_2d(0.0..groups.len().max(1) as f64, y.clone())
+        .map_err(say)?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(GRID)
+        .axis_style(INK)
+        .label_style(text_style(TEXT_PX))
+        .axis_desc_style(text_style(TEXT_PX + 1))
+        .x_labels(0)
+        .y_labels(y.at.len())
+        .y_desc(figure.y.text())
+        .draw()
+        .map_err(say)?;
+    let names: Vec<_> = series.iter().map(|series| (series.name.as_str(), series.whose)).collect();
+    let width = 0.84 / series.len().max(1) as f64;
+    for (at, series) in series.iter().enumerate() {
+        let colour = colour_of(&names, at);
+        for (group, value) in series.values.iter().enumerate() {
+            let Some(top) = value.and_then(|value| y.place(value)) else { continue };
+            let left = group as f64 + 0.08 + width * at as f64;
+            let corners = [(left, y.from.max(y.from.min(0.0))), (left + width * 0.92, top)];
+            if series.whose == Whose::Ours {
+                chart.draw_series([Rectangle::new(corners, colour.filled())]).map_err(say)?;
+            } else {
+                chart.draw_series([Rectangle::new(corners, colour.mix(0.18).filled())]).map_err(say)?;
+                chart.draw_series([Rectangle::new(corners, colour.stroke_width(2))]).map_err(say)?;
+            }
+        }
+    }
+    name_groups(figure, groups, chart.plotting_area().get_pixel_range(), area)
+}
+
+/// Writes the groups' names below the bars, in as many lines as their width needs.
+fn name_groups(
+    figure: &Figure,
+    groups: &[String],
+    pixels: (std::ops::Range<i32>, std::ops::Range<i32>),
+    area: &Area<'_>,
+) -> Result<(), String> {
+    let (left, top) = area.get_base_pixel();
+    let (xs, ys) = (pixels.0.start - left..pixels.0.end - left, pixels.1.end - top);
+    let each = f64::from(xs.end - xs.start) / groups.len().max(1) as f64;
+    let centred = Pos::new(HPos::Center, VPos::Top);
+    let style = text_style(TEXT_PX - 1).pos(centred);
+    for (at, name) in groups.iter().enumerate() {
+        let x = xs.start + (each * (at as f64 + 0.5)) as i32;
+        for (line, text) in wrapped(name, each / (LETTER * f64::from(TEXT_PX - 1))).iter().take(3).enumerate()
+        {
+            let y = ys + 6 + 14 * line as i32;
+            area.draw(&Text::new(text.clone(), (x, y), style.clone())).map_err(say)?;
+        }
+    }
+    let x = (xs.start + xs.end) / 2;
+    let style = text_style(TEXT_PX + 1).pos(centred);
+    area.draw(&Text::new(figure.x.text(), (x, ys + 49), style)).map_err(say)
+}
+
+/// A text in lines of at most so many letters, where its words allow.
+fn wrapped(text: &str, letters: f64) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if ((line.chars().count() + 1 + word.chars().count()) as f64) <= letters => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.into()),
+        }
+    }
+    lines
+}
+
+/// The names below the plot, in rows that are filled from the left.
+struct Legend {
+    entries: Vec<Entry>,
+    lines: i32,
+}
+
+struct Entry {
+    text: String,
+    colour: RGBColor,
+    whose: Whose,
+    mark: Option<Mark>,
+    left: i32,
+    line: i32,
+}
+
+impl Legend {
+    const SWATCH_PX: i32 = 30;
+    const LEFT_PX: i32 = 82;
+
+    fn new(figure: &Figure) -> Self {
+        let named: Vec<(&str, Whose, Option<Mark>)> = match &figure.plot {
+            Plot::Lines(series) => series.iter().map(|s| (s.name.as_str(), s.whose, Some(s.mark))).collect(),
+            Plot::Bars { series, .. } => series.iter().map(|s| (s.name.as_str(), s.whose, None)).collect(),
+        };
+        let names: Vec<_> = named.iter().map(|&(name, whose, _)| (name, whose)).collect();
+        let (mut left, mut line) = (Self::LEFT_PX, 0);
+        let mut entries = Vec::new();
+        for (at, &(name, whose, mark)) in named.iter().enumerate() {
+            let text = if whose == Whose::Paper { format!("{name} (paper)") } else { name.to_string() };
+            let letters = text.chars().count() as f64;
+            let width = Self::SWATCH_PX + 26 + (letters * LETTER * f64::from(TEXT_PX)) as i32;
+            if left > Self::LEFT_PX && left + width > WIDTH_PX as i32 {
+                (left, line) = (Self::LEFT_PX, line + 1);
+            }
+            entries.push(Entry { text, colour: colour_of(&names, at), whose, mark, left, line });
+            left += width;
+        }
+        let lines = if entries.is_empty() { 0 } else { line + 1 };
+        Legend { entries, lines }
+    }
+
+    fn draw(&self, area: &Area<'_>) -> Result<(), String> {
+        let style = text_style(TEXT_PX).pos(Pos::new(HPos::Left, VPos::Center));
+        for entry in &self.entries {
+            let middle = entry.line * LEGEND_LINE_PX + LEGEND_LINE_PX / 2 - 4;
+            entry.swatch(middle, area)?;
+            let at = (entry.left + Self::SWATCH_PX + 6, middle);
+            area.draw(&Text::new(entry.text.clone(), at, style.clone())).map_err(say)?;
+        }
+        Ok(())
+    }
+}
+
+impl Entry {
+    fn swatch(&self, middle: i32, area: &Area<'_>) -> Result<(), String> {
+        let (left, right) = (self.left, self.left + Legend::SWATCH_PX);
+        let paper = self.whose == Whose::Paper;
+        let Some(mark) = self.mark else {
+            let corners = [(left + 8, middle - 6), (right, middle + 6)];
+            let fill = if paper { self.colour.mix(0.18) } else { self.colour.mix(1.0) };
+            area.draw(&Rectangle::new(corners, fill.filled())).map_err(say)?;
+            return area.draw(&Rectangle::new(corners, self.colour.stroke_width(2))).map_err(say);
+        };
+        if mark != Mark::Points {
+            let dashes = if paper {
+                vec![(left, left + 8), (left + 12, left + 20), (right - 6, right)]
+            } else {
+                vec![(left, right)]
+            };
+            for (from, to) in dashes {
+                let line = PathElement::new([(from, middle), (to, middle)], self.colour.stroke_width(2));
+                area.draw(&line).map_err(say)?;
+            }
+        }
+        if mark != Mark::Line {
+            let size = if paper { 6 } else { 4 };
+            let style = mark_style(self.whose, self.colour);
+            area.draw(&Circle::new(((left + right) / 2, middle), size, style)).map_err(say)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Axis;
+    use super::*;
+
+    #[test]
+    fn a_figure_has_its_words_and_the_papers_points() {
+        let series = vec![
+            Series::ours("swarm", vec![(1.0, 2.0), (10.0, 0.0)]),
+            Series::paper("swarm", vec![(1.0, 2.5)]),
+        ];
+        let figure =
+            Figure::lines("fig-1", "Time & size", Axis::log("size", "MB"), Axis::log("time", "s"), series);
+        let text = svg(&figure).unwrap();
+        for words in ["Time &amp; size", "size (MB)", "time (s)", "swarm (paper)", "<polyline", "<circle"] {
+            assert!(text.contains(words), "{words} is not in {text}");
+        }
+        assert!(!text.contains("NaN") && !text.contains("inf"));
+    }
+
+    #[test]
+    fn bars_name_their_groups_and_may_be_missing() {
+        let groups = vec!["no background".into(), "heavy".into()];
+        let series = vec![
+            BarSeries::ours("Blast", vec![Some(1.0), Some(2.0)]),
+            BarSeries::paper("Blast", vec![Some(1.5), None]),
+        ];
+        let figure = Figure::bars("fig-4", "Bars", "background", Axis::linear("time", "s"), groups, series);
+        let text = svg(&figure).unwrap();
+        assert!(text.contains("heavy") && text.contains("Blast (paper)"));
+        // The frame, three bars of which one has an outline too, and two swatches of two rectangles.
+        assert_eq!(text.matches("<rect").count(), 1 + 4 + 4);
+    }
+
+    #[test]
+    fn empty_figures_are_drawn_too() {
+        let empty = Figure::lines("e", "", Axis::log("x", ""), Axis::linear("y", ""), vec![]);
+        assert!(svg(&empty).unwrap().ends_with("</svg>\n"));
+        let empty = Figure::bars("e", "", "x", Axis::log("y", ""), vec![], vec![]);
+        svg(&empty).unwrap();
+    }
+
+    #[test]
+    fn words_wrap_at_spaces() {
+        assert_eq!(wrapped("a bc def", 4.0), ["a bc", "def"]);
+        assert_eq!(wrapped("immense", 2.0), ["immense"]);
+    }
+}

@@ -1,0 +1,221 @@
+//! The report: one HTML page with all rows and figures, and nothing to load from elsewhere.
+
+use std::fmt::Write;
+
+use super::draw::{self, DrawError};
+use super::{Done, Options, papers};
+use crate::Row;
+
+const STYLE: &str = "
+:root { color-scheme: light; }
+body { margin: 0 auto; max-width: 62rem; padding: 2rem 1.25rem 5rem; background: #fff; color: #222;
+  font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.9rem; margin: 0 0 .4rem; }
+h2 { font-size: 1.4rem; margin: 3rem 0 .2rem; padding-bottom: .3rem; border-bottom: 2px solid #222; }
+h3 { font-size: 1.1rem; margin: 2.2rem 0 .5rem; }
+h3 code { font-weight: normal; color: #666; font-size: .85em; margin-left: .6em; }
+a { color: #00598c; }
+nav ul { columns: 2; column-gap: 2rem; padding-left: 1.1rem; margin: .3rem 0 .8rem; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; margin: .6rem 0 1rem; }
+th, td { text-align: left; padding: .32rem .6rem; border-bottom: 1px solid #ddd; vertical-align: top; }
+th { border-bottom: 2px solid #888; font-weight: 600; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td.note { color: #555; }
+figure { margin: 1rem 0 1.5rem; }
+figure svg { max-width: 100%; height: auto; }
+p.failed { color: #a00000; font-weight: 600; }
+p.small { color: #555; font-size: .9rem; }
+";
+
+/// The page.
+///
+/// # Errors
+/// If a figure cannot be drawn.
+pub fn html(done: &[Done], options: &Options) -> Result<String, DrawError> {
+    let mut page = String::new();
+    page.push_str("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
+    page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
+    page.push_str("<title>Polycast: the papers' figures</title>\n<style>");
+    page.push_str(STYLE);
+    page.push_str("</style>\n</head>\n<body>\n<h1>The papers' figures and tables</h1>\n");
+    let extent = if options.quick { "Quick run: fewer runs and smaller sizes. " } else { "" };
+    let _ = writeln!(
+        page,
+        "<p>{extent}Seed {}. Hollow marks and pale bars are the papers' numbers. Times that a row calls \
+        measured are of the machine that made this page.</p>",
+        options.seed
+    );
+    contents(&mut page, done);
+    for (paper, _) in papers() {
+        let mut of_paper = done.iter().filter(|done| done.item.paper == paper).peekable();
+        if of_paper.peek().is_some() {
+            let _ = writeln!(page, "<h2>{}</h2>", escaped(&title_case(paper)));
+        }
+        for done in of_paper {
+            item(&mut page, done)?;
+        }
+    }
+    page.push_str("</body>\n</html>\n");
+    Ok(page)
+}
+
+fn contents(page: &mut String, done: &[Done]) {
+    page.push_str("<nav>\n<ul>\n");
+    for Done { item, .. } in done {
+        let _ = writeln!(
+            page,
+            "<li><a href=\"#{}-{}\">{}, {}</a>: {}</li>",
+            item.paper,
+            item.name,
+            title_case(item.paper),
+            item.name,
+            escaped(item.title)
+        );
+    }
+    page.push_str("</ul>\n</nav>\n");
+}
+
+fn item(page: &mut String, done: &Done) -> Result<(), DrawError> {
+    let Done { item, outcome, seconds } = done;
+    let _ = writeln!(
+        page,
+        "<section id=\"{0}-{1}\">\n<h3>{2}<code>polycast reproduce {0} {1}</code></h3>",
+        item.paper,
+        item.name,
+        escaped(item.title)
+    );
+    match outcome {
+        Ok(outcome) => {
+            for note in &outcome.notes {
+                let _ = writeln!(page, "<p>{}</p>", escaped(note));
+            }
+            for figure in &outcome.figures {
+                let _ = writeln!(page, "<figure>\n{}</figure>", draw::svg(figure)?);
+            }
+            table(page, &outcome.rows);
+            let _ = writeln!(page, "<p class=\"small\">Computed in {seconds:.1} s.</p>");
+        }
+        Err(error) => {
+            let _ = writeln!(page, "<p class=\"failed\">Failed: {}</p>", escaped(&error.to_string()));
+        }
+    }
+    page.push_str("</section>\n");
+    Ok(())
+}
+
+fn table(page: &mut String, rows: &[Row]) {
+    if rows.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<table>\n<thead><tr><th>what</th><th class=\"n\">paper</th><th class=\"n\">ours</th><th>unit</th>\
+        <th class=\"n\">deviation</th><th>note</th></tr></thead>\n<tbody>\n",
+    );
+    for row in rows {
+        let paper = row.paper.map_or_else(String::new, number);
+        let deviation = deviation_percent(row).map_or_else(String::new, |d| format!("{d:+.1} %"));
+        let _ = writeln!(
+            page,
+            "<tr><td>{}</td><td class=\"n\">{paper}</td><td class=\"n\">{}</td><td>{}</td>\
+            <td class=\"n\">{deviation}</td><td class=\"note\">{}</td></tr>",
+            escaped(&row.name),
+            number(row.ours),
+            escaped(&row.unit),
+            escaped(&row.note)
+        );
+    }
+    page.push_str("</tbody>\n</table>\n");
+}
+
+/// How far ours is from the paper's, in percent of the paper's.
+#[must_use]
+pub fn deviation_percent(row: &Row) -> Option<f64> {
+    let paper = row.paper.filter(|&paper| paper != 0.0)?;
+    Some(100.0 * (row.ours - paper) / paper.abs()).filter(|deviation| deviation.is_finite())
+}
+
+/// A number with four digits that count; whole numbers whole.
+#[must_use]
+pub fn number(value: f64) -> String {
+    let size = value.abs();
+    if value == value.trunc() && size < 1e15 {
+        format!("{value:.0}")
+    } else if (1e-4..1e15).contains(&size) {
+        let digits = (3 - size.log10().floor() as i32).clamp(0, 7) as usize;
+        let text = format!("{value:.digits$}");
+        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').into() } else { text }
+    } else {
+        format!("{value:.3e}")
+    }
+}
+
+fn title_case(word: &str) -> String {
+    let mut letters = word.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            _ => out.push(letter),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Axis, Figure, Item, ItemError, Load, Outcome};
+    use super::*;
+
+    fn fine(_: &Options) -> Result<Outcome, ItemError> {
+        Ok(Outcome::default())
+    }
+
+    #[test]
+    fn the_page_holds_rows_figures_and_failures_and_needs_nothing_else() {
+        let item = |name| Item { paper: "blast", name, title: "Time <all>", load: Load::Shared, run: fine };
+        let figure = Figure::lines("f", "Figure", Axis::linear("x", "s"), Axis::linear("y", ""), vec![]);
+        let row = Row::new("", "finish & end", Some(2.0), 1.9, "s").note("quick");
+        let outcome = Outcome::from(vec![row]).figure(figure).note("Only so.");
+        let done = [
+            Done { item: item("a"), outcome: Ok(outcome), seconds: 0.5 },
+            Done { item: item("b"), outcome: Err(ItemError::Refused("no path".into())), seconds: 0.0 },
+        ];
+        let page = html(&done, &Options { quick: true, seed: 7, threads: 1 }).unwrap();
+        for words in [
+            "Time &lt;all&gt;",
+            "finish &amp; end",
+            "-5.0 %",
+            "<svg",
+            "Only so.",
+            "Failed: no path",
+            "Seed 7",
+        ] {
+            assert!(page.contains(words), "{words} is not in {page}");
+        }
+        let resources = ["<script", "<link", "<img", "url(", "@import"];
+        assert!(resources.iter().all(|word| !page.contains(word)));
+    }
+
+    #[test]
+    fn numbers_have_the_digits_that_count() {
+        for (value, text) in [
+            (0.0, "0"),
+            (42.0, "42"),
+            (0.29512, "0.2951"),
+            (1234.56, "1235"),
+            (99.8, "99.8"),
+            (27_648.0, "27648"),
+            (0.00001234, "1.234e-5"),
+            (-0.5, "-0.5"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+    }
+}
