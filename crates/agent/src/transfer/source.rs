@@ -13,7 +13,7 @@ use polycast_net::interface::{Interface, of_address};
 use polycast_net::object::ObjectKind;
 use polycast_net::udp::{Beacon, DataSender};
 use polycast_protocol::push::{
-    Geometry, PeerId, Sender, SenderConfig, SenderInput as Input, SenderOutput as Output,
+    AttemptInterval, Geometry, PeerId, Sender, SenderConfig, SenderInput as Input, SenderOutput as Output,
 };
 use polycast_types::{Duration, Handle, RangeSet, Time};
 use polycast_wire::control::{Control, HASHES_MAX, Welcome};
@@ -177,7 +177,7 @@ impl Run {
             batch: batch_of(fragment_len),
             rate,
             multicast: sender.is_some(),
-            attempt_interval: Duration::from_millis(1),
+            attempt_interval: AttemptInterval::Adaptive,
             path_timeout: Duration::from_millis(1_000),
             stall_timeout: spec.options.stall_timeout,
             deadline: spec.options.deadline,

@@ -8,6 +8,7 @@
 //! different losses of up to 17 receivers ([`patches`]), receivers that join late or resume, a policy
 //! for slow ones, and the TCP chain for those whom multicast does not reach ([`chain`]).
 
+mod attempt;
 pub mod chain;
 pub mod congestion;
 pub mod delay;
@@ -17,6 +18,7 @@ mod peer;
 mod receiver;
 mod sender;
 
+pub use attempt::AttemptInterval;
 pub use geometry::Geometry;
 pub use receiver::{Input as ReceiverInput, Output as ReceiverOutput, Receiver, ReceiverConfig};
 pub use sender::{

@@ -63,6 +63,14 @@ pub(super) struct Peer {
 }
 
 impl Peer {
+    /// Since when it waits for a first packet, if it does.
+    pub(super) fn listening_since(&self) -> Option<Time> {
+        match self.service {
+            Service::Listening { since } => Some(since),
+            _ => None,
+        }
+    }
+
     pub(super) fn new(now: Time, window: u64, have: RangeSet) -> Self {
         Peer {
             service: Service::Listening { since: now },

@@ -1,5 +1,6 @@
 //! The sender of a push transfer (Republic section III-A).
 
+use super::attempt::AttemptInterval;
 use super::chain::{Chain, Link};
 use super::congestion::Congestion;
 use super::geometry::Geometry;
@@ -44,7 +45,7 @@ pub struct SenderConfig {
     /// Whether there is a data channel; without one every receiver is chained at once.
     pub multicast: bool,
     /// Interval of attempt sending (`i_a`).
-    pub attempt_interval: Duration,
+    pub attempt_interval: AttemptInterval,
     /// A receiver that the data channel does not reach for this long is chained.
     pub path_timeout: Duration,
     /// A receiver without sign of life for this long has failed.
@@ -555,7 +556,8 @@ impl Sender {
             return Some(self.send(now, run.start, count as u32, 0));
         }
         if listening && now >= self.next_attempt {
-            self.next_attempt = now + self.config.attempt_interval;
+            let since = self.peers.values().filter_map(Peer::listening_since).max().unwrap_or(now);
+            self.next_attempt = now + self.config.attempt_interval.after(now, since);
             let wanted = self.peers.values().filter_map(|p| p.needs(self.position, self.fragments));
             if let Some(at) = wanted.map(|run| run.start).min() {
                 return Some(self.send(now, at, 1, FLAG_ATTEMPT | FLAG_REPORT));

@@ -88,7 +88,7 @@ pub fn config(geometry: Geometry) -> SenderConfig {
         batch: 7,
         rate: None,
         multicast: true,
-        attempt_interval: Duration::from_micros(500),
+        attempt_interval: Duration::from_micros(500).into(),
         path_timeout: Duration::from_millis(500),
         stall_timeout: Duration::from_secs(5),
         deadline: None,
