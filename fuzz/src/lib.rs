@@ -1,6 +1,7 @@
 //! The bodies of the fuzz targets: each takes any bytes and panics if a promise is broken.
 
 use polycast_net::archive::{TreeSource, unpack};
+use polycast_net::devices::{openflow, tl1};
 use polycast_net::object::ObjectSource;
 use polycast_types::RangeSet;
 use polycast_wire::control::Control;
@@ -36,6 +37,52 @@ pub fn control_frame(bytes: &[u8]) {
 pub fn discovery(bytes: &[u8]) {
     if let Ok(message) = Discovery::parse(bytes) {
         assert_eq!(message.emit(), bytes);
+    }
+}
+
+/// What the decoder of OpenFlow messages makes of any bytes can be written, and is read as the same again; a machine
+/// that hears them ends in good order.
+pub fn openflow(bytes: &[u8]) {
+    let check = |message: &[u8]| {
+        if let Ok((message, transaction)) = openflow::Message::parse(message) {
+            assert_eq!(openflow::Message::parse(&message.emit(transaction)), Ok((message, transaction)));
+        }
+    };
+    check(bytes);
+    // A fuzzer needs long to find version and length: give them for free.
+    let mut message = bytes.to_vec();
+    if let (Ok(len), Some(header)) = (u16::try_from(bytes.len()), message.first_chunk_mut::<4>()) {
+        header[0] = openflow::VERSION;
+        header[2..].copy_from_slice(&len.to_be_bytes());
+        check(&message);
+    }
+    let mut session = openflow::Session::new();
+    session.apply(&[]);
+    for piece in message.chunks(7) {
+        if session.receive(piece).is_err() {
+            break;
+        }
+    }
+    while session.poll().is_some() {}
+}
+
+/// Whatever a circuit switch says, cut anywhere, the machine reads the same, and answers only what was asked.
+pub fn tl1(bytes: &[u8]) {
+    let events = |piece_len: usize| {
+        let mut session = tl1::Session::new();
+        let tag = session.request(&tl1::Request::Retrieve);
+        let ended = bytes.chunks(piece_len).any(|piece| session.receive(piece).is_err());
+        let events: Vec<_> = std::iter::from_fn(|| session.poll()).collect();
+        let done = events.iter().filter(|event| matches!(event, tl1::Event::Done { .. })).count();
+        assert_eq!(done + session.pending(), 1, "tag {tag:?}");
+        (ended, events)
+    };
+    assert_eq!(events(bytes.len().max(1)), events(1));
+    if let Ok((request, tag)) = tl1::Request::parse(&String::from_utf8_lossy(bytes))
+        && let Ok(tag) = tag.parse()
+    {
+        let text = request.emit(tag);
+        assert_eq!(tl1::Request::parse(text.trim_end_matches(';')).map(|(again, _)| again), Ok(request));
     }
 }
 
@@ -123,6 +170,8 @@ pub fn range_set(bytes: &[u8]) {
 mod tests {
     use super::*;
 
+    type Target = fn(&[u8]);
+
     /// A small generator: the same noise every time.
     struct Noise(u64);
 
@@ -139,7 +188,7 @@ mod tests {
         }
     }
 
-    fn on_noise(rounds: u32, target: fn(&[u8])) {
+    fn on_noise(rounds: u32, target: Target) {
         let mut noise = Noise(0x1234_5678);
         for _ in 0..rounds {
             target(&noise.bytes(200));
@@ -151,8 +200,42 @@ mod tests {
         on_noise(20_000, data_header);
         on_noise(20_000, control_frame);
         on_noise(20_000, discovery);
+        on_noise(20_000, openflow);
+        on_noise(5_000, tl1);
         on_noise(2_000, range_set);
         on_noise(200, archive_unpack);
+    }
+
+    #[test]
+    fn outputs_of_switches_with_random_damage_keep_the_promises() {
+        let flow = openflow::FlowMod::add(
+            1,
+            openflow::Match::udp().and(openflow::Field::InPort(3)),
+            vec![openflow::Action::Group(1), openflow::Action::SetQueue(2)],
+        );
+        let group = openflow::GroupMod::to_ports(1, [1, 2, 3]);
+        let texts = "\r\n\n   OCS 26-11-21 09:30:00\r\nM  1 COMPLD\r\n   \"1,2:a\\\"b\"\r\n>\r\n\n   OCS 26-11-21 09:30:00\
+                     \r\nM  1 DENY\r\n   IIAC\r\n   /* no; */\r\n;IP 1\r\n<\r\n\n   OCS 26-11-21 09:30:00\r\n*C 1 REPT\r\n;";
+        let seeds: [(Target, Vec<u8>); 3] = [
+            (openflow, openflow::Message::FlowMod(flow).emit(1)),
+            (openflow, openflow::Message::GroupMod(group).emit(1)),
+            (tl1, texts.as_bytes().to_vec()),
+        ];
+        let mut noise = Noise(0x5555_1234);
+        for (target, seed) in seeds {
+            target(&seed);
+            for _ in 0..5_000 {
+                let mut damaged = seed.clone();
+                for _ in 0..1 + noise.next() % 4 {
+                    let at = noise.next() as usize % damaged.len();
+                    damaged[at] = match noise.next() % 2 {
+                        0 => noise.next() as u8,
+                        _ => seed[noise.next() as usize % seed.len()],
+                    };
+                }
+                target(&damaged);
+            }
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The only crate with unsafe code; each block says why it is sound.
 
 pub mod archive;
+pub mod devices;
 pub mod frames;
 pub mod hash;
 pub mod interface;

@@ -1,0 +1,227 @@
+//! The OpenFlow client against a real Open vSwitch: its own database and daemon, and ports without devices, so that
+//! it needs no root and touches nothing else on the machine. Skipped with a word where it is not installed.
+
+use polycast_net::devices::openflow::{
+    Action, Change, Endpoint, Field, FlowMod, GroupMod, Link, Match, PortChange, Switch, SwitchError,
+    SwitchListener, SwitchOptions,
+};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+
+/// A switch that ends with the test, even if the test is killed.
+struct OpenVswitch {
+    place: tempfile::TempDir,
+    daemons: Vec<Child>,
+}
+
+impl OpenVswitch {
+    /// One bridge with ports 1, 2 and 3, or `None` where Open vSwitch is not installed.
+    fn start() -> Option<Self> {
+        let installed = |program: &str| {
+            Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok_and(|s| s.success())
+        };
+        if !Path::new(SCHEMA).exists() || !installed("ovs-vswitchd") || !installed("setpriv") {
+            eprintln!("skipped: Open vSwitch is not installed (Debian: openvswitch-switch)");
+            return None;
+        }
+        let mut switch = OpenVswitch { place: tempfile::tempdir().unwrap(), daemons: Vec::new() };
+        switch.run("ovsdb-tool", &["create", &switch.path("conf.db"), SCHEMA]);
+        let socket = switch.path("db.sock");
+        let (file, remote) = (switch.path("conf.db"), format!("--remote=punix:{socket}"));
+        switch.daemon("ovsdb-server", &[&file, &remote]);
+        switch.await_file("db.sock");
+        switch.control(&["--no-wait", "init"]);
+        switch.daemon("ovs-vswitchd", &[&format!("unix:{socket}"), "--enable-dummy", "--disable-system"]);
+        switch.control(&["add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy"]);
+        switch.control(&["set", "bridge", "br0", "protocols=OpenFlow13", "fail_mode=secure"]);
+        for number in 1..=3 {
+            let (name, request) = (format!("p{number}"), format!("ofport_request={number}"));
+            switch.control(&[
+                "add-port",
+                "br0",
+                &name,
+                "--",
+                "set",
+                "interface",
+                &name,
+                "type=dummy",
+                &request,
+            ]);
+        }
+        Some(switch)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.place.path().join(name).to_str().unwrap().to_string()
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        Endpoint::Unix(PathBuf::from(self.path("br0.mgmt")))
+    }
+
+    fn command(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(arguments).env("OVS_RUNDIR", self.place.path()).env("OVS_LOGDIR", self.place.path());
+        command
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> String {
+        let output = self.command(program, arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{program} {arguments:?}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn daemon(&mut self, program: &str, arguments: &[&str]) {
+        let control = format!("--unixctl={}", self.path(&format!("{program}.ctl")));
+        let all = [&["--pdeathsig", "KILL", program, &control], arguments].concat();
+        let child = self.command("setpriv", &all).stderr(Stdio::null()).spawn().unwrap();
+        self.daemons.push(child);
+    }
+
+    fn await_file(&self, name: &str) {
+        for _ in 0..1_000 {
+            if Path::new(&self.path(name)).exists() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("there is no {name}");
+    }
+
+    /// Changes the switch's configuration and waits until it is in force.
+    fn control(&self, arguments: &[&str]) {
+        let database = format!("--db=unix:{}", self.path("db.sock"));
+        self.run("ovs-vsctl", &[&["--timeout=20", &database], arguments].concat());
+    }
+
+    /// What the switch's own tool says.
+    fn ofctl(&self, command: &str, more: &[&str]) -> String {
+        let bridge = format!("unix:{}", self.path("br0.mgmt"));
+        self.run("ovs-ofctl", &[&["-O", "OpenFlow13", command, &bridge], more].concat())
+    }
+}
+
+impl Drop for OpenVswitch {
+    fn drop(&mut self) {
+        for daemon in &mut self.daemons {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+}
+
+#[tokio::test]
+async fn groups_and_rules_are_taken_in_changed_and_taken_out() {
+    let Some(ovs) = OpenVswitch::start() else { return };
+    let switch = Switch::connect(&ovs.endpoint(), SwitchOptions::default()).await.unwrap();
+    let matching =
+        || Match::udp().and(Field::InPort(1)).and(Field::Ipv4Dst([239, 1, 1, 0], [255, 255, 255, 0]));
+    let rewrite = Action::Set(Field::eth_dst([2, 0, 0, 0, 0, 9]));
+    let multicast =
+        FlowMod::add(100, matching(), vec![Action::SetQueue(1), Action::Group(7)]).with_cookie(0xab);
+    let control = || Match::udp().and(Field::ipv4_src([10, 0, 0, 1])).and(Field::UdpDst(7400));
+    let unicast = FlowMod::add(50, control(), vec![rewrite, Action::Output(2)]);
+    switch.apply([GroupMod::to_ports(7, [2, 3])], [multicast, unicast]).await.unwrap();
+    let groups = ovs.ofctl("dump-groups", &[]);
+    assert!(
+        groups.contains("group_id=7,type=all,bucket=") && groups.contains("actions=output:2"),
+        "{groups}"
+    );
+    let flows = ovs.ofctl("dump-flows", &[]);
+    for part in [
+        "cookie=0xab",
+        "priority=100,udp,in_port=1,nw_dst=239.1.1.0/24 actions=set_queue:1,group:7",
+        "priority=50,udp,nw_src=10.0.0.1,tp_dst=7400 actions=set_field:02:00:00:00:00:09->eth_dst,output:2",
+    ] {
+        assert!(flows.replace("\"p1\"", "1").contains(part), "{part} is not in {flows}");
+    }
+    // The switch's own words about where a packet goes.
+    let packet = "in_port=1,udp,nw_src=10.0.0.1,nw_dst=239.1.1.5,dl_dst=01:00:5e:01:01:05";
+    let trace = ovs.run("ovs-appctl", &["-t", &ovs.path("ovs-vswitchd.ctl"), "ofproto/trace", "br0", packet]);
+    assert!(trace.contains("group:7") && trace.contains("Datapath actions"), "{trace}");
+
+    let to_one = GroupMod { change: Change::Modify, ..GroupMod::to_ports(7, [3]) };
+    switch.apply([to_one], [FlowMod::delete(50, control())]).await.unwrap();
+    assert!(!ovs.ofctl("dump-groups", &[]).contains("output:2"));
+    assert!(!ovs.ofctl("dump-flows", &[]).contains("priority=50"));
+    // Rules that use a group go with it.
+    switch.apply([GroupMod::delete(7)], []).await.unwrap();
+    assert!(!ovs.ofctl("dump-flows", &[]).contains("priority=100"));
+}
+
+#[tokio::test]
+async fn what_the_switch_refuses_is_said_in_words() {
+    let Some(ovs) = OpenVswitch::start() else { return };
+    let switch = Switch::connect(&ovs.endpoint(), SwitchOptions::default()).await.unwrap();
+    let to_group = |id| FlowMod::add(1, Match::any(), vec![Action::Group(id)]);
+    let missing = switch.apply([GroupMod::to_ports(1, [2])], [to_group(1), to_group(99)]).await.unwrap_err();
+    let SwitchError::Refused { number, of, reason, .. } = missing else { panic!("{missing}") };
+    assert_eq!((number, of, reason), (3, 3, "an action names a group that it does not have"));
+    let twice = switch.apply([GroupMod::to_ports(1, [3])], []).await.unwrap_err();
+    assert!(twice.to_string().contains("there is a group of this number already"), "{twice}");
+    let alone = FlowMod::add(1, Match::any().and(Field::UdpDst(1)), vec![Action::Output(1)]);
+    let alone = switch.apply([], [alone]).await.unwrap_err();
+    assert!(alone.to_string().contains("without what it needs"), "{alone}");
+}
+
+#[tokio::test]
+async fn ports_come_go_and_are_counted() {
+    let Some(ovs) = OpenVswitch::start() else { return };
+    let switch = Switch::connect(&ovs.endpoint(), SwitchOptions::default()).await.unwrap();
+    let mut events = switch.events();
+    let ports = switch.ports().await.unwrap();
+    let mut names: Vec<_> = ports.iter().map(|port| (port.number, port.name.as_str())).collect();
+    names.sort_unstable();
+    assert_eq!(names[..3], [(1, "p1"), (2, "p2"), (3, "p3")]);
+    let stats = switch.port_stats().await.unwrap();
+    assert!((1..=3).all(|number| stats.iter().any(|stats| stats.port == number)), "{stats:?}");
+    ovs.control(&["del-port", "br0", "p3"]);
+    let mut awaited = async |change, name: &str| {
+        loop {
+            let event = events.recv().await.unwrap();
+            if event.change == change && event.port.name == name {
+                return event.port;
+            }
+        }
+    };
+    awaited(PortChange::Deleted, "p3").await;
+    ovs.ofctl("mod-port", &["p2", "down"]);
+    assert!(awaited(PortChange::Modified, "p2").await.disabled);
+}
+
+#[tokio::test]
+async fn a_switch_that_connects_is_known_by_its_number_and_one_that_dies_is_missed() {
+    let Some(mut ovs) = OpenVswitch::start() else { return };
+    let listener = SwitchListener::bind(([127, 0, 0, 1], 0).into(), SwitchOptions::default()).await.unwrap();
+    let controller = format!("tcp:{}", listener.address().unwrap());
+    ovs.control(&["set", "bridge", "br0", "other-config:datapath-id=00000000000000a7"]);
+    ovs.control(&["set-controller", "br0", &controller]);
+    let switch = listener.accept().await.unwrap();
+    assert_eq!(switch.datapath_id(), 0xa7);
+    switch.apply([GroupMod::to_ports(1, [1, 2])], []).await.unwrap();
+    for daemon in &mut ovs.daemons {
+        daemon.kill().unwrap();
+    }
+    switch.link().wait_for(|link| *link == Link::Gone).await.unwrap();
+    assert_eq!(switch.ports().await, Err(SwitchError::Gone));
+}
+
+/// A thousand groups with their rules, as a full table of a ToR: one transaction, nothing lost.
+#[tokio::test]
+async fn a_full_table_goes_in_at_once() {
+    let Some(ovs) = OpenVswitch::start() else { return };
+    let switch = Switch::connect(&ovs.endpoint(), SwitchOptions::default()).await.unwrap();
+    let address = |id: u32| [239, 1, (id / 256) as u8, (id % 256) as u8];
+    let groups = (1..=1_000).map(|id| GroupMod::to_ports(id, [2, 3]));
+    let matching = |id| Match::udp().and(Field::ipv4_dst(address(id)));
+    let flows = (1..=1_000).map(|id| FlowMod::add(10, matching(id), vec![Action::Group(id)]));
+    let begun = std::time::Instant::now();
+    switch.apply(groups, flows).await.unwrap();
+    eprintln!("1000 groups and rules: {} us", begun.elapsed().as_micros());
+    assert_eq!(ovs.ofctl("dump-flows", &[]).matches("actions=group:").count(), 1_000);
+    assert_eq!(ovs.ofctl("dump-groups", &[]).matches("type=all").count(), 1_000);
+}
