@@ -43,6 +43,8 @@
 mod events;
 mod link;
 mod network;
+pub mod tcp;
+pub mod world;
 
 pub use link::{DropCause, Faults, LinkConfig, LinkCounters};
 pub use network::{Builder, Network, Outcome, Packet, World};

@@ -183,7 +183,7 @@ struct Wander;
 impl World for Wander {
     type Packet = Numbered;
     fn arrive(&mut self, net: &mut Network<Numbered>, node: NodeId, _: LinkId, packet: Numbered) {
-        if packet.0 % 64 > 0 {
+        if !packet.0.is_multiple_of(64) {
             let links = net.links_from(node);
             let link = links[(packet.0 >> 6) as usize % links.len()];
             net.send(link, Numbered(packet.0 - 1 + 64 * 7), 125, 0);

@@ -1,0 +1,678 @@
+//! A data center at packet level: hosts that drive the push machines, switches, TCP, and planned failures.
+//!
+//! [`Cluster`] is the [`World`] of the packet engine for everything but pull. It holds transfers by push
+//! (Republic section III-A: [`PushSource`], [`PushReceiver`]), transfers and background flows by TCP
+//! ([`streams`]), the networks' forwarding ([`forward`]), optical switches that lose packets while they
+//! turn (Blast section IV), and a plan of what happens when ([`Happening`]).
+
+mod drive;
+pub mod forward;
+mod frames;
+mod receiver;
+pub mod routes;
+mod source;
+pub mod streams;
+
+pub use receiver::{Phase, PushReceiver, content_of};
+pub use source::{PushConfig, PushSource};
+
+use super::tcp::TcpConfig;
+use super::{Faults, LinkId, Network, NodeId, Packet, World};
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use forward::{FRESH, Forwarding, Tree};
+use polycast_protocol::push::{ReceiverConfig, Sender};
+use polycast_types::{Duration, Time};
+use receiver::Waiting;
+use routes::Distances;
+use streams::{End, Segment, StreamId, Streams};
+
+/// A packet of the data channel.
+#[derive(Clone, Debug)]
+pub struct Fragment {
+    /// Whose packet it is.
+    pub(crate) transfer: u32,
+    /// The transfer's name on the wire: a source that restarts uses another one.
+    pub(crate) handle: u32,
+    /// How far the label has been changed; see [`forward`].
+    pub(crate) stage: u8,
+    pub(crate) flags: u8,
+    pub(crate) round: u32,
+    pub(crate) sn: u64,
+    /// Content id, of a coded patch the XOR of its fragments'.
+    pub(crate) content: u64,
+    /// The fragments of a coded patch.
+    pub(crate) coded: Option<Arc<[u64]>>,
+}
+
+/// What travels in a [`Cluster`].
+#[derive(Clone, Debug)]
+pub enum Datagram {
+    /// A fragment or a patch on a data channel.
+    Fragment(Fragment),
+    /// A segment of a connection.
+    Segment(Segment),
+}
+
+impl Packet for Datagram {
+    fn digest(&self) -> u64 {
+        match self {
+            Datagram::Fragment(f) => {
+                let place = u64::from(f.transfer) << 40 | u64::from(f.handle) << 16 | u64::from(f.round);
+                let coded = f.coded.iter().flat_map(|sns| sns.iter());
+                let sns = coded.fold(f.sn, |sum, sn| sum.wrapping_mul(31).wrapping_add(*sn));
+                f.content ^ sns.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ place ^ u64::from(f.flags) << 56
+            }
+            Datagram::Segment(segment) => segment.digest(),
+        }
+    }
+
+    fn corrupt(&mut self, draw: u64) {
+        match self {
+            Datagram::Fragment(fragment) => fragment.content ^= draw | 1,
+            Datagram::Segment(segment) => segment.corrupt = true,
+        }
+    }
+}
+
+/// What a timer is for, packed into its token.
+#[derive(Clone, Copy, Debug)]
+enum Token {
+    Source(u32),
+    Receiver(u32, u32),
+    Socket(u32, u32),
+    Stream(StreamId, End),
+    Plan(u32),
+}
+
+impl Token {
+    fn pack(self) -> u64 {
+        let (kind, a, b) = match self {
+            Token::Source(t) => (0, t, 0),
+            Token::Receiver(t, r) => (1, t, r),
+            Token::Socket(t, r) => (2, t, r),
+            Token::Stream(id, end) => (3 + u64::from(end), 0, id.0),
+            Token::Plan(i) => (5, 0, i),
+        };
+        kind << 60 | u64::from(a) << 32 | u64::from(b)
+    }
+
+    fn unpack(token: u64) -> Token {
+        let (a, b) = ((token >> 32 & 0x0fff_ffff) as u32, token as u32);
+        match token >> 60 {
+            0 => Token::Source(a),
+            1 => Token::Receiver(a, b),
+            2 => Token::Socket(a, b),
+            3 => Token::Stream(StreamId(b), 0),
+            4 => Token::Stream(StreamId(b), 1),
+            5 => Token::Plan(b),
+            kind => unreachable!("no token has kind {kind}"),
+        }
+    }
+}
+
+/// A machine's timer: at most one event is waited for, others are ignored.
+#[derive(Clone, Copy, Debug)]
+struct Alarm {
+    at: Time,
+}
+
+impl Default for Alarm {
+    fn default() -> Self {
+        Alarm { at: Time(u64::MAX) }
+    }
+}
+
+impl Alarm {
+    /// Makes sure that the timer comes at the deadline or before; a machine may be polled too early.
+    fn set(&mut self, net: &mut Network<Datagram>, node: NodeId, token: Token, deadline: Option<Time>) {
+        let Some(deadline) = deadline else { return };
+        let at = deadline.max(net.now());
+        if at < self.at {
+            self.at = at;
+            net.set_timer(node, at, token.pack());
+        }
+    }
+
+    /// Whether this is the event waited for.
+    fn rings(&mut self, now: Time) -> bool {
+        let rings = self.at == now;
+        if rings {
+            self.at = Time(u64::MAX);
+        }
+        rings
+    }
+}
+
+/// Something planned for a time.
+#[derive(Clone, Debug)]
+pub enum Happening {
+    /// A link of one direction goes down or up.
+    Link {
+        /// Which.
+        link: LinkId,
+        /// Whether it is up from now on.
+        up: bool,
+    },
+    /// All links of a node go down or up, in both directions.
+    Node {
+        /// Which.
+        node: NodeId,
+        /// Whether it is up from now on.
+        up: bool,
+    },
+    /// A link has other faults from now on.
+    Faults {
+        /// Which.
+        link: LinkId,
+        /// What goes wrong on it.
+        faults: Faults,
+    },
+    /// Paths and trees are computed anew over what is up.
+    Reroute,
+    /// A receiver's host crashes: its machine and what is not verified are gone.
+    CrashReceiver {
+        /// The transfer.
+        transfer: u32,
+        /// The receiver's number in it.
+        receiver: u32,
+    },
+    /// A receiver joins, or joins again with what it has stored.
+    JoinReceiver {
+        /// The transfer.
+        transfer: u32,
+        /// The receiver's number in it.
+        receiver: u32,
+    },
+    /// The source's host crashes.
+    CrashSource {
+        /// The transfer.
+        transfer: u32,
+    },
+    /// The source starts the transfer, for all receivers that are not done; they join.
+    StartTransfer {
+        /// The transfer.
+        transfer: u32,
+    },
+    /// No more receivers may join from now on; planned by the transfer itself.
+    CloseTransfer {
+        /// The transfer.
+        transfer: u32,
+    },
+    /// A receiver takes another time for each packet from now on.
+    Service {
+        /// The transfer.
+        transfer: u32,
+        /// The receiver's number in it.
+        receiver: u32,
+        /// Time for one packet.
+        service: Duration,
+    },
+    /// A background flow starts.
+    StartFlow {
+        /// Its number.
+        flow: u32,
+    },
+    /// One end of a broken connection is told.
+    Broken {
+        /// The connection.
+        stream: StreamId,
+        /// The end that is told.
+        end: End,
+    },
+}
+
+/// Whose connection it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// Opened by a receiver (end 0) to its source (end 1).
+    Control { transfer: u32, receiver: u32 },
+    /// Opened by a receiver (end 0) to its upstream (end 1): a receiver, or the source if `None`.
+    Chain { transfer: u32, receiver: u32, upstream: Option<u32> },
+    /// A transfer over TCP from the source (end 0) to a receiver (end 1).
+    Bulk { transfer: u32, receiver: u32 },
+    /// A background flow.
+    Flow { flow: u32 },
+}
+
+/// A transfer by push.
+pub struct PushTransfer {
+    pub(crate) source: PushSource,
+    pub(crate) receivers: Vec<PushReceiver>,
+    pub(crate) config: PushConfig,
+    pub(crate) object: u64,
+    pub(crate) object_len: u64,
+    pub(crate) forwarding: Forwarding,
+    /// Whether the tree is computed anew when the network changes.
+    pub(crate) reroutes: bool,
+    /// Receiver by node.
+    at_node: BTreeMap<NodeId, u32>,
+}
+
+impl PushTransfer {
+    /// The source.
+    #[must_use]
+    pub fn source(&self) -> &PushSource {
+        &self.source
+    }
+
+    /// The receivers.
+    #[must_use]
+    pub fn receivers(&self) -> &[PushReceiver] {
+        &self.receivers
+    }
+}
+
+/// A transfer over one TCP connection a receiver.
+pub struct TcpTransfer {
+    pub(crate) source: NodeId,
+    pub(crate) receivers: Vec<(NodeId, Option<Time>)>,
+    pub(crate) bytes: u64,
+}
+
+impl TcpTransfer {
+    /// The receivers' hosts and when each had all bytes.
+    #[must_use]
+    pub fn receivers(&self) -> &[(NodeId, Option<Time>)] {
+        &self.receivers
+    }
+}
+
+/// A background flow over TCP.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    /// Who sends.
+    pub from: NodeId,
+    /// Who receives.
+    pub to: NodeId,
+    /// How much; `u64::MAX` for ever.
+    pub bytes: u64,
+    /// When it had all bytes.
+    pub finished_at: Option<Time>,
+    stream: Option<StreamId>,
+}
+
+impl Flow {
+    /// A flow that has not begun.
+    #[must_use]
+    pub fn new(from: NodeId, to: NodeId, bytes: u64) -> Self {
+        Flow { from, to, bytes, finished_at: None, stream: None }
+    }
+}
+
+/// A transfer of any kind.
+pub enum Transfer {
+    /// By push.
+    Push(Box<PushTransfer>),
+    /// Over TCP.
+    Tcp(TcpTransfer),
+}
+
+/// An optical switch that is turning: until it is ready, packets are lost in it.
+#[derive(Clone, Copy, Debug)]
+struct Turning {
+    ready_at: Time,
+    loss_ppm: u32,
+}
+
+/// What one end of a broken connection needs to learn of it.
+const BROKEN_AFTER: Duration = Duration::from_millis(3);
+
+/// The world; see the [module](self).
+pub struct Cluster {
+    seed: u64,
+    transfers: Vec<Transfer>,
+    flows: Vec<Flow>,
+    streams: Streams,
+    owners: Vec<Owner>,
+    plan: Vec<(Time, Happening)>,
+    optical: BTreeMap<NodeId, Turning>,
+    optical_drops: u64,
+    next_handle: u32,
+    /// Stop the run when all transfers are finished.
+    stop_when_done: bool,
+    out: Vec<(LinkId, u8)>,
+    breaches: Vec<String>,
+}
+
+impl Cluster {
+    /// A world without transfers; `seed` chooses among equal paths.
+    #[must_use]
+    pub fn new(seed: u64, tcp: TcpConfig) -> Self {
+        Cluster {
+            seed,
+            transfers: Vec::new(),
+            flows: Vec::new(),
+            streams: Streams::new(tcp),
+            owners: Vec::new(),
+            plan: Vec::new(),
+            optical: BTreeMap::new(),
+            optical_drops: 0,
+            next_handle: 0,
+            stop_when_done: true,
+            out: Vec::new(),
+            breaches: Vec::new(),
+        }
+    }
+
+    /// Adds a transfer by push of an object of so many bytes. Its packets follow `forwarding`, or a tree of
+    /// shortest paths that is computed anew when the network changes.
+    pub fn add_push(
+        &mut self,
+        net: &Network<Datagram>,
+        source: NodeId,
+        receivers: &[NodeId],
+        object_len: u64,
+        config: PushConfig,
+        forwarding: Option<Forwarding>,
+    ) -> u32 {
+        let transfer = self.transfers.len() as u32;
+        let object = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(transfer);
+        let reroutes = forwarding.is_none();
+        let forwarding = forwarding.unwrap_or_else(|| {
+            let links = Distances::from(net, source).tree(net, receivers, self.seed);
+            Forwarding::Tree(Tree::new(net, &links))
+        });
+        let packet_bytes = u64::from(config.packet_bytes());
+        let receiver_config = ReceiverConfig {
+            geometry: config.geometry(object_len),
+            reorder_packets: 3 * 64,
+            reorder_delay: Duration::from_millis(1),
+            gather_delay: Duration::from_millis(12),
+            retry_delay: Duration::from_millis(40),
+            report_packets: (config.window_bytes / packet_bytes / 2).max(1),
+            heartbeat: Duration::from_millis(50),
+        };
+        let hosts = receivers.iter().map(|&node| {
+            PushReceiver::new(node, object, receiver_config.clone(), config.window_bytes, config.service)
+        });
+        self.transfers.push(Transfer::Push(Box::new(PushTransfer {
+            source: PushSource::new(source),
+            receivers: hosts.collect(),
+            config,
+            object,
+            object_len,
+            forwarding,
+            reroutes,
+            at_node: receivers.iter().zip(0..).map(|(&node, index)| (node, index)).collect(),
+        })));
+        transfer
+    }
+
+    /// Adds a transfer over one TCP connection a receiver.
+    pub fn add_tcp(&mut self, source: NodeId, receivers: &[NodeId], bytes: u64) -> u32 {
+        let receivers = receivers.iter().map(|&node| (node, None)).collect();
+        self.transfers.push(Transfer::Tcp(TcpTransfer { source, receivers, bytes }));
+        self.transfers.len() as u32 - 1
+    }
+
+    /// Adds a background flow; [`Happening::StartFlow`] starts it.
+    pub fn add_flow(&mut self, flow: Flow) -> u32 {
+        self.flows.push(flow);
+        self.flows.len() as u32 - 1
+    }
+
+    /// Makes a node an optical switch that loses this share of packets until it is ready.
+    pub fn set_turning(&mut self, node: NodeId, ready_at: Time, loss_ppm: u32) {
+        self.optical.insert(node, Turning { ready_at, loss_ppm });
+    }
+
+    /// Plans something.
+    pub fn plan(&mut self, net: &mut Network<Datagram>, at: Time, happening: Happening) {
+        let token = Token::Plan(self.plan.len() as u32);
+        self.plan.push((at, happening));
+        net.set_timer(NodeId::CONTROL, at, token.pack());
+    }
+
+    /// Whether the run goes on when all transfers are over.
+    pub fn set_stop_when_done(&mut self, stop: bool) {
+        self.stop_when_done = stop;
+    }
+
+    /// The transfers.
+    #[must_use]
+    pub fn transfers(&self) -> &[Transfer] {
+        &self.transfers
+    }
+
+    /// The push transfer of this number.
+    ///
+    /// # Panics
+    /// If it is another kind of transfer.
+    #[must_use]
+    pub fn push(&self, transfer: u32) -> &PushTransfer {
+        match &self.transfers[transfer as usize] {
+            Transfer::Push(push) => push,
+            Transfer::Tcp(_) => panic!("transfer {transfer} is not by push"),
+        }
+    }
+
+    fn push_mut(&mut self, transfer: u32) -> &mut PushTransfer {
+        match &mut self.transfers[transfer as usize] {
+            Transfer::Push(push) => push,
+            Transfer::Tcp(_) => panic!("transfer {transfer} is not by push"),
+        }
+    }
+
+    /// The background flows.
+    #[must_use]
+    pub fn flows(&self) -> &[Flow] {
+        &self.flows
+    }
+
+    /// Packets lost in optical switches that were turning.
+    #[must_use]
+    pub fn optical_drops(&self) -> u64 {
+        self.optical_drops
+    }
+
+    /// Breaches of what must always hold, one sentence each.
+    #[must_use]
+    pub fn breaches(&self) -> Vec<String> {
+        let mut breaches = self.breaches.clone();
+        for transfer in &self.transfers {
+            if let Transfer::Push(push) = transfer {
+                breaches.extend(push.receivers.iter().flat_map(|r| r.breaches.iter().cloned()));
+            }
+        }
+        breaches
+    }
+
+    /// Whether every transfer is over: all receivers of each are done or given up.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.transfers.iter().all(|transfer| match transfer {
+            Transfer::Push(push) => push.source.finished_at.is_some(),
+            Transfer::Tcp(tcp) => tcp.receivers.iter().all(|(_, at)| at.is_some()),
+        })
+    }
+
+    fn check_done(&mut self, net: &mut Network<Datagram>) {
+        if self.stop_when_done && self.is_done() {
+            net.stop();
+        }
+    }
+
+    fn open(&mut self, net: &Network<Datagram>, from: NodeId, to: NodeId, owner: Owner) -> StreamId {
+        let hash = self.seed ^ u64::from(self.streams.count()) << 20;
+        let id = self.streams.open(from, to, hash);
+        self.owners.push(owner);
+        self.route(net, id, &mut BTreeMap::new());
+        id
+    }
+
+    /// Gives a connection its paths; `known` keeps searches for the next one.
+    fn route(&mut self, net: &Network<Datagram>, id: StreamId, known: &mut BTreeMap<NodeId, Distances>) {
+        let Some((ends, hash)) = self.streams.wants_path(id) else { return };
+        for from in 0..2 {
+            let root = ends[usize::from(from)];
+            let distances = known.entry(root).or_insert_with(|| Distances::from(net, root));
+            let path = distances.path(net, ends[usize::from(1 - from)], hash);
+            self.streams.set_path(id, from, path);
+        }
+    }
+
+    fn reroute(&mut self, net: &Network<Datagram>) {
+        let mut known = BTreeMap::new();
+        for id in 0..self.streams.count() {
+            self.route(net, StreamId(id), &mut known);
+        }
+        for transfer in &mut self.transfers {
+            if let Transfer::Push(push) = transfer
+                && push.reroutes
+            {
+                let members: Vec<NodeId> = push.receivers.iter().map(|r| r.node).collect();
+                let links = Distances::from(net, push.source.node).tree(net, &members, self.seed);
+                push.forwarding = Forwarding::Tree(Tree::new(net, &links));
+            }
+        }
+    }
+
+    /// Sends a packet on from `node`; true if the node may keep a copy.
+    fn forward(
+        &mut self,
+        net: &mut Network<Datagram>,
+        node: NodeId,
+        from: Option<LinkId>,
+        fragment: &Fragment,
+    ) -> bool {
+        let mut out = core::mem::take(&mut self.out);
+        out.clear();
+        let push = self.push(fragment.transfer);
+        let keeps = push.forwarding.next(net, node, from, fragment.stage, &mut out);
+        let bytes =
+            push.config.packet_bytes() + fragment.coded.as_ref().map_or(0, |sns| 2 * sns.len() as u32);
+        for &(link, stage) in &out {
+            net.send(link, Datagram::Fragment(Fragment { stage, ..fragment.clone() }), bytes, 0);
+        }
+        self.out = out;
+        keeps
+    }
+
+    fn fragment(&mut self, net: &mut Network<Datagram>, node: NodeId, link: LinkId, fragment: Fragment) {
+        if let Some(&turning) = self.optical.get(&node)
+            && net.now() < turning.ready_at
+            && net.chance(turning.loss_ppm)
+        {
+            self.optical_drops += 1;
+            return;
+        }
+        let keeps = self.forward(net, node, Some(link), &fragment);
+        let transfer = fragment.transfer;
+        if keeps && let Some(&receiver) = self.push(transfer).at_node.get(&node) {
+            self.enter_socket(net, transfer, receiver, fragment);
+        }
+    }
+
+    fn enter_socket(
+        &mut self,
+        net: &mut Network<Datagram>,
+        transfer: u32,
+        receiver: u32,
+        fragment: Fragment,
+    ) {
+        let push = self.push_mut(transfer);
+        let bytes = u64::from(push.config.packet_bytes());
+        let host = &mut push.receivers[receiver as usize];
+        // Before WELCOME it does not listen, and packets of another transfer are not for it.
+        if host.machine.is_none() || host.handle != fragment.handle {
+            return;
+        }
+        let waiting = Waiting { arrived: net.now(), fragment, bytes };
+        if host.service == Duration::ZERO && host.socket.is_empty() {
+            host.fragment(net.now(), &waiting);
+            self.drive_receiver(net, transfer, receiver);
+            return;
+        }
+        if host.socket_bytes + bytes > host.window_bytes {
+            host.overflows += 1;
+            return;
+        }
+        host.socket_bytes += bytes;
+        host.socket.push_back(waiting);
+        if host.socket.len() == 1 {
+            let at = net.now() + host.service;
+            net.set_timer(host.node, at, Token::Socket(transfer, receiver).pack());
+        }
+    }
+
+    /// The receiver has taken one packet out of its socket.
+    fn leave_socket(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) {
+        let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+        let Some(waiting) = host.socket.pop_front() else { return };
+        host.socket_bytes -= waiting.bytes;
+        host.fragment(net.now(), &waiting);
+        if !host.socket.is_empty() {
+            let at = net.now() + host.service;
+            net.set_timer(host.node, at, Token::Socket(transfer, receiver).pack());
+        }
+        self.drive_receiver(net, transfer, receiver);
+    }
+
+    /// A machine for the source of a transfer.
+    fn new_sender(&mut self, transfer: u32) -> (Sender, u32) {
+        self.next_handle += 1;
+        let handle = self.next_handle;
+        let push = self.push(transfer);
+        (Sender::new(push.config.sender(handle, push.object_len)), handle)
+    }
+
+    fn new_fragment(&self, transfer: u32) -> Fragment {
+        let handle = self.push(transfer).source.handle;
+        Fragment { transfer, handle, stage: FRESH, flags: 0, round: 0, sn: 0, content: 0, coded: None }
+    }
+}
+
+impl World for Cluster {
+    type Packet = Datagram;
+
+    fn arrive(&mut self, net: &mut Network<Datagram>, node: NodeId, link: LinkId, packet: Datagram) {
+        match packet {
+            Datagram::Fragment(fragment) => self.fragment(net, node, link, fragment),
+            Datagram::Segment(segment) => {
+                if self.streams.arrive(net, node, segment) {
+                    self.take_frames(net, segment.stream, segment.to);
+                }
+            }
+        }
+    }
+
+    fn timer(&mut self, net: &mut Network<Datagram>, _: NodeId, token: u64) {
+        let now = net.now();
+        match Token::unpack(token) {
+            Token::Source(transfer) => {
+                if self.push_mut(transfer).source.alarm.rings(now) {
+                    self.drive_source(net, transfer);
+                }
+            }
+            Token::Receiver(transfer, receiver) => {
+                if self.push_mut(transfer).receivers[receiver as usize].alarm.rings(now) {
+                    self.drive_receiver(net, transfer, receiver);
+                }
+            }
+            Token::Socket(transfer, receiver) => self.leave_socket(net, transfer, receiver),
+            Token::Stream(id, end) => self.streams.wake(net, id, end),
+            Token::Plan(index) => {
+                let happening = self.plan[index as usize].1.clone();
+                self.happen(net, happening);
+            }
+        }
+    }
+
+    fn idle(&mut self, net: &mut Network<Datagram>, _: NodeId, link: LinkId) {
+        for transfer in 0..self.transfers.len() as u32 {
+            if let Transfer::Push(push) = &mut self.transfers[transfer as usize]
+                && push.source.waits_for == Some(link)
+            {
+                push.source.waits_for = None;
+                self.drive_source(net, transfer);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,337 @@
+//! A host that receives by push: drives `protocol::push::Receiver` and keeps what it received.
+//!
+//! In place of bytes there are content ids: a number a fragment, which a fault of a link changes and which
+//! a coded patch carries as the XOR of its fragments'. So wrong and stale bytes are seen here as a hash
+//! would see them. The checks of this file stand outside the machine: a breach is kept as a sentence.
+
+use super::streams::StreamId;
+use super::{Alarm, Fragment};
+use crate::packet::NodeId;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use polycast_protocol::push::{Geometry, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput};
+use polycast_types::{Duration, RangeSet, Time};
+use polycast_wire::control::Control;
+
+/// The content id of a fragment of an object.
+#[must_use]
+pub fn content_of(object: u64, sn: u64) -> u64 {
+    let mixed = (object ^ sn.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    mixed ^ mixed >> 29
+}
+
+/// Where a receiver stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It has not joined, or has crashed.
+    Absent,
+    /// It has said HELLO.
+    Joining,
+    /// Its machine runs.
+    Running,
+    /// It has the whole object.
+    Done,
+    /// The transfer gave it up, or it lost the source.
+    Failed,
+}
+
+/// What came in by the data channel and waits in the socket.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting {
+    pub(super) arrived: Time,
+    pub(super) fragment: Fragment,
+    pub(super) bytes: u64,
+}
+
+/// A peer that fetches from this host.
+pub(super) struct Serving {
+    pub(super) stream: StreamId,
+    /// Groups that it holds or was sent.
+    pub(super) sent: RangeSet,
+}
+
+/// One receiver of a push transfer.
+pub struct PushReceiver {
+    pub(super) node: NodeId,
+    pub(super) object: u64,
+    pub(super) geometry: Geometry,
+    pub(super) config: ReceiverConfig,
+    pub(super) phase: Phase,
+    pub(super) machine: Option<Receiver>,
+    /// The transfer that it takes packets of.
+    pub(super) handle: u32,
+    pub(super) control: Option<StreamId>,
+    pub(super) upstream: Option<StreamId>,
+    pub(super) serving: Vec<Serving>,
+    pub(super) alarm: Alarm,
+    /// The socket: what waits, its bytes and room, and the time that one packet takes.
+    pub(super) socket: VecDeque<Waiting>,
+    pub(super) socket_bytes: u64,
+    pub(super) window_bytes: u64,
+    pub(super) service: Duration,
+    pub(super) overflows: u64,
+    pub(super) finished_at: Option<Time>,
+    /// Packets of the stream that held nothing new.
+    pub(super) duplicates: u64,
+    /// What is stored: groups that were verified survive a crash.
+    pub(super) intact: BTreeSet<u64>,
+    kept: RangeSet,
+    /// Kept once, also if taken back since.
+    ever: RangeSet,
+    /// Content that differs from the object's, by (group, fragment).
+    wrong: BTreeMap<(u64, u64), u64>,
+    /// The fragments that were handed to the machine last, and their content where it is one.
+    last: Option<(u64, u64)>,
+    pub(super) breaches: Vec<String>,
+}
+
+/// What the host is to do for its machine.
+pub(super) enum Wish {
+    /// Send a frame to the source.
+    Say(Control<'static>),
+    /// A group was verified: serve it to those who fetch.
+    Verified,
+    /// The object is whole.
+    Completed,
+}
+
+impl PushReceiver {
+    pub(super) fn new(
+        node: NodeId,
+        object: u64,
+        config: ReceiverConfig,
+        window_bytes: u64,
+        service: Duration,
+    ) -> Self {
+        PushReceiver {
+            node,
+            object,
+            geometry: config.geometry,
+            config,
+            phase: Phase::Absent,
+            machine: None,
+            handle: 0,
+            control: None,
+            upstream: None,
+            serving: Vec::new(),
+            alarm: Alarm::default(),
+            socket: VecDeque::new(),
+            socket_bytes: 0,
+            window_bytes,
+            service,
+            overflows: 0,
+            finished_at: None,
+            duplicates: 0,
+            intact: BTreeSet::new(),
+            kept: RangeSet::new(),
+            ever: RangeSet::new(),
+            wrong: BTreeMap::new(),
+            last: None,
+            breaches: Vec::new(),
+        }
+    }
+
+    /// Its host.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// When it had the whole object.
+    #[must_use]
+    pub fn finished_at(&self) -> Option<Time> {
+        self.finished_at
+    }
+
+    /// Packets of the data channel that its socket had no room for.
+    #[must_use]
+    pub fn overflows(&self) -> u64 {
+        self.overflows
+    }
+
+    /// Breaches of what must always hold, one sentence each.
+    #[must_use]
+    pub fn breaches(&self) -> &[String] {
+        &self.breaches
+    }
+
+    /// WELCOME has come: the machine begins with what is stored.
+    pub(super) fn begin(&mut self, now: Time) {
+        let mut machine = Receiver::new(self.config.clone());
+        self.kept.clear();
+        self.ever.clear();
+        self.wrong.clear();
+        for &group in &self.intact {
+            machine.handle(now, ReceiverInput::Held { group });
+        }
+        machine.handle(now, ReceiverInput::Begin);
+        for group in self.intact.clone() {
+            self.hold(group);
+        }
+        self.machine = Some(machine);
+        self.phase = Phase::Running;
+    }
+
+    /// The machine and all that is not stored are lost.
+    pub(super) fn forget(&mut self, phase: Phase) {
+        self.machine = None;
+        self.socket.clear();
+        self.socket_bytes = 0;
+        self.serving.clear();
+        if self.phase != Phase::Done {
+            self.phase = phase;
+        }
+    }
+
+    /// A packet of the data channel is taken out of the socket.
+    pub(super) fn fragment(&mut self, now: Time, waiting: &Waiting) {
+        let Some(machine) = self.machine.as_mut() else { return };
+        let Fragment { round, sn, flags, content, ref coded, .. } = waiting.fragment;
+        let Some(coded) = coded else {
+            self.last = Some((sn, content));
+            self.duplicates += u64::from(sn < self.geometry.fragments() && machine.missing_of(&[sn]) == 0);
+            let arrived = waiting.arrived;
+            machine.handle(now, ReceiverInput::Data { round, sn, count: 1, flags, arrived });
+            return;
+        };
+        match machine.decodable(coded) {
+            Some(missing) => {
+                let others = coded.iter().filter(|sn| **sn != missing);
+                let content = others.fold(content, |content, sn| content ^ self.stored(*sn));
+                self.last = Some((missing, content));
+                let machine = self.machine.as_mut().expect("looked at above");
+                machine.handle(now, ReceiverInput::Patched { sn: missing, count: 1 });
+            }
+            None => self.duplicates += u64::from(machine.missing_of(coded) == 0),
+        }
+    }
+
+    /// Content of a fragment that is kept.
+    fn stored(&self, sn: u64) -> u64 {
+        let mut groups = self.geometry.groups_of_fragments(sn..sn + 1);
+        let wrong = groups.find_map(|group| self.wrong.get(&(group, sn)));
+        wrong.copied().unwrap_or_else(|| content_of(self.object, sn))
+    }
+
+    /// Fragments came over TCP, so they are as the source has them.
+    pub(super) fn patch_data(&mut self, now: Time, sns: core::ops::Range<u64>) {
+        self.last = None;
+        let count = (sns.end - sns.start) as u32;
+        if let Some(machine) = self.machine.as_mut() {
+            machine.handle(now, ReceiverInput::Patched { sn: sns.start, count });
+        }
+    }
+
+    /// A group came over the chain.
+    pub(super) fn fetched(&mut self, now: Time, group: u64) {
+        if let Some(machine) = self.machine.as_mut()
+            && !machine.is_verified(group)
+        {
+            machine.handle(now, ReceiverInput::Fetched { group });
+            self.intact.insert(group);
+            self.hold(group);
+        }
+    }
+
+    /// A stored group's fragments are there, as far as they lie in stored groups entirely.
+    fn hold(&mut self, group: u64) {
+        for sn in self.geometry.fragments_of_group(group) {
+            let mut groups = self.geometry.groups_of_fragments(sn..sn + 1);
+            if groups.all(|group| self.intact.contains(&group)) {
+                self.kept.insert(sn..sn + 1);
+                self.ever.insert(sn..sn + 1);
+            }
+        }
+    }
+
+    /// Polls the machine once and does what concerns the store; the rest is for the host to do.
+    pub(super) fn poll(&mut self, now: Time) -> Option<Option<Wish>> {
+        let output = self.machine.as_mut()?.poll(now)?;
+        Some(match output {
+            ReceiverOutput::Keep { sn, count } => {
+                self.keep(sn..sn + u64::from(count));
+                None
+            }
+            ReceiverOutput::Check { group } => {
+                let intact = self.check(group);
+                let machine = self.machine.as_mut().expect("it has just spoken");
+                machine.handle(now, ReceiverInput::Checked { group, intact });
+                intact.then_some(Wish::Verified)
+            }
+            ReceiverOutput::Control(control) => Some(Wish::Say(control)),
+            ReceiverOutput::Complete => {
+                if self.intact.len() as u64 != self.geometry.groups() || self.phase == Phase::Done {
+                    self.breach("completed without all groups, or twice");
+                }
+                self.phase = Phase::Done;
+                self.finished_at = Some(now);
+                let machine = self.machine.as_mut().expect("it has just spoken");
+                machine.handle(now, ReceiverInput::Committed);
+                Some(Wish::Completed)
+            }
+        })
+    }
+
+    fn keep(&mut self, run: core::ops::Range<u64>) {
+        self.ever.insert(run.clone());
+        if self.kept.insert(run.clone()) != run.end - run.start {
+            self.breach(&format!("kept fragments {run:?}, some of them for the second time"));
+        }
+        for sn in run {
+            let right = content_of(self.object, sn);
+            let content = match self.last {
+                Some((last, content)) if last == sn => content,
+                Some(_) => {
+                    self.breach(&format!("kept fragment {sn}, which was not what came last"));
+                    right
+                }
+                None => right,
+            };
+            for group in self.geometry.groups_of_fragments(sn..sn + 1) {
+                // A verified group is never written again.
+                if self.intact.contains(&group) {
+                    continue;
+                }
+                if content == right {
+                    self.wrong.remove(&(group, sn));
+                } else {
+                    self.wrong.insert((group, sn), content);
+                }
+            }
+        }
+    }
+
+    /// What the hash of a group says.
+    fn check(&mut self, group: u64) -> bool {
+        let sns = self.geometry.fragments_of_group(group);
+        // A fragment across two groups may have been asked for again on behalf of the other one.
+        let across = |sn: u64| self.geometry.groups_of_fragments(sn..sn + 1).count() > 1;
+        let there = |sn: u64| self.kept.contains(sn) || (across(sn) && self.ever.contains(sn));
+        if !sns.clone().all(there) {
+            self.breach(&format!("group {group} was checked before it was whole"));
+        }
+        if sns.clone().any(|sn| self.wrong.contains_key(&(group, sn))) {
+            self.kept.remove(sns.clone());
+            for sn in sns {
+                self.wrong.remove(&(group, sn));
+            }
+            return false;
+        }
+        if !self.intact.insert(group) {
+            self.breach(&format!("group {group} was verified twice"));
+        }
+        true
+    }
+
+    fn breach(&mut self, what: &str) {
+        self.breaches.push(format!("receiver at node {}: {what}", self.node.0));
+    }
+}
