@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use polycast_planning::elmo::{ElmoLimits, ElmoRandom, SwitchPorts, encode_layer};
 use polycast_planning::labels::pod_labels::{self, PodLabelFormat};
-use polycast_planning::labels::{LabelPlanner, Session, switches};
+use polycast_planning::labels::{LabelOptions, LabelPlanner, Session, switches};
 use polycast_topology::{Clos, Failures, FatTree, Node};
 
 use crate::Row;
@@ -64,6 +64,8 @@ pub struct DataSet {
     pub sessions: u64,
     /// Spines with an entry for a session, by spine.
     pub entries: Vec<u32>,
+    /// Entries counted by link: a spine may leave out several for one session.
+    pub links: u64,
     /// Seconds that planning labels took, over all threads.
     pub planning_s: f64,
     /// Leafs over all sessions.
@@ -91,6 +93,7 @@ impl DataSet {
         }
         self.entries.iter_mut().zip(&other.entries).for_each(|(sum, more)| *sum += more);
         self.sessions += other.sessions;
+        self.links += other.links;
         self.planning_s += other.planning_s;
         self.leafs += other.leafs;
         self.pods += other.pods;
@@ -100,6 +103,12 @@ impl DataSet {
         self.links_orca += other.links_orca;
         self.links_pods += other.links_pods;
         self.asking_pods += other.asking_pods;
+    }
+
+    /// The mean over all spines.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        self.entries.iter().map(|&count| f64::from(count)).sum::<f64>() / self.entries.len().max(1) as f64
     }
 
     /// The entries of the spine at this fraction of all spines, in rising order.
@@ -122,7 +131,7 @@ pub fn plan_data_set(
     clos: &Clos,
     tenants: &[Tenant],
     sizes: Sizes,
-    filter_bits: u32,
+    options: LabelOptions,
     threads: usize,
     walk_every: u64,
 ) -> DataSet {
@@ -131,7 +140,7 @@ pub fn plan_data_set(
         let workers: Vec<_> = (0..threads)
             .map(|thread| {
                 scope.spawn(move || {
-                    let mut worker = Worker::new(clos, filter_bits, walk_every);
+                    let mut worker = Worker::new(clos, options, walk_every);
                     for (index, tenant) in tenants.iter().enumerate().skip(thread).step_by(threads) {
                         worker.tenant(tenant, sizes, index as u64);
                     }
@@ -154,8 +163,8 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(clos: &Clos, filter_bits: u32, walk_every: u64) -> Self {
-        let planner = LabelPlanner::new(*clos, filter_bits).expect("labels for this network");
+    fn new(clos: &Clos, options: LabelOptions, walk_every: u64) -> Self {
+        let planner = LabelPlanner::with_options(*clos, options).expect("labels for this network");
         let pod_format =
             PodLabelFormat::new(clos, planner.format().bytes()).expect("pod labels for this network");
         let result = DataSet { entries: vec![0; clos.spines() as usize], ..DataSet::default() };
@@ -175,6 +184,8 @@ impl Worker {
         let start = Instant::now();
         let plan = self.planner.plan(id, source, receivers, &Failures::none()).expect("members are hosts");
         self.result.planning_s += start.elapsed().as_secs_f64();
+        self.planner.count_in(&plan.spine_state);
+        self.result.links += plan.spine_state.len() as u64;
         let clos = *self.planner.clos();
         let first_spine = clos.spine(0, 0);
         let mut last = None;
@@ -215,26 +226,66 @@ fn members(hosts: &mut [Node], sizes: Sizes, random: &mut Random) -> Option<(Nod
     (!receivers.is_empty()).then_some((source, receivers))
 }
 
-/// Section 6.2 for the four data sets, as they were run and as the papers describe them.
+/// A data set of section 6.1: its name, placement, sizes and what the paper says of it.
+type NamedSet = (&'static str, Placement, Sizes, Option<(f64, f64)>);
+
+/// The four data sets, as they were run and as the papers describe them.
+const DATA_SETS: [NamedSet; 8] = [
+    ("Uni-S as run", Placement::ScatteredAsRun, Sizes::Uniform, Some((253.0, 437.0))),
+    ("Uni-C as run", Placement::ClusteredAsRun, Sizes::Uniform, None),
+    ("WVE-S as run", Placement::ScatteredAsRun, Sizes::Wve, None),
+    ("WVE-C as run", Placement::ClusteredAsRun, Sizes::Wve, None),
+    ("Uni-S strict", Placement::Strict(1), Sizes::Uniform, None),
+    ("Uni-C strict", Placement::Strict(12), Sizes::Uniform, None),
+    ("WVE-S strict", Placement::Strict(1), Sizes::Wve, None),
+    ("WVE-C strict", Placement::Strict(12), Sizes::Wve, None),
+];
+
+/// Section 6.2 for the four data sets: a plain Bloom filter, and the labels that we make.
 #[must_use]
 pub fn switch_state(sessions: u32, threads: usize) -> Vec<Row> {
     let clos = papers_network();
-    let sets = [
-        ("Uni-S as run", Placement::ScatteredAsRun, Sizes::Uniform, Some((253.0, 437.0))),
-        ("Uni-C as run", Placement::ClusteredAsRun, Sizes::Uniform, None),
-        ("WVE-S as run", Placement::ScatteredAsRun, Sizes::Wve, None),
-        ("WVE-C as run", Placement::ClusteredAsRun, Sizes::Wve, None),
-        ("Uni-S strict", Placement::Strict(1), Sizes::Uniform, None),
-        ("Uni-C strict", Placement::Strict(12), Sizes::Uniform, None),
-        ("WVE-S strict", Placement::Strict(1), Sizes::Wve, None),
-        ("WVE-C strict", Placement::Strict(12), Sizes::Wve, None),
+    let mut rows = Vec::new();
+    for (name, placement, sizes, paper) in DATA_SETS {
+        let tenants = tenants::tenants(&clos, placement, sessions, &mut Random::new(1));
+        for (how, options) in [(", plain filter", LabelOptions::plain(69)), ("", LabelOptions::new(69))] {
+            let start = Instant::now();
+            let set = plan_data_set(&clos, &tenants, sizes, options, threads, 100);
+            let name = format!("{name}{how}");
+            rows.extend(rows_of(&name, &set, paper, start.elapsed().as_secs_f64(), threads));
+        }
+    }
+    rows
+}
+
+/// Section 6.2, Uni-S as run, in each reading of what the paper leaves open.
+///
+/// # Panics
+/// Never: the networks exist.
+#[must_use]
+pub fn readings(sessions: u32, threads: usize) -> Vec<Row> {
+    let small_pods = Clos::new(48, 12, 12, 48, 12).expect("48 pods of 12 leafs are a Clos network");
+    let (plain, row) = (LabelOptions::plain(69), LabelOptions::new(69));
+    let readings = [
+        ("plain filter", papers_network(), plain),
+        ("plain filter, pods of 12 leafs", small_pods, plain),
+        ("plain filter, best path", papers_network(), LabelOptions { paths_tried: u32::MAX, ..plain }),
+        ("links in a row", papers_network(), LabelOptions { paths_tried: 1, ..row }),
+        ("links in a row, best path", papers_network(), row),
     ];
     let mut rows = Vec::new();
-    for (name, placement, sizes, paper) in sets {
-        let tenants = tenants::tenants(&clos, placement, sessions, &mut Random::new(1));
-        let start = Instant::now();
-        let set = plan_data_set(&clos, &tenants, sizes, 69, threads, 100);
-        rows.extend(rows_of(name, &set, paper, start.elapsed().as_secs_f64(), threads));
+    for (name, clos, options) in readings {
+        let tenants = tenants::tenants(&clos, Placement::ScatteredAsRun, sessions, &mut Random::new(1));
+        let set = plan_data_set(&clos, &tenants, Sizes::Uniform, options, threads, u64::MAX);
+        for (what, paper, value) in [
+            ("mean", None, set.mean()),
+            ("mean, links counted one by one", None, set.links as f64 / set.entries.len() as f64),
+            ("99 %", Some(253.0), set.quantile(0.99).into()),
+            ("most", Some(437.0), set.quantile(1.0).into()),
+        ] {
+            let name = format!("Uni-S as run, {name}: entries a spine, {what}");
+            rows.push(Row::new("orca 6.2", name, paper, value, "entries"));
+        }
     }
     rows
 }
@@ -300,7 +351,7 @@ pub fn failures(sessions: u32) -> Vec<Row> {
     let scale = 1e6 / f64::from(sessions);
     let mut rows = Vec::new();
     for (what, paper) in [("core", 3900.0), ("spine", 4890.0)] {
-        let (mut messages, mut touched, mut seconds) = (0u64, 0u32, 0.0);
+        let (mut messages, mut urgent, mut touched, mut seconds) = (0u64, 0u64, 0u32, 0.0);
         for _ in 0..FAILED_SWITCHES {
             let plane = random.below(clos.spines_per_pod());
             let (core, pod) = (random.below(clos.cores_per_spine()), random.below(clos.pods()));
@@ -309,18 +360,20 @@ pub fn failures(sessions: u32) -> Vec<Row> {
             for (at, (_, session)) in running.iter().enumerate() {
                 let tree = &session.plan().tree;
                 let through = if what == "core" {
-                    tree.core == core
+                    tree.path.core == core
                 } else {
                     tree.pods.iter().any(|entry| entry.pod == pod)
                 };
-                if tree.plane != plane || !through {
+                if tree.path.plane != plane || !through {
                     continue;
                 }
                 let mut session = session.clone();
                 let start = Instant::now();
                 let update = session.replan(&mut planner, at as u64, &failures);
                 seconds += start.elapsed().as_secs_f64();
-                messages += u64::from(update.expect("other spines are left").messages());
+                let update = update.expect("other spines are left");
+                messages += u64::from(update.messages());
+                urgent += u64::from(update.urgent_messages());
                 touched += 1;
             }
         }
@@ -332,6 +385,11 @@ pub fn failures(sessions: u32) -> Vec<Row> {
         );
         let name = format!("messages for the failure of a {what}, WVE-S");
         rows.push(Row::new("orca 6.3", name.clone(), Some(paper), each, "messages").note(note));
+        let urgent = scale * urgent as f64 / f64::from(FAILED_SWITCHES);
+        rows.push(
+            Row::new("orca 6.3", format!("{name}, that packets wait for"), Some(paper), urgent, "messages")
+                .note("without those that only remove entries of sessions that have moved away"),
+        );
         // Spine labels name leafs, not spines: only the source has to be told.
         let sources = scale * f64::from(touched) / f64::from(FAILED_SWITCHES);
         rows.push(Row::new("orca 6.3", format!("{name}, pod labels"), None, sources, "messages"));
@@ -350,30 +408,46 @@ pub fn dynamics(sessions: u32, events: u32) -> Vec<Row> {
     let tenants = tenants::tenants(&clos, Placement::ScatteredAsRun, sessions, &mut random);
     let mut planner = LabelPlanner::new(clos, 69).expect("labels for this network");
     let mut running = running_sessions(&mut planner, &tenants, &mut random);
-    let drawn: Vec<(usize, Node, bool)> = (0..events)
-        .map(|_| {
-            let at = random.below(running.len() as u32) as usize;
-            let hosts = &tenants[running[at].0].hosts;
-            (at, hosts[random.below(hosts.len() as u32) as usize], random.next() & 1 == 0)
-        })
-        .filter(|&(at, host, _)| host != running[at].1.source())
-        .collect();
-    let start = Instant::now();
-    let mut messages = 0u64;
-    for &(at, host, join) in &drawn {
+    let (mut messages, mut seconds) = (0u64, 0.0);
+    for _ in 0..events {
+        let (at, host, join) = event(&planner, &running, &tenants, &mut random);
         let session = &mut running[at].1;
+        let start = Instant::now();
         let update = if join { session.join(&planner, host) } else { session.leave(&planner, host) };
+        seconds += start.elapsed().as_secs_f64();
         messages += u64::from(update.expect("hosts of the network").messages());
     }
-    let microseconds = start.elapsed().as_secs_f64() * 1e6 / drawn.len() as f64;
+    let microseconds = seconds * 1e6 / f64::from(events);
     let item = "orca 6.3";
-    let per_second = 1000.0 * messages as f64 / drawn.len() as f64;
+    let per_second = 1000.0 * messages as f64 / f64::from(events);
     vec![
         Row::new(item, "time of one join or leave", None, microseconds, "us"),
         Row::new(item, "share of a core for 1,000 events a second", None, microseconds / 10.0, "%"),
-        Row::new(item, "messages a second at 1,000 events, WVE-S", Some(1889.0), per_second, "messages")
-            .note("joins of members and leaves of others change nothing and count as events"),
+        Row::new(item, "messages a second at 1,000 events, WVE-S", Some(1889.0), per_second, "messages"),
     ]
+}
+
+/// A join of a host that is no receiver yet, or the leave of a receiver, one as likely as the other where both
+/// can be: the session, the host, and whether it joins.
+fn event(
+    planner: &LabelPlanner,
+    running: &[(usize, Session)],
+    tenants: &[Tenant],
+    random: &mut Random,
+) -> (usize, Node, bool) {
+    loop {
+        let at = random.below(running.len() as u32) as usize;
+        let (tenant, session) = &running[at];
+        let join = random.next() & 1 == 0;
+        let hosts = &tenants[*tenant].hosts;
+        // A few draws find a host of the wanted kind; in a session of all its tenant's hosts nobody can join.
+        for _ in 0..32 {
+            let host = hosts[random.below(hosts.len() as u32) as usize];
+            if host != session.source() && session.is_receiver(planner, host) != join {
+                return (at, host, join);
+            }
+        }
+    }
 }
 
 /// One Elmo run to be compared with its logs.

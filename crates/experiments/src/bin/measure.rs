@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use polycast_experiments::{Row, blast, datacast, orca, shufflecast};
 
-const USAGE: &str = "usage: measure [trees|tree-quality|relays|economics|circuits|labels|dynamics|elmo]... [--quick] [--json]";
+const USAGE: &str = "usage: measure [trees|tree-quality|relays|economics|circuits|labels|readings|dynamics|elmo]... [--quick] [--json]";
 
 fn main() -> ExitCode {
     let (options, items): (Vec<String>, Vec<String>) =
@@ -43,6 +43,7 @@ fn measure(item: &str, quick: bool) -> Result<Vec<Row>, String> {
         "economics" => shufflecast::economics(),
         "circuits" => blast::scheduling(runs / 5).map_err(|error| error.to_string())?,
         "labels" => orca::switch_state(sessions, threads),
+        "readings" => orca::readings(sessions, threads),
         "dynamics" => [orca::dynamics(sessions / 10, sessions), orca::failures(sessions / 10)].concat(),
         "elmo" => orca::elmo(sessions / 10),
         _ => return Err(format!("'{item}' is nothing to measure")),

@@ -160,17 +160,16 @@ impl LabelFormat {
 
     pub(super) fn source_label(
         &self,
-        plane: u32,
-        core: u32,
+        path: TreePath,
         common: u128,
-        filter: &[u64],
+        filter: &FilterBits,
         cores_down: u128,
     ) -> Label {
         let mut label = Label(vec![0; self.bytes() as usize]);
-        label.set_field(1, self.leaf_up_bits, plane.into());
-        label.set_field(self.spine_up_at(), self.spine_up_bits, core.into());
+        label.set_field(1, self.leaf_up_bits, path.plane.into());
+        label.set_field(self.spine_up_at(), self.spine_up_bits, path.core.into());
         label.set_bitmap(self.common_at(), common);
-        for (index, &word) in filter.iter().enumerate().filter(|(_, word)| **word != 0) {
+        for (index, &word) in filter.words().iter().enumerate().filter(|(_, word)| **word != 0) {
             label.set_bitmap(self.filter_at() + 64 * index as u32, word.into());
         }
         label.set_bitmap(self.core_at(), cores_down);
@@ -241,26 +240,141 @@ pub(super) fn check_ports(clos: &Clos) -> Result<(), LabelError> {
     }
 }
 
+/// How links are given to the buckets of a filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum LinkHash {
+    /// Every link for itself, anywhere: the plain Bloom filter of the paper.
+    Scattered,
+    /// The links of a spine in a row, from a bucket that depends on the spine and on the label's spine-up
+    /// port. Links of one spine never collide, where the rows of a tree's spines do not overlap the filter is
+    /// exact, and every spine and core that a session can go through gives it another filter.
+    #[default]
+    InRow,
+}
+
+/// The set buckets of a filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilterBits([u64; FILTER_BITS_MAX as usize / 64]);
+
+impl FilterBits {
+    /// No bucket is set.
+    pub const EMPTY: FilterBits = FilterBits([0; FILTER_BITS_MAX as usize / 64]);
+
+    pub(super) fn words(&self) -> &[u64] {
+        &self.0
+    }
+
+    pub(super) fn set(&mut self, bucket: u32) {
+        self.0[bucket as usize / 64] |= 1 << (bucket % 64);
+    }
+
+    fn first(&self) -> u128 {
+        u128::from(self.0[0]) | u128::from(self.0[1]) << 64
+    }
+
+    fn has(&self, bucket: u32) -> bool {
+        self.0[bucket as usize / 64] >> (bucket % 64) & 1 == 1
+    }
+}
+
+/// The way of a tree: which of a pod's spines it goes through, and which of their cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TreePath {
+    /// The leaf's port up.
+    pub plane: u32,
+    /// The spine's port up.
+    pub core: u32,
+}
+
 /// A Bloom filter with one hash function: with more, a filter that is nearly full says yes even more often.
 #[derive(Clone, Debug)]
 pub struct Filter {
-    /// The bucket of every link from a spine down: spine by spine, port by port.
+    hash: LinkHash,
+    /// In rows: where the row begins, spine by spine, core by core. Else the bucket of every link down, spine
+    /// by spine, port by port.
     buckets: Vec<u16>,
     planes: u32,
+    cores: u32,
     leafs_per_pod: u32,
+    bits: u32,
+    /// Whether rows are no longer than the filter, and the filter fits a word.
+    in_short_rows: bool,
 }
 
 impl Filter {
-    pub(super) fn new(clos: &Clos, bits: u32) -> Self {
-        let links = clos.pods() * clos.spines_per_pod() * clos.leafs_per_pod();
-        let buckets = (0..links).map(|link| (mix(link.into()) % u64::from(bits)) as u16).collect();
-        Filter { buckets, planes: clos.spines_per_pod(), leafs_per_pod: clos.leafs_per_pod() }
+    pub(super) fn new(clos: &Clos, bits: u32, hash: LinkHash) -> Self {
+        let (planes, leafs_per_pod) = (clos.spines_per_pod(), clos.leafs_per_pod());
+        let (spines, cores) = (clos.pods() * planes, clos.cores_per_spine().max(1));
+        let buckets = match hash {
+            LinkHash::Scattered => {
+                (0..spines * leafs_per_pod).map(|link| (mix(link.into()) % u64::from(bits)) as u16).collect()
+            }
+            LinkHash::InRow => {
+                (0..spines * cores).map(|at| row_start(at, leafs_per_pod, bits) as u16).collect()
+            }
+        };
+        let in_short_rows = hash == LinkHash::InRow && leafs_per_pod <= bits && bits <= 128;
+        Filter { hash, buckets, planes, cores, leafs_per_pod, bits, in_short_rows }
     }
 
-    /// The bucket of the link from a spine, given by its pod and plane, down to a leaf of its pod.
+    /// The bucket of the link from a spine, given by its pod and the tree's path, down to a leaf of its pod.
     #[must_use]
     #[inline]
-    pub fn bucket(&self, pod: u32, plane: u32, leaf: u32) -> u32 {
-        self.buckets[((pod * self.planes + plane) * self.leafs_per_pod + leaf) as usize].into()
+    pub fn bucket(&self, pod: u32, path: TreePath, leaf: u32) -> u32 {
+        let spine = pod * self.planes + path.plane;
+        match self.hash {
+            LinkHash::Scattered => self.buckets[(spine * self.leafs_per_pod + leaf) as usize].into(),
+            LinkHash::InRow => {
+                let start: u32 =
+                    self.buckets[(spine * self.cores + path.core.min(self.cores - 1)) as usize].into();
+                (start + leaf) % self.bits
+            }
+        }
     }
+
+    /// Sets the buckets of a spine's links to these leafs.
+    #[inline]
+    pub(super) fn add(&self, set: &mut FilterBits, pod: u32, path: TreePath, leafs: u128) {
+        if self.in_short_rows {
+            let start = self.bucket(pod, path, 0);
+            let row = if start == 0 { leafs } else { leafs << start | leafs >> (self.bits - start) };
+            let row = row & low_bits(self.bits);
+            set.0[0] |= row as u64;
+            set.0[1] |= (row >> 64) as u64;
+            return;
+        }
+        for leaf in ones(leafs) {
+            set.set(self.bucket(pod, path, leaf));
+        }
+    }
+
+    /// Those of a spine's links to these leafs whose buckets are set.
+    #[inline]
+    pub(super) fn hits(&self, set: &FilterBits, pod: u32, path: TreePath, leafs: u128) -> u128 {
+        if self.in_short_rows {
+            let (start, row) = (self.bucket(pod, path, 0), set.first());
+            let turned = if start == 0 { row } else { row >> start | row << (self.bits - start) };
+            return turned & leafs;
+        }
+        ones(leafs)
+            .filter(|&leaf| set.has(self.bucket(pod, path, leaf)))
+            .fold(0, |hits, leaf| hits | 1 << leaf)
+    }
+}
+
+/// Where the row of a spine and core begins. Rows begin at few places, so that two either do not touch each other or
+/// lie on each other leaf by leaf; what is left over at the end of the filter makes one more, which overlaps.
+fn row_start(at: u32, leafs: u32, bits: u32) -> u32 {
+    let whole = bits / leafs;
+    if whole == 0 {
+        return (mix(at.into()) % u64::from(bits)) as u32;
+    }
+    let places = whole + u32::from(bits % leafs >= leafs.div_ceil(2));
+    let place = (mix(at.into()) % u64::from(places)) as u32;
+    if place < whole { place * leafs } else { bits - leafs }
+}
+
+/// The lowest `count` bits.
+pub(super) fn low_bits(count: u32) -> u128 {
+    if count >= 128 { u128::MAX } else { (1 << count) - 1 }
 }

@@ -8,6 +8,10 @@
 //! [`LabelPlanner`] is the paper's scheme (Algorithms 1 and 2); [`switches`] is the forwarding code of the
 //! switches and agents (section 3.5, Algorithm 3); [`pod_labels`] is our own encoding of the same size that
 //! needs no switch state at all.
+//!
+//! The paper leaves two things open, and both decide how much state there is: which bucket of the filter a
+//! link has, and which of the spines and cores a session goes through. Here the links of a spine lie in a
+//! row ([`LinkHash::InRow`]), and of several paths the one is taken whose label needs the least state.
 
 mod format;
 pub mod pod_labels;
@@ -19,7 +23,7 @@ use alloc::vec::Vec;
 
 use polycast_topology::{Clos, Failures, Node, TopologyError};
 
-pub use format::{FILTER_BITS_MAX, Filter, Label, LabelFormat, PORTS_MAX};
+pub use format::{FILTER_BITS_MAX, Filter, FilterBits, Label, LabelFormat, LinkHash, PORTS_MAX, TreePath};
 pub use session::{Session, Update};
 
 /// A label that cannot be made.
@@ -97,10 +101,8 @@ pub struct PodLeafs {
 pub struct SpineTree {
     /// The source's pod.
     pub source_pod: u32,
-    /// Which of a pod's spines the tree goes through: the leaf's port up.
-    pub plane: u32,
-    /// Which core: the spine's port up.
-    pub core: u32,
+    /// The spines and the core that the tree goes through.
+    pub path: TreePath,
     /// The pods of the tree in rising order. The source's is always among them, if only with no leafs: its
     /// spine sees the label too.
     pub pods: Vec<PodLeafs>,
@@ -130,12 +132,49 @@ pub struct LabelPlan {
     pub left_out: Vec<Node>,
 }
 
+/// What the paper leaves open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LabelOptions {
+    /// Size of the filter; 69 bits make 19 bytes on fat-tree(48, 3).
+    pub filter_bits: u32,
+    /// Where links are in the filter.
+    pub hash: LinkHash,
+    /// How many paths are compared for a session; with 1 the session's number alone picks the path.
+    pub paths_tried: u32,
+}
+
+impl LabelOptions {
+    /// What needs the least state that we know of.
+    #[must_use]
+    pub fn new(filter_bits: u32) -> Self {
+        LabelOptions { filter_bits, hash: LinkHash::InRow, paths_tried: u32::MAX }
+    }
+
+    /// A plain Bloom filter, and no choice among planes.
+    #[must_use]
+    pub fn plain(filter_bits: u32) -> Self {
+        LabelOptions { filter_bits, hash: LinkHash::Scattered, paths_tried: 1 }
+    }
+}
+
+/// Pods that are looked at, at most, while the paths of one session are compared.
+const PODS_LOOKED_AT_MAX: u32 = 200;
+
+/// A tree of more pods than this fills every filter, so that comparing paths helps little.
+const FULL_AT_PODS: u32 = 16;
+
+/// Paths that reach all receivers and are compared after a failure, at most.
+const PATHS_TRIED_AFTER_FAILURE: u32 = 16;
+
 /// Plans labels in one network.
 #[derive(Clone, Debug)]
 pub struct LabelPlanner {
     clos: Clos,
     format: LabelFormat,
     filter: Filter,
+    paths_tried: u32,
+    /// Entries of running sessions, by spine.
+    load: Vec<u32>,
     /// Receivers by leaf while a group is being sorted; empty between calls.
     by_leaf: Vec<u128>,
     /// Leafs by pod, likewise.
@@ -148,11 +187,21 @@ impl LabelPlanner {
     /// # Errors
     /// If a switch has too many ports for a label or the filter has no useful size.
     pub fn new(clos: Clos, filter_bits: u32) -> Result<Self, LabelError> {
-        let format = LabelFormat::new(&clos, filter_bits)?;
+        Self::with_options(clos, LabelOptions::new(filter_bits))
+    }
+
+    /// Labels made in this way.
+    ///
+    /// # Errors
+    /// As [`LabelPlanner::new`].
+    pub fn with_options(clos: Clos, options: LabelOptions) -> Result<Self, LabelError> {
+        let format = LabelFormat::new(&clos, options.filter_bits)?;
         Ok(LabelPlanner {
             clos,
             format,
-            filter: Filter::new(&clos, filter_bits),
+            filter: Filter::new(&clos, options.filter_bits, options.hash),
+            paths_tried: options.paths_tried.max(1),
+            load: vec![0; clos.spines() as usize],
             by_leaf: vec![0; clos.leafs() as usize],
             by_pod: vec![0; clos.pods() as usize],
         })
@@ -176,7 +225,8 @@ impl LabelPlanner {
         &self.filter
     }
 
-    /// The label of a session by its number, which also picks the spine and the core (Algorithm 1).
+    /// The label of a session by its number (Algorithm 1). The number picks the path with which the search for
+    /// the one that needs the least state begins.
     ///
     /// # Errors
     /// If a member is no host, if the source is among the receivers, or if nobody can be reached. If only
@@ -209,56 +259,156 @@ impl LabelPlanner {
         count: u32,
     ) -> Result<Vec<LabelPlan>, LabelError> {
         let leaf_hosts = self.sort_receivers(source, receivers)?;
-        let plans = if failures.is_empty() {
-            let paths = self.paths(session, source).take(count as usize);
-            paths
-                .map(|(plane, core)| self.encode(source, plane, core, leaf_hosts.clone(), Vec::new()))
-                .collect()
-        } else {
-            self.around_failures(session, source, &leaf_hosts, failures, count)
+        if !failures.is_empty() {
+            let paths = self.paths(session, source);
+            return self.around_failures(source, &leaf_hosts, failures, count, paths, |plan| {
+                entries_at(&plan.spine_state).count()
+            });
+        }
+        let path = self.paths(session, source).next().unwrap_or(TreePath { plane: 0, core: 0 });
+        let mut tree = self.tree(source, path, &leaf_hosts);
+        let mut paths = self.paths(session, source).take(count as usize);
+        if count == 1 {
+            tree.path = self.least_state(&tree, self.paths(session, source));
+            return Ok(vec![self.encode(tree, leaf_hosts, Vec::new())]);
+        }
+        let plan = |path| {
+            let tree = SpineTree { path, ..tree.clone() };
+            self.encode(tree, leaf_hosts.clone(), Vec::new())
         };
-        if plans.is_empty() { Err(LabelError::Disconnected { host: source }) } else { Ok(plans) }
+        Ok(paths.by_ref().map(plan).collect())
     }
 
-    /// Under failures every path is looked at: those that reach the most receivers come first.
+    /// Counts the entries of a session that runs: later sessions prefer spines that have few.
+    pub fn count_in(&mut self, spine_state: &[SpineState]) {
+        let first = self.clos.spine(0, 0);
+        entries_at(spine_state).for_each(|spine| self.load[(spine - first) as usize] += 1);
+    }
+
+    /// Counts the entries of a session no more that was counted before.
+    pub fn count_out(&mut self, spine_state: &[SpineState]) {
+        let first = self.clos.spine(0, 0);
+        entries_at(spine_state).for_each(|spine| {
+            let load = &mut self.load[(spine - first) as usize];
+            debug_assert!(*load > 0, "only what was counted in is counted out");
+            *load = load.saturating_sub(1);
+        });
+    }
+
+    /// What one more entry at a spine costs: more where there are many.
+    fn cost_at(&self, pod: u32, path: TreePath) -> u32 {
+        self.load[(pod * self.clos.spines_per_pod() + path.plane) as usize] + 1
+    }
+
+    /// The path that needs the fewest entries, and those at spines that have few, among the first of `paths`.
+    fn least_state(&self, tree: &SpineTree, paths: impl Iterator<Item = TreePath>) -> TreePath {
+        let pods = tree.pods.len() as u32;
+        let looks = if pods > FULL_AT_PODS { 0 } else { PODS_LOOKED_AT_MAX };
+        let tried = self.paths_tried.min(looks / pods).max(1);
+        let mut paths = paths.take(tried as usize).peekable();
+        let first = paths.peek().copied().unwrap_or(tree.path);
+        let common = common_leafs(tree);
+        if tried == 1 || tree.pods.iter().all(|pod| pod.leafs == common) {
+            return first;
+        }
+        let (mut best, mut least) = (first, u32::MAX);
+        for path in paths {
+            let bits = self.filter_bits(tree, path, common);
+            let wrong = |pod: &&PodLeafs| self.false_positives(&bits, pod, path, common) != 0;
+            let cost = tree.pods.iter().filter(wrong).map(|pod| self.cost_at(pod.pod, path)).sum();
+            if cost < least {
+                (best, least) = (path, cost);
+            }
+            if cost == 0 {
+                break;
+            }
+        }
+        best
+    }
+
+    /// The session of `old` after failures, by the path that changes the least state outside the source.
+    ///
+    /// # Errors
+    /// As [`LabelPlanner::plan`].
+    pub(crate) fn plan_near(
+        &mut self,
+        session: u64,
+        source: Node,
+        receivers: &[Node],
+        failures: &Failures,
+        old: &LabelPlan,
+    ) -> Result<LabelPlan, LabelError> {
+        let leaf_hosts = self.sort_receivers(source, receivers)?;
+        let TreePath { plane, core } = old.tree.path;
+        let cores = self.clos.cores_per_spine().max(1);
+        // Entries do not depend on the core: another one of the same plane changes nothing at spines.
+        let same_plane = (0..cores).map(|step| TreePath { plane, core: (core + step) % cores });
+        let others = self.paths(session, source).filter(|path| path.plane != plane);
+        let paths = same_plane.clone().take(2).chain(others).chain(same_plane.skip(2));
+        let cost = |plan: &LabelPlan| {
+            let only = |these: &[SpineState], those: &[SpineState]| -> Vec<SpineState> {
+                these.iter().filter(|entry| those.binary_search(entry).is_err()).copied().collect()
+            };
+            let mut changed = only(&old.spine_state, &plan.spine_state);
+            changed.retain(|entry| !failures.node_failed(entry.spine));
+            changed.extend(only(&plan.spine_state, &old.spine_state));
+            changed.sort_unstable();
+            entries_at(&changed).count()
+        };
+        let mut plans = self.around_failures(source, &leaf_hosts, failures, 1, paths, cost)?;
+        Ok(plans.swap_remove(0))
+    }
+
+    /// Under failures every path is looked at, until enough of them reach all receivers: those that reach
+    /// the most come first, and of those the ones of the least cost.
     fn around_failures(
         &self,
-        session: u64,
         source: Node,
         leaf_hosts: &[LeafHosts],
         failures: &Failures,
         count: u32,
-    ) -> Vec<LabelPlan> {
-        let mut best: Vec<(usize, u32, u32)> = Vec::new();
-        for (plane, core) in self.paths(session, source) {
-            let (kept, left_out) = self.working(source, plane, core, leaf_hosts, failures);
-            if !kept.is_empty() {
-                best.push((left_out.len(), plane, core));
+        paths: impl Iterator<Item = TreePath>,
+        cost: impl Fn(&LabelPlan) -> usize,
+    ) -> Result<Vec<LabelPlan>, LabelError> {
+        let tried = self.paths_tried.min(PATHS_TRIED_AFTER_FAILURE).max(count);
+        let mut best: Vec<(usize, usize, LabelPlan)> = Vec::new();
+        let mut complete = 0;
+        for path in paths {
+            let (kept, left_out) = self.working(source, path, leaf_hosts, failures);
+            if kept.is_empty() {
+                continue;
             }
-            let complete = best.iter().filter(|path| path.0 == 0).count();
-            if complete as u32 >= count {
+            let tree = self.tree(source, path, &kept);
+            let plan = self.encode(tree, kept, left_out);
+            let cost = if plan.left_out.is_empty() { cost(&plan) } else { 0 };
+            complete += u32::from(plan.left_out.is_empty());
+            let done = complete >= tried || complete == count && cost == 0;
+            // The order is stable: among equals the session's own order of paths stays.
+            let key = (plan.left_out.len(), cost);
+            let at = best.partition_point(|other| (other.0, other.1) <= key);
+            best.insert(at, (key.0, key.1, plan));
+            best.truncate(count as usize);
+            if done {
                 break;
             }
         }
-        // The sort is stable: among equals the session's own order of paths stays.
-        best.sort_by_key(|path| path.0);
-        best.truncate(count as usize);
-        best.into_iter()
-            .map(|(_, plane, core)| {
-                let (kept, left_out) = self.working(source, plane, core, leaf_hosts, failures);
-                self.encode(source, plane, core, kept, left_out)
-            })
-            .collect()
+        if best.is_empty() {
+            return Err(LabelError::Disconnected { host: source });
+        }
+        Ok(best.into_iter().map(|(_, _, plan)| plan).collect())
     }
 
     /// All ways up, each plane once before any plane twice, from where the session's number points to.
-    fn paths(&self, session: u64, source: Node) -> impl Iterator<Item = (u32, u32)> + use<> {
+    fn paths(&self, session: u64, source: Node) -> impl Iterator<Item = TreePath> + use<> {
         let planes = self.clos.spines_per_pod();
         let cores = self.clos.cores_per_spine().max(1);
         let start = format::mix(session ^ u64::from(source) << 40);
         let (first_plane, first_core) = (start as u32 % planes, (start >> 32) as u32 % cores);
         (0..cores).flat_map(move |core| {
-            (0..planes).map(move |plane| ((first_plane + plane) % planes, (first_core + core) % cores))
+            (0..planes).map(move |plane| TreePath {
+                plane: (first_plane + plane) % planes,
+                core: (first_core + core) % cores,
+            })
         })
     }
 
@@ -298,11 +448,11 @@ impl LabelPlanner {
     fn working(
         &self,
         source: Node,
-        plane: u32,
-        core: u32,
+        path: TreePath,
         leaf_hosts: &[LeafHosts],
         failures: &Failures,
     ) -> (Vec<LeafHosts>, Vec<Node>) {
+        let TreePath { plane, core } = path;
         let clos = &self.clos;
         let works = |node, port| failures.link_works(clos, node, port);
         let source_leaf = clos.leaf_index_of(source);
@@ -334,22 +484,14 @@ impl LabelPlanner {
         (kept, left_out)
     }
 
-    fn encode(
-        &self,
-        source: Node,
-        plane: u32,
-        core: u32,
-        leaf_hosts: Vec<LeafHosts>,
-        left_out: Vec<Node>,
-    ) -> LabelPlan {
-        let tree = self.tree(source, plane, core, &leaf_hosts);
+    fn encode(&self, tree: SpineTree, leaf_hosts: Vec<LeafHosts>, left_out: Vec<Node>) -> LabelPlan {
         let mut spine_state = Vec::new();
         let label = self.source_label(&tree, &mut spine_state);
         LabelPlan { tree, label, spine_state, leaf_hosts, left_out }
     }
 
     /// The spines and leafs above the receivers.
-    pub(crate) fn tree(&self, source: Node, plane: u32, core: u32, leaf_hosts: &[LeafHosts]) -> SpineTree {
+    pub(crate) fn tree(&self, source: Node, path: TreePath, leaf_hosts: &[LeafHosts]) -> SpineTree {
         let per_pod = self.clos.leafs_per_pod();
         let source_pod = self.clos.leaf_index_of(source) / per_pod;
         let mut pods: Vec<PodLeafs> = Vec::new();
@@ -363,38 +505,54 @@ impl LabelPlanner {
         if let Err(at) = pods.binary_search_by_key(&source_pod, |entry| entry.pod) {
             pods.insert(at, PodLeafs { pod: source_pod, leafs: 0 });
         }
-        SpineTree { source_pod, plane, core, pods }
+        SpineTree { source_pod, path, pods }
     }
 
     /// The source label of a tree (Algorithm 1), and the entries for its spines (Algorithm 2).
     pub(crate) fn source_label(&self, tree: &SpineTree, state: &mut Vec<SpineState>) -> Label {
         // Ports that every spine of the tree uses stand in the label as they are.
-        let common = tree.pods.iter().fold(u128::MAX, |common, pod| common & pod.leafs);
-        let mut bits = [0u64; FILTER_BITS_MAX as usize / 64];
-        for pod in &tree.pods {
-            for leaf in format::ones(pod.leafs & !common) {
-                let bucket = self.filter.bucket(pod.pod, tree.plane, leaf);
-                bits[bucket as usize / 64] |= 1 << (bucket % 64);
-            }
-        }
+        let common = common_leafs(tree);
+        let bits = self.filter_bits(tree, tree.path, common);
         // Links that the filter says yes to although they are not in the tree: the spine must know.
-        let all =
-            if self.clos.leafs_per_pod() == 128 { u128::MAX } else { (1 << self.clos.leafs_per_pod()) - 1 };
-        if bits.iter().any(|&word| word != 0) {
+        if bits != FilterBits::EMPTY {
             for pod in &tree.pods {
-                for leaf in format::ones(all & !pod.leafs & !common) {
-                    let bucket = self.filter.bucket(pod.pod, tree.plane, leaf);
-                    if bits[bucket as usize / 64] >> (bucket % 64) & 1 == 1 {
-                        let leaf = self.clos.leaf(pod.pod * self.clos.leafs_per_pod() + leaf);
-                        state.push(SpineState { spine: self.clos.spine(pod.pod, tree.plane), leaf });
-                    }
+                for leaf in format::ones(self.false_positives(&bits, pod, tree.path, common)) {
+                    let leaf = self.clos.leaf(pod.pod * self.clos.leafs_per_pod() + leaf);
+                    state.push(SpineState { spine: self.clos.spine(pod.pod, tree.path.plane), leaf });
                 }
             }
         }
         let other_pods = tree.pods.iter().filter(|pod| pod.pod != tree.source_pod);
         let cores_down = other_pods.fold(0u128, |pods, pod| pods | 1 << pod.pod);
-        self.format.source_label(tree.plane, tree.core, common, &bits, cores_down)
+        self.format.source_label(tree.path, common, &bits, cores_down)
     }
+
+    /// The filter of a tree through this plane.
+    #[inline]
+    fn filter_bits(&self, tree: &SpineTree, path: TreePath, common: u128) -> FilterBits {
+        let mut bits = FilterBits::EMPTY;
+        for pod in &tree.pods {
+            self.filter.add(&mut bits, pod.pod, path, pod.leafs & !common);
+        }
+        bits
+    }
+
+    /// The leafs of a pod that the filter says yes to although they are not in the tree.
+    #[inline]
+    fn false_positives(&self, bits: &FilterBits, pod: &PodLeafs, path: TreePath, common: u128) -> u128 {
+        let others = format::low_bits(self.clos.leafs_per_pod()) & !pod.leafs & !common;
+        self.filter.hits(bits, pod.pod, path, others)
+    }
+}
+
+/// The ports that every spine of the tree uses.
+fn common_leafs(tree: &SpineTree) -> u128 {
+    tree.pods.iter().fold(u128::MAX, |common, pod| common & pod.leafs)
+}
+
+/// The spines that have entries in a sorted list.
+fn entries_at(state: &[SpineState]) -> impl Iterator<Item = Node> {
+    state.chunk_by(|a, b| a.spine == b.spine).map(|of_one| of_one[0].spine)
 }
 
 #[cfg(test)]

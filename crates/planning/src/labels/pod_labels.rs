@@ -154,8 +154,8 @@ pub struct PodLabelPlan {
 pub fn encode(format: &PodLabelFormat, plan: &LabelPlan) -> PodLabelPlan {
     let tree = &plan.tree;
     let mut label = Label(vec![0; format.bytes as usize]);
-    label.set_field(STATUS_BITS, format.leaf_up_bits, tree.plane.into());
-    label.set_field(STATUS_BITS + format.leaf_up_bits, format.spine_up_bits, tree.core.into());
+    label.set_field(STATUS_BITS, format.leaf_up_bits, tree.path.plane.into());
+    label.set_field(STATUS_BITS + format.leaf_up_bits, format.spine_up_bits, tree.path.core.into());
     let is_source = |pod: &&PodLeafs| pod.pod == tree.source_pod;
     let others = tree.pods.iter().filter(|pod| !is_source(pod));
     let mut spine_labels = Vec::new();

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use polycast_topology::{Failures, Graph, Link, Node};
 
-use super::{Label, LabelError, LabelPlan, LabelPlanner, LeafHosts, SpineState, SpineTree};
+use super::{Label, LabelError, LabelPlan, LabelPlanner, LeafHosts, SpineState};
 
 /// What one event changes outside the controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,11 +15,18 @@ pub struct Update {
     pub leafs: Vec<u32>,
     /// Entries that spines have to add.
     pub added: Vec<SpineState>,
-    /// Entries that spines have to remove.
+    /// Entries that spines have to remove; a spine that has failed comes back with empty tables.
     pub removed: Vec<SpineState>,
 }
 
 impl Update {
+    /// How many devices have to be told before packets can go the new way: [`Update::messages`] without the
+    /// spines that only drop entries, which can wait.
+    #[must_use]
+    pub fn urgent_messages(&self) -> u32 {
+        Update { removed: Vec::new(), ..self.clone() }.messages()
+    }
+
     /// How many devices have to be told: the source, the leaf controllers, and each spine once.
     #[must_use]
     pub fn messages(&self) -> u32 {
@@ -98,6 +105,14 @@ impl Session {
         Ok(self.encode_again(planner, leaf))
     }
 
+    /// Whether a host is a receiver.
+    #[must_use]
+    pub fn is_receiver(&self, planner: &LabelPlanner, host: Node) -> bool {
+        let (leaf, bit) = position(planner, host);
+        let found = self.plan.leaf_hosts.binary_search_by_key(&leaf, |entry| entry.leaf);
+        found.is_ok_and(|at| self.plan.leaf_hosts[at].hosts & bit != 0)
+    }
+
     /// Whether the tree uses a link between switches, or one to a receiver or the source.
     #[must_use]
     pub fn uses_link(&self, planner: &LabelPlanner, link: Link) -> bool {
@@ -105,21 +120,22 @@ impl Session {
         let tree = &self.plan.tree;
         let up_leaf = clos.leaf(clos.leaf_index_of(self.source));
         let up = clos.link(self.source, 0) == link
-            || clos.link(up_leaf, clos.hosts_per_leaf() + tree.plane) == link;
+            || clos.link(up_leaf, clos.hosts_per_leaf() + tree.path.plane) == link;
         let core = clos.cores_per_spine() > 0
             && tree.pods.iter().any(|pod| {
-                let spine = clos.spine(pod.pod, tree.plane);
-                clos.link(spine, clos.leafs_per_pod() + tree.core) == link
+                let spine = clos.spine(pod.pod, tree.path.plane);
+                clos.link(spine, clos.leafs_per_pod() + tree.path.core) == link
             });
         up || core
             || self.plan.leaf_hosts.iter().any(|entry| {
                 let leaf = clos.leaf(entry.leaf);
-                clos.link(leaf, clos.hosts_per_leaf() + tree.plane) == link
+                clos.link(leaf, clos.hosts_per_leaf() + tree.path.plane) == link
                     || super::format::ones(entry.hosts).any(|port| clos.link(leaf, port) == link)
             })
     }
 
-    /// Plans the session anew around failures and says what changes.
+    /// Plans the session anew around failures, so that as few switches as possible have to be told, and says
+    /// what changes.
     ///
     /// # Errors
     /// If nobody can be reached any more.
@@ -137,7 +153,7 @@ impl Session {
             .flat_map(|entry| super::format::ones(entry.hosts).map(|port| entry.leaf * per_leaf + port))
             .chain(self.plan.left_out.iter().copied())
             .collect();
-        let plan = planner.plan(session, self.source, &receivers, failures)?;
+        let plan = planner.plan_near(session, self.source, &receivers, failures, &self.plan)?;
         let old = core::mem::replace(&mut self.plan, plan);
         let changed = |entry: &&LeafHosts| !self.plan.leaf_hosts.contains(entry);
         let mut leafs: Vec<u32> = old.leaf_hosts.iter().filter(changed).map(|entry| entry.leaf).collect();
@@ -145,7 +161,9 @@ impl Session {
         leafs.extend(new.map(|entry| entry.leaf));
         leafs.sort_unstable();
         leafs.dedup();
-        Ok(self.changes(&old.label, &old.spine_state, leafs))
+        let mut update = self.changes(&old.label, &old.spine_state, leafs);
+        update.removed.retain(|entry| !failures.node_failed(entry.spine));
+        Ok(update)
     }
 
     fn check(&self, planner: &LabelPlanner, host: Node) -> Result<(), LabelError> {
@@ -157,8 +175,8 @@ impl Session {
 
     /// The set of leafs is another one: the source label and the spines' entries may be too.
     fn encode_again(&mut self, planner: &LabelPlanner, leaf: u32) -> Update {
-        let SpineTree { plane, core, .. } = self.plan.tree;
-        self.plan.tree = planner.tree(self.source, plane, core, &self.plan.leaf_hosts);
+        let path = self.plan.tree.path;
+        self.plan.tree = planner.tree(self.source, path, &self.plan.leaf_hosts);
         let mut state = Vec::new();
         let label = planner.source_label(&self.plan.tree, &mut state);
         let old_label = core::mem::replace(&mut self.plan.label, label);

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use polycast_topology::{Clos, Node};
 
 use super::format::ones;
-use super::{Filter, Label, LabelFormat, LabelPlan};
+use super::{Filter, Label, LabelFormat, LabelPlan, TreePath};
 
 /// The side of a switch that a packet came in by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +63,11 @@ pub fn spine(
 ) -> SpineAction {
     let (pod, plane) = position;
     let common = format.common(label);
+    let path = TreePath { plane, core: format.spine_up(label) };
     let down = (0..clos.leafs_per_pod())
         .filter(|&leaf| {
             common >> leaf & 1 == 1
-                || (format.filter_has(label, filter.bucket(pod, plane, leaf)) && blocked >> leaf & 1 == 0)
+                || (format.filter_has(label, filter.bucket(pod, path, leaf)) && blocked >> leaf & 1 == 0)
         })
         .fold(0u128, |ports, leaf| ports | 1 << leaf);
     let goes_up = ingress == Ingress::Below && clos.cores_per_spine() > 0;
