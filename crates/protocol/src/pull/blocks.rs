@@ -1,0 +1,159 @@
+//! How an object divides into packets and blocks (Datacast, section 5.2), and a set of packets.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// The division of an object into packets, and of packets into the blocks that trees carry as wholes.
+///
+/// Packet `sn` holds the bytes from `sn * payload_bytes` on; only the last one is shorter. An empty object has
+/// one empty packet, so that the protocol is the same for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    object_bytes: u64,
+    payload_bytes: u16,
+    block_packets: u64,
+}
+
+impl Blocks {
+    /// Divides an object of `object_bytes` into packets of `payload_bytes`, and these into blocks of at least
+    /// `block_bytes`; the paper's blocks have 100 MB. `None` if a size is zero or there would be 2^32 blocks.
+    #[must_use]
+    pub fn new(object_bytes: u64, payload_bytes: u16, block_bytes: u64) -> Option<Self> {
+        if payload_bytes == 0 || block_bytes == 0 {
+            return None;
+        }
+        let block_packets = block_bytes.div_ceil(payload_bytes.into());
+        let blocks = Blocks { object_bytes, payload_bytes, block_packets };
+        (blocks.packets().div_ceil(block_packets) < u64::from(u32::MAX)).then_some(blocks)
+    }
+
+    /// Bytes of the object.
+    #[must_use]
+    pub fn object_bytes(&self) -> u64 {
+        self.object_bytes
+    }
+
+    /// How many packets there are; at least one.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.object_bytes.div_ceil(self.payload_bytes.into()).max(1)
+    }
+
+    /// How many blocks there are; at least one.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.packets().div_ceil(self.block_packets) as u32
+    }
+
+    /// The block that holds packet `sn`.
+    #[must_use]
+    pub fn block_of(&self, sn: u64) -> u32 {
+        (sn / self.block_packets) as u32
+    }
+
+    /// The packets of a block.
+    #[must_use]
+    pub fn packets_of(&self, block: u32) -> Range<u64> {
+        let start = (u64::from(block) * self.block_packets).min(self.packets());
+        start..(start + self.block_packets).min(self.packets())
+    }
+
+    /// Bytes of payload in packet `sn`.
+    #[must_use]
+    pub fn length_of(&self, sn: u64) -> u16 {
+        let size = u64::from(self.payload_bytes);
+        self.object_bytes.saturating_sub(sn * size).min(size) as u16
+    }
+}
+
+/// A set of packets, a bit each.
+#[derive(Clone, Debug)]
+pub(super) struct Bits {
+    words: Vec<u64>,
+    set: u64,
+}
+
+impl Bits {
+    /// The empty set of packets below `len`.
+    pub(super) fn new(len: u64) -> Self {
+        Bits { words: alloc::vec![0; len.div_ceil(64) as usize], set: 0 }
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.set
+    }
+
+    #[inline]
+    pub(super) fn has(&self, sn: u64) -> bool {
+        self.words[(sn / 64) as usize] >> (sn % 64) & 1 == 1
+    }
+
+    /// Adds a packet; false if it was there.
+    #[inline]
+    pub(super) fn insert(&mut self, sn: u64) -> bool {
+        let new = !self.has(sn);
+        self.words[(sn / 64) as usize] |= 1 << (sn % 64);
+        self.set += u64::from(new);
+        new
+    }
+
+    /// Takes a packet out; false if it was not there.
+    pub(super) fn remove(&mut self, sn: u64) -> bool {
+        let there = self.has(sn);
+        self.words[(sn / 64) as usize] &= !(1 << (sn % 64));
+        self.set -= u64::from(there);
+        there
+    }
+
+    /// The first packet of `within` that is not in the set.
+    pub(super) fn first_missing(&self, within: Range<u64>) -> Option<u64> {
+        let mut sn = within.start;
+        while sn < within.end {
+            let missing = !self.words[(sn / 64) as usize] >> (sn % 64);
+            if missing != 0 {
+                let found = sn + u64::from(missing.trailing_zeros());
+                return (found < within.end).then_some(found);
+            }
+            sn = (sn / 64 + 1) * 64;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeSet;
+    use proptest::prelude::*;
+
+    #[test]
+    fn blocks_are_whole_packets() {
+        let blocks = Blocks::new(1_000_000_000, 1428, 100_000_000).unwrap();
+        assert_eq!((blocks.packets(), blocks.count()), (700_281, 10));
+        assert_eq!(blocks.packets_of(9).end, 700_281);
+        assert_eq!((blocks.length_of(0), blocks.length_of(700_280)), (1428, 160));
+        assert_eq!((blocks.block_of(70_028), blocks.block_of(70_029)), (0, 1));
+        let empty = Blocks::new(0, 10, 100).unwrap();
+        assert_eq!((empty.packets(), empty.count(), empty.length_of(0)), (1, 1, 0));
+        assert!(Blocks::new(1, 0, 1).is_none() && Blocks::new(1, 1, 0).is_none());
+        assert!(Blocks::new(u64::MAX, 1, 1).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn bits_are_a_set(len in 1u64..200, steps in prop::collection::vec((any::<bool>(), 0u64..200), 0..200)) {
+            let (mut bits, mut set) = (Bits::new(len), BTreeSet::new());
+            for (add, sn) in steps {
+                let sn = sn % len;
+                if add {
+                    prop_assert_eq!(bits.insert(sn), set.insert(sn));
+                } else {
+                    prop_assert_eq!(bits.remove(sn), set.remove(&sn));
+                }
+                prop_assert_eq!(bits.count(), set.len() as u64);
+                let missing = (sn..len).find(|other| !set.contains(other));
+                prop_assert_eq!(bits.first_missing(sn..len), missing);
+            }
+        }
+    }
+}

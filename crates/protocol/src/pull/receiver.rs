@@ -1,0 +1,453 @@
+//! A receiver of a pull transfer: it asks for every packet until it has it (Datacast, section 5).
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use polycast_types::{Duration, Handle, RangeSet, Time};
+
+use super::blocks::{Bits, Blocks};
+use super::packet::{Data, Decision, Interest, Name};
+use super::route::Route;
+
+/// How long a receiver waits for a packet before it asks again (RTO).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryTime {
+    /// Always as long; the paper's is 20 ms.
+    Fixed(Duration),
+    /// From the round trips that were seen, as TCP does (RFC 6298).
+    Adaptive {
+        /// Before the first round trip.
+        initial: Duration,
+        /// Never shorter than this.
+        least: Duration,
+    },
+}
+
+/// A tree that stays silent is asked ever more seldom, but at least this often.
+const RETRY_MOST: Duration = Duration::from_secs(1);
+
+/// Settings of a receiver.
+#[derive(Clone, Debug)]
+pub struct ReceiverConfig {
+    /// The transfer.
+    pub transfer: Handle,
+    /// The division of the object.
+    pub blocks: Blocks,
+    /// The way to the source in each tree; `None` for a tree that does not reach this receiver.
+    pub routes: Vec<Option<Route>>,
+    /// w: how many packets may be asked for at a time in each tree.
+    pub credits: u32,
+    /// When to ask again.
+    pub retry: RetryTime,
+    /// A tree from which nothing has come for so long is reported.
+    pub stalled_after: Duration,
+}
+
+/// What happens to a receiver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// These packets are there already, from an earlier try.
+    Held {
+        /// Their numbers.
+        sns: Range<u64>,
+    },
+    /// All that is held has been said: begin.
+    Begin,
+    /// A packet came.
+    Data(Data),
+    /// These packets were corrupt: they are to come again, and from the source.
+    Corrupt {
+        /// Their numbers.
+        sns: Range<u64>,
+    },
+    /// The way to the source has changed in a tree, or there is none any more.
+    Rerouted {
+        /// The tree.
+        tree: u8,
+        /// The new way.
+        route: Option<Route>,
+    },
+}
+
+/// What the driver is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Give an interest to the node's forwarder.
+    Ask(Interest),
+    /// Keep the payload of the last `Data`.
+    Keep {
+        /// Its number.
+        sn: u64,
+        /// How long ago it was asked for; `None` if that was more than once.
+        round_trip: Option<Duration>,
+    },
+    /// Every packet is there. Said again if some were corrupt and have come again.
+    Complete,
+    /// Nothing comes in a tree any more: a planner should look after it.
+    Stalled {
+        /// The tree.
+        tree: u8,
+    },
+}
+
+/// What a receiver has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Interests sent.
+    pub interests: u64,
+    /// Of these repeated ones.
+    pub repeated: u64,
+    /// Packets that were there already.
+    pub duplicates: u64,
+    /// Packets that do not belong to the transfer.
+    pub refused: u64,
+}
+
+/// An interest that is not answered.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    sn: u64,
+    sent_at: Time,
+    tries: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Tree {
+    route: Option<Route>,
+    /// In the order in which they were sent.
+    open: VecDeque<Open>,
+    block: Option<u32>,
+    /// The next packet of the block to ask for.
+    cursor: u64,
+    end: u64,
+    decision: Decision,
+    /// How many blocks it has gone through, so that decisions that lead in a circle end.
+    moves: u32,
+    asked_last: bool,
+    last_data: Time,
+    stalled: bool,
+    timer: RoundTrips,
+}
+
+/// The receiver's machine: `handle` what happens, then `poll` until `None`, and again at `deadline`.
+#[derive(Clone, Debug)]
+pub struct Receiver {
+    config: ReceiverConfig,
+    trees: Vec<Tree>,
+    have: Bits,
+    /// Packets to ask for before all others, in any tree.
+    redo: RangeSet,
+    /// Packets that only the source may answer for.
+    fresh: RangeSet,
+    /// When no tree has a block left: where the search for missing packets has come to.
+    sweep: u64,
+    begun: bool,
+    outputs: VecDeque<Output>,
+    counters: Counters,
+}
+
+impl Receiver {
+    /// A receiver that holds nothing yet.
+    #[must_use]
+    pub fn new(config: ReceiverConfig) -> Self {
+        assert!(config.credits > 0, "without credit nothing can be asked for");
+        let blocks = config.blocks;
+        let tree = |(number, route): (usize, &Option<Route>)| {
+            let block = (number < blocks.count() as usize && route.is_some()).then_some(number as u32);
+            let packets = block.map_or(0..0, |block| blocks.packets_of(block));
+            Tree {
+                route: *route,
+                open: VecDeque::new(),
+                block,
+                cursor: packets.start,
+                end: packets.end,
+                decision: Decision::Open,
+                moves: 0,
+                asked_last: false,
+                last_data: Time::ZERO,
+                stalled: false,
+                timer: RoundTrips::default(),
+            }
+        };
+        Receiver {
+            trees: config.routes.iter().enumerate().map(tree).collect(),
+            have: Bits::new(blocks.packets()),
+            redo: RangeSet::new(),
+            fresh: RangeSet::new(),
+            sweep: 0,
+            begun: false,
+            outputs: VecDeque::new(),
+            counters: Counters::default(),
+            config,
+        }
+    }
+
+    /// What it has counted.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// How many packets it has.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.have.count()
+    }
+
+    /// Whether it has packet `sn`; false for a packet that there is not.
+    #[must_use]
+    pub fn has(&self, sn: u64) -> bool {
+        sn < self.config.blocks.packets() && self.have.has(sn)
+    }
+
+    /// Whether it has everything.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.have.count() == self.config.blocks.packets()
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, now: Time, input: Input) {
+        match input {
+            Input::Held { sns } => {
+                for sn in sns.start..sns.end.min(self.config.blocks.packets()) {
+                    self.have.insert(sn);
+                }
+            }
+            Input::Begin => {
+                self.begun = true;
+                self.trees.iter_mut().for_each(|tree| tree.last_data = now);
+                if self.is_complete() {
+                    self.outputs.push_back(Output::Complete);
+                }
+            }
+            Input::Data(data) => self.data(now, &data),
+            Input::Corrupt { sns } => {
+                for sn in sns.start..sns.end.min(self.config.blocks.packets()) {
+                    if self.have.remove(sn) {
+                        self.redo.insert(sn..sn + 1);
+                        self.fresh.insert(sn..sn + 1);
+                    }
+                }
+            }
+            Input::Rerouted { tree, route } => self.rerouted(now, tree, route),
+        }
+    }
+
+    /// What to do next, or `None` until `deadline` or the next input.
+    pub fn poll(&mut self, now: Time) -> Option<Output> {
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        if !self.begun || self.is_complete() {
+            return None;
+        }
+        for number in 0..self.trees.len() {
+            let tree = &mut self.trees[number];
+            let Some(route) = tree.route else { continue };
+            if let Some(&Open { sn, sent_at, tries }) = tree.open.front()
+                && now >= tree.again_at(sent_at, self.config.retry)
+            {
+                tree.open.pop_front();
+                if self.have.has(sn) {
+                    // It came by another tree, or late.
+                    return self.poll(now);
+                }
+                tree.open.push_back(Open { sn, sent_at: now, tries: tries.saturating_add(1) });
+                self.counters.repeated += 1;
+                if !tree.stalled && now.since(tree.last_data) >= self.config.stalled_after {
+                    tree.stalled = true;
+                    self.outputs.push_back(Output::Stalled { tree: number as u8 });
+                }
+                return Some(self.ask(number, route, sn));
+            }
+            if tree.open.len() < self.config.credits as usize
+                && let Some(sn) = self.choose(number)
+            {
+                self.trees[number].open.push_back(Open { sn, sent_at: now, tries: 0 });
+                return Some(self.ask(number, route, sn));
+            }
+        }
+        None
+    }
+
+    /// When to ask for a packet again.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        if !self.begun || self.is_complete() {
+            return None;
+        }
+        let again = |tree: &Tree| {
+            tree.route?;
+            Some(tree.again_at(tree.open.front()?.sent_at, self.config.retry))
+        };
+        self.trees.iter().filter_map(again).min()
+    }
+
+    fn ask(&mut self, number: usize, route: Route, sn: u64) -> Output {
+        self.counters.interests += 1;
+        let name = Name { transfer: self.config.transfer, sn };
+        let fresh = !self.fresh.is_empty() && self.fresh.contains(sn);
+        Output::Ask(Interest { name, route, tree: number as u8, fresh })
+    }
+
+    fn data(&mut self, now: Time, data: &Data) {
+        let Name { transfer, sn } = data.name;
+        let blocks = self.config.blocks;
+        let number = usize::from(data.tree);
+        if transfer != self.config.transfer
+            || sn >= blocks.packets()
+            || data.length != blocks.length_of(sn)
+            || number >= self.trees.len()
+        {
+            self.counters.refused += 1;
+            return;
+        }
+        let block = blocks.block_of(sn);
+        let tree = &mut self.trees[number];
+        tree.last_data = now;
+        tree.stalled = false;
+        let mut round_trip = None;
+        if let Some(at) = tree.open.iter().position(|open| open.sn == sn) {
+            let open = tree.open.remove(at).expect("it was found there");
+            if open.tries == 0 {
+                round_trip = Some(now.since(open.sent_at));
+                tree.timer.seen(now.since(open.sent_at));
+            }
+        }
+        if tree.block == Some(block) {
+            match data.decision {
+                Decision::Open if sn + 1 == tree.end => tree.decision = Decision::End,
+                Decision::Open => {}
+                Decision::Next(next) if next >= blocks.count() => tree.decision = Decision::End,
+                decision => tree.decision = decision,
+            }
+        }
+        if !self.have.insert(sn) {
+            self.counters.duplicates += 1;
+            return;
+        }
+        if !self.fresh.is_empty() {
+            self.fresh.remove(sn..sn + 1);
+        }
+        self.outputs.push_back(Output::Keep { sn, round_trip });
+        if self.is_complete() {
+            self.outputs.push_back(Output::Complete);
+        }
+    }
+
+    /// The next packet to ask for in a tree that has credit.
+    fn choose(&mut self, number: usize) -> Option<u64> {
+        while let Some(sn) = self.redo.first() {
+            self.redo.remove(sn..sn + 1);
+            if !self.have.has(sn) && !self.is_open(sn) {
+                return Some(sn);
+            }
+        }
+        let blocks = self.config.blocks;
+        let tree = &mut self.trees[number];
+        while tree.block.is_some() {
+            if let Some(sn) = self.have.first_missing(tree.cursor..tree.end) {
+                tree.cursor = sn + 1;
+                tree.asked_last |= tree.cursor == tree.end;
+                return Some(sn);
+            }
+            tree.cursor = tree.end;
+            match tree.decision {
+                Decision::Open if tree.asked_last => return None,
+                Decision::Open => {
+                    // All of the block was there before. Its last packet tells where the tree goes on.
+                    tree.asked_last = true;
+                    return Some(tree.end - 1);
+                }
+                Decision::Next(next) if tree.moves < blocks.count() => {
+                    let packets = blocks.packets_of(next);
+                    tree.block = Some(next);
+                    (tree.cursor, tree.end) = (packets.start, packets.end);
+                    tree.decision = Decision::Open;
+                    tree.asked_last = false;
+                    tree.moves += 1;
+                }
+                Decision::Next(_) | Decision::End => tree.block = None,
+            }
+        }
+        self.sweep()
+    }
+
+    /// When no tree has a block left: a packet that is missing and that nobody has asked for.
+    fn sweep(&mut self) -> Option<u64> {
+        if self.trees.iter().any(|tree| tree.block.is_some()) {
+            return None;
+        }
+        let packets = self.config.blocks.packets();
+        while let Some(sn) = self.have.first_missing(self.sweep..packets) {
+            self.sweep = sn + 1;
+            if !self.is_open(sn) {
+                return Some(sn);
+            }
+        }
+        self.sweep = packets;
+        None
+    }
+
+    fn is_open(&self, sn: u64) -> bool {
+        self.trees.iter().any(|tree| tree.open.iter().any(|open| open.sn == sn))
+    }
+
+    fn rerouted(&mut self, now: Time, number: u8, route: Option<Route>) {
+        let Some(tree) = self.trees.get_mut(usize::from(number)) else { return };
+        tree.route = route;
+        tree.last_data = now;
+        tree.stalled = false;
+        if route.is_some() {
+            // All that is open is due at once: the old way may never answer.
+            tree.open.iter_mut().for_each(|open| open.sent_at = Time::ZERO);
+            return;
+        }
+        let open = core::mem::take(&mut tree.open);
+        tree.block = None;
+        for Open { sn, .. } in open {
+            if !self.have.has(sn) {
+                self.redo.insert(sn..sn + 1);
+            }
+        }
+    }
+}
+
+impl Tree {
+    /// When what was asked at `sent_at` is to be asked again. The longer a tree is silent, the longer.
+    fn again_at(&self, sent_at: Time, retry: RetryTime) -> Time {
+        let silent = Duration(sent_at.since(self.last_data).0 / 4).min(RETRY_MOST);
+        sent_at + self.timer.retry_time(retry).max(silent)
+    }
+}
+
+/// Round-trip times, smoothed as in RFC 6298.
+#[derive(Clone, Copy, Debug, Default)]
+struct RoundTrips {
+    smoothed_ns: u64,
+    deviation_ns: u64,
+}
+
+impl RoundTrips {
+    fn seen(&mut self, sample: Duration) {
+        if self.smoothed_ns == 0 {
+            self.smoothed_ns = sample.0.max(1);
+            self.deviation_ns = sample.0 / 2;
+        } else {
+            self.deviation_ns = (3 * self.deviation_ns + self.smoothed_ns.abs_diff(sample.0)) / 4;
+            self.smoothed_ns = ((7 * self.smoothed_ns + sample.0) / 8).max(1);
+        }
+    }
+
+    fn retry_time(&self, retry: RetryTime) -> Duration {
+        match retry {
+            RetryTime::Fixed(time) => time,
+            RetryTime::Adaptive { initial, .. } if self.smoothed_ns == 0 => initial,
+            RetryTime::Adaptive { least, .. } => {
+                Duration(self.smoothed_ns + 4 * self.deviation_ns).clamp(least, RETRY_MOST)
+            }
+        }
+    }
+}

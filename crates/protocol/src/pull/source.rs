@@ -1,0 +1,313 @@
+//! The source of a pull transfer: it answers interests at the rate that the slowest receiver follows, and decides
+//! which tree carries which block (Datacast, section 5).
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use polycast_types::{Handle, Time};
+
+use super::blocks::{Bits, Blocks};
+use super::bucket::{Bucket, RateConfig, TreeRate};
+use super::packet::{Data, Decision, Interest, Name};
+use super::route::Route;
+
+/// Settings of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceConfig {
+    /// The transfer.
+    pub transfer: Handle,
+    /// The division of the object.
+    pub blocks: Blocks,
+    /// How many trees there are.
+    pub trees: u8,
+    /// w: the credits of a receiver in one tree; duplicates nearer to each other are one congestion signal.
+    pub credits: u32,
+    /// How the rate of each tree moves.
+    pub rate: RateConfig,
+    /// Bytes of a packet beside its payload, which count for the rate.
+    pub header_bytes: u16,
+    /// How many packets before a block's end the next block is decided. The paper decides with the last packet,
+    /// 1 here, and so leaves a tree idle for a round trip. With w it never is.
+    pub decide_ahead: u32,
+    /// The most interests that wait for tokens, a tree and port; more are dropped.
+    pub waiting_max: u32,
+}
+
+/// What happens to a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// An interest came to the end of its route.
+    Interest {
+        /// The port it came by.
+        port: u8,
+        /// The interest; its route is the way back.
+        interest: Interest,
+    },
+    /// A tree is gone for good: another one is to carry its block.
+    TreeGone {
+        /// The tree.
+        tree: u8,
+    },
+}
+
+/// What the driver is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Send a packet of the object.
+    Send {
+        /// The port to send it by.
+        port: u8,
+        /// The packet.
+        data: Data,
+    },
+}
+
+/// What a source has counted in one tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Interests that named a packet of the object.
+    pub interests: u64,
+    /// Of these for packets that had been sent by the same port already.
+    pub duplicates: u64,
+    /// Congestion signals: the rate was halved as often.
+    pub signals: u64,
+    /// Packets sent.
+    pub packets: u64,
+    /// Bytes of payload sent for the first time by their port.
+    pub first_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    sn: u64,
+    back: Route,
+    again: bool,
+}
+
+/// What waits to leave by one port in one tree.
+#[derive(Clone, Debug)]
+struct Lane {
+    port: u8,
+    bucket: Bucket,
+    /// Packets that were asked for by this port.
+    asked: Bits,
+    first: VecDeque<Waiting>,
+    /// Retransmissions go first: whoever needs them is behind all others.
+    again: VecDeque<Waiting>,
+}
+
+#[derive(Clone, Debug)]
+struct Tree {
+    rate: TreeRate,
+    lanes: Vec<Lane>,
+    block: Option<u32>,
+    gone: bool,
+    /// The duplicate that last halved the rate.
+    signal_sn: Option<u64>,
+    counters: Counters,
+}
+
+/// The source's machine: `handle` interests, then `poll` until `None`, and again at `deadline`.
+#[derive(Clone, Debug)]
+pub struct Source {
+    config: SourceConfig,
+    trees: Vec<Tree>,
+    /// Blocks that no tree has carried.
+    unassigned: VecDeque<u32>,
+    /// What follows each block.
+    decisions: Vec<Decision>,
+    refused: u64,
+}
+
+impl Source {
+    /// A source that has sent nothing.
+    #[must_use]
+    pub fn new(config: SourceConfig) -> Self {
+        assert!(config.trees > 0 && config.credits > 0, "a transfer needs a tree and a credit");
+        let mut unassigned: VecDeque<u32> = (0..config.blocks.count()).collect();
+        let trees = (0..config.trees)
+            .map(|_| Tree {
+                rate: TreeRate::new(config.rate),
+                lanes: Vec::new(),
+                block: unassigned.pop_front(),
+                gone: false,
+                signal_sn: None,
+                counters: Counters::default(),
+            })
+            .collect();
+        let decisions = alloc::vec![Decision::Open; config.blocks.count() as usize];
+        Source { config, trees, unassigned, decisions, refused: 0 }
+    }
+
+    /// What was counted in a tree.
+    #[must_use]
+    pub fn counters(&self, tree: u8) -> Counters {
+        self.trees[usize::from(tree)].counters
+    }
+
+    /// The rate of a tree at present, in bits a second.
+    #[must_use]
+    pub fn rate_bps(&self, tree: u8) -> u64 {
+        self.trees[usize::from(tree)].rate.bps()
+    }
+
+    /// Interests refused: for another transfer, a packet or a tree that there is not, or too many at once.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, now: Time, input: Input) {
+        match input {
+            Input::Interest { port, interest } => self.interest(now, port, &interest),
+            Input::TreeGone { tree } => self.tree_gone(tree),
+        }
+    }
+
+    /// What to do next, or `None` until `deadline` or the next input.
+    pub fn poll(&mut self, now: Time) -> Option<Output> {
+        let header = u32::from(self.config.header_bytes);
+        for number in 0..self.trees.len() {
+            let tree = &mut self.trees[number];
+            tree.rate.advance(now);
+            for at in 0..tree.lanes.len() {
+                let lane = &mut tree.lanes[at];
+                let Some(&next) = lane.again.front().or(lane.first.front()) else { continue };
+                let (bps, depth) = (tree.rate.bps(), tree.rate.depth_bytes());
+                lane.bucket.fill(now, bps, depth);
+                let length = self.config.blocks.length_of(next.sn);
+                if !lane.bucket.take(u32::from(length) + header, depth) {
+                    tree.rate.limits();
+                    continue;
+                }
+                let port = lane.port;
+                if lane.again.pop_front().is_none() {
+                    lane.first.pop_front();
+                }
+                tree.counters.packets += 1;
+                if !next.again {
+                    tree.counters.first_bytes += u64::from(length);
+                }
+                return Some(Output::Send { port, data: self.data(number, next, length) });
+            }
+        }
+        None
+    }
+
+    /// When a packet may be sent, or the rate will rise while packets wait.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        let header = u32::from(self.config.header_bytes);
+        let mut earliest: Option<Time> = None;
+        for tree in &self.trees {
+            for lane in &tree.lanes {
+                let Some(next) = lane.again.front().or(lane.first.front()) else { continue };
+                let bytes = u32::from(self.config.blocks.length_of(next.sn)) + header;
+                let tokens = lane.bucket.time_for(bytes, tree.rate.depth_bytes(), tree.rate.bps());
+                let at = tokens.min(tree.rate.next_advance());
+                earliest = Some(earliest.map_or(at, |other| other.min(at)));
+            }
+        }
+        earliest
+    }
+
+    fn interest(&mut self, now: Time, port: u8, interest: &Interest) {
+        let Name { transfer, sn } = interest.name;
+        let number = usize::from(interest.tree);
+        if transfer != self.config.transfer || sn >= self.config.blocks.packets() || number >= self.trees.len() {
+            self.refused += 1;
+            return;
+        }
+        let (packets, depth) = (self.config.blocks.packets(), self.config.rate.depth_bytes);
+        let tree = &mut self.trees[number];
+        let at = tree.lanes.iter().position(|lane| lane.port == port).unwrap_or_else(|| {
+            let bucket = Bucket::new(now, depth);
+            let (first, again) = (VecDeque::new(), VecDeque::new());
+            tree.lanes.push(Lane { port, bucket, asked: Bits::new(packets), first, again });
+            tree.lanes.len() - 1
+        });
+        let lane = &mut tree.lanes[at];
+        if lane.first.len() + lane.again.len() >= self.config.waiting_max as usize {
+            self.refused += 1;
+            return;
+        }
+        tree.rate.advance(now);
+        tree.counters.interests += 1;
+        let waiting = Waiting { sn, back: interest.route, again: true };
+        if lane.asked.insert(sn) {
+            lane.first.push_back(Waiting { again: false, ..waiting });
+            return;
+        }
+        let mut queued = lane.first.iter_mut().chain(&mut lane.again);
+        if let Some(same) = queued.find(|other| other.sn == sn) {
+            // It still waits for tokens: nothing has been lost. The way may have changed.
+            same.back = interest.route;
+            return;
+        }
+        lane.again.push_back(waiting);
+        tree.counters.duplicates += 1;
+        // A packet that was corrupt on its way is no sign of congestion.
+        if !interest.fresh {
+            tree.duplicate(now, sn, self.config.credits);
+        }
+    }
+
+    /// The packet for an interest, with the decision if it is one of the block's last.
+    fn data(&mut self, number: usize, waiting: Waiting, length: u16) -> Data {
+        let block = self.config.blocks.block_of(waiting.sn);
+        let ahead = u64::from(self.config.decide_ahead.max(1));
+        let decides = waiting.sn + ahead >= self.config.blocks.packets_of(block).end;
+        let decision = if decides { self.decide(number, block) } else { Decision::Open };
+        Data {
+            name: Name { transfer: self.config.transfer, sn: waiting.sn },
+            route: waiting.back,
+            decision,
+            length,
+            tree: number as u8,
+            again: waiting.again,
+        }
+    }
+
+    /// What follows a block. The first tree that comes to its end and carries it decides.
+    fn decide(&mut self, number: usize, block: u32) -> Decision {
+        let decided = self.decisions[block as usize];
+        if decided != Decision::Open {
+            return decided;
+        }
+        if self.trees[number].block != Some(block) {
+            // After a restart receivers go on where they were: the tree takes up the block it is asked for.
+            let Some(at) = self.unassigned.iter().position(|&other| other == block) else {
+                return Decision::Open;
+            };
+            self.unassigned.remove(at);
+        }
+        let next = self.unassigned.pop_front();
+        self.trees[number].block = next;
+        let decision = next.map_or(Decision::End, Decision::Next);
+        self.decisions[block as usize] = decision;
+        decision
+    }
+
+    fn tree_gone(&mut self, number: u8) {
+        let Some(tree) = self.trees.get_mut(usize::from(number)).filter(|tree| !tree.gone) else { return };
+        tree.gone = true;
+        tree.lanes.clear();
+        if let Some(block) = tree.block.take() {
+            self.unassigned.push_front(block);
+        }
+    }
+}
+
+impl Tree {
+    /// A duplicate interest for something that was sent: a congestion signal, unless it is within w of the
+    /// last one. One round trip brings up to w duplicates, and they are to halve the rate once.
+    fn duplicate(&mut self, now: Time, sn: u64, credits: u32) {
+        self.rate.duplicate(now);
+        if self.signal_sn.is_none_or(|last| last.abs_diff(sn) >= u64::from(credits)) {
+            self.signal_sn = Some(sn);
+            self.counters.signals += 1;
+            self.rate.halve();
+        }
+    }
+}
