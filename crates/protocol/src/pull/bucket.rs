@@ -75,7 +75,8 @@ impl TreeRate {
         self.quiet_since = Time(self.quiet_since.0 + passed * self.config.interval.0);
         if self.limiting {
             self.limiting = false;
-            self.bps = self.bps.saturating_add(self.config.increase_bps).min(self.config.most_bps).max(self.bps);
+            self.bps =
+                self.bps.saturating_add(self.config.increase_bps).min(self.config.most_bps).max(self.bps);
         }
     }
 

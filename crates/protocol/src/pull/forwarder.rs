@@ -6,7 +6,7 @@ use polycast_types::{Duration, Time};
 
 use super::packet::{Data, Face, Interest, Packet, Payload};
 use super::pending::{PendingTable, Verdict};
-use super::store::ContentStore;
+use super::store::{ContentStore, Replacement};
 
 /// Settings of a forwarder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct ForwarderConfig {
     pub ports: u8,
     /// The most packets in the content store; a tenth of it is for retransmissions.
     pub store_packets: u32,
+    /// Which packet a full content store forgets.
+    pub replacement: Replacement,
     /// The most pending interests.
     pub pending_interests: u32,
     /// How long an interest is pending before it may give way to another, or is sent on anew.
@@ -30,6 +32,7 @@ impl ForwarderConfig {
         ForwarderConfig {
             ports,
             store_packets: 2048,
+            replacement: Replacement::default(),
             pending_interests: 1 << 16,
             interest_lifetime: Duration::from_millis(20),
             secret: 0x5bd1_e995_97f4_a7c5,
@@ -117,7 +120,7 @@ impl Forwarder {
     pub fn new(config: ForwarderConfig) -> Self {
         Forwarder {
             pending: PendingTable::new(config.pending_interests, config.interest_lifetime, config.secret),
-            store: ContentStore::new(config.store_packets, config.secret),
+            store: ContentStore::new(config.store_packets, config.replacement, config.secret),
             outputs: VecDeque::new(),
             counters: Counters::default(),
             config,
@@ -267,8 +270,7 @@ mod tests {
     }
 
     fn route(hops: &[(u8, bool)]) -> Route {
-        let hops: Vec<_> =
-            hops.iter().map(|&(port, non_branching)| Hop { port, non_branching }).collect();
+        let hops: Vec<_> = hops.iter().map(|&(port, non_branching)| Hop { port, non_branching }).collect();
         Route::new(&hops).unwrap()
     }
 
@@ -330,7 +332,8 @@ mod tests {
         assert_eq!((ports.len(), ports.contains(&2), ports.contains(&3)), (2, true, true));
         assert_eq!(out[2], Output::Keep { slot: 0 });
         let out = take(&mut node, 3, Face::Port(0), ask(1));
-        let [Output::Send { port: 0, packet: Packet::Data(sent), payload: Payload::Slot(0) }] = out[..] else {
+        let [Output::Send { port: 0, packet: Packet::Data(sent), payload: Payload::Slot(0) }] = out[..]
+        else {
             panic!("{out:?}");
         };
         assert_eq!((sent.decision, sent.length), (Decision::Next(4), 100));

@@ -14,6 +14,7 @@ mod bucket;
 mod forwarder;
 mod packet;
 mod pending;
+mod plan;
 mod receiver;
 mod route;
 mod source;
@@ -23,9 +24,11 @@ mod table;
 pub use blocks::Blocks;
 pub use bucket::RateConfig;
 pub use forwarder::{
-    Counters as ForwarderCounters, Forwarder, ForwarderConfig, Input as ForwarderInput, Output as ForwarderOutput,
+    Counters as ForwarderCounters, Forwarder, ForwarderConfig, Input as ForwarderInput,
+    Output as ForwarderOutput,
 };
 pub use packet::{Data, Decision, Face, Interest, Name, Packet, Payload};
+pub use plan::plan_routes;
 pub use receiver::{
     Counters as ReceiverCounters, Input as ReceiverInput, Output as ReceiverOutput, Receiver, ReceiverConfig,
     RetryTime,
@@ -34,3 +37,4 @@ pub use route::{HOPS_MAX, Hop, PORTS_MAX, Route, RouteError};
 pub use source::{
     Counters as SourceCounters, Input as SourceInput, Output as SourceOutput, Source, SourceConfig,
 };
+pub use store::Replacement;

@@ -246,13 +246,13 @@ impl Receiver {
         for number in 0..self.trees.len() {
             let tree = &mut self.trees[number];
             let Some(route) = tree.route else { continue };
-            if let Some(&Open { sn, sent_at, tries }) = tree.open.front()
+            while let Some(&Open { sn, sent_at, tries }) = tree.open.front()
                 && now >= tree.again_at(sent_at, self.config.retry)
             {
                 tree.open.pop_front();
-                if self.have.has(sn) {
-                    // It came by another tree, or late.
-                    return self.poll(now);
+                if self.have.has(sn) && !(tree.asked_last && sn + 1 == tree.end) {
+                    // It has come by another tree.
+                    continue;
                 }
                 tree.open.push_back(Open { sn, sent_at: now, tries: tries.saturating_add(1) });
                 self.counters.repeated += 1;
@@ -296,12 +296,13 @@ impl Receiver {
         let Name { transfer, sn } = data.name;
         let blocks = self.config.blocks;
         let number = usize::from(data.tree);
-        if transfer != self.config.transfer
-            || sn >= blocks.packets()
-            || data.length != blocks.length_of(sn)
-            || number >= self.trees.len()
-        {
+        if transfer != self.config.transfer || sn >= blocks.packets() || number >= self.trees.len() {
             self.counters.refused += 1;
+            return;
+        }
+        if data.length != blocks.length_of(sn) {
+            self.counters.refused += 1;
+            self.forged(number, sn);
             return;
         }
         let block = blocks.block_of(sn);
@@ -334,6 +335,19 @@ impl Receiver {
         self.outputs.push_back(Output::Keep { sn, round_trip });
         if self.is_complete() {
             self.outputs.push_back(Output::Complete);
+        }
+    }
+
+    /// A packet that was asked for has come with an impossible length. Stores on the way may hold it, so that
+    /// only the source can help.
+    fn forged(&mut self, number: usize, sn: u64) {
+        let open = &mut self.trees[number].open;
+        if let Some(at) = open.iter().position(|open| open.sn == sn)
+            && !self.have.has(sn)
+        {
+            open.remove(at);
+            self.redo.insert(sn..sn + 1);
+            self.fresh.insert(sn..sn + 1);
         }
     }
 

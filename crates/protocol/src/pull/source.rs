@@ -215,7 +215,10 @@ impl Source {
     fn interest(&mut self, now: Time, port: u8, interest: &Interest) {
         let Name { transfer, sn } = interest.name;
         let number = usize::from(interest.tree);
-        if transfer != self.config.transfer || sn >= self.config.blocks.packets() || number >= self.trees.len() {
+        if transfer != self.config.transfer
+            || sn >= self.config.blocks.packets()
+            || number >= self.trees.len()
+        {
             self.refused += 1;
             return;
         }
@@ -261,7 +264,7 @@ impl Source {
         let decision = if decides { self.decide(number, block) } else { Decision::Open };
         Data {
             name: Name { transfer: self.config.transfer, sn: waiting.sn },
-            route: waiting.back,
+            route: waiting.back.stepped(),
             decision,
             length,
             tree: number as u8,

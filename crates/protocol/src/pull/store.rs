@@ -1,11 +1,25 @@
 //! The content store: the packets that a forwarder keeps (Datacast, section 6.1).
 //!
-//! Two parts, each of which forgets what was used the longest ago: nine tenths for packets that the source sent
-//! for the first time, and one tenth for retransmissions, so that a receiver that lags behind does not push out
-//! what the others are about to ask for.
+//! Two parts: nine tenths for packets that the source sent for the first time, and one tenth for retransmissions,
+//! so that a receiver that lags behind does not push out what the others are about to ask for.
 
 use super::packet::{Data, Decision, Name};
 use super::table::NameTable;
+
+/// Which packet a full store forgets.
+///
+/// The paper forgets the one that was used the longest ago. A receiver that lags behind then keeps alive, by using
+/// them, packets that it has and that nobody asks for any more, at the cost of those that it will ask for next;
+/// stores that few pass on their way to the source keep more than those nearby, and the receiver is served from far.
+/// To forget the one that came the longest ago costs nothing else, so it is what [`Replacement::default`] says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Replacement {
+    /// The packet that came the longest ago.
+    #[default]
+    Oldest,
+    /// The packet that was used the longest ago (LRU), as in the paper.
+    LeastRecentlyUsed,
+}
 
 /// What is kept of a packet beside its name; the payload lies with the driver.
 #[derive(Clone, Copy, Debug)]
@@ -29,11 +43,12 @@ pub(super) struct ContentStore {
     again: NameTable<Kept>,
     first_capacity: u32,
     again_capacity: u32,
+    replacement: Replacement,
 }
 
 impl ContentStore {
     /// A store for `packets` packets: a tenth, rounded down, is for retransmissions.
-    pub(super) fn new(packets: u32, secret: u64) -> Self {
+    pub(super) fn new(packets: u32, replacement: Replacement, secret: u64) -> Self {
         let again_capacity = packets / 10;
         let first_capacity = packets - again_capacity;
         ContentStore {
@@ -41,6 +56,7 @@ impl ContentStore {
             again: NameTable::new(again_capacity, secret),
             first_capacity,
             again_capacity,
+            replacement,
         }
     }
 
@@ -51,14 +67,19 @@ impl ContentStore {
 
     /// The packet of that name, without its route, and the slot of its payload.
     pub(super) fn get(&mut self, name: Name) -> Option<(Held, u32)> {
+        let renews = self.replacement == Replacement::LeastRecentlyUsed;
         if let Some(slot) = self.first.find(name) {
-            self.first.renew(slot);
             let kept = *self.first.value(slot);
+            if renews {
+                self.first.renew(slot);
+            }
             return Some((Held { decision: kept.decision, length: kept.length, again: false }, slot));
         }
         let slot = self.again.find(name)?;
-        self.again.renew(slot);
         let kept = *self.again.value(slot);
+        if renews {
+            self.again.renew(slot);
+        }
         let kept = Held { decision: kept.decision, length: kept.length, again: true };
         Some((kept, self.first_capacity + slot))
     }
@@ -114,20 +135,24 @@ mod tests {
     }
 
     #[test]
-    fn the_packet_used_the_longest_ago_goes_first() {
-        let mut store = ContentStore::new(3, 5);
-        for sn in 0..3 {
-            store.put(&data(sn, false)).unwrap();
+    fn the_oldest_packet_goes_first_or_the_one_used_the_longest_ago() {
+        for (replacement, gone) in [(Replacement::Oldest, 0), (Replacement::LeastRecentlyUsed, 1)] {
+            let mut store = ContentStore::new(3, replacement, 5);
+            for sn in 0..3 {
+                store.put(&data(sn, false)).unwrap();
+            }
+            assert!(has(&mut store, 0));
+            store.put(&data(3, false)).unwrap();
+            for sn in 0..4 {
+                assert_eq!(has(&mut store, sn), sn != gone);
+            }
+            assert_eq!(store.len(), 3);
         }
-        assert!(has(&mut store, 0));
-        store.put(&data(3, false)).unwrap();
-        assert!(has(&mut store, 0) && !has(&mut store, 1) && has(&mut store, 2) && has(&mut store, 3));
-        assert_eq!(store.len(), 3);
     }
 
     #[test]
     fn retransmissions_have_a_tenth_of_their_own() {
-        let mut store = ContentStore::new(20, 5);
+        let mut store = ContentStore::new(20, Replacement::Oldest, 5);
         let slots: alloc::collections::BTreeSet<_> =
             (0..18).map(|sn| store.put(&data(sn, false)).unwrap()).collect();
         for sn in 100..110 {
@@ -141,9 +166,9 @@ mod tests {
 
     #[test]
     fn small_stores_have_no_room_for_retransmissions() {
-        let mut none = ContentStore::new(0, 5);
+        let mut none = ContentStore::new(0, Replacement::Oldest, 5);
         assert_eq!(none.put(&data(0, false)), None);
-        let mut one = ContentStore::new(1, 5);
+        let mut one = ContentStore::new(1, Replacement::Oldest, 5);
         assert_eq!((one.put(&data(0, false)), one.put(&data(1, true))), (Some(0), None));
         assert_eq!(one.put(&data(2, false)), Some(0));
         assert!(!has(&mut one, 0) && has(&mut one, 2));

@@ -62,7 +62,8 @@ impl<V: Copy> NameTable<V> {
         self.index.find(hash(self.secret, name), |&slot| slots[slot as usize].name == name).copied()
     }
 
-    pub(super) fn name(&self, slot: u32) -> Name {
+    #[cfg(test)]
+    fn name(&self, slot: u32) -> Name {
         self.slots[slot as usize].name
     }
 

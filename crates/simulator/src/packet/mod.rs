@@ -43,6 +43,7 @@
 mod events;
 mod link;
 mod network;
+pub mod pull;
 pub mod tcp;
 pub mod world;
 

@@ -1,0 +1,51 @@
+//! Nodes of the pull transport: the very forwarders, receivers and sources of `protocol::pull`, on the engine.
+//!
+//! A switch is a forwarder; a server is a forwarder with receivers and sources behind its local face, so that a
+//! server of BCube forwards and receives at the same time. In place of a payload a packet carries a number that
+//! stands for its bytes; a receiver compares it as a real one compares hashes.
+
+mod group;
+mod node;
+mod world;
+
+pub use group::{Group, GroupError};
+pub use node::{PullNode, ReceiverLog};
+pub use world::PullWorld;
+
+use super::Packet;
+use polycast_protocol::pull;
+use polycast_types::Handle;
+
+/// A packet of the pull transport with a number in place of its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PullPacket {
+    /// Everything but the payload.
+    pub packet: pull::Packet,
+    /// Stands for the payload; of no meaning in an interest.
+    pub content: u32,
+}
+
+impl Packet for PullPacket {
+    fn digest(&self) -> u64 {
+        match &self.packet {
+            pull::Packet::Interest(interest) => {
+                interest.name.sn << 8 | u64::from(interest.tree) << 1 | u64::from(interest.fresh) << 4
+            }
+            pull::Packet::Data(data) => {
+                data.name.sn << 40 ^ u64::from(self.content) << 8 ^ u64::from(data.tree) << 1 ^ 1
+            }
+        }
+    }
+
+    /// A bit of the payload flips; headers have a checksum, and who finds it wrong drops the packet.
+    fn corrupt(&mut self, draw: u64) {
+        self.content ^= 1 << (draw % 32);
+    }
+}
+
+/// What stands for the payload of a packet of a transfer.
+#[must_use]
+pub fn content_of(transfer: Handle, sn: u64) -> u32 {
+    let mixed = (transfer.0 ^ sn.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    (mixed >> 32) as u32
+}
