@@ -75,7 +75,7 @@ impl PushConfig {
             batch: self.batch(),
             rate: self.rate,
             multicast: self.multicast,
-            attempt_interval: Duration::from_millis(1),
+            attempt_interval: Duration::from_millis(1).into(),
             path_timeout: Duration::from_millis(1_000),
             stall_timeout: self.stall_timeout,
             deadline: self.deadline,
