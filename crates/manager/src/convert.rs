@@ -95,8 +95,9 @@ pub fn path_response(grant: Grant) -> Result<api::PathResponse, Refusal> {
             })
         }
         Channel::Chain { .. } => api::channel::Channel::Chain(api::Chain {}),
-        other => {
-            return Err(Refusal::new(Kind::Internal, format!("a channel that cannot be told: {other:?}")));
+        _ => {
+            let what = format!("agents cannot use the channel of the fabric {}", grant.plan.fabric);
+            return Err(Refusal::new(Kind::Internal, what));
         }
     };
     Ok(api::PathResponse {

@@ -39,20 +39,154 @@ pub enum Resource {
         /// UDP port.
         port: u16,
     },
+    /// A port of the optical circuit switch that leads to a rack, in both directions.
+    CircuitPort {
+        /// Its number at the switch.
+        port: u32,
+    },
+    /// An optical splitter.
+    Splitter {
+        /// Its number.
+        splitter: u32,
+    },
+    /// A share of the relays of one partition of a Shufflecast.
+    RelayPartition {
+        /// The column.
+        column: u32,
+        /// The partition of this column.
+        partition: u32,
+        /// Which of the shares of the relays' rate.
+        share: u32,
+    },
+    /// A place in the table of a spine switch.
+    SpineEntry {
+        /// The switch, by its number in the network.
+        spine: u32,
+        /// The place.
+        slot: u32,
+    },
 }
 
 impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Resource::MulticastAddress { address: [a, b, c, d], port } => write!(f, "{a}.{b}.{c}.{d}:{port}"),
+            Resource::CircuitPort { port } => write!(f, "port {port} of the circuit switch"),
+            Resource::Splitter { splitter } => write!(f, "splitter {splitter}"),
+            Resource::RelayPartition { column, partition, share } => {
+                write!(f, "share {share} of partition {partition} of column {column}")
+            }
+            Resource::SpineEntry { spine, slot } => write!(f, "entry {slot} of spine {spine}"),
         }
     }
 }
 
-/// What a device is to do for a plan. No fabric so far has devices of its own.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Something of a network that many plans use at the same time and that can fail. Its numbers are those of
+/// the fabric's own network.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
-pub enum DeviceCommand {}
+pub enum Part {
+    /// A server or switch.
+    Node {
+        /// The fabric's name.
+        fabric: &'static str,
+        /// The node.
+        node: u32,
+    },
+    /// A link.
+    Link {
+        /// The fabric's name.
+        fabric: &'static str,
+        /// Its two ends, the lower number first.
+        ends: (u32, u32),
+    },
+}
+
+impl Part {
+    /// The link between two nodes.
+    #[must_use]
+    pub fn link(fabric: &'static str, one: u32, other: u32) -> Self {
+        Part::Link { fabric, ends: (one.min(other), one.max(other)) }
+    }
+
+    /// The fabric's name.
+    #[must_use]
+    pub fn fabric(&self) -> &'static str {
+        match self {
+            Part::Node { fabric, .. } | Part::Link { fabric, .. } => fabric,
+        }
+    }
+}
+
+/// What a device keeps while a plan is in force: set before the path is used, and taken away after it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[non_exhaustive]
+pub enum DeviceCommand {
+    /// The optical circuit switch leads light that enters at one port to another.
+    CrossConnect {
+        /// Where it enters.
+        from: u32,
+        /// Where it leaves.
+        to: u32,
+    },
+    /// The switch of a rack copies the packets of a multicast group.
+    RackRule {
+        /// The rack.
+        rack: u32,
+        /// The group address.
+        group: [u8; 4],
+        /// The port that they come from.
+        from: RackPort,
+        /// The ports that they go to.
+        to: Vec<RackPort>,
+    },
+    /// The switch of a rack relays what comes from the servers of a source rack into its splitter. At the
+    /// source itself the rule matches only packets from its servers, or they would circle for ever.
+    RelayRule {
+        /// The switch that relays.
+        rack: u32,
+        /// The rack of the source.
+        source: u32,
+    },
+    /// A spine switch leaves a link out for a session, although the label's filter says yes to it.
+    SpineEntry {
+        /// The switch.
+        spine: u32,
+        /// The session.
+        session: u32,
+        /// The leaf at the other end of the link.
+        leaf: u32,
+    },
+    /// The agents of a rack put this label in for a session.
+    LeafLabel {
+        /// The leaf switch of the rack.
+        leaf: u32,
+        /// The session.
+        session: u32,
+        /// The label.
+        label: Vec<u8>,
+    },
+    /// The agents of the rack that a pod's spine asks for a session put this label in (pod labels).
+    SpineLabel {
+        /// The leaf switch of that rack.
+        leaf: u32,
+        /// The session.
+        session: u32,
+        /// The label.
+        label: Vec<u8>,
+    },
+}
+
+/// A port of a rack's switch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum RackPort {
+    /// To a server.
+    Host(HostId),
+    /// To the optical circuit switch: which of the rack's fibres.
+    Circuit(u32),
+    /// To the rack's splitter, or from the splitters that feed the rack.
+    Splitter,
+}
 
 /// How the transport reaches the receivers.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,11 +201,36 @@ pub enum Channel {
         /// Interval of attempt sending (Republic's `i_a`).
         attempt_interval: Duration,
     },
+    /// One send reaches all of them; the label before every packet says where it goes (Orca).
+    Label {
+        /// Group address and UDP port of the data channel.
+        group: ([u8; 4], u16),
+        /// The session that switches and agents look up; it travels beside the label.
+        session: u32,
+        /// The source label.
+        label: Vec<u8>,
+        /// The rate of a dedicated path; `None` on a shared network, where the sender adapts.
+        rate: Option<Rate>,
+    },
+    /// Receivers pull over several trees that share no arc (Datacast).
+    SourceRoutes {
+        /// The trees.
+        trees: Vec<TreeRoutes>,
+    },
     /// Over TCP from the source to the first, from there to the second, and so on.
     Chain {
         /// The receivers in this order.
         order: Vec<HostId>,
     },
+}
+
+/// One tree as interests travel it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TreeRoutes {
+    /// For each receiver the ports by which its interests leave every node on their way to the source.
+    pub routes: Vec<(HostId, Vec<u32>)>,
+    /// The nodes that keep what passes: those that feed more than one.
+    pub caches: Vec<u32>,
 }
 
 /// How one group is served.
@@ -81,10 +240,25 @@ pub struct Plan {
     pub fabric: &'static str,
     /// What it holds while it is in force.
     pub resources: Vec<Resource>,
+    /// What it uses beside others, in rising order: when one of these fails the plan is touched.
+    pub uses: Vec<Part>,
     /// What devices have to do to set it up.
     pub commands: Vec<DeviceCommand>,
     /// How the transport uses it.
     pub channel: Channel,
+}
+
+impl Plan {
+    /// Whether a failure touches this plan, which serves `group`. A receiver that is down does not: the others go
+    /// on without it.
+    #[must_use]
+    pub fn is_touched(&self, group: &Group, failure: &Failure) -> bool {
+        match failure {
+            Failure::Host(host) => group.source == *host,
+            Failure::Resource(resource) => self.resources.contains(resource),
+            Failure::Part(part) => self.uses.binary_search(part).is_ok(),
+        }
+    }
 }
 
 /// Why there is no plan.
@@ -106,6 +280,8 @@ pub enum Failure {
     Host(HostId),
     /// A resource can no longer be used.
     Resource(Resource),
+    /// A part of a network has failed.
+    Part(Part),
 }
 
 /// What becomes of a running plan that a failure touched.
@@ -140,6 +316,47 @@ pub trait Fabric: fmt::Debug + Send {
     /// The running plans of this fabric that `failure` touches, in the order of their numbers, and what
     /// becomes of each. `network` knows of the failure already; new plans do not collide with each other.
     fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan>;
+
+    /// The plan of a transfer that runs already, from the channel that its source knows, for a manager that has
+    /// restarted. `None` if the channel does not tell what the plan holds: then the transfer loses its path.
+    fn adopt(&self, network: &NetworkState, group: &Group, channel: &Channel) -> Option<Plan>;
+
+    /// What devices keep all the time while the fabric is in use, as far as nothing of `network` prevents it.
+    fn standing_commands(&self, _network: &NetworkState) -> Vec<DeviceCommand> {
+        Vec::new()
+    }
+}
+
+/// Replans the touched plans of one fabric, one after the other, each with what the others leave free.
+pub(crate) fn replan_each(
+    name: &str,
+    network: &NetworkState,
+    failure: &Failure,
+    plan: impl Fn(&NetworkState, &Running) -> Result<Plan, Refusal>,
+) -> Vec<Replan> {
+    let is_touched =
+        |running: &Running| running.plan.fabric == name && running.plan.is_touched(&running.group, failure);
+    let touched: Vec<PlanId> =
+        network.running().filter(|(_, running)| is_touched(running)).map(|(id, _)| id).collect();
+    if touched.is_empty() {
+        return Vec::new();
+    }
+    let mut draft = network.clone();
+    let mut outcome_of = |id| {
+        let old = draft.release(id)?;
+        if matches!(failure, Failure::Host(_)) {
+            return Some(ReplanOutcome::Lost(Refusal::Impossible("the source is down".into())));
+        }
+        Some(match plan(&draft, &old) {
+            Ok(plan) => {
+                let held = draft.hold(id, old.group, plan.clone());
+                assert!(held, "a fabric plans with what is free");
+                ReplanOutcome::Replaced(plan)
+            }
+            Err(refusal) => ReplanOutcome::Lost(refusal),
+        })
+    };
+    touched.into_iter().filter_map(|id| Some(Replan { id, outcome: outcome_of(id)? })).collect()
 }
 
 /// A plan in force and the group that it serves.
@@ -157,6 +374,7 @@ pub struct NetworkState {
     running: BTreeMap<PlanId, Running>,
     holders: BTreeMap<Resource, PlanId>,
     failed: BTreeSet<Resource>,
+    failed_parts: BTreeSet<Part>,
     /// Where fabrics begin to look for free resources, so that what was just released rests for a while.
     turn: u64,
 }
@@ -225,6 +443,43 @@ impl NetworkState {
         self.failed.insert(resource);
     }
 
+    /// Whether a resource is out of use.
+    #[must_use]
+    pub fn has_failed(&self, resource: &Resource) -> bool {
+        self.failed.contains(resource)
+    }
+
+    /// The resources between two in their order that plans hold.
+    pub fn held_between(&self, first: Resource, last: Resource) -> impl Iterator<Item = Resource> {
+        self.holders.range(first..=last).map(|(resource, _)| *resource)
+    }
+
+    /// Takes a part of a network out of use; the plans that use it stay until they are planned anew.
+    pub fn fail_part(&mut self, part: Part) {
+        self.failed_parts.insert(part);
+    }
+
+    /// Takes a part that had failed into use again.
+    pub fn repair_part(&mut self, part: &Part) {
+        self.failed_parts.remove(part);
+    }
+
+    /// The parts of a fabric's network that are out of use, in rising order.
+    pub fn failed_parts(&self, fabric: &str) -> impl Iterator<Item = Part> {
+        self.failed_parts.iter().copied().filter(move |part| part.fabric() == fabric)
+    }
+
+    /// The same network, with the same failures, where nothing is held.
+    #[must_use]
+    pub fn idle(&self) -> Self {
+        NetworkState {
+            failed: self.failed.clone(),
+            failed_parts: self.failed_parts.clone(),
+            turn: self.turn,
+            ..NetworkState::default()
+        }
+    }
+
     /// Takes a resource that had failed into use again.
     pub fn repair(&mut self, resource: &Resource) {
         self.failed.remove(resource);
@@ -266,6 +521,24 @@ impl Fabrics {
         Err(why)
     }
 
+    /// The plan of a transfer that runs already ([`Fabric::adopt`]), by the name of its fabric.
+    #[must_use]
+    pub fn adopt(
+        &self,
+        fabric: &str,
+        network: &NetworkState,
+        group: &Group,
+        channel: &Channel,
+    ) -> Option<Plan> {
+        self.0.iter().find(|known| known.name() == fabric)?.adopt(network, group, channel)
+    }
+
+    /// What devices keep all the time ([`Fabric::standing_commands`]).
+    #[must_use]
+    pub fn standing_commands(&self, network: &NetworkState) -> Vec<DeviceCommand> {
+        self.0.iter().flat_map(|fabric| fabric.standing_commands(network)).collect()
+    }
+
     /// The running plans that `failure` touches. One that its own fabric cannot save may be saved by another.
     pub fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
         let mut touched: Vec<Replan> =
@@ -273,7 +546,8 @@ impl Fabrics {
         let mut draft = network.clone();
         for replan in &mut touched {
             let Some(old) = draft.release(replan.id) else { continue };
-            if let ReplanOutcome::Lost(Refusal::Busy(_)) = replan.outcome
+            if matches!(replan.outcome, ReplanOutcome::Lost(_))
+                && *failure != Failure::Host(old.group.source)
                 && let Ok(plan) = self.plan(&draft, &old.group)
             {
                 replan.outcome = ReplanOutcome::Replaced(plan);

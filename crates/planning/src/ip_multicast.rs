@@ -4,7 +4,7 @@
 //! no host gets packets of a transfer that it has no part in.
 
 use crate::fabric::{
-    Channel, Fabric, Failure, Group, NetworkState, Plan, PlanId, Refusal, Replan, ReplanOutcome, Resource,
+    Channel, Fabric, Failure, Group, NetworkState, Plan, Refusal, Replan, Resource, replan_each,
 };
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -83,13 +83,12 @@ impl AddressPool {
     }
 
     /// The first free address from the network's turn on: the one that was released last comes last.
-    fn free(&self, network: &NetworkState, taken: &[Resource]) -> Option<([u8; 4], u16)> {
+    pub(crate) fn lend(&self, network: &NetworkState) -> Result<([u8; 4], u16), Refusal> {
         let start = (network.turn() % u64::from(self.count)) as u32;
-        let in_turn = (start..self.count).chain(0..start).map(|index| self.address(index));
-        in_turn.into_iter().find(|group| {
-            let resource = resource(*group);
-            network.is_free(&resource) && !taken.contains(&resource)
-        })
+        let mut in_turn = (start..self.count).chain(0..start).map(|index| self.address(index));
+        in_turn
+            .find(|group| network.is_free(&resource(*group)))
+            .ok_or_else(|| Refusal::Busy(format!("all {} multicast addresses are in use", self.count)))
     }
 }
 
@@ -133,28 +132,18 @@ impl IpMulticast {
         self
     }
 
-    fn plan_beside(
-        &self,
-        network: &NetworkState,
-        group: &Group,
-        taken: &[Resource],
-    ) -> Result<Plan, Refusal> {
-        if group.receivers.is_empty() {
-            return Err(Refusal::Impossible("there is no receiver".into()));
-        }
-        let Some(address) = self.pool.free(network, taken) else {
-            return Err(Refusal::Busy(format!("all {} multicast addresses are in use", self.pool.count)));
-        };
-        Ok(Plan {
+    fn plan_with(&self, address: ([u8; 4], u16)) -> Plan {
+        Plan {
             fabric: Self::NAME,
             resources: vec![resource(address)],
+            uses: Vec::new(),
             commands: Vec::new(),
             channel: Channel::Multicast {
                 group: address,
                 rate: self.rate,
                 attempt_interval: self.attempt_interval,
             },
-        })
+        }
     }
 }
 
@@ -164,44 +153,34 @@ impl Fabric for IpMulticast {
     }
 
     fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
-        self.plan_beside(network, group, &[])
+        if group.receivers.is_empty() {
+            return Err(Refusal::Impossible("there is no receiver".into()));
+        }
+        Ok(self.plan_with(self.pool.lend(network)?))
     }
 
     /// An address that fails moves its transfer to another one. A host that fails touches only the plans
     /// that it is the source of: the other receivers go on without it.
     fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
-        let mut taken = Vec::new();
-        let mut touched: Vec<(PlanId, ReplanOutcome)> = Vec::new();
-        for (id, running) in network.running().filter(|(_, running)| running.plan.fabric == Self::NAME) {
-            let outcome = match failure {
-                Failure::Resource(resource) if running.plan.resources.contains(resource) => {
-                    match self.plan_beside(network, &running.group, &taken) {
-                        Ok(plan) => {
-                            taken.extend_from_slice(&plan.resources);
-                            ReplanOutcome::Replaced(plan)
-                        }
-                        Err(refusal) => ReplanOutcome::Lost(refusal),
-                    }
-                }
-                Failure::Host(host) if running.group.source == *host => {
-                    ReplanOutcome::Lost(Refusal::Impossible("the source is down".into()))
-                }
-                _ => continue,
-            };
-            touched.push((id, outcome));
-        }
-        touched.into_iter().map(|(id, outcome)| Replan { id, outcome }).collect()
+        replan_each(Self::NAME, network, failure, |network, old| self.plan(network, &old.group))
+    }
+
+    /// The channel is all that there is: an address outside of the pool, lent before the settings changed, is
+    /// taken over as well.
+    fn adopt(&self, _network: &NetworkState, _group: &Group, channel: &Channel) -> Option<Plan> {
+        let Channel::Multicast { group, .. } = channel else { return None };
+        Some(Plan { channel: channel.clone(), ..self.plan_with(*group) })
     }
 }
 
-fn resource((address, port): ([u8; 4], u16)) -> Resource {
+pub(crate) fn resource((address, port): ([u8; 4], u16)) -> Resource {
     Resource::MulticastAddress { address, port }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::HostId;
+    use crate::fabric::{HostId, PlanId, ReplanOutcome};
 
     fn group() -> Group {
         Group { source: HostId(0), receivers: [HostId(1)].into() }
@@ -234,6 +213,7 @@ mod tests {
         }
         let last_byte = |r: &Resource| match r {
             Resource::MulticastAddress { address, .. } => address[3],
+            other => panic!("{other}"),
         };
         assert_eq!(seen.iter().map(last_byte).collect::<Vec<_>>(), [2, 3, 0, 1, 2]);
     }

@@ -9,18 +9,24 @@
 extern crate alloc;
 
 pub mod circuits;
+pub mod datacast;
 pub mod economics;
 pub mod elmo;
 mod fabric;
 pub mod ip_multicast;
 pub mod labels;
+pub mod ocs;
+pub mod orca;
+mod places;
 pub mod relays;
 mod scheduler;
+pub mod shufflecast;
 pub mod tcp_chain;
 pub mod trees;
 
 pub use fabric::{
-    Channel, DeviceCommand, Fabric, Fabrics, Failure, Group, HostId, NetworkState, Plan, PlanId, Refusal,
-    Replan, ReplanOutcome, Resource, Running,
+    Channel, DeviceCommand, Fabric, Fabrics, Failure, Group, HostId, NetworkState, Part, Plan, PlanId,
+    RackPort, Refusal, Replan, ReplanOutcome, Resource, Running, TreeRoutes,
 };
-pub use scheduler::{Decision, Fcfs, Pending, RequestId, Scheduler};
+pub use places::{PlaceError, Places};
+pub use scheduler::{Decision, Fcfs, GreedyMatching, PartitionFcfs, Pending, RequestId, Scheduler};

@@ -1,5 +1,11 @@
 //! Which of the requests that wait get a path now (Republic section III-B: the scheduling plug-in).
 
+mod greedy_matching;
+mod partition_fcfs;
+
+pub use greedy_matching::GreedyMatching;
+pub use partition_fcfs::PartitionFcfs;
+
 use crate::fabric::{Fabrics, Group, NetworkState, Plan, PlanId, Refusal};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -71,6 +77,41 @@ pub trait Scheduler: fmt::Debug + Send {
     ) -> Vec<Decision>;
 }
 
+/// The network as it will be when the decisions so far are in force.
+struct Draft {
+    network: NetworkState,
+    plans: u64,
+    decisions: Vec<Decision>,
+}
+
+impl Draft {
+    fn new(network: &NetworkState) -> Self {
+        Draft { network: network.clone(), plans: 0, decisions: Vec::new() }
+    }
+
+    /// Puts a plan in force; numbers from the top are not those of plans that run.
+    fn hold(&mut self, group: Group, plan: Plan) {
+        let held = self.network.hold(PlanId(u64::MAX - self.plans), group, plan);
+        debug_assert!(held, "a fabric planned with what is not free");
+        self.plans += 1;
+    }
+
+    /// Gives the request a path now if there is one, whole. True if it waits.
+    fn decide(&mut self, request: &Pending, fabrics: &Fabrics) -> bool {
+        let decision = match fabrics.plan(&self.network, &request.group) {
+            Ok(plan) => {
+                self.hold(request.group.clone(), plan.clone());
+                Decision::Accept { request: request.id, bytes: request.remaining_bytes, plan }
+            }
+            Err(Refusal::Impossible(reason)) => Decision::Reject { request: request.id, reason },
+            Err(Refusal::Busy(_)) => Decision::Wait { request: request.id },
+        };
+        let waits = matches!(decision, Decision::Wait { .. });
+        self.decisions.push(decision);
+        waits
+    }
+}
+
 /// First come, first served: a path goes to the oldest request, whole, and none overtakes another.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Fcfs;
@@ -92,29 +133,14 @@ impl Scheduler for Fcfs {
         network: &NetworkState,
         fabrics: &Fabrics,
     ) -> Vec<Decision> {
-        let mut decisions = Vec::new();
-        let mut draft = network.clone();
+        let mut draft = Draft::new(network);
         for request in pending {
-            match fabrics.plan(&draft, &request.group) {
-                Ok(plan) => {
-                    // Numbers from the top are not those of plans that run.
-                    let id = PlanId(u64::MAX - decisions.len() as u64);
-                    let held = draft.hold(id, request.group.clone(), plan.clone());
-                    debug_assert!(held, "a fabric planned with what is not free");
-                    let bytes = request.remaining_bytes;
-                    decisions.push(Decision::Accept { request: request.id, bytes, plan });
-                }
-                Err(Refusal::Impossible(reason)) => {
-                    decisions.push(Decision::Reject { request: request.id, reason });
-                }
-                // Those behind it wait too: a small group must not keep a large one waiting for ever.
-                Err(Refusal::Busy(_)) => {
-                    decisions.push(Decision::Wait { request: request.id });
-                    break;
-                }
+            // Those behind one that waits do so too: a small group must not keep a large one waiting for ever.
+            if draft.decide(request, fabrics) {
+                break;
             }
         }
-        decisions
+        draft.decisions
     }
 }
 

@@ -3,7 +3,7 @@
 //! The source sends to the first receiver over TCP, which passes on what it has verified to the second,
 //! and so on. It holds nothing of the network, so there is always a plan: the last resort.
 
-use crate::fabric::{Channel, Fabric, Failure, Group, NetworkState, Plan, Refusal, Replan, ReplanOutcome};
+use crate::fabric::{Channel, Fabric, Failure, Group, NetworkState, Plan, Refusal, Replan, replan_each};
 use alloc::vec::Vec;
 
 /// The fabric.
@@ -24,26 +24,22 @@ impl Fabric for TcpChain {
         if group.receivers.is_empty() {
             return Err(Refusal::Impossible("there is no receiver".into()));
         }
-        Ok(Plan {
-            fabric: Self::NAME,
-            resources: Vec::new(),
-            commands: Vec::new(),
-            channel: Channel::Chain { order: group.receivers.iter().copied().collect() },
-        })
+        Ok(with(Channel::Chain { order: group.receivers.iter().copied().collect() }))
     }
 
     /// The transport itself closes the gap that a receiver leaves; only without its source a chain is lost.
     fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
-        let Failure::Host(host) = failure else { return Vec::new() };
-        let running = network.running().filter(|(_, running)| running.plan.fabric == Self::NAME);
-        running
-            .filter(|(_, running)| running.group.source == *host)
-            .map(|(id, _)| Replan {
-                id,
-                outcome: ReplanOutcome::Lost(Refusal::Impossible("the source is down".into())),
-            })
-            .collect()
+        replan_each(Self::NAME, network, failure, |network, old| self.plan(network, &old.group))
     }
+
+    /// A chain that runs holds nothing, and its order does not matter any more.
+    fn adopt(&self, _network: &NetworkState, _group: &Group, channel: &Channel) -> Option<Plan> {
+        matches!(channel, Channel::Chain { .. }).then(|| with(channel.clone()))
+    }
+}
+
+fn with(channel: Channel) -> Plan {
+    Plan { fabric: TcpChain::NAME, resources: Vec::new(), uses: Vec::new(), commands: Vec::new(), channel }
 }
 
 #[cfg(test)]

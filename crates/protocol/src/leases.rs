@@ -22,8 +22,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use members::{Arrival, Members};
 use polycast_planning::{
-    Channel, Decision, Fabrics, Group, HostId, NetworkState, Pending, Plan, PlanId, RequestId, Resource,
-    Scheduler,
+    Channel, Decision, Fabrics, Group, HostId, NetworkState, Pending, Plan, PlanId, RequestId, Scheduler,
 };
 use polycast_types::{Duration, ObjectId, Time};
 
@@ -42,6 +41,13 @@ pub struct LeasesConfig {
     pub agents_max: usize,
     /// Number of the first lease. Two runs of a manager should not give the same numbers.
     pub first_plan: PlanId,
+}
+
+/// The numbers that a new manager gives to these names when [`Leases::know_host`] is called for each in this
+/// order, for fabrics that have to be made before it.
+pub fn known_hosts<'a>(names: impl IntoIterator<Item = &'a str>) -> impl Iterator<Item = (&'a str, HostId)> {
+    let mut seen = BTreeSet::new();
+    names.into_iter().filter(move |name| seen.insert(*name)).zip((0..).map(HostId))
 }
 
 /// A request that waits.
@@ -101,6 +107,12 @@ impl Leases {
             undecided: false,
             outputs: VecDeque::new(),
         }
+    }
+
+    /// The number that the agent of this name has in plans whenever it is here. Fabrics that know the hosts' places
+    /// need it before anybody has joined: [`known_hosts`] gives the numbers that the first calls will get.
+    pub fn know_host(&mut self, name: &str) -> HostId {
+        self.members.know(name)
     }
 
     /// Takes in what happened.
@@ -193,8 +205,7 @@ impl Leases {
         if known {
             return self.renew(now, held.plan);
         }
-        let fabric = self.fabrics.names().find(|name| *name == held.fabric);
-        let (Some(fabric), Some(source)) = (fabric, self.members.get(&agent.name)) else { return };
+        let Some(source) = self.members.get(&agent.name) else { return };
         if self.by_request.contains_key(&key) || self.leases.len() >= self.config.leases_max {
             return;
         }
@@ -203,13 +214,9 @@ impl Leases {
             source: source.host,
             receivers: receivers.iter().map(|(_, member)| member.host).collect(),
         };
-        let resources = match held.channel {
-            Channel::Multicast { group: (address, port), .. } => {
-                Vec::from([Resource::MulticastAddress { address, port }])
-            }
-            _ => Vec::new(),
-        };
-        let plan = Plan { fabric, resources, commands: Vec::new(), channel: held.channel };
+        let plan = self.fabrics.adopt(&held.fabric, &self.network, &group, &held.channel);
+        // Without a plan it is lost; the next heartbeat's answer says so.
+        let Some(plan) = plan else { return };
         let receivers =
             receivers.into_iter().map(|(name, member)| (String::from(name), member.address)).collect();
         let grant = Grant { plan_id: held.plan, accepted_bytes: held.bytes, receivers, plan };

@@ -1,15 +1,19 @@
 //! The manager's core in virtual time.
 
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
+use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{
-    Channel, Decision, Fabric, Fabrics, Fcfs, NetworkState, Pending, PlanId, Resource, Scheduler,
+    Channel, Decision, DeviceCommand, Fabric, Fabrics, Fcfs, GreedyMatching, NetworkState, Pending, PlanId,
+    Resource, Scheduler,
 };
 use polycast_protocol::leases::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, Leases, LeasesConfig, NotMember, Output,
-    PathRequest, Receivers, ReleaseReason, RequestKey,
+    PathRequest, Receivers, ReleaseReason, RequestKey, known_hosts,
 };
-use polycast_types::{AppId, DataId, Duration, ObjectId, Time};
+use polycast_topology::Hybrid;
+use polycast_topology::optics::{PowerBudget, splitter_loss_db};
+use polycast_types::{AppId, DataId, Duration, ObjectId, Rate, Time};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -100,6 +104,42 @@ fn with_three_agents(mut manager: Leases) -> Leases {
         apply(&mut manager, Time(0), join(number, 1));
     }
     manager
+}
+
+/// Circuits and the greedy matching behind the manager's core: hosts are known by name before they join.
+#[test]
+fn circuits_are_lent_to_hosts_by_their_places() {
+    let names = ["host-2", "host-0", "host-1", "host-4"];
+    // One server a rack: host-2 in rack 0, host-0 in rack 1, and so on.
+    let places: Vec<_> = known_hosts(names).map(|(_, host)| host).zip(0..).collect();
+    let hybrid =
+        Hybrid { racks: 4, servers_per_rack: 1, ports_per_rack: 1, splitters: 1, splitter_fanout: 2 };
+    let (switch_loss_db, splitter_loss_db) = (1.0, splitter_loss_db(2));
+    let budget = PowerBudget { budget_db: 14.0, switch_loss_db, splitter_loss_db, amplifier_gain_db: 0.0 };
+    let attempt_interval = Duration::from_millis(1);
+    let circuits = OcsConfig { hybrid, cascade_max: 1, budget, rate: Rate(1_000_000_000), attempt_interval };
+    let pool = AddressPool::new([239, 255, 64, 0], 4, 7410).unwrap();
+    let ocs = Ocs::new(circuits, places.clone(), pool).unwrap();
+    let mut manager =
+        Leases::new(config(), Fabrics::new(vec![Box::new(ocs)]), Box::new(GreedyMatching::new(places)));
+    for (name, host) in known_hosts(names) {
+        assert_eq!(manager.know_host(name), host);
+    }
+    for number in [0, 1, 2, 4, 5] {
+        apply(&mut manager, Time(0), join(number, 1));
+    }
+    let grant = ask(&mut manager, Time(1), request(agent(2, 1), 1, &["host-0", "host-1"])).unwrap();
+    assert_eq!(grant.plan.fabric, "ocs");
+    let from_rack_0 =
+        |command: &DeviceCommand| matches!(command, DeviceCommand::CrossConnect { from: 0, to: 4 });
+    assert!(grant.plan.commands.iter().any(from_rack_0), "{:?}", grant.plan.commands);
+    // host-0's only fibre is in use; a place that nobody knows is no place.
+    assert!(apply(&mut manager, Time(2), Input::Request(request(agent(4, 1), 2, &["host-0"]))).is_empty());
+    let denial = ask(&mut manager, Time(3), request(agent(5, 1), 3, &["host-0"])).unwrap_err();
+    assert!(denial.to_string().contains("no place"), "{denial}");
+    let key = agent(2, 1).request(1);
+    let outputs = apply(&mut manager, Time(4), Input::Release { request: key, plan: grant.plan_id });
+    assert_eq!(response(&outputs).unwrap().plan.fabric, "ocs");
 }
 
 #[test]

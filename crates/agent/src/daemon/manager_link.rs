@@ -417,6 +417,6 @@ fn path(channel: Option<api::Channel>) -> Result<Path, Refusal> {
             let group = SocketAddrV4::new(address, port);
             Ok(Path::Multicast { group, rate: multicast.rate_bps.map(Rate) })
         }
-        None => Err(wrong("it has no channel".into())),
+        None => Err(wrong("it has no channel, or one that this agent cannot use".into())),
     }
 }

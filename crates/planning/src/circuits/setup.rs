@@ -1,8 +1,10 @@
 //! The cross connections of granted groups: from the source's rack through a cascade of splitters to the
 //! other racks.
 
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use polycast_topology::Hybrid;
@@ -50,6 +52,24 @@ impl PortPool {
             free_splitters: (0..hybrid.splitters).rev().collect(),
             free_uplinks: (0..hybrid.racks).map(|_| uplinks.clone()).collect(),
         }
+    }
+
+    /// What is free of the splitters and of the fibres of these racks; other racks have none.
+    pub(crate) fn of_free(
+        hybrid: Hybrid,
+        racks: &BTreeSet<u32>,
+        port_is_free: impl Fn(u32) -> bool,
+        splitter_is_free: impl Fn(u32) -> bool,
+    ) -> Self {
+        let mut free_uplinks = vec![Vec::new(); hybrid.racks as usize];
+        for &rack in racks {
+            let uplinks = (0..hybrid.ports_per_rack).rev();
+            free_uplinks[rack as usize] =
+                uplinks.filter(|&uplink| port_is_free(hybrid.rack_port(rack, uplink))).collect();
+        }
+        let free_splitters =
+            (0..hybrid.splitters).rev().filter(|&splitter| splitter_is_free(splitter)).collect();
+        PortPool { hybrid, free_splitters, free_uplinks }
     }
 
     /// Gives back what a group held.

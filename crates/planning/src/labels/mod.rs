@@ -285,6 +285,17 @@ impl LabelPlanner {
         entries_at(spine_state).for_each(|spine| self.load[(spine - first) as usize] += 1);
     }
 
+    /// The entries that spines have, by spine; what was counted before is forgotten.
+    pub(crate) fn count_anew(&mut self, spines: impl Iterator<Item = Node>) {
+        self.load.fill(0);
+        let first = self.clos.spine(0, 0);
+        for spine in spines {
+            if let Some(load) = spine.checked_sub(first).and_then(|at| self.load.get_mut(at as usize)) {
+                *load += 1;
+            }
+        }
+    }
+
     /// Counts the entries of a session no more that was counted before.
     pub fn count_out(&mut self, spine_state: &[SpineState]) {
         let first = self.clos.spine(0, 0);

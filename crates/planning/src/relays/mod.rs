@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 
 use polycast_topology::Shufflecast;
 
-pub use recovery::{Recovery, algorithm_2, recover};
+pub use recovery::{Recovery, algorithm_2, recover, recover_source};
 pub use sharing::{PartitionTable, fair_shares};
 
 /// Stands for "not reached" among hop counts.

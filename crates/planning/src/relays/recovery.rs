@@ -114,6 +114,18 @@ pub fn recover(network: &Shufflecast, failed: &BTreeSet<u32>) -> Recovery {
     recovery
 }
 
+/// The part of [`recover`] that is about one source.
+#[must_use]
+pub fn recover_source(network: &Shufflecast, failed: &BTreeSet<u32>, source: u32) -> Recovery {
+    let mut recovery = Recovery { failed: failed.clone(), ..Recovery::default() };
+    let dead = failed.iter().filter(|&&relay| is_relay(network, relay, source));
+    recovery.deactivated.extend(dead.map(|&relay| (relay, source)));
+    if !recovery.deactivated.is_empty() && !failed.contains(&source) {
+        Repair::new(network, failed, source).run(&mut recovery);
+    }
+    recovery
+}
+
 /// The relays of one source while they are being chosen: one for every mirror class.
 struct Repair<'a> {
     network: &'a Shufflecast,

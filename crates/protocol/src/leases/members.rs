@@ -40,6 +40,8 @@ pub(super) enum Arrival {
 pub(super) struct Members {
     by_name: BTreeMap<String, Member>,
     names: BTreeMap<HostId, String>,
+    /// Numbers that belong to names for ever, whether or not their agents are here.
+    known: BTreeMap<String, HostId>,
     /// When each was heard of last, longest ago first.
     heard: BTreeSet<(Time, HostId)>,
     next_host: u32,
@@ -52,11 +54,31 @@ impl Members {
         Members {
             by_name: BTreeMap::new(),
             names: BTreeMap::new(),
+            known: BTreeMap::new(),
             heard: BTreeSet::new(),
             next_host: 0,
             most,
             silence,
         }
+    }
+
+    /// The number of a name, before and after its agent is here.
+    pub(super) fn know(&mut self, name: &str) -> HostId {
+        if let Some(host) = self.known.get(name) {
+            return *host;
+        }
+        let host = match self.by_name.get(name) {
+            Some(member) => member.host,
+            None => self.next_number(),
+        };
+        self.known.insert(name.to_string(), host);
+        host
+    }
+
+    fn next_number(&mut self) -> HostId {
+        let host = HostId(self.next_host);
+        self.next_host += 1;
+        host
     }
 
     pub(super) fn join(
@@ -73,8 +95,10 @@ impl Members {
             if self.by_name.len() >= self.most {
                 return Err(JoinRefusal::Full(self.most));
             }
-            let host = HostId(self.next_host);
-            self.next_host += 1;
+            let host = match self.known.get(name) {
+                Some(host) => *host,
+                None => self.next_number(),
+            };
             self.heard.insert((now, host));
             self.names.insert(host, name.clone());
             let member = Member { host, incarnation: agent.incarnation, address, heard_at: now };

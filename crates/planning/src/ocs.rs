@@ -1,0 +1,186 @@
+//! The fabric `ocs`: racks joined by an optical circuit switch and splitters (Blast, section III; Republic,
+//! section II).
+//!
+//! A group holds one fibre of each of its racks, the splitters of its cascade, and a multicast address. The
+//! circuit switch leads the source's light through the cascade; the switches of the racks copy between the
+//! servers and the fibre. The path is the group's alone, so it has a rate.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::vec::Vec;
+
+use polycast_topology::Hybrid;
+use polycast_topology::optics::{PowerBudget, racks_reachable, splitters_needed};
+use polycast_types::{Duration, Rate};
+
+use crate::circuits::{CircuitSetup, PortPool, Rejection, SetupError, setup};
+use crate::fabric::{
+    Channel, DeviceCommand, Fabric, Failure, Group, HostId, NetworkState, Plan, RackPort, Refusal, Replan,
+    Resource, replan_each,
+};
+use crate::ip_multicast::{AddressPool, resource};
+use crate::places::{PlaceError, Places};
+
+/// What the fabric is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct OcsConfig {
+    /// The racks, fibres and splitters.
+    pub hybrid: Hybrid,
+    /// The most splitters of one group: k.
+    pub cascade_max: u32,
+    /// What the light may lose.
+    pub budget: PowerBudget,
+    /// Rate of a fibre.
+    pub rate: Rate,
+    /// Interval of attempt sending while circuits are being set up.
+    pub attempt_interval: Duration,
+}
+
+/// The fabric.
+#[derive(Clone, Debug)]
+pub struct Ocs {
+    config: OcsConfig,
+    places: Places,
+    pool: AddressPool,
+}
+
+impl Ocs {
+    /// Its name.
+    pub const NAME: &str = "ocs";
+
+    /// The fabric, with the server of every host: rack by rack, `servers_per_rack` each.
+    ///
+    /// # Errors
+    /// If a host is on a server that the racks do not have, or two are on the same.
+    pub fn new(
+        config: OcsConfig,
+        hosts: impl IntoIterator<Item = (HostId, u32)>,
+        pool: AddressPool,
+    ) -> Result<Self, PlaceError> {
+        let hybrid = config.hybrid;
+        let places = Places::new(hybrid.racks.saturating_mul(hybrid.servers_per_rack), hosts)?;
+        Ok(Ocs { config, places, pool })
+    }
+
+    /// The hosts of the group by rack, and the source's rack.
+    fn racks(&self, group: &Group) -> Result<(u32, BTreeMap<u32, Vec<HostId>>), Refusal> {
+        let (source, receivers) = self.places.of_group(Self::NAME, group)?;
+        let source_rack = source / self.config.hybrid.servers_per_rack;
+        let mut racks: BTreeMap<u32, Vec<HostId>> = BTreeMap::new();
+        for (host, server) in receivers {
+            racks.entry(server / self.config.hybrid.servers_per_rack).or_default().push(host);
+        }
+        Ok((source_rack, racks))
+    }
+
+    /// Whether the group could have circuits if nothing else were held (constraints 1 and 2).
+    fn check(&self, network: &NetworkState, racks: &BTreeSet<u32>) -> Result<(), Refusal> {
+        let OcsConfig { hybrid, cascade_max, .. } = self.config;
+        let count = racks.len() as u32;
+        let refuse = |why: Rejection| Err(Refusal::Impossible(format!("for circuits {why}")));
+        if count < 2 {
+            return refuse(Rejection::OneRack { racks: count });
+        }
+        let reachable = racks_reachable(cascade_max, hybrid.splitter_fanout);
+        if count > reachable {
+            let fanout = hybrid.splitter_fanout;
+            return refuse(Rejection::Cascade { racks: count, cascade_max, fanout, reachable });
+        }
+        let works = |splitter: &u32| !network.has_failed(&Resource::Splitter { splitter: *splitter });
+        let splitters = (0..hybrid.splitters).filter(works).count() as u32;
+        let needed = splitters_needed(count, hybrid.splitter_fanout);
+        if needed > splitters {
+            return refuse(Rejection::Splitters { needed, splitters });
+        }
+        let dark = |rack: &&u32| {
+            let mut ports = (0..hybrid.ports_per_rack).map(|uplink| hybrid.rack_port(**rack, uplink));
+            ports.all(|port| network.has_failed(&Resource::CircuitPort { port }))
+        };
+        match racks.iter().find(dark) {
+            Some(rack) => Err(Refusal::Impossible(format!(
+                "all {} fibres of rack {rack} to the circuit switch have failed",
+                hybrid.ports_per_rack
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn commands(
+        &self,
+        group: &Group,
+        address: [u8; 4],
+        source_rack: u32,
+        racks: &BTreeMap<u32, Vec<HostId>>,
+        circuits: &CircuitSetup,
+    ) -> Vec<DeviceCommand> {
+        let cross = circuits.connections.iter();
+        let mut commands: Vec<DeviceCommand> = cross
+            .map(|connection| DeviceCommand::CrossConnect { from: connection.from, to: connection.to })
+            .collect();
+        for &(rack, uplink) in &circuits.uplinks {
+            let fibre = RackPort::Circuit(uplink);
+            let hosts = racks.get(&rack).into_iter().flatten().map(|&host| RackPort::Host(host));
+            let (from, to) = if rack == source_rack {
+                (RackPort::Host(group.source), hosts.chain([fibre]).collect())
+            } else {
+                (fibre, hosts.collect())
+            };
+            commands.push(DeviceCommand::RackRule { rack, group: address, from, to });
+        }
+        commands
+    }
+}
+
+impl Fabric for Ocs {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
+        let (source_rack, racks) = self.racks(group)?;
+        let members: BTreeSet<u32> = racks.keys().copied().chain([source_rack]).collect();
+        self.check(network, &members)?;
+        let hybrid = self.config.hybrid;
+        let mut ports = PortPool::of_free(
+            hybrid,
+            &members,
+            |port| network.is_free(&Resource::CircuitPort { port }),
+            |splitter| network.is_free(&Resource::Splitter { splitter }),
+        );
+        let others: Vec<u32> = racks.keys().copied().filter(|rack| *rack != source_rack).collect();
+        let circuits =
+            setup(&mut ports, source_rack, &others, &self.config.budget).map_err(|error| match error {
+                SetupError::RackBusy { .. } | SetupError::SplittersBusy { .. } => {
+                    Refusal::Busy(format!("{error}"))
+                }
+                SetupError::Power(_) | SetupError::RackRange { .. } => {
+                    Refusal::Impossible(format!("{error}"))
+                }
+            })?;
+        let address = self.pool.lend(network)?;
+        let fibres = circuits.uplinks.iter().map(|&(rack, uplink)| hybrid.rack_port(rack, uplink));
+        let mut resources = Vec::from([resource(address)]);
+        resources.extend(fibres.map(|port| Resource::CircuitPort { port }));
+        resources.extend(circuits.splitters.iter().map(|&splitter| Resource::Splitter { splitter }));
+        Ok(Plan {
+            fabric: Self::NAME,
+            resources,
+            uses: Vec::new(),
+            commands: self.commands(group, address.0, source_rack, &racks, &circuits),
+            channel: Channel::Multicast {
+                group: address,
+                rate: Some(self.config.rate),
+                attempt_interval: self.config.attempt_interval,
+            },
+        })
+    }
+
+    fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
+        replan_each(Self::NAME, network, failure, |network, old| self.plan(network, &old.group))
+    }
+
+    /// A channel does not tell which fibres and splitters its circuits take.
+    fn adopt(&self, _network: &NetworkState, _group: &Group, _channel: &Channel) -> Option<Plan> {
+        None
+    }
+}

@@ -1,0 +1,314 @@
+//! The fabric `orca`: a Clos network whose switches forward by labels (Orca, section 3).
+//!
+//! A group holds a multicast address, whose number is the session's, and the entries that spines need for it.
+//! Servers keep the leaf labels. With pod labels no switch keeps anything.
+
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+
+use polycast_topology::{Clos, Failures, Graph, Node};
+use polycast_types::Rate;
+
+use crate::fabric::{
+    Channel, DeviceCommand, Fabric, Failure, Group, HostId, NetworkState, Part, Plan, Refusal, Replan,
+    Resource, replan_each,
+};
+use crate::ip_multicast::{AddressPool, resource};
+use crate::labels::pod_labels::{self, PodLabelFormat};
+use crate::labels::{LabelError, LabelOptions, LabelPlan, LabelPlanner, SpineState};
+use crate::places::{PlaceError, Places};
+
+/// How labels name leafs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Encoding {
+    /// The paper's filter, with entries at spines.
+    #[default]
+    Filter,
+    /// Exact bitmaps of pods, without entries.
+    Pods,
+}
+
+/// What the fabric is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct OrcaConfig {
+    /// The network.
+    pub clos: Clos,
+    /// How labels are made.
+    pub labels: LabelOptions,
+    /// How labels name leafs.
+    pub encoding: Encoding,
+    /// How many entries a spine's table holds.
+    pub entries_max: u32,
+    /// Rate of a transfer on a network that is ours alone; without it transfers share the network and adapt.
+    pub rate: Option<Rate>,
+}
+
+/// A network that this fabric cannot use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OrcaError {
+    /// About the labels.
+    #[error(transparent)]
+    Label(#[from] LabelError),
+    /// About the places.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+}
+
+/// The fabric.
+#[derive(Clone, Debug)]
+pub struct Orca {
+    config: OrcaConfig,
+    places: Places,
+    pool: AddressPool,
+    pods: PodLabelFormat,
+    /// Room to work in: plans depend on the network's state alone.
+    planner: RefCell<LabelPlanner>,
+}
+
+impl Orca {
+    /// Its name.
+    pub const NAME: &str = "orca";
+
+    /// The fabric, with the server of every host.
+    ///
+    /// # Errors
+    /// If labels are not for such a network, or places are wrong.
+    pub fn new(
+        config: OrcaConfig,
+        hosts: impl IntoIterator<Item = (HostId, u32)>,
+        pool: AddressPool,
+    ) -> Result<Self, OrcaError> {
+        let planner = LabelPlanner::with_options(config.clos, config.labels)?;
+        let pods = PodLabelFormat::new(&config.clos, planner.format().bytes())?;
+        let places = Places::new(config.clos.hosts(), hosts)?;
+        Ok(Orca { config, places, pool, pods, planner: RefCell::new(planner) })
+    }
+
+    /// A node of the network, for failures.
+    #[must_use]
+    pub fn node(node: Node) -> Part {
+        Part::Node { fabric: Self::NAME, node }
+    }
+
+    /// A link of the network, for failures.
+    #[must_use]
+    pub fn link(one: Node, other: Node) -> Part {
+        Part::link(Self::NAME, one, other)
+    }
+
+    fn plan_at(
+        &self,
+        network: &NetworkState,
+        group: &Group,
+        address: ([u8; 4], u16),
+        keep: impl Fn(&LabelPlan) -> bool,
+    ) -> Result<Plan, Refusal> {
+        let (source, receivers) = self.places.of_group(Self::NAME, group)?;
+        let servers: Vec<Node> = receivers.iter().map(|(_, server)| *server).collect();
+        let failures = failures_of(Self::NAME, network, &self.config.clos);
+        let session = u32::from_be_bytes(address.0);
+        let mut planner = self.planner.borrow_mut();
+        planner.count_anew(entries(network).map(|(spine, _)| spine));
+        let impossible = |error: LabelError| Refusal::Impossible(format!("{error}"));
+        let best = planner.plan(session.into(), source, &servers, &failures).map_err(impossible)?;
+        if !best.left_out.is_empty() {
+            let out = |(host, server): &(HostId, u32)| best.left_out.contains(server).then_some(host.0);
+            let hosts: Vec<u32> = receivers.iter().filter_map(out).collect();
+            return Err(Refusal::Impossible(format!(
+                "failures leave no label that reaches the hosts {hosts:?} together with the others"
+            )));
+        }
+        let mut slots = if keep(&best) { self.slots(network, &best.spine_state) } else { None };
+        let mut chosen = best;
+        if slots.is_none() {
+            // The tables on the best way are full, or another way is asked for: one of the others may do.
+            let all = self.config.clos.spines_per_pod() * self.config.clos.cores_per_spine().max(1);
+            let others = planner.plan_trees(session.into(), source, &servers, &failures, all);
+            for other in others.map_err(impossible)? {
+                if other.left_out.is_empty() && keep(&other) {
+                    slots = self.slots(network, &other.spine_state);
+                    if slots.is_some() {
+                        chosen = other;
+                        break;
+                    }
+                }
+            }
+        }
+        let Some(slots) = slots else { return Err(self.full(network, &chosen.spine_state)) };
+        drop(planner);
+        Ok(self.with(group, address, source, chosen, slots, &failures))
+    }
+
+    /// A free place for every entry; `None` if a table is full.
+    fn slots(&self, network: &NetworkState, state: &[SpineState]) -> Option<Vec<Resource>> {
+        if self.config.encoding == Encoding::Pods {
+            return Some(Vec::new());
+        }
+        let mut slots = Vec::with_capacity(state.len());
+        for of_one in state.chunk_by(|a, b| a.spine == b.spine) {
+            let spine = of_one[0].spine;
+            let places = (0..self.config.entries_max).map(|slot| Resource::SpineEntry { spine, slot });
+            slots.extend(places.filter(|place| network.is_free(place)).take(of_one.len()));
+        }
+        (slots.len() == state.len()).then_some(slots)
+    }
+
+    fn full(&self, network: &NetworkState, state: &[SpineState]) -> Refusal {
+        let most = self.config.entries_max;
+        if self.slots(&network.idle(), state).is_none() {
+            let needed = state.chunk_by(|a, b| a.spine == b.spine).map(<[_]>::len).max().unwrap_or(0);
+            return Refusal::Impossible(format!(
+                "a spine needs {needed} entries for it and has {most}: use pod labels or a larger filter"
+            ));
+        }
+        Refusal::Busy(format!("on every way a spine that needs entries has all its {most} in use"))
+    }
+
+    fn with(
+        &self,
+        group: &Group,
+        address: ([u8; 4], u16),
+        source: Node,
+        plan: LabelPlan,
+        slots: Vec<Resource>,
+        failures: &Failures,
+    ) -> Plan {
+        let session = u32::from_be_bytes(address.0);
+        let clos = &self.config.clos;
+        let mut commands = Vec::new();
+        let label = match self.config.encoding {
+            Encoding::Filter => {
+                commands.extend(plan.spine_state.iter().map(|entry| DeviceCommand::SpineEntry {
+                    spine: entry.spine,
+                    session,
+                    leaf: entry.leaf,
+                }));
+                plan.label.clone()
+            }
+            Encoding::Pods => {
+                let pods = pod_labels::encode(&self.pods, &plan);
+                for pod in &pods.spine_labels {
+                    let spine = clos.spine(pod.pod, plan.tree.path.plane);
+                    let works = |leaf: &u32| failures.link_works(clos, spine, *leaf);
+                    let working =
+                        (0..clos.leafs_per_pod()).filter(works).fold(0, |leafs, leaf| leafs | 1u128 << leaf);
+                    let asked = self.pods.asked_leaf(session.into(), working);
+                    commands.extend(asked.map(|leaf| DeviceCommand::SpineLabel {
+                        leaf: clos.leaf(pod.pod * clos.leafs_per_pod() + leaf),
+                        session,
+                        label: self.pods.spine_label(plan.tree.path.plane, pod.leafs).0,
+                    }));
+                }
+                pods.label
+            }
+        };
+        let planner = self.planner.borrow();
+        commands.extend(plan.leaf_hosts.iter().map(|entry| DeviceCommand::LeafLabel {
+            leaf: clos.leaf(entry.leaf),
+            session,
+            label: match self.config.encoding {
+                Encoding::Filter => planner.format().leaf_label(entry.hosts).0,
+                Encoding::Pods => self.pods.leaf_label(entry.hosts).0,
+            },
+        }));
+        debug_assert!(!group.receivers.is_empty());
+        Plan {
+            fabric: Self::NAME,
+            resources: core::iter::once(resource(address)).chain(slots).collect(),
+            uses: used(clos, source, &plan),
+            commands,
+            channel: Channel::Label { group: address, session, label: label.0, rate: self.config.rate },
+        }
+    }
+}
+
+/// The spine and place of every entry that a plan holds.
+fn entries(network: &NetworkState) -> impl Iterator<Item = (u32, u32)> {
+    let ends = |spine, slot| Resource::SpineEntry { spine, slot };
+    network.held_between(ends(0, 0), ends(u32::MAX, u32::MAX)).filter_map(|held| match held {
+        Resource::SpineEntry { spine, slot } => Some((spine, slot)),
+        _ => None,
+    })
+}
+
+/// The failed nodes and links of a fabric's network.
+pub(crate) fn failures_of<G: Graph>(name: &str, network: &NetworkState, graph: &G) -> Failures {
+    let mut failures = Failures::none();
+    for part in network.failed_parts(name) {
+        match part {
+            Part::Node { node, .. } if node < graph.node_count() => {
+                failures.fail_node(node);
+            }
+            Part::Link { ends: (one, other), .. } if other < graph.node_count() => {
+                // Two nodes that no link joins have none to fail.
+                if let Some(port) = graph.port_to(one, other) {
+                    failures.fail_link(graph.link(one, port));
+                }
+            }
+            _ => {}
+        }
+    }
+    failures
+}
+
+/// The nodes and links of a tree, in rising order.
+fn used(clos: &Clos, source: Node, plan: &LabelPlan) -> Vec<Part> {
+    let mut parts = BTreeSet::new();
+    let mut add = |one: Node, other: Node| {
+        parts.extend([Orca::node(one), Orca::node(other), Orca::link(one, other)]);
+    };
+    let (path, per_pod) = (plan.tree.path, clos.leafs_per_pod());
+    let source_leaf = clos.leaf_index_of(source);
+    let source_spine = clos.spine(plan.tree.source_pod, path.plane);
+    add(source, clos.leaf(source_leaf));
+    add(clos.leaf(source_leaf), source_spine);
+    for pod in plan.tree.pods.iter().filter(|pod| pod.pod != plan.tree.source_pod) {
+        let core = clos.core(path.plane, path.core);
+        add(source_spine, core);
+        add(core, clos.spine(pod.pod, path.plane));
+    }
+    for entry in &plan.leaf_hosts {
+        let leaf = clos.leaf(entry.leaf);
+        add(clos.spine(entry.leaf / per_pod, path.plane), leaf);
+        for port in (0..clos.hosts_per_leaf()).filter(|port| entry.hosts >> port & 1 == 1) {
+            add(leaf, entry.leaf * clos.hosts_per_leaf() + port);
+        }
+    }
+    parts.into_iter().collect()
+}
+
+impl Fabric for Orca {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
+        self.plan_at(network, group, self.pool.lend(network)?, |_| true)
+    }
+
+    fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
+        replan_each(Self::NAME, network, failure, |network, old| {
+            // A session keeps its number unless the address itself has failed.
+            match old.plan.channel {
+                Channel::Label { group: address, .. } if network.is_free(&resource(address)) => {
+                    self.plan_at(network, &old.group, address, |_| true)
+                }
+                _ => self.plan(network, &old.group),
+            }
+        })
+    }
+
+    /// The label tells the way, and with the group the entries; a group that has changed since has another label.
+    fn adopt(&self, network: &NetworkState, group: &Group, channel: &Channel) -> Option<Plan> {
+        let Channel::Label { group: address, label, .. } = channel else { return None };
+        let (encoding, pods) = (self.config.encoding, &self.pods);
+        let same = |plan: &LabelPlan| match encoding {
+            Encoding::Filter => plan.label.0 == *label,
+            Encoding::Pods => pod_labels::encode(pods, plan).label.0 == *label,
+        };
+        let plan = self.plan_at(network, group, *address, same).ok()?;
+        Some(Plan { channel: channel.clone(), ..plan })
+    }
+}

@@ -1,0 +1,488 @@
+//! The fabrics of the four papers behind the one planning interface: nothing is held twice, everybody is reached by
+//! what devices are told, and refusals say what is in the way. Reach is found by following the light, the relays,
+//! the labels and the routes, not by asking the planners.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use polycast_planning::datacast::Datacast;
+use polycast_planning::ip_multicast::AddressPool;
+use polycast_planning::labels::switches::{self, Ingress, LeafAction};
+use polycast_planning::labels::{Label, LabelOptions, LabelPlanner};
+use polycast_planning::ocs::{Ocs, OcsConfig};
+use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
+use polycast_planning::shufflecast::{Shufflecast, ShufflecastConfig};
+use polycast_planning::{
+    Channel, DeviceCommand, Fabric, Fabrics, Failure, Group, HostId, NetworkState, Part, Plan, PlanId,
+    RackPort, Refusal, ReplanOutcome, Resource,
+};
+use polycast_topology::optics::{PowerBudget, splitter_loss_db};
+use polycast_topology::{Clos, Graph, Hybrid, Network, Shufflecast as Splitters};
+use polycast_types::{Duration, Rate};
+use proptest::prelude::*;
+
+const RATE: Rate = Rate(10_000_000_000);
+
+fn pool(addresses: u32) -> AddressPool {
+    AddressPool::new([239, 1, 0, 0], addresses, 7410).unwrap()
+}
+
+/// Hosts are numbered backwards, so that a host's number is never its server's by accident.
+fn hosts(servers: u32) -> impl Iterator<Item = (HostId, u32)> {
+    (0..servers).map(move |server| (HostId(1000 + servers - server), server))
+}
+
+fn host_at(servers: u32, server: u32) -> HostId {
+    HostId(1000 + servers - server)
+}
+
+fn hybrid() -> Hybrid {
+    Hybrid { racks: 8, servers_per_rack: 3, ports_per_rack: 2, splitters: 6, splitter_fanout: 3 }
+}
+
+fn ocs() -> Ocs {
+    ocs_with(20.0)
+}
+
+fn ocs_with(budget_db: f64) -> Ocs {
+    let budget = PowerBudget {
+        budget_db,
+        switch_loss_db: 1.0,
+        splitter_loss_db: splitter_loss_db(3),
+        amplifier_gain_db: 0.0,
+    };
+    let attempt_interval = Duration::from_millis(1);
+    let config = OcsConfig { hybrid: hybrid(), cascade_max: 3, budget, rate: RATE, attempt_interval };
+    Ocs::new(config, hosts(24), pool(8)).unwrap()
+}
+
+fn splitters() -> Splitters {
+    Splitters::new(2, 3).unwrap()
+}
+
+fn shufflecast(shares: u32) -> Shufflecast {
+    let config = ShufflecastConfig {
+        network: splitters(),
+        servers_per_rack: 2,
+        rate: RATE,
+        shares,
+        attempt_interval: Duration::from_millis(1),
+    };
+    Shufflecast::new(config, hosts(48), pool(16)).unwrap()
+}
+
+fn clos() -> Clos {
+    Clos::new(4, 3, 3, 3, 2).unwrap()
+}
+
+fn labels() -> LabelOptions {
+    LabelOptions::new(5)
+}
+
+fn orca(encoding: Encoding, entries_max: u32) -> Orca {
+    let config = OrcaConfig { clos: clos(), labels: labels(), encoding, entries_max, rate: None };
+    Orca::new(config, hosts(36), pool(64)).unwrap()
+}
+
+fn bcube() -> Network {
+    "bcube:4,2".parse().unwrap()
+}
+
+/// The hosts to which the rules of racks copy what comes from a port; circuits and splitters are followed by `on`.
+fn copied(rules: &[DeviceCommand], at: u32, port: RackPort) -> Vec<RackPort> {
+    let matches = rules.iter().filter_map(|rule| match rule {
+        DeviceCommand::RackRule { rack, from, to, .. } if (*rack, *from) == (at, port) => Some(to.clone()),
+        _ => None,
+    });
+    matches.flatten().collect()
+}
+
+fn walk_circuits(group: &Group, plan: &Plan, rack_of: impl Fn(HostId) -> u32) -> BTreeSet<HostId> {
+    let hybrid = hybrid();
+    let lit: BTreeMap<u32, u32> = plan
+        .commands
+        .iter()
+        .filter_map(|command| match command {
+            DeviceCommand::CrossConnect { from, to } => Some((*from, *to)),
+            _ => None,
+        })
+        .collect();
+    let mut got = BTreeSet::new();
+    let source_rack = rack_of(group.source);
+    let mut work: Vec<(u32, RackPort)> = copied(&plan.commands, source_rack, RackPort::Host(group.source))
+        .into_iter()
+        .map(|port| (source_rack, port))
+        .collect();
+    while let Some((rack, port)) = work.pop() {
+        let mut entering = match port {
+            RackPort::Host(host) => {
+                assert!(got.insert(host), "one copy each");
+                assert_eq!(rack_of(host), rack, "a switch feeds the hosts of its own rack");
+                continue;
+            }
+            RackPort::Circuit(uplink) => vec![hybrid.rack_port(rack, uplink)],
+            RackPort::Splitter => panic!("racks have no splitters here"),
+        };
+        while let Some(from) = entering.pop() {
+            let Some(&to) = lit.get(&from) else { continue };
+            match (0..hybrid.splitters).find(|&splitter| hybrid.splitter_input(splitter) == to) {
+                Some(splitter) => {
+                    entering
+                        .extend((0..hybrid.splitter_fanout).map(|out| hybrid.splitter_output(splitter, out)));
+                }
+                None => {
+                    let (rack, uplink) = (to / hybrid.ports_per_rack, to % hybrid.ports_per_rack);
+                    let next = copied(&plan.commands, rack, RackPort::Circuit(uplink));
+                    work.extend(next.into_iter().map(|port| (rack, port)));
+                }
+            }
+        }
+    }
+    got
+}
+
+fn walk_relays(group: &Group, plan: &Plan, standing: &[DeviceCommand]) -> BTreeSet<HostId> {
+    let network = splitters();
+    let rack_of = |host: HostId| (1000 + 48 - host.0) / 2;
+    let source = rack_of(group.source);
+    let relays: BTreeSet<u32> = standing
+        .iter()
+        .filter_map(|command| match command {
+            DeviceCommand::RelayRule { rack, source: of } if *of == source => Some(*rack),
+            _ => None,
+        })
+        .collect();
+    let mut reached = BTreeSet::from([source]);
+    let mut got = BTreeSet::new();
+    let mut add = |rack: u32, ports: Vec<RackPort>| {
+        for port in ports {
+            if let RackPort::Host(host) = port {
+                assert!(got.insert(host) && rack_of(host) == rack);
+            }
+        }
+    };
+    let first = copied(&plan.commands, source, RackPort::Host(group.source));
+    let mut work = if first.contains(&RackPort::Splitter) { vec![source] } else { Vec::new() };
+    add(source, first);
+    while let Some(rack) = work.pop() {
+        if !relays.contains(&rack) {
+            continue;
+        }
+        for child in network.children(rack) {
+            if reached.insert(child) {
+                add(child, copied(&plan.commands, child, RackPort::Splitter));
+                work.push(child);
+            }
+        }
+    }
+    got
+}
+
+fn walk_label(group: &Group, plan: &Plan) -> BTreeSet<HostId> {
+    let clos = clos();
+    let planner = LabelPlanner::with_options(clos, labels()).unwrap();
+    let (format, filter) = (planner.format(), planner.filter());
+    let Channel::Label { label, session, .. } = &plan.channel else { panic!("{plan:?}") };
+    let label = Label(label.clone());
+    let mut got = BTreeSet::new();
+    let mut at_leaf = |leaf: u32| {
+        let found = plan.commands.iter().find_map(|command| match command {
+            DeviceCommand::LeafLabel { leaf: at, session: of, label } if (*at, of) == (leaf, session) => {
+                Some(Label(label.clone()))
+            }
+            _ => None,
+        });
+        let label = found.expect("no leaf gets packets that nobody there wants");
+        let LeafAction::ToHosts(ports) = switches::leaf(format, &label, Ingress::Below) else {
+            panic!("a leaf label")
+        };
+        for port in (0..clos.hosts_per_leaf()).filter(|port| ports >> port & 1 == 1) {
+            let server = clos.neighbor(leaf, port);
+            assert!(got.insert(host_at(36, server)));
+        }
+    };
+    let mut at_spine = |pod: u32, plane: u32, ingress| {
+        let node = clos.spine(pod, plane);
+        let blocked = plan.commands.iter().fold(0u128, |ports, command| match command {
+            DeviceCommand::SpineEntry { spine, leaf, .. } if *spine == node => {
+                ports | 1 << clos.port_to(node, *leaf).unwrap()
+            }
+            _ => ports,
+        });
+        let action = switches::spine(&clos, format, filter, &label, (pod, plane), blocked, ingress);
+        for port in (0..clos.leafs_per_pod()).filter(|port| action.down >> port & 1 == 1) {
+            at_leaf(clos.neighbor(node, port));
+        }
+        action.up
+    };
+    let server = 1000 + 36 - group.source.0;
+    let LeafAction::Up(plane) = switches::leaf(format, &label, Ingress::Below) else {
+        panic!("a source label")
+    };
+    let pod = clos.leaf_index_of(server) / clos.leafs_per_pod();
+    at_spine(pod, plane, Ingress::Below);
+    for other in (0..clos.pods()).filter(|pod| switches::core(format, &label) >> pod & 1 == 1) {
+        at_spine(other, plane, Ingress::Above);
+    }
+    got
+}
+
+fn walk_routes(group: &Group, plan: &Plan, network: &NetworkState) -> BTreeSet<HostId> {
+    let Channel::SourceRoutes { trees } = &plan.channel else { panic!("{plan:?}") };
+    assert!(!trees.is_empty());
+    let graph = bcube();
+    let server = |host: HostId| 1000 + 16 - host.0;
+    let failed: BTreeSet<Part> = network.failed_parts(Datacast::NAME).collect();
+    let mut arcs = BTreeMap::new();
+    let mut got = BTreeSet::new();
+    for (index, tree) in trees.iter().enumerate() {
+        let mut reached = BTreeSet::new();
+        for (host, ports) in &tree.routes {
+            let mut at = server(*host);
+            for &port in ports {
+                let next = graph.neighbor(at, port);
+                assert!(
+                    !failed.contains(&Datacast::link(at, next)) && !failed.contains(&Datacast::node(next))
+                );
+                assert_eq!(*arcs.entry((next, at)).or_insert(index), index, "trees share no arc");
+                at = next;
+            }
+            assert_eq!(at, server(group.source));
+            reached.insert(*host);
+        }
+        got = reached;
+        assert_eq!(got, group.receivers);
+    }
+    got
+}
+
+fn reached(fabrics: &Fabrics, network: &NetworkState, group: &Group, plan: &Plan) -> BTreeSet<HostId> {
+    match plan.fabric {
+        Ocs::NAME => walk_circuits(group, plan, |host| (1000 + 24 - host.0) / 3),
+        Shufflecast::NAME => walk_relays(group, plan, &fabrics.standing_commands(network)),
+        Orca::NAME => walk_label(group, plan),
+        Datacast::NAME => walk_routes(group, plan, network),
+        other => panic!("{other}"),
+    }
+}
+
+fn servers(which: usize) -> u32 {
+    [24, 48, 36, 16][which % 4]
+}
+
+fn fabric(which: usize, option: bool) -> Box<dyn Fabric> {
+    match which % 4 {
+        0 => Box::new(ocs()),
+        1 => Box::new(shufflecast(1 + u32::from(option))),
+        2 => Box::new(orca(Encoding::Filter, if option { 2 } else { 100 })),
+        _ => Box::new(Datacast::new(bcube(), hosts(16)).unwrap()),
+    }
+}
+
+/// Something that fails, by a drawn number.
+fn failure(which: usize, network: &NetworkState, number: u32) -> Failure {
+    match which % 4 {
+        0 if number.is_multiple_of(2) => Failure::Resource(Resource::Splitter { splitter: number / 2 % 6 }),
+        0 => Failure::Resource(Resource::CircuitPort { port: number / 2 % 16 }),
+        1 => Failure::Part(Shufflecast::part(number % 24)),
+        2 => {
+            let spine = clos().spine(number % 4, number / 4 % 3);
+            match number % 3 {
+                0 => Failure::Part(Orca::node(spine)),
+                1 => Failure::Part(Orca::node(clos().core(number % 3, number / 3 % 2))),
+                _ => Failure::Part(Orca::link(spine, clos().leaf(number % 4 * 3 + number / 12 % 3))),
+            }
+        }
+        _ => {
+            let server = number % 16;
+            let held = network.running().next().map(|(_, running)| running.group.source);
+            // The last way out of a source may fail as well.
+            let server = held.filter(|_| number.is_multiple_of(5)).map_or(server, |host| 1000 + 16 - host.0);
+            Failure::Part(Datacast::link(server, bcube().neighbor(server, number / 16 % 2)))
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(120))]
+    /// Groups come and go and things fail: what is in force never collides and always reaches exactly its receivers.
+    #[test]
+    fn plans_are_disjoint_and_reach_everybody(
+        which in 0usize..4,
+        option in any::<bool>(),
+        steps in proptest::collection::vec((0u8..8, any::<u32>(), proptest::collection::btree_set(0u32..1000, 2..9)), 1..40),
+    ) {
+        let fabrics = Fabrics::new(vec![fabric(which, option)]);
+        let count = servers(which);
+        let mut network = NetworkState::new(3);
+        let mut next = 0;
+        for (kind, number, members) in steps {
+            match kind {
+                0..4 => {
+                    let members: BTreeSet<HostId> = members.iter().map(|m| host_at(count, m % count)).collect();
+                    let source = *members.iter().nth(number as usize % members.len()).unwrap();
+                    let receivers: BTreeSet<HostId> = members.into_iter().filter(|host| *host != source).collect();
+                    let group = Group { source, receivers };
+                    match fabrics.plan(&network, &group) {
+                        Ok(plan) => {
+                            prop_assert_eq!(&reached(&fabrics, &network, &group, &plan), &group.receivers);
+                            prop_assert!(plan.uses.is_sorted());
+                            next += 1;
+                            prop_assert!(network.hold(PlanId(next), group, plan), "a plan with what is not free");
+                        }
+                        Err(Refusal::Busy(why)) => {
+                            prop_assert!(!why.is_empty() && network.running().next().is_some(), "{}", why);
+                        }
+                        Err(Refusal::Impossible(why)) => prop_assert!(!why.is_empty()),
+                    }
+                }
+                4 | 5 => {
+                    let ids: Vec<PlanId> = network.running().map(|(id, _)| id).collect();
+                    if let Some(id) = ids.get(number as usize % ids.len().max(1)) {
+                        network.release(*id).unwrap();
+                    }
+                }
+                _ => {
+                    let failure = failure(which, &network, number);
+                    match failure {
+                        Failure::Resource(resource) => network.fail(resource),
+                        Failure::Part(part) => network.fail_part(part),
+                        Failure::Host(_) => {}
+                        _ => unreachable!(),
+                    }
+                    let touched = fabrics.replan(&network, &failure);
+                    let olds: Vec<_> = touched.iter().map(|replan| network.release(replan.id).unwrap()).collect();
+                    for (replan, old) in touched.into_iter().zip(olds) {
+                        prop_assert!(old.plan.is_touched(&old.group, &failure));
+                        if let ReplanOutcome::Replaced(plan) = replan.outcome {
+                            prop_assert!(!plan.is_touched(&old.group, &failure), "it goes around");
+                            prop_assert!(network.hold(replan.id, old.group, plan), "new plans do not collide");
+                        }
+                    }
+                    for (_, running) in network.running() {
+                        prop_assert_eq!(
+                            &reached(&fabrics, &network, &running.group, &running.plan),
+                            &running.group.receivers
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn group(count: u32, source: u32, receivers: &[u32]) -> Group {
+    let receivers = receivers.iter().map(|&server| host_at(count, server)).collect();
+    Group { source: host_at(count, source), receivers }
+}
+
+fn refusal(fabric: &dyn Fabric, network: &NetworkState, group: &Group) -> (bool, String) {
+    match fabric.plan(network, group).unwrap_err() {
+        Refusal::Busy(why) => (true, why),
+        Refusal::Impossible(why) => (false, why),
+    }
+}
+
+#[test]
+fn circuits_refuse_by_name() {
+    let fabric = ocs_with(14.0);
+    let mut network = NetworkState::default();
+    let (busy, why) = refusal(&fabric, &network, &group(24, 0, &[1, 2]));
+    assert!(!busy && why.contains("1 rack"), "{why}");
+    // Eight racks take three splitters of three outputs: exactly the cascade; the light then is too weak.
+    let all: Vec<u32> = (1..8).map(|rack| 3 * rack).collect();
+    let (busy, why) = refusal(&fabric, &network, &group(24, 0, &all));
+    assert!(!busy && why.contains("dB"), "{why}");
+    let stranger = Group { source: host_at(24, 0), receivers: [HostId(5)].into() };
+    assert!(refusal(&fabric, &network, &stranger).1.contains("host 5 has no place"));
+    for id in 0..2 {
+        let plan = fabric.plan(&network, &group(24, 0, &[3, 6])).unwrap();
+        assert_eq!(plan.resources.len(), 5, "an address, three fibres, a splitter");
+        assert!(network.hold(PlanId(id), group(24, 0, &[3, 6]), plan));
+    }
+    let (busy, why) = refusal(&fabric, &network, &group(24, 1, &[9]));
+    assert!(busy && why.contains("2 fibres of rack 0"), "{why}");
+    for port in [6, 7] {
+        network.fail(Resource::CircuitPort { port });
+    }
+    let (busy, why) = refusal(&fabric, &network, &group(24, 12, &[9]));
+    assert!(!busy && why.contains("rack 3") && why.contains("failed"), "{why}");
+}
+
+#[test]
+fn relays_of_different_partitions_run_side_by_side() {
+    let fabric = shufflecast(1);
+    let mut network = NetworkState::default();
+    // ToRs 0 and 7 of 2,3-Shufflecast differ in every digit.
+    let (one, other, third) = (group(48, 0, &[20, 40]), group(48, 14, &[20, 40]), group(48, 2, &[46]));
+    let plan = fabric.plan(&network, &one).unwrap();
+    assert_eq!(plan.resources.len(), 4);
+    assert!(network.hold(PlanId(1), one.clone(), plan));
+    let plan = fabric.plan(&network, &other).unwrap();
+    assert!(network.hold(PlanId(2), other, plan));
+    let (busy, why) = refusal(&fabric, &network, &third);
+    assert!(busy && why.contains("partition"), "{why}");
+    // Within a rack nothing is relayed.
+    let inside = group(48, 2, &[3]);
+    assert_eq!(fabric.plan(&network, &inside).unwrap().resources.len(), 1);
+    let shared = shufflecast(2);
+    let plan = shared.plan(&network, &third).unwrap();
+    assert!(matches!(plan.channel, Channel::Multicast { rate: Some(Rate(5_000_000_000)), .. }));
+    network.fail_part(Shufflecast::part(0));
+    let (busy, why) = refusal(&fabric, &network, &one);
+    assert!(!busy && why.contains("rack 0 has failed"), "{why}");
+}
+
+#[test]
+fn labels_fill_tables_and_pod_labels_do_not() {
+    let tight = orca(Encoding::Filter, 0);
+    let network = NetworkState::default();
+    let mut refused = 0;
+    for seed in 0..200u32 {
+        let receivers: Vec<u32> = (0..36).filter(|server| (server * 7 + seed * 13) % 11 < 3).collect();
+        let source = (0..36).find(|server| !receivers.contains(server)).unwrap();
+        let group = group(36, source, &receivers);
+        if let Err(refusal) = tight.plan(&network, &group) {
+            refused += 1;
+            let Refusal::Impossible(why) = refusal else { panic!("{refusal}") };
+            assert!(why.contains("entries"), "{why}");
+        }
+        let plan = orca(Encoding::Pods, 0).plan(&network, &group).unwrap();
+        assert_eq!(plan.resources.len(), 1, "an address and no entry");
+    }
+    assert!(refused > 0, "the filter is put to the test");
+}
+
+#[test]
+fn paths_that_run_are_taken_over_where_the_channel_tells_them() {
+    let cases: [(Box<dyn Fabric>, u32, bool); 4] = [
+        (Box::new(ocs()), 24, false),
+        (Box::new(shufflecast(1)), 48, true),
+        (Box::new(orca(Encoding::Filter, 100)), 36, true),
+        (Box::new(Datacast::new(bcube(), hosts(16)).unwrap()), 16, true),
+    ];
+    for (fabric, count, can) in cases {
+        let group = group(count, 1, &[4, 9, 15]);
+        let network = NetworkState::new(5);
+        let plan = fabric.plan(&network, &group).unwrap();
+        let adopted = fabric.adopt(&NetworkState::new(9), &group, &plan.channel);
+        assert_eq!(adopted, can.then_some(plan), "{}", fabric.name());
+        let chain = Channel::Chain { order: Vec::new() };
+        assert_eq!(fabric.adopt(&network, &group, &chain), None);
+    }
+}
+
+#[test]
+fn a_fabric_without_a_way_hands_over_to_the_next() {
+    let fabrics = Fabrics::new(vec![Box::new(ocs()), Box::new(polycast_planning::tcp_chain::TcpChain)]);
+    let mut network = NetworkState::default();
+    let group = group(24, 0, &[3]);
+    let plan = fabrics.plan(&network, &group).unwrap();
+    assert_eq!(plan.fabric, Ocs::NAME);
+    assert!(network.hold(PlanId(1), group, plan));
+    for port in [2, 3] {
+        network.fail(Resource::CircuitPort { port });
+    }
+    let touched = fabrics.replan(&network, &Failure::Resource(Resource::CircuitPort { port: 2 }));
+    assert!(matches!(&touched[..], [replan] if matches!(&replan.outcome,
+        ReplanOutcome::Replaced(plan) if plan.fabric == "tcp-chain")));
+}
