@@ -1,7 +1,8 @@
 //! What can be typed.
 
-mod help;
+pub mod help;
 
+use crate::commands::lab::LabArgs;
 use crate::commands::plan::PlanArgs;
 use crate::commands::reproduce::ReproduceArgs;
 use crate::exit::Exit;
@@ -97,6 +98,9 @@ pub enum Command {
     /// Compute the papers' figures and tables, ours beside theirs (no network needed)
     #[command(long_about = help::REPRODUCE, after_long_help = help::REPRODUCE_MORE)]
     Reproduce(ReproduceArgs),
+    /// Run a whole data center on this machine, in network namespaces (Linux, root)
+    #[command(long_about = help::LAB, after_long_help = help::LAB_MORE)]
+    Lab(LabArgs),
 }
 
 /// `polycast cast`

@@ -4,6 +4,7 @@ mod accept;
 mod cast;
 mod cluster;
 mod destination;
+pub mod lab;
 mod network;
 mod offer;
 pub mod plan;
@@ -31,6 +32,7 @@ pub fn run(args: Args) -> Exit {
         Command::Status(args) => cluster::status(args, format),
         Command::Plan(args) => plan_and_print(args, format),
         Command::Reproduce(args) => reproduce::run(args, format),
+        Command::Lab(args) => lab::run(args, format),
     });
     outcome.unwrap_or_else(|failure| output::failure(format, &failure))
 }

@@ -5,12 +5,12 @@ use crate::output::{self, Format};
 use polycast_agent::transfer::{Received, Report};
 use polycast_net::object::ObjectKind;
 use polycast_types::{format_bytes, format_rate};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::PathBuf;
 
 /// What a delivery came to.
-#[derive(Serialize, Clone, PartialEq, Debug)]
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
 pub struct Delivery {
     /// The object's id.
     pub object: String,
@@ -36,7 +36,7 @@ pub struct Delivery {
 }
 
 /// What became of one receiver.
-#[derive(Serialize, Clone, PartialEq, Debug)]
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
 pub struct Receiver {
     /// Its name.
     pub name: String,
@@ -47,7 +47,7 @@ pub struct Receiver {
     /// Bytes that it got as patches.
     pub patched_bytes: u64,
     /// What carried its bytes last.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub fabric: String,
     /// Where its copy is.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -137,7 +137,8 @@ impl Delivery {
         Ok(exit)
     }
 
-    fn text(&self) -> String {
+    /// The account for people.
+    pub fn text(&self) -> String {
         let verified = self.receivers.iter().filter(|receiver| receiver.verified).count();
         let mut text = format!(
             "{} ({}) to {verified} of {} receivers in {}, {} over {}\n",

@@ -5,8 +5,21 @@ mod common;
 use common::{command, polycast};
 use std::process::Stdio;
 
-const COMMANDS: [&str; 12] =
-    ["cast", "offer", "accept", "manager", "agent", "send", "get", "ls", "rm", "status", "plan", "reproduce"];
+const COMMANDS: [&str; 13] = [
+    "cast",
+    "offer",
+    "accept",
+    "manager",
+    "agent",
+    "send",
+    "get",
+    "ls",
+    "rm",
+    "status",
+    "plan",
+    "reproduce",
+    "lab",
+];
 
 #[test]
 fn the_first_page_names_every_command() {

@@ -124,3 +124,36 @@ Examples:
   polycast reproduce all --quick --out report/        (then open report/index.html)
 
 --quick or --out without PAPER means all papers.";
+
+pub const LAB: &str = "\
+Run a whole data center on this machine.
+
+Hosts and switches are network namespaces with real cables between them; each host runs a real agent, \
+and one the manager. Switches are Open vSwitch, optical devices are emulated and speak the real ones' \
+languages. Needs Linux and root. A lab is one process: when it ends, however it ends, nothing is left.";
+
+pub const LAB_MORE: &str = "\
+Labs:
+  bridge:8                     8 hosts on one Ethernet switch
+  blast:racks=8,hosts=2        racks on a packet core and on a circuit switch with splitters; more settings:
+                               fanout=4, splitters=N, ports=1 (fibres a rack), circuit-ms=25
+  shufflecast:2,2,hosts=2      racks on a packet core and on a p,k-Shufflecast of splitters
+  ...,rate=1gbit               every link at this rate
+  ...,mtu=9000                 larger packets
+
+Examples:
+  polycast lab cast bridge:8 model.bin
+  polycast lab cast blast:racks=8,hosts=2,mtu=9000 model.bin --json
+  polycast lab up bridge:3
+  polycast lab exec bridge h0 -- polycast send model.bin --to all
+  polycast lab down --all";
+
+pub const LAB_CAST_MORE: &str = "\
+Examples:
+  polycast lab cast bridge:8 model.bin
+  polycast lab cast bridge:8,rate=1gbit model.bin --source h2 --receivers h0,h5 --fail agent:h5@1";
+
+pub const LAB_EXEC_MORE: &str = "\
+Examples:
+  polycast lab exec bridge h0 -- polycast status
+  polycast lab exec bridge network -- ip -s link";

@@ -282,9 +282,13 @@ impl Message {
     /// How long the message at the beginning of `bytes` is, if its header is there.
     ///
     /// # Errors
-    /// The length is shorter than the header.
+    /// The length is shorter than the header, or the version is none of OpenFlow's.
     pub fn len_at(bytes: &[u8]) -> Result<Option<usize>, CodecError> {
         let Some(header) = bytes.first_chunk::<HEADER_LEN>() else { return Ok(None) };
+        // The newest version is 6; a stranger's first byte is hardly ever one of them.
+        if !(1..=6).contains(&header[0]) {
+            return Err(CodecError::Malformed);
+        }
         let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
         if len < HEADER_LEN { Err(CodecError::Malformed) } else { Ok(Some(len)) }
     }

@@ -1,0 +1,214 @@
+//! The manager and the agents of a lab: real processes, each in the namespace of its host.
+
+use crate::error::LabError;
+use crate::layout::{Host, Layout, MANAGER_PORT};
+use crate::system::Space;
+use polycast_api::client::AgentClient;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How long a daemon may take until it is ready.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+/// How often it is looked whether all agents have joined.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// The folders of a lab.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    /// The program that runs as manager and agent.
+    pub(crate) program: PathBuf,
+    /// In memory, and seen by the lab alone.
+    pub(crate) inside: PathBuf,
+    /// What the daemons say.
+    pub(crate) logs: PathBuf,
+}
+
+impl Places {
+    /// The socket of a host's agent.
+    pub(crate) fn socket(&self, host: &str) -> PathBuf {
+        self.inside.join(format!("{host}.sock"))
+    }
+}
+
+/// A process that runs as long as the lab.
+struct Daemon {
+    child: Child,
+    /// Kept open: a daemon must be able to print.
+    _stdout: Option<ChildStdout>,
+}
+
+/// All processes of a lab, by name.
+#[derive(Default)]
+pub(crate) struct Daemons {
+    running: BTreeMap<String, Daemon>,
+}
+
+impl Daemons {
+    /// Starts a program that says in a line of JSON when it is ready.
+    fn start(
+        &mut self,
+        name: &str,
+        space: &Space,
+        places: &Places,
+        arguments: &[&str],
+    ) -> Result<Ready, LabError> {
+        let program = places.program.to_string_lossy();
+        let log = log_file(places, name)?;
+        let mut command = space.command(&program);
+        command.args(arguments).arg("--json").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        // Whatever the caller's surroundings say, a lab's daemons have their own settings.
+        command.env_remove("POLYCAST_SOCKET");
+        let failed = |error: std::io::Error| LabError::system(format!("start {name}"), error);
+        let mut child = command.spawn().map_err(failed)?;
+        let stdout = child.stdout.take();
+        self.running.insert(name.to_string(), Daemon { child, _stdout: None });
+        let (sender, line) = mpsc::channel();
+        std::thread::spawn(move || {
+            let Some(stdout) = stdout else { return };
+            let (mut reader, mut text) = (BufReader::new(stdout), String::new());
+            // An end without a line is told apart by the empty text.
+            let _ = reader.read_line(&mut text);
+            let _ = sender.send((text, reader.into_inner()));
+        });
+        Ok(Ready { name: name.to_string(), line, log: places.logs.join(format!("{name}.log")) })
+    }
+
+    /// Waits until a daemon is ready.
+    fn await_ready(&mut self, ready: &Ready) -> Result<(), LabError> {
+        let silent =
+            || format!("it said nothing within {} s; see {}", READY_WITHIN.as_secs(), ready.log.display());
+        let outcome = ready.line.recv_timeout(READY_WITHIN);
+        let (text, stdout) =
+            outcome.map_err(|_| LabError::system(format!("start {}", ready.name), silent()))?;
+        let document: Value = serde_json::from_str(&text).unwrap_or_default();
+        if let Some(why) = document["error"].as_str() {
+            return Err(LabError::system(format!("start {}", ready.name), why));
+        }
+        if !document.is_object() {
+            let said = fs::read_to_string(&ready.log).unwrap_or_default();
+            let why = said.lines().last().unwrap_or("it ended without a word").to_string();
+            return Err(LabError::system(format!("start {}", ready.name), why));
+        }
+        if let Some(daemon) = self.running.get_mut(&ready.name) {
+            daemon._stdout = Some(stdout);
+        }
+        Ok(())
+    }
+
+    /// Starts a program that says nothing when it is ready.
+    pub(crate) fn start_silent(
+        &mut self,
+        name: &str,
+        mut command: std::process::Command,
+        places: &Places,
+    ) -> Result<(), LabError> {
+        let log = log_file(places, name)?;
+        let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
+        let child = spawned.map_err(|error| LabError::system(format!("start {name}"), error))?;
+        self.running.insert(name.to_string(), Daemon { child, _stdout: None });
+        Ok(())
+    }
+
+    /// Starts the manager, and then all agents at the same time.
+    pub(crate) fn start_all(
+        &mut self,
+        layout: &Layout,
+        places: &Places,
+        settings: &Path,
+    ) -> Result<(), LabError> {
+        let address = format!("{}:{MANAGER_PORT}", layout.manager.address);
+        let settings = settings.to_string_lossy();
+        let space = Space::named(&layout.manager.name);
+        let arguments = ["manager", "--listen", &address, "--config", &settings];
+        let ready = self.start("manager", &space, places, &arguments)?;
+        self.await_ready(&ready)?;
+        let start = |host: &Host| {
+            let (store, socket) = (places.inside.join("stores").join(&host.name), places.socket(&host.name));
+            let (store, socket) =
+                (store.to_string_lossy().into_owned(), socket.to_string_lossy().into_owned());
+            let arguments = [
+                "agent",
+                "--manager",
+                &address,
+                "--name",
+                &host.name,
+                "--interface",
+                "eth0",
+                "--store",
+                &store,
+                "--socket",
+                &socket,
+            ];
+            self.start(&host.name, &Space::named(&host.name), places, &arguments)
+        };
+        let ready: Vec<Ready> = layout.hosts.iter().map(start).collect::<Result<_, _>>()?;
+        ready.iter().try_for_each(|ready| self.await_ready(ready))?;
+        self.await_joined(layout, places)
+    }
+
+    /// Waits until the first host's agent knows all others.
+    fn await_joined(&mut self, layout: &Layout, places: &Places) -> Result<(), LabError> {
+        let Some(first) = layout.hosts.first() else { return Ok(()) };
+        let failed = |reason: String| LabError::system("bring all agents together", reason);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| failed(error.to_string()))?;
+        runtime.block_on(async {
+            let client =
+                AgentClient::connect(&places.socket(&first.name)).await.map_err(|e| failed(e.to_string()))?;
+            let begun = Instant::now();
+            loop {
+                let status = client.status().await.map_err(|error| failed(error.to_string()))?;
+                if status.peers.len() >= layout.hosts.len() {
+                    return Ok(());
+                }
+                if begun.elapsed() > READY_WITHIN {
+                    let known = status.peers.len();
+                    let reason =
+                        format!("{known} of {} have joined: {}", layout.hosts.len(), status.manager_error);
+                    return Err(failed(reason));
+                }
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        })
+    }
+
+    /// Kills a process at once; gives whether there was one.
+    pub(crate) fn kill(&mut self, name: &str) -> bool {
+        let Some(mut daemon) = self.running.remove(name) else { return false };
+        // It may have ended by itself.
+        let _ = daemon.child.kill();
+        let _ = daemon.child.wait();
+        true
+    }
+
+    /// The names of those that have ended though nobody killed them.
+    pub(crate) fn ended(&mut self) -> Vec<String> {
+        let mut ended = Vec::new();
+        for (name, daemon) in &mut self.running {
+            if matches!(daemon.child.try_wait(), Ok(Some(_))) {
+                ended.push(name.clone());
+            }
+        }
+        ended
+    }
+}
+
+/// What a daemon says first.
+struct Ready {
+    name: String,
+    line: mpsc::Receiver<(String, ChildStdout)>,
+    log: PathBuf,
+}
+
+fn log_file(places: &Places, name: &str) -> Result<File, LabError> {
+    let path = places.logs.join(format!("{name}.log"));
+    File::create(&path).map_err(|error| LabError::path("write", &path, &error))
+}

@@ -1,0 +1,307 @@
+//! The nodes of a lab and the cables between them, as data.
+
+use crate::spec::{Network, Spec};
+use crate::system::Space;
+use polycast_topology::{Hybrid, Shufflecast};
+use std::net::Ipv4Addr;
+
+/// Where the manager listens.
+pub const MANAGER_PORT: u16 = 7400;
+/// Where group addresses come from: the first two bytes of all of them.
+pub const GROUPS: [u8; 2] = [239, 255];
+/// The namespace of splitters and the circuit switch.
+pub const OPTICS: &str = "optics";
+
+/// A machine with an agent, or the manager's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Host {
+    /// Its name, and that of its namespace.
+    pub name: String,
+    /// Its address; all are in one network of 16 bits.
+    pub address: Ipv4Addr,
+    /// Its hardware address.
+    pub mac: [u8; 6],
+    /// The rack that it is in.
+    pub rack: u32,
+    /// Its number within the rack.
+    pub place: u32,
+}
+
+impl Host {
+    /// A rack has a network of 24 bits: so one rule of a switch can mean all hosts of a rack.
+    fn placed(number: u32, rack: u32, place: u32) -> Self {
+        let (high, low) = (rack as u8, place as u8 + 1);
+        Host {
+            name: format!("h{number}"),
+            address: Ipv4Addr::new(10, 77, high, low),
+            mac: [2, 0x77, 0, 0, high, low],
+            rack,
+            place,
+        }
+    }
+
+    fn manager() -> Self {
+        Host {
+            name: "manager".into(),
+            address: Ipv4Addr::new(10, 77, 255, 1),
+            mac: [2, 0x77, 0, 0, 255, 1],
+            rack: 255,
+            place: 0,
+        }
+    }
+
+    /// The hardware address in words.
+    #[must_use]
+    pub fn mac_text(&self) -> String {
+        self.mac.map(|byte| format!("{byte:02x}")).join(":")
+    }
+}
+
+/// One end of a cable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct End {
+    /// The node, as reports name it: `h3`, `tor1`, `ocs:4`.
+    pub node: String,
+    /// The namespace of the interface.
+    pub space: Space,
+    /// The interface.
+    pub interface: String,
+}
+
+impl End {
+    fn new(node: impl Into<String>, space: Space, interface: impl Into<String>) -> Self {
+        End { node: node.into(), space, interface: interface.into() }
+    }
+}
+
+/// A cable, with its two directions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cable {
+    /// One end.
+    pub a: End,
+    /// The other end.
+    pub b: End,
+}
+
+/// A whole lab.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// The hosts with agents, by number.
+    pub hosts: Vec<Host>,
+    /// The manager's host.
+    pub manager: Host,
+    /// All cables.
+    pub cables: Vec<Cable>,
+    /// Interfaces of the lab's own namespace that are ports of the Linux bridge `core`.
+    pub bridge_ports: Vec<String>,
+}
+
+/// The bridge port of the manager's host.
+pub const MANAGER_INTERFACE: &str = "mgr";
+/// The bridge port of the optics' management interface, and that interface.
+pub const OPTICS_INTERFACE: &str = "ocsm";
+/// The lab's own address on the packet core, where ToR switches listen for their controllers.
+pub const CONTROL_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 255, 254);
+/// Where the circuit switch listens.
+pub const OCS_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 255, 2);
+/// The circuit switch's TCP port for TL1.
+pub const OCS_TL1_PORT: u16 = 3083;
+/// The first ToR's TCP port for OpenFlow; the others follow.
+pub const OPENFLOW_PORT: u16 = 6653;
+
+impl Layout {
+    /// The nodes and cables of a specification.
+    #[must_use]
+    pub fn new(spec: &Spec) -> Self {
+        let network = spec.network;
+        let per_rack = match network {
+            Network::Bridge { hosts } => hosts,
+            Network::Blast { hybrid, .. } => hybrid.servers_per_rack,
+            Network::Shufflecast { hosts, .. } => hosts,
+        };
+        let placed = |number| Host::placed(number, number / per_rack, number % per_rack);
+        let hosts: Vec<Host> = (0..network.hosts()).map(placed).collect();
+        let mut layout =
+            Layout { hosts, manager: Host::manager(), cables: Vec::new(), bridge_ports: Vec::new() };
+        let core = if matches!(network, Network::Bridge { .. }) { "switch" } else { "core" };
+        layout.host_cable(&layout.manager.clone(), core, MANAGER_INTERFACE.into());
+        layout.bridge_ports.push(MANAGER_INTERFACE.into());
+        for (number, host) in layout.hosts.clone().iter().enumerate() {
+            if core == "switch" {
+                let port = format!("sw{number}");
+                layout.host_cable(host, core, port.clone());
+                layout.bridge_ports.push(port);
+            } else {
+                let port = host_port(host.rack, host.place);
+                layout.host_cable(host, &tor(host.rack), port);
+            }
+        }
+        match network {
+            Network::Bridge { .. } => {}
+            Network::Blast { hybrid, .. } => layout.blast(&hybrid),
+            Network::Shufflecast { fabric, .. } => layout.shufflecast(&fabric),
+        }
+        layout
+    }
+
+    fn host_cable(&mut self, host: &Host, node: &str, interface: String) {
+        let a = End::new(&host.name, Space::named(&host.name), "eth0");
+        self.cables.push(Cable { a, b: End::new(node, Space::Network, interface) });
+    }
+
+    fn core_cables(&mut self, racks: u32) {
+        let a = End::new("optics", Space::named(OPTICS), "mgmt");
+        self.cables.push(Cable { a, b: End::new("core", Space::Network, OPTICS_INTERFACE) });
+        self.bridge_ports.push(OPTICS_INTERFACE.into());
+        for rack in 0..racks {
+            let a = End::new(tor(rack), Space::Network, core_port(rack));
+            let b = End::new("core", Space::Network, format!("c{rack}"));
+            self.bridge_ports.push(b.interface.clone());
+            self.cables.push(Cable { a, b });
+        }
+    }
+
+    fn blast(&mut self, hybrid: &Hybrid) {
+        self.core_cables(hybrid.racks);
+        let optics = || Space::named(OPTICS);
+        let ocs = |port: u32| End::new(format!("ocs:{}", port + 1), optics(), ocs_port(port));
+        for rack in 0..hybrid.racks {
+            for uplink in 0..hybrid.ports_per_rack {
+                let a = End::new(tor(rack), Space::Network, fibre_port(rack, uplink));
+                self.cables.push(Cable { a, b: ocs(hybrid.rack_port(rack, uplink)) });
+            }
+        }
+        for splitter in 0..hybrid.splitters {
+            let node = format!("splitter{splitter}");
+            let a = End::new(&node, optics(), splitter_input(splitter));
+            self.cables.push(Cable { a, b: ocs(hybrid.splitter_input(splitter)) });
+            for output in 0..hybrid.splitter_fanout {
+                let a = End::new(&node, optics(), splitter_output(splitter, output));
+                self.cables.push(Cable { a, b: ocs(hybrid.splitter_output(splitter, output)) });
+            }
+        }
+    }
+
+    /// Every ToR has a splitter of its own, whose outputs end at the ToRs of the next column.
+    fn shufflecast(&mut self, fabric: &Shufflecast) {
+        self.core_cables(fabric.tors());
+        for rack in 0..fabric.tors() {
+            let node = format!("splitter{rack}");
+            let a = End::new(tor(rack), Space::Network, fibre_port(rack, 0));
+            self.cables.push(Cable { a, b: End::new(&node, Space::named(OPTICS), splitter_input(rack)) });
+            for (output, child) in fabric.children(rack).enumerate() {
+                let a = End::new(&node, Space::named(OPTICS), splitter_output(rack, output as u32));
+                let b = End::new(tor(child), Space::Network, from_parent(child, rack));
+                self.cables.push(Cable { a, b });
+            }
+        }
+    }
+
+    /// All namespaces with names.
+    #[must_use]
+    pub fn spaces(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for end in self.cables.iter().flat_map(|cable| [&cable.a, &cable.b]) {
+            if let Space::Named(name) = &end.space
+                && !names.contains(name)
+            {
+                names.push(name.clone());
+            }
+        }
+        names
+    }
+
+    /// The host of this name or number.
+    #[must_use]
+    pub fn host(&self, name: &str) -> Option<&Host> {
+        match name.parse::<usize>() {
+            Ok(number) => self.hosts.get(number),
+            Err(_) => self.hosts.iter().find(|host| host.name == name),
+        }
+    }
+}
+
+/// The name of a ToR switch, and of its bridge.
+#[must_use]
+pub fn tor(rack: u32) -> String {
+    format!("tor{rack}")
+}
+
+/// The ToR's port to one of its hosts.
+#[must_use]
+pub fn host_port(rack: u32, place: u32) -> String {
+    format!("t{rack}h{place}")
+}
+
+/// The ToR's port to the packet core.
+#[must_use]
+pub fn core_port(rack: u32) -> String {
+    format!("t{rack}c")
+}
+
+/// The ToR's fibre to the circuit switch, or into its splitter.
+#[must_use]
+pub fn fibre_port(rack: u32, uplink: u32) -> String {
+    format!("t{rack}o{uplink}")
+}
+
+/// The ToR's fibre from the splitter of another ToR.
+#[must_use]
+pub fn from_parent(rack: u32, parent: u32) -> String {
+    format!("t{rack}p{parent}")
+}
+
+/// A port of the circuit switch, which TL1 counts from 1.
+#[must_use]
+pub fn ocs_port(port: u32) -> String {
+    format!("p{}", port + 1)
+}
+
+/// The fibre into a splitter.
+#[must_use]
+pub fn splitter_input(splitter: u32) -> String {
+    format!("s{splitter}i")
+}
+
+/// A fibre out of a splitter.
+#[must_use]
+pub fn splitter_output(splitter: u32, output: u32) -> String {
+    format!("s{splitter}x{output}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_short_enough_and_differ() {
+        for text in
+            ["bridge:200", "blast:racks=60,hosts=3", "shufflecast:2,3,hosts=8", "shufflecast:4,2,hosts=1"]
+        {
+            let layout = Layout::new(&text.parse().unwrap());
+            let mut seen = BTreeSet::new();
+            for end in layout.cables.iter().flat_map(|cable| [&cable.a, &cable.b]) {
+                assert!(end.interface.len() < 16, "{end:?}");
+                assert!(seen.insert((end.space.clone(), end.interface.clone())), "{end:?}");
+            }
+            let addresses: BTreeSet<_> = layout.hosts.iter().map(|host| host.address).collect();
+            let macs: BTreeSet<_> = layout.hosts.iter().map(|host| host.mac).collect();
+            assert_eq!((addresses.len(), macs.len()), (layout.hosts.len(), layout.hosts.len()));
+            assert!(!addresses.contains(&layout.manager.address) && !macs.contains(&layout.manager.mac));
+        }
+    }
+
+    #[test]
+    fn every_rack_has_its_cables() {
+        let layout = Layout::new(&"blast:racks=3,hosts=2,fanout=2".parse().unwrap());
+        // 6 hosts, the manager, the optics, 3 to the core, 3 fibres, and a splitter of 1 + 2.
+        assert_eq!(layout.cables.len(), 6 + 1 + 1 + 3 + 3 + 3);
+        assert_eq!(layout.host("h5").unwrap().rack, 2);
+        assert_eq!(layout.host("5"), layout.host("h5"));
+        assert_eq!(layout.host("h6"), None);
+        let layout = Layout::new(&"shufflecast:2,2".parse().unwrap());
+        // 16 hosts, the manager, the optics, 8 to the core, 8 into splitters and 16 out of them.
+        assert_eq!(layout.cables.len(), 16 + 1 + 1 + 8 + 8 + 16);
+    }
+}

@@ -1,0 +1,318 @@
+//! What can be asked for: `bridge:8`, `blast:racks=8,hosts=2`, `shufflecast:2,2,hosts=2`, each with `,rate=1gbit` and
+//! `,mtu=9000`. Optical labs have larger packets and slower links than a bridge where nothing is said.
+
+use crate::error::LabError;
+use polycast_topology::{Hybrid, Shufflecast};
+use polycast_types::Rate;
+use std::fmt;
+use std::str::FromStr;
+
+/// Hosts of one lab: each has its own namespace and daemon.
+pub const HOSTS_MAX: u32 = 200;
+/// Ports of the emulated circuit switch: as many as Blast's.
+const OCS_PORTS_MAX: u32 = 320;
+/// Sizes of packets that make sense on Ethernet, in bytes.
+const MTU_RANGE: std::ops::RangeInclusive<u32> = 1_280..=9_000;
+/// How large packets in an optical lab are where nothing is said, in bytes; Republic's hosts have such too.
+const OPTICAL_MTU: u32 = 9_000;
+/// What all ToRs of an optical lab together forward, in bits a second, and the most of each, where nothing is said: they
+/// run in user space on one core, and every packet of a transfer to all passes each of them.
+const OPTICAL_BPS: u64 = 1_200_000_000;
+const OPTICAL_RATE_MAX: Rate = Rate(200_000_000);
+/// Rates that one machine can shape.
+const RATE_RANGE: std::ops::RangeInclusive<u64> = 1_000_000..=40_000_000_000;
+
+/// A data center that can be built.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Spec {
+    /// Its network.
+    pub network: Network,
+    /// The rate of every link; as fast as the machine without one, which only a bridge can be.
+    pub rate: Option<Rate>,
+    /// The largest packet, in bytes.
+    pub mtu: u32,
+}
+
+/// The kinds of networks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Network {
+    /// Hosts on one Ethernet switch, which floods multicast.
+    Bridge {
+        /// The hosts.
+        hosts: u32,
+    },
+    /// Racks on a packet core and on an optical circuit switch with splitters (Blast section V).
+    Blast {
+        /// Racks, fibres and splitters.
+        hybrid: Hybrid,
+        /// How long the circuit switch takes for one circuit, in milliseconds.
+        circuit_ms: u32,
+    },
+    /// Racks on a packet core and on splitters that are wired for ever (Shufflecast section V).
+    Shufflecast {
+        /// The splitters.
+        fabric: Shufflecast,
+        /// Hosts of a rack.
+        hosts: u32,
+    },
+}
+
+impl Network {
+    /// How many hosts there are.
+    #[must_use]
+    pub fn hosts(&self) -> u32 {
+        match self {
+            Network::Bridge { hosts } => *hosts,
+            Network::Blast { hybrid, .. } => hybrid.racks * hybrid.servers_per_rack,
+            Network::Shufflecast { fabric, hosts } => fabric.tors() * hosts,
+        }
+    }
+
+    /// The kind, as it is typed.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Network::Bridge { .. } => "bridge",
+            Network::Blast { .. } => "blast",
+            Network::Shufflecast { .. } => "shufflecast",
+        }
+    }
+}
+
+/// The parts after the colon.
+struct Parts<'a> {
+    text: &'a str,
+    numbers: Vec<&'a str>,
+    settings: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Parts<'a> {
+    fn read(text: &'a str, rest: &'a str) -> Result<Self, LabError> {
+        let mut parts = Parts { text, numbers: Vec::new(), settings: Vec::new() };
+        for part in rest.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            match part.split_once('=') {
+                Some((name, _)) if parts.settings.iter().any(|(known, _)| *known == name) => {
+                    return Err(parts.wrong(format!("'{name}' is said twice")));
+                }
+                Some(setting) => parts.settings.push(setting),
+                None if parts.settings.is_empty() => parts.numbers.push(part),
+                None => return Err(parts.wrong(format!("'{part}' comes after settings with names"))),
+            }
+        }
+        Ok(parts)
+    }
+
+    fn wrong(&self, reason: impl Into<String>) -> LabError {
+        LabError::Spec { text: self.text.to_string(), reason: reason.into() }
+    }
+
+    fn take(&mut self, name: &str) -> Option<&'a str> {
+        let at = self.settings.iter().position(|(known, _)| *known == name)?;
+        Some(self.settings.remove(at).1)
+    }
+
+    /// A whole number that is not 0.
+    fn number(&self, name: &str, text: &str) -> Result<u32, LabError> {
+        match text.parse() {
+            Ok(0) | Err(_) => Err(self.wrong(format!("{name} must be a whole number above 0, not '{text}'"))),
+            Ok(number) => Ok(number),
+        }
+    }
+
+    fn setting(&mut self, name: &str, default: Option<u32>) -> Result<u32, LabError> {
+        match (self.take(name), default) {
+            (Some(text), _) => self.number(name, text),
+            (None, Some(default)) => Ok(default),
+            (None, None) => Err(self.wrong(format!("'{name}=' is missing"))),
+        }
+    }
+
+    /// The numbers without names; `names` says what they are.
+    fn positional<const N: usize>(&self, names: [&str; N]) -> Result<[u32; N], LabError> {
+        let given: &[&str; N] = self.numbers.as_slice().try_into().map_err(|_| {
+            self.wrong(if N == 0 {
+                format!("'{}' has no name", self.numbers.join(","))
+            } else {
+                format!("write {} numbers first: {}", N, names.join(","))
+            })
+        })?;
+        let mut numbers = [0; N];
+        for ((number, text), name) in numbers.iter_mut().zip(given).zip(names) {
+            *number = self.number(name, text)?;
+        }
+        Ok(numbers)
+    }
+
+    fn network(&mut self, kind: &str) -> Result<Network, LabError> {
+        match kind {
+            "bridge" => {
+                let [hosts] = self.positional(["hosts"])?;
+                Ok(Network::Bridge { hosts })
+            }
+            "blast" => {
+                let [] = self.positional([])?;
+                let racks = self.setting("racks", None)?;
+                let hosts = self.setting("hosts", Some(2))?;
+                let fanout = self.setting("fanout", Some(4))?;
+                // Enough for one group of all racks, cascaded.
+                let all = polycast_topology::optics::splitters_needed(racks, fanout.max(2)).max(1);
+                let splitters = self.setting("splitters", Some(all))?;
+                let ports_per_rack = self.setting("ports", Some(1))?;
+                let circuit_ms = match self.take("circuit-ms") {
+                    Some("0") => 0,
+                    Some(text) => self.number("circuit-ms", text)?,
+                    None => 25,
+                };
+                let hybrid = Hybrid {
+                    racks,
+                    servers_per_rack: hosts,
+                    ports_per_rack,
+                    splitters,
+                    splitter_fanout: fanout,
+                };
+                let hybrid = hybrid.checked(OCS_PORTS_MAX).map_err(|error| self.wrong(error.to_string()))?;
+                if racks < 2 || circuit_ms > 10_000 {
+                    let reason = "there must be at least 2 racks, and circuit-ms at most 10000";
+                    return Err(self.wrong(reason));
+                }
+                Ok(Network::Blast { hybrid, circuit_ms })
+            }
+            "shufflecast" => {
+                let [p, k] = self.positional(["p", "k"])?;
+                let hosts = self.setting("hosts", Some(2))?;
+                let fabric = Shufflecast::new(p, k).map_err(|error| self.wrong(error.to_string()))?;
+                Ok(Network::Shufflecast { fabric, hosts })
+            }
+            other => {
+                let known = "bridge:8, blast:racks=8,hosts=2 and shufflecast:2,2,hosts=2";
+                Err(self.wrong(format!("there is no network '{other}', only such as {known}")))
+            }
+        }
+    }
+}
+
+impl FromStr for Spec {
+    type Err = LabError;
+
+    fn from_str(text: &str) -> Result<Self, LabError> {
+        let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+        let mut parts = Parts::read(text, rest)?;
+        let rate: Option<Rate> = match parts.take("rate") {
+            Some(rate) => Some(rate.parse().map_err(|error| parts.wrong(format!("{error}")))?),
+            None => None,
+        };
+        if rate.is_some_and(|rate| !RATE_RANGE.contains(&rate.0)) {
+            return Err(parts.wrong("the rate must be 1mbit to 40gbit"));
+        }
+        let optical = matches!(kind, "blast" | "shufflecast");
+        let mtu = parts.setting("mtu", Some(if optical { OPTICAL_MTU } else { 1_500 }))?;
+        if !MTU_RANGE.contains(&mtu) {
+            return Err(parts.wrong(format!(
+                "the mtu must be {} to {} bytes",
+                MTU_RANGE.start(),
+                MTU_RANGE.end()
+            )));
+        }
+        let network = parts.network(kind)?;
+        if let Some((name, _)) = parts.settings.first() {
+            return Err(parts.wrong(format!("'{kind}' has no setting '{name}'")));
+        }
+        let (racks, per_rack) = match network {
+            Network::Bridge { hosts } => (1, hosts),
+            Network::Blast { hybrid, .. } => (hybrid.racks, hybrid.servers_per_rack),
+            Network::Shufflecast { fabric, hosts } => (fabric.tors(), hosts),
+        };
+        let hosts = u64::from(racks) * u64::from(per_rack);
+        if !(2..=HOSTS_MAX.into()).contains(&hosts) {
+            return Err(parts.wrong(format!("it has {hosts} hosts, and a lab has 2 to {HOSTS_MAX}")));
+        }
+        let share = Rate(OPTICAL_BPS / u64::from(racks)).min(OPTICAL_RATE_MAX);
+        let rate = rate.or(optical.then_some(share));
+        Ok(Spec { network, rate, mtu })
+    }
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.network {
+            Network::Bridge { hosts } => write!(f, "bridge:{hosts}")?,
+            Network::Blast { hybrid, circuit_ms } => write!(
+                f,
+                "blast:racks={},hosts={},fanout={},splitters={},ports={},circuit-ms={circuit_ms}",
+                hybrid.racks,
+                hybrid.servers_per_rack,
+                hybrid.splitter_fanout,
+                hybrid.splitters,
+                hybrid.ports_per_rack
+            )?,
+            Network::Shufflecast { fabric, hosts } => {
+                write!(f, "shufflecast:{},{},hosts={hosts}", fabric.fanout(), fabric.columns())?;
+            }
+        }
+        if let Some(rate) = self.rate {
+            write!(f, ",rate={}", rate.0)?;
+        }
+        write!(f, ",mtu={}", self.mtu)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refuse(text: &str) -> String {
+        text.parse::<Spec>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn specifications_are_read_and_written() {
+        for (text, hosts) in [
+            ("bridge:8", 8),
+            ("bridge:4,rate=1gbit,mtu=9000", 4),
+            ("blast:racks=8,hosts=2", 16),
+            ("blast:racks=3,circuit-ms=0,fanout=2", 6),
+            ("shufflecast:2,2,hosts=2", 16),
+            ("shufflecast:2,3,mtu=9000", 48),
+        ] {
+            let spec: Spec = text.parse().unwrap();
+            assert_eq!(spec.network.hosts(), hosts, "{text}");
+            assert_eq!(spec.to_string().parse(), Ok(spec), "{text}");
+        }
+        let Network::Blast { hybrid, circuit_ms } = "blast:racks=8,hosts=2".parse::<Spec>().unwrap().network
+        else {
+            panic!("not a Blast network")
+        };
+        let rate = |text: &str| text.parse::<Spec>().unwrap().rate;
+        assert_eq!(rate("bridge:8"), None);
+        assert_eq!(rate("shufflecast:2,3"), Some(Rate(50_000_000)));
+        assert_eq!(rate("shufflecast:2,3,rate=1gbit"), Some(Rate(1_000_000_000)));
+        // Eight racks need two splitters of four outputs in a cascade.
+        assert_eq!((hybrid.splitters, hybrid.splitter_fanout, circuit_ms), (2, 4, 25));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, part) in [
+            ("wormhole:3", "no network 'wormhole'"),
+            ("bridge", "write 1 numbers first: hosts"),
+            ("bridge:0", "whole number above 0"),
+            ("bridge:1", "has 1 hosts"),
+            ("bridge:1000", "2 to 200"),
+            ("bridge:8,speed=3", "no setting 'speed'"),
+            ("bridge:8,rate=fast", "rate"),
+            ("bridge:8,rate=1bit", "1mbit"),
+            ("bridge:8,mtu=100", "mtu"),
+            ("bridge:8,mtu=1500,mtu=1500", "said twice"),
+            ("bridge:mtu=1500,8", "after settings"),
+            ("blast:hosts=2", "'racks=' is missing"),
+            ("blast:8", "has no name"),
+            ("blast:racks=400", "circuit switch"),
+            ("blast:racks=4,fanout=1", "fanout"),
+            ("shufflecast:2", "p,k"),
+            ("shufflecast:1,1", "Shufflecast"),
+        ] {
+            let message = refuse(text);
+            assert!(message.contains(part), "{text}: {message}");
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The process in which a lab lives. It is the first process of its own process namespace: when it ends, the kernel
+//! ends all other processes of the lab, and with the last of them go the namespaces, interfaces and temporary files.
+//!
+//! Whoever starts it talks to it in lines of JSON over its standard input and output. Until it is told to stay, it
+//! ends when its standard input does: so a killed `lab cast` leaves nothing behind.
+
+use crate::cast::{CastOptions, CastOutcome, ControlStep};
+use crate::daemons::{Daemons, Places};
+use crate::error::LabError;
+use crate::failure::{Failure, What};
+use crate::layout::{Host, Layout};
+use crate::spec::{Network, Spec};
+use crate::system::Space;
+use crate::{blast, world};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::{self, BufRead, Write};
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+/// What a supervisor is told.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Request {
+    /// Deliver something.
+    Cast(CastOptions),
+    /// Live on when the standard input ends.
+    Stay,
+}
+
+/// What a supervisor says.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Word {
+    /// The lab is there.
+    Ready {
+        /// How long that took, in seconds.
+        setup_s: f64,
+        /// What devices were told.
+        control: Vec<ControlStep>,
+    },
+    /// What came of a delivery.
+    Cast(CastOutcome),
+    /// What went wrong.
+    Error(String),
+}
+
+/// Folders of a lab below its own.
+pub(crate) const INSIDE: &str = "inside";
+pub(crate) const LOGS: &str = "log";
+
+/// Builds the lab and serves it to the end of this process. Must be called before the process has threads, as the first
+/// process of a process namespace. `program` is run as manager and agent.
+pub fn run(folder: &Path, spec: &Spec, program: &Path) -> ! {
+    let begun = Instant::now();
+    let built = separate(folder).and_then(|()| Lab::build(folder, spec, program));
+    let exit = match built {
+        Ok(lab) => {
+            say(&Word::Ready { setup_s: begun.elapsed().as_secs_f64(), control: lab.control.clone() });
+            serve(lab);
+            0
+        }
+        Err(error) => {
+            say(&Word::Error(error.to_string()));
+            1
+        }
+    };
+    std::process::exit(exit)
+}
+
+/// Takes this process into namespaces of its own.
+fn separate(folder: &Path) -> Result<(), LabError> {
+    let failed = |action: &str| {
+        let action = action.to_string();
+        move |error: nix::Error| LabError::system(action, error.desc())
+    };
+    if !nix::unistd::Pid::this().eq(&nix::unistd::Pid::from_raw(1)) {
+        return Err(LabError::system("become a lab", "this command is only for 'polycast lab' itself"));
+    }
+    unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET).map_err(failed("make namespaces"))?;
+    let none = None::<&str>;
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(none, "/", none, private, none).map_err(failed("keep mounts to the lab"))?;
+    mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), none).map_err(failed("mount /proc"))?;
+    for place in [Path::new("/run/netns"), &folder.join(INSIDE)] {
+        fs::create_dir_all(place).map_err(|error| LabError::path("make", place, &error))?;
+        mount(Some("tmpfs"), place, Some("tmpfs"), MsFlags::empty(), none)
+            .map_err(failed("mount a tmpfs"))?;
+    }
+    let logs = folder.join(LOGS);
+    fs::create_dir_all(&logs).map_err(|error| LabError::path("make", &logs, &error))
+}
+
+fn say(word: &Word) {
+    let Ok(text) = serde_json::to_string(word) else { return };
+    let mut stdout = io::stdout().lock();
+    // Whoever started the lab may have gone, and the lab be told to stay.
+    let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+}
+
+/// Does what it is told until the standard input ends; then for ever nothing, if it is to stay. The input is read by a
+/// thread of its own, so that its end is seen in the middle of a delivery too.
+fn serve(mut lab: Lab) {
+    let (sender, casts) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut stays = false;
+        for line in io::stdin().lock().lines().map_while(Result::ok) {
+            match serde_json::from_str(&line) {
+                Ok(Request::Stay) => stays = true,
+                // The other end is the loop below, which lives as long as the process.
+                Ok(Request::Cast(options)) => drop(sender.send(options)),
+                Err(error) => say(&Word::Error(format!("'{line}' is no request: {error}"))),
+            }
+        }
+        if !stays {
+            std::process::exit(0);
+        }
+        // Without this the loop below would end.
+        loop {
+            std::thread::park();
+        }
+    });
+    for options in casts {
+        match lab.cast(&options) {
+            Ok(outcome) => say(&Word::Cast(outcome)),
+            Err(error) => say(&Word::Error(error.to_string())),
+        }
+    }
+}
+
+/// A lab that is up.
+struct Lab {
+    spec: Spec,
+    layout: Layout,
+    places: Places,
+    daemons: Arc<Mutex<Daemons>>,
+    control: Vec<ControlStep>,
+    blast: Option<blast::Control>,
+}
+
+fn lock(daemons: &Mutex<Daemons>) -> MutexGuard<'_, Daemons> {
+    // A thread that broke down while it killed something leaves the table whole.
+    daemons.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Lab {
+    fn build(folder: &Path, spec: &Spec, program: &Path) -> Result<Self, LabError> {
+        let layout = Layout::new(spec);
+        let (inside, logs) = (folder.join(INSIDE), folder.join(LOGS));
+        let places = Places { program: program.to_path_buf(), inside, logs };
+        let mut control = Vec::new();
+        let mut timed = |step: &str, begun: Instant| {
+            control.push(ControlStep { step: step.into(), micros: begun.elapsed().as_micros() as u64 });
+        };
+        // Whoever started the lab may be killed meanwhile; nobody would read what is said.
+        let begun = Instant::now();
+        world::build(spec, &layout)?;
+        timed("namespaces and cables", begun);
+        let mut daemons = Daemons::default();
+        let begun = Instant::now();
+        let blast = match spec.network {
+            Network::Bridge { .. } => None,
+            Network::Blast { .. } | Network::Shufflecast { .. } => {
+                let control = blast::Control::start(spec, &layout, &places, &mut daemons)?;
+                timed("switches and optics", begun);
+                Some(control)
+            }
+        };
+        let settings = places.inside.join("manager.toml");
+        fs::write(&settings, manager_settings(spec))
+            .map_err(|error| LabError::path("write", &settings, &error))?;
+        let begun = Instant::now();
+        daemons.start_all(&layout, &places, &settings)?;
+        timed("manager and agents", begun);
+        let daemons = Arc::new(Mutex::new(daemons));
+        Ok(Lab { spec: spec.clone(), layout, places, daemons, control, blast })
+    }
+
+    fn host(&self, name: &str) -> Result<&Host, LabError> {
+        let last = self.layout.hosts.len() as u32 - 1;
+        self.layout.host(name).ok_or_else(|| LabError::Host { host: name.into(), last })
+    }
+
+    fn cast(&mut self, options: &CastOptions) -> Result<CastOutcome, LabError> {
+        let source = self.host(options.source.as_deref().unwrap_or("0"))?.clone();
+        let receivers = match &options.receivers {
+            None => self.layout.hosts.iter().filter(|host| **host != source).cloned().collect(),
+            Some(names) => {
+                names.iter().map(|name| self.host(name).cloned()).collect::<Result<Vec<_>, _>>()?
+            }
+        };
+        self.check_failures(&options.failures)?;
+        let mut control = Vec::new();
+        if let Some(blast) = &mut self.blast {
+            control = blast.prepare(&source, &receivers)?;
+        }
+        let before = world::counters(&self.layout)?;
+        let to: Vec<&str> = receivers.iter().map(|host| host.name.as_str()).collect();
+        let mut command = Space::named(&source.name).command(&self.places.program.to_string_lossy());
+        command.arg("send").arg(&options.path).args(["--to", &to.join(","), "--json", "--socket"]);
+        command.arg(self.places.socket(&source.name));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let failed = |error: io::Error| LabError::system("send", error);
+        let child = command.spawn().map_err(failed)?;
+        self.arm(&options.failures);
+        let output = child.wait_with_output().map_err(failed)?;
+        let after = world::counters(&self.layout)?;
+        if let Some(blast) = &mut self.blast {
+            control.extend(blast.release()?);
+        }
+        let delivery = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let links = world::crossed(&self.layout, &before, &after);
+        let mut said = String::from_utf8_lossy(&output.stderr).into_owned();
+        for name in lock(&self.daemons).ended() {
+            said.push_str(&format!("{name} has ended by itself: see its log\n"));
+        }
+        tracing::info!(spec = %self.spec, "delivered");
+        Ok(CastOutcome { delivery, said, exit: output.status.code().unwrap_or(2), links, control })
+    }
+
+    fn check_failures(&self, failures: &[Failure]) -> Result<(), LabError> {
+        for failure in failures {
+            match &failure.what {
+                What::Agent(name) => drop(self.host(name)?),
+                What::Link(node) => {
+                    let named = |cable: &crate::layout::Cable| cable.a.node == *node || cable.b.node == *node;
+                    if !self.layout.cables.iter().any(named) {
+                        let reason = format!("the lab has no node '{node}'");
+                        return Err(LabError::Failure { text: failure.to_string(), reason });
+                    }
+                }
+                What::Manager => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets each failure happen at its time.
+    fn arm(&self, failures: &[Failure]) {
+        let begun = Instant::now();
+        for failure in failures.iter().cloned() {
+            let (daemons, layout) = (Arc::clone(&self.daemons), self.layout.clone());
+            std::thread::spawn(move || {
+                let at = Duration::from_secs_f64(failure.at_s);
+                std::thread::sleep(at.saturating_sub(begun.elapsed()));
+                match &failure.what {
+                    What::Agent(name) => {
+                        let name = layout.host(name).map_or(name.as_str(), |host| &host.name);
+                        lock(&daemons).kill(name);
+                    }
+                    What::Manager => drop(lock(&daemons).kill("manager")),
+                    What::Link(node) => {
+                        if let Err(error) = world::cut(&layout, node) {
+                            tracing::error!(%error, "a cable could not be cut");
+                        }
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// The manager's settings: all fabrics of the lab are reached by group addresses.
+fn manager_settings(spec: &Spec) -> String {
+    let [a, b] = crate::layout::GROUPS;
+    let mut text = format!("[ip-multicast]\npool = \"{a}.{b}.64.0/24\"\n");
+    // On circuits and fixed splitters nobody else sends: the rate of the path is ours alone.
+    if let (Some(rate), Network::Blast { .. } | Network::Shufflecast { .. }) = (spec.rate, spec.network) {
+        text.push_str(&format!("rate = \"{}\"\n", rate.0 / 100 * 95));
+    }
+    text
+}

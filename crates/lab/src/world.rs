@@ -1,0 +1,228 @@
+//! Builds namespaces and cables, shapes them, cuts them and counts what crosses them.
+
+use crate::cast::LinkBytes;
+use crate::error::LabError;
+use crate::layout::{CONTROL_ADDRESS, Cable, End, Host, Layout, MANAGER_INTERFACE, OPTICS_INTERFACE};
+use crate::spec::{Network, Spec};
+use crate::system::{Space, run};
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+/// The Linux bridge that stands for the packet network.
+const BRIDGE: &str = "core";
+/// The least burst of a shaped link between kernels, in bytes: a packet of 64 KiB, as hosts hand them over, must fit in
+/// whole.
+const BURST_BYTES: u64 = 128 << 10;
+/// The burst of a shaped link to a switch in user space, in packets: its sockets hold few, and there the kernel cuts
+/// packets to size before they are sent.
+const BURST_PACKETS: u64 = 2;
+const ETHERNET_HEADER_BYTES: u32 = 14;
+/// What a shaped link queues, in bytes, as a switch port does.
+const QUEUE_BYTES: u64 = 1 << 20;
+
+/// Builds all that has no daemon.
+pub(crate) fn build(spec: &Spec, layout: &Layout) -> Result<(), LabError> {
+    let spaces = layout.spaces();
+    let add = |name: &String| format!("netns add {name}");
+    Space::Network.batch("ip", &spaces.iter().map(add).collect::<Vec<_>>())?;
+    for (space, lines) in by_maker(layout, |cable| connect(cable, spec, layout)) {
+        space.batch("ip", &lines)?;
+    }
+    let mut own = vec!["link set lo up".to_string()];
+    own.push(format!("link add {BRIDGE} type bridge mcast_snooping 0 stp_state 0"));
+    for port in &layout.bridge_ports {
+        own.push(format!("link set {port} master {BRIDGE}"));
+    }
+    // Those take no part in transfers.
+    for port in [MANAGER_INTERFACE, OPTICS_INTERFACE] {
+        if layout.bridge_ports.iter().any(|known| known == port) {
+            own.push(format!("link set {port} type bridge_slave mcast_flood off"));
+        }
+    }
+    own.push(format!("link set {BRIDGE} addrgenmode none up"));
+    own.push(format!("addr add {CONTROL_ADDRESS}/16 dev {BRIDGE}"));
+    Space::Network.batch("ip", &own)?;
+    for host in layout.hosts.iter().chain([&layout.manager]) {
+        Space::named(&host.name).batch("ip", &address(host))?;
+    }
+    // The ends of devices that have namespaces of their own.
+    let is_host = |space: &Space| {
+        layout.hosts.iter().chain([&layout.manager]).any(|host| *space == Space::named(&host.name))
+    };
+    let up = |end: &End| format!("link set {} addrgenmode none up", end.interface);
+    for (space, lines) in by_end(layout, up).iter().filter(|(s, _)| **s != Space::Network && !is_host(s)) {
+        space.batch("ip", lines)?;
+    }
+    if let Some(rate) = spec.rate {
+        let burst = match spec.network {
+            // What passes in a tick of the kernel's clock of 4 ms.
+            Network::Bridge { .. } => BURST_BYTES.max(rate.0 / 8 / 250),
+            Network::Blast { .. } | Network::Shufflecast { .. } => {
+                BURST_PACKETS * u64::from(spec.mtu + ETHERNET_HEADER_BYTES)
+            }
+        };
+        let shape = |end: &End| {
+            format!(
+                "qdisc add dev {} root tbf rate {}bit burst {burst} limit {}",
+                end.interface,
+                rate.0,
+                QUEUE_BYTES + burst
+            )
+        };
+        for (space, lines) in by_end(layout, shape) {
+            space.batch("tc", &lines)?;
+        }
+    }
+    Ok(())
+}
+
+/// Lines of all ends, by namespace.
+fn by_end(layout: &Layout, line: impl Fn(&End) -> String) -> BTreeMap<Space, Vec<String>> {
+    let mut lines: BTreeMap<Space, Vec<String>> = BTreeMap::new();
+    for end in layout.cables.iter().flat_map(|cable| [&cable.a, &cable.b]) {
+        lines.entry(end.space.clone()).or_default().push(line(end));
+    }
+    lines
+}
+
+/// Lines of all cables, by the namespace from which they are made.
+fn by_maker(layout: &Layout, lines_of: impl Fn(&Cable) -> Vec<String>) -> BTreeMap<Space, Vec<String>> {
+    let mut lines: BTreeMap<Space, Vec<String>> = BTreeMap::new();
+    for cable in &layout.cables {
+        lines.entry(maker(cable).0.space.clone()).or_default().extend(lines_of(cable));
+    }
+    lines
+}
+
+/// The end from which a cable is made, which is never in a host, and the other.
+fn maker(cable: &Cable) -> (&End, &End) {
+    if cable.b.space == Space::Network || cable.a.space == cable.b.space {
+        (&cable.b, &cable.a)
+    } else {
+        (&cable.a, &cable.b)
+    }
+}
+
+/// The lines of `ip` that make a cable. No end gets IPv6 addresses, which would put packets of their own on it.
+fn connect(cable: &Cable, spec: &Spec, layout: &Layout) -> Vec<String> {
+    let (near, far) = maker(cable);
+    let mtu = spec.mtu;
+    let host = layout.hosts.iter().chain([&layout.manager]).find(|host| host.name == far.node);
+    let mac = host.map(|host| format!("address {}", host.mac_text())).unwrap_or_default();
+    let netns = match &far.space {
+        space if *space == near.space => String::new(),
+        Space::Named(name) => format!("netns {name}"),
+        // The lab's own namespace is always the near one.
+        Space::Network => String::new(),
+    };
+    let (near, far_name) = (&near.interface, &far.interface);
+    let mut lines = vec![
+        format!("link add {near} mtu {mtu} type veth peer name {far_name} {mac} mtu {mtu} {netns}"),
+        format!("link set {near} addrgenmode none up"),
+    ];
+    if netns.is_empty() {
+        lines.push(format!("link set {far_name} addrgenmode none up"));
+    }
+    lines
+}
+
+/// The lines of `ip` that give a host its address.
+fn address(host: &Host) -> Vec<String> {
+    vec![
+        "link set lo up".to_string(),
+        "link set eth0 addrgenmode none up".to_string(),
+        format!("addr add {}/16 brd + dev eth0", host.address),
+        "route add 224.0.0.0/4 dev eth0".to_string(),
+    ]
+}
+
+/// Cuts the cable of a host or another node, at the end that is not the node's own.
+pub(crate) fn cut(layout: &Layout, node: &str) -> Result<(), LabError> {
+    for cable in &layout.cables {
+        let other = match node {
+            _ if cable.a.node == node => &cable.b,
+            _ if cable.b.node == node => &cable.a,
+            _ => continue,
+        };
+        other.space.batch("ip", &[format!("link set {} down", other.interface)])?;
+    }
+    Ok(())
+}
+
+/// Bytes and packets that one end has sent so far, by namespace and interface.
+pub(crate) type Counters = BTreeMap<(Space, String), u64>;
+
+/// Reads how many bytes every end has sent and received.
+pub(crate) fn counters(layout: &Layout) -> Result<Counters, LabError> {
+    let mut counters = Counters::new();
+    let mut spaces: Vec<Space> = Vec::new();
+    for cable in &layout.cables {
+        let (near, _) = maker(cable);
+        if !spaces.contains(&near.space) {
+            spaces.push(near.space.clone());
+        }
+    }
+    for space in spaces {
+        let text = match &space {
+            Space::Network => fs::read_to_string("/proc/self/net/dev")
+                .map_err(|error| LabError::path("read", "/proc/self/net/dev", &error))?,
+            Space::Named(name) => {
+                run(Command::new("ip").args(["netns", "exec", name, "cat", "/proc/self/net/dev"]), None)?
+            }
+        };
+        for (interface, received, sent) in parse_counters(&text) {
+            counters.insert((space.clone(), format!("{interface} in")), received);
+            counters.insert((space.clone(), format!("{interface} out")), sent);
+        }
+    }
+    Ok(counters)
+}
+
+/// Interface, bytes received, bytes sent.
+fn parse_counters(text: &str) -> Vec<(String, u64, u64)> {
+    let parse = |line: &str| {
+        let (interface, numbers) = line.split_once(':')?;
+        let numbers: Vec<u64> = numbers.split_whitespace().map_while(|number| number.parse().ok()).collect();
+        Some((interface.trim().to_string(), *numbers.first()?, *numbers.get(8)?))
+    };
+    text.lines().filter_map(parse).collect()
+}
+
+/// What crossed every cable between two readings, a direction at a time.
+pub(crate) fn crossed(layout: &Layout, before: &Counters, after: &Counters) -> Vec<LinkBytes> {
+    let mut links = Vec::with_capacity(2 * layout.cables.len());
+    for cable in &layout.cables {
+        let (near, far) = maker(cable);
+        let count = |direction: &str| {
+            let key = (near.space.clone(), format!("{} {direction}", near.interface));
+            after.get(&key).copied().unwrap_or(0).saturating_sub(before.get(&key).copied().unwrap_or(0))
+        };
+        links.push(LinkBytes { from: far.node.clone(), to: near.node.clone(), bytes: count("in") });
+        links.push(LinkBytes { from: near.node.clone(), to: far.node.clone(), bytes: count("out") });
+    }
+    links
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_read() {
+        let text = "Inter-|   Receive  |  Transmit\n face |bytes packets errs\n  sw0: 10 1 0 0 0 0 0 0 20 2 0 0 0 0 0 0\n";
+        assert_eq!(parse_counters(text), [("sw0".to_string(), 10, 20)]);
+    }
+
+    #[test]
+    fn what_crossed_is_named_by_its_nodes() {
+        let layout = Layout::new(&"bridge:2".parse().unwrap());
+        let key = |text: &str| (Space::Network, text.to_string());
+        let before = Counters::from([(key("sw0 in"), 5), (key("sw0 out"), 7)]);
+        let after = Counters::from([(key("sw0 in"), 105), (key("sw0 out"), 7), (key("sw1 out"), 3)]);
+        let links = crossed(&layout, &before, &after);
+        let of = |from: &str, to: &str| links.iter().find(|l| l.from == from && l.to == to).unwrap().bytes;
+        assert_eq!((of("h0", "switch"), of("switch", "h0"), of("switch", "h1")), (100, 0, 3));
+        assert_eq!(links.len(), 6);
+    }
+}

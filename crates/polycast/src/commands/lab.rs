@@ -1,0 +1,289 @@
+//! `polycast lab`: a data center on this machine, with real daemons, switches and devices.
+
+use crate::args::help;
+use crate::exit::{Exit, Failure};
+use crate::object;
+use crate::output::{self, Format};
+use crate::progress::Progress;
+use crate::report::{self, Delivery};
+use clap::{Args as Arguments, Subcommand};
+use polycast_lab::failure::Failure as Broken;
+use polycast_lab::ocs::{self, OcsOptions};
+use polycast_lab::spec::Spec;
+use polycast_lab::{CastOptions, CastOutcome, ControlStep, LabError, LinkBytes, registry, supervisor};
+use polycast_types::format_bytes;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// `polycast lab`
+#[derive(Arguments, Debug)]
+pub struct LabArgs {
+    #[command(subcommand)]
+    command: LabCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum LabCommand {
+    /// Bring a lab up, deliver in it, and take it down
+    #[command(after_long_help = help::LAB_CAST_MORE)]
+    Cast(CastArgs),
+    /// Bring a lab up and leave it running
+    Up(UpArgs),
+    /// List the labs that run
+    List,
+    /// Run a command on a host of a lab
+    #[command(after_long_help = help::LAB_EXEC_MORE)]
+    Exec(ExecArgs),
+    /// Take a lab down, and everything in it
+    Down(DownArgs),
+    /// The process in which a lab lives
+    #[command(hide = true)]
+    Supervise {
+        /// Its folder
+        folder: PathBuf,
+        /// What it is
+        spec: Spec,
+    },
+    /// A device of a lab
+    #[command(hide = true)]
+    Device(DeviceArgs),
+}
+
+/// `polycast lab cast`
+#[derive(Arguments, Debug)]
+struct CastArgs {
+    /// The lab, such as bridge:8 or blast:racks=8,hosts=2
+    #[arg(value_name = "SPEC")]
+    spec: Spec,
+    /// The file or directory to deliver
+    #[arg(value_name = "FILE|DIR")]
+    path: PathBuf,
+    /// The host that sends, by name or number
+    #[arg(long, value_name = "H", default_value = "h0")]
+    source: String,
+    /// The hosts that receive, by name or number
+    #[arg(long, value_name = "all|A,B", default_value = "all", value_parser = receivers)]
+    receivers: Receivers,
+    /// What breaks, and how many seconds after the transfer was asked for: agent:h3@2.5, link:tor1@1, manager@0.5
+    #[arg(long = "fail", value_name = "WHAT@SECONDS")]
+    failures: Vec<Broken>,
+}
+
+#[derive(Clone, Debug)]
+enum Receivers {
+    All,
+    Named(Vec<String>),
+}
+
+fn receivers(text: &str) -> Result<Receivers, String> {
+    if text == "all" {
+        return Ok(Receivers::All);
+    }
+    let names: Vec<String> = text.split(',').map(|name| name.trim().to_string()).collect();
+    if names.iter().any(String::is_empty) {
+        return Err("write hosts with commas between them, or all".into());
+    }
+    Ok(Receivers::Named(names))
+}
+
+#[derive(Arguments, Debug)]
+struct UpArgs {
+    /// The lab, such as bridge:8 or blast:racks=8,hosts=2
+    #[arg(value_name = "SPEC")]
+    spec: Spec,
+    /// Its name [default: its kind]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+}
+
+#[derive(Arguments, Debug)]
+struct ExecArgs {
+    /// The lab
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The host: h0, h1 and so on, manager, or network for the switches
+    #[arg(value_name = "HOST")]
+    host: String,
+    /// The command and its arguments
+    #[arg(value_name = "CMD", required = true, last = true)]
+    command: Vec<String>,
+}
+
+#[derive(Arguments, Debug)]
+#[group(required = true, multiple = false)]
+struct DownArgs {
+    /// The lab
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// All labs
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Arguments, Debug)]
+struct DeviceArgs {
+    #[command(subcommand)]
+    device: Device,
+}
+
+#[derive(Subcommand, Debug)]
+enum Device {
+    /// An optical circuit switch between the interfaces p1, p2 and so on of this namespace
+    Ocs {
+        /// Where it listens for TL1
+        #[arg(long, value_name = "ADDR")]
+        listen: SocketAddr,
+        /// Its ports
+        #[arg(long, value_name = "N")]
+        ports: u32,
+        /// How long a circuit takes, in milliseconds
+        #[arg(long, value_name = "MS", default_value = "25")]
+        circuit_ms: u64,
+    },
+}
+
+impl From<LabError> for Failure {
+    fn from(error: LabError) -> Self {
+        match error {
+            LabError::System { .. } => Failure::unexpected(error.to_string()),
+            _ => Failure::input(error.to_string()),
+        }
+    }
+}
+
+/// What `lab cast` reports.
+#[derive(Serialize)]
+struct LabDelivery {
+    #[serde(flatten)]
+    delivery: Delivery,
+    lab: String,
+    setup_s: f64,
+    links: Vec<LinkBytes>,
+    control: Vec<ControlStep>,
+}
+
+/// Runs a command of the lab.
+pub fn run(args: &LabArgs, format: Format) -> Result<Exit, Failure> {
+    match &args.command {
+        LabCommand::Cast(args) => cast(args, format),
+        LabCommand::Up(args) => up(args, format),
+        LabCommand::List => list(format),
+        LabCommand::Exec(args) => exec(args),
+        LabCommand::Down(args) => down(args, format),
+        LabCommand::Supervise { folder, spec } => supervisor::run(folder, spec, &program()?),
+        LabCommand::Device(args) => device(&args.device, format),
+    }
+}
+
+/// This program, for the daemons of a lab.
+fn program() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|error| Failure::unexpected(format!("cannot find this program: {error}")))
+}
+
+fn cast(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
+    drop(object::open(&args.path)?);
+    let path = args.path.canonicalize().map_err(|error| Failure::path("read", &args.path, &error))?;
+    let options = CastOptions {
+        path,
+        source: Some(args.source.clone()),
+        receivers: match &args.receivers {
+            Receivers::All => None,
+            Receivers::Named(names) => Some(names.clone()),
+        },
+        failures: args.failures.clone(),
+    };
+    registry::check(&args.spec)?;
+    let progress = Progress::start(&format!("delivering in {}", args.spec));
+    let outcome = registry::cast(&args.spec, &options, &program()?);
+    progress.finish();
+    let (CastOutcome { delivery, said, exit, links, control }, setup_s) = outcome?;
+    if let Some(error) = delivery["error"].as_str() {
+        let failure = if exit == 1 { Failure::input(error) } else { Failure::unexpected(error) };
+        return Err(match delivery["hint"].as_str() {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        });
+    }
+    let delivery: Delivery = serde_json::from_value(delivery).map_err(|error| {
+        Failure::unexpected(format!("the report cannot be read: {error}; it said: {said}"))
+    })?;
+    let text = cast_text(&delivery, setup_s, &links, &control);
+    let verified = delivery.receivers.iter().all(|receiver| receiver.verified);
+    let document = LabDelivery { delivery, lab: args.spec.to_string(), setup_s, links, control };
+    output::result(format, &document, &text)?;
+    said.lines().for_each(output::say);
+    Ok(if exit == 0 && verified { Exit::Done } else { Exit::Failed })
+}
+
+/// The report, and the cables that carried most.
+fn cast_text(delivery: &Delivery, setup_s: f64, links: &[LinkBytes], control: &[ControlStep]) -> String {
+    let mut text = delivery.text();
+    let _ = writeln!(text, "set up in {}", report::seconds(setup_s));
+    for ControlStep { step, micros } in control {
+        let _ = writeln!(text, "  {:>9}  {step}", report::seconds(*micros as f64 / 1e6));
+    }
+    let busy = links.iter().filter(|link| delivery.bytes > 0 && link.bytes > delivery.bytes / 2);
+    for LinkBytes { from, to, bytes } in busy {
+        let times = *bytes as f64 / delivery.bytes as f64;
+        let _ = writeln!(text, "  {from} -> {to}: {} ({times:.2} times the object)", format_bytes(*bytes));
+    }
+    text
+}
+
+fn up(args: &UpArgs, format: Format) -> Result<Exit, Failure> {
+    let made = registry::up(args.name.as_deref(), &args.spec, &program()?)?;
+    let mut text = format!("{} is up after {}: {}\n", made.name, report::seconds(made.setup_s), made.spec);
+    let _ = writeln!(text, "hosts {}", made.hosts.join(" "));
+    let _ = writeln!(text, "try: polycast lab exec {} h0 -- polycast send FILE --to all", made.name);
+    output::result(format, &made, &text)?;
+    Ok(Exit::Done)
+}
+
+fn list(format: Format) -> Result<Exit, Failure> {
+    let notes = registry::list()?;
+    let mut text = String::new();
+    for note in &notes {
+        let _ = writeln!(text, "{:20}  {:4} hosts  {}", note.name, note.hosts, note.spec);
+    }
+    let document: Vec<Value> = notes
+        .iter()
+        .map(|note| json!({ "name": note.name, "spec": note.spec, "hosts": note.hosts, "pid": note.pid }))
+        .collect();
+    output::result(format, &document, if text.is_empty() { "no labs" } else { &text })?;
+    Ok(Exit::Done)
+}
+
+/// The command's own exit status, as far as ours can say it.
+fn exec(args: &ExecArgs) -> Result<Exit, Failure> {
+    let status = registry::exec(&args.name, &args.host, &args.command)?;
+    // The status of the command is more than our three.
+    std::process::exit(status.code().unwrap_or(2))
+}
+
+fn down(args: &DownArgs, format: Format) -> Result<Exit, Failure> {
+    let names = match &args.name {
+        Some(name) => {
+            registry::down(name)?;
+            vec![name.clone()]
+        }
+        None => registry::down_all()?,
+    };
+    let text = if names.is_empty() { "no labs".into() } else { format!("{} down", names.join(", ")) };
+    output::result(format, &json!({ "down": names }), &text)?;
+    Ok(Exit::Done)
+}
+
+fn device(device: &Device, format: Format) -> Result<Exit, Failure> {
+    let Device::Ocs { listen, ports, circuit_ms } = *device;
+    let circuit_time = Duration::from_millis(circuit_ms);
+    ocs::run(OcsOptions { listen, ports, circuit_time, login: None }, |address| {
+        // Whoever started the device may not read it.
+        let document = json!({ "listening": address.to_string() });
+        let _ = output::result(format, &document, &format!("circuit switch of {ports} ports at {address}"));
+    })?;
+    Ok(Exit::Done)
+}

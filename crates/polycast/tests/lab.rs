@@ -1,0 +1,240 @@
+//! Labs with real namespaces, daemons, switches and devices. Skipped with a word without root or the programs that they
+//! need.
+
+mod common;
+
+use common::{Place, Ran, command, noise, polycast};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn can(programs: &[&str]) -> bool {
+    let root = std::fs::read_to_string("/proc/self/status").is_ok_and(|s| s.contains("Uid:\t0\t0"));
+    let namespaces = || {
+        let made = Command::new("unshare").args(["--net", "--pid", "--mount", "--fork", "true"]).status();
+        made.is_ok_and(|status| status.success())
+    };
+    let there = |program: &&str| {
+        ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+            .iter()
+            .any(|folder| Path::new(folder).join(program).exists())
+    };
+    let able = root && programs.iter().all(there) && namespaces();
+    if !able {
+        eprintln!("skipped: a lab needs root, namespaces and {}", programs.join(", "));
+    }
+    able
+}
+
+const BRIDGE: [&str; 2] = ["ip", "tc"];
+const OPTICS: [&str; 4] = ["ip", "tc", "ovs-vswitchd", "ethtool"];
+
+fn labs() -> BTreeSet<String> {
+    let listed = polycast(&["lab", "list", "--json"]).json();
+    listed.as_array().unwrap().iter().map(|lab| lab["name"].as_str().unwrap().to_string()).collect()
+}
+
+fn link(report: &Value, from: &str, to: &str) -> u64 {
+    let links = report["links"].as_array().unwrap();
+    let link = links.iter().find(|link| link["from"] == from && link["to"] == to);
+    link.unwrap_or_else(|| panic!("no link {from} -> {to}"))["bytes"].as_u64().unwrap()
+}
+
+fn all_verified(report: &Value, receivers: usize) {
+    let list = report["receivers"].as_array().unwrap();
+    assert_eq!(list.len(), receivers, "{report}");
+    assert!(list.iter().all(|receiver| receiver["verified"] == true), "{report}");
+}
+
+#[test]
+fn a_bridge_delivers_and_counts_what_crosses_it() {
+    if !can(&BRIDGE) {
+        return;
+    }
+    let place = Place::new();
+    let file = place.file("object", &noise(3_000_000));
+    let ran = polycast(&[
+        "lab",
+        "cast",
+        "bridge:4,mtu=9000",
+        &file,
+        "--source",
+        "2",
+        "--receivers",
+        "h0,3",
+        "--json",
+    ]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let report = ran.json();
+    all_verified(&report, 2);
+    assert!(report["setup_s"].as_f64().unwrap() > 0.0);
+    for (from, to) in [("h2", "switch"), ("switch", "h0"), ("switch", "h3")] {
+        assert!(link(&report, from, to) > 3_000_000, "{from} -> {to}: {report}");
+    }
+    // The manager is not on the way of the data.
+    assert!(link(&report, "switch", "manager") < 100_000, "{report}");
+    assert!(report["control"].as_array().unwrap().iter().any(|step| step["step"] == "manager and agents"));
+}
+
+#[test]
+fn a_killed_agent_is_named_and_the_others_finish() {
+    if !can(&BRIDGE) {
+        return;
+    }
+    let place = Place::new();
+    let file = place.file("object", &noise(10_000_000));
+    let spec = "bridge:4,rate=80mbit";
+    let ran = polycast(&["lab", "cast", spec, &file, "--fail", "agent:h2@0.3", "--json"]);
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    for receiver in ran.json()["receivers"].as_array().unwrap() {
+        assert_eq!(receiver["verified"], receiver["name"] != "h2", "{receiver}");
+    }
+}
+
+#[test]
+fn labs_come_up_are_used_and_leave_nothing_however_they_end() {
+    if !can(&BRIDGE) {
+        return;
+    }
+    let name = format!("test-{}", std::process::id());
+    let made = polycast(&["lab", "up", "bridge:2", "--name", &name, "--json"]);
+    assert_eq!(made.status, 0, "{}", made.stderr);
+    assert_eq!(made.json()["hosts"], serde_json::json!(["h0", "h1"]));
+    assert!(labs().contains(&name));
+    let twice = polycast(&["lab", "up", "bridge:2", "--name", &name]);
+    assert_eq!(twice.status, 1);
+    assert!(twice.stderr.contains(&format!("there is a lab '{name}' already")), "{}", twice.stderr);
+    let program = env!("CARGO_BIN_EXE_polycast");
+    let place = Place::new();
+    let file = place.file("object", &noise(100_000));
+    let sent: Ran =
+        polycast(&["lab", "exec", &name, "h1", "--", program, "send", &file, "--to", "h0", "--json"]);
+    assert_eq!(sent.status, 0, "{}", sent.stderr);
+    all_verified(&sent.json(), 1);
+    let own = polycast(&["lab", "exec", &name, "h1", "--", "sh", "-c", "ip -br addr show eth0; exit 7"]);
+    assert_eq!(own.status, 7);
+    assert!(own.stdout.contains("10.77.0.2/16"), "{}", own.stdout);
+    let nobody = polycast(&["lab", "exec", &name, "h9", "--", "true"]);
+    assert!(nobody.status == 1 && nobody.stderr.contains("h0 to h1"), "{}", nobody.stderr);
+    // However its first process ends.
+    let listed = polycast(&["lab", "list", "--json"]).json();
+    let lab = listed.as_array().unwrap().iter().find(|lab| lab["name"] == *name).unwrap();
+    let pid = lab["pid"].as_i64().unwrap().to_string();
+    let inside = processes_like(&name);
+    assert!(inside >= 3, "a manager and two agents");
+    assert!(Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
+    await_that(|| !labs().contains(&name) && processes_like(&name) == 0);
+    assert!(!Path::new("/run/polycast-lab").join(&name).exists());
+    let gone = polycast(&["lab", "down", &name]);
+    assert!(gone.status == 1 && gone.stderr.contains(&format!("no lab '{name}'")), "{}", gone.stderr);
+}
+
+/// How many processes have these words in their command line.
+fn processes_like(words: &str) -> usize {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    let ours = lines.filter(|line| String::from_utf8_lossy(line).contains(words));
+    // The test's own command line does not have them.
+    ours.count()
+}
+
+fn await_that(is: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it does not come about");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_cast_that_is_killed_takes_its_lab_along() {
+    if !can(&BRIDGE) {
+        return;
+    }
+    let place = Place::new();
+    let file = place.file("object", &noise(20_000_000));
+    let mut cast =
+        command(&["lab", "cast", "bridge:2,rate=10mbit", &file]).stdout(Stdio::null()).spawn().unwrap();
+    let name = format!("cast-{}", cast.id());
+    // The agents' stores are named after their lab.
+    await_that(|| processes_like(&format!("{name}/inside/stores/h1")) > 0);
+    cast.kill().unwrap();
+    cast.wait().unwrap();
+    await_that(|| processes_like(&name) == 0 && !labs().contains(&name));
+}
+
+#[test]
+fn circuits_and_splitters_carry_a_delivery() {
+    if !can(&OPTICS) {
+        return;
+    }
+    let place = Place::new();
+    let file = place.file("object", &noise(2_000_000));
+    let spec = "blast:racks=3,hosts=2,fanout=2,circuit-ms=4,rate=50mbit";
+    let ran = polycast(&["lab", "cast", spec, &file, "--source", "h2", "--receivers", "h0,h3,h5", "--json"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let report = ran.json();
+    all_verified(&report, 3);
+    // From rack 1 into the splitter, and out of it to the two other racks: not one byte elsewhere.
+    for (from, to) in [("tor1", "ocs:2"), ("ocs:4", "splitter0"), ("ocs:1", "tor0"), ("ocs:3", "tor2")] {
+        assert!(link(&report, from, to) > 1_000_000, "{from} -> {to}: {report}");
+    }
+    for (from, to) in [("tor0", "ocs:1"), ("ocs:2", "tor1"), ("splitter0", "ocs:4")] {
+        assert_eq!(link(&report, from, to), 0, "{from} -> {to}: {report}");
+    }
+    let steps: Vec<&str> =
+        report["control"].as_array().unwrap().iter().map(|step| step["step"].as_str().unwrap()).collect();
+    for step in ["plan", "3 circuits", "rules of tor0", "rules of tor2", "in all", "release"] {
+        assert!(steps.contains(&step), "{step} is not in {steps:?}");
+    }
+}
+
+#[test]
+fn fixed_splitters_carry_a_delivery_over_relays() {
+    if !can(&OPTICS) {
+        return;
+    }
+    let place = Place::new();
+    let file = place.file("object", &noise(2_000_000));
+    let spec = "shufflecast:2,2,hosts=1,rate=50mbit";
+    let ran = polycast(&["lab", "cast", spec, &file, "--source", "h3", "--json"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let report = ran.json();
+    all_verified(&report, 7);
+    // ToR 3's relays are 2, 3, 6 and 7 (Shufflecast, figure 3); the others' splitters stay dark.
+    for tor in 0..8 {
+        let lit = link(&report, &format!("tor{tor}"), &format!("splitter{tor}"));
+        assert_eq!(lit > 1_000_000, [2, 3, 6, 7].contains(&tor), "splitter {tor} got {lit} bytes: {report}");
+        assert!([2, 3, 6, 7].contains(&tor) || lit == 0, "splitter {tor} got {lit} bytes: {report}");
+    }
+}
+
+#[test]
+fn what_is_no_lab_is_refused_in_a_sentence() {
+    for (arguments, part) in [
+        (&["lab", "cast", "wormhole:3", "/etc/hostname"][..], "no network 'wormhole'"),
+        (&["lab", "cast", "bridge:3", "/no/such/file"], "/no/such/file"),
+        (&["lab", "cast", "bridge:3", "/etc/hostname", "--fail", "sun"], "WHAT@SECONDS"),
+        (&["lab", "up", "bridge:3000"], "2 to 200"),
+        (&["lab", "down"], "required"),
+    ] {
+        let ran = polycast(arguments);
+        assert_eq!(ran.status, 1, "{arguments:?}");
+        assert!(ran.stderr.contains(part), "{arguments:?}: {}", ran.stderr);
+    }
+    if !can(&BRIDGE) {
+        return;
+    }
+    for (arguments, part) in [
+        (&["lab", "cast", "bridge:3", "/etc/hostname", "--source", "h7"][..], "no host 'h7'"),
+        (&["lab", "cast", "bridge:3", "/etc/hostname", "--fail", "link:tor1@1"], "no node 'tor1'"),
+        (&["lab", "up", "bridge:3", "--name", "../x"], "no name for a lab"),
+        (&["lab", "down", "no-such-lab"], "no lab 'no-such-lab'"),
+    ] {
+        let ran = polycast(arguments);
+        assert_eq!(ran.status, 1, "{arguments:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(part), "{arguments:?}: {}", ran.stderr);
+    }
+}
