@@ -166,22 +166,38 @@ fn bars(figure: &Figure, groups: &[String], series: &[BarSeries], area: &Area<'_
         .draw()
         .map_err(say)?;
     let names: Vec<_> = series.iter().map(|series| (series.name.as_str(), series.whose)).collect();
-    let width = 0.84 / series.len().max(1) as f64;
+    let places = places(series);
+    let width = 0.84 / places.iter().max().map_or(1.0, |last| *last as f64 + 1.0);
     for (at, series) in series.iter().enumerate() {
         let colour = colour_of(&names, at);
         for (group, value) in series.values.iter().enumerate() {
             let Some(top) = value.and_then(|value| y.place(value)) else { continue };
-            let left = group as f64 + 0.08 + width * at as f64;
-            let corners = [(left, y.from.max(y.from.min(0.0))), (left + width * 0.92, top)];
+            let left = group as f64 + 0.08 + width * places[at] as f64;
             if series.whose == Whose::Ours {
+                let corners = [(left, y.from.max(y.from.min(0.0))), (left + width * 0.92, top)];
                 chart.draw_series([Rectangle::new(corners, colour.filled())]).map_err(say)?;
             } else {
-                chart.draw_series([Rectangle::new(corners, colour.mix(0.18).filled())]).map_err(say)?;
-                chart.draw_series([Rectangle::new(corners, colour.stroke_width(2))]).map_err(say)?;
+                let middle = (left + width * 0.46, top);
+                chart.draw_series([Circle::new(middle, 6, WHITE.filled())]).map_err(say)?;
+                chart.draw_series([Circle::new(middle, 6, INK.stroke_width(2))]).map_err(say)?;
             }
         }
     }
     name_groups(figure, groups, chart.plotting_area().get_pixel_range(), area)
+}
+
+/// Which bar of a group belongs to a series: the paper's numbers share the place of ours of the same name.
+fn places(series: &[BarSeries]) -> Vec<usize> {
+    let mut names: Vec<&str> = Vec::new();
+    let mut places = Vec::new();
+    for series in series {
+        let known = names.iter().position(|name| *name == series.name);
+        places.push(known.unwrap_or(names.len()));
+        if known.is_none() {
+            names.push(&series.name);
+        }
+    }
+    places
 }
 
 /// Writes the groups' names below the bars, in as many lines as their width needs.
@@ -246,13 +262,21 @@ impl Legend {
     fn new(figure: &Figure) -> Self {
         let named: Vec<(&str, Whose, Option<Mark>)> = match &figure.plot {
             Plot::Lines(series) => series.iter().map(|s| (s.name.as_str(), s.whose, Some(s.mark))).collect(),
-            Plot::Bars { series, .. } => series.iter().map(|s| (s.name.as_str(), s.whose, None)).collect(),
+            Plot::Bars { series, .. } => {
+                let ours = series.iter().filter(|s| s.whose == Whose::Ours);
+                let mut named: Vec<_> = ours.map(|s| (s.name.as_str(), s.whose, None)).collect();
+                if named.len() < series.len() {
+                    named.push(("the paper", Whose::Paper, None));
+                }
+                named
+            }
         };
         let names: Vec<_> = named.iter().map(|&(name, whose, _)| (name, whose)).collect();
         let (mut left, mut line) = (Self::LEFT_PX, 0);
         let mut entries = Vec::new();
         for (at, &(name, whose, mark)) in named.iter().enumerate() {
-            let text = if whose == Whose::Paper { format!("{name} (paper)") } else { name.to_string() };
+            let of_paper = whose == Whose::Paper && mark.is_some();
+            let text = if of_paper { format!("{name} (paper)") } else { name.to_string() };
             let letters = text.chars().count() as f64;
             let width = Self::SWATCH_PX + 26 + (letters * LETTER * f64::from(TEXT_PX)) as i32;
             if left > Self::LEFT_PX && left + width > WIDTH_PX as i32 {
@@ -282,10 +306,12 @@ impl Entry {
         let (left, right) = (self.left, self.left + Legend::SWATCH_PX);
         let paper = self.whose == Whose::Paper;
         let Some(mark) = self.mark else {
+            if paper {
+                let middle = ((left + right) / 2, middle);
+                return area.draw(&Circle::new(middle, 6, INK.stroke_width(2))).map_err(say);
+            }
             let corners = [(left + 8, middle - 6), (right, middle + 6)];
-            let fill = if paper { self.colour.mix(0.18) } else { self.colour.mix(1.0) };
-            area.draw(&Rectangle::new(corners, fill.filled())).map_err(say)?;
-            return area.draw(&Rectangle::new(corners, self.colour.stroke_width(2))).map_err(say);
+            return area.draw(&Rectangle::new(corners, self.colour.filled())).map_err(say);
         };
         if mark != Mark::Points {
             let dashes = if paper {
@@ -336,9 +362,10 @@ mod tests {
         ];
         let figure = Figure::bars("fig-4", "Bars", "background", Axis::linear("time", "s"), groups, series);
         let text = svg(&figure).unwrap();
-        assert!(text.contains("heavy") && text.contains("Blast (paper)"));
-        // The frame, three bars of which one has an outline too, and two swatches of two rectangles.
-        assert_eq!(text.matches("<rect").count(), 1 + 4 + 4);
+        assert!(text.contains("heavy") && text.contains("the paper"));
+        // The background, two bars and a swatch; two discs with rings in them and a ring as swatch.
+        assert_eq!(text.matches("<rect").count(), 1 + 2 + 1);
+        assert_eq!(text.matches("<circle").count(), 2 + 1);
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub fn html(done: &[Done], options: &Options) -> Result<String, DrawError> {
     let extent = if options.quick { "Quick run: fewer runs and smaller sizes. " } else { "" };
     let _ = writeln!(
         page,
-        "<p>{extent}Seed {}. Hollow marks and pale bars are the papers' numbers. Times that a row calls \
+        "<p>{extent}Seed {}. Hollow marks are the papers' numbers. Times that a row calls \
         measured are of the machine that made this page.</p>",
         options.seed
     );
