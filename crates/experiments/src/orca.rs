@@ -23,6 +23,13 @@ pub const ITEMS: &[Item] = &[
     },
     Item {
         paper: "orca",
+        name: "readings",
+        title: "Section 6.2: readings of what the paper leaves open",
+        load: Load::Alone,
+        run: |options| Ok(readings(sessions(options), options.threads).into()),
+    },
+    Item {
+        paper: "orca",
         name: "updates",
         title: "Messages for joins, leaves and failed switches",
         load: Load::Alone,

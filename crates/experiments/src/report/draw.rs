@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::ticks::Ticks;
-use super::{BarSeries, Figure, Mark, Plot, Series, Whose};
+use super::{BarSeries, Figure, Mark, Plot, Scale, Series, Whose};
 
 /// Width of a figure.
 const WIDTH_PX: u32 = 820;
@@ -145,8 +145,13 @@ fn mark_style(whose: Whose, colour: RGBColor) -> ShapeStyle {
 }
 
 fn bars(figure: &Figure, groups: &[String], series: &[BarSeries], area: &Area<'_>) -> Result<(), String> {
-    let floor = (figure.y.scale == super::Scale::Linear).then_some(0.0);
-    let y = Ticks::new(&figure.y, series.iter().flat_map(|s| s.values.iter().flatten().copied()), floor);
+    let values = || series.iter().flat_map(|s| s.values.iter().flatten().copied());
+    // Bars stand on zero, or where the shortest still has a visible height.
+    let floor = match figure.y.scale {
+        Scale::Linear => 0.0,
+        Scale::Log => values().filter(|&value| value > 0.0).fold(f64::INFINITY, f64::min) / 2.0,
+    };
+    let y = Ticks::new(&figure.y, values(), Some(floor));
     let mut chart = ChartBuilder::on(area)
         .x_label_area_size(64)
         .y_label_area_size(74)

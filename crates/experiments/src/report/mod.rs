@@ -130,7 +130,8 @@ pub enum SelectError {
     },
 }
 
-/// The items that the words name: all of them, those of a paper, or one. `all` stands for every paper.
+/// The items that the words name: all of them, those of a paper, or one. `all` stands for every paper, and
+/// `fig-6` for `fig-6a`, `fig-6b` and so on.
 ///
 /// # Errors
 /// If there is no such paper or item.
@@ -144,7 +145,16 @@ pub fn select(paper: Option<&str>, item: Option<&str>) -> Result<Vec<Item>, Sele
         return Err(SelectError::Paper { name: paper.into(), choices });
     };
     let Some(name) = item else { return Ok(items.to_vec()) };
-    let found: Vec<Item> = items.iter().copied().filter(|item| item.name == name).collect();
+    let mut found: Vec<Item> = items.iter().copied().filter(|item| item.name == name).collect();
+    if found.is_empty() {
+        let part = |item: &Item| {
+            let letter = item.name.strip_prefix(name).unwrap_or("");
+            name.ends_with(|last: char| last.is_ascii_digit())
+                && letter.len() == 1
+                && letter.bytes().all(|byte| byte.is_ascii_lowercase())
+        };
+        found = items.iter().copied().filter(part).collect();
+    }
     if found.is_empty() {
         let choices = items.iter().map(|item| item.name).collect::<Vec<_>>().join(", ");
         return Err(SelectError::Item { paper: paper.into(), name: name.into(), choices });
@@ -224,6 +234,9 @@ mod tests {
         assert_eq!(select(Some("all"), None).unwrap().len(), count);
         assert!(select(Some("blast"), None).unwrap().iter().all(|item| item.paper == "blast"));
         assert_eq!(select(Some("shufflecast"), Some("fig-10")).unwrap()[0].name, "fig-10");
+        let parts = select(Some("shufflecast"), Some("fig-7")).unwrap();
+        assert_eq!(parts.iter().map(|item| item.name).collect::<Vec<_>>(), ["fig-7a", "fig-7b", "fig-7c"]);
+        assert!(select(Some("shufflecast"), Some("fig-")).is_err());
         assert!(select(Some("elmo"), None).unwrap_err().to_string().contains("blast, datacast, orca"));
         let error = select(Some("blast"), Some("fig-9")).unwrap_err().to_string();
         assert!(error.contains("'fig-9'") && error.contains("table-1"), "{error}");

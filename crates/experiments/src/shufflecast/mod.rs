@@ -1,0 +1,282 @@
+//! Shufflecast, sections II, III and VI: relays, failures, power and cost.
+
+mod fig_6;
+mod fig_7;
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use polycast_planning::economics::unused_ports::{Unused, best_left_over, papers_racks, papers_switches};
+use polycast_planning::economics::{self, Bill, Catalogue};
+use polycast_planning::relays;
+use polycast_topology::Shufflecast;
+
+use crate::Row;
+use crate::report::{Axis, Figure, Item, Load, Outcome, Series};
+
+/// The items of this paper.
+pub const ITEMS: &[Item] = &[
+    Item {
+        paper: "shufflecast",
+        name: "relaying",
+        title: "Section III: routes, rules and their speed",
+        load: Load::Alone,
+        run: |_| Ok(relaying().into()),
+    },
+    Item {
+        paper: "shufflecast",
+        name: "fig-1",
+        title: "Figure 1 and section II-B: excess resources of a packet-switched core",
+        load: Load::Shared,
+        run: |_| Ok(excess().into()),
+    },
+    Item {
+        paper: "shufflecast",
+        name: "fig-6a",
+        title: "Figure 6 (a): throughput of ways to multicast over the size of the data",
+        load: Load::Shared,
+        run: fig_6::fig_6a,
+    },
+    Item {
+        paper: "shufflecast",
+        name: "fig-6b",
+        title: "Figure 6 (b) and section VI-A: power and latency",
+        load: Load::Shared,
+        run: |_| Ok(power()),
+    },
+    Item {
+        paper: "shufflecast",
+        name: "fig-6c",
+        title: "Figure 6 (c) and section VI-A: cost",
+        load: Load::Shared,
+        run: |_| Ok(cost()),
+    },
+    Item {
+        paper: "shufflecast",
+        name: "fig-6d",
+        title: "Figure 6 (d): throughput of concurrent groups",
+        load: Load::Shared,
+        run: fig_6::fig_6d,
+    },
+    Item {
+        paper: "shufflecast",
+        name: "fig-6e",
+        title: "Figure 6 (e): flows that start one after the other",
+        load: Load::Shared,
+        run: fig_6::fig_6e,
+    },
+    Item {
+        paper: "shufflecast",
+        name: "fig-7a",
+        title: "Figure 7 (a): reach that one failed relay takes",
+        load: Load::Shared,
+        run: fig_7::fig_7a,
+    },
+    Item {
+        paper: "shufflecast",
+        name: "fig-7b",
+        title: "Figure 7 (b): hops after recovery",
+        load: Load::Shared,
+        run: fig_7::fig_7b,
+    },
+    Item {
+        paper: "shufflecast",
+        name: "fig-7c",
+        title: "Figure 7 (c): throughput after recovery",
+        load: Load::Shared,
+        run: fig_7::fig_7c,
+    },
+    Item {
+        paper: "shufflecast",
+        name: "fig-10",
+        title: "Figure 10: ports and bandwidth that ToR switches have left",
+        load: Load::Shared,
+        run: |_| Ok(unused()),
+    },
+];
+
+fn network(p: u32, k: u32) -> Shufflecast {
+    Shufflecast::new(p, k).expect("the papers' networks exist")
+}
+
+/// Section III: routes, rules and their speed.
+#[must_use]
+pub fn relaying() -> Vec<Row> {
+    let item = "shufflecast III";
+    let small = network(2, 2);
+    let routes: usize = [0, 3]
+        .into_iter()
+        .map(|source| {
+            (0..8).filter(|&d| d != source).map(|d| relays::route(&small, source, d).len() - 1).sum::<usize>()
+        })
+        .sum();
+    let start = Instant::now();
+    let large = network(4, 4);
+    let rules = relays::StaticRules::new(&large);
+    let milliseconds = start.elapsed().as_secs_f64() * 1e3;
+    vec![
+        Row::new(item, "hops of the 14 routes of figure 3", Some(28.0), routes as f64, "hops"),
+        Row::new(item, "rules a ToR, 4,4-Shufflecast", Some(256.0), rules.rules_per_tor().into(), "rules"),
+        Row::new(item, "time for all rules of a 4,4-Shufflecast", None, milliseconds, "ms"),
+    ]
+}
+
+/// Reach and rules after one failure, by the paper's recovery and by ours.
+fn after_recovery(p: u32, k: u32) -> Vec<Row> {
+    let network = network(p, k);
+    let failed = 0;
+    let paper = relays::algorithm_2(&network, failed);
+    let ours = relays::recover(&network, &BTreeSet::from([failed]));
+    let mut rows = Vec::new();
+    for (whose, recovery) in [("Algorithm 2", &paper), ("ours", &ours)] {
+        let sources = (0..network.tors()).filter(|&source| source != failed);
+        let lost: usize = sources.map(|source| recovery.reach(&network, source).unreachable().len()).sum();
+        let name = |what: &str| format!("{p},{k}, {whose}: {what}");
+        rows.push(Row::new("", name("unreached ToRs, all sources"), Some(0.0), lost as f64, "ToRs"));
+        let rules = f64::from(recovery.rules_per_tor_max(&network));
+        let more = rules / f64::from(k * network.partition_size());
+        rows.push(Row::new("", name("rules of the busiest relay, in proportion"), None, more, "x"));
+    }
+    rows
+}
+
+/// Figure 1: ports that a packet-switched core takes beyond those of the ToRs.
+fn excess() -> Vec<Row> {
+    let usage = |tors, ports| 100.0 * economics::excess_usage(tors, ports).expect("switches have ports");
+    let name = |tors, ports| format!("excess resources, {tors} ToRs, {ports}-port switches");
+    vec![
+        Row::new("", name(8, 4), Some(175.0), usage(8, 4), "%"),
+        Row::new("", name(192, 32), Some(107.0), usage(192, 32), "%"),
+    ]
+}
+
+/// Something of a baseline in proportion to Shufflecast, for each of the paper's networks by its ToRs.
+///
+/// The bills of a network are Shufflecast's, IP multicast's and the chain's.
+fn ratios(of: impl Fn(&Bill) -> f64, baseline: usize, gbps: u32) -> Vec<(f64, f64)> {
+    let catalogue = Catalogue::default();
+    let each = economics::papers_instances().into_iter().map(|network| {
+        let bills = economics::compare(&catalogue, network.tors(), gbps).expect("the catalogue is whole");
+        (f64::from(network.tors()), of(&bills[baseline]) / of(&bills[0]))
+    });
+    each.collect()
+}
+
+/// The least and the most of ratios as two rows.
+fn range(name: &str, paper: (f64, f64), ratios: &[(f64, f64)], note: &str) -> [Row; 2] {
+    let (low, high) =
+        ratios.iter().fold((f64::MAX, f64::MIN), |(a, b), point| (a.min(point.1), b.max(point.1)));
+    [
+        Row::new("", format!("{name}, least"), Some(paper.0), low, "x").note(note),
+        Row::new("", format!("{name}, most"), Some(paper.1), high, "x").note(note),
+    ]
+}
+
+/// Figure 6 (b): power of one tree to all ToRs; and the mean latency.
+fn power() -> Outcome {
+    let (ip, chain) = (ratios(|bill| bill.power_w, 1, 10), ratios(|bill| bill.power_w, 2, 10));
+    let mut rows = range("power, chain of peers", (1.5, 1.77), &chain, "").to_vec();
+    rows.extend(range("power, IP multicast", (1.55, 1.85), &ip, ""));
+    let latency = ratios(|bill| bill.latency_ns, 1, 100);
+    for k in 2..=4 {
+        let of_k: Vec<(f64, f64)> = economics::papers_instances()
+            .iter()
+            .zip(&latency)
+            .filter(|(network, _)| network.columns() == k)
+            .map(|(_, point)| *point)
+            .collect();
+        let mean = of_k.iter().map(|point| point.1).sum::<f64>() / of_k.len() as f64;
+        let note = if k <= 3 { "the paper: more than 1" } else { "the paper: slightly less than 1" };
+        let name = format!("mean latency, IP multicast, networks of k = {k}");
+        rows.push(Row::new("", name, None, mean, "x").note(note));
+    }
+    let figure = Figure::lines(
+        "fig-6b",
+        "Power of a tree to all ToRs, in proportion to Shufflecast",
+        Axis::log("ToRs", ""),
+        Axis::linear("power", "x").range(1.0, 2.0),
+        vec![
+            Series::ours("chain of peers", chain),
+            Series::ours("IP multicast", ip),
+            Series::paper("chain of peers, range", vec![(50.0, 1.5), (1024.0, 1.77)]),
+            Series::paper("IP multicast, range", vec![(50.0, 1.55), (1024.0, 1.85)]),
+        ],
+    );
+    Outcome::from(rows).figure(figure).note(
+        "The paper's text gives the least and the most of each ratio, not at how many ToRs; its marks are put \
+        at the ends of the figure.",
+    )
+}
+
+/// Figure 6 (c): cost of one tree to all ToRs, and what a Shufflecast costs a ToR.
+fn cost() -> Outcome {
+    let catalogue = Catalogue::default();
+    let splitters = |bill: &Bill| match bill.splitters {
+        0 => 0.0,
+        count => f64::from(count) * price_of(&catalogue, bill),
+    };
+    let rates = [10, 25, 100];
+    let over_rates = |of: &dyn Fn(&Bill) -> f64| -> Vec<(f64, f64)> {
+        rates.into_iter().flat_map(|gbps| ratios(of, 1, gbps)).collect()
+    };
+    let (with, without) =
+        (over_rates(&|bill| bill.cost_usd), over_rates(&|bill| bill.cost_usd - splitters(bill)));
+    let mut rows = range("cost, IP multicast", (1.57, 1.89), &with, "with splitters").to_vec();
+    rows.extend(range("cost without splitters, IP multicast", (1.57, 1.89), &without, "without splitters"));
+    for (gbps, paper) in [(10, 487.0), (100, 1867.0)] {
+        let cost = economics::deployment_cost_per_tor_usd(&catalogue, &network(4, 4), gbps);
+        let name = format!("cost of a 4,4-Shufflecast a ToR, {gbps} Gbit/s");
+        let row = Row::new("", name, Some(paper), cost.expect("the catalogue is whole"), "USD");
+        rows.push(row.note("the paper's figures come out with the price of a 1:2 and of a 1:8 splitter"));
+    }
+    let series =
+        rates.map(|gbps| Series::ours(&format!("{gbps} Gbit/s"), ratios(|bill| bill.cost_usd, 1, gbps)));
+    let figure = Figure::lines(
+        "fig-6c",
+        "Cost of IP multicast to all ToRs, in proportion to Shufflecast",
+        Axis::log("ToRs", ""),
+        Axis::linear("cost", "x").range(1.0, 2.0),
+        series.to_vec(),
+    );
+    Outcome::from(rows).figure(figure)
+}
+
+fn price_of(catalogue: &Catalogue, bill: &Bill) -> f64 {
+    let fanout = bill.instance.split(',').next().and_then(|text| text.parse().ok()).unwrap_or(2);
+    catalogue.splitter(fanout).map_or(0.0, |part| part.cost_usd)
+}
+
+/// Figure 10: ports that ToR switches have left.
+fn unused() -> Outcome {
+    let note = "the paper names 14 switch types only in part; the others are common ones";
+    let switches = papers_switches();
+    let left = |ratio: Option<f64>| -> Vec<Unused> {
+        let racks = papers_racks();
+        let chosen = racks.iter().filter(|rack| ratio.is_none_or(|r| rack.oversubscription == r));
+        chosen.filter_map(|rack| best_left_over(&switches, rack)).collect()
+    };
+    let (all, equal) = (left(None), left(Some(1.0)));
+    let share = |unused: &[Unused], test: &dyn Fn(&Unused) -> bool| {
+        100.0 * unused.iter().filter(|unused| test(unused)).count() as f64 / unused.len() as f64
+    };
+    let row = |name: &str, paper, ours| Row::new("", name, Some(paper), ours, "%").note(note);
+    let rows = vec![
+        row("cases with 2 unused ports or more", 79.0, share(&all, &|u| u.ports >= 2)),
+        row("cases with 100 Gbit/s unused or more", 73.0, share(&all, &|u| u.gbps >= 100)),
+        row("1:1, 10 ports and 500 Gbit/s or more", 54.0, share(&equal, &|u| u.ports >= 10 && u.gbps >= 500)),
+    ];
+    let cdf = |name: &str, title: &str, axis: Axis, of: &dyn Fn(&Unused) -> u32| {
+        let samples = |unused: &[Unused]| unused.iter().map(|unused| of(unused).into()).collect();
+        let both = vec![("all configurations".into(), samples(&all)), ("1:1".into(), samples(&equal))];
+        Figure::cdf(name, title, axis, both)
+    };
+    let ports =
+        cdf("fig-10-ports", "Unused ports of ToR switches", Axis::linear("unused ports", ""), &|u| u.ports);
+    let bandwidth = cdf(
+        "fig-10-bandwidth",
+        "Unused bandwidth of ToR switches",
+        Axis::linear("unused bandwidth", "Gbit/s"),
+        &|u| u.gbps,
+    );
+    Outcome::from(rows).figure(ports).figure(bandwidth)
+}
