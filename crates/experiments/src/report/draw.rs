@@ -115,7 +115,7 @@ fn lines(figure: &Figure, series: &[Series], area: &Area<'_>) -> Result<(), Stri
     for (at, series) in series.iter().enumerate() {
         let colour = colour_of(&names, at);
         let points: Vec<(f64, f64)> =
-            series.points.iter().filter_map(|&(a, b)| Some((x.place(a)?, y.place(b)?))).collect();
+            series.points.iter().filter_map(|&(a, b)| Some((x.inside(a)?, y.inside(b)?))).collect();
         if series.mark != Mark::Points {
             match series.whose {
                 Whose::Ours => {

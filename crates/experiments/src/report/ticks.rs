@@ -47,6 +47,11 @@ impl Ticks {
         place.is_finite().then_some(place)
     }
 
+    /// The same, moved to the nearer end where the axis does not reach so far.
+    pub fn inside(&self, value: f64) -> Option<f64> {
+        self.place(value).map(|place| place.clamp(self.from, self.to))
+    }
+
     /// What the mark at a position says.
     pub fn text(&self, position: f64) -> String {
         match self.scale {

@@ -62,7 +62,7 @@ pub fn fig_7a(options: &Options) -> Result<Outcome, ItemError> {
         "fig-7a",
         "ToRs that one failed relay cuts off, over all sources, before recovery",
         Axis::linear("loss of reach", "% of ToRs"),
-        Axis::linear("part of the sources", "").range(0.0, 1.0),
+        Axis::linear("part of the sources", "").range(0.7, 1.0),
         series,
     );
     Ok(Outcome::from(rows).figure(figure))
@@ -197,7 +197,8 @@ pub fn fig_7c(options: &Options) -> Result<Outcome, ItemError> {
             series.push(Series::ours(&format!("p = {p}, {whose}"), points));
         }
         series.push(
-            Series::paper(&format!("p = {p}, bound"), vec![(0.0, bound), (100.0, bound)]).mark(Mark::Line),
+            Series::paper(&format!("p = {p}, Algorithm 2"), vec![(0.0, bound), (100.0, bound)])
+                .mark(Mark::Line),
         );
     }
     let figure = Figure::lines(

@@ -7,7 +7,7 @@ use crate::packet::{LinkId, NodeId};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
-use polycast_protocol::push::{Geometry, PeerId, Sender, SenderConfig, SlowPolicy};
+use polycast_protocol::push::{AttemptInterval, Geometry, PeerId, Sender, SenderConfig, SlowPolicy};
 use polycast_types::{Duration, Handle, RangeSet, Rate, Time};
 use polycast_wire::control::Control;
 use polycast_wire::data::{HEADER_LEN, IP_UDP_LEN};
@@ -21,6 +21,8 @@ pub struct PushConfig {
     pub group_bytes: u32,
     /// Rate of a dedicated path, or `None` where the path is shared.
     pub rate: Option<Rate>,
+    /// Time between attempts.
+    pub attempt_interval: AttemptInterval,
     /// Bytes of datagrams that a receiver's socket holds.
     pub window_bytes: u64,
     /// Time that a receiver takes for one packet.
@@ -43,6 +45,7 @@ impl Default for PushConfig {
             fragment_bytes: 1_448,
             group_bytes: 256 << 10,
             rate: None,
+            attempt_interval: AttemptInterval::Adaptive,
             window_bytes: 1 << 20,
             service: Duration::ZERO,
             deadline: None,
@@ -75,7 +78,7 @@ impl PushConfig {
             batch: self.batch(),
             rate: self.rate,
             multicast: self.multicast,
-            attempt_interval: Duration::from_millis(1).into(),
+            attempt_interval: self.attempt_interval,
             path_timeout: Duration::from_millis(1_000),
             stall_timeout: self.stall_timeout,
             deadline: self.deadline,
