@@ -12,6 +12,7 @@ pub mod random;
 pub mod report;
 pub mod republic;
 mod row;
+pub mod scenario;
 pub mod shufflecast;
 pub mod tenants;
 

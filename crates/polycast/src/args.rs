@@ -5,6 +5,7 @@ pub mod help;
 use crate::commands::lab::LabArgs;
 use crate::commands::plan::PlanArgs;
 use crate::commands::reproduce::ReproduceArgs;
+use crate::commands::simulate::SimulateArgs;
 use crate::exit::Exit;
 use crate::output::{self, Format};
 use clap::error::ErrorKind;
@@ -101,6 +102,9 @@ pub enum Command {
     /// Run a whole data center on this machine, in network namespaces (Linux, root)
     #[command(long_about = help::LAB, after_long_help = help::LAB_MORE)]
     Lab(LabArgs),
+    /// Simulate a transfer packet by packet, in virtual time (no network needed)
+    #[command(long_about = help::SIMULATE, after_long_help = help::SIMULATE_MORE)]
+    Simulate(SimulateArgs),
 }
 
 /// `polycast cast`

@@ -9,6 +9,7 @@ mod network;
 mod offer;
 pub mod plan;
 pub mod reproduce;
+pub mod simulate;
 
 use crate::args::{Args, Command};
 use crate::exit::{Exit, Failure};
@@ -33,6 +34,7 @@ pub fn run(args: Args) -> Exit {
         Command::Plan(args) => plan_and_print(args, format),
         Command::Reproduce(args) => reproduce::run(args, format),
         Command::Lab(args) => lab::run(args, format),
+        Command::Simulate(args) => simulate::run(args, format),
     });
     outcome.unwrap_or_else(|failure| output::failure(format, &failure))
 }

@@ -157,3 +157,30 @@ pub const LAB_EXEC_MORE: &str = "\
 Examples:
   polycast lab exec bridge h0 -- polycast status
   polycast lab exec bridge network -- ip -s link";
+
+pub const SIMULATE: &str = "\
+Simulate a transfer packet by packet, in virtual time.
+
+A scenario is a TOML file: a network, a transfer over it by push, pull or TCP, other traffic, and what fails \
+when. The machines are those of the daemons. The same file and seed give the same run: trace_hash covers every \
+event in order.";
+
+pub const SIMULATE_MORE: &str = "\
+A scenario:
+  [network]
+  topology = \"leaf-spine:4,2,8\"
+  [links]
+  rate = \"10gbit\"
+  delay = \"1us\"
+  loss = 0.0001
+  [transfer]
+  transport = \"push\"
+  source = 0
+  receivers = \"all\"
+  bytes = \"16M\"
+
+docs/simulation.md lists all keys, docs/scenarios/ has more samples.
+
+Examples:
+  polycast simulate docs/scenarios/spine-fails.toml
+  polycast simulate scenario.toml --seed 7 --json";

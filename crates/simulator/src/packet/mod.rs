@@ -44,6 +44,7 @@ mod events;
 mod link;
 mod network;
 pub mod pull;
+pub mod scenario;
 pub mod tcp;
 pub mod world;
 

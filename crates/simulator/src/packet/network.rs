@@ -117,9 +117,19 @@ impl Builder {
     pub fn add_both_ways(&mut self, from: NodeId, to: NodeId, config: LinkConfig) -> (LinkId, LinkId) {
         let there = self.add_link(from, to, config);
         let back = self.add_link(to, from, config);
+        self.pair(there, back);
+        (there, back)
+    }
+
+    /// Makes two links the two directions of one.
+    ///
+    /// # Panics
+    /// If they do not lead back and forth between the same nodes.
+    pub fn pair(&mut self, there: LinkId, back: LinkId) {
+        let ends = |link: LinkId| (self.links[link.index()].0, self.links[link.index()].1);
+        assert!(ends(there) == (ends(back).1, ends(back).0), "the two directions have the same ends");
         self.links[there.index()].2 = back.0;
         self.links[back.index()].2 = there.0;
-        (there, back)
     }
 
     /// The network, at time zero. All of its randomness comes from `seed`.

@@ -183,8 +183,8 @@ fn ones(bits: u128) -> impl Iterator<Item = usize> {
 
 /// Shufflecast's rules for one source: hosts below ToRs, and one splitter a ToR.
 ///
-/// Nodes: hosts rack by rack, then ToRs, then splitters, each in order of the ToRs. A ToR's ports are its
-/// hosts and then its splitter; a splitter's ports are the ToRs that it feeds.
+/// Nodes: hosts rack by rack, then ToRs, then splitters, each in order of the ToRs, then others. A ToR's
+/// first ports are its hosts and its last one is its splitter; a splitter's are the ToRs that it feeds.
 pub struct Relays {
     /// How many hosts a rack has, and how many ToRs there are.
     pub hosts_per_tor: u32,
@@ -232,7 +232,7 @@ impl Relays {
             }
         }
         if tor == self.source_tor || self.relays.contains(&tor) {
-            out.push((ports[self.hosts_per_tor as usize], FRESH));
+            out.push((ports[ports.len() - 1], FRESH));
         }
         false
     }

@@ -157,6 +157,12 @@ impl PushReceiver {
         self.overflows
     }
 
+    /// Packets of the data channel that held nothing new.
+    #[must_use]
+    pub fn duplicates(&self) -> u64 {
+        self.duplicates
+    }
+
     /// Breaches of what must always hold, one sentence each.
     #[must_use]
     pub fn breaches(&self) -> &[String] {

@@ -163,17 +163,16 @@ fn relays_reach_every_rack_once() {
                 builder.add_both_ways(NodeId(hosts + tor), NodeId(tor * hosts_per_tor + host), config());
             }
         }
+        // The packet network beside it, which carries the control connections.
+        for tor in 1..tors {
+            builder.add_both_ways(NodeId(hosts), NodeId(hosts + tor), config());
+        }
         let light = LinkConfig::new(Rate(u64::MAX), Duration::from_micros(1));
         for tor in 0..tors {
             builder.add_link(NodeId(hosts + tor), NodeId(hosts + tors + tor), config());
             for child in fabric.children(tor) {
                 builder.add_link(NodeId(hosts + tors + tor), NodeId(hosts + child), light);
             }
-        }
-        // The packet network beside it, which carries the control connections.
-        let core = hosts;
-        for tor in 1..tors {
-            builder.add_both_ways(NodeId(core), NodeId(hosts + tor), config());
         }
         let source = 1;
         let members: BTreeSet<NodeId> = (0..tors).map(|tor| NodeId(tor * hosts_per_tor)).collect();

@@ -1,0 +1,236 @@
+//! The nodes and links of a scenario.
+
+use super::Problem;
+use crate::packet::{Builder, LinkConfig, Network, NodeId, Packet};
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use core::fmt;
+use polycast_topology::{Clos, Graph, Network as Topology, Shufflecast};
+use polycast_types::{Duration, Rate};
+
+/// The most nodes of an explicit network.
+pub const NODES_MAX: u32 = 1 << 22;
+
+/// Which nodes there are, and which links before [`Change`]s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// A topology by its name.
+    Topology(Topology),
+    /// A Shufflecast of so many hosts a rack. Nodes: hosts rack by rack, ToRs, splitters, and one packet
+    /// switch that joins the ToRs for the control connections.
+    Shufflecast {
+        /// The fabric.
+        fabric: Shufflecast,
+        /// Hosts of a rack.
+        hosts_per_tor: u32,
+    },
+    /// So many nodes; all links are given.
+    Nodes(u32),
+}
+
+/// One link with settings of its own; in an explicit network, a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// One end.
+    pub from: u32,
+    /// The other.
+    pub to: u32,
+    /// Its settings.
+    pub config: LinkConfig,
+    /// Only in this direction.
+    pub one_way: bool,
+}
+
+impl Layout {
+    /// How many nodes there are.
+    #[must_use]
+    pub fn nodes(&self) -> u32 {
+        match self {
+            Layout::Topology(topology) => topology.node_count(),
+            Layout::Shufflecast { fabric, hosts_per_tor } => fabric.tors() * (hosts_per_tor + 2) + 1,
+            Layout::Nodes(nodes) => *nodes,
+        }
+    }
+
+    /// How many of them may send and receive: the first ones.
+    #[must_use]
+    pub fn hosts(&self) -> u32 {
+        match self {
+            Layout::Topology(topology) => topology.server_count(),
+            Layout::Shufflecast { fabric, hosts_per_tor } => fabric.tors() * hosts_per_tor,
+            Layout::Nodes(nodes) => *nodes,
+        }
+    }
+
+    pub(super) fn clos(&self) -> Option<Clos> {
+        match self {
+            Layout::Topology(topology) => topology.as_clos(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn shufflecast(&self) -> Option<(Shufflecast, u32)> {
+        match self {
+            Layout::Shufflecast { fabric, hosts_per_tor } => Some((*fabric, *hosts_per_tor)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn check_node(&self, key: &str, node: u32) -> Result<(), Problem> {
+        if node < self.nodes() {
+            return Ok(());
+        }
+        let last = self.nodes().saturating_sub(1);
+        Err(Problem::new(key, format!("node {node} is not there: {self} has nodes 0 to {last}")))
+    }
+
+    pub(super) fn check_host(&self, key: &str, host: u32) -> Result<(), Problem> {
+        if host < self.hosts() {
+            return Ok(());
+        }
+        let last = self.hosts().saturating_sub(1);
+        Err(Problem::new(key, format!("host {host} is not there: {self} has hosts 0 to {last}")))
+    }
+
+    /// The network, with every link's settings.
+    pub(super) fn build<P: Packet>(
+        &self,
+        links: LinkConfig,
+        changes: &[Change],
+        seed: u64,
+    ) -> Result<Network<P>, Problem> {
+        let mut known = BTreeMap::new();
+        for (index, change) in changes.iter().enumerate() {
+            self.check_node(&format!("link[{index}].from"), change.from)?;
+            self.check_node(&format!("link[{index}].to"), change.to)?;
+            if change.from == change.to {
+                let message =
+                    format!("a link from node {} to itself is a loop: name another node", change.to);
+                return Err(Problem::new(format!("link[{index}].to"), message));
+            }
+            let back = (!change.one_way).then_some((change.to, change.from));
+            for ends in [Some((change.from, change.to)), back].into_iter().flatten() {
+                if known.insert(ends, change.config).is_some() {
+                    let message =
+                        format!("the link from {} to {} is there already: give it once", ends.0, ends.1);
+                    return Err(Problem::new(format!("link[{index}]"), message));
+                }
+            }
+        }
+        let builder = match self {
+            Layout::Nodes(nodes) => {
+                if *nodes < 2 || *nodes > NODES_MAX {
+                    let message = format!("{nodes} nodes make no network: write 2 to {NODES_MAX}");
+                    return Err(Problem::new("network.nodes", message));
+                }
+                return Ok(explicit(*nodes, changes).build(seed));
+            }
+            Layout::Topology(topology) => {
+                let config = |from: NodeId, to: NodeId| known.remove(&(from.0, to.0)).unwrap_or(links);
+                Builder::from_graph(topology, config)
+            }
+            Layout::Shufflecast { fabric, hosts_per_tor } => {
+                shufflecast(fabric, *hosts_per_tor, |from, to| known.remove(&(from, to)).unwrap_or(links))
+            }
+        };
+        if let Some(&(from, to)) = known.keys().next() {
+            let index =
+                changes.iter().position(|c| (c.from, c.to) == (from, to) || (c.to, c.from) == (from, to));
+            let key = format!("link[{}]", index.unwrap_or(0));
+            return Err(Problem::new(key, format!("{self} has no link from {from} to {to}")));
+        }
+        Ok(builder.build(seed))
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Layout::Topology(topology) => write!(f, "{topology}"),
+            Layout::Shufflecast { fabric, hosts_per_tor } => {
+                write!(f, "shufflecast:{},{},{hosts_per_tor}", fabric.fanout(), fabric.columns())
+            }
+            Layout::Nodes(nodes) => write!(f, "the network of {nodes} nodes"),
+        }
+    }
+}
+
+/// Links in the order given; both directions of a link know each other, however they were given.
+fn explicit(nodes: u32, changes: &[Change]) -> Builder {
+    let mut builder = Builder::new(nodes);
+    let mut one_way = BTreeMap::new();
+    for change in changes {
+        let (from, to) = (NodeId(change.from), NodeId(change.to));
+        if !change.one_way {
+            builder.add_both_ways(from, to, change.config);
+            continue;
+        }
+        let link = builder.add_link(from, to, change.config);
+        one_way.insert((from, to), link);
+        if let Some(&back) = one_way.get(&(to, from)) {
+            builder.pair(link, back);
+        }
+    }
+    builder
+}
+
+fn shufflecast(
+    fabric: &Shufflecast,
+    hosts_per_tor: u32,
+    mut config: impl FnMut(u32, u32) -> LinkConfig,
+) -> Builder {
+    let tors = fabric.tors();
+    let hosts = tors * hosts_per_tor;
+    let (tor, splitter, packet_switch) = (hosts, hosts + tors, hosts + 2 * tors);
+    let mut builder = Builder::new(packet_switch + 1);
+    // Light is not stored in a splitter: it takes no time to send.
+    let light = LinkConfig::new(Rate(u64::MAX), Duration::ZERO);
+    let mut both = |builder: &mut Builder, a: u32, b: u32| {
+        let there = builder.add_link(NodeId(a), NodeId(b), config(a, b));
+        let back = builder.add_link(NodeId(b), NodeId(a), config(b, a));
+        builder.pair(there, back);
+    };
+    // The order of a ToR's ports: hosts, packet switch, splitter.
+    for index in 0..tors {
+        for host in 0..hosts_per_tor {
+            both(&mut builder, tor + index, index * hosts_per_tor + host);
+        }
+        both(&mut builder, tor + index, packet_switch);
+    }
+    for index in 0..tors {
+        let settings = config(tor + index, splitter + index);
+        builder.add_link(NodeId(tor + index), NodeId(splitter + index), settings);
+        for child in fabric.children(index) {
+            builder.add_link(NodeId(splitter + index), NodeId(tor + child), light);
+        }
+    }
+    builder
+}
+
+impl core::str::FromStr for Layout {
+    type Err = String;
+
+    /// Reads a topology's name, or `shufflecast:p,k,hosts`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(sizes) = text.strip_prefix("shufflecast:") else {
+            return text
+                .parse()
+                .map(Layout::Topology)
+                .map_err(|error: polycast_topology::TopologyError| error.to_string());
+        };
+        let wrong =
+            || format!("'{text}' is no network: write shufflecast:p,k,hosts, such as shufflecast:2,2,4");
+        let mut numbers = sizes.split(',').map(|size| size.trim().parse::<u32>());
+        let mut next = || numbers.next().and_then(Result::ok).filter(|&n| n > 0).ok_or_else(wrong);
+        let (p, k, hosts_per_tor) = (next()?, next()?, next()?);
+        if numbers.next().is_some() {
+            return Err(wrong());
+        }
+        let fabric = Shufflecast::new(p, k).map_err(|error| error.to_string())?;
+        if u64::from(fabric.tors()) * (u64::from(hosts_per_tor) + 2) >= u64::from(NODES_MAX) {
+            return Err(format!("{text} is too large: {NODES_MAX} nodes are the most"));
+        }
+        Ok(Layout::Shufflecast { fabric, hosts_per_tor })
+    }
+}

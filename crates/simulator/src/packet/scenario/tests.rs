@@ -1,0 +1,179 @@
+use super::*;
+use polycast_types::Rate;
+
+fn scenario(network: &str, transport: Transport) -> Scenario {
+    let layout: Layout = network.parse().unwrap();
+    Scenario {
+        seed: 1,
+        layout,
+        links: LinkConfig::new(Rate(10_000_000_000), Duration::from_micros(1)),
+        changes: Vec::new(),
+        transfer: TransferPlan {
+            transport,
+            routing: Routing::Natural,
+            source: 1,
+            receivers: None,
+            bytes: 1_000_000,
+            start: Time::ZERO,
+        },
+        tcp: TcpConfig::default(),
+        flows: Vec::new(),
+        failures: Vec::new(),
+        receivers: Vec::new(),
+        optical: Vec::new(),
+        time_limit: Time(20_000_000_000),
+    }
+}
+
+fn push() -> Transport {
+    Transport::Push(PushConfig { group_bytes: 64 << 10, ..PushConfig::default() })
+}
+
+#[test]
+fn every_network_delivers() {
+    for network in
+        ["leaf-spine:3,2,3", "fat-tree:4,3", "bcube:4,2", "torus:3,2", "clos:2,2,2,2,1", "shufflecast:2,2,2"]
+    {
+        for transport in [push(), Transport::Tcp] {
+            let report = scenario(network, transport).run(3).unwrap();
+            assert!(report.finished_at.is_some(), "{network}: {:?}", report.receivers);
+            assert_eq!(report.breaches, Vec::<String>::new());
+            assert_eq!(report.links.iter().map(|link| link.bytes).sum::<u64>(), report.bytes_on_links);
+        }
+    }
+}
+
+#[test]
+fn push_sends_less_than_tcp() {
+    let bytes = |transport| scenario("leaf-spine:2,1,8", transport).run(1).unwrap().bytes_on_links;
+    assert!(bytes(push()) * 2 < bytes(Transport::Tcp));
+}
+
+#[test]
+fn labels_and_given_trees_carry_too() {
+    let mut labels = scenario("leaf-spine:3,2,3", push());
+    labels.transfer.routing = Routing::Labels { filter_bits: 16 };
+    assert!(labels.run(1).unwrap().finished_at.is_some());
+    let mut tree = scenario("leaf-spine:2,1,2", push());
+    tree.transfer.receivers = Some(alloc::vec![0, 2]);
+    tree.transfer.routing = Routing::Tree(alloc::vec![(1, 4), (4, 0), (4, 6), (6, 5), (5, 2)]);
+    assert!(tree.run(1).unwrap().finished_at.is_some());
+    for (arcs, said) in [
+        (
+            alloc::vec![(1, 4), (4, 0), (4, 6), (6, 4)],
+            "transfer.tree[3]: node 4 is reached already: this would be a loop",
+        ),
+        (alloc::vec![(1, 4), (4, 0)], "transfer.tree: it does not reach receiver 2"),
+        (alloc::vec![(4, 0)], "transfer.tree[0]: node 4 is not reached yet: begin at the source, 1"),
+        (alloc::vec![(1, 5)], "transfer.tree[0]: no link leads from 1 to 5"),
+    ] {
+        tree.transfer.routing = Routing::Tree(arcs);
+        assert_eq!(tree.run(1).unwrap_err().to_string(), said);
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_named() {
+    let check = |change: &dyn Fn(&mut Scenario), said: &str| {
+        let mut wrong = scenario("leaf-spine:2,2,2", push());
+        change(&mut wrong);
+        assert_eq!(wrong.run(1).unwrap_err().to_string(), said);
+    };
+    let config = LinkConfig::new(Rate(1), Duration::ZERO);
+    check(
+        &|s| s.transfer.receivers = Some(alloc::vec![0, 9]),
+        "transfer.receivers: host 9 is not there: leaf-spine:2,2,2 has hosts 0 to 3",
+    );
+    check(
+        &|s| s.transfer.receivers = Some(alloc::vec![1]),
+        "transfer.receivers: host 1 is the source: name other hosts",
+    );
+    check(
+        &|s| s.transfer.receivers = Some(alloc::vec![0, 0]),
+        "transfer.receivers: host 0 is there twice: name it once",
+    );
+    check(
+        &|s| s.transfer.source = 4,
+        "transfer.source: host 4 is not there: leaf-spine:2,2,2 has hosts 0 to 3",
+    );
+    check(
+        &|s| s.changes.push(Change { from: 4, to: 4, config, one_way: false }),
+        "link[0].to: a link from node 4 to itself is a loop: name another node",
+    );
+    check(
+        &|s| s.changes.push(Change { from: 0, to: 1, config, one_way: false }),
+        "link[0]: leaf-spine:2,2,2 has no link from 0 to 1",
+    );
+    let failure = |what| FailurePlan { at: Time(1), what, until: None, reroute_after: None };
+    check(
+        &|s| s.failures.push(failure(Failed::Link { from: 0, to: 2, one_way: false })),
+        "failure[0].link: no link leads from 0 to 2",
+    );
+    check(
+        &|s| s.failures.push(failure(Failed::Node(99))),
+        "failure[0].node: node 99 is not there: leaf-spine:2,2,2 has nodes 0 to 7",
+    );
+    check(
+        &|s| s.flows.push(FlowPlan { from: 0, to: 0, bytes: None, start: Time::ZERO }),
+        "flow[0].to: host 0 would send to itself: name another host",
+    );
+    let receiver = ReceiverPlan { node: 0, service: None, crash: None, restart: Some(Time(1)) };
+    check(
+        &|s| s.receivers.push(receiver),
+        "receiver[0].restart: a receiver restarts after its `crash`: name a later time",
+    );
+}
+
+#[test]
+fn explicit_links_make_a_network() {
+    let mut line = scenario("leaf-spine:2,2,2", push());
+    line.layout = Layout::Nodes(4);
+    let config = line.links;
+    line.changes =
+        [(0, 1), (1, 2), (2, 3)].map(|(from, to)| Change { from, to, config, one_way: false }).to_vec();
+    let report = line.run(1).unwrap();
+    assert!(report.finished_at.is_some());
+    line.changes.pop();
+    let report = line.run(1).unwrap();
+    assert_eq!(report.finished_at, None, "node 3 has no link");
+    assert!(report.receivers.iter().any(|receiver| receiver.failure.is_some()));
+}
+
+#[test]
+fn failures_and_crashes_are_survived() {
+    let mut storm = scenario("leaf-spine:2,2,4", push());
+    storm.transfer.bytes = 20_000_000;
+    let what = Failed::Node(10);
+    let (at, until) = (Time(4_000_000), Some(Time(40_000_000)));
+    storm.failures.push(FailurePlan { at, what, until, reroute_after: Some(Duration::from_millis(2)) });
+    storm.flows.push(FlowPlan { from: 2, to: 6, bytes: Some(2_000_000), start: Time(1_000_000) });
+    storm.receivers.push(ReceiverPlan { node: 3, service: Some(Duration(500)), crash: None, restart: None });
+    let (first, second) = (storm.run(9).unwrap(), storm.run(9).unwrap());
+    assert_eq!(first, second);
+    assert!(first.finished_at.is_some() && first.breaches.is_empty(), "{:?}", first.receivers);
+    assert_ne!(first.trace_hash, storm.run(10).unwrap().trace_hash);
+}
+
+#[test]
+fn pull_runs_where_it_has_trees() {
+    let pull = || Transport::Pull(PullConfig { block_bytes: 100_000, ..PullConfig::default() });
+    for network in ["bcube:4,2", "torus:3,2", "fat-tree:4,3"] {
+        let mut run = scenario(network, pull());
+        run.transfer.receivers = Some(alloc::vec![0, 2, 5]);
+        let what = Failed::Link { from: 2, to: if network == "torus:3,2" { 5 } else { 16 }, one_way: false };
+        if network != "fat-tree:4,3" {
+            let (at, until) = (Time(100_000), Some(Time(9_000_000)));
+            run.failures.push(FailurePlan { at, what, until, reroute_after: None });
+        }
+        let report = run.run(3);
+        let report = report.unwrap_or_else(|problem| panic!("{network}: {problem}"));
+        assert!(report.finished_at.is_some(), "{network}: {:?}", report.receivers);
+        assert!(report.drops > 0 || network == "fat-tree:4,3", "{network}");
+        assert_eq!(Ok(report), run.run(3));
+    }
+    let said = scenario("shufflecast:2,2,2", pull()).run(1).unwrap_err().to_string();
+    assert!(said.contains("pull needs a topology by name"), "{said}");
+    let mut flows = scenario("bcube:4,2", pull());
+    flows.flows.push(FlowPlan { from: 0, to: 1, bytes: None, start: Time::ZERO });
+    assert!(flows.run(1).unwrap_err().to_string().starts_with("flow: "));
+}
