@@ -1,5 +1,6 @@
-//! The control of optical labs: ToR switches and, in a Blast network, the circuit switch are told what a delivery needs
-//! (Blast section IV-B, Shufflecast section III-B). All devices of a delivery are told at the same time.
+//! The control of optical labs: ToR switches and, in a Blast network, the circuit switch are told what a
+//! delivery needs (Blast section IV-B, Shufflecast section III-B). All devices of a delivery are told at
+//! the same time.
 //!
 //! A ToR has two tables. The first decides what goes into the fibre; the second copies to the receivers in
 //! the rack. What hosts send to a group never goes to the packet core.
@@ -36,8 +37,8 @@ const RECEIVERS: u32 = 1_000;
 /// How long the circuit switch may take to come up.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
-/// What the emulated light may lose, in dB: 30 dB between transmitter and receiver, and amplifiers where that is not
-/// enough. Packets do not fade; the planner still refuses what real light could not do.
+/// What the emulated light may lose, in dB: 30 dB between transmitter and receiver, and amplifiers where
+/// that is not enough. Packets do not fade; the planner still refuses what real light could not do.
 fn budget(fanout: u32) -> PowerBudget {
     PowerBudget {
         budget_db: 30.0,
@@ -309,8 +310,9 @@ fn rule(table: u8, priority: u16, matching: Match, instructions: Vec<Instruction
     FlowMod { table, instructions, ..FlowMod::add(priority, matching, Vec::new()) }
 }
 
-/// What a ToR always does: packets between hosts go as on any Ethernet; light goes to the second table, and in a
-/// Shufflecast on into the splitter where this ToR relays for the source's rack (Shufflecast section III-A3).
+/// What a ToR always does: packets between hosts go as on any Ethernet; light goes to the second table, and
+/// in a Shufflecast on into the splitter where this ToR relays for the source's rack (Shufflecast section
+/// III-A3).
 fn always(network: Network, layout: &Layout, rack: u32) -> Rules {
     let hosts: Vec<&Host> = layout.hosts.iter().filter(|host| host.rack == rack).collect();
     let everyone = hosts.iter().map(|host| host_number(host)).chain([CORE_PORT]);

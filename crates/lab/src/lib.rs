@@ -1,6 +1,6 @@
 //! A data center on one Linux machine: hosts and switches in network namespaces, real daemons in them, and
-//! links that carry real packets. It is where the fabrics of the papers run before they meet hardware (Blast section V,
-//! Shufflecast section V, Republic section V).
+//! links that carry real packets. It is where the fabrics of the papers run before they meet hardware
+//! (Blast section V, Shufflecast section V, Republic section V).
 //!
 //! - [`spec`]: what can be asked for, such as `bridge:8` or `blast:racks=8,hosts=2`.
 //! - [`layout`]: the nodes and links of it, as data.
@@ -8,9 +8,9 @@
 //! - [`supervisor`]: the process in which a lab lives, and with which all of it ends.
 //! - [`ocs`]: an optical circuit switch that speaks TL1 and moves real packets.
 //!
-//! A lab is one process with its own process, mount and network namespaces. Everything else in it (namespaces of
-//! hosts, daemons, temporary files) lives inside these, so the kernel takes all of it away when that process ends,
-//! however it ends.
+//! A lab is one process with its own process, mount and network namespaces. Everything else in it
+//! (namespaces of hosts, daemons, temporary files) lives inside these, so the kernel takes all of it away
+//! when that process ends, however it ends.
 
 mod blast;
 mod cast;

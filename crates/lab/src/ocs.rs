@@ -1,12 +1,14 @@
-//! An optical circuit switch: it speaks TL1 over telnet as its management interface and moves packets between its ports
-//! as its mirrors stand. What the real ones have in common is here too: a circuit takes its time, and while the
-//! mirrors move, at first nothing gets through and then some of it (Blast section VI, Republic section V).
+//! An optical circuit switch: it speaks TL1 over telnet as its management interface and moves packets
+//! between its ports as its mirrors stand. What the real ones have in common is here too: a circuit takes
+//! its time, and while the mirrors move, at first nothing gets through and then some of it (Blast section
+//! VI, Republic section V).
 //!
-//! Every port is a fibre in and a fibre out. A circuit takes the one of its first port and the other of its second.
+//! Every port is a fibre in and a fibre out. A circuit takes the one of its first port and the other of its
+//! second.
 
 use crate::error::LabError;
 use crate::layout::ocs_port;
-use crate::optics::{self, Light};
+use crate::optics::{self, Light, Mirrors};
 use crate::system::Space;
 use polycast_net::devices::telnet::Telnet;
 use polycast_net::devices::tl1::{Circuit, Completion, Output, Request, RequestError, Severity};
@@ -58,17 +60,13 @@ pub enum Fault {
 }
 
 /// Moves the light.
-trait Mirrors {
-    fn change(&self, circuit: Circuit, light: Light) -> Result<(), LabError>;
+trait Move {
+    async fn change(&self, circuit: Circuit, light: Light) -> Result<(), LabError>;
 }
 
-/// The mirrors of a lab: interfaces of this namespace.
-struct Interfaces;
-
-impl Mirrors for Interfaces {
-    fn change(&self, circuit: Circuit, light: Light) -> Result<(), LabError> {
-        let lines = optics::change(&ocs_port(circuit.from), &ocs_port(circuit.to), light);
-        optics::apply(&Space::Network, &lines)
+impl Move for Mirrors {
+    async fn change(&self, circuit: Circuit, light: Light) -> Result<(), LabError> {
+        Mirrors::change(self, circuit.from, circuit.to, light).await
     }
 }
 
@@ -86,7 +84,7 @@ struct Switch<M> {
 /// A refusal in TL1's words.
 type Denial = (&'static str, String);
 
-impl<M: Mirrors> Switch<M> {
+impl<M: Move> Switch<M> {
     fn new(options: OcsOptions, mirrors: M) -> Self {
         let (circuits, fault, reports) = (RefCell::default(), RefCell::default(), RefCell::default());
         Switch { options, mirrors, circuits, fault, reports, report_tag: RefCell::default() }
@@ -124,11 +122,11 @@ impl<M: Mirrors> Switch<M> {
         let half = self.options.circuit_time / 2;
         if !half.is_zero() && fault != Fault::Lie {
             tokio::time::sleep(half).await;
-            self.shine(circuit, Light::Partial)?;
+            self.shine(circuit, Light::Partial).await?;
             tokio::time::sleep(half).await;
         }
         if fault != Fault::Lie {
-            self.shine(circuit, Light::Full)?;
+            self.shine(circuit, Light::Full).await?;
         }
         if let Some(state) = self.circuits.borrow_mut().get_mut(&circuit.from) {
             state.1 = true;
@@ -140,18 +138,18 @@ impl<M: Mirrors> Switch<M> {
     }
 
     /// A circuit that was taken down while its mirrors still moved stays dark.
-    fn shine(&self, circuit: Circuit, light: Light) -> Result<(), Denial> {
+    async fn shine(&self, circuit: Circuit, light: Light) -> Result<(), Denial> {
         if self.circuits.borrow().get(&circuit.from).map(|(to, _)| *to) != Some(circuit.to) {
             return Err(("SROF", format!("circuit {} was taken down meanwhile", circuit.aid())));
         }
-        self.mirrors.change(circuit, light).map_err(|error| {
+        self.mirrors.change(circuit, light).await.map_err(|error| {
             self.circuits.borrow_mut().remove(&circuit.from);
             ("SROF", error.to_string())
         })
     }
 
     /// Takes a circuit down: mirrors may leave at once.
-    fn delete(&self, circuit: Circuit) -> Result<(), Denial> {
+    async fn delete(&self, circuit: Circuit) -> Result<(), Denial> {
         self.check_ports(circuit)?;
         let there = self.circuits.borrow().get(&circuit.from).copied();
         if there.map(|(to, _)| to) != Some(circuit.to) {
@@ -159,7 +157,7 @@ impl<M: Mirrors> Switch<M> {
         }
         self.circuits.borrow_mut().remove(&circuit.from);
         // What never was there cannot be taken away.
-        let _ = self.mirrors.change(circuit, Light::Dark);
+        let _ = self.mirrors.change(circuit, Light::Dark).await;
         self.report(Severity::Message, "REPT EVT CRS-FIBER", format!("{}:DLT", circuit.aid()));
         Ok(())
     }
@@ -201,24 +199,26 @@ fn time_in_words() -> String {
     format!("{year:02}-{month:02}-{date:02} {hour:02}:{minute:02}:{second:02}")
 }
 
-/// Runs a circuit switch in this namespace until the process ends. Calls `ready` with its address when it listens.
+/// Runs a circuit switch in this namespace until the process ends. Calls `ready` with its address when it
+/// listens.
 ///
 /// # Errors
 /// It cannot listen, or an interface is missing.
 pub fn run(options: OcsOptions, ready: impl FnOnce(SocketAddr)) -> Result<(), LabError> {
-    let entrances: Vec<String> = (0..options.ports).map(|port| optics::entrance(&ocs_port(port))).collect();
+    let names: Vec<String> = (0..options.ports).map(ocs_port).collect();
+    let entrances: Vec<String> = names.iter().map(|name| optics::entrance(name)).collect();
     optics::apply(&Space::Network, &entrances)?;
     let failed = |error: std::io::Error| LabError::system("run the circuit switch", error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
         ready(listener.local_addr().map_err(failed)?);
-        serve(listener, Rc::new(Switch::new(options, Interfaces))).await;
+        serve(listener, Rc::new(Switch::new(options, Mirrors::new(&names)?))).await;
         Ok(())
     })
 }
 
-async fn serve<M: Mirrors + 'static>(listener: TcpListener, switch: Rc<Switch<M>>) {
+async fn serve<M: Move + 'static>(listener: TcpListener, switch: Rc<Switch<M>>) {
     let sessions = std::sync::Arc::new(tokio::sync::Semaphore::new(SESSIONS_MAX));
     loop {
         // Without a place a manager waits until another one leaves.
@@ -240,7 +240,7 @@ async fn serve<M: Mirrors + 'static>(listener: TcpListener, switch: Rc<Switch<M>
 }
 
 /// Talks with one manager until it leaves.
-async fn converse<M: Mirrors + 'static>(stream: TcpStream, switch: Rc<Switch<M>>) {
+async fn converse<M: Move + 'static>(stream: TcpStream, switch: Rc<Switch<M>>) {
     // Answers must not wait for more of them.
     let _ = stream.set_nodelay(true);
     let (mut reader, mut writer) = stream.into_split();
@@ -279,7 +279,7 @@ async fn converse<M: Mirrors + 'static>(stream: TcpStream, switch: Rc<Switch<M>>
 }
 
 /// Takes a command; gives whether the conversation goes on.
-fn take<M: Mirrors + 'static>(
+fn take<M: Move + 'static>(
     command: &str,
     switch: &Rc<Switch<M>>,
     answers: &mpsc::Sender<String>,
@@ -311,16 +311,16 @@ fn take<M: Mirrors + 'static>(
             Ok(vec![])
         }
         Request::Enter(_) if *switch.fault.borrow() == Fault::HangUp => return false,
-        Request::Enter(circuit) => {
+        Request::Enter(circuit) | Request::Delete(circuit) => {
             let (switch, answers) = (Rc::clone(switch), answers.clone());
+            let enter = matches!(request, Request::Enter(_));
             tokio::task::spawn_local(async move {
-                let outcome = switch.enter(circuit).await.map(|()| vec![]);
+                let outcome = if enter { switch.enter(circuit).await } else { switch.delete(circuit).await };
                 // The manager may have left meanwhile; the circuit stays.
-                let _ = answers.try_send(respond(&tag, outcome));
+                let _ = answers.try_send(respond(&tag, outcome.map(|()| vec![])));
             });
             return true;
         }
-        Request::Delete(circuit) => switch.delete(circuit).map(|()| vec![]),
         Request::Retrieve => Ok(switch.retrieve()),
         Request::Alarms | Request::Header => Ok(vec![]),
     };

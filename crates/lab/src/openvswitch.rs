@@ -1,4 +1,5 @@
-//! ToR switches: one Open vSwitch in user space with a bridge for each ToR, which speaks OpenFlow 1.3 to its controller.
+//! ToR switches: one Open vSwitch in user space with a bridge for each ToR, which speaks OpenFlow 1.3 to
+//! its controller.
 
 use crate::daemons::{Daemons, Places};
 use crate::error::LabError;
@@ -24,8 +25,8 @@ pub(crate) fn endpoint(number: u32) -> SocketAddr {
     SocketAddr::from((CONTROL_ADDRESS, OPENFLOW_PORT + number as u16))
 }
 
-/// Starts Open vSwitch in the lab's own namespace and makes the bridges. They forward nothing until a controller says
-/// so.
+/// Starts Open vSwitch in the lab's own namespace and makes the bridges. They forward nothing until a
+/// controller says so.
 pub(crate) fn start(bridges: &[Bridge], places: &Places, daemons: &mut Daemons) -> Result<(), LabError> {
     let folder = places.inside.join("ovs");
     fs::create_dir_all(&folder).map_err(|error| LabError::path("make", &folder, &error))?;

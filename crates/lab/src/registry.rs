@@ -1,5 +1,5 @@
-//! The labs that there are. Each has a folder in `/run/polycast-lab` that says who it is; a folder whose lab has ended,
-//! however it did, is taken away by whoever looks next.
+//! The labs that there are. Each has a folder in `/run/polycast-lab` that says who it is; a folder whose
+//! lab has ended, however it did, is taken away by whoever looks next.
 
 use crate::cast::{CastOptions, CastOutcome, ControlStep};
 use crate::error::LabError;
@@ -120,9 +120,13 @@ pub fn list() -> Result<Vec<Note>, LabError> {
         let note = note.and_then(|text| serde_json::from_str::<Note>(&text).ok());
         match note {
             Some(note) if note.lives() => notes.push(note),
-            // One that is just being made has no note yet, but whoever makes it holds its lock.
-            _ if is_locked(&folder) => {}
-            _ => forget(&folder),
+            _ => {
+                // One that is just being made has no note yet, but whoever makes it holds its lock.
+                let _root = lock_root()?;
+                if !is_locked(&folder) {
+                    forget(&folder);
+                }
+            }
         }
     }
     notes.sort_by(|a, b| a.name.cmp(&b.name));
@@ -133,7 +137,15 @@ pub fn list() -> Result<Vec<Note>, LabError> {
 fn forget(folder: &Path) {
     // Another command may do the same at this moment.
     let _ = fs::remove_dir_all(folder);
-    let _ = fs::remove_dir(ROOT);
+}
+
+/// Held while a folder is made and locked, or looked at and taken away.
+fn lock_root() -> Result<File, LabError> {
+    let wrong = |error: io::Error| LabError::path("use", ROOT, &error);
+    fs::create_dir_all(ROOT).map_err(wrong)?;
+    let root = File::open(ROOT).map_err(wrong)?;
+    root.lock().map_err(wrong)?;
+    Ok(root)
 }
 
 fn lock_file(folder: &Path) -> io::Result<File> {
@@ -162,12 +174,16 @@ fn start(name: &str, spec: &Spec, program: &Path) -> Result<(Running, f64, Vec<C
     // Takes away what a lab of this name may have left.
     list()?;
     let folder = Path::new(ROOT).join(name);
-    fs::create_dir_all(ROOT).map_err(|error| LabError::path("make", ROOT, &error))?;
+    let root = lock_root()?;
     fs::create_dir(&folder).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => LabError::Exists { name: name.into() },
         _ => LabError::path("make", &folder, &error),
     })?;
-    let outcome = start_in(&folder, name, spec, program);
+    let wrong = |error: io::Error| LabError::path("use", &folder, &error);
+    let lock = lock_file(&folder).map_err(wrong)?;
+    lock.lock().map_err(wrong)?;
+    drop(root);
+    let outcome = start_in(&folder, name, spec, program, lock);
     if outcome.is_err() {
         forget(&folder);
     }
@@ -179,10 +195,9 @@ fn start_in(
     name: &str,
     spec: &Spec,
     program: &Path,
+    lock: File,
 ) -> Result<(Running, f64, Vec<ControlStep>), LabError> {
     let wrong = |error: io::Error| LabError::path("use", folder, &error);
-    let lock = lock_file(folder).map_err(wrong)?;
-    lock.lock().map_err(wrong)?;
     for part in [INSIDE, LOGS] {
         fs::create_dir(folder.join(part)).map_err(wrong)?;
     }

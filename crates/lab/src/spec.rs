@@ -1,5 +1,6 @@
-//! What can be asked for: `bridge:8`, `blast:racks=8,hosts=2`, `shufflecast:2,2,hosts=2`, each with `,rate=1gbit` and
-//! `,mtu=9000`. Optical labs have larger packets and slower links than a bridge where nothing is said.
+//! What can be asked for: `bridge:8`, `blast:racks=8,hosts=2`, `shufflecast:2,2,hosts=2`, each with
+//! `,rate=1gbit` and `,mtu=9000`. Optical labs have larger packets and slower links than a bridge where
+//! nothing is said.
 
 use crate::error::LabError;
 use polycast_topology::{Hybrid, Shufflecast};
@@ -15,8 +16,8 @@ const OCS_PORTS_MAX: u32 = 320;
 const MTU_RANGE: std::ops::RangeInclusive<u32> = 1_280..=9_000;
 /// How large packets in an optical lab are where nothing is said, in bytes; Republic's hosts have such too.
 const OPTICAL_MTU: u32 = 9_000;
-/// What all ToRs of an optical lab together forward, in bits a second, and the most of each, where nothing is said: they
-/// run in user space on one core, and every packet of a transfer to all passes each of them.
+/// What all ToRs of an optical lab together forward, in bits a second, and the most of each, where nothing
+/// is said: they run in user space on one core, and every packet of a transfer to all passes each of them.
 const OPTICAL_BPS: u64 = 1_200_000_000;
 const OPTICAL_RATE_MAX: Rate = Rate(200_000_000);
 /// Rates that one machine can shape.

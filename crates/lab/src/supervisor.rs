@@ -1,8 +1,9 @@
-//! The process in which a lab lives. It is the first process of its own process namespace: when it ends, the kernel
-//! ends all other processes of the lab, and with the last of them go the namespaces, interfaces and temporary files.
+//! The process in which a lab lives. It is the first process of its own process namespace: when it ends,
+//! the kernel ends all other processes of the lab, and with the last of them go the namespaces, interfaces
+//! and temporary files.
 //!
-//! Whoever starts it talks to it in lines of JSON over its standard input and output. Until it is told to stay, it
-//! ends when its standard input does: so a killed `lab cast` leaves nothing behind.
+//! Whoever starts it talks to it in lines of JSON over its standard input and output. Until it is told to
+//! stay, it ends when its standard input does: so a killed `lab cast` leaves nothing behind.
 
 use crate::cast::{CastOptions, CastOutcome, ControlStep};
 use crate::daemons::{Daemons, Places};
@@ -51,8 +52,8 @@ pub enum Word {
 pub(crate) const INSIDE: &str = "inside";
 pub(crate) const LOGS: &str = "log";
 
-/// Builds the lab and serves it to the end of this process. Must be called before the process has threads, as the first
-/// process of a process namespace. `program` is run as manager and agent.
+/// Builds the lab and serves it to the end of this process. Must be called before the process has threads,
+/// as the first process of a process namespace. `program` is run as manager and agent.
 pub fn run(folder: &Path, spec: &Spec, program: &Path) -> ! {
     let begun = Instant::now();
     let built = separate(folder).and_then(|()| Lab::build(folder, spec, program));
@@ -100,8 +101,8 @@ fn say(word: &Word) {
     let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
 }
 
-/// Does what it is told until the standard input ends; then for ever nothing, if it is to stay. The input is read by a
-/// thread of its own, so that its end is seen in the middle of a delivery too.
+/// Does what it is told until the standard input ends; then for ever nothing, if it is to stay. The input
+/// is read by a thread of its own, so that its end is seen in the middle of a delivery too.
 fn serve(mut lab: Lab) {
     let (sender, casts) = mpsc::channel();
     std::thread::spawn(move || {

@@ -11,11 +11,11 @@ use std::process::Command;
 
 /// The Linux bridge that stands for the packet network.
 const BRIDGE: &str = "core";
-/// The least burst of a shaped link between kernels, in bytes: a packet of 64 KiB, as hosts hand them over, must fit in
-/// whole.
+/// The least burst of a shaped link between kernels, in bytes: a packet of 64 KiB, as hosts hand them over,
+/// must fit in whole.
 const BURST_BYTES: u64 = 128 << 10;
-/// The burst of a shaped link to a switch in user space, in packets: its sockets hold few, and there the kernel cuts
-/// packets to size before they are sent.
+/// The burst of a shaped link to a switch in user space, in packets: its sockets hold few, and there the
+/// kernel cuts packets to size before they are sent.
 const BURST_PACKETS: u64 = 2;
 const ETHERNET_HEADER_BYTES: u32 = 14;
 /// What a shaped link queues, in bytes, as a switch port does.
@@ -104,7 +104,8 @@ fn maker(cable: &Cable) -> (&End, &End) {
     }
 }
 
-/// The lines of `ip` that make a cable. No end gets IPv6 addresses, which would put packets of their own on it.
+/// The lines of `ip` that make a cable. No end gets IPv6 addresses, which would put packets of their own on
+/// it.
 fn connect(cable: &Cable, spec: &Spec, layout: &Layout) -> Vec<String> {
     let (near, far) = maker(cable);
     let mtu = spec.mtu;

@@ -1,5 +1,6 @@
-//! The OpenFlow client against a real Open vSwitch: its own database and daemon, and ports without devices, so that
-//! it needs no root and touches nothing else on the machine. Skipped with a word where it is not installed.
+//! The OpenFlow client against a real Open vSwitch: its own database and daemon, and ports without devices,
+//! so that it needs no root and touches nothing else on the machine. Skipped with a word where it is not
+//! installed.
 
 use polycast_net::devices::openflow::{
     Action, Change, Endpoint, Field, FlowMod, GroupMod, Link, Match, PortChange, Switch, SwitchError,

@@ -1,5 +1,5 @@
-//! Labs with real namespaces, daemons, switches and devices. Skipped with a word without root or the programs that they
-//! need.
+//! Labs with real namespaces, daemons, switches and devices. Skipped with a word without root or the
+//! programs that they need.
 
 mod common;
 

@@ -6,8 +6,8 @@ use polycast_planning::circuits::Connection;
 #[derive(Clone, Default)]
 struct Remembered(Rc<RefCell<Vec<(Circuit, Light)>>>);
 
-impl Mirrors for Remembered {
-    fn change(&self, circuit: Circuit, light: Light) -> Result<(), LabError> {
+impl Move for Remembered {
+    async fn change(&self, circuit: Circuit, light: Light) -> Result<(), LabError> {
         self.0.borrow_mut().push((circuit, light));
         Ok(())
     }

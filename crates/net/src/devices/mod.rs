@@ -3,8 +3,8 @@
 //! - [`tl1`]: optical circuit switches, TL1 over [`telnet`] (Blast section IV-B, Republic section IV).
 //! - [`openflow`]: ToR switches, OpenFlow 1.3.
 //!
-//! Each has a codec and a machine without I/O, and a client on tokio. [`at_once`] lets all devices of a plan work
-//! at the same time.
+//! Each has a codec and a machine without I/O, and a client on tokio. [`at_once`] lets all devices of a
+//! plan work at the same time.
 
 pub mod openflow;
 pub mod telnet;
@@ -24,8 +24,8 @@ pub struct Outcome<T> {
     pub took: Duration,
 }
 
-/// Lets all devices work at the same time and waits for all of them: one that fails stops no other. The outcomes
-/// are in the order of the work. Needs a tokio runtime around it.
+/// Lets all devices work at the same time and waits for all of them: one that fails stops no other. The
+/// outcomes are in the order of the work. Needs a tokio runtime around it.
 pub async fn at_once<T, F>(work: impl IntoIterator<Item = (String, F)>) -> Vec<Outcome<T>>
 where
     T: Send + 'static,

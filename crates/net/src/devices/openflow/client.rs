@@ -45,7 +45,8 @@ pub struct SwitchOptions {
     pub connect_timeout: Duration,
     /// How long a transaction may take.
     pub command_timeout: Duration,
-    /// After this long without a word the switch is asked whether it lives; after twice as long it is given up.
+    /// After this long without a word the switch is asked whether it lives; after twice as long it is given
+    /// up.
     pub keepalive: Duration,
 }
 
@@ -309,8 +310,8 @@ impl SwitchListener {
         self.listener.local_addr()
     }
 
-    /// The next switch that connects and shakes hands. One that does so slowly holds up the next for the connect
-    /// timeout at most.
+    /// The next switch that connects and shakes hands. One that does so slowly holds up the next for the
+    /// connect timeout at most.
     ///
     /// # Errors
     /// No more connections can be taken, or this one does not speak OpenFlow 1.3.

@@ -113,8 +113,8 @@ impl Session {
         self.last
     }
 
-    /// Sends changes and a barrier after them: the transaction is done when the switch has taken all of them in.
-    /// Gives its number, or `None` if too many are under way.
+    /// Sends changes and a barrier after them: the transaction is done when the switch has taken all of
+    /// them in. Gives its number, or `None` if too many are under way.
     pub fn apply(&mut self, changes: &[Message]) -> Option<u32> {
         if self.pending.len() >= PENDING_MAX {
             return None;

@@ -1,9 +1,10 @@
 //! TL1, the language in which optical circuit switches are told about their circuits (Blast section IV-B,
 //! Republic section IV; Telcordia GR-831).
 //!
-//! A command is `VERB-MODIFIERS:TARGET:AID:TAG:BLOCK:PAYLOAD;`. The switch answers with the same tag, or speaks
-//! of its own accord (alarms). The words are those that circuit switches use: `ENT-CRS-FIBER::1,121:7;` makes
-//! light that enters at port 1 leave at port 121. Ports count from 1 in TL1 and from 0 in this program.
+//! A command is `VERB-MODIFIERS:TARGET:AID:TAG:BLOCK:PAYLOAD;`. The switch answers with the same tag, or
+//! speaks of its own accord (alarms). The words are those that circuit switches use:
+//! `ENT-CRS-FIBER::1,121:7;` makes light that enters at port 1 leave at port 121. Ports count from 1 in TL1
+//! and from 0 in this program.
 //!
 //! [`Request`] and [`Output`] are the two directions, [`Framer`] finds outputs in a stream, [`Session`] is
 //! the client's machine, and [`Tl1Client`] connects it to a socket.
