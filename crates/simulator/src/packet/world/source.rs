@@ -27,8 +27,6 @@ pub struct PushConfig {
     pub window_bytes: u64,
     /// Time that a receiver takes for one packet.
     pub service: Duration,
-    /// Interval of attempt sending.
-    pub attempt_interval: AttemptInterval,
     /// Receivers that are not done this long after the start have failed.
     pub deadline: Option<Duration>,
     /// A receiver without sign of life for this long has failed.
@@ -50,7 +48,6 @@ impl Default for PushConfig {
             attempt_interval: AttemptInterval::Adaptive,
             window_bytes: 1 << 20,
             service: Duration::ZERO,
-            attempt_interval: AttemptInterval::Adaptive,
             deadline: None,
             stall_timeout: Duration::from_secs(10),
             slow: SlowPolicy::DropToPatches { after: Duration::from_secs(2) },
