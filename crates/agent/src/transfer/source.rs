@@ -13,7 +13,7 @@ use polycast_net::interface::{Interface, of_address};
 use polycast_net::object::ObjectKind;
 use polycast_net::udp::{Beacon, DataSender};
 use polycast_protocol::push::{
-    AttemptInterval, Geometry, PeerId, Sender, SenderConfig, SenderInput as Input, SenderOutput as Output,
+    AttemptInterval, Geometry, Pace, PeerId, Sender, SenderConfig, SenderInput as Input, SenderOutput as Output,
 };
 use polycast_types::{Duration, Handle, RangeSet, Time};
 use polycast_wire::control::{Control, HASHES_MAX, Welcome};
@@ -249,9 +249,11 @@ impl Run {
                 next_event = now + Duration::from_millis(100);
                 on_event(&self.report());
                 self.keep_alive(now);
+                let Pace { window, cuts, round_trip, queue, packets } = self.machine.pace();
+                tracing::debug!(window, cuts, %round_trip, %queue, packets, "under way");
             }
         }
-        let (window, cuts, round_trip) = self.machine.pace();
+        let Pace { window, cuts, round_trip, .. } = self.machine.pace();
         tracing::info!(window, cuts, %round_trip, "transfer over");
         on_event(&self.report());
         Ok(())

@@ -22,6 +22,6 @@ pub use attempt::AttemptInterval;
 pub use geometry::Geometry;
 pub use receiver::{Input as ReceiverInput, Output as ReceiverOutput, Receiver, ReceiverConfig};
 pub use sender::{
-    Failure, Input as SenderInput, Output as SenderOutput, PeerId, PeerStatus, Sender, SenderConfig,
+    Failure, Input as SenderInput, Output as SenderOutput, Pace, PeerId, PeerStatus, Sender, SenderConfig,
     SlowPolicy,
 };

@@ -169,6 +169,21 @@ pub struct PeerStatus {
     pub slow: bool,
 }
 
+/// What governs the pace of a sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Congestion window in fragments.
+    pub window: u64,
+    /// How often it was cut.
+    pub cuts: u64,
+    /// From a packet to its report, smoothed; the lateness of both ends is in it.
+    pub round_trip: Duration,
+    /// Longest queue on the way to a receiver.
+    pub queue: Duration,
+    /// Packets of the stream sent so far.
+    pub packets: u64,
+}
+
 /// A batch that was sent: to turn reported positions into packets in flight and round trips.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
@@ -345,10 +360,17 @@ impl Sender {
         })
     }
 
-    /// The congestion window in fragments, how often it was cut, and the smoothed round trip, for logs.
+    /// What governs the pace, for logs.
     #[must_use]
-    pub fn pace(&self) -> (u64, u64, Duration) {
-        (self.congestion.window(), self.congestion.cuts(), self.round_trip)
+    pub fn pace(&self) -> Pace {
+        let queues = self.peers.values().filter(|p| p.is_on_channel()).map(|p| p.path.queue());
+        Pace {
+            window: self.congestion.window(),
+            cuts: self.congestion.cuts(),
+            round_trip: self.round_trip,
+            queue: queues.max().unwrap_or(Duration::ZERO),
+            packets: self.packets,
+        }
     }
 
     fn packet_len(&self) -> u64 {
