@@ -7,13 +7,57 @@
 //! full queue drops in bursts between rounds without any loss. So a round counts as congested when a
 //! receiver lost more than chance explains at the rate at which it usually loses: more than the mean and
 //! three standard deviations.
+//!
+//! Before anything is lost, queues grow, and a flow that minds its round trip (BBR) gives way to one that does
+//! not. So where a path is shared, the window is held where the queue on the worst path lasts a few milliseconds,
+//! as long as that helps; where nobody else is seen, it is held there for a moment every second, to see whether
+//! somebody takes what is left. A short queue would leave a link idle whenever one end is late.
+//! Where the queue stays long however far the window falls, others fill it (CUBIC, Reno): then only
+//! loss counts, for a while. That is Copa's choice between two modes, with Swift's proportional cut.
 
+use super::delay::PathDelay;
 use polycast_types::{Duration, Time};
 
 /// Loss above this, in parts of a million, is congestion however even it is (8 %).
 const USUAL_LOSS_MAX: u64 = 80_000;
 /// Fragments that a round must hold before its loss says anything.
 const ROUND_FRAGMENTS_MIN: u64 = 32;
+
+/// The queue that is worth having, beside two batches: it keeps a link busy while the sender waits for its turn.
+const QUEUE_TARGET: Duration = Duration::from_millis(4);
+/// What two batches may add on slow paths.
+const BATCH_TIME_MAX: Duration = Duration::from_millis(10);
+/// The window gives way to a queue at least this long before it is concluded that others fill it ..
+const PATIENCE: Duration = Duration::from_millis(100);
+/// .. and this many rounds.
+const PATIENCE_ROUNDS: u32 = 8;
+/// Every so often the queue is kept short ..
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// .. for at least this long and so many round trips, even if nobody else is seen.
+const PROBE: Duration = Duration::from_millis(50);
+const PROBE_ROUNDS: u64 = 4;
+/// How long only loss counts then: doubled every time, up to the longest.
+const HOLD: Duration = Duration::from_secs(2);
+const HOLD_MAX: Duration = Duration::from_secs(32);
+/// A queue that was under control for this long makes the next hold short again.
+const CALM: Duration = Duration::from_secs(5);
+
+/// What the window follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// The queue on the worst path.
+    Queue {
+        /// Since when.
+        since: Time,
+        /// Since when the queue is too long, the window at that time, and rounds since.
+        excess: Option<(Time, u64, u32)>,
+    },
+    /// Loss alone.
+    Loss {
+        /// Until then.
+        until: Time,
+    },
+}
 
 /// What is known of one receiver's loss.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +82,12 @@ pub struct Congestion {
     step: u64,
     cut_at: Time,
     cuts: u64,
+    mode: Mode,
+    hold: Duration,
+    /// The probe under way: until when, and the window before.
+    probe: Option<(Time, u64)>,
+    next_probe: Time,
+    round_at: Time,
 }
 
 impl Congestion {
@@ -54,6 +104,11 @@ impl Congestion {
             step,
             cut_at: Time::ZERO,
             cuts: 0,
+            mode: Mode::Queue { since: Time::ZERO, excess: None },
+            hold: HOLD,
+            probe: None,
+            next_probe: Time::ZERO,
+            round_at: Time::ZERO,
         }
     }
 
@@ -71,6 +126,9 @@ impl Congestion {
 
     /// The slowest receiver has acknowledged `fragments` more while the window was in use.
     pub fn acknowledged(&mut self, fragments: u64) {
+        if let Mode::Queue { excess: Some(_), .. } = self.mode {
+            return;
+        }
         if self.slow_start {
             self.window = (self.window + fragments).min(self.window_max);
             return;
@@ -82,13 +140,83 @@ impl Congestion {
         }
     }
 
-    /// A receiver reported `received` and `lost` more fragments; cuts the window once a round trip.
+    /// Whether only loss counts now.
+    #[must_use]
+    pub fn follows_loss(&self) -> bool {
+        matches!(self.mode, Mode::Loss { .. })
+    }
+
+    /// Whether a round trip has passed since the last round.
+    #[must_use]
+    pub fn is_round_over(&self, now: Time, round_trip: Duration) -> bool {
+        now.since(self.round_at) >= round_trip
+    }
+
+    /// A round is over, in which the queue on the worst path was never shorter than `queue`, and a batch took
+    /// `batch_time` to pass; others are seen on some path if it is `shared`.
+    pub fn round(&mut self, now: Time, queue: Duration, batch_time: Duration, shared: bool) {
+        let polite = self.probe(now, now.since(self.round_at), shared) || shared;
+        self.round_at = now;
+        let target = QUEUE_TARGET + batch_time.min(BATCH_TIME_MAX) * 2;
+        match self.mode {
+            Mode::Loss { until } if now >= until => self.mode = Mode::Queue { since: now, excess: None },
+            Mode::Loss { .. } => {}
+            Mode::Queue { since, .. } if queue <= target || !polite => {
+                self.mode = Mode::Queue { since, excess: None };
+            }
+            Mode::Queue { since, excess } => {
+                let (begun, window, rounds) = excess.unwrap_or((now, self.window, 0));
+                let room = self.window * 2 > window && self.window > self.window_min;
+                let helps = room || queue <= target + target / 2;
+                if !helps && rounds >= PATIENCE_ROUNDS && now.since(begun) >= PATIENCE {
+                    self.hold = if begun.since(since) >= CALM { HOLD } else { self.hold };
+                    self.mode = Mode::Loss { until: now + self.hold };
+                    self.hold = (self.hold * 2).min(HOLD_MAX);
+                    self.window = window;
+                    return;
+                }
+                self.mode = Mode::Queue { since, excess: Some((begun, window, rounds + 1)) };
+                self.give_way(queue, target);
+            }
+        }
+    }
+
+    /// Begins and ends probes; gives whether one is under way.
+    fn probe(&mut self, now: Time, round_trip: Duration, shared: bool) -> bool {
+        match self.probe {
+            Some((until, window)) if now >= until => {
+                self.probe = None;
+                self.next_probe = now + PROBE_INTERVAL;
+                if !shared {
+                    self.window = self.window.max(window);
+                }
+            }
+            None if now >= self.next_probe && !self.slow_start => {
+                self.probe = Some((now + PROBE, self.window))
+            }
+            _ => {}
+        }
+        self.probe.is_some()
+    }
+
+    /// Shrinks the window by half of what it has too much for the target, or by all of it at the first time.
+    fn give_way(&mut self, queue: Duration, target: Duration) {
+        let too_much = (self.window as u128 * u128::from((queue - target).0) / u128::from(queue.0)) as u64;
+        let cut = if self.slow_start { too_much } else { too_much / 2 };
+        self.slow_start = false;
+        self.credit = 0;
+        self.window = (self.window - cut).max(self.window_min);
+    }
+
+    /// A receiver reported `received` and `lost` more fragments that came over `path`; cuts the window once a
+    /// round trip.
     pub fn reported(
         &mut self,
         now: Time,
         history: &mut LossHistory,
         received: u64,
         lost: u64,
+        path: &mut PathDelay,
         round_trip: Duration,
     ) {
         history.received += received;
@@ -98,13 +226,13 @@ impl Congestion {
             return;
         }
         let congested = history.is_burst(counted);
-        history.end_round(now, counted);
+        history.end_round(now, counted, path.take_quiet());
         if congested && now.since(self.cut_at) >= round_trip {
             self.slow_start = false;
             self.cut_at = now;
             self.cuts += 1;
             self.credit = 0;
-            self.window = (self.window / 2).max(self.window_min);
+            self.window = (self.window * 7 / 10).max(self.window_min);
         }
     }
 }
@@ -116,9 +244,12 @@ impl LossHistory {
         self.lost as f64 > mean + 3.0 * libm::sqrt(mean) + 1.5
     }
 
-    fn end_round(&mut self, now: Time, counted: u64) {
+    /// What was lost in a `quiet` round was lost by chance.
+    fn end_round(&mut self, now: Time, counted: u64, quiet: bool) {
         let loss = self.lost * 1_000_000 / counted;
-        self.usual = ((self.usual * 15 + loss) / 16).min(USUAL_LOSS_MAX);
+        if quiet || loss < self.usual {
+            self.usual = ((self.usual * 15 + loss) / 16).min(USUAL_LOSS_MAX);
+        }
         self.received = 0;
         self.lost = 0;
         self.since = now;
@@ -136,7 +267,7 @@ mod tests {
         let mut history = LossHistory::default();
         for (i, lost) in losses.iter().enumerate() {
             let now = Time(1_000_000_000) + TRIP * (2 * i as u64 + 1);
-            control.reported(now, &mut history, 1_000 - lost, *lost, TRIP);
+            control.reported(now, &mut history, 1_000 - lost, *lost, &mut PathDelay::default(), TRIP);
         }
     }
 
@@ -150,7 +281,7 @@ mod tests {
         let mut history = LossHistory { usual: 10_000, ..LossHistory::default() };
         for (i, lost) in even.iter().enumerate() {
             let now = Time(2_000_000_000) + TRIP * (2 * i as u64 + 1);
-            control.reported(now, &mut history, 1_000 - lost, *lost, TRIP);
+            control.reported(now, &mut history, 1_000 - lost, *lost, &mut PathDelay::default(), TRIP);
         }
         assert_eq!(control.cuts(), learned, "loss at the usual rate is no congestion");
     }
@@ -169,14 +300,69 @@ mod tests {
         assert_eq!(control.cuts(), 3);
     }
 
+    /// Rounds of a queue whose length in milliseconds is that of others and ours, at `per_ms` fragments a ms.
+    fn queues(control: &mut Congestion, others_ms: u64, per_ms: u64, rounds: u64, shared: bool) -> Vec<u64> {
+        (0..rounds)
+            .map(|i| {
+                let queue =
+                    Duration::from_millis(others_ms) + Duration(control.window() * 1_000_000 / per_ms);
+                let now = Time(1_000_000_000) + Duration::from_millis(10) * i;
+                control.round(now, queue, Duration::ZERO, shared);
+                control.acknowledged(control.window());
+                control.window()
+            })
+            .collect()
+    }
+
+    fn grown(window: u64) -> Congestion {
+        let mut control = Congestion::new(window, 4, 10_000, 1);
+        control.slow_start = false;
+        control.next_probe = Time(u64::MAX);
+        control
+    }
+
+    #[test]
+    fn a_shared_queue_is_kept_short() {
+        let mut control = grown(400);
+        let windows = queues(&mut control, 0, 10, 100, true);
+        assert!(windows[30..].iter().all(|w| (30..=45).contains(w)), "4 ms hold 40: {windows:?}");
+        assert!(!control.follows_loss());
+    }
+
+    #[test]
+    fn a_queue_of_our_own_may_be_long() {
+        let mut control = grown(400);
+        queues(&mut control, 0, 10, 100, false);
+        assert!(control.window() >= 400);
+    }
+
+    #[test]
+    fn where_others_fill_the_queue_only_loss_counts() {
+        let mut control = grown(400);
+        queues(&mut control, 30, 10, 30, true);
+        assert!(control.follows_loss());
+        assert!(control.window() >= 400, "what was given away is taken back: {}", control.window());
+    }
+
+    #[test]
+    fn a_probe_ends_where_it_began_unless_somebody_was_seen() {
+        for seen in [false, true] {
+            let mut control = grown(400);
+            control.next_probe = Time::ZERO;
+            let windows = queues(&mut control, 0, 10, 12, seen);
+            assert!(*windows.iter().min().unwrap() < 120, "the queue is short for a moment: {windows:?}");
+            assert_eq!(control.window() >= 400, !seen, "{windows:?}");
+        }
+    }
+
     #[test]
     fn growth_is_exponential_first_and_linear_after_a_cut() {
         let mut control = Congestion::new(100, 10, 100_000, 8);
         control.acknowledged(100);
         assert_eq!(control.window(), 200);
         rounds(&mut control, &[100]);
-        assert_eq!(control.window(), 100);
-        control.acknowledged(100);
-        assert_eq!(control.window(), 108);
+        assert_eq!(control.window(), 140);
+        control.acknowledged(140);
+        assert_eq!(control.window(), 148);
     }
 }

@@ -11,7 +11,9 @@ use polycast_types::{Duration, Time};
 const BASE_SPAN: Duration = Duration::from_secs(10);
 
 /// Rates are counted over at least this.
-const RATE_SPAN: Duration = Duration::from_millis(2);
+const RATE_SPAN: Duration = Duration::from_millis(20);
+/// A queue shorter than this is none.
+const QUIET: Duration = Duration::from_micros(500);
 
 /// Queueing on the path to one receiver.
 #[derive(Clone, Debug, Default)]
@@ -20,9 +22,18 @@ pub struct PathDelay {
     base: [Option<i64>; 2],
     since: Time,
     queue: Duration,
+    /// The shortest queue since it was last asked for.
+    standing: Option<Duration>,
     /// Time of arrival and packets received when the rate was last counted.
     counted: Option<(Time, u64)>,
     rate: u64,
+    best_rate: u64,
+    /// Shortest queue since the rate was last counted.
+    least: Option<Duration>,
+    shared: bool,
+    /// Longest queues of the present and the last span, and of the present round.
+    peak: [Duration; 2],
+    longest: Duration,
 }
 
 impl PathDelay {
@@ -31,12 +42,17 @@ impl PathDelay {
         let difference = (arrived.0 as i64).wrapping_sub(sent.0 as i64);
         if now.since(self.since) >= BASE_SPAN {
             self.base = [None, self.base[0]];
+            self.peak = [Duration::ZERO, self.peak[0]];
             self.since = now;
         }
         let young = self.base[0].map_or(difference, |base| base.min(difference));
         self.base[0] = Some(young);
         let base = self.base[1].map_or(young, |old| old.min(young));
         self.queue = Duration(difference.saturating_sub(base).max(0) as u64);
+        self.longest = self.longest.max(self.queue);
+        self.least = Some(self.least.map_or(self.queue, |least| least.min(self.queue)));
+        self.peak[0] = self.peak[0].max(self.queue);
+        self.standing = Some(self.standing.map_or(self.queue, |least| least.min(self.queue)));
     }
 
     /// `received` packets in all had come when one arrived at `arrived`, by the receiver's clock.
@@ -48,6 +64,9 @@ impl PathDelay {
         let span = arrived.since(at);
         if span >= RATE_SPAN {
             self.rate = received.saturating_sub(before).saturating_mul(1_000_000_000) / span.0;
+            self.best_rate = self.best_rate.max(self.rate);
+            let busy = self.least.take().is_some_and(|least| least > QUIET);
+            self.shared = busy && self.rate * 20 < self.best_rate * 17;
             self.counted = Some((arrived, received));
         }
     }
@@ -56,6 +75,31 @@ impl PathDelay {
     #[must_use]
     pub fn rate(&self) -> u64 {
         self.rate
+    }
+
+    /// Whether others use the path too: lately its queue was never empty, and yet less reached the host than at
+    /// other times (below 85 %).
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// The most packets a second that ever reached the host.
+    #[must_use]
+    pub fn best_rate(&self) -> u64 {
+        self.best_rate
+    }
+
+    /// Whether the queue stayed far from where it has been lately, since the last call: what was lost then was
+    /// not lost to a full queue.
+    pub fn take_quiet(&mut self) -> bool {
+        let peak = self.peak[0].max(self.peak[1]);
+        core::mem::take(&mut self.longest) <= (peak / 2).max(QUIET)
+    }
+
+    /// The shortest queue since the last call: what stands there, without bursts.
+    pub fn take_standing(&mut self) -> Option<Duration> {
+        self.standing.take()
     }
 
     /// How long the last packet heard of has queued.

@@ -176,6 +176,8 @@ pub struct Pace {
     pub window: u64,
     /// How often it was cut.
     pub cuts: u64,
+    /// Whether only loss counts, because others fill the queue.
+    pub follows_loss: bool,
     /// From a packet to its report, smoothed; the lateness of both ends is in it.
     pub round_trip: Duration,
     /// Longest queue on the way to a receiver.
@@ -192,12 +194,14 @@ struct Sent {
     at: Time,
 }
 
-/// Fragments by which the congestion window grows a round trip.
-const STEP: u64 = 1;
+/// Fragments that may always be in flight.
+const WINDOW_MIN: u64 = 4;
+/// Bytes by which the congestion window grows a round trip; at least a fragment.
+const STEP_BYTES: u64 = 4_500;
 /// One that reports no progress for this long is not held up by a shared path.
 const SILENCE: Duration = Duration::from_millis(100);
 /// A path is slow when others are this many times faster.
-const SLOW_PATH: u64 = 8;
+const SLOW_PATH: u64 = 4;
 /// How often timers are looked at.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 /// A chain member that gets nothing for this long, while it is behind its upstream, goes to the tail.
@@ -265,7 +269,12 @@ impl Sender {
             reported_packets: 0,
             sent: VecDeque::new(),
             needed: 0..0,
-            congestion: Congestion::new(initial, (2 * batch).min(initial), max, STEP),
+            congestion: Congestion::new(
+                initial,
+                WINDOW_MIN.min(initial),
+                max,
+                (STEP_BYTES / packet_len).max(1),
+            ),
             best_rate: 0,
             round_trip: Duration::from_millis(1),
             next_attempt: Time::ZERO,
@@ -367,6 +376,7 @@ impl Sender {
         Pace {
             window: self.congestion.window(),
             cuts: self.congestion.cuts(),
+            follows_loss: self.congestion.follows_loss(),
             round_trip: self.round_trip,
             queue: queues.max().unwrap_or(Duration::ZERO),
             packets: self.packets,
@@ -467,7 +477,7 @@ impl Sender {
             if arrived != Time::ZERO {
                 peer.path.observe(now, sent, arrived);
                 peer.path.count(arrived, received);
-                self.best_rate = self.best_rate.max(peer.path.rate());
+                self.best_rate = self.best_rate.max(peer.path.best_rate());
             }
             peer.is_late = arrived == Time::ZERO || waited * 2 >= sample;
         }
@@ -475,7 +485,10 @@ impl Sender {
             return;
         }
         let trip = self.round_trip.max(Duration::from_micros(200));
-        self.congestion.reported(now, &mut peer.losses, new_received, new_lost, trip);
+        self.congestion.reported(now, &mut peer.losses, new_received, new_lost, &mut peer.path, trip);
+        if self.congestion.is_round_over(now, trip) {
+            self.end_round(now);
+        }
         let after = self.acknowledged_min();
         if let (Some(before), Some(after)) = (before, after)
             && after > before
@@ -484,6 +497,17 @@ impl Sender {
             self.congestion.acknowledged(after - before);
         }
         self.forget_sent();
+    }
+
+    /// Tells the window how long the queue on the worst path was in the round that is over.
+    fn end_round(&mut self, now: Time) {
+        let paths = self.peers.values_mut().filter(|p| p.service == Service::Streaming);
+        if let Some(queue) = paths.filter_map(|p| p.path.take_standing()).max() {
+            let rate = self.gating().map(|p| p.path.rate()).min().unwrap_or(0).max(1);
+            let batch_time = Duration(u64::from(self.config.batch) * 1_000_000_000 / rate);
+            let shared = self.gating().any(|p| p.path.is_shared());
+            self.congestion.round(now, queue, batch_time, shared);
+        }
     }
 
     /// PTCH_REQ: queue patches by multicast the first time, by unicast from then on.
@@ -795,7 +819,7 @@ impl Sender {
             let alone = match behind[..] {
                 [slowest, next, ..] => {
                     let own_fault = peer.is_late || now.since(peer.advanced_at) >= SILENCE;
-                    let slow_path = peer.path.rate() * SLOW_PATH < best_rate;
+                    let slow_path = peer.path.best_rate() * SLOW_PATH < best_rate;
                     (own_fault || slow_path) && peer.acknowledged == slowest && next - slowest >= limit / 2
                 }
                 _ => false,
