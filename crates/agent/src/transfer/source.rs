@@ -13,7 +13,8 @@ use polycast_net::interface::{Interface, of_address};
 use polycast_net::object::ObjectKind;
 use polycast_net::udp::{Beacon, DataSender};
 use polycast_protocol::push::{
-    AttemptInterval, Geometry, Pace, PeerId, Sender, SenderConfig, SenderInput as Input, SenderOutput as Output,
+    AttemptInterval, Geometry, Pace, PeerId, Sender, SenderConfig, SenderInput as Input,
+    SenderOutput as Output,
 };
 use polycast_types::{Duration, Handle, RangeSet, Time};
 use polycast_wire::control::{Control, HASHES_MAX, Welcome};

@@ -192,7 +192,8 @@ impl Congestion {
                 }
             }
             None if now >= self.next_probe && !self.slow_start => {
-                self.probe = Some((now + PROBE, self.window))
+                let span = PROBE.max(round_trip.min(PROBE_INTERVAL / 8) * PROBE_ROUNDS);
+                self.probe = Some((now + span, self.window));
             }
             _ => {}
         }
