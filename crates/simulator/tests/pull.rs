@@ -5,7 +5,7 @@ use polycast_protocol::pull::{
     Blocks, Data, Decision, ForwarderConfig, Hop, Interest, Name, Packet, ReceiverInput, Replacement,
     RetryTime, Route, SourceInput,
 };
-use polycast_simulator::packet::pull::{Group, PullPacket, PullWorld};
+use polycast_simulator::packet::pull::{Datagram, Group, PullPacket, PullWorld};
 use polycast_simulator::packet::{Builder, Faults, LinkConfig, LinkId, Network, NodeId, Outcome};
 use polycast_topology::Network as Topology;
 use polycast_types::{Duration, Handle, Rate, Time};
@@ -40,7 +40,7 @@ impl Default for Setting {
 }
 
 struct Run {
-    net: Network<PullPacket>,
+    net: Network<Datagram>,
     world: PullWorld,
     group: Group,
 }
@@ -268,7 +268,7 @@ fn nonsense_from_a_neighbour_is_dropped_and_the_transfer_goes_on() {
     for round in 0..10 {
         for packet in nonsense {
             for link in 0..run.net.link_count() {
-                run.net.send(LinkId(link), PullPacket { packet, content: round }, 72, 0);
+                run.net.send(LinkId(link), Datagram::Pull(PullPacket { packet, content: round }), 72, 0);
             }
         }
     }

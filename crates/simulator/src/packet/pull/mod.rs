@@ -4,15 +4,18 @@
 //! server of BCube forwards and receives at the same time. In place of a payload a packet carries a number that
 //! stands for its bytes; a receiver compares it as a real one compares hashes.
 
+mod flow;
 mod group;
 mod node;
 mod world;
 
+pub use flow::{Flow, FlowConfig, Segment};
 pub use group::{Group, GroupError};
 pub use node::{PullNode, ReceiverLog};
 pub use world::PullWorld;
 
 use super::Packet;
+use flow::SegmentKind;
 use polycast_protocol::pull;
 use polycast_types::Handle;
 
@@ -40,6 +43,46 @@ impl Packet for PullPacket {
     /// A bit of the payload flips; headers have a checksum, and who finds it wrong drops the packet.
     fn corrupt(&mut self, draw: u64) {
         self.content ^= 1 << (draw % 32);
+    }
+}
+
+/// What travels in a [`PullWorld`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Datagram {
+    /// An interest or data.
+    Pull(PullPacket),
+    /// A segment of a TCP connection.
+    Segment(Segment),
+}
+
+impl From<PullPacket> for Datagram {
+    fn from(packet: PullPacket) -> Self {
+        Datagram::Pull(packet)
+    }
+}
+
+impl Packet for Datagram {
+    fn digest(&self) -> u64 {
+        match self {
+            Datagram::Pull(packet) => packet.digest(),
+            Datagram::Segment(segment) => {
+                let what = match segment.kind {
+                    SegmentKind::Data { start, len } => start << 16 ^ u64::from(len) << 1 | 1,
+                    SegmentKind::Acknowledgement { next } => next << 16,
+                    SegmentKind::Corrupt => 7,
+                };
+                what.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                    ^ u64::from(segment.flow) << 8
+                    ^ u64::from(segment.hop)
+            }
+        }
+    }
+
+    fn corrupt(&mut self, draw: u64) {
+        match self {
+            Datagram::Pull(packet) => packet.corrupt(draw),
+            Datagram::Segment(segment) => segment.kind = SegmentKind::Corrupt,
+        }
     }
 }
 

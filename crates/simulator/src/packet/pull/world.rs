@@ -1,6 +1,6 @@
-//! A world of pull nodes alone: every node of a graph is a caching forwarder.
+//! A world of pull nodes: every node of a graph is a caching forwarder, and TCP may share its links.
 
-use super::{Group, PullNode, PullPacket};
+use super::{Datagram, Flow, FlowConfig, Group, PullNode};
 use crate::packet::{LinkId, Network, NodeId, World};
 use alloc::vec::Vec;
 use polycast_protocol::pull::{ForwarderConfig, ReceiverInput};
@@ -10,6 +10,7 @@ use polycast_types::Handle;
 /// Every node of a graph as a caching forwarder, with the groups among them.
 pub struct PullWorld {
     nodes: Vec<PullNode>,
+    flows: Vec<Flow>,
     /// Receivers that do not have everything.
     missing: u32,
 }
@@ -26,11 +27,11 @@ impl PullWorld {
             let ports = graph.port_count(node).min(255) as u8;
             PullNode::new(config(node, ports), header_bytes)
         };
-        PullWorld { nodes: (0..graph.node_count()).map(node).collect(), missing: 0 }
+        PullWorld { nodes: (0..graph.node_count()).map(node).collect(), flows: Vec::new(), missing: 0 }
     }
 
     /// Puts a group's source and receivers in place and lets the receivers begin.
-    pub fn start(&mut self, net: &mut Network<PullPacket>, group: &Group) {
+    pub fn start(&mut self, net: &mut Network<Datagram>, group: &Group) {
         self.nodes[group.source as usize].add_source(group.source_config());
         for (at, &receiver) in group.receivers.iter().enumerate() {
             self.nodes[receiver as usize].add_receiver(group.receiver_config(at));
@@ -52,6 +53,27 @@ impl PullWorld {
         &mut self.nodes[node as usize]
     }
 
+    /// Opens a TCP connection and begins to send; gives its number, or `None` if two nodes of its path are not
+    /// joined by a link.
+    pub fn open_flow(&mut self, net: &mut Network<Datagram>, config: &FlowConfig) -> Option<usize> {
+        let number = u16::try_from(self.flows.len()).ok()?;
+        let mut flow = Flow::new(net, number, config)?;
+        flow.drive(net);
+        self.flows.push(flow);
+        Some(usize::from(number))
+    }
+
+    /// A connection.
+    #[must_use]
+    pub fn flow(&self, number: usize) -> &Flow {
+        &self.flows[number]
+    }
+
+    /// Nothing more is sent on a connection.
+    pub fn end_flow(&mut self, number: usize) {
+        self.flows[number].end();
+    }
+
     /// How many receivers do not have everything.
     #[must_use]
     pub fn missing(&self) -> u32 {
@@ -59,13 +81,7 @@ impl PullWorld {
     }
 
     /// Something happens to a receiver.
-    pub fn tell(
-        &mut self,
-        net: &mut Network<PullPacket>,
-        node: Node,
-        transfer: Handle,
-        input: ReceiverInput,
-    ) {
+    pub fn tell(&mut self, net: &mut Network<Datagram>, node: Node, transfer: Handle, input: ReceiverInput) {
         let finished = self.nodes[node as usize].tell_receiver(net, NodeId(node), transfer, input);
         self.finished(net, finished);
     }
@@ -73,7 +89,7 @@ impl PullWorld {
     /// A receiver and its forwarder crash and come back at once; of its packets it has kept `held`.
     pub fn restart_receiver(
         &mut self,
-        net: &mut Network<PullPacket>,
+        net: &mut Network<Datagram>,
         group: &Group,
         at: usize,
         config: ForwarderConfig,
@@ -89,7 +105,7 @@ impl PullWorld {
         self.tell(net, node, group.transfer, ReceiverInput::Begin);
     }
 
-    fn finished(&mut self, net: &mut Network<PullPacket>, receivers: u32) {
+    fn finished(&mut self, net: &mut Network<Datagram>, receivers: u32) {
         self.missing -= receivers;
         if receivers > 0 && self.missing == 0 {
             net.stop();
@@ -98,10 +114,17 @@ impl PullWorld {
 }
 
 impl World for PullWorld {
-    type Packet = PullPacket;
+    type Packet = Datagram;
 
     #[inline]
-    fn arrive(&mut self, net: &mut Network<PullPacket>, node: NodeId, link: LinkId, packet: PullPacket) {
+    fn arrive(&mut self, net: &mut Network<Datagram>, node: NodeId, link: LinkId, packet: Datagram) {
+        let packet = match packet {
+            Datagram::Pull(packet) => packet,
+            Datagram::Segment(segment) => {
+                self.flows[usize::from(segment.flow)].arrive(net, segment);
+                return;
+            }
+        };
         let port = port_of(net, node, link);
         let finished = self.nodes[node.index()].arrive(net, node, port, packet);
         if finished > 0 {
@@ -109,9 +132,9 @@ impl World for PullWorld {
         }
     }
 
-    fn timer(&mut self, net: &mut Network<PullPacket>, node: NodeId, _token: u64) {
-        if node == NodeId::CONTROL {
-            net.stop();
+    fn timer(&mut self, net: &mut Network<Datagram>, node: NodeId, token: u64) {
+        if let Some(flow) = token.checked_sub(1) {
+            self.flows[flow as usize].timer(net);
             return;
         }
         let finished = self.nodes[node.index()].timer(net, node);
