@@ -19,7 +19,7 @@ fn trees(c: &mut Criterion) {
         let mut random = Random::new(1);
         c.bench_function(&format!("trees/{text}/280 members, 5 % failed"), |b| {
             b.iter_batched(
-                || datacast::draw(&network, 280, 0.05, &mut random),
+                || datacast::trees::draw(&network, 280, 0.05, &mut random),
                 |draw| black_box(planner.plan(draw.source, &draw.receivers, &draw.failures)),
                 BatchSize::LargeInput,
             );

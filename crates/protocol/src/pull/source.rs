@@ -102,8 +102,10 @@ struct Tree {
     lanes: Vec<Lane>,
     block: Option<u32>,
     gone: bool,
-    /// The duplicate that last halved the rate.
+    /// The duplicate from which the gap to the next ones is counted.
     signal_sn: Option<u64>,
+    /// A packet has been sent for the first time since.
+    advanced: bool,
     counters: Counters,
 }
 
@@ -132,6 +134,7 @@ impl Source {
                 block: unassigned.pop_front(),
                 gone: false,
                 signal_sn: None,
+                advanced: false,
                 counters: Counters::default(),
             })
             .collect();
@@ -187,6 +190,7 @@ impl Source {
                 }
                 tree.counters.packets += 1;
                 if !next.again {
+                    tree.advanced = true;
                     tree.counters.first_bytes += u64::from(length);
                 }
                 return Some(Output::Send { port, data: self.data(number, next, length) });
@@ -305,10 +309,20 @@ impl Source {
 impl Tree {
     /// A duplicate interest for something that was sent: a congestion signal, unless it is within w of the
     /// last one. One round trip brings up to w duplicates, and they are to halve the rate once.
+    ///
+    /// Where only retransmissions have been sent since then, all of the rate serves the receivers that lag behind.
+    /// They do not lag because it is too high, and a lower one would only keep them behind for longer: after a
+    /// failure, a receiver that has missed seconds asks for all of them again.
     fn duplicate(&mut self, now: Time, sn: u64, credits: u32) {
-        self.rate.duplicate(now);
-        if self.signal_sn.is_none_or(|last| last.abs_diff(sn) >= u64::from(credits)) {
-            self.signal_sn = Some(sn);
+        let gap = self.signal_sn.is_none_or(|last| last.abs_diff(sn) >= u64::from(credits));
+        if self.advanced {
+            self.rate.duplicate(now);
+        }
+        if !gap {
+            return;
+        }
+        self.signal_sn = Some(sn);
+        if core::mem::take(&mut self.advanced) {
             self.counters.signals += 1;
             self.rate.halve();
         }

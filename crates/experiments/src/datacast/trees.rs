@@ -7,25 +7,7 @@ use polycast_topology::{Failures, Graph, Network, Node};
 
 use crate::Row;
 use crate::random::Random;
-use crate::report::{Item, Load};
-
-/// The items of this paper.
-pub const ITEMS: &[Item] = &[
-    Item {
-        paper: "datacast",
-        name: "tree-time",
-        title: "Section 4.3: time to plan the Steiner trees of a group",
-        load: Load::Alone,
-        run: |options| Ok(speed(if options.quick { 10 } else { 100 }).into()),
-    },
-    Item {
-        paper: "datacast",
-        name: "tree-quality",
-        title: "Appendix A: number, size and depth of Steiner trees",
-        load: Load::Shared,
-        run: |options| Ok(quality(if options.quick { 10 } else { 100 }).into()),
-    },
-];
+use crate::report::{Axis, Figure, Options, Outcome, Series};
 
 /// A drawn group and what has failed around it.
 #[derive(Clone, Debug)]
@@ -224,4 +206,90 @@ fn depths() -> Vec<Row> {
             )
         })
         .collect()
+}
+
+/// The sizes of groups, the source counted.
+const SIZES: [u32; 6] = [10, 32, 100, 280, 1000, 3000];
+/// The fractions of failed links.
+const FAILED: [f64; 4] = [0.0, 0.01, 0.03, 0.05];
+
+/// Figure 9: the worst time of all groups, by size and failed links.
+#[must_use]
+pub fn figure_9(options: &Options) -> Outcome {
+    let runs = if options.quick { 5 } else { 100 };
+    let mut outcome = Outcome::default();
+    for (name, title, networks) in [
+        ("fig-9a", "Worst time to plan a group's trees", &["bcube:8,4", "torus:16,3", "fat-tree:48,3"][..]),
+        ("fig-9b", "Worst time in larger networks", &["bcube:20,4", "fat-tree:96,3"][..]),
+    ] {
+        let mut series = Vec::new();
+        for text in networks {
+            for failed in [0.0, 0.05] {
+                let points: Vec<(f64, f64)> = SIZES
+                    .into_iter()
+                    .map(|size| {
+                        let plans = plans(&network(text), size, failed, runs, options.seed);
+                        (f64::from(size), plans.iter().map(|plan| plan.1).fold(0.0, f64::max))
+                    })
+                    .collect();
+                let label = format!("{text}, {} % failed", 100.0 * failed);
+                let worst = points.iter().map(|point| point.1).fold(0.0, f64::max);
+                let paper = if name == "fig-9a" { 20.0 } else { 1000.0 };
+                let row = format!("{label}: worst of all sizes");
+                outcome.rows.push(Row::new("", row, Some(paper), worst, "ms").note("paper: an upper bound"));
+                series.push(Series::ours(&label, points));
+            }
+        }
+        let (x, y) = (Axis::log("members of the group", ""), Axis::log("worst time", "ms"));
+        outcome.figures.push(Figure::lines(name, title, x, y, series));
+    }
+    outcome
+}
+
+/// Figure 10: number of trees, Steiner nodes of a tree and the part of these that does not branch.
+#[must_use]
+pub fn figure_10(options: &Options) -> Outcome {
+    let runs = if options.quick { 4 } else { 50 };
+    let mut lines: [Vec<Series>; 3] = [Vec::new(), Vec::new(), Vec::new()];
+    let mut rows = Vec::new();
+    for text in ["bcube:8,4", "torus:16,3", "fat-tree:48,3"] {
+        for failed in FAILED {
+            let mut points: [Vec<(f64, f64)>; 3] = [Vec::new(), Vec::new(), Vec::new()];
+            for size in SIZES {
+                let quality = tree_quality(&network(text), size, failed, runs, options.seed);
+                for (points, value) in points.iter_mut().zip(quality) {
+                    points.push((f64::from(size), value));
+                }
+                if text == "bcube:8,4" && size == 280 && failed == 0.01 {
+                    let name = "BCube(8,4), 280 members, 1 % failed links: non-branching nodes";
+                    rows.push(Row::new("", name, Some(75.0), quality[2], "%"));
+                }
+            }
+            let label = format!("{text}, {} % failed", 100.0 * failed);
+            for (lines, points) in lines.iter_mut().zip(points) {
+                lines.push(Series::ours(&label, points));
+            }
+        }
+    }
+    let x = || Axis::log("members of the group", "");
+    let [count, nodes, single] = lines;
+    let count = Figure::lines("fig-10a", "Steiner trees of a group", x(), Axis::linear("trees", ""), count);
+    let nodes = Figure::lines("fig-10b", "Steiner nodes of a tree", x(), Axis::log("nodes", ""), nodes);
+    let y = Axis::linear("non-branching", "%").range(0.0, 100.0);
+    let single = Figure::lines("fig-10c", "Non-branching part of the Steiner nodes", x(), y, single);
+    Outcome { rows, figures: vec![count, nodes, single], notes: Vec::new() }
+}
+
+/// Mean number of trees, of Steiner nodes a tree, and of non-branching ones in percent of these.
+fn tree_quality(network: &Network, size: u32, failed: f64, runs: u32, seed: u64) -> [f64; 3] {
+    let plans = plans(network, size, failed, runs, seed);
+    let shapes: Vec<_> = plans
+        .iter()
+        .flat_map(|(plan, _)| plan.trees.iter().map(|tree| tree.shape(|node| plan.is_receiver(node))))
+        .collect();
+    let nodes: f64 = shapes.iter().map(|shape| f64::from(shape.steiner_nodes)).sum();
+    let branching: f64 = shapes.iter().map(|shape| f64::from(shape.branching)).sum();
+    let trees = shapes.len() as f64;
+    let single = if nodes > 0.0 { 100.0 * (1.0 - branching / nodes) } else { 0.0 };
+    [trees / f64::from(runs), nodes / trees, single]
 }
