@@ -18,19 +18,19 @@ const SLOW_LINK: (NodeId, NodeId) = (NodeId(23), NodeId(11));
 /// Each of the two trees has 13 links.
 pub const TREE_LINKS: u64 = 13;
 
-/// Where packets are lost on the link from <1,3> to 23.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Where packets are lost on the link from <1,3> to 23, in parts of a million.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// Nowhere.
     None,
     /// Data before it comes to the queue, as ns-2's error models do: it takes no time of the link.
-    BeforeQueue(f64),
+    BeforeQueue(u32),
     /// Data on the wire, after it has taken its time of the link.
-    OnWire(f64),
+    OnWire(u32),
 }
 
 /// What is varied.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// Bytes of the object.
     pub bytes: u64,
@@ -193,15 +193,14 @@ impl Setting {
         if let Some(bps) = self.slow_bps {
             net.set_rate(slow, Rate(bps));
         }
-        let ppm = |fraction: f64| (fraction * 1e6).round() as u32;
         match self.loss {
             Loss::None => {}
-            Loss::BeforeQueue(fraction) => {
+            Loss::BeforeQueue(ppm) => {
                 let port = slow.0 - net.links_from(switch)[0].0;
-                world.node_mut(switch.0).set_entry_loss(port as u8, ppm(fraction));
+                world.node_mut(switch.0).set_entry_loss(port as u8, ppm);
             }
-            Loss::OnWire(fraction) => {
-                net.set_faults(slow, Faults { loss_ppm: ppm(fraction), ..Faults::NONE });
+            Loss::OnWire(ppm) => {
+                net.set_faults(slow, Faults { loss_ppm: ppm, ..Faults::NONE });
             }
         }
     }
@@ -212,21 +211,8 @@ impl Setting {
     /// If it does not end within an hour of virtual time.
     pub fn run(&self) -> Result<Measured, ItemError> {
         let mut bed = self.bed()?;
-        let start = Instant::now();
         bed.start();
-        if bed.until(Time(3_600_000_000_000)) != Outcome::Stopped {
-            return Err(ItemError::Refused(format!(
-                "{} receivers never had everything",
-                bed.world.missing()
-            )));
-        }
-        Ok(Measured {
-            finish_s: bed.net.now().0 as f64 / 1e9,
-            gb: bed.bytes_on_links() as f64 / 1e9,
-            trees: (0..bed.group.trees()).map(|tree| bed.source(tree)).collect(),
-            packet_hops: bed.net.packet_hops(),
-            wall_s: start.elapsed().as_secs_f64(),
-        })
+        bed.finish()
     }
 }
 
@@ -239,9 +225,9 @@ pub struct Measured {
     pub gb: f64,
     /// What the source has counted in each tree.
     pub trees: Vec<SourceCounters>,
-    /// Packets times links.
+    /// Packets times links, of the part that was run at last.
     pub packet_hops: u64,
-    /// Seconds on this machine.
+    /// Seconds on this machine for that part.
     pub wall_s: f64,
 }
 
@@ -277,6 +263,26 @@ impl Bed {
                 self.world.node_mut(receiver).log_round_trips(self.group.transfer);
             }
         }
+    }
+
+    /// Runs to the end.
+    ///
+    /// # Errors
+    /// If it does not end within an hour of virtual time.
+    pub fn finish(&mut self) -> Result<Measured, ItemError> {
+        let start = Instant::now();
+        let hops_before = self.net.packet_hops();
+        if self.world.missing() > 0 && self.until(Time(3_600_000_000_000)) != Outcome::Stopped {
+            let missing = self.world.missing();
+            return Err(ItemError::Refused(format!("{missing} receivers never had everything")));
+        }
+        Ok(Measured {
+            finish_s: self.net.now().0 as f64 / 1e9,
+            gb: self.bytes_on_links() as f64 / 1e9,
+            trees: (0..self.group.trees()).map(|tree| self.source(tree)).collect(),
+            packet_hops: self.net.packet_hops() - hops_before,
+            wall_s: start.elapsed().as_secs_f64(),
+        })
     }
 
     /// Runs until then, or until everybody has everything.

@@ -6,6 +6,7 @@
 
 mod fairness;
 mod run;
+pub mod torrent;
 
 pub use fairness::max_min;
 pub use run::{Completion, FlowId, Run};
