@@ -2,7 +2,7 @@
 
 use super::report::{LinkBytes, ReceiverReport, Report};
 use super::{Failed, Layout, Problem, Scenario, Transport};
-use crate::packet::pull::{Group, PullPacket, PullWorld};
+use crate::packet::pull::{Datagram, Group, PullWorld};
 use crate::packet::{LinkId, Network, NodeId, Outcome};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -38,7 +38,7 @@ impl Scenario {
             return Err(Problem::new("transfer.transport", message));
         };
         self.refuse_what_pull_has_not()?;
-        let mut net: Network<PullPacket> = self.layout.build(self.links, &self.changes, seed)?;
+        let mut net: Network<Datagram> = self.layout.build(self.links, &self.changes, seed)?;
         let receivers: Vec<u32> = self.check_transfer()?.into_iter().map(|node| node.0).collect();
         let plan = &self.transfer;
         let blocks = Blocks::new(plan.bytes, config.payload_bytes, config.block_bytes)
@@ -88,7 +88,7 @@ impl Scenario {
         ))
     }
 
-    fn pull_failures(&self, net: &Network<PullPacket>) -> Result<Vec<(Time, Vec<LinkId>, bool)>, Problem> {
+    fn pull_failures(&self, net: &Network<Datagram>) -> Result<Vec<(Time, Vec<LinkId>, bool)>, Problem> {
         let mut planned = Vec::new();
         for (index, failure) in self.failures.iter().enumerate() {
             self.check_failure(net, index, failure)?;
@@ -110,7 +110,7 @@ impl Scenario {
     }
 }
 
-fn report(net: &Network<PullPacket>, world: &PullWorld, group: &Group) -> Report {
+fn report(net: &Network<Datagram>, world: &PullWorld, group: &Group) -> Report {
     let transfer: Handle = group.transfer;
     let mut breaches: Vec<String> = Vec::new();
     let receivers: Vec<ReceiverReport> = group
