@@ -15,7 +15,7 @@ use crate::spec::{Network, Spec};
 use crate::system::{Space, run};
 use polycast_net::devices::at_once;
 use polycast_net::devices::openflow::{
-    Action, Endpoint, Field, FlowMod, GroupMod, Instruction, Match, Switch, SwitchOptions,
+    Action, Endpoint, Field, FlowMod, GroupMod, Instruction, Match, Switch, SwitchError, SwitchOptions,
 };
 use polycast_net::devices::tl1::{Circuit, Tl1Client, Tl1Options};
 use polycast_planning::circuits::{CircuitSetup, PortPool, setup};
@@ -34,8 +34,9 @@ const FIBRE_IN: u32 = 3_000;
 const EVERYONE: u32 = 1;
 /// The group of the receivers of the first host's deliveries; those of the others follow.
 const RECEIVERS: u32 = 1_000;
-/// How long the circuit switch may take to come up.
-const READY_WITHIN: Duration = Duration::from_secs(10);
+/// How long a device may take to come up, and how often it is looked whether it has.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// What the emulated light may lose, in dB: 30 dB between transmitter and receiver, and amplifiers where
 /// that is not enough. Packets do not fade; the planner still refuses what real light could not do.
@@ -111,7 +112,7 @@ impl Control {
             ocs = Some(runtime.block_on(reach(address))?);
             pool = Some(PortPool::new(hybrid));
         }
-        let switches = runtime.block_on(connect(racks))?;
+        let switches = runtime.block_on(connect(racks, places))?;
         let (layout, network) = (layout.clone(), spec.network);
         let control = Control { network, layout, runtime, switches, ocs, pool, held: None };
         let rules = (0..racks).map(|rack| (rack, always(network, &control.layout, rack))).collect();
@@ -226,21 +227,43 @@ async fn reach(address: SocketAddr) -> Result<Tl1Client, LabError> {
             Err(error) if begun.elapsed() > READY_WITHIN => {
                 return Err(LabError::system("start the circuit switch", error));
             }
-            Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
         }
     }
 }
 
-async fn connect(racks: u32) -> Result<Vec<Switch>, LabError> {
+/// Connects to the ToR switches, which are just coming up, all at the same time.
+async fn connect(racks: u32, places: &Places) -> Result<Vec<Switch>, LabError> {
     let one = |rack: u32| {
-        let endpoint = Endpoint::Tcp(openvswitch::endpoint(rack));
-        (layout::tor(rack), async move { Switch::connect(&endpoint, SwitchOptions::default()).await })
+        let name = layout::tor(rack);
+        let endpoint = openvswitch::endpoint(places, &name);
+        (name, async move { reach_switch(&endpoint).await })
     };
     let outcomes = at_once((0..racks).map(one)).await;
     let connected = outcomes.into_iter().map(|outcome| {
         outcome.result.map_err(|error| LabError::system(format!("control {}", outcome.device), error))
     });
     connected.collect()
+}
+
+/// A switch is up when it has its ports.
+async fn reach_switch(endpoint: &Endpoint) -> Result<Switch, SwitchError> {
+    let begun = Instant::now();
+    loop {
+        match Switch::connect(endpoint, SwitchOptions::default()).await {
+            Ok(switch) => {
+                while switch.ports().await?.iter().all(|port| port.number != CORE_PORT) {
+                    if begun.elapsed() > READY_WITHIN {
+                        return Err(SwitchError::Gone);
+                    }
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
+                return Ok(switch);
+            }
+            Err(error) if begun.elapsed() > READY_WITHIN => return Err(error),
+            Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+        }
+    }
 }
 
 /// The ports of a ToR with their OpenFlow numbers.

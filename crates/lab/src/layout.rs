@@ -72,14 +72,18 @@ impl End {
     fn new(node: impl Into<String>, space: Space, interface: impl Into<String>) -> Self {
         End { node: node.into(), space, interface: interface.into() }
     }
+
+    fn of_tor(rack: u32, interface: String) -> Self {
+        End::new(tor(rack), Space::named(tor(rack)), interface)
+    }
 }
 
 /// A cable, with its two directions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cable {
-    /// One end.
+    /// One end, which may be in a host.
     pub a: End,
-    /// The other end.
+    /// The other end, where the cable is made and counted: never in a host.
     pub b: End,
 }
 
@@ -100,14 +104,12 @@ pub struct Layout {
 pub const MANAGER_INTERFACE: &str = "mgr";
 /// The bridge port of the optics' management interface, and that interface.
 pub const OPTICS_INTERFACE: &str = "ocsm";
-/// The lab's own address on the packet core, where ToR switches listen for their controllers.
+/// The lab's own address on the packet core, from which it reaches devices.
 pub const CONTROL_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 255, 254);
 /// Where the circuit switch listens.
 pub const OCS_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 255, 2);
 /// The circuit switch's TCP port for TL1.
 pub const OCS_TL1_PORT: u16 = 3083;
-/// The first ToR's TCP port for OpenFlow; the others follow.
-pub const OPENFLOW_PORT: u16 = 6653;
 
 impl Layout {
     /// The nodes and cables of a specification.
@@ -124,16 +126,16 @@ impl Layout {
         let mut layout =
             Layout { hosts, manager: Host::manager(), cables: Vec::new(), bridge_ports: Vec::new() };
         let core = if matches!(network, Network::Bridge { .. }) { "switch" } else { "core" };
-        layout.host_cable(&layout.manager.clone(), core, MANAGER_INTERFACE.into());
+        layout.host_cable(&layout.manager.clone(), core, Space::Network, MANAGER_INTERFACE.into());
         layout.bridge_ports.push(MANAGER_INTERFACE.into());
         for (number, host) in layout.hosts.clone().iter().enumerate() {
             if core == "switch" {
                 let port = format!("sw{number}");
-                layout.host_cable(host, core, port.clone());
+                layout.host_cable(host, core, Space::Network, port.clone());
                 layout.bridge_ports.push(port);
             } else {
-                let port = host_port(host.rack, host.place);
-                layout.host_cable(host, &tor(host.rack), port);
+                let (node, port) = (tor(host.rack), host_port(host.rack, host.place));
+                layout.host_cable(host, &node, Space::named(&node), port);
             }
         }
         match network {
@@ -144,9 +146,9 @@ impl Layout {
         layout
     }
 
-    fn host_cable(&mut self, host: &Host, node: &str, interface: String) {
+    fn host_cable(&mut self, host: &Host, node: &str, space: Space, interface: String) {
         let a = End::new(&host.name, Space::named(&host.name), "eth0");
-        self.cables.push(Cable { a, b: End::new(node, Space::Network, interface) });
+        self.cables.push(Cable { a, b: End::new(node, space, interface) });
     }
 
     fn core_cables(&mut self, racks: u32) {
@@ -154,7 +156,7 @@ impl Layout {
         self.cables.push(Cable { a, b: End::new("core", Space::Network, OPTICS_INTERFACE) });
         self.bridge_ports.push(OPTICS_INTERFACE.into());
         for rack in 0..racks {
-            let a = End::new(tor(rack), Space::Network, core_port(rack));
+            let a = End::of_tor(rack, core_port(rack));
             let b = End::new("core", Space::Network, format!("c{rack}"));
             self.bridge_ports.push(b.interface.clone());
             self.cables.push(Cable { a, b });
@@ -167,7 +169,7 @@ impl Layout {
         let ocs = |port: u32| End::new(format!("ocs:{}", port + 1), optics(), ocs_port(port));
         for rack in 0..hybrid.racks {
             for uplink in 0..hybrid.ports_per_rack {
-                let a = End::new(tor(rack), Space::Network, fibre_port(rack, uplink));
+                let a = End::of_tor(rack, fibre_port(rack, uplink));
                 self.cables.push(Cable { a, b: ocs(hybrid.rack_port(rack, uplink)) });
             }
         }
@@ -187,11 +189,11 @@ impl Layout {
         self.core_cables(fabric.tors());
         for rack in 0..fabric.tors() {
             let node = format!("splitter{rack}");
-            let a = End::new(tor(rack), Space::Network, fibre_port(rack, 0));
+            let a = End::of_tor(rack, fibre_port(rack, 0));
             self.cables.push(Cable { a, b: End::new(&node, Space::named(OPTICS), splitter_input(rack)) });
             for (output, child) in fabric.children(rack).enumerate() {
                 let a = End::new(&node, Space::named(OPTICS), splitter_output(rack, output as u32));
-                let b = End::new(tor(child), Space::Network, from_parent(child, rack));
+                let b = End::of_tor(child, from_parent(child, rack));
                 self.cables.push(Cable { a, b });
             }
         }

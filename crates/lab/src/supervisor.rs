@@ -269,7 +269,7 @@ fn manager_settings(spec: &Spec) -> String {
     let mut text = format!("[ip-multicast]\npool = \"{a}.{b}.64.0/24\"\n");
     // On circuits and fixed splitters nobody else sends: the rate of the path is ours alone.
     if let (Some(rate), Network::Blast { .. } | Network::Shufflecast { .. }) = (spec.rate, spec.network) {
-        text.push_str(&format!("rate = \"{}\"\n", rate.0 / 100 * 95));
+        text.push_str(&format!("rate = \"{}\"\n", rate.0 / 100 * world::MULTICAST_PERCENT));
     }
     text
 }

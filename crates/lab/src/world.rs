@@ -2,7 +2,7 @@
 
 use crate::cast::LinkBytes;
 use crate::error::LabError;
-use crate::layout::{CONTROL_ADDRESS, Cable, End, Host, Layout, MANAGER_INTERFACE, OPTICS_INTERFACE};
+use crate::layout::{CONTROL_ADDRESS, Cable, End, GROUPS, Host, Layout, MANAGER_INTERFACE, OPTICS_INTERFACE};
 use crate::spec::{Network, Spec};
 use crate::system::{Space, run};
 use std::collections::BTreeMap;
@@ -18,6 +18,8 @@ const BURST_BYTES: u64 = 128 << 10;
 /// kernel cuts packets to size before they are sent.
 const BURST_PACKETS: u64 = 2;
 const ETHERNET_HEADER_BYTES: u32 = 14;
+/// What multicast may have of an optical lab's link, before anything else, in percent.
+pub(crate) const MULTICAST_PERCENT: u64 = 95;
 /// What a shaped link queues, in bytes, as a switch port does.
 const QUEUE_BYTES: u64 = 1 << 20;
 
@@ -55,26 +57,47 @@ pub(crate) fn build(spec: &Spec, layout: &Layout) -> Result<(), LabError> {
         space.batch("ip", lines)?;
     }
     if let Some(rate) = spec.rate {
-        let burst = match spec.network {
-            // What passes in a tick of the kernel's clock of 4 ms.
-            Network::Bridge { .. } => BURST_BYTES.max(rate.0 / 8 / 250),
-            Network::Blast { .. } | Network::Shufflecast { .. } => {
-                BURST_PACKETS * u64::from(spec.mtu + ETHERNET_HEADER_BYTES)
-            }
-        };
-        let shape = |end: &End| {
-            format!(
-                "qdisc add dev {} root tbf rate {}bit burst {burst} limit {}",
-                end.interface,
-                rate.0,
-                QUEUE_BYTES + burst
-            )
-        };
-        for (space, lines) in by_end(layout, shape) {
+        for (space, lines) in by_end(layout, |end| shape(spec, rate.0, &end.interface).join("\n")) {
             space.batch("tc", &lines)?;
         }
     }
     Ok(())
+}
+
+/// The lines of `tc` that shape what leaves an interface. In an optical lab multicast goes first, as at the ToRs of
+/// Blast and Republic: repairs over TCP must not crowd out what they repair.
+fn shape(spec: &Spec, rate_bps: u64, interface: &str) -> Vec<String> {
+    if matches!(spec.network, Network::Bridge { .. }) {
+        // What passes in a tick of the kernel's clock of 4 ms.
+        let burst = BURST_BYTES.max(rate_bps / 8 / 250);
+        let limit = QUEUE_BYTES + burst;
+        return vec![format!(
+            "qdisc add dev {interface} root tbf rate {rate_bps}bit burst {burst} limit {limit}"
+        )];
+    }
+    let packet = u64::from(spec.mtu + ETHERNET_HEADER_BYTES);
+    let burst = BURST_PACKETS * packet;
+    let class = |parent: &str, number: u32, share: u64, priority: u32| {
+        format!(
+            "class add dev {interface} parent {parent} classid 1:{number} htb rate {}bit ceil {rate_bps}bit \
+             burst {burst} cburst {burst} quantum {packet} prio {priority}",
+            rate_bps / 100 * share
+        )
+    };
+    let queue =
+        |number: u32| format!("qdisc add dev {interface} parent 1:{number} bfifo limit {QUEUE_BYTES}");
+    let [a, _] = GROUPS;
+    vec![
+        format!("qdisc add dev {interface} root handle 1: htb default 20"),
+        class("1:", 1, 100, 0),
+        class("1:1", 10, MULTICAST_PERCENT, 0),
+        class("1:1", 20, 100 - MULTICAST_PERCENT, 1),
+        queue(10),
+        queue(20),
+        format!(
+            "filter add dev {interface} parent 1: protocol ip prio 1 u32 match ip dst {a}.0.0.0/8 flowid 1:10"
+        ),
+    ]
 }
 
 /// Lines of all ends, by namespace.
@@ -90,32 +113,21 @@ fn by_end(layout: &Layout, line: impl Fn(&End) -> String) -> BTreeMap<Space, Vec
 fn by_maker(layout: &Layout, lines_of: impl Fn(&Cable) -> Vec<String>) -> BTreeMap<Space, Vec<String>> {
     let mut lines: BTreeMap<Space, Vec<String>> = BTreeMap::new();
     for cable in &layout.cables {
-        lines.entry(maker(cable).0.space.clone()).or_default().extend(lines_of(cable));
+        lines.entry(cable.b.space.clone()).or_default().extend(lines_of(cable));
     }
     lines
-}
-
-/// The end from which a cable is made, which is never in a host, and the other.
-fn maker(cable: &Cable) -> (&End, &End) {
-    if cable.b.space == Space::Network || cable.a.space == cable.b.space {
-        (&cable.b, &cable.a)
-    } else {
-        (&cable.a, &cable.b)
-    }
 }
 
 /// The lines of `ip` that make a cable. No end gets IPv6 addresses, which would put packets of their own on
 /// it.
 fn connect(cable: &Cable, spec: &Spec, layout: &Layout) -> Vec<String> {
-    let (near, far) = maker(cable);
+    let Cable { a: far, b: near } = cable;
     let mtu = spec.mtu;
     let host = layout.hosts.iter().chain([&layout.manager]).find(|host| host.name == far.node);
     let mac = host.map(|host| format!("address {}", host.mac_text())).unwrap_or_default();
     let netns = match &far.space {
-        space if *space == near.space => String::new(),
-        Space::Named(name) => format!("netns {name}"),
-        // The lab's own namespace is always the near one.
-        Space::Network => String::new(),
+        Space::Named(name) if far.space != near.space => format!("netns {name}"),
+        _ => String::new(),
     };
     let (near, far_name) = (&near.interface, &far.interface);
     let mut lines = vec![
@@ -159,9 +171,8 @@ pub(crate) fn counters(layout: &Layout) -> Result<Counters, LabError> {
     let mut counters = Counters::new();
     let mut spaces: Vec<Space> = Vec::new();
     for cable in &layout.cables {
-        let (near, _) = maker(cable);
-        if !spaces.contains(&near.space) {
-            spaces.push(near.space.clone());
+        if !spaces.contains(&cable.b.space) {
+            spaces.push(cable.b.space.clone());
         }
     }
     for space in spaces {
@@ -194,7 +205,7 @@ fn parse_counters(text: &str) -> Vec<(String, u64, u64)> {
 pub(crate) fn crossed(layout: &Layout, before: &Counters, after: &Counters) -> Vec<LinkBytes> {
     let mut links = Vec::with_capacity(2 * layout.cables.len());
     for cable in &layout.cables {
-        let (near, far) = maker(cable);
+        let Cable { a: far, b: near } = cable;
         let count = |direction: &str| {
             let key = (near.space.clone(), format!("{} {direction}", near.interface));
             after.get(&key).copied().unwrap_or(0).saturating_sub(before.get(&key).copied().unwrap_or(0))
@@ -213,6 +224,16 @@ mod tests {
     fn counters_are_read() {
         let text = "Inter-|   Receive  |  Transmit\n face |bytes packets errs\n  sw0: 10 1 0 0 0 0 0 0 20 2 0 0 0 0 0 0\n";
         assert_eq!(parse_counters(text), [("sw0".to_string(), 10, 20)]);
+    }
+
+    #[test]
+    fn multicast_goes_first_where_light_is() {
+        let shape = |text: &str| shape(&text.parse().unwrap(), 100_000_000, "eth0");
+        assert_eq!(shape("bridge:2").len(), 1);
+        let lines = shape("blast:racks=2");
+        let first = lines.iter().find(|line| line.contains("classid 1:10")).unwrap();
+        assert!(first.contains("rate 95000000bit ceil 100000000bit") && first.ends_with("prio 0"), "{first}");
+        assert!(lines.last().unwrap().ends_with("match ip dst 239.0.0.0/8 flowid 1:10"));
     }
 
     #[test]

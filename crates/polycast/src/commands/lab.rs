@@ -106,7 +106,7 @@ struct ExecArgs {
     /// The lab
     #[arg(value_name = "NAME")]
     name: String,
-    /// The host: h0, h1 and so on, manager, or network for the switches
+    /// The host: h0, h1 and so on, manager, tor0, optics, or network for the packet core
     #[arg(value_name = "HOST")]
     host: String,
     /// The command and its arguments
