@@ -15,6 +15,9 @@ use polycast_topology::optics::{racks_reachable, splitters_needed};
 
 pub use setup::{CircuitSetup, Connection, PortPool, SetupError, setup};
 
+/// The most racks of a network.
+const RACKS_MAX: u32 = 1 << 20;
+
 /// The optical resources of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CircuitNetwork {
@@ -108,6 +111,14 @@ pub enum CircuitError {
         /// The refused number.
         fanout: u32,
     },
+    /// More racks than can be counted.
+    #[error("the network has {racks} racks: choose at most {limit}")]
+    TooManyRacks {
+        /// The refused number.
+        racks: u32,
+        /// The most there can be.
+        limit: u32,
+    },
     /// A network without racks or fibres.
     #[error("the network has {what} = 0: there must be at least 1")]
     Empty {
@@ -143,7 +154,7 @@ pub enum Rejection {
         splitters: u32,
     },
     /// Nothing for circuits to do.
-    #[error("it lies in {racks} rack: circuits join at least 2 racks")]
+    #[error("it has {racks} rack to join: circuits join at least 2 racks")]
     OneRack {
         /// Its racks.
         racks: u32,
@@ -279,6 +290,9 @@ fn check(
         if value == 0 {
             return Err(CircuitError::Empty { what });
         }
+    }
+    if network.racks > RACKS_MAX {
+        return Err(CircuitError::TooManyRacks { racks: network.racks, limit: RACKS_MAX });
     }
     if network.splitter_fanout < 2 && network.splitters > 0 {
         return Err(CircuitError::SplitterFanout { fanout: network.splitter_fanout });

@@ -4,7 +4,7 @@
 
 use clap::{Args, Subcommand};
 use polycast_experiments::exact::{self, ExactError};
-use polycast_planning::circuits::{self, CircuitError, CircuitGroup, CircuitNetwork};
+use polycast_planning::circuits::{self, CircuitError, CircuitGroup, CircuitNetwork, Connection, PortPool};
 use polycast_planning::economics::{
     self, Catalogue, EconomicsError, LineRate, ParseRateError, RateParts, SplitterPart,
 };
@@ -13,7 +13,7 @@ use polycast_planning::labels::{LabelError, LabelPlanner, switches};
 use polycast_planning::relays::{self, RelayError};
 use polycast_planning::trees::{TreeError, TreePlanner};
 use polycast_topology::optics::{Cascade, PowerBudget, splitter_loss_db};
-use polycast_topology::{Failures, Network, Node, Shufflecast, TopologyError};
+use polycast_topology::{Failures, Hybrid, Network, Node, Shufflecast, TopologyError};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -22,6 +22,13 @@ use std::time::{Duration, Instant};
 
 /// How long the exact scheduler may think.
 const EXACT_TIME_LIMIT: Duration = Duration::from_secs(60);
+
+/// The most ports of a circuit switch whose circuits are listed.
+const CIRCUIT_PORTS_MAX: u32 = 1 << 20;
+
+/// Where a file says nothing of power, all groups get enough light.
+const UNLIMITED_POWER: PowerBudget =
+    PowerBudget { budget_db: 1e9, switch_loss_db: 0.0, splitter_loss_db: 0.0, amplifier_gain_db: 0.0 };
 
 /// The most ToRs whose relays are all listed: the list grows with the square of it.
 const LISTED_TORS_MAX: u32 = 2048;
@@ -407,7 +414,7 @@ fn plan_circuits(args: &CircuitsArgs) -> Result<Value, PlanError> {
     let running: BTreeSet<u64> = file.running.iter().map(id_of).collect::<Result<_, _>>()?;
     let groups: Vec<CircuitGroup> =
         file.groups.iter().zip(&ids).map(|(group, &id)| group.checked(id)).collect();
-    let (groups, dark) = within_power(&file, groups);
+    let (groups, dark) = within_power(&file, &running, groups).map_err(wrong)?;
     let start = Instant::now();
     let schedule = circuits::schedule(&network, &groups, &running)?;
     let micros = micros_since(start);
@@ -422,13 +429,88 @@ fn plan_circuits(args: &CircuitsArgs) -> Result<Value, PlanError> {
         "splitters_used": schedule.splitters_used,
         "micros": micros,
     });
+    let found = circuit_lists(&file, &groups, &ids, &running, &schedule.granted);
+    match found {
+        Ok(lists) => {
+            let entry = |(id, list): (u64, Value)| {
+                let mut entry = list;
+                entry["id"] = name_of(id);
+                entry
+            };
+            document["circuits"] = lists.into_iter().map(entry).collect();
+        }
+        Err(why) => document["circuits_left_out"] = json!(why),
+    }
     if args.exact {
         let best = exact::schedule(&network, &groups, &running, EXACT_TIME_LIMIT)?;
-        document["optimal_volume"] = number(best.schedule.volume);
-        document["optimal_granted"] = json!(named(&best.schedule.granted));
         document["optimal_proven"] = json!(best.proven);
+        if best.proven {
+            document["optimal_volume"] = number(best.schedule.volume);
+            document["optimal_granted"] = json!(named(&best.schedule.granted));
+        } else {
+            document["best_known_volume"] = number(best.schedule.volume);
+            document["best_known_granted"] = json!(named(&best.schedule.granted));
+        }
     }
     Ok(document)
+}
+
+/// The cross connections and TL1 commands of every granted group. Groups that run already are taken to hold the
+/// first free fibres and splitters, in the order in which they are listed.
+fn circuit_lists(
+    file: &CircuitsFile,
+    groups: &[CircuitGroup],
+    ids: &[u64],
+    running: &BTreeSet<u64>,
+    granted: &[u64],
+) -> Result<Vec<(u64, Value)>, String> {
+    let hybrid = Hybrid {
+        racks: file.racks,
+        servers_per_rack: 1,
+        ports_per_rack: file.ports_per_rack,
+        splitters: file.splitters,
+        splitter_fanout: file.splitter_fanout,
+    };
+    let hybrid = hybrid.checked(CIRCUIT_PORTS_MAX).map_err(|error| error.to_string())?;
+    let mut pool = PortPool::new(hybrid);
+    let budget = file.power.as_ref().map_or(UNLIMITED_POWER, |power| power.budget(file.splitter_fanout));
+    let mut lists = Vec::with_capacity(granted.len());
+    let mut tag = 1;
+    for id in
+        groups.iter().map(|group| group.id).filter(|id| running.contains(id)).chain(granted.iter().copied())
+    {
+        let Some(group) = groups.iter().find(|group| group.id == id) else { continue };
+        let entry = ids.iter().zip(&file.groups).find(|(other, _)| **other == id);
+        let source = entry.and_then(|(_, entry)| entry.source).unwrap_or(group.racks[0]);
+        let others: Vec<u32> = group.racks.iter().copied().filter(|rack| *rack != source).collect();
+        let circuits = circuits::setup(&mut pool, source, &others, &budget)
+            .map_err(|error| format!("group {id}: {error}"))?;
+        if running.contains(&id) {
+            continue;
+        }
+        let tags = tag..tag + circuits.connections.len() as u32;
+        tag = tags.end;
+        let command = |what: fn(&Connection, u32) -> String| -> Vec<String> {
+            circuits
+                .connections
+                .iter()
+                .zip(tags.clone())
+                .map(|(connection, tag)| what(connection, tag))
+                .collect()
+        };
+        let pairs: Vec<[u32; 2]> = circuits.connections.iter().map(|c| [c.from, c.to]).collect();
+        lists.push((
+            id,
+            json!({
+                "connections": pairs,
+                "splitters": circuits.splitters,
+                "amplified_splitters": circuits.power.amplified,
+                "tl1_enter": command(Connection::tl1_enter),
+                "tl1_delete": command(Connection::tl1_delete),
+            }),
+        ));
+    }
+    Ok(lists)
 }
 
 impl GroupEntry {
@@ -439,23 +521,53 @@ impl GroupEntry {
     }
 }
 
-/// The groups whose receivers get enough light, and why the others do not.
-fn within_power(file: &CircuitsFile, groups: Vec<CircuitGroup>) -> (Vec<CircuitGroup>, Vec<(u64, String)>) {
-    let Some(power) = &file.power else { return (groups, Vec::new()) };
-    let budget = PowerBudget {
-        budget_db: power.budget_db,
-        switch_loss_db: power.switch_loss_db,
-        splitter_loss_db: power.splitter_loss_db.unwrap_or_else(|| splitter_loss_db(file.splitter_fanout)),
-        amplifier_gain_db: power.amplifier_gain_db,
-    };
+impl PowerEntry {
+    fn budget(&self, splitter_fanout: u32) -> PowerBudget {
+        PowerBudget {
+            budget_db: self.budget_db,
+            switch_loss_db: self.switch_loss_db,
+            splitter_loss_db: self.splitter_loss_db.unwrap_or_else(|| splitter_loss_db(splitter_fanout)),
+            amplifier_gain_db: self.amplifier_gain_db,
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let values = [
+            ("budget_db", self.budget_db),
+            ("switch_loss_db", self.switch_loss_db),
+            ("splitter_loss_db", self.splitter_loss_db.unwrap_or(0.0)),
+            ("amplifier_gain_db", self.amplifier_gain_db),
+        ];
+        match values.into_iter().find(|(_, value)| !value.is_finite() || *value < 0.0) {
+            Some((name, value)) => Err(format!("{name} cannot be {value}: write decibels of at least 0")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The groups whose receivers get enough light, and why the others do not. What runs already does get enough.
+type Lit = (Vec<CircuitGroup>, Vec<(u64, String)>);
+
+fn within_power(
+    file: &CircuitsFile,
+    running: &BTreeSet<u64>,
+    groups: Vec<CircuitGroup>,
+) -> Result<Lit, String> {
+    let Some(power) = &file.power else { return Ok((groups, Vec::new())) };
+    power.check()?;
+    let budget = power.budget(file.splitter_fanout);
     let mut dark = Vec::new();
     let bright = groups.into_iter().filter(|group| {
+        // Groups that name no other rack, or one that does not exist, are refused for that.
+        if running.contains(&group.id) || group.racks.len() < 2 {
+            return true;
+        }
         let receivers = group.racks.len().saturating_sub(1) as u32;
         let plan = budget.plan(&Cascade::new(receivers, file.splitter_fanout));
         dark.extend(plan.err().map(|error| (group.id, error.to_string())));
         dark.last().is_none_or(|(id, _)| *id != group.id)
     });
-    (bright.collect(), dark)
+    Ok((bright.collect(), dark))
 }
 
 /// The contents of a parts file: every table that it has takes the place of the built-in one.
@@ -666,6 +778,20 @@ mod tests {
         let answer = plan(&format!("circuits {} --exact", file.display())).unwrap();
         assert_eq!((&answer["granted"], &answer["waiting"]), (&json!([1, 3]), &json!([2])));
         assert_eq!((&answer["volume"], &answer["optimal_volume"]), (&json!(1007), &json!(1007)));
+        // Racks have ports 0 to 5; the first splitter is fed by port 6. TL1 counts ports from 1.
+        let first = &answer["circuits"][0];
+        assert_eq!((&first["id"], &first["connections"]), (&json!(1), &json!([[0, 6], [7, 1], [8, 2]])));
+        assert_eq!(first["tl1_enter"][1], json!("ENT-CRS-FIBER::8,2:2;"));
+        assert_eq!(answer["circuits"][1]["tl1_delete"], json!(["DLT-CRS-FIBER::5,6:4;"]));
+        let large = text.replace("\"racks\": 6", "\"racks\": 4000000000");
+        std::fs::write(&file, large).unwrap();
+        let error = plan(&format!("circuits {}", file.display())).unwrap_err().to_string();
+        assert!(error.contains("4000000000 racks"), "{error}");
+        let negative =
+            text.replace("\"running\"", r#""power": {"budget_db": 9.0, "switch_loss_db": -1.0}, "running""#);
+        std::fs::write(&file, negative).unwrap();
+        let error = plan(&format!("circuits {}", file.display())).unwrap_err().to_string();
+        assert!(error.contains("switch_loss_db cannot be -1"), "{error}");
         let dark =
             text.replace("\"running\"", r#""power": {"budget_db": 3.0, "switch_loss_db": 1.0}, "running""#);
         std::fs::write(&file, dark).unwrap();
