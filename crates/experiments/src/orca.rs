@@ -1,5 +1,8 @@
 //! Orca, section 6, and Elmo's own evaluation: state of switches, labels and updates for a million sessions.
 
+mod agent;
+mod fig_7;
+
 use std::time::Instant;
 
 use polycast_planning::elmo::{ElmoLimits, ElmoRandom, SwitchPorts, encode_layer};
@@ -45,6 +48,34 @@ pub const ITEMS: &[Item] = &[
         load: Load::Alone,
         run: |options| Ok(elmo(sessions(options) / 10).into()),
     },
+    Item {
+        paper: "orca",
+        name: "readings",
+        title: "Section 6.2: what the state in switches is in each reading of what the paper leaves open",
+        load: Load::Alone,
+        run: |options| Ok(readings(sessions(options), options.threads).into()),
+    },
+    Item {
+        paper: "orca",
+        name: "fig-7",
+        title: "Figure 7: state in switches, state by session size, label sizes and updates, beside Elmo",
+        load: Load::Alone,
+        run: |options| Ok(fig_7::figure_7(sessions(options), options)),
+    },
+    Item {
+        paper: "orca",
+        name: "a-5",
+        title: "Appendix A.5: time to plan a session, Orca and Elmo",
+        load: Load::Alone,
+        run: |options| Ok(fig_7::running_times(sessions(options) / 10, options).into()),
+    },
+    Item {
+        paper: "orca",
+        name: "fig-5c",
+        title: "Figure 5c: what an agent does to a packet, without the network; and what needs a test bed",
+        load: Load::Alone,
+        run: |options| Ok(agent::figure_5c(options)),
+    },
 ];
 
 /// How many sessions a data set has.
@@ -64,6 +95,32 @@ pub fn papers_network() -> Clos {
 /// How many failures are averaged.
 const FAILED_SWITCHES: u32 = 20;
 
+/// Receivers in a bin of sizes.
+pub const SIZE_STEP: usize = 250;
+
+/// Sessions of about one size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SizeBin {
+    /// How many.
+    pub sessions: u64,
+    /// Switches with entries, over all of them.
+    pub switches: u64,
+    /// Switches with entries, at most.
+    pub most: u32,
+}
+
+/// Counts a session's switches with entries.
+fn count_size(bins: &mut Vec<SizeBin>, receivers: usize, switches: u32) {
+    let at = receivers / SIZE_STEP;
+    if bins.len() <= at {
+        bins.resize(at + 1, SizeBin::default());
+    }
+    let bin = &mut bins[at];
+    bin.sessions += 1;
+    bin.switches += u64::from(switches);
+    bin.most = bin.most.max(switches);
+}
+
 /// What one data set comes to.
 #[derive(Clone, Debug, Default)]
 pub struct DataSet {
@@ -71,6 +128,8 @@ pub struct DataSet {
     pub sessions: u64,
     /// Spines with an entry for a session, by spine.
     pub entries: Vec<u32>,
+    /// Spines with entries, by the session's receivers: [`SIZE_STEP`] in each bin.
+    pub by_size: Vec<SizeBin>,
     /// Entries counted by link: a spine may leave out several for one session.
     pub links: u64,
     /// Seconds that planning labels took, over all threads.
@@ -101,6 +160,14 @@ impl DataSet {
         self.entries.iter_mut().zip(&other.entries).for_each(|(sum, more)| *sum += more);
         self.sessions += other.sessions;
         self.links += other.links;
+        if self.by_size.len() < other.by_size.len() {
+            self.by_size.resize(other.by_size.len(), SizeBin::default());
+        }
+        for (sum, more) in self.by_size.iter_mut().zip(&other.by_size) {
+            sum.sessions += more.sessions;
+            sum.switches += more.switches;
+            sum.most = sum.most.max(more.most);
+        }
         self.planning_s += other.planning_s;
         self.leafs += other.leafs;
         self.pods += other.pods;
@@ -196,12 +263,15 @@ impl Worker {
         let clos = *self.planner.clos();
         let first_spine = clos.spine(0, 0);
         let mut last = None;
+        let mut spines = 0;
         for entry in &plan.spine_state {
             if last != Some(entry.spine) {
                 self.result.entries[(entry.spine - first_spine) as usize] += 1;
                 last = Some(entry.spine);
+                spines += 1;
             }
         }
+        count_size(&mut self.result.by_size, receivers.len(), spines);
         self.result.leafs += plan.leaf_hosts.len() as u64;
         self.result.pods += plan.tree.pods.len() as u64;
         self.result.sessions += 1;
@@ -326,17 +396,18 @@ fn rows_of(name: &str, set: &DataSet, paper: Option<(f64, f64)>, seconds: f64, t
     ]
 }
 
-/// Running WVE-S sessions with the tenant of each.
+/// Running sessions with the tenant of each.
 fn running_sessions(
     planner: &mut LabelPlanner,
     tenants: &[Tenant],
+    sizes: Sizes,
     random: &mut Random,
 ) -> Vec<(usize, Session)> {
     let mut running = Vec::new();
     for (index, tenant) in tenants.iter().enumerate() {
         let mut hosts = tenant.hosts.clone();
         for _ in 0..tenant.groups {
-            let Some((source, receivers)) = members(&mut hosts, Sizes::Wve, random) else { continue };
+            let Some((source, receivers)) = members(&mut hosts, sizes, random) else { continue };
             let plan = planner.plan(running.len() as u64, source, &receivers, &Failures::none());
             running.push((index, Session::new(source, plan.expect("members are hosts"))));
         }
@@ -354,7 +425,7 @@ pub fn failures(sessions: u32) -> Vec<Row> {
     let mut random = Random::new(3);
     let tenants = tenants::tenants(&clos, Placement::ScatteredAsRun, sessions, &mut random);
     let mut planner = LabelPlanner::new(clos, 69).expect("labels for this network");
-    let running = running_sessions(&mut planner, &tenants, &mut random);
+    let running = running_sessions(&mut planner, &tenants, Sizes::Wve, &mut random);
     let scale = 1e6 / f64::from(sessions);
     let mut rows = Vec::new();
     for (what, paper) in [("core", 3900.0), ("spine", 4890.0)] {
@@ -404,17 +475,28 @@ pub fn failures(sessions: u32) -> Vec<Row> {
     rows
 }
 
-/// Section 6.3: joins and leaves of running sessions.
+/// Section 6.3: joins and leaves of running WVE-S sessions.
+#[must_use]
+pub fn dynamics(sessions: u32, events: u32) -> Vec<Row> {
+    let (per_second, microseconds) = events_of(Placement::ScatteredAsRun, Sizes::Wve, sessions, events);
+    let item = "orca 6.3";
+    vec![
+        Row::new(item, "time of one join or leave", None, microseconds, "us"),
+        Row::new(item, "share of a core for 1,000 events a second", None, microseconds / 10.0, "%"),
+        Row::new(item, "messages a second at 1,000 events, WVE-S", Some(1889.0), per_second, "messages"),
+    ]
+}
+
+/// The messages a second for 1,000 joins and leaves a second, and the microseconds of one.
 ///
 /// # Panics
 /// If a planner refuses a drawn event, which would be a fault of its own.
-#[must_use]
-pub fn dynamics(sessions: u32, events: u32) -> Vec<Row> {
+fn events_of(placement: Placement, sizes: Sizes, sessions: u32, events: u32) -> (f64, f64) {
     let clos = papers_network();
     let mut random = Random::new(3);
-    let tenants = tenants::tenants(&clos, Placement::ScatteredAsRun, sessions, &mut random);
+    let tenants = tenants::tenants(&clos, placement, sessions, &mut random);
     let mut planner = LabelPlanner::new(clos, 69).expect("labels for this network");
-    let mut running = running_sessions(&mut planner, &tenants, &mut random);
+    let mut running = running_sessions(&mut planner, &tenants, sizes, &mut random);
     let (mut messages, mut seconds) = (0u64, 0.0);
     for _ in 0..events {
         let (at, host, join) = event(&planner, &running, &tenants, &mut random);
@@ -424,14 +506,7 @@ pub fn dynamics(sessions: u32, events: u32) -> Vec<Row> {
         seconds += start.elapsed().as_secs_f64();
         messages += u64::from(update.expect("hosts of the network").messages());
     }
-    let microseconds = seconds * 1e6 / f64::from(events);
-    let item = "orca 6.3";
-    let per_second = 1000.0 * messages as f64 / f64::from(events);
-    vec![
-        Row::new(item, "time of one join or leave", None, microseconds, "us"),
-        Row::new(item, "share of a core for 1,000 events a second", None, microseconds / 10.0, "%"),
-        Row::new(item, "messages a second at 1,000 events, WVE-S", Some(1889.0), per_second, "messages"),
-    ]
+    (1000.0 * messages as f64 / f64::from(events), seconds * 1e6 / f64::from(events))
 }
 
 /// A join of a host that is no receiver yet, or the leave of a receiver, one as likely as the other where both
@@ -468,12 +543,45 @@ pub struct ElmoRun {
     pub rules_max: u32,
     /// Redundancy limit of the leaf layer.
     pub redundancy_max: u32,
+    /// Entries that a leaf's table holds; without it 10,000 for a million groups.
+    pub table_size: Option<u32>,
 }
 
-/// The groups that need no default rule nor table entries, of all; and links in proportion to the least.
+/// What a run of Elmo comes to.
+#[derive(Clone, Debug, Default)]
+pub struct ElmoResult {
+    /// Groups.
+    pub groups: u64,
+    /// Groups that need neither default rules nor table entries in leafs.
+    pub covered: u64,
+    /// Links, in proportion to the least.
+    pub traffic: f64,
+    /// Entries of every leaf, and of the spines of every pod.
+    pub leaf_entries: Vec<u32>,
+    /// Entries of each spine of a pod, by pod.
+    pub pod_entries: Vec<u32>,
+    /// Switches with entries, by the group's size.
+    pub by_size: Vec<SizeBin>,
+    /// Bytes of all headers.
+    pub header_bytes: u64,
+    /// Bytes of the longest header.
+    pub header_most: u32,
+    /// Seconds of encoding.
+    pub seconds: f64,
+}
+
+/// Bits of a header that do not depend on the group: the ports up of leaf and spine, and the core's pods.
+const ELMO_FIXED_BITS: u32 = (48 + 4) + (48 + 4) + 12;
+/// Spines of a pod of Elmo's network.
+const ELMO_SPINES: u32 = 4;
+
+/// Encodes all groups of a data set.
+///
+/// # Panics
+/// Never: the network exists.
 #[must_use]
-pub fn elmo_run(run: &ElmoRun, sessions: u32, seed: u64) -> (f64, f64) {
-    let clos = Clos::new(12, 48, 4, 48, 1).expect("Elmo's network exists");
+pub fn elmo_run(run: &ElmoRun, sessions: u32, seed: u64) -> ElmoResult {
+    let clos = Clos::new(12, 48, ELMO_SPINES, 48, 1).expect("Elmo's network exists");
     let mut random = Random::new(seed);
     let tenants = tenants::tenants(&clos, run.placement, sessions, &mut random);
     // The table of a switch is as full as the groups of the whole run make it.
@@ -484,22 +592,30 @@ pub fn elmo_run(run: &ElmoRun, sessions: u32, seed: u64) -> (f64, f64) {
         rules_max: run.rules_max,
         switches_per_rule_max: 3,
         redundancy_max: run.redundancy_max,
-        table_size,
+        table_size: run.table_size.unwrap_or(table_size),
     };
-    let (mut pods_used, mut leafs_used) = (vec![0; 12], vec![0; 576]);
     let mut coin = ElmoRandom::new(7);
-    let (mut groups, mut covered, mut ideal, mut sent) = (0u64, 0u64, 0u64, 0u64);
+    let (mut ideal, mut sent) = (0u64, 0u64);
+    let mut result =
+        ElmoResult { leaf_entries: vec![0; 576], pod_entries: vec![0; 12], ..ElmoResult::default() };
     for tenant in &tenants {
         let mut hosts = tenant.hosts.clone();
         for _ in 0..tenant.groups {
             let size = tenants::group_size(run.sizes, hosts.len() as u32, &mut random) as usize;
             random.choose_first(&mut hosts, size);
             let (pods, leafs, members) = bitmaps(&hosts[..size]);
-            let pod_layer = encode_layer(&pods, &pods_limits, &mut pods_used, &mut coin);
-            let leaf_layer = encode_layer(&leafs, &leaf_limits, &mut leafs_used, &mut coin);
-            groups += 1;
-            covered +=
+            let start = Instant::now();
+            let pod_layer = encode_layer(&pods, &pods_limits, &mut result.pod_entries, &mut coin);
+            let leaf_layer = encode_layer(&leafs, &leaf_limits, &mut result.leaf_entries, &mut coin);
+            result.seconds += start.elapsed().as_secs_f64();
+            result.groups += 1;
+            result.covered +=
                 u64::from(leaf_layer.switch_rules.is_empty() && leaf_layer.default_switches.is_empty());
+            let bits = ELMO_FIXED_BITS + pod_layer.header_bits(48, 4) + leaf_layer.header_bits(48, 10);
+            result.header_bytes += u64::from(bits.div_ceil(8));
+            result.header_most = result.header_most.max(bits.div_ceil(8));
+            let spines = ELMO_SPINES * pod_layer.switch_rules.len() as u32;
+            count_size(&mut result.by_size, size - 1, spines + leaf_layer.switch_rules.len() as u32);
             let least = 3 + pods.len() as u64 + leafs.len() as u64 + members;
             let wrong_leafs = u64::from(pod_layer.redundant_ports);
             ideal += least;
@@ -508,7 +624,8 @@ pub fn elmo_run(run: &ElmoRun, sessions: u32, seed: u64) -> (f64, f64) {
                 + wrong_leafs * (1 + u64::from(leaf_layer.default_ports.count_ones()));
         }
     }
-    (covered as f64 / groups as f64, sent as f64 / ideal as f64)
+    result.traffic = sent as f64 / ideal as f64;
+    result
 }
 
 /// A group's bitmaps of leafs by pod and of hosts by leaf, and how many hosts it has.
@@ -580,7 +697,7 @@ pub fn elmo(sessions: u32) -> Vec<Row> {
     let mut rows = Vec::new();
     for (name, placement, sizes, runs) in anchors {
         for (rules_max, redundancy_max, covered, traffic) in runs {
-            let run = ElmoRun { placement, sizes, rules_max, redundancy_max };
+            let run = ElmoRun { placement, sizes, rules_max, redundancy_max, table_size: None };
             let (our_covered, our_traffic) = mean_of_seeds(&run, sessions);
             let label = format!("{name} H{rules_max} R{redundancy_max}");
             let paper = f64::from(covered) / 998_500.0;
@@ -608,7 +725,8 @@ fn mean_of_seeds(run: &ElmoRun, sessions: u32) -> (f64, f64) {
     let results: Vec<(f64, f64)> = std::thread::scope(|scope| {
         let workers: Vec<_> =
             (1..=3).map(|seed| scope.spawn(move || elmo_run(run, sessions, seed))).collect();
-        workers.into_iter().map(|worker| worker.join().expect("encoding does not panic")).collect()
+        let results = workers.into_iter().map(|worker| worker.join().expect("encoding does not panic"));
+        results.map(|result| (result.covered as f64 / result.groups as f64, result.traffic)).collect()
     });
     let sum = results.iter().fold((0.0, 0.0), |sum, result| (sum.0 + result.0, sum.1 + result.1));
     (sum.0 / 3.0, sum.1 / 3.0)
