@@ -50,13 +50,6 @@ pub const ITEMS: &[Item] = &[
     },
     Item {
         paper: "orca",
-        name: "readings",
-        title: "Section 6.2: what the state in switches is in each reading of what the paper leaves open",
-        load: Load::Alone,
-        run: |options| Ok(readings(sessions(options), options.threads).into()),
-    },
-    Item {
-        paper: "orca",
         name: "fig-7",
         title: "Figure 7: state in switches, state by session size, label sizes and updates, beside Elmo",
         load: Load::Alone,
