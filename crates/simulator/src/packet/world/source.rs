@@ -21,6 +21,8 @@ pub struct PushConfig {
     pub group_bytes: u32,
     /// Rate of a dedicated path, or `None` where the path is shared.
     pub rate: Option<Rate>,
+    /// Time between attempts.
+    pub attempt_interval: AttemptInterval,
     /// Bytes of datagrams that a receiver's socket holds.
     pub window_bytes: u64,
     /// Time that a receiver takes for one packet.
