@@ -35,7 +35,7 @@ const PATIENCE_ROUNDS: u32 = 8;
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// .. for at least this long and so many round trips, even if nobody else is seen.
 const PROBE: Duration = Duration::from_millis(50);
-const PROBE_ROUNDS: u64 = 4;
+const PROBE_ROUNDS: u32 = 4;
 /// How long only loss counts then: doubled every time, up to the longest.
 const HOLD: Duration = Duration::from_secs(2);
 const HOLD_MAX: Duration = Duration::from_secs(32);
@@ -57,6 +57,15 @@ enum Mode {
         /// Until then.
         until: Time,
     },
+}
+
+/// A moment of a short queue.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    since: Time,
+    rounds: u32,
+    /// The window before it.
+    window: u64,
 }
 
 /// What is known of one receiver's loss.
@@ -84,8 +93,7 @@ pub struct Congestion {
     cuts: u64,
     mode: Mode,
     hold: Duration,
-    /// The probe under way: until when, and the window before.
-    probe: Option<(Time, u64)>,
+    probe: Option<Probe>,
     next_probe: Time,
     round_at: Time,
 }
@@ -155,7 +163,7 @@ impl Congestion {
     /// A round is over, in which the queue on the worst path was never shorter than `queue`, and a batch took
     /// `batch_time` to pass; others are seen on some path if it is `shared`.
     pub fn round(&mut self, now: Time, queue: Duration, batch_time: Duration, shared: bool) {
-        let polite = self.probe(now, now.since(self.round_at), shared) || shared;
+        let polite = self.probe(now, shared) || shared;
         self.round_at = now;
         let target = QUEUE_TARGET + batch_time.min(BATCH_TIME_MAX) * 2;
         match self.mode {
@@ -182,20 +190,20 @@ impl Congestion {
     }
 
     /// Begins and ends probes; gives whether one is under way.
-    fn probe(&mut self, now: Time, round_trip: Duration, shared: bool) -> bool {
-        match self.probe {
-            Some((until, window)) if now >= until => {
+    fn probe(&mut self, now: Time, shared: bool) -> bool {
+        match &mut self.probe {
+            Some(probe) if now.since(probe.since) >= PROBE && probe.rounds >= PROBE_ROUNDS => {
+                if !shared {
+                    self.window = self.window.max(probe.window);
+                }
                 self.probe = None;
                 self.next_probe = now + PROBE_INTERVAL;
-                if !shared {
-                    self.window = self.window.max(window);
-                }
             }
+            Some(probe) => probe.rounds += 1,
             None if now >= self.next_probe && !self.slow_start => {
-                let span = PROBE.max(round_trip.min(PROBE_INTERVAL / 8) * PROBE_ROUNDS);
-                self.probe = Some((now + span, self.window));
+                self.probe = Some(Probe { since: now, rounds: 0, window: self.window });
             }
-            _ => {}
+            None => {}
         }
         self.probe.is_some()
     }
