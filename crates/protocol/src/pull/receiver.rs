@@ -465,3 +465,6 @@ impl RoundTrips {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -328,3 +328,6 @@ impl Tree {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+use super::*;
+use crate::pull::Hop;
+
+const HANDLE: Handle = Handle(5);
+
+/// Blocks of ten packets of 1000 bytes, w = 3.
+fn receiver(packets: u64, trees: usize, retry: RetryTime) -> Receiver {
+    let route = Route::new(&[Hop { port: 1, non_branching: false }]).unwrap();
+    Receiver::new(ReceiverConfig {
+        transfer: HANDLE,
+        blocks: Blocks::new(packets * 1000, 1000, 10_000).unwrap(),
+        routes: alloc::vec![Some(route); trees],
+        credits: 3,
+        retry,
+        stalled_after: Duration::from_secs(1),
+    })
+}
+
+fn fixed() -> RetryTime {
+    RetryTime::Fixed(Duration(1000))
+}
+
+fn data(sn: u64, tree: u8, decision: Decision) -> Data {
+    let route = Route::new(&[Hop { port: 1, non_branching: false }]).unwrap();
+    let name = Name { transfer: HANDLE, sn };
+    Data { name, route, decision, length: 1000, tree, again: false }
+}
+
+fn outputs(receiver: &mut Receiver, now: u64) -> Vec<Output> {
+    core::iter::from_fn(|| receiver.poll(Time(now))).collect()
+}
+
+/// The interests among what it has to say, as trees and numbers.
+fn asked(receiver: &mut Receiver, now: u64) -> Vec<(u8, u64)> {
+    let ask = |output| match output {
+        Output::Ask(interest) => Some((interest.tree, interest.name.sn)),
+        _ => None,
+    };
+    outputs(receiver, now).into_iter().filter_map(ask).collect()
+}
+
+fn give(receiver: &mut Receiver, now: u64, sn: u64, tree: u8, decision: Decision) {
+    receiver.handle(Time(now), Input::Data(data(sn, tree, decision)));
+}
+
+#[test]
+fn it_asks_for_w_packets_in_each_tree_and_for_one_more_for_each_that_comes() {
+    let mut receiver = receiver(30, 2, fixed());
+    assert_eq!(outputs(&mut receiver, 0), [], "not before it is told to begin");
+    receiver.handle(Time(0), Input::Begin);
+    assert_eq!(asked(&mut receiver, 0), [(0, 0), (0, 1), (0, 2), (1, 10), (1, 11), (1, 12)]);
+    give(&mut receiver, 10, 1, 0, Decision::Open);
+    let out = outputs(&mut receiver, 10);
+    assert_eq!(out[0], Output::Keep { sn: 1, round_trip: Some(Duration(10)) });
+    assert!(matches!(out[1..], [Output::Ask(Interest { name: Name { sn: 3, .. }, tree: 0, .. })]));
+}
+
+#[test]
+fn what_does_not_come_within_the_rto_is_asked_for_again() {
+    let mut receiver = receiver(30, 1, fixed());
+    receiver.handle(Time(0), Input::Begin);
+    asked(&mut receiver, 0);
+    give(&mut receiver, 500, 1, 0, Decision::Open);
+    assert_eq!(asked(&mut receiver, 500), [(0, 3)]);
+    assert_eq!(receiver.deadline(), Some(Time(1000)));
+    assert_eq!(asked(&mut receiver, 999), []);
+    assert_eq!(asked(&mut receiver, 1000), [(0, 0), (0, 2)]);
+    assert_eq!(receiver.counters().repeated, 2);
+    assert_eq!(receiver.deadline(), Some(Time(1500)));
+    // The round trip of a packet that was asked for twice says nothing.
+    give(&mut receiver, 1200, 0, 0, Decision::Open);
+    assert_eq!(outputs(&mut receiver, 1200)[0], Output::Keep { sn: 0, round_trip: None });
+}
+
+#[test]
+fn an_adaptive_rto_follows_the_round_trips() {
+    let retry = RetryTime::Adaptive { initial: Duration(50_000), least: Duration(100) };
+    let mut receiver = receiver(30, 1, retry);
+    receiver.handle(Time(0), Input::Begin);
+    asked(&mut receiver, 0);
+    assert_eq!(receiver.deadline(), Some(Time(50_000)));
+    let mut now = 0;
+    for sn in 0..20 {
+        now += 1000;
+        give(&mut receiver, now, sn, 0, Decision::Next(u32::from(sn >= 9) + 1));
+        asked(&mut receiver, now);
+    }
+    let wait = receiver.deadline().unwrap().since(Time(now)).0;
+    assert!((1000..9000).contains(&wait), "three packets are out, so round trips are 3000 ns: {wait}");
+}
+
+#[test]
+fn the_tree_goes_on_where_the_source_says() {
+    let mut receiver = receiver(40, 1, fixed());
+    receiver.handle(Time(0), Input::Begin);
+    asked(&mut receiver, 0);
+    for sn in 0..7 {
+        give(&mut receiver, 10, sn, 0, Decision::Open);
+        asked(&mut receiver, 10);
+    }
+    give(&mut receiver, 20, 7, 0, Decision::Open);
+    give(&mut receiver, 20, 8, 0, Decision::Open);
+    assert_eq!(asked(&mut receiver, 20), [], "it waits for the decision");
+    give(&mut receiver, 30, 9, 0, Decision::Next(3));
+    assert_eq!(asked(&mut receiver, 30), [(0, 30), (0, 31), (0, 32)]);
+}
+
+#[test]
+fn of_blocks_that_are_there_only_the_last_packet_is_asked_for() {
+    let mut receiver = receiver(30, 1, fixed());
+    receiver.handle(Time(0), Input::Held { sns: 0..20 });
+    receiver.handle(Time(0), Input::Begin);
+    assert_eq!(asked(&mut receiver, 0), [(0, 9)]);
+    give(&mut receiver, 10, 9, 0, Decision::Next(1));
+    assert_eq!(asked(&mut receiver, 10), [(0, 19)]);
+    give(&mut receiver, 20, 19, 0, Decision::Next(2));
+    assert_eq!(asked(&mut receiver, 20), [(0, 20), (0, 21), (0, 22)]);
+    assert_eq!(receiver.counters().duplicates, 2);
+}
+
+#[test]
+fn decisions_that_lead_in_a_circle_or_nowhere_end_and_the_rest_is_swept_up() {
+    for wrong in [Decision::Next(0), Decision::Next(99), Decision::End, Decision::Open] {
+        let mut receiver = receiver(30, 2, fixed());
+        receiver.handle(Time(0), Input::Begin);
+        let mut now = 0;
+        let mut pending = asked(&mut receiver, now);
+        for _ in 0..200 {
+            now += 10;
+            for (tree, sn) in core::mem::take(&mut pending) {
+                let decision = if sn % 10 == 9 { wrong } else { Decision::Open };
+                give(&mut receiver, now, sn, tree, decision);
+            }
+            pending = asked(&mut receiver, now);
+        }
+        assert!(receiver.is_complete(), "{wrong:?}: {} packets", receiver.packets());
+    }
+}
+
+#[test]
+fn a_tree_that_is_taken_away_leaves_its_packets_to_the_others() {
+    let mut receiver = receiver(20, 2, fixed());
+    receiver.handle(Time(0), Input::Begin);
+    asked(&mut receiver, 0);
+    receiver.handle(Time(5), Input::Rerouted { tree: 1, route: None });
+    assert_eq!(asked(&mut receiver, 5), [], "the other tree has no credit left");
+    give(&mut receiver, 10, 0, 0, Decision::Open);
+    assert_eq!(asked(&mut receiver, 10), [(0, 10)]);
+}
+
+#[test]
+fn a_new_way_is_used_at_once() {
+    let mut receiver = receiver(20, 1, fixed());
+    receiver.handle(Time(10_000), Input::Begin);
+    asked(&mut receiver, 10_000);
+    let route = Route::new(&[Hop { port: 2, non_branching: false }]).unwrap();
+    receiver.handle(Time(10_100), Input::Rerouted { tree: 0, route: Some(route) });
+    let out = outputs(&mut receiver, 10_100);
+    let new = |output: &Output| matches!(output, Output::Ask(interest) if interest.route == route);
+    assert!(out.len() == 3 && out.iter().all(new), "{out:?}");
+}
+
+#[test]
+fn a_corrupt_packet_comes_again_from_the_source_and_completes_again() {
+    let mut receiver = receiver(2, 1, fixed());
+    receiver.handle(Time(0), Input::Begin);
+    asked(&mut receiver, 0);
+    give(&mut receiver, 10, 0, 0, Decision::Open);
+    give(&mut receiver, 10, 1, 0, Decision::End);
+    assert_eq!(outputs(&mut receiver, 10)[2], Output::Complete);
+    receiver.handle(Time(20), Input::Corrupt { sns: 1..9 });
+    let out = outputs(&mut receiver, 20);
+    assert!(
+        matches!(out[..], [Output::Ask(Interest { fresh: true, name: Name { sn: 1, .. }, .. })]),
+        "{out:?}"
+    );
+    give(&mut receiver, 30, 1, 0, Decision::End);
+    assert_eq!(outputs(&mut receiver, 30)[1], Output::Complete);
+}
+
+#[test]
+fn a_packet_of_an_impossible_length_is_asked_for_past_the_stores() {
+    let mut receiver = receiver(20, 1, fixed());
+    receiver.handle(Time(0), Input::Begin);
+    asked(&mut receiver, 0);
+    let forged = Data { length: 999, ..data(1, 0, Decision::Open) };
+    receiver.handle(Time(10), Input::Data(forged));
+    let out = outputs(&mut receiver, 10);
+    assert!(
+        matches!(out[..], [Output::Ask(Interest { fresh: true, name: Name { sn: 1, .. }, .. })]),
+        "{out:?}"
+    );
+    for wrong in [
+        data(20, 0, Decision::Open),
+        data(3, 7, Decision::Open),
+        Data { name: Name { transfer: Handle(1), sn: 0 }, ..data(0, 0, Decision::Open) },
+    ] {
+        receiver.handle(Time(20), Input::Data(wrong));
+    }
+    assert_eq!((receiver.counters().refused, receiver.packets()), (4, 0));
+}
+
+#[test]
+fn a_silent_tree_is_reported_and_asked_ever_more_seldom() {
+    let mut receiver = receiver(20, 1, RetryTime::Fixed(Duration::from_millis(20)));
+    receiver.handle(Time(0), Input::Begin);
+    outputs(&mut receiver, 0);
+    let mut stalls = Vec::new();
+    while let Some(Time(at)) = receiver.deadline()
+        && at < 20_000_000_000
+    {
+        let stalled = outputs(&mut receiver, at).contains(&Output::Stalled { tree: 0 });
+        stalls.extend(stalled.then_some(at));
+    }
+    assert_eq!(stalls.len(), 1);
+    assert!((1_000_000_000..1_300_000_000).contains(&stalls[0]), "{stalls:?}");
+    assert!(receiver.counters().repeated < 3 * 50, "{}", receiver.counters().repeated);
+}

@@ -1,0 +1,217 @@
+use super::*;
+use crate::pull::Hop;
+use polycast_types::Duration;
+
+const HANDLE: Handle = Handle(5);
+
+/// Blocks of ten packets of 1000 bytes, w = 4, 100 Mb/s, tokens for one packet.
+fn source(packets: u64, trees: u8) -> Source {
+    Source::new(SourceConfig {
+        transfer: HANDLE,
+        blocks: Blocks::new(packets * 1000, 1000, 10_000).unwrap(),
+        trees,
+        credits: 4,
+        rate: RateConfig {
+            initial_bps: 100_000_000,
+            least_bps: 1_000_000,
+            most_bps: 1_000_000_000,
+            increase_bps: 10_000_000,
+            interval: Duration::from_millis(1),
+            depth_bytes: 1000,
+        },
+        header_bytes: 0,
+        decide_ahead: 1,
+        waiting_max: 50,
+    })
+}
+
+fn interest(sn: u64, tree: u8) -> Interest {
+    let route = Route::new(&[Hop { port: 1, non_branching: false }]).unwrap();
+    Interest { name: Name { transfer: HANDLE, sn }, route, tree, fresh: false }
+}
+
+fn ask(source: &mut Source, now: u64, port: u8, sn: u64) {
+    source.handle(Time(now), Input::Interest { port, interest: interest(sn, 0) });
+}
+
+/// Polls at all deadlines until then, and gives what was sent with its time.
+fn sent(source: &mut Source, from: u64, until: u64) -> Vec<(u64, u8, Data)> {
+    let mut now = from;
+    let mut sent = Vec::new();
+    loop {
+        while let Some(Output::Send { port, data }) = source.poll(Time(now)) {
+            sent.push((now, port, data));
+        }
+        match source.deadline() {
+            Some(Time(at)) if at <= until => now = at.max(now),
+            _ => return sent,
+        }
+    }
+}
+
+fn sns(sent: &[(u64, u8, Data)]) -> Vec<u64> {
+    sent.iter().map(|(_, _, data)| data.name.sn).collect()
+}
+
+#[test]
+fn packets_leave_at_the_rate_of_the_tree() {
+    let mut source = source(10, 1);
+    (0..4).for_each(|sn| ask(&mut source, 0, 0, sn));
+    let times: Vec<_> = sent(&mut source, 0, 900_000).iter().map(|entry| entry.0).collect();
+    // 1000 bytes at 100 Mb/s take 80 us; the first finds its tokens there.
+    assert_eq!(times, [0, 80_000, 160_000, 240_000]);
+}
+
+#[test]
+fn a_port_has_its_own_tokens_at_the_same_rate() {
+    let mut source = source(10, 1);
+    for port in [0, 1] {
+        (0..2).for_each(|sn| ask(&mut source, 0, port, sn));
+    }
+    let times: Vec<_> = sent(&mut source, 0, 900_000).iter().map(|entry| (entry.0, entry.1)).collect();
+    assert_eq!(times, [(0, 0), (0, 1), (80_000, 0), (80_000, 1)]);
+}
+
+#[test]
+fn a_duplicate_by_the_same_port_halves_the_rate_and_is_marked() {
+    let mut source = source(10, 1);
+    ask(&mut source, 0, 0, 3);
+    ask(&mut source, 10, 1, 3);
+    sent(&mut source, 10, 20);
+    assert_eq!((source.counters(0).duplicates, source.rate_bps(0)), (0, 100_000_000), "another port");
+    ask(&mut source, 100_000, 0, 3);
+    assert_eq!((source.counters(0).duplicates, source.rate_bps(0)), (1, 50_000_000));
+    let again = sent(&mut source, 100_000, 400_000);
+    assert!(again.len() == 1 && again[0].2.again);
+}
+
+#[test]
+fn an_interest_for_what_still_waits_is_no_duplicate() {
+    let mut source = source(10, 1);
+    for sn in [0, 1, 1, 1] {
+        ask(&mut source, 0, 0, sn);
+    }
+    assert_eq!(sns(&sent(&mut source, 0, 900_000)), [0, 1]);
+    assert_eq!((source.counters(0).duplicates, source.rate_bps(0)), (0, 100_000_000));
+}
+
+#[test]
+fn duplicates_within_w_of_the_last_signal_are_one_signal() {
+    let mut source = source(100, 1);
+    let mut now = 0;
+    for sn in 0..20 {
+        ask(&mut source, now, 0, sn);
+        now += 80_000;
+        sent(&mut source, now, now);
+    }
+    let before = source.rate_bps(0);
+    for (turn, (sn, signals)) in (0..).zip([(3, 1), (4, 1), (5, 1), (6, 1), (7, 2), (8, 2), (4, 2), (3, 3)]) {
+        // Somebody else goes on, so that the rate does matter.
+        ask(&mut source, now, 0, 20 + turn);
+        sent(&mut source, now, now + 1_000_000);
+        ask(&mut source, now + 1_000_000, 0, sn);
+        now += 2_000_000;
+        sent(&mut source, now - 1_000_000, now);
+        assert_eq!(source.counters(0).signals, signals, "after {sn}");
+    }
+    assert!(source.rate_bps(0) < before / 4);
+}
+
+#[test]
+fn who_alone_catches_up_does_not_lower_the_rate() {
+    let mut source = source(100, 1);
+    (0..40).for_each(|sn| ask(&mut source, 0, 0, sn));
+    let all = sent(&mut source, 0, 100_000_000);
+    let mut now = all.last().unwrap().0 + 80_000;
+    let before = source.rate_bps(0);
+    for sn in 0..40 {
+        ask(&mut source, now, 0, sn);
+        now += 80_000;
+        sent(&mut source, now, now);
+    }
+    assert_eq!((source.counters(0).duplicates, source.counters(0).signals), (40, 1));
+    assert!(source.rate_bps(0) >= before / 2);
+}
+
+#[test]
+fn retransmissions_go_before_new_packets() {
+    let mut source = source(100, 1);
+    ask(&mut source, 0, 0, 0);
+    sent(&mut source, 0, 1);
+    (1..5).for_each(|sn| ask(&mut source, 1000, 0, sn));
+    ask(&mut source, 2000, 0, 0);
+    assert_eq!(sns(&sent(&mut source, 2000, 2_000_000)), [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn a_fresh_interest_is_answered_and_is_no_congestion() {
+    let mut source = source(10, 1);
+    ask(&mut source, 0, 0, 0);
+    sent(&mut source, 0, 1);
+    let fresh = Interest { fresh: true, ..interest(0, 0) };
+    source.handle(Time(100_000), Input::Interest { port: 0, interest: fresh });
+    assert_eq!(sent(&mut source, 100_000, 200_000).len(), 1);
+    assert_eq!((source.counters(0).signals, source.rate_bps(0)), (0, 100_000_000));
+}
+
+#[test]
+fn the_last_packet_of_a_block_says_which_block_follows() {
+    let mut source = source(35, 2);
+    let mut decision = |tree, sn, now| {
+        source.handle(Time(now), Input::Interest { port: tree, interest: interest(sn, tree) });
+        sent(&mut source, now, now + 1_000_000)[0].2.decision
+    };
+    // Blocks 0 and 1 are the trees' first; whoever ends first takes block 2.
+    assert_eq!(decision(1, 18, 0), Decision::Open);
+    assert_eq!(decision(1, 19, 2_000_000), Decision::Next(2));
+    assert_eq!(decision(0, 9, 4_000_000), Decision::Next(3));
+    assert_eq!(decision(1, 19, 6_000_000), Decision::Next(2), "what was decided stays");
+    assert_eq!(decision(1, 29, 8_000_000), Decision::End);
+    assert_eq!(decision(0, 34, 10_000_000), Decision::End);
+}
+
+#[test]
+fn a_source_that_has_restarted_takes_up_the_blocks_it_is_asked_for() {
+    let mut source = source(50, 1);
+    let mut decision = |sn, now| {
+        ask(&mut source, now, 0, sn);
+        sent(&mut source, now, now + 1_000_000)[0].2.decision
+    };
+    assert_eq!(
+        decision(29, 0),
+        Decision::Next(1),
+        "block 2 is taken out, and block 1 is the next without a tree"
+    );
+    assert_eq!(decision(19, 2_000_000), Decision::Next(3));
+}
+
+#[test]
+fn the_block_of_a_tree_that_is_gone_goes_to_another() {
+    let mut source = source(30, 2);
+    source.handle(Time(0), Input::TreeGone { tree: 1 });
+    source.handle(Time(0), Input::TreeGone { tree: 1 });
+    source.handle(Time(0), Input::TreeGone { tree: 77 });
+    ask(&mut source, 0, 0, 9);
+    assert_eq!(sent(&mut source, 0, 1)[0].2.decision, Decision::Next(1));
+}
+
+#[test]
+fn nonsense_is_refused_and_what_waits_is_bounded() {
+    let mut source = source(100, 1);
+    let wrong = [
+        Interest { name: Name { transfer: Handle(6), sn: 0 }, ..interest(0, 0) },
+        interest(100, 0),
+        interest(u64::MAX, 0),
+        interest(0, 1),
+        interest(0, 255),
+    ];
+    for interest in wrong {
+        source.handle(Time(0), Input::Interest { port: 0, interest });
+    }
+    assert_eq!(source.refused(), 5);
+    (0..60).for_each(|sn| ask(&mut source, 0, 0, sn));
+    assert_eq!(source.refused(), 15, "50 may wait");
+    assert_eq!(sent(&mut source, 0, 100_000_000).len(), 50);
+    ask(&mut source, 100_000_000, 0, 55);
+    assert_eq!(source.counters(0).duplicates, 0, "what was refused was not asked");
+}
