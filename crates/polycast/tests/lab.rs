@@ -212,6 +212,20 @@ fn fixed_splitters_carry_a_delivery_over_relays() {
 }
 
 #[test]
+fn a_dead_splitter_holds_nobody_up() {
+    if !can(&OPTICS) {
+        return;
+    }
+    let place = Place::new();
+    let file = place.file("object", &noise(4_000_000));
+    let spec = "shufflecast:2,2,hosts=1,rate=20mbit";
+    // ToR 4 relays for ToR 0, and feeds ToRs 0 and 1.
+    let ran = polycast(&["lab", "cast", spec, &file, "--fail", "link:splitter4@0.3", "--json"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    all_verified(&ran.json(), 7);
+}
+
+#[test]
 fn what_is_no_lab_is_refused_in_a_sentence() {
     for (arguments, part) in [
         (&["lab", "cast", "wormhole:3", "/etc/hostname"][..], "no network 'wormhole'"),
