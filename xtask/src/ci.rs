@@ -84,3 +84,27 @@ fn run_step(step: &Step) -> bool {
         }
     }
 }
+
+/// Runs seeds of the swarm, optimised: the arguments are those of its program.
+pub fn swarm(arguments: &[String]) -> ExitCode {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args([
+        "run",
+        "--release",
+        "--quiet",
+        "--package",
+        "polycast-experiments",
+        "--bin",
+        "swarm",
+        "--",
+    ]);
+    match command.args(arguments).current_dir(workspace::root()).status() {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            println!("cargo cannot be run: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

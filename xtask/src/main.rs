@@ -16,6 +16,7 @@ Usage: cargo xtask TASK
 
 Tasks:
   ci [STEP]...  Run all checks, or only the steps named: fmt, clippy, doc, test, fuzz
+  swarm [ARG].. Run simulated transfers with faults drawn from seeds: --seeds A..B or --minutes N
   arrows        Show which crate uses which, and check that arrows only point down
   tidy          Check the rules of style that no other tool knows";
 
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     };
     match task {
         "ci" => ci::run(rest),
+        "swarm" => ci::swarm(rest),
         "arrows" => {
             let workspace = workspace::load();
             println!("{}", arrows::picture(&workspace.members));

@@ -45,6 +45,7 @@ mod link;
 mod network;
 pub mod pull;
 pub mod scenario;
+pub mod swarm;
 pub mod tcp;
 pub mod world;
 

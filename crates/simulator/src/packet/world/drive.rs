@@ -5,6 +5,7 @@ use super::receiver::{Phase, Serving, Wish, content_of};
 use super::source::{PeerSlot, have_of};
 use super::streams::{End, StreamId};
 use super::{BROKEN_AFTER, Cluster, Datagram, Flow, Fragment, Happening, Owner, Token, Transfer};
+use crate::packet::swarm::Plant;
 use crate::packet::{LinkId, Network, NodeId};
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -59,6 +60,9 @@ impl Cluster {
     }
 
     fn source_output(&mut self, net: &mut Network<Datagram>, transfer: u32, output: SenderOutput) {
+        if self.plant == Some(Plant::DropPatch) && is_patch_of(&output, |sn| sn % 8 == 5) {
+            return;
+        }
         match output {
             SenderOutput::Send { round, sn, count, flags } => {
                 for i in 0..u64::from(count) {
@@ -138,8 +142,10 @@ impl Cluster {
     pub(super) fn drive_receiver(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) {
         let now = net.now();
         let mut verified = false;
+        let skips_checks = self.plant == Some(Plant::SkipCheck);
         loop {
             let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+            host.skips_checks = skips_checks;
             let Some(wish) = host.poll(now) else { break };
             let control = host.control;
             match wish {
@@ -478,6 +484,12 @@ impl Cluster {
                 self.streams.write_bytes(stream, 0, bytes);
                 self.streams.pump(net, stream, 0);
             }
+            Happening::Relabel { transfer, forwarding, members } => {
+                if self.plant != Some(Plant::StaleLabel) {
+                    self.push_mut(transfer).forwarding = forwarding;
+                }
+                self.set_members(transfer, &members);
+            }
             Happening::Broken { stream, end } => self.broken(net, stream, end),
         }
     }
@@ -527,5 +539,14 @@ impl Cluster {
         let len = frame.len(&geometry);
         self.streams.write(stream, 0, frame, len);
         self.streams.pump(net, stream, 0);
+    }
+}
+
+/// Whether a sender wants to patch such a fragment.
+fn is_patch_of(output: &SenderOutput, mut wanted: impl FnMut(u64) -> bool) -> bool {
+    match output {
+        SenderOutput::SendPatch(sns) => sns.iter().copied().any(wanted),
+        SenderOutput::Patch { sns, .. } => sns.clone().any(&mut wanted),
+        _ => false,
     }
 }

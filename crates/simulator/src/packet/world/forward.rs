@@ -14,6 +14,7 @@ pub const FRESH: u8 = 0;
 pub const RELABELLED: u8 = 1;
 
 /// How the network forwards the packets of one transfer.
+#[derive(Debug)]
 pub enum Forwarding {
     /// Copies along a tree of links.
     Tree(Tree),
@@ -47,6 +48,7 @@ impl Forwarding {
 }
 
 /// The links of a tree by the node that they leave.
+#[derive(Debug)]
 pub struct Tree {
     first: Vec<u32>,
     links: Vec<LinkId>,
@@ -76,6 +78,7 @@ impl Tree {
 }
 
 /// The switches and agents of one session of Orca.
+#[derive(Debug)]
 pub struct LabelSwitches {
     planner: LabelPlanner,
     label: Label,
@@ -185,6 +188,7 @@ fn ones(bits: u128) -> impl Iterator<Item = usize> {
 ///
 /// Nodes: hosts rack by rack, then ToRs, then splitters, each in order of the ToRs, then others. A ToR's
 /// first ports are its hosts and its last one is its splitter; a splitter's are the ToRs that it feeds.
+#[derive(Debug)]
 pub struct Relays {
     /// How many hosts a rack has, and how many ToRs there are.
     pub hosts_per_tor: u32,

@@ -16,10 +16,12 @@ pub mod streams;
 pub use receiver::{Phase, PushReceiver, content_of};
 pub use source::{PushConfig, PushSource};
 
+use super::swarm::Plant;
 use super::tcp::TcpConfig;
 use super::{Faults, LinkId, Network, NodeId, Packet, World};
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -40,6 +42,8 @@ pub struct Fragment {
     /// How far the label has been changed; see [`forward`].
     pub(crate) stage: u8,
     pub(crate) flags: u8,
+    /// The plan of its session when it was sent.
+    pub(crate) plan: u32,
     pub(crate) round: u32,
     pub(crate) sn: u64,
     /// Content id, of a coded patch the XOR of its fragments'.
@@ -216,6 +220,15 @@ pub enum Happening {
         /// Its number.
         flow: u32,
     },
+    /// The session of a transfer by labels is planned anew.
+    Relabel {
+        /// The transfer.
+        transfer: u32,
+        /// How packets go from now on.
+        forwarding: Arc<Forwarding>,
+        /// The hosts that are in the session from now on.
+        members: Vec<NodeId>,
+    },
     /// One end of a broken connection is told.
     Broken {
         /// The connection.
@@ -245,7 +258,11 @@ pub struct PushTransfer {
     pub(crate) config: PushConfig,
     pub(crate) object: u64,
     pub(crate) object_len: u64,
-    pub(crate) forwarding: Forwarding,
+    pub(crate) forwarding: Arc<Forwarding>,
+    /// Hosts that labels may reach; nobody looks if `None`.
+    members: Option<BTreeSet<NodeId>>,
+    /// How often the session was planned.
+    plans: u32,
     /// Whether the tree is computed anew when the network changes.
     pub(crate) reroutes: bool,
     /// Receiver by node.
@@ -263,6 +280,11 @@ impl PushTransfer {
     #[must_use]
     pub fn receivers(&self) -> &[PushReceiver] {
         &self.receivers
+    }
+
+    /// The receivers that do not have the object, by number.
+    pub fn lacking(&self) -> impl Iterator<Item = u32> + '_ {
+        self.receivers.iter().zip(0..).filter(|(host, _)| host.phase != Phase::Done).map(|(_, number)| number)
     }
 }
 
@@ -336,6 +358,7 @@ pub struct Cluster {
     stop_when_done: bool,
     out: Vec<(LinkId, u8)>,
     breaches: Vec<String>,
+    plant: Option<Plant>,
 }
 
 impl Cluster {
@@ -355,6 +378,31 @@ impl Cluster {
             stop_when_done: true,
             out: Vec::new(),
             breaches: Vec::new(),
+            plant: None,
+        }
+    }
+
+    /// Puts a bug in around the machines, for tests of the swarm.
+    pub(crate) fn set_plant(&mut self, plant: Option<Plant>) {
+        self.plant = plant;
+    }
+
+    /// What is sent from now on must reach these hosts only.
+    pub fn set_members(&mut self, transfer: u32, members: &[NodeId]) {
+        let push = self.push_mut(transfer);
+        push.members = Some(members.iter().copied().collect());
+        push.plans += 1;
+    }
+
+    /// A host keeps a packet: was it in the session when the packet was sent?
+    fn check_member(&mut self, fragment: &Fragment, node: NodeId) {
+        let push = self.push_mut(fragment.transfer);
+        if let Some(members) = &push.members
+            && fragment.plan == push.plans
+            && !members.contains(&node)
+        {
+            push.members = None;
+            self.breaches.push(format!("a packet reached host {}, which has left the session", node.0));
         }
     }
 
@@ -395,7 +443,9 @@ impl Cluster {
             config,
             object,
             object_len,
-            forwarding,
+            forwarding: Arc::new(forwarding),
+            members: None,
+            plans: 0,
             reroutes,
             at_node: receivers.iter().zip(0..).map(|(&node, index)| (node, index)).collect(),
         })));
@@ -526,7 +576,7 @@ impl Cluster {
             {
                 let members: Vec<NodeId> = push.receivers.iter().map(|r| r.node).collect();
                 let links = Distances::from(net, push.source.node).tree(net, &members, self.seed);
-                push.forwarding = Forwarding::Tree(Tree::new(net, &links));
+                push.forwarding = Arc::new(Forwarding::Tree(Tree::new(net, &links)));
             }
         }
     }
@@ -561,6 +611,9 @@ impl Cluster {
             return;
         }
         let keeps = self.forward(net, node, Some(link), &fragment);
+        if keeps {
+            self.check_member(&fragment, node);
+        }
         let transfer = fragment.transfer;
         if keeps && let Some(&receiver) = self.push(transfer).at_node.get(&node) {
             self.enter_socket(net, transfer, receiver, fragment);
@@ -621,8 +674,9 @@ impl Cluster {
     }
 
     fn new_fragment(&self, transfer: u32) -> Fragment {
-        let handle = self.push(transfer).source.handle;
-        Fragment { transfer, handle, stage: FRESH, flags: 0, round: 0, sn: 0, content: 0, coded: None }
+        let push = self.push(transfer);
+        let (handle, plan) = (push.source.handle, push.plans);
+        Fragment { transfer, handle, stage: FRESH, flags: 0, plan, round: 0, sn: 0, content: 0, coded: None }
     }
 }
 

@@ -152,6 +152,12 @@ impl PushSource {
         self.node
     }
 
+    /// Whether its host has crashed, or has not begun.
+    #[must_use]
+    pub fn is_crashed(&self) -> bool {
+        self.machine.is_none()
+    }
+
     /// When every receiver was settled.
     #[must_use]
     pub fn finished_at(&self) -> Option<Time> {

@@ -1,0 +1,56 @@
+//! The swarm: a seed draws a whole scenario with its faults, runs it and checks what must hold.
+//!
+//! Two phases, as in TigerBeetle's simulator: in the *safety* phase anything may fail and nothing may go
+//! wrong; then everything is *healed*, and every receiver must get the exact object within a bounded time.
+//! The checks are outside the machines: a fragment is kept once, a group is complete before it is checked,
+//! nothing that was not verified counts, content ids are the object's, a label reaches nobody who has left.
+//! A failure is one sentence; its seed replays it.
+
+mod draw;
+mod pull;
+mod push;
+
+use alloc::string::String;
+pub use draw::Random;
+
+/// A bug that is put in on purpose, around the machines, to show that the swarm finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plant {
+    /// Patches for some fragments are never sent.
+    DropPatch,
+    /// Some interests never leave their receivers: their credit is skipped.
+    SkipCredit,
+    /// The session goes on with the label of an earlier group.
+    StaleLabel,
+    /// Receivers say that groups are intact which are not.
+    SkipCheck,
+}
+
+/// What a seed has shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The seed.
+    pub seed: u64,
+    /// What was drawn, in a few words.
+    pub case: String,
+    /// What went wrong, in one sentence, if anything did.
+    pub failure: Option<String>,
+    /// A hash of every event in order.
+    pub trace_hash: u64,
+    /// Events of the run.
+    pub events: u64,
+}
+
+/// Runs one seed, with a planted bug or without.
+#[must_use]
+pub fn run(seed: u64, plant: Option<Plant>) -> Verdict {
+    let mut random = Random::new(seed);
+    if random.below(5) == 0 {
+        pull::run(seed, &mut random, plant)
+    } else {
+        push::run(seed, &mut random, plant)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! Cases by pull: caching forwarders with small stores, cuts, crashes of receivers and of forwarders.
+
+use super::draw::{self, Random};
+use super::{Plant, Verdict};
+use crate::packet::pull::{Group, PullPacket, PullWorld};
+use crate::packet::{Builder, Faults, LinkId, Network, NodeId, Outcome, World};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use polycast_planning::trees::TreePlanner;
+use polycast_protocol::pull::{Blocks, ForwarderConfig, Packet};
+use polycast_topology::{Graph, Network as Topology};
+use polycast_types::{Duration, Time};
+
+const NETWORKS: [&str; 7] =
+    ["bcube:2,2", "bcube:3,2", "bcube:4,2", "bcube:2,3", "torus:3,2", "torus:4,2", "fat-tree:4,3"];
+/// After healing a transfer is over within this time.
+const LIVENESS: Duration = Duration::from_secs(60);
+
+/// The world, with a planted bug around it.
+struct Tampered {
+    inner: PullWorld,
+    topology: Topology,
+    skips_credits: bool,
+}
+
+impl Tampered {
+    /// Whether an interest comes from the host that asks, by a link that leaves it.
+    fn is_skipped(&self, net: &Network<PullPacket>, link: LinkId, packet: &PullPacket) -> bool {
+        let from = net.ends(link).0;
+        let asks = |interest: &polycast_protocol::pull::Interest| interest.name.sn % 16 == 5;
+        self.skips_credits
+            && from.0 < self.topology.server_count()
+            && matches!(&packet.packet, Packet::Interest(interest) if asks(interest))
+    }
+}
+
+impl World for Tampered {
+    type Packet = PullPacket;
+    fn arrive(&mut self, net: &mut Network<PullPacket>, node: NodeId, link: LinkId, packet: PullPacket) {
+        if !self.is_skipped(net, link, &packet) {
+            self.inner.arrive(net, node, link, packet);
+        }
+    }
+    fn timer(&mut self, net: &mut Network<PullPacket>, node: NodeId, token: u64) {
+        self.inner.timer(net, node, token);
+    }
+}
+
+pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdict {
+    let (name, topology) = draw::topology(random, &NETWORKS);
+    let mut hosts = draw::hosts(random, topology.server_count(), 7);
+    let source = hosts.remove(0);
+    let bytes = random.magnitude(1_000..=1_000_000);
+    let payload = random.magnitude(200..=8_000) as u16;
+    let blocks =
+        Blocks::new(bytes, payload, random.magnitude(2_000..=200_000)).expect("sizes are above zero");
+    let link = {
+        let faults = draw::faults(random);
+        draw::link(random, faults)
+    };
+    let mut planner = TreePlanner::new(topology);
+    let summary = format!("pull on {name}, {} receivers, {bytes} bytes", hosts.len());
+    let group = Group::plan(&mut planner, source, &hosts, blocks, link.rate.0);
+    let mut net: Network<PullPacket> = Builder::from_graph(&topology, |_, _| link).build(seed);
+    let failure = match group {
+        Ok(mut group) => {
+            group.credits = random.within(1..=64) as u32;
+            let store_packets = random.magnitude(1..=4_096) as u32;
+            let forwarder = |_, ports| ForwarderConfig { store_packets, ..ForwarderConfig::for_ports(ports) };
+            let inner = PullWorld::new(&topology, group.header_bytes, forwarder);
+            let skips_credits = plant == Some(Plant::SkipCredit);
+            let mut world = Tampered { inner, topology, skips_credits };
+            world.inner.start(&mut net, &group);
+            live(random, &mut net, &mut world, &group, store_packets).err()
+        }
+        Err(error) => Some(format!("no trees were planned though nothing failed: {error}")),
+    };
+    Verdict { seed, case: summary, failure, trace_hash: net.trace_hash(), events: net.events() }
+}
+
+fn live(
+    random: &mut Random,
+    net: &mut Network<PullPacket>,
+    world: &mut Tampered,
+    group: &Group,
+    store_packets: u32,
+) -> Result<(), String> {
+    let span = net.rate(LinkId(0)).time_for(group.blocks.object_bytes()) * 3 + Duration::from_millis(2);
+    let heal_at = Time(random.magnitude(200_000..=span.0));
+    let mut times: Vec<Time> = (0..random.below(5)).map(|_| random.time_below(heal_at)).collect();
+    times.sort_unstable();
+    for at in times {
+        // A world that has everything stops; what fails later finds nothing to disturb.
+        if net.run(world, at) == Outcome::Stopped || net.now() < at {
+            break;
+        }
+        if random.one_in(3) {
+            let receiver = random.below(group.receivers.len() as u64) as usize;
+            let ports = world.topology.port_count(group.receivers[receiver]).min(255) as u8;
+            let config = ForwarderConfig { store_packets, ..ForwarderConfig::for_ports(ports) };
+            world.inner.restart_receiver(net, group, receiver, config, 0..0);
+        } else {
+            let link = LinkId(random.below(net.link_count().into()) as u32);
+            net.set_up(link, random.one_in(3));
+        }
+    }
+    if world.inner.missing() > 0 {
+        net.run(world, heal_at);
+    }
+    for link in (0..net.link_count()).map(LinkId) {
+        net.set_up(link, true);
+        net.set_faults(link, Faults::NONE);
+    }
+    let end = net.now() + LIVENESS;
+    if world.inner.missing() > 0 {
+        net.run(world, end);
+    }
+    for &receiver in &group.receivers {
+        let found = world.inner.node(receiver).receiver(group.transfer);
+        let Some((machine, log)) = found else { return Err(format!("receiver {receiver} is not there")) };
+        if !machine.is_complete() || log.finished_at.is_none() {
+            return Err(format!("receiver {receiver} did not get the object within {LIVENESS} of healing"));
+        }
+    }
+    Ok(())
+}

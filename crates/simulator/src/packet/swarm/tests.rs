@@ -1,0 +1,32 @@
+use super::*;
+
+#[test]
+fn seeds_run_without_a_failure() {
+    for seed in 0..150 {
+        let verdict = run(seed, None);
+        assert_eq!(verdict.failure, None, "{verdict:?}");
+    }
+}
+
+#[test]
+fn one_seed_gives_one_run() {
+    for seed in 1_000..1_012 {
+        assert_eq!(run(seed, None), run(seed, None));
+    }
+    let traces: alloc::collections::BTreeSet<u64> = (0..12).map(|seed| run(seed, None).trace_hash).collect();
+    assert_eq!(traces.len(), 12);
+}
+
+/// The first seed that finds a planted bug.
+fn found_within(plant: Plant, seeds: u64) -> String {
+    let found = (0..seeds).map(|seed| run(seed, Some(plant))).find_map(|verdict| verdict.failure);
+    found.unwrap_or_else(|| panic!("{plant:?} was not found within {seeds} seeds"))
+}
+
+#[test]
+fn planted_bugs_are_found() {
+    assert!(found_within(Plant::DropPatch, 40).contains("not over"));
+    assert!(found_within(Plant::SkipCredit, 40).contains("did not get the object"));
+    assert!(found_within(Plant::StaleLabel, 100).contains("has left"));
+    assert!(found_within(Plant::SkipCheck, 60).contains("content"));
+}
