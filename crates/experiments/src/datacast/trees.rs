@@ -129,7 +129,53 @@ pub fn quality(runs: u32) -> Vec<Row> {
     rows.push(Row::new(item, "of these non-branching", Some(407.0), single, "nodes"));
     rows.extend(counts(runs));
     rows.extend(depths());
+    rows.extend(["bcube:8,4", "torus:16,3"].into_iter().flat_map(|text| mended_depths(text, runs)));
     rows
+}
+
+/// How deep trees are after repair, beside the least that any tree around the failures could have.
+fn mended_depths(text: &str, runs: u32) -> Vec<Row> {
+    let network = network(text);
+    let mut planner = TreePlanner::new(network);
+    let mut random = Random::new(5);
+    let (mut mended, mut least) = (Vec::new(), Vec::new());
+    for _ in 0..runs {
+        let draw = draw(&network, 280, 0.05, &mut random);
+        let Ok(plan) = planner.plan(draw.source, &draw.receivers, &draw.failures) else { continue };
+        let repaired = plan.trees.iter().filter(|tree| tree.repaired);
+        mended.extend(repaired.map(|tree| f64::from(tree.shape(|node| plan.is_receiver(node)).depth)));
+        least.push(f64::from(farthest(&network, draw.source, &plan.receivers, &draw.failures)));
+    }
+    let item = "datacast A.6";
+    let deepest = mended.iter().copied().fold(0.0, f64::max);
+    let name = format!("{text}: depth of a mended tree, 280 members, 5 % failed links");
+    let bound = format!("{text}: links to the farthest member of such a group by breadth-first search alone");
+    vec![
+        Row::new(item, name, None, mean(mended.iter().copied()), "links")
+            .note(format!("mean of {} trees, deepest {deepest:.0}", mended.len())),
+        Row::new(item, bound, None, mean(least.into_iter()), "links")
+            .note("no tree is less deep; one that shares no arc with others may have to be deeper"),
+    ]
+}
+
+/// Links between the source and the farthest receiver, over working links.
+fn farthest(network: &Network, source: Node, receivers: &[Node], failures: &Failures) -> u32 {
+    let mut hops = vec![u32::MAX; network.node_count() as usize];
+    hops[source as usize] = 0;
+    let mut queue = vec![source];
+    let mut head = 0;
+    while head < queue.len() {
+        let node = queue[head];
+        head += 1;
+        for port in 0..network.port_count(node) {
+            let next = network.neighbor(node, port);
+            if hops[next as usize] == u32::MAX && failures.link_works(network, node, port) {
+                hops[next as usize] = hops[node as usize] + 1;
+                queue.push(next);
+            }
+        }
+    }
+    receivers.iter().map(|&receiver| hops[receiver as usize]).max().unwrap_or(0)
 }
 
 /// One tree by breadth-first search alone, without arc-disjoint others.

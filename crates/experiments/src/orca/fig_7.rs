@@ -100,7 +100,7 @@ pub fn figure_7(sessions: u32, options: &Options) -> Outcome {
         state,
     );
     if let crate::report::Plot::Lines(lines) = &mut cdf.plot {
-        lines.push(Series::paper("Orca, Uni-S, the paper", points).mark(Mark::Points));
+        lines.push(Series::paper("Orca, Uni-S", points).mark(Mark::Points));
     }
     Outcome { rows, ..Outcome::default() }
         .figure(cdf)
