@@ -2,7 +2,7 @@
 
 use super::draw::{self, Random};
 use super::{Plant, Verdict};
-use crate::packet::pull::{Group, PullPacket, PullWorld};
+use crate::packet::pull::{Datagram, Group, PullPacket, PullWorld};
 use crate::packet::{Builder, Faults, LinkId, Network, NodeId, Outcome, World};
 use alloc::format;
 use alloc::string::String;
@@ -26,23 +26,23 @@ struct Tampered {
 
 impl Tampered {
     /// Whether an interest comes from the host that asks, by a link that leaves it.
-    fn is_skipped(&self, net: &Network<PullPacket>, link: LinkId, packet: &PullPacket) -> bool {
+    fn is_skipped(&self, net: &Network<Datagram>, link: LinkId, packet: &Datagram) -> bool {
         let from = net.ends(link).0;
         let asks = |interest: &polycast_protocol::pull::Interest| interest.name.sn % 16 == 5;
         self.skips_credits
             && from.0 < self.topology.server_count()
-            && matches!(&packet.packet, Packet::Interest(interest) if asks(interest))
+            && matches!(packet, Datagram::Pull(PullPacket { packet: Packet::Interest(interest), .. }) if asks(interest))
     }
 }
 
 impl World for Tampered {
-    type Packet = PullPacket;
-    fn arrive(&mut self, net: &mut Network<PullPacket>, node: NodeId, link: LinkId, packet: PullPacket) {
+    type Packet = Datagram;
+    fn arrive(&mut self, net: &mut Network<Datagram>, node: NodeId, link: LinkId, packet: Datagram) {
         if !self.is_skipped(net, link, &packet) {
             self.inner.arrive(net, node, link, packet);
         }
     }
-    fn timer(&mut self, net: &mut Network<PullPacket>, node: NodeId, token: u64) {
+    fn timer(&mut self, net: &mut Network<Datagram>, node: NodeId, token: u64) {
         self.inner.timer(net, node, token);
     }
 }
@@ -62,7 +62,7 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
     let mut planner = TreePlanner::new(topology);
     let summary = format!("pull on {name}, {} receivers, {bytes} bytes", hosts.len());
     let group = Group::plan(&mut planner, source, &hosts, blocks, link.rate.0);
-    let mut net: Network<PullPacket> = Builder::from_graph(&topology, |_, _| link).build(seed);
+    let mut net: Network<Datagram> = Builder::from_graph(&topology, |_, _| link).build(seed);
     let failure = match group {
         Ok(mut group) => {
             group.credits = random.within(1..=64) as u32;
@@ -81,7 +81,7 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
 
 fn live(
     random: &mut Random,
-    net: &mut Network<PullPacket>,
+    net: &mut Network<Datagram>,
     world: &mut Tampered,
     group: &Group,
     store_packets: u32,
