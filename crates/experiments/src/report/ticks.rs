@@ -92,8 +92,12 @@ impl Ticks {
         if to - from < 0.05 {
             (from, to) = (from - 0.5, to + 0.5);
         }
-        // Short axes end at 1, 2 or 5; long ones at whole powers.
-        let marks: &[f64] = if to - from > 3.5 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+        // Long axes have whole powers, shorter ones 1, 2 and 5 too, and so on.
+        let marks: &[f64] = match to - from {
+            decades if decades > 3.5 => &[1.0],
+            decades if decades > 0.8 => &[1.0, 2.0, 5.0],
+            _ => &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0],
+        };
         let all: Vec<f64> = (from.floor() as i64 - 1..=to.ceil() as i64 + 1)
             .flat_map(|power| marks.iter().map(move |mark| power as f64 + mark.log10()))
             .collect();
@@ -148,7 +152,12 @@ fn power_of_ten(position: f64) -> String {
     let value = 10f64.powf(position);
     if (1e-4..1e7).contains(&value) {
         let digits = (-(position + 1e-9).floor()).max(0.0) as usize;
-        format!("{value:.digits$}")
+        let text = format!("{value:.digits$}");
+        // 1.5 needs a digit more than 1, 2 and 5.
+        if text.parse().is_ok_and(|read: f64| (read / value - 1.0).abs() > 0.01) {
+            return format!("{value:.*}", digits + 1);
+        }
+        text
     } else {
         format!("{value:.0e}")
     }
@@ -185,6 +194,7 @@ mod tests {
         assert_eq!(texts(&axis, &[0.25, 30.0]), ["0.2", "0.5", "1", "2", "5", "10", "20", "50"]);
         assert_eq!(texts(&axis, &[1.0, 1e6]), ["1", "10", "100", "1000", "10000", "100000", "1000000"]);
         texts(&axis, &[5.0]);
+        assert_eq!(texts(&axis, &[1.2, 3.5]), ["1", "1.5", "2", "3", "4"]);
         assert!(Ticks::new(&axis, [0.0, -1.0, 3.0].into_iter(), None).place(0.0).is_none());
     }
 }

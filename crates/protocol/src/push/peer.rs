@@ -40,6 +40,8 @@ pub(super) struct Peer {
     /// Its totals of the last report.
     pub(super) received: u64,
     pub(super) lost: u64,
+    /// `acknowledged` and `received` when the path's settling was looked at last.
+    pub(super) watched: (u64, u64),
     pub(super) verified_bytes: u64,
     pub(super) patched_bytes: u64,
     pub(super) losses: LossHistory,
@@ -63,6 +65,14 @@ pub(super) struct Peer {
 }
 
 impl Peer {
+    /// Whether it has missed more than a quarter of what was sent since the last look; looks again from now.
+    pub(super) fn misses_much(&mut self) -> bool {
+        let sent = self.acknowledged.saturating_sub(self.watched.0);
+        let got = self.received.saturating_sub(self.watched.1);
+        self.watched = (self.acknowledged, self.received);
+        sent == 0 || got.saturating_mul(4) < sent.saturating_mul(3)
+    }
+
     /// Since when it waits for a first packet, if it does.
     pub(super) fn listening_since(&self) -> Option<Time> {
         match self.service {
@@ -81,6 +91,7 @@ impl Peer {
             acknowledged: 0,
             received: 0,
             lost: 0,
+            watched: (0, 0),
             verified_bytes: 0,
             patched_bytes: 0,
             losses: LossHistory::default(),

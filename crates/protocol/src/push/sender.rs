@@ -1,6 +1,6 @@
 //! The sender of a push transfer (Republic section III-A).
 
-use super::attempt::AttemptInterval;
+use super::attempt::{AttemptInterval, Settling};
 use super::chain::{Chain, Link};
 use super::congestion::Congestion;
 use super::geometry::Geometry;
@@ -224,6 +224,8 @@ pub struct Sender {
     finished: bool,
     /// Full rate has begun: the first receivers have all named their initial sn, or were chained.
     full_rate: bool,
+    /// Whether the path still has to prove itself before that.
+    settling: Settling,
     /// Position of the next packet of the stream.
     position: u64,
     /// Packets of the stream sent so far, and at the last request for a report.
@@ -264,6 +266,7 @@ impl Sender {
             closed: false,
             finished: false,
             full_rate: false,
+            settling: Settling::default(),
             position: 0,
             packets: 0,
             reported_packets: 0,
@@ -555,7 +558,10 @@ impl Sender {
             let reported = |peer: PeerId, sn: u64| {
                 // The last time that this fragment was sent, if it was.
                 let behind = (end.saturating_sub(1) % fragments + fragments - sn) % fragments;
-                end.saturating_sub(1).saturating_sub(behind) < self.peers[&peer].position
+                let at = end.saturating_sub(1).saturating_sub(behind);
+                let peer = &self.peers[&peer];
+                // What was sent before its lap began never reached it: it comes at the lap's end.
+                at < peer.position && peer.initial.is_some_and(|initial| at >= initial)
             };
             let Some(combination) = combine(&missing, &reported) else { return };
             if let [(id, sn)] = combination.gains[..] {
@@ -586,8 +592,8 @@ impl Sender {
             let timeout = self.config.path_timeout;
             let waits =
                 |p: &Peer| matches!(p.service, Service::Listening { since } if now.since(since) < timeout);
-            self.full_rate =
-                !self.peers.values().any(waits) && self.peers.values().any(|p| p.initial.is_some());
+            let reached = !self.peers.values().any(waits) && self.peers.values().any(|p| p.initial.is_some());
+            self.full_rate = reached && self.has_settled(now);
         }
         let paced = self.config.rate.is_some() && now < self.next_send;
         if self.full_rate
@@ -601,9 +607,12 @@ impl Sender {
             let count = (run.end - run.start).min(u64::from(self.config.batch)).min(room);
             return Some(self.send(now, run.start, count as u32, 0));
         }
+        let watching = self.settling.interval();
+        let listening = listening || watching.is_some();
         if listening && now >= self.next_attempt {
             let since = self.peers.values().filter_map(Peer::listening_since).max().unwrap_or(now);
-            self.next_attempt = now + self.config.attempt_interval.after(now, since);
+            let interval = watching.unwrap_or_else(|| self.config.attempt_interval.after(now, since));
+            self.next_attempt = now + interval;
             let wanted = self.peers.values().filter_map(|p| p.needs(self.position, self.fragments));
             if let Some(at) = wanted.map(|run| run.start).min() {
                 return Some(self.send(now, at, 1, FLAG_ATTEMPT | FLAG_REPORT));
@@ -611,6 +620,26 @@ impl Sender {
         }
         self.stream_at = listening.then_some(self.next_attempt);
         None
+    }
+
+    /// Whether the path, which has reached every receiver, is good enough for full rate.
+    fn has_settled(&mut self, now: Time) -> bool {
+        let began = self.settling == Settling::Dark;
+        if began {
+            let waited = now.since(self.started_at.unwrap_or(now));
+            self.settling.begin(now, waited, self.round_trip, self.config.attempt_interval);
+            self.next_attempt = now;
+        }
+        if let Settling::Watched { until, .. } = self.settling
+            && (began || now >= until)
+        {
+            let (position, fragments) = (self.position, self.fragments);
+            let streaming = self.peers.values_mut().filter(|p| p.needs(position, fragments).is_some());
+            // Every one of them looks again from now, so that none may be skipped.
+            let lossy = streaming.filter(|p| p.initial.is_some()).fold(false, |any, p| p.misses_much() | any);
+            self.settling.judge(now, lossy);
+        }
+        self.settling == Settling::Settled
     }
 
     fn send(&mut self, now: Time, position: u64, count: u32, flags: u8) -> Output {
