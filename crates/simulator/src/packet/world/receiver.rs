@@ -264,6 +264,10 @@ impl PushReceiver {
             machine.handle(now, ReceiverInput::Fetched { group });
             self.intact.insert(group);
             self.hold(group);
+            // The verified group is stored in place of what came before.
+            for sn in self.geometry.fragments_of_group(group) {
+                self.wrong.remove(&(group, sn));
+            }
         }
     }
 
