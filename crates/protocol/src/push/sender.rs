@@ -506,7 +506,8 @@ impl Sender {
     fn end_round(&mut self, now: Time) {
         let paths = self.peers.values_mut().filter(|p| p.service == Service::Streaming);
         if let Some(queue) = paths.filter_map(|p| p.path.take_standing()).max() {
-            let rate = self.gating().map(|p| p.path.rate()).min().unwrap_or(0).max(1);
+            // As fast as the path has ever been: what others take does not make it slower.
+            let rate = self.gating().map(|p| p.path.best_rate()).min().unwrap_or(0).max(1);
             let batch_time = Duration(u64::from(self.config.batch) * 1_000_000_000 / rate);
             let shared = self.gating().any(|p| p.path.is_shared());
             self.congestion.round(now, queue, batch_time, shared);
