@@ -23,10 +23,10 @@ const USUAL_LOSS_MAX: u64 = 80_000;
 /// Fragments that a round must hold before its loss says anything.
 const ROUND_FRAGMENTS_MIN: u64 = 32;
 
-/// The queue that is worth having, beside two batches: it keeps a link busy while the sender waits for its turn.
+/// The queue that is worth having, beside a batch: it keeps a link busy while the sender waits for its turn.
 const QUEUE_TARGET: Duration = Duration::from_millis(4);
-/// What two batches may add on slow paths.
-const BATCH_TIME_MAX: Duration = Duration::from_millis(10);
+/// What a batch may add on slow paths.
+const BATCH_TIME_MAX: Duration = Duration::from_millis(5);
 /// The window gives way to a queue at least this long before it is concluded that others fill it ..
 const PATIENCE: Duration = Duration::from_millis(100);
 /// .. and this many rounds.
@@ -165,7 +165,7 @@ impl Congestion {
     pub fn round(&mut self, now: Time, queue: Duration, batch_time: Duration, shared: bool) {
         let polite = self.probe(now, shared) || shared;
         self.round_at = now;
-        let target = QUEUE_TARGET + batch_time.min(BATCH_TIME_MAX) * 2;
+        let target = QUEUE_TARGET + batch_time.min(BATCH_TIME_MAX);
         match self.mode {
             Mode::Loss { until } if now >= until => self.mode = Mode::Queue { since: now, excess: None },
             Mode::Loss { .. } => {}
@@ -175,7 +175,7 @@ impl Congestion {
             Mode::Queue { since, excess } => {
                 let (begun, window, rounds) = excess.unwrap_or((now, self.window, 0));
                 let room = self.window * 2 > window && self.window > self.window_min;
-                let helps = room || queue <= target + target / 2;
+                let helps = room || queue <= target + target / 4;
                 if !helps && rounds >= PATIENCE_ROUNDS && now.since(begun) >= PATIENCE {
                     self.hold = if begun.since(since) >= CALM { HOLD } else { self.hold };
                     self.mode = Mode::Loss { until: now + self.hold };
