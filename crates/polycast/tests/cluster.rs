@@ -104,7 +104,11 @@ fn objects_travel_between_agents() {
         let out = cluster.place.path(&format!("copy-{agent}"));
         let got = cluster.at(agent, &["get", "42", "--out", &out]);
         assert_eq!(got.status, 0, "{}", got.stderr);
-        assert_eq!(got.json()["root"], report["root"]);
+        let document = serde_json::json!({
+            "object": "42", "name": "model.bin", "kind": "file", "bytes": bytes.len(), "root": report["root"],
+            "path": out,
+        });
+        assert_eq!(got.json(), document);
         assert!(fs::read(&out).unwrap() == bytes);
     }
     let listed = cluster.at("b", &["ls"]).json();
@@ -162,7 +166,9 @@ fn a_killed_manager_stops_nothing_that_runs_and_may_come_back() {
     cluster.manager.kill();
     let sent: Ran = sending.wait_with_output().unwrap().into();
     assert_eq!(sent.status, 0, "{}", sent.stderr);
-    cluster.await_status("a", |s| s["manager_connected"] == false);
+    let status = cluster.await_status("a", |s| s["manager_connected"] == false);
+    let error = status["manager_error"].as_str().unwrap();
+    assert!(!error.is_empty() && !error.contains("os error"), "{error}");
     let begun = Instant::now();
     let refused = cluster.at("a", &["send", &file, "--to", "b", "--id", "2"]);
     assert_eq!(refused.status, 1, "{}", refused.stderr);
@@ -192,4 +198,60 @@ fn a_killed_agent_is_named_and_the_others_finish() {
         assert_eq!(receiver["verified"], receiver["name"] == "c", "{receiver}");
     }
     assert!(sent.stderr.contains("b failed"), "{}", sent.stderr);
+}
+
+/// Asks a process to end in one of the ways that people and systems do.
+fn signal(child: &Child, name: &str) {
+    let killed = std::process::Command::new("kill").args([name, &child.id().to_string()]).status();
+    assert!(killed.is_ok_and(|status| status.success()), "cannot send {name}");
+}
+
+#[test]
+fn a_cancelled_send_leaves_its_id_free() {
+    let cluster = Cluster::start(&["a", "b"]);
+    let big = cluster.place.path("big");
+    fs::File::create(&big).unwrap().set_len(4_000_000_000).unwrap();
+    let socket = cluster.place.path("a.sock");
+    let sending =
+        command(&["send", &big, "--to", "b", "--id", "1", "--socket", &socket, "--json"]).spawn().unwrap();
+    for (agent, direction) in [("a", "sending"), ("b", "receiving")] {
+        let status =
+            cluster.await_status(agent, |s| s["transfers"].as_array().is_some_and(|t| !t.is_empty()));
+        assert_eq!(status["transfers"][0]["direction"], direction, "{status}");
+    }
+    signal(&sending, "-INT");
+    let sent: Ran = sending.wait_with_output().unwrap().into();
+    assert_eq!(sent.status, 1, "{}", sent.stderr);
+    assert!(sent.stderr.contains("cancelled"), "{}", sent.stderr);
+    assert_eq!(cluster.at("a", &["ls"]).json(), serde_json::json!([]));
+    let small = cluster.place.file("small", b"another object of the same number");
+    let again = cluster.at("a", &["send", &small, "--to", "b", "--id", "1"]);
+    assert_eq!(again.status, 0, "{}", again.stderr);
+}
+
+#[test]
+fn a_daemon_ends_in_order_from_its_first_line_on() {
+    let place = Place::new();
+    for name in ["-TERM", "-INT"] {
+        let mut manager = Daemon::start(&["manager", "--listen", "127.0.0.1:0", "--json"]);
+        signal(&manager.child, name);
+        assert_eq!(manager.child.wait().unwrap().code(), Some(0), "manager, {name}");
+        let (store, socket) = (place.path("store"), place.path("agent.sock"));
+        let mut agent = Daemon::start(&[
+            "agent",
+            "--manager",
+            "127.0.0.1:9",
+            "--name",
+            "x",
+            "--interface",
+            "lo",
+            "--store",
+            &store,
+            "--socket",
+            &socket,
+            "--json",
+        ]);
+        signal(&agent.child, name);
+        assert_eq!(agent.child.wait().unwrap().code(), Some(0), "agent, {name}");
+    }
 }
