@@ -165,6 +165,10 @@ impl Core {
                 Output::Granted { plan_id, plan } => {
                     tracing::info!(response = plan_id.0, fabric = plan.fabric, "granted");
                 }
+                Output::Replanned { plan_id, request, before, plan } => {
+                    tracing::warn!(response = plan_id.0, source = %request.agent.name, before = before.fabric,
+                        fabric = plan.fabric, "planned anew after a failure");
+                }
                 Output::Released { plan_id, request, reason, .. } => {
                     tracing::info!(response = plan_id.0, source = %request.agent.name, ?reason, "released");
                 }

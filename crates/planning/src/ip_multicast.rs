@@ -177,6 +177,12 @@ pub(crate) fn resource((address, port): ([u8; 4], u16)) -> Resource {
     Resource::MulticastAddress { address, port }
 }
 
+/// The group address of a plan, if it could be held again.
+pub(crate) fn address_of(network: &NetworkState, plan: &Plan) -> Option<([u8; 4], u16)> {
+    let Channel::Multicast { group, .. } = plan.channel else { return None };
+    network.is_free(&resource(group)).then_some(group)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

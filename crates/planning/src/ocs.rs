@@ -18,7 +18,7 @@ use crate::fabric::{
     Channel, DeviceCommand, Fabric, Failure, Group, HostId, NetworkState, Plan, RackPort, Refusal, Replan,
     Resource, replan_each,
 };
-use crate::ip_multicast::{AddressPool, resource};
+use crate::ip_multicast::{AddressPool, address_of, resource};
 use crate::places::{PlaceError, Places};
 
 /// What the fabric is made of.
@@ -129,14 +129,14 @@ impl Ocs {
         }
         commands
     }
-}
 
-impl Fabric for Ocs {
-    fn name(&self) -> &'static str {
-        Self::NAME
-    }
-
-    fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
+    /// The plan with this group address, or one that is free.
+    fn plan_at(
+        &self,
+        network: &NetworkState,
+        group: &Group,
+        address: Option<([u8; 4], u16)>,
+    ) -> Result<Plan, Refusal> {
         let (source_rack, racks) = self.racks(group)?;
         let members: BTreeSet<u32> = racks.keys().copied().chain([source_rack]).collect();
         self.check(network, &members)?;
@@ -157,7 +157,10 @@ impl Fabric for Ocs {
                     Refusal::Impossible(format!("{error}"))
                 }
             })?;
-        let address = self.pool.lend(network)?;
+        let address = match address {
+            Some(address) => address,
+            None => self.pool.lend(network)?,
+        };
         let fibres = circuits.uplinks.iter().map(|&(rack, uplink)| hybrid.rack_port(rack, uplink));
         let mut resources = Vec::from([resource(address)]);
         resources.extend(fibres.map(|port| Resource::CircuitPort { port }));
@@ -174,9 +177,22 @@ impl Fabric for Ocs {
             },
         })
     }
+}
+
+impl Fabric for Ocs {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
+        self.plan_at(network, group, None)
+    }
 
     fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
-        replan_each(Self::NAME, network, failure, |network, old| self.plan(network, &old.group))
+        replan_each(Self::NAME, network, failure, |network, old| {
+            // A transfer that runs keeps its address where it can, so that its source and receivers notice nothing.
+            self.plan_at(network, &old.group, address_of(network, &old.plan))
+        })
     }
 
     /// A channel does not tell which fibres and splitters its circuits take.

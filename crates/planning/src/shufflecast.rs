@@ -15,7 +15,7 @@ use crate::fabric::{
     Channel, DeviceCommand, Fabric, Failure, Group, HostId, NetworkState, Part, Plan, RackPort, Refusal,
     Replan, Resource, replan_each,
 };
-use crate::ip_multicast::{AddressPool, resource};
+use crate::ip_multicast::{AddressPool, address_of, resource};
 use crate::places::{PlaceError, Places};
 use crate::relays::{self, Recovery, StaticRules, UNREACHED};
 
@@ -180,7 +180,10 @@ impl Fabric for Shufflecast {
     }
 
     fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
-        replan_each(Self::NAME, network, failure, |network, old| self.plan(network, &old.group))
+        replan_each(Self::NAME, network, failure, |network, old| {
+            // A transfer that runs keeps its address where it can, so that its source and receivers notice nothing.
+            self.plan_at(network, &old.group, address_of(network, &old.plan))
+        })
     }
 
     /// The partitions follow from the source alone, so that the address is all that has to be known.

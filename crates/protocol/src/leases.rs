@@ -22,7 +22,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use members::{Arrival, Members};
 use polycast_planning::{
-    Channel, Decision, Fabrics, Group, HostId, NetworkState, Pending, Plan, PlanId, RequestId, Scheduler,
+    Channel, Decision, Fabrics, Failure, Group, HostId, NetworkState, Pending, Plan, PlanId, ReplanOutcome,
+    RequestId, Scheduler,
 };
 use polycast_types::{Duration, ObjectId, Time};
 
@@ -121,7 +122,10 @@ impl Leases {
         match input {
             Input::Join(join) => self.join(now, join),
             Input::Heartbeat { agent, leases } => self.heartbeat(now, agent, &leases),
-            Input::Leave { agent } => self.leave(&agent),
+            // What one that has died was the source of is lost: nobody is left to use another path.
+            Input::Leave { agent } | Input::Died { agent } => self.leave(&agent),
+            Input::Failed { failures } => self.fail(&failures),
+            Input::Repaired { failures } => self.repair(&failures),
             Input::Request(request) => self.request(now, request),
             Input::Withdraw { request } => self.withdraw(&request),
             Input::Release { request, plan } => self.release(&request, plan),
@@ -356,6 +360,50 @@ impl Leases {
         if self.by_request.get(request) == Some(&plan) {
             self.end(plan, ReleaseReason::Released);
         }
+    }
+
+    /// Takes what has failed out of use, and plans the paths anew that it touches. A path that its own fabric
+    /// cannot save may go over another one; what nothing can save ends.
+    fn fail(&mut self, failures: &[Failure]) {
+        for failure in failures {
+            match failure {
+                Failure::Resource(resource) => self.network.fail(*resource),
+                Failure::Part(part) => self.network.fail_part(*part),
+                _ => {}
+            }
+        }
+        for failure in failures {
+            for replan in self.fabrics.replan(&self.network, failure) {
+                match replan.outcome {
+                    ReplanOutcome::Replaced(plan) => self.replace(replan.id, plan),
+                    ReplanOutcome::Lost(_) => self.end(replan.id, ReleaseReason::Failed),
+                }
+            }
+        }
+        self.undecided = true;
+    }
+
+    fn replace(&mut self, id: PlanId, plan: Plan) {
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some(running) = self.network.release(id) else { return };
+        if !self.network.hold(id, running.group, plan.clone()) {
+            // A fabric has planned with what is not free: the lease cannot stay.
+            return self.end(id, ReleaseReason::Failed);
+        }
+        let before = core::mem::replace(&mut lease.grant.plan, plan.clone());
+        let request = lease.key.clone();
+        self.outputs.push_back(Output::Replanned { plan_id: id, request, before, plan });
+    }
+
+    fn repair(&mut self, failures: &[Failure]) {
+        for failure in failures {
+            match failure {
+                Failure::Resource(resource) => self.network.repair(resource),
+                Failure::Part(part) => self.network.repair_part(part),
+                _ => {}
+            }
+        }
+        self.undecided = true;
     }
 
     /// Ends what is overdue.

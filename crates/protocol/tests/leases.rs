@@ -4,8 +4,8 @@ use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{
-    Channel, Decision, DeviceCommand, Fabric, Fabrics, Fcfs, GreedyMatching, NetworkState, Pending, PlanId,
-    Resource, Scheduler,
+    Channel, Decision, DeviceCommand, Fabric, Fabrics, Failure, Fcfs, GreedyMatching, NetworkState, Pending,
+    PlanId, Resource, Scheduler,
 };
 use polycast_protocol::leases::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, Leases, LeasesConfig, NotMember, Output,
@@ -435,6 +435,48 @@ fn a_scheduler_that_lends_twice_is_not_obeyed() {
     assert_eq!((manager.leases().count(), manager.pending()), (1, 1));
 }
 
+/// A failure moves the path to what is left, another fabric's too; without anything left it ends.
+#[test]
+fn a_path_that_fails_is_planned_anew_or_ends() {
+    let mut manager = with_three_agents(manager(1, true));
+    let grant = ask(&mut manager, Time(0), request(agent(0, 1), 1, &["host-1"])).unwrap();
+    let address = grant.plan.resources[0];
+    let failures = vec![Failure::Resource(address)];
+    let outputs = apply(&mut manager, Time(1), Input::Failed { failures: failures.clone() });
+    let [Output::Replanned { plan_id, before, plan, .. }] = &outputs[..] else { panic!("{outputs:?}") };
+    assert_eq!((*plan_id, before), (grant.plan_id, &grant.plan));
+    assert_eq!(plan.fabric, "tcp-chain");
+    assert_eq!(manager.leases().next().unwrap().grant.plan, *plan);
+    // Nobody gets what has failed, until it works again.
+    let second = ask(&mut manager, Time(2), request(agent(0, 1), 2, &["host-1"])).unwrap();
+    assert_eq!(second.plan.fabric, "tcp-chain");
+    apply(&mut manager, Time(3), Input::Repaired { failures: failures.clone() });
+    let third = ask(&mut manager, Time(4), request(agent(0, 1), 3, &["host-1"])).unwrap();
+    assert_eq!(third.plan.resources, [address]);
+
+    let mut alone = with_three_agents(self::manager(1, false));
+    let grant = ask(&mut alone, Time(0), request(agent(0, 1), 1, &["host-1"])).unwrap();
+    let outputs = apply(&mut alone, Time(1), Input::Failed { failures });
+    assert!(
+        matches!(&outputs[..], [Output::Released { plan_id, reason: ReleaseReason::Failed, .. }]
+            if *plan_id == grant.plan_id),
+        "{outputs:?}"
+    );
+}
+
+#[test]
+fn what_a_dead_agent_held_comes_back_at_once() {
+    let mut manager = with_three_agents(manager(1, false));
+    ask(&mut manager, Time(0), request(agent(0, 1), 1, &["host-1"])).unwrap();
+    apply(&mut manager, Time(0), Input::Request(request(agent(1, 1), 1, &["host-2"])));
+    let outputs = apply(&mut manager, Time(1), Input::Died { agent: agent(0, 1) });
+    assert!(response(&outputs).is_ok(), "{outputs:?}");
+    // Another run of it is not meant.
+    apply(&mut manager, Time(2), join(0, 2));
+    assert_eq!(apply(&mut manager, Time(3), Input::Died { agent: agent(0, 1) }), []);
+    assert_eq!(manager.members().count(), 3);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Join(u8),
@@ -445,6 +487,8 @@ enum Step {
     Release(usize),
     Withdraw(u8, u64),
     Beat(u8, bool),
+    Fail(u8),
+    Repair(u8),
     Pass(u64),
 }
 
@@ -458,10 +502,16 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (number.clone(), 0u64..30).prop_map(|(a, r)| Step::Repeat(a, r)),
         4 => (0usize..8).prop_map(Step::Release),
         1 => (number.clone(), 0u64..30).prop_map(|(a, r)| Step::Withdraw(a, r)),
+        1 => number.clone().prop_map(Step::Fail),
+        1 => number.clone().prop_map(Step::Repair),
         6 => (number, any::<bool>()).prop_map(|(a, named)| Step::Beat(a, named)),
         4 => (0u64..800).prop_map(Step::Pass),
         1 => (0u64..20_000).prop_map(Step::Pass),
     ]
+}
+
+fn address_failure(number: u8) -> Failure {
+    Failure::Resource(Resource::MulticastAddress { address: [239, 255, 64, number], port: 7410 })
 }
 
 /// What the outside has seen of the manager.
@@ -504,6 +554,8 @@ impl World {
                 agent: self.key(*number),
                 leases: if *named { self.held.keys().copied().collect() } else { Vec::new() },
             },
+            Step::Fail(number) => Input::Failed { failures: vec![address_failure(*number)] },
+            Step::Repair(number) => Input::Repaired { failures: vec![address_failure(*number)] },
             Step::Pass(_) => return None,
         })
     }
@@ -516,6 +568,11 @@ impl World {
                 }
                 Output::Response { request, response: Ok(grant) } => {
                     self.held.insert(grant.plan_id, (request.clone(), grant.clone()));
+                }
+                Output::Replanned { plan_id, before, plan, .. } => {
+                    let (_, grant) = self.held.get_mut(plan_id).expect("planned anew but not held");
+                    assert_eq!(grant.plan, *before);
+                    grant.plan = plan.clone();
                 }
                 Output::Released { plan_id, .. } => {
                     assert!(self.held.remove(plan_id).is_some(), "{plan_id:?} released but not held");
@@ -569,6 +626,9 @@ proptest! {
         world.see(&outputs);
         prop_assert!(world.held.is_empty(), "never returned: {:?}", world.held);
         prop_assert_eq!(manager.pending(), 0);
+        for number in 0..5 {
+            apply(&mut manager, now, Input::Repaired { failures: vec![address_failure(number)] });
+        }
         for number in 0..2 {
             apply(&mut manager, now, join(number, 100));
         }

@@ -2,7 +2,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use polycast_planning::{Channel, Plan, PlanId};
+use polycast_planning::{Channel, Failure, Plan, PlanId};
 use polycast_types::{ObjectId, Time};
 
 /// An agent, and which run of it: a restarted agent has another incarnation.
@@ -55,6 +55,22 @@ pub enum Input {
     Leave {
         /// Which.
         agent: AgentKey,
+    },
+    /// An agent has ended without a word: its connection is lost and it has not come back. What it held or
+    /// waited for is not needed any more.
+    Died {
+        /// Which.
+        agent: AgentKey,
+    },
+    /// These have failed: the paths in use that they touch are planned anew.
+    Failed {
+        /// What.
+        failures: Vec<Failure>,
+    },
+    /// These had failed and can be used again. Paths that were planned without them stay as they are.
+    Repaired {
+        /// What.
+        failures: Vec<Failure>,
     },
     /// A source's agent asks for a path. Answered by one [`Output::Response`], now or later.
     Request(PathRequest),
@@ -224,6 +240,8 @@ pub enum ReleaseReason {
     HolderGone,
     /// The one who asked did not want it any more.
     Withdrawn,
+    /// What it needs has failed, and there is no other path.
+    Failed,
 }
 
 /// What the driver is to do.
@@ -255,6 +273,17 @@ pub enum Output {
         /// Its number.
         plan_id: PlanId,
         /// The path.
+        plan: Plan,
+    },
+    /// A path in use has been planned anew after a failure: set up what is new, take down what is not needed.
+    Replanned {
+        /// Its number, which stays.
+        plan_id: PlanId,
+        /// The request that it was lent for.
+        request: RequestKey,
+        /// The path as it was.
+        before: Plan,
+        /// The path from now on.
         plan: Plan,
     },
     /// A path is not in use any more: take it down.
