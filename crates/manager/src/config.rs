@@ -1,9 +1,10 @@
 //! The manager's settings, as TOML. `docs/manager.sample.toml` explains each.
 
-use polycast_planning::ip_multicast::{AddressPool, IpMulticast, PoolError};
+use crate::fabrics::{self, OcsSettings, ShufflecastSettings, TorSettings};
+use polycast_planning::Fcfs;
+use polycast_planning::ip_multicast::IpMulticast;
 use polycast_planning::tcp_chain::TcpChain;
-use polycast_planning::{Fabric, Fabrics, Fcfs, Scheduler};
-use polycast_types::{Duration, Rate};
+use polycast_types::Rate;
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -14,10 +15,14 @@ use std::path::{Path, PathBuf};
 pub struct ManagerConfig {
     /// Where agents reach the manager; port 0 lets the system choose.
     pub listen: SocketAddr,
-    /// Name of the scheduler: `fcfs`.
+    /// Name of the scheduler: `fcfs`, `greedy-matching`, `partition-fcfs`.
     pub scheduler: String,
-    /// Names of the fabrics, best first: `ip-multicast`, `tcp-chain`.
+    /// Names of the fabrics, best first: `ocs`, `shufflecast`, `ip-multicast`, `tcp-chain`.
     pub fabrics: Vec<String>,
+    /// What becomes of a path whose devices fail.
+    pub on_device_failure: OnDeviceFailure,
+    /// How long a device may take to answer, in milliseconds.
+    pub device_timeout_ms: u64,
     /// How often agents send a heartbeat, in milliseconds.
     pub heartbeat_ms: u64,
     /// An agent that has been silent for this long is gone, in milliseconds.
@@ -32,6 +37,23 @@ pub struct ManagerConfig {
     pub leases_max: usize,
     /// The fabric `ip-multicast`.
     pub ip_multicast: IpMulticastConfig,
+    /// The fabric `ocs`.
+    pub ocs: Option<OcsSettings>,
+    /// The fabric `shufflecast`.
+    pub shufflecast: Option<ShufflecastSettings>,
+    /// The switches of the racks, by the racks' numbers, for the fabrics that need to know them.
+    pub tor: Vec<TorSettings>,
+}
+
+/// What becomes of a path whose devices fail to set it up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnDeviceFailure {
+    /// The next fabric that has a path takes its place.
+    #[default]
+    Fallback,
+    /// The transfer waits, and the devices are told again and again.
+    Wait,
 }
 
 /// Settings of the fabric `ip-multicast`.
@@ -44,7 +66,7 @@ pub struct IpMulticastConfig {
     pub port: u16,
     /// Rate of each transfer on a network that is ours alone, such as `5gbit`; without it transfers share
     /// the network and adapt.
-    #[serde(deserialize_with = "rate")]
+    #[serde(deserialize_with = "some_rate")]
     pub rate: Option<Rate>,
     /// Interval of attempt sending, in microseconds.
     pub attempt_interval_us: u64,
@@ -85,6 +107,8 @@ impl Default for ManagerConfig {
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7400)),
             scheduler: Fcfs::NAME.into(),
             fabrics: vec![IpMulticast::NAME.into(), TcpChain::NAME.into()],
+            on_device_failure: OnDeviceFailure::default(),
+            device_timeout_ms: 2_000,
             heartbeat_ms: 1_000,
             silence_ms: 4_000,
             lease_ms: 30_000,
@@ -92,6 +116,9 @@ impl Default for ManagerConfig {
             pending_max: 1_024,
             leases_max: 10_000,
             ip_multicast: IpMulticastConfig::default(),
+            ocs: None,
+            shufflecast: None,
+            tor: Vec::new(),
         }
     }
 }
@@ -137,10 +164,10 @@ impl ManagerConfig {
     /// # Errors
     /// The first setting that is wrong.
     pub fn check(&self) -> Result<(), ConfigError> {
-        self.make_scheduler()?;
-        self.make_fabrics()?;
+        fabrics::check(self)?;
         let positive = [
             ("heartbeat-ms", self.heartbeat_ms),
+            ("device-timeout-ms", self.device_timeout_ms),
             ("agents-max", self.agents_max as u64),
             ("pending-max", self.pending_max as u64),
             ("leases-max", self.leases_max as u64),
@@ -161,57 +188,14 @@ impl ManagerConfig {
         Ok(())
     }
 
-    pub(crate) fn make_scheduler(&self) -> Result<Box<dyn Scheduler>, ConfigError> {
-        match self.scheduler.as_str() {
-            Fcfs::NAME => Ok(Box::new(Fcfs)),
-            other => Err(ConfigError::Value {
-                setting: "scheduler",
-                reason: format!("there is no scheduler '{other}', only {}", Fcfs::NAME),
-            }),
-        }
-    }
-
-    pub(crate) fn make_fabrics(&self) -> Result<Fabrics, ConfigError> {
-        let mut fabrics: Vec<Box<dyn Fabric>> = Vec::new();
-        for name in &self.fabrics {
-            if fabrics.iter().any(|fabric| fabric.name() == name) {
-                let reason = format!("'{name}' is named twice");
-                return Err(ConfigError::Value { setting: "fabrics", reason });
-            }
-            fabrics.push(match name.as_str() {
-                IpMulticast::NAME => Box::new(self.ip_multicast.make()?),
-                TcpChain::NAME => Box::new(TcpChain),
-                other => {
-                    let known = [IpMulticast::NAME, TcpChain::NAME].join(" and ");
-                    let reason = format!("there is no fabric '{other}', only {known}");
-                    return Err(ConfigError::Value { setting: "fabrics", reason });
-                }
-            });
-        }
-        if fabrics.is_empty() {
-            return Err(ConfigError::Value { setting: "fabrics", reason: "name at least one".into() });
-        }
-        Ok(Fabrics::new(fabrics))
+    /// The hosts that the settings name, rack by rack.
+    pub(crate) fn host_names(&self) -> impl Iterator<Item = &str> {
+        self.tor.iter().flat_map(|tor| &tor.hosts).map(|host| host.name.as_str())
     }
 }
 
-impl IpMulticastConfig {
-    fn make(&self) -> Result<IpMulticast, ConfigError> {
-        let wrong =
-            |error: PoolError| ConfigError::Value { setting: "ip-multicast.pool", reason: error.to_string() };
-        let pool = AddressPool::parse(&self.pool, self.port).map_err(wrong)?;
-        let interval = Duration::from_nanos(self.attempt_interval_us.saturating_mul(1_000));
-        if interval == Duration::ZERO {
-            let setting = "ip-multicast.attempt-interval-us";
-            return Err(ConfigError::Value { setting, reason: "it must not be 0".into() });
-        }
-        Ok(IpMulticast::new(pool).with_rate(self.rate).with_attempt_interval(interval))
-    }
-}
-
-fn rate<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Rate>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    text.parse().map(Some).map_err(serde::de::Error::custom)
+fn some_rate<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Rate>, D::Error> {
+    fabrics::rate(deserializer).map(Some)
 }
 
 #[cfg(test)]
@@ -222,7 +206,10 @@ mod tests {
     fn nothing_said_is_the_default() {
         let config = ManagerConfig::from_toml("").unwrap();
         assert_eq!(config.listen.port(), 7400);
-        assert_eq!(config.make_fabrics().unwrap().names().collect::<Vec<_>>(), ["ip-multicast", "tcp-chain"]);
+        assert_eq!(
+            fabrics::fabrics(&config).unwrap().names().collect::<Vec<_>>(),
+            ["ip-multicast", "tcp-chain"]
+        );
     }
 
     #[test]
@@ -244,7 +231,70 @@ mod tests {
         ";
         let config = ManagerConfig::from_toml(text).unwrap();
         assert_eq!(config.ip_multicast.rate, Some(Rate(5_000_000_000)));
-        assert_eq!(config.make_fabrics().unwrap().names().collect::<Vec<_>>(), ["tcp-chain"]);
+        assert_eq!(fabrics::fabrics(&config).unwrap().names().collect::<Vec<_>>(), ["tcp-chain"]);
+    }
+
+    /// Two racks of two hosts with a fibre each.
+    fn racks(subnets: bool, splitter_ports: &str) -> String {
+        let one = |rack: u32| {
+            let subnet = if subnets { format!("subnet = '10.0.{rack}.0/24'\n") } else { String::new() };
+            let (a, b) = (2 * rack, 2 * rack + 1);
+            format!(
+                "[[tor]]\nopenflow = '10.0.255.{rack}:6653'\n{subnet}fibre-ports = [9]\n{splitter_ports}\n\
+                 hosts = [{{ name = 'h{a}', port = 1 }}, {{ name = 'h{b}', port = 2 }}]\n"
+            )
+        };
+        (0..2).map(one).collect()
+    }
+
+    const OCS: &str = "[ocs]\ntl1 = '10.0.0.1:3083'\nsplitters = 1\nsplitter-fanout = 4\nrate = '10gbit'\n";
+
+    #[test]
+    fn optical_fabrics_have_their_sections() {
+        let text = format!(
+            "fabrics = ['ocs', 'tcp-chain']\nscheduler = 'greedy-matching'\n{OCS}{}",
+            racks(false, "")
+        );
+        let config = ManagerConfig::from_toml(&text).unwrap();
+        assert_eq!(fabrics::fabrics(&config).unwrap().names().collect::<Vec<_>>(), ["ocs", "tcp-chain"]);
+        assert_eq!(fabrics::devices(&config).unwrap().len(), 3);
+        assert_eq!(config.host_names().collect::<Vec<_>>(), ["h0", "h1", "h2", "h3"]);
+        let racks = racks(true, "splitter-ports = [10, 11]");
+        let text = format!(
+            "fabrics = ['shufflecast']\nscheduler = 'partition-fcfs'\n[shufflecast]\np = 2\nk = 1\nrate = '1gbit'\n{racks}"
+        );
+        let config = ManagerConfig::from_toml(&text).unwrap();
+        assert_eq!(fabrics::devices(&config).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn mistakes_in_optical_settings_are_named() {
+        let racks_of = |port: &str| racks(true, "").replace("port = 2", port);
+        let ocs = "fabrics = ['ocs']\n";
+        let shufflecast = "fabrics = ['shufflecast']\n[shufflecast]\np = 2\nk = 1\nrate = '1gbit'\n";
+        for (text, part) in [
+            (ocs.to_string(), "the fabric ocs needs a section [ocs]"),
+            (format!("{ocs}{OCS}"), "name one [[tor]] a rack"),
+            (format!("{ocs}{OCS}budget-db = -1.0\n{}", racks(true, "")), "'ocs.budget-db'"),
+            (format!("{ocs}{OCS}ports = 3\n{}", racks(true, "")), "circuit switch ports = 7"),
+            (format!("{ocs}{OCS}{}", racks_of("port = 1")), "rack 0: port 1 is named twice"),
+            (format!("{ocs}{OCS}{}", racks_of("port = 0")), "0 is no port"),
+            (format!("{ocs}{OCS}{}", racks(true, "").replace("h3", "h0")), "the host 'h0' is named twice"),
+            (
+                format!("{ocs}{OCS}{}", racks(true, "").replace("10.0.255.1:6653", "tor1")),
+                "rack 1: 'tor1' is no",
+            ),
+            (format!("{ocs}{OCS}{}", racks(true, "").replace("0/24", "1/24")), "is no network"),
+            (format!("{shufflecast}{}", racks(true, "")), "rack 0 has 0 fibres from splitters"),
+            (format!("{shufflecast}{}", racks(false, "splitter-ports = [10, 11]")), "a Shufflecast needs it"),
+            (shufflecast.replace("k = 1", "k = 2"), "a 2,2-Shufflecast has 8 racks, not 0"),
+            ("on-device-failure = 'hope'".into(), "hope"),
+            ("device-timeout-ms = 0".into(), "'device-timeout-ms'"),
+        ] {
+            let message = ManagerConfig::from_toml(&text).unwrap_err().to_string();
+            assert!(message.contains(part), "{text}: {message}");
+            assert!(!message.contains('\n'), "{message}");
+        }
     }
 
     #[test]
@@ -255,7 +305,7 @@ mod tests {
             ("lissten = '0.0.0.0:1'", "lissten"),
             ("[ip-multicast]\nrate = 'fast'", "'fast'"),
             ("[ip-multicast]\npool = '10.0.0.0/8'", "ip-multicast.pool"),
-            ("scheduler = 'lottery'", "no scheduler 'lottery', only fcfs"),
+            ("scheduler = 'lottery'", "no scheduler 'lottery', only fcfs, greedy-matching, partition-fcfs"),
             ("fabrics = []", "name at least one"),
             ("fabrics = ['tcp-chain', 'tcp-chain']", "named twice"),
             ("fabrics = ['wormhole']", "no fabric 'wormhole'"),

@@ -1,6 +1,8 @@
 //! The task that owns the manager's machine: one command after the other, no locks.
 
 use crate::config::{ConfigError, ManagerConfig};
+use crate::devices::{Devices, News};
+use crate::fabrics;
 use polycast_planning::PlanId;
 use polycast_protocol::leases::{AgentKey, Member};
 use polycast_protocol::leases::{
@@ -56,6 +58,8 @@ pub struct Core {
     /// A request that was asked twice has two callers.
     callers: BTreeMap<RequestKey, Vec<oneshot::Sender<Result<Grant, Denial>>>>,
     start: Instant,
+    devices: Devices,
+    news: mpsc::UnboundedReceiver<News>,
 }
 
 /// Answers that come at once.
@@ -66,7 +70,7 @@ struct Answers {
 }
 
 impl Core {
-    /// A core with these settings, and the way to it.
+    /// A core with these settings, and the way to it. Needs a tokio runtime around it.
     pub fn new(config: &ManagerConfig) -> Result<(Self, mpsc::Sender<Command>), ConfigError> {
         // Numbers of leases differ from those of an earlier run: they begin with the time in microseconds.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -78,9 +82,16 @@ impl Core {
             agents_max: config.agents_max,
             first_plan: PlanId(u64::try_from(since_epoch.as_micros()).unwrap_or(1)),
         };
-        let machine = Leases::new(leases, config.make_fabrics()?, config.make_scheduler()?);
+        let mut machine = Leases::new(leases, fabrics::fabrics(config)?, fabrics::scheduler(config)?);
+        // Fabrics that know the hosts' places have these numbers in their plans.
+        for name in config.host_names() {
+            machine.know_host(name);
+        }
+        let (devices, news) = Devices::start(fabrics::devices(config)?);
+        devices.change(None, &[], &machine.standing_commands());
         let (sender, commands) = mpsc::channel(COMMANDS_MAX);
-        Ok((Core { machine, commands, callers: BTreeMap::new(), start: Instant::now() }, sender))
+        let (callers, start) = (BTreeMap::new(), Instant::now());
+        Ok((Core { machine, commands, callers, start, devices, news }, sender))
     }
 
     /// Runs until told to stop; whoever waits then gets no answer.
@@ -102,6 +113,7 @@ impl Core {
                     Some(command) => self.obey(command),
                     None => return,
                 },
+                Some(news) = self.news.recv() => self.hear(news),
                 () = sleep => { self.drain(); }
                 _ = sweep.tick(), if !self.callers.is_empty() => self.sweep(),
             }
@@ -164,18 +176,26 @@ impl Core {
                 Output::Response { request, response } => self.respond(request, &response),
                 Output::Granted { plan_id, plan } => {
                     tracing::info!(response = plan_id.0, fabric = plan.fabric, "granted");
+                    self.devices.change(Some(plan_id), &[], &plan.commands);
                 }
                 Output::Replanned { plan_id, request, before, plan } => {
                     tracing::warn!(response = plan_id.0, source = %request.agent.name, before = before.fabric,
                         fabric = plan.fabric, "planned anew after a failure");
+                    self.devices.change(Some(plan_id), &before.commands, &plan.commands);
                 }
-                Output::Released { plan_id, request, reason, .. } => {
+                Output::Released { plan_id, request, plan, reason } => {
+                    self.devices.change(None, &plan.commands, &[]);
                     tracing::info!(response = plan_id.0, source = %request.agent.name, ?reason, "released");
                 }
                 Output::Gone { agent } => tracing::info!(agent = %agent.name, "gone"),
             }
         }
         answers
+    }
+
+    /// Takes in what devices say.
+    fn hear(&mut self, news: News) {
+        tracing::debug!(?news, "a device says");
     }
 
     /// Answers all who asked; a grant that reaches nobody goes back at once.

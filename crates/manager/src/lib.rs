@@ -1,7 +1,8 @@
 //! The Polycast manager: lends paths to transfers (Republic section III-B).
 //!
 //! One task owns the machine [`polycast_protocol::leases::Leases`]; the gRPC service passes requests to it
-//! over a bounded channel and waits for its answers. The manager is never on the way of the data.
+//! over a bounded channel and waits for its answers. [`devices`] tells switches what paths need. The manager is never
+//! on the way of the data.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), polycast_manager::ManagerError> {
@@ -16,9 +17,12 @@
 mod config;
 mod convert;
 mod core;
+mod devices;
+mod fabrics;
 mod service;
 
-pub use config::{ConfigError, IpMulticastConfig, ManagerConfig};
+pub use config::{ConfigError, IpMulticastConfig, ManagerConfig, OnDeviceFailure};
+pub use fabrics::{OcsSettings, ShufflecastSettings, TorHost, TorSettings};
 
 use crate::core::Core;
 use polycast_api::manager::manager_server::ManagerServer;

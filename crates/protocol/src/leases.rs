@@ -184,6 +184,12 @@ impl Leases {
         self.fabrics.names()
     }
 
+    /// What devices keep all the time, as the network is now.
+    #[must_use]
+    pub fn standing_commands(&self) -> Vec<polycast_planning::DeviceCommand> {
+        self.fabrics.standing_commands(&self.network)
+    }
+
     fn join(&mut self, now: Time, join: Join) {
         let Join { agent, address, leases } = join;
         let result = match self.members.join(now, &agent, address) {

@@ -1,0 +1,280 @@
+//! The devices that hold forwarding state for paths: each is a task with its own connection, and all devices of a
+//! plan are told at the same time (Blast section IV-B, Republic section III-B, Shufflecast section III-B).
+//!
+//! The core never waits for them: a path is granted at once, and what became of its set-up comes back as
+//! [`News`].
+
+mod circuit_switch;
+mod tor;
+
+pub(crate) use circuit_switch::CircuitSwitch;
+pub(crate) use tor::{Tor, TorPorts};
+
+use polycast_planning::{DeviceCommand, PlanId};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot};
+
+/// Jobs that may wait for one device.
+const JOBS_MAX: usize = 1_024;
+/// Pauses between two tries to connect to a device: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// A device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum DeviceId {
+    /// The optical circuit switch.
+    CircuitSwitch,
+    /// The switch of a rack.
+    Tor(u32),
+}
+
+impl DeviceId {
+    /// The device that keeps what a command says, if it is one of ours.
+    fn of(command: &DeviceCommand) -> Option<Self> {
+        match command {
+            DeviceCommand::CrossConnect { .. } => Some(DeviceId::CircuitSwitch),
+            DeviceCommand::RackRule { rack, .. } | DeviceCommand::RelayRule { rack, .. } => {
+                Some(DeviceId::Tor(*rack))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceId::CircuitSwitch => f.write_str("the circuit switch"),
+            DeviceId::Tor(rack) => write!(f, "the switch of rack {rack}"),
+        }
+    }
+}
+
+/// What one device is to change: first what goes, then what comes.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Change {
+    /// What it need not keep any more.
+    pub(crate) clear: Vec<DeviceCommand>,
+    /// What it has to keep.
+    pub(crate) set: Vec<DeviceCommand>,
+}
+
+/// A change, and where its result goes: a sentence if it failed.
+pub(crate) struct Job {
+    pub(crate) change: Change,
+    pub(crate) reply: oneshot::Sender<Result<(), String>>,
+}
+
+/// What devices say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum News {
+    /// What became of a plan's set-up.
+    SetUp {
+        /// The plan.
+        plan: PlanId,
+        /// What each device took, or a sentence for each that failed.
+        result: Result<(), String>,
+        /// What was done, and how long it took.
+        steps: Vec<Step>,
+    },
+    /// A fibre of a rack has lost its light, or has it again.
+    Fibre {
+        /// The rack.
+        rack: u32,
+        /// Which fibre.
+        fibre: Fibre,
+        /// Whether there is light.
+        up: bool,
+    },
+    /// A rack's switch cannot be reached any more, or can be again.
+    Switch {
+        /// The rack.
+        rack: u32,
+        /// Whether it can be reached.
+        up: bool,
+    },
+}
+
+/// A fibre of a rack, by its place in the settings.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Fibre {
+    /// To the circuit switch, or into the rack's splitter.
+    Out(u32),
+    /// From a splitter.
+    In(u32),
+}
+
+/// What one device did for a plan.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Step {
+    /// In words.
+    pub(crate) what: String,
+    /// How long after the plan was made it was done, in microseconds.
+    pub(crate) micros: u64,
+}
+
+/// A device's task.
+pub(crate) trait Device: Send {
+    /// Does its jobs, and keeps what they said through losses of the connection, until there is nobody to send jobs.
+    fn run(
+        self: Box<Self>,
+        jobs: mpsc::Receiver<Job>,
+        news: mpsc::UnboundedSender<News>,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+}
+
+/// All devices.
+#[derive(Debug)]
+pub(crate) struct Devices {
+    inboxes: BTreeMap<DeviceId, mpsc::Sender<Job>>,
+    news: mpsc::UnboundedSender<News>,
+}
+
+impl Devices {
+    /// Starts the devices' tasks; they end when this is dropped. Needs a tokio runtime around it.
+    pub(crate) fn start(
+        devices: BTreeMap<DeviceId, Box<dyn Device>>,
+    ) -> (Self, mpsc::UnboundedReceiver<News>) {
+        // Bounded by what is asked of the devices: one word for each plan, and one for each change of a port.
+        let (news, heard) = mpsc::unbounded_channel();
+        let start = |(id, device): (DeviceId, Box<dyn Device>)| {
+            let (inbox, jobs) = mpsc::channel(JOBS_MAX);
+            tokio::spawn(device.run(jobs, news.clone()));
+            (id, inbox)
+        };
+        let inboxes = devices.into_iter().map(start).collect();
+        (Devices { inboxes, news }, heard)
+    }
+
+    /// Brings all devices from `old` to `new` at the same time. With a plan, [`News::SetUp`] tells what came of it.
+    pub(crate) fn change(&self, plan: Option<PlanId>, old: &[DeviceCommand], new: &[DeviceCommand]) {
+        let begun = Instant::now();
+        let changes = changes(old, new);
+        if changes.is_empty() {
+            if let Some(plan) = plan {
+                let steps = vec![];
+                // The core may be ending.
+                let _ = self.news.send(News::SetUp { plan, result: Ok(()), steps });
+            }
+            return;
+        }
+        let asked: Vec<_> =
+            changes.into_iter().map(|(id, change)| (id, words(id, &change), self.ask(id, change))).collect();
+        let news = self.news.clone();
+        tokio::spawn(async move {
+            let waits = asked.into_iter().map(|(id, what, reply)| async move {
+                let result = match reply {
+                    Ok(reply) => reply.await.unwrap_or_else(|_| Err("the manager is ending".into())),
+                    Err(reason) => Err(reason),
+                };
+                (id, what, result, begun.elapsed())
+            });
+            let mut steps = Vec::new();
+            let mut failures = Vec::new();
+            for (id, what, result, took) in join_all(waits).await {
+                match result {
+                    Ok(()) => steps.push(Step { what, micros: took.as_micros() as u64 }),
+                    Err(reason) => failures.push(format!("{id}: {reason}")),
+                }
+            }
+            let result = if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) };
+            if let Err(reasons) = &result {
+                tracing::warn!(plan = plan.map(|plan| plan.0), %reasons, "devices failed");
+            }
+            if let Some(plan) = plan {
+                let _ = news.send(News::SetUp { plan, result, steps });
+            }
+        });
+    }
+
+    fn ask(&self, id: DeviceId, change: Change) -> Result<oneshot::Receiver<Result<(), String>>, String> {
+        let inbox = self.inboxes.get(&id).ok_or("the settings do not say where it is")?;
+        let (reply, result) = oneshot::channel();
+        inbox.try_send(Job { change, reply }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => format!("{JOBS_MAX} jobs wait for it already"),
+            mpsc::error::TrySendError::Closed(_) => "its task has ended".into(),
+        })?;
+        Ok(result)
+    }
+}
+
+/// Waits for all of these at the same time.
+async fn join_all<T: Send + 'static>(
+    work: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
+) -> Vec<T> {
+    let tasks: Vec<_> = work.into_iter().map(tokio::spawn).collect();
+    let mut results = Vec::with_capacity(tasks.len());
+    for task in tasks {
+        // Tasks end early only when the runtime does.
+        if let Ok(result) = task.await {
+            results.push(result);
+        }
+    }
+    results
+}
+
+/// What each device has to change.
+fn changes(old: &[DeviceCommand], new: &[DeviceCommand]) -> BTreeMap<DeviceId, Change> {
+    let mut changes: BTreeMap<DeviceId, Change> = BTreeMap::new();
+    let before: std::collections::BTreeSet<&DeviceCommand> = old.iter().collect();
+    let after: std::collections::BTreeSet<&DeviceCommand> = new.iter().collect();
+    for command in old.iter().filter(|command| !after.contains(command)) {
+        if let Some(id) = DeviceId::of(command) {
+            changes.entry(id).or_default().clear.push(command.clone());
+        }
+    }
+    for command in new.iter().filter(|command| !before.contains(command)) {
+        if let Some(id) = DeviceId::of(command) {
+            changes.entry(id).or_default().set.push(command.clone());
+        }
+    }
+    changes
+}
+
+fn words(id: DeviceId, change: &Change) -> String {
+    match id {
+        DeviceId::CircuitSwitch => format!("{} circuits", change.set.len()),
+        DeviceId::Tor(rack) => format!("rules of rack {rack}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polycast_planning::RackPort;
+
+    fn circuit(from: u32, to: u32) -> DeviceCommand {
+        DeviceCommand::CrossConnect { from, to }
+    }
+
+    fn rule(rack: u32, last: u8) -> DeviceCommand {
+        let to = vec![RackPort::Circuit(0)];
+        DeviceCommand::RackRule { rack, group: [239, 255, 64, last], from: RackPort::Splitter, to }
+    }
+
+    #[test]
+    fn a_path_like_the_last_one_changes_nothing() {
+        let commands = [circuit(1, 2), rule(0, 1)];
+        assert_eq!(changes(&commands, &commands), BTreeMap::new());
+        // The same circuits for other hosts: only the rules change.
+        let changed = changes(&commands, &[circuit(1, 2), rule(0, 2)]);
+        let expected = Change { clear: vec![rule(0, 1)], set: vec![rule(0, 2)] };
+        assert_eq!(changed, BTreeMap::from([(DeviceId::Tor(0), expected)]));
+    }
+
+    #[tokio::test]
+    async fn a_device_that_is_not_there_fails_and_says_so() {
+        let (devices, mut news) = Devices::start(BTreeMap::new());
+        devices.change(Some(PlanId(7)), &[], &[circuit(1, 2)]);
+        let Some(News::SetUp { plan: PlanId(7), result: Err(reason), .. }) = news.recv().await else {
+            panic!("no failure")
+        };
+        assert_eq!(reason, "the circuit switch: the settings do not say where it is");
+        devices.change(Some(PlanId(8)), &[], &[]);
+        assert!(matches!(news.recv().await, Some(News::SetUp { result: Ok(()), .. })));
+    }
+}

@@ -1,0 +1,182 @@
+//! The fabrics that a manager can offer. Each has a name, a settings section, a planner, and perhaps devices that
+//! hold what its plans need (Republic section III-B: fabrics are plug-ins).
+//!
+//! A new fabric is one more [`Offer`] in [`OFFERS`] and one more section in the settings.
+
+mod ocs;
+mod shufflecast;
+mod tors;
+
+use crate::config::{ConfigError, ManagerConfig};
+use crate::devices::{Device, DeviceId};
+use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
+use polycast_planning::tcp_chain::TcpChain;
+use polycast_planning::{Fabric, Fabrics, Fcfs, GreedyMatching, HostId, PartitionFcfs, Scheduler};
+use polycast_protocol::leases::known_hosts;
+use polycast_types::{Duration, Rate};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+pub use ocs::OcsSettings;
+pub use shufflecast::ShufflecastSettings;
+pub use tors::{TorHost, TorSettings};
+
+/// A device with its name.
+pub(crate) type Named = (DeviceId, Box<dyn Device>);
+
+/// What the settings make of a fabric.
+pub(crate) trait Offer: Sync {
+    /// Its name in the setting `fabrics`.
+    fn name(&self) -> &'static str;
+
+    /// The planner.
+    fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, ConfigError>;
+
+    /// The devices that hold what its plans need. A device that several fabrics use may come from each of them.
+    fn devices(&self, _config: &ManagerConfig) -> Result<Vec<Named>, ConfigError> {
+        Ok(Vec::new())
+    }
+}
+
+/// All of them.
+const OFFERS: [&dyn Offer; 4] =
+    [&IpMulticastOffer, &TcpChainOffer, &ocs::OcsOffer, &shufflecast::ShufflecastOffer];
+
+/// The hosts that the settings name, with the numbers that they have in plans and their racks and places.
+#[derive(Debug, Default)]
+pub(crate) struct Hosts {
+    placed: Vec<Placed>,
+}
+
+/// A host in its rack.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    host: HostId,
+    rack: u32,
+    place: u32,
+}
+
+impl Hosts {
+    fn new(config: &ManagerConfig) -> Self {
+        let numbers: BTreeMap<&str, HostId> = known_hosts(config.host_names()).collect();
+        let racks = (0..).zip(&config.tor);
+        let placed = racks.flat_map(|(rack, tor)| {
+            let numbers = &numbers;
+            (0..).zip(&tor.hosts).filter_map(move |(place, host)| {
+                Some(Placed { host: *numbers.get(host.name.as_str())?, rack, place })
+            })
+        });
+        Hosts { placed: placed.collect() }
+    }
+
+    /// The server of every host where each rack has as many.
+    fn servers(&self, per_rack: u32) -> impl Iterator<Item = (HostId, u32)> + '_ {
+        self.placed.iter().map(move |host| (host.host, host.rack * per_rack + host.place))
+    }
+
+    fn racks(&self) -> impl Iterator<Item = (HostId, u32)> + '_ {
+        self.placed.iter().map(|host| (host.host, host.rack))
+    }
+}
+
+/// Checks all that the settings say of fabrics, racks and the scheduler.
+pub(crate) fn check(config: &ManagerConfig) -> Result<(), ConfigError> {
+    tors::check(&config.tor)?;
+    scheduler(config)?;
+    fabrics(config)?;
+    devices(config).map(drop)
+}
+
+/// The fabrics that the settings name, best first.
+pub(crate) fn fabrics(config: &ManagerConfig) -> Result<Fabrics, ConfigError> {
+    let hosts = Hosts::new(config);
+    let offers = offers(config)?;
+    Ok(Fabrics::new(offers.iter().map(|offer| offer.fabric(config, &hosts)).collect::<Result<_, _>>()?))
+}
+
+/// The devices of these fabrics.
+pub(crate) fn devices(config: &ManagerConfig) -> Result<BTreeMap<DeviceId, Box<dyn Device>>, ConfigError> {
+    let mut devices = BTreeMap::new();
+    for offer in offers(config)? {
+        for (id, device) in offer.devices(config)? {
+            devices.entry(id).or_insert(device);
+        }
+    }
+    Ok(devices)
+}
+
+fn offers(config: &ManagerConfig) -> Result<Vec<&'static dyn Offer>, ConfigError> {
+    let wrong = |reason: String| ConfigError::Value { setting: "fabrics", reason };
+    let mut chosen: Vec<&'static dyn Offer> = Vec::new();
+    for name in &config.fabrics {
+        if chosen.iter().any(|offer| offer.name() == name) {
+            return Err(wrong(format!("'{name}' is named twice")));
+        }
+        let known = || OFFERS.map(|offer| offer.name()).join(", ");
+        let offer = OFFERS.into_iter().find(|offer| offer.name() == name);
+        chosen.push(offer.ok_or_else(|| wrong(format!("there is no fabric '{name}', only {}", known())))?);
+    }
+    if chosen.is_empty() {
+        return Err(wrong("name at least one".into()));
+    }
+    Ok(chosen)
+}
+
+/// The scheduler that the settings name.
+pub(crate) fn scheduler(config: &ManagerConfig) -> Result<Box<dyn Scheduler>, ConfigError> {
+    match config.scheduler.as_str() {
+        Fcfs::NAME => Ok(Box::new(Fcfs)),
+        GreedyMatching::NAME => Ok(Box::new(GreedyMatching::new(Hosts::new(config).racks()))),
+        PartitionFcfs::NAME => Ok(Box::new(PartitionFcfs)),
+        other => {
+            let known = [Fcfs::NAME, GreedyMatching::NAME, PartitionFcfs::NAME].join(", ");
+            let reason = format!("there is no scheduler '{other}', only {known}");
+            Err(ConfigError::Value { setting: "scheduler", reason })
+        }
+    }
+}
+
+/// Addresses of a fabric's groups.
+fn pool(setting: &'static str, pool: &str, port: u16) -> Result<AddressPool, ConfigError> {
+    AddressPool::parse(pool, port).map_err(|error| ConfigError::Value { setting, reason: error.to_string() })
+}
+
+/// An interval of attempt sending.
+fn interval(setting: &'static str, micros: u64) -> Result<Duration, ConfigError> {
+    if micros == 0 {
+        return Err(ConfigError::Value { setting, reason: "it must not be 0".into() });
+    }
+    Ok(Duration::from_nanos(micros.saturating_mul(1_000)))
+}
+
+/// Reads a rate such as `5gbit`.
+pub(crate) fn rate<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Rate, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+}
+
+struct IpMulticastOffer;
+
+impl Offer for IpMulticastOffer {
+    fn name(&self) -> &'static str {
+        IpMulticast::NAME
+    }
+
+    fn fabric(&self, config: &ManagerConfig, _hosts: &Hosts) -> Result<Box<dyn Fabric>, ConfigError> {
+        let settings = &config.ip_multicast;
+        let pool = pool("ip-multicast.pool", &settings.pool, settings.port)?;
+        let interval = interval("ip-multicast.attempt-interval-us", settings.attempt_interval_us)?;
+        Ok(Box::new(IpMulticast::new(pool).with_rate(settings.rate).with_attempt_interval(interval)))
+    }
+}
+
+struct TcpChainOffer;
+
+impl Offer for TcpChainOffer {
+    fn name(&self) -> &'static str {
+        TcpChain::NAME
+    }
+
+    fn fabric(&self, _config: &ManagerConfig, _hosts: &Hosts) -> Result<Box<dyn Fabric>, ConfigError> {
+        Ok(Box::new(TcpChain))
+    }
+}

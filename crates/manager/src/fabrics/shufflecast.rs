@@ -1,0 +1,113 @@
+//! The fabric `shufflecast` in the settings (Shufflecast section III).
+
+use super::{Hosts, Named, Offer, interval, pool, rate, tors};
+use crate::config::{ConfigError, ManagerConfig};
+use polycast_planning::Fabric;
+use polycast_planning::shufflecast::{Shufflecast, ShufflecastConfig};
+use polycast_types::Rate;
+use serde::Deserialize;
+
+/// Settings of the fabric `shufflecast`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ShufflecastSettings {
+    /// Outputs of every splitter.
+    pub p: u32,
+    /// Columns of racks: there are k times p to the power of k racks.
+    pub k: u32,
+    /// Rate of a splitter.
+    #[serde(deserialize_with = "rate")]
+    pub rate: Rate,
+    /// How many transfers may share the relays of a partition; each has its part of the rate.
+    #[serde(default = "shares")]
+    pub shares: u32,
+    /// Group addresses to lend.
+    #[serde(default = "addresses")]
+    pub pool: String,
+    /// UDP port of the data channels.
+    #[serde(default = "port")]
+    pub port: u16,
+    /// Interval of attempt sending, in microseconds.
+    #[serde(default = "attempt_interval_us")]
+    pub attempt_interval_us: u64,
+}
+
+fn shares() -> u32 {
+    1
+}
+
+pub(super) fn addresses() -> String {
+    "239.255.64.0/24".into()
+}
+
+pub(super) fn port() -> u16 {
+    7410
+}
+
+fn attempt_interval_us() -> u64 {
+    100
+}
+
+fn wrong(setting: &'static str, reason: impl std::fmt::Display) -> ConfigError {
+    ConfigError::Value { setting, reason: reason.to_string() }
+}
+
+fn section(config: &ManagerConfig) -> Result<&ShufflecastSettings, ConfigError> {
+    let missing = || wrong("shufflecast", "the fabric shufflecast needs a section [shufflecast]");
+    config.shufflecast.as_ref().ok_or_else(missing)
+}
+
+pub(super) struct ShufflecastOffer;
+
+impl Offer for ShufflecastOffer {
+    fn name(&self) -> &'static str {
+        Shufflecast::NAME
+    }
+
+    fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, ConfigError> {
+        let settings = section(config)?;
+        let network = polycast_topology::Shufflecast::new(settings.p, settings.k);
+        let network = network.map_err(|error| wrong("shufflecast", error))?;
+        let (racks, named) = (network.tors() as usize, config.tor.len());
+        if racks != named {
+            let reason =
+                format!("a {},{}-Shufflecast has {racks} racks, not {named}", settings.p, settings.k);
+            return Err(wrong("tor", reason));
+        }
+        for (rack, tor) in config.tor.iter().enumerate() {
+            let (out, inward) = (tor.fibre_ports.len(), tor.splitter_ports.len());
+            if out != 1 {
+                let reason = format!("rack {rack} has {out} fibres into its splitter; it needs one");
+                return Err(wrong("tor.fibre-ports", reason));
+            }
+            if inward != settings.p as usize {
+                let reason = format!(
+                    "rack {rack} has {inward} fibres from splitters, and each rack of this Shufflecast has {}",
+                    settings.p
+                );
+                return Err(wrong("tor.splitter-ports", reason));
+            }
+        }
+        if settings.rate.0 == 0 {
+            return Err(wrong("shufflecast.rate", "it must not be 0"));
+        }
+        if settings.shares == 0 {
+            return Err(wrong("shufflecast.shares", "it must not be 0"));
+        }
+        let servers_per_rack = tors::servers_per_rack(config);
+        let fabric = ShufflecastConfig {
+            network,
+            servers_per_rack,
+            rate: settings.rate,
+            shares: settings.shares,
+            attempt_interval: interval("shufflecast.attempt-interval-us", settings.attempt_interval_us)?,
+        };
+        let pool = pool("shufflecast.pool", &settings.pool, settings.port)?;
+        let servers = hosts.servers(servers_per_rack);
+        Ok(Box::new(Shufflecast::new(fabric, servers, pool).map_err(|error| wrong("tor.hosts", error))?))
+    }
+
+    fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, ConfigError> {
+        tors::devices(config, true)
+    }
+}
