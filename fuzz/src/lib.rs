@@ -7,6 +7,7 @@ use polycast_types::RangeSet;
 use polycast_wire::control::Control;
 use polycast_wire::data::{EXTENSION_LEN_MAX, HEADER_LEN, Header};
 use polycast_wire::discovery::Discovery;
+use polycast_wire::label;
 use std::collections::BTreeSet;
 use std::fs;
 
@@ -16,6 +17,21 @@ pub fn data_header(bytes: &[u8]) {
         let mut buffer = [0; HEADER_LEN + EXTENSION_LEN_MAX];
         assert_eq!(header.emit(&mut buffer), len);
         assert_eq!(&buffer[..len], &bytes[..len]);
+    }
+}
+
+/// What the decoder of labelled packets accepts is what the encoder writes, and switches read the same.
+pub fn label_header(bytes: &[u8]) {
+    if let Ok((header, len)) = label::Header::parse(bytes) {
+        let mut again = Vec::new();
+        header.emit(&mut again);
+        assert_eq!(again, &bytes[..len]);
+        assert_eq!(label::Header::parse_for(bytes, header.label.len()), Ok((header, len)));
+    }
+    // Most bytes are no packet of any network.
+    for label_len in [1, 3, 19, label::LABEL_LEN_MAX] {
+        let read = label::Header::parse_for(bytes, label_len);
+        assert!(read.is_err() || read.ok() == label::Header::parse(bytes).ok());
     }
 }
 
@@ -198,6 +214,7 @@ mod tests {
     #[test]
     fn decoders_keep_their_promises_on_noise() {
         on_noise(20_000, data_header);
+        on_noise(20_000, label_header);
         on_noise(20_000, control_frame);
         on_noise(20_000, discovery);
         on_noise(20_000, openflow);

@@ -1,12 +1,14 @@
-//! Real I/O: UDP multicast with segmentation offload, TCP control, the object store, hashing.
+//! Real I/O: UDP multicast with segmentation offload, TCP control, the object store, hashing, programs in the kernel.
 //!
 //! The only crate with unsafe code; each block says why it is sound.
 
 pub mod archive;
+pub mod bpf;
 pub mod devices;
 pub mod frames;
 pub mod hash;
 pub mod interface;
 pub mod object;
 pub mod store;
+pub mod tap;
 pub mod udp;

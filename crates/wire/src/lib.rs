@@ -2,6 +2,7 @@
 //!
 //! - [`data`]: the datagrams of the data channel (Republic section III-A): fragments and coded patches.
 //! - [`control`]: the frames of the control channel (Republic Table III and the hand-shake around it).
+//! - [`label`]: labelled packets of a network whose switches forward by labels (Orca).
 //! - [`discovery`]: announcements by which sources and receivers find each other without a manager.
 //!
 //! A packet has two faces: bytes, and a validated value. `parse` either gives the value or one opaque
@@ -16,6 +17,7 @@ pub mod control;
 mod cursor;
 pub mod data;
 pub mod discovery;
+pub mod label;
 
 /// Version of all formats; both ends of a conversation must have the same.
 pub const VERSION: u8 = 1;

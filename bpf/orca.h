@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the kernel programs of Orca share: the packet's layout (docs/protocol.md, "Labelled packets") and the counters.
+ * Bits of a label count from the most significant bit of its first byte.
+ */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define ETHERNET_LEN 14
+#define IP_LEN 20
+#define UDP_LEN 8
+#define UDP_AT (ETHERNET_LEN + IP_LEN)
+#define HEADER_AT (UDP_AT + UDP_LEN)
+#define UDP_CHECKSUM_AT (UDP_AT + 6)
+/* Version, length of the label, two zero bytes, session. */
+#define FIXED_LEN 8
+#define FORMAT_VERSION 1
+/* The longest label, rounded up to 4 bytes. */
+#define LABEL_LEN_MAX 164
+#define LEAF_STATUS 0x80
+
+/* The counters, in the order of wire::label::Fault; the last two are no faults. */
+enum {
+	MALFORMED,
+	VERSION,
+	LABEL_LENGTH,
+	NO_PORT,
+	NOT_AN_AGENT,
+	NO_AGENT,
+	UNKNOWN_SESSION,
+	STRAY,
+	PACKETS,
+	COPIES,
+	COUNTERS,
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTERS);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters SEC(".maps");
+
+/* The network's UDP port, and the bytes of its labels. */
+const volatile __u32 udp_port = 0;
+const volatile __u32 label_len = 0;
+
+static __always_inline void add(__u32 counter, __u64 count)
+{
+	__u64 *value = bpf_map_lookup_elem(&counters, &counter);
+
+	if (value)
+		*value += count;
+}
+
+/* Drops the packet and counts why. */
+static __always_inline int fault(__u32 why)
+{
+	add(why, 1);
+	return TC_ACT_SHOT;
+}
+
+static __always_inline __u32 padded_label_len(void)
+{
+	return (label_len + 3) & ~3u;
+}
+
+/* The packet's header as far as the label's end. */
+struct header {
+	__u8 version;
+	__u8 label_len;
+	__be16 zero;
+	__be32 session;
+	__u8 label[LABEL_LEN_MAX];
+};
+
+enum { NOT_OURS, OURS, FAULTY };
+
+/* Reads the header of a labelled packet. FAULTY packets are counted already. */
+static __always_inline int read_header(struct __sk_buff *skb, struct header *header)
+{
+	__u8 front[HEADER_AT];
+	__u32 len = FIXED_LEN + padded_label_len();
+
+	if (bpf_skb_load_bytes(skb, 0, front, sizeof(front)))
+		return NOT_OURS;
+	/* IPv4 over Ethernet, UDP, to our port. */
+	if (front[12] != 0x08 || front[13] != 0x00 || front[ETHERNET_LEN] >> 4 != 4 ||
+	    front[ETHERNET_LEN + 9] != IPPROTO_UDP)
+		return NOT_OURS;
+	/* Options and fragments would hide the port: hosts do not send labelled packets so. */
+	if (front[ETHERNET_LEN] != 0x45 || (front[ETHERNET_LEN + 6] & 0x3f) || front[ETHERNET_LEN + 7])
+		return NOT_OURS;
+	if (front[UDP_AT + 2] != (udp_port >> 8 & 0xff) || front[UDP_AT + 3] != (udp_port & 0xff))
+		return NOT_OURS;
+	if (bpf_skb_load_bytes(skb, HEADER_AT, header, FIXED_LEN)) {
+		add(MALFORMED, 1);
+		return FAULTY;
+	}
+	if (header->version != FORMAT_VERSION) {
+		add(VERSION, 1);
+		return FAULTY;
+	}
+	if (header->label_len != label_len) {
+		add(LABEL_LENGTH, 1);
+		return FAULTY;
+	}
+	if (header->zero || len > sizeof(*header) || len <= FIXED_LEN ||
+	    bpf_skb_load_bytes(skb, HEADER_AT, header, len)) {
+		add(MALFORMED, 1);
+		return FAULTY;
+	}
+	for (__u32 i = 0; i < 3; i++) {
+		__u32 at = label_len + i;
+
+		if (at < padded_label_len() && at < LABEL_LEN_MAX && header->label[at]) {
+			add(MALFORMED, 1);
+			return FAULTY;
+		}
+	}
+	return OURS;
+}
+
+static __always_inline __u32 bit(const struct header *header, __u32 at)
+{
+	__u32 byte = at >> 3;
+
+	if (byte >= LABEL_LEN_MAX)
+		return 0;
+	return header->label[byte] >> (7 - (at & 7)) & 1;
+}
+
+/* A number of up to 16 bits. */
+static __always_inline __u32 field(const struct header *header, __u32 at, __u32 width)
+{
+	__u32 value = 0;
+
+	for (__u32 i = 0; i < 16; i++) {
+		if (i >= width)
+			break;
+		value = value << 1 | bit(header, at + i);
+	}
+	return value;
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A leaf, spine or core switch of Orca (section 3.5, Algorithm 3) at the ingress of its ports. It forwards labelled
+ * packets as protocol::switch does, which a test holds; everything else goes on to the host's own stack.
+ */
+#include "orca.h"
+
+enum { LEAF, SPINE, CORE };
+
+#define PORTS_MAX 256
+#define DOWN_MAX 128
+#define AGENTS_MAX 16
+
+const volatile __u32 layer = 0;
+/* Ports: down first, then up. */
+const volatile __u32 down_ports = 0;
+const volatile __u32 up_ports = 0;
+/* Where the fields of a label begin, in bits, and how wide they are. */
+const volatile __u32 leaf_up_bits = 0;
+const volatile __u32 spine_up_at = 0;
+const volatile __u32 spine_up_bits = 0;
+const volatile __u32 common_at = 0;
+const volatile __u32 filter_at = 0;
+const volatile __u32 core_at = 0;
+
+/* A port by the interface that a packet came in by. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, PORTS_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} port_of SEC(".maps");
+
+/* A port's interface; 0 where there is none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PORTS_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} interface_of SEC(".maps");
+
+struct agents {
+	__u32 count;
+	__u32 ports[AGENTS_MAX];
+};
+
+/* A leaf's active agents. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct agents);
+} rack SEC(".maps");
+
+/* How many packets agents were given so far. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} turn SEC(".maps");
+
+struct buckets {
+	__u16 of_port[DOWN_MAX];
+};
+
+/* A spine's buckets of the filter, by the label's port up. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct buckets);
+} filter SEC(".maps");
+
+/* Bit n of word w stands for port 64 w + n. */
+struct ports {
+	__u64 words[DOWN_MAX / 64];
+};
+
+/* A spine's entries: the ports that the filter names wrongly, by session. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct ports);
+} entries SEC(".maps");
+
+/* The copies of one packet: each goes out when the next one is known, so that the last one needs no copy. */
+struct copies {
+	__u32 last;
+	__u32 count;
+};
+
+static __always_inline void copy_to(struct __sk_buff *skb, struct copies *copies, __u32 port)
+{
+	__u32 *interface = bpf_map_lookup_elem(&interface_of, &port);
+
+	if (!interface || !*interface) {
+		add(NO_PORT, 1);
+		return;
+	}
+	if (copies->last)
+		bpf_clone_redirect(skb, copies->last, 0);
+	copies->last = *interface;
+	copies->count += 1;
+}
+
+static __always_inline int finish(const struct copies *copies)
+{
+	if (!copies->last)
+		return TC_ACT_SHOT;
+	add(COPIES, copies->count);
+	return bpf_redirect(copies->last, 0);
+}
+
+/* Whether an active agent of this rack is at a port. */
+static __always_inline int is_agent(const struct agents *agents, __u32 port)
+{
+	for (__u32 i = 0; i < AGENTS_MAX; i++) {
+		if (i < agents->count && agents->ports[i] == port)
+			return 1;
+	}
+	return 0;
+}
+
+static __always_inline int leaf(struct __sk_buff *skb, const struct header *header, __u32 port)
+{
+	struct copies copies = {};
+	__u32 zero = 0;
+	const struct agents *agents = bpf_map_lookup_elem(&rack, &zero);
+
+	if (!agents)
+		return fault(NO_AGENT);
+	if (port >= down_ports) {
+		__u32 *next = bpf_map_lookup_elem(&turn, &zero);
+		__u32 at;
+
+		if (!next || !agents->count)
+			return fault(NO_AGENT);
+		at = __sync_fetch_and_add(next, 1) % agents->count;
+		if (at >= AGENTS_MAX)
+			return fault(NO_AGENT);
+		copy_to(skb, &copies, agents->ports[at]);
+		return finish(&copies);
+	}
+	if (!bit(header, 0)) {
+		__u32 up = field(header, 1, leaf_up_bits);
+
+		if (up >= up_ports)
+			return fault(NO_PORT);
+		copy_to(skb, &copies, down_ports + up);
+		return finish(&copies);
+	}
+	if (!is_agent(agents, port))
+		return fault(NOT_AN_AGENT);
+	for (__u32 host = 0; host < DOWN_MAX; host++) {
+		if (host >= down_ports)
+			break;
+		if (bit(header, 1 + host))
+			copy_to(skb, &copies, host);
+	}
+	return finish(&copies);
+}
+
+static __always_inline int spine(struct __sk_buff *skb, const struct header *header, __u32 port)
+{
+	struct copies copies = {};
+	__u32 up = field(header, spine_up_at, spine_up_bits);
+	__u32 row = up_ports ? up : 0;
+	__u32 session = header->session;
+	const struct buckets *buckets;
+	const struct ports *blocked;
+
+	if (up_ports && up >= up_ports)
+		return fault(NO_PORT);
+	buckets = bpf_map_lookup_elem(&filter, &row);
+	if (!buckets)
+		return fault(NO_PORT);
+	blocked = bpf_map_lookup_elem(&entries, &session);
+	if (port < down_ports && up_ports)
+		copy_to(skb, &copies, down_ports + up);
+	for (__u32 leaf = 0; leaf < DOWN_MAX; leaf++) {
+		if (leaf >= down_ports)
+			break;
+		if (!bit(header, common_at + leaf)) {
+			if (!bit(header, filter_at + buckets->of_port[leaf]))
+				continue;
+			if (blocked && blocked->words[leaf / 64] >> (leaf % 64) & 1)
+				continue;
+		}
+		copy_to(skb, &copies, leaf);
+	}
+	return finish(&copies);
+}
+
+static __always_inline int core(struct __sk_buff *skb, const struct header *header)
+{
+	struct copies copies = {};
+
+	for (__u32 pod = 0; pod < DOWN_MAX; pod++) {
+		if (pod >= down_ports)
+			break;
+		if (bit(header, core_at + pod))
+			copy_to(skb, &copies, pod);
+	}
+	return finish(&copies);
+}
+
+SEC("classifier")
+int orca_switch(struct __sk_buff *skb)
+{
+	struct header header;
+	__u32 interface = skb->ifindex;
+	__u32 *port;
+
+	switch (read_header(skb, &header)) {
+	case NOT_OURS:
+		return TC_ACT_OK;
+	case FAULTY:
+		return TC_ACT_SHOT;
+	}
+	port = bpf_map_lookup_elem(&port_of, &interface);
+	if (!port)
+		return fault(NO_PORT);
+	add(PACKETS, 1);
+	switch (layer) {
+	case LEAF:
+		return leaf(skb, &header, *port);
+	case SPINE:
+		return spine(skb, &header, *port);
+	default:
+		return core(skb, &header);
+	}
+}
+
+char _license[] SEC("license") = "Apache-2.0";

@@ -1,0 +1,239 @@
+//! Orca's programs in a network namespace of the test's own, with interfaces that the test reads and writes. Skipped with a
+//! word without root, or where there was no clang to compile them.
+
+use polycast_net::bpf::BpfError;
+use polycast_net::bpf::orca::{KernelAgent, KernelSwitch, Layer, Packets, SwitchSettings};
+use polycast_net::tap::Tap;
+use polycast_wire::label::{Fault, Header};
+use std::time::{Duration, Instant};
+
+const PACKETS: Packets = Packets { udp_port: 7_474, label_len: 3 };
+const HEADER_AT: usize = 42;
+
+/// Runs a test in a namespace of its own, which ends with it.
+fn isolated(test: impl FnOnce() -> Result<(), BpfError> + Send) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            if let Err(error) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {
+                eprintln!("skipped: a network namespace cannot be made ({error}); run as root");
+                return;
+            }
+            match test() {
+                Ok(()) => {}
+                Err(error @ BpfError::NotBuilt { .. }) => eprintln!("skipped: {error}"),
+                Err(error) => panic!("{error}"),
+            }
+        });
+    });
+}
+
+fn taps(names: &[&str]) -> Vec<Tap> {
+    names.iter().map(|name| Tap::open(name).unwrap()).collect()
+}
+
+/// The sum over 16-bit words that a right packet makes all ones.
+fn sum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0)));
+    let total: u32 = words.sum();
+    let folded = (total & 0xffff) + (total >> 16);
+    (folded + (folded >> 16)) as u16
+}
+
+fn udp_is_right(frame: &[u8]) -> bool {
+    let udp = &frame[34..];
+    let pseudo = [&frame[26..34], &[0, 17], &(udp.len() as u16).to_be_bytes()].concat();
+    sum(&[&pseudo[..], udp].concat()) == 0xffff
+}
+
+fn frame(port: u16, payload: &[u8]) -> Vec<u8> {
+    let udp_len = (8 + payload.len()) as u16;
+    let mut frame = vec![0x01, 0, 0x5e, 0, 0, 9, 2, 0, 0, 0, 0, 1, 8, 0];
+    frame.extend([0x45, 0]);
+    frame.extend((20 + udp_len).to_be_bytes());
+    frame.extend([0, 0, 0x40, 0, 16, 17, 0, 0, 10, 0, 0, 1, 239, 1, 1, 9]);
+    let check = !sum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&check.to_be_bytes());
+    frame.extend(40_000u16.to_be_bytes());
+    frame.extend(port.to_be_bytes());
+    frame.extend(udp_len.to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend(payload);
+    let pseudo = [&frame[26..34], &[0, 17], &udp_len.to_be_bytes(), &frame[34..]].concat();
+    let check = !sum(&pseudo);
+    frame[40..42].copy_from_slice(&check.to_be_bytes());
+    assert!(udp_is_right(&frame));
+    frame
+}
+
+fn labelled(session: u32, label: &[u8], payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Header { session, label }.emit(&mut bytes);
+    bytes.extend(payload);
+    frame(PACKETS.udp_port, &bytes)
+}
+
+/// The next frame to our port; others are the kernel's own business.
+fn next(tap: &Tap, within: Duration) -> Option<Vec<u8>> {
+    let begun = Instant::now();
+    let mut buffer = vec![0; 70_000];
+    loop {
+        match tap.receive(&mut buffer).unwrap() {
+            Some(frame)
+                if frame.len() > HEADER_AT && frame[23] == 17 && frame[36..38] == 7_474u16.to_be_bytes() =>
+            {
+                return Some(frame.to_vec());
+            }
+            Some(_) => {}
+            None if begun.elapsed() > within => return None,
+            None => std::thread::sleep(Duration::from_micros(50)),
+        }
+    }
+}
+
+const SOON: Duration = Duration::from_secs(5);
+const NOTHING: Duration = Duration::from_millis(3);
+
+/// A leaf of three hosts and two spines: the port up at bits 1 and 2, or the hosts at bits 1 to 3.
+fn leaf() -> Result<KernelSwitch, BpfError> {
+    KernelSwitch::load(SwitchSettings {
+        packets: PACKETS,
+        layer: Layer::Leaf { up_bits: 2 },
+        down_ports: 3,
+        up_ports: 2,
+        entries_max: 0,
+    })
+}
+
+#[test]
+fn a_leaf_forwards_by_labels_and_drops_what_is_wrong() {
+    isolated(|| {
+        let mut switch = leaf()?;
+        let names = ["p0", "p1", "p2", "p3", "p4"];
+        let ports = taps(&names);
+        for (port, name) in names.iter().enumerate() {
+            switch.attach(port as u32, name)?;
+        }
+        switch.set_agents(&[2, 1])?;
+        let expect = |from: usize, packet: &[u8], to: &[usize]| {
+            ports[from].send(packet).unwrap();
+            for (port, tap) in ports.iter().enumerate() {
+                let wait = if to.contains(&port) { SOON } else { NOTHING };
+                let got = next(tap, wait);
+                assert_eq!(got.as_deref(), to.contains(&port).then_some(packet), "port {port}");
+            }
+        };
+        // From a host by the port up that the label names.
+        expect(0, &labelled(5, &[0b0010_0000, 0, 0], b"x"), &[4]);
+        expect(0, &labelled(5, &[0b0000_0000, 0, 0], b"x"), &[3]);
+        // From above to the agents in turn.
+        for agent in [2, 1, 2] {
+            expect(3, &labelled(5, &[0; 3], b"x"), &[agent]);
+        }
+        // From an agent to the hosts, itself among them.
+        expect(1, &labelled(5, &[0b1110_0000, 0, 0], b"x"), &[0, 1]);
+        // Not from others; not to a port that is not there; not of another length, version or kind.
+        expect(0, &labelled(5, &[0b1110_0000, 0, 0], b"x"), &[]);
+        expect(0, &labelled(5, &[0b0110_0000, 0, 0], b"x"), &[]);
+        expect(0, &labelled(5, &[0; 4], b"x"), &[]);
+        let mut wrong = labelled(5, &[0; 3], b"x");
+        wrong[HEADER_AT] = 9;
+        expect(0, &wrong, &[]);
+        wrong[HEADER_AT] = 1;
+        wrong[HEADER_AT + 2] = 1;
+        expect(0, &wrong, &[]);
+        expect(0, &frame(PACKETS.udp_port, &[1, 3, 0, 0]), &[]);
+        switch.set_agents(&[])?;
+        expect(4, &labelled(5, &[0; 3], b"x"), &[]);
+        let counts = switch.counts()?;
+        let faults: Vec<u64> = Fault::ALL.iter().map(|fault| counts.fault(*fault)).collect();
+        assert_eq!(faults, [2, 1, 1, 1, 1, 1, 0, 0]);
+        assert_eq!((counts.packets(), counts.copies()), (9, 7));
+        Ok(())
+    });
+}
+
+#[test]
+fn an_agent_relabels_and_asks_user_space_for_what_it_does_not_know() {
+    isolated(|| {
+        let [wire, slow]: [Tap; 2] = taps(&["wire", "slow"]).try_into().unwrap();
+        let mut agent = KernelAgent::attach(PACKETS, "wire", 4)?;
+        let source = labelled(77, &[0b0010_0000, 7, 9], b"something to carry");
+        wire.send(&source).unwrap();
+        assert_eq!(next(&wire, NOTHING), None, "it is no agent yet");
+        agent.set_agent(true)?;
+        wire.send(&source).unwrap();
+        assert_eq!(next(&wire, NOTHING), None, "the session is unknown");
+        agent.set_label(77, &[0b1100_0000, 0, 0])?;
+        wire.send(&source).unwrap();
+        let relabelled = next(&wire, SOON).unwrap();
+        let expected = labelled(77, &[0b1100_0000, 0, 0], b"something to carry");
+        assert_eq!(relabelled, expected);
+        assert!(udp_is_right(&relabelled));
+        // What has a leaf label is for this server.
+        wire.send(&expected).unwrap();
+        assert_eq!(next(&wire, NOTHING), None);
+        agent.remove_label(77)?;
+        agent.set_slow_path("slow")?;
+        wire.send(&source).unwrap();
+        assert_eq!(next(&slow, SOON).as_deref(), Some(&source[..]));
+        slow.send(&expected).unwrap();
+        assert_eq!(next(&wire, SOON).as_deref(), Some(&expected[..]));
+        let counts = agent.counts()?;
+        assert_eq!(
+            (counts.fault(Fault::Stray), counts.fault(Fault::UnknownSession), counts.packets()),
+            (1, 1, 1)
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn datagrams_that_the_kernel_has_not_cut_yet_are_all_relabelled() {
+    use polycast_net::udp::DataSender;
+    use std::io::IoSlice;
+    isolated(|| {
+        // What a sender hands over in one piece stays so on veth; the tap behind it shows the datagrams.
+        let run = |line: &str| {
+            let status = std::process::Command::new("ip").args(line.split_whitespace()).status().unwrap();
+            assert!(status.success(), "ip {line}");
+        };
+        run("link add source type veth peer name rack");
+        for line in
+            ["addr add 10.9.0.1/24 dev source", "link set source up", "link set rack up", "link set lo up"]
+        {
+            run(line);
+        }
+        let out = Tap::open("out").unwrap();
+        let mut agent = KernelAgent::attach(PACKETS, "rack", 4)?;
+        // Back to where the packets came from; from there to the tap.
+        agent.set_agent(true)?;
+        agent.set_label(0xef01_0109, &[0b1010_0000, 0, 0])?;
+        let mut mirror = KernelSwitch::load(SwitchSettings {
+            packets: PACKETS,
+            layer: Layer::Core { down_at: 0 },
+            down_ports: 3,
+            up_ports: 0,
+            entries_max: 0,
+        })?;
+        mirror.attach(0, "source")?;
+        mirror.attach(2, "out")?;
+        let group = std::net::SocketAddrV4::new([239, 1, 1, 9].into(), PACKETS.udp_port);
+        let mut sender = DataSender::open([10, 9, 0, 1].into(), group).unwrap();
+        let mut header = Vec::new();
+        Header { session: u32::from(*group.ip()), label: &[0b0010_0000, 0, 0] }.emit(&mut header);
+        let payload = [5; 1_000];
+        let parts: Vec<IoSlice<'_>> =
+            (0..30).flat_map(|_| [IoSlice::new(&header), IoSlice::new(&payload)]).collect();
+        assert!(sender.send(&parts, 2, header.len() + payload.len()).unwrap());
+        for datagram in 0..30 {
+            let frame = next(&out, SOON).unwrap_or_else(|| panic!("datagram {datagram} is missing"));
+            assert!(udp_is_right(&frame), "{datagram}");
+            let (read, len) = Header::parse_for(&frame[HEADER_AT..], 3).unwrap();
+            assert_eq!((read.label, read.session), (&[0b1010_0000, 0, 0][..], 0xef01_0109));
+            assert_eq!(frame[HEADER_AT + len..], payload);
+        }
+        assert_eq!(next(&out, NOTHING), None);
+        assert_eq!(agent.counts()?.packets(), 1, "as one packet of the kernel");
+        Ok(())
+    });
+}
