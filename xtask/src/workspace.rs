@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use toml::Table;
 
 /// Folders below the root that hold sources of ours.
-const SOURCE_FOLDERS: [&str; 6] = ["crates", "xtask", "fuzz", "bpf", "python", "spark"];
+const SOURCE_FOLDERS: [&str; 7] = ["crates", "xtask", "fuzz", "bpf", "python", "rtl", "spark"];
 /// Endings of the files whose style is checked.
-const SOURCE_ENDINGS: [&str; 7] = ["rs", "proto", "c", "h", "py", "java", "scala"];
+const SOURCE_ENDINGS: [&str; 8] = ["rs", "proto", "c", "h", "v", "py", "java", "scala"];
 /// Folders that hold nothing written by hand.
 const SKIPPED_FOLDERS: [&str; 6] = ["target", "corpus", "artifacts", "__pycache__", ".venv", "node_modules"];
 

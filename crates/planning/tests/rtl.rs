@@ -1,0 +1,371 @@
+//! The Verilog switches of `rtl/` do what the forwarding code of `labels::switches` does, clock by clock.
+//!
+//! Every test writes lines of inputs and of the outputs that our own code gives, and lets iverilog compare. The lines
+//! are described in `rtl/README.md`. Without iverilog the tests say so and pass.
+
+use polycast_planning::labels::switches::{self, Ingress, LeafAction};
+use polycast_planning::labels::{Label, LabelOptions, LabelPlanner};
+use polycast_topology::{Clos, Failures, Network, Node};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Networks, filters, and whether the filter is the paper's plain one. Some have no cores, one core a spine, or
+/// numbers of ports that leave numbers over which no port has.
+const CASES: [(&str, u32, bool); 5] = [
+    ("fat-tree:48,3", 69, false),
+    ("fat-tree:4,3", 16, true),
+    ("clos:12,8,4,9,1", 69, false),
+    ("leaf-spine:5,3,7", 20, true),
+    ("clos:7,6,5,3,3", 33, false),
+];
+const LINES: u32 = 600;
+const SET_BITS: u32 = 4;
+const WAYS: usize = 4;
+
+/// The same numbers every time (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn below(&mut self, n: u32) -> u32 {
+        (self.next() % u64::from(n)) as u32
+    }
+
+    fn one_in(&mut self, n: u32) -> bool {
+        self.below(n) == 0
+    }
+
+    /// A bitmap of `width` ports, sometimes thin.
+    fn ports(&mut self, width: u32) -> u128 {
+        let all = u128::from(self.next()) << 64 | u128::from(self.next());
+        let thin = u128::from(self.next()) << 64 | u128::from(self.next());
+        let ports = if self.one_in(2) { all & thin } else { all };
+        if width == 128 { ports } else { ports & ((1 << width) - 1) }
+    }
+}
+
+/// A network with its planner, and switches' parameters.
+struct Case {
+    planner: LabelPlanner,
+    random: Random,
+}
+
+impl Case {
+    fn all() -> Vec<Case> {
+        let case = |(at, &(network, filter_bits, plain)): (usize, &(&str, u32, bool))| {
+            let clos: Clos = network.parse::<Network>().unwrap().as_clos().unwrap();
+            let options =
+                if plain { LabelOptions::plain(filter_bits) } else { LabelOptions::new(filter_bits) };
+            Case { planner: LabelPlanner::with_options(clos, options).unwrap(), random: Random(at as u64) }
+        };
+        CASES.iter().enumerate().map(case).collect()
+    }
+
+    fn clos(&self) -> Clos {
+        *self.planner.clos()
+    }
+
+    fn parameters(&self) -> Vec<(&'static str, u32)> {
+        let (clos, format) = (self.clos(), self.planner.format());
+        vec![
+            ("LEAF_DOWN", clos.hosts_per_leaf()),
+            ("LEAF_UP", clos.spines_per_pod()),
+            ("SPINE_DOWN", clos.leafs_per_pod()),
+            ("SPINE_UP", clos.cores_per_spine()),
+            ("CORE_DOWN", format.core_down),
+            ("FILTER_BITS", format.filter_bits),
+            ("LABEL_BITS", 8 * format.bytes()),
+        ]
+    }
+
+    fn label(&mut self) -> Label {
+        let bytes = self.planner.format().bytes();
+        Label((0..bytes).map(|_| self.random.next() as u8).collect())
+    }
+}
+
+/// A bitmap in hexadecimal digits, port 0 leftmost.
+fn ports(ports: u128, width: u32) -> String {
+    let bits = (0..width).map(|port| ports >> port & 1 == 1).collect::<Vec<_>>();
+    digits(&bits)
+}
+
+fn digits(bits: &[bool]) -> String {
+    let missing = (4 - bits.len() % 4) % 4;
+    let padded: Vec<bool> = std::iter::repeat_n(false, missing).chain(bits.iter().copied()).collect();
+    let digit =
+        |four: &[bool]| char::from_digit(four.iter().fold(0, |v, &bit| v << 1 | u32::from(bit)), 16).unwrap();
+    padded.chunks(4).map(digit).collect()
+}
+
+fn rtl() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../rtl")
+}
+
+fn has_iverilog() -> bool {
+    let found = Command::new("iverilog").arg("-V").output().is_ok_and(|output| output.status.success());
+    if !found {
+        eprintln!("SKIPPED: iverilog is not installed, so the Verilog switches are not compared");
+    }
+    found
+}
+
+/// Simulates a switch with these lines: how many were compared, and how many outputs were wrong.
+fn simulate(switch: &str, name: &str, parameters: &[(&'static str, u32)], lines: &str) -> (u32, u32) {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (program, vectors) =
+        (folder.join(format!("rtl-{switch}-{name}")), folder.join(format!("rtl-{switch}-{name}.txt")));
+    std::fs::write(&vectors, lines).unwrap();
+    let top = format!("{switch}_test");
+    let compiled = Command::new("iverilog")
+        .args(["-g2012", "-s", &top, "-I"])
+        .arg(rtl())
+        .args(parameters.iter().map(|(name, value)| format!("-P{top}.{name}={value}")))
+        .arg("-o")
+        .arg(&program)
+        .args([rtl().join(format!("tests/{top}.v")), rtl().join(format!("orca_{switch}.v"))])
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let run =
+        Command::new("vvp").arg(&program).arg(format!("+vectors={}", vectors.display())).output().unwrap();
+    let said = String::from_utf8_lossy(&run.stdout).into_owned();
+    let last: Vec<&str> =
+        said.lines().rfind(|line| line.starts_with("compared")).unwrap_or_default().split(' ').collect();
+    assert_eq!(last.len(), 4, "{switch} {name}: {said}");
+    if last[3] != "0" {
+        println!("{switch} {name}: {said}");
+    }
+    (last[1].parse().unwrap(), last[3].parse().unwrap())
+}
+
+/// The next active agent behind the one served last, from the left and round again.
+fn next_agent(active: u128, served: u128) -> u128 {
+    let behind = if served == 0 { 0 } else { active & !(served | (served - 1)) };
+    let waiting = if behind == 0 { active } else { behind };
+    waiting & waiting.wrapping_neg()
+}
+
+fn leaf_lines(case: &mut Case) -> String {
+    let (clos, format) = (case.clos(), *case.planner.format());
+    let (down, up) = (clos.hosts_per_leaf(), clos.spines_per_pod());
+    let (mut lines, mut active, mut served) = (String::new(), 0, 0);
+    for _ in 0..LINES {
+        let label = case.label();
+        let (valid, above) = (!case.random.one_in(5), case.random.one_in(2));
+        let ingress = if above { Ingress::Above } else { Ingress::Below };
+        let (mut to_down, mut to_up) = (0, 0);
+        if valid {
+            match switches::leaf(&format, &label, ingress) {
+                LeafAction::Up(port) if port < up => to_up = 1 << port,
+                LeafAction::Up(_) => {}
+                LeafAction::ToHosts(hosts) => to_down = hosts,
+                LeafAction::ToAgent => {
+                    to_down = next_agent(active, served);
+                    served = if to_down == 0 { served } else { to_down };
+                }
+            }
+        }
+        let write = case.random.one_in(20).then(|| case.random.ports(down));
+        let agents = ports(write.unwrap_or(0), down);
+        let inputs = format!("{} {agents} {} {}", write.is_some() as u8, valid as u8, above as u8);
+        let outputs = format!("{} {} {}", valid as u8, ports(to_down, down), ports(to_up, up));
+        writeln!(lines, "{inputs} {} {outputs}", label.to_hex()).unwrap();
+        active = write.unwrap_or(active);
+    }
+    lines
+}
+
+fn core_lines(case: &mut Case) -> String {
+    let format = *case.planner.format();
+    let mut lines = String::new();
+    for _ in 0..LINES {
+        let (label, valid) = (case.label(), !case.random.one_in(5));
+        let down = if valid { switches::core(&format, &label) } else { 0 };
+        let (valid, down) = (valid as u8, ports(down, format.core_down));
+        writeln!(lines, "{valid} {} {valid} {down}", label.to_hex()).unwrap();
+    }
+    lines
+}
+
+/// What a spine's controller knows of its table.
+#[derive(Default)]
+struct Table {
+    places: BTreeMap<(u32, usize), u32>,
+    blocked: BTreeMap<u32, u128>,
+}
+
+impl Table {
+    /// Writes a session's links; the place, or `None` if its set is full.
+    fn write(&mut self, session: u32, blocked: u128) -> Option<usize> {
+        let set =
+            (0..32 / SET_BITS).fold(0, |set, fold| set ^ session >> (fold * SET_BITS)) % (1 << SET_BITS);
+        let known = (0..WAYS).find(|&way| self.places.get(&(set, way)) == Some(&session));
+        let way = known.or_else(|| (0..WAYS).find(|&way| !self.places.contains_key(&(set, way))))?;
+        if blocked == 0 {
+            self.places.remove(&(set, way));
+            self.blocked.remove(&session);
+        } else {
+            self.places.insert((set, way), session);
+            self.blocked.insert(session, blocked);
+        }
+        Some(way)
+    }
+}
+
+/// What a spine is told and what comes out.
+struct SpineLines {
+    lines: String,
+    /// How many packets an entry kept from a link.
+    blocked: u32,
+    /// How many named a port that there is not.
+    outside: u32,
+}
+
+fn spine_lines(case: &mut Case) -> SpineLines {
+    let (clos, format, filter) = (case.clos(), *case.planner.format(), case.planner.filter().clone());
+    let (width, cores) = (clos.leafs_per_pod(), clos.cores_per_spine().max(1));
+    let position = (case.random.below(clos.pods()), case.random.below(clos.spines_per_pod()));
+    let mut said = SpineLines { lines: String::new(), blocked: 0, outside: 0 };
+    let idle = |said: &mut SpineLines, row: &str| {
+        let (bits, label) = (ports(0, width), "0".repeat(2 * format.bytes() as usize));
+        writeln!(said.lines, "{row} 0 0 0 {bits} 0 0 0 {label} 0 {bits} 0").unwrap();
+    };
+    for core in 0..cores {
+        let path = polycast_planning::labels::TreePath { plane: position.1, core };
+        let bucket = |leaf| filter.bucket(position.0, path, leaf);
+        let bucket_bits = bucket_bits(format.filter_bits);
+        let bits: Vec<bool> = (0..width)
+            .rev()
+            .flat_map(|leaf| (0..bucket_bits).rev().map(move |bit| (leaf, bit)))
+            .map(|(leaf, bit)| bucket(leaf) >> bit & 1 == 1)
+            .collect();
+        idle(&mut said, &format!("1 {core:x} {}", digits(&bits)));
+    }
+    let mut table = Table::default();
+    let numbers: Vec<u32> = (0..40).map(|_| case.random.next() as u32).collect();
+    for _ in 0..LINES {
+        spine_line(case, &mut said, &mut table, &numbers, position);
+    }
+    // The last packets have to come out.
+    (0..3).for_each(|_| idle(&mut said, "0 0 0"));
+    said
+}
+
+fn spine_line(
+    case: &mut Case,
+    said: &mut SpineLines,
+    table: &mut Table,
+    numbers: &[u32],
+    position: (u32, u32),
+) {
+    let (clos, format) = (case.clos(), *case.planner.format());
+    let (width, cores) = (clos.leafs_per_pod(), clos.cores_per_spine());
+    let session = numbers[case.random.below(numbers.len() as u32) as usize];
+    let label = if case.random.one_in(2) { case.label() } else { planned(case, session) };
+    let (valid, above) = (!case.random.one_in(5), case.random.one_in(2));
+    let blocked = table.blocked.get(&session).copied().unwrap_or(0);
+    let ingress = if above { Ingress::Above } else { Ingress::Below };
+    let act =
+        |blocked| switches::spine(&clos, &format, case.planner.filter(), &label, position, blocked, ingress);
+    let action = act(blocked);
+    let outside = cores > 0 && format.spine_up(&label) >= cores;
+    let (mut down, mut up) = (0, 0);
+    if valid && !outside {
+        (down, up) = (action.down, action.up.map_or(0, |port| 1 << port));
+        said.blocked += u32::from(action != act(0));
+    }
+    said.outside += u32::from(valid && outside);
+    // The entry that is written in the same clock acts behind the packet.
+    let written = numbers[case.random.below(numbers.len() as u32) as usize];
+    let links = if case.random.one_in(4) { 0 } else { case.random.ports(width) };
+    let way = if case.random.one_in(3) { table.write(written, links) } else { None };
+    let entry = match way {
+        Some(way) => format!("1 {way:x} {written:x} {}", ports(links, width)),
+        None => format!("0 0 0 {}", ports(0, width)),
+    };
+    let packet = format!("{} {} {session:x} {}", valid as u8, above as u8, label.to_hex());
+    let outputs = format!("{} {} {}", valid as u8, ports(down, width), ports(up, cores.max(1)));
+    writeln!(said.lines, "0 0 0 {entry} {packet} {outputs}").unwrap();
+}
+
+/// The label of a planned session.
+fn planned(case: &mut Case, session: u32) -> Label {
+    let hosts = case.clos().hosts();
+    let source = case.random.below(hosts);
+    let count = 1 + case.random.below(40);
+    let receivers: Vec<Node> =
+        (0..count).map(|_| case.random.below(hosts)).filter(|&host| host != source).collect();
+    match case.planner.plan(session.into(), source, &receivers, &Failures::none()) {
+        Ok(plan) => plan.label,
+        Err(_) => case.label(),
+    }
+}
+
+fn bucket_bits(filter_bits: u32) -> u32 {
+    (32 - (filter_bits - 1).leading_zeros()).max(1)
+}
+
+#[test]
+fn leafs_in_verilog_do_what_ours_do() {
+    if has_iverilog() {
+        for (at, mut case) in Case::all().into_iter().enumerate() {
+            let lines = leaf_lines(&mut case);
+            assert_eq!(simulate("leaf", &at.to_string(), &case.parameters(), &lines), (LINES, 0));
+        }
+    }
+}
+
+#[test]
+fn cores_in_verilog_do_what_ours_do() {
+    if has_iverilog() {
+        for (at, mut case) in Case::all().into_iter().enumerate() {
+            if case.clos().cores_per_spine() > 0 {
+                let lines = core_lines(&mut case);
+                assert_eq!(simulate("core", &at.to_string(), &case.parameters(), &lines), (LINES, 0));
+            }
+        }
+    }
+}
+
+#[test]
+fn spines_in_verilog_do_what_ours_do() {
+    if has_iverilog() {
+        let mut outside = 0;
+        for (at, mut case) in Case::all().into_iter().enumerate() {
+            let said = spine_lines(&mut case);
+            let (clos, mut parameters) = (case.clos(), case.parameters());
+            let own = bucket_bits(case.planner.format().filter_bits);
+            parameters.push(("BUCKET_BITS", own));
+            parameters.push(("UP_PORTS", clos.cores_per_spine().max(1)));
+            parameters.push(("SET_BITS", SET_BITS));
+            let compared = LINES + clos.cores_per_spine().max(1) + 3;
+            assert_eq!(simulate("spine", &at.to_string(), &parameters, &said.lines), (compared, 0));
+            assert!(said.blocked > 20, "entries are put to the test: {} packets", said.blocked);
+            outside += said.outside;
+        }
+        assert!(outside > 20, "ports outside the switch are put to the test: {outside} packets");
+    }
+}
+
+/// A wrong output is found: the test can fail.
+#[test]
+fn a_wrong_output_is_found() {
+    if has_iverilog() {
+        let mut case = Case::all().remove(1);
+        let mut lines = core_lines(&mut case);
+        let end = lines.trim_end().len();
+        let last = lines[end - 1..end].parse::<u32>().unwrap_or(9);
+        lines.replace_range(end - 1..end, if last == 0 { "1" } else { "0" });
+        assert_eq!(simulate("core", "wrong", &case.parameters(), &lines), (LINES, 1));
+    }
+}
