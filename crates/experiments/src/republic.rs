@@ -6,7 +6,7 @@ use std::time::Instant;
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::{Fabric, Fabrics, Fcfs, PlanId};
 use polycast_protocol::leases::{
-    AgentKey, Grant, Input, Join, Leases, LeasesConfig, Output, PathRequest, Receivers,
+    AgentKey, Grant, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest, Receivers,
 };
 use polycast_protocol::push::AttemptInterval;
 use polycast_simulator::packet::tcp::TcpConfig;
@@ -66,6 +66,8 @@ fn requests_a_second(agents: u32, receivers: u32, requests: u32, seed: u64) -> R
         pending_max: 1_000,
         leases_max: 1_000,
         agents_max: agents as usize,
+        on_device_failure: OnDeviceFailure::Fallback,
+        kept_max: 0,
         first_plan: PlanId(1),
     };
     let mut leases = Leases::new(config, Fabrics::new(fabrics), Box::new(Fcfs));

@@ -28,7 +28,7 @@ pub struct CastOutcome {
     pub exit: i32,
     /// What crossed every cable, a direction at a time.
     pub links: Vec<LinkBytes>,
-    /// What devices were told, and how long that took.
+    /// How the lab was set up and what devices were told, and how long that took.
     pub control: Vec<ControlStep>,
 }
 
@@ -43,7 +43,7 @@ pub struct LinkBytes {
     pub bytes: u64,
 }
 
-/// One step of the control of devices.
+/// One step of the set-up of a lab or a path.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ControlStep {
     /// What was done.

@@ -1,6 +1,7 @@
-//! What can be broken on purpose, and when: `agent:h3@2.5`, `link:h3@1`, `manager@0.5`.
+//! What can be broken on purpose, and when: `agent:h3@2.5`, `link:h3@1`, `manager@0.5`, `ocs:late=500@0`.
 
 use crate::error::LabError;
+use crate::ocs::Fault;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +14,7 @@ const SECONDS_MAX: f64 = 3_600.0;
 pub struct Failure {
     /// What breaks.
     pub what: What,
-    /// When, in seconds after the transfer was asked for.
+    /// When, in seconds after the transfer was asked for; at 0 just before.
     pub at_s: f64,
 }
 
@@ -26,6 +27,22 @@ pub enum What {
     Link(String),
     /// The manager is killed.
     Manager,
+    /// The circuit switch misbehaves from then on.
+    Ocs(Fault),
+}
+
+/// How the circuit switch's faults are written.
+const FAULTS: [(&str, Fault); 5] = [
+    ("refuse", Fault::Refuse),
+    ("hangup", Fault::HangUp),
+    ("lie", Fault::Lie),
+    ("dark", Fault::Dark),
+    ("none", Fault::None),
+];
+
+fn fault(text: &str) -> Option<Fault> {
+    let known = FAULTS.iter().find(|(name, _)| *name == text).map(|(_, fault)| *fault);
+    known.or_else(|| Some(Fault::Late(text.strip_prefix("late=")?.parse().ok()?)))
 }
 
 impl FromStr for Failure {
@@ -33,7 +50,7 @@ impl FromStr for Failure {
 
     fn from_str(text: &str) -> Result<Self, LabError> {
         let wrong = |reason: &str| LabError::Failure { text: text.into(), reason: reason.into() };
-        let form = "write WHAT@SECONDS, such as agent:h3@2.5, link:tor1@1 or manager@0.5";
+        let form = "write WHAT@SECONDS, such as agent:h3@2.5, link:tor1@1, manager@0.5, ocs:refuse@0 or ocs:late=500@0";
         let (what, seconds) = text.rsplit_once('@').ok_or_else(|| wrong(form))?;
         let at_s: f64 = seconds.parse().map_err(|_| wrong(form))?;
         if !(0.0..=SECONDS_MAX).contains(&at_s) {
@@ -42,6 +59,9 @@ impl FromStr for Failure {
         let what = match what.split_once(':') {
             Some(("agent", name)) if !name.is_empty() => What::Agent(name.into()),
             Some(("link", name)) if !name.is_empty() => What::Link(name.into()),
+            Some(("ocs", text)) => What::Ocs(fault(text).ok_or_else(|| {
+                wrong("the circuit switch can refuse, hangup, lie, dark, late=MILLISECONDS, and none of it again")
+            })?),
             None if what == "manager" => What::Manager,
             _ => return Err(wrong(form)),
         };
@@ -55,6 +75,11 @@ impl fmt::Display for Failure {
             What::Agent(name) => write!(f, "agent:{name}@{}", self.at_s),
             What::Link(name) => write!(f, "link:{name}@{}", self.at_s),
             What::Manager => write!(f, "manager@{}", self.at_s),
+            What::Ocs(Fault::Late(millis)) => write!(f, "ocs:late={millis}@{}", self.at_s),
+            What::Ocs(fault) => {
+                let name = FAULTS.iter().find(|(_, known)| known == fault).map_or("none", |(name, _)| name);
+                write!(f, "ocs:{name}@{}", self.at_s)
+            }
         }
     }
 }
@@ -65,13 +90,23 @@ mod tests {
 
     #[test]
     fn failures_are_read_and_written() {
-        for text in ["agent:h3@2.5", "link:tor1@1", "link:ocs:4@0", "manager@0.5"] {
+        for text in
+            ["agent:h3@2.5", "link:tor1@1", "link:ocs:4@0", "manager@0.5", "ocs:lie@0", "ocs:late=500@1.5"]
+        {
             let failure: Failure = text.parse().unwrap();
             assert_eq!(failure.to_string(), text);
         }
-        for text in
-            ["", "agent:h3", "agent@1", "agent:@1", "manager:x@1", "link:h1@-1", "link:h1@soon", "x@1"]
-        {
+        for text in [
+            "",
+            "agent:h3",
+            "agent@1",
+            "agent:@1",
+            "manager:x@1",
+            "link:h1@-1",
+            "link:h1@soon",
+            "x@1",
+            "ocs:x@1",
+        ] {
             let message = text.parse::<Failure>().unwrap_err().to_string();
             assert!(message.starts_with(&format!("'{text}' is no failure")), "{message}");
         }

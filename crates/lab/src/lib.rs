@@ -12,7 +12,6 @@
 //! (namespaces of hosts, daemons, temporary files) lives inside these, so the kernel takes all of it away
 //! when that process ends, however it ends.
 
-mod blast;
 mod cast;
 mod daemons;
 mod error;
@@ -20,6 +19,7 @@ pub mod failure;
 pub mod layout;
 pub mod ocs;
 mod openvswitch;
+mod optical;
 mod optics;
 pub mod registry;
 pub mod spec;

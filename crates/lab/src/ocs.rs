@@ -12,10 +12,12 @@ use crate::optics::{self, Light, Mirrors};
 use crate::system::Space;
 use polycast_net::devices::telnet::Telnet;
 use polycast_net::devices::tl1::{Circuit, Completion, Output, Request, RequestError, Severity};
+use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::str::FromStr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -44,19 +46,51 @@ pub struct OcsOptions {
 }
 
 /// How it misbehaves when it is told to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Fault {
     /// Not at all.
     #[default]
     None,
     /// It refuses every circuit.
     Refuse,
-    /// It says that a circuit is there, and it is not.
+    /// It says that it has made a circuit, and does not list it.
     Lie,
+    /// It says that it has made a circuit and lists it, and no light gets through.
+    Dark,
     /// It answers this much later than it is done, in milliseconds.
     Late(u32),
     /// It hangs up when it is asked for a circuit.
     HangUp,
+}
+
+impl Fault {
+    /// How it is told: the word in `ED-FAULT::LATE-500:1;`.
+    #[must_use]
+    pub fn word(self) -> String {
+        match self {
+            Fault::None => "NONE".into(),
+            Fault::Refuse => "REFUSE".into(),
+            Fault::Lie => "LIE".into(),
+            Fault::Dark => "DARK".into(),
+            Fault::Late(millis) => format!("LATE-{millis}"),
+            Fault::HangUp => "HANGUP".into(),
+        }
+    }
+}
+
+impl FromStr for Fault {
+    type Err = ();
+
+    fn from_str(word: &str) -> Result<Self, ()> {
+        Ok(match word {
+            "NONE" => Fault::None,
+            "REFUSE" => Fault::Refuse,
+            "LIE" => Fault::Lie,
+            "DARK" => Fault::Dark,
+            "HANGUP" => Fault::HangUp,
+            late => Fault::Late(late.strip_prefix("LATE-").ok_or(())?.parse().map_err(drop)?),
+        })
+    }
 }
 
 /// Moves the light.
@@ -108,6 +142,9 @@ impl<M: Move> Switch<M> {
         if fault == Fault::Refuse {
             return Err(("SROF", "the mirrors do not move".into()));
         }
+        if fault == Fault::Lie {
+            return Ok(());
+        }
         {
             let mut circuits = self.circuits.borrow_mut();
             let taken = |(from, (to, _)): (&u32, &(u32, bool))| {
@@ -120,12 +157,12 @@ impl<M: Move> Switch<M> {
             circuits.insert(circuit.from, (circuit.to, false));
         }
         let half = self.options.circuit_time / 2;
-        if !half.is_zero() && fault != Fault::Lie {
+        if !half.is_zero() && fault != Fault::Dark {
             tokio::time::sleep(half).await;
             self.shine(circuit, Light::Partial).await?;
             tokio::time::sleep(half).await;
         }
-        if fault != Fault::Lie {
+        if fault != Fault::Dark {
             self.shine(circuit, Light::Full).await?;
         }
         if let Some(state) = self.circuits.borrow_mut().get_mut(&circuit.from) {
@@ -331,13 +368,7 @@ fn take<M: Move + 'static>(
 fn fault(command: &str) -> Option<(Fault, String)> {
     let mut blocks = command.trim().strip_prefix("ED-FAULT::")?.split(':');
     let (mode, tag) = (blocks.next()?, blocks.next()?.to_string());
-    let fault = match mode {
-        "NONE" => Fault::None,
-        "REFUSE" => Fault::Refuse,
-        "LIE" => Fault::Lie,
-        "HANGUP" => Fault::HangUp,
-        late => Fault::Late(late.strip_prefix("LATE-")?.parse().ok()?),
-    };
+    let fault = mode.parse().ok()?;
     Some((fault, tag))
 }
 

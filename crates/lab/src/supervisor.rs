@@ -12,7 +12,7 @@ use crate::failure::{Failure, What};
 use crate::layout::{Host, Layout};
 use crate::spec::{Network, Spec};
 use crate::system::Space;
-use crate::{blast, world};
+use crate::{optical, world};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
@@ -138,7 +138,6 @@ struct Lab {
     places: Places,
     daemons: Arc<Mutex<Daemons>>,
     control: Vec<ControlStep>,
-    blast: Option<blast::Control>,
 }
 
 fn lock(daemons: &Mutex<Daemons>) -> MutexGuard<'_, Daemons> {
@@ -161,22 +160,18 @@ impl Lab {
         timed("namespaces and cables", begun);
         let mut daemons = Daemons::default();
         let begun = Instant::now();
-        let blast = match spec.network {
-            Network::Bridge { .. } => None,
-            Network::Blast { .. } | Network::Shufflecast { .. } => {
-                let control = blast::Control::start(spec, &layout, &places, &mut daemons)?;
-                timed("switches and optics", begun);
-                Some(control)
-            }
-        };
+        if !matches!(spec.network, Network::Bridge { .. }) {
+            optical::start(spec, &layout, &places, &mut daemons)?;
+            timed("switches and optics", begun);
+        }
         let settings = places.inside.join("manager.toml");
-        fs::write(&settings, manager_settings(spec))
+        fs::write(&settings, manager_settings(spec, &layout, &places))
             .map_err(|error| LabError::path("write", &settings, &error))?;
         let begun = Instant::now();
         daemons.start_all(&layout, &places, &settings)?;
         timed("manager and agents", begun);
         let daemons = Arc::new(Mutex::new(daemons));
-        Ok(Lab { spec: spec.clone(), layout, places, daemons, control, blast })
+        Ok(Lab { spec: spec.clone(), layout, places, daemons, control })
     }
 
     fn host(&self, name: &str) -> Result<&Host, LabError> {
@@ -193,10 +188,9 @@ impl Lab {
             }
         };
         self.check_failures(&options.failures)?;
-        let mut control = Vec::new();
-        if let Some(blast) = &mut self.blast {
-            control = blast.prepare(&source, &receivers)?;
-        }
+        let (early, later): (Vec<Failure>, Vec<Failure>) =
+            options.failures.iter().cloned().partition(|failure| failure.at_s <= 0.0);
+        early.iter().for_each(|failure| strike(&failure.what, &self.daemons, &self.layout));
         let before = world::counters(&self.layout)?;
         let to: Vec<&str> = receivers.iter().map(|host| host.name.as_str()).collect();
         let mut command = Space::named(&source.name).command(&self.places.program.to_string_lossy());
@@ -205,13 +199,12 @@ impl Lab {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let failed = |error: io::Error| LabError::system("send", error);
         let child = command.spawn().map_err(failed)?;
-        self.arm(&options.failures);
+        self.arm(later);
         let output = child.wait_with_output().map_err(failed)?;
         let after = world::counters(&self.layout)?;
-        if let Some(blast) = &mut self.blast {
-            control.extend(blast.release()?);
-        }
-        let delivery = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let delivery: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        // What the manager's devices did for the path is in the report.
+        let control = serde_json::from_value(delivery["control"].clone()).unwrap_or_default();
         let links = world::crossed(&self.layout, &before, &after);
         let mut said = String::from_utf8_lossy(&output.stderr).into_owned();
         for name in lock(&self.daemons).ended() {
@@ -233,43 +226,57 @@ impl Lab {
                     }
                 }
                 What::Manager => {}
+                What::Ocs(_) if matches!(self.spec.network, Network::Blast { .. }) => {}
+                What::Ocs(_) => {
+                    let reason = "the lab has no circuit switch".into();
+                    return Err(LabError::Failure { text: failure.to_string(), reason });
+                }
             }
         }
         Ok(())
     }
 
     /// Lets each failure happen at its time.
-    fn arm(&self, failures: &[Failure]) {
+    fn arm(&self, failures: Vec<Failure>) {
         let begun = Instant::now();
-        for failure in failures.iter().cloned() {
+        for failure in failures {
             let (daemons, layout) = (Arc::clone(&self.daemons), self.layout.clone());
             std::thread::spawn(move || {
                 let at = Duration::from_secs_f64(failure.at_s);
                 std::thread::sleep(at.saturating_sub(begun.elapsed()));
-                match &failure.what {
-                    What::Agent(name) => {
-                        let name = layout.host(name).map_or(name.as_str(), |host| &host.name);
-                        lock(&daemons).kill(name);
-                    }
-                    What::Manager => drop(lock(&daemons).kill("manager")),
-                    What::Link(node) => {
-                        if let Err(error) = world::cut(&layout, node) {
-                            tracing::error!(%error, "a cable could not be cut");
-                        }
-                    }
-                }
+                strike(&failure.what, &daemons, &layout);
             });
         }
     }
 }
 
-/// The manager's settings: all fabrics of the lab are reached by group addresses.
-fn manager_settings(spec: &Spec) -> String {
-    let [a, b] = crate::layout::GROUPS;
-    let mut text = format!("[ip-multicast]\npool = \"{a}.{b}.64.0/24\"\n");
-    // On circuits and fixed splitters nobody else sends: the rate of the path is ours alone.
-    if let (Some(rate), Network::Blast { .. } | Network::Shufflecast { .. }) = (spec.rate, spec.network) {
-        text.push_str(&format!("rate = \"{}\"\n", rate.0 / 100 * world::MULTICAST_PERCENT));
+/// Breaks something now.
+fn strike(what: &What, daemons: &Mutex<Daemons>, layout: &Layout) {
+    let broken = match what {
+        What::Agent(name) => {
+            let name = layout.host(name).map_or(name.as_str(), |host| &host.name);
+            lock(daemons).kill(name);
+            Ok(())
+        }
+        What::Manager => {
+            lock(daemons).kill("manager");
+            Ok(())
+        }
+        What::Link(node) => world::cut(layout, node),
+        What::Ocs(fault) => optical::misbehave(*fault),
+    };
+    if let Err(error) = broken {
+        tracing::error!(%error, "something could not be broken");
     }
-    text
+}
+
+/// The manager's settings.
+fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) -> String {
+    let [a, b] = crate::layout::GROUPS;
+    match spec.network {
+        Network::Bridge { .. } => format!("[ip-multicast]\npool = \"{a}.{b}.64.0/24\"\n"),
+        Network::Blast { .. } | Network::Shufflecast { .. } => {
+            optical::manager_settings(spec, layout, places)
+        }
+    }
 }

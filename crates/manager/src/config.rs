@@ -4,6 +4,7 @@ use crate::fabrics::{self, OcsSettings, ShufflecastSettings, TorSettings};
 use polycast_planning::Fcfs;
 use polycast_planning::ip_multicast::IpMulticast;
 use polycast_planning::tcp_chain::TcpChain;
+use polycast_protocol::leases;
 use polycast_types::Rate;
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,6 +22,8 @@ pub struct ManagerConfig {
     pub fabrics: Vec<String>,
     /// What becomes of a path whose devices fail.
     pub on_device_failure: OnDeviceFailure,
+    /// How many paths devices go on to hold after they were given back, ready for the same hosts again.
+    pub kept_paths_max: usize,
     /// How long a device may take to answer, in milliseconds.
     pub device_timeout_ms: u64,
     /// How often agents send a heartbeat, in milliseconds.
@@ -101,6 +104,15 @@ pub enum ConfigError {
     },
 }
 
+impl From<OnDeviceFailure> for leases::OnDeviceFailure {
+    fn from(setting: OnDeviceFailure) -> Self {
+        match setting {
+            OnDeviceFailure::Fallback => Self::Fallback,
+            OnDeviceFailure::Wait => Self::Wait,
+        }
+    }
+}
+
 impl Default for ManagerConfig {
     fn default() -> Self {
         ManagerConfig {
@@ -108,6 +120,7 @@ impl Default for ManagerConfig {
             scheduler: Fcfs::NAME.into(),
             fabrics: vec![IpMulticast::NAME.into(), TcpChain::NAME.into()],
             on_device_failure: OnDeviceFailure::default(),
+            kept_paths_max: 16,
             device_timeout_ms: 2_000,
             heartbeat_ms: 1_000,
             silence_ms: 4_000,

@@ -2,8 +2,8 @@
 
 use crate::config::{ConfigError, ManagerConfig};
 use crate::devices::{Devices, News};
-use crate::fabrics;
-use polycast_planning::PlanId;
+use crate::fabrics::{self, Health, Verdict};
+use polycast_planning::{DeviceCommand, PlanId};
 use polycast_protocol::leases::{AgentKey, Member};
 use polycast_protocol::leases::{
     Denial, Grant, Input, Join, JoinRefusal, Leases, LeasesConfig, NotMember, Output, PathRequest, RequestKey,
@@ -51,7 +51,6 @@ pub struct LeaseSnapshot {
 }
 
 /// The machine and those who wait for its answers.
-#[derive(Debug)]
 pub struct Core {
     machine: Leases,
     commands: mpsc::Receiver<Command>,
@@ -60,6 +59,9 @@ pub struct Core {
     start: Instant,
     devices: Devices,
     news: mpsc::UnboundedReceiver<News>,
+    health: Vec<Box<dyn Health>>,
+    /// What devices keep all the time.
+    standing: Vec<DeviceCommand>,
 }
 
 /// Answers that come at once.
@@ -80,6 +82,8 @@ impl Core {
             pending_max: config.pending_max,
             leases_max: config.leases_max,
             agents_max: config.agents_max,
+            on_device_failure: config.on_device_failure.into(),
+            kept_max: config.kept_paths_max,
             first_plan: PlanId(u64::try_from(since_epoch.as_micros()).unwrap_or(1)),
         };
         let mut machine = Leases::new(leases, fabrics::fabrics(config)?, fabrics::scheduler(config)?);
@@ -88,10 +92,11 @@ impl Core {
             machine.know_host(name);
         }
         let (devices, news) = Devices::start(fabrics::devices(config)?);
-        devices.change(None, &[], &machine.standing_commands());
+        let (health, standing) = (fabrics::health(config)?, machine.standing_commands());
+        devices.change(None, &[], &standing);
         let (sender, commands) = mpsc::channel(COMMANDS_MAX);
         let (callers, start) = (BTreeMap::new(), Instant::now());
-        Ok((Core { machine, commands, callers, start, devices, news }, sender))
+        Ok((Core { machine, commands, callers, start, devices, news, health, standing }, sender))
     }
 
     /// Runs until told to stop; whoever waits then gets no answer.
@@ -174,17 +179,27 @@ impl Core {
                 Output::Join { result, .. } => answers.join = Some(result),
                 Output::Heartbeat { result, .. } => answers.heartbeat = Some(result),
                 Output::Response { request, response } => self.respond(request, &response),
-                Output::Granted { plan_id, plan } => {
+                Output::Granted { plan_id, plan, instead_of } => {
                     tracing::info!(response = plan_id.0, fabric = plan.fabric, "granted");
+                    self.devices.change(Some(plan_id), &instead_of, &plan.commands);
+                }
+                Output::Again { plan_id, plan } => {
                     self.devices.change(Some(plan_id), &[], &plan.commands);
                 }
-                Output::Replanned { plan_id, request, before, plan } => {
+                Output::Forgotten { plan } => self.devices.change(None, &plan.commands, &[]),
+                Output::Path { plan_id, request, state } => {
+                    tracing::info!(response = plan_id.0, source = %request.agent.name, ?state, "path");
+                }
+                Output::Replanned { plan_id, request, before, plan, displaced } => {
                     tracing::warn!(response = plan_id.0, source = %request.agent.name, before = before.fabric,
                         fabric = plan.fabric, "planned anew after a failure");
-                    self.devices.change(Some(plan_id), &before.commands, &plan.commands);
+                    let old: Vec<_> = before.commands.into_iter().chain(displaced).collect();
+                    self.devices.change(Some(plan_id), &old, &plan.commands);
                 }
-                Output::Released { plan_id, request, plan, reason } => {
-                    self.devices.change(None, &plan.commands, &[]);
+                Output::Released { plan_id, request, plan, reason, kept } => {
+                    if !kept {
+                        self.devices.change(None, &plan.commands, &[]);
+                    }
                     tracing::info!(response = plan_id.0, source = %request.agent.name, ?reason, "released");
                 }
                 Output::Gone { agent } => tracing::info!(agent = %agent.name, "gone"),
@@ -196,6 +211,39 @@ impl Core {
     /// Takes in what devices say.
     fn hear(&mut self, news: News) {
         tracing::debug!(?news, "a device says");
+        match news {
+            News::SetUp { plan, result, steps: _ } => drop(self.apply(Input::SetUp { plan, result })),
+            News::Fibre { rack, fibre, up } => {
+                let verdicts = self.health.iter_mut().map(|health| health.fibre(rack, fibre, up)).collect();
+                self.judge(verdicts);
+            }
+            News::Switch { rack, up } => {
+                if !up {
+                    tracing::warn!(rack, "the switch of a rack cannot be reached");
+                }
+                let verdicts = self.health.iter_mut().map(|health| health.switch(rack, up)).collect();
+                self.judge(verdicts);
+            }
+        }
+    }
+
+    /// Acts on what has failed and what works again.
+    fn judge(&mut self, verdicts: Vec<Verdict>) {
+        for Verdict { failed, repaired, words } in verdicts {
+            if failed.is_empty() && repaired.is_empty() {
+                continue;
+            }
+            tracing::warn!("{words}");
+            if !repaired.is_empty() {
+                self.apply(Input::Repaired { failures: repaired });
+            }
+            if !failed.is_empty() {
+                self.apply(Input::Failed { failures: failed });
+            }
+            let standing = self.machine.standing_commands();
+            self.devices.change(None, &self.standing, &standing);
+            self.standing = standing;
+        }
     }
 
     /// Answers all who asked; a grant that reaches nobody goes back at once.

@@ -3,6 +3,7 @@
 //!
 //! A new fabric is one more [`Offer`] in [`OFFERS`] and one more section in the settings.
 
+mod health;
 mod ocs;
 mod shufflecast;
 mod tors;
@@ -17,6 +18,7 @@ use polycast_types::{Duration, Rate};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
+pub(crate) use health::{Health, Verdict};
 pub use ocs::OcsSettings;
 pub use shufflecast::ShufflecastSettings;
 pub use tors::{TorHost, TorSettings};
@@ -35,6 +37,11 @@ pub(crate) trait Offer: Sync {
     /// The devices that hold what its plans need. A device that several fabrics use may come from each of them.
     fn devices(&self, _config: &ManagerConfig) -> Result<Vec<Named>, ConfigError> {
         Ok(Vec::new())
+    }
+
+    /// What draws conclusions about its network from what devices say, if anything does.
+    fn health(&self, _config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, ConfigError> {
+        Ok(None)
     }
 }
 
@@ -103,6 +110,12 @@ pub(crate) fn devices(config: &ManagerConfig) -> Result<BTreeMap<DeviceId, Box<d
         }
     }
     Ok(devices)
+}
+
+/// What draws conclusions about the networks of these fabrics.
+pub(crate) fn health(config: &ManagerConfig) -> Result<Vec<Box<dyn Health>>, ConfigError> {
+    let offers = offers(config)?;
+    offers.iter().filter_map(|offer| offer.health(config).transpose()).collect()
 }
 
 fn offers(config: &ManagerConfig) -> Result<Vec<&'static dyn Offer>, ConfigError> {

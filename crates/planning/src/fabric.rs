@@ -377,6 +377,8 @@ pub struct NetworkState {
     failed_parts: BTreeSet<Part>,
     /// Where fabrics begin to look for free resources, so that what was just released rests for a while.
     turn: u64,
+    /// Plans that nobody holds any more and that devices still do, oldest first.
+    kept: Vec<Running>,
 }
 
 impl NetworkState {
@@ -436,6 +438,40 @@ impl NetworkState {
             self.holders.remove(resource);
         }
         Some(running)
+    }
+
+    /// Remembers a plan that has ended and that devices still hold: the same group can have it again as it is.
+    pub fn keep(&mut self, running: Running) {
+        self.kept.push(running);
+    }
+
+    /// The plans that devices hold for nobody, oldest first.
+    pub fn kept(&self) -> impl Iterator<Item = &Running> {
+        self.kept.iter()
+    }
+
+    /// Forgets the oldest of the kept plans.
+    pub fn forget_oldest(&mut self) -> Option<Running> {
+        (!self.kept.is_empty()).then(|| self.kept.remove(0))
+    }
+
+    /// Forgets the kept plans that have a resource in common with `plan`, which is about to be set up.
+    pub fn displace(&mut self, plan: &Plan) -> Vec<Running> {
+        let shares = |running: &mut Running| {
+            running.plan.resources.iter().any(|resource| plan.resources.contains(resource))
+        };
+        self.kept.extract_if(.., shares).collect()
+    }
+
+    /// The kept plan of a fabric for exactly this group, if all of it is free and works.
+    fn ready(&self, fabric: &str, group: &Group) -> Option<&Plan> {
+        let fits = |running: &&Running| {
+            running.plan.fabric == fabric
+                && running.group == *group
+                && running.plan.resources.iter().all(|resource| self.is_free(resource))
+                && !running.plan.uses.iter().any(|part| self.failed_parts.contains(part))
+        };
+        self.kept.iter().rev().find(fits).map(|running| &running.plan)
     }
 
     /// Takes a resource out of use; whoever holds it keeps it until its release.
@@ -507,8 +543,24 @@ impl Fabrics {
     /// # Errors
     /// None has: [`Refusal::Busy`] if one of them may have later.
     pub fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
+        self.plan_without(network, group, "")
+    }
+
+    /// The same, without the fabric of this name.
+    ///
+    /// # Errors
+    /// As [`Fabrics::plan`].
+    pub fn plan_without(
+        &self,
+        network: &NetworkState,
+        group: &Group,
+        without: &str,
+    ) -> Result<Plan, Refusal> {
         let mut why = Refusal::Impossible("the manager has no fabric to carry it".into());
-        for fabric in &self.0 {
+        for fabric in self.0.iter().filter(|fabric| fabric.name() != without) {
+            if let Some(plan) = network.ready(fabric.name(), group) {
+                return Ok(plan.clone());
+            }
             match fabric.plan(network, group) {
                 Ok(plan) => return Ok(plan),
                 // The first that may be free later is the best one to wait for.

@@ -9,12 +9,13 @@
 //! takes them over, so that no path is lent a second time while a transfer uses it.
 
 mod members;
+mod set_up;
 mod words;
 
 pub use members::Member;
 pub use words::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, LeaseView, NotMember, Output, PathRequest,
-    Receivers, ReleaseReason, RequestKey,
+    PathState, Receivers, ReleaseReason, RequestKey,
 };
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -40,8 +41,22 @@ pub struct LeasesConfig {
     pub leases_max: usize,
     /// How many agents may join.
     pub agents_max: usize,
+    /// What becomes of a path whose devices fail.
+    pub on_device_failure: OnDeviceFailure,
+    /// How many paths that were given back devices hold ready.
+    pub kept_max: usize,
     /// Number of the first lease. Two runs of a manager should not give the same numbers.
     pub first_plan: PlanId,
+}
+
+/// What becomes of a path whose devices fail to set it up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnDeviceFailure {
+    /// The next fabric that has a path takes its place.
+    #[default]
+    Fallback,
+    /// The transfer waits, and the devices are told again and again.
+    Wait,
 }
 
 /// The numbers that a new manager gives to these names when [`Leases::know_host`] is called for each in this
@@ -67,6 +82,8 @@ struct Lease {
     object: ObjectId,
     grant: Grant,
     expires_at: Time,
+    /// How often its devices have failed since they last did not.
+    tries: u32,
 }
 
 /// The manager's core.
@@ -84,6 +101,8 @@ pub struct Leases {
     leases: BTreeMap<PlanId, Lease>,
     by_request: BTreeMap<RequestKey, PlanId>,
     expiries: BTreeSet<(Time, PlanId)>,
+    /// When the devices of which path are told again.
+    retries: BTreeSet<(Time, PlanId)>,
     /// Whether something has changed since the scheduler decided last.
     undecided: bool,
     outputs: VecDeque<Output>,
@@ -105,6 +124,7 @@ impl Leases {
             leases: BTreeMap::new(),
             by_request: BTreeMap::new(),
             expiries: BTreeSet::new(),
+            retries: BTreeSet::new(),
             undecided: false,
             outputs: VecDeque::new(),
         }
@@ -124,6 +144,7 @@ impl Leases {
             Input::Heartbeat { agent, leases } => self.heartbeat(now, agent, &leases),
             // What one that has died was the source of is lost: nobody is left to use another path.
             Input::Leave { agent } | Input::Died { agent } => self.leave(&agent),
+            Input::SetUp { plan, result } => self.set_up(now, plan, result),
             Input::Failed { failures } => self.fail(&failures),
             Input::Repaired { failures } => self.repair(&failures),
             Input::Request(request) => self.request(now, request),
@@ -145,11 +166,8 @@ impl Leases {
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         let expiry = self.expiries.first().map(|(at, _)| *at);
-        let silence = self.members.deadline();
-        match (expiry, silence) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let retry = self.retries.first().map(|(at, _)| *at);
+        [expiry, retry, self.members.deadline()].into_iter().flatten().min()
     }
 
     /// The agents, in the order of their names.
@@ -398,7 +416,8 @@ impl Leases {
         }
         let before = core::mem::replace(&mut lease.grant.plan, plan.clone());
         let request = lease.key.clone();
-        self.outputs.push_back(Output::Replanned { plan_id: id, request, before, plan });
+        let displaced = self.displace(&plan);
+        self.outputs.push_back(Output::Replanned { plan_id: id, request, before, plan, displaced });
     }
 
     fn repair(&mut self, failures: &[Failure]) {
@@ -419,6 +438,7 @@ impl Leases {
         {
             self.end(id, ReleaseReason::Expired);
         }
+        self.retry(now);
         // Leases of a silent agent stay until they expire: its transfers may well be running.
         while let Some(name) = self.members.overdue(now) {
             self.remove(&name);
@@ -455,7 +475,8 @@ impl Leases {
         let Some((pending, waiting)) = self.pending.remove(&id) else { return };
         let receivers = self.in_order(&pending.group, &plan.channel);
         let grant = Grant { plan_id, accepted_bytes: bytes.min(remaining), receivers, plan };
-        self.outputs.push_back(Output::Granted { plan_id, plan: grant.plan.clone() });
+        let instead_of = self.displace(&grant.plan);
+        self.outputs.push_back(Output::Granted { plan_id, plan: grant.plan.clone(), instead_of });
         self.outputs
             .push_back(Output::Response { request: waiting.key.clone(), response: Ok(grant.clone()) });
         self.keep(now, waiting.key, waiting.object, grant);
@@ -492,7 +513,7 @@ impl Leases {
         let id = grant.plan_id;
         self.expiries.insert((expires_at, id));
         self.by_request.insert(key.clone(), id);
-        self.leases.insert(id, Lease { key, object, grant, expires_at });
+        self.leases.insert(id, Lease { key, object, grant, expires_at, tries: 0 });
     }
 
     fn renew(&mut self, now: Time, id: PlanId) {
@@ -507,13 +528,12 @@ impl Leases {
         let Some(lease) = self.leases.remove(&id) else { return };
         self.expiries.remove(&(lease.expires_at, id));
         self.by_request.remove(&lease.key);
-        self.network.release(id);
+        let running = self.network.release(id);
         self.undecided = true;
-        self.outputs.push_back(Output::Released {
-            plan_id: id,
-            request: lease.key,
-            plan: lease.grant.plan,
-            reason,
-        });
+        // What has failed is not worth keeping.
+        let sound = reason != ReleaseReason::Failed && lease.tries == 0;
+        let kept = running.is_some_and(|running| sound && self.keep_ready(running));
+        let (request, plan) = (lease.key, lease.grant.plan);
+        self.outputs.push_back(Output::Released { plan_id: id, request, plan, reason, kept });
     }
 }

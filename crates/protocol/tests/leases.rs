@@ -8,8 +8,8 @@ use polycast_planning::{
     PlanId, Resource, Scheduler,
 };
 use polycast_protocol::leases::{
-    AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, Leases, LeasesConfig, NotMember, Output,
-    PathRequest, Receivers, ReleaseReason, RequestKey, known_hosts,
+    AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, Leases, LeasesConfig, NotMember,
+    OnDeviceFailure, Output, PathRequest, Receivers, ReleaseReason, RequestKey, known_hosts,
 };
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
@@ -27,6 +27,8 @@ fn config() -> LeasesConfig {
         pending_max: 8,
         leases_max: 100,
         agents_max: 6,
+        on_device_failure: OnDeviceFailure::Fallback,
+        kept_max: 0,
         first_plan: PlanId(1_000),
     }
 }

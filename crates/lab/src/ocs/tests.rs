@@ -88,6 +88,9 @@ fn it_misbehaves_when_it_is_told_to() {
         assert!(client.enter(circuit(0, 1)).await.unwrap_err().to_string().contains("do not move"));
         tell("LIE").await;
         client.enter(circuit(0, 1)).await.unwrap();
+        assert_eq!(client.retrieve().await.unwrap(), []);
+        tell("DARK").await;
+        client.enter(circuit(0, 1)).await.unwrap();
         assert_eq!(client.retrieve().await.unwrap(), [circuit(0, 1)]);
         assert_eq!(*mirrors.0.borrow(), []);
         tell("HANGUP").await;

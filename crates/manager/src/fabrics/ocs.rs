@@ -1,5 +1,6 @@
 //! The fabric `ocs` in the settings (Blast section III; Republic section II).
 
+use super::health::{Health, OfCircuits};
 use super::{Hosts, Named, Offer, interval, pool, rate, tors};
 use crate::config::{ConfigError, ManagerConfig};
 use crate::devices::{CircuitSwitch, DeviceId};
@@ -77,6 +78,30 @@ fn section(config: &ManagerConfig) -> Result<&OcsSettings, ConfigError> {
     config.ocs.as_ref().ok_or_else(|| wrong("ocs", "the fabric ocs needs a section [ocs]"))
 }
 
+/// The racks, fibres and splitters.
+fn hybrid(config: &ManagerConfig) -> Result<Hybrid, ConfigError> {
+    let settings = section(config)?;
+    let ports_per_rack = config.tor.first().map_or(0, |tor| tor.fibre_ports.len());
+    if ports_per_rack == 0 {
+        return Err(wrong("tor", "circuits need racks with fibre-ports: name one [[tor]] a rack"));
+    }
+    if let Some(rack) = config.tor.iter().position(|tor| tor.fibre_ports.len() != ports_per_rack) {
+        let reason = format!(
+            "rack {rack} has {} of them and rack 0 has {ports_per_rack}: give all racks as many",
+            config.tor[rack].fibre_ports.len()
+        );
+        return Err(wrong("tor.fibre-ports", reason));
+    }
+    let hybrid = Hybrid {
+        racks: config.tor.len() as u32,
+        servers_per_rack: tors::servers_per_rack(config),
+        ports_per_rack: ports_per_rack as u32,
+        splitters: settings.splitters,
+        splitter_fanout: settings.splitter_fanout,
+    };
+    hybrid.checked(settings.ports).map_err(|error| wrong("ocs", error))
+}
+
 pub(super) struct OcsOffer;
 
 impl Offer for OcsOffer {
@@ -86,25 +111,7 @@ impl Offer for OcsOffer {
 
     fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, ConfigError> {
         let settings = section(config)?;
-        let ports_per_rack = config.tor.first().map_or(0, |tor| tor.fibre_ports.len());
-        if ports_per_rack == 0 {
-            return Err(wrong("tor", "circuits need racks with fibre-ports: name one [[tor]] a rack"));
-        }
-        if let Some(rack) = config.tor.iter().position(|tor| tor.fibre_ports.len() != ports_per_rack) {
-            let reason = format!(
-                "rack {rack} has {} of them and rack 0 has {ports_per_rack}: give all racks as many",
-                config.tor[rack].fibre_ports.len()
-            );
-            return Err(wrong("tor.fibre-ports", reason));
-        }
-        let hybrid = Hybrid {
-            racks: config.tor.len() as u32,
-            servers_per_rack: tors::servers_per_rack(config),
-            ports_per_rack: ports_per_rack as u32,
-            splitters: settings.splitters,
-            splitter_fanout: settings.splitter_fanout,
-        };
-        let hybrid = hybrid.checked(settings.ports).map_err(|error| wrong("ocs", error))?;
+        let hybrid = hybrid(config)?;
         let losses = [
             ("ocs.budget-db", settings.budget_db),
             ("ocs.switch-loss-db", settings.switch_loss_db),
@@ -142,5 +149,9 @@ impl Offer for OcsOffer {
             CircuitSwitch::new(section(config)?.tl1, Duration::from_millis(config.device_timeout_ms));
         devices.push((DeviceId::CircuitSwitch, Box::new(switch)));
         Ok(devices)
+    }
+
+    fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, ConfigError> {
+        Ok(Some(Box::new(OfCircuits(hybrid(config)?))))
     }
 }

@@ -1,5 +1,6 @@
 //! The fabric `shufflecast` in the settings (Shufflecast section III).
 
+use super::health::{Health, OfRelays};
 use super::{Hosts, Named, Offer, interval, pool, rate, tors};
 use crate::config::{ConfigError, ManagerConfig};
 use polycast_planning::Fabric;
@@ -57,6 +58,11 @@ fn section(config: &ManagerConfig) -> Result<&ShufflecastSettings, ConfigError> 
     config.shufflecast.as_ref().ok_or_else(missing)
 }
 
+fn network(settings: &ShufflecastSettings) -> Result<polycast_topology::Shufflecast, ConfigError> {
+    let network = polycast_topology::Shufflecast::new(settings.p, settings.k);
+    network.map_err(|error| wrong("shufflecast", error))
+}
+
 pub(super) struct ShufflecastOffer;
 
 impl Offer for ShufflecastOffer {
@@ -66,8 +72,7 @@ impl Offer for ShufflecastOffer {
 
     fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, ConfigError> {
         let settings = section(config)?;
-        let network = polycast_topology::Shufflecast::new(settings.p, settings.k);
-        let network = network.map_err(|error| wrong("shufflecast", error))?;
+        let network = network(settings)?;
         let (racks, named) = (network.tors() as usize, config.tor.len());
         if racks != named {
             let reason =
@@ -109,5 +114,9 @@ impl Offer for ShufflecastOffer {
 
     fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, ConfigError> {
         tors::devices(config, true)
+    }
+
+    fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, ConfigError> {
+        Ok(Some(Box::new(OfRelays::new(network(section(config)?)?))))
     }
 }

@@ -2,7 +2,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use polycast_planning::{Channel, Failure, Plan, PlanId};
+use polycast_planning::{Channel, DeviceCommand, Failure, Plan, PlanId};
 use polycast_types::{ObjectId, Time};
 
 /// An agent, and which run of it: a restarted agent has another incarnation.
@@ -61,6 +61,13 @@ pub enum Input {
     Died {
         /// Which.
         agent: AgentKey,
+    },
+    /// The devices of a path have all answered.
+    SetUp {
+        /// The path.
+        plan: PlanId,
+        /// Whether it is there, or a sentence that says which device failed and why.
+        result: Result<(), String>,
     },
     /// These have failed: the paths in use that they touch are planned anew.
     Failed {
@@ -244,6 +251,25 @@ pub enum ReleaseReason {
     Failed,
 }
 
+/// How a path stands at its devices.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PathState {
+    /// All of them hold it.
+    Ready,
+    /// A device has failed, and is told again until it does not.
+    Waits {
+        /// Which, and why.
+        reason: String,
+    },
+    /// A device has failed, and another fabric's path has taken its place.
+    Moved {
+        /// The fabric that carries it now.
+        fabric: &'static str,
+        /// Which device failed, and why.
+        reason: String,
+    },
+}
+
 /// What the driver is to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
@@ -274,6 +300,29 @@ pub enum Output {
         plan_id: PlanId,
         /// The path.
         plan: Plan,
+        /// What devices hold for nobody and can let go now, or have to.
+        instead_of: Vec<DeviceCommand>,
+    },
+    /// A path's devices have failed: tell them again.
+    Again {
+        /// Its number.
+        plan_id: PlanId,
+        /// The path.
+        plan: Plan,
+    },
+    /// Tell the one who asked how the path stands.
+    Path {
+        /// Its number.
+        plan_id: PlanId,
+        /// The request that it was lent for.
+        request: RequestKey,
+        /// How it stands.
+        state: PathState,
+    },
+    /// A path that was kept ready is not any more: take it down.
+    Forgotten {
+        /// The path.
+        plan: Plan,
     },
     /// A path in use has been planned anew after a failure: set up what is new, take down what is not needed.
     Replanned {
@@ -285,8 +334,10 @@ pub enum Output {
         before: Plan,
         /// The path from now on.
         plan: Plan,
+        /// What devices hold for nobody and have to let go.
+        displaced: Vec<DeviceCommand>,
     },
-    /// A path is not in use any more: take it down.
+    /// A path is not in use any more: take it down, unless it is kept ready.
     Released {
         /// Its number.
         plan_id: PlanId,
@@ -296,6 +347,8 @@ pub enum Output {
         plan: Plan,
         /// Why.
         reason: ReleaseReason,
+        /// Whether devices go on to hold it, for the same hosts to have it again.
+        kept: bool,
     },
     /// An agent has left or has been silent for too long.
     Gone {

@@ -1,0 +1,302 @@
+//! The devices of optical labs: ToR switches, splitters and, in a Blast network, the circuit switch (Blast section
+//! IV-B, Shufflecast section III-B). The manager tells them what paths need; the lab starts them, says in the manager's
+//! settings where they are, and gives the ToRs the rules that their operator would: what hosts send to each other goes as
+//! on any Ethernet, and what they send to a group goes nowhere, least of all to the packet core.
+
+use crate::daemons::{Daemons, Places};
+use crate::error::LabError;
+use crate::layout::{self, GROUPS, Host, Layout, OCS_ADDRESS, OCS_TL1_PORT, OPTICS};
+use crate::ocs::Fault;
+use crate::openvswitch::{self, Bridge};
+use crate::optics;
+use crate::spec::{Network, Spec};
+use crate::system::{Space, run};
+use crate::world::MULTICAST_PERCENT;
+use polycast_net::devices::at_once;
+use polycast_net::devices::openflow::{
+    Action, Endpoint, Field, FlowMod, GroupMod, Match, Switch, SwitchError, SwitchOptions,
+};
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// OpenFlow numbers of a ToR's ports: its hosts from 1, and these.
+const CORE_PORT: u32 = 1_000;
+const FIBRE_OUT: u32 = 2_000;
+const FIBRE_IN: u32 = 3_000;
+/// The group of all hosts of a rack and the core.
+const EVERYONE: u32 = 1;
+/// How long a device may take to come up, and how often it is looked whether it has.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// What the emulated light may lose, and what amplifiers give, in dB: packets do not fade, but the planner still refuses
+/// what real light could not do.
+const BUDGET_DB: f64 = 30.0;
+const SWITCH_LOSS_DB: f64 = 1.5;
+const AMPLIFIER_GAIN_DB: f64 = 20.0;
+
+/// Starts switches, splitters and the circuit switch, and gives the ToRs their operator's rules.
+pub(crate) fn start(
+    spec: &Spec,
+    layout: &Layout,
+    places: &Places,
+    daemons: &mut Daemons,
+) -> Result<(), LabError> {
+    // Switches in user space do not finish the check sums that a host leaves to its network card.
+    for host in layout.hosts.iter().chain([&layout.manager]) {
+        run(Space::named(&host.name).command("ethtool").args(["-K", "eth0", "tx", "off"]), None)?;
+    }
+    Space::named(OPTICS).batch("ip", &[format!("addr add {OCS_ADDRESS}/16 dev mgmt")])?;
+    let racks = racks(layout);
+    let bridges: Vec<Bridge> = (0..racks).map(|rack| bridge(spec.network, layout, rack)).collect();
+    openvswitch::start(&bridges, places, daemons)?;
+    optics::apply(&Space::named(OPTICS), &splitters(spec.network))?;
+    if let Network::Blast { hybrid, circuit_ms } = spec.network {
+        let address = SocketAddr::from((OCS_ADDRESS, OCS_TL1_PORT));
+        let mut command = Space::named(OPTICS).command(&places.program.to_string_lossy());
+        command.args(["lab", "device", "ocs", "--listen", &address.to_string()]);
+        command.args([
+            "--ports",
+            &hybrid.ports_needed().to_string(),
+            "--circuit-ms",
+            &circuit_ms.to_string(),
+        ]);
+        daemons.start_silent("ocs", command, places)?;
+        reach_ocs()?;
+    }
+    let failed = |error: std::io::Error| LabError::system("control the switches", error);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let one = |rack: u32| {
+        let name = layout::tor(rack);
+        let (endpoint, rules) = (openvswitch::endpoint(places, &name), operators(spec.network, layout, rack));
+        (name, async move {
+            let switch = reach_switch(&endpoint).await?;
+            switch.apply(rules.0, rules.1).await
+        })
+    };
+    for outcome in runtime.block_on(at_once((0..racks).map(one))) {
+        let name = outcome.device;
+        outcome.result.map_err(|error| LabError::system(format!("set the rules of {name}"), error))?;
+    }
+    Ok(())
+}
+
+fn racks(layout: &Layout) -> u32 {
+    layout.hosts.last().map_or(0, |host| host.rack + 1)
+}
+
+/// The manager's settings in this lab.
+pub(crate) fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) -> String {
+    let [a, b] = GROUPS;
+    let pool = format!("pool = \"{a}.{b}.64.0/24\"\n");
+    // On circuits and fixed splitters nobody else sends: the rate of the path is ours alone.
+    let rate = spec.rate.map_or(0, |rate| rate.0 / 100 * MULTICAST_PERCENT);
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = match spec.network {
+        Network::Bridge { .. } => Ok(()),
+        Network::Blast { hybrid, .. } => write!(
+            text,
+            "fabrics = [\"ocs\", \"tcp-chain\"]\nscheduler = \"greedy-matching\"\n\
+             [ocs]\ntl1 = \"{OCS_ADDRESS}:{OCS_TL1_PORT}\"\nports = {}\nsplitters = {}\nsplitter-fanout = {}\n\
+             budget-db = {BUDGET_DB:?}\nswitch-loss-db = {SWITCH_LOSS_DB:?}\namplifier-gain-db = {AMPLIFIER_GAIN_DB:?}\n\
+             rate = \"{rate}\"\n{pool}",
+            hybrid.ports_needed(),
+            hybrid.splitters,
+            hybrid.splitter_fanout,
+        ),
+        Network::Shufflecast { fabric, .. } => write!(
+            text,
+            "fabrics = [\"shufflecast\", \"tcp-chain\"]\nscheduler = \"partition-fcfs\"\n\
+             [shufflecast]\np = {}\nk = {}\nrate = \"{rate}\"\n{pool}",
+            fabric.fanout(),
+            fabric.columns(),
+        ),
+    };
+    for rack in 0..racks(layout) {
+        let Endpoint::Unix(socket) = openvswitch::endpoint(places, &layout::tor(rack)) else { continue };
+        let ports = Ports::of(spec.network, rack);
+        let hosts: Vec<String> = layout
+            .hosts
+            .iter()
+            .filter(|host| host.rack == rack)
+            .map(|host| format!("{{ name = \"{}\", port = {} }}", host.name, host_number(host)))
+            .collect();
+        let _ = write!(
+            text,
+            "[[tor]]\nopenflow = \"unix:{}\"\nsubnet = \"10.77.{rack}.0/24\"\nfibre-ports = {:?}\n\
+             splitter-ports = {:?}\nhosts = [{}]\n",
+            socket.display(),
+            ports.fibres,
+            ports.from_splitters,
+            hosts.join(", ")
+        );
+    }
+    text
+}
+
+/// Waits for the circuit switch, which is just coming up.
+fn reach_ocs() -> Result<(), LabError> {
+    let begun = Instant::now();
+    loop {
+        match TcpStream::connect((OCS_ADDRESS, OCS_TL1_PORT)) {
+            Ok(_) => return Ok(()),
+            Err(error) if begun.elapsed() > READY_WITHIN => {
+                return Err(LabError::system("start the circuit switch", error));
+            }
+            Err(_) => std::thread::sleep(LOOK_AGAIN),
+        }
+    }
+}
+
+/// Makes the circuit switch misbehave from now on.
+pub(crate) fn misbehave(fault: Fault) -> Result<(), LabError> {
+    let failed = |error: std::io::Error| LabError::system("make the circuit switch misbehave", error);
+    let mut stream = TcpStream::connect((OCS_ADDRESS, OCS_TL1_PORT)).map_err(failed)?;
+    stream.set_read_timeout(Some(READY_WITHIN)).map_err(failed)?;
+    stream.write_all(format!("ED-FAULT::{}:1;", fault.word()).as_bytes()).map_err(failed)?;
+    // Its answer says that it has understood.
+    stream.read(&mut [0; 256]).map_err(failed).map(drop)
+}
+
+/// A switch is up when it has its ports.
+async fn reach_switch(endpoint: &Endpoint) -> Result<Switch, SwitchError> {
+    let begun = Instant::now();
+    loop {
+        match Switch::connect(endpoint, SwitchOptions::default()).await {
+            Ok(switch) => {
+                while switch.ports().await?.iter().all(|port| port.number != CORE_PORT) {
+                    if begun.elapsed() > READY_WITHIN {
+                        return Err(SwitchError::Gone);
+                    }
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
+                return Ok(switch);
+            }
+            Err(error) if begun.elapsed() > READY_WITHIN => return Err(error),
+            Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+        }
+    }
+}
+
+/// The ports of a ToR with their OpenFlow numbers.
+fn bridge(network: Network, layout: &Layout, rack: u32) -> Bridge {
+    let hosts = layout.hosts.iter().filter(|host| host.rack == rack);
+    let mut ports: Vec<(String, u32)> =
+        hosts.map(|host| (layout::host_port(rack, host.place), host_number(host))).collect();
+    ports.push((layout::core_port(rack), CORE_PORT));
+    match network {
+        Network::Bridge { .. } => {}
+        Network::Blast { hybrid, .. } => {
+            let uplinks = 0..hybrid.ports_per_rack;
+            ports.extend(uplinks.map(|uplink| (layout::fibre_port(rack, uplink), FIBRE_OUT + uplink)));
+        }
+        Network::Shufflecast { fabric, .. } => {
+            ports.push((layout::fibre_port(rack, 0), FIBRE_OUT));
+            let parents = (0..fabric.fanout()).map(|partition| fabric.parent(rack, partition));
+            ports.extend(parents.map(|parent| (layout::from_parent(rack, parent), FIBRE_IN + parent)));
+        }
+    }
+    Bridge { name: layout::tor(rack), ports }
+}
+
+fn host_number(host: &Host) -> u32 {
+    1 + host.place
+}
+
+/// OpenFlow's numbers of a ToR's ports with fibres.
+struct Ports {
+    /// To the circuit switch, or into its splitter.
+    fibres: Vec<u32>,
+    /// From splitters, by the partitions of the racks that they belong to.
+    from_splitters: Vec<u32>,
+}
+
+impl Ports {
+    fn of(network: Network, rack: u32) -> Self {
+        let none = Vec::new;
+        match network {
+            Network::Bridge { .. } => Ports { fibres: none(), from_splitters: none() },
+            Network::Blast { hybrid, .. } => Ports {
+                fibres: (0..hybrid.ports_per_rack).map(|uplink| FIBRE_OUT + uplink).collect(),
+                from_splitters: none(),
+            },
+            Network::Shufflecast { fabric, .. } => Ports {
+                fibres: vec![FIBRE_OUT],
+                from_splitters: (0..fabric.fanout())
+                    .map(|partition| FIBRE_IN + fabric.parent(rack, partition))
+                    .collect(),
+            },
+        }
+    }
+
+    /// Where light comes in.
+    fn light(&self) -> &[u32] {
+        if self.from_splitters.is_empty() { &self.fibres } else { &self.from_splitters }
+    }
+}
+
+fn splitters(network: Network) -> Vec<String> {
+    let (count, fanout) = match network {
+        Network::Bridge { .. } => (0, 0),
+        Network::Blast { hybrid, .. } => (hybrid.splitters, hybrid.splitter_fanout),
+        Network::Shufflecast { fabric, .. } => (fabric.tors(), fabric.fanout()),
+    };
+    let one = |splitter: u32| {
+        let outputs: Vec<String> =
+            (0..fanout).map(|output| layout::splitter_output(splitter, output)).collect();
+        optics::splitter(&layout::splitter_input(splitter), &outputs)
+    };
+    (0..count).flat_map(one).collect()
+}
+
+/// What the operator has told a ToR: its groups and flows. They lie below the manager's rules.
+fn operators(network: Network, layout: &Layout, rack: u32) -> (Vec<GroupMod>, Vec<FlowMod>) {
+    let hosts: Vec<&Host> = layout.hosts.iter().filter(|host| host.rack == rack).collect();
+    let everyone = hosts.iter().map(|host| host_number(host)).chain([CORE_PORT]);
+    let groups = vec![GroupMod::to_ports(EVERYONE, everyone)];
+    let mut flows = Vec::new();
+    for &port in Ports::of(network, rack).light() {
+        flows.push(FlowMod::add(50, Match::any().and(Field::InPort(port)), vec![]));
+    }
+    let [a, b] = GROUPS;
+    let to_groups =
+        Match::any().and(Field::EthType(0x0800)).and(Field::Ipv4Dst([a, b, 0, 0], [0xff, 0xff, 0, 0]));
+    flows.push(FlowMod::add(40, to_groups, vec![]));
+    for host in hosts {
+        let there = vec![Action::Output(host_number(host))];
+        flows.push(FlowMod::add(30, Match::any().and(Field::eth_dst(host.mac)), there));
+    }
+    let broadcast = Match::any().and(Field::EthDst([1, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0]));
+    flows.push(FlowMod::add(20, broadcast, vec![Action::Group(EVERYONE)]));
+    flows.push(FlowMod::add(10, Match::any(), vec![Action::Output(CORE_PORT)]));
+    (groups, flows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_managers_settings_name_every_rack_and_host() {
+        for (text, racks, hosts) in [("blast:racks=3,hosts=2", 3, 6), ("shufflecast:2,2,hosts=1", 8, 8)] {
+            let spec: Spec = text.parse().unwrap();
+            let layout = Layout::new(&spec);
+            let places = Places { program: "p".into(), inside: "/inside".into(), logs: "/logs".into() };
+            let settings = manager_settings(&spec, &layout, &places);
+            assert_eq!(settings.matches("[[tor]]").count(), racks, "{settings}");
+            assert_eq!(settings.matches("name = ").count(), hosts, "{settings}");
+            assert!(settings.contains("openflow = \"unix:/inside/ovs/tor2/tor2.mgmt\""), "{settings}");
+        }
+    }
+
+    #[test]
+    fn every_rack_has_its_ports() {
+        let spec: Spec = "shufflecast:2,3,hosts=1".parse().unwrap();
+        let ports = bridge(spec.network, &Layout::new(&spec), 5).ports;
+        assert_eq!(ports.len(), 1 + 1 + 1 + 2);
+        assert_eq!(Ports::of(spec.network, 5).from_splitters.len(), 2);
+    }
+}

@@ -1,0 +1,172 @@
+//! What dark fibres and silent switches mean for a fabric's network.
+
+use crate::devices::Fibre;
+use polycast_planning::shufflecast::Shufflecast;
+use polycast_planning::{Failure, Resource};
+use polycast_topology::Hybrid;
+use std::collections::BTreeSet;
+
+/// What has changed in a network.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Verdict {
+    /// What has failed.
+    pub(crate) failed: Vec<Failure>,
+    /// What works again.
+    pub(crate) repaired: Vec<Failure>,
+    /// The same in a sentence, if anything has changed.
+    pub(crate) words: String,
+}
+
+/// Draws conclusions from what devices say.
+pub(crate) trait Health: Send {
+    /// A fibre of a rack has lost its light, or has it again.
+    fn fibre(&mut self, rack: u32, fibre: Fibre, up: bool) -> Verdict;
+
+    /// A rack's switch cannot be reached, or can be again.
+    fn switch(&mut self, _rack: u32, _up: bool) -> Verdict {
+        Verdict::default()
+    }
+}
+
+/// Fibres to a circuit switch: each is a resource of its own. A switch that cannot be told anything fails as a device,
+/// for those plans that need it.
+pub(super) struct OfCircuits(pub(super) Hybrid);
+
+impl Health for OfCircuits {
+    fn fibre(&mut self, rack: u32, fibre: Fibre, up: bool) -> Verdict {
+        let Fibre::Out(uplink) = fibre else { return Verdict::default() };
+        let failure = vec![Failure::Resource(Resource::CircuitPort { port: self.0.rack_port(rack, uplink) })];
+        if up {
+            let words = format!("rack {rack} has light again in its fibre {uplink} to the circuit switch");
+            Verdict { repaired: failure, words, ..Verdict::default() }
+        } else {
+            let words = format!("rack {rack} has lost the light in its fibre {uplink} to the circuit switch");
+            Verdict { failed: failure, words, ..Verdict::default() }
+        }
+    }
+}
+
+/// Relays of a Shufflecast. A rack without light into its splitter relays no more and cannot be a source; nor does one
+/// that misses the light of a rack which works.
+pub(super) struct OfRelays {
+    network: polycast_topology::Shufflecast,
+    dark_out: BTreeSet<u32>,
+    /// Rack, and the rack whose light it misses.
+    dark_in: BTreeSet<(u32, u32)>,
+    silent: BTreeSet<u32>,
+    failed: BTreeSet<u32>,
+}
+
+impl OfRelays {
+    pub(super) fn new(network: polycast_topology::Shufflecast) -> Self {
+        let (dark_out, dark_in, silent, failed) = Default::default();
+        OfRelays { network, dark_out, dark_in, silent, failed }
+    }
+
+    fn conclude(&mut self) -> Verdict {
+        let mut failed: BTreeSet<u32> = self.dark_out.union(&self.silent).copied().collect();
+        // Where nobody gets a rack's light, it is the rack that is dark.
+        let unseen =
+            |rack: &u32| self.network.children(*rack).all(|child| self.dark_in.contains(&(child, *rack)));
+        failed.extend((0..self.network.tors()).filter(unseen));
+        let sources = failed.clone();
+        failed.extend(
+            self.dark_in.iter().filter(|(_, parent)| !sources.contains(parent)).map(|(rack, _)| *rack),
+        );
+        let part = |rack: &u32| Failure::Part(Shufflecast::part(*rack));
+        let verdict = Verdict {
+            failed: failed.difference(&self.failed).map(part).collect(),
+            repaired: self.failed.difference(&failed).map(part).collect(),
+            words: self.words(&failed, &sources),
+        };
+        self.failed = failed;
+        verdict
+    }
+
+    fn words(&self, failed: &BTreeSet<u32>, sources: &BTreeSet<u32>) -> String {
+        let gone: Vec<u32> = failed.difference(&self.failed).copied().collect();
+        let back: Vec<u32> = self.failed.difference(failed).copied().collect();
+        let mut words = Vec::new();
+        for rack in gone {
+            let role = if sources.contains(&rack) {
+                "relays no more and has lost its role as a source"
+            } else {
+                "relays no more, because it misses the light of another rack"
+            };
+            words.push(format!("rack {rack} {role}"));
+        }
+        words.extend(back.into_iter().map(|rack| format!("rack {rack} relays again")));
+        words.join("; ")
+    }
+}
+
+impl Health for OfRelays {
+    fn fibre(&mut self, rack: u32, fibre: Fibre, up: bool) -> Verdict {
+        if rack >= self.network.tors() {
+            return Verdict::default();
+        }
+        match fibre {
+            Fibre::Out(_) => mark(&mut self.dark_out, rack, !up),
+            Fibre::In(partition) if partition < self.network.fanout() => {
+                mark(&mut self.dark_in, (rack, self.network.parent(rack, partition)), !up);
+            }
+            Fibre::In(_) => {}
+        }
+        self.conclude()
+    }
+
+    fn switch(&mut self, rack: u32, up: bool) -> Verdict {
+        mark(&mut self.silent, rack, !up);
+        self.conclude()
+    }
+}
+
+fn mark<T: Ord>(set: &mut BTreeSet<T>, item: T, marked: bool) {
+    if marked {
+        set.insert(item);
+    } else {
+        set.remove(&item);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn relays() -> OfRelays {
+        OfRelays::new(polycast_topology::Shufflecast::new(2, 3).unwrap())
+    }
+
+    fn parts(racks: &[u32]) -> Vec<Failure> {
+        racks.iter().map(|rack| Failure::Part(Shufflecast::part(*rack))).collect()
+    }
+
+    #[test]
+    fn a_rack_that_is_cut_off_fails_alone() {
+        let mut health = relays();
+        let verdict = health.fibre(8, Fibre::Out(0), false);
+        assert_eq!((verdict.failed, verdict.repaired), (parts(&[8]), vec![]));
+        assert_eq!(verdict.words, "rack 8 relays no more and has lost its role as a source");
+        for partition in 0..2 {
+            assert_eq!(health.fibre(8, Fibre::In(partition), false).failed, []);
+        }
+        for partition in 0..2 {
+            assert_eq!(health.fibre(8, Fibre::In(partition), true).repaired, []);
+        }
+        assert_eq!(health.fibre(8, Fibre::Out(0), true).repaired, parts(&[8]));
+    }
+
+    #[test]
+    fn a_dark_splitter_is_its_own_racks_failure() {
+        let mut health = relays();
+        let network = health.network;
+        let children: Vec<u32> = network.children(5).collect();
+        let partition = (0..2).find(|partition| network.parent(children[0], *partition) == 5).unwrap();
+        // The first child to speak seems to be at fault, until the second one misses the same light.
+        assert_eq!(health.fibre(children[0], Fibre::In(partition), false).failed, parts(&[children[0]]));
+        let verdict = health.fibre(children[1], Fibre::In(partition), false);
+        assert_eq!((verdict.failed, verdict.repaired), (parts(&[5]), parts(&[children[0]])));
+        // Once the rack itself says so, nothing changes.
+        assert_eq!(health.fibre(5, Fibre::Out(0), false).failed, []);
+    }
+}

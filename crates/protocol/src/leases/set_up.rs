@@ -1,0 +1,81 @@
+//! What becomes of paths at their devices (Republic section III-B: a request is accepted before its path is there).
+//!
+//! A path is lent at once, and its devices are told meanwhile. Where they fail, the path goes over another fabric, or
+//! waits while they are told again. A path that is given back is kept ready for a while: a request for the same hosts
+//! gets it as it is, and costs no device anything.
+
+use super::words::{Output, PathState};
+use super::{Leases, OnDeviceFailure};
+use alloc::string::String;
+use alloc::vec::Vec;
+use polycast_planning::{DeviceCommand, Plan, PlanId, Running};
+use polycast_types::{Duration, Time};
+
+/// Pauses before devices are told again: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
+impl Leases {
+    /// The devices of a path have answered.
+    pub(super) fn set_up(&mut self, now: Time, id: PlanId, result: Result<(), String>) {
+        // One that has been given back meanwhile needs nothing.
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Err(reason) = result else {
+            lease.tries = 0;
+            return self.tell(id, PathState::Ready);
+        };
+        if self.config.on_device_failure == OnDeviceFailure::Fallback
+            && let Some(running) = self.network.get(id)
+            && let Ok(plan) = self.fabrics.plan_without(&self.network, &running.group, running.plan.fabric)
+        {
+            let fabric = plan.fabric;
+            self.replace(id, plan);
+            return self.tell(id, PathState::Moved { fabric, reason });
+        }
+        let pause = (PAUSES.0 * (1 << lease.tries.min(4))).min(PAUSES.1);
+        lease.tries = lease.tries.saturating_add(1);
+        self.retries.insert((now + pause, id));
+        self.tell(id, PathState::Waits { reason });
+    }
+
+    fn tell(&mut self, id: PlanId, state: PathState) {
+        if let Some(lease) = self.leases.get(&id) {
+            let request = lease.key.clone();
+            self.outputs.push_back(Output::Path { plan_id: id, request, state });
+        }
+    }
+
+    /// Has devices told again whose time has come.
+    pub(super) fn retry(&mut self, now: Time) {
+        while let Some((at, id)) = self.retries.first().copied()
+            && at <= now
+        {
+            self.retries.pop_first();
+            if let Some(lease) = self.leases.get(&id) {
+                let plan = lease.grant.plan.clone();
+                self.outputs.push_back(Output::Again { plan_id: id, plan });
+            }
+        }
+    }
+
+    /// Keeps a path ready that was given back in good order. Gives whether devices go on to hold it.
+    pub(super) fn keep_ready(&mut self, running: Running) -> bool {
+        if self.config.kept_max == 0 || running.plan.commands.is_empty() {
+            return false;
+        }
+        self.network.keep(running);
+        while self.network.kept().count() > self.config.kept_max {
+            let Some(oldest) = self.network.forget_oldest() else { break };
+            self.outputs.push_back(Output::Forgotten { plan: oldest.plan });
+        }
+        true
+    }
+
+    /// Takes out the paths kept ready that share something with `plan`; gives what devices hold for them.
+    pub(super) fn displace(&mut self, plan: &Plan) -> Vec<DeviceCommand> {
+        if plan.commands.is_empty() {
+            return Vec::new();
+        }
+        let displaced = self.network.displace(plan);
+        displaced.into_iter().flat_map(|running| running.plan.commands).collect()
+    }
+}

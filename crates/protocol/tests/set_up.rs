@@ -1,0 +1,173 @@
+//! Paths at their devices: what is told to them, what happens when they fail, and what is kept ready.
+
+use polycast_planning::ip_multicast::AddressPool;
+use polycast_planning::ocs::{Ocs, OcsConfig};
+use polycast_planning::tcp_chain::TcpChain;
+use polycast_planning::{DeviceCommand, Fabrics, Fcfs, HostId, PlanId};
+use polycast_protocol::leases::{
+    AgentKey, Grant, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest, PathState,
+    Receivers,
+};
+use polycast_topology::Hybrid;
+use polycast_topology::optics::{PowerBudget, splitter_loss_db};
+use polycast_types::{AppId, DataId, Duration, ObjectId, Rate, Time};
+use std::collections::BTreeSet;
+
+/// Six racks of one host on circuits with three splitters of two outputs.
+fn manager(on_device_failure: OnDeviceFailure, kept_max: usize) -> Leases {
+    let config = LeasesConfig {
+        lease: Duration::from_secs(30),
+        silence: Duration::from_secs(1_000),
+        pending_max: 10,
+        leases_max: 10,
+        agents_max: 10,
+        on_device_failure,
+        kept_max,
+        first_plan: PlanId(1),
+    };
+    let hybrid =
+        Hybrid { racks: 6, servers_per_rack: 1, ports_per_rack: 1, splitters: 3, splitter_fanout: 2 };
+    let ocs = OcsConfig {
+        hybrid,
+        cascade_max: 3,
+        budget: PowerBudget {
+            budget_db: 30.0,
+            switch_loss_db: 1.0,
+            splitter_loss_db: splitter_loss_db(2),
+            amplifier_gain_db: 0.0,
+        },
+        rate: Rate(1_000_000_000),
+        attempt_interval: Duration::from_millis(1),
+    };
+    let pool = AddressPool::new([239, 255, 64, 0], 64, 7410).unwrap();
+    let ocs = Ocs::new(ocs, (0..6).map(|host| (HostId(host), host)), pool).unwrap();
+    let fabrics = Fabrics::new(vec![Box::new(ocs), Box::new(TcpChain)]);
+    let mut manager = Leases::new(config, fabrics, Box::new(Fcfs));
+    for host in 0..6 {
+        let join = Join { agent: agent(host), address: ([10, 0, 0, host as u8], 7401), leases: Vec::new() };
+        apply(&mut manager, Time(0), Input::Join(join));
+    }
+    manager
+}
+
+fn agent(host: u32) -> AgentKey {
+    AgentKey { name: format!("host-{host}"), incarnation: 1 }
+}
+
+fn apply(manager: &mut Leases, now: Time, input: Input) -> Vec<Output> {
+    manager.handle(now, input);
+    std::iter::from_fn(|| manager.poll(now)).collect()
+}
+
+fn ask(manager: &mut Leases, now: Time, source: u32, number: u64, receivers: &[u32]) -> (Grant, Vec<Output>) {
+    let request = PathRequest {
+        agent: agent(source),
+        request: number,
+        object: ObjectId { app: AppId([0; 16]), data: DataId(number) },
+        object_bytes: 1_000,
+        remaining_bytes: 1_000,
+        receivers: Receivers::Named(receivers.iter().map(|host| format!("host-{host}")).collect()),
+        divisible: false,
+    };
+    let outputs = apply(manager, now, Input::Request(request));
+    let grant = outputs.iter().find_map(|output| match output {
+        Output::Response { response: Ok(grant), .. } => Some(grant.clone()),
+        _ => None,
+    });
+    (grant.expect("granted at once"), outputs)
+}
+
+fn release(manager: &mut Leases, now: Time, source: u32, number: u64, grant: &Grant) -> Vec<Output> {
+    apply(manager, now, Input::Release { request: agent(source).request(number), plan: grant.plan_id })
+}
+
+fn failed(grant: &Grant) -> Input {
+    Input::SetUp { plan: grant.plan_id, result: Err("the circuit switch: no".into()) }
+}
+
+fn instead_of(outputs: &[Output]) -> &[DeviceCommand] {
+    let granted = outputs.iter().find_map(|output| match output {
+        Output::Granted { instead_of, .. } => Some(instead_of.as_slice()),
+        _ => None,
+    });
+    granted.expect("granted")
+}
+
+#[test]
+fn where_devices_fail_another_fabric_takes_over() {
+    let mut manager = manager(OnDeviceFailure::Fallback, 4);
+    let (grant, _) = ask(&mut manager, Time(0), 0, 1, &[1, 2]);
+    assert_eq!(grant.plan.fabric, "ocs");
+    let outputs = apply(&mut manager, Time(1), failed(&grant));
+    let [Output::Replanned { before, plan, .. }, Output::Path { state, .. }] = &outputs[..] else {
+        panic!("{outputs:?}")
+    };
+    assert_eq!((before, plan.fabric), (&grant.plan, "tcp-chain"));
+    assert_eq!(*state, PathState::Moved { fabric: "tcp-chain", reason: "the circuit switch: no".into() });
+    // What the circuits held is free for others.
+    let (second, _) = ask(&mut manager, Time(2), 0, 2, &[1, 2]);
+    assert_eq!(second.plan.fabric, "ocs");
+    // A word about a path that has been given back is nobody's.
+    release(&mut manager, Time(3), 0, 2, &second);
+    assert_eq!(apply(&mut manager, Time(4), failed(&second)), []);
+}
+
+#[test]
+fn where_they_shall_wait_devices_are_told_again_with_pauses() {
+    let mut manager = manager(OnDeviceFailure::Wait, 4);
+    let (grant, _) = ask(&mut manager, Time(0), 0, 1, &[1, 2]);
+    let mut now = Time(1);
+    let mut pauses = Vec::new();
+    for _ in 0..6 {
+        let outputs = apply(&mut manager, now, failed(&grant));
+        assert!(matches!(&outputs[..], [Output::Path { state: PathState::Waits { .. }, .. }]), "{outputs:?}");
+        let again = manager.deadline().unwrap();
+        assert_eq!(manager.poll(Time(again.0 - 1)), None);
+        let expected = Output::Again { plan_id: grant.plan_id, plan: grant.plan.clone() };
+        assert_eq!(manager.poll(again), Some(expected));
+        pauses.push(again.since(now).as_millis());
+        now = again;
+    }
+    assert_eq!(pauses, [100, 200, 400, 800, 1_000, 1_000]);
+    let ready = apply(&mut manager, now, Input::SetUp { plan: grant.plan_id, result: Ok(()) });
+    assert!(matches!(&ready[..], [Output::Path { state: PathState::Ready, .. }]), "{ready:?}");
+}
+
+#[test]
+fn the_same_hosts_get_the_same_path_again() {
+    let mut manager = manager(OnDeviceFailure::Fallback, 4);
+    let (first, _) = ask(&mut manager, Time(0), 0, 1, &[1, 2]);
+    let released = release(&mut manager, Time(1), 0, 1, &first);
+    assert!(matches!(&released[..], [Output::Released { kept: true, .. }]), "{released:?}");
+    let (again, outputs) = ask(&mut manager, Time(2), 0, 2, &[1, 2]);
+    assert_eq!(again.plan, first.plan);
+    assert_eq!(instead_of(&outputs), first.plan.commands);
+    release(&mut manager, Time(3), 0, 2, &again);
+    // Other hosts that need the same fibres push it out; hosts with other fibres do not.
+    let (other, outputs) = ask(&mut manager, Time(4), 3, 1, &[4, 5]);
+    let displaced: BTreeSet<_> = instead_of(&outputs).iter().collect();
+    assert!(displaced.iter().all(|command| first.plan.commands.contains(command)));
+    release(&mut manager, Time(5), 3, 1, &other);
+    let (third, outputs) = ask(&mut manager, Time(6), 1, 1, &[0, 3]);
+    assert_ne!(third.plan, first.plan);
+    assert!(other.plan.commands.iter().all(|command| instead_of(&outputs).contains(command)));
+}
+
+#[test]
+fn no_more_paths_are_kept_than_allowed_and_none_that_failed() {
+    let mut none = manager(OnDeviceFailure::Wait, 0);
+    let (grant, _) = ask(&mut none, Time(0), 0, 1, &[1, 2]);
+    let released = release(&mut none, Time(1), 0, 1, &grant);
+    assert!(matches!(&released[..], [Output::Released { kept: false, .. }]), "{released:?}");
+
+    let mut one = manager(OnDeviceFailure::Wait, 1);
+    let (first, _) = ask(&mut one, Time(0), 0, 1, &[1]);
+    let (second, _) = ask(&mut one, Time(0), 2, 1, &[3]);
+    release(&mut one, Time(1), 0, 1, &first);
+    let released = release(&mut one, Time(2), 2, 1, &second);
+    assert!(released.contains(&Output::Forgotten { plan: first.plan }), "{released:?}");
+    let (third, _) = ask(&mut one, Time(3), 4, 1, &[5]);
+    apply(&mut one, Time(4), failed(&third));
+    let released = release(&mut one, Time(5), 4, 1, &third);
+    assert!(matches!(&released[..], [Output::Released { kept: false, .. }]), "{released:?}");
+}
