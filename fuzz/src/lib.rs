@@ -8,6 +8,7 @@ use polycast_wire::control::Control;
 use polycast_wire::data::{EXTENSION_LEN_MAX, HEADER_LEN, Header};
 use polycast_wire::discovery::Discovery;
 use polycast_wire::label;
+use polycast_wire::pull;
 use std::collections::BTreeSet;
 use std::fs;
 
@@ -53,6 +54,15 @@ pub fn control_frame(bytes: &[u8]) {
 pub fn discovery(bytes: &[u8]) {
     if let Ok(message) = Discovery::parse(bytes) {
         assert_eq!(message.emit(), bytes);
+    }
+}
+
+/// What a packet of the pull transport is read as is written as the same bytes.
+pub fn pull_packet(bytes: &[u8]) {
+    match pull::Packet::parse(bytes) {
+        Ok(pull::Packet::Transfer(header, payload)) => assert_eq!([&header.emit()[..], payload].concat(), bytes),
+        Ok(pull::Packet::Greeting { heard }) => assert_eq!(pull::greeting(heard), bytes),
+        Err(_) => {}
     }
 }
 
@@ -217,6 +227,7 @@ mod tests {
         on_noise(20_000, label_header);
         on_noise(20_000, control_frame);
         on_noise(20_000, discovery);
+        on_noise(20_000, pull_packet);
         on_noise(20_000, openflow);
         on_noise(5_000, tl1);
         on_noise(2_000, range_set);

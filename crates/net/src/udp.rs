@@ -194,25 +194,31 @@ impl DataReceiver {
     /// # Errors
     /// The socket failed.
     pub fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Option<Arrival>> {
-        let fd = self.socket.as_raw_fd();
-        let message = match recvmsg::<()>(fd, parts, Some(&mut self.control), MsgFlags::MSG_DONTWAIT) {
-            Ok(message) => message,
-            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        let len = message.bytes;
-        let (mut segment_len, mut waited) = (len, Duration::ZERO);
-        for control in message.cmsgs()? {
-            match control {
-                ControlMessageOwned::UdpGroSegments(size) => {
-                    segment_len = usize::try_from(size).unwrap_or(len)
-                }
-                ControlMessageOwned::ScmTimestampns(at) => waited = since(at.into()),
-                _ => {}
-            }
-        }
-        Ok(Some(Arrival { len, segment_len: segment_len.clamp(1, len.max(1)), waited }))
+        receive_coalesced(&self.socket, parts, &mut self.control)
     }
+}
+
+/// Takes what the kernel hands over at once: one datagram, or several of one length in a row.
+pub(crate) fn receive_coalesced(
+    socket: &Socket,
+    parts: &mut [IoSliceMut<'_>],
+    control: &mut [u8],
+) -> io::Result<Option<Arrival>> {
+    let message = match recvmsg::<()>(socket.as_raw_fd(), parts, Some(control), MsgFlags::MSG_DONTWAIT) {
+        Ok(message) => message,
+        Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let len = message.bytes;
+    let (mut segment_len, mut waited) = (len, Duration::ZERO);
+    for control in message.cmsgs()? {
+        match control {
+            ControlMessageOwned::UdpGroSegments(size) => segment_len = usize::try_from(size).unwrap_or(len),
+            ControlMessageOwned::ScmTimestampns(at) => waited = since(at.into()),
+            _ => {}
+        }
+    }
+    Ok(Some(Arrival { len, segment_len: segment_len.clamp(1, len.max(1)), waited }))
 }
 
 /// How long ago the kernel took in a packet; zero if the system's clock was set back since.

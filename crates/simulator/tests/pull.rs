@@ -243,15 +243,10 @@ fn nonsense_from_a_neighbour_is_dropped_and_the_transfer_goes_on() {
     run.world.start(&mut run.net, &run.group);
     let route = |bytes: &[u8], at| Route::from_bytes(bytes, at).unwrap();
     let interest = |transfer, sn, tree, route| {
-        Packet::Interest(Interest {
-            name: Name { transfer: Handle(transfer), sn },
-            route,
-            tree,
-            fresh: false,
-        })
+        Packet::Interest(Interest { name: Name::new(Handle(transfer), sn), route, tree, fresh: false })
     };
     let data = |sn, length, decision, route| {
-        let name = Name { transfer: run.group.transfer, sn };
+        let name = Name::new(run.group.transfer, sn);
         Packet::Data(Data { name, route, decision, length, tree: 0, again: false })
     };
     let far = Route::new(&[Hop { port: 99, non_branching: false }]).unwrap();

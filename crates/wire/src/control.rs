@@ -16,9 +16,13 @@
 //!
 //! The same frames serve the TCP chain: UPSTREAM tells a receiver where to fetch from, and on the
 //! connection to that peer FETCH is answered by GROUPs. INVITE opens a transfer at an agent.
+//! A pull transfer (Datacast section 3.1) has the same hand-shake, without a data channel of its own: behind WELCOME come
+//! TREES, a ROUTE for every tree, HASHES and DIGESTS, and later a ROUTE for every tree that is repaired.
+//!
 //! Authentication will go between HELLO and WELCOME: both carry the version, and kinds are extensible.
 
 use crate::cursor::{Put, Reader};
+use crate::pull::{DIGEST_LEN, Digest, HOPS_MAX};
 use crate::{VERSION, WireError};
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -32,6 +36,8 @@ pub const LENGTH_LEN: usize = 4;
 pub const RANGES_MAX: usize = 4_096;
 /// How many hashes one HASHES may hold.
 pub const HASHES_MAX: usize = 8_192;
+/// How many digests one DIGESTS may hold.
+pub const DIGESTS_MAX: usize = 32_768;
 
 /// A BLAKE3 hash or chaining value.
 pub type Hash = [u8; 32];
@@ -169,6 +175,34 @@ pub enum Control<'a> {
     Joining,
     /// Either: alive, nothing to say.
     Alive,
+    /// Source: the object is pulled over trees.
+    Trees {
+        /// How many trees.
+        count: u8,
+        /// Bytes of a block; a tree carries whole blocks.
+        block_bytes: u64,
+        /// How many packets may be asked for at a time in each tree.
+        credits: u32,
+    },
+    /// Source: the way to it in a tree.
+    Route {
+        /// The tree.
+        tree: u8,
+        /// The hops, as packets carry them; none if the tree does not reach this receiver any more.
+        hops: &'a [u8],
+    },
+    /// Source: digests of the payloads of packets from `first` on.
+    Digests {
+        /// Number of the first packet.
+        first: u64,
+        /// One a packet.
+        digests: Vec<Digest>,
+    },
+    /// Receiver: nothing comes in this tree any more.
+    Stalled {
+        /// The tree.
+        tree: u8,
+    },
 }
 
 impl<'a> Control<'a> {
@@ -261,6 +295,22 @@ impl<'a> Control<'a> {
             }
             Control::Joining => out.u8(19),
             Control::Alive => out.u8(20),
+            Control::Trees { count, block_bytes, credits } => {
+                out.extend_from_slice(&[40, *count]);
+                out.u64(*block_bytes);
+                out.u32(*credits);
+            }
+            Control::Route { tree, hops } => {
+                assert!(hops.len() <= HOPS_MAX, "a route of {} hops is too long", hops.len());
+                out.extend_from_slice(&[41, *tree]);
+                out.extend_from_slice(hops);
+            }
+            Control::Digests { first, digests } => {
+                out.u8(42);
+                out.u64(*first);
+                digests.iter().for_each(|digest| out.extend_from_slice(&digest.0));
+            }
+            Control::Stalled { tree } => out.extend_from_slice(&[43, *tree]),
         }
     }
 }
@@ -313,6 +363,17 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
         }
         19 => Control::Joining,
         20 => Control::Alive,
+        40 => parse_trees(r)?,
+        41 => {
+            let tree = r.u8()?;
+            let hops = r.take(r.0.len())?;
+            if hops.len() > HOPS_MAX {
+                return Err(WireError::Malformed);
+            }
+            Control::Route { tree, hops }
+        }
+        42 => Control::Digests { first: r.u64()?, digests: parse_digests(r)? },
+        43 => Control::Stalled { tree: r.u8()? },
         _ => return Err(WireError::Malformed),
     })
 }
@@ -356,6 +417,20 @@ fn parse_hashes(r: &mut Reader<'_>) -> Result<Vec<Hash>, WireError> {
         return Err(WireError::Malformed);
     }
     Ok(hashes.to_vec())
+}
+
+fn parse_trees<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
+    let (count, block_bytes, credits) = (r.u8()?, r.u64()?, r.u32()?);
+    let sane = count > 0 && block_bytes > 0 && (1..=65_536).contains(&credits);
+    if sane { Ok(Control::Trees { count, block_bytes, credits }) } else { Err(WireError::Malformed) }
+}
+
+fn parse_digests(r: &mut Reader<'_>) -> Result<Vec<Digest>, WireError> {
+    let (digests, rest) = r.take(r.0.len())?.as_chunks::<DIGEST_LEN>();
+    if digests.is_empty() || digests.len() > DIGESTS_MAX || !rest.is_empty() {
+        return Err(WireError::Malformed);
+    }
+    Ok(digests.iter().map(|bytes| Digest(*bytes)).collect())
 }
 
 fn version(r: &mut Reader<'_>) -> Result<(), WireError> {
@@ -449,6 +524,19 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn pull_frames_come_back_equal(
+            tree: u8, a: u64, count in 1u8.., block in 1u64.., credits in 1u32..65_536,
+            hops in proptest::collection::vec(any::<u8>(), 0..=HOPS_MAX),
+            digests in proptest::collection::vec(any::<[u8; DIGEST_LEN]>(), 1..9),
+        ) {
+            assert_round_trip(&Control::Trees { count, block_bytes: block, credits });
+            assert_round_trip(&Control::Route { tree, hops: &hops });
+            let digests = digests.into_iter().map(Digest).collect();
+            assert_round_trip(&Control::Digests { first: a, digests });
+            assert_round_trip(&Control::Stalled { tree });
+        }
+
         #[test]
         fn frames_come_back_equal(
             a: u64, b: u64, c: u64, d: u64, port: u16, address: [u8; 4], app: [u8; 16], flag: bool,

@@ -4,6 +4,7 @@
 //! - [`control`]: the frames of the control channel (Republic Table III and the hand-shake around it).
 //! - [`label`]: labelled packets of a network whose switches forward by labels (Orca).
 //! - [`discovery`]: announcements by which sources and receivers find each other without a manager.
+//! - [`pull`]: interests and data of the pull transport (Datacast section 6).
 //!
 //! A packet has two faces: bytes, and a validated value. `parse` either gives the value or one opaque
 //! [`WireError`]; after it no accessor can panic. `emit` writes what `parse` reads: a value that can be
@@ -18,6 +19,7 @@ mod cursor;
 pub mod data;
 pub mod discovery;
 pub mod label;
+pub mod pull;
 
 /// Version of all formats; both ends of a conversation must have the same.
 pub const VERSION: u8 = 1;

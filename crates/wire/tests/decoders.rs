@@ -7,6 +7,7 @@ use polycast_wire::data::{
     CodedHeader, EXTENSION_LEN_MAX, FLAG_ATTEMPT, FLAG_REPORT, FragmentHeader, HEADER_LEN, Header,
 };
 use polycast_wire::discovery::{Announcement, Discovery};
+use polycast_wire::pull::Digest;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -109,6 +110,10 @@ fn control_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
         Control::Invite { address: [10, 0, 0, 1], port: 80, handle, object },
         Control::Joining,
         Control::Alive,
+        Control::Trees { count: number as u8 | 1, block_bytes: number | 1, credits: 16 },
+        Control::Route { tree: number as u8, hops: &bytes[..bytes.len().min(14)] },
+        Control::Digests { first: number, digests: vec![Digest([7; 16]), Digest([number as u8; 16])] },
+        Control::Stalled { tree: number as u8 },
     ]
     .iter()
     .map(emitted)

@@ -3,12 +3,13 @@
 //! [`deliver`] runs the source's side and [`receive`] a receiver's side; both block the calling
 //! thread until the transfer has ended, and may be run for many transfers at the same time.
 
-mod assembler;
+pub(crate) mod assembler;
 mod channel;
-mod clock;
+pub(crate) mod clock;
 mod discovery;
 mod error;
 mod invite;
+mod pull;
 mod receiver;
 mod serve;
 mod source;
@@ -16,6 +17,9 @@ mod supply;
 
 pub use error::TransferError;
 pub use invite::{Invitation, accept_invite};
+pub use pull::{
+    PreparedPull, PullOutcome, PullReceiver, PullSettings, PullSpec, RouteChange, fetch, prepare_pull,
+};
 pub use receiver::receive;
 pub use source::{Prepared, deliver, prepare};
 

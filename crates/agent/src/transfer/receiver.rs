@@ -74,13 +74,13 @@ pub fn receive(
 }
 
 /// What WELCOME said, without borrowed parts.
-struct Offer {
-    object: ObjectId,
-    name: String,
-    kind: ObjectKind,
-    geometry: Geometry,
+pub(super) struct Offer {
+    pub(super) object: ObjectId,
+    pub(super) name: String,
+    pub(super) kind: ObjectKind,
+    pub(super) geometry: Geometry,
     channel: SocketAddrV4,
-    stall: Duration,
+    pub(super) stall: Duration,
 }
 
 /// Opens everything and says HELLO.
@@ -140,7 +140,7 @@ struct Ends {
     listener: TcpListener,
 }
 
-fn await_welcome(
+pub(super) fn await_welcome(
     source: &mut FrameStream,
     spec: &ReceiverSpec,
     clock: Clock,
@@ -649,14 +649,7 @@ impl Run {
         }
         self.root = Some(root);
         let part = self.assembler.take().expect("committed once").into_part();
-        match (&self.spec.sink, self.offer.kind) {
-            (Sink::Path(_), ObjectKind::Directory) => {
-                let file = std::fs::File::open(part.path())?;
-                let reader = std::io::BufReader::with_capacity(1 << 20, file);
-                archive::unpack(reader, &self.target).map_err(|e| TransferError::Unpack(e.to_string()))?;
-            }
-            _ => drop(part.commit()?),
-        }
+        put_in_place(part, &self.target, &self.spec.sink, self.offer.kind)?;
         let now = self.clock.now();
         self.committed_at = Some(now);
         self.upstream = None;
@@ -875,8 +868,26 @@ fn in_place(
     found.filter(|_| arrival.len == want && next == sn + segments as u64)
 }
 
+/// Gives a verified object its place; a directory is unpacked where the sink wants one.
+pub(super) fn put_in_place(
+    part: PartFile,
+    target: &std::path::Path,
+    sink: &Sink,
+    kind: ObjectKind,
+) -> Result<PathBuf, TransferError> {
+    match (sink, kind) {
+        (Sink::Path(_), ObjectKind::Directory) => {
+            let file = std::fs::File::open(part.path())?;
+            let reader = std::io::BufReader::with_capacity(1 << 20, file);
+            archive::unpack(reader, target).map_err(|e| TransferError::Unpack(e.to_string()))?;
+            Ok(target.to_path_buf())
+        }
+        _ => Ok(part.commit()?),
+    }
+}
+
 /// Where the object goes. Into a folder that exists it goes under its own name.
-fn target_of(sink: &Sink, name: &str) -> Result<PathBuf, TransferError> {
+pub(super) fn target_of(sink: &Sink, name: &str) -> Result<PathBuf, TransferError> {
     let path = match sink {
         Sink::Raw(path) => return Ok(path.clone()),
         Sink::Path(path) => path,

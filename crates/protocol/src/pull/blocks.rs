@@ -27,6 +27,15 @@ impl Blocks {
         (blocks.packets().div_ceil(block_packets) < u64::from(u32::MAX)).then_some(blocks)
     }
 
+    /// The size of blocks for an object over so many trees, in bytes: the paper's 100 MB, or less where that would
+    /// leave trees idle. 32 blocks for every tree keep the end, where trees finish one after the other, below a few
+    /// percent; a block of fewer packets than a receiver may ask for at a time would make trees wait for decisions.
+    #[must_use]
+    pub fn bytes_for(object_bytes: u64, payload_bytes: u16, trees: u8, credits: u32) -> u64 {
+        let least = u64::from(payload_bytes.max(1)) * u64::from(credits.max(1)) * 4;
+        (object_bytes / (u64::from(trees.max(1)) * 32)).min(100_000_000).max(least)
+    }
+
     /// Bytes of the object.
     #[must_use]
     pub fn object_bytes(&self) -> u64 {
@@ -137,6 +146,16 @@ mod tests {
         assert_eq!((empty.packets(), empty.count(), empty.length_of(0)), (1, 1, 0));
         assert!(Blocks::new(1, 0, 1).is_none() && Blocks::new(1, 1, 0).is_none());
         assert!(Blocks::new(u64::MAX, 1, 1).is_none());
+    }
+
+    #[test]
+    fn small_objects_use_all_trees_and_large_ones_have_the_papers_blocks() {
+        assert_eq!(Blocks::bytes_for(100 << 30, 8192, 2, 16), 100_000_000);
+        for object in [8 << 20, 99_000_000, 1 << 30] {
+            let blocks = Blocks::new(object, 8192, Blocks::bytes_for(object, 8192, 4, 16)).unwrap();
+            assert!(blocks.count() >= 4, "{object}: {}", blocks.count());
+        }
+        assert_eq!(Blocks::bytes_for(1000, 8192, 2, 16), 8192 * 64);
     }
 
     proptest! {

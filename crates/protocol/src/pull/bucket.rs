@@ -32,6 +32,22 @@ impl RateConfig {
             depth_bytes: 6000,
         }
     }
+
+    /// For real links of any rate, with packets of `packet_bytes`: the paper's testbed, which starts at half of the
+    /// link's 1 Gbit/s and adds δ = 5 Mb/s every T = 1 ms, in proportion.
+    #[must_use]
+    pub fn in_proportion(link_bps: u64, packet_bytes: u32) -> Self {
+        let link_bps = link_bps.max(1_000);
+        let two_ms = u32::try_from(link_bps / 8 / 500).unwrap_or(u32::MAX);
+        RateConfig {
+            initial_bps: link_bps / 2,
+            least_bps: link_bps / 1_000,
+            most_bps: link_bps,
+            increase_bps: link_bps / 200,
+            interval: Duration::from_millis(1),
+            depth_bytes: two_ms.clamp(packet_bytes.saturating_mul(4), 1 << 20),
+        }
+    }
 }
 
 /// The rate r of a tree.

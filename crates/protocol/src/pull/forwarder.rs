@@ -261,7 +261,7 @@ impl Forwarder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pull::{Decision, Hop, Name, Route};
+    use crate::pull::{Decision, Digest, Hop, Name, Route};
     use alloc::vec::Vec;
     use polycast_types::Handle;
 
@@ -275,12 +275,12 @@ mod tests {
     }
 
     fn interest(sn: u64, route: Route) -> Interest {
-        Interest { name: Name { transfer: Handle(9), sn }, route, tree: 1, fresh: false }
+        Interest { name: Name::new(Handle(9), sn), route, tree: 1, fresh: false }
     }
 
     fn data(sn: u64, route: Route) -> Data {
         Data {
-            name: Name { transfer: Handle(9), sn },
+            name: Name::new(Handle(9), sn),
             route,
             decision: Decision::Next(4),
             length: 100,
@@ -354,6 +354,27 @@ mod tests {
         assert!(matches!(out[..], [Output::Send { port: 1, packet: Packet::Interest(_), .. }]));
         let out = take(&mut node, 3, Face::Port(1), Packet::Data(data(5, arrived)));
         assert_eq!(out[1], Output::Keep { slot: 0 }, "in the place of the old one");
+    }
+
+    #[test]
+    fn another_digest_is_another_name() {
+        let mut node = forwarder(4);
+        let ask = |port, digest| {
+            let plain = interest(5, at_second(1, false));
+            let name = plain.name.with_digest(Digest([digest; 16]));
+            (Face::Port(port), Packet::Interest(Interest { name, ..plain }))
+        };
+        let (from, packet) = ask(2, 7);
+        take(&mut node, 0, from, packet);
+        let arrived = data(5, at_second(0, false).stepped());
+        let of =
+            |digest| Packet::Data(Data { name: arrived.name.with_digest(Digest([digest; 16])), ..arrived });
+        assert_eq!(take(&mut node, 1, Face::Port(1), of(8)), [], "nobody asked for that");
+        assert_eq!((node.counters().unsolicited, node.kept(), node.pending()), (1, 0, 1));
+        assert_eq!(take(&mut node, 2, Face::Port(1), of(7)).len(), 2);
+        let (from, packet) = ask(3, 8);
+        let out = take(&mut node, 3, from, packet);
+        assert!(matches!(out[..], [Output::Send { port: 1, packet: Packet::Interest(_), .. }]), "{out:?}");
     }
 
     #[test]

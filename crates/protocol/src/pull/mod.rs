@@ -27,7 +27,7 @@ pub use forwarder::{
     Counters as ForwarderCounters, Forwarder, ForwarderConfig, Input as ForwarderInput,
     Output as ForwarderOutput,
 };
-pub use packet::{Data, Decision, Face, Interest, Name, Packet, Payload};
+pub use packet::{Data, Decision, Digest, Face, Interest, Name, Packet, Payload};
 pub use plan::plan_routes;
 pub use receiver::{
     Counters as ReceiverCounters, Input as ReceiverInput, Output as ReceiverOutput, Receiver, ReceiverConfig,

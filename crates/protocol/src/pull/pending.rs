@@ -171,7 +171,7 @@ mod tests {
     use polycast_types::Handle;
 
     fn name(sn: u64) -> Name {
-        Name { transfer: Handle(3), sn }
+        Name::new(Handle(3), sn)
     }
 
     fn way(port: u8) -> Route {

@@ -287,13 +287,13 @@ impl Receiver {
 
     fn ask(&mut self, number: usize, route: Route, sn: u64) -> Output {
         self.counters.interests += 1;
-        let name = Name { transfer: self.config.transfer, sn };
+        let name = Name::new(self.config.transfer, sn);
         let fresh = !self.fresh.is_empty() && self.fresh.contains(sn);
         Output::Ask(Interest { name, route, tree: number as u8, fresh })
     }
 
     fn data(&mut self, now: Time, data: &Data) {
-        let Name { transfer, sn } = data.name;
+        let Name { transfer, sn, .. } = data.name;
         let blocks = self.config.blocks;
         let number = usize::from(data.tree);
         if transfer != self.config.transfer || sn >= blocks.packets() || number >= self.trees.len() {

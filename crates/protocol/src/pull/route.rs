@@ -7,16 +7,11 @@
 
 use core::fmt;
 
-/// The longest route in hops.
-///
-/// The paper's routes have 8 hops. The spanning trees of BCube(8, 4) are 10 links deep.
-pub const HOPS_MAX: usize = 14;
+pub use polycast_wire::pull::HOPS_MAX;
+use polycast_wire::pull::{Hops, NON_BRANCHING};
 
 /// Nodes have at most this many ports, because a hop is 7 bits and a mark.
 pub const PORTS_MAX: u32 = 128;
-
-/// The mark of non-branching nodes.
-const NON_BRANCHING: u8 = 0x80;
 
 /// One node of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +94,18 @@ impl Route {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.hops[..usize::from(self.len)]
+    }
+
+    /// The route as a packet carries it.
+    #[must_use]
+    pub fn to_wire(&self) -> Hops {
+        Hops::new(self.bytes(), self.at).expect("a route has hops, and its position is within them")
+    }
+
+    /// The route that a packet carried.
+    #[must_use]
+    pub fn from_wire(hops: &Hops) -> Self {
+        Route::from_bytes(hops.bytes(), hops.position()).expect("routes on the wire are as long as ours")
     }
 
     /// How many nodes the packet has left.

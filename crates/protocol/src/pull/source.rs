@@ -9,7 +9,7 @@ use polycast_types::{Handle, Time};
 use super::blocks::{Bits, Blocks};
 use super::bucket::{Bucket, RateConfig, TreeRate};
 use super::packet::{Data, Decision, Interest, Name};
-use super::route::Route;
+use super::route::{PORTS_MAX, Route};
 
 /// Settings of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,13 @@ pub enum Input {
         /// The tree.
         tree: u8,
     },
+    /// A port of the node has no room for more, or has again. Nothing is sent by it meanwhile.
+    Port {
+        /// The port.
+        port: u8,
+        /// Whether it has room.
+        open: bool,
+    },
 }
 
 /// What the driver is to do.
@@ -73,6 +80,8 @@ pub struct Counters {
     pub signals: u64,
     /// Packets sent.
     pub packets: u64,
+    /// Bytes of payload sent.
+    pub sent_bytes: u64,
     /// Bytes of payload sent for the first time by their port.
     pub first_bytes: u64,
 }
@@ -118,6 +127,8 @@ pub struct Source {
     unassigned: VecDeque<u32>,
     /// What follows each block.
     decisions: Vec<Decision>,
+    /// A bit for each port that has no room.
+    full_ports: u128,
     refused: u64,
 }
 
@@ -139,7 +150,13 @@ impl Source {
             })
             .collect();
         let decisions = alloc::vec![Decision::Open; config.blocks.count() as usize];
-        Source { config, trees, unassigned, decisions, refused: 0 }
+        Source { config, trees, unassigned, decisions, full_ports: 0, refused: 0 }
+    }
+
+    /// How many trees there are.
+    #[must_use]
+    pub fn trees(&self) -> u8 {
+        self.config.trees
     }
 
     /// What was counted in a tree.
@@ -165,6 +182,10 @@ impl Source {
         match input {
             Input::Interest { port, interest } => self.interest(now, port, &interest),
             Input::TreeGone { tree } => self.tree_gone(tree),
+            Input::Port { port, open } => {
+                let bit = 1u128 << (u32::from(port) % PORTS_MAX);
+                self.full_ports = if open { self.full_ports & !bit } else { self.full_ports | bit };
+            }
         }
     }
 
@@ -176,6 +197,9 @@ impl Source {
             tree.rate.advance(now);
             for at in 0..tree.lanes.len() {
                 let lane = &mut tree.lanes[at];
+                if is_full(self.full_ports, lane.port) {
+                    continue;
+                }
                 let Some(&next) = lane.again.front().or(lane.first.front()) else { continue };
                 let (bps, depth) = (tree.rate.bps(), tree.rate.depth_bytes());
                 lane.bucket.fill(now, bps, depth);
@@ -189,6 +213,7 @@ impl Source {
                     lane.first.pop_front();
                 }
                 tree.counters.packets += 1;
+                tree.counters.sent_bytes += u64::from(length);
                 if !next.again {
                     tree.advanced = true;
                     tree.counters.first_bytes += u64::from(length);
@@ -205,7 +230,7 @@ impl Source {
         let header = u32::from(self.config.header_bytes);
         let mut earliest: Option<Time> = None;
         for tree in &self.trees {
-            for lane in &tree.lanes {
+            for lane in tree.lanes.iter().filter(|lane| !is_full(self.full_ports, lane.port)) {
                 let Some(next) = lane.again.front().or(lane.first.front()) else { continue };
                 let bytes = u32::from(self.config.blocks.length_of(next.sn)) + header;
                 let tokens = lane.bucket.time_for(bytes, tree.rate.depth_bytes(), tree.rate.bps());
@@ -217,7 +242,7 @@ impl Source {
     }
 
     fn interest(&mut self, now: Time, port: u8, interest: &Interest) {
-        let Name { transfer, sn } = interest.name;
+        let Name { transfer, sn, .. } = interest.name;
         let number = usize::from(interest.tree);
         if transfer != self.config.transfer
             || sn >= self.config.blocks.packets()
@@ -267,7 +292,7 @@ impl Source {
         let decides = waiting.sn + ahead >= self.config.blocks.packets_of(block).end;
         let decision = if decides { self.decide(number, block) } else { Decision::Open };
         Data {
-            name: Name { transfer: self.config.transfer, sn: waiting.sn },
+            name: Name::new(self.config.transfer, waiting.sn),
             route: waiting.back.stepped(),
             decision,
             length,
@@ -304,6 +329,10 @@ impl Source {
             self.unassigned.push_front(block);
         }
     }
+}
+
+fn is_full(ports: u128, port: u8) -> bool {
+    ports >> (u32::from(port) % PORTS_MAX) & 1 == 1
 }
 
 impl Tree {

@@ -121,7 +121,7 @@ mod tests {
 
     fn data(sn: u64, again: bool) -> Data {
         Data {
-            name: Name { transfer: Handle(1), sn },
+            name: Name::new(Handle(1), sn),
             route: Route::new(&[Hop { port: 0, non_branching: false }]).unwrap(),
             decision: Decision::Open,
             length: 1428,

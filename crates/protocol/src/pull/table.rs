@@ -162,7 +162,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn name(sn: u64) -> Name {
-        Name { transfer: Handle(7), sn }
+        Name::new(Handle(7), sn)
     }
 
     proptest! {

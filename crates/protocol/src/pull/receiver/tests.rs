@@ -22,7 +22,7 @@ fn fixed() -> RetryTime {
 
 fn data(sn: u64, tree: u8, decision: Decision) -> Data {
     let route = Route::new(&[Hop { port: 1, non_branching: false }]).unwrap();
-    let name = Name { transfer: HANDLE, sn };
+    let name = Name::new(HANDLE, sn);
     Data { name, route, decision, length: 1000, tree, again: false }
 }
 
@@ -193,7 +193,7 @@ fn a_packet_of_an_impossible_length_is_asked_for_past_the_stores() {
     for wrong in [
         data(20, 0, Decision::Open),
         data(3, 7, Decision::Open),
-        Data { name: Name { transfer: Handle(1), sn: 0 }, ..data(0, 0, Decision::Open) },
+        Data { name: Name::new(Handle(1), 0), ..data(0, 0, Decision::Open) },
     ] {
         receiver.handle(Time(20), Input::Data(wrong));
     }

@@ -27,7 +27,7 @@ fn source(packets: u64, trees: u8) -> Source {
 
 fn interest(sn: u64, tree: u8) -> Interest {
     let route = Route::new(&[Hop { port: 1, non_branching: false }]).unwrap();
-    Interest { name: Name { transfer: HANDLE, sn }, route, tree, fresh: false }
+    Interest { name: Name::new(HANDLE, sn), route, tree, fresh: false }
 }
 
 fn ask(source: &mut Source, now: u64, port: u8, sn: u64) {
@@ -199,7 +199,7 @@ fn the_block_of_a_tree_that_is_gone_goes_to_another() {
 fn nonsense_is_refused_and_what_waits_is_bounded() {
     let mut source = source(100, 1);
     let wrong = [
-        Interest { name: Name { transfer: Handle(6), sn: 0 }, ..interest(0, 0) },
+        Interest { name: Name::new(Handle(6), 0), ..interest(0, 0) },
         interest(100, 0),
         interest(u64::MAX, 0),
         interest(0, 1),
@@ -214,4 +214,19 @@ fn nonsense_is_refused_and_what_waits_is_bounded() {
     assert_eq!(sent(&mut source, 0, 100_000_000).len(), 50);
     ask(&mut source, 100_000_000, 0, 55);
     assert_eq!(source.counters(0).duplicates, 0, "what was refused was not asked");
+}
+
+#[test]
+fn a_port_without_room_waits_alone() {
+    let mut source = source(20, 1);
+    for port in [0, 1] {
+        (0..2).for_each(|sn| ask(&mut source, 0, port, sn));
+    }
+    source.handle(Time(0), Input::Port { port: 1, open: false });
+    let ports: Vec<_> = sent(&mut source, 0, 2_000_000).iter().map(|entry| entry.1).collect();
+    assert_eq!(ports, [0, 0]);
+    assert_eq!(source.deadline(), None, "there is nothing to do before the port has room");
+    source.handle(Time(2_000_000), Input::Port { port: 1, open: true });
+    let ports: Vec<_> = sent(&mut source, 2_000_000, 4_000_000).iter().map(|entry| entry.1).collect();
+    assert_eq!(ports, [1, 1]);
 }

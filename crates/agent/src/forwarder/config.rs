@@ -1,0 +1,186 @@
+//! The settings of `polycast forwarder`, as TOML.
+
+use polycast_protocol::pull::PORTS_MAX;
+use polycast_types::Rate;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddrV4;
+use std::path::{Path, PathBuf};
+
+/// Settings of a process with one or more nodes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ForwarderConfig {
+    /// Unix socket where the process can be spoken to.
+    pub socket: PathBuf,
+    /// The nodes.
+    #[serde(rename = "node")]
+    pub nodes: Vec<NodeConfig>,
+}
+
+/// One node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct NodeConfig {
+    /// Its name in reports.
+    pub name: String,
+    /// File of the network namespace that its ports are in, such as `/run/netns/h0`; without one that of the process.
+    #[serde(default)]
+    pub namespace: Option<PathBuf>,
+    /// The most packets in the content store; a tenth of it is for retransmissions. The paper's is 2048.
+    #[serde(default = "store_packets")]
+    pub store_packets: u32,
+    /// The most pending interests.
+    #[serde(default = "pending_interests")]
+    pub pending_interests: u32,
+    /// After how many milliseconds a pending interest may give way or is sent on anew.
+    #[serde(default = "interest_ms")]
+    pub interest_ms: u32,
+    /// Greetings go to the neighbours every so many milliseconds; one that is not heard for four of them is gone.
+    #[serde(default = "greeting_ms")]
+    pub greeting_ms: u32,
+    /// A link must have changed for so many milliseconds before it is reported, so that one that comes and goes does
+    /// not make trees come and go (the paper's 3 seconds).
+    #[serde(default)]
+    pub damping_ms: u32,
+    /// Its ports, in the order in which source routes count them.
+    #[serde(rename = "port")]
+    pub ports: Vec<PortConfig>,
+}
+
+/// One port: a link to a neighbour.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct PortConfig {
+    /// The address and UDP port of this end.
+    pub local: SocketAddrV4,
+    /// The address and UDP port of the other end.
+    pub peer: SocketAddrV4,
+    /// The rate of the link, such as `1gbit`: sources behind the node never send faster by it.
+    #[serde(default)]
+    pub rate: Option<String>,
+}
+
+fn store_packets() -> u32 {
+    2_048
+}
+
+fn pending_interests() -> u32 {
+    1 << 16
+}
+
+fn interest_ms() -> u32 {
+    20
+}
+
+fn greeting_ms() -> u32 {
+    100
+}
+
+/// Settings that are wrong, in one sentence.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ForwarderConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the settings {}: {reason}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// Not TOML, or not our settings.
+    #[error("the settings are wrong: {0}")]
+    Syntax(String),
+    /// A node has a setting that cannot be.
+    #[error("the setting '{setting}' of node '{node}' is wrong: {reason}")]
+    Node {
+        /// The node.
+        node: String,
+        /// The setting.
+        setting: &'static str,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl ForwarderConfig {
+    /// Reads and checks a settings file.
+    ///
+    /// # Errors
+    /// It is not there, no TOML, or says something that cannot be.
+    pub fn read(path: &Path) -> Result<Self, ForwarderConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ForwarderConfigError::Read {
+            path: path.to_path_buf(),
+            reason: error.to_string(),
+        })?;
+        Self::parse(&text)
+    }
+
+    /// Reads and checks settings.
+    ///
+    /// # Errors
+    /// No TOML, or something that cannot be.
+    pub fn parse(text: &str) -> Result<Self, ForwarderConfigError> {
+        let config: ForwarderConfig = toml::from_str(text).map_err(|error| {
+            let message = error.message().lines().next().unwrap_or_default().to_string();
+            let line = error.span().map(|span| 1 + text[..span.start].matches('\n').count());
+            ForwarderConfigError::Syntax(
+                line.map_or(message.clone(), |line| format!("line {line}: {message}")),
+            )
+        })?;
+        if config.nodes.is_empty() {
+            return Err(ForwarderConfigError::Syntax("there is no [[node]]".into()));
+        }
+        for (at, node) in config.nodes.iter().enumerate() {
+            node.check()?;
+            if config.nodes[..at].iter().any(|other| other.name == node.name) {
+                return Err(node.wrong("name", "another node has the same".into()));
+            }
+        }
+        Ok(config)
+    }
+}
+
+impl NodeConfig {
+    fn wrong(&self, setting: &'static str, reason: String) -> ForwarderConfigError {
+        ForwarderConfigError::Node { node: self.name.clone(), setting, reason }
+    }
+
+    /// Whether the settings can be.
+    ///
+    /// # Errors
+    /// A sentence that says what cannot, and what could.
+    pub fn check(&self) -> Result<(), ForwarderConfigError> {
+        let ranges: [(&'static str, u32, u32, u32); 5] = [
+            ("store-packets", self.store_packets, 0, 1 << 22),
+            ("pending-interests", self.pending_interests, 1, 1 << 22),
+            ("interest-ms", self.interest_ms, 1, 60_000),
+            ("greeting-ms", self.greeting_ms, 1, 10_000),
+            ("damping-ms", self.damping_ms, 0, 60_000),
+        ];
+        for (setting, value, least, most) in ranges {
+            if !(least..=most).contains(&value) {
+                return Err(self.wrong(setting, format!("it must be {least} to {most}, not {value}")));
+            }
+        }
+        if self.ports.is_empty() || self.ports.len() > PORTS_MAX as usize {
+            let reason = format!("there must be 1 to {PORTS_MAX} ports, not {}", self.ports.len());
+            return Err(self.wrong("port", reason));
+        }
+        self.ports.iter().try_for_each(|port| match port.rate_bps() {
+            Ok(Some(0)) => Err(self.wrong("rate", "a link carries more than nothing".into())),
+            Ok(_) => Ok(()),
+            Err(reason) => Err(self.wrong("rate", reason)),
+        })
+    }
+}
+
+impl PortConfig {
+    /// The rate in bits a second, if it is known.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong with it.
+    pub fn rate_bps(&self) -> Result<Option<u64>, String> {
+        let Some(text) = &self.rate else { return Ok(None) };
+        text.parse::<Rate>().map(|rate| Some(rate.0)).map_err(|error| error.to_string())
+    }
+}

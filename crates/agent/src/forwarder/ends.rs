@@ -1,0 +1,237 @@
+//! What is behind the local face of a node: sources that read objects, and receivers that assemble them.
+
+use crate::transfer::assembler::{Assembler, Check};
+use polycast_net::object::ObjectSource;
+use polycast_net::store::{PartFile, StoreError};
+use polycast_protocol::pull::{
+    Data, Digest, Interest, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Route, Source,
+    SourceConfig, SourceInput, SourceOutput,
+};
+use polycast_protocol::push::Geometry;
+use polycast_types::{Handle, Time};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+
+/// The source of a transfer at a node.
+pub struct SourceEnd {
+    machine: Source,
+    transfer: Handle,
+    payload_len: u64,
+    object: Arc<dyn ObjectSource>,
+    digests: Arc<[Digest]>,
+    scratch: Vec<u8>,
+}
+
+impl SourceEnd {
+    /// A source of this object, with the digest of every packet's payload.
+    #[must_use]
+    pub fn new(
+        config: SourceConfig,
+        payload_len: u16,
+        object: Arc<dyn ObjectSource>,
+        digests: Arc<[Digest]>,
+    ) -> Self {
+        assert!(digests.len() as u64 == config.blocks.packets(), "every packet has a digest");
+        SourceEnd {
+            transfer: config.transfer,
+            machine: Source::new(config),
+            payload_len: payload_len.into(),
+            object,
+            digests,
+            scratch: Vec::new(),
+        }
+    }
+
+    pub(super) fn transfer(&self) -> Handle {
+        self.transfer
+    }
+
+    pub(super) fn machine(&self) -> &Source {
+        &self.machine
+    }
+
+    pub(super) fn handle(&mut self, now: Time, input: SourceInput) {
+        self.machine.handle(now, input);
+    }
+
+    /// Whether the interest names a packet of the object, by its digest too.
+    pub(super) fn knows(&self, interest: &Interest) -> bool {
+        let at = usize::try_from(interest.name.sn).ok();
+        at.and_then(|at| self.digests.get(at)) == Some(&interest.name.digest)
+    }
+
+    /// The next packet to send and its port, with its payload.
+    pub(super) fn poll(&mut self, now: Time) -> io::Result<Option<(u8, Data, &[u8])>> {
+        let Some(SourceOutput::Send { port, mut data }) = self.machine.poll(now) else { return Ok(None) };
+        let sn = data.name.sn;
+        data.name.digest = self.digests[usize::try_from(sn).map_err(io::Error::other)?];
+        self.scratch.resize(data.length.into(), 0);
+        self.object.read_exact_at(&mut self.scratch, sn * self.payload_len)?;
+        Ok(Some((port, data, &self.scratch)))
+    }
+}
+
+/// What a receiver says while it runs.
+pub enum ReceiverEvent {
+    /// Nothing comes in a tree any more.
+    Stalled {
+        /// The tree.
+        tree: u8,
+    },
+    /// Every byte is verified and in the part file.
+    Done(PartFile),
+    /// The object cannot be stored.
+    Failed(StoreError),
+}
+
+/// A receiver of a transfer at a node.
+pub struct ReceiverEnd {
+    machine: Receiver,
+    transfer: Handle,
+    geometry: Geometry,
+    /// `None` once it has been given away.
+    assembler: Option<Assembler>,
+    /// How many packets each hash group lacks.
+    missing: Vec<u32>,
+    verified: Vec<bool>,
+    left: u64,
+    digests: Vec<Digest>,
+    events: mpsc::Sender<ReceiverEvent>,
+    verified_bytes: Arc<AtomicU64>,
+}
+
+impl ReceiverEnd {
+    /// A receiver that writes to `assembler`, which knows all hashes; `verified` are the groups that it holds already.
+    /// `verified_bytes` follows its progress.
+    pub(crate) fn new(
+        config: ReceiverConfig,
+        geometry: Geometry,
+        assembler: Assembler,
+        verified: Vec<bool>,
+        digests: Vec<Digest>,
+        events: mpsc::Sender<ReceiverEvent>,
+        verified_bytes: Arc<AtomicU64>,
+    ) -> Self {
+        let packets = config.blocks.packets();
+        assert!(digests.len() as u64 == packets && geometry.fragments() == packets, "sizes agree");
+        let held = |sn: u64| geometry.groups_of_fragments(sn..sn + 1).all(|group| verified[group as usize]);
+        let mut machine = Receiver::new(config.clone());
+        (0..packets)
+            .filter(|&sn| held(sn))
+            .for_each(|sn| machine.handle(Time::ZERO, ReceiverInput::Held { sns: sn..sn + 1 }));
+        let lacks = |group| geometry.fragments_of_group(group).filter(|&sn| !held(sn)).count() as u32;
+        let missing = (0..geometry.groups()).map(lacks).collect();
+        let left = verified.iter().filter(|done| !**done).count() as u64;
+        let done = |group: u64| if verified[group as usize] { group_len(&geometry, group) } else { 0 };
+        verified_bytes.store((0..geometry.groups()).map(done).sum(), Ordering::Relaxed);
+        ReceiverEnd {
+            machine,
+            transfer: config.transfer,
+            geometry,
+            assembler: Some(assembler),
+            missing,
+            verified,
+            left,
+            digests,
+            events,
+            verified_bytes,
+        }
+    }
+
+    pub(super) fn transfer(&self) -> Handle {
+        self.transfer
+    }
+
+    pub(super) fn begin(&mut self, now: Time) {
+        self.machine.handle(now, ReceiverInput::Begin);
+    }
+
+    pub(super) fn reroute(&mut self, now: Time, tree: u8, route: Option<Route>) {
+        self.machine.handle(now, ReceiverInput::Rerouted { tree, route });
+    }
+
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.machine.deadline()
+    }
+
+    /// Whether it has nothing more to do.
+    pub(super) fn is_over(&self) -> bool {
+        self.assembler.is_none()
+    }
+
+    /// A packet has come; what is to be asked for next goes to `asks`.
+    pub(super) fn data(&mut self, now: Time, data: Data, payload: &[u8], asks: &mut VecDeque<Interest>) {
+        self.machine.handle(now, ReceiverInput::Data(data));
+        self.poll(now, payload, asks);
+    }
+
+    /// Does what is to be done now.
+    pub(super) fn poll(&mut self, now: Time, payload: &[u8], asks: &mut VecDeque<Interest>) {
+        while let Some(output) = self.machine.poll(now) {
+            match output {
+                ReceiverOutput::Ask(mut interest) => {
+                    interest.name.digest = self.digests[interest.name.sn as usize];
+                    asks.push_back(interest);
+                }
+                ReceiverOutput::Keep { sn, .. } => {
+                    if let Err(error) = self.keep(now, sn, payload) {
+                        self.assembler = None;
+                        // Whoever waited may have gone.
+                        let _ = self.events.send(ReceiverEvent::Failed(error));
+                        return;
+                    }
+                }
+                ReceiverOutput::Stalled { tree } => {
+                    let _ = self.events.send(ReceiverEvent::Stalled { tree });
+                }
+                // What counts is that all groups are verified.
+                ReceiverOutput::Complete => {}
+            }
+        }
+        if self.left == 0
+            && let Some(assembler) = self.assembler.take()
+        {
+            let _ = self.events.send(ReceiverEvent::Done(assembler.into_part()));
+        }
+    }
+
+    fn keep(&mut self, now: Time, sn: u64, payload: &[u8]) -> Result<(), StoreError> {
+        let Some(assembler) = &mut self.assembler else { return Ok(()) };
+        assembler.store(sn, payload)?;
+        for group in self.geometry.groups_of_fragments(sn..sn + 1) {
+            let at = group as usize;
+            if self.verified[at] {
+                continue;
+            }
+            self.missing[at] -= 1;
+            if self.missing[at] > 0 {
+                continue;
+            }
+            match assembler.check(group)? {
+                Check::Intact => {
+                    self.verified[at] = true;
+                    self.left -= 1;
+                    self.verified_bytes.fetch_add(group_len(&self.geometry, group), Ordering::Relaxed);
+                }
+                // All hashes are known, so that this is never `Later`.
+                Check::Corrupt | Check::Later => {
+                    let sns = self.geometry.fragments_of_group(group);
+                    for again in sns.clone() {
+                        for other in self.geometry.groups_of_fragments(again..again + 1) {
+                            self.missing[other as usize] += 1;
+                        }
+                    }
+                    self.machine.handle(now, ReceiverInput::Corrupt { sns });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn group_len(geometry: &Geometry, group: u64) -> u64 {
+    let bytes = geometry.group_bytes(group);
+    bytes.end - bytes.start
+}

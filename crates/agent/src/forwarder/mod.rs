@@ -1,0 +1,119 @@
+//! A node of a pull network on real sockets: a caching forwarder, with receivers and sources behind its local face
+//! (Datacast, sections 3 and 6).
+//!
+//! The machines of `protocol::pull` decide; this module moves bytes. A node is one thread, and one process may
+//! run many nodes. It speaks with each neighbour over a connected UDP socket, keeps the payloads of its content store,
+//! and checks the digest of every payload before anybody may have it. What it counts, drops and keeps is bounded.
+//!
+//! - [`NodeConfig`]: what a node is; [`ForwarderConfig`]: the settings of the process `polycast forwarder`.
+//! - [`start`] runs a node, [`NodeHandle`] speaks with it.
+//! - [`daemon`]: the process around several nodes, and what can be asked of it over its Unix socket.
+
+mod config;
+pub mod daemon;
+mod ends;
+mod node;
+mod port;
+#[cfg(test)]
+mod tests;
+
+pub use config::{ForwarderConfig, ForwarderConfigError, NodeConfig, PortConfig};
+pub use ends::{ReceiverEnd, ReceiverEvent, SourceEnd};
+pub(crate) use node::digest_of;
+pub use node::{LinkEvent, NodeHandle, start};
+
+use polycast_protocol::pull::{ForwarderCounters, SourceCounters};
+use serde::Serialize;
+
+/// What a node has counted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct NodeStatus {
+    /// Its name.
+    pub name: String,
+    /// Seconds of processor time that its thread has used; what the kernel does for it later is not in it.
+    pub cpu_s: f64,
+    /// Packets in the content store.
+    pub kept: u32,
+    /// Names in the table of pending interests.
+    pub pending: u32,
+    /// Transfers whose source or receiver is behind the local face.
+    pub transfers: u32,
+    /// Interests answered from the store.
+    pub hits: u64,
+    /// Interests that joined a pending one.
+    pub joined: u64,
+    /// Interests sent on by a node that keeps packets.
+    pub forwarded: u64,
+    /// Packets passed on as a non-branching node.
+    pub passed: u64,
+    /// Dropped: the route leads to no port of this node, or back by the port it came by.
+    pub bad_routes: u64,
+    /// Dropped: data that nobody asked for.
+    pub unsolicited: u64,
+    /// Dropped: interests for which the table had no room.
+    pub table_full: u64,
+    /// Dropped: no packet of our format, such as one with a longer route than there can be.
+    pub malformed: u64,
+    /// Dropped: data whose payload does not have the digest of its header.
+    pub poisoned: u64,
+    /// Dropped: interests for a name that no source behind the local face has.
+    pub unknown: u64,
+    /// One entry a port.
+    pub ports: Vec<PortStatus>,
+}
+
+/// What a port has counted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct PortStatus {
+    /// Whether the neighbour is there and hears us.
+    pub up: bool,
+    /// Packets sent.
+    pub sent: u64,
+    /// Bytes of these, headers of IP and Ethernet not counted.
+    pub sent_bytes: u64,
+    /// Packets received.
+    pub received: u64,
+    /// Packets dropped because the queue was full or the link down.
+    pub dropped: u64,
+}
+
+/// What the source of a transfer has counted in one tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TreeStatus {
+    /// Interests that reached the source.
+    pub interests: u64,
+    /// Of these for packets that had been sent already.
+    pub duplicates: u64,
+    /// How often the rate was halved.
+    pub halved: u64,
+    /// Packets sent.
+    pub packets: u64,
+    /// Bytes of payload sent.
+    pub sent_bytes: u64,
+    /// Bytes of payload sent for the first time.
+    pub first_bytes: u64,
+    /// The rate at present, in bits a second.
+    pub rate_bps: u64,
+}
+
+impl TreeStatus {
+    fn new(counters: SourceCounters, rate_bps: u64) -> Self {
+        let SourceCounters { interests, duplicates, signals, packets, sent_bytes, first_bytes } = counters;
+        TreeStatus { interests, duplicates, halved: signals, packets, sent_bytes, first_bytes, rate_bps }
+    }
+}
+
+impl NodeStatus {
+    fn add(&mut self, counters: ForwarderCounters) {
+        self.hits = counters.hits;
+        self.joined = counters.joined;
+        self.forwarded = counters.forwarded;
+        self.passed = counters.passed;
+        self.bad_routes = counters.bad_routes;
+        self.unsolicited = counters.unsolicited;
+        self.table_full = counters.full;
+    }
+}
+
+/// The bytes of Ethernet, IPv4 and UDP headers around a packet.
+pub(crate) const FRAME_HEADERS_LEN: usize = 14 + polycast_wire::data::IP_UDP_LEN;

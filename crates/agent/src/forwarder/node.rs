@@ -1,0 +1,485 @@
+//! The thread of a node: packets in, packets out, and orders from its process.
+
+use super::ends::{ReceiverEnd, SourceEnd};
+use super::port::Port;
+use super::{NodeConfig, NodeStatus, TreeStatus};
+use crate::transfer::clock::{Clock, wait};
+use polycast_protocol::pull::{
+    Data, Face, Forwarder, ForwarderConfig, ForwarderInput, ForwarderOutput, Interest, Packet, Payload,
+    Route, SourceInput,
+};
+use polycast_types::{Duration, Handle, Time};
+use polycast_wire::pull as wire;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, mpsc};
+
+/// Receives from one port before the others have their turn.
+const RECEIVES_MAX: usize = 8;
+/// What one receive may bring.
+const RECEIVE_LEN: usize = 64 << 10;
+/// The node looks around at least this often.
+const LOOK_AROUND: Duration = Duration::from_secs(1);
+/// Transfers behind the local face.
+const TRANSFERS_MAX: usize = 1_024;
+
+/// A link has changed, and stayed so as long as the settings say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkEvent {
+    /// The node that says so.
+    pub node: Arc<str>,
+    /// Its port.
+    pub port: u8,
+    /// Whether the neighbour is there and hears the node.
+    pub up: bool,
+}
+
+/// What a node is told.
+enum Command {
+    Serve(Box<SourceEnd>),
+    Fetch(Box<ReceiverEnd>),
+    Reroute { transfer: Handle, tree: u8, route: Option<Route> },
+    TreeGone { transfer: Handle, tree: u8 },
+    End(Handle),
+    Status(mpsc::Sender<NodeStatus>),
+    Trees(Handle, mpsc::Sender<Vec<TreeStatus>>),
+    Watch(mpsc::Sender<LinkEvent>),
+    Stop,
+}
+
+/// Speaks with a running node; when the last handle is gone, the node ends.
+#[derive(Clone)]
+pub struct NodeHandle {
+    name: Arc<str>,
+    rate_bps: Option<u64>,
+    commands: Arc<Commands>,
+}
+
+struct Commands {
+    sender: mpsc::Sender<Command>,
+    waker: Arc<OwnedFd>,
+}
+
+impl Commands {
+    fn send(&self, command: Command) {
+        // A node that has ended needs no orders.
+        let _ = self.sender.send(command);
+        let _ = rustix::io::write(&*self.waker, &1u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Commands {
+    fn drop(&mut self) {
+        self.send(Command::Stop);
+    }
+}
+
+impl NodeHandle {
+    /// The node's name.
+    #[must_use]
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The rate of its slowest port in bits a second, if the settings tell.
+    #[must_use]
+    pub fn rate_bps(&self) -> Option<u64> {
+        self.rate_bps
+    }
+
+    /// Puts a source behind the local face.
+    pub fn serve(&self, source: SourceEnd) {
+        self.commands.send(Command::Serve(Box::new(source)));
+    }
+
+    /// Puts a receiver behind the local face; it begins at once.
+    pub fn fetch(&self, receiver: ReceiverEnd) {
+        self.commands.send(Command::Fetch(Box::new(receiver)));
+    }
+
+    /// A receiver's way to the source has changed in a tree, or there is none any more.
+    pub fn reroute(&self, transfer: Handle, tree: u8, route: Option<Route>) {
+        self.commands.send(Command::Reroute { transfer, tree, route });
+    }
+
+    /// A tree of a source is gone for good.
+    pub fn tree_gone(&self, transfer: Handle, tree: u8) {
+        self.commands.send(Command::TreeGone { transfer, tree });
+    }
+
+    /// Takes a source or receiver away.
+    pub fn end(&self, transfer: Handle) {
+        self.commands.send(Command::End(transfer));
+    }
+
+    /// What the node has counted; `None` if it has ended.
+    #[must_use]
+    pub fn status(&self) -> Option<NodeStatus> {
+        let (reply, answer) = mpsc::channel();
+        self.commands.send(Command::Status(reply));
+        answer.recv().ok()
+    }
+
+    /// What the source of a transfer has counted, a tree each; nothing if there is no such source.
+    #[must_use]
+    pub fn trees(&self, transfer: Handle) -> Vec<TreeStatus> {
+        let (reply, answer) = mpsc::channel();
+        self.commands.send(Command::Trees(transfer, reply));
+        answer.recv().unwrap_or_default()
+    }
+
+    /// Hears of every link that changes from now on, and of those that are down.
+    pub fn watch(&self, watcher: mpsc::Sender<LinkEvent>) {
+        self.commands.send(Command::Watch(watcher));
+    }
+}
+
+/// Starts a node in a thread of its own.
+///
+/// # Errors
+/// An address is not there or taken, or the namespace is not there.
+pub fn start(config: &NodeConfig) -> io::Result<NodeHandle> {
+    let clock = Clock::start();
+    let millis = |ms: u32| Duration::from_millis(ms.into());
+    let open = |port| {
+        let (greeting, damping) = (millis(config.greeting_ms), millis(config.damping_ms));
+        Port::open(port, config.namespace.as_deref(), greeting, damping, clock.now())
+    };
+    let ports: Vec<Port> = config.ports.iter().map(open).collect::<io::Result<_>>()?;
+    let rate_bps = ports.iter().filter_map(|port| port.rate_bps).min();
+    let waker = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
+    let (sender, commands) = mpsc::channel();
+    let name: Arc<str> = config.name.as_str().into();
+    let forwarder = Forwarder::new(ForwarderConfig {
+        store_packets: config.store_packets,
+        pending_interests: config.pending_interests,
+        interest_lifetime: millis(config.interest_ms),
+        // The hasher's keys are random.
+        secret: std::collections::hash_map::RandomState::new().build_hasher().finish(),
+        ..ForwarderConfig::for_ports(ports.len() as u8)
+    });
+    let node = Node {
+        name: Arc::clone(&name),
+        clock,
+        ports,
+        forwarder,
+        slots: Vec::new(),
+        sources: BTreeMap::new(),
+        receivers: BTreeMap::new(),
+        asks: VecDeque::new(),
+        watchers: Vec::new(),
+        commands,
+        waker: Arc::clone(&waker),
+        malformed: 0,
+        poisoned: 0,
+        unknown: 0,
+        stopped: false,
+    };
+    let thread = std::thread::Builder::new().name(format!("node {name}"));
+    thread.spawn(move || node.run())?;
+    Ok(NodeHandle { name, rate_bps, commands: Arc::new(Commands { sender, waker }) })
+}
+
+struct Node {
+    name: Arc<str>,
+    clock: Clock,
+    ports: Vec<Port>,
+    forwarder: Forwarder,
+    /// The payloads of the content store.
+    slots: Vec<Vec<u8>>,
+    sources: BTreeMap<Handle, SourceEnd>,
+    receivers: BTreeMap<Handle, ReceiverEnd>,
+    /// Interests of receivers here that the forwarder has not seen.
+    asks: VecDeque<Interest>,
+    watchers: Vec<mpsc::Sender<LinkEvent>>,
+    commands: mpsc::Receiver<Command>,
+    waker: Arc<OwnedFd>,
+    malformed: u64,
+    poisoned: u64,
+    unknown: u64,
+    stopped: bool,
+}
+
+impl Node {
+    fn run(mut self) {
+        if let Err(error) = self.serve() {
+            tracing::error!(node = %self.name, %error, "a node has ended");
+        }
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
+        let mut buffer = vec![0; RECEIVE_LEN];
+        loop {
+            while let Ok(command) = self.commands.try_recv() {
+                self.command(command);
+            }
+            if self.stopped {
+                return Ok(());
+            }
+            self.receive(&mut buffer)?;
+            self.drive()?;
+            self.tick();
+            for port in &mut self.ports {
+                port.flush()?;
+            }
+            self.wait()?;
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        let now = self.clock.now();
+        match command {
+            Command::Serve(source) => {
+                if self.sources.len() < TRANSFERS_MAX {
+                    self.sources.insert(source.transfer(), *source);
+                }
+            }
+            Command::Fetch(mut receiver) => {
+                if self.receivers.len() < TRANSFERS_MAX {
+                    receiver.begin(now);
+                    self.receivers.insert(receiver.transfer(), *receiver);
+                }
+            }
+            Command::Reroute { transfer, tree, route } => {
+                if let Some(receiver) = self.receivers.get_mut(&transfer) {
+                    receiver.reroute(now, tree, route);
+                }
+            }
+            Command::TreeGone { transfer, tree } => {
+                if let Some(source) = self.sources.get_mut(&transfer) {
+                    source.handle(now, SourceInput::TreeGone { tree });
+                }
+            }
+            Command::End(transfer) => {
+                self.sources.remove(&transfer);
+                self.receivers.remove(&transfer);
+            }
+            // Whoever asked may have gone.
+            Command::Status(reply) => drop(reply.send(self.status())),
+            Command::Trees(transfer, reply) => drop(reply.send(self.trees(transfer))),
+            Command::Watch(watcher) => {
+                let down = (0u8..).zip(&self.ports).filter(|(_, port)| !port.status().up);
+                down.for_each(|(port, _)| drop(watcher.send(self.event(port, false))));
+                self.watchers.push(watcher);
+            }
+            Command::Stop => self.stopped = true,
+        }
+    }
+
+    fn event(&self, port: u8, up: bool) -> LinkEvent {
+        LinkEvent { node: Arc::clone(&self.name), port, up }
+    }
+
+    /// Takes what has come by the ports.
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+        for number in 0..self.ports.len() {
+            for _ in 0..RECEIVES_MAX {
+                let port = &mut self.ports[number];
+                let Some(arrival) = port.socket.receive(buffer)? else { break };
+                port.heard(self.clock.now(), arrival.len.div_ceil(arrival.segment_len) as u64);
+                for packet in buffer[..arrival.len].chunks(arrival.segment_len) {
+                    self.packet(number as u8, packet);
+                }
+                self.ports.iter_mut().try_for_each(Port::flush)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn packet(&mut self, port: u8, bytes: &[u8]) {
+        let (header, payload) = match wire::Packet::parse(bytes) {
+            Ok(wire::Packet::Transfer(header, payload)) => (header, payload),
+            Ok(wire::Packet::Greeting { heard }) => return self.ports[usize::from(port)].greeted(heard),
+            Err(_) => {
+                self.malformed += 1;
+                return;
+            }
+        };
+        let packet = Packet::from_wire(&header, payload.len() as u16);
+        if let Packet::Data(data) = &packet
+            && data.route.is_at_end()
+            && digest_of(payload) != header.digest
+        {
+            self.poisoned += 1;
+            return;
+        }
+        self.forward(Face::Port(port), packet, payload);
+        self.ask();
+    }
+
+    /// Gives receivers' interests to the forwarder; packets in its store lead to further ones.
+    fn ask(&mut self) {
+        while let Some(interest) = self.asks.pop_front() {
+            self.forward(Face::Local, Packet::Interest(interest), &[]);
+        }
+    }
+
+    fn forward(&mut self, from: Face, packet: Packet, arrived: &[u8]) {
+        let now = self.clock.now();
+        self.forwarder.handle(now, ForwarderInput::Packet { from, packet });
+        while let Some(output) = self.forwarder.poll(now) {
+            match output {
+                ForwarderOutput::Send { port, packet, payload } => {
+                    let payload = payload_of(&self.slots, payload, arrived);
+                    self.ports[usize::from(port)].push(&packet.to_wire().emit(), payload);
+                }
+                ForwarderOutput::Keep { slot } => self.keep(slot as usize, arrived),
+                ForwarderOutput::Deliver { data, payload } => {
+                    let payload = payload_of(&self.slots, payload, arrived);
+                    deliver(&mut self.receivers, now, data, payload, &mut self.asks);
+                }
+                ForwarderOutput::Serve { port, interest } => self.interest(now, port, interest),
+            }
+        }
+    }
+
+    fn keep(&mut self, slot: usize, payload: &[u8]) {
+        if self.slots.len() <= slot {
+            self.slots.resize_with(slot + 1, Vec::new);
+        }
+        self.slots[slot].clear();
+        self.slots[slot].extend_from_slice(payload);
+    }
+
+    fn interest(&mut self, now: Time, port: u8, interest: Interest) {
+        match self.sources.get_mut(&interest.name.transfer) {
+            Some(source) if source.knows(&interest) => {
+                source.handle(now, SourceInput::Interest { port, interest });
+            }
+            _ => self.unknown += 1,
+        }
+    }
+
+    /// Lets sources and receivers do what is to be done now.
+    fn drive(&mut self) -> io::Result<()> {
+        let now = self.clock.now();
+        for receiver in self.receivers.values_mut() {
+            receiver.poll(now, &[], &mut self.asks);
+        }
+        self.ask();
+        self.receivers.retain(|_, receiver| !receiver.is_over());
+        let mut failed = None;
+        for (transfer, source) in &mut self.sources {
+            for (number, port) in (0u8..).zip(&self.ports) {
+                source.handle(now, SourceInput::Port { port: number, open: port.has_room() });
+            }
+            loop {
+                match source.poll(now) {
+                    Ok(Some((number, data, payload))) => {
+                        let port = &mut self.ports[usize::from(number)];
+                        port.push(&Packet::Data(data).to_wire().emit(), payload);
+                        if !port.has_room() {
+                            port.flush()?;
+                        }
+                        if !port.has_room() {
+                            source.handle(now, SourceInput::Port { port: number, open: false });
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(error) => {
+                        tracing::error!(node = %self.name, %error, "the object cannot be read any more");
+                        failed = Some(*transfer);
+                        break;
+                    }
+                }
+            }
+        }
+        if let Some(transfer) = failed {
+            self.sources.remove(&transfer);
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self) {
+        let now = self.clock.now();
+        for number in 0..self.ports.len() {
+            if let Some(up) = self.ports[number].tick(now) {
+                tracing::info!(node = %self.name, port = number, up, "a link has changed");
+                let event = self.event(number as u8, up);
+                self.watchers.retain(|watcher| watcher.send(event.clone()).is_ok());
+            }
+        }
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        let now = self.clock.now();
+        let ends = self.receivers.values().filter_map(ReceiverEnd::deadline);
+        let sources = self.sources.values().filter_map(|source| source.machine().deadline());
+        let deadline = ends.chain(sources).chain(self.ports.iter().map(Port::deadline)).min();
+        let mut fds = Vec::with_capacity(self.ports.len() + 1);
+        for port in &self.ports {
+            let writing = if port.is_blocked() { PollFlags::OUT } else { PollFlags::empty() };
+            fds.push(PollFd::new(&port.socket, PollFlags::IN | writing));
+        }
+        fds.push(PollFd::new(&self.waker, PollFlags::IN));
+        wait(&mut fds, now, deadline, LOOK_AROUND)?;
+        let ready: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
+        drop(fds);
+        for (port, ready) in self.ports.iter_mut().zip(&ready) {
+            if ready.contains(PollFlags::OUT) {
+                port.unblock();
+            }
+        }
+        if ready.last().is_some_and(|ready| ready.contains(PollFlags::IN)) {
+            // It counts; what matters is that it is below what was written.
+            let _ = rustix::io::read(&*self.waker, &mut [0; 8]);
+        }
+        Ok(())
+    }
+
+    fn status(&self) -> NodeStatus {
+        let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let mut status = NodeStatus {
+            name: self.name.to_string(),
+            cpu_s: used.tv_sec as f64 + used.tv_nsec as f64 / 1e9,
+            kept: self.forwarder.kept(),
+            pending: self.forwarder.pending(),
+            transfers: (self.sources.len() + self.receivers.len()) as u32,
+            malformed: self.malformed,
+            poisoned: self.poisoned,
+            unknown: self.unknown,
+            ports: self.ports.iter().map(Port::status).collect(),
+            ..NodeStatus::default()
+        };
+        status.add(self.forwarder.counters());
+        status
+    }
+
+    fn trees(&self, transfer: Handle) -> Vec<TreeStatus> {
+        let Some(source) = self.sources.get(&transfer) else { return Vec::new() };
+        let machine = source.machine();
+        (0..machine.trees())
+            .map(|tree| TreeStatus::new(machine.counters(tree), machine.rate_bps(tree)))
+            .collect()
+    }
+}
+
+fn payload_of<'a>(slots: &'a [Vec<u8>], payload: Payload, arrived: &'a [u8]) -> &'a [u8] {
+    match payload {
+        Payload::None => &[],
+        Payload::Arrived => arrived,
+        Payload::Slot(slot) => &slots[slot as usize],
+    }
+}
+
+fn deliver(
+    receivers: &mut BTreeMap<Handle, ReceiverEnd>,
+    now: Time,
+    data: Data,
+    payload: &[u8],
+    asks: &mut VecDeque<Interest>,
+) {
+    if let Some(receiver) = receivers.get_mut(&data.name.transfer) {
+        receiver.data(now, data, payload, asks);
+    }
+}
+
+/// The digest by which a payload is named.
+pub(crate) fn digest_of(payload: &[u8]) -> wire::Digest {
+    let mut digest = wire::Digest::default();
+    digest.0.copy_from_slice(&blake3::hash(payload).as_bytes()[..wire::DIGEST_LEN]);
+    digest
+}

@@ -1,0 +1,203 @@
+//! One port of a node: its socket, what waits to be sent by it, and whether the neighbour is there.
+
+use super::{PortConfig, PortStatus};
+use polycast_net::neighbour::{NeighbourSocket, Sent};
+use polycast_net::udp::{DATAGRAM_LEN_MAX, SEGMENTS_MAX};
+use polycast_types::{Duration, Time};
+use polycast_wire::pull::{HEADER_LEN, greeting};
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+
+/// Bytes that may wait for the socket; more is dropped, as at a switch port.
+const QUEUE_LEN: usize = 512 << 10;
+/// From so many waiting bytes on, a source of the same node waits.
+const SOURCE_LEN: usize = 64 << 10;
+/// A neighbour that was not heard for so many greetings is gone.
+const GREETINGS_MISSED: u64 = 4;
+
+/// Packets of one length that lie one behind the other.
+#[derive(Default)]
+struct Batch {
+    segment_len: usize,
+    bytes: Vec<u8>,
+    /// A shorter packet is its last.
+    closed: bool,
+}
+
+/// Packets in their order.
+#[derive(Default)]
+struct Queue {
+    batches: VecDeque<Batch>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Queue {
+    fn push(&mut self, header: &[u8; HEADER_LEN], payload: &[u8]) {
+        let len = HEADER_LEN + payload.len();
+        let fits = |batch: &&mut Batch| {
+            !batch.closed
+                && len <= batch.segment_len
+                && batch.bytes.len() + len <= DATAGRAM_LEN_MAX
+                && batch.bytes.len() / batch.segment_len < SEGMENTS_MAX
+        };
+        if self.batches.back_mut().filter(fits).is_none() {
+            let bytes = self.spare.pop().unwrap_or_default();
+            self.batches.push_back(Batch { segment_len: len, bytes, closed: false });
+        }
+        let Some(batch) = self.batches.back_mut() else { return };
+        batch.bytes.extend_from_slice(header);
+        batch.bytes.extend_from_slice(payload);
+        batch.closed = len < batch.segment_len;
+    }
+
+    fn pop(&mut self) {
+        if let Some(mut batch) = self.batches.pop_front()
+            && self.spare.len() < 4
+        {
+            batch.bytes.clear();
+            self.spare.push(batch.bytes);
+        }
+    }
+}
+
+/// A port.
+pub(super) struct Port {
+    pub(super) socket: NeighbourSocket,
+    pub(super) rate_bps: Option<u64>,
+    /// Interests and greetings go before data: they are small, and everything waits for them.
+    interests: Queue,
+    data: Queue,
+    queued_len: usize,
+    /// The socket has no room.
+    blocked: bool,
+    heard_at: Time,
+    /// The neighbour says that it hears us.
+    heard_there: bool,
+    greet_at: Time,
+    greeting_interval: Duration,
+    damping: Duration,
+    /// The state that was reported, and since when it has been another.
+    up: bool,
+    other_since: Option<Time>,
+    status: PortStatus,
+}
+
+impl Port {
+    pub(super) fn open(
+        config: &PortConfig,
+        namespace: Option<&Path>,
+        greeting_interval: Duration,
+        damping: Duration,
+        now: Time,
+    ) -> io::Result<Self> {
+        Ok(Port {
+            socket: NeighbourSocket::open(config.local, config.peer, namespace)?,
+            rate_bps: config.rate_bps().map_err(io::Error::other)?,
+            interests: Queue::default(),
+            data: Queue::default(),
+            queued_len: 0,
+            blocked: false,
+            heard_at: now,
+            heard_there: true,
+            greet_at: now,
+            greeting_interval,
+            damping,
+            up: true,
+            other_since: None,
+            status: PortStatus::default(),
+        })
+    }
+
+    /// Queues a packet, or drops it if too much waits already.
+    pub(super) fn push(&mut self, header: &[u8; HEADER_LEN], payload: &[u8]) {
+        let len = HEADER_LEN + payload.len();
+        if self.queued_len + len > QUEUE_LEN {
+            self.status.dropped += 1;
+            return;
+        }
+        self.queued_len += len;
+        let queue = if payload.is_empty() { &mut self.interests } else { &mut self.data };
+        queue.push(header, payload);
+    }
+
+    /// Whether a source may send more by it.
+    pub(super) fn has_room(&self) -> bool {
+        self.queued_len < SOURCE_LEN
+    }
+
+    /// Whether it waits until its socket can be written to.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// The socket has room again.
+    pub(super) fn unblock(&mut self) {
+        self.blocked = false;
+    }
+
+    /// Sends what the socket takes.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        while !self.blocked {
+            let queue = if self.interests.batches.is_empty() { &mut self.data } else { &mut self.interests };
+            let Some(batch) = queue.batches.front() else { return Ok(()) };
+            let packets = batch.bytes.len().div_ceil(batch.segment_len) as u64;
+            match self.socket.send(&batch.bytes, batch.segment_len)? {
+                Sent::Full => {
+                    self.blocked = true;
+                    return Ok(());
+                }
+                Sent::Yes => {
+                    self.status.sent += packets;
+                    self.status.sent_bytes += batch.bytes.len() as u64;
+                }
+                Sent::Lost => self.status.dropped += packets,
+            }
+            self.queued_len -= batch.bytes.len();
+            queue.pop();
+        }
+        Ok(())
+    }
+
+    /// So many packets have come by it.
+    pub(super) fn heard(&mut self, now: Time, packets: u64) {
+        self.heard_at = now;
+        self.status.received += packets;
+    }
+
+    /// A greeting has come by it.
+    pub(super) fn greeted(&mut self, heard_there: bool) {
+        self.heard_there = heard_there;
+    }
+
+    /// Greets when it is time; gives the new state of the link when it has changed for long enough.
+    pub(super) fn tick(&mut self, now: Time) -> Option<bool> {
+        if now < self.greet_at {
+            return None;
+        }
+        self.greet_at = now + self.greeting_interval;
+        let silent = now.since(self.heard_at).0 > GREETINGS_MISSED * self.greeting_interval.0;
+        self.push(&greeting(!silent), &[]);
+        let works = !silent && self.heard_there;
+        if works == self.up {
+            self.other_since = None;
+            return None;
+        }
+        let since = *self.other_since.get_or_insert(now);
+        if now.since(since) < self.damping {
+            return None;
+        }
+        self.up = works;
+        self.other_since = None;
+        Some(works)
+    }
+
+    /// When to greet again.
+    pub(super) fn deadline(&self) -> Time {
+        self.greet_at
+    }
+
+    pub(super) fn status(&self) -> PortStatus {
+        PortStatus { up: self.up, ..self.status.clone() }
+    }
+}

@@ -1,0 +1,354 @@
+//! Nodes on the loopback interface, without a lab: whole transfers, failures and hostile packets.
+
+use super::*;
+use crate::transfer::{
+    Options, PullOutcome, PullReceiver, PullSettings, PullSpec, Received, ReceiverSpec, Rendezvous,
+    RouteChange, Sink, TransferError, fetch, prepare_pull,
+};
+use polycast_net::object::ObjectKind;
+use polycast_protocol::pull::{Hop, Route};
+use polycast_types::{Duration, Handle, ObjectId};
+use polycast_wire::pull as wire;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
+
+/// Addresses that belong to this process, and ports that belong to one test of it.
+fn address() -> SocketAddrV4 {
+    static NEXT: AtomicU16 = AtomicU16::new(22_000);
+    let id = std::process::id();
+    let ip = Ipv4Addr::new(127, 100 + (id >> 16) as u8 % 100, (id >> 8) as u8, id as u8);
+    SocketAddrV4::new(ip, NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Links between numbered nodes; every node gets its ports in the order in which links name it.
+fn configs(nodes: usize, links: &[(usize, usize)]) -> Vec<NodeConfig> {
+    let mut configs: Vec<NodeConfig> = (0..nodes).map(|number| node(&format!("n{number}"))).collect();
+    for &(a, b) in links {
+        let (here, there) = (address(), address());
+        configs[a].ports.push(PortConfig { local: here, peer: there, rate: None });
+        configs[b].ports.push(PortConfig { local: there, peer: here, rate: None });
+    }
+    configs
+}
+
+fn node(name: &str) -> NodeConfig {
+    NodeConfig {
+        name: name.into(),
+        namespace: None,
+        store_packets: 256,
+        pending_interests: 4_096,
+        interest_ms: 20,
+        greeting_ms: 20,
+        damping_ms: 0,
+        ports: Vec::new(),
+    }
+}
+
+fn start_all(configs: &[NodeConfig]) -> Vec<NodeHandle> {
+    configs.iter().map(|config| start(config).unwrap()).collect()
+}
+
+fn route(hops: &[(u8, bool)]) -> Option<Route> {
+    let hops: Vec<Hop> = hops.iter().map(|&(port, non_branching)| Hop { port, non_branching }).collect();
+    Some(Route::new(&hops).unwrap())
+}
+
+fn object(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 31 + at / 977) as u8).collect()
+}
+
+/// A receiver's way to the source in each tree.
+type Ways = Vec<Option<Route>>;
+type Outcomes = (Result<PullOutcome, TransferError>, Vec<Result<Received, TransferError>>);
+
+/// Runs a transfer from the first node to others; `meanwhile` may break things.
+fn deliver(
+    nodes: &[NodeHandle],
+    bytes: &[u8],
+    receivers: &[(usize, Ways)],
+    payload_len: u16,
+    folder: &Path,
+    meanwhile: impl FnOnce(&mpsc::Sender<RouteChange>),
+) -> Outcomes {
+    let name = |at: usize| nodes[at].name().to_string();
+    let prepared = prepare_pull(PullSpec {
+        object: ObjectId::default(),
+        name: "object".into(),
+        kind: ObjectKind::File,
+        source: Arc::new(bytes.to_vec()),
+        receivers: receivers
+            .iter()
+            .map(|(at, routes)| PullReceiver { name: name(*at), routes: routes.clone() })
+            .collect(),
+        interface: Ipv4Addr::LOCALHOST,
+        node: nodes[0].clone(),
+        settings: PullSettings { payload_len, credits: 16, link_bps: 2_000_000_000 },
+        options: Options { stall_timeout: Duration::from_secs(3), ..Options::default() },
+        cancel: Arc::default(),
+    })
+    .unwrap();
+    let (address, handle) = (prepared.control_address(), prepared.handle());
+    let (sender, changes) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let source = scope.spawn(move || prepared.run(&changes, &mut |_| {}));
+        let fetched: Vec<_> = receivers
+            .iter()
+            .map(|(at, _)| {
+                let spec = ReceiverSpec {
+                    name: name(*at),
+                    rendezvous: Rendezvous::At(address, handle),
+                    interface: Ipv4Addr::LOCALHOST,
+                    sink: Sink::Path(folder.join(format!("object-{at}"))),
+                    options: Options::default(),
+                    cancel: Arc::new(AtomicBool::new(false)),
+                };
+                let node = nodes[*at].clone();
+                scope.spawn(move || fetch(&spec, &node, &mut |_| {}))
+            })
+            .collect();
+        meanwhile(&sender);
+        let outcome = source.join().unwrap();
+        (outcome, fetched.into_iter().map(|thread| thread.join().unwrap()).collect())
+    })
+}
+
+/// 0 - 1 - 2 and 3 behind 1; 4 behind 3, so that 3 is a receiver on the way.
+fn small_tree() -> (Vec<NodeConfig>, Vec<(usize, Ways)>) {
+    let configs = configs(5, &[(0, 1), (1, 2), (1, 3), (3, 4)]);
+    let receivers = vec![
+        (2, vec![route(&[(0, false), (0, false)])]),
+        (3, vec![route(&[(0, false), (0, false)])]),
+        (4, vec![route(&[(0, false), (0, false), (0, false)])]),
+    ];
+    (configs, receivers)
+}
+
+fn assert_delivered(outcomes: &Outcomes, bytes: &[u8]) {
+    let (outcome, fetched) = outcomes;
+    let report = &outcome.as_ref().unwrap().report;
+    assert!(report.receivers.iter().all(|receiver| receiver.verified), "{report:?}");
+    for received in fetched {
+        let received = received.as_ref().unwrap();
+        assert!(std::fs::read(&received.path).unwrap() == bytes, "{}", received.path.display());
+    }
+}
+
+#[test]
+fn objects_of_all_sizes_reach_all_and_the_source_sends_once() {
+    let (configs, receivers) = small_tree();
+    let nodes = start_all(&configs);
+    for (number, len) in [0, 1, 1_400, 300_001, 5 << 20].into_iter().enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        let bytes = object(len);
+        let payload = if number % 2 == 0 { 8_192 } else { 1_400 };
+        let outcomes = deliver(&nodes, &bytes, &receivers, payload, folder.path(), |_| {});
+        assert_delivered(&outcomes, &bytes);
+        let outcome = outcomes.0.unwrap();
+        // Nothing has failed: what is sent twice are packets that a store forgot before the last had asked.
+        let sent = outcome.report.sent_bytes;
+        assert!(sent >= len as u64 && sent < 2 * len as u64 + 8_192, "{sent} bytes for {len}");
+    }
+    for node in &nodes {
+        let status = node.status().unwrap();
+        assert_eq!((status.transfers, status.poisoned, status.malformed), (0, 0, 0), "{status:?}");
+        assert_eq!(status.pending, 0, "{status:?}");
+    }
+}
+
+#[test]
+fn two_trees_share_the_work_and_a_node_that_only_passes_keeps_nothing() {
+    // A ring 0 - 1 - 2 - 3 - 0; the receiver 2 is reached both ways, over nodes that keep nothing.
+    let nodes = start_all(&configs(4, &[(0, 1), (1, 2), (2, 3), (3, 0)]));
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = object(20 << 20);
+    let routes = vec![route(&[(0, false), (0, true)]), route(&[(1, false), (1, true)])];
+    let outcomes = deliver(&nodes, &bytes, &[(2, routes)], 8_192, folder.path(), |_| {});
+    assert_delivered(&outcomes, &bytes);
+    let trees = outcomes.0.unwrap().trees;
+    assert!(trees.iter().all(|tree| tree.first_bytes > 4 << 20), "{trees:?}");
+    for passing in [1, 3] {
+        let status = nodes[passing].status().unwrap();
+        assert!(status.kept == 0 && status.passed > 1_000 && status.forwarded == 0, "{status:?}");
+    }
+}
+
+#[test]
+fn a_tree_that_is_gone_leaves_its_blocks_to_the_other_and_a_new_way_is_taken() {
+    let configs = configs(4, &[(0, 1), (1, 2), (2, 3), (3, 0)]);
+    let nodes = start_all(&configs);
+    let (watcher, links) = mpsc::channel();
+    nodes[0].watch(watcher);
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = object(64 << 20);
+    let ways = [route(&[(0, false), (0, true)]), route(&[(1, false), (1, true)])];
+    let routes = ways.to_vec();
+    // Node 3 ends in mid-transfer.
+    let mut living: Vec<Option<NodeHandle>> = nodes.iter().cloned().map(Some).collect();
+    drop(nodes);
+    let kept: Vec<NodeHandle> = [0, 1, 2].iter().filter_map(|&at| living[at].clone()).collect();
+    let outcomes = deliver(&kept, &bytes, &[(2, routes)], 8_192, folder.path(), |changes| {
+        std::thread::sleep(std::time::Duration::from_millis(150));
+        living[3] = None;
+        let event = links.recv_timeout(std::time::Duration::from_secs(5)).unwrap();
+        assert_eq!((&*event.node, event.port, event.up), ("n0", 1, false));
+        changes.send(RouteChange { receiver: "n2".into(), tree: 1, route: None }).unwrap();
+    });
+    assert_delivered(&outcomes, &bytes);
+}
+
+#[test]
+fn one_that_is_cut_off_is_named_and_the_others_finish() {
+    let (configs, receivers) = small_tree();
+    let nodes = start_all(&configs);
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = object(30 << 20);
+    let (outcome, fetched) = deliver(&nodes, &bytes, &receivers, 8_192, folder.path(), |changes| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        changes.send(RouteChange { receiver: "n2".into(), tree: 0, route: None }).unwrap();
+    });
+    let report = outcome.unwrap().report;
+    let of = |name: &str| report.receivers.iter().find(|receiver| receiver.name == name).unwrap();
+    assert!(of("n3").verified && of("n4").verified, "{report:?}");
+    assert_eq!(of("n2").error.as_deref(), Some("failed links cut it off from the source"));
+    assert!(matches!(&fetched[0], Err(TransferError::Refused(why)) if why.contains("cut it off")));
+}
+
+/// A socket that stands for a neighbour.
+struct Stranger {
+    socket: UdpSocket,
+    peer: SocketAddrV4,
+}
+
+impl Stranger {
+    /// In place of the node at the other end of a port.
+    fn beside(config: &NodeConfig, port: usize) -> Self {
+        let PortConfig { local, peer, .. } = &config.ports[port];
+        let socket = UdpSocket::bind(peer).unwrap();
+        socket.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+        Stranger { socket, peer: *local }
+    }
+
+    fn send(&self, bytes: &[u8]) {
+        self.socket.send_to(bytes, self.peer).unwrap();
+    }
+
+    /// The next packet that is no greeting.
+    fn next(&self) -> (wire::Header, Vec<u8>) {
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let len = self.socket.recv(&mut buffer).unwrap();
+            if let wire::Packet::Transfer(header, payload) = wire::Packet::parse(&buffer[..len]).unwrap() {
+                return (header, payload.to_vec());
+            }
+        }
+    }
+}
+
+fn header(kind: wire::Kind, hops: &[u8], position: u8, digest: wire::Digest) -> wire::Header {
+    let hops = wire::Hops::new(hops, position).unwrap();
+    wire::Header { kind, tree: 0, hops, handle: Handle(7), sn: 3, digest }
+}
+
+const INTEREST: wire::Kind = wire::Kind::Interest { fresh: false };
+const DATA: wire::Kind = wire::Kind::Data { again: false, follows: wire::Follows::Open };
+
+fn until(node: &NodeHandle, what: impl Fn(&NodeStatus) -> bool) -> NodeStatus {
+    let begun = Instant::now();
+    loop {
+        let status = node.status().unwrap();
+        if what(&status) {
+            return status;
+        }
+        assert!(begun.elapsed().as_secs() < 5, "{status:?}");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_poisoned_packet_is_dropped_and_never_kept() {
+    let mut config = node("n");
+    for _ in 0..2 {
+        config.ports.push(PortConfig { local: address(), peer: address(), rate: None });
+    }
+    let node = start(&config).unwrap();
+    let (asks, answers) = (Stranger::beside(&config, 0), Stranger::beside(&config, 1));
+    let (right, wrong) = (b"what was announced".as_slice(), b"what somebody else wants".as_slice());
+    let digest = digest_of(right);
+    // A route of two hops; the first node has been left by port 0, and this one is to be left by port 1.
+    asks.send(&header(INTEREST, &[0, 1], 1, digest).emit());
+    let (asked, _) = answers.next();
+    assert_eq!((asked.digest, asked.hops.position()), (digest, 2));
+    let data = |digest| header(DATA, &[0], 1, digest).emit();
+    // Other bytes under the right name, and the other bytes' own name, for which nobody asked.
+    answers.send(&[&data(digest)[..], wrong].concat());
+    answers.send(&[&data(digest_of(wrong))[..], wrong].concat());
+    let status = until(&node, |status| status.poisoned + status.unsolicited == 2);
+    assert_eq!((status.poisoned, status.unsolicited, status.kept, status.pending), (1, 1, 0, 1));
+    answers.send(&[&data(digest)[..], right].concat());
+    let (answered, payload) = asks.next();
+    assert_eq!((answered.digest, &payload[..]), (digest, right));
+    // The next who asks gets it from the store; one who asks for the poison does not.
+    asks.send(&header(INTEREST, &[0, 1], 1, digest).emit());
+    assert_eq!(asks.next().1, right);
+    asks.send(&header(INTEREST, &[0, 1], 1, digest_of(wrong)).emit());
+    assert_eq!(answers.next().0.digest, digest_of(wrong));
+    let status = until(&node, |status| status.hits == 1);
+    assert_eq!((status.kept, status.forwarded), (1, 2));
+}
+
+#[test]
+fn bad_routes_unknown_names_and_noise_are_dropped_and_counted() {
+    let mut config = node("n");
+    config.ports.push(PortConfig { local: address(), peer: address(), rate: None });
+    let node = start(&config).unwrap();
+    let stranger = Stranger::beside(&config, 0);
+    let digest = digest_of(b"");
+    // Through a port that is not there, back where it came from, and one hop too many.
+    stranger.send(&header(INTEREST, &[0, 5], 1, digest).emit());
+    stranger.send(&header(INTEREST, &[0, 0], 1, digest).emit());
+    let mut long = header(INTEREST, &[1; 14], 1, digest).emit();
+    long[5] = 15;
+    stranger.send(&long);
+    stranger.send(b"noise");
+    // The end of the route is here, and there is no such transfer.
+    stranger.send(&header(INTEREST, &[0], 1, digest).emit());
+    let status = until(&node, |status| status.bad_routes + status.malformed + status.unknown == 5);
+    assert_eq!((status.bad_routes, status.malformed, status.unknown), (2, 2, 1));
+    assert_eq!((status.kept, status.pending), (0, 0));
+}
+
+#[test]
+fn ten_thousand_groups_leave_nothing_behind() {
+    let (configs, _) = small_tree();
+    let nodes = start_all(&configs);
+    let folder = tempfile::tempdir().unwrap();
+    let receivers = vec![(2, vec![route(&[(0, false), (0, false)])])];
+    // Each group's set-up costs files and connections: a few whole ones, and many at the nodes alone.
+    for _ in 0..20 {
+        let bytes = object(3_000);
+        assert_delivered(&deliver(&nodes, &bytes, &receivers, 1_400, folder.path(), |_| {}), &bytes);
+    }
+    for number in 0..10_000 {
+        let blocks = polycast_protocol::pull::Blocks::new(1, 1_400, 1_400).unwrap();
+        let config = polycast_protocol::pull::SourceConfig {
+            transfer: Handle(number),
+            blocks,
+            trees: 1,
+            credits: 1,
+            rate: polycast_protocol::pull::RateConfig::in_proportion(1_000_000, 1_500),
+            header_bytes: 0,
+            decide_ahead: 1,
+            waiting_max: 1,
+        };
+        let digests = Arc::from([digest_of(&[1])]);
+        nodes[0].serve(SourceEnd::new(config, 1_400, Arc::new(vec![1u8]), digests));
+        nodes[0].end(Handle(number));
+    }
+    for node in &nodes {
+        let status = node.status().unwrap();
+        assert_eq!((status.transfers, status.pending), (0, 0), "{status:?}");
+    }
+}

@@ -1,0 +1,182 @@
+//! The socket between two neighbours of a pull network (Datacast, section 6): connected UDP, with segmentation (GSO)
+//! and coalescing (GRO), so that one system call moves up to 64 KiB of packets.
+
+use crate::udp::{Arrival, DATAGRAM_LEN_MAX, SEGMENTS_MAX, receive_coalesced};
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg, setsockopt, sockopt};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddrV4;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
+
+/// What a socket asks for to receive; the kernel gives at most its `rmem_max`.
+const RECEIVE_BUFFER_LEN: usize = 4 << 20;
+/// What may wait between the socket and the wire. More would only be older when it arrives.
+const SEND_BUFFER_LEN: usize = 256 << 10;
+
+/// What became of packets that were to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// They are on their way.
+    Yes,
+    /// The socket is full: try again when it can be written to.
+    Full,
+    /// The link is down, or nobody listens at its other end.
+    Lost,
+}
+
+/// One end of a link.
+#[derive(Debug)]
+pub struct NeighbourSocket {
+    socket: Socket,
+    /// Whether the kernel segments for us; found out when it does not.
+    segmentation: bool,
+    control: Vec<u8>,
+}
+
+impl NeighbourSocket {
+    /// Opens the end of a link with these addresses; `namespace` is the file of the network namespace that it is in,
+    /// without one that of this process.
+    ///
+    /// # Errors
+    /// There is no such namespace, or the local address is not there or taken.
+    pub fn open(local: SocketAddrV4, peer: SocketAddrV4, namespace: Option<&Path>) -> io::Result<Self> {
+        let Some(path) = namespace else { return Self::open_here(local, peer) };
+        let file = File::open(path)?;
+        // A socket stays in the namespace where it was made; the thread that enters it is gone afterwards.
+        let opened = std::thread::spawn(move || {
+            setns(file, CloneFlags::CLONE_NEWNET)?;
+            Self::open_here(local, peer)
+        });
+        opened.join().map_err(|_| io::Error::other("the thread that opens a socket broke down"))?
+    }
+
+    fn open_here(local: SocketAddrV4, peer: SocketAddrV4) -> io::Result<Self> {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_nonblocking(true)?;
+        socket.set_recv_buffer_size(RECEIVE_BUFFER_LEN)?;
+        socket.set_send_buffer_size(SEND_BUFFER_LEN)?;
+        // Without coalescing every packet comes by itself: slower, not wrong.
+        if let Err(error) = setsockopt(&socket, sockopt::UdpGroSegment, &true) {
+            tracing::info!(%error, "no receive offload");
+        }
+        socket.bind(&local.into())?;
+        socket.connect(&peer.into())?;
+        Ok(NeighbourSocket { socket, segmentation: true, control: vec![0; 128] })
+    }
+
+    /// Takes the next packets, if there are any, into `buffer`, which should hold 64 KiB.
+    ///
+    /// # Errors
+    /// The socket failed.
+    pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<Arrival>> {
+        let received = receive_coalesced(&self.socket, &mut [IoSliceMut::new(buffer)], &mut self.control);
+        match received {
+            // Somebody at the other end has said that nobody listens there: greetings tell when that changes.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(None),
+            other => other,
+        }
+    }
+
+    /// Sends packets of `segment_len` bytes each that lie one behind the other; the last may be shorter. At most 64
+    /// of them, and 64 KiB.
+    ///
+    /// # Errors
+    /// The socket failed.
+    pub fn send(&mut self, packets: &[u8], segment_len: usize) -> io::Result<Sent> {
+        assert!(segment_len > 0 && packets.len() <= DATAGRAM_LEN_MAX, "packets have a length");
+        assert!(packets.len().div_ceil(segment_len) <= SEGMENTS_MAX, "too many packets at once");
+        if packets.len() > segment_len && self.segmentation {
+            let segment = u16::try_from(segment_len).expect("a packet is shorter than 64 KiB");
+            match self.send_once(packets, &[ControlMessage::UdpGsoSegments(&segment)]) {
+                // The interface cannot do checksums for segments, or the kernel is too old.
+                Err(Errno::EIO | Errno::EINVAL | Errno::ENOPROTOOPT | Errno::EMSGSIZE) => {
+                    tracing::info!("no segmentation offload on this link: sending packet by packet");
+                    self.segmentation = false;
+                }
+                other => return outcome(other),
+            }
+        }
+        let mut sent = Sent::Yes;
+        for packet in packets.chunks(segment_len) {
+            // What does not fit any more is lost, as on a full link: whoever asked for it asks again.
+            match outcome(self.send_once(packet, &[]))? {
+                Sent::Yes => {}
+                Sent::Full if packet.as_ptr() == packets.as_ptr() => return Ok(Sent::Full),
+                Sent::Full | Sent::Lost => sent = Sent::Lost,
+            }
+        }
+        Ok(sent)
+    }
+
+    fn send_once(&self, bytes: &[u8], control: &[ControlMessage<'_>]) -> nix::Result<usize> {
+        sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(bytes)], control, MsgFlags::MSG_DONTWAIT, None)
+    }
+}
+
+fn outcome(result: nix::Result<usize>) -> io::Result<Sent> {
+    match result {
+        Ok(_) => Ok(Sent::Yes),
+        Err(Errno::EAGAIN | Errno::ENOBUFS) => Ok(Sent::Full),
+        Err(
+            Errno::ECONNREFUSED
+            | Errno::ENETDOWN
+            | Errno::ENETUNREACH
+            | Errno::EHOSTUNREACH
+            | Errno::ENODEV
+            | Errno::EPERM
+            | Errno::EMSGSIZE
+            | Errno::EINTR,
+        ) => Ok(Sent::Lost),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl AsFd for NeighbourSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    /// A pair on addresses of the loopback that belong to this process.
+    fn pair() -> (NeighbourSocket, NeighbourSocket) {
+        let id = std::process::id();
+        let at = |last| {
+            SocketAddrV4::new(
+                Ipv4Addr::new(127, 90 + (id >> 16) as u8 % 100, (id >> 8) as u8, id as u8),
+                last,
+            )
+        };
+        let (a, b) = (at(21_001), at(21_002));
+        (NeighbourSocket::open(a, b, None).unwrap(), NeighbourSocket::open(b, a, None).unwrap())
+    }
+
+    #[test]
+    fn packets_pass_at_once_and_one_by_one() {
+        let (mut here, mut there) = pair();
+        let bytes: Vec<u8> = (0..20 * 1_000 + 300).map(|at| (at / 7) as u8).collect();
+        for segmentation in [true, false] {
+            here.segmentation = segmentation;
+            assert_eq!(here.send(&bytes, 1_000).unwrap(), Sent::Yes);
+            let (mut got, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+            while let Some(arrival) = there.receive(&mut buffer).unwrap() {
+                got.extend(buffer[..arrival.len].chunks(arrival.segment_len).map(<[u8]>::to_vec));
+            }
+            assert_eq!(got.iter().map(Vec::len).collect::<Vec<_>>(), [vec![1_000; 20], vec![300]].concat());
+            assert!(got.concat() == bytes);
+        }
+        drop(there);
+        here.send(&bytes, 1_000).unwrap();
+        // That nobody listens is no failure of the socket.
+        assert!(matches!(here.send(&bytes, 1_000), Ok(Sent::Yes | Sent::Lost)));
+        assert_eq!(here.receive(&mut [0; 64]).unwrap(), None);
+    }
+}

@@ -1,0 +1,315 @@
+//! Packets of the pull transport (Datacast, section 6): interests, data, and the greeting of neighbours.
+//!
+//! ```text
+//!  0       1       2       3       4        5       6              20           24       32      40       56
+//! +-------+-------+-------+-------+--------+-------+--------------+------------+--------+-------+--------+---------+
+//! |version| kind  | flags | tree  |position| hops  | source route | next block | handle |  sn   | digest | payload |
+//! +-------+-------+-------+-------+--------+-------+--------------+------------+--------+-------+--------+---------+
+//! ```
+//!
+//! All packets have the same header, with every field at a fixed place, so that a node that only passes packets on
+//! reads and writes two bytes of it: the hop at `position`, and `position` itself. The route has a byte a hop, as in
+//! the paper: the port, and in the highest bit whether the node is a non-branching one. The paper has room for 8
+//! hops; the trees of BCube(8, 4) need 10.
+//!
+//! The name of a packet is (handle, sn, digest). The digest is that of the payload which the receiver wants, so that
+//! whoever keeps packets can tell what belongs under a name without knowing the transfer.
+
+use crate::{VERSION, WireError};
+use polycast_types::Handle;
+
+/// Length of every header, and of a whole interest.
+pub const HEADER_LEN: usize = 56;
+/// The longest source route in hops.
+pub const HOPS_MAX: usize = 14;
+/// Where in a packet the position in the route is.
+pub const POSITION_AT: usize = 4;
+/// Where in a packet the route begins.
+pub const ROUTE_AT: usize = 6;
+/// In a hop: the node feeds a single other one and keeps nothing.
+pub const NON_BRANCHING: u8 = 0x80;
+/// Bytes of a digest.
+pub const DIGEST_LEN: usize = 16;
+
+const KIND_INTEREST: u8 = 1;
+const KIND_DATA: u8 = 2;
+const KIND_GREETING: u8 = 3;
+
+const FLAG_FRESH: u8 = 1;
+const FLAG_AGAIN: u8 = 2;
+const FLAG_NEXT: u8 = 4;
+const FLAG_END: u8 = 8;
+
+/// The first bytes of the BLAKE3 hash of a packet's payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest(pub [u8; DIGEST_LEN]);
+
+/// A source route, and how far the packet has come on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hops {
+    bytes: [u8; HOPS_MAX],
+    len: u8,
+    position: u8,
+}
+
+impl Hops {
+    /// A route of these hops, of which `position` lie behind the packet. `None` if there are none or too many, or if
+    /// the position lies beyond the end.
+    #[must_use]
+    pub fn new(hops: &[u8], position: u8) -> Option<Self> {
+        if hops.is_empty() || hops.len() > HOPS_MAX || usize::from(position) > hops.len() {
+            return None;
+        }
+        let mut bytes = [0; HOPS_MAX];
+        bytes[..hops.len()].copy_from_slice(hops);
+        Some(Hops { bytes, len: hops.len() as u8, position })
+    }
+
+    /// The hops.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// How many nodes the packet has left.
+    #[must_use]
+    pub fn position(&self) -> u8 {
+        self.position
+    }
+}
+
+/// Which block follows in the tree (section 5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follows {
+    /// The packet does not say.
+    Open,
+    /// The tree goes on with this block.
+    Next(u32),
+    /// The tree has no further block.
+    End,
+}
+
+/// What a packet of the transfer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A request for the packet of this name.
+    Interest {
+        /// Only the source may answer.
+        fresh: bool,
+    },
+    /// The packet of this name.
+    Data {
+        /// The source has sent it before.
+        again: bool,
+        /// Which block follows.
+        follows: Follows,
+    },
+}
+
+/// The header of an interest or of data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the packet is.
+    pub kind: Kind,
+    /// The tree.
+    pub tree: u8,
+    /// The route.
+    pub hops: Hops,
+    /// The transfer.
+    pub handle: Handle,
+    /// The number of the packet in the object.
+    pub sn: u64,
+    /// What its payload hashes to.
+    pub digest: Digest,
+}
+
+/// A packet between neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packet<'a> {
+    /// An interest, or data with its payload.
+    Transfer(Header, &'a [u8]),
+    /// A neighbour is there.
+    Greeting {
+        /// Whether the neighbour has heard from us lately: a link counts only if it works both ways.
+        heard: bool,
+    },
+}
+
+impl<'a> Packet<'a> {
+    /// Reads a packet.
+    ///
+    /// # Errors
+    /// Not a packet of this format or of this version.
+    pub fn parse(datagram: &'a [u8]) -> Result<Self, WireError> {
+        let (fixed, payload) = datagram.split_first_chunk::<HEADER_LEN>().ok_or(WireError::Malformed)?;
+        let [version, kind, flags, tree, position, hops, ..] = *fixed;
+        if version != VERSION {
+            return Err(WireError::Version(version));
+        }
+        if kind == KIND_GREETING {
+            let rest_is_zero = flags <= 1 && fixed[3..].iter().all(|byte| *byte == 0) && payload.is_empty();
+            return if rest_is_zero {
+                Ok(Packet::Greeting { heard: flags == 1 })
+            } else {
+                Err(WireError::Malformed)
+            };
+        }
+        let route = &fixed[ROUTE_AT..ROUTE_AT + HOPS_MAX];
+        let (used, unused) = route.split_at_checked(usize::from(hops)).ok_or(WireError::Malformed)?;
+        let hops = Hops::new(used, position).ok_or(WireError::Malformed)?;
+        let next = u32::from_be_bytes([fixed[20], fixed[21], fixed[22], fixed[23]]);
+        if unused.iter().any(|byte| *byte != 0) || (flags & FLAG_NEXT == 0 && next != 0) {
+            return Err(WireError::Malformed);
+        }
+        let kind = match (kind, flags) {
+            (KIND_INTEREST, 0 | FLAG_FRESH) if payload.is_empty() => {
+                Kind::Interest { fresh: flags == FLAG_FRESH }
+            }
+            (KIND_DATA, _) => {
+                let follows = match flags & !FLAG_AGAIN {
+                    0 => Follows::Open,
+                    FLAG_NEXT => Follows::Next(next),
+                    FLAG_END => Follows::End,
+                    _ => return Err(WireError::Malformed),
+                };
+                Kind::Data { again: flags & FLAG_AGAIN != 0, follows }
+            }
+            _ => return Err(WireError::Malformed),
+        };
+        let mut digest = Digest::default();
+        digest.0.copy_from_slice(&fixed[40..]);
+        let header =
+            Header { kind, tree, hops, handle: Handle(be64(fixed, 24)), sn: be64(fixed, 32), digest };
+        Ok(Packet::Transfer(header, payload))
+    }
+}
+
+impl Header {
+    /// The bytes of the header; the payload follows them.
+    #[must_use]
+    pub fn emit(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        let (kind, flags, next) = match self.kind {
+            Kind::Interest { fresh } => (KIND_INTEREST, if fresh { FLAG_FRESH } else { 0 }, 0),
+            Kind::Data { again, follows } => {
+                let again = if again { FLAG_AGAIN } else { 0 };
+                match follows {
+                    Follows::Open => (KIND_DATA, again, 0),
+                    Follows::Next(block) => (KIND_DATA, again | FLAG_NEXT, block),
+                    Follows::End => (KIND_DATA, again | FLAG_END, 0),
+                }
+            }
+        };
+        bytes[..6].copy_from_slice(&[VERSION, kind, flags, self.tree, self.hops.position, self.hops.len]);
+        bytes[ROUTE_AT..ROUTE_AT + HOPS_MAX].copy_from_slice(&self.hops.bytes);
+        bytes[20..24].copy_from_slice(&next.to_be_bytes());
+        bytes[24..32].copy_from_slice(&self.handle.0.to_be_bytes());
+        bytes[32..40].copy_from_slice(&self.sn.to_be_bytes());
+        bytes[40..].copy_from_slice(&self.digest.0);
+        bytes
+    }
+}
+
+/// The bytes of a greeting.
+#[must_use]
+pub fn greeting(heard: bool) -> [u8; HEADER_LEN] {
+    let mut bytes = [0; HEADER_LEN];
+    bytes[..3].copy_from_slice(&[VERSION, KIND_GREETING, u8::from(heard)]);
+    bytes
+}
+
+/// The largest payload that fits into one frame of an interface with this MTU: a whole number of KiB where it is
+/// more than one, because pages and caches like it.
+#[must_use]
+pub fn payload_len_for_mtu(mtu: u32) -> u16 {
+    let room = mtu.min(9_216).saturating_sub((crate::data::IP_UDP_LEN + HEADER_LEN) as u32);
+    let whole = if room >= 2_048 { room / 1_024 * 1_024 } else { room.max(256) };
+    whole as u16
+}
+
+fn be64(bytes: &[u8; HEADER_LEN], at: usize) -> u64 {
+    let mut value = [0; 8];
+    value.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_be_bytes(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    fn kinds() -> impl Strategy<Value = Kind> {
+        let follows =
+            prop_oneof![Just(Follows::Open), any::<u32>().prop_map(Follows::Next), Just(Follows::End)];
+        prop_oneof![
+            any::<bool>().prop_map(|fresh| Kind::Interest { fresh }),
+            (any::<bool>(), follows).prop_map(|(again, follows)| Kind::Data { again, follows }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn headers_come_back_equal(
+            kind in kinds(), tree: u8, handle: u64, sn: u64, digest: [u8; 16],
+            hops in proptest::collection::vec(any::<u8>(), 1..=HOPS_MAX),
+            position in 0..=HOPS_MAX,
+            payload in proptest::collection::vec(any::<u8>(), 0..50),
+        ) {
+            let position = position.min(hops.len()) as u8;
+            let hops = Hops::new(&hops, position).unwrap();
+            let header = Header { kind, tree, hops, handle: Handle(handle), sn, digest: Digest(digest) };
+            let payload = if matches!(kind, Kind::Interest { .. }) { Vec::new() } else { payload };
+            let bytes = [&header.emit()[..], &payload].concat();
+            prop_assert_eq!(Packet::parse(&bytes), Ok(Packet::Transfer(header, &payload)));
+            for cut in 0..HEADER_LEN {
+                prop_assert!(Packet::parse(&bytes[..cut]).is_err());
+            }
+        }
+
+        /// What is accepted is what would be written: also when a good packet is damaged.
+        #[test]
+        fn no_bytes_mean_two_things(
+            kind in kinds(),
+            changes in proptest::collection::vec((0..HEADER_LEN, any::<u8>()), 0..4),
+            noise in proptest::collection::vec(any::<u8>(), 0..80),
+        ) {
+            let hops = Hops::new(&[3, 0x81, 5], 1).unwrap();
+            let header = Header { kind, tree: 1, hops, handle: Handle(7), sn: 9, digest: Digest([5; 16]) };
+            let mut damaged = header.emit();
+            changes.iter().for_each(|&(at, byte)| damaged[at] = byte);
+            for bytes in [&damaged[..], &noise] {
+                match Packet::parse(bytes) {
+                    Ok(Packet::Transfer(header, payload)) => {
+                        prop_assert_eq!(&[&header.emit()[..], payload].concat()[..], bytes);
+                    }
+                    Ok(Packet::Greeting { heard }) => prop_assert_eq!(&greeting(heard)[..], bytes),
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn routes_that_are_too_long_or_passed_by_are_refused() {
+        assert!(Hops::new(&[], 0).is_none() && Hops::new(&[1; 15], 0).is_none());
+        assert!(Hops::new(&[1, 2], 3).is_none() && Hops::new(&[1, 2], 2).is_some());
+        let hops = Hops::new(&[1; 14], 0).unwrap();
+        let kind = Kind::Interest { fresh: false };
+        let header = Header { kind, tree: 0, hops, handle: Handle(1), sn: 0, digest: Digest::default() };
+        for (at, byte) in [(5, 15), (5, 0), (POSITION_AT, 15), (0, 9), (1, 8)] {
+            let mut bytes = header.emit();
+            bytes[at] = byte;
+            assert!(Packet::parse(&bytes).is_err(), "byte {at} as {byte}");
+        }
+        assert_eq!(Packet::parse(&greeting(true)), Ok(Packet::Greeting { heard: true }));
+    }
+
+    #[test]
+    fn a_full_payload_fills_a_frame_and_no_more() {
+        assert_eq!((payload_len_for_mtu(9_000), payload_len_for_mtu(1_500)), (8_192, 1_416));
+        for mtu in 576..9_300 {
+            assert!(u32::from(payload_len_for_mtu(mtu)) + 28 + HEADER_LEN as u32 <= mtu);
+        }
+    }
+}
