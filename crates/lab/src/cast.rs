@@ -30,6 +30,9 @@ pub struct CastOutcome {
     pub links: Vec<LinkBytes>,
     /// How the lab was set up and what devices were told, and how long that took.
     pub control: Vec<ControlStep>,
+    /// What the nodes of a Datacast fabric have counted.
+    #[serde(default)]
+    pub nodes: serde_json::Value,
 }
 
 /// What crossed a cable in one direction.

@@ -51,7 +51,7 @@ pub(crate) struct Daemons {
 
 impl Daemons {
     /// Starts a program that says in a line of JSON when it is ready.
-    fn start(
+    pub(crate) fn start(
         &mut self,
         name: &str,
         space: &Space,
@@ -80,7 +80,7 @@ impl Daemons {
     }
 
     /// Waits until a daemon is ready.
-    fn await_ready(&mut self, ready: &Ready) -> Result<(), LabError> {
+    pub(crate) fn await_ready(&mut self, ready: &Ready) -> Result<(), LabError> {
         let silent =
             || format!("it said nothing within {} s; see {}", READY_WITHIN.as_secs(), ready.log.display());
         let outcome = ready.line.recv_timeout(READY_WITHIN);
@@ -202,7 +202,7 @@ impl Daemons {
 }
 
 /// What a daemon says first.
-struct Ready {
+pub(crate) struct Ready {
     name: String,
     line: mpsc::Receiver<(String, ChildStdout)>,
     log: PathBuf,

@@ -2,6 +2,7 @@
 
 use crate::error::LabError;
 use crate::ocs::Fault;
+use polycast_types::Rate;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -23,12 +24,19 @@ pub struct Failure {
 pub enum What {
     /// A host's agent is killed.
     Agent(String),
-    /// All cables of a host, a switch or a splitter are cut.
+    /// All cables of a host, a switch or a splitter are cut; or the one between two nodes, such as `s19-h14`.
     Link(String),
     /// The manager is killed.
     Manager,
     /// The circuit switch misbehaves from then on.
     Ocs(Fault),
+    /// A link of a Datacast fabric, such as `s23-h11`, gets another rate.
+    Rate {
+        /// Its two nodes, with `-` between them.
+        link: String,
+        /// The rate in bits a second.
+        rate_bps: u64,
+    },
 }
 
 /// How the circuit switch's faults are written.
@@ -62,6 +70,15 @@ impl FromStr for Failure {
             Some(("ocs", text)) => What::Ocs(fault(text).ok_or_else(|| {
                 wrong("the circuit switch can refuse, hangup, lie, dark, late=MILLISECONDS, and none of it again")
             })?),
+            Some(("rate", setting)) => {
+                let form = "write rate:NODE-NODE=RATE@SECONDS, such as rate:s23-h11=20mbit@0";
+                let (link, rate) = setting.split_once('=').ok_or_else(|| wrong(form))?;
+                let rate: Rate = rate.parse().map_err(|_| wrong(form))?;
+                if rate.0 < 100_000 || !link.contains('-') {
+                    return Err(wrong(form));
+                }
+                What::Rate { link: link.into(), rate_bps: rate.0 }
+            }
             None if what == "manager" => What::Manager,
             _ => return Err(wrong(form)),
         };
@@ -80,6 +97,7 @@ impl fmt::Display for Failure {
                 let name = FAULTS.iter().find(|(_, known)| known == fault).map_or("none", |(name, _)| name);
                 write!(f, "ocs:{name}@{}", self.at_s)
             }
+            What::Rate { link, rate_bps } => write!(f, "rate:{link}={rate_bps}@{}", self.at_s),
         }
     }
 }
@@ -90,9 +108,16 @@ mod tests {
 
     #[test]
     fn failures_are_read_and_written() {
-        for text in
-            ["agent:h3@2.5", "link:tor1@1", "link:ocs:4@0", "manager@0.5", "ocs:lie@0", "ocs:late=500@1.5"]
-        {
+        for text in [
+            "agent:h3@2.5",
+            "link:tor1@1",
+            "link:ocs:4@0",
+            "link:s19-h14@2",
+            "rate:s23-h11=20000000@0",
+            "manager@0.5",
+            "ocs:lie@0",
+            "ocs:late=500@1.5",
+        ] {
             let failure: Failure = text.parse().unwrap();
             assert_eq!(failure.to_string(), text);
         }
@@ -106,6 +131,7 @@ mod tests {
             "link:h1@soon",
             "x@1",
             "ocs:x@1",
+            "rate:h1=5@1",
         ] {
             let message = text.parse::<Failure>().unwrap_err().to_string();
             assert!(message.starts_with(&format!("'{text}' is no failure")), "{message}");

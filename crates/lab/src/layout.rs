@@ -120,6 +120,7 @@ impl Layout {
             Network::Bridge { hosts } => hosts,
             Network::Blast { hybrid, .. } => hybrid.servers_per_rack,
             Network::Shufflecast { hosts, .. } => hosts,
+            Network::Datacast { .. } => network.hosts(),
         };
         let placed = |number| Host::placed(number, number / per_rack, number % per_rack);
         let hosts: Vec<Host> = (0..network.hosts()).map(placed).collect();
@@ -129,7 +130,7 @@ impl Layout {
         layout.host_cable(&layout.manager.clone(), core, Space::Network, MANAGER_INTERFACE.into());
         layout.bridge_ports.push(MANAGER_INTERFACE.into());
         for (number, host) in layout.hosts.clone().iter().enumerate() {
-            if core == "switch" {
+            if matches!(network, Network::Bridge { .. } | Network::Datacast { .. }) {
                 let port = format!("sw{number}");
                 layout.host_cable(host, core, Space::Network, port.clone());
                 layout.bridge_ports.push(port);
@@ -142,6 +143,7 @@ impl Layout {
             Network::Bridge { .. } => {}
             Network::Blast { hybrid, .. } => layout.blast(&hybrid),
             Network::Shufflecast { fabric, .. } => layout.shufflecast(&fabric),
+            Network::Datacast { network, .. } => layout.cables.extend(crate::datacast::cables(&network)),
         }
         layout
     }
@@ -278,9 +280,15 @@ mod tests {
 
     #[test]
     fn names_are_short_enough_and_differ() {
-        for text in
-            ["bridge:200", "blast:racks=60,hosts=3", "shufflecast:2,3,hosts=8", "shufflecast:4,2,hosts=1"]
-        {
+        for text in [
+            "bridge:200",
+            "blast:racks=60,hosts=3",
+            "shufflecast:2,3,hosts=8",
+            "shufflecast:4,2,hosts=1",
+            "datacast:bcube:4,3",
+            "datacast:torus:4,3",
+            "datacast:fat-tree:8,3",
+        ] {
             let layout = Layout::new(&text.parse().unwrap());
             let mut seen = BTreeSet::new();
             for end in layout.cables.iter().flat_map(|cable| [&cable.a, &cable.b]) {

@@ -14,6 +14,7 @@
 
 mod cast;
 mod daemons;
+mod datacast;
 mod error;
 pub mod failure;
 pub mod layout;

@@ -72,7 +72,7 @@ fn check_root() -> Result<(), LabError> {
 pub fn check(spec: &Spec) -> Result<(), LabError> {
     check_root()?;
     require(&[("ip", "iproute2"), ("tc", "iproute2")])?;
-    if spec.network.kind() != "bridge" {
+    if !matches!(spec.network.kind(), "bridge" | "datacast") {
         require(&[
             ("ovs-vswitchd", "openvswitch-switch"),
             ("ovsdb-server", "openvswitch-switch"),

@@ -3,7 +3,7 @@
 //! nothing is said.
 
 use crate::error::LabError;
-use polycast_topology::{Hybrid, Shufflecast};
+use polycast_topology::{Graph, Hybrid, Network as Topology, Shufflecast};
 use polycast_types::Rate;
 use std::fmt;
 use std::str::FromStr;
@@ -34,6 +34,11 @@ pub struct Spec {
     pub mtu: u32,
 }
 
+/// Room for packets of 8 KiB, as in Datacast section 7.
+const DATACAST_MTU: u32 = 9_000;
+/// Every packet crosses all links of its tree, and all nodes share the processors of one machine.
+const DATACAST_RATE: Rate = Rate(100_000_000);
+
 /// The kinds of networks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Network {
@@ -56,6 +61,15 @@ pub enum Network {
         /// Hosts of a rack.
         hosts: u32,
     },
+    /// Servers and switches that cache packets, on the links of a BCube, torus or fat-tree (Datacast section 7).
+    Datacast {
+        /// The links.
+        network: Topology,
+        /// No more trees than this.
+        trees: Option<u32>,
+        /// How many packets a node keeps.
+        store: u32,
+    },
 }
 
 impl Network {
@@ -66,6 +80,7 @@ impl Network {
             Network::Bridge { hosts } => *hosts,
             Network::Blast { hybrid, .. } => hybrid.racks * hybrid.servers_per_rack,
             Network::Shufflecast { fabric, hosts } => fabric.tors() * hosts,
+            Network::Datacast { network, .. } => network.server_count(),
         }
     }
 
@@ -76,6 +91,7 @@ impl Network {
             Network::Bridge { .. } => "bridge",
             Network::Blast { .. } => "blast",
             Network::Shufflecast { .. } => "shufflecast",
+            Network::Datacast { .. } => "datacast",
         }
     }
 }
@@ -184,8 +200,24 @@ impl<'a> Parts<'a> {
                 let fabric = Shufflecast::new(p, k).map_err(|error| self.wrong(error.to_string()))?;
                 Ok(Network::Shufflecast { fabric, hosts })
             }
+            "datacast" => {
+                let text = self.numbers.join(",");
+                let network: Topology = text.parse().map_err(|error| self.wrong(format!("{error}")))?;
+                if network.node_count() > HOSTS_MAX {
+                    let nodes = network.node_count();
+                    return Err(
+                        self.wrong(format!("it has {nodes} nodes, and a lab has at most {HOSTS_MAX}"))
+                    );
+                }
+                let trees = match self.take("trees") {
+                    Some(text) => Some(self.number("trees", text)?),
+                    None => None,
+                };
+                let store = self.setting("store", Some(2_048))?;
+                Ok(Network::Datacast { network, trees, store })
+            }
             other => {
-                let known = "bridge:8, blast:racks=8,hosts=2 and shufflecast:2,2,hosts=2";
+                let known = "bridge:8, blast:racks=8,hosts=2, shufflecast:2,2,hosts=2 and datacast:bcube:4,2";
                 Err(self.wrong(format!("there is no network '{other}', only such as {known}")))
             }
         }
@@ -206,7 +238,12 @@ impl FromStr for Spec {
             return Err(parts.wrong("the rate must be 1mbit to 40gbit"));
         }
         let optical = matches!(kind, "blast" | "shufflecast");
-        let mtu = parts.setting("mtu", Some(if optical { OPTICAL_MTU } else { 1_500 }))?;
+        let usual_mtu = match kind {
+            _ if optical => OPTICAL_MTU,
+            "datacast" => DATACAST_MTU,
+            _ => 1_500,
+        };
+        let mtu = parts.setting("mtu", Some(usual_mtu))?;
         if !MTU_RANGE.contains(&mtu) {
             return Err(parts.wrong(format!(
                 "the mtu must be {} to {} bytes",
@@ -222,13 +259,15 @@ impl FromStr for Spec {
             Network::Bridge { hosts } => (1, hosts),
             Network::Blast { hybrid, .. } => (hybrid.racks, hybrid.servers_per_rack),
             Network::Shufflecast { fabric, hosts } => (fabric.tors(), hosts),
+            Network::Datacast { network, .. } => (1, network.server_count()),
         };
         let hosts = u64::from(racks) * u64::from(per_rack);
         if !(2..=HOSTS_MAX.into()).contains(&hosts) {
             return Err(parts.wrong(format!("it has {hosts} hosts, and a lab has 2 to {HOSTS_MAX}")));
         }
         let share = Rate(OPTICAL_BPS / u64::from(racks)).min(OPTICAL_RATE_MAX);
-        let rate = rate.or(optical.then_some(share));
+        let usual = if kind == "datacast" { Some(DATACAST_RATE) } else { optical.then_some(share) };
+        let rate = rate.or(usual);
         Ok(Spec { network, rate, mtu })
     }
 }
@@ -248,6 +287,12 @@ impl fmt::Display for Spec {
             )?,
             Network::Shufflecast { fabric, hosts } => {
                 write!(f, "shufflecast:{},{},hosts={hosts}", fabric.fanout(), fabric.columns())?;
+            }
+            Network::Datacast { network, trees, store } => {
+                write!(f, "datacast:{network},store={store}")?;
+                if let Some(trees) = trees {
+                    write!(f, ",trees={trees}")?;
+                }
             }
         }
         if let Some(rate) = self.rate {
@@ -274,6 +319,10 @@ mod tests {
             ("blast:racks=3,circuit-ms=0,fanout=2", 6),
             ("shufflecast:2,2,hosts=2", 16),
             ("shufflecast:2,3,mtu=9000", 48),
+            ("datacast:bcube:4,2", 16),
+            ("datacast:torus:4,2,rate=200mbit", 16),
+            ("datacast:fat-tree:4,3,mtu=1500", 16),
+            ("datacast:torus:4,2,trees=1", 16),
         ] {
             let spec: Spec = text.parse().unwrap();
             assert_eq!(spec.network.hosts(), hosts, "{text}");
@@ -311,6 +360,9 @@ mod tests {
             ("blast:racks=4,fanout=1", "fanout"),
             ("shufflecast:2", "p,k"),
             ("shufflecast:1,1", "Shufflecast"),
+            ("datacast:bcube:4", "bcube"),
+            ("datacast:ring:4,2", "ring"),
+            ("datacast:bcube:8,4", "at most 200"),
         ] {
             let message = refuse(text);
             assert!(message.contains(part), "{text}: {message}");

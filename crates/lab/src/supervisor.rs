@@ -12,7 +12,7 @@ use crate::failure::{Failure, What};
 use crate::layout::{Host, Layout};
 use crate::spec::{Network, Spec};
 use crate::system::Space;
-use crate::{optical, world};
+use crate::{datacast, optical, world};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
@@ -138,6 +138,7 @@ struct Lab {
     places: Places,
     daemons: Arc<Mutex<Daemons>>,
     control: Vec<ControlStep>,
+    datacast: Option<datacast::Control>,
 }
 
 fn lock(daemons: &Mutex<Daemons>) -> MutexGuard<'_, Daemons> {
@@ -160,9 +161,15 @@ impl Lab {
         timed("namespaces and cables", begun);
         let mut daemons = Daemons::default();
         let begun = Instant::now();
-        if !matches!(spec.network, Network::Bridge { .. }) {
+        if matches!(spec.network, Network::Blast { .. } | Network::Shufflecast { .. }) {
             optical::start(spec, &layout, &places, &mut daemons)?;
             timed("switches and optics", begun);
+        }
+        let begun = Instant::now();
+        let mut datacast = None;
+        if let Some(network) = datacast::network_of(spec) {
+            datacast = Some(datacast::Control::start(network, spec, &layout, &places, &mut daemons)?);
+            timed("forwarders", begun);
         }
         let settings = places.inside.join("manager.toml");
         fs::write(&settings, manager_settings(spec, &layout, &places))
@@ -171,7 +178,7 @@ impl Lab {
         daemons.start_all(&layout, &places, &settings)?;
         timed("manager and agents", begun);
         let daemons = Arc::new(Mutex::new(daemons));
-        Ok(Lab { spec: spec.clone(), layout, places, daemons, control })
+        Ok(Lab { spec: spec.clone(), layout, places, daemons, control, datacast })
     }
 
     fn host(&self, name: &str) -> Result<&Host, LabError> {
@@ -190,7 +197,10 @@ impl Lab {
         self.check_failures(&options.failures)?;
         let (early, later): (Vec<Failure>, Vec<Failure>) =
             options.failures.iter().cloned().partition(|failure| failure.at_s <= 0.0);
-        early.iter().for_each(|failure| strike(&failure.what, &self.daemons, &self.layout));
+        early.iter().for_each(|failure| strike(&failure.what, &self.daemons, &self.layout, &self.spec));
+        if self.datacast.is_some() {
+            return self.pull(options, later, &source, &receivers);
+        }
         let before = world::counters(&self.layout)?;
         let to: Vec<&str> = receivers.iter().map(|host| host.name.as_str()).collect();
         let mut command = Space::named(&source.name).command(&self.places.program.to_string_lossy());
@@ -211,14 +221,46 @@ impl Lab {
             said.push_str(&format!("{name} has ended by itself: see its log\n"));
         }
         tracing::info!(spec = %self.spec, "delivered");
-        Ok(CastOutcome { delivery, said, exit: output.status.code().unwrap_or(2), links, control })
+        let exit = output.status.code().unwrap_or(2);
+        let nodes = serde_json::Value::Null;
+        Ok(CastOutcome { delivery, said, exit, links, control, nodes })
+    }
+
+    /// A delivery over a Datacast fabric.
+    fn pull(
+        &mut self,
+        options: &CastOptions,
+        failures: Vec<Failure>,
+        source: &Host,
+        receivers: &[Host],
+    ) -> Result<CastOutcome, LabError> {
+        let before = world::counters(&self.layout)?;
+        self.arm(failures);
+        let Some(datacast) = &mut self.datacast else {
+            return Err(LabError::system("deliver", "the lab has no forwarders"));
+        };
+        let (delivery, control) = datacast.cast(&options.path, source, receivers)?;
+        let after = world::counters(&self.layout)?;
+        let nodes = datacast.status(&self.layout)?;
+        let links = world::crossed(&self.layout, &before, &after);
+        let verified = |receiver: &serde_json::Value| receiver["verified"] == true;
+        let all = delivery["receivers"].as_array().is_some_and(|receivers| receivers.iter().all(verified));
+        let said = lock(&self.daemons).ended().join(", ");
+        Ok(CastOutcome { delivery, said, exit: i32::from(!all), links, control, nodes })
     }
 
     fn check_failures(&self, failures: &[Failure]) -> Result<(), LabError> {
         for failure in failures {
             match &failure.what {
                 What::Agent(name) => drop(self.host(name)?),
-                What::Link(node) => {
+                What::Rate { link: node, .. } | What::Link(node) if node.contains('-') => {
+                    let ends = node.split_once('-');
+                    if ends.and_then(|(one, other)| world::between(&self.layout, one, other)).is_none() {
+                        let reason = format!("the lab has no link '{node}'");
+                        return Err(LabError::Failure { text: failure.to_string(), reason });
+                    }
+                }
+                What::Rate { link: node, .. } | What::Link(node) => {
                     let named = |cable: &crate::layout::Cable| cable.a.node == *node || cable.b.node == *node;
                     if !self.layout.cables.iter().any(named) {
                         let reason = format!("the lab has no node '{node}'");
@@ -241,21 +283,24 @@ impl Lab {
         let begun = Instant::now();
         for failure in failures {
             let (daemons, layout) = (Arc::clone(&self.daemons), self.layout.clone());
+            let spec = self.spec.clone();
             std::thread::spawn(move || {
                 let at = Duration::from_secs_f64(failure.at_s);
                 std::thread::sleep(at.saturating_sub(begun.elapsed()));
-                strike(&failure.what, &daemons, &layout);
+                strike(&failure.what, &daemons, &layout, &spec);
             });
         }
     }
 }
 
 /// Breaks something now.
-fn strike(what: &What, daemons: &Mutex<Daemons>, layout: &Layout) {
+fn strike(what: &What, daemons: &Mutex<Daemons>, layout: &Layout, spec: &Spec) {
     let broken = match what {
         What::Agent(name) => {
             let name = layout.host(name).map_or(name.as_str(), |host| &host.name);
             lock(daemons).kill(name);
+            // In a Datacast fabric the host's node as well.
+            lock(daemons).kill(&format!("forwarder-{name}"));
             Ok(())
         }
         What::Manager => {
@@ -264,6 +309,10 @@ fn strike(what: &What, daemons: &Mutex<Daemons>, layout: &Layout) {
         }
         What::Link(node) => world::cut(layout, node),
         What::Ocs(fault) => optical::misbehave(*fault),
+        What::Rate { link, rate_bps } => {
+            let (one, other) = link.split_once('-').unwrap_or((link, ""));
+            world::set_rate(layout, spec, one, other, *rate_bps)
+        }
     };
     if let Err(error) = broken {
         tracing::error!(%error, "something could not be broken");
@@ -274,7 +323,9 @@ fn strike(what: &What, daemons: &Mutex<Daemons>, layout: &Layout) {
 fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) -> String {
     let [a, b] = crate::layout::GROUPS;
     match spec.network {
-        Network::Bridge { .. } => format!("[ip-multicast]\npool = \"{a}.{b}.64.0/24\"\n"),
+        Network::Bridge { .. } | Network::Datacast { .. } => {
+            format!("[ip-multicast]\npool = \"{a}.{b}.64.0/24\"\n")
+        }
         Network::Blast { .. } | Network::Shufflecast { .. } => {
             optical::manager_settings(spec, layout, places)
         }

@@ -20,6 +20,9 @@ const BURST_PACKETS: u64 = 2;
 const ETHERNET_HEADER_BYTES: u32 = 14;
 /// What multicast may have of an optical lab's link, before anything else, in percent.
 pub(crate) const MULTICAST_PERCENT: u64 = 95;
+/// What a shaped link of a Datacast fabric queues, in bytes: what a receiver may ask for at a time, in every tree of a
+/// torus.
+const DATACAST_QUEUE_BYTES: u64 = 512 << 10;
 /// What a shaped link queues, in bytes, as a switch port does.
 const QUEUE_BYTES: u64 = 1 << 20;
 
@@ -56,8 +59,18 @@ pub(crate) fn build(spec: &Spec, layout: &Layout) -> Result<(), LabError> {
     for (space, lines) in by_end(layout, up).iter().filter(|(s, _)| **s != Space::Network && !is_host(s)) {
         space.batch("ip", lines)?;
     }
+    let datacast = crate::datacast::network_of(spec);
+    if let Some(network) = &datacast {
+        crate::datacast::address(network)?;
+    }
     if let Some(rate) = spec.rate {
-        for (space, lines) in by_end(layout, |end| shape(spec, rate.0, &end.interface).join("\n")) {
+        // The packet network beside a Datacast fabric is for control alone.
+        let is_shaped = |end: &End| datacast.is_none() || crate::datacast::is_fabric(&end.interface);
+        let lines = |end: &End| match is_shaped(end) {
+            true => shape(spec, rate.0, &end.interface).join("\n"),
+            false => String::new(),
+        };
+        for (space, lines) in by_end(layout, lines) {
             space.batch("tc", &lines)?;
         }
     }
@@ -67,6 +80,13 @@ pub(crate) fn build(spec: &Spec, layout: &Layout) -> Result<(), LabError> {
 /// The lines of `tc` that shape what leaves an interface. In an optical lab multicast goes first, as at the ToRs of
 /// Blast and Republic: repairs over TCP must not crowd out what they repair.
 fn shape(spec: &Spec, rate_bps: u64, interface: &str) -> Vec<String> {
+    if let Network::Datacast { .. } = spec.network {
+        let burst = datacast_burst(spec, rate_bps);
+        let limit = DATACAST_QUEUE_BYTES + burst;
+        return vec![format!(
+            "qdisc add dev {interface} root tbf rate {rate_bps}bit burst {burst} limit {limit}"
+        )];
+    }
     if matches!(spec.network, Network::Bridge { .. }) {
         // What passes in a tick of the kernel's clock of 4 ms.
         let burst = BURST_BYTES.max(rate_bps / 8 / 250);
@@ -100,11 +120,19 @@ fn shape(spec: &Spec, rate_bps: u64, interface: &str) -> Vec<String> {
     ]
 }
 
+/// What may leave a link of a Datacast fabric at once: a few packets, as the kernel's timers are no finer.
+fn datacast_burst(spec: &Spec, rate_bps: u64) -> u64 {
+    (rate_bps / 8 / 1_000).max(2 * u64::from(spec.mtu + ETHERNET_HEADER_BYTES))
+}
+
 /// Lines of all ends, by namespace.
 fn by_end(layout: &Layout, line: impl Fn(&End) -> String) -> BTreeMap<Space, Vec<String>> {
     let mut lines: BTreeMap<Space, Vec<String>> = BTreeMap::new();
     for end in layout.cables.iter().flat_map(|cable| [&cable.a, &cable.b]) {
-        lines.entry(end.space.clone()).or_default().push(line(end));
+        let line = line(end);
+        if !line.is_empty() {
+            lines.entry(end.space.clone()).or_default().push(line);
+        }
     }
     lines
 }
@@ -150,8 +178,38 @@ fn address(host: &Host) -> Vec<String> {
     ]
 }
 
-/// Cuts the cable of a host or another node, at the end that is not the node's own.
+/// The cable between two nodes.
+pub(crate) fn between<'a>(layout: &'a Layout, one: &str, other: &str) -> Option<&'a Cable> {
+    let joins = |cable: &&Cable| {
+        let ends = (cable.a.node.as_str(), cable.b.node.as_str());
+        ends == (one, other) || ends == (other, one)
+    };
+    layout.cables.iter().find(joins)
+}
+
+/// Gives a link of a Datacast fabric another rate, both ways.
+pub(crate) fn set_rate(
+    layout: &Layout,
+    spec: &Spec,
+    one: &str,
+    other: &str,
+    rate_bps: u64,
+) -> Result<(), LabError> {
+    let Some(cable) = between(layout, one, other) else { return Ok(()) };
+    for end in [&cable.a, &cable.b] {
+        let lines = shape(spec, rate_bps, &end.interface).join("\n").replace("qdisc add", "qdisc replace");
+        end.space.batch("tc", &[lines])?;
+    }
+    Ok(())
+}
+
+/// Cuts the cable of a host or another node, at the end that is not the node's own; or, of two nodes with `-` between
+/// them, the one that joins them.
 pub(crate) fn cut(layout: &Layout, node: &str) -> Result<(), LabError> {
+    if let Some((one, other)) = node.split_once('-') {
+        let Some(cable) = between(layout, one, other) else { return Ok(()) };
+        return cable.b.space.batch("ip", &[format!("link set {} down", cable.b.interface)]);
+    }
     for cable in &layout.cables {
         let other = match node {
             _ if cable.a.node == node => &cable.b,

@@ -82,6 +82,9 @@ pub enum Command {
     /// Run the agent, which sends and receives for its machine (one a machine)
     #[command(long_about = help::AGENT, after_long_help = help::AGENT_MORE)]
     Agent(AgentArgs),
+    /// Run nodes of a Datacast fabric: caching forwarders between neighbours (one a server or switch)
+    #[command(long_about = help::FORWARDER, after_long_help = help::FORWARDER_MORE)]
+    Forwarder(ForwarderArgs),
     /// Send a file or directory to other agents
     #[command(long_about = help::SEND, after_long_help = help::SEND_MORE)]
     Send(SendArgs),
@@ -125,6 +128,14 @@ pub struct CastArgs {
     /// Seed of the loss: the same seed loses the same packets
     #[arg(long, value_name = "S", default_value = "1")]
     pub seed: u64,
+}
+
+/// `polycast forwarder`
+#[derive(Arguments, Debug)]
+pub struct ForwarderArgs {
+    /// The settings: the nodes, their ports and neighbours
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
 }
 
 /// `polycast offer`

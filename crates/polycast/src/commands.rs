@@ -4,6 +4,7 @@ mod accept;
 mod cast;
 mod cluster;
 mod destination;
+mod forwarder;
 pub mod lab;
 mod network;
 mod offer;
@@ -26,6 +27,7 @@ pub fn run(args: Args) -> Exit {
         Command::Accept(args) => accept::run(args, format),
         Command::Manager(args) => cluster::manager(args, format),
         Command::Agent(args) => cluster::agent(args, format),
+        Command::Forwarder(args) => forwarder::run(args, format),
         Command::Send(args) => cluster::send(args, format),
         Command::Get(args) => cluster::get(args, format),
         Command::Ls(args) => cluster::ls(args, format),

@@ -5,12 +5,13 @@ mod common;
 use common::{command, polycast};
 use std::process::Stdio;
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "cast",
     "offer",
     "accept",
     "manager",
     "agent",
+    "forwarder",
     "send",
     "get",
     "ls",

@@ -93,6 +93,75 @@ fn a_killed_agent_is_named_and_the_others_finish() {
     }
 }
 
+/// Section 7 of Datacast's paper: server 00 to 02, 10, 21, 23, 31 and 33.
+const DATACAST_GROUP: &str = "2,4,9,11,13,15";
+
+#[test]
+fn two_trees_carry_half_each_and_every_link_once() {
+    if !can(&BRIDGE) {
+        return;
+    }
+    let place = Place::new();
+    let len = 12_000_000;
+    let file = place.file("object", &noise(len));
+    let spec = "datacast:bcube:4,2,rate=100mbit";
+    let ran = polycast(&["lab", "cast", spec, &file, "--receivers", DATACAST_GROUP, "--json"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let report = ran.json();
+    all_verified(&report, 6);
+    assert_eq!(report["fabric"], "datacast");
+    let trees = report["trees"].as_array().unwrap();
+    assert_eq!(trees.len(), 2);
+    assert!(trees.iter().all(|tree| tree["first_bytes"].as_u64().unwrap() > len as u64 / 4), "{trees:?}");
+    // Of the fabric only the 13 links of each tree carry data.
+    let fabric = |link: &&Value| [&link["from"], &link["to"]].iter().all(|end| end.as_str() != Some("core"));
+    let links: Vec<u64> = report["links"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(fabric)
+        .map(|l| l["bytes"].as_u64().unwrap())
+        .collect();
+    let busy = links.iter().filter(|bytes| **bytes > len as u64 / 5).count();
+    assert_eq!(busy, 26, "{links:?}");
+    let stress = links.iter().sum::<u64>() as f64 / (13 * len) as f64;
+    assert!(stress < 1.3, "{stress}");
+    // Server 32 only passes packets on; switch <0,2> feeds two.
+    let node = |name: &str| {
+        let nodes = report["nodes"].as_array().unwrap();
+        nodes.iter().find(|node| node["name"] == name).unwrap_or_else(|| panic!("no {name} in {nodes:?}"))
+    };
+    assert_eq!(node("h14")["kept"], 0);
+    assert!(node("s18")["kept"].as_u64().unwrap() > 0);
+    for node in report["nodes"].as_array().unwrap() {
+        assert_eq!((&node["transfers"], &node["pending"]), (&0.into(), &0.into()), "{node}");
+    }
+}
+
+#[test]
+fn a_tree_is_repaired_and_one_that_is_cut_off_is_named() {
+    if !can(&BRIDGE) {
+        return;
+    }
+    let place = Place::new();
+    let file = place.file("object", &noise(24_000_000));
+    let spec = "datacast:bcube:4,2,rate=50mbit";
+    let lab = ["lab", "cast", spec, &file, "--receivers", DATACAST_GROUP, "--json"];
+    let ran = polycast(&[&lab[..], &["--fail", "link:s19-h14@0.5"]].concat());
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let report = ran.json();
+    all_verified(&report, 6);
+    let told =
+        |step: &&Value| step["step"].as_str().unwrap().contains("down, trees repaired and told: 1 ways");
+    assert!(report["control"].as_array().unwrap().iter().any(|step| told(&step)), "{report}");
+    let both = ["--fail", "link:s18-h11@0.3", "--fail", "link:s23-h11@0.3"];
+    let ran = polycast(&[&lab[..], &both].concat());
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    for receiver in ran.json()["receivers"].as_array().unwrap() {
+        assert_eq!(receiver["verified"], receiver["name"] != "h11", "{receiver}");
+    }
+}
+
 #[test]
 fn labs_come_up_are_used_and_leave_nothing_however_they_end() {
     if !can(&BRIDGE) {

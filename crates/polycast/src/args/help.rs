@@ -76,6 +76,28 @@ Examples:
   polycast manager
   polycast manager --listen 10.0.0.1:7400 --config manager.toml";
 
+pub const FORWARDER: &str = "\
+Run nodes of a Datacast fabric
+
+A node forwards packets between its neighbours and keeps what passes, so that receivers behind it
+get a packet from there instead of from the source. Servers and switches each run one; one process
+can run several. It keeps nothing of groups, and nothing that is not what was asked for.";
+
+pub const FORWARDER_MORE: &str = "\
+Settings (TOML):
+  socket = \"/run/polycast-forwarder.sock\"   # where it can be asked for its counters
+  [[node]]
+  name = \"h0\"
+  store-packets = 2048                        # what it keeps at most
+  [[node.port]]                               # ports count from 0, as in source routes
+  local = \"10.128.0.0:7402\"
+  peer = \"10.128.0.1:7402\"
+  rate = \"1gbit\"                            # sources here never send faster by it
+
+Examples:
+  polycast forwarder --config forwarder.toml
+  sudo polycast lab cast datacast:bcube:4,2 FILE    # a whole fabric of them";
+
 pub const AGENT: &str = "\
 Run the agent, which sends and receives for its machine.
 
@@ -138,6 +160,8 @@ Labs:
   blast:racks=8,hosts=2        racks on a packet core and on a circuit switch with splitters; more settings:
                                fanout=4, splitters=N, ports=1 (fibres a rack), circuit-ms=25
   shufflecast:2,2,hosts=2      racks on a packet core and on a p,k-Shufflecast of splitters
+  datacast:bcube:4,2           servers and switches that cache packets; also torus:4,2 and fat-tree:4,3; links of
+                               100 Mbit/s and packets of 8 KiB unless set otherwise, trees=N
   ...,rate=1gbit               every link at this rate
   ...,mtu=9000                 larger packets
 
@@ -151,7 +175,8 @@ Examples:
 pub const LAB_CAST_MORE: &str = "\
 Examples:
   polycast lab cast bridge:8 model.bin
-  polycast lab cast bridge:8,rate=1gbit model.bin --source h2 --receivers h0,h5 --fail agent:h5@1";
+  polycast lab cast bridge:8,rate=1gbit model.bin --source h2 --receivers h0,h5 --fail agent:h5@1
+  polycast lab cast datacast:bcube:4,2 model.bin --receivers 2,4,9,11,13,15 --fail link:s19-h14@2";
 
 pub const LAB_EXEC_MORE: &str = "\
 Examples:

@@ -69,7 +69,8 @@ struct CastArgs {
     #[arg(long, value_name = "all|A,B", default_value = "all", value_parser = receivers)]
     receivers: Receivers,
     /// What breaks, and how many seconds after the transfer was asked for (0: just before): agent:h3@2.5,
-    /// link:tor1@1, manager@0.5, ocs:refuse@0, ocs:late=500@0, ocs:hangup@0, ocs:lie@0, ocs:dark@0
+    /// link:tor1@1, manager@0.5, ocs:refuse@0, ocs:late=500@0, ocs:hangup@0, ocs:lie@0, ocs:dark@0,
+    /// link:s19-h14@2, rate:s23-h11=20mbit@0
     #[arg(long = "fail", value_name = "WHAT@SECONDS")]
     failures: Vec<Broken>,
 }
@@ -165,6 +166,10 @@ struct LabDelivery {
     setup_s: f64,
     links: Vec<LinkBytes>,
     control: Vec<ControlStep>,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    trees: Value,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    nodes: Value,
 }
 
 /// Runs a command of the lab.
@@ -201,7 +206,8 @@ fn cast(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
     let progress = Progress::start(&format!("delivering in {}", args.spec));
     let outcome = registry::cast(&args.spec, &options, &program()?);
     progress.finish();
-    let (CastOutcome { delivery, said, exit, links, control }, setup_s) = outcome?;
+    let (CastOutcome { mut delivery, said, exit, links, control, nodes }, setup_s) = outcome?;
+    let trees = delivery["trees"].take();
     if let Some(error) = delivery["error"].as_str() {
         let failure = if exit == 1 { Failure::input(error) } else { Failure::unexpected(error) };
         return Err(match delivery["hint"].as_str() {
@@ -214,7 +220,8 @@ fn cast(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
     })?;
     let text = cast_text(&delivery, setup_s, &links, &control);
     let verified = delivery.receivers.iter().all(|receiver| receiver.verified);
-    let document = LabDelivery { delivery, lab: args.spec.to_string(), setup_s, links, control };
+    let document =
+        LabDelivery { delivery, lab: args.spec.to_string(), setup_s, links, control, trees, nodes };
     output::result(format, &document, &text)?;
     said.lines().for_each(output::say);
     Ok(if exit == 0 && verified { Exit::Done } else { Exit::Failed })

@@ -145,6 +145,12 @@ impl Forwarder {
         self.pending.len()
     }
 
+    /// Forgets interests that were sent on before `then` and that nobody has answered or repeated. They would give way
+    /// when their place is needed; this leaves nothing of transfers that have ended.
+    pub fn forget_pending_before(&mut self, then: Time) {
+        self.pending.forget_before(then);
+    }
+
     /// Takes in what happened.
     #[inline]
     pub fn handle(&mut self, now: Time, input: Input) {
@@ -354,6 +360,20 @@ mod tests {
         assert!(matches!(out[..], [Output::Send { port: 1, packet: Packet::Interest(_), .. }]));
         let out = take(&mut node, 3, Face::Port(1), Packet::Data(data(5, arrived)));
         assert_eq!(out[1], Output::Keep { slot: 0 }, "in the place of the old one");
+    }
+
+    #[test]
+    fn interests_that_nobody_answers_are_forgotten() {
+        let mut node = forwarder(4);
+        for (now, sn) in [(10, 1), (20, 2)] {
+            take(&mut node, now, Face::Port(2), Packet::Interest(interest(sn, at_second(1, false))));
+        }
+        node.forget_pending_before(Time(15));
+        assert_eq!(node.pending(), 1);
+        let late = Packet::Data(data(1, at_second(0, false).stepped()));
+        assert_eq!(take(&mut node, 21, Face::Port(1), late), []);
+        node.forget_pending_before(Time(21));
+        assert_eq!((node.pending(), node.counters().unsolicited), (0, 1));
     }
 
     #[test]

@@ -137,6 +137,15 @@ impl PendingTable {
         Some(waiter)
     }
 
+    /// Forgets what nobody has answered or asked for anew since.
+    pub(super) fn forget_before(&mut self, then: Time) {
+        while let Some(oldest) = self.entries.oldest()
+            && self.entries.value(oldest).forwarded_at < then
+        {
+            self.forget(oldest);
+        }
+    }
+
     fn forget(&mut self, slot: u32) {
         let mut waiters = Waiters(self.entries.remove(slot).waiters);
         while self.next_waiter(&mut waiters).is_some() {}

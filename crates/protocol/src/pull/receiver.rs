@@ -27,6 +27,9 @@ pub enum RetryTime {
 /// A tree that stays silent is asked ever more seldom, but at least this often.
 const RETRY_MOST: Duration = Duration::from_secs(1);
 
+/// The time to wait is doubled at most so often.
+const DOUBLED_MOST: u32 = 6;
+
 /// Settings of a receiver.
 #[derive(Clone, Debug)]
 pub struct ReceiverConfig {
@@ -255,6 +258,7 @@ impl Receiver {
                     continue;
                 }
                 tree.open.push_back(Open { sn, sent_at: now, tries: tries.saturating_add(1) });
+                tree.timer.expired(now, self.config.retry);
                 self.counters.repeated += 1;
                 if !tree.stalled && now.since(tree.last_data) >= self.config.stalled_after {
                     tree.stalled = true;
@@ -414,6 +418,7 @@ impl Receiver {
         tree.route = route;
         tree.last_data = now;
         tree.stalled = false;
+        tree.timer.doubled = 0;
         if route.is_some() {
             // All that is open is due at once: the old way may never answer.
             tree.open.iter_mut().for_each(|open| open.sent_at = Time::ZERO);
@@ -442,10 +447,14 @@ impl Tree {
 struct RoundTrips {
     smoothed_ns: u64,
     deviation_ns: u64,
+    /// How often the time was doubled since the last round trip that was seen.
+    doubled: u32,
+    doubled_at: Time,
 }
 
 impl RoundTrips {
     fn seen(&mut self, sample: Duration) {
+        self.doubled = 0;
         if self.smoothed_ns == 0 {
             self.smoothed_ns = sample.0.max(1);
             self.deviation_ns = sample.0 / 2;
@@ -455,14 +464,24 @@ impl RoundTrips {
         }
     }
 
+    /// A packet has to be asked for again. Whose answer comes then cannot be told, so that the round trip stays unknown:
+    /// the time doubles, once for all that were asked for together, until a packet comes that was asked for once.
+    fn expired(&mut self, now: Time, retry: RetryTime) {
+        if now.since(self.doubled_at) >= self.retry_time(retry) {
+            self.doubled = (self.doubled + 1).min(DOUBLED_MOST);
+            self.doubled_at = now;
+        }
+    }
+
     fn retry_time(&self, retry: RetryTime) -> Duration {
-        match retry {
-            RetryTime::Fixed(time) => time,
+        let time = match retry {
+            RetryTime::Fixed(time) => return time,
             RetryTime::Adaptive { initial, .. } if self.smoothed_ns == 0 => initial,
             RetryTime::Adaptive { least, .. } => {
                 Duration(self.smoothed_ns + 4 * self.deviation_ns).clamp(least, RETRY_MOST)
             }
-        }
+        };
+        Duration(time.0 << self.doubled).min(RETRY_MOST.max(time))
     }
 }
 

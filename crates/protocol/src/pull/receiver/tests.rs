@@ -1,5 +1,6 @@
 use super::*;
 use crate::pull::Hop;
+use alloc::collections::VecDeque;
 
 const HANDLE: Handle = Handle(5);
 
@@ -215,4 +216,35 @@ fn a_silent_tree_is_reported_and_asked_ever_more_seldom() {
     assert_eq!(stalls.len(), 1);
     assert!((1_000_000_000..1_300_000_000).contains(&stalls[0]), "{stalls:?}");
     assert!(receiver.counters().repeated < 3 * 50, "{}", receiver.counters().repeated);
+}
+
+/// A link has become slower than the time to wait for an answer: without doubling, every packet would be asked for again
+/// before it comes, and no round trip would ever be seen.
+#[test]
+fn a_way_that_has_become_slow_is_understood() {
+    let millis = |ms: u64| ms * 1_000_000;
+    let retry = RetryTime::Adaptive { initial: Duration::from_millis(100), least: Duration::from_millis(20) };
+    let mut receiver = receiver(300, 1, retry);
+    receiver.handle(Time(millis(1)), Input::Begin);
+    let mut now = millis(1);
+    // What was asked for comes a round trip later; a repeated interest is answered by nobody.
+    let mut coming: VecDeque<(u64, u64)> = VecDeque::new();
+    let mut repeated_when_slow = 0;
+    while !receiver.is_complete() {
+        let round_trip = if receiver.packets() < 100 { millis(2) } else { millis(53) };
+        let before = receiver.counters().repeated;
+        for (_, sn) in asked(&mut receiver, now) {
+            if !coming.iter().any(|entry| entry.1 == sn) {
+                coming.push_back((now + round_trip, sn));
+            }
+        }
+        repeated_when_slow += receiver.counters().repeated - before;
+        let next = coming.front().map_or(u64::MAX, |entry| entry.0);
+        now = next.min(receiver.deadline().map_or(u64::MAX, |at| at.0)).max(now);
+        while let Some(&(at, sn)) = coming.front().filter(|entry| entry.0 <= now) {
+            coming.pop_front();
+            give(&mut receiver, at, sn, 0, Decision::Open);
+        }
+    }
+    assert!((1..40).contains(&repeated_when_slow), "{repeated_when_slow} of 200");
 }
