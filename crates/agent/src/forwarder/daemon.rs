@@ -121,7 +121,16 @@ pub fn run(config: &ForwarderConfig, ready: impl FnOnce(usize)) -> io::Result<()
     ready(nodes.len());
     let connections = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
-        let (stream, nodes, connections) = (stream?, Arc::clone(&nodes), Arc::clone(&connections));
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot take a connection");
+                // Out of descriptors, most likely: some will be free again.
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                continue;
+            }
+        };
+        let (nodes, connections) = (Arc::clone(&nodes), Arc::clone(&connections));
         if connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
             connections.fetch_sub(1, Ordering::Relaxed);
             continue;

@@ -23,7 +23,7 @@ const RECEIVES_MAX: usize = 8;
 const RECEIVE_LEN: usize = 64 << 10;
 /// The node looks around at least this often.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
-/// Interests that nobody has answered or repeated for so long are forgotten.
+/// Interests that nobody has answered or repeated for so long, or four of their lifetimes, are forgotten.
 const FORGET_AFTER: Duration = Duration::from_secs(3);
 /// Transfers behind the local face.
 const TRANSFERS_MAX: usize = 1_024;
@@ -178,6 +178,7 @@ pub fn start(config: &NodeConfig) -> io::Result<NodeHandle> {
         malformed: 0,
         poisoned: 0,
         unknown: 0,
+        forget_after: FORGET_AFTER.max(millis(config.interest_ms.saturating_mul(4))),
         forget_at: Time::ZERO,
         stopped: false,
     };
@@ -203,6 +204,7 @@ struct Node {
     malformed: u64,
     poisoned: u64,
     unknown: u64,
+    forget_after: Duration,
     forget_at: Time,
     stopped: bool,
 }
@@ -400,8 +402,8 @@ impl Node {
     fn tick(&mut self) {
         let now = self.clock.now();
         if now >= self.forget_at {
-            self.forget_at = now + FORGET_AFTER;
-            self.forwarder.forget_pending_before(Time(now.0.saturating_sub(FORGET_AFTER.0)));
+            self.forget_at = now + self.forget_after;
+            self.forwarder.forget_pending_before(Time(now.0.saturating_sub(self.forget_after.0)));
         }
         for number in 0..self.ports.len() {
             if let Some(up) = self.ports[number].tick(now) {

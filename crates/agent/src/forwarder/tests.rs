@@ -60,6 +60,9 @@ fn object(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + at / 977) as u8).collect()
 }
 
+/// Slow enough that there is time to break something in mid-transfer.
+const LINK_BPS: u64 = 400_000_000;
+
 /// A receiver's way to the source in each tree.
 type Ways = Vec<Option<Route>>;
 type Outcomes = (Result<PullOutcome, TransferError>, Vec<Result<Received, TransferError>>);
@@ -85,7 +88,7 @@ fn deliver(
             .collect(),
         interface: Ipv4Addr::LOCALHOST,
         node: nodes[0].clone(),
-        settings: PullSettings { payload_len, credits: 16, link_bps: 2_000_000_000 },
+        settings: PullSettings { payload_len, credits: 16, link_bps: LINK_BPS },
         options: Options { stall_timeout: Duration::from_secs(3), ..Options::default() },
         cancel: Arc::default(),
     })
@@ -154,7 +157,8 @@ fn objects_of_all_sizes_reach_all_and_the_source_sends_once() {
     for node in &nodes {
         let status = node.status().unwrap();
         assert_eq!((status.transfers, status.poisoned, status.malformed), (0, 0, 0), "{status:?}");
-        assert_eq!(status.pending, 0, "{status:?}");
+        // Interests that were repeated needlessly are forgotten in time.
+        until(node, |status| status.pending == 0);
     }
 }
 
@@ -194,7 +198,8 @@ fn a_tree_that_is_gone_leaves_its_blocks_to_the_other_and_a_new_way_is_taken() {
         living[3] = None;
         let event = links.recv_timeout(std::time::Duration::from_secs(5)).unwrap();
         assert_eq!((&*event.node, event.port, event.up), ("n0", 1, false));
-        changes.send(RouteChange { receiver: "n2".into(), tree: 1, route: None }).unwrap();
+        // The transfer may be over on a fast machine.
+        let _ = changes.send(RouteChange { receiver: "n2".into(), tree: 1, route: None });
     });
     assert_delivered(&outcomes, &bytes);
 }
@@ -348,7 +353,6 @@ fn ten_thousand_groups_leave_nothing_behind() {
         nodes[0].end(Handle(number));
     }
     for node in &nodes {
-        let status = node.status().unwrap();
-        assert_eq!((status.transfers, status.pending), (0, 0), "{status:?}");
+        until(node, |status| (status.transfers, status.pending) == (0, 0));
     }
 }
