@@ -33,18 +33,21 @@ impl RateConfig {
         }
     }
 
-    /// For real links of any rate, with packets of `packet_bytes`: the paper's testbed, which starts at half of the
-    /// link's 1 Gbit/s and adds δ = 5 Mb/s every T = 1 ms, in proportion.
+    /// For real links of any rate, with packets of `packet_bytes`: what the paper's testbed has at 1 Gbit/s and 8 KiB,
+    /// δ = 5 Mb/s and T = 1 ms, in proportion to the link and to the time that packets take on it.
+    ///
+    /// It begins at the rate of the link, not at half of it: credits keep what is under way small from the start.
     #[must_use]
     pub fn in_proportion(link_bps: u64, packet_bytes: u32) -> Self {
         let link_bps = link_bps.max(1_000);
         let two_ms = u32::try_from(link_bps / 8 / 500).unwrap_or(u32::MAX);
+        let sixteen_packets = u64::from(packet_bytes) * 16 * 8 * 1_000_000_000 / link_bps;
         RateConfig {
-            initial_bps: link_bps / 2,
+            initial_bps: link_bps,
             least_bps: link_bps / 1_000,
             most_bps: link_bps,
             increase_bps: link_bps / 200,
-            interval: Duration::from_millis(1),
+            interval: Duration::from_millis(1).max(Duration(sixteen_packets)),
             depth_bytes: two_ms.clamp(packet_bytes.saturating_mul(4), 1 << 20),
         }
     }
@@ -171,6 +174,17 @@ mod tests {
             interval: Duration::from_millis(1),
             depth_bytes: 3000,
         }
+    }
+
+    #[test]
+    fn what_fits_the_papers_links_fits_others_in_proportion() {
+        let paper = RateConfig::in_proportion(1_000_000_000, 8_290);
+        assert_eq!(paper.increase_bps, 5_000_000);
+        assert!((1_000_000..1_100_000).contains(&paper.interval.0), "{:?}", paper.interval);
+        let slow = RateConfig::in_proportion(100_000_000, 8_290);
+        assert_eq!((slow.increase_bps, slow.interval.0), (500_000, 10 * paper.interval.0));
+        let tiny = RateConfig::in_proportion(0, 1_500);
+        assert!(tiny.least_bps > 0 && tiny.interval > Duration::ZERO);
     }
 
     #[test]
