@@ -287,7 +287,7 @@ mod tests {
             "shufflecast:4,2,hosts=1",
             "datacast:bcube:4,3",
             "datacast:torus:4,3",
-            "datacast:fat-tree:8,3",
+            "datacast:fat-tree:6,3",
         ] {
             let layout = Layout::new(&text.parse().unwrap());
             let mut seen = BTreeSet::new();
