@@ -133,6 +133,8 @@ struct Measured {
     total_s: f64,
     /// That, less what the bytes take at line rate.
     extra_s: f64,
+    /// From the grant to the first packet at full rate.
+    attempt_s: f64,
     /// Bytes sent more than once on the data channel, patches included.
     redundant_bytes: f64,
     /// Packets lost on circuits that were settling.
@@ -207,6 +209,7 @@ impl Trial {
         Ok(Measured {
             total_s,
             extra_s: total_s - ideal_s,
+            attempt_s: push.source().full_rate_at().map_or(total_s, |at| at.since(Time::ZERO).as_secs_f64()),
             redundant_bytes: ((sent + patches + unicast).saturating_sub(fragments) * packet_bytes) as f64,
             lost: circuits.iter().map(|&link| net.counters(link).losses as f64).sum(),
         })
@@ -226,6 +229,7 @@ fn mean(
         let one = Trial { setup, settling, interval, bytes, seed }.run()?;
         sum.total_s += one.total_s / runs as f64;
         sum.extra_s += one.extra_s / runs as f64;
+        sum.attempt_s += one.attempt_s / runs as f64;
         sum.redundant_bytes += one.redundant_bytes / runs as f64;
         sum.lost += one.lost / runs as f64;
     }
@@ -243,8 +247,11 @@ fn setups(quick: bool) -> Vec<(String, Duration, Duration)> {
     } else {
         [0, 5, 25, 60, 300].iter().map(plain).collect()
     };
-    let (setup, settling) = (Duration::from_millis(60), Duration::from_millis(5));
-    setups.push(("60 ms, settling 5 ms".into(), setup, settling));
+    let slow: &[(u64, u64)] = if quick { &[(60, 5)] } else { &[(25, 2), (60, 5), (60, 20), (300, 30)] };
+    for &(setup, settling) in slow {
+        let name = format!("{setup} ms, settling {settling} ms");
+        setups.push((name, Duration::from_millis(setup), Duration::from_millis(settling)));
+    }
     setups
 }
 
@@ -256,8 +263,8 @@ fn fig_8(options: &Options) -> Result<Outcome, ItemError> {
         &[70, 150, 350, 700, 1_400, 2_000, 3_500, 7_000, 20_000, 70_000]
     };
     let mut rows = Vec::new();
-    let mut curves: [Vec<Series>; 3] = Default::default();
-    let mut adaptives: [Vec<(f64, f64)>; 3] = Default::default();
+    let mut curves: [Vec<Series>; 4] = Default::default();
+    let mut adaptives: [Vec<(f64, f64)>; 4] = Default::default();
     for (name, setup, settling) in setups(options.quick) {
         let mut fixed = Vec::new();
         for &interval in micros {
@@ -269,8 +276,8 @@ fn fig_8(options: &Options) -> Result<Outcome, ItemError> {
         if setup == Duration::ZERO {
             continue;
         }
-        let values: [fn(&Measured) -> f64; 3] =
-            [|m| m.extra_s * 1e3, |m| m.redundant_bytes / 1e6, |m| m.lost.max(0.1)];
+        let values: [fn(&Measured) -> f64; 4] =
+            [|m| m.extra_s * 1e3, |m| m.redundant_bytes / 1e6, |m| m.lost.max(0.1), |m| m.attempt_s * 1e3];
         for ((curves, value), adaptives) in curves.iter_mut().zip(values).zip(&mut adaptives) {
             let percent = |interval: &Duration| 100.0 * interval.as_secs_f64() / setup.as_secs_f64();
             let points = fixed.iter().map(|(interval, m)| (percent(interval), value(m))).collect();
@@ -282,7 +289,7 @@ fn fig_8(options: &Options) -> Result<Outcome, ItemError> {
     for (curves, adaptives) in curves.iter_mut().zip(adaptives) {
         curves.push(Series::ours("adaptive, each of these", adaptives).mark(Mark::Points));
     }
-    let [extra, redundant, lost] = curves;
+    let [extra, redundant, lost, attempt] = curves;
     let figure = |name, title, y, series| {
         Figure::lines(name, title, Axis::log("attempt interval", "% of the set-up time"), y, series)
     };
@@ -290,11 +297,12 @@ fn fig_8(options: &Options) -> Result<Outcome, ItemError> {
         .figure(figure("fig-8d", "Extra time to deliver to 16 receivers", Axis::log("extra time", "ms"), extra))
         .figure(figure("fig-8a", "Redundant bytes on the data channel", Axis::log("redundant", "MB"), redundant))
         .figure(figure("fig-8b", "Packets lost on settling circuits", Axis::log("lost", "packets"), lost))
+        .figure(figure("fig-8c", "Time of attempt sending", Axis::log("attempt time", "ms"), attempt))
         .note(
             "Circuits of a transfer become ready at random between five sixths of the set-up time and all of it \
             (50 to 60 ms in the paper). Before they lose everything, and while they settle half of the packets. \
-            How circuits settle is our assumption; the paper's testbed is hardware. Figure 8 (c) is not drawn: \
-            the attempt time is most of the extra time.",
+            How circuits settle is our assumption; the paper's testbed is hardware. In figure 8 (b) a point at 0.1 \
+            means that nothing was lost.",
         ))
 }
 
@@ -319,6 +327,7 @@ fn compare(
         row("most time of all fixed intervals", worst * 1e3, "ms"),
         row("time with the adaptive interval", adaptive.total_s * 1e3, "ms"),
         row("adaptive against the best fixed one", 100.0 * (adaptive.total_s / best - 1.0), "%"),
+        row("attempt time with the adaptive interval", adaptive.attempt_s * 1e3, "ms"),
         row("redundant, adaptive", adaptive.redundant_bytes / 1e6, "MB"),
     ]);
     for (interval, measured) in fixed {
@@ -359,7 +368,24 @@ mod tests {
                 .into_iter()
                 .fold(f64::INFINITY, f64::min);
             let adaptive = trial(setup_ms, AttemptInterval::Adaptive).total_s;
-            assert!(adaptive < 1.15 * best, "{adaptive} and {best} with {setup_ms} ms");
+            assert!(adaptive < 1.05 * best, "{adaptive} and {best} with {setup_ms} ms");
+        }
+    }
+
+    /// Circuits that lose half of the packets for 5 or 20 ms, and objects that take less than that.
+    #[test]
+    fn circuits_that_settle_slowly_do_not_spoil_it() {
+        let setup = Duration::from_millis(60);
+        for settling in [5, 20].map(Duration::from_millis) {
+            let mean = |interval: AttemptInterval| {
+                let one = |seed| Trial { setup, settling, interval, bytes: 5_000_000, seed }.run().unwrap();
+                (1..=4).map(|seed| one(seed).total_s).sum::<f64>() / 4.0
+            };
+            let fixed = [700, 2_000, 7_000, 20_000].map(|micros| mean(Duration::from_micros(micros).into()));
+            let best = fixed.into_iter().fold(f64::INFINITY, f64::min);
+            let adaptive = mean(AttemptInterval::Adaptive);
+            // 20 ms are the worst that was found: a repair takes milliseconds, however short the object.
+            assert!(adaptive < 1.08 * best, "{adaptive} and {best} with {settling} of settling");
         }
     }
 

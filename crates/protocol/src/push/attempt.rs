@@ -5,9 +5,10 @@
 //! which somebody must know in advance. Here the interval is [`ELAPSED_PARTS`]th of the time already waited:
 //! when the path comes up, that is 2 % of what it took, whatever it took.
 //!
-//! A circuit that has let one packet through may still be settling, and most of what is sent at full rate then
-//! would be lost. So the adaptive sender goes on with attempts, closer together, for another fiftieth of the
-//! time, and again while a receiver misses more than a quarter of them ([`Settling`]).
+//! A circuit that has let one packet through may still be settling, and lose much of what follows. To wait and
+//! watch every path would cost those that are ready. So full rate begins when every receiver has been reached, as
+//! in the paper, but what they report is looked at: when one misses more than a quarter, the sender goes back to
+//! single attempts until all receivers have got several in a row ([`Settling`]). Patches wait as well.
 
 use polycast_types::{Duration, Time};
 
@@ -44,59 +45,67 @@ impl AttemptInterval {
     }
 }
 
-/// Attempts while the path is watched, in each span.
-const WATCHING_ATTEMPTS: u64 = 8;
-/// Watching ends after the time waited, divided by this: a path that always loses must not wait for ever.
-const WATCHED_PARTS: u64 = 10;
+/// Attempts of a span while a path settles. A span is a fiftieth of the time waited, and at least a round trip.
+const SPAN_ATTEMPTS: u64 = 8;
+/// A path has settled when every receiver has got so many packets in a row: one that loses half does so once in 64.
+pub(super) const CLEAN_PACKETS: u64 = 6;
+/// A path that was there sooner has nothing that must settle.
+const WAITED_MIN: Duration = Duration::from_millis(2);
 
-/// Whether a path that has come up is watched before full rate begins.
+/// Whether a path that has come up may take the full rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Settling {
     /// Not every receiver has been reached yet.
     #[default]
     Dark,
-    /// All have been reached; what they get until `until` decides.
-    Watched { until: Time, span: Duration, give_up: Time },
-    /// Full rate may begin.
+    /// Full rate, but what receivers miss is looked at; until `until`.
+    Proving { until: Time, interval: Duration },
+    /// Some receiver missed too much: single attempts, until all get them or until `until`.
+    Waiting { until: Time, interval: Duration },
+    /// Full rate, and losses are the business of patches.
     Settled,
 }
 
 impl Settling {
-    /// Every receiver has been reached, `waited` after the start. A path that was there at once, and a fixed
-    /// interval as in the paper, are not watched.
-    pub(super) fn begin(
-        &mut self,
-        now: Time,
-        waited: Duration,
-        round_trip: Duration,
-        interval: AttemptInterval,
-    ) {
-        let fiftieth = waited / ELAPSED_PARTS;
-        *self = if interval == AttemptInterval::Adaptive && fiftieth >= LEAST {
-            let span = fiftieth.max(round_trip + round_trip / 2).min(waited / WATCHED_PARTS);
-            Settling::Watched { until: now + span, span, give_up: now + waited / WATCHED_PARTS }
-        } else {
-            Settling::Settled
+    /// Every receiver has been reached, `waited` after the start. A path is given as long again to settle: one
+    /// that always loses must not wait for ever.
+    pub(super) fn begin(&mut self, now: Time, waited: Duration, round_trip: Duration) {
+        let span = (waited / ELAPSED_PARTS).max(round_trip + round_trip / 2);
+        let interval = (span / SPAN_ATTEMPTS).max(LEAST);
+        *self = match waited >= WAITED_MIN {
+            true => Settling::Proving { until: now + waited, interval },
+            false => Settling::Settled,
         };
     }
 
-    /// A span is over; `lossy` says whether a receiver missed too much in it.
-    pub(super) fn judge(&mut self, now: Time, lossy: bool) {
-        if let Settling::Watched { until, span, give_up } = *self
-            && now >= until
-        {
-            *self = if lossy && now < give_up {
-                Settling::Watched { until: now + span, span, give_up }
-            } else {
-                Settling::Settled
+    /// A receiver misses too much, or (`false`) none does any more.
+    pub(super) fn judge(&mut self, lossy: bool) {
+        if let Settling::Proving { until, interval } | Settling::Waiting { until, interval } = *self {
+            *self = match lossy {
+                true => Settling::Waiting { until, interval },
+                false => Settling::Proving { until, interval },
             };
         }
     }
 
-    /// The time between attempts while the path is watched.
+    /// Ends what has lasted too long.
+    pub(super) fn expire(&mut self, now: Time) {
+        if let Settling::Proving { until, .. } | Settling::Waiting { until, .. } = *self
+            && now >= until
+        {
+            *self = Settling::Settled;
+        }
+    }
+
+    /// Whether the stream may run.
+    pub(super) fn allows_full_rate(self) -> bool {
+        matches!(self, Settling::Proving { .. } | Settling::Settled)
+    }
+
+    /// The time between attempts while the path settles.
     pub(super) fn interval(self) -> Option<Duration> {
         match self {
-            Settling::Watched { span, .. } => Some((span / WATCHING_ATTEMPTS).max(LEAST)),
+            Settling::Waiting { interval, .. } => Some(interval),
             _ => None,
         }
     }
@@ -129,27 +138,26 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_watched_until_it_loses_little_or_for_a_tenth_of_the_time() {
+    fn a_path_settles_until_it_loses_little_or_for_as_long_as_it_took() {
         let (waited, trip) = (Duration::from_millis(50), Duration::from_micros(200));
-        let mut settling = Settling::default();
-        let mut now = Time(50_000_000);
-        settling.begin(now, waited, trip, AttemptInterval::Adaptive);
+        let (start, mut settling) = (Time(50_000_000), Settling::default());
+        assert!(!settling.allows_full_rate());
+        settling.begin(start, waited, trip);
+        assert!(settling.allows_full_rate(), "nothing is known against it");
+        settling.judge(true);
         assert_eq!(settling.interval(), Some(Duration::from_micros(125)));
-        settling.judge(now, false);
-        assert_ne!(settling, Settling::Settled, "the span is not over");
-        now += Duration::from_millis(1);
-        settling.judge(now, true);
-        assert_ne!(settling, Settling::Settled, "it lost");
-        now += Duration::from_millis(1);
-        settling.judge(now, false);
-        assert_eq!((settling, settling.interval()), (Settling::Settled, None));
-        settling.begin(now, waited, trip, AttemptInterval::Adaptive);
-        settling.judge(now + Duration::from_millis(5), true);
+        assert!(!settling.allows_full_rate());
+        settling.judge(false);
+        assert!(settling.allows_full_rate());
+        settling.judge(true);
+        settling.expire(start + Duration::from_millis(49));
+        assert!(!settling.allows_full_rate(), "it may have to wait again");
+        settling.expire(start + waited);
         assert_eq!(settling, Settling::Settled, "enough of it");
-        settling.begin(now, Duration::from_millis(1), trip, AttemptInterval::Adaptive);
+        settling.judge(true);
+        assert_eq!(settling, Settling::Settled, "patches must do");
+        settling.begin(start, Duration::from_millis(1), trip);
         assert_eq!(settling, Settling::Settled, "it was there at once");
-        settling.begin(now, waited, trip, Duration::from_millis(1).into());
-        assert_eq!(settling, Settling::Settled, "the paper's way");
     }
 
     #[test]

@@ -23,6 +23,9 @@ pub(super) enum Service {
     Failed(Failure),
 }
 
+/// Fewer packets say nothing about a path.
+const LOOK_PACKETS: u64 = 8;
+
 /// One receiver.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
@@ -42,6 +45,8 @@ pub(super) struct Peer {
     pub(super) lost: u64,
     /// `acknowledged` and `received` when the path's settling was looked at last.
     pub(super) watched: (u64, u64),
+    /// Packets that came in a row, as far as reports tell, since the path began to settle.
+    pub(super) clean: u64,
     pub(super) verified_bytes: u64,
     pub(super) patched_bytes: u64,
     pub(super) losses: LossHistory,
@@ -65,12 +70,29 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Whether it has missed more than a quarter of what was sent since the last look; looks again from now.
+    /// Looks anew at what it misses, from here on.
+    pub(super) fn watch(&mut self) {
+        self.watched = (self.acknowledged, self.received);
+        self.clean = 0;
+    }
+
+    /// Whether it has missed more than a quarter of the packets since the last look, if these are enough to tell.
     pub(super) fn misses_much(&mut self) -> bool {
         let sent = self.acknowledged.saturating_sub(self.watched.0);
         let got = self.received.saturating_sub(self.watched.1);
+        let tells = sent >= LOOK_PACKETS;
+        if tells {
+            self.watched = (self.acknowledged, self.received);
+        }
+        tells && got.saturating_mul(4) < sent.saturating_mul(3)
+    }
+
+    /// It has reported again: whether what came since lacks anything.
+    pub(super) fn count_clean(&mut self) {
+        let sent = self.acknowledged.saturating_sub(self.watched.0);
+        let got = self.received.saturating_sub(self.watched.1);
+        self.clean = if got >= sent { self.clean + sent } else { 0 };
         self.watched = (self.acknowledged, self.received);
-        sent == 0 || got.saturating_mul(4) < sent.saturating_mul(3)
     }
 
     /// Since when it waits for a first packet, if it does.
@@ -92,6 +114,7 @@ impl Peer {
             received: 0,
             lost: 0,
             watched: (0, 0),
+            clean: 0,
             verified_bytes: 0,
             patched_bytes: 0,
             losses: LossHistory::default(),

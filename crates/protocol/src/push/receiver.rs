@@ -110,6 +110,7 @@ struct Suspect {
 #[derive(Clone, Debug)]
 struct Request {
     sns: Vec<Range<u64>>,
+    asked_at: Time,
     again_at: Time,
     tries: u32,
 }
@@ -286,6 +287,7 @@ impl Receiver {
             }
             Input::Control(Control::DataFnsd { position }) if self.initial.is_some() => {
                 self.next = self.next.max(*position);
+                self.forget_answered(now);
                 let at = now + self.config.reorder_delay;
                 self.lap_over_at = Some(self.lap_over_at.map_or(at, |old| old.min(at)));
             }
@@ -512,9 +514,23 @@ impl Receiver {
                 self.requested.insert(range.clone());
             }
             let wait = (self.config.retry_delay * (1 << tries.min(5))).min(RETRY_DELAY_MAX);
-            self.requests.push(Request { sns: part.to_vec(), again_at: now + wait, tries });
+            self.requests.push(Request { sns: part.to_vec(), asked_at: now, again_at: now + wait, tries });
             self.outputs.push_back(Output::Control(Control::PtchReq(part.to_vec())));
         }
+    }
+
+    /// The source has answered every request that has reached it: what is still missing is asked for anew.
+    fn forget_answered(&mut self, now: Time) {
+        let (requested, delay) = (&mut self.requested, self.config.reorder_delay);
+        self.requests.retain(|request| {
+            let answered = now.since(request.asked_at) >= delay;
+            if answered {
+                for range in &request.sns {
+                    requested.remove(range.clone());
+                }
+            }
+            !answered
+        });
     }
 
     fn repeat_requests(&mut self, now: Time) {

@@ -1,6 +1,6 @@
 //! The sender of a push transfer (Republic section III-A).
 
-use super::attempt::{AttemptInterval, Settling};
+use super::attempt::{AttemptInterval, CLEAN_PACKETS, Settling};
 use super::chain::{Chain, Link};
 use super::congestion::Congestion;
 use super::geometry::Geometry;
@@ -222,9 +222,8 @@ pub struct Sender {
     started_at: Option<Time>,
     closed: bool,
     finished: bool,
-    /// Full rate has begun: the first receivers have all named their initial sn, or were chained.
-    full_rate: bool,
-    /// Whether the path still has to prove itself before that.
+    /// Whether the stream runs: the first receivers have all named their initial sn, or were chained, and the
+    /// path does not have to settle.
     settling: Settling,
     /// Position of the next packet of the stream.
     position: u64,
@@ -243,6 +242,8 @@ pub struct Sender {
     /// When the stream goes on by itself: the next attempt, or the next packet at a granted rate.
     stream_at: Option<Time>,
     next_check: Time,
+    /// When a path that may have to settle is asked for a report again.
+    next_look: Time,
     next_patch: Option<Time>,
     next_generation: Time,
 }
@@ -265,7 +266,6 @@ impl Sender {
             started_at: None,
             closed: false,
             finished: false,
-            full_rate: false,
             settling: Settling::default(),
             position: 0,
             packets: 0,
@@ -284,6 +284,7 @@ impl Sender {
             next_send: Time::ZERO,
             stream_at: None,
             next_check: Time::ZERO,
+            next_look: Time::ZERO,
             next_patch: None,
             next_generation: Time::ZERO,
             config,
@@ -447,6 +448,7 @@ impl Sender {
         peer.position = position;
         peer.acknowledged = acknowledged;
         peer.advanced_at = now;
+        peer.watch();
         self.needed = 0..0;
     }
 
@@ -487,7 +489,9 @@ impl Sender {
         if peer.service != Service::Streaming {
             return;
         }
+        self.watch(now, id);
         let trip = self.round_trip.max(Duration::from_micros(200));
+        let peer = self.peers.get_mut(&id).expect("looked up above");
         self.congestion.reported(now, &mut peer.losses, new_received, new_lost, &mut peer.path, trip);
         if self.congestion.is_round_over(now, trip) {
             self.end_round(now);
@@ -522,6 +526,7 @@ impl Sender {
         if peer.service == Service::Chained {
             return;
         }
+        peer.finish_at = None;
         let by_unicast = alone || peer.service != Service::Streaming;
         for range in ranges {
             let range = range.start.min(self.fragments)..range.end.min(self.fragments);
@@ -538,15 +543,22 @@ impl Sender {
             }
         }
         if !peer.missing.is_empty() {
-            let delay = if streaming { self.config.patch_delay } else { self.config.patch_delay / 8 };
-            let at = now + delay;
+            let at = now + if streaming { self.config.patch_delay } else { self.short_patch_delay() };
             self.next_patch = Some(self.next_patch.map_or(at, |old| old.min(at)));
         }
+    }
+
+    /// At the end of the stream everybody asks at about the same time.
+    fn short_patch_delay(&self) -> Duration {
+        (self.round_trip / 2).min(self.config.patch_delay / 8)
     }
 
     /// Sends gathered patches, at most a quarter of a window at a time.
     fn send_patches(&mut self, now: Time) {
         self.next_patch = None;
+        if self.settling.interval().is_some() {
+            return; // They would be lost as well.
+        }
         let budget = (self.limit() / 4).max(8);
         for _ in 0..budget {
             let missing: BTreeMap<PeerId, &RangeSet> = self
@@ -588,16 +600,19 @@ impl Sender {
     /// The stream itself: full rate where somebody needs something, else attempts for those that listen.
     fn stream(&mut self, now: Time) -> Option<Output> {
         let listening = self.listening();
-        if !self.full_rate {
+        if self.settling == Settling::Dark {
             // One that does not even listen any more does not hold the others.
             let timeout = self.config.path_timeout;
             let waits =
                 |p: &Peer| matches!(p.service, Service::Listening { since } if now.since(since) < timeout);
-            let reached = !self.peers.values().any(waits) && self.peers.values().any(|p| p.initial.is_some());
-            self.full_rate = reached && self.has_settled(now);
+            if !self.peers.values().any(waits) && self.peers.values().any(|p| p.initial.is_some()) {
+                let waited = now.since(self.started_at.unwrap_or(now));
+                self.settling.begin(now, waited, self.round_trip);
+            }
         }
+        self.settling.expire(now);
         let paced = self.config.rate.is_some() && now < self.next_send;
-        if self.full_rate
+        if self.settling.allows_full_rate()
             && let Some(run) = self.needed_run()
         {
             let room = self.room();
@@ -608,39 +623,56 @@ impl Sender {
             let count = (run.end - run.start).min(u64::from(self.config.batch)).min(room);
             return Some(self.send(now, run.start, count as u32, 0));
         }
-        let watching = self.settling.interval();
-        let listening = listening || watching.is_some();
+        if self.settling.allows_full_rate() {
+            // Nothing more to send: patches need not give way any longer.
+            self.next_patch = self.next_patch.map(|at| at.min(now + self.short_patch_delay()));
+        }
+        let settling = self.settling.interval();
+        let listening = listening || settling.is_some();
         if listening && now >= self.next_attempt {
             let since = self.peers.values().filter_map(Peer::listening_since).max().unwrap_or(now);
-            let interval = watching.unwrap_or_else(|| self.config.attempt_interval.after(now, since));
+            let interval = settling.unwrap_or_else(|| self.config.attempt_interval.after(now, since));
             self.next_attempt = now + interval;
             let wanted = self.peers.values().filter_map(|p| p.needs(self.position, self.fragments));
             if let Some(at) = wanted.map(|run| run.start).min() {
                 return Some(self.send(now, at, 1, FLAG_ATTEMPT | FLAG_REPORT));
             }
+            // Everything has been offered: only patches can help.
+            self.resume(now);
         }
         self.stream_at = listening.then_some(self.next_attempt);
         None
     }
 
-    /// Whether the path, which has reached every receiver, is good enough for full rate.
-    fn has_settled(&mut self, now: Time) -> bool {
-        let began = self.settling == Settling::Dark;
-        if began {
-            let waited = now.since(self.started_at.unwrap_or(now));
-            self.settling.begin(now, waited, self.round_trip, self.config.attempt_interval);
-            self.next_attempt = now;
+    /// Looks at what a receiver has reported while the path may have to settle.
+    fn watch(&mut self, now: Time, id: PeerId) {
+        let peer = self.peers.get_mut(&id).expect("looked up by the caller");
+        match self.settling {
+            Settling::Proving { .. } => {
+                if peer.misses_much() && self.needed_run().is_some() {
+                    self.settling.judge(true);
+                    self.peers.values_mut().for_each(Peer::watch);
+                    self.next_attempt = now;
+                }
+            }
+            Settling::Waiting { .. } => {
+                peer.count_clean();
+                let streams = |p: &&Peer| p.service == Service::Streaming && p.initial.is_some();
+                if self.peers.values().filter(streams).all(|p| p.clean >= CLEAN_PACKETS) {
+                    self.resume(now);
+                }
+            }
+            Settling::Dark | Settling::Settled => {}
         }
-        if let Settling::Watched { until, .. } = self.settling
-            && (began || now >= until)
-        {
-            let (position, fragments) = (self.position, self.fragments);
-            let streaming = self.peers.values_mut().filter(|p| p.needs(position, fragments).is_some());
-            // Every one of them looks again from now, so that none may be skipped.
-            let lossy = streaming.filter(|p| p.initial.is_some()).fold(false, |any, p| p.misses_much() | any);
-            self.settling.judge(now, lossy);
+    }
+
+    /// The path has settled, as far as anyone knows: the stream goes on, and patches that have waited.
+    fn resume(&mut self, now: Time) {
+        if self.settling.interval().is_some() {
+            self.settling.judge(false);
+            self.peers.values_mut().for_each(Peer::watch);
+            self.next_patch = Some(now + self.config.patch_delay);
         }
-        self.settling == Settling::Settled
     }
 
     fn send(&mut self, now: Time, position: u64, count: u32, flags: u8) -> Output {
@@ -649,9 +681,11 @@ impl Sender {
         self.needed.start = self.position.min(self.needed.end);
         let limit = self.limit();
         let mut flags = flags;
-        if self.packets - self.reported_packets >= (limit / 4).max(1) || self.room() == 0 {
+        let often = matches!(self.settling, Settling::Proving { .. }) && now >= self.next_look;
+        if often || self.packets - self.reported_packets >= (limit / 4).max(1) || self.room() == 0 {
             flags |= FLAG_REPORT;
             self.reported_packets = self.packets;
+            self.next_look = now + self.round_trip / 4;
         }
         if self.sent.len() == SENT_MAX {
             self.sent.pop_front();
@@ -795,12 +829,14 @@ impl Sender {
         }
     }
 
-    /// DATA_FNSD after a time-out, then again now and then.
+    /// DATA_FNSD after a time-out, anew after every request, then again now and then. It follows whatever was
+    /// sent over TCP before, so that the receiver may ask again for what it still lacks.
     fn finish(&mut self, now: Time, id: PeerId) {
-        let grace = (self.round_trip * 2).max(Duration::from_millis(2));
+        let grace = (self.round_trip * 2).max(Duration::from_millis(1));
         let position = self.position;
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
         match peer.finish_at {
+            _ if !peer.missing.is_empty() => peer.finish_at = None,
             None => peer.finish_at = Some(now + grace),
             Some(at) if now >= at => {
                 peer.finish_at = Some(now + Duration::from_millis(250));

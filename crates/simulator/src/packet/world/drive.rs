@@ -65,6 +65,10 @@ impl Cluster {
         }
         match output {
             SenderOutput::Send { round, sn, count, flags } => {
+                if flags & FLAG_ATTEMPT == 0 {
+                    let now = net.now();
+                    self.push_mut(transfer).source.full_rate_at.get_or_insert(now);
+                }
                 for i in 0..u64::from(count) {
                     let last = i + 1 == u64::from(count);
                     let flags = if last { flags } else { flags & FLAG_ATTEMPT };

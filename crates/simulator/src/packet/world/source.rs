@@ -116,6 +116,8 @@ pub struct PushSource {
     /// A link whose queue must drain before more is sent.
     pub(super) waits_for: Option<LinkId>,
     pub(super) finished_at: Option<Time>,
+    /// When attempt sending ended for the first time.
+    pub(super) full_rate_at: Option<Time>,
     /// Receivers that were given up, and why.
     pub(super) failures: BTreeMap<u32, String>,
     /// Fragments sent on the data channel, patches on it, and fragments sent as PTCH_DATA.
@@ -139,6 +141,7 @@ impl PushSource {
             alarm: Alarm::default(),
             waits_for: None,
             finished_at: None,
+            full_rate_at: None,
             failures: BTreeMap::new(),
             fragments_sent: 0,
             patches_sent: 0,
@@ -162,6 +165,12 @@ impl PushSource {
     #[must_use]
     pub fn finished_at(&self) -> Option<Time> {
         self.finished_at
+    }
+
+    /// When full rate began for the first time: until then single attempts were sent.
+    #[must_use]
+    pub fn full_rate_at(&self) -> Option<Time> {
+        self.full_rate_at
     }
 
     /// Receivers that were given up, by number, and why.
