@@ -7,6 +7,7 @@
 //! A failure is one sentence; its seed replays it.
 
 mod draw;
+mod manager;
 mod pull;
 mod push;
 
@@ -24,6 +25,14 @@ pub enum Plant {
     StaleLabel,
     /// Receivers say that groups are intact which are not.
     SkipCheck,
+    /// The rules of relays are not changed when one has failed.
+    StaleRelays,
+    /// A source of a pull transfer that comes back after a crash does not know the transfer any more.
+    ForgetSource,
+    /// Agents that join again do not name the leases that they use.
+    ForgetLease,
+    /// A grant never gets to the agent that asked.
+    LoseGrant,
 }
 
 /// What a seed has shown.
@@ -45,10 +54,10 @@ pub struct Verdict {
 #[must_use]
 pub fn run(seed: u64, plant: Option<Plant>) -> Verdict {
     let mut random = Random::new(seed);
-    if random.below(5) == 0 {
-        pull::run(seed, &mut random, plant)
-    } else {
-        push::run(seed, &mut random, plant)
+    match random.below(10) {
+        0 => manager::run(seed, &mut random, plant),
+        1 | 2 => pull::run(seed, &mut random, plant),
+        _ => push::run(seed, &mut random, plant),
     }
 }
 

@@ -105,6 +105,13 @@ impl PullWorld {
         self.tell(net, node, group.transfer, ReceiverInput::Begin);
     }
 
+    /// The source's host crashes and comes back at once; it has the object, and nothing else is left.
+    pub fn restart_source(&mut self, group: &Group, config: ForwarderConfig) {
+        let place = &mut self.nodes[group.source as usize];
+        place.crash(config);
+        place.add_source(group.source_config());
+    }
+
     fn finished(&mut self, net: &mut Network<Datagram>, receivers: u32) {
         self.missing -= receivers;
         if receivers > 0 && self.missing == 0 {

@@ -63,14 +63,14 @@ impl Layout {
         }
     }
 
-    pub(super) fn clos(&self) -> Option<Clos> {
+    pub(in crate::packet) fn clos(&self) -> Option<Clos> {
         match self {
             Layout::Topology(topology) => topology.as_clos(),
             _ => None,
         }
     }
 
-    pub(super) fn shufflecast(&self) -> Option<(Shufflecast, u32)> {
+    pub(in crate::packet) fn shufflecast(&self) -> Option<(Shufflecast, u32)> {
         match self {
             Layout::Shufflecast { fabric, hosts_per_tor } => Some((*fabric, *hosts_per_tor)),
             _ => None,
@@ -94,7 +94,7 @@ impl Layout {
     }
 
     /// The network, with every link's settings.
-    pub(super) fn build<P: Packet>(
+    pub(in crate::packet) fn build<P: Packet>(
         &self,
         links: LinkConfig,
         changes: &[Change],

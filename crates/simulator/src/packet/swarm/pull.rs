@@ -1,8 +1,11 @@
-//! Cases by pull: caching forwarders with small stores, cuts, crashes of receivers and of forwarders.
+//! Cases by pull: caching forwarders with small stores, cuts, TCP beside it, crashes of receivers, of
+//! forwarders and of the source.
 
 use super::draw::{self, Random};
 use super::{Plant, Verdict};
-use crate::packet::pull::{Datagram, Group, PullPacket, PullWorld};
+use crate::packet::pull::{Datagram, FlowConfig, Group, PullPacket, PullWorld};
+use crate::packet::tcp::TcpConfig;
+use crate::packet::world::routes::Distances;
 use crate::packet::{Builder, Faults, LinkId, Network, NodeId, Outcome, World};
 use alloc::format;
 use alloc::string::String;
@@ -22,6 +25,7 @@ struct Tampered {
     inner: PullWorld,
     topology: Topology,
     skips_credits: bool,
+    forgets_source: bool,
 }
 
 impl Tampered {
@@ -70,13 +74,33 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
             let forwarder = |_, ports| ForwarderConfig { store_packets, ..ForwarderConfig::for_ports(ports) };
             let inner = PullWorld::new(&topology, group.header_bytes, forwarder);
             let skips_credits = plant == Some(Plant::SkipCredit);
-            let mut world = Tampered { inner, topology, skips_credits };
+            let forgets_source = plant == Some(Plant::ForgetSource);
+            let mut world = Tampered { inner, topology, skips_credits, forgets_source };
+            begin_flows(random, &mut net, &mut world);
             world.inner.start(&mut net, &group);
             live(random, &mut net, &mut world, &group, store_packets).err()
         }
         Err(error) => Some(format!("no trees were planned though nothing failed: {error}")),
     };
     Verdict { seed, case: summary, failure, trace_hash: net.trace_hash(), events: net.events() }
+}
+
+/// TCP between servers, in one case of three.
+fn begin_flows(random: &mut Random, net: &mut Network<Datagram>, world: &mut Tampered) {
+    if !random.one_in(3) {
+        return;
+    }
+    let servers = u64::from(world.topology.server_count());
+    for _ in 0..random.within(1..=2) {
+        let from = random.below(servers);
+        let to = (from + 1 + random.below(servers - 1)) % servers;
+        let (from, to) = (NodeId(from as u32), NodeId(to as u32));
+        let links = Distances::from(net, from).path(net, to, 1).unwrap_or_default();
+        let nodes = core::iter::once(from).chain(links.into_iter().map(|link| net.ends(link).1)).collect();
+        let bytes = random.magnitude(10_000..=2_000_000);
+        let config = FlowConfig { nodes, tcp: TcpConfig::default(), header_bytes: 52, bytes };
+        world.inner.open_flow(net, &config);
+    }
 }
 
 fn live(
@@ -95,11 +119,22 @@ fn live(
         if net.run(world, at) == Outcome::Stopped || net.now() < at {
             break;
         }
-        if random.one_in(3) {
-            let receiver = random.below(group.receivers.len() as u64) as usize;
-            let ports = world.topology.port_count(group.receivers[receiver]).min(255) as u8;
+        if random.one_in(2) {
+            // Any node may crash, those that have a part in it more often than others.
+            let node = match random.below(3) {
+                0 => *random.pick(&group.receivers),
+                1 => group.source,
+                _ => random.below(net.node_count().into()) as u32,
+            };
+            let ports = world.topology.port_count(node).min(255) as u8;
             let config = ForwarderConfig { store_packets, ..ForwarderConfig::for_ports(ports) };
-            world.inner.restart_receiver(net, group, receiver, config, 0..0);
+            match group.receivers.iter().position(|&receiver| receiver == node) {
+                Some(receiver) => world.inner.restart_receiver(net, group, receiver, config, 0..0),
+                None if node == group.source && !world.forgets_source => {
+                    world.inner.restart_source(group, config);
+                }
+                None => world.inner.node_mut(node).crash(config),
+            }
         } else {
             let link = LinkId(random.below(net.link_count().into()) as u32);
             net.set_up(link, random.one_in(3));

@@ -1,21 +1,27 @@
-//! Cases by push: trees, labels that change, and the TCP chain.
+//! Cases by push: trees, labels and relays that change, circuits that turn, TCP beside it, and the TCP chain.
 
 use super::draw::{self, Random};
 use super::{Plant, Verdict};
+use crate::packet::scenario::Layout;
 use crate::packet::tcp::{Growth, TcpConfig};
-use crate::packet::world::forward::{Forwarding, LabelSwitches};
-use crate::packet::world::{Cluster, Datagram, Happening, Phase, PushConfig, Transfer};
-use crate::packet::{Builder, Faults, LinkId, Network, NodeId, Outcome};
+use crate::packet::world::forward::{Forwarding, LabelSwitches, Relays};
+use crate::packet::world::{Cluster, Datagram, Flow, Happening, Phase, PushConfig, Transfer};
+use crate::packet::{Faults, LinkId, Network, NodeId, Outcome};
 use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_planning::labels::LabelPlanner;
+use polycast_planning::relays::recover_source;
 use polycast_protocol::push::SlowPolicy;
-use polycast_topology::{Failures, Graph, Network as Topology};
+use polycast_topology::Failures;
 use polycast_types::{Duration, Rate, Time};
 
-const NETWORKS: [&str; 9] = [
+const NETWORKS: [&str; 12] = [
+    "shufflecast:2,2,1",
+    "shufflecast:2,2,2",
+    "shufflecast:3,2,1",
     "leaf-spine:1,1,4",
     "leaf-spine:2,1,3",
     "leaf-spine:3,2,3",
@@ -33,30 +39,35 @@ const ROUNDS: u32 = 2;
 
 struct Case {
     name: String,
-    topology: Topology,
+    layout: Layout,
     source: u32,
     receivers: Vec<u32>,
     heal_at: Time,
+    /// Whether a session of labels or rules of relays forward the packets.
+    planned: bool,
+    /// A ToR whose splitter fails and is never repaired: the others relay in its place.
+    dead_relay: Option<u32>,
 }
 
 pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdict {
-    let (name, topology) = draw::topology(random, &NETWORKS);
-    let mut hosts = draw::hosts(random, topology.server_count(), 9);
+    let name = String::from(*random.pick(&NETWORKS));
+    let layout: Layout = name.parse().expect("the names are those of networks");
+    let mut hosts = draw::hosts(random, layout.hosts(), 9);
     let source = hosts.remove(0);
-    let labels = topology.as_clos().is_some() && random.one_in(2);
+    let labels = layout.clos().is_some() && random.one_in(2);
     let faults = draw::faults(random);
     let link = draw::link(random, faults);
     let bytes = if random.one_in(20) { random.below(2) } else { random.magnitude(2_000..=2_000_000) };
     // So that what fails meets a transfer, and not only its end.
     let span = link.rate.time_for(bytes) * 3 + link.delay * 20 + Duration::from_millis(3);
     let heal_at = Time(random.magnitude(500_000..=span.0));
-    let case = Case { name, topology, source, receivers: hosts, heal_at };
-    let mut net: Network<Datagram> = Builder::from_graph(&topology, |_, _| link).build(seed);
+    let mut case = Case { name, layout, source, receivers: hosts, heal_at, planned: false, dead_relay: None };
+    let mut net: Network<Datagram> = layout.build(link, &[], seed).expect("nothing is changed");
     let growth = if random.one_in(2) { Growth::Reno } else { Growth::Cubic };
     let mut cluster = Cluster::new(seed, TcpConfig { growth, ..TcpConfig::default() });
     cluster.set_plant(plant);
     let config = config(random, &case);
-    let summary = format!(
+    let mut summary = format!(
         "push{} on {}, {} receivers, {bytes} bytes{}",
         if labels { " by labels" } else { "" },
         case.name,
@@ -64,15 +75,17 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         if config.multicast { "" } else { ", chained" },
     );
     let nodes: Vec<NodeId> = case.receivers.iter().map(|&host| NodeId(host)).collect();
-    let forwarding = labels.then(|| label_switches(&case, &case.receivers)).flatten();
-    let by_labels = forwarding.is_some();
+    let wants_plan = labels || layout.shufflecast().is_some();
+    let forwarding = wants_plan.then(|| session(&case, &case.receivers, false)).flatten();
+    case.planned = forwarding.is_some();
     cluster.add_push(&net, NodeId(source), &nodes, bytes, config, forwarding);
-    if by_labels {
+    if case.planned {
         cluster.set_members(0, &nodes);
     }
     cluster.plan(&mut net, Time::ZERO, Happening::StartTransfer { transfer: 0 });
-    plan_storm(random, &mut net, &mut cluster, &case, by_labels);
-    let failure = live(&mut net, &mut cluster, &case, by_labels).err();
+    plan_storm(random, &mut net, &mut cluster, &case);
+    plan_more(random, &mut net, &mut cluster, &mut case, &mut summary);
+    let failure = live(&mut net, &mut cluster, &case).err();
     Verdict { seed, case: summary, failure, trace_hash: net.trace_hash(), events: net.events() }
 }
 
@@ -92,21 +105,28 @@ fn config(random: &mut Random, case: &Case) -> PushConfig {
     }
 }
 
-/// The switches of a session to these hosts; `None` if the planner has no way.
-fn label_switches(case: &Case, hosts: &[u32]) -> Option<Forwarding> {
-    let mut planner = LabelPlanner::new(case.topology.as_clos()?, 24).ok()?;
+/// The switches of a session to these hosts, or the relays of the source, after the failure of a relay or before;
+/// `None` if the planner has no way.
+fn session(case: &Case, hosts: &[u32], failed: bool) -> Option<Forwarding> {
+    if let Some((fabric, hosts_per_tor)) = case.layout.shufflecast() {
+        let source_tor = case.source / hosts_per_tor;
+        let dead: BTreeSet<u32> = case.dead_relay.filter(|_| failed).into_iter().collect();
+        let recovery = recover_source(&fabric, &dead, source_tor);
+        return Some(Forwarding::Relays(Relays {
+            hosts_per_tor,
+            tors: fabric.tors(),
+            source_tor,
+            relays: recovery.relay_set(&fabric, source_tor).into_iter().collect(),
+            members: hosts.iter().map(|&host| NodeId(host)).collect(),
+        }));
+    }
+    let mut planner = LabelPlanner::new(case.layout.clos()?, 24).ok()?;
     let plan = planner.plan(1, case.source, hosts, &Failures::none()).ok()?;
     Some(Forwarding::Labels(Box::new(LabelSwitches::new(planner, &plan))))
 }
 
 /// Plans what fails in the safety phase; everything is repaired at its end.
-fn plan_storm(
-    random: &mut Random,
-    net: &mut Network<Datagram>,
-    cluster: &mut Cluster,
-    case: &Case,
-    by_labels: bool,
-) {
+fn plan_storm(random: &mut Random, net: &mut Network<Datagram>, cluster: &mut Cluster, case: &Case) {
     let (transfer, end) = (0, case.heal_at);
     for _ in 0..random.below(4) {
         let link = LinkId(random.below(net.link_count().into()) as u32);
@@ -120,9 +140,9 @@ fn plan_storm(
             cluster.plan(net, down + Duration::from_millis(1), Happening::Reroute);
         }
     }
-    let switches = net.node_count() - case.topology.server_count();
+    let switches = net.node_count() - case.layout.hosts();
     if switches > 0 && random.one_in(5) {
-        let node = NodeId(case.topology.server_count() + random.below(switches.into()) as u32);
+        let node = NodeId(case.layout.hosts() + random.below(switches.into()) as u32);
         let (down, up) = span(random, end);
         cluster.plan(net, down, Happening::Node { node, up: false });
         cluster.plan(net, up, Happening::Node { node, up: true });
@@ -133,7 +153,7 @@ fn plan_storm(
             let (down, up) = span(random, end);
             cluster.plan(net, down, Happening::CrashReceiver { transfer, receiver });
             cluster.plan(net, up, Happening::JoinReceiver { transfer, receiver });
-            if by_labels {
+            if case.planned && case.layout.clos().is_some() {
                 relabel(net, cluster, case, receiver, down, up);
             }
         }
@@ -147,6 +167,92 @@ fn plan_storm(
         let (down, up) = span(random, end);
         cluster.plan(net, down, Happening::CrashSource { transfer });
         cluster.plan(net, up, Happening::StartTransfer { transfer });
+    }
+}
+
+/// Circuits that turn, other traffic, and a relay that fails for good.
+fn plan_more(
+    random: &mut Random,
+    net: &mut Network<Datagram>,
+    cluster: &mut Cluster,
+    case: &mut Case,
+    summary: &mut String,
+) {
+    let (hosts, end) = (case.layout.hosts(), case.heal_at);
+    let switches = net.node_count() - hosts;
+    if switches > 0 && random.one_in(4) {
+        // Dark while it turns, and then a time in which only part gets through.
+        let node = NodeId(hosts + random.below(switches.into()) as u32);
+        let mut times = [random.time_below(end), random.time_below(end), random.time_below(end)];
+        times.sort_unstable();
+        let [begin, light, ready_at] = times;
+        let loss_ppm = random.within(50_000..=950_000) as u32;
+        cluster.plan(net, begin, Happening::Turn { node, ready_at: light, loss_ppm: 1_000_000 });
+        cluster.plan(net, light, Happening::Turn { node, ready_at, loss_ppm });
+        summary.push_str(", a switch turns");
+    }
+    if random.one_in(3) {
+        for _ in 0..random.within(1..=3) {
+            let from = random.below(hosts.into()) as u32;
+            let to = (from + 1 + random.below(u64::from(hosts) - 1) as u32) % hosts;
+            let bytes = random.magnitude(10_000..=3_000_000);
+            let flow = cluster.add_flow(Flow::new(NodeId(from), NodeId(to), bytes));
+            let at = random.time_below(end);
+            cluster.plan(net, at, Happening::StartFlow { flow });
+        }
+        summary.push_str(", beside TCP");
+    }
+    if let Some((fabric, hosts_per_tor)) = case.layout.shufflecast()
+        && random.one_in(2)
+    {
+        let relay = random.below(fabric.tors().into()) as u32;
+        let at = random.time_below(end);
+        // The splitter of the source's own rack has no mirror: nothing could be done.
+        if relay != case.source / hosts_per_tor {
+            case.dead_relay = Some(relay);
+            let from = NodeId(hosts + relay);
+            let link =
+                net.link_between(from, NodeId(hosts + fabric.tors() + relay)).expect("each has a splitter");
+            cluster.plan(net, at, Happening::Link { link, up: false });
+            let after = at + Duration(random.magnitude(100_000..=5_000_000));
+            replan(net, cluster, case, after, &case.receivers);
+            summary.push_str(", a relay fails");
+        }
+    }
+}
+
+/// The session is planned for these hosts, and around what has failed.
+fn replan(net: &mut Network<Datagram>, cluster: &mut Cluster, case: &Case, at: Time, hosts: &[u32]) {
+    if let Some(forwarding) = session(case, hosts, true) {
+        let members = hosts.iter().map(|&host| NodeId(host)).collect();
+        cluster.plan(net, at, Happening::Relabel { transfer: 0, forwarding: forwarding.into(), members });
+    }
+}
+
+/// Follows a packet over the links that are up: every receiver gets it once, or what is wrong.
+fn walk(net: &Network<Datagram>, cluster: &Cluster, case: &Case) -> Result<(), String> {
+    let forwarding = cluster.push(0).forwarding();
+    let mut copies: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut ways: Vec<(NodeId, Option<LinkId>, u8)> = Vec::from([(NodeId(case.source), None, 0)]);
+    let mut steps = 0;
+    while let Some((node, from, stage)) = ways.pop() {
+        steps += 1;
+        if steps > 64 * net.link_count() {
+            return Err("a packet goes round in a loop".into());
+        }
+        let mut out = Vec::new();
+        if forwarding.next(net, node, from, stage, &mut out) && from.is_some() {
+            *copies.entry(node.0).or_default() += 1;
+        }
+        let live = out.into_iter().filter(|(link, _)| net.is_up(*link));
+        ways.extend(live.map(|(link, stage)| (net.ends(link).1, Some(link), stage)));
+    }
+    match case.receivers.iter().find(|host| copies.get(host) != Some(&1)) {
+        Some(host) => {
+            let count = copies.get(host).copied().unwrap_or(0);
+            Err(format!("receiver {host} gets {count} copies of a packet after everything was planned anew"))
+        }
+        None => Ok(()),
     }
 }
 
@@ -168,23 +274,20 @@ fn relabel(
     let left = case.receivers[receiver as usize];
     let others: Vec<u32> = case.receivers.iter().copied().filter(|&host| host != left).collect();
     for (at, hosts) in [(down, &others), (up, &case.receivers)] {
-        if let Some(forwarding) = label_switches(case, hosts) {
-            let members = hosts.iter().map(|&host| NodeId(host)).collect();
-            cluster.plan(net, at, Happening::Relabel { transfer: 0, forwarding: forwarding.into(), members });
-        }
+        replan(net, cluster, case, at, hosts);
     }
 }
 
 /// Runs both phases; what went wrong.
-fn live(
-    net: &mut Network<Datagram>,
-    cluster: &mut Cluster,
-    case: &Case,
-    by_labels: bool,
-) -> Result<(), String> {
+fn live(net: &mut Network<Datagram>, cluster: &mut Cluster, case: &Case) -> Result<(), String> {
     cluster.set_stop_when_done(false);
     net.run(cluster, case.heal_at);
-    heal(net, cluster, case, by_labels);
+    heal(net, cluster, case);
+    // What is planned for now happens first.
+    net.run(cluster, net.now());
+    if case.planned {
+        walk(net, cluster, case)?;
+    }
     cluster.set_stop_when_done(true);
     for round in 0..=ROUNDS {
         let end = net.now() + LIVENESS;
@@ -220,16 +323,20 @@ fn live(
 }
 
 /// Everything works from now on, and who is not there comes back.
-fn heal(net: &mut Network<Datagram>, cluster: &mut Cluster, case: &Case, by_labels: bool) {
+fn heal(net: &mut Network<Datagram>, cluster: &mut Cluster, case: &Case) {
+    let hosts = case.layout.hosts();
+    let dead = case.dead_relay.map(|relay| NodeId(hosts + relay));
     for link in (0..net.link_count()).map(LinkId) {
-        net.set_up(link, true);
+        let (from, _) = net.ends(link);
+        // Of a ToR's links only the one to its splitter has no way back.
+        let is_dead = Some(from) == dead && net.reverse(link).is_none();
+        net.set_up(link, !is_dead);
         net.set_faults(link, Faults::NONE);
     }
     let now = net.now();
     cluster.plan(net, now, Happening::Reroute);
-    if by_labels && let Some(forwarding) = label_switches(case, &case.receivers) {
-        let members = case.receivers.iter().map(|&host| NodeId(host)).collect();
-        cluster.plan(net, now, Happening::Relabel { transfer: 0, forwarding: forwarding.into(), members });
+    if case.planned {
+        replan(net, cluster, case, now, &case.receivers);
     }
     let Transfer::Push(push) = &cluster.transfers()[0] else { return };
     let lacking: Vec<u32> = push.lacking().collect();

@@ -25,8 +25,26 @@ fn found_within(plant: Plant, seeds: u64) -> String {
 
 #[test]
 fn planted_bugs_are_found() {
-    assert!(found_within(Plant::DropPatch, 40).contains("not over"));
-    assert!(found_within(Plant::SkipCredit, 40).contains("did not get the object"));
-    assert!(found_within(Plant::StaleLabel, 100).contains("has left"));
+    assert!(found_within(Plant::DropPatch, 60).contains("not over"));
+    assert!(found_within(Plant::SkipCredit, 60).contains("did not get the object"));
+    assert!(found_within(Plant::StaleLabel, 200).contains("has left"));
     assert!(found_within(Plant::SkipCheck, 60).contains("content"));
+    assert!(found_within(Plant::StaleRelays, 200).contains("gets 0 copies"));
+    assert!(found_within(Plant::ForgetSource, 100).contains("did not get the object"));
+    assert!(found_within(Plant::ForgetLease, 400).contains("though nobody else"));
+    assert!(found_within(Plant::LoseGrant, 200).contains("was not answered"));
+}
+
+/// What is drawn in only some cases is drawn, and a bug shows in such cases too.
+#[test]
+fn every_kind_of_trouble_is_drawn() {
+    for word in ["a switch turns", "beside TCP", "a relay fails", "shufflecast", "by labels", "manager of"] {
+        assert!((0..80).any(|seed| run(seed, None).case.contains(word)), "{word} is never drawn");
+    }
+    for word in ["a switch turns", "beside TCP", "a relay fails"] {
+        let found = (0..400)
+            .map(|seed| run(seed, Some(Plant::DropPatch)))
+            .any(|verdict| verdict.case.contains(word) && verdict.failure.is_some());
+        assert!(found, "a patch that is never sent is not found where {word}");
+    }
 }

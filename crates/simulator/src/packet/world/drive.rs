@@ -1,5 +1,6 @@
 //! Driving the machines of a [`Cluster`]: what they say, what they are told, and what is planned.
 
+use super::forward::Forwarding;
 use super::frames::Frame;
 use super::receiver::{Phase, Serving, Wish, content_of};
 use super::source::{PeerSlot, have_of};
@@ -459,6 +460,7 @@ impl Cluster {
                 }
             }
             Happening::Faults { link, faults } => net.set_faults(link, faults),
+            Happening::Turn { node, ready_at, loss_ppm } => self.set_turning(node, ready_at, loss_ppm),
             Happening::Reroute => self.reroute(net),
             Happening::CrashReceiver { transfer, receiver } => {
                 self.break_all(net, transfer, Some(receiver));
@@ -489,7 +491,11 @@ impl Cluster {
                 self.streams.pump(net, stream, 0);
             }
             Happening::Relabel { transfer, forwarding, members } => {
-                if self.plant != Some(Plant::StaleLabel) {
+                let stale = match *forwarding {
+                    Forwarding::Relays(_) => Plant::StaleRelays,
+                    _ => Plant::StaleLabel,
+                };
+                if self.plant != Some(stale) {
                     self.push_mut(transfer).forwarding = forwarding;
                 }
                 self.set_members(transfer, &members);

@@ -175,6 +175,15 @@ pub enum Happening {
         /// What goes wrong on it.
         faults: Faults,
     },
+    /// An optical switch turns: until it is ready, this share of the data channel's packets is lost in it.
+    Turn {
+        /// Which.
+        node: NodeId,
+        /// When its circuits are ready.
+        ready_at: Time,
+        /// What it loses until then, in parts of a million.
+        loss_ppm: u32,
+    },
     /// Paths and trees are computed anew over what is up.
     Reroute,
     /// A receiver's host crashes: its machine and what is not verified are gone.
@@ -280,6 +289,12 @@ impl PushTransfer {
     #[must_use]
     pub fn receivers(&self) -> &[PushReceiver] {
         &self.receivers
+    }
+
+    /// How its packets are forwarded.
+    #[must_use]
+    pub fn forwarding(&self) -> &Forwarding {
+        &self.forwarding
     }
 
     /// The receivers that do not have the object, by number.
