@@ -312,6 +312,9 @@ struct PullKeys {
     block: Option<BytesText>,
     credits: Option<u32>,
     store: Option<u32>,
+    rate: Option<RateText>,
+    increase: Option<RateText>,
+    interval: Option<SpanText>,
 }
 
 #[derive(Deserialize, Default)]
@@ -532,11 +535,17 @@ impl PullKeys {
                 return Err(problem(key, "write a number of at least 1"));
             }
         }
+        if self.interval.is_some_and(|interval| interval.0 == Duration::ZERO) {
+            return Err(problem("pull.interval", "an interval is above zero: write a time such as \"1ms\""));
+        }
         Ok(PullConfig {
             payload_bytes,
             block_bytes,
             credits,
             store_packets: self.store.unwrap_or(base.store_packets),
+            initial_rate: self.rate.map(|rate| rate.0),
+            increase: self.increase.map(|rate| rate.0),
+            interval: self.interval.map(|interval| interval.0),
         })
     }
 }

@@ -22,8 +22,8 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use polycast_planning::labels::LabelPlanner;
-use polycast_planning::relays::relay_set;
-use polycast_topology::Failures;
+use polycast_planning::relays::recover_source;
+use polycast_topology::{Failures, Graph};
 use polycast_types::{Duration, Time};
 
 /// What is wrong with a scenario.
@@ -203,7 +203,7 @@ impl Scenario {
         self.add_transfer(&net, &mut cluster, &receivers)?;
         cluster.plan(&mut net, self.transfer.start, Happening::StartTransfer { transfer: 0 });
         self.plan_flows(&mut net, &mut cluster)?;
-        self.plan_failures(&mut net, &mut cluster)?;
+        self.plan_failures(&mut net, &mut cluster, &receivers)?;
         self.plan_receivers(&mut net, &mut cluster, &receivers)?;
         for (index, optical) in self.optical.iter().enumerate() {
             self.layout.check_node(&format!("optical[{index}].node"), optical.node)?;
@@ -251,7 +251,7 @@ impl Scenario {
                 cluster.add_tcp(source, receivers, plan.bytes);
             }
             Transport::Push(config) => {
-                let forwarding = self.forwarding(net, receivers)?;
+                let forwarding = self.forwarding(net, receivers, None)?;
                 let room = u64::from(config.packet_bytes());
                 if config.window_bytes < room {
                     let message = format!("a socket must hold at least one packet of {room} bytes");
@@ -263,10 +263,12 @@ impl Scenario {
         Ok(())
     }
 
+    /// How packets are forwarded: where nothing has failed, or around what is broken at a time.
     fn forwarding(
         &self,
         net: &Network<Datagram>,
         receivers: &[NodeId],
+        at: Option<Time>,
     ) -> Result<Option<Forwarding>, Problem> {
         let plan = &self.transfer;
         match &plan.routing {
@@ -276,7 +278,10 @@ impl Scenario {
                     hosts_per_tor,
                     tors: fabric.tors(),
                     source_tor,
-                    relays: relay_set(&fabric, source_tor).into_iter().collect(),
+                    relays: recover_source(&fabric, &self.dead_tors(at), source_tor)
+                        .relay_set(&fabric, source_tor)
+                        .into_iter()
+                        .collect(),
                     members: receivers.iter().copied().collect(),
                 })
             })),
@@ -290,7 +295,7 @@ impl Scenario {
                     |error: &dyn core::fmt::Display| Problem::new("transfer.routing", error.to_string());
                 let mut planner = LabelPlanner::new(clos, *filter_bits).map_err(|error| wrong(&error))?;
                 let hosts: Vec<u32> = receivers.iter().map(|node| node.0).collect();
-                let planned = planner.plan(1, plan.source, &hosts, &Failures::none());
+                let planned = planner.plan(1, plan.source, &hosts, &self.broken(at));
                 let planned = planned.map_err(|error| wrong(&error))?;
                 Ok(Some(Forwarding::Labels(Box::new(LabelSwitches::new(planner, &planned)))))
             }
@@ -331,7 +336,7 @@ impl Scenario {
         }
     }
 
-    fn plan_flows(&self, net: &mut Network<Datagram>, cluster: &mut Cluster) -> Result<(), Problem> {
+    fn check_flows(&self) -> Result<(), Problem> {
         for (index, plan) in self.flows.iter().enumerate() {
             self.layout.check_host(&format!("flow[{index}].from"), plan.from)?;
             self.layout.check_host(&format!("flow[{index}].to"), plan.to)?;
@@ -339,6 +344,13 @@ impl Scenario {
                 let message = format!("host {} would send to itself: name another host", plan.to);
                 return Err(Problem::new(format!("flow[{index}].to"), message));
             }
+        }
+        Ok(())
+    }
+
+    fn plan_flows(&self, net: &mut Network<Datagram>, cluster: &mut Cluster) -> Result<(), Problem> {
+        self.check_flows()?;
+        for plan in &self.flows {
             let bytes = plan.bytes.unwrap_or(u64::MAX);
             let flow = cluster.add_flow(Flow::new(NodeId(plan.from), NodeId(plan.to), bytes));
             cluster.plan(net, plan.start, Happening::StartFlow { flow });
@@ -346,7 +358,77 @@ impl Scenario {
         Ok(())
     }
 
-    fn plan_failures(&self, net: &mut Network<Datagram>, cluster: &mut Cluster) -> Result<(), Problem> {
+    /// What is broken at a time.
+    fn broken_at(&self, at: Option<Time>) -> impl Iterator<Item = Failed> + '_ {
+        let is_broken = move |failure: &&FailurePlan| {
+            at.is_some_and(|at| failure.at <= at && failure.until.is_none_or(|until| at < until))
+        };
+        self.failures.iter().filter(is_broken).map(|failure| failure.what)
+    }
+
+    /// The same as planners of topologies know it.
+    fn broken(&self, at: Option<Time>) -> Failures {
+        let mut failures = Failures::none();
+        let Layout::Topology(topology) = self.layout else { return failures };
+        for what in self.broken_at(at) {
+            match what {
+                Failed::Node(node) => {
+                    failures.fail_node(node);
+                }
+                Failed::Link { from, to, .. } => {
+                    if let Some(port) = topology.port_to(from, to) {
+                        failures.fail_link(topology.link(from, port));
+                    }
+                }
+            }
+        }
+        failures
+    }
+
+    /// The ToRs of a Shufflecast that cannot relay: they are down, or their splitters, or the links between.
+    fn dead_tors(&self, at: Option<Time>) -> BTreeSet<u32> {
+        let Some((fabric, hosts_per_tor)) = self.layout.shufflecast() else { return BTreeSet::new() };
+        let (tors, hosts) = (fabric.tors(), fabric.tors() * hosts_per_tor);
+        let dead = |what| match what {
+            Failed::Node(node) => {
+                node.checked_sub(hosts).filter(|place| *place < 2 * tors).map(|place| place % tors)
+            }
+            Failed::Link { from, to, .. } => {
+                from.checked_sub(hosts).filter(|tor| *tor < tors && to == from + tors)
+            }
+        };
+        self.broken_at(at).filter_map(dead).collect()
+    }
+
+    /// The transfer's own forwarding is planned anew at `at`, if planners make it.
+    fn plan_relabelling(
+        &self,
+        net: &mut Network<Datagram>,
+        cluster: &mut Cluster,
+        receivers: &[NodeId],
+        at: Time,
+    ) {
+        let by_planner = match self.transfer.routing {
+            Routing::Natural => self.layout.shufflecast().is_some(),
+            Routing::Labels { .. } => true,
+            Routing::Tree(_) => false,
+        };
+        if !by_planner || !matches!(self.transfer.transport, Transport::Push(_)) {
+            return;
+        }
+        // Where nobody can be reached any more the old rules stay.
+        if let Ok(Some(forwarding)) = self.forwarding(net, receivers, Some(at)) {
+            let (forwarding, members) = (forwarding.into(), receivers.to_vec());
+            cluster.plan(net, at, Happening::Relabel { transfer: 0, forwarding, members });
+        }
+    }
+
+    fn plan_failures(
+        &self,
+        net: &mut Network<Datagram>,
+        cluster: &mut Cluster,
+        receivers: &[NodeId],
+    ) -> Result<(), Problem> {
         for (index, failure) in self.failures.iter().enumerate() {
             self.check_failure(net, index, failure)?;
             let times = [(Some(failure.at), false), (failure.until, true)];
@@ -363,6 +445,7 @@ impl Scenario {
                 }
                 if let Some(after) = failure.reroute_after {
                     cluster.plan(net, at + after, Happening::Reroute);
+                    self.plan_relabelling(net, cluster, receivers, at + after);
                 }
             }
         }

@@ -3,9 +3,10 @@
 use super::{Datagram, Flow, FlowConfig, Group, PullNode};
 use crate::packet::{LinkId, Network, NodeId, World};
 use alloc::vec::Vec;
+use core::ops::Range;
 use polycast_protocol::pull::{ForwarderConfig, ReceiverInput};
 use polycast_topology::{Graph, Node};
-use polycast_types::Handle;
+use polycast_types::{Handle, RangeSet};
 
 /// Every node of a graph as a caching forwarder, with the groups among them.
 pub struct PullWorld {
@@ -102,6 +103,46 @@ impl PullWorld {
         place.crash(config);
         place.add_receiver(group.receiver_config(at));
         self.tell(net, node, group.transfer, ReceiverInput::Held { sns: held });
+        self.tell(net, node, group.transfer, ReceiverInput::Begin);
+    }
+
+    /// A receiver and its forwarder crash. Gives the packets that it had, which it has stored; `None` if that was
+    /// everything. One that does not come back is not waited for.
+    pub fn crash_receiver(
+        &mut self,
+        group: &Group,
+        at: usize,
+        config: ForwarderConfig,
+        comes_back: bool,
+    ) -> Option<Vec<Range<u64>>> {
+        let place = &mut self.nodes[group.receivers[at] as usize];
+        let (machine, _) = place.receiver(group.transfer)?;
+        if machine.is_complete() {
+            return None;
+        }
+        let packets = 0..group.blocks.packets();
+        let held: RangeSet = packets.filter(|&sn| machine.has(sn)).map(|sn| sn..sn + 1).collect();
+        place.crash(config);
+        self.missing -= u32::from(!comes_back);
+        Some(held.iter().collect())
+    }
+
+    /// A receiver that has crashed comes back with what it had stored.
+    pub fn rejoin_receiver(
+        &mut self,
+        net: &mut Network<Datagram>,
+        group: &Group,
+        at: usize,
+        held: &[Range<u64>],
+    ) {
+        let node = group.receivers[at];
+        if self.nodes[node as usize].receiver(group.transfer).is_some() {
+            return;
+        }
+        self.nodes[node as usize].add_receiver(group.receiver_config(at));
+        for sns in held {
+            self.tell(net, node, group.transfer, ReceiverInput::Held { sns: sns.clone() });
+        }
         self.tell(net, node, group.transfer, ReceiverInput::Begin);
     }
 

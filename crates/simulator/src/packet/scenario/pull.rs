@@ -2,14 +2,18 @@
 
 use super::report::{LinkBytes, ReceiverReport, Report};
 use super::{Failed, Layout, Problem, Scenario, Transport};
-use crate::packet::pull::{Datagram, Group, PullWorld};
+use crate::packet::pull::{Datagram, FlowConfig, Group, PullWorld};
+use crate::packet::world::routes::Distances;
 use crate::packet::{LinkId, Network, NodeId, Outcome};
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::ops::Range;
 use polycast_planning::trees::TreePlanner;
-use polycast_protocol::pull::{Blocks, ForwarderConfig};
-use polycast_types::{Handle, Time};
+use polycast_protocol::pull::{Blocks, ForwarderConfig, ReceiverInput, plan_routes};
+use polycast_topology::{Failures, Graph, Network as Topology};
+use polycast_types::{Duration, Handle, Rate, Time};
 
 /// Settings of a pull transfer; the defaults are the paper's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,12 +26,51 @@ pub struct PullConfig {
     pub credits: u32,
     /// Packets that a node's content store holds.
     pub store_packets: u32,
+    /// The rate of each tree at first; the paper's for the slowest link if `None`.
+    pub initial_rate: Option<Rate>,
+    /// δ: what is added to the rate after each interval without a duplicate interest.
+    pub increase: Option<Rate>,
+    /// T: that interval.
+    pub interval: Option<Duration>,
 }
 
 impl Default for PullConfig {
     fn default() -> Self {
-        PullConfig { payload_bytes: 1_428, block_bytes: 100_000_000, credits: 32, store_packets: 2_048 }
+        PullConfig {
+            payload_bytes: 1_428,
+            block_bytes: 100_000_000,
+            credits: 32,
+            store_packets: 2_048,
+            initial_rate: None,
+            increase: None,
+            interval: None,
+        }
     }
+}
+
+/// What happens in the course of a run.
+enum Action {
+    Start,
+    Links(Vec<LinkId>, bool),
+    /// The trees are planned anew around what is down.
+    Replan,
+    Flow(usize),
+    /// A receiver by its place in the group; whether it comes back.
+    Crash(usize, bool),
+    Restart(usize),
+}
+
+/// A run, and what it needs to bring about what was planned.
+struct Run<'a> {
+    scenario: &'a Scenario,
+    topology: Topology,
+    planner: TreePlanner,
+    net: Network<Datagram>,
+    world: PullWorld,
+    group: Group,
+    store_packets: u32,
+    /// What receivers that have crashed had stored.
+    stored: BTreeMap<usize, Vec<Range<u64>>>,
 }
 
 impl Scenario {
@@ -38,7 +81,7 @@ impl Scenario {
             return Err(Problem::new("transfer.transport", message));
         };
         self.refuse_what_pull_has_not()?;
-        let mut net: Network<Datagram> = self.layout.build(self.links, &self.changes, seed)?;
+        let net: Network<Datagram> = self.layout.build(self.links, &self.changes, seed)?;
         let receivers: Vec<u32> = self.check_transfer()?.into_iter().map(|node| node.0).collect();
         let plan = &self.transfer;
         let blocks = Blocks::new(plan.bytes, config.payload_bytes, config.block_bytes)
@@ -48,47 +91,64 @@ impl Scenario {
         let group = Group::plan(&mut planner, plan.source, &receivers, blocks, slowest);
         let mut group = group.map_err(|error| Problem::new("transfer", error.to_string()))?;
         group.credits = config.credits.max(1);
+        group.rate.initial_bps = config.initial_rate.map_or(group.rate.initial_bps, |rate| rate.0);
+        group.rate.increase_bps = config.increase.map_or(group.rate.increase_bps, |rate| rate.0);
+        group.rate.interval = config.interval.unwrap_or(group.rate.interval);
         let store_packets = config.store_packets;
-        let mut world = PullWorld::new(&topology, group.header_bytes, |_, ports| ForwarderConfig {
+        let world = PullWorld::new(&topology, group.header_bytes, |_, ports| ForwarderConfig {
             store_packets,
             ..ForwarderConfig::for_ports(ports)
         });
-        let mut failures = self.pull_failures(&net)?;
-        // A world of pull nodes plans nothing: the run is cut where something happens.
-        net.run(&mut world, plan.start);
-        world.start(&mut net, &group);
-        failures.sort_by_key(|&(at, ..)| at);
-        for (at, links, up) in failures.into_iter().filter(|&(at, ..)| at < self.time_limit) {
-            if net.run(&mut world, at) == Outcome::Stopped {
-                break;
+        let mut actions = self.pull_failures(&net)?;
+        actions.push((plan.start, Action::Start));
+        self.check_flows()?;
+        actions.extend(self.flows.iter().enumerate().map(|(index, flow)| (flow.start, Action::Flow(index))));
+        self.pull_receivers(&group, &mut actions)?;
+        actions.sort_by_key(|&(at, ..)| at);
+        let stored = BTreeMap::new();
+        let mut run = Run { scenario: self, topology, planner, net, world, group, store_packets, stored };
+        run.until_the_end(actions);
+        Ok(report(&run.net, &run.world, &run.group))
+    }
+
+    /// What happens to receivers.
+    fn pull_receivers(&self, group: &Group, actions: &mut Vec<(Time, Action)>) -> Result<(), Problem> {
+        for (index, plan) in self.receivers.iter().enumerate() {
+            let key = |name: &str| format!("receiver[{index}].{name}");
+            let Some(at) = group.receivers.iter().position(|&node| node == plan.node) else {
+                let message = format!("host {} is no receiver of this transfer", plan.node);
+                return Err(Problem::new(key("node"), message));
+            };
+            if plan.service.is_some() {
+                let message = "this goes with the transport push only: take it out, or change the transport";
+                return Err(Problem::new(key("service"), message));
             }
-            links.into_iter().for_each(|link| net.set_up(link, up));
+            if let (None, Some(_)) = (plan.crash, plan.restart) {
+                return Err(Problem::new(
+                    key("restart"),
+                    "who comes back has crashed before: write `crash` too",
+                ));
+            }
+            if plan.restart.is_some_and(|restart| Some(restart) <= plan.crash) {
+                return Err(Problem::new(key("restart"), "name a later time than `crash`"));
+            }
+            actions.extend(plan.crash.map(|time| (time, Action::Crash(at, plan.restart.is_some()))));
+            actions.extend(plan.restart.map(|time| (time, Action::Restart(at))));
         }
-        if world.missing() > 0 {
-            net.run(&mut world, self.time_limit);
-        }
-        Ok(report(&net, &world, &group))
+        Ok(())
     }
 
     fn refuse_what_pull_has_not(&self) -> Result<(), Problem> {
-        let key = if !self.flows.is_empty() {
-            "flow"
-        } else if !self.receivers.is_empty() {
-            "receiver"
-        } else if !self.optical.is_empty() {
-            "optical"
-        } else if self.failures.iter().any(|failure| failure.reroute_after.is_some()) {
-            "failure[0].reroute_after"
-        } else {
+        if self.optical.is_empty() {
             return Ok(());
-        };
+        }
         Err(Problem::new(
-            key,
+            "optical",
             "this goes with the transports push and tcp only: take it out, or change the transport",
         ))
     }
 
-    fn pull_failures(&self, net: &Network<Datagram>) -> Result<Vec<(Time, Vec<LinkId>, bool)>, Problem> {
+    fn pull_failures(&self, net: &Network<Datagram>) -> Result<Vec<(Time, Action)>, Problem> {
         let mut planned = Vec::new();
         for (index, failure) in self.failures.iter().enumerate() {
             self.check_failure(net, index, failure)?;
@@ -103,10 +163,94 @@ impl Scenario {
                     link.into_iter().chain(back).collect()
                 }
             };
-            planned.push((failure.at, links.clone(), false));
-            planned.extend(failure.until.map(|until| (until, links, true)));
+            let changes = [(Some(failure.at), false), (failure.until, true)];
+            for (at, up) in changes.into_iter().filter_map(|(at, up)| at.map(|at| (at, up))) {
+                planned.push((at, Action::Links(links.clone(), up)));
+                planned.extend(failure.reroute_after.map(|after| (at + after, Action::Replan)));
+            }
         }
         Ok(planned)
+    }
+}
+
+impl Run<'_> {
+    /// A world of pull nodes plans nothing: the run is cut where something happens.
+    fn until_the_end(&mut self, actions: Vec<(Time, Action)>) {
+        let mut started = false;
+        for (at, action) in actions.into_iter().filter(|&(at, ..)| at < self.scenario.time_limit) {
+            if self.net.run(&mut self.world, at) == Outcome::Stopped && started {
+                return;
+            }
+            started |= matches!(action, Action::Start);
+            self.act(action);
+            if started && self.world.missing() == 0 {
+                return;
+            }
+        }
+        if self.world.missing() > 0 {
+            self.net.run(&mut self.world, self.scenario.time_limit);
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Start => self.world.start(&mut self.net, &self.group),
+            Action::Links(links, up) => links.into_iter().for_each(|link| self.net.set_up(link, up)),
+            Action::Replan => self.replan(),
+            Action::Flow(index) => self.begin_flow(index),
+            Action::Crash(at, comes_back) => {
+                let node = self.group.receivers[at];
+                let ports = self.topology.port_count(node).min(255) as u8;
+                let config = ForwarderConfig {
+                    store_packets: self.store_packets,
+                    ..ForwarderConfig::for_ports(ports)
+                };
+                let stored = self.world.crash_receiver(&self.group, at, config, comes_back);
+                self.stored.insert(at, stored.unwrap_or_default());
+            }
+            Action::Restart(at) => {
+                let stored = self.stored.remove(&at).unwrap_or_default();
+                self.world.rejoin_receiver(&mut self.net, &self.group, at, &stored);
+            }
+        }
+    }
+
+    /// A connection along a shortest path over what is up.
+    fn begin_flow(&mut self, index: usize) {
+        let plan = &self.scenario.flows[index];
+        let (from, to) = (NodeId(plan.from), NodeId(plan.to));
+        // One that nobody can reach sends nothing.
+        let Some(links) = Distances::from(&self.net, from).path(&self.net, to, index as u64) else { return };
+        let nodes =
+            core::iter::once(from).chain(links.into_iter().map(|link| self.net.ends(link).1)).collect();
+        let bytes = plan.bytes.unwrap_or(u64::MAX);
+        let config = FlowConfig { nodes, tcp: self.scenario.tcp, header_bytes: 52, bytes };
+        self.world.open_flow(&mut self.net, &config);
+    }
+
+    /// Plans the trees around the links that are down and tells the receivers whose way has changed. Where nobody
+    /// can be reached the old ways stay.
+    fn replan(&mut self) {
+        let mut failures = Failures::none();
+        for link in (0..self.net.link_count()).map(LinkId).filter(|&link| !self.net.is_up(link)) {
+            let (from, to) = self.net.ends(link);
+            if let Some(port) = self.topology.port_to(from.0, to.0) {
+                failures.fail_link(self.topology.link(from.0, port));
+            }
+        }
+        let Ok(plan) = self.planner.plan(self.group.source, &self.group.receivers, &failures) else { return };
+        let Ok(routes) = plan_routes(&plan, self.planner.graph()) else { return };
+        for (receiver, routes) in plan.receivers.iter().zip(routes) {
+            let Some(at) = self.group.receivers.iter().position(|node| node == receiver) else { continue };
+            for tree in 0..self.group.routes[at].len() {
+                let route = routes.get(tree).copied();
+                if self.group.routes[at][tree] != route {
+                    self.group.routes[at][tree] = route;
+                    let input = ReceiverInput::Rerouted { tree: tree as u8, route };
+                    self.world.tell(&mut self.net, *receiver, self.group.transfer, input);
+                }
+            }
+        }
     }
 }
 

@@ -173,7 +173,80 @@ fn pull_runs_where_it_has_trees() {
     }
     let said = scenario("shufflecast:2,2,2", pull()).run(1).unwrap_err().to_string();
     assert!(said.contains("pull needs a topology by name"), "{said}");
-    let mut flows = scenario("bcube:4,2", pull());
-    flows.flows.push(FlowPlan { from: 0, to: 1, bytes: None, start: Time::ZERO });
-    assert!(flows.run(1).unwrap_err().to_string().starts_with("flow: "));
+    let mut optical = scenario("bcube:4,2", pull());
+    optical.optical.push(OpticalPlan { node: 17, ready_at: Time(1), loss_ppm: 1 });
+    assert!(optical.run(1).unwrap_err().to_string().starts_with("optical: "));
+    let mut nobody = scenario("bcube:4,2", pull());
+    nobody.receivers.push(ReceiverPlan { node: 1, service: None, crash: None, restart: None });
+    assert!(nobody.run(1).unwrap_err().to_string().starts_with("receiver[0].node: host 1 is no receiver"));
+}
+
+#[test]
+fn pull_shares_links_with_tcp_and_its_trees_follow_failures() {
+    let transport = Transport::Pull(PullConfig { block_bytes: 100_000, ..PullConfig::default() });
+    let alone = scenario("bcube:4,2", transport);
+    let finish = |run: &Scenario| run.run(3).unwrap().finished_at.expect("everybody gets it");
+    let mut beside = alone.clone();
+    let source = alone.transfer.source;
+    let other = if source == 1 { 2 } else { 1 };
+    beside.flows.push(FlowPlan { from: source, to: other, bytes: None, start: Time::ZERO });
+    assert!(finish(&beside) > finish(&alone), "TCP takes nothing");
+    // A server's first link dies for good: only trees that go round it can serve.
+    let receiver = alone.transfer.receivers.clone().map_or(other, |hosts| hosts[0]);
+    let mut cut = alone.clone();
+    let what = Failed::Link { from: receiver, to: 16 + receiver / 4, one_way: false };
+    cut.failures.push(FailurePlan { at: Time(100_000), what, until: None, reroute_after: None });
+    let mut mended = cut.clone();
+    mended.failures[0].reroute_after = Some(Duration::from_millis(1));
+    let (left, mended) = (cut.run(3).unwrap(), mended.run(3).unwrap());
+    assert!(mended.finished_at.is_some(), "{:?}", mended.receivers);
+    assert!(left.finished_at.is_none_or(|at| Some(at) > mended.finished_at), "the repair did nothing");
+}
+
+#[test]
+fn a_receiver_by_pull_crashes_and_comes_back_with_what_it_had() {
+    let transport = Transport::Pull(PullConfig { block_bytes: 100_000, ..PullConfig::default() });
+    let mut run = scenario("bcube:4,2", transport);
+    let whole = run.run(3).unwrap();
+    let node = whole.receivers[0].id;
+    let middle = Time(whole.finished_at.unwrap().0 / 2);
+    run.receivers.push(ReceiverPlan { node, service: None, crash: Some(middle), restart: None });
+    let gone = run.run(3).unwrap();
+    let failed: Vec<u32> = gone.receivers.iter().filter(|r| r.failure.is_some()).map(|r| r.id).collect();
+    assert_eq!(failed, [node]);
+    run.receivers[0].restart = Some(middle + Duration::from_millis(2));
+    assert!(run.run(3).unwrap().finished_at.is_some());
+}
+
+/// Without new labels and rules a spine or a relay that fails cuts receivers off, who are then served over TCP.
+#[test]
+fn labels_and_relays_are_planned_around_failures() {
+    let fabric = polycast_topology::Shufflecast::new(2, 2).unwrap();
+    let relay = polycast_planning::relays::relay_set(&fabric, 1).into_iter().find(|&tor| tor != 1).unwrap();
+    // Nodes of shufflecast:2,2,1: eight hosts, eight ToRs, eight splitters, and the packet switch.
+    let splitter = Some(16 + relay);
+    let cases = [
+        ("leaf-spine:3,2,3", Routing::Labels { filter_bits: 69 }, None),
+        ("shufflecast:2,2,1", Routing::Natural, splitter),
+    ];
+    for (network, routing, node) in cases {
+        let mut run = scenario(network, Transport::Push(PushConfig::default()));
+        run.transfer.routing = routing;
+        run.transfer.bytes = 20_000_000;
+        let busy = run.run(5).unwrap();
+        // The spine that carries it, or a ToR that relays.
+        let spine = |link: &&LinkBytes| link.bytes > 10_000_000 && link.to >= 12 && link.from >= 9;
+        let node =
+            node.or_else(|| busy.links.iter().find(spine).map(|link| link.to)).expect("one carries it");
+        let what = Failed::Node(node);
+        run.failures.push(FailurePlan { at: Time(3_000_000), what, until: None, reroute_after: None });
+        let stale = run.run(5).unwrap();
+        run.failures[0].reroute_after = Some(Duration::from_millis(1));
+        let planned = run.run(5).unwrap();
+        let done = |report: &Report| report.receivers.iter().filter(|r| r.finished_at.is_some()).count();
+        assert!(done(&planned) >= done(&stale), "{network}");
+        assert!(planned.breaches.is_empty(), "{network}: {:?}", planned.breaches);
+        let last = |report: &Report| report.receivers.iter().filter_map(|r| r.finished_at).max();
+        assert!(last(&planned) < last(&stale), "{network}: {:?} {:?}", last(&planned), last(&stale));
+    }
 }
