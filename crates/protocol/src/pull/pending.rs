@@ -16,6 +16,8 @@ pub(super) struct Waiter {
     pub(super) face: Face,
     /// The way to him from here; it means nothing at the local face.
     pub(super) back: Route,
+    /// Since when he waits, or since when his interest was sent on last.
+    since: Time,
     next: u32,
 }
 
@@ -69,6 +71,10 @@ impl PendingTable {
     /// It is sent on if the name is new, or if what was sent on has been lost, it seems: the same face asks
     /// again and half a lifetime has passed, or a whole lifetime has. Two receivers ask at different times, so
     /// another face that asks tells nothing.
+    ///
+    /// A face that has asked in vain for two lifetimes is sent on in any case: by its own way. The pending one may have
+    /// been sent by another tree to a node that itself waits for an answer from here, and then neither would ever
+    /// get one.
     #[inline]
     pub(super) fn ask(&mut self, now: Time, name: Name, face: Face, back: Route) -> Verdict {
         if let Some(slot) = self.entries.find(name) {
@@ -83,7 +89,7 @@ impl PendingTable {
         if self.entries.is_full() {
             return Verdict::Full;
         }
-        let Some(waiters) = self.new_waiter(face, back, NONE) else {
+        let Some(waiters) = self.new_waiter(now, face, back, NONE) else {
             return Verdict::Full;
         };
         self.entries.insert(name, Entry { forwarded_at: now, waiters });
@@ -100,15 +106,19 @@ impl PendingTable {
         if known {
             self.waiters[at as usize].back = back;
         } else {
-            let Some(waiter) = self.new_waiter(face, back, waiters) else {
+            let Some(waiter) = self.new_waiter(now, face, back, waiters) else {
                 return Verdict::Full;
             };
             self.entries.value_mut(slot).waiters = waiter;
         }
         let age = now.since(forwarded_at);
         let patience = if known { Duration(self.lifetime.0 / 2) } else { self.lifetime };
-        if age < patience {
+        let in_vain = known && now.since(self.waiters[at as usize].since) >= self.lifetime * 2;
+        if age < patience && !in_vain {
             return Verdict::Joined;
+        }
+        if known {
+            self.waiters[at as usize].since = now;
         }
         self.entries.value_mut(slot).forwarded_at = now;
         self.entries.renew(slot);
@@ -151,12 +161,12 @@ impl PendingTable {
         while self.next_waiter(&mut waiters).is_some() {}
     }
 
-    fn new_waiter(&mut self, face: Face, back: Route, next: u32) -> Option<u32> {
+    fn new_waiter(&mut self, now: Time, face: Face, back: Route, next: u32) -> Option<u32> {
         if self.waiters_in_use >= self.waiters_max {
             return None;
         }
         self.waiters_in_use += 1;
-        let waiter = Waiter { face, back, next };
+        let waiter = Waiter { face, back, since: now, next };
         if self.free == NONE {
             self.waiters.push(waiter);
             return Some(self.waiters.len() as u32 - 1);
@@ -219,6 +229,21 @@ mod tests {
         assert_eq!(table.ask(Time(10), name(1), Face::Port(2), way(2)), Verdict::Forward);
         assert_eq!(table.ask(Time(19), name(1), Face::Port(3), way(3)), Verdict::Joined);
         assert_eq!(table.ask(Time(30), name(1), Face::Port(4), way(4)), Verdict::Forward);
+    }
+
+    /// Each of two nodes has sent its own interest to the other, by different trees, and asks again just before the
+    /// other's comes: whoever waits for too long must get through.
+    #[test]
+    fn nodes_that_wait_for_each_other_get_out_of_it() {
+        let mut table = table(4);
+        let mut sent_on = 0;
+        for round in 0..10 {
+            let now = Time(100 * round);
+            assert_eq!(table.ask(now, name(1), Face::Local, way(3)), Verdict::Forward);
+            let other = table.ask(now + Duration(1), name(1), Face::Port(3), way(2));
+            sent_on += u32::from(other == Verdict::Forward);
+        }
+        assert!((4..=9).contains(&sent_on), "the other was sent on {sent_on} times");
     }
 
     #[test]
