@@ -14,7 +14,8 @@ use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{Fabric, Fabrics, Fcfs, PlanId, Resource};
 use polycast_protocol::leases::{
-    AgentKey, Denial, Grant, HeldLease, Input, Join, Leases, LeasesConfig, Output, PathRequest, Receivers,
+    AgentKey, Denial, Grant, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output,
+    PathRequest, Receivers,
 };
 use polycast_types::{AppId, DataId, Duration, ObjectId, Time};
 
@@ -248,6 +249,8 @@ impl World {
             pending_max: 64,
             leases_max: 64,
             agents_max: 8,
+            on_device_failure: OnDeviceFailure::Fallback,
+            kept_max: 0,
             // A real one takes the time of day.
             first_plan: PlanId(1 + self.runs * 1_000_000),
         };
@@ -318,7 +321,7 @@ impl World {
     }
 
     fn hear(&mut self, now: Time, output: Output) -> Result<(), String> {
-        if let Output::Granted { plan_id, plan } = &output {
+        if let Output::Granted { plan_id, plan, .. } = &output {
             if let Some(before) = self.granted.insert(*plan_id, format!("{plan:?}")) {
                 return Err(format!("the lease {plan_id:?} was granted twice: {before} and {plan:?}"));
             }
