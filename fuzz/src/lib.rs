@@ -9,6 +9,7 @@ use polycast_wire::data::{EXTENSION_LEN_MAX, HEADER_LEN, Header};
 use polycast_wire::discovery::Discovery;
 use polycast_wire::label;
 use polycast_wire::pull;
+use polycast_wire::rack::Rack;
 use std::collections::BTreeSet;
 use std::fs;
 
@@ -60,9 +61,20 @@ pub fn discovery(bytes: &[u8]) {
 /// What a packet of the pull transport is read as is written as the same bytes.
 pub fn pull_packet(bytes: &[u8]) {
     match pull::Packet::parse(bytes) {
-        Ok(pull::Packet::Transfer(header, payload)) => assert_eq!([&header.emit()[..], payload].concat(), bytes),
+        Ok(pull::Packet::Transfer(header, payload)) => {
+            assert_eq!([&header.emit()[..], payload].concat(), bytes)
+        }
         Ok(pull::Packet::Greeting { heard }) => assert_eq!(pull::greeting(heard), bytes),
         Err(_) => {}
+    }
+}
+
+/// What the decoder of controllers' messages accepts is what the encoder writes.
+pub fn rack(bytes: &[u8]) {
+    if let Ok(message) = Rack::parse(bytes) {
+        let mut again = Vec::new();
+        message.emit(&mut again);
+        assert_eq!(again, bytes);
     }
 }
 
@@ -229,6 +241,9 @@ mod tests {
         on_noise(20_000, discovery);
         on_noise(20_000, pull_packet);
         on_noise(20_000, openflow);
+        on_noise(20_000, rack);
+        // Noise seldom begins like a message: give it the head for free.
+        on_noise(20_000, |bytes| rack(&[&[1, 1 + bytes.first().map_or(0, |byte| byte % 5)], bytes].concat()));
         on_noise(5_000, tl1);
         on_noise(2_000, range_set);
         on_noise(200, archive_unpack);

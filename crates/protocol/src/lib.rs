@@ -10,3 +10,4 @@ extern crate alloc;
 pub mod leases;
 pub mod pull;
 pub mod push;
+pub mod rack;

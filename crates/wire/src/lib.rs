@@ -3,6 +3,7 @@
 //! - [`data`]: the datagrams of the data channel (Republic section III-A): fragments and coded patches.
 //! - [`control`]: the frames of the control channel (Republic Table III and the hand-shake around it).
 //! - [`label`]: labelled packets of a network whose switches forward by labels (Orca).
+//! - [`rack`]: what the controllers of such a network say to each other.
 //! - [`discovery`]: announcements by which sources and receivers find each other without a manager.
 //! - [`pull`]: interests and data of the pull transport (Datacast section 6).
 //!
@@ -20,6 +21,7 @@ pub mod data;
 pub mod discovery;
 pub mod label;
 pub mod pull;
+pub mod rack;
 
 /// Version of all formats; both ends of a conversation must have the same.
 pub const VERSION: u8 = 1;

@@ -1,0 +1,203 @@
+//! The controller of an agent: keeps the rack's leaf labels as the leaf controller says, and says that it lives.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use polycast_types::{Duration, Time};
+use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Updates};
+
+use super::follower::Follower;
+
+/// An agent's place and times.
+#[derive(Clone, Debug)]
+pub struct AgentConfig {
+    /// The leaf, counted over all pods.
+    pub rack: u32,
+    /// Its port at the leaf.
+    pub port: u32,
+    /// Which run this is: larger than any before.
+    pub incarnation: u64,
+    /// Time between heartbeats: a quarter of the leaf controller's T or less.
+    pub period: Duration,
+    /// How many sessions its map holds.
+    pub labels_max: usize,
+}
+
+/// What happens to an agent's controller.
+#[derive(Clone, Debug)]
+pub enum AgentInput<'a> {
+    /// A message of the leaf controller.
+    Message(Rack<'a>),
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AgentOutput {
+    /// Send this to the leaf controller.
+    Send(Vec<u8>),
+    /// Packets of the session get this label from now on.
+    Set {
+        /// The session.
+        session: u32,
+        /// The leaf label.
+        label: Vec<u8>,
+    },
+    /// The session has no receivers in this rack any more.
+    Remove {
+        /// The session.
+        session: u32,
+    },
+    /// Whether the leaf switch hands it packets.
+    Active(bool),
+    /// The map is full: newer labels are not taken, nor confirmed. Said once.
+    Full,
+}
+
+/// What was refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AgentCounts {
+    /// Messages that were not for this agent, or not for this run of it.
+    pub refused: u64,
+    /// Updates whose sequence numbers were not new.
+    pub stale: u64,
+    /// Messages that came before others which they follow.
+    pub gaps: u64,
+}
+
+/// The controller of an agent.
+#[derive(Debug)]
+pub struct Agent {
+    config: AgentConfig,
+    follower: Follower,
+    active: bool,
+    full: bool,
+    refused: u64,
+    next_heartbeat: Time,
+    outputs: VecDeque<AgentOutput>,
+}
+
+impl Agent {
+    /// An agent that knows nothing yet; its first heartbeat is due at once.
+    ///
+    /// # Panics
+    /// If there is no time between heartbeats.
+    #[must_use]
+    pub fn new(config: AgentConfig, now: Time) -> Self {
+        assert!(config.period > Duration::ZERO, "heartbeats need time between them");
+        Agent {
+            config,
+            follower: Follower::new(),
+            active: false,
+            full: false,
+            refused: 0,
+            next_heartbeat: now,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, now: Time, input: AgentInput<'_>) {
+        let AgentInput::Message(message) = input;
+        match message {
+            Rack::Standing(standing)
+                if standing.to == self.name() && standing.incarnation == self.config.incarnation =>
+            {
+                self.standing(now, &standing);
+            }
+            Rack::Updates(updates) if updates.to == self.name() => self.updates(now, &updates),
+            _ => self.refused += 1,
+        }
+    }
+
+    /// The next thing to do, until there is none.
+    pub fn poll(&mut self, now: Time) -> Option<AgentOutput> {
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        if now < self.next_heartbeat {
+            return None;
+        }
+        self.next_heartbeat = now + self.config.period;
+        let mut datagram = Vec::new();
+        let heartbeat = Heartbeat {
+            from: self.name(),
+            incarnation: self.config.incarnation,
+            stream: self.follower.stream(),
+            applied: self.follower.applied(),
+            confirmed: self.follower.applied(),
+            active: self.active,
+            settled: self.follower.settled(),
+        };
+        Rack::Heartbeat(heartbeat).emit(&mut datagram);
+        Some(AgentOutput::Send(datagram))
+    }
+
+    /// When to poll again even if nothing happens.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        Some(self.next_heartbeat)
+    }
+
+    /// Whether it was told that it is active.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.active
+    }
+
+    /// How many sessions have a label here.
+    #[must_use]
+    pub fn labels(&self) -> usize {
+        self.follower.len()
+    }
+
+    /// The number of the last update that it has.
+    #[must_use]
+    pub fn applied(&self) -> u64 {
+        self.follower.applied()
+    }
+
+    /// What was refused so far.
+    #[must_use]
+    pub fn counts(&self) -> AgentCounts {
+        AgentCounts { refused: self.refused, stale: self.follower.stale, gaps: self.follower.gaps }
+    }
+
+    fn name(&self) -> Name {
+        Name { rack: self.config.rack, agent: Some(self.config.port) }
+    }
+
+    fn standing(&mut self, now: Time, standing: &Standing) {
+        if standing.stream < self.follower.stream() {
+            self.refused += 1;
+            return;
+        }
+        if self.follower.begin(standing.stream) {
+            self.next_heartbeat = now;
+        }
+        if self.active != standing.active {
+            self.active = standing.active;
+            self.outputs.push_back(AgentOutput::Active(self.active));
+        }
+        let gone = self.follower.settle(standing);
+        self.outputs.extend(gone.into_iter().map(|session| AgentOutput::Remove { session }));
+    }
+
+    fn updates(&mut self, now: Time, message: &Updates<'_>) {
+        self.follower.begin(message.stream);
+        for update in self.follower.fresh(message) {
+            if self.follower.grows(update) && self.follower.len() >= self.config.labels_max {
+                if !core::mem::replace(&mut self.full, true) {
+                    self.outputs.push_back(AgentOutput::Full);
+                }
+                break;
+            }
+            self.follower.apply(update);
+            self.outputs.push_back(if update.label.is_empty() {
+                AgentOutput::Remove { session: update.session }
+            } else {
+                AgentOutput::Set { session: update.session, label: update.label.to_vec() }
+            });
+        }
+        // The confirmation; one of an update that was had before may have been lost.
+        self.next_heartbeat = now;
+    }
+}

@@ -1,0 +1,373 @@
+//! The central controller's part: numbers the changes of every rack's labels and learns when all agents have them.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use polycast_types::{Duration, Time};
+use polycast_wire::label::LABEL_LEN_MAX;
+use polycast_wire::rack::{Heartbeat, Name, Rack, Standing};
+
+use super::FeedConfig;
+use super::log::{Feed, Log};
+
+/// Limits and times of a central controller.
+#[derive(Clone, Debug)]
+pub struct CentralConfig {
+    /// How many leafs there are.
+    pub leafs: u32,
+    /// Which run this is: larger than any before, by more than the streams that a run begins. Nanoseconds since an epoch
+    /// will do.
+    pub incarnation: u64,
+    /// A leaf controller that has been silent for this long is reported.
+    pub silence: Duration,
+    /// How many sets of changes may wait for confirmation.
+    pub tickets_max: usize,
+    /// How many sessions a rack may have.
+    pub labels_max: usize,
+    /// How leaf controllers are sent updates.
+    pub feed: FeedConfig,
+}
+
+/// A new leaf label of one session in one rack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The leaf, counted over all pods.
+    pub leaf: u32,
+    /// The session.
+    pub session: u32,
+    /// The label; empty if the session has no receivers there any more.
+    pub label: Vec<u8>,
+}
+
+/// What happens to the central controller.
+#[derive(Clone, Debug)]
+pub enum CentralInput<'a> {
+    /// Labels change. Answered by [`CentralOutput::Confirmed`] or [`CentralOutput::Refused`].
+    Set {
+        /// A number that the caller gives it; not one that waits.
+        ticket: u64,
+        /// The changes.
+        changes: Vec<Change>,
+    },
+    /// A message of a leaf controller.
+    FromLeaf {
+        /// The leaf that it came from.
+        leaf: u32,
+        /// The message.
+        message: Rack<'a>,
+    },
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CentralOutput {
+    /// Send this to a leaf controller.
+    ToLeaf {
+        /// The leaf.
+        leaf: u32,
+        /// The message.
+        datagram: Vec<u8>,
+    },
+    /// All agents of the racks concerned have the changes, or newer ones.
+    Confirmed {
+        /// Which changes.
+        ticket: u64,
+    },
+    /// None of the changes is made.
+    Refused {
+        /// Which changes.
+        ticket: u64,
+        /// Why.
+        why: SetRefusal,
+    },
+    /// A leaf controller has been silent for too long, or is back.
+    Silent {
+        /// The leaf.
+        leaf: u32,
+        /// Whether it is silent now.
+        silent: bool,
+    },
+}
+
+/// Why changes are refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SetRefusal {
+    /// No such leaf.
+    #[error("there is no leaf {leaf}: the leafs are 0 to {last}")]
+    NoLeaf {
+        /// The one asked for.
+        leaf: u32,
+        /// The last one.
+        last: u32,
+    },
+    /// A label that is too long.
+    #[error("a label of {0} bytes is too long: {LABEL_LEN_MAX} are the most")]
+    LabelLength(usize),
+    /// A ticket that waits already.
+    #[error("ticket {0} waits already: take another number")]
+    TicketTaken(u64),
+    /// A limit is reached.
+    #[error("{0} sets of changes wait for confirmation, which is the limit: try again later")]
+    TooMany(usize),
+    /// A limit is reached.
+    #[error("the rack of leaf {leaf} has {sessions} sessions, which is the limit: end one of them")]
+    RackFull {
+        /// The leaf.
+        leaf: u32,
+        /// Its sessions.
+        sessions: usize,
+    },
+}
+
+/// What is known of a rack.
+#[derive(Debug)]
+struct RackState {
+    log: Log,
+    feed: Feed,
+    incarnation: u64,
+    heard_at: Option<Time>,
+    /// Up to which number all its agents have the updates.
+    confirmed: u64,
+    /// Who waits for which number.
+    waiting: BTreeMap<u64, Vec<u64>>,
+}
+
+/// The central controller.
+#[derive(Debug)]
+pub struct Central {
+    config: CentralConfig,
+    racks: Vec<RackState>,
+    next_stream: u64,
+    /// Racks that something may have to be sent to.
+    stirred: BTreeSet<u32>,
+    /// When racks have to be looked at again.
+    resends: BTreeSet<(Time, u32)>,
+    silences: BTreeSet<(Time, u32)>,
+    /// How many numbers each set of changes still waits for.
+    tickets: BTreeMap<u64, usize>,
+    refused: u64,
+    confirmed_updates: u64,
+    outputs: VecDeque<CentralOutput>,
+}
+
+impl Central {
+    /// A central controller before any leaf has called.
+    #[must_use]
+    pub fn new(config: CentralConfig) -> Self {
+        let rack = |leaf: u32| RackState {
+            log: Log::default(),
+            feed: Feed::new(config.incarnation + u64::from(leaf), 0),
+            incarnation: 0,
+            heard_at: None,
+            confirmed: 0,
+            waiting: BTreeMap::new(),
+        };
+        Central {
+            racks: (0..config.leafs).map(rack).collect(),
+            next_stream: config.incarnation + u64::from(config.leafs),
+            config,
+            stirred: BTreeSet::new(),
+            resends: BTreeSet::new(),
+            silences: BTreeSet::new(),
+            tickets: BTreeMap::new(),
+            refused: 0,
+            confirmed_updates: 0,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, now: Time, input: CentralInput<'_>) {
+        match input {
+            CentralInput::Set { ticket, changes } => match self.check(ticket, &changes) {
+                Ok(()) => self.set(ticket, &changes),
+                Err(why) => self.outputs.push_back(CentralOutput::Refused { ticket, why }),
+            },
+            CentralInput::FromLeaf { leaf, message } => {
+                if !self.take_from_leaf(now, leaf, &message) {
+                    self.refused += 1;
+                }
+            }
+        }
+    }
+
+    /// The next thing to do, until there is none.
+    pub fn poll(&mut self, now: Time) -> Option<CentralOutput> {
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        while let Some(&(at, leaf)) = self.resends.first()
+            && at <= now
+        {
+            self.resends.pop_first();
+            self.stirred.insert(leaf);
+        }
+        while let Some(&leaf) = self.stirred.first() {
+            if let Some(datagram) = self.feed(now, leaf) {
+                return Some(CentralOutput::ToLeaf { leaf, datagram });
+            }
+            self.stirred.remove(&leaf);
+        }
+        let &(at, leaf) = self.silences.first()?;
+        if at > now {
+            return None;
+        }
+        self.silences.pop_first();
+        self.racks[leaf as usize].heard_at = None;
+        Some(CentralOutput::Silent { leaf, silent: true })
+    }
+
+    /// When to poll again even if nothing happens.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        let first = |times: &BTreeSet<(Time, u32)>| times.first().map(|(at, _)| *at);
+        first(&self.resends).into_iter().chain(first(&self.silences)).min()
+    }
+
+    /// Messages of leaf controllers that were refused: of another leaf, of an earlier run, or senseless.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Changes of labels that all agents of their racks have confirmed.
+    #[must_use]
+    pub fn confirmed_updates(&self) -> u64 {
+        self.confirmed_updates
+    }
+
+    /// Sets of changes that wait for confirmation.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.tickets.len()
+    }
+
+    fn check(&self, ticket: u64, changes: &[Change]) -> Result<(), SetRefusal> {
+        if self.tickets.contains_key(&ticket) {
+            return Err(SetRefusal::TicketTaken(ticket));
+        }
+        if self.tickets.len() >= self.config.tickets_max {
+            return Err(SetRefusal::TooMany(self.config.tickets_max));
+        }
+        let mut more: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        for change in changes {
+            let last = self.config.leafs.saturating_sub(1);
+            let Some(rack) = self.racks.get(change.leaf as usize) else {
+                return Err(SetRefusal::NoLeaf { leaf: change.leaf, last });
+            };
+            if change.label.len() > LABEL_LEN_MAX {
+                return Err(SetRefusal::LabelLength(change.label.len()));
+            }
+            if !rack.log.has(change.session) {
+                let new = more.entry(change.leaf).or_default();
+                new.insert(change.session);
+                let sessions = rack.log.len();
+                if sessions + new.len() > self.config.labels_max {
+                    return Err(SetRefusal::RackFull { leaf: change.leaf, sessions });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, ticket: u64, changes: &[Change]) {
+        for change in changes {
+            let rack = &mut self.racks[change.leaf as usize];
+            let number = rack.log.head() + 1;
+            let before = rack.log.set(number, change.session, &change.label);
+            // Who waits for the change that this one replaces has to wait for this one: the other is not sent any more.
+            let mut waiting = before.and_then(|before| rack.waiting.remove(&before)).unwrap_or_default();
+            waiting.push(ticket);
+            rack.waiting.insert(number, waiting);
+            self.stirred.insert(change.leaf);
+        }
+        if changes.is_empty() {
+            self.outputs.push_back(CentralOutput::Confirmed { ticket });
+        } else {
+            self.tickets.insert(ticket, changes.len());
+        }
+    }
+
+    /// Whether the message makes sense.
+    fn take_from_leaf(&mut self, now: Time, leaf: u32, message: &Rack<'_>) -> bool {
+        let Rack::Heartbeat(heartbeat) = message else { return false };
+        let Some(rack) = self.racks.get_mut(leaf as usize) else { return false };
+        if heartbeat.from != (Name { rack: leaf, agent: None }) || heartbeat.incarnation < rack.incarnation {
+            return false;
+        }
+        if heartbeat.incarnation > rack.incarnation {
+            rack.incarnation = heartbeat.incarnation;
+            self.next_stream += 1;
+            rack.feed = Feed::new(self.next_stream, 0);
+        }
+        if let Some(before) = rack.heard_at.replace(now) {
+            self.silences.remove(&(before + self.config.silence, leaf));
+        } else {
+            self.outputs.push_back(CentralOutput::Silent { leaf, silent: false });
+        }
+        self.silences.insert((now + self.config.silence, leaf));
+        self.stirred.insert(leaf);
+        let rack = &mut self.racks[leaf as usize];
+        let same = heartbeat.stream == rack.feed.stream();
+        if same {
+            let known = heartbeat.confirmed <= rack.log.head();
+            if !known || !rack.feed.confirm(now, heartbeat.applied, &rack.log, &self.config.feed) {
+                return false;
+            }
+        }
+        if !same || !heartbeat.settled {
+            self.outputs.push_back(standing(leaf, rack, heartbeat));
+        }
+        if same {
+            self.confirm(leaf, heartbeat.confirmed);
+        }
+        true
+    }
+
+    /// All agents of a rack have the updates up to this number.
+    fn confirm(&mut self, leaf: u32, confirmed: u64) {
+        let rack = &mut self.racks[leaf as usize];
+        rack.confirmed = rack.confirmed.max(rack.log.reached(confirmed));
+        rack.log.forget_removed(rack.confirmed);
+        while let Some(entry) = rack.waiting.first_entry()
+            && *entry.key() <= rack.confirmed
+        {
+            for ticket in entry.remove() {
+                self.confirmed_updates += 1;
+                let Some(left) = self.tickets.get_mut(&ticket) else { continue };
+                *left -= 1;
+                if *left == 0 {
+                    self.tickets.remove(&ticket);
+                    self.outputs.push_back(CentralOutput::Confirmed { ticket });
+                }
+            }
+        }
+    }
+
+    fn feed(&mut self, now: Time, leaf: u32) -> Option<Vec<u8>> {
+        let rack = &mut self.racks[leaf as usize];
+        let to = Name { rack: leaf, agent: None };
+        // Nobody to send to before it has called.
+        rack.heard_at?;
+        let before = rack.feed.deadline();
+        let datagram = rack.feed.next(now, &rack.log, to, &self.config.feed);
+        if let Some(at) = before {
+            self.resends.remove(&(at, leaf));
+        }
+        self.resends.extend(rack.feed.deadline().map(|at| (at, leaf)));
+        datagram
+    }
+}
+
+fn standing(leaf: u32, rack: &RackState, heartbeat: &Heartbeat) -> CentralOutput {
+    let standing = Standing {
+        to: heartbeat.from,
+        incarnation: rack.incarnation,
+        stream: rack.feed.stream(),
+        head: rack.log.last(),
+        active: false,
+        settled: true,
+    };
+    let mut datagram = Vec::new();
+    Rack::Standing(standing).emit(&mut datagram);
+    CentralOutput::ToLeaf { leaf, datagram }
+}

@@ -1,0 +1,108 @@
+//! The other end of a row of changes: takes each in its order, or not at all.
+
+use alloc::collections::BTreeSet;
+use polycast_wire::rack::{Standing, Update, Updates};
+
+/// What a follower knows.
+#[derive(Debug)]
+pub(super) struct Follower {
+    stream: u64,
+    applied: u64,
+    settled: bool,
+    /// Sessions with a label that this stream has named.
+    sessions: BTreeSet<u32>,
+    /// Sessions with a label from before this stream.
+    old: BTreeSet<u32>,
+    /// Updates whose numbers were not new.
+    pub(super) stale: u64,
+    /// Messages that came before others which they follow.
+    pub(super) gaps: u64,
+}
+
+impl Follower {
+    pub(super) fn new() -> Self {
+        Follower {
+            stream: 0,
+            applied: 0,
+            settled: true,
+            sessions: BTreeSet::new(),
+            old: BTreeSet::new(),
+            stale: 0,
+            gaps: 0,
+        }
+    }
+
+    pub(super) fn stream(&self) -> u64 {
+        self.stream
+    }
+
+    pub(super) fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    pub(super) fn settled(&self) -> bool {
+        self.settled
+    }
+
+    /// How many sessions have a label.
+    pub(super) fn len(&self) -> usize {
+        self.sessions.len() + self.old.len()
+    }
+
+    /// Begins a stream if it is a newer one.
+    pub(super) fn begin(&mut self, stream: u64) -> bool {
+        if stream <= self.stream {
+            return false;
+        }
+        self.stream = stream;
+        self.applied = 0;
+        self.settled = false;
+        self.old.append(&mut self.sessions);
+        true
+    }
+
+    /// The updates of a message that come next; none if it is of an old stream or something before it is missing.
+    pub(super) fn fresh<'m, 'a>(&mut self, message: &'m Updates<'a>) -> &'m [Update<'a>] {
+        let updates = message.updates.as_slice();
+        if message.stream < self.stream {
+            self.stale += updates.len() as u64;
+            return &[];
+        }
+        if message.after > self.applied {
+            self.gaps += 1;
+            return &[];
+        }
+        let known = updates.partition_point(|update| update.number <= self.applied);
+        self.stale += known as u64;
+        &updates[known..]
+    }
+
+    /// Whether applying an update makes one session more.
+    pub(super) fn grows(&self, update: &Update<'_>) -> bool {
+        !update.label.is_empty()
+            && !self.sessions.contains(&update.session)
+            && !self.old.contains(&update.session)
+    }
+
+    /// Notes that an update is applied.
+    pub(super) fn apply(&mut self, update: &Update<'_>) {
+        assert!(update.number > self.applied, "no update is applied out of order");
+        self.applied = update.number;
+        self.old.remove(&update.session);
+        if update.label.is_empty() {
+            self.sessions.remove(&update.session);
+        } else {
+            self.sessions.insert(update.session);
+        }
+    }
+
+    /// The sessions that are gone for good, if the stream is complete up to here.
+    pub(super) fn settle(&mut self, standing: &Standing) -> BTreeSet<u32> {
+        let complete = standing.settled && standing.stream == self.stream && self.applied >= standing.head;
+        if !complete || self.settled {
+            return BTreeSet::new();
+        }
+        self.settled = true;
+        core::mem::take(&mut self.old)
+    }
+}

@@ -1,0 +1,468 @@
+//! The controller of a leaf: hands updates on to the rack's agents, and replaces those that fall silent.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use polycast_types::{Duration, Time};
+use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Updates};
+
+use super::FeedConfig;
+use super::follower::Follower;
+use super::log::{Feed, Log};
+
+/// A leaf's place, its agents, and times.
+#[derive(Clone, Debug)]
+pub struct LeafConfig {
+    /// The leaf, counted over all pods.
+    pub rack: u32,
+    /// Its ports down.
+    pub ports: u32,
+    /// Which run this is: larger than any before, by more than the streams that a run begins. Nanoseconds since an epoch
+    /// will do.
+    pub incarnation: u64,
+    /// How many agents are active at a time (N).
+    pub active: usize,
+    /// How many more stand by (M).
+    pub standby: usize,
+    /// An agent that has been silent for this long has failed (T).
+    pub timeout: Duration,
+    /// Time between heartbeats to the central controller.
+    pub period: Duration,
+    /// How many sessions the rack may have.
+    pub labels_max: usize,
+    /// How agents are sent updates.
+    pub feed: FeedConfig,
+}
+
+/// What happens to a leaf controller.
+#[derive(Clone, Debug)]
+pub enum LeafInput<'a> {
+    /// A message came in by a port of the leaf.
+    FromAgent {
+        /// The port.
+        port: u32,
+        /// The message.
+        message: Rack<'a>,
+    },
+    /// A message of the central controller.
+    FromCentral(Rack<'a>),
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeafOutput {
+    /// Send this to the agent at a port.
+    ToAgent {
+        /// The port.
+        port: u32,
+        /// The message.
+        datagram: Vec<u8>,
+    },
+    /// Send this to the central controller.
+    ToCentral(Vec<u8>),
+    /// The leaf switch is to hand packets to the agents at these ports, in turn.
+    Active(Vec<u32>),
+    /// An agent has been silent for T, or has started anew.
+    Lost {
+        /// Its port.
+        port: u32,
+        /// Whether it was active.
+        active: bool,
+    },
+    /// The first message of this kind that was refused from this port, for the log.
+    Refused {
+        /// The port.
+        port: u32,
+        /// Why.
+        why: Refusal,
+    },
+    /// The rack has as many sessions as it may have: newer ones are not taken, nor confirmed. Said once.
+    Full,
+}
+
+/// Why a message is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum Refusal {
+    /// Its sender names another rack.
+    #[error("an agent claims to be of rack {0}: give it the number of its own rack")]
+    OtherRack(u32),
+    /// Its sender names another port.
+    #[error("an agent claims port {0}, which is not the one it is at")]
+    OtherPort(u32),
+    /// The leaf has no such port.
+    #[error("the leaf has no such port")]
+    NoPort,
+    /// An agent's run that has been replaced by a newer one.
+    #[error("an agent of an earlier run still speaks")]
+    OldRun,
+    /// N + M agents are there already.
+    #[error("the rack has all its active and standby agents: this one waits until one is lost")]
+    NoPlace,
+    /// Not a message that goes up, or numbers that there are not.
+    #[error("a message that makes no sense here")]
+    Senseless,
+}
+
+/// What was refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeafCounts {
+    /// Messages of agents, by reason; agents that claim another rack or port among them.
+    pub refused: BTreeMap<&'static str, u64>,
+    /// Messages of the central controller for another rack or run.
+    pub misdirected: u64,
+    /// Updates whose sequence numbers were not new.
+    pub stale: u64,
+    /// Messages that came before others which they follow.
+    pub gaps: u64,
+}
+
+/// An agent to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AgentView {
+    /// Its port.
+    pub port: u32,
+    /// Whether it gets packets.
+    pub active: bool,
+    /// The number of the last update that it confirmed.
+    pub confirmed: u64,
+    /// When it was heard last.
+    pub heard_at: Time,
+}
+
+/// An agent of the rack.
+#[derive(Debug)]
+struct Member {
+    incarnation: u64,
+    feed: Feed,
+    heard_at: Time,
+    active: bool,
+}
+
+/// The controller of a leaf.
+#[derive(Debug)]
+pub struct Leaf {
+    config: LeafConfig,
+    follower: Follower,
+    log: Log,
+    next_stream: u64,
+    members: BTreeMap<u32, Member>,
+    /// The run and stream that each port had last, so that one who was only late goes on where it was.
+    before: BTreeMap<u32, (u64, u64)>,
+    /// The port whose turn it is to be sent something.
+    turn: u32,
+    next_heartbeat: Time,
+    /// What the last heartbeat said.
+    reported: (u64, u64),
+    full: bool,
+    /// Whether the switch knows which agents are active.
+    switch_told: bool,
+    refused: BTreeMap<&'static str, u64>,
+    named: BTreeSet<(u32, &'static str)>,
+    misdirected: u64,
+    outputs: VecDeque<LeafOutput>,
+}
+
+impl Leaf {
+    /// A leaf controller that knows nobody yet; its first heartbeat is due at once.
+    ///
+    /// # Panics
+    /// If no agent is to be active, so that packets would go nowhere, or there is no time between heartbeats.
+    #[must_use]
+    pub fn new(config: LeafConfig, now: Time) -> Self {
+        assert!(config.active > 0, "a rack needs at least one active agent");
+        assert!(config.period > Duration::ZERO, "heartbeats need time between them");
+        Leaf {
+            next_stream: config.incarnation,
+            config,
+            follower: Follower::new(),
+            log: Log::default(),
+            members: BTreeMap::new(),
+            before: BTreeMap::new(),
+            turn: 0,
+            next_heartbeat: now,
+            reported: (0, 0),
+            full: false,
+            switch_told: true,
+            refused: BTreeMap::new(),
+            named: BTreeSet::new(),
+            misdirected: 0,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, now: Time, input: LeafInput<'_>) {
+        self.expire(now);
+        match input {
+            LeafInput::FromAgent { port, message } => {
+                if let Err(why) = self.take_from_agent(now, port, &message) {
+                    self.refuse(port, why);
+                }
+            }
+            LeafInput::FromCentral(message) => self.take_from_central(now, &message),
+        }
+    }
+
+    /// The next thing to do, until there is none.
+    pub fn poll(&mut self, now: Time) -> Option<LeafOutput> {
+        self.expire(now);
+        // The switch comes first: packets are being lost until it knows.
+        if !core::mem::replace(&mut self.switch_told, true) {
+            let active = self.members.iter().filter(|(_, member)| member.active).map(|(port, _)| *port);
+            return Some(LeafOutput::Active(active.collect()));
+        }
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        if let Some(output) = self.feed(now) {
+            return Some(output);
+        }
+        let progress = (self.follower.applied(), self.confirmed());
+        if now < self.next_heartbeat && progress == self.reported {
+            return None;
+        }
+        self.next_heartbeat = now + self.config.period;
+        self.reported = progress;
+        let heartbeat = Heartbeat {
+            from: Name { rack: self.config.rack, agent: None },
+            incarnation: self.config.incarnation,
+            stream: self.follower.stream(),
+            applied: progress.0,
+            confirmed: progress.1,
+            active: false,
+            settled: self.follower.settled(),
+        };
+        let mut datagram = Vec::new();
+        Rack::Heartbeat(heartbeat).emit(&mut datagram);
+        Some(LeafOutput::ToCentral(datagram))
+    }
+
+    /// When to poll again even if nothing happens.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        let silent = self.members.values().map(|member| member.heard_at + self.config.timeout);
+        let resend = self.members.values().filter_map(|member| member.feed.deadline());
+        silent.chain(resend).chain([self.next_heartbeat]).min()
+    }
+
+    /// The agents, by port.
+    pub fn agents(&self) -> impl Iterator<Item = AgentView> + '_ {
+        self.members.iter().map(|(&port, member)| AgentView {
+            port,
+            active: member.active,
+            confirmed: member.feed.confirmed(),
+            heard_at: member.heard_at,
+        })
+    }
+
+    /// How many sessions the rack has labels or recent removals of.
+    #[must_use]
+    pub fn labels(&self) -> usize {
+        self.log.len()
+    }
+
+    /// What was refused so far.
+    #[must_use]
+    pub fn counts(&self) -> LeafCounts {
+        LeafCounts {
+            refused: self.refused.clone(),
+            misdirected: self.misdirected,
+            stale: self.follower.stale,
+            gaps: self.follower.gaps,
+        }
+    }
+
+    /// Up to which number all agents have the updates; without an agent none is confirmed.
+    fn confirmed(&self) -> u64 {
+        let all = self.members.values().map(|member| self.log.reached(member.feed.confirmed())).min();
+        all.unwrap_or(0)
+    }
+
+    fn refuse(&mut self, port: u32, why: Refusal) {
+        let kind = match why {
+            Refusal::OtherRack(_) => "another rack",
+            Refusal::OtherPort(_) => "another port",
+            Refusal::NoPort => "no such port",
+            Refusal::OldRun => "earlier run",
+            Refusal::NoPlace => "no place",
+            Refusal::Senseless => "senseless",
+        };
+        *self.refused.entry(kind).or_default() += 1;
+        // Ports that there are not all count as one.
+        if self.named.insert((port.min(self.config.ports), kind)) {
+            self.outputs.push_back(LeafOutput::Refused { port, why });
+        }
+    }
+
+    fn take_from_agent(&mut self, now: Time, port: u32, message: &Rack<'_>) -> Result<(), Refusal> {
+        let Rack::Heartbeat(heartbeat) = message else { return Err(Refusal::Senseless) };
+        if port >= self.config.ports {
+            return Err(Refusal::NoPort);
+        }
+        if heartbeat.from.rack != self.config.rack {
+            return Err(Refusal::OtherRack(heartbeat.from.rack));
+        }
+        match heartbeat.from.agent {
+            Some(claimed) if claimed == port => {}
+            Some(claimed) => return Err(Refusal::OtherPort(claimed)),
+            None => return Err(Refusal::Senseless),
+        }
+        let known = self.members.get(&port).map(|member| member.incarnation);
+        let last = known.or(self.before.get(&port).map(|(incarnation, _)| *incarnation));
+        if last.is_some_and(|incarnation| heartbeat.incarnation < incarnation) {
+            return Err(Refusal::OldRun);
+        }
+        if known.is_some_and(|incarnation| heartbeat.incarnation > incarnation) {
+            // It has crashed and come back before T was over.
+            self.lose(port);
+        }
+        if !self.members.contains_key(&port) {
+            self.admit(now, port, heartbeat)?;
+        }
+        self.heard(now, port, heartbeat)
+    }
+
+    /// Gives an agent a place: an active one if there is one.
+    fn admit(&mut self, now: Time, port: u32, heartbeat: &Heartbeat) -> Result<(), Refusal> {
+        if self.members.len() >= self.config.active + self.config.standby {
+            return Err(Refusal::NoPlace);
+        }
+        let same = self.before.get(&port) == Some(&(heartbeat.incarnation, heartbeat.stream));
+        let feed = if same && self.log.can_resume(heartbeat.applied) {
+            Feed::new(heartbeat.stream, heartbeat.applied)
+        } else {
+            self.begin_stream()
+        };
+        let active = self.active_count() < self.config.active;
+        let member = Member { incarnation: heartbeat.incarnation, feed, heard_at: now, active };
+        self.members.insert(port, member);
+        if active {
+            self.switch_told = false;
+        }
+        Ok(())
+    }
+
+    fn begin_stream(&mut self) -> Feed {
+        self.next_stream += 1;
+        Feed::new(self.next_stream, 0)
+    }
+
+    fn heard(&mut self, now: Time, port: u32, heartbeat: &Heartbeat) -> Result<(), Refusal> {
+        let settled = self.follower.settled();
+        let Some(member) = self.members.get_mut(&port) else { return Ok(()) };
+        member.heard_at = now;
+        let same = heartbeat.stream == member.feed.stream();
+        if same && !member.feed.confirm(now, heartbeat.applied, &self.log, &self.config.feed) {
+            return Err(Refusal::Senseless);
+        }
+        if !same || heartbeat.active != member.active || (settled && !heartbeat.settled) {
+            let standing = Standing {
+                to: heartbeat.from,
+                incarnation: member.incarnation,
+                stream: member.feed.stream(),
+                head: self.log.last(),
+                active: member.active,
+                settled,
+            };
+            let mut datagram = Vec::new();
+            Rack::Standing(standing).emit(&mut datagram);
+            self.outputs.push_back(LeafOutput::ToAgent { port, datagram });
+        }
+        let known_to_all = self.members.values().map(|member| member.feed.confirmed()).min();
+        self.log.forget_removed(known_to_all.unwrap_or(0));
+        Ok(())
+    }
+
+    fn take_from_central(&mut self, now: Time, message: &Rack<'_>) {
+        let own = Name { rack: self.config.rack, agent: None };
+        match message {
+            Rack::Standing(standing)
+                if standing.to == own && standing.incarnation == self.config.incarnation =>
+            {
+                self.begin(standing.stream);
+                // The agents forget what is gone by themselves.
+                self.follower.settle(standing);
+                self.next_heartbeat = now;
+            }
+            Rack::Updates(updates) if updates.to == own => {
+                self.begin(updates.stream);
+                self.updates(updates);
+                self.next_heartbeat = now;
+            }
+            _ => self.misdirected += 1,
+        }
+    }
+
+    /// A new stream from above: the rack's row begins anew, and so do its agents' streams.
+    fn begin(&mut self, stream: u64) {
+        if !self.follower.begin(stream) {
+            return;
+        }
+        self.log = Log::default();
+        let ports: Vec<u32> = self.members.keys().copied().collect();
+        for port in ports {
+            let feed = self.begin_stream();
+            if let Some(member) = self.members.get_mut(&port) {
+                member.feed = feed;
+            }
+        }
+        self.before.values_mut().for_each(|(_, stream)| *stream = 0);
+    }
+
+    fn updates(&mut self, message: &Updates<'_>) {
+        for update in self.follower.fresh(message) {
+            if !self.log.has(update.session) && self.log.len() >= self.config.labels_max {
+                if !core::mem::replace(&mut self.full, true) {
+                    self.outputs.push_back(LeafOutput::Full);
+                }
+                break;
+            }
+            self.follower.apply(update);
+            self.log.set(update.number, update.session, update.label);
+        }
+    }
+
+    /// The next datagram for some agent; they take turns.
+    fn feed(&mut self, now: Time) -> Option<LeafOutput> {
+        let config = self.config.feed;
+        let ports = self.members.range(self.turn..).chain(self.members.range(..self.turn));
+        let ports: Vec<u32> = ports.map(|(port, _)| *port).collect();
+        for port in ports {
+            let to = Name { rack: self.config.rack, agent: Some(port) };
+            let member = self.members.get_mut(&port)?;
+            if let Some(datagram) = member.feed.next(now, &self.log, to, &config) {
+                self.turn = port + 1;
+                return Some(LeafOutput::ToAgent { port, datagram });
+            }
+        }
+        None
+    }
+
+    /// Takes out agents that have been silent for T.
+    fn expire(&mut self, now: Time) {
+        let timeout = self.config.timeout;
+        let silent = |(port, member): (&u32, &Member)| (member.heard_at + timeout <= now).then_some(*port);
+        while let Some(port) = self.members.iter().find_map(silent) {
+            self.lose(port);
+        }
+    }
+
+    /// Takes an agent out. If it was active, the standby that is most up to date takes its place.
+    fn lose(&mut self, port: u32) {
+        let Some(member) = self.members.remove(&port) else { return };
+        self.before.insert(port, (member.incarnation, member.feed.stream()));
+        if member.active {
+            let standby = self.members.iter_mut().filter(|(_, other)| !other.active);
+            let best =
+                standby.max_by_key(|(port, other)| (other.feed.confirmed(), core::cmp::Reverse(**port)));
+            if let Some((_, other)) = best {
+                other.active = true;
+            }
+            self.switch_told = false;
+        }
+        self.outputs.push_back(LeafOutput::Lost { port, active: member.active });
+    }
+
+    fn active_count(&self) -> usize {
+        self.members.values().filter(|member| member.active).count()
+    }
+}

@@ -1,0 +1,169 @@
+//! A row of numbered changes of which only the newest of each session is kept, and its way to a follower.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use polycast_types::Time;
+use polycast_wire::rack::{Name, Rack, Update, Updates};
+
+use super::FeedConfig;
+
+/// The newest change of a session.
+#[derive(Debug)]
+struct Entry {
+    session: u32,
+    /// Empty: the session has no label any more.
+    label: Box<[u8]>,
+}
+
+/// A row of changes.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    entries: BTreeMap<u64, Entry>,
+    numbers: BTreeMap<u32, u64>,
+    /// Numbers of the entries without a label.
+    removed: BTreeSet<u64>,
+    head: u64,
+    /// The last number of those that were forgotten: whoever is not so far cannot go on from where it is.
+    floor: u64,
+}
+
+impl Log {
+    /// Appends a change; the number of the session's change before, which it replaces.
+    pub(super) fn set(&mut self, number: u64, session: u32, label: &[u8]) -> Option<u64> {
+        assert!(number > self.head, "numbers rise");
+        self.head = number;
+        let before = self.numbers.insert(session, number);
+        if let Some(before) = before {
+            self.entries.remove(&before);
+            self.removed.remove(&before);
+        }
+        if label.is_empty() {
+            self.removed.insert(number);
+        }
+        self.entries.insert(number, Entry { session, label: label.into() });
+        before
+    }
+
+    /// The number of the newest change.
+    pub(super) fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// The number of the last change that is kept: whoever has it has everything.
+    pub(super) fn last(&self) -> u64 {
+        self.entries.last_key_value().map_or(0, |(number, _)| *number)
+    }
+
+    /// Whether a follower that is so far can go on.
+    pub(super) fn can_resume(&self, applied: u64) -> bool {
+        (self.floor..=self.head).contains(&applied)
+    }
+
+    /// How many sessions it holds.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether it has a label for the session.
+    pub(super) fn has(&self, session: u32) -> bool {
+        self.numbers.contains_key(&session)
+    }
+
+    /// A follower's number, where one that has all that is kept counts as being at the head.
+    pub(super) fn reached(&self, applied: u64) -> u64 {
+        if applied >= self.last() { self.head } else { applied }
+    }
+
+    /// Forgets what was taken away, once all followers know.
+    pub(super) fn forget_removed(&mut self, upto: u64) {
+        while let Some(&number) = self.removed.first()
+            && number <= upto
+        {
+            self.removed.pop_first();
+            if let Some(entry) = self.entries.remove(&number) {
+                self.numbers.remove(&entry.session);
+            }
+            self.floor = number;
+        }
+    }
+}
+
+/// One follower's way through a log.
+#[derive(Debug)]
+pub(super) struct Feed {
+    stream: u64,
+    sent: u64,
+    confirmed: u64,
+    /// The last numbers of the datagrams on their way.
+    in_flight: VecDeque<u64>,
+    resend_at: Option<Time>,
+    tries: u32,
+}
+
+impl Feed {
+    /// From where the follower is in this stream.
+    pub(super) fn new(stream: u64, confirmed: u64) -> Self {
+        Feed { stream, sent: confirmed, confirmed, in_flight: VecDeque::new(), resend_at: None, tries: 0 }
+    }
+
+    pub(super) fn stream(&self) -> u64 {
+        self.stream
+    }
+
+    pub(super) fn confirmed(&self) -> u64 {
+        self.confirmed
+    }
+
+    /// The follower is so far. Whether that is possible.
+    pub(super) fn confirm(&mut self, now: Time, applied: u64, log: &Log, config: &FeedConfig) -> bool {
+        if applied > log.head() {
+            return false;
+        }
+        if applied > self.confirmed {
+            self.confirmed = applied;
+            self.sent = self.sent.max(applied);
+            self.tries = 0;
+            while self.in_flight.front().is_some_and(|last| *last <= applied) {
+                self.in_flight.pop_front();
+            }
+            self.resend_at = (!self.in_flight.is_empty()).then(|| now + config.retry);
+        }
+        true
+    }
+
+    /// The next datagram of updates, while the window is open.
+    pub(super) fn next(&mut self, now: Time, log: &Log, to: Name, config: &FeedConfig) -> Option<Vec<u8>> {
+        if self.resend_at.is_some_and(|at| at <= now) {
+            // What is on its way is lost, or its confirmation: from the start.
+            self.sent = self.confirmed;
+            self.in_flight.clear();
+            self.resend_at = None;
+            self.tries += 1;
+        }
+        if self.in_flight.len() >= config.window.max(1) {
+            return None;
+        }
+        let mut message = Updates::new(to, self.stream, self.sent);
+        for (&number, entry) in log.entries.range(self.sent + 1..) {
+            if !message.push(Update { number, session: entry.session, label: &entry.label }) {
+                break;
+            }
+        }
+        if message.updates.is_empty() {
+            return None;
+        }
+        self.sent = message.last();
+        self.in_flight.push_back(self.sent);
+        if self.resend_at.is_none() {
+            self.resend_at = Some(now + config.retry * (1 << self.tries.min(6)));
+        }
+        let mut datagram = Vec::new();
+        Rack::Updates(message).emit(&mut datagram);
+        Some(datagram)
+    }
+
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.resend_at
+    }
+}

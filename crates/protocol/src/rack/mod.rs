@@ -1,0 +1,42 @@
+//! Orca's hierarchical control (Orca section 3.4): a central controller, a controller at each leaf, and agents.
+//!
+//! The central controller numbers the changes of leaf labels, one row of numbers a rack, and hands them to the rack's leaf
+//! controller, which hands them on to all agents of the rack, active and standby. Each receiver takes a change only if its
+//! number is the next one that there is: none is applied out of order, and none is missed. Confirmations come back up
+//! the tree in heartbeats. A leaf controller replaces an active agent that has been silent for a time T by a standby.
+//!
+//! A row of numbers is kept short: only the newest change of a session is kept (`log`). So whoever was away, or starts
+//! anew, is brought up to date by what is left of the row, and there is no other kind of transfer of state. Whoever
+//! starts anew keeps what it had until it has everything: packets flow on meanwhile.
+//!
+//! [`feedback`] makes one voice of a rack's receivers towards a source (appendix A.4).
+
+mod agent;
+mod central;
+pub mod feedback;
+mod follower;
+mod leaf;
+mod log;
+
+pub use agent::{Agent, AgentConfig, AgentCounts, AgentInput, AgentOutput};
+pub use central::{Central, CentralConfig, CentralInput, CentralOutput, Change, SetRefusal};
+pub use leaf::{AgentView, Leaf, LeafConfig, LeafCounts, LeafInput, LeafOutput, Refusal};
+
+use polycast_types::Duration;
+
+/// How updates are sent and sent again.
+#[derive(Clone, Copy, Debug)]
+pub struct FeedConfig {
+    /// How many datagrams may be on their way to one follower.
+    pub window: usize,
+    /// An update that nobody has confirmed after this time is sent again; later ones after twice the time, up to 64
+    /// times. It should be above the round trip.
+    pub retry: Duration,
+}
+
+impl Default for FeedConfig {
+    /// For a data center: 16 datagrams, and 2 ms.
+    fn default() -> Self {
+        FeedConfig { window: 16, retry: Duration::from_millis(2) }
+    }
+}

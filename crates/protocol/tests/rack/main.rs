@@ -1,0 +1,239 @@
+//! Orca's controllers in virtual time: loss, reordering, repetition, crashes and take-over.
+
+mod world;
+
+use polycast_protocol::rack::{LeafInput, LeafOutput, Refusal};
+use polycast_types::{Duration, Time};
+use polycast_wire::rack::{Heartbeat, Name, Rack, Update, Updates};
+use proptest::prelude::*;
+use world::{Faults, Shape, Who, World};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn shape() -> Shape {
+    Shape {
+        racks: 4,
+        agents: 4,
+        active: 2,
+        standby: 2,
+        timeout: MS,
+        delay: Duration::from_micros(20),
+        jitter: Duration::from_micros(10),
+    }
+}
+
+fn ms(n: u64) -> Time {
+    Time::ZERO + MS * n
+}
+
+#[test]
+fn labels_reach_every_agent_and_are_confirmed() {
+    let mut world = World::new(shape(), Faults::default(), 1);
+    for ticket in 0..200 {
+        let session = (ticket % 30) as u32;
+        let racks = [(ticket as u32 % 4, true), ((ticket as u32 + 1) % 4, ticket % 3 > 0)];
+        world.set(ticket, session, &racks);
+        world.run_until(Time::ZERO + Duration::from_micros(37) * ticket);
+    }
+    world.run_until(ms(30));
+    world.assert_healed();
+    // On a network without faults each takes a few trips and no waiting for a retry.
+    let last = world.confirmed[&199];
+    assert!(last < Time::ZERO + Duration::from_micros(37 * 199 + 200), "{last:?}");
+}
+
+/// The gap that receivers see when an active agent dies is T and the way to the leaf, at every point of the heartbeat.
+#[test]
+fn an_agent_that_dies_is_replaced_within_t() {
+    let every = Duration::from_micros(5);
+    for (step, timeout_us) in (0..40).map(|step| (step, [1_000, 4_000][step as usize % 2])) {
+        let timeout = Duration::from_micros(timeout_us);
+        let shape = Shape { agents: 2, active: 1, standby: 1, racks: 1, timeout, ..shape() };
+        let mut world = World::new(shape, Faults::default(), step);
+        world.set(1, 7, &[(0, true)]);
+        world.run_until(ms(10));
+        world.packets(0, 7, every, ms(60));
+        world.run_until(ms(20) + Duration::from_micros(13 * step));
+        let dead = world.switches[&0].0[0];
+        world.crash(Who::Agent(0, dead));
+        world.run_until(ms(50));
+        let gap = world.longest_gap(0);
+        let most = timeout + shape.delay + shape.jitter + every * 2;
+        let least = timeout - timeout / 4 - every * 2;
+        assert!(gap <= most, "a gap of {gap} at T = {timeout}");
+        assert!(gap >= least, "a gap of {gap} at T = {timeout}: too good to be true");
+        assert_ne!(world.switches[&0].0[0], dead);
+        // It comes back and stands by; the one that took over keeps its place.
+        world.start(Who::Agent(0, dead));
+        world.run_until(ms(60));
+        world.assert_healed();
+        assert_ne!(world.switches[&0].0[0], dead);
+    }
+}
+
+/// A crash that is over before T replaces the agent at once: what it knew is gone.
+#[test]
+fn an_agent_that_comes_back_at_once_is_noticed() {
+    let mut world = World::new(shape(), Faults::default(), 3);
+    for session in 0..40 {
+        world.set(u64::from(session), session, &[(0, true), (1, true)]);
+    }
+    world.run_until(ms(10));
+    let dead = world.switches[&0].0[0];
+    world.crash(Who::Agent(0, dead));
+    world.run_until(ms(10) + Duration::from_micros(100));
+    world.start(Who::Agent(0, dead));
+    world.run_until(ms(10) + Duration::from_micros(200));
+    assert!(!world.switches[&0].0.contains(&dead), "a standby that knows all labels is in its place");
+    world.run_until(ms(20));
+    world.assert_healed();
+}
+
+/// A leaf controller that starts anew disturbs no packet: agents keep their labels until they have the new ones.
+#[test]
+fn a_new_leaf_controller_takes_over_while_packets_flow() {
+    let mut world = World::new(shape(), Faults::default(), 4);
+    for session in 0..300 {
+        world.set(u64::from(session), session, &[(2, true)]);
+    }
+    world.run_until(ms(10));
+    world.packets(2, 299, Duration::from_micros(5), ms(40));
+    world.run_until(ms(12));
+    world.crash(Who::Leaf(2));
+    // Meanwhile one session ends: nobody must keep its label in the end.
+    world.set(1000, 5, &[(2, false)]);
+    world.run_until(ms(15));
+    world.start(Who::Leaf(2));
+    world.run_until(ms(40));
+    assert!(world.longest_gap(2) <= Duration::from_micros(10), "{}", world.longest_gap(2));
+    world.assert_healed();
+}
+
+#[test]
+fn a_spare_agent_waits_for_a_place() {
+    let shape = Shape { agents: 4, active: 1, standby: 1, racks: 1, ..shape() };
+    let mut world = World::new(shape, Faults::default(), 5);
+    world.set(1, 7, &[(0, true)]);
+    world.run_until(ms(5));
+    let places: Vec<u32> = world.leafs[&0].agents().map(|agent| agent.port).collect();
+    assert_eq!(places.len(), 2);
+    assert!(world.leafs[&0].counts().refused["no place"] > 0);
+    places.iter().for_each(|port| world.crash(Who::Agent(0, *port)));
+    world.run_until(ms(10));
+    let now: Vec<u32> = world.leafs[&0].agents().map(|agent| agent.port).collect();
+    assert!(now.len() == 2 && now.iter().all(|port| !places.contains(port)), "{now:?}");
+    assert_eq!(world.central.waiting(), 0);
+}
+
+fn heartbeat(rack: u32, agent: Option<u32>, incarnation: u64) -> Rack<'static> {
+    let from = Name { rack, agent };
+    Rack::Heartbeat(Heartbeat {
+        from,
+        incarnation,
+        stream: 0,
+        applied: 0,
+        confirmed: 0,
+        active: false,
+        settled: true,
+    })
+}
+
+/// Claims of another rack or port, runs that are over, and nonsense: refused, counted, and named once.
+#[test]
+fn wrong_agents_are_refused() {
+    let mut world = World::new(shape(), Faults::default(), 6);
+    world.run_until(ms(3));
+    let now = world.now;
+    let leaf = world.leafs.get_mut(&0).unwrap();
+    let before: Vec<_> = leaf.agents().map(|agent| (agent.port, agent.active)).collect();
+    let wrong = [
+        (1, heartbeat(3, Some(1), 9), Refusal::OtherRack(3)),
+        (1, heartbeat(0, Some(2), 9), Refusal::OtherPort(2)),
+        (1, heartbeat(0, Some(1), 9), Refusal::OldRun),
+        (1, heartbeat(0, None, 9), Refusal::Senseless),
+        (99, heartbeat(0, Some(99), 9), Refusal::NoPort),
+        (4, heartbeat(0, Some(4), 9), Refusal::NoPlace),
+    ];
+    for (port, message, why) in wrong {
+        let mut said = Vec::new();
+        for _ in 0..3 {
+            leaf.handle(now, LeafInput::FromAgent { port, message: message.clone() });
+            said.extend(std::iter::from_fn(|| leaf.poll(now)));
+        }
+        let named = |output: &&LeafOutput| **output == LeafOutput::Refused { port, why };
+        assert_eq!(said.iter().filter(named).count(), 1, "{why}: {said:?}");
+        assert!(!said.iter().any(|output| matches!(output, LeafOutput::Active(_))));
+    }
+    assert_eq!(leaf.counts().refused.values().sum::<u64>(), 18);
+    assert_eq!(leaf.counts().refused["another rack"], 3);
+    assert_eq!(leaf.agents().map(|agent| (agent.port, agent.active)).collect::<Vec<_>>(), before);
+}
+
+/// What is repeated or late is refused by its number, and changes nothing.
+#[test]
+fn stale_numbers_are_refused() {
+    let mut world = World::new(shape(), Faults::default(), 7);
+    world.set(1, 7, &[(0, true)]);
+    world.run_until(ms(3));
+    world.set(2, 7, &[(0, true)]);
+    world.run_until(ms(6));
+    let (&(rack, port), node) = world.agents.first_key_value().unwrap();
+    let (labels, stale) = (node.labels.clone(), node.machine.counts().stale);
+    let stream = 0;
+    let to = Name { rack, agent: Some(port) };
+    let mut old = Updates::new(to, stream, 0);
+    let label = 1u64.to_be_bytes();
+    assert!(old.push(Update { number: 1, session: 7, label: &label }));
+    let mut datagram = Vec::new();
+    Rack::Updates(old).emit(&mut datagram);
+    world.send(Who::Leaf(rack), Who::Agent(rack, port), datagram);
+    world.run_until(ms(8));
+    let node = &world.agents[&(rack, port)];
+    assert_eq!((node.labels.clone(), node.machine.counts().stale), (labels, stale + 1));
+    world.assert_healed();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    /// Whatever is lost, late, repeated or crashes: no label is applied out of order, nothing is confirmed that an active
+    /// agent does not have, and in the end every agent has the newest labels.
+    #[test]
+    fn in_the_end_every_agent_has_the_newest_labels(
+        seed: u64,
+        loss in 0u64..250,
+        duplication in 0u64..200,
+        jitter_us in 0u64..200,
+        active in 1usize..4,
+        standby in 0usize..3,
+        crashes in 0u64..6,
+    ) {
+        let agents = (active + standby) as u32;
+        let jitter = Duration::from_micros(jitter_us);
+        let shape = Shape { racks: 3, agents, active, standby, timeout: MS * 2, jitter, ..shape() };
+        let mut world = World::new(shape, Faults { loss, duplication }, seed);
+        let mut ticket = 0;
+        let crash_every = 40 / (crashes + 1) + 1;
+        for step in 0..40 {
+            for _ in 0..world.random(4) {
+                ticket += 1;
+                let session = world.random(25) as u32;
+                let first = world.random(3) as u32;
+                let racks = [(first, world.random(4) > 0), ((first + 1) % 3, world.random(4) > 0)];
+                let count = 1 + world.random(2) as usize;
+                world.set(ticket, session, &racks[..count]);
+            }
+            if step % crash_every == crash_every - 1 {
+                let rack = world.random(3) as u32;
+                let port = world.random(agents.into()) as u32;
+                let who = if world.random(4) == 0 { Who::Leaf(rack) } else { Who::Agent(rack, port) };
+                world.crash(who);
+                let away = Duration::from_micros(world.random(6_000));
+                world.start_at(world.now + away, who);
+            }
+            world.run_until(world.now + Duration::from_micros(300));
+        }
+        world.faults = Faults::default();
+        world.run_until(world.now + MS * 200);
+        world.assert_healed();
+    }
+}
