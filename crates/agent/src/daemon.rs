@@ -179,12 +179,12 @@ impl Agent {
             },
         );
         let invitations = tokio::spawn(invitations.run(ending.subscribe()));
-        let linked = shared.link.run(ending.subscribe());
-        let (mut server, mut linked) = (std::pin::pin!(server), std::pin::pin!(linked));
+        let mut linked = tokio::spawn(shared.link.clone().run(ending.subscribe()));
+        let mut server = std::pin::pin!(server);
         let mut shutdown = std::pin::pin!(shutdown);
         let outcome = tokio::select! {
             served = &mut server => served.map_err(|error| AgentError::Serve(error.to_string())),
-            refused = &mut linked => refused,
+            refused = &mut linked => refused.unwrap_or_else(|error| Err(AgentError::Serve(error.to_string()))),
             () = &mut shutdown => Ok(()),
         };
         sends.cancel_all();

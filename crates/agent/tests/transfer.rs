@@ -39,6 +39,7 @@ fn source(object: Vec<u8>, receivers: usize, path: Path, options: Options) -> Pr
         path,
         options,
         cancel: Arc::default(),
+        steering: Arc::default(),
     })
     .unwrap()
 }
@@ -86,7 +87,7 @@ fn deliver(object: &[u8], receivers: usize, path: Path, options: &Options) -> (R
 }
 
 fn multicast() -> Path {
-    Path::Multicast { group: group(), rate: None }
+    Path::Multicast { group: group(), rate: None, attempts: None }
 }
 
 #[test]
@@ -134,7 +135,7 @@ fn receivers_that_multicast_does_not_reach_are_chained_by_themselves() {
 #[test]
 fn a_granted_rate_is_kept() {
     let rate = polycast_types::Rate(200_000_000);
-    let path = Path::Multicast { group: group(), rate: Some(rate) };
+    let path = Path::Multicast { group: group(), rate: Some(rate), attempts: None };
     let (report, _) = deliver(&bytes(5_000_000), 2, path, &Options::default());
     let ideal = 5e6 * 8.0 / 200e6;
     assert!(report.seconds > ideal * 0.95, "{} s, ideal {ideal} s", report.seconds);
@@ -144,7 +145,8 @@ fn a_granted_rate_is_kept() {
 fn a_receiver_that_leaves_is_named_and_the_others_finish() {
     let dir = tempfile::tempdir().unwrap();
     let object = bytes(12_000_000);
-    let path = Path::Multicast { group: group(), rate: Some(polycast_types::Rate(100_000_000)) };
+    let path =
+        Path::Multicast { group: group(), rate: Some(polycast_types::Rate(100_000_000)), attempts: None };
     let prepared = source(object.clone(), 3, path, Options::default());
     let running: Vec<Receiving> = (0..3)
         .map(|i| {
@@ -190,7 +192,8 @@ fn when_the_source_goes_away_the_verified_part_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let object = bytes(20_000_000);
     let target = dir.path().join("object");
-    let path = Path::Multicast { group: group(), rate: Some(polycast_types::Rate(100_000_000)) };
+    let path =
+        Path::Multicast { group: group(), rate: Some(polycast_types::Rate(100_000_000)), attempts: None };
     let mut spec = SourceSpec {
         object: ObjectId::default(),
         name: "object".into(),
@@ -201,6 +204,7 @@ fn when_the_source_goes_away_the_verified_part_is_kept() {
         path,
         options: Options::default(),
         cancel: Arc::default(),
+        steering: Arc::default(),
     };
     let cancel = Arc::new(AtomicBool::new(false));
     spec.cancel = Arc::clone(&cancel);
@@ -241,6 +245,7 @@ fn a_store_without_room_is_named_at_once() {
         path: multicast(),
         options: Options::default(),
         cancel: Arc::default(),
+        steering: Arc::default(),
     })
     .unwrap();
     let running = start_receiver(&prepared, "r0", dir.path().join("object"), Options::default());

@@ -20,8 +20,9 @@
 use crate::PROTOCOL_VERSION;
 use crate::agent::agent_client::AgentClient as Stub;
 use crate::agent::{
-    AddRequest, Caller, DeleteRequest, ListRequest, Object, ReadRequest, RegisterRequest, SendEvent,
-    SendRequest, SlowReceivers, StatusRequest, StatusResponse, UnregisterRequest,
+    AddRequest, Caller, DeleteRequest, ExtendRequest, Granted, ListRequest, Object, ReadRequest,
+    RegisterRequest, SendEvent, SendRequest, SlowReceivers, StatusRequest, StatusResponse, UnregisterRequest,
+    WithdrawRequest,
 };
 use crate::error::{Kind, Refusal, check_version, innermost};
 use hyper_util::rt::TokioIo;
@@ -132,6 +133,8 @@ pub struct SendOptions {
     pub slow: Option<Slow>,
     /// Whether the transfer goes on when this client has gone.
     pub detached: bool,
+    /// How long the path is wanted, from the grant on; `None`: as long as the transfer takes.
+    pub lease: Option<Duration>,
 }
 
 /// How long a read waits.
@@ -202,6 +205,17 @@ impl AgentClient {
     }
 }
 
+/// A change of a transfer that waits or runs.
+#[derive(Clone, Default, Debug)]
+pub struct Extension {
+    /// The path is wanted for this long from now on; `None`: the time stays.
+    pub time: Option<Duration>,
+    /// Names of further receivers.
+    pub add: Vec<String>,
+    /// Names of receivers that need nothing any more.
+    pub remove: Vec<String>,
+}
+
 /// A registered process.
 #[derive(Clone, Debug)]
 pub struct Session {
@@ -270,8 +284,34 @@ impl Session {
             slow_receivers: slow_receivers.into(),
             drop_after_ms,
             detached: options.detached,
+            lease_ms: options.lease.map(|lease| lease.as_millis().max(1)),
         };
         Ok(Sending { events: self.stub.clone().send(request).await?.into_inner() })
+    }
+
+    /// Changes a transfer of an object that waits or runs; gives its path, `None` while it waits for one.
+    ///
+    /// # Errors
+    /// The object is not being sent, or the manager cannot change its path so.
+    pub async fn extend(&self, data: DataId, change: &Extension) -> Result<Option<Granted>, ClientError> {
+        let request = ExtendRequest {
+            caller: Some(self.caller.clone()),
+            data_id: data.0,
+            time_ms: change.time.map(|time| time.as_millis().max(1)),
+            add: change.add.clone(),
+            remove: change.remove.clone(),
+        };
+        Ok(self.stub.clone().extend(request).await?.into_inner().granted)
+    }
+
+    /// Ends the transfers of an object that wait or run.
+    ///
+    /// # Errors
+    /// The object is not being sent.
+    pub async fn withdraw(&self, data: DataId) -> Result<(), ClientError> {
+        let request = WithdrawRequest { caller: Some(self.caller.clone()), data_id: data.0 };
+        self.stub.clone().withdraw(request).await?;
+        Ok(())
     }
 
     /// Waits until the object is here and verified, and says where its bytes lie.

@@ -25,12 +25,16 @@ pub enum Kind {
     ReceiverTwice,
     /// There is no receiver.
     NoReceivers,
+    /// There is no request or transfer to change or withdraw.
+    RequestUnknown,
     /// The manager cannot be reached.
     ManagerUnreachable,
     /// The manager does not lend a path.
     Denied,
     /// The agent has not joined the manager, or the manager has forgotten it.
     NotJoined,
+    /// Another manager leads; its address ends the sentence, where it is known.
+    NotLeader,
     /// Another agent has this name.
     NameTaken,
     /// The path cannot be read.
@@ -54,7 +58,7 @@ pub enum Kind {
 }
 
 /// Kinds with their names on the wire and their gRPC codes.
-const KINDS: [(Kind, &str, Code); 20] = [
+const KINDS: [(Kind, &str, Code); 22] = [
     (Kind::NotRegistered, "not-registered", Code::FailedPrecondition),
     (Kind::ObjectUnknown, "object-unknown", Code::NotFound),
     (Kind::ObjectTaken, "object-taken", Code::AlreadyExists),
@@ -62,9 +66,11 @@ const KINDS: [(Kind, &str, Code); 20] = [
     (Kind::ReceiverUnknown, "receiver-unknown", Code::NotFound),
     (Kind::ReceiverTwice, "receiver-twice", Code::InvalidArgument),
     (Kind::NoReceivers, "no-receivers", Code::InvalidArgument),
+    (Kind::RequestUnknown, "request-unknown", Code::NotFound),
     (Kind::ManagerUnreachable, "manager-unreachable", Code::Unavailable),
     (Kind::Denied, "denied", Code::ResourceExhausted),
     (Kind::NotJoined, "not-joined", Code::FailedPrecondition),
+    (Kind::NotLeader, "not-leader", Code::FailedPrecondition),
     (Kind::NameTaken, "name-taken", Code::AlreadyExists),
     (Kind::Path, "path", Code::InvalidArgument),
     (Kind::StoreFull, "store-full", Code::ResourceExhausted),

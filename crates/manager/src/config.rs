@@ -32,6 +32,8 @@ pub struct ManagerConfig {
     pub silence_ms: u64,
     /// How long a lease lives without a heartbeat that names it, in milliseconds.
     pub lease_ms: u64,
+    /// How long an agent whose session has ended may take to come back before it is dead, in milliseconds.
+    pub reconnect_ms: u64,
     /// How many agents may join.
     pub agents_max: usize,
     /// How many requests may wait for a path.
@@ -125,6 +127,7 @@ impl Default for ManagerConfig {
             heartbeat_ms: 1_000,
             silence_ms: 4_000,
             lease_ms: 30_000,
+            reconnect_ms: 2_000,
             agents_max: 10_000,
             pending_max: 1_024,
             leases_max: 10_000,
@@ -181,6 +184,7 @@ impl ManagerConfig {
         let positive = [
             ("heartbeat-ms", self.heartbeat_ms),
             ("device-timeout-ms", self.device_timeout_ms),
+            ("reconnect-ms", self.reconnect_ms),
             ("agents-max", self.agents_max as u64),
             ("pending-max", self.pending_max as u64),
             ("leases-max", self.leases_max as u64),

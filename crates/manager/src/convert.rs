@@ -3,9 +3,10 @@
 use polycast_api::convert::object_id;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
-use polycast_planning::{Channel, PlanId};
+use polycast_planning::{Channel, Plan, PlanId};
 use polycast_protocol::leases::{
-    AgentKey, Denial, Grant, HeldLease, Join, JoinRefusal, NotMember, PathRequest, Receivers,
+    AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, NotMember, PathRequest, Receivers,
+    ReleaseReason, Wait,
 };
 use polycast_types::{Duration, Rate};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -24,7 +25,7 @@ pub fn agent(agent: Option<api::AgentId>) -> Result<AgentKey, Refusal> {
     Ok(AgentKey { name: agent.name, incarnation: agent.incarnation })
 }
 
-pub fn join(request: api::JoinRequest) -> Result<Join, Refusal> {
+pub fn join(request: api::Join) -> Result<Join, Refusal> {
     let agent = agent(request.agent)?;
     let leases = bounded(request.leases, LEASES_MAX, "leases")?;
     Ok(Join {
@@ -32,6 +33,10 @@ pub fn join(request: api::JoinRequest) -> Result<Join, Refusal> {
         address: (ipv4(&request.address)?, port(request.control_port)?),
         leases: leases.into_iter().map(held_lease).collect::<Result<_, _>>()?,
     })
+}
+
+fn span(millis: Option<u64>) -> Option<Duration> {
+    millis.map(|millis| Duration::from_nanos(millis.saturating_mul(1_000_000)))
 }
 
 fn held_lease(lease: api::Lease) -> Result<HeldLease, Refusal> {
@@ -43,6 +48,7 @@ fn held_lease(lease: api::Lease) -> Result<HeldLease, Refusal> {
         bytes: lease.accepted_size,
         fabric: lease.fabric,
         channel: channel(lease.channel)?,
+        left: span(lease.left_ms),
     })
 }
 
@@ -50,7 +56,7 @@ pub fn plan_ids(ids: Vec<u64>) -> Result<Vec<PlanId>, Refusal> {
     Ok(bounded(ids, LEASES_MAX, "leases")?.into_iter().map(PlanId).collect())
 }
 
-pub fn path_request(request: api::PathRequest) -> Result<PathRequest, Refusal> {
+pub fn path_request(agent: AgentKey, request: api::PathRequest) -> Result<PathRequest, Refusal> {
     let receivers = match (request.all, request.receivers) {
         (true, names) if !names.is_empty() => {
             return Err(invalid("a request is either for all or for the receivers that it names"));
@@ -59,13 +65,24 @@ pub fn path_request(request: api::PathRequest) -> Result<PathRequest, Refusal> {
         (false, names) => Receivers::Named(bounded(names, RECEIVERS_MAX, "receivers")?),
     };
     Ok(PathRequest {
-        agent: agent(request.agent)?,
+        agent,
         request: request.request_id,
         object: object_id(&request.app_id, request.data_id)?,
         object_bytes: request.data_size,
         remaining_bytes: request.remaining_size,
         receivers,
         divisible: request.divisible,
+        lease: span(request.lease_ms),
+    })
+}
+
+/// A wish to change a request.
+pub fn extend(agent: &AgentKey, extend: api::Extend) -> Result<Input, Refusal> {
+    Ok(Input::Extend {
+        request: agent.request(extend.request_id),
+        time: span(extend.time_ms),
+        add: bounded(extend.add, RECEIVERS_MAX, "receivers")?,
+        remove: bounded(extend.remove, RECEIVERS_MAX, "receivers")?,
     })
 }
 
@@ -82,10 +99,24 @@ fn channel(channel: Option<api::Channel>) -> Result<Channel, Refusal> {
     }
 }
 
-pub fn path_response(grant: Grant) -> Result<api::PathResponse, Refusal> {
+pub fn granted(request_id: u64, grant: Grant) -> Result<api::Granted, Refusal> {
     let receiver =
         |(name, at): (String, ([u8; 4], u16))| api::Receiver { name, control_address: address(at) };
-    let channel = match grant.plan.channel {
+    Ok(api::Granted {
+        request_id,
+        response_id: grant.plan_id.0,
+        accepted_size: grant.accepted_bytes,
+        receivers: grant.receivers.into_iter().map(receiver).collect(),
+        fabric: grant.plan.fabric.to_string(),
+        channel: Some(to_channel(&grant.plan)?),
+        service_ms: grant.service.map(Duration::as_millis),
+        lease_ms: grant.lease.map(Duration::as_millis),
+    })
+}
+
+/// The channel of a plan in the service's words.
+pub fn to_channel(plan: &Plan) -> Result<api::Channel, Refusal> {
+    let channel = match plan.channel {
         Channel::Multicast { group: (group, port), rate, attempt_interval } => {
             api::channel::Channel::Multicast(api::Multicast {
                 address: Ipv4Addr::from(group).to_string(),
@@ -96,17 +127,33 @@ pub fn path_response(grant: Grant) -> Result<api::PathResponse, Refusal> {
         }
         Channel::Chain { .. } => api::channel::Channel::Chain(api::Chain {}),
         _ => {
-            let what = format!("agents cannot use the channel of the fabric {}", grant.plan.fabric);
+            let what = format!("agents cannot use the channel of the fabric {}", plan.fabric);
             return Err(Refusal::new(Kind::Internal, what));
         }
     };
-    Ok(api::PathResponse {
-        response_id: grant.plan_id.0,
-        accepted_size: grant.accepted_bytes,
-        receivers: grant.receivers.into_iter().map(receiver).collect(),
-        fabric: grant.plan.fabric.to_string(),
-        channel: Some(api::Channel { channel: Some(channel) }),
-    })
+    Ok(api::Channel { channel: Some(channel) })
+}
+
+pub fn denied(request_id: u64, refusal: &Refusal) -> api::Denied {
+    api::Denied { request_id, kind: refusal.kind.name().to_string(), reason: refusal.message.clone() }
+}
+
+pub fn waiting(request_id: u64, wait: Wait) -> api::Waiting {
+    api::Waiting {
+        request_id,
+        before: u32::try_from(wait.before).unwrap_or(u32::MAX),
+        estimate_ms: wait.estimate.map(Duration::as_millis),
+    }
+}
+
+/// Why a lease has ended, for those who have not given it back.
+pub fn end_reason(reason: ReleaseReason) -> Option<&'static str> {
+    match reason {
+        ReleaseReason::TimeOver => Some("the time is over for which the path was lent"),
+        ReleaseReason::Expired => Some("no heartbeat has named the path for too long"),
+        ReleaseReason::Failed => Some("what the path needs has failed, and there is no other one"),
+        ReleaseReason::Released | ReleaseReason::HolderGone | ReleaseReason::Withdrawn => None,
+    }
 }
 
 pub fn address((address, port): ([u8; 4], u16)) -> String {
@@ -138,7 +185,10 @@ pub fn denial(denial: &Denial) -> Refusal {
         Denial::NoReceivers | Denial::NobodyElse => Kind::NoReceivers,
         Denial::Sizes { .. } | Denial::RequestTaken(_) => Kind::Invalid,
         Denial::QueueFull(_) => Kind::Full,
-        Denial::Rejected(_) => Kind::Denied,
+        Denial::NotHeld(_) => Kind::RequestUnknown,
+        Denial::NotReceiver(_) => Kind::ReceiverUnknown,
+        Denial::AlreadyReceiver(_) => Kind::ReceiverTwice,
+        Denial::Rejected(_) | Denial::Unchangeable(_) => Kind::Denied,
     };
     Refusal::new(kind, denial.to_string())
 }

@@ -1,41 +1,39 @@
-//! The task that owns the manager's machine: one command after the other, no locks.
+//! The manager's machine behind one lock, and the sessions that it answers.
+//!
+//! A session's own task hands its messages in; what the machine wants said goes into the sessions' bounded queues at
+//! once. A task of its own looks after deadlines and after agents whose sessions have ended.
 
 use crate::config::{ConfigError, ManagerConfig};
+use crate::convert;
 use crate::devices::{Devices, News};
 use crate::fabrics::{self, Health, Verdict};
+use polycast_api::error::{Kind, Refusal};
+use polycast_api::manager::manager_message::Message;
+use polycast_api::manager::{self as api, ManagerMessage};
 use polycast_planning::{DeviceCommand, PlanId};
-use polycast_protocol::leases::{AgentKey, Member};
 use polycast_protocol::leases::{
-    Denial, Grant, Input, Join, JoinRefusal, Leases, LeasesConfig, NotMember, Output, PathRequest, RequestKey,
+    AgentKey, Grant, Input, Join, JoinRefusal, Leases, LeasesConfig, Member, NotMember, Output,
+    ReleaseReason, RequestKey, Wait,
 };
 use polycast_types::{Duration, ObjectId, Time};
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::MissedTickBehavior;
+use tokio::sync::{Notify, mpsc, watch};
+use tonic::Status;
 
-/// Commands that may wait for the task.
-const COMMANDS_MAX: usize = 1_024;
-/// How often requests whose callers have gone are looked for.
-const SWEEP: std::time::Duration = std::time::Duration::from_millis(250);
+/// The timer looks at least this often, so that a deadline that has come nearer is seen without a signal.
+const TICK: std::time::Duration = std::time::Duration::from_millis(20);
 
-/// What the service asks of the core.
-#[derive(Debug)]
-pub enum Command {
-    Join { join: Join, reply: oneshot::Sender<Result<(), JoinRefusal>> },
-    Heartbeat { agent: AgentKey, leases: Vec<PlanId>, reply: oneshot::Sender<Result<Vec<PlanId>, NotMember>> },
-    Leave { agent: AgentKey, reply: oneshot::Sender<()> },
-    Request { request: PathRequest, reply: oneshot::Sender<Result<Grant, Denial>> },
-    Release { request: RequestKey, plan: PlanId, reply: oneshot::Sender<()> },
-    Status { reply: oneshot::Sender<Snapshot> },
-}
+/// Messages on their way to an agent.
+pub type Outbox = mpsc::Sender<Result<ManagerMessage, Status>>;
 
 /// The manager's state at one moment.
 #[derive(Debug)]
 pub struct Snapshot {
     pub agents: Vec<(String, Member)>,
     pub leases: Vec<LeaseSnapshot>,
-    pub pending: usize,
+    pub pending: Vec<PendingSnapshot>,
     pub fabrics: Vec<&'static str>,
     pub scheduler: &'static str,
     pub now: Time,
@@ -48,37 +46,66 @@ pub struct LeaseSnapshot {
     pub object: ObjectId,
     pub grant: Grant,
     pub expires_in: Duration,
+    pub ends_in: Option<Duration>,
 }
 
-/// The machine and those who wait for its answers.
+/// A request that waits at one moment.
+#[derive(Debug)]
+pub struct PendingSnapshot {
+    pub key: RequestKey,
+    pub object: ObjectId,
+    pub bytes: u64,
+    pub receivers: usize,
+    pub waited: Duration,
+    pub wait: Wait,
+}
+
+/// The machine and those whom it answers.
 pub struct Core {
+    inner: Mutex<Inner>,
+    changed: Notify,
+    stopped: watch::Sender<bool>,
+}
+
+struct Inner {
     machine: Leases,
-    commands: mpsc::Receiver<Command>,
-    /// A request that was asked twice has two callers.
-    callers: BTreeMap<RequestKey, Vec<oneshot::Sender<Result<Grant, Denial>>>>,
-    start: Instant,
     devices: Devices,
-    news: mpsc::UnboundedReceiver<News>,
     health: Vec<Box<dyn Health>>,
     /// What devices keep all the time.
     standing: Vec<DeviceCommand>,
+    sessions: BTreeMap<AgentKey, Session>,
+    /// Agents whose sessions have ended without a farewell, and until when they may come back.
+    missing: BTreeMap<AgentKey, Time>,
+    next_session: u64,
+    reconnect: Duration,
+    start: Instant,
+    stopped: bool,
+    /// The answer to the join that is being handled.
+    joined: Option<Result<(), JoinRefusal>>,
 }
 
-/// Answers that come at once.
-#[derive(Default)]
-struct Answers {
-    join: Option<Result<(), JoinRefusal>>,
-    heartbeat: Option<Result<Vec<PlanId>, NotMember>>,
+#[derive(Debug)]
+struct Session {
+    number: u64,
+    outbox: Outbox,
+}
+
+/// An agent's place in the core; gone when dropped.
+pub struct Seat {
+    core: Arc<Core>,
+    agent: AgentKey,
+    number: u64,
 }
 
 impl Core {
-    /// A core with these settings, and the way to it. Needs a tokio runtime around it.
-    pub fn new(config: &ManagerConfig) -> Result<(Self, mpsc::Sender<Command>), ConfigError> {
+    /// A core with these settings, and what its devices say, for [`Core::keep_time`]. Needs a tokio runtime around it.
+    pub fn new(config: &ManagerConfig) -> Result<(Self, mpsc::UnboundedReceiver<News>), ConfigError> {
         // Numbers of leases differ from those of an earlier run: they begin with the time in microseconds.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let millis = |millis: u64| Duration::from_nanos(millis.saturating_mul(1_000_000));
         let leases = LeasesConfig {
-            lease: Duration::from_nanos(config.lease_ms.saturating_mul(1_000_000)),
-            silence: Duration::from_nanos(config.silence_ms.saturating_mul(1_000_000)),
+            lease: millis(config.lease_ms),
+            silence: millis(config.silence_ms),
             pending_max: config.pending_max,
             leases_max: config.leases_max,
             agents_max: config.agents_max,
@@ -94,125 +121,226 @@ impl Core {
         let (devices, news) = Devices::start(fabrics::devices(config)?);
         let (health, standing) = (fabrics::health(config)?, machine.standing_commands());
         devices.change(None, &[], &standing);
-        let (sender, commands) = mpsc::channel(COMMANDS_MAX);
-        let (callers, start) = (BTreeMap::new(), Instant::now());
-        Ok((Core { machine, commands, callers, start, devices, news, health, standing }, sender))
+        let inner = Inner {
+            machine,
+            devices,
+            health,
+            standing,
+            sessions: BTreeMap::new(),
+            missing: BTreeMap::new(),
+            next_session: 0,
+            reconnect: millis(config.reconnect_ms),
+            start: Instant::now(),
+            stopped: false,
+            joined: None,
+        };
+        let core =
+            Core { inner: Mutex::new(inner), changed: Notify::new(), stopped: watch::Sender::new(false) };
+        Ok((core, news))
     }
 
-    /// Runs until told to stop; whoever waits then gets no answer.
-    pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
-        let mut sweep = tokio::time::interval(SWEEP);
-        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    /// Looks after deadlines and devices, for ever.
+    pub async fn keep_time(&self, mut news: mpsc::UnboundedReceiver<News>) {
         loop {
-            let deadline = self.machine.deadline();
-            let wake = deadline.map(|at| self.start + std::time::Duration::from_nanos(at.0));
-            let sleep = async {
-                match wake {
-                    Some(at) => tokio::time::sleep_until(at.into()).await,
-                    None => std::future::pending().await,
-                }
+            let wait = {
+                let mut inner = self.lock();
+                inner.drain();
+                inner.bury();
+                inner.next_look()
             };
             tokio::select! {
-                _ = &mut stop => return,
-                command = self.commands.recv() => match command {
-                    Some(command) => self.obey(command),
-                    None => return,
-                },
-                Some(news) = self.news.recv() => self.hear(news),
-                () = sleep => { self.drain(); }
-                _ = sweep.tick(), if !self.callers.is_empty() => self.sweep(),
+                () = tokio::time::sleep(wait.max(TICK)) => {}
+                () = self.changed.notified() => {}
+                // The core holds the other end as long as it lives.
+                Some(news) = news.recv() => self.lock().hear(news),
             }
         }
     }
 
+    /// Ends all sessions; nobody can join any more.
+    pub fn stop(&self) {
+        let mut inner = self.lock();
+        inner.stopped = true;
+        inner.sessions.clear();
+        self.stopped.send_replace(true);
+    }
+
+    /// Lets an agent in, if that can be; its answers go to `outbox` from then on, the first is `joined`.
+    pub fn join(self: &Arc<Self>, join: Join, outbox: Outbox, joined: Message) -> Result<Seat, Refusal> {
+        let mut inner = self.lock();
+        if inner.stopped {
+            return Err(Refusal::new(Kind::ManagerUnreachable, "the manager is shutting down"));
+        }
+        let agent = join.agent.clone();
+        inner.apply(Input::Join(join));
+        match inner.joined.take() {
+            Some(Ok(())) => tracing::info!(agent = %agent.name, "joined"),
+            Some(Err(refusal)) => {
+                tracing::warn!(agent = %agent.name, %refusal, "turned down");
+                return Err(convert::join_refusal(&refusal));
+            }
+            None => unreachable!("every join is answered at once"),
+        }
+        inner.supersede(&agent);
+        inner.next_session += 1;
+        let number = inner.next_session;
+        let session = Session { number, outbox };
+        // It is empty: there is room.
+        let _ = session.outbox.try_send(Ok(ManagerMessage { message: Some(joined) }));
+        inner.sessions.insert(agent.clone(), session);
+        drop(inner);
+        self.changed.notify_one();
+        Ok(Seat { core: Arc::clone(self), agent, number })
+    }
+
+    /// The state at this moment.
+    pub fn snapshot(&self) -> Snapshot {
+        self.lock().snapshot()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic is a bug of the machine's: what it has left is not to be trusted less than a restart.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seat {
+    /// Does what a message says. A message that makes no sense ends the session.
+    pub fn handle(&self, message: api::agent_message::Message) -> Result<(), Refusal> {
+        use api::agent_message::Message as Said;
+        let mut inner = self.core.lock();
+        if inner.sessions.get(&self.agent).is_none_or(|session| session.number != self.number) {
+            // Whoever has superseded it has told it so; a session that is only gone begins again.
+            return Err(convert::not_member(&NotMember::Unknown(self.agent.name.clone())));
+        }
+        match message {
+            Said::Join(_) => {
+                return Err(Refusal::new(Kind::Invalid, "the agent has joined already"));
+            }
+            Said::Heartbeat(beat) => {
+                let leases = convert::plan_ids(beat.leases)?;
+                inner.heartbeat(&self.agent, beat.number, leases)?;
+            }
+            Said::Leave(_) => {
+                inner.apply(Input::Leave { agent: self.agent.clone() });
+                inner.sessions.remove(&self.agent);
+            }
+            Said::Request(request) => {
+                let id = request.request_id;
+                match convert::path_request(self.agent.clone(), request) {
+                    Ok(request) => inner.apply(Input::Request(request)),
+                    Err(refusal) => inner.tell(&self.agent, Message::Denied(convert::denied(id, &refusal))),
+                }
+            }
+            Said::Withdraw(withdraw) => {
+                inner.apply(Input::Withdraw { request: self.agent.request(withdraw.request_id) });
+            }
+            Said::Extend(extend) => {
+                let id = extend.request_id;
+                match convert::extend(&self.agent, extend) {
+                    Ok(input) => inner.apply(input),
+                    Err(refusal) => {
+                        let denied = Some(convert::denied(id, &refusal));
+                        let extended = api::Extended { request_id: id, granted: None, denied };
+                        inner.tell(&self.agent, Message::Extended(extended));
+                    }
+                }
+            }
+            Said::Release(release) => {
+                let request = self.agent.request(release.request_id);
+                inner.apply(Input::Release { request, plan: PlanId(release.response_id) });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Seat {
+    /// Waits until the manager ends.
+    pub async fn stopped(&self) {
+        let mut stopped = self.core.stopped.subscribe();
+        // The sender lives as long as the core that we hold.
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut inner = self.core.lock();
+        if !inner.sessions.get(&self.agent).is_some_and(|session| session.number == self.number) {
+            return;
+        }
+        inner.sessions.remove(&self.agent);
+        if !inner.stopped {
+            tracing::info!(agent = %self.agent.name, "its session has ended");
+            let until = inner.now() + inner.reconnect;
+            inner.missing.insert(self.agent.clone(), until);
+            self.core.changed.notify_one();
+        }
+    }
+}
+
+impl Inner {
     fn now(&self) -> Time {
         Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Does what a command says. A caller that does not wait for its answer any more misses it.
-    fn obey(&mut self, command: Command) {
-        match command {
-            Command::Join { join, reply } => {
-                let name = join.agent.name.clone();
-                if let Some(result) = self.apply(Input::Join(join)).join {
-                    match &result {
-                        Ok(()) => tracing::info!(agent = %name, "joined"),
-                        Err(refusal) => tracing::warn!(agent = %name, %refusal, "turned down"),
-                    }
-                    let _ = reply.send(result);
-                }
-            }
-            Command::Heartbeat { agent, leases, reply } => {
-                if let Some(result) = self.apply(Input::Heartbeat { agent, leases }).heartbeat {
-                    let _ = reply.send(result);
-                }
-            }
-            Command::Leave { agent, reply } => {
-                self.apply(Input::Leave { agent });
-                let _ = reply.send(());
-            }
-            Command::Request { request, reply } => {
-                let key = request.agent.request(request.request);
-                self.callers.entry(key).or_default().push(reply);
-                self.apply(Input::Request(request));
-            }
-            Command::Release { request, plan, reply } => {
-                self.apply(Input::Release { request, plan });
-                let _ = reply.send(());
-            }
-            Command::Status { reply } => {
-                let _ = reply.send(self.snapshot());
-            }
+    /// How long nothing has to be done if nothing happens.
+    fn next_look(&self) -> std::time::Duration {
+        let deadline = self.machine.deadline().into_iter().chain(self.missing.values().copied()).min();
+        deadline.map_or(std::time::Duration::from_secs(60), |at| at.since(self.now()).into())
+    }
+
+    /// Agents that have not come back are dead.
+    fn bury(&mut self) {
+        let now = self.now();
+        let dead: Vec<AgentKey> =
+            self.missing.iter().filter(|(_, until)| **until <= now).map(|(agent, _)| agent.clone()).collect();
+        for agent in dead {
+            self.missing.remove(&agent);
+            tracing::warn!(agent = %agent.name, "has not come back");
+            self.apply(Input::Died { agent });
         }
     }
 
-    fn apply(&mut self, input: Input) -> Answers {
-        let now = self.now();
-        self.machine.handle(now, input);
-        self.drain()
+    /// Ends earlier sessions of an agent's name. Another run of the agent is told so.
+    fn supersede(&mut self, agent: &AgentKey) {
+        self.missing.retain(|key, _| key.name != agent.name);
+        self.sessions.retain(|key, session| {
+            if key.name != agent.name {
+                return true;
+            }
+            if key.incarnation != agent.incarnation {
+                let refusal = convert::not_member(&NotMember::Superseded(agent.name.clone()));
+                // It is told by its next message where there is no room for this one.
+                let _ = session.outbox.try_send(Err(refusal.into()));
+            }
+            false
+        });
     }
 
-    fn drain(&mut self) -> Answers {
-        let mut answers = Answers::default();
+    fn heartbeat(&mut self, agent: &AgentKey, number: u64, leases: Vec<PlanId>) -> Result<(), Refusal> {
+        let now = self.now();
+        self.machine.handle(now, Input::Heartbeat { agent: agent.clone(), leases });
+        let mut answer = None;
         while let Some(output) = self.machine.poll(self.now()) {
             match output {
-                Output::Join { result, .. } => answers.join = Some(result),
-                Output::Heartbeat { result, .. } => answers.heartbeat = Some(result),
-                Output::Response { request, response } => self.respond(request, &response),
-                Output::Granted { plan_id, plan, instead_of } => {
-                    tracing::info!(response = plan_id.0, fabric = plan.fabric, "granted");
-                    self.devices.change(Some(plan_id), &instead_of, &plan.commands);
-                }
-                Output::Again { plan_id, plan } => {
-                    self.devices.change(Some(plan_id), &[], &plan.commands);
-                }
-                Output::Forgotten { plan } => self.devices.change(None, &plan.commands, &[]),
-                Output::Path { plan_id, request, state } => {
-                    tracing::info!(response = plan_id.0, source = %request.agent.name, ?state, "path");
-                }
-                Output::Replanned { plan_id, request, before, plan, displaced } => {
-                    tracing::warn!(response = plan_id.0, source = %request.agent.name, before = before.fabric,
-                        fabric = plan.fabric, "planned anew after a failure");
-                    let old: Vec<_> = before.commands.into_iter().chain(displaced).collect();
-                    self.devices.change(Some(plan_id), &old, &plan.commands);
-                }
-                Output::Released { plan_id, request, plan, reason, kept } => {
-                    if !kept {
-                        self.devices.change(None, &plan.commands, &[]);
-                    }
-                    tracing::info!(response = plan_id.0, source = %request.agent.name, ?reason, "released");
-                }
-                Output::Gone { agent } => tracing::info!(agent = %agent.name, "gone"),
+                Output::Heartbeat { result, .. } => answer = Some(result),
+                other => self.obey(other),
             }
         }
-        answers
+        let lost =
+            answer.expect("every heartbeat is answered").map_err(|error| convert::not_member(&error))?;
+        let lost_leases = lost.into_iter().map(|id| id.0).collect();
+        self.tell(agent, Message::Heartbeat(api::HeartbeatAnswer { number, lost_leases }));
+        Ok(())
     }
 
     /// Takes in what devices say.
     fn hear(&mut self, news: News) {
         tracing::debug!(?news, "a device says");
         match news {
-            News::SetUp { plan, result, steps: _ } => drop(self.apply(Input::SetUp { plan, result })),
+            News::SetUp { plan, result, steps: _ } => self.apply(Input::SetUp { plan, result }),
             News::Fibre { rack, fibre, up } => {
                 let verdicts = self.health.iter_mut().map(|health| health.fibre(rack, fibre, up)).collect();
                 self.judge(verdicts);
@@ -246,32 +374,107 @@ impl Core {
         }
     }
 
-    /// Answers all who asked; a grant that reaches nobody goes back at once.
-    fn respond(&mut self, request: RequestKey, response: &Result<Grant, Denial>) {
-        if let Err(denial) = response {
-            tracing::info!(source = %request.agent.name, request = request.request, %denial, "denied");
-        }
-        let callers = self.callers.remove(&request).unwrap_or_default();
-        let told = callers.into_iter().filter_map(|caller| caller.send(response.clone()).ok()).count();
-        if told == 0 && response.is_ok() {
-            let now = self.now();
-            self.machine.handle(now, Input::Withdraw { request });
+    fn apply(&mut self, input: Input) {
+        let now = self.now();
+        self.machine.handle(now, input);
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.machine.poll(self.now()) {
+            self.obey(output);
         }
     }
 
-    /// Withdraws requests whose callers have all gone.
-    fn sweep(&mut self) {
-        let mut gone = Vec::new();
-        self.callers.retain(|request, callers| {
-            callers.retain(|caller| !caller.is_closed());
-            if callers.is_empty() {
-                gone.push(request.clone());
+    fn obey(&mut self, output: Output) {
+        match output {
+            Output::Join { result, .. } => self.joined = Some(result),
+            Output::Heartbeat { .. } => {}
+            Output::Waiting { request, wait } => {
+                self.tell(&request.agent, Message::Waiting(convert::waiting(request.request, wait)));
             }
-            !callers.is_empty()
-        });
-        for request in gone {
-            tracing::info!(source = %request.agent.name, request = request.request, "withdrawn");
-            self.apply(Input::Withdraw { request });
+            Output::Response { request, response } => {
+                let answer = match response {
+                    Ok(grant) => convert::granted(request.request, grant),
+                    Err(denial) => {
+                        tracing::info!(source = %request.agent.name, request = request.request, %denial, "denied");
+                        Err(convert::denial(&denial))
+                    }
+                };
+                let message = match answer {
+                    Ok(granted) => Message::Granted(granted),
+                    Err(refusal) => Message::Denied(convert::denied(request.request, &refusal)),
+                };
+                self.tell(&request.agent, message);
+            }
+            Output::Extended { request, result } => {
+                let answer = result.map_err(|denial| convert::denial(&denial)).and_then(|grant| {
+                    grant.map(|grant| convert::granted(request.request, grant)).transpose()
+                });
+                let (granted, denied) = match answer {
+                    Ok(granted) => (granted, None),
+                    Err(refusal) => (None, Some(convert::denied(request.request, &refusal))),
+                };
+                let extended = api::Extended { request_id: request.request, granted, denied };
+                self.tell(&request.agent, Message::Extended(extended));
+            }
+            Output::Granted { plan_id, plan, instead_of } => {
+                tracing::info!(response = plan_id.0, fabric = plan.fabric, "granted");
+                // Most paths need nothing of any device.
+                if !(plan.commands.is_empty() && instead_of.is_empty()) {
+                    self.devices.change(Some(plan_id), &instead_of, &plan.commands);
+                }
+            }
+            Output::Again { plan_id, plan } => self.devices.change(Some(plan_id), &[], &plan.commands),
+            Output::Forgotten { plan } => self.devices.change(None, &plan.commands, &[]),
+            Output::Path { plan_id, request, state } => {
+                tracing::info!(response = plan_id.0, source = %request.agent.name, ?state, "path");
+            }
+            Output::Replanned { plan_id, request, before, plan, displaced } => {
+                tracing::warn!(response = plan_id.0, source = %request.agent.name, before = before.fabric,
+                    fabric = plan.fabric, "planned anew");
+                let old: Vec<_> = before.commands.iter().cloned().chain(displaced).collect();
+                self.devices.change(Some(plan_id), &old, &plan.commands);
+                if plan.channel != before.channel {
+                    let reason = format!("after a failure {} took over", plan.fabric);
+                    let replanned = api::Replanned {
+                        request_id: request.request,
+                        response_id: plan_id.0,
+                        fabric: plan.fabric.to_string(),
+                        channel: convert::to_channel(&plan).ok(),
+                        reason,
+                    };
+                    self.tell(&request.agent, Message::Replanned(replanned));
+                }
+            }
+            Output::Released { plan_id, request, plan, reason, kept } => {
+                if !kept && !plan.commands.is_empty() {
+                    self.devices.change(None, &plan.commands, &[]);
+                }
+                self.released(plan_id, &request, reason);
+            }
+            Output::Gone { agent } => tracing::info!(agent = %agent.name, "gone"),
+        }
+    }
+
+    fn released(&mut self, plan_id: PlanId, request: &RequestKey, reason: ReleaseReason) {
+        tracing::info!(response = plan_id.0, source = %request.agent.name, ?reason, "released");
+        if let Some(reason) = convert::end_reason(reason) {
+            let (request_id, response_id) = (request.request, plan_id.0);
+            let ended = api::Ended { request_id, response_id, reason: reason.to_string() };
+            self.tell(&request.agent, Message::Ended(ended));
+        }
+    }
+
+    /// Puts a message into a session's queue. Whoever has no session now asks again when it has one.
+    fn tell(&mut self, agent: &AgentKey, message: Message) {
+        let Some(session) = self.sessions.get(agent) else { return };
+        let message = Ok(ManagerMessage { message: Some(message) });
+        if let Err(mpsc::error::TrySendError::Full(_)) = session.outbox.try_send(message) {
+            tracing::warn!(agent = %agent.name, "it does not read its answers: its session ends");
+            self.sessions.remove(agent);
+            let until = self.now() + self.reconnect;
+            self.missing.insert(agent.clone(), until);
         }
     }
 
@@ -287,9 +490,21 @@ impl Core {
                     object: lease.object,
                     grant: lease.grant.clone(),
                     expires_in: lease.expires_at.since(now),
+                    ends_in: lease.ends_at.map(|at| at.since(now)),
                 })
                 .collect(),
-            pending: self.machine.pending(),
+            pending: self
+                .machine
+                .pending()
+                .map(|pending| PendingSnapshot {
+                    key: pending.key.clone(),
+                    object: pending.object,
+                    bytes: pending.bytes,
+                    receivers: pending.receivers,
+                    waited: now.since(pending.since),
+                    wait: pending.wait,
+                })
+                .collect(),
             fabrics: self.machine.fabrics().collect(),
             scheduler: self.machine.scheduler(),
             now,

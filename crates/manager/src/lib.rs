@@ -1,8 +1,8 @@
 //! The Polycast manager: lends paths to transfers (Republic section III-B).
 //!
-//! One task owns the machine [`polycast_protocol::leases::Leases`]; the gRPC service passes requests to it
-//! over a bounded channel and waits for its answers. [`devices`] tells switches what paths need. The manager is never
-//! on the way of the data.
+//! The machine [`polycast_protocol::leases::Leases`] lies behind one lock. Every agent has a session, a stream in
+//! each direction; what an agent says goes into the machine at once, and what the machine answers goes out over the
+//! sessions. [`devices`] tells switches what paths need. The manager is never on the way of the data.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), polycast_manager::ManagerError> {
@@ -30,6 +30,7 @@ use service::Service;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -98,11 +99,10 @@ impl Manager {
     /// # Errors
     /// The service broke down.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ManagerError> {
-        let (core, commands) = Core::new(&self.config)?;
-        let (stop_core, core_stopped) = oneshot::channel();
+        let (core, news) = Core::new(&self.config)?;
+        let core = Arc::new(core);
         let (stop_server, server_stopped) = oneshot::channel::<()>();
-        let core = tokio::spawn(core.run(core_stopped));
-        let service = Service::new(commands, &self.config);
+        let service = Service::new(Arc::clone(&core), &self.config);
         let incoming = TcpIncoming::from(self.listener).with_nodelay(Some(true));
         let server = Server::builder()
             .http2_keepalive_interval(Some(KEEPALIVE))
@@ -117,16 +117,16 @@ impl Manager {
         let mut shutdown = std::pin::pin!(shutdown);
         let served = tokio::select! {
             served = &mut server => Some(served),
+            () = core.keep_time(news) => None,
             () = &mut shutdown => None,
         };
-        // First the core: it turns down the requests that wait, so that their calls end.
-        let _ = stop_core.send(());
+        // First the core: with it the sessions end, for which the server would wait.
+        core.stop();
         let _ = stop_server.send(());
         let served = match served {
             Some(served) => served,
             None => tokio::time::timeout(FAREWELL, &mut server).await.unwrap_or(Ok(())),
         };
-        let _ = core.await;
         tracing::info!("the manager has ended");
         served.map_err(|error| ManagerError::Serve(error.to_string()))
     }

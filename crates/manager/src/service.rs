@@ -1,92 +1,68 @@
-//! The gRPC service: reads messages, asks the core, writes messages.
+//! The gRPC service: reads messages, hands them to the core, writes messages.
 
 use crate::config::ManagerConfig;
 use crate::convert;
-use crate::core::{Command, LeaseSnapshot};
+use crate::core::{Core, LeaseSnapshot, PendingSnapshot, Seat};
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::error::{Kind, Refusal, check_version};
 use polycast_api::manager::manager_server::Manager;
 use polycast_api::manager::{
-    AgentStatus, HeartbeatRequest, HeartbeatResponse, JoinRequest, JoinResponse, LeaseStatus, LeaveRequest,
-    LeaveResponse, PathRequest, PathResponse, ReleaseRequest, ReleaseResponse, StatusRequest, StatusResponse,
+    self as api, AgentMessage, AgentStatus, LeaseStatus, ManagerMessage, PendingStatus, StatusRequest,
+    StatusResponse,
 };
-use polycast_planning::PlanId;
-use tokio::sync::{mpsc, oneshot};
-use tonic::{Request, Response, Status};
+use polycast_types::Duration;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
 
-/// The service's end of the channel to the core.
-#[derive(Debug)]
+/// Messages that may wait for a session's connection. An agent that does not read its answers loses its session.
+const MESSAGES_MAX: usize = 4_096;
+
+/// The service over the core.
 pub struct Service {
-    commands: mpsc::Sender<Command>,
-    heartbeat_ms: u64,
-    lease_ms: u64,
+    core: Arc<Core>,
+    joined: api::Joined,
 }
 
 impl Service {
-    pub fn new(commands: mpsc::Sender<Command>, config: &ManagerConfig) -> Self {
-        Service { commands, heartbeat_ms: config.heartbeat_ms, lease_ms: config.lease_ms }
-    }
-
-    /// Asks the core and waits for its answer.
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Refusal> {
-        let ending = |_| Refusal::new(Kind::ManagerUnreachable, "the manager is shutting down");
-        let (reply, answer) = oneshot::channel();
-        self.commands.send(command(reply)).await.map_err(|_| ending(()))?;
-        answer.await.map_err(|_| ending(()))
+    pub fn new(core: Arc<Core>, config: &ManagerConfig) -> Self {
+        let joined = api::Joined {
+            protocol_version: PROTOCOL_VERSION,
+            heartbeat_ms: config.heartbeat_ms,
+            lease_ms: config.lease_ms,
+            reconnect_ms: config.reconnect_ms,
+        };
+        Service { core, joined }
     }
 }
 
 #[tonic::async_trait]
 impl Manager for Service {
-    async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
-        let request = request.into_inner();
-        check_version(request.protocol_version)?;
-        let join = convert::join(request)?;
-        let result = self.ask(|reply| Command::Join { join, reply }).await?;
-        result.map_err(|refusal| convert::join_refusal(&refusal))?;
-        Ok(Response::new(JoinResponse {
-            protocol_version: PROTOCOL_VERSION,
-            heartbeat_ms: self.heartbeat_ms,
-            lease_ms: self.lease_ms,
-        }))
-    }
+    type SessionStream = ReceiverStream<Result<ManagerMessage, Status>>;
 
-    async fn heartbeat(
+    async fn session(
         &self,
-        request: Request<HeartbeatRequest>,
-    ) -> Result<Response<HeartbeatResponse>, Status> {
-        let request = request.into_inner();
-        let agent = convert::agent(request.agent)?;
-        let leases = convert::plan_ids(request.leases)?;
-        let result = self.ask(|reply| Command::Heartbeat { agent, leases, reply }).await?;
-        let lost = result.map_err(|error| convert::not_member(&error))?;
-        Ok(Response::new(HeartbeatResponse { lost_leases: lost.into_iter().map(|id| id.0).collect() }))
-    }
-
-    async fn leave(&self, request: Request<LeaveRequest>) -> Result<Response<LeaveResponse>, Status> {
-        let agent = convert::agent(request.into_inner().agent)?;
-        self.ask(|reply| Command::Leave { agent, reply }).await?;
-        Ok(Response::new(LeaveResponse {}))
-    }
-
-    async fn request(&self, request: Request<PathRequest>) -> Result<Response<PathResponse>, Status> {
-        let request = convert::path_request(request.into_inner())?;
-        let response = self.ask(|reply| Command::Request { request, reply }).await?;
-        let grant = response.map_err(|denial| convert::denial(&denial))?;
-        Ok(Response::new(convert::path_response(grant)?))
-    }
-
-    async fn release(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseResponse>, Status> {
-        let request = request.into_inner();
-        let plan = PlanId(request.response_id);
-        let key = convert::agent(request.agent)?.request(request.request_id);
-        self.ask(|reply| Command::Release { request: key, plan, reply }).await?;
-        Ok(Response::new(ReleaseResponse {}))
+        request: Request<Streaming<AgentMessage>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let mut messages = request.into_inner();
+        let first = messages.message().await?.and_then(|message| message.message);
+        let Some(api::agent_message::Message::Join(join)) = first else {
+            return Err(Refusal::new(Kind::Invalid, "a session begins with a Join").into());
+        };
+        check_version(join.protocol_version)?;
+        let join = convert::join(join)?;
+        let (outbox, stream) = mpsc::channel(MESSAGES_MAX);
+        let joined = api::manager_message::Message::Joined(self.joined);
+        let ours = outbox.downgrade();
+        let seat = self.core.join(join, outbox, joined)?;
+        tokio::spawn(listen(seat, messages, ours));
+        Ok(Response::new(ReceiverStream::new(stream)))
     }
 
     async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
         check_version(request.into_inner().protocol_version)?;
-        let snapshot = self.ask(|reply| Command::Status { reply }).await?;
+        let snapshot = self.core.snapshot();
         let now = snapshot.now;
         Ok(Response::new(StatusResponse {
             protocol_version: PROTOCOL_VERSION,
@@ -102,9 +78,34 @@ impl Manager for Service {
                 })
                 .collect(),
             leases: snapshot.leases.into_iter().map(lease_status).collect(),
-            pending_requests: u32::try_from(snapshot.pending).unwrap_or(u32::MAX),
+            pending: snapshot.pending.into_iter().map(pending_status).collect(),
             uptime_seconds: now.0 / 1_000_000_000,
         }))
+    }
+}
+
+/// Hands an agent's messages to the core until the session ends. A connection that breaks is an end too.
+async fn listen(
+    seat: Seat,
+    mut messages: Streaming<AgentMessage>,
+    outbox: mpsc::WeakSender<Result<ManagerMessage, Status>>,
+) {
+    let mut stopped = std::pin::pin!(seat.stopped());
+    loop {
+        let next = tokio::select! {
+            next = messages.message() => next,
+            () = &mut stopped => return,
+        };
+        let Ok(Some(AgentMessage { message })) = next else { return };
+        // A message that a later version has added says nothing to us.
+        let Some(message) = message else { continue };
+        if let Err(refusal) = seat.handle(message) {
+            if let Some(outbox) = outbox.upgrade() {
+                // An agent that reads nothing does not read this either.
+                let _ = outbox.try_send(Err(refusal.into()));
+            }
+            return;
+        }
     }
 }
 
@@ -118,5 +119,19 @@ fn lease_status(lease: LeaseSnapshot) -> LeaseStatus {
         accepted_size: lease.grant.accepted_bytes,
         fabric: lease.grant.plan.fabric.to_string(),
         expires_in_ms: lease.expires_in.as_millis(),
+        ends_in_ms: lease.ends_in.map(Duration::as_millis),
+    }
+}
+
+fn pending_status(pending: PendingSnapshot) -> PendingStatus {
+    PendingStatus {
+        source: pending.key.agent.name,
+        request_id: pending.key.request,
+        app_id: pending.object.app.0.to_vec(),
+        data_id: pending.object.data.0,
+        size: pending.bytes,
+        receivers: u32::try_from(pending.receivers).unwrap_or(u32::MAX),
+        waited_ms: pending.waited.as_millis(),
+        estimate_ms: pending.wait.estimate.map(Duration::as_millis),
     }
 }

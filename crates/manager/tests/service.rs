@@ -2,18 +2,21 @@
 
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::error::{Kind, Refusal};
+use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::manager_client::ManagerClient;
+use polycast_api::manager::manager_message::Message as Told;
 use polycast_api::manager::{
-    AgentId, HeartbeatRequest, JoinRequest, Lease, LeaveRequest, PathRequest, PathResponse, ReleaseRequest,
-    StatusRequest, StatusResponse, channel,
+    AgentId, AgentMessage, Extend, Granted, Heartbeat, HeartbeatAnswer, Join, Lease, Leave, ManagerMessage,
+    PathRequest, Release, StatusRequest, StatusResponse, Withdraw, channel,
 };
 use polycast_manager::{Manager, ManagerConfig, ManagerError};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tonic::Status;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
+use tonic::{Status, Streaming};
 
 struct Running {
     address: SocketAddr,
@@ -47,58 +50,116 @@ impl Running {
     }
 }
 
-fn id(name: &str) -> Option<AgentId> {
-    Some(AgentId { name: name.into(), incarnation: 1 })
+/// An agent's session.
+struct Session {
+    outbox: mpsc::Sender<AgentMessage>,
+    messages: Streaming<ManagerMessage>,
 }
 
-fn join_request(name: &str) -> JoinRequest {
-    JoinRequest {
+impl Session {
+    async fn open(client: &ManagerClient<Channel>, join: Join) -> Result<Self, Status> {
+        let (outbox, stream) = mpsc::channel(64);
+        outbox.send(AgentMessage { message: Some(Said::Join(join)) }).await.unwrap();
+        let mut client = client.clone();
+        let messages = client.session(ReceiverStream::new(stream)).await?.into_inner();
+        let mut session = Session { outbox, messages };
+        let Told::Joined(joined) = session.next().await? else { panic!("no Joined") };
+        assert_eq!(joined.protocol_version, PROTOCOL_VERSION);
+        Ok(session)
+    }
+
+    async fn join(client: &ManagerClient<Channel>, name: &str) -> Self {
+        Session::open(client, join(name)).await.unwrap()
+    }
+
+    async fn say(&self, message: Said) {
+        self.outbox.send(AgentMessage { message: Some(message) }).await.unwrap();
+    }
+
+    async fn next(&mut self) -> Result<Told, Status> {
+        let next = tokio::time::timeout(Duration::from_secs(5), self.messages.message()).await.unwrap();
+        next?.and_then(|message| message.message).ok_or_else(|| Status::cancelled("the session has ended"))
+    }
+
+    async fn granted(&mut self) -> Granted {
+        match self.next().await.unwrap() {
+            Told::Granted(granted) => granted,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The kind and the sentence of a denial.
+    async fn denied(&mut self) -> (String, String) {
+        match self.next().await.unwrap() {
+            Told::Denied(denied) => (denied.kind, denied.reason),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// How many older requests wait.
+    async fn waiting(&mut self) -> u32 {
+        match self.next().await.unwrap() {
+            Told::Waiting(waiting) => waiting.before,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn beat(&mut self, number: u64, leases: &[u64]) -> HeartbeatAnswer {
+        self.say(Said::Heartbeat(Heartbeat { number, leases: leases.to_vec() })).await;
+        match self.next().await.unwrap() {
+            Told::Heartbeat(answer) => answer,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn join(name: &str) -> Join {
+    Join {
         protocol_version: PROTOCOL_VERSION,
-        agent: id(name),
+        agent: Some(AgentId { name: name.into(), incarnation: 1 }),
         address: "10.0.0.1".into(),
         control_port: 7401,
         leases: Vec::new(),
     }
 }
 
-async fn join(client: &mut ManagerClient<Channel>, names: &[&str]) {
-    for name in names {
-        client.join(join_request(name)).await.unwrap();
-    }
-}
-
-fn path_request(source: &str, request_id: u64, receivers: &[&str]) -> PathRequest {
-    PathRequest {
-        agent: id(source),
+fn request(request_id: u64, receivers: &[&str]) -> Said {
+    Said::Request(PathRequest {
         request_id,
         app_id: vec![0; 16],
         data_id: request_id,
         data_size: 1_000,
         remaining_size: 1_000,
         receivers: receivers.iter().map(|name| (*name).to_string()).collect(),
-        all: false,
-        divisible: false,
-    }
+        ..PathRequest::default()
+    })
 }
 
-fn group_of(response: &PathResponse) -> String {
-    match &response.channel.as_ref().unwrap().channel {
+fn release(granted: &Granted) -> Said {
+    Said::Release(Release { request_id: granted.request_id, response_id: granted.response_id })
+}
+
+fn group_of(granted: &Granted) -> String {
+    match &granted.channel.as_ref().unwrap().channel {
         Some(channel::Channel::Multicast(multicast)) => multicast.address.clone(),
         other => panic!("{other:?}"),
     }
 }
 
-fn refusal(result: Result<impl std::fmt::Debug, Status>) -> Refusal {
-    Refusal::from_status(&result.unwrap_err()).unwrap()
+async fn refusal(client: &ManagerClient<Channel>, join: Join) -> Refusal {
+    match Session::open(client, join).await {
+        Ok(_) => panic!("it was let in"),
+        Err(status) => Refusal::from_status(&status).unwrap(),
+    }
 }
 
-async fn status(client: &mut ManagerClient<Channel>) -> StatusResponse {
+async fn status(client: &ManagerClient<Channel>) -> StatusResponse {
     let request = StatusRequest { protocol_version: PROTOCOL_VERSION };
-    client.status(request).await.unwrap().into_inner()
+    client.clone().status(request).await.unwrap().into_inner()
 }
 
 /// Waits until the manager's state is as wanted.
-async fn until(client: &mut ManagerClient<Channel>, wanted: impl Fn(&StatusResponse) -> bool) {
+async fn until(client: &ManagerClient<Channel>, wanted: impl Fn(&StatusResponse) -> bool) {
     let start = Instant::now();
     loop {
         let status = status(client).await;
@@ -115,143 +176,210 @@ const ONE_ADDRESS: &str = "fabrics = ['ip-multicast']\n[ip-multicast]\npool = '2
 #[tokio::test]
 async fn a_path_is_lent_released_and_lent_again() {
     let manager = Running::start(ONE_ADDRESS).await;
-    let mut client = manager.client().await;
-    join(&mut client, &["a", "b", "c"]).await;
-    let first = client.request(path_request("a", 1, &["b", "c"])).await.unwrap().into_inner();
-    assert_eq!(first.accepted_size, 1_000);
-    assert_eq!(first.fabric, "ip-multicast");
+    let client = manager.client().await;
+    let mut a = Session::join(&client, "a").await;
+    let mut b = Session::join(&client, "b").await;
+    let _c = Session::join(&client, "c").await;
+    a.say(request(1, &["b", "c"])).await;
+    let first = a.granted().await;
+    assert_eq!((first.accepted_size, first.fabric.as_str()), (1_000, "ip-multicast"));
     assert_eq!(group_of(&first), "239.255.64.0");
     let names: Vec<_> = first.receivers.iter().map(|receiver| receiver.name.as_str()).collect();
     assert_eq!(names, ["b", "c"]);
     assert_eq!(first.receivers[0].control_address, "10.0.0.1:7401");
     // Asking again gives the same answer.
-    let again = client.request(path_request("a", 1, &["b", "c"])).await.unwrap().into_inner();
-    assert_eq!(first, again);
+    a.say(request(1, &["b", "c"])).await;
+    assert_eq!(a.granted().await, first);
     // The next one waits until the address is free.
-    let mut other = client.clone();
-    let waiting =
-        tokio::spawn(async move { other.request(path_request("b", 1, &["a"])).await.unwrap().into_inner() });
-    until(&mut client, |status| status.pending_requests == 1).await;
-    let release = ReleaseRequest { agent: id("a"), request_id: 1, response_id: first.response_id };
-    client.release(release.clone()).await.unwrap();
-    let second = waiting.await.unwrap();
+    b.say(request(1, &["a"])).await;
+    assert_eq!(b.waiting().await, 0);
+    a.say(release(&first)).await;
+    let second = b.granted().await;
     assert_ne!(second.response_id, first.response_id);
-    client.release(release).await.unwrap();
-    let status = status(&mut client).await;
+    a.say(release(&first)).await;
+    assert_eq!(a.beat(1, &[]).await, HeartbeatAnswer { number: 1, lost_leases: Vec::new() });
+    let status = status(&client).await;
     assert_eq!(status.leases.len(), 1);
     assert_eq!(status.leases[0].source, "b");
     assert_eq!(status.scheduler, "fcfs");
     manager.stop().await;
 }
 
+/// Blast, section IV-A: what can never be is denied at once, what has to wait hears of its place, and both what waits
+/// and what runs can be changed and withdrawn.
 #[tokio::test]
-async fn refusals_are_sentences_with_a_kind() {
-    let manager = Running::start("").await;
-    let mut client = manager.client().await;
-    join(&mut client, &["a", "b"]).await;
-    let unknown = refusal(client.request(path_request("a", 1, &["b", "x"])).await);
-    assert_eq!(unknown, Refusal::new(Kind::ReceiverUnknown, "there is no agent 'x'"));
-    let twice = refusal(client.request(path_request("a", 1, &["b", "b"])).await);
-    assert_eq!(twice, Refusal::new(Kind::ReceiverTwice, "the receiver 'b' is named twice"));
-    assert_eq!(refusal(client.request(path_request("c", 1, &["b"])).await).kind, Kind::NotJoined);
-    let mut both = path_request("a", 1, &["b"]);
-    both.all = true;
-    assert_eq!(refusal(client.request(both).await).kind, Kind::Invalid);
-    let mut other = join_request("d");
-    other.protocol_version = 9;
-    let version = refusal(client.join(other).await);
-    assert_eq!(version.kind, Kind::Version);
-    assert!(version.message.contains("version 9"), "{version}");
-    let mut elsewhere = join_request("a");
-    elsewhere.agent.as_mut().unwrap().incarnation = 2;
-    elsewhere.address = "10.0.0.2".into();
-    assert_eq!(refusal(client.join(elsewhere).await).kind, Kind::NameTaken);
-    let mut nowhere = join_request("e");
-    nowhere.address = "localhost".into();
-    assert_eq!(refusal(client.join(nowhere).await).message, "'localhost' is not an IPv4 address");
+async fn requests_wait_change_and_go() {
+    let manager = Running::start(ONE_ADDRESS).await;
+    let client = manager.client().await;
+    let mut a = Session::join(&client, "a").await;
+    let mut b = Session::join(&client, "b").await;
+    let _c = Session::join(&client, "c").await;
+    a.say(request(1, &["b"])).await;
+    let held = a.granted().await;
+    a.say(request(2, &["b"])).await;
+    assert_eq!(a.waiting().await, 0);
+    b.say(request(1, &["a"])).await;
+    assert_eq!(b.waiting().await, 1);
+    let pending = status(&client).await.pending;
+    let seen: Vec<_> = pending.iter().map(|pending| (pending.source.as_str(), pending.request_id)).collect();
+    assert_eq!(seen, [("a", 2), ("b", 1)]);
+    // The first in the queue goes: the other one moves up.
+    a.say(Said::Withdraw(Withdraw { request_id: 2 })).await;
+    assert_eq!(b.waiting().await, 0);
+    let extend = Extend { request_id: 1, time_ms: Some(60_000), add: vec!["c".into()], remove: Vec::new() };
+    a.say(Said::Extend(extend)).await;
+    let Told::Extended(extended) = a.next().await.unwrap() else { panic!() };
+    let granted = extended.granted.unwrap();
+    assert_eq!((granted.receivers.len(), granted.lease_ms), (2, Some(60_000)));
+    assert_eq!(granted.channel, held.channel);
+    let extend = Extend { request_id: 9, time_ms: Some(1), add: Vec::new(), remove: Vec::new() };
+    a.say(Said::Extend(extend)).await;
+    let Told::Extended(extended) = a.next().await.unwrap() else { panic!() };
+    assert_eq!(extended.denied.unwrap().kind, "request-unknown");
+    // What runs can be withdrawn too; its path goes to the next one.
+    a.say(Said::Withdraw(Withdraw { request_id: 1 })).await;
+    b.granted().await;
+    // A path for a time ends by itself, and its holder hears that.
+    b.say(Said::Extend(Extend { request_id: 1, time_ms: Some(50), add: Vec::new(), remove: Vec::new() }))
+        .await;
+    assert!(matches!(b.next().await.unwrap(), Told::Extended(_)));
+    let Told::Ended(ended) = b.next().await.unwrap() else { panic!() };
+    assert!(ended.reason.starts_with("the time is over"), "{ended:?}");
     manager.stop().await;
 }
 
 #[tokio::test]
-async fn a_caller_that_goes_away_withdraws_its_request() {
-    let manager = Running::start(ONE_ADDRESS).await;
-    let mut client = manager.client().await;
-    join(&mut client, &["a", "b"]).await;
-    client.request(path_request("a", 1, &["b"])).await.unwrap();
-    let mut other = client.clone();
-    let waiting = tokio::spawn(async move { other.request(path_request("a", 2, &["b"])).await });
-    until(&mut client, |status| status.pending_requests == 1).await;
-    waiting.abort();
-    until(&mut client, |status| status.pending_requests == 0).await;
+async fn refusals_are_sentences_with_a_kind() {
+    let manager = Running::start("").await;
+    let client = manager.client().await;
+    let mut a = Session::join(&client, "a").await;
+    let _b = Session::join(&client, "b").await;
+    for (receivers, kind, sentence) in [
+        (vec!["b", "x"], "receiver-unknown", "there is no agent 'x'"),
+        (vec!["b", "b"], "receiver-twice", "the receiver 'b' is named twice"),
+        (vec!["a"], "receiver-twice", "'a' is the source and cannot be a receiver"),
+    ] {
+        a.say(request(1, &receivers)).await;
+        assert_eq!(a.denied().await, (kind.to_string(), sentence.to_string()));
+    }
+    let Said::Request(mut both) = request(1, &["b"]) else { panic!() };
+    both.all = true;
+    a.say(Said::Request(both)).await;
+    assert_eq!(a.denied().await.0, "invalid");
+    let mut other = join("d");
+    other.protocol_version = 9;
+    let version = refusal(&client, other).await;
+    assert_eq!(version.kind, Kind::Version);
+    assert!(version.message.contains("version 9"), "{version}");
+    let mut elsewhere = join("a");
+    elsewhere.agent.as_mut().unwrap().incarnation = 2;
+    elsewhere.address = "10.0.0.2".into();
+    assert_eq!(refusal(&client, elsewhere).await.kind, Kind::NameTaken);
+    let mut nowhere = join("e");
+    nowhere.address = "localhost".into();
+    assert_eq!(refusal(&client, nowhere).await.message, "'localhost' is not an IPv4 address");
+    // A session that does not begin with a Join is none, and there is only one.
+    let (outbox, stream) = mpsc::channel(1);
+    outbox.send(AgentMessage { message: Some(request(1, &["b"])) }).await.unwrap();
+    let status = client.clone().session(ReceiverStream::new(stream)).await.unwrap_err();
+    assert_eq!(Refusal::from_status(&status).unwrap().kind, Kind::Invalid);
+    a.say(Said::Join(join("a"))).await;
+    assert_eq!(Refusal::from_status(&a.next().await.unwrap_err()).unwrap().kind, Kind::Invalid);
     manager.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_dies_loses_what_it_holds_unless_it_comes_back() {
+    let manager = Running::start(&format!("reconnect-ms = 300\n{ONE_ADDRESS}")).await;
+    let client = manager.client().await;
+    let mut a = Session::join(&client, "a").await;
+    let mut b = Session::join(&client, "b").await;
+    a.say(request(1, &["b"])).await;
+    let held = a.granted().await;
+    a.say(request(2, &["b"])).await;
+    a.waiting().await;
+    // Its connection breaks, and it comes back: everything is as it was.
+    drop(a);
+    let mut again = join("a");
+    again.leases.push(lease(&held));
+    let mut a = Session::open(&client, again).await.unwrap();
+    a.say(request(2, &["b"])).await;
+    assert_eq!(a.waiting().await, 0);
+    assert!(a.beat(1, &[held.response_id]).await.lost_leases.is_empty());
+    b.say(request(1, &["a"])).await;
+    assert_eq!(b.waiting().await, 1);
+    // It dies: what it held and asked for is gone long before the lease or the silence would be over.
+    let begun = Instant::now();
+    drop(a);
+    assert_eq!(b.denied().await.0, "receiver-unknown");
+    assert!(begun.elapsed() >= Duration::from_millis(300));
+    until(&client, |status| status.leases.is_empty() && status.agents.len() == 1).await;
+    manager.stop().await;
+}
+
+fn lease(granted: &Granted) -> Lease {
+    Lease {
+        request_id: granted.request_id,
+        response_id: granted.response_id,
+        receivers: granted.receivers.iter().map(|receiver| receiver.name.clone()).collect(),
+        accepted_size: granted.accepted_size,
+        fabric: granted.fabric.clone(),
+        channel: granted.channel.clone(),
+        app_id: Vec::new(),
+        data_id: granted.request_id,
+        left_ms: None,
+    }
 }
 
 #[tokio::test]
 async fn what_is_not_renewed_comes_back() {
     let settings = format!("heartbeat-ms = 50\nsilence-ms = 150\nlease-ms = 300\n{ONE_ADDRESS}");
     let manager = Running::start(&settings).await;
-    let mut client = manager.client().await;
-    join(&mut client, &["a", "b"]).await;
-    let first = client.request(path_request("a", 1, &["b"])).await.unwrap().into_inner();
-    let beat = HeartbeatRequest { agent: id("a"), leases: vec![first.response_id] };
-    for _ in 0..10 {
+    let client = manager.client().await;
+    let mut a = Session::join(&client, "a").await;
+    let _b = Session::join(&client, "b").await;
+    a.say(request(1, &["b"])).await;
+    let first = a.granted().await;
+    for number in 0..10 {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        assert!(client.heartbeat(beat.clone()).await.unwrap().into_inner().lost_leases.is_empty());
+        assert!(a.beat(number, &[first.response_id]).await.lost_leases.is_empty());
     }
-    assert_eq!(status(&mut client).await.leases.len(), 1);
+    assert_eq!(status(&client).await.leases.len(), 1);
     // Nothing is heard of `a` any more (and never was of `b`).
-    until(&mut client, |status| status.leases.is_empty() && status.agents.is_empty()).await;
-    assert_eq!(refusal(client.heartbeat(beat).await).kind, Kind::NotJoined);
+    until(&client, |status| status.leases.is_empty() && status.agents.is_empty()).await;
+    let Told::Ended(ended) = a.next().await.unwrap() else { panic!() };
+    assert_eq!(ended.response_id, first.response_id);
+    a.say(Said::Heartbeat(Heartbeat { number: 99, leases: Vec::new() })).await;
+    assert_eq!(Refusal::from_status(&a.next().await.unwrap_err()).unwrap().kind, Kind::NotJoined);
     manager.stop().await;
 }
 
 #[tokio::test]
 async fn a_restarted_manager_takes_over_what_runs() {
     let manager = Running::start(ONE_ADDRESS).await;
-    let mut client = manager.client().await;
-    join(&mut client, &["a", "b"]).await;
-    let first = client.request(path_request("a", 1, &["b"])).await.unwrap().into_inner();
+    let client = manager.client().await;
+    let mut a = Session::join(&client, "a").await;
+    let _b = Session::join(&client, "b").await;
+    a.say(request(1, &["b"])).await;
+    let first = a.granted().await;
     let address = manager.address;
     manager.stop().await;
+    assert!(a.next().await.is_err(), "its session ends at once");
 
     let manager = Running::start(&format!("listen = '{address}'\n{ONE_ADDRESS}")).await;
-    let mut client = manager.client().await;
-    join(&mut client, &["b"]).await;
-    let mut again = join_request("a");
-    again.leases.push(Lease {
-        request_id: 1,
-        response_id: first.response_id,
-        receivers: vec!["b".into()],
-        accepted_size: 1_000,
-        fabric: first.fabric,
-        channel: first.channel,
-        app_id: Vec::new(),
-        data_id: 1,
-    });
-    client.join(again).await.unwrap();
-    let now = status(&mut client).await;
-    assert_eq!(now.leases[0].response_id, first.response_id);
+    let client = manager.client().await;
+    let mut b = Session::join(&client, "b").await;
+    let mut again = join("a");
+    again.leases.push(lease(&first));
+    let a = Session::open(&client, again).await.unwrap();
+    assert_eq!(status(&client).await.leases[0].response_id, first.response_id);
     // Its address is not lent a second time.
-    let mut other = client.clone();
-    let waiting = tokio::spawn(async move { other.request(path_request("b", 1, &["a"])).await });
-    until(&mut client, |status| status.pending_requests == 1).await;
-    client.leave(LeaveRequest { agent: id("a") }).await.unwrap();
+    b.say(request(1, &["a"])).await;
+    assert_eq!(b.waiting().await, 0);
+    a.say(Said::Leave(Leave {})).await;
     // Its receiver has left too, so it cannot have the address that is free now.
-    assert_eq!(refusal(waiting.await.unwrap()).kind, Kind::ReceiverUnknown);
+    assert_eq!(b.denied().await.0, "receiver-unknown");
     manager.stop().await;
-}
-
-#[tokio::test]
-async fn requests_that_wait_end_with_the_manager() {
-    let manager = Running::start(ONE_ADDRESS).await;
-    let mut client = manager.client().await;
-    join(&mut client, &["a", "b"]).await;
-    client.request(path_request("a", 1, &["b"])).await.unwrap();
-    let mut other = client.clone();
-    let waiting = tokio::spawn(async move { other.request(path_request("a", 2, &["b"])).await });
-    until(&mut client, |status| status.pending_requests == 1).await;
-    manager.stop().await;
-    assert!(waiting.await.unwrap().is_err());
 }
 
 #[tokio::test]

@@ -321,6 +321,17 @@ pub trait Fabric: fmt::Debug + Send {
     /// restarted. `None` if the channel does not tell what the plan holds: then the transfer loses its path.
     fn adopt(&self, network: &NetworkState, group: &Group, channel: &Channel) -> Option<Plan>;
 
+    /// The plan by which a transfer that runs goes on when its group changes. `network` does not hold the old
+    /// plan any more. The channel has to stay as it is.
+    ///
+    /// # Errors
+    /// What the new group needs is not free, or the channel cannot stay.
+    fn regroup(&self, network: &NetworkState, old: &Plan, group: &Group) -> Result<Plan, Refusal> {
+        let cannot =
+            || Refusal::Impossible(alloc::format!("a path of {} cannot change its group", old.fabric));
+        self.adopt(network, group, &old.channel).ok_or_else(cannot)
+    }
+
     /// What devices keep all the time while the fabric is in use, as far as nothing of `network` prevents it.
     fn standing_commands(&self, _network: &NetworkState) -> Vec<DeviceCommand> {
         Vec::new()
@@ -405,6 +416,11 @@ impl NetworkState {
     #[must_use]
     pub fn turn(&self) -> u64 {
         self.turn
+    }
+
+    /// Sets where to begin the search, when what moved it on is undone.
+    pub(crate) fn set_turn(&mut self, turn: u64) {
+        self.turn = turn;
     }
 
     /// The plans in force, in the order of their numbers.
@@ -583,6 +599,22 @@ impl Fabrics {
         channel: &Channel,
     ) -> Option<Plan> {
         self.0.iter().find(|known| known.name() == fabric)?.adopt(network, group, channel)
+    }
+
+    /// The plan of a running transfer with another group ([`Fabric::regroup`]).
+    ///
+    /// # Errors
+    /// The fabric has none, or the channel would change.
+    pub fn regroup(&self, network: &NetworkState, old: &Plan, group: &Group) -> Result<Plan, Refusal> {
+        let unknown = || Refusal::Impossible(alloc::format!("there is no fabric '{}'", old.fabric));
+        let fabric = self.0.iter().find(|fabric| fabric.name() == old.fabric).ok_or_else(unknown)?;
+        let plan = fabric.regroup(network, old, group)?;
+        if plan.channel != old.channel {
+            return Err(Refusal::Impossible(
+                "the channel would change, and the transfer runs already".into(),
+            ));
+        }
+        Ok(plan)
     }
 
     /// What devices keep all the time ([`Fabric::standing_commands`]).

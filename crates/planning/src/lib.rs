@@ -29,4 +29,4 @@ pub use fabric::{
     RackPort, Refusal, Replan, ReplanOutcome, Resource, Running, TreeRoutes,
 };
 pub use places::{PlaceError, Places};
-pub use scheduler::{Decision, Fcfs, GreedyMatching, PartitionFcfs, Pending, RequestId, Scheduler};
+pub use scheduler::{Decision, Draft, Fcfs, GreedyMatching, PartitionFcfs, Pending, RequestId, Scheduler};

@@ -195,6 +195,11 @@ impl Fabric for Ocs {
         })
     }
 
+    /// Racks that come need fibres, and splitters perhaps; those that stay may get other ones.
+    fn regroup(&self, network: &NetworkState, old: &Plan, group: &Group) -> Result<Plan, Refusal> {
+        self.plan_at(network, group, address_of(network, old))
+    }
+
     /// A channel does not tell which fibres and splitters its circuits take.
     fn adopt(&self, _network: &NetworkState, _group: &Group, _channel: &Channel) -> Option<Plan> {
         None

@@ -65,40 +65,55 @@ pub trait Scheduler: fmt::Debug + Send {
     fn name(&self) -> &'static str;
 
     /// Decides about all requests that wait, oldest first in `pending`. The plans of one answer can all be
-    /// held at the same time in `network`.
+    /// held at the same time: what is decided is held in the draft of the network, for the next decision.
     ///
     /// Called when a request has come, a path has been released, or the network has changed.
     fn decide(
         &mut self,
         now: Time,
-        pending: &[Pending],
-        network: &NetworkState,
+        pending: &[&Pending],
+        draft: Draft<'_>,
         fabrics: &Fabrics,
     ) -> Vec<Decision>;
 }
 
-/// The network as it will be when the decisions so far are in force.
-struct Draft {
-    network: NetworkState,
+/// The network as it will be when the decisions so far are in force. What a draft holds goes back when the draft
+/// ends: deciding costs as much as what is decided, however much is held already.
+#[derive(Debug)]
+pub struct Draft<'a> {
+    network: &'a mut NetworkState,
+    turn: u64,
     plans: u64,
     decisions: Vec<Decision>,
 }
 
-impl Draft {
-    fn new(network: &NetworkState) -> Self {
-        Draft { network: network.clone(), plans: 0, decisions: Vec::new() }
+impl<'a> Draft<'a> {
+    /// A draft on top of `network`, which is the same again when the draft has ended.
+    #[must_use]
+    pub fn new(network: &'a mut NetworkState) -> Self {
+        Draft { turn: network.turn(), network, plans: 0, decisions: Vec::new() }
+    }
+
+    /// The network with what the draft holds.
+    #[must_use]
+    pub fn network(&self) -> &NetworkState {
+        self.network
     }
 
     /// Puts a plan in force; numbers from the top are not those of plans that run.
-    fn hold(&mut self, group: Group, plan: Plan) {
+    pub fn hold(&mut self, group: Group, plan: Plan) {
         let held = self.network.hold(PlanId(u64::MAX - self.plans), group, plan);
-        debug_assert!(held, "a fabric planned with what is not free");
+        assert!(held, "a fabric planned with what is not free");
         self.plans += 1;
+    }
+
+    fn into_decisions(mut self) -> Vec<Decision> {
+        core::mem::take(&mut self.decisions)
     }
 
     /// Gives the request a path now if there is one, whole. True if it waits.
     fn decide(&mut self, request: &Pending, fabrics: &Fabrics) -> bool {
-        let decision = match fabrics.plan(&self.network, &request.group) {
+        let decision = match fabrics.plan(self.network, &request.group) {
             Ok(plan) => {
                 self.hold(request.group.clone(), plan.clone());
                 Decision::Accept { request: request.id, bytes: request.remaining_bytes, plan }
@@ -109,6 +124,15 @@ impl Draft {
         let waits = matches!(decision, Decision::Wait { .. });
         self.decisions.push(decision);
         waits
+    }
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        for plan in 0..self.plans {
+            self.network.release(PlanId(u64::MAX - plan));
+        }
+        self.network.set_turn(self.turn);
     }
 }
 
@@ -129,18 +153,17 @@ impl Scheduler for Fcfs {
     fn decide(
         &mut self,
         _now: Time,
-        pending: &[Pending],
-        network: &NetworkState,
+        pending: &[&Pending],
+        mut draft: Draft<'_>,
         fabrics: &Fabrics,
     ) -> Vec<Decision> {
-        let mut draft = Draft::new(network);
         for request in pending {
             // Those behind one that waits do so too: a small group must not keep a large one waiting for ever.
             if draft.decide(request, fabrics) {
                 break;
             }
         }
-        draft.decisions
+        draft.into_decisions()
     }
 }
 
@@ -169,7 +192,12 @@ mod tests {
         let pool = AddressPool::new([239, 255, 64, 0], 2, 7410).unwrap();
         let fabrics = Fabrics::new(vec![Box::new(IpMulticast::new(pool))]);
         let pending = [request(1, &[1]), request(2, &[]), request(3, &[2]), request(4, &[3])];
-        let decisions = Fcfs.decide(Time(9), &pending, &NetworkState::default(), &fabrics);
+        let decisions = Fcfs.decide(
+            Time(9),
+            &pending.iter().collect::<Vec<_>>(),
+            Draft::new(&mut NetworkState::default()),
+            &fabrics,
+        );
         let mut addresses = BTreeSet::new();
         for decision in &decisions {
             if let Decision::Accept { bytes, plan, .. } = decision {

@@ -7,7 +7,7 @@ use polycast_planning::ip_multicast::AddressPool;
 use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::shufflecast::{Shufflecast, ShufflecastConfig};
 use polycast_planning::{
-    Decision, Fabrics, GreedyMatching, Group, HostId, NetworkState, PartitionFcfs, Pending, PlanId,
+    Decision, Draft, Fabrics, GreedyMatching, Group, HostId, NetworkState, PartitionFcfs, Pending, PlanId,
     RequestId, Resource, Scheduler,
 };
 use polycast_topology::optics::PowerBudget;
@@ -71,6 +71,10 @@ fn granted(decisions: &[Decision]) -> Vec<u64> {
     accepted.collect()
 }
 
+fn refs(pending: &[Pending]) -> Vec<&Pending> {
+    pending.iter().collect()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
     /// Through the manager's interface the greedy scheduler grants what the planner of section III-C does.
@@ -114,7 +118,7 @@ proptest! {
         }
         let waiting: Vec<Pending> =
             pending.into_iter().filter(|request| !pinned.contains(&request.id.0)).collect();
-        let decisions = scheduler.decide(Time(99), &waiting, &network, &fabrics);
+        let decisions = scheduler.decide(Time(99), &refs(&waiting), Draft::new(&mut network), &fabrics);
         let of_network = CircuitNetwork {
             racks: RACKS, ports_per_rack: 1, splitters: 3, splitter_fanout: 3, cascade_max: 2,
         };
@@ -156,7 +160,7 @@ proptest! {
                 (request.id.0, plan.resources.into_iter().filter(is_relay).collect())
             })
             .collect();
-        let decisions = PartitionFcfs.decide(Time(9), &pending, &network, &fabrics);
+        let decisions = PartitionFcfs.decide(Time(9), &refs(&pending), Draft::new(&mut network), &fabrics);
         let goes: BTreeSet<u64> = granted(&decisions).into_iter().collect();
         for request in &pending {
             let wanted = &wants[&request.id.0];
@@ -179,7 +183,8 @@ fn more_traffic_per_rack_goes_first_and_a_small_group_fills_the_gap() {
         request(3, 12, &[16], 1),
         request(4, 0, &[1], 9),
     ];
-    let decisions = scheduler.decide(Time(1), &pending, &NetworkState::default(), &fabrics);
+    let decisions =
+        scheduler.decide(Time(1), &refs(&pending), Draft::new(&mut NetworkState::default()), &fabrics);
     assert_eq!(granted(&decisions), [2, 3]);
     assert!(decisions.contains(&Decision::Wait { request: RequestId(1) }));
     assert!(decisions.iter().any(|decision| matches!(decision,

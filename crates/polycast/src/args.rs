@@ -88,6 +88,11 @@ pub enum Command {
     /// Send a file or directory to other agents
     #[command(long_about = help::SEND, after_long_help = help::SEND_MORE)]
     Send(SendArgs),
+    /// Change a transfer that waits or runs: how long its path is lent, and to whom it goes
+    #[command(long_about = help::EXTEND, after_long_help = help::EXTEND_MORE)]
+    Extend(ExtendArgs),
+    /// End the transfers of an object that wait or run
+    Withdraw(WithdrawArgs),
     /// Copy an object out of the local agent's store
     #[command(long_about = help::GET, after_long_help = help::GET_MORE)]
     Get(GetArgs),
@@ -105,6 +110,9 @@ pub enum Command {
     /// Run a whole data center on this machine, in network namespaces (Linux, root)
     #[command(long_about = help::LAB, after_long_help = help::LAB_MORE)]
     Lab(LabArgs),
+    /// Measure parts of the service
+    #[command(hide = true)]
+    Bench(BenchArgs),
     /// Simulate a transfer packet by packet, in virtual time (no network needed)
     #[command(long_about = help::SIMULATE, after_long_help = help::SIMULATE_MORE)]
     Simulate(SimulateArgs),
@@ -192,8 +200,8 @@ pub struct ManagerArgs {
 /// `polycast agent`
 #[derive(Arguments, Debug)]
 pub struct AgentArgs {
-    /// The manager's address
-    #[arg(long, value_name = "ADDR")]
+    /// The manager's address; of several managers all, with commas between them
+    #[arg(long, value_name = "ADDR,..")]
     pub manager: String,
     /// This machine's name in the cluster [default: the machine's name]
     #[arg(long, value_name = "NAME")]
@@ -230,8 +238,76 @@ pub struct SendArgs {
     /// Receivers that are not done by then have failed (30s, 10m)
     #[arg(long, value_name = "T", value_parser = duration)]
     pub deadline: Option<Duration>,
+    /// How long the path is wanted (30s, 10m); after that the transfer goes on over TCP [default: until it has ended]
+    #[arg(long, value_name = "T", value_parser = duration)]
+    pub lease: Option<Duration>,
     #[command(flatten)]
     pub local: LocalArgs,
+}
+
+/// `polycast extend`
+#[derive(Arguments, Debug)]
+#[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
+pub struct ExtendArgs {
+    /// The object's id
+    #[arg(value_name = "ID")]
+    pub id: ObjectId,
+    /// The path is wanted for this long from now on (30s, 10m)
+    #[arg(long, value_name = "T", value_parser = duration, group = "change")]
+    pub time: Option<Duration>,
+    /// Further receivers
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', group = "change")]
+    pub add: Vec<String>,
+    /// Receivers that need nothing any more
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', group = "change")]
+    pub remove: Vec<String>,
+    #[command(flatten)]
+    pub local: LocalArgs,
+}
+
+/// `polycast withdraw`
+#[derive(Arguments, Debug)]
+pub struct WithdrawArgs {
+    /// The object's id
+    #[arg(value_name = "ID")]
+    pub id: ObjectId,
+    #[command(flatten)]
+    pub local: LocalArgs,
+}
+
+/// `polycast bench`
+#[derive(Arguments, Debug)]
+pub struct BenchArgs {
+    /// What to measure
+    #[command(subcommand)]
+    pub what: Bench,
+}
+
+/// What `polycast bench` measures.
+#[derive(Subcommand, Debug)]
+pub enum Bench {
+    /// How fast a manager answers: agents' sessions that ask for paths and give them back
+    Manager(BenchManagerArgs),
+}
+
+/// `polycast bench manager`
+#[derive(Arguments, Debug)]
+pub struct BenchManagerArgs {
+    /// How many agents are joined, each over a connection of its own
+    #[arg(long, value_name = "N", default_value = "64")]
+    pub agents: usize,
+    /// Receivers of each request
+    #[arg(long, value_name = "N", default_value = "16")]
+    pub receivers: usize,
+    /// For how long
+    #[arg(long, value_name = "S", default_value = "10")]
+    pub seconds: f64,
+    /// Requests a second, all agents together, at even times; without it every agent asks again at once
+    #[arg(long, value_name = "N")]
+    pub rate: Option<f64>,
+    /// A manager that runs already [default: one is started, as a process of its own]
+    #[arg(long, value_name = "ADDR")]
+    pub manager: Option<String>,
 }
 
 /// `polycast get`

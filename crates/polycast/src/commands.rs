@@ -1,6 +1,7 @@
 //! One module a command: it calls the libraries and reports.
 
 mod accept;
+mod bench;
 mod cast;
 mod cluster;
 mod destination;
@@ -29,6 +30,9 @@ pub fn run(args: Args) -> Exit {
         Command::Agent(args) => cluster::agent(args, format),
         Command::Forwarder(args) => forwarder::run(args, format),
         Command::Send(args) => cluster::send(args, format),
+        Command::Extend(args) => cluster::extend(args, format),
+        Command::Withdraw(args) => cluster::withdraw(args, format),
+        Command::Bench(args) => bench::run(args, format),
         Command::Get(args) => cluster::get(args, format),
         Command::Ls(args) => cluster::ls(args, format),
         Command::Rm(args) => cluster::rm(args, format),

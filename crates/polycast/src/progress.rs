@@ -1,5 +1,6 @@
 //! A bar on standard error while a transfer runs, if a person is watching.
 
+use crate::output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use polycast_agent::transfer::{ReceiverProgress, ReceiverReport, Report};
 use std::fmt::Write;
@@ -19,6 +20,19 @@ impl Progress {
         bar.set_style(style("{spinner} {wide_msg}"));
         bar.set_message(waiting.to_string());
         Progress { bar }
+    }
+
+    /// Shows how a request for a path stands; who sees no bar gets a line.
+    pub fn waiting(&self, text: &str) {
+        if self.bar.is_hidden() {
+            output::say(text);
+        }
+        self.bar.set_message(text.to_string());
+    }
+
+    /// Shows what path was granted.
+    pub fn granted(&self, text: &str) {
+        self.bar.set_message(text.to_string());
     }
 
     /// Shows a source's state.

@@ -33,6 +33,9 @@ pub struct Delivery {
     /// BLAKE3 root hash in hex.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
+    /// Why the path was lost, if the transfer had to go on without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_lost: Option<String>,
 }
 
 /// What became of one receiver.
@@ -118,12 +121,16 @@ impl Delivery {
             sent_bytes: report.sent_bytes,
             patched_bytes: report.patched_bytes,
             root: report.root,
+            path_lost: report.path_lost,
         }
     }
 
     /// Prints the report, says who failed and why, and gives the exit status.
     pub fn conclude(&self, format: Format) -> Result<Exit, Failure> {
         output::result(format, self, &self.text())?;
+        if let Some(reason) = &self.path_lost {
+            output::say(&format!("the transfer went on without its path: {reason}"));
+        }
         let mut exit = Exit::Done;
         for receiver in self.receivers.iter().filter(|receiver| !receiver.verified) {
             let why = receiver.error.as_deref().unwrap_or("it did not verify all bytes");

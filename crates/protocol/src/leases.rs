@@ -5,9 +5,14 @@
 //! something has changed; what it grants is a lease. A lease ends when its holder releases it, leaves or
 //! restarts, or when no heartbeat has named it for too long: what a dead agent held comes back by itself.
 //!
+//! Applications talk to it as in Blast, section IV-A: a request that can never be served is denied at once, one
+//! that has to wait is told its place and gets its answer later; it can be changed (time, membership) and withdrawn
+//! at any time, and every decision looks at all that wait.
+//!
 //! A manager that restarts knows nothing. Agents join it again and name the leases that they use, and it
 //! takes them over, so that no path is lent a second time while a transfer uses it.
 
+mod changes;
 mod members;
 mod set_up;
 mod words;
@@ -15,7 +20,7 @@ mod words;
 pub use members::Member;
 pub use words::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, LeaseView, NotMember, Output, PathRequest,
-    PathState, Receivers, ReleaseReason, RequestKey,
+    PathState, PendingView, Receivers, ReleaseReason, RequestKey, Wait,
 };
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,8 +28,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use members::{Arrival, Members};
 use polycast_planning::{
-    Channel, Decision, Fabrics, Failure, Group, HostId, NetworkState, Pending, Plan, PlanId, ReplanOutcome,
-    RequestId, Scheduler,
+    Channel, Decision, Draft, Fabrics, Group, HostId, NetworkState, Pending, Plan, PlanId, RequestId,
+    Scheduler,
 };
 use polycast_types::{Duration, ObjectId, Time};
 
@@ -73,6 +78,10 @@ struct Waiting {
     object: ObjectId,
     /// Whether a receiver that goes away is left out; otherwise the request is denied.
     all: bool,
+    /// How long the path is wanted.
+    lease: Option<Duration>,
+    /// What it was told last about how it stands.
+    told: Option<Wait>,
 }
 
 /// A path that is lent.
@@ -81,9 +90,25 @@ struct Lease {
     key: RequestKey,
     object: ObjectId,
     grant: Grant,
+    granted_at: Time,
     expires_at: Time,
+    /// When it ends however often it is named.
+    ends_at: Option<Time>,
     /// How often its devices have failed since they last did not.
     tries: u32,
+}
+
+impl Lease {
+    /// When it ends if nothing happens.
+    fn due_at(&self) -> Time {
+        self.ends_at.map_or(self.expires_at, |ends_at| ends_at.min(self.expires_at))
+    }
+
+    /// When it will be given back, as far as that can be told.
+    fn over_at(&self) -> Option<Time> {
+        let served = self.grant.service.map(|service| self.granted_at + service);
+        served.into_iter().chain(self.ends_at).min()
+    }
 }
 
 /// The manager's core.
@@ -96,6 +121,7 @@ pub struct Leases {
     network: NetworkState,
     /// What the scheduler sees, oldest first, and beside it what only we need.
     pending: BTreeMap<RequestId, (Pending, Waiting)>,
+    pending_by_key: BTreeMap<RequestKey, RequestId>,
     next_request: u64,
     next_plan: u64,
     leases: BTreeMap<PlanId, Lease>,
@@ -120,6 +146,7 @@ impl Leases {
             fabrics,
             scheduler,
             pending: BTreeMap::new(),
+            pending_by_key: BTreeMap::new(),
             next_request: 0,
             leases: BTreeMap::new(),
             by_request: BTreeMap::new(),
@@ -149,6 +176,7 @@ impl Leases {
             Input::Repaired { failures } => self.repair(&failures),
             Input::Request(request) => self.request(now, request),
             Input::Withdraw { request } => self.withdraw(&request),
+            Input::Extend { request, time, add, remove } => self.extend(now, request, time, &add, &remove),
             Input::Release { request, plan } => self.release(&request, plan),
         }
     }
@@ -182,13 +210,20 @@ impl Leases {
             object: lease.object,
             grant: &lease.grant,
             expires_at: lease.expires_at,
+            ends_at: lease.ends_at,
         })
     }
 
-    /// How many requests wait.
-    #[must_use]
-    pub fn pending(&self) -> usize {
-        self.pending.len()
+    /// The requests that wait, oldest first.
+    pub fn pending(&self) -> impl ExactSizeIterator<Item = PendingView<'_>> {
+        self.pending.values().enumerate().map(|(before, (pending, waiting))| PendingView {
+            key: &waiting.key,
+            object: waiting.object,
+            bytes: pending.remaining_bytes,
+            receivers: pending.group.receivers.len(),
+            since: pending.since,
+            wait: waiting.told.unwrap_or(Wait { before, estimate: None }),
+        })
     }
 
     /// Name of the scheduler.
@@ -247,7 +282,15 @@ impl Leases {
         let Some(plan) = plan else { return };
         let receivers =
             receivers.into_iter().map(|(name, member)| (String::from(name), member.address)).collect();
-        let grant = Grant { plan_id: held.plan, accepted_bytes: held.bytes, receivers, plan };
+        let service = service_time(&plan, held.bytes);
+        let grant = Grant {
+            plan_id: held.plan,
+            accepted_bytes: held.bytes,
+            receivers,
+            plan,
+            service,
+            lease: held.left,
+        };
         // A path that has been lent to somebody else since is lost; the next heartbeat's answer says so.
         if self.network.hold(held.plan, group, grant.plan.clone()) {
             self.keep(now, key, held.object, grant);
@@ -310,8 +353,22 @@ impl Leases {
         for id in held {
             self.end(id, ReleaseReason::HolderGone);
         }
-        self.pending.retain(|_, (_, waiting)| !waiting.key.is_of(agent));
+        let waiting: Vec<RequestId> = self
+            .pending
+            .iter()
+            .filter(|(_, (_, waiting))| waiting.key.is_of(agent))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in waiting {
+            self.take_pending(id);
+        }
         self.undecided = true;
+    }
+
+    fn take_pending(&mut self, id: RequestId) -> Option<(Pending, Waiting)> {
+        let (pending, waiting) = self.pending.remove(&id)?;
+        self.pending_by_key.remove(&waiting.key);
+        Some((pending, waiting))
     }
 
     fn request(&mut self, now: Time, request: PathRequest) {
@@ -326,9 +383,12 @@ impl Leases {
             self.outputs.push_back(Output::Response { request: key, response });
             return;
         }
-        if let Some((_, waiting)) = self.pending.values().find(|(_, waiting)| waiting.key == key) {
+        if let Some((_, waiting)) = self.pending_by_key.get(&key).and_then(|id| self.pending.get_mut(id)) {
             // Still undecided: one answer will do for both. The other object's request is a mistake.
-            if waiting.object != request.object {
+            if waiting.object == request.object {
+                waiting.told = None;
+                self.undecided = true;
+            } else {
                 let response = Err(Denial::RequestTaken(request.request));
                 self.outputs.push_back(Output::Response { request: key, response });
             }
@@ -337,8 +397,15 @@ impl Leases {
         match self.admit(now, &request) {
             Ok(pending) => {
                 let all = matches!(request.receivers, Receivers::All);
-                let waiting = Waiting { key, object: request.object, all };
+                let waiting = Waiting {
+                    key: key.clone(),
+                    object: request.object,
+                    all,
+                    lease: request.lease,
+                    told: None,
+                };
                 self.next_request += 1;
+                self.pending_by_key.insert(key, pending.id);
                 self.pending.insert(pending.id, (pending, waiting));
                 self.undecided = true;
             }
@@ -375,7 +442,9 @@ impl Leases {
             self.end(id, ReleaseReason::Withdrawn);
             return;
         }
-        self.pending.retain(|_, (_, waiting)| waiting.key != *request);
+        if let Some(id) = self.pending_by_key.get(request).copied() {
+            self.take_pending(id);
+        }
         self.undecided = true;
     }
 
@@ -386,57 +455,14 @@ impl Leases {
         }
     }
 
-    /// Takes what has failed out of use, and plans the paths anew that it touches. A path that its own fabric
-    /// cannot save may go over another one; what nothing can save ends.
-    fn fail(&mut self, failures: &[Failure]) {
-        for failure in failures {
-            match failure {
-                Failure::Resource(resource) => self.network.fail(*resource),
-                Failure::Part(part) => self.network.fail_part(*part),
-                _ => {}
-            }
-        }
-        for failure in failures {
-            for replan in self.fabrics.replan(&self.network, failure) {
-                match replan.outcome {
-                    ReplanOutcome::Replaced(plan) => self.replace(replan.id, plan),
-                    ReplanOutcome::Lost(_) => self.end(replan.id, ReleaseReason::Failed),
-                }
-            }
-        }
-        self.undecided = true;
-    }
-
-    fn replace(&mut self, id: PlanId, plan: Plan) {
-        let Some(lease) = self.leases.get_mut(&id) else { return };
-        let Some(running) = self.network.release(id) else { return };
-        if !self.network.hold(id, running.group, plan.clone()) {
-            // A fabric has planned with what is not free: the lease cannot stay.
-            return self.end(id, ReleaseReason::Failed);
-        }
-        let before = core::mem::replace(&mut lease.grant.plan, plan.clone());
-        let request = lease.key.clone();
-        let displaced = self.displace(&plan);
-        self.outputs.push_back(Output::Replanned { plan_id: id, request, before, plan, displaced });
-    }
-
-    fn repair(&mut self, failures: &[Failure]) {
-        for failure in failures {
-            match failure {
-                Failure::Resource(resource) => self.network.repair(resource),
-                Failure::Part(part) => self.network.repair_part(part),
-                _ => {}
-            }
-        }
-        self.undecided = true;
-    }
-
     /// Ends what is overdue.
     fn expire(&mut self, now: Time) {
         while let Some((at, id)) = self.expiries.first().copied()
             && at <= now
         {
-            self.end(id, ReleaseReason::Expired);
+            let over =
+                self.leases.get(&id).and_then(|lease| lease.ends_at).is_some_and(|ends_at| ends_at <= now);
+            self.end(id, if over { ReleaseReason::TimeOver } else { ReleaseReason::Expired });
         }
         self.retry(now);
         // Leases of a silent agent stay until they expire: its transfers may well be running.
@@ -450,12 +476,31 @@ impl Leases {
         if self.pending.is_empty() {
             return;
         }
-        let pending: Vec<Pending> = self.pending.values().map(|(pending, _)| pending.clone()).collect();
-        for decision in self.scheduler.decide(now, &pending, &self.network, &self.fabrics) {
+        let pending: Vec<&Pending> = self.pending.values().map(|(pending, _)| pending).collect();
+        let draft = Draft::new(&mut self.network);
+        for decision in self.scheduler.decide(now, &pending, draft, &self.fabrics) {
             match decision {
                 Decision::Accept { request, bytes, plan } => self.accept(now, request, bytes, plan),
                 Decision::Reject { request, reason } => self.deny(request, Denial::Rejected(reason)),
                 Decision::Wait { .. } => {}
+            }
+        }
+        self.tell_waiting(now);
+    }
+
+    /// Tells those that wait their places, if these have changed.
+    fn tell_waiting(&mut self, now: Time) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let mut ends: Vec<Duration> =
+            self.leases.values().filter_map(|lease| Some(lease.over_at()?.since(now))).collect();
+        ends.sort_unstable();
+        for (before, (_, waiting)) in self.pending.values_mut().enumerate() {
+            if waiting.told.is_none_or(|told| told.before != before) {
+                let wait = Wait { before, estimate: ends.get(before).copied() };
+                waiting.told = Some(wait);
+                self.outputs.push_back(Output::Waiting { request: waiting.key.clone(), wait });
             }
         }
     }
@@ -472,9 +517,11 @@ impl Leases {
         if !self.network.hold(plan_id, pending.group.clone(), plan.clone()) {
             return;
         }
-        let Some((pending, waiting)) = self.pending.remove(&id) else { return };
+        let Some((pending, waiting)) = self.take_pending(id) else { return };
         let receivers = self.in_order(&pending.group, &plan.channel);
-        let grant = Grant { plan_id, accepted_bytes: bytes.min(remaining), receivers, plan };
+        let accepted_bytes = bytes.min(remaining);
+        let service = service_time(&plan, accepted_bytes);
+        let grant = Grant { plan_id, accepted_bytes, receivers, plan, service, lease: waiting.lease };
         let instead_of = self.displace(&grant.plan);
         self.outputs.push_back(Output::Granted { plan_id, plan: grant.plan.clone(), instead_of });
         self.outputs
@@ -503,30 +550,32 @@ impl Leases {
     }
 
     fn deny(&mut self, id: RequestId, denial: Denial) {
-        if let Some((_, waiting)) = self.pending.remove(&id) {
+        if let Some((_, waiting)) = self.take_pending(id) {
             self.outputs.push_back(Output::Response { request: waiting.key, response: Err(denial) });
         }
     }
 
     fn keep(&mut self, now: Time, key: RequestKey, object: ObjectId, grant: Grant) {
         let expires_at = now + self.config.lease;
+        let ends_at = grant.lease.map(|span| now + span);
         let id = grant.plan_id;
-        self.expiries.insert((expires_at, id));
-        self.by_request.insert(key.clone(), id);
-        self.leases.insert(id, Lease { key, object, grant, expires_at, tries: 0 });
+        let lease = Lease { key: key.clone(), object, grant, granted_at: now, expires_at, ends_at, tries: 0 };
+        self.expiries.insert((lease.due_at(), id));
+        self.by_request.insert(key, id);
+        self.leases.insert(id, lease);
     }
 
     fn renew(&mut self, now: Time, id: PlanId) {
         if let Some(lease) = self.leases.get_mut(&id) {
-            self.expiries.remove(&(lease.expires_at, id));
+            self.expiries.remove(&(lease.due_at(), id));
             lease.expires_at = now + self.config.lease;
-            self.expiries.insert((lease.expires_at, id));
+            self.expiries.insert((lease.due_at(), id));
         }
     }
 
     fn end(&mut self, id: PlanId, reason: ReleaseReason) {
         let Some(lease) = self.leases.remove(&id) else { return };
-        self.expiries.remove(&(lease.expires_at, id));
+        self.expiries.remove(&(lease.due_at(), id));
         self.by_request.remove(&lease.key);
         let running = self.network.release(id);
         self.undecided = true;
@@ -535,5 +584,13 @@ impl Leases {
         let kept = running.is_some_and(|running| sound && self.keep_ready(running));
         let (request, plan) = (lease.key, lease.grant.plan);
         self.outputs.push_back(Output::Released { plan_id: id, request, plan, reason, kept });
+    }
+}
+
+/// How long a transfer takes on a path that has a rate of its own.
+fn service_time(plan: &Plan, bytes: u64) -> Option<Duration> {
+    match plan.channel {
+        Channel::Multicast { rate, .. } | Channel::Label { rate, .. } => Some(rate?.time_for(bytes)),
+        _ => None,
     }
 }

@@ -4,12 +4,12 @@ use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{
-    Channel, Decision, DeviceCommand, Fabric, Fabrics, Failure, Fcfs, GreedyMatching, NetworkState, Pending,
-    PlanId, Resource, Scheduler,
+    Channel, Decision, DeviceCommand, Draft, Fabric, Fabrics, Failure, Fcfs, GreedyMatching, Pending, PlanId,
+    Resource, Scheduler,
 };
 use polycast_protocol::leases::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, Leases, LeasesConfig, NotMember,
-    OnDeviceFailure, Output, PathRequest, Receivers, ReleaseReason, RequestKey, known_hosts,
+    OnDeviceFailure, Output, PathRequest, Receivers, ReleaseReason, RequestKey, Wait, known_hosts,
 };
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
@@ -72,6 +72,7 @@ fn request(source: AgentKey, number: u64, receivers: &[&str]) -> PathRequest {
         remaining_bytes: 1_000,
         receivers: Receivers::Named(receivers.iter().map(|name| (*name).to_string()).collect()),
         divisible: false,
+        lease: None,
     }
 }
 
@@ -136,7 +137,10 @@ fn circuits_are_lent_to_hosts_by_their_places() {
         |command: &DeviceCommand| matches!(command, DeviceCommand::CrossConnect { from: 0, to: 4 });
     assert!(grant.plan.commands.iter().any(from_rack_0), "{:?}", grant.plan.commands);
     // host-0's only fibre is in use; a place that nobody knows is no place.
-    assert!(apply(&mut manager, Time(2), Input::Request(request(agent(4, 1), 2, &["host-0"]))).is_empty());
+    let outputs = apply(&mut manager, Time(2), Input::Request(request(agent(4, 1), 2, &["host-0"])));
+    let [Output::Waiting { wait, .. }] = &outputs[..] else { panic!("{outputs:?}") };
+    // 1,000 bytes at 1 Gbit/s take 8 us, of which 1 ns is over.
+    assert_eq!(*wait, Wait { before: 0, estimate: Some(Duration(7_999)) });
     let denial = ask(&mut manager, Time(3), request(agent(5, 1), 3, &["host-0"])).unwrap_err();
     assert!(denial.to_string().contains("no place"), "{denial}");
     let key = agent(2, 1).request(1);
@@ -155,8 +159,9 @@ fn a_path_is_lent_and_given_back() {
     assert_eq!(grant.receivers, receivers);
     // The only address is taken: the next one waits, and gets it when it is released.
     let waits = apply(&mut manager, Time(2), Input::Request(request(agent(1, 1), 3, &["host-0"])));
-    assert_eq!(waits, []);
-    assert_eq!(manager.pending(), 1);
+    let wait = Wait { before: 0, estimate: None };
+    assert_eq!(waits, [Output::Waiting { request: agent(1, 1).request(3), wait }]);
+    assert_eq!(manager.pending().len(), 1);
     let release = Input::Release { request: agent(0, 1).request(7), plan: grant.plan_id };
     let outputs = apply(&mut manager, Time(3), release.clone());
     assert!(matches!(outputs[0], Output::Released { reason: ReleaseReason::Released, .. }), "{outputs:?}");
@@ -276,11 +281,11 @@ fn a_restart_gives_back_what_the_run_before_held() {
     let mut manager = with_three_agents(manager(1, false));
     let grant = ask(&mut manager, Time(0), request(agent(0, 1), 1, &["host-1"])).unwrap();
     apply(&mut manager, Time(1), Input::Request(request(agent(0, 1), 2, &["host-2"])));
-    assert_eq!(manager.pending(), 1);
+    assert_eq!(manager.pending().len(), 1);
     let outputs = apply(&mut manager, Time(2), join(0, 2));
     assert!(matches!(outputs[0], Output::Released { plan_id, reason: ReleaseReason::HolderGone, .. }
         if plan_id == grant.plan_id));
-    assert_eq!((manager.leases().count(), manager.pending()), (0, 0));
+    assert_eq!((manager.leases().count(), manager.pending().len()), (0, 0));
     let beat = Input::Heartbeat { agent: agent(0, 1), leases: Vec::new() };
     let superseded = NotMember::Superseded("host-0".into());
     assert_eq!(
@@ -324,15 +329,14 @@ fn the_queue_has_an_end() {
     let mut manager = with_three_agents(manager(1, false));
     ask(&mut manager, Time(0), request(agent(0, 1), 0, &["host-1"])).unwrap();
     for number in 1..=8 {
-        assert_eq!(
-            apply(&mut manager, Time(1), Input::Request(request(agent(0, 1), number, &["host-1"]))),
-            []
-        );
+        let outputs = apply(&mut manager, Time(1), Input::Request(request(agent(0, 1), number, &["host-1"])));
+        let [Output::Waiting { wait, .. }] = &outputs[..] else { panic!("{outputs:?}") };
+        assert_eq!(wait.before as u64, number - 1);
     }
     let denial = ask(&mut manager, Time(1), request(agent(0, 1), 9, &["host-1"])).unwrap_err();
     assert_eq!(denial, Denial::QueueFull(8));
     apply(&mut manager, Time(2), Input::Withdraw { request: agent(0, 1).request(4) });
-    assert_eq!(manager.pending(), 7);
+    assert_eq!(manager.pending().len(), 7);
 }
 
 #[test]
@@ -346,7 +350,7 @@ fn requests_learn_that_a_receiver_has_left() {
     let outputs = apply(&mut manager, Time(2), Input::Leave { agent: agent(2, 1) });
     assert_eq!(response(&outputs), Err(Denial::UnknownReceiver("host-2".into())));
     // The one for all goes on without it.
-    assert_eq!(manager.pending(), 1);
+    assert_eq!(manager.pending().len(), 1);
     let outputs = apply(&mut manager, Time(3), Input::Leave { agent: agent(1, 1) });
     assert_eq!(response(&outputs), Err(Denial::NobodyElse));
 }
@@ -363,6 +367,7 @@ fn a_new_manager_takes_running_leases_over() {
         bytes: 1_000,
         fabric: grant.plan.fabric.into(),
         channel: grant.plan.channel.clone(),
+        left: None,
     };
     let mut after = manager(4, false);
     apply(&mut after, Time(0), join(1, 1));
@@ -396,12 +401,12 @@ impl Scheduler for Halves {
     fn decide(
         &mut self,
         _now: Time,
-        pending: &[Pending],
-        network: &NetworkState,
+        pending: &[&Pending],
+        draft: Draft<'_>,
         fabrics: &Fabrics,
     ) -> Vec<Decision> {
-        let accept = |p: &Pending| {
-            let plan = fabrics.plan(network, &p.group).ok()?;
+        let accept = |p: &&Pending| {
+            let plan = fabrics.plan(draft.network(), &p.group).ok()?;
             Some(Decision::Accept { request: p.id, bytes: p.remaining_bytes.div_ceil(2), plan })
         };
         pending.iter().filter_map(accept).collect()
@@ -420,7 +425,7 @@ fn part_of_a_request_can_be_granted_where_the_source_can_use_it() {
     assert_eq!(ask(&mut manager, Time(1), part).unwrap().accepted_bytes, 250);
     // Half an indivisible object is no use to anybody.
     let whole = apply(&mut manager, Time(2), Input::Request(request(agent(1, 1), 1, &["host-2"])));
-    assert_eq!(whole, []);
+    assert!(matches!(whole[..], [Output::Waiting { .. }]), "{whole:?}");
 }
 
 #[test]
@@ -434,7 +439,78 @@ fn a_scheduler_that_lends_twice_is_not_obeyed() {
     // Both plans of its answer are for the one address.
     let outputs = drain(&mut manager, Time(0));
     assert!(response(&outputs).is_ok());
-    assert_eq!((manager.leases().count(), manager.pending()), (1, 1));
+    assert_eq!((manager.leases().count(), manager.pending().len()), (1, 1));
+}
+
+#[test]
+fn a_path_ends_when_its_time_is_over_unless_it_is_extended() {
+    let mut manager = with_three_agents(manager(1, false));
+    let mut short = request(agent(0, 1), 1, &["host-1"]);
+    short.lease = Some(Duration::from_secs(2));
+    let grant = ask(&mut manager, Time(0), short).unwrap();
+    assert_eq!(grant.lease, Some(Duration::from_secs(2)));
+    // Heartbeats do not keep it longer; one that waits is told when its turn comes.
+    let second = Time(1_000_000_000);
+    apply(&mut manager, second, Input::Heartbeat { agent: agent(0, 1), leases: vec![grant.plan_id] });
+    let outputs = apply(&mut manager, second, Input::Request(request(agent(1, 1), 1, &["host-2"])));
+    let wait = Wait { before: 0, estimate: Some(Duration::from_secs(1)) };
+    assert_eq!(outputs, [Output::Waiting { request: agent(1, 1).request(1), wait }]);
+    let extend = |millis: u64| Input::Extend {
+        request: agent(0, 1).request(1),
+        time: Some(Duration::from_millis(millis)),
+        add: Vec::new(),
+        remove: Vec::new(),
+    };
+    let outputs = apply(&mut manager, second, extend(1_500));
+    let [Output::Extended { result: Ok(Some(grant)), .. }] = &outputs[..] else { panic!("{outputs:?}") };
+    assert_eq!(grant.lease, Some(Duration::from_millis(1_500)));
+    assert_eq!(drain(&mut manager, Time(2_499_999_999)), []);
+    let outputs = drain(&mut manager, Time(2_500_000_000));
+    assert!(matches!(outputs[0], Output::Released { reason: ReleaseReason::TimeOver, .. }), "{outputs:?}");
+    assert!(response(&outputs).is_ok(), "the next one has it");
+    let outputs = apply(&mut manager, Time(2_500_000_001), extend(1));
+    assert_eq!(outputs.len(), 1);
+    let [Output::Extended { result: Err(denial), .. }] = &outputs[..] else { panic!("{outputs:?}") };
+    assert_eq!(denial.to_string(), "there is no request 1 that waits or has a path");
+}
+
+#[test]
+fn the_group_of_a_request_can_change() {
+    let mut manager = with_three_agents(manager(1, false));
+    let held = ask(&mut manager, Time(0), request(agent(0, 1), 1, &["host-1"])).unwrap();
+    apply(&mut manager, Time(1), Input::Request(request(agent(1, 1), 1, &["host-2"])));
+    let mut change = |request: RequestKey, add: &[&str], remove: &[&str]| {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_string()).collect();
+        let extend = Input::Extend { request, time: None, add: names(add), remove: names(remove) };
+        let outputs = apply(&mut manager, Time(2), extend);
+        let found = outputs.into_iter().find_map(|output| match output {
+            Output::Extended { result, .. } => Some(result),
+            _ => None,
+        });
+        found.unwrap()
+    };
+    let first = agent(0, 1).request(1);
+    let grant = change(first.clone(), &["host-2"], &[]).unwrap().unwrap();
+    let names: Vec<_> = grant.receivers.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["host-1", "host-2"]);
+    assert_eq!(grant.plan.channel, held.plan.channel);
+    let grant = change(first.clone(), &[], &["host-1"]).unwrap().unwrap();
+    assert_eq!(grant.receivers.len(), 1);
+    for (add, remove, why) in [
+        ("host-2", "", "'host-2' is a receiver of this transfer already"),
+        ("host-9", "", "there is no agent 'host-9'"),
+        ("host-0", "", "'host-0' is the source and cannot be a receiver"),
+        ("", "host-1", "'host-1' is not a receiver of this transfer"),
+        ("", "host-2", "no receiver is named"),
+    ] {
+        let one = |name: &'static str| if name.is_empty() { Vec::new() } else { vec![name] };
+        assert_eq!(change(first.clone(), &one(add), &one(remove)).unwrap_err().to_string(), why);
+    }
+    // One that waits changes too, and is granted as it is then.
+    assert_eq!(change(agent(1, 1).request(1), &["host-0"], &["host-2"]), Ok(None));
+    let outputs = apply(&mut manager, Time(3), Input::Withdraw { request: first });
+    let names: Vec<_> = response(&outputs).unwrap().receivers.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["host-0"]);
 }
 
 /// A failure moves the path to what is left, another fabric's too; without anything left it ends.
@@ -491,6 +567,7 @@ enum Step {
     Beat(u8, bool),
     Fail(u8),
     Repair(u8),
+    Extend(u8, u64, Option<u64>, u8, u8),
     Pass(u64),
 }
 
@@ -506,6 +583,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (number.clone(), 0u64..30).prop_map(|(a, r)| Step::Withdraw(a, r)),
         1 => number.clone().prop_map(Step::Fail),
         1 => number.clone().prop_map(Step::Repair),
+        3 => (number.clone(), 0u64..30, proptest::option::of(0u64..9_000), number.clone(), number.clone())
+            .prop_map(|(a, r, time, add, remove)| Step::Extend(a, r, time, add, remove)),
         6 => (number, any::<bool>()).prop_map(|(a, named)| Step::Beat(a, named)),
         4 => (0u64..800).prop_map(Step::Pass),
         1 => (0u64..20_000).prop_map(Step::Pass),
@@ -558,6 +637,12 @@ impl World {
             },
             Step::Fail(number) => Input::Failed { failures: vec![address_failure(*number)] },
             Step::Repair(number) => Input::Repaired { failures: vec![address_failure(*number)] },
+            Step::Extend(source, number, millis, add, remove) => Input::Extend {
+                request: self.key(*source).request(*number),
+                time: millis.map(Duration::from_millis),
+                add: vec![format!("host-{add}")],
+                remove: vec![format!("host-{remove}")],
+            },
             Step::Pass(_) => return None,
         })
     }
@@ -575,6 +660,11 @@ impl World {
                     let (_, grant) = self.held.get_mut(plan_id).expect("planned anew but not held");
                     assert_eq!(grant.plan, *before);
                     grant.plan = plan.clone();
+                }
+                Output::Extended { request, result: Ok(Some(changed)) } => {
+                    let (holder, grant) = self.held.get_mut(&changed.plan_id).expect("changed but not held");
+                    assert_eq!((&*holder, &grant.plan), (request, &changed.plan));
+                    *grant = changed.clone();
                 }
                 Output::Released { plan_id, .. } => {
                     assert!(self.held.remove(plan_id).is_some(), "{plan_id:?} released but not held");
@@ -627,7 +717,7 @@ proptest! {
         let outputs = drain(&mut manager, now);
         world.see(&outputs);
         prop_assert!(world.held.is_empty(), "never returned: {:?}", world.held);
-        prop_assert_eq!(manager.pending(), 0);
+        prop_assert_eq!(manager.pending().len(), 0);
         for number in 0..5 {
             apply(&mut manager, now, Input::Repaired { failures: vec![address_failure(number)] });
         }

@@ -68,6 +68,7 @@ fn ask(manager: &mut Leases, now: Time, source: u32, number: u64, receivers: &[u
         remaining_bytes: 1_000,
         receivers: Receivers::Named(receivers.iter().map(|host| format!("host-{host}")).collect()),
         divisible: false,
+        lease: None,
     };
     let outputs = apply(manager, now, Input::Request(request));
     let grant = outputs.iter().find_map(|output| match output {

@@ -106,7 +106,7 @@ impl Catalog {
         inner.receiving += 1;
         inner.failures.retain(|(failed, _)| *failed != id);
         inner.objects.insert(id, State::Receiving(Arc::clone(&progress)));
-        Ok(Receive { catalog: Arc::clone(self), id, progress, outcome: None })
+        Ok(Receive { catalog: Arc::clone(self), id, progress, outcome: None, published: false })
     }
 
     /// Begins to send an object; it cannot be deleted while the guard lives.
@@ -293,6 +293,7 @@ pub struct Receive {
     id: ObjectId,
     progress: Arc<Progress>,
     outcome: Option<Result<Description, Refusal>>,
+    published: bool,
 }
 
 impl Receive {
@@ -309,6 +310,21 @@ impl Receive {
         self.outcome = Some(Ok(description));
     }
 
+    /// It is there, verified and stored, while the transfer goes on for others.
+    pub fn publish(&mut self, description: Description) {
+        let mut inner = self.catalog.lock();
+        let object = Available::received(description);
+        inner.objects.insert(self.id, State::Available { object, sends: 0 });
+        drop(inner);
+        self.published = true;
+        self.catalog.changed();
+    }
+
+    /// Whether it can be read already.
+    pub fn is_published(&self) -> bool {
+        self.published
+    }
+
     /// It did not come.
     pub fn fail(mut self, why: Refusal) {
         self.outcome = Some(Err(why));
@@ -319,6 +335,11 @@ impl Drop for Receive {
     fn drop(&mut self) {
         let mut inner = self.catalog.lock();
         inner.receiving -= 1;
+        if self.published {
+            // By now it may even have been deleted.
+            drop(inner);
+            return self.catalog.changed();
+        }
         inner.objects.remove(&self.id);
         let never = || Err(Refusal::new(Kind::TransferFailed, "the transfer did not begin"));
         match self.outcome.take().unwrap_or_else(never) {
@@ -461,6 +482,19 @@ mod tests {
         let failed = reader.await.unwrap().unwrap_err();
         assert_eq!(failed.message, "object 1 could not be received: the store is full");
         assert_eq!(failed.kind, Kind::StoreFull);
+    }
+
+    #[tokio::test]
+    async fn what_is_published_can_be_read_while_others_still_fetch() {
+        let catalog = catalog();
+        let mut receive = catalog.begin_receive(id(1)).unwrap();
+        receive.publish(description());
+        assert_eq!(catalog.wait(id(1), Some(Duration::ZERO), true).await.unwrap().root, "00");
+        // It is an object like any other.
+        catalog.delete(id(1), |_| Ok(())).unwrap();
+        let _another = catalog.begin_receive(id(1)).unwrap();
+        drop(receive);
+        assert!(matches!(catalog.get(id(1)), Some(Snapshot::Receiving { .. })));
     }
 
     #[tokio::test]

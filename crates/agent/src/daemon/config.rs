@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct AgentConfig {
-    /// The manager's address, such as `10.0.0.1:7400` or `manager.example:7400`.
+    /// The manager's address, such as `10.0.0.1:7400` or `manager.example:7400`; of several managers all, with
+    /// commas between them.
     pub manager: String,
     /// This host's name in the cluster; without one the host's own.
     pub name: Option<String>,
@@ -106,10 +107,12 @@ impl AgentConfig {
     /// The first setting that is wrong.
     pub fn check(&self) -> Result<(), ConfigError> {
         let wrong = |setting, reason: String| Err(ConfigError::Value { setting, reason });
-        let (host, port) = self.manager.rsplit_once(':').unwrap_or((&self.manager, ""));
-        if host.is_empty() || !port.parse::<u16>().is_ok_and(|port| port > 0) {
-            let reason = format!("'{}' is not HOST:PORT, such as 10.0.0.1:7400", self.manager);
-            return wrong("manager", reason);
+        for manager in self.manager.split(',').map(str::trim) {
+            let (host, port) = manager.rsplit_once(':').unwrap_or((manager, ""));
+            if host.is_empty() || !port.parse::<u16>().is_ok_and(|port| port > 0) {
+                let reason = format!("'{manager}' is not HOST:PORT, such as 10.0.0.1:7400");
+                return wrong("manager", reason);
+            }
         }
         let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, ',' | '/');
         let name = self.resolved_name();
@@ -176,6 +179,7 @@ mod tests {
             ("", "'manager' is wrong"),
             ("manager = 'host'", "'host' is not HOST:PORT"),
             ("manager = 'host:0'", "'host:0'"),
+            ("manager = 'a:1,b'", "'b' is not HOST:PORT"),
             ("manager = 'a:1'\nname = 'a b'", "'a b'"),
             ("manager = 'a:1'\nname = '../x'", "'../x'"),
             ("manager = 'a:1'\nname = 'all'", "not 'all'"),

@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::catalog::{Available, Snapshot};
-use super::sends::Granted;
+use super::sends::{Granted, Waiting};
 use crate::transfer::{Options, Report, SlowPolicy};
 use polycast_api::agent::{self as api, PathForm, SlowReceivers};
 use polycast_api::client::Receivers;
@@ -106,7 +106,20 @@ pub fn granted(granted: &Granted) -> api::Granted {
         fabric: granted.fabric.clone(),
         response_id: granted.response_id,
         receivers: granted.receivers.clone(),
+        service_ms: granted.service_ms,
+        lease_ms: granted.lease_ms,
     }
+}
+
+pub fn waiting(waiting: Option<&Waiting>) -> api::Waiting {
+    api::Waiting {
+        before: waiting.map(|waiting| waiting.before),
+        estimate_ms: waiting.and_then(|waiting| waiting.estimate_ms),
+    }
+}
+
+pub fn lease(request: &api::SendRequest) -> Option<Duration> {
+    request.lease_ms.map(|millis| Duration::from_nanos(millis.saturating_mul(1_000_000)))
 }
 
 pub fn report(report: &Report) -> api::TransferReport {
@@ -129,5 +142,6 @@ pub fn report(report: &Report) -> api::TransferReport {
         patched_bytes: report.patched_bytes,
         fabric: report.fabric.clone(),
         receivers: report.receivers.iter().map(receiver).collect(),
+        path_lost: report.path_lost.clone().unwrap_or_default(),
     }
 }

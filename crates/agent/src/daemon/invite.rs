@@ -4,10 +4,11 @@ use super::Shared;
 use super::catalog::Receive;
 use super::store::Description;
 use crate::transfer::{
-    Invitation, ReceiverProgress, ReceiverSpec, Rendezvous, Sink, TransferError, accept_invite,
+    Invitation, Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sink, TransferError, accept_invite,
 };
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::store::StoreError;
+use polycast_types::ObjectId;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -94,33 +95,26 @@ fn run(shared: &Shared, invitation: &Invitation, receive: Receive) {
         options: Shared::default_options(),
         cancel: Arc::clone(&receive.progress().cancel),
     };
+    let receive = std::cell::RefCell::new(receive);
     let mut on_event = |progress: &ReceiverProgress| {
+        let mut receive = receive.borrow_mut();
         receive.progress().bytes.store(progress.bytes, Ordering::Relaxed);
         receive.progress().total.store(progress.total, Ordering::Relaxed);
+        // In a chain the transfer goes on for those behind this one; readers need not wait for them.
+        if let Some(received) = &progress.received
+            && let Ok(description) = enter(shared, id, received)
+        {
+            receive.publish(description);
+        }
     };
-    let outcome = shared.engine.receive(spec, &mut on_event).and_then(|received| {
-        if received.object != id {
-            // The source has sent something else than it has announced.
-            remove(shared, id);
-            return Err(TransferError::Refused(format!("it sent object {}", received.object)));
-        }
-        let description = Description {
-            name: received.name,
-            kind: received.kind,
-            length: received.bytes,
-            root: received.root,
-        };
-        match shared.store.describe(id, &description) {
-            Ok(()) => Ok(description),
-            Err(error) => {
-                remove(shared, id);
-                Err(TransferError::System(error))
-            }
-        }
-    });
+    let outcome = shared.engine.receive(spec, &mut on_event);
+    let receive = receive.into_inner();
+    if receive.is_published() {
+        return;
+    }
+    let outcome = outcome.and_then(|received| enter(shared, id, &received));
     match outcome {
         Ok(description) => {
-            tracing::info!(object = %id, bytes = description.length, "received");
             receive.complete(description);
         }
         Err(error) => {
@@ -135,7 +129,32 @@ fn run(shared: &Shared, invitation: &Invitation, receive: Receive) {
     }
 }
 
-fn remove(shared: &Shared, id: polycast_types::ObjectId) {
+/// Enters into the store what was received.
+fn enter(shared: &Shared, id: ObjectId, received: &Received) -> Result<Description, TransferError> {
+    if received.object != id {
+        // The source has sent something else than it has announced.
+        remove(shared, id);
+        return Err(TransferError::Refused(format!("it sent object {}", received.object)));
+    }
+    let description = Description {
+        name: received.name.clone(),
+        kind: received.kind,
+        length: received.bytes,
+        root: received.root.clone(),
+    };
+    match shared.store.describe(id, &description) {
+        Ok(()) => {
+            tracing::info!(object = %id, bytes = description.length, "received");
+            Ok(description)
+        }
+        Err(error) => {
+            remove(shared, id);
+            Err(TransferError::System(error))
+        }
+    }
+}
+
+fn remove(shared: &Shared, id: ObjectId) {
     if let Err(error) = shared.store.remove(id) {
         tracing::warn!(object = %id, %error, "cannot be removed from the store");
     }

@@ -3,10 +3,11 @@
 
 use super::Shared;
 use super::catalog::{self, Available};
-use super::manager_link::Lease;
-use crate::transfer::{Options, Receivers as Invited, Report, SourceSpec, TransferError};
+use super::manager_link::{Lease, Wanted, addresses};
+use crate::transfer::{Change, Options, Receivers as Invited, Report, SourceSpec, Steering, TransferError};
 use polycast_api::client::Receivers;
 use polycast_api::error::{Kind, Refusal};
+use polycast_api::manager;
 use polycast_net::archive::TreeSource;
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_types::{Duration, ObjectId};
@@ -20,9 +21,20 @@ use tokio::sync::watch;
 /// How a transfer stands; what is known only grows.
 #[derive(Clone, Default, Debug)]
 pub struct Standing {
+    /// The request's number at the manager, once it has one.
+    pub request: Option<u64>,
+    /// How the request stands, while it waits.
+    pub waiting: Option<Waiting>,
     pub granted: Option<Granted>,
     pub report: Option<Arc<Report>>,
     pub outcome: Option<Result<Arc<Report>, Refusal>>,
+}
+
+/// How a request for a path stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Waiting {
+    pub before: u32,
+    pub estimate_ms: Option<u64>,
 }
 
 /// The path of a transfer.
@@ -31,6 +43,21 @@ pub struct Granted {
     pub fabric: String,
     pub response_id: u64,
     pub receivers: Vec<String>,
+    pub service_ms: Option<u64>,
+    pub lease_ms: Option<u64>,
+    /// How the transfer is told of changes.
+    pub steering: Arc<Steering>,
+}
+
+/// Someone's wish to send.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    pub object: ObjectId,
+    pub receivers: Receivers,
+    pub options: Options,
+    /// How long the path is wanted.
+    pub lease: Option<Duration>,
+    pub detached: bool,
 }
 
 /// What is sent, and to whom.
@@ -55,12 +82,24 @@ struct Sending {
 struct Cancel {
     engine: Arc<AtomicBool>,
     early: watch::Sender<bool>,
+    withdrawn: Arc<AtomicBool>,
 }
 
 impl Cancel {
     fn set(&self) {
         self.engine.store(true, Ordering::Relaxed);
         self.early.send_replace(true);
+    }
+
+    /// Ends a transfer because somebody has withdrawn it.
+    fn withdraw(&self) {
+        self.withdrawn.store(true, Ordering::Relaxed);
+        self.set();
+    }
+
+    fn refusal(&self) -> Refusal {
+        let what = if self.withdrawn.load(Ordering::Relaxed) { "withdrawn" } else { "cancelled" };
+        Refusal::new(Kind::Cancelled, format!("the transfer was {what}"))
     }
 }
 
@@ -94,14 +133,9 @@ impl Sends {
     }
 
     /// Begins to send an object, or joins those who watch it being sent.
-    pub fn start(
-        self: &Arc<Self>,
-        object: ObjectId,
-        receivers: Receivers,
-        options: Options,
-        detached: bool,
-    ) -> Result<Watcher, Refusal> {
-        let key = Key { object, receivers: sorted(&receivers) };
+    pub fn start(self: &Arc<Self>, wish: Wish) -> Result<Watcher, Refusal> {
+        let Wish { object, ref receivers, detached, .. } = wish;
+        let key = Key { object, receivers: sorted(receivers) };
         let mut table = self.lock();
         if let Some(sending) = table.sendings.get_mut(&key) {
             sending.watchers += 1;
@@ -114,7 +148,8 @@ impl Sends {
         }
         let send = self.shared.catalog.begin_send(object)?;
         let (sender, standing) = watch::channel(Standing::default());
-        let cancel = Cancel { engine: Arc::new(AtomicBool::new(false)), early: watch::Sender::new(false) };
+        let cancel =
+            Cancel { engine: Arc::default(), early: watch::Sender::new(false), withdrawn: Arc::default() };
         table.next_number += 1;
         table.running += 1;
         let number = table.next_number;
@@ -124,7 +159,7 @@ impl Sends {
         drop(table);
         let sends = Arc::clone(self);
         tokio::spawn(async move {
-            let outcome = sends.perform(send, &receivers, options, &cancel, &sender).await;
+            let outcome = sends.perform(send, &wish, &cancel, &sender).await;
             if let Err(refusal) = &outcome {
                 tracing::warn!(%object, %refusal, "not sent");
             }
@@ -146,11 +181,11 @@ impl Sends {
     async fn perform(
         &self,
         send: catalog::Send,
-        receivers: &Receivers,
-        options: Options,
+        wish: &Wish,
         cancel: &Cancel,
         standing: &watch::Sender<Standing>,
     ) -> Result<Arc<Report>, Refusal> {
+        let options = wish.options.clone();
         let began = Instant::now();
         let mut cancelled = cancel.early.subscribe();
         let early = async {
@@ -160,7 +195,18 @@ impl Sends {
                 move || open(&object, &path)
             });
             let source = source.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))??;
-            let lease = self.shared.link.request(send.id(), source.len(), receivers);
+            let wanted = Wanted {
+                object: send.id(),
+                length: source.len(),
+                receivers: &wish.receivers,
+                lease: wish.lease,
+            };
+            let lease = self.shared.link.request(wanted, |request, waiting| {
+                let waiting = Waiting { before: waiting.before, estimate_ms: waiting.estimate_ms };
+                standing.send_modify(|standing| {
+                    (standing.request, standing.waiting) = (Some(request), Some(waiting));
+                });
+            });
             let lease = match options.deadline {
                 Some(deadline) => tokio::time::timeout(deadline.into(), lease)
                     .await
@@ -172,15 +218,21 @@ impl Sends {
         let (source, lease) = tokio::select! {
             early = early => early?,
             _ = cancelled.wait_for(|cancelled| *cancelled) => {
-                return Err(Refusal::new(Kind::Cancelled, "the transfer was cancelled"));
+                return Err(cancel.refusal());
             }
         };
         let granted = Granted {
             fabric: lease.fabric.clone(),
             response_id: lease.response_id,
             receivers: lease.receivers.iter().map(|(name, _)| name.clone()).collect(),
+            service_ms: lease.service_ms,
+            lease_ms: lease.lease_ms,
+            steering: Arc::clone(&lease.steering),
         };
-        standing.send_modify(|standing| standing.granted = Some(granted));
+        standing.send_modify(|standing| {
+            (standing.request, standing.waiting) = (Some(lease.request_id), None);
+            standing.granted = Some(granted);
+        });
         let deadline = options.deadline.map(|deadline| deadline - Duration::from(began.elapsed()));
         let options = Options { deadline, ..options };
         self.deliver(&send, source, lease, options, cancel, standing).await
@@ -206,6 +258,7 @@ impl Sends {
             path: lease.path.clone(),
             options,
             cancel: Arc::clone(&cancel.engine),
+            steering: Arc::clone(&lease.steering),
         };
         let engine = Arc::clone(&self.shared.engine);
         let events = standing.clone();
@@ -218,9 +271,7 @@ impl Sends {
         });
         let report = match delivered.await {
             Ok(Ok(report)) => report,
-            Ok(Err(TransferError::Cancelled)) => {
-                return Err(Refusal::new(Kind::Cancelled, "the transfer was cancelled"));
-            }
+            Ok(Err(TransferError::Cancelled)) => return Err(cancel.refusal()),
             Ok(Err(error)) => return Err(Refusal::new(Kind::TransferFailed, error.to_string())),
             Err(error) => {
                 return Err(Refusal::new(Kind::Internal, format!("the transfer broke down: {error}")));
@@ -239,11 +290,78 @@ impl Sends {
         send.object.added_from.clone().unwrap_or_else(|| self.shared.store.path(send.id()))
     }
 
-    /// The transfers that run.
-    pub fn list(&self) -> Vec<(ObjectId, Option<Arc<Report>>)> {
+    /// The transfers that wait or run.
+    pub fn list(&self) -> Vec<(ObjectId, Standing)> {
         let table = self.lock();
         let sendings = table.sendings.iter();
-        sendings.map(|(key, sending)| (key.object, sending.standing.borrow().report.clone())).collect()
+        sendings.map(|(key, sending)| (key.object, sending.standing.borrow().clone())).collect()
+    }
+
+    /// Changes the time or the receivers of the transfer of an object; gives its path, `None` while it waits.
+    pub async fn extend(
+        &self,
+        object: ObjectId,
+        time: Option<u64>,
+        add: Vec<String>,
+        remove: Vec<String>,
+    ) -> Result<Option<Granted>, Refusal> {
+        let standing = {
+            let table = self.lock();
+            let mut sendings = table.sendings.iter().filter(|(key, _)| key.object == object);
+            let Some((_, sending)) = sendings.next() else { return Err(not_sent(object)) };
+            if sendings.next().is_some() {
+                let message =
+                    format!("object {object} is being sent to several groups: withdraw all but one");
+                return Err(Refusal::new(Kind::Invalid, message));
+            }
+            sending.standing.clone()
+        };
+        let request = standing.borrow().request;
+        let Some(request_id) = request else {
+            return Err(Refusal::new(
+                Kind::ManagerUnreachable,
+                "the manager has not answered the request yet",
+            ));
+        };
+        let (added, removed) = (add.clone(), remove.clone());
+        let extend = manager::Extend { request_id, time_ms: time, add, remove };
+        let Some(changed) = self.shared.link.extend(extend).await? else { return Ok(None) };
+        // What has been granted meanwhile is known by now, or is on its way: the answer came after it.
+        let mut standing = standing;
+        let known =
+            standing.wait_for(|standing| standing.granted.is_some() || standing.outcome.is_some()).await;
+        let granted = known.ok().and_then(|standing| standing.granted.clone());
+        let Some(granted) = granted else { return Err(not_sent(object)) };
+        let mut names = Vec::new();
+        for (name, address) in addresses(changed.receivers)? {
+            if added.contains(&name) {
+                granted.steering.change(Change::Add(name.clone(), address));
+            }
+            names.push(name);
+        }
+        removed.into_iter().for_each(|name| granted.steering.change(Change::Remove(name)));
+        Ok(Some(Granted {
+            receivers: names,
+            service_ms: changed.service_ms,
+            lease_ms: changed.lease_ms,
+            ..granted
+        }))
+    }
+
+    /// Ends the transfers of an object.
+    pub fn withdraw(&self, object: ObjectId) -> Result<(), Refusal> {
+        let mut table = self.lock();
+        let keys: Vec<Key> = table.sendings.keys().filter(|key| key.object == object).cloned().collect();
+        if keys.is_empty() {
+            return Err(not_sent(object));
+        }
+        for key in keys {
+            // Nobody who comes now is to join a transfer that is being withdrawn.
+            if let Some(sending) = table.sendings.remove(&key) {
+                sending.cancel.withdraw();
+            }
+        }
+        Ok(())
     }
 
     /// Ends all transfers.
@@ -289,6 +407,10 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         self.sends.unwatch(&self.key, self.number);
     }
+}
+
+fn not_sent(object: ObjectId) -> Refusal {
+    Refusal::new(Kind::RequestUnknown, format!("object {object} is not being sent"))
 }
 
 fn sorted(receivers: &Receivers) -> Option<Vec<String>> {

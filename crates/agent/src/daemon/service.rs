@@ -4,15 +4,16 @@ use super::Shared;
 use super::catalog::{Available, Snapshot};
 use super::convert;
 use super::manager_link::LinkState;
-use super::sends::{Sends, Standing, Watcher};
+use super::sends::{Sends, Standing, Watcher, Wish};
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::agent::agent_server::Agent;
 use polycast_api::agent::send_event::Event;
 use polycast_api::agent::transfer::Direction;
 use polycast_api::agent::{
-    AddRequest, Caller, DeleteRequest, DeleteResponse, ListRequest, ListResponse, Object, Peer, ReadRequest,
-    RegisterRequest, RegisterResponse, SendEvent, SendRequest, StatusRequest, StatusResponse, Transfer,
-    UnregisterRequest, UnregisterResponse, Waiting,
+    AddRequest, Caller, DeleteRequest, DeleteResponse, ExtendRequest, ExtendResponse, ListRequest,
+    ListResponse, Object, Peer, ReadRequest, RegisterRequest, RegisterResponse, SendEvent, SendRequest,
+    StatusRequest, StatusResponse, Transfer, UnregisterRequest, UnregisterResponse, WithdrawRequest,
+    WithdrawResponse,
 };
 use polycast_api::convert::app_id;
 use polycast_api::error::{Kind, Refusal, check_version};
@@ -52,7 +53,8 @@ impl Service {
 
     fn transfers(&self) -> Vec<Transfer> {
         let mut transfers = Vec::new();
-        for (id, report) in self.sends.list() {
+        for (id, standing) in self.sends.list() {
+            let report = standing.report;
             let slowest =
                 report.iter().flat_map(|report| &report.receivers).map(|receiver| receiver.bytes).min();
             transfers.push(Transfer {
@@ -62,6 +64,8 @@ impl Service {
                 length: report.as_ref().map_or(0, |report| report.bytes),
                 bytes: slowest.unwrap_or(0),
                 report: report.map(|report| convert::report(&report)),
+                waiting: standing.granted.is_none().then(|| convert::waiting(standing.waiting.as_ref())),
+                granted: standing.granted.as_ref().map(convert::granted),
             });
         }
         for (id, snapshot) in self.shared.catalog.list(None) {
@@ -72,7 +76,7 @@ impl Service {
                     direction: Direction::Receiving.into(),
                     length: total,
                     bytes,
-                    report: None,
+                    ..Transfer::default()
                 });
             }
         }
@@ -125,10 +129,33 @@ impl Agent for Service {
         let id = self.object(request.caller.as_ref(), request.data_id)?;
         let receivers = convert::receivers(&request)?;
         let options = convert::options(&request);
-        let watcher = self.sends.start(id, receivers, options, request.detached)?;
+        let lease = convert::lease(&request);
+        let wish = Wish { object: id, receivers, options, lease, detached: request.detached };
+        let watcher = self.sends.start(wish)?;
         let (events, stream) = mpsc::channel(EVENTS_MAX);
         tokio::spawn(tell(watcher, events));
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn extend(&self, request: Request<ExtendRequest>) -> Result<Response<ExtendResponse>, Status> {
+        let request = request.into_inner();
+        let id = self.object(request.caller.as_ref(), request.data_id)?;
+        if request.time_ms.is_none() && request.add.is_empty() && request.remove.is_empty() {
+            return Err(Refusal::new(Kind::Invalid, "the call does not say what to change").into());
+        }
+        let granted = self.sends.extend(id, request.time_ms, request.add, request.remove).await?;
+        Ok(Response::new(ExtendResponse { granted: granted.as_ref().map(convert::granted) }))
+    }
+
+    async fn withdraw(
+        &self,
+        request: Request<WithdrawRequest>,
+    ) -> Result<Response<WithdrawResponse>, Status> {
+        let request = request.into_inner();
+        let id = self.object(request.caller.as_ref(), request.data_id)?;
+        self.sends.withdraw(id)?;
+        tracing::info!(object = %id, "withdrawn");
+        Ok(Response::new(WithdrawResponse {}))
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Object>, Status> {
@@ -168,7 +195,7 @@ impl Agent for Service {
         let state = shared.link.state();
         let peers = match state {
             LinkState::Joined => shared.link.peers().await,
-            LinkState::Away(_) => Vec::new(),
+            LinkState::Away { .. } => Vec::new(),
         };
         let peer = |peer: super::manager_link::Peer| Peer {
             name: peer.name,
@@ -180,11 +207,11 @@ impl Agent for Service {
             agent_name: shared.name.clone(),
             interface_address: shared.interface.to_string(),
             control_address: shared.control.to_string(),
-            manager_address: shared.link.manager().to_string(),
+            manager_address: shared.link.manager(),
             manager_connected: state == LinkState::Joined,
             manager_error: match state {
                 LinkState::Joined => String::new(),
-                LinkState::Away(reason) => reason,
+                LinkState::Away { reason, .. } => reason,
             },
             store: shared.store.folder().to_string_lossy().into_owned(),
             store_free_bytes: shared.store.free_bytes().unwrap_or(0),
@@ -200,11 +227,18 @@ impl Agent for Service {
 async fn tell(mut watcher: Watcher, events: mpsc::Sender<Result<SendEvent, Status>>) {
     let event = |event| Ok(SendEvent { event: Some(event) });
     let mut told = Standing::default();
-    if events.send(event(Event::Waiting(Waiting {}))).await.is_err() {
+    if events.send(event(Event::Waiting(convert::waiting(None)))).await.is_err() {
         return;
     }
     loop {
         let standing = watcher.standing.borrow_and_update().clone();
+        if standing.granted.is_none()
+            && standing.waiting.is_some()
+            && standing.waiting != told.waiting
+            && events.send(event(Event::Waiting(convert::waiting(standing.waiting.as_ref())))).await.is_err()
+        {
+            return;
+        }
         if let (None, Some(granted)) = (&told.granted, &standing.granted)
             && events.send(event(Event::Granted(convert::granted(granted)))).await.is_err()
         {

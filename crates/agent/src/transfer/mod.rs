@@ -13,6 +13,7 @@ mod pull;
 mod receiver;
 mod serve;
 mod source;
+mod steering;
 mod supply;
 
 pub use error::TransferError;
@@ -22,6 +23,7 @@ pub use pull::{
 };
 pub use receiver::receive;
 pub use source::{Prepared, deliver, prepare};
+pub use steering::{Change, Steering};
 
 use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_types::{Duration, Handle, ObjectId, Rate};
@@ -39,6 +41,8 @@ pub enum Path {
         group: SocketAddrV4,
         /// The granted rate of a dedicated path; `None` on a shared network, where the sender adapts.
         rate: Option<Rate>,
+        /// Longest interval between attempts, where the fabric knows how long its set-up takes.
+        attempts: Option<Duration>,
     },
     /// The TCP overlay from the start: source to first receiver, to second, and so on.
     Chain,
@@ -107,6 +111,8 @@ pub struct SourceSpec {
     pub options: Options,
     /// Set to end the transfer early; receivers are told.
     pub cancel: Arc<AtomicBool>,
+    /// How the transfer is told of changes while it runs.
+    pub steering: Arc<Steering>,
 }
 
 /// Where a receiver finds the source.
@@ -180,6 +186,8 @@ pub struct Report {
     pub patched_bytes: u64,
     /// What carried the object: `ip-multicast`, `tcp-chain` or `ip-multicast+tcp-chain`.
     pub fabric: String,
+    /// Why the path was lost, if the transfer had to go on without it.
+    pub path_lost: Option<String>,
     /// One entry a receiver.
     pub receivers: Vec<ReceiverReport>,
 }
@@ -212,4 +220,7 @@ pub struct ReceiverProgress {
     pub bytes: u64,
     /// Length of the object.
     pub total: u64,
+    /// Once the object is where it belongs: what was received. The transfer may go on for others, which fetch from
+    /// here.
+    pub received: Option<Received>,
 }

@@ -208,6 +208,8 @@ struct Run {
     finished: bool,
     source_gone: bool,
     committed_at: Option<Time>,
+    /// That of which the caller has been told.
+    told_committed: Option<Time>,
     heard_at: Time,
     loss: Option<(Pcg64Mcg, u64)>,
     /// Buffers of the receive path, taken out while in use.
@@ -280,6 +282,7 @@ impl Run {
             finished: false,
             source_gone: false,
             committed_at: None,
+            told_committed: None,
             heard_at: clock.now(),
             loss,
             headers: vec![[0; HEADER_LEN]; SEGMENTS_MAX],
@@ -346,7 +349,13 @@ impl Run {
                 on_event(&ReceiverProgress {
                     bytes: self.machine.verified_bytes(),
                     total: self.offer.geometry.object_len,
+                    received: None,
                 });
+            }
+            if self.told_committed.is_none() && self.committed_at.is_some() {
+                self.told_committed = self.committed_at;
+                let total = self.offer.geometry.object_len;
+                on_event(&ReceiverProgress { bytes: total, total, received: self.received() });
             }
             if let Some(received) = self.ended(now)? {
                 return Ok(received);
@@ -373,16 +382,21 @@ impl Run {
         // One of a chain serves those behind it until the source says that all are done.
         let needed = self.chained || self.served.active() > 0;
         let over = self.finished || self.source_gone || (!needed && now.since(committed_at) >= GOODBYE);
-        Ok(over.then(|| Received {
+        Ok(if over { self.received() } else { None })
+    }
+
+    /// What was received, once it is where it belongs.
+    fn received(&self) -> Option<Received> {
+        Some(Received {
             object: self.offer.object,
             name: self.offer.name.clone(),
             kind: self.offer.kind,
             bytes: self.offer.geometry.object_len,
             root: self.root.map(|root| hex(&root)).unwrap_or_default(),
             path: self.target.clone(),
-            seconds: Duration(committed_at.0).as_secs_f64(),
+            seconds: Duration(self.committed_at?.0).as_secs_f64(),
             patched_bytes: self.machine.patched_bytes(),
-        }))
+        })
     }
 
     /// Says what is held already (nothing, unless an earlier try left some) and that data may come.

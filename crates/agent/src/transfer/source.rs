@@ -6,7 +6,7 @@ use super::error::TransferError;
 use super::invite::{Invitation, invite};
 use super::serve::{Served, Supply as ServeSupply};
 use super::supply::Supply;
-use super::{Path, ReceiverReport, Receivers, Report, SourceSpec, discovery};
+use super::{Change, Path, ReceiverReport, Receivers, Report, SourceSpec, discovery};
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::hash::{GROUP_LEN, hex};
 use polycast_net::interface::{Interface, of_address};
@@ -129,6 +129,9 @@ struct Conn {
     settled: Option<Settled>,
 }
 
+/// What an invited agent has said.
+type Answer = (String, Result<(), String>);
+
 /// How a receiver's transfer ended.
 struct Settled {
     seconds: f64,
@@ -153,7 +156,7 @@ struct Run {
     next_peer: u32,
     /// Receivers that could not be invited, and why.
     absent: Vec<(String, String)>,
-    invitations: Option<mpsc::Receiver<(String, Result<(), String>)>>,
+    invitations: Option<(mpsc::Sender<Answer>, mpsc::Receiver<Answer>)>,
     expected: usize,
     started_at: Option<Time>,
     finished: bool,
@@ -161,6 +164,9 @@ struct Run {
     unicast_bytes: u64,
     multicast_used: bool,
     chain_used: bool,
+    path_lost: Option<String>,
+    /// Receivers have been added: until when they may take to join.
+    open_until: Option<Time>,
 }
 
 impl Run {
@@ -168,9 +174,9 @@ impl Run {
         let Prepared { spec, interface, listener, address, handle, sender, beacon } = prepared;
         let fragment_len = fragment_len_for_mtu(interface.mtu.min(MTU_MAX));
         let geometry = Geometry { object_len: spec.source.len(), fragment_len, group_len: GROUP_LEN };
-        let rate = match &spec.path {
-            Path::Multicast { rate, .. } => *rate,
-            Path::Chain => None,
+        let (rate, attempts) = match &spec.path {
+            Path::Multicast { rate, attempts, .. } => (*rate, *attempts),
+            Path::Chain => (None, None),
         };
         let machine = Sender::new(SenderConfig {
             handle,
@@ -178,7 +184,7 @@ impl Run {
             batch: batch_of(fragment_len),
             rate,
             multicast: sender.is_some(),
-            attempt_interval: AttemptInterval::Adaptive,
+            attempt_interval: attempts.map_or(AttemptInterval::Adaptive, AttemptInterval::AdaptiveUpTo),
             path_timeout: Duration::from_millis(1_000),
             stall_timeout: spec.options.stall_timeout,
             deadline: spec.options.deadline,
@@ -212,6 +218,8 @@ impl Run {
             unicast_bytes: 0,
             multicast_used: false,
             chain_used: false,
+            path_lost: None,
+            open_until: None,
             spec,
         }
     }
@@ -232,6 +240,11 @@ impl Run {
             }
         }
         self.served.stop();
+        for change in self.spec.steering.take() {
+            if let Change::Add(name, _) = change {
+                self.absent.push((name, "the transfer had ended when it was added".into()));
+            }
+        }
         result.map(|()| self.report())
     }
 
@@ -241,6 +254,7 @@ impl Run {
             if self.spec.cancel.load(Ordering::Relaxed) {
                 return Err(TransferError::Cancelled);
             }
+            self.steer();
             self.start_when_ready()?;
             let busy = self.drain()? | self.hash_when_idle()?;
             self.patch_conns()?;
@@ -260,13 +274,59 @@ impl Run {
         Ok(())
     }
 
-    /// Calls every named receiver's agent, in threads because some may not answer.
+    /// Takes in what has changed since the start.
+    fn steer(&mut self) {
+        let now = self.clock.now();
+        if self.path_lost.is_none()
+            && self.channel.is_some()
+            && let Some(reason) = self.spec.steering.lost()
+        {
+            tracing::warn!(%reason, "going on without the path");
+            self.path_lost = Some(reason);
+            self.machine.handle(now, Input::PathLost);
+        }
+        for change in self.spec.steering.take() {
+            match change {
+                Change::Add(name, address) => self.add(now, name, address),
+                Change::Remove(name) => self.take_out(now, &name),
+            }
+        }
+    }
+
+    /// A receiver that comes late.
+    fn add(&mut self, now: Time, name: String, address: SocketAddr) {
+        let Receivers::Named(named) = &mut self.spec.receivers else { return };
+        named.push((name.clone(), address));
+        self.expected += 1;
+        self.machine.handle(now, Input::Open);
+        self.open_until = Some(now + self.spec.options.join_timeout);
+        let (sender, answers) = self.invitations.take().unwrap_or_else(mpsc::channel);
+        self.invite(vec![(name, address)], &sender);
+        self.invitations = Some((sender, answers));
+    }
+
+    fn take_out(&mut self, now: Time, name: &str) {
+        let is_meant = |conn: &Conn| conn.name == name && conn.settled.is_none();
+        let peer = self.conns.iter().find(|(_, conn)| is_meant(conn)).map(|(peer, _)| *peer);
+        if let Some(peer) = peer {
+            self.machine.handle(now, Input::Left { peer, reason: "taken out of the transfer".into() });
+        }
+    }
+
+    /// Calls every named receiver's agent.
     fn invite_all(&mut self) {
         let Receivers::Named(named) = &self.spec.receivers else { return };
-        let (sender, receiver) = mpsc::channel();
+        let (sender, answers) = mpsc::channel();
+        self.invite(named.clone(), &sender);
+        self.invitations = Some((sender, answers));
+    }
+
+    /// Calls these agents, in threads because some may not answer.
+    fn invite(&self, named: Vec<(String, SocketAddr)>, sender: &mpsc::Sender<Answer>) {
         let invitation = Invitation { source: self.address, handle: self.handle, object: self.spec.object };
-        let queue = Arc::new(std::sync::Mutex::new(named.clone()));
-        for _ in 0..named.len().min(16) {
+        let threads = named.len().min(16);
+        let queue = Arc::new(std::sync::Mutex::new(named));
+        for _ in 0..threads {
             let (sender, queue) = (sender.clone(), Arc::clone(&queue));
             std::thread::spawn(move || {
                 loop {
@@ -278,21 +338,26 @@ impl Run {
                 }
             });
         }
-        self.invitations = Some(receiver);
     }
 
     /// Starts when all expected receivers are ready, or with those there are when the time is over.
     fn start_when_ready(&mut self) -> Result<(), TransferError> {
-        while let Some((name, answer)) = self.invitations.as_ref().and_then(|i| i.try_recv().ok()) {
+        while let Some((name, answer)) =
+            self.invitations.as_ref().and_then(|(_, answers)| answers.try_recv().ok())
+        {
             if let Err(why) = answer {
                 tracing::warn!(receiver = %name, %why, "not joining");
                 self.absent.push((name, why));
             }
         }
+        let now = self.clock.now();
         if self.started_at.is_some() {
+            let came = self.conns.values().filter(|conn| conn.joined).count() + self.absent.len();
+            if self.open_until.take_if(|until| came >= self.expected || now >= *until).is_some() {
+                self.machine.handle(now, Input::Close);
+            }
             return Ok(());
         }
-        let now = self.clock.now();
         let joined = self.conns.values().filter(|c| c.joined && c.settled.is_none()).count();
         let late = now.since(Time::ZERO) >= self.spec.options.join_timeout;
         if joined + self.absent.len() < self.expected && !late {
@@ -776,6 +841,7 @@ impl Run {
             sent_bytes: self.unicast_bytes + channel.map_or(0, |c| c.sent_bytes) + self.served.sent_bytes(),
             patched_bytes: patched,
             fabric: fabric.to_string(),
+            path_lost: self.path_lost.clone(),
             receivers,
         }
     }

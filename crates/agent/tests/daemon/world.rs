@@ -60,6 +60,7 @@ impl Engine for FakeEngine {
             sent_bytes: length,
             patched_bytes: 0,
             fabric: "ip-multicast".into(),
+            path_lost: None,
             receivers: Vec::new(),
         };
         on_event(&report);
@@ -95,7 +96,7 @@ impl Engine for FakeEngine {
         let Sink::Raw(path) = spec.sink else { panic!("{:?}", spec.sink) };
         let (name, kind, bytes, done) = self.parcels.lock().unwrap().get(&handle.0).unwrap().clone();
         let length = bytes.len() as u64;
-        on_event(&ReceiverProgress { bytes: length / 2, total: length });
+        on_event(&ReceiverProgress { bytes: length / 2, total: length, received: None });
         while self.hold.load(Ordering::SeqCst) {
             if spec.cancel.load(Ordering::SeqCst) {
                 return Err(TransferError::Cancelled);

@@ -1,7 +1,7 @@
 //! Most traffic per rack first (Blast, section III-C).
 
 use super::{Decision, Draft, Pending, Scheduler};
-use crate::fabric::{Fabrics, Group, HostId, NetworkState};
+use crate::fabric::{Fabrics, Group, HostId};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use polycast_types::Time;
@@ -40,20 +40,19 @@ impl Scheduler for GreedyMatching {
     fn decide(
         &mut self,
         _now: Time,
-        pending: &[Pending],
-        network: &NetworkState,
+        pending: &[&Pending],
+        mut draft: Draft<'_>,
         fabrics: &Fabrics,
     ) -> Vec<Decision> {
         let volume =
             |request: &Pending| u128::from(request.remaining_bytes) * request.group.receivers.len() as u128;
         let mut order: Vec<(u128, u128, &Pending)> =
-            pending.iter().map(|request| (volume(request), self.racks(&request.group), request)).collect();
+            pending.iter().map(|&request| (volume(request), self.racks(&request.group), request)).collect();
         // volume / racks without division; the sort is stable, so that the older request wins a tie.
         order.sort_by(|a, b| (b.0 * a.1).cmp(&(a.0 * b.1)));
-        let mut draft = Draft::new(network);
         for (_, _, request) in order {
             draft.decide(request, fabrics);
         }
-        draft.decisions
+        draft.into_decisions()
     }
 }

@@ -1,7 +1,7 @@
 //! Taking turns at the relays of a Shufflecast (Shufflecast, section IV-C).
 
 use super::{Decision, Draft, Pending, Scheduler};
-use crate::fabric::{Channel, Fabrics, NetworkState, Plan, Resource};
+use crate::fabric::{Channel, Fabrics, Plan, Resource};
 use alloc::vec::Vec;
 use polycast_types::Time;
 
@@ -25,12 +25,11 @@ impl Scheduler for PartitionFcfs {
     fn decide(
         &mut self,
         _now: Time,
-        pending: &[Pending],
-        network: &NetworkState,
+        pending: &[&Pending],
+        mut draft: Draft<'_>,
         fabrics: &Fabrics,
     ) -> Vec<Decision> {
-        let mut draft = Draft::new(network);
-        let idle = network.idle();
+        let idle = draft.network().idle();
         for request in pending {
             if draft.decide(request, fabrics)
                 && let Ok(wanted) = fabrics.plan(&idle, &request.group)
@@ -41,7 +40,7 @@ impl Scheduler for PartitionFcfs {
                     let mut shares =
                         (0..=u32::MAX).map(|share| Resource::RelayPartition { column, partition, share });
                     // Where all shares are held this finds one that does not exist, which keeps nothing.
-                    shares.find(|share| draft.network.is_free(share))
+                    shares.find(|share| draft.network().is_free(share))
                 };
                 let resources: Vec<Resource> = wanted.resources.iter().filter_map(first_free).collect();
                 let nothing = Channel::Chain { order: Vec::new() };
@@ -50,6 +49,6 @@ impl Scheduler for PartitionFcfs {
                 draft.hold(request.group.clone(), kept);
             }
         }
-        draft.decisions
+        draft.into_decisions()
     }
 }

@@ -107,6 +107,7 @@ folder in shared memory or wherever --store says. Runs until SIGINT or SIGTERM."
 pub const AGENT_MORE: &str = "\
 Examples:
   polycast agent --manager 10.0.0.1:7400
+  polycast agent --manager 10.0.0.1:7400,10.0.0.2:7400,10.0.0.3:7400
   polycast agent --manager 10.0.0.1:7400 --name rack1-host7 --interface eth1 --store /data/polycast";
 
 pub const SEND: &str = "\
@@ -119,7 +120,20 @@ pub const SEND_MORE: &str = "\
 Examples:
   polycast send model.bin --to all
   polycast send model.bin --to host2,host3 --id 42 --deadline 10m
+  polycast send model.bin --to all --id 43 --lease 5m
   polycast get 42 --out model.bin        (on host2)";
+
+pub const EXTEND: &str = "\
+Change a transfer that waits or runs.
+
+The transfer is named by its object's id. Receivers that are added get the whole object; those that are taken out \
+get nothing more. What the network cannot do is refused, and then nothing has changed.";
+
+pub const EXTEND_MORE: &str = "\
+Examples:
+  polycast extend 42 --time 10m
+  polycast extend 42 --add host4,host5
+  polycast extend 42 --remove host2";
 
 pub const GET: &str = "\
 Copy an object out of the local agent's store.

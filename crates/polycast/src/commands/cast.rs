@@ -73,9 +73,10 @@ fn perform(
         source: object.source,
         receivers: Receivers::Told(folders.len()),
         interface,
-        path: DataPath::Multicast { group: network::fresh_group(), rate: None },
+        path: DataPath::Multicast { group: network::fresh_group(), rate: None, attempts: None },
         options: options.clone(),
         cancel: Arc::clone(cancel),
+        steering: Arc::default(),
     })?;
     let rendezvous = Rendezvous::At(source.control_address(), source.handle());
     std::thread::scope(|scope| {

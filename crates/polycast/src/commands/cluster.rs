@@ -1,7 +1,9 @@
 //! The commands of a cluster: the daemons, and what the local agent is asked to do.
 
 use super::destination;
-use crate::args::{AgentArgs, Destinations, GetArgs, LocalArgs, ManagerArgs, RmArgs, SendArgs};
+use crate::args::{
+    AgentArgs, Destinations, ExtendArgs, GetArgs, LocalArgs, ManagerArgs, RmArgs, SendArgs, WithdrawArgs,
+};
 use crate::exit::{Exit, Failure, without_numbers};
 use crate::object;
 use crate::output::{self, Format};
@@ -11,8 +13,12 @@ use polycast_agent::daemon::{Agent, AgentConfig, AgentError};
 use polycast_agent::transfer::{ReceiverReport, Report};
 use polycast_api::agent::send_event::Event;
 use polycast_api::agent::transfer::Direction;
-use polycast_api::agent::{Object, ObjectKind, ObjectState, PathForm, StatusResponse, TransferReport};
-use polycast_api::client::{AgentClient, ClientError, Receivers, SendOptions, Session, Wait, default_socket};
+use polycast_api::agent::{
+    Granted, Object, ObjectKind, ObjectState, PathForm, StatusResponse, TransferReport, Waiting,
+};
+use polycast_api::client::{
+    AgentClient, ClientError, Extension, Receivers, SendOptions, Session, Wait, default_socket,
+};
 use polycast_api::error::Kind;
 use polycast_manager::{Manager, ManagerConfig, ManagerError};
 use polycast_net::archive::{self, TreeSource};
@@ -151,7 +157,7 @@ pub fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
         Destinations::All => Receivers::All,
         Destinations::Named(names) => Receivers::Named(names.clone()),
     };
-    let options = SendOptions { deadline: args.deadline, ..SendOptions::default() };
+    let options = SendOptions { deadline: args.deadline, lease: args.lease, ..SendOptions::default() };
     runtime()?.block_on(in_session(&args.local, id.app, async |session| {
         let ending = Ending::watch()?;
         let object = session.add(id.data, &args.path).await?;
@@ -201,10 +207,80 @@ async fn follow(
         match event {
             Event::Progress(report) => progress.delivery(&account(report)?),
             Event::Finished(report) => return account(report),
-            Event::Waiting(_) | Event::Granted(_) => {}
+            Event::Waiting(waiting) => {
+                if let Some(text) = waiting_text(&waiting) {
+                    progress.waiting(&text);
+                }
+            }
+            Event::Granted(granted) => progress.granted(&granted_text(&granted)),
         }
     }
     Err(Failure::unexpected("the agent ended the transfer without a report"))
+}
+
+/// How a request stands, once the manager has said it.
+fn waiting_text(waiting: &Waiting) -> Option<String> {
+    let before = waiting.before?;
+    let mut text = match before {
+        0 => "waiting for a path, first in the queue".to_string(),
+        1 => "waiting for a path, 1 request before this one".to_string(),
+        _ => format!("waiting for a path, {before} requests before this one"),
+    };
+    if let Some(millis) = waiting.estimate_ms {
+        let _ = write!(text, ", about {:.1} s", Duration::from_millis(millis).as_secs_f64());
+    }
+    Some(text)
+}
+
+fn granted_text(granted: &Granted) -> String {
+    let seconds = |millis: u64| Duration::from_millis(millis).as_secs_f64();
+    let mut text = format!("path granted over {}", granted.fabric);
+    if let Some(millis) = granted.service_ms {
+        let _ = write!(text, ", about {:.1} s at its rate", seconds(millis));
+    }
+    if let Some(millis) = granted.lease_ms {
+        let _ = write!(text, ", lent for {:.1} s", seconds(millis));
+    }
+    text
+}
+
+/// A path as JSON.
+fn describe_path(granted: &Granted) -> Value {
+    json!({
+        "fabric": granted.fabric, "receivers": granted.receivers, "service_ms": granted.service_ms,
+        "lease_ms": granted.lease_ms,
+    })
+}
+
+/// `polycast extend`
+pub fn extend(args: &ExtendArgs, format: Format) -> Result<Exit, Failure> {
+    let change = Extension { time: args.time, add: args.add.clone(), remove: args.remove.clone() };
+    let granted = runtime()?.block_on(in_session(&args.local, args.id.app, async |session| {
+        Ok(session.extend(args.id.data, &change).await?)
+    }))?;
+    let document = json!({
+        "object": args.id.to_string(), "waiting": granted.is_none(),
+        "path": granted.as_ref().map(describe_path),
+    });
+    let text = match &granted {
+        Some(granted) => {
+            let lent = granted.lease_ms.map_or_else(String::new, |millis| format!(", lent for {millis} ms"));
+            format!("{}: {} receivers over {}{lent}", args.id, granted.receivers.len(), granted.fabric)
+        }
+        None => format!("{}: changed, still waiting for a path", args.id),
+    };
+    output::result(format, &document, &text)?;
+    Ok(Exit::Done)
+}
+
+/// `polycast withdraw`
+pub fn withdraw(args: &WithdrawArgs, format: Format) -> Result<Exit, Failure> {
+    runtime()?.block_on(in_session(&args.local, args.id.app, async |session| {
+        Ok(session.withdraw(args.id.data).await?)
+    }))?;
+    let document = json!({ "object": args.id.to_string(), "withdrawn": true });
+    output::result(format, &document, &format!("withdrawn {}", args.id))?;
+    Ok(Exit::Done)
 }
 
 /// The agent's report in the engine's words.
@@ -233,6 +309,7 @@ fn account(report: TransferReport) -> Result<Report, Failure> {
         sent_bytes: report.sent_bytes,
         patched_bytes: report.patched_bytes,
         fabric: report.fabric,
+        path_lost: (!report.path_lost.is_empty()).then_some(report.path_lost),
         receivers: receivers.collect(),
     })
 }
@@ -373,6 +450,10 @@ pub fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
             json!({
                 "object": object.map_or_else(|_| t.data_id.to_string(), |id| id.to_string()),
                 "direction": direction, "bytes": t.length, "verified_bytes": t.bytes,
+                "waiting": t.waiting.as_ref().map(|waiting| json!({
+                    "before": waiting.before, "estimate_ms": waiting.estimate_ms,
+                })),
+                "path": t.granted.as_ref().map(describe_path),
             })
         })
         .collect();
@@ -403,6 +484,12 @@ fn status_text(status: &StatusResponse, manager_error: &str) -> String {
         format_bytes(status.store_free_bytes),
         status.transfers.len(),
     );
+    for waiting in status.transfers.iter().filter_map(|transfer| Some((transfer, transfer.waiting.as_ref()?)))
+    {
+        let (transfer, waiting) = waiting;
+        let how = waiting_text(waiting).unwrap_or_else(|| "the manager has not answered yet".into());
+        let _ = writeln!(text, "pending    object {}: {how}", transfer.data_id);
+    }
     for peer in &status.peers {
         let _ = writeln!(
             text,

@@ -25,9 +25,10 @@ pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
         source: object.source,
         receivers: Receivers::Count(args.receivers),
         interface,
-        path: Path::Multicast { group: network::fresh_group(), rate: args.rate },
+        path: Path::Multicast { group: network::fresh_group(), rate: args.rate, attempts: None },
         options,
         cancel: cancel::on_signals()?,
+        steering: Arc::default(),
     };
     let progress = Progress::start(&format!("waiting for {} receivers of {name}", args.receivers));
     let report = transfer::deliver(spec, &mut |report| progress.delivery(report));

@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_planning::{Channel, DeviceCommand, Failure, Plan, PlanId};
-use polycast_types::{ObjectId, Time};
+use polycast_types::{Duration, ObjectId, Time};
 
 /// An agent, and which run of it: a restarted agent has another incarnation.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -86,6 +86,18 @@ pub enum Input {
         /// Which request.
         request: RequestKey,
     },
+    /// A request's time or membership changes, before or after it was granted (Blast section IV-A). Answered by
+    /// [`Output::Extended`].
+    Extend {
+        /// Which request.
+        request: RequestKey,
+        /// The path stays for this long from now on.
+        time: Option<Duration>,
+        /// Names of further receivers.
+        add: Vec<String>,
+        /// Names of receivers that need nothing any more.
+        remove: Vec<String>,
+    },
     /// A path is given back.
     Release {
         /// The request that it was lent for.
@@ -123,6 +135,8 @@ pub struct HeldLease {
     pub fabric: String,
     /// The channel.
     pub channel: Channel,
+    /// How long it may be held from now on; `None` as long as heartbeats name it.
+    pub left: Option<Duration>,
 }
 
 /// Whom a path is for.
@@ -151,6 +165,8 @@ pub struct PathRequest {
     pub receivers: Receivers,
     /// Whether part of the bytes may be accepted.
     pub divisible: bool,
+    /// How long the path is wanted; `None` until it is given back.
+    pub lease: Option<Duration>,
 }
 
 /// A path that is lent (`agent.response`, accepted).
@@ -164,6 +180,20 @@ pub struct Grant {
     pub receivers: Vec<(String, ([u8; 4], u16))>,
     /// The path.
     pub plan: Plan,
+    /// How long the transfer will take, where the path has a rate of its own (Blast's estimated service time).
+    pub service: Option<Duration>,
+    /// How long the path may be held from the grant, or the last extension, on; `None` until it is given back.
+    pub lease: Option<Duration>,
+}
+
+/// How a request stands that waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wait {
+    /// How many older requests wait. A scheduler may let a younger one go first.
+    pub before: usize,
+    /// When its turn comes if the paths in use end as estimated, each for one request; `None` where that cannot
+    /// be told.
+    pub estimate: Option<Duration>,
 }
 
 /// Why an agent cannot join.
@@ -228,6 +258,18 @@ pub enum Denial {
     /// The number belongs to a request for another object.
     #[error("request number {0} is in use for another object")]
     RequestTaken(u64),
+    /// The request that is to change is not known: it was never made, or its path has gone back.
+    #[error("there is no request {0} that waits or has a path")]
+    NotHeld(u64),
+    /// One that is to be taken out is not a receiver.
+    #[error("'{0}' is not a receiver of this transfer")]
+    NotReceiver(String),
+    /// One that is to come is a receiver already.
+    #[error("'{0}' is a receiver of this transfer already")]
+    AlreadyReceiver(String),
+    /// The path cannot change so.
+    #[error("the path cannot change: {0}")]
+    Unchangeable(String),
     /// Too many wait already.
     #[error("{0} requests are waiting for a path already, which is the manager's limit")]
     QueueFull(usize),
@@ -243,6 +285,8 @@ pub enum ReleaseReason {
     Released,
     /// No heartbeat named it for too long.
     Expired,
+    /// The time is over for which it was lent.
+    TimeOver,
     /// Its holder left or restarted.
     HolderGone,
     /// The one who asked did not want it any more.
@@ -294,6 +338,20 @@ pub enum Output {
         /// The decision.
         response: Result<Grant, Denial>,
     },
+    /// Tell who asked how a request stands that waits: at first, and when its place has changed.
+    Waiting {
+        /// Which.
+        request: RequestKey,
+        /// How it stands.
+        wait: Wait,
+    },
+    /// Answer a wish to change a request.
+    Extended {
+        /// Which.
+        request: RequestKey,
+        /// The path as it is now, `None` if the request still waits; or why it stays as it was.
+        result: Result<Option<Grant>, Denial>,
+    },
     /// A path is in use from now on: set it up. Comes once, before the response.
     Granted {
         /// Its number.
@@ -324,7 +382,7 @@ pub enum Output {
         /// The path.
         plan: Plan,
     },
-    /// A path in use has been planned anew after a failure: set up what is new, take down what is not needed.
+    /// A path in use has been planned anew, after a failure or for another group: set up what is new, take down what is not needed.
     Replanned {
         /// Its number, which stays.
         plan_id: PlanId,
@@ -368,4 +426,23 @@ pub struct LeaseView<'a> {
     pub grant: &'a Grant,
     /// When it ends without a heartbeat.
     pub expires_at: Time,
+    /// When it ends in any case.
+    pub ends_at: Option<Time>,
+}
+
+/// A request that waits, to look at.
+#[derive(Clone, Copy, Debug)]
+pub struct PendingView<'a> {
+    /// The request.
+    pub key: &'a RequestKey,
+    /// The object.
+    pub object: ObjectId,
+    /// Bytes that are to be sent.
+    pub bytes: u64,
+    /// How many receivers there are.
+    pub receivers: usize,
+    /// When it came.
+    pub since: Time,
+    /// How it stands.
+    pub wait: Wait,
 }

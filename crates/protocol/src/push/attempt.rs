@@ -26,6 +26,8 @@ pub enum AttemptInterval {
     Fixed(Duration),
     /// In proportion to the time already waited.
     Adaptive,
+    /// The same, but never more than this: what the fabric knows of its set-up times.
+    AdaptiveUpTo(Duration),
 }
 
 impl From<Duration> for AttemptInterval {
@@ -41,6 +43,9 @@ impl AttemptInterval {
         match self {
             AttemptInterval::Fixed(interval) => interval,
             AttemptInterval::Adaptive => (now.since(since) / ELAPSED_PARTS).clamp(LEAST, MOST),
+            AttemptInterval::AdaptiveUpTo(most) => {
+                (now.since(since) / ELAPSED_PARTS).clamp(LEAST, most.clamp(LEAST, MOST))
+            }
         }
     }
 }
@@ -173,5 +178,10 @@ mod tests {
         assert_eq!(after(0), LEAST);
         assert_eq!(after(u64::MAX), MOST);
         assert_eq!(AttemptInterval::Adaptive.after(Time(0), Time(5)), LEAST);
+        let bounded = |most, nanos| AttemptInterval::AdaptiveUpTo(most).after(Time(nanos), Time(0));
+        assert_eq!(bounded(Duration::from_millis(1), 10_000_000), Duration::from_micros(200));
+        assert_eq!(bounded(Duration::from_millis(1), u64::MAX), Duration::from_millis(1));
+        assert_eq!(bounded(Duration(1), u64::MAX), LEAST, "never closer than that");
+        assert_eq!(bounded(Duration(u64::MAX), u64::MAX), MOST);
     }
 }

@@ -109,6 +109,10 @@ pub enum Input<'a> {
     },
     /// No more receivers will join: finish when the present ones are settled.
     Close,
+    /// More receivers will join after all, until the next `Close`.
+    Open,
+    /// The data channel must not be used any more: whoever still takes it goes on over the TCP chain.
+    PathLost,
 }
 
 /// What the driver is to do.
@@ -311,6 +315,19 @@ impl Sender {
             Input::Control { peer, control } => self.control(now, peer, control),
             Input::Left { peer, reason } => self.settle(peer, Some(Failure::Left(reason))),
             Input::Close => self.closed = true,
+            Input::Open => self.closed = false,
+            Input::PathLost => self.lose_path(now),
+        }
+    }
+
+    fn lose_path(&mut self, now: Time) {
+        self.config.multicast = false;
+        self.next_patch = None;
+        self.outputs.retain(|output| !matches!(output, Output::Send { .. } | Output::SendPatch(_)));
+        if self.started_at.is_some() {
+            let on_channel = self.peers.iter().filter(|(_, peer)| peer.is_on_channel()).map(|(id, _)| *id);
+            let on_channel: Vec<PeerId> = on_channel.collect();
+            on_channel.into_iter().for_each(|peer| self.move_to_chain(now, peer));
         }
     }
 

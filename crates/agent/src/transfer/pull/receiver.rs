@@ -278,7 +278,7 @@ impl Run<'_> {
                     arrived_ns: 0,
                     waited_ns: 0,
                 })?;
-                on_event(&ReceiverProgress { bytes: verified_bytes, total });
+                on_event(&ReceiverProgress { bytes: verified_bytes, total, received: None });
             }
             let open = self.source.flush().and_then(|()| self.source.fill().map(drop));
             let lost = |error| TransferError::source_lost(error, verified_bytes, total);

@@ -567,6 +567,7 @@ impl Run {
             sent_bytes,
             patched_bytes: sent_bytes - first_bytes,
             fabric: "datacast".into(),
+            path_lost: None,
             receivers,
         }
     }

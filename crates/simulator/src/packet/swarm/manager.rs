@@ -304,6 +304,7 @@ impl World {
             remaining_bytes: 1_000,
             receivers: Receivers::Named(receivers.clone()),
             divisible: false,
+            lease: None,
         };
         self.call(now, at, Input::Request(request));
     }
@@ -416,5 +417,6 @@ fn held(request: u64, receivers: &[String], grant: &Grant) -> HeldLease {
         bytes: grant.accepted_bytes,
         fabric: grant.plan.fabric.into(),
         channel: grant.plan.channel.clone(),
+        left: None,
     }
 }

@@ -1,0 +1,211 @@
+//! Paths that are asked for, lent, changed and given back.
+
+use super::table::{Answer, Asked};
+use super::{ANSWER_TIMEOUT, LinkState, ManagerLink};
+use crate::transfer::{Path, Steering};
+use polycast_api::client::Receivers;
+use polycast_api::error::{Kind, Refusal};
+use polycast_api::manager as api;
+use polycast_types::{Duration as Span, ObjectId, Rate};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::watch;
+
+/// What a path is wanted for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    pub object: ObjectId,
+    pub length: u64,
+    pub receivers: &'a Receivers,
+    /// How long it is wanted; `None` until it is given back.
+    pub lease: Option<Span>,
+}
+
+/// A path that is lent to us; given back when dropped.
+pub struct Lease {
+    link: ManagerLink,
+    pub request_id: u64,
+    pub response_id: u64,
+    pub fabric: String,
+    pub receivers: Vec<(String, SocketAddr)>,
+    pub path: Path,
+    /// How the transfer is told of changes.
+    pub steering: Arc<Steering>,
+    pub service_ms: Option<u64>,
+    pub lease_ms: Option<u64>,
+}
+
+/// An agent that the manager knows.
+pub struct Peer {
+    pub name: String,
+    pub control_address: String,
+    pub silent_ms: u64,
+}
+
+/// A request; given up when dropped, unless its path has become a [`Lease`].
+struct Asking<'a> {
+    link: &'a ManagerLink,
+    request: u64,
+}
+
+impl ManagerLink {
+    /// Asks for a path for a whole object, and waits until there is one. `on_wait` hears the request's number and how
+    /// it stands.
+    ///
+    /// The engine sends objects whole, so the request says that part of the size is no use.
+    pub async fn request(
+        &self,
+        wanted: Wanted<'_>,
+        mut on_wait: impl FnMut(u64, &api::Waiting),
+    ) -> Result<Lease, Refusal> {
+        let (receivers, all) = match wanted.receivers {
+            Receivers::All => (Vec::new(), true),
+            Receivers::Named(names) => (names.clone(), false),
+        };
+        let request = api::PathRequest {
+            request_id: self.fresh_request(),
+            app_id: wanted.object.app.0.to_vec(),
+            data_id: wanted.object.data.0,
+            data_size: wanted.length,
+            remaining_size: wanted.length,
+            receivers,
+            all,
+            divisible: false,
+            lease_ms: wanted.lease.map(|lease| lease.as_millis().max(1)),
+        };
+        let asking = Asking { link: self, request: request.request_id };
+        let (answer, mut answers) = watch::channel(Answer::Asked);
+        {
+            let mut table = self.table();
+            table.asked.insert(request.request_id, Asked { request: request.clone(), answer });
+            table.say(api::agent_message::Message::Request(request.clone()));
+        }
+        let (mut state, asked_at) = (self.0.state.subscribe(), Instant::now());
+        loop {
+            match answers.borrow_and_update().clone() {
+                Answer::Asked => {}
+                Answer::Waiting(waiting) => on_wait(request.request_id, &waiting),
+                Answer::Denied(refusal) => return Err(refusal),
+                Answer::Granted(granted) => {
+                    let lease = self.take(&request, *granted);
+                    // From here on the lease itself goes back.
+                    std::mem::forget(asking);
+                    return lease;
+                }
+            }
+            let away = match &*state.borrow_and_update() {
+                LinkState::Joined => None,
+                LinkState::Away { since, reason } => Some(((*since).max(asked_at), reason.clone())),
+            };
+            let impatient = async {
+                match &away {
+                    Some((since, _)) => tokio::time::sleep_until((*since + self.patience()).into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = answers.changed() => changed.map_err(|_| Refusal::new(Kind::Internal, "no answer"))?,
+                _ = state.changed() => {}
+                () = impatient => {
+                    let reason = away.map(|(_, reason)| reason).unwrap_or_default();
+                    let message = format!("the manager at {} cannot be reached: {reason}", self.manager());
+                    return Err(Refusal::new(Kind::ManagerUnreachable, message));
+                }
+            }
+        }
+    }
+
+    /// Takes a granted path.
+    fn take(&self, request: &api::PathRequest, granted: api::Granted) -> Result<Lease, Refusal> {
+        let steering = self.table().held.get(&granted.response_id).map(|held| Arc::clone(&held.steering));
+        let mut lease = Lease {
+            link: self.clone(),
+            request_id: granted.request_id,
+            response_id: granted.response_id,
+            fabric: granted.fabric,
+            receivers: Vec::new(),
+            path: Path::Chain,
+            steering: steering.unwrap_or_default(),
+            service_ms: granted.service_ms,
+            lease_ms: granted.lease_ms,
+        };
+        // From here on the path goes back even if the answer makes no sense.
+        if granted.accepted_size < request.remaining_size {
+            let message = "the manager has granted part of what can only be sent whole";
+            return Err(Refusal::new(Kind::Internal, message));
+        }
+        lease.path = path(granted.channel)?;
+        lease.receivers = addresses(granted.receivers)?;
+        Ok(lease)
+    }
+
+    /// Changes the time or the receivers of a request; gives the path as it is now, `None` while it waits.
+    pub async fn extend(&self, extend: api::Extend) -> Result<Option<api::Granted>, Refusal> {
+        let request = extend.request_id;
+        let answered = self.table().extend(extend)?;
+        match tokio::time::timeout(ANSWER_TIMEOUT, answered).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(Refusal::new(Kind::ManagerUnreachable, "the manager went away")),
+            Err(_) => {
+                self.table().give_up_extending(request);
+                Err(Refusal::new(Kind::ManagerUnreachable, "the manager did not answer in time"))
+            }
+        }
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let mut table = self.link.table();
+        let waited = table.asked.remove(&self.request).is_some();
+        // Granted, but nobody has taken it.
+        let held = table.held.iter().find(|(_, held)| held.lease.request_id == self.request);
+        let response = held.map(|(response, _)| *response);
+        if let Some(response) = response {
+            table.held.remove(&response);
+        }
+        if waited || response.is_some() {
+            table.give_back(self.request, response);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let mut table = self.link.table();
+        // One that has ended needs no release.
+        if table.held.remove(&self.response_id).is_some() {
+            table.give_back(self.request_id, Some(self.response_id));
+        }
+    }
+}
+
+/// The receivers with their addresses.
+pub fn addresses(receivers: Vec<api::Receiver>) -> Result<Vec<(String, SocketAddr)>, Refusal> {
+    let address = |receiver: api::Receiver| {
+        let address = receiver.control_address.parse().map_err(|_| {
+            Refusal::new(Kind::Internal, format!("'{}' is no address", receiver.control_address))
+        })?;
+        Ok((receiver.name, address))
+    };
+    receivers.into_iter().map(address).collect()
+}
+
+fn path(channel: Option<api::Channel>) -> Result<Path, Refusal> {
+    let wrong =
+        |what: String| Refusal::new(Kind::Internal, format!("the manager's path makes no sense: {what}"));
+    match channel.and_then(|channel| channel.channel) {
+        Some(api::channel::Channel::Chain(_)) => Ok(Path::Chain),
+        Some(api::channel::Channel::Multicast(multicast)) => {
+            let address: Ipv4Addr =
+                multicast.address.parse().map_err(|_| wrong(multicast.address.clone()))?;
+            let port =
+                u16::try_from(multicast.port).map_err(|_| wrong(format!("port {}", multicast.port)))?;
+            let group = SocketAddrV4::new(address, port);
+            let attempts = Some(multicast.attempt_interval_ns).filter(|nanos| *nanos > 0).map(Span);
+            Ok(Path::Multicast { group, rate: multicast.rate_bps.map(Rate), attempts })
+        }
+        None => Err(wrong("it has no channel, or one that this agent cannot use".into())),
+    }
+}

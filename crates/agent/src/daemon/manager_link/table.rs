@@ -1,0 +1,265 @@
+//! What the link knows: what is asked for, lent to us, and owed to the manager.
+
+use crate::transfer::Steering;
+use polycast_api::error::{Kind, Refusal};
+use polycast_api::manager::agent_message::Message as Said;
+use polycast_api::manager::manager_client::ManagerClient;
+use polycast_api::manager::manager_message::Message as Told;
+use polycast_api::manager::{self as api, AgentMessage};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot, watch};
+use tonic::transport::Channel;
+
+/// What has become of a request so far.
+#[derive(Clone, Debug)]
+pub(super) enum Answer {
+    /// Nothing is known yet.
+    Asked,
+    /// It waits.
+    Waiting(api::Waiting),
+    /// It has its path.
+    Granted(Box<api::Granted>),
+    /// It will have none.
+    Denied(Refusal),
+}
+
+/// A request that has no answer yet.
+pub(super) struct Asked {
+    pub request: api::PathRequest,
+    pub answer: watch::Sender<Answer>,
+}
+
+/// A lease that is in use.
+pub(super) struct Held {
+    pub lease: api::Lease,
+    pub ends_at: Option<Instant>,
+    pub steering: Arc<Steering>,
+}
+
+/// Something given back, by its request: a lease of this number, or a request that had none.
+#[derive(Clone, Copy)]
+struct Owed {
+    response: Option<u64>,
+    /// The heartbeat whose answer will confirm it; `None` while it was not said on this connection.
+    confirmed_by: Option<u64>,
+}
+
+/// The table.
+#[derive(Default)]
+pub(super) struct Table {
+    /// Which manager, modulo how many there are.
+    pub manager: usize,
+    /// By response ids.
+    pub held: BTreeMap<u64, Held>,
+    /// By request ids.
+    pub asked: BTreeMap<u64, Asked>,
+    owed: BTreeMap<u64, Owed>,
+    extending: BTreeMap<u64, oneshot::Sender<Result<Option<api::Granted>, Refusal>>>,
+    outbox: Option<mpsc::Sender<AgentMessage>>,
+    pub client: Option<ManagerClient<Channel>>,
+    beats: u64,
+    answered: u64,
+    /// When the first heartbeat was sent that has no answer.
+    unanswered_since: Option<Instant>,
+    /// The agent says goodbye: the session is not to begin again.
+    pub leaving: bool,
+}
+
+impl Table {
+    /// A session has begun: says again what may have been lost with the one before.
+    pub fn connect(&mut self, outbox: mpsc::Sender<AgentMessage>, client: ManagerClient<Channel>) {
+        (self.outbox, self.client) = (Some(outbox), Some(client));
+        (self.answered, self.unanswered_since) = (self.beats, None);
+        for (request, owed) in self.owed.clone() {
+            self.say_owed(request, owed.response);
+        }
+        let asked: Vec<api::PathRequest> = self.asked.values().map(|asked| asked.request.clone()).collect();
+        for request in asked {
+            self.say(Said::Request(request));
+        }
+    }
+
+    /// The session has ended.
+    pub fn hang_up(&mut self) {
+        (self.outbox, self.client) = (None, None);
+        self.extending.clear();
+        self.owed.values_mut().for_each(|owed| owed.confirmed_by = None);
+    }
+
+    /// The leases in use, for a manager that may not know them.
+    pub fn leases(&self) -> Vec<api::Lease> {
+        let now = Instant::now();
+        let lease = |held: &Held| {
+            let left = held.ends_at.map(|at| at.saturating_duration_since(now));
+            api::Lease { left_ms: left.map(|left| left.as_millis() as u64), ..held.lease.clone() }
+        };
+        self.held.values().map(lease).collect()
+    }
+
+    /// Puts a message on its way; gives whether there is one.
+    pub fn say(&mut self, message: Said) -> bool {
+        let Some(outbox) = &self.outbox else { return false };
+        let said = outbox.try_send(AgentMessage { message: Some(message) }).is_ok();
+        if !said {
+            // Too much waits, or the connection is gone: the next session begins with what was not said.
+            self.outbox = None;
+        }
+        said
+    }
+
+    /// Sends a heartbeat; gives whether there is a way.
+    pub fn beat(&mut self) -> bool {
+        self.beats += 1;
+        self.unanswered_since.get_or_insert_with(Instant::now);
+        let leases = self.held.keys().copied().collect();
+        self.say(Said::Heartbeat(api::Heartbeat { number: self.beats, leases }))
+    }
+
+    /// For how long the manager has owed us an answer.
+    pub fn unanswered_for(&self) -> Duration {
+        self.unanswered_since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Gives back a lease, or a request that has none.
+    pub fn give_back(&mut self, request: u64, response: Option<u64>) {
+        self.owed.insert(request, Owed { response, confirmed_by: None });
+        self.say_owed(request, response);
+    }
+
+    fn say_owed(&mut self, request_id: u64, response: Option<u64>) {
+        let said = match response {
+            Some(response_id) => self.say(Said::Release(api::Release { request_id, response_id })),
+            None => self.say(Said::Withdraw(api::Withdraw { request_id })),
+        };
+        let next = self.beats + 1;
+        if let Some(owed) = self.owed.get_mut(&request_id).filter(|_| said) {
+            owed.confirmed_by = Some(next);
+        }
+    }
+
+    /// Asks for a change of a request; one at a time.
+    pub fn extend(
+        &mut self,
+        extend: api::Extend,
+    ) -> Result<oneshot::Receiver<Result<Option<api::Granted>, Refusal>>, Refusal> {
+        if self.extending.contains_key(&extend.request_id) {
+            return Err(Refusal::new(Kind::Full, "the transfer is being changed already"));
+        }
+        let (answer, answered) = oneshot::channel();
+        let request = extend.request_id;
+        if !self.say(Said::Extend(extend)) {
+            return Err(Refusal::new(Kind::ManagerUnreachable, "the manager cannot be reached now"));
+        }
+        self.extending.insert(request, answer);
+        Ok(answered)
+    }
+
+    /// Forgets a change that was not answered in time.
+    pub fn give_up_extending(&mut self, request: u64) {
+        self.extending.remove(&request);
+    }
+
+    /// Takes in what the manager has said.
+    pub fn take_in(&mut self, message: Told) {
+        match message {
+            Told::Joined(_) => {}
+            Told::Heartbeat(answer) => self.heartbeat(answer),
+            Told::Waiting(waiting) => {
+                if let Some(asked) = self.asked.get(&waiting.request_id) {
+                    asked.answer.send_replace(Answer::Waiting(waiting));
+                }
+            }
+            Told::Granted(granted) => self.granted(granted),
+            Told::Denied(denied) => {
+                if let Some(asked) = self.asked.remove(&denied.request_id) {
+                    let refusal = refusal(denied);
+                    // The manager has restarted in between, or we were silent: it is asked again.
+                    if refusal.kind == Kind::NotJoined {
+                        self.asked.insert(asked.request.request_id, asked);
+                    } else {
+                        asked.answer.send_replace(Answer::Denied(refusal));
+                    }
+                }
+            }
+            Told::Extended(extended) => self.extended(extended),
+            Told::Ended(ended) => {
+                if let Some(held) = self.held.remove(&ended.response_id) {
+                    tracing::warn!(response = ended.response_id, reason = %ended.reason, "the path has ended");
+                    held.steering.lose_path(&ended.reason);
+                }
+            }
+            Told::Replanned(replanned) => {
+                if let Some(held) = self.held.get_mut(&replanned.response_id) {
+                    tracing::warn!(response = replanned.response_id, reason = %replanned.reason, "another path");
+                    (held.lease.fabric, held.lease.channel) = (replanned.fabric, replanned.channel);
+                    held.steering.lose_path(&replanned.reason);
+                }
+            }
+        }
+    }
+
+    fn heartbeat(&mut self, answer: api::HeartbeatAnswer) {
+        self.answered = self.answered.max(answer.number);
+        if self.answered >= self.beats {
+            self.unanswered_since = None;
+        }
+        self.owed.retain(|_, owed| owed.confirmed_by.is_none_or(|number| number > answer.number));
+        for lost in answer.lost_leases {
+            // The transfer goes on: at worst it shares its group address, and packets tell whose they are.
+            if self.held.remove(&lost).is_some() {
+                tracing::warn!(response = lost, "the manager has lent a path in use to somebody else");
+            }
+        }
+    }
+
+    fn granted(&mut self, granted: api::Granted) {
+        let Some(asked) = self.asked.remove(&granted.request_id) else {
+            let known = self.held.contains_key(&granted.response_id);
+            if !known && !self.owed.contains_key(&granted.request_id) {
+                // Nobody wants it any more.
+                self.give_back(granted.request_id, Some(granted.response_id));
+            }
+            return;
+        };
+        let lease = api::Lease {
+            request_id: granted.request_id,
+            response_id: granted.response_id,
+            receivers: granted.receivers.iter().map(|receiver| receiver.name.clone()).collect(),
+            accepted_size: granted.accepted_size,
+            fabric: granted.fabric.clone(),
+            channel: granted.channel.clone(),
+            app_id: asked.request.app_id,
+            data_id: asked.request.data_id,
+            left_ms: None,
+        };
+        let ends_at = end_of(&granted);
+        let held = Held { lease, ends_at, steering: Arc::default() };
+        self.held.insert(granted.response_id, held);
+        asked.answer.send_replace(Answer::Granted(Box::new(granted)));
+    }
+
+    fn extended(&mut self, extended: api::Extended) {
+        if let Some(granted) = &extended.granted
+            && let Some(held) = self.held.get_mut(&granted.response_id)
+        {
+            held.lease.receivers = granted.receivers.iter().map(|receiver| receiver.name.clone()).collect();
+            held.ends_at = end_of(granted);
+        }
+        let Some(answer) = self.extending.remove(&extended.request_id) else { return };
+        // Whoever asked may have gone.
+        let _ = answer.send(match extended.denied {
+            Some(denied) => Err(refusal(denied)),
+            None => Ok(extended.granted),
+        });
+    }
+}
+
+fn end_of(granted: &api::Granted) -> Option<Instant> {
+    Instant::now().checked_add(Duration::from_millis(granted.lease_ms?))
+}
+
+fn refusal(denied: api::Denied) -> Refusal {
+    Refusal::new(Kind::from_name(&denied.kind).unwrap_or(Kind::Internal), denied.reason)
+}

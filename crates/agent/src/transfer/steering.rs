@@ -1,0 +1,51 @@
+//! What a transfer is told while it runs: that its path is lost, and that its group has changed (Blast section IV-A).
+
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A change of a transfer's group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A further receiver, by name and control address.
+    Add(String, SocketAddr),
+    /// A receiver, by name, that needs nothing any more.
+    Remove(String),
+}
+
+/// The changes that a transfer has not taken in yet.
+#[derive(Debug, Default)]
+pub struct Steering(Mutex<Orders>);
+
+#[derive(Debug, Default)]
+struct Orders {
+    lost: Option<String>,
+    changes: Vec<Change>,
+}
+
+impl Steering {
+    /// The path must not be used any more, for this reason.
+    pub fn lose_path(&self, reason: &str) {
+        self.lock().lost.get_or_insert_with(|| reason.to_string());
+    }
+
+    /// Changes the group.
+    pub fn change(&self, change: Change) {
+        self.lock().changes.push(change);
+    }
+
+    /// Why the path is lost, if it is.
+    #[must_use]
+    pub fn lost(&self) -> Option<String> {
+        self.lock().lost.clone()
+    }
+
+    /// The changes since the last call.
+    pub(crate) fn take(&self) -> Vec<Change> {
+        std::mem::take(&mut self.lock().changes)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Orders> {
+        // Nothing here panics between two changes that belong together.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

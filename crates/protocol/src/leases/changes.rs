@@ -1,0 +1,164 @@
+//! Paths in use that change: after failures, and when their holders ask for it (Blast section IV-A).
+
+use super::words::{Denial, Grant, Output, ReleaseReason, RequestKey};
+use super::{Lease, Leases};
+use alloc::collections::BTreeSet;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use polycast_planning::{Failure, Group, HostId, Plan, PlanId, ReplanOutcome, RequestId};
+use polycast_types::{Duration, Time};
+
+impl Leases {
+    /// Takes what has failed out of use, and plans the paths anew that it touches. A path that its own fabric
+    /// cannot save may go over another one; what nothing can save ends.
+    pub(super) fn fail(&mut self, failures: &[Failure]) {
+        for failure in failures {
+            match failure {
+                Failure::Resource(resource) => self.network.fail(*resource),
+                Failure::Part(part) => self.network.fail_part(*part),
+                _ => {}
+            }
+        }
+        for failure in failures {
+            for replan in self.fabrics.replan(&self.network, failure) {
+                match replan.outcome {
+                    ReplanOutcome::Replaced(plan) => self.replace(replan.id, plan),
+                    ReplanOutcome::Lost(_) => self.end(replan.id, ReleaseReason::Failed),
+                }
+            }
+        }
+        self.undecided = true;
+    }
+
+    pub(super) fn replace(&mut self, id: PlanId, plan: Plan) {
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some(running) = self.network.release(id) else { return };
+        if !self.network.hold(id, running.group, plan.clone()) {
+            // A fabric has planned with what is not free: the lease cannot stay.
+            return self.end(id, ReleaseReason::Failed);
+        }
+        let before = core::mem::replace(&mut lease.grant.plan, plan.clone());
+        let request = lease.key.clone();
+        let displaced = self.displace(&plan);
+        self.outputs.push_back(Output::Replanned { plan_id: id, request, before, plan, displaced });
+    }
+
+    pub(super) fn repair(&mut self, failures: &[Failure]) {
+        for failure in failures {
+            match failure {
+                Failure::Resource(resource) => self.network.repair(resource),
+                Failure::Part(part) => self.network.repair_part(part),
+                _ => {}
+            }
+        }
+        self.undecided = true;
+    }
+
+    /// Changes the time or the group of a request.
+    pub(super) fn extend(
+        &mut self,
+        now: Time,
+        request: RequestKey,
+        time: Option<Duration>,
+        add: &[String],
+        remove: &[String],
+    ) {
+        let result = if let Some(id) = self.by_request.get(&request).copied() {
+            self.change_lease(now, id, time, add, remove).map(Some)
+        } else if let Some(id) = self.pending_by_key.get(&request).copied() {
+            self.change_pending(id, time, add, remove).map(|()| None)
+        } else {
+            Err(Denial::NotHeld(request.request))
+        };
+        self.outputs.push_back(Output::Extended { request, result });
+    }
+
+    fn change_pending(
+        &mut self,
+        id: RequestId,
+        time: Option<Duration>,
+        add: &[String],
+        remove: &[String],
+    ) -> Result<(), Denial> {
+        let (pending, _) = self.pending.get(&id).expect("indexed by its key");
+        let group = self.changed_group(&pending.group, add, remove)?;
+        let (pending, waiting) = self.pending.get_mut(&id).expect("looked up above");
+        pending.group = group;
+        waiting.lease = time.or(waiting.lease);
+        self.undecided = true;
+        Ok(())
+    }
+
+    fn change_lease(
+        &mut self,
+        now: Time,
+        id: PlanId,
+        time: Option<Duration>,
+        add: &[String],
+        remove: &[String],
+    ) -> Result<Grant, Denial> {
+        let old = self.network.get(id).expect("every lease is held").clone();
+        let group = self.changed_group(&old.group, add, remove)?;
+        if group != old.group {
+            self.network.release(id);
+            let plan = self.fabrics.regroup(&self.network, &old.plan, &group);
+            let (group, plan, refusal) = match plan {
+                Ok(plan) => (group, plan, None),
+                Err(refusal) => (old.group, old.plan.clone(), Some(refusal)),
+            };
+            let held = self.network.hold(id, group, plan.clone());
+            assert!(held, "a fabric plans with what is free, and what was held is free again");
+            if let Some(refusal) = refusal {
+                return Err(Denial::Unchangeable(refusal.to_string()));
+            }
+            if plan != old.plan {
+                let request = self.leases.get(&id).expect("looked up above").key.clone();
+                let (before, plan) = (old.plan, plan.clone());
+                let displaced = self.displace(&plan);
+                self.outputs.push_back(Output::Replanned { plan_id: id, request, before, plan, displaced });
+            }
+            // Fibres of racks that have gone are free now.
+            self.undecided = true;
+            let names = |host: &HostId| self.members.address_of(*host);
+            let group = &self.network.get(id).expect("held just now").group;
+            let mut receivers: Vec<_> = group.receivers.iter().filter_map(names).collect();
+            receivers.sort();
+            let lease = self.leases.get_mut(&id).expect("looked up above");
+            (lease.grant.receivers, lease.grant.plan) = (receivers, plan);
+        }
+        let lease = self.leases.get_mut(&id).expect("looked up above");
+        if let Some(time) = time {
+            self.expiries.remove(&(lease.due_at(), id));
+            lease.grant.lease = Some(time);
+            lease.ends_at = Some(now + time);
+            self.expiries.insert((lease.due_at(), id));
+        }
+        let Lease { grant, .. } = lease;
+        Ok(grant.clone())
+    }
+
+    /// The group with some receivers more and some fewer.
+    fn changed_group(&self, old: &Group, add: &[String], remove: &[String]) -> Result<Group, Denial> {
+        let mut receivers: BTreeSet<HostId> = old.receivers.clone();
+        for name in remove {
+            let host = self.members.get(name).map(|member| member.host);
+            if !host.is_some_and(|host| receivers.remove(&host)) {
+                return Err(Denial::NotReceiver(name.clone()));
+            }
+        }
+        for name in add {
+            let member = self.members.get(name).ok_or_else(|| Denial::UnknownReceiver(name.clone()))?;
+            if member.host == old.source {
+                return Err(Denial::SourceItself(name.clone()));
+            }
+            if !receivers.insert(member.host) {
+                return Err(Denial::AlreadyReceiver(name.clone()));
+            }
+        }
+        if receivers.is_empty() {
+            Err(Denial::NoReceivers)
+        } else {
+            Ok(Group { source: old.source, receivers })
+        }
+    }
+}
