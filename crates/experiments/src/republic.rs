@@ -93,6 +93,7 @@ fn requests_a_second(agents: u32, receivers: u32, requests: u32, seed: u64) -> R
             remaining_bytes: 1 << 30,
             receivers: Receivers::Named(to.collect()),
             divisible: false,
+            lease: None,
         };
         let now = Time(u64::from(number));
         let grant = ask(&mut leases, now, request).ok_or_else(|| refused(&"the manager lends no path"))?;

@@ -1,0 +1,186 @@
+//! Requests that wait, change and go, from the command line, with real daemons (Blast section IV-A).
+
+mod common;
+
+use common::{Place, Ran, command, polycast};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Cluster {
+    place: Place,
+    _manager: Daemon,
+    agents: Vec<Daemon>,
+}
+
+impl Cluster {
+    /// A manager that lends one path at a time, at 100 Mbit/s.
+    fn start(group: &str, names: &[&str]) -> Self {
+        let place = Place::new();
+        let settings = format!(
+            "fabrics = ['ip-multicast']\n[ip-multicast]\npool = '{group}/32'\nport = 17413\nrate = '100mbit'\n"
+        );
+        let config = place.file("manager.toml", settings.as_bytes());
+        let mut manager = command(&["manager", "--config", &config, "--listen", "127.0.0.1:0", "--json"])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(manager.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: Value = serde_json::from_str(&line).unwrap();
+        let address = ready["listening"].as_str().unwrap();
+        let agent = |name: &&str| {
+            let (store, socket) = (place.path(&format!("store-{name}")), place.path(&format!("{name}.sock")));
+            let arguments = [
+                "agent",
+                "--manager",
+                address,
+                "--name",
+                name,
+                "--interface",
+                "lo",
+                "--store",
+                &store,
+                "--socket",
+                &socket,
+            ];
+            Daemon(command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+        };
+        let agents = names.iter().map(agent).collect();
+        let cluster = Cluster { place, _manager: Daemon(manager), agents };
+        cluster.await_status(names[0], |s| s["peers"].as_array().is_some_and(|p| p.len() == names.len()));
+        cluster
+    }
+
+    fn at(&self, agent: &str, arguments: &[&str]) -> Ran {
+        let socket = self.place.path(&format!("{agent}.sock"));
+        polycast(&[arguments, &["--socket", &socket, "--json"]].concat())
+    }
+
+    fn begin(&self, agent: &str, arguments: &[&str]) -> Child {
+        let socket = self.place.path(&format!("{agent}.sock"));
+        command(&[arguments, &["--socket", &socket, "--json"]].concat()).spawn().unwrap()
+    }
+
+    fn await_status(&self, agent: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let begun = Instant::now();
+        loop {
+            let status: Value = serde_json::from_str(&self.at(agent, &["status"]).stdout).unwrap_or_default();
+            if is(&status) {
+                return status;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "{status}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn big(&self, bytes: u64) -> String {
+        let path = self.place.path("big");
+        fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+        path
+    }
+}
+
+fn end(child: Child) -> Ran {
+    child.wait_with_output().unwrap().into()
+}
+
+#[test]
+fn a_request_waits_and_can_be_withdrawn_or_cancelled() {
+    let cluster = Cluster::start("239.255.69.0", &["a", "b", "c"]);
+    let big = cluster.big(40_000_000);
+    let first = cluster.begin("a", &["send", &big, "--to", "b", "--id", "1"]);
+    let status = cluster.await_status("a", |s| s["transfers"][0]["path"].is_object());
+    // 40 MB at 100 Mbit/s.
+    assert_eq!(status["transfers"][0]["path"]["service_ms"], 3_200, "{status}");
+    let second = cluster.begin("b", &["send", &big, "--to", "c", "--id", "2"]);
+    cluster.await_status("b", |s| {
+        let waiting = s["transfers"].as_array().unwrap().iter().find(|t| t["waiting"].is_object()).cloned();
+        waiting.is_some_and(|t| {
+            t["waiting"]["before"] == 0 && t["waiting"]["estimate_ms"].as_u64().unwrap() <= 3_200
+        })
+    });
+    let third = cluster.begin("c", &["send", &big, "--to", "b", "--id", "3"]);
+    cluster.await_status("c", |s| {
+        s["transfers"].as_array().unwrap().iter().any(|t| t["waiting"]["before"] == 1)
+    });
+    let withdrawn = cluster.at("b", &["withdraw", "2"]);
+    assert_eq!((withdrawn.status, &withdrawn.json()["withdrawn"]), (0, &true.into()));
+    let second = end(second);
+    assert_eq!(second.status, 1);
+    assert!(second.stderr.contains("waiting for a path"), "{}", second.stderr);
+    assert!(second.stderr.contains("the transfer was withdrawn"), "{}", second.stderr);
+    cluster.await_status("c", |s| {
+        s["transfers"].as_array().unwrap().iter().any(|t| t["waiting"]["before"] == 0)
+    });
+    // Ctrl-C withdraws too.
+    let killed = std::process::Command::new("kill").args(["-INT", &third.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    assert_eq!(end(third).status, 1);
+    cluster.await_status("c", |s| s["transfers"].as_array().unwrap().iter().all(|t| t["waiting"].is_null()));
+    let first = end(first);
+    assert_eq!(first.status, 0, "{}", first.stderr);
+    for (arguments, says) in [
+        (vec!["withdraw", "9"], "object 9 is not being sent"),
+        (vec!["extend", "9", "--time", "5s"], "object 9 is not being sent"),
+    ] {
+        let ran = cluster.at("a", &arguments);
+        assert_eq!(ran.status, 1);
+        assert!(ran.stderr.contains(says), "{}", ran.stderr);
+    }
+    assert_eq!(cluster.at("a", &["extend", "1"]).status, 1, "nothing to change");
+}
+
+#[test]
+fn a_running_transfer_takes_receivers_in_and_out_and_survives_the_end_of_its_lease() {
+    let cluster = Cluster::start("239.255.70.0", &["a", "b", "c", "d"]);
+    let big = cluster.big(30_000_000);
+    let sending = cluster.begin("a", &["send", &big, "--to", "b,c", "--id", "1", "--lease", "30s"]);
+    cluster.await_status("b", |s| s["transfers"].as_array().is_some_and(|t| !t.is_empty()));
+    let extended = cluster.at("a", &["extend", "1", "--add", "d", "--remove", "c", "--time", "700ms"]);
+    assert_eq!(extended.status, 0, "{}", extended.stderr);
+    let path = extended.json()["path"].clone();
+    assert_eq!((&path["receivers"], &path["lease_ms"]), (&serde_json::json!(["b", "d"]), &700.into()));
+    let again = cluster.at("a", &["extend", "1", "--add", "d"]);
+    assert!(again.stderr.contains("'d' is a receiver of this transfer already"), "{}", again.stderr);
+    // It would take 2.4 s: the rest goes over TCP.
+    let sent = end(sending);
+    let report = sent.json();
+    assert!(report["path_lost"].as_str().unwrap().starts_with("the time is over"), "{report}");
+    assert_eq!(report["fabric"], "ip-multicast+tcp-chain", "{report}");
+    for receiver in report["receivers"].as_array().unwrap() {
+        assert_eq!(receiver["verified"], receiver["name"] != "c", "{report}");
+    }
+    assert_eq!(report["receivers"].as_array().unwrap().len(), 3, "{report}");
+    assert!(sent.stderr.contains("taken out of the transfer"), "{}", sent.stderr);
+}
+
+/// An agent that dies loses its path at once: the next in the queue need not wait for a lease to expire.
+#[test]
+fn the_path_of_a_killed_agent_goes_to_the_next() {
+    let mut cluster = Cluster::start("239.255.71.0", &["a", "b", "c"]);
+    let big = cluster.big(200_000_000);
+    let small = cluster.place.file("small", b"waits");
+    let dying = cluster.begin("a", &["send", &big, "--to", "c", "--id", "1"]);
+    cluster.await_status("a", |s| s["transfers"][0]["path"].is_object());
+    let waiting = cluster.begin("b", &["send", &small, "--to", "c", "--id", "2"]);
+    cluster
+        .await_status("b", |s| s["transfers"].as_array().unwrap().iter().any(|t| t["waiting"].is_object()));
+    cluster.agents[0].0.kill().unwrap();
+    let begun = Instant::now();
+    let waited = end(waiting);
+    assert_eq!(waited.status, 0, "{}", waited.stderr);
+    assert!(begun.elapsed() < Duration::from_secs(15), "a lease expires after 30 s: {:?}", begun.elapsed());
+    assert_ne!(end(dying).status, 0);
+}
