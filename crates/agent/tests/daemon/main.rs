@@ -311,7 +311,9 @@ async fn a_request_for_a_path_waits_for_its_deadline() {
     let sending = session.send(DataId(2), &Receivers::All, &hasty).await.unwrap();
     let (seen, error) = events(sending).await;
     assert_eq!(error.unwrap().to_string(), "no path was free before the deadline");
-    assert!(matches!(seen[..], [Event::Waiting(_)]), "{seen:?}");
+    // It has been told that it is the first in the queue.
+    let [Event::Waiting(first), Event::Waiting(then)] = &seen[..] else { panic!("{seen:?}") };
+    assert_eq!((first.before, then.before), (None, Some(0)));
     a.task.stop().await;
     b.task.stop().await;
     manager.task.stop().await;

@@ -8,6 +8,7 @@ use crate::progress::Progress;
 use crate::report::Delivery;
 use crate::{cancel, object};
 use polycast_agent::transfer::{self, Options, Path, Receivers, SourceSpec};
+use std::sync::Arc;
 
 /// Waits for the receivers and delivers to them.
 pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
