@@ -99,7 +99,7 @@ pub(crate) fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) ->
         Network::Bridge { .. } | Network::Datacast { .. } => Ok(()),
         Network::Blast { hybrid, .. } => write!(
             text,
-            "fabrics = [\"ocs\", \"tcp-chain\"]\nscheduler = \"greedy-matching\"\n\
+            "fabrics = [\"ocs\", \"tcp-chain\"]\nscheduler = \"greedy-matching\"\nwhen-busy = \"wait\"\n\
              [ocs]\ntl1 = \"{OCS_ADDRESS}:{OCS_TL1_PORT}\"\nports = {}\nsplitters = {}\nsplitter-fanout = {}\n\
              budget-db = {BUDGET_DB:?}\nswitch-loss-db = {SWITCH_LOSS_DB:?}\namplifier-gain-db = {AMPLIFIER_GAIN_DB:?}\n\
              rate = \"{rate}\"\n{pool}",
@@ -109,7 +109,7 @@ pub(crate) fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) ->
         ),
         Network::Shufflecast { fabric, .. } => write!(
             text,
-            "fabrics = [\"shufflecast\", \"tcp-chain\"]\nscheduler = \"partition-fcfs\"\n\
+            "fabrics = [\"shufflecast\", \"tcp-chain\"]\nscheduler = \"partition-fcfs\"\nwhen-busy = \"wait\"\n\
              [shufflecast]\np = {}\nk = {}\nrate = \"{rate}\"\n{pool}",
             fabric.fanout(),
             fabric.columns(),

@@ -20,6 +20,8 @@ pub struct ManagerConfig {
     pub scheduler: String,
     /// Names of the fabrics, best first: `ocs`, `shufflecast`, `ip-multicast`, `tcp-chain`.
     pub fabrics: Vec<String>,
+    /// What becomes of a request whose best fabric is in use.
+    pub when_busy: WhenBusy,
     /// What becomes of a path whose devices fail.
     pub on_device_failure: OnDeviceFailure,
     /// How many paths devices go on to hold after they were given back, ready for the same hosts again.
@@ -48,6 +50,17 @@ pub struct ManagerConfig {
     pub shufflecast: Option<ShufflecastSettings>,
     /// The switches of the racks, by the racks' numbers, for the fabrics that need to know them.
     pub tor: Vec<TorSettings>,
+}
+
+/// What becomes of a request whose best fabric is in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhenBusy {
+    /// The next fabric that is free carries it.
+    #[default]
+    Next,
+    /// It waits for the best fabric that could carry it.
+    Wait,
 }
 
 /// What becomes of a path whose devices fail to set it up.
@@ -121,6 +134,7 @@ impl Default for ManagerConfig {
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7400)),
             scheduler: Fcfs::NAME.into(),
             fabrics: vec![IpMulticast::NAME.into(), TcpChain::NAME.into()],
+            when_busy: WhenBusy::default(),
             on_device_failure: OnDeviceFailure::default(),
             kept_paths_max: 16,
             device_timeout_ms: 2_000,

@@ -5,14 +5,14 @@
 
 use crate::config::{ConfigError, ManagerConfig};
 use crate::convert;
-use crate::devices::{Devices, News};
+use crate::devices::{Devices, News, Step};
 use crate::fabrics::{self, Health, Verdict};
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::manager_message::Message;
 use polycast_api::manager::{self as api, ManagerMessage};
 use polycast_planning::{DeviceCommand, PlanId};
 use polycast_protocol::leases::{
-    AgentKey, Grant, Input, Join, JoinRefusal, Leases, LeasesConfig, Member, NotMember, Output,
+    AgentKey, Grant, Input, Join, JoinRefusal, Leases, LeasesConfig, Member, NotMember, Output, PathState,
     ReleaseReason, RequestKey, Wait,
 };
 use polycast_types::{Duration, ObjectId, Time};
@@ -61,18 +61,22 @@ pub struct PendingSnapshot {
 }
 
 /// The machine and those whom it answers.
+#[derive(Debug)]
 pub struct Core {
     inner: Mutex<Inner>,
     changed: Notify,
     stopped: watch::Sender<bool>,
 }
 
+#[derive(Debug)]
 struct Inner {
     machine: Leases,
     devices: Devices,
     health: Vec<Box<dyn Health>>,
     /// What devices keep all the time.
     standing: Vec<DeviceCommand>,
+    /// What has just failed, in a sentence.
+    failure: Option<String>,
     sessions: BTreeMap<AgentKey, Session>,
     /// Agents whose sessions have ended without a farewell, and until when they may come back.
     missing: BTreeMap<AgentKey, Time>,
@@ -91,6 +95,7 @@ struct Session {
 }
 
 /// An agent's place in the core; gone when dropped.
+#[derive(Debug)]
 pub struct Seat {
     core: Arc<Core>,
     agent: AgentKey,
@@ -126,6 +131,7 @@ impl Core {
             devices,
             health,
             standing,
+            failure: None,
             sessions: BTreeMap::new(),
             missing: BTreeMap::new(),
             next_session: 0,
@@ -267,7 +273,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut inner = self.core.lock();
-        if !inner.sessions.get(&self.agent).is_some_and(|session| session.number == self.number) {
+        if inner.sessions.get(&self.agent).is_none_or(|session| session.number != self.number) {
             return;
         }
         inner.sessions.remove(&self.agent);
@@ -340,7 +346,10 @@ impl Inner {
     fn hear(&mut self, news: News) {
         tracing::debug!(?news, "a device says");
         match news {
-            News::SetUp { plan, result, steps: _ } => self.apply(Input::SetUp { plan, result }),
+            News::SetUp { plan, result, steps } => {
+                self.tell_steps(plan, steps);
+                self.apply(Input::SetUp { plan, result });
+            }
             News::Fibre { rack, fibre, up } => {
                 let verdicts = self.health.iter_mut().map(|health| health.fibre(rack, fibre, up)).collect();
                 self.judge(verdicts);
@@ -355,6 +364,28 @@ impl Inner {
         }
     }
 
+    /// Tells a path's source what devices did for it, and how long that took.
+    fn tell_steps(&mut self, plan: PlanId, steps: Vec<Step>) {
+        let Some(request) = self.machine.leases().find(|lease| lease.grant.plan_id == plan) else { return };
+        let request = request.key.clone();
+        let steps =
+            steps.into_iter().map(|step| api::Step { what: step.what, micros: step.micros }).collect();
+        self.tell_path(plan, &request, api::path_news::State::Steps, String::new(), steps);
+    }
+
+    fn tell_path(
+        &mut self,
+        plan: PlanId,
+        request: &RequestKey,
+        state: api::path_news::State,
+        reason: String,
+        steps: Vec<api::Step>,
+    ) {
+        let (request_id, response_id, state) = (request.request, plan.0, state.into());
+        let news = api::PathNews { request_id, response_id, state, reason, steps };
+        self.tell(&request.agent, Message::Path(news));
+    }
+
     /// Acts on what has failed and what works again.
     fn judge(&mut self, verdicts: Vec<Verdict>) {
         for Verdict { failed, repaired, words } in verdicts {
@@ -362,12 +393,14 @@ impl Inner {
                 continue;
             }
             tracing::warn!("{words}");
+            self.failure = Some(words);
             if !repaired.is_empty() {
                 self.apply(Input::Repaired { failures: repaired });
             }
             if !failed.is_empty() {
                 self.apply(Input::Failed { failures: failed });
             }
+            self.failure = None;
             let standing = self.machine.standing_commands();
             self.devices.change(None, &self.standing, &standing);
             self.standing = standing;
@@ -394,6 +427,8 @@ impl Inner {
                 self.tell(&request.agent, Message::Waiting(convert::waiting(request.request, wait)));
             }
             Output::Response { request, response } => {
+                let set_up = response.as_ref().ok().filter(|grant| !grant.plan.commands.is_empty());
+                let set_up = set_up.map(|grant| grant.plan_id);
                 let answer = match response {
                     Ok(grant) => convert::granted(request.request, grant),
                     Err(denial) => {
@@ -406,6 +441,15 @@ impl Inner {
                     Err(refusal) => Message::Denied(convert::denied(request.request, &refusal)),
                 };
                 self.tell(&request.agent, message);
+                if let Some(plan) = set_up {
+                    self.tell_path(
+                        plan,
+                        &request,
+                        api::path_news::State::SettingUp,
+                        String::new(),
+                        Vec::new(),
+                    );
+                }
             }
             Output::Extended { request, result } => {
                 let answer = result.map_err(|denial| convert::denial(&denial)).and_then(|grant| {
@@ -419,33 +463,44 @@ impl Inner {
                 self.tell(&request.agent, Message::Extended(extended));
             }
             Output::Granted { plan_id, plan, instead_of } => {
-                tracing::info!(response = plan_id.0, fabric = plan.fabric, "granted");
-                // Most paths need nothing of any device.
-                if !(plan.commands.is_empty() && instead_of.is_empty()) {
+                if !plan.commands.is_empty() {
                     self.devices.change(Some(plan_id), &instead_of, &plan.commands);
                 }
+                tracing::info!(response = plan_id.0, fabric = plan.fabric, "granted");
             }
             Output::Again { plan_id, plan } => self.devices.change(Some(plan_id), &[], &plan.commands),
             Output::Forgotten { plan } => self.devices.change(None, &plan.commands, &[]),
             Output::Path { plan_id, request, state } => {
                 tracing::info!(response = plan_id.0, source = %request.agent.name, ?state, "path");
+                let (state, reason) = match state {
+                    PathState::Ready => (api::path_news::State::Ready, String::new()),
+                    PathState::Waits { reason } => (api::path_news::State::Waits, reason),
+                };
+                self.tell_path(plan_id, &request, state, reason, Vec::new());
             }
-            Output::Replanned { plan_id, request, before, plan, displaced } => {
-                tracing::warn!(response = plan_id.0, source = %request.agent.name, before = before.fabric,
-                    fabric = plan.fabric, "planned anew");
-                let old: Vec<_> = before.commands.iter().cloned().chain(displaced).collect();
-                self.devices.change(Some(plan_id), &old, &plan.commands);
-                if plan.channel != before.channel {
-                    let reason = format!("after a failure {} took over", plan.fabric);
-                    let replanned = api::Replanned {
-                        request_id: request.request,
-                        response_id: plan_id.0,
-                        fabric: plan.fabric.to_string(),
-                        channel: convert::to_channel(&plan).ok(),
-                        reason,
-                    };
-                    self.tell(&request.agent, Message::Replanned(replanned));
+            Output::Replanned { plan_id, request, before, plan, displaced, reason } => {
+                let old: Vec<_> = before.commands.iter().chain(&displaced).cloned().collect();
+                if !(old.is_empty() && plan.commands.is_empty()) {
+                    self.devices.change(Some(plan_id), &old, &plan.commands);
                 }
+                let why = reason.or_else(|| self.failure.clone());
+                tracing::info!(response = plan_id.0, source = %request.agent.name, before = before.fabric,
+                    fabric = plan.fabric, why, "planned anew");
+                if plan.channel == before.channel {
+                    if let Some(why) = why {
+                        self.tell_path(plan_id, &request, api::path_news::State::Replanned, why, Vec::new());
+                    }
+                    return;
+                }
+                let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
+                let replanned = api::Replanned {
+                    request_id: request.request,
+                    response_id: plan_id.0,
+                    fabric: plan.fabric.to_string(),
+                    channel: convert::to_channel(&plan).ok(),
+                    reason: format!("after a failure {} took over{why}", plan.fabric),
+                };
+                self.tell(&request.agent, Message::Replanned(replanned));
             }
             Output::Released { plan_id, request, plan, reason, kept } => {
                 if !kept && !plan.commands.is_empty() {

@@ -8,7 +8,7 @@ mod ocs;
 mod shufflecast;
 mod tors;
 
-use crate::config::{ConfigError, ManagerConfig};
+use crate::config::{ConfigError, ManagerConfig, WhenBusy};
 use crate::devices::{Device, DeviceId};
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::tcp_chain::TcpChain;
@@ -98,7 +98,12 @@ pub(crate) fn check(config: &ManagerConfig) -> Result<(), ConfigError> {
 pub(crate) fn fabrics(config: &ManagerConfig) -> Result<Fabrics, ConfigError> {
     let hosts = Hosts::new(config);
     let offers = offers(config)?;
-    Ok(Fabrics::new(offers.iter().map(|offer| offer.fabric(config, &hosts)).collect::<Result<_, _>>()?))
+    let fabrics = offers.iter().map(|offer| offer.fabric(config, &hosts)).collect::<Result<_, _>>()?;
+    let fabrics = Fabrics::new(fabrics);
+    Ok(match config.when_busy {
+        WhenBusy::Next => fabrics,
+        WhenBusy::Wait => fabrics.waiting_for_the_best(),
+    })
 }
 
 /// The devices of these fabrics.

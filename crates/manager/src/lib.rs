@@ -21,7 +21,7 @@ mod devices;
 mod fabrics;
 mod service;
 
-pub use config::{ConfigError, IpMulticastConfig, ManagerConfig, OnDeviceFailure};
+pub use config::{ConfigError, IpMulticastConfig, ManagerConfig, OnDeviceFailure, WhenBusy};
 pub use fabrics::{OcsSettings, ShufflecastSettings, TorHost, TorSettings};
 
 use crate::core::Core;

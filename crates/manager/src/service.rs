@@ -20,6 +20,7 @@ use tonic::{Request, Response, Status, Streaming};
 const MESSAGES_MAX: usize = 4_096;
 
 /// The service over the core.
+#[derive(Debug)]
 pub struct Service {
     core: Arc<Core>,
     joined: api::Joined,

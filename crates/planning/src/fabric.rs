@@ -538,15 +538,21 @@ impl NetworkState {
     }
 }
 
-/// The fabrics of a network, best first.
+/// The fabrics of a network, best first; and whether a group waits for the best one that could carry it.
 #[derive(Debug)]
-pub struct Fabrics(Vec<Box<dyn Fabric>>);
+pub struct Fabrics(Vec<Box<dyn Fabric>>, bool);
 
 impl Fabrics {
     /// These fabrics, in this order of preference.
     #[must_use]
     pub fn new(fabrics: Vec<Box<dyn Fabric>>) -> Self {
-        Fabrics(fabrics)
+        Fabrics(fabrics, false)
+    }
+
+    /// A group waits for the best fabric that could carry it, instead of taking the next one that is free.
+    #[must_use]
+    pub fn waiting_for_the_best(self) -> Self {
+        Fabrics(self.0, true)
     }
 
     /// Their names, best first.
@@ -579,6 +585,7 @@ impl Fabrics {
             }
             match fabric.plan(network, group) {
                 Ok(plan) => return Ok(plan),
+                Err(busy @ Refusal::Busy(_)) if self.1 => return Err(busy),
                 // The first that may be free later is the best one to wait for.
                 Err(busy @ Refusal::Busy(_)) if matches!(why, Refusal::Impossible(_)) => why = busy,
                 Err(Refusal::Busy(_)) => {}
@@ -673,6 +680,34 @@ mod tests {
         assert_eq!(fabrics.plan(&network, &group(3, &[1])).unwrap().fabric, "tcp-chain");
         network.release(PlanId(1)).unwrap();
         assert_eq!(fabrics.plan(&network, &group(3, &[1])).unwrap().fabric, "ip-multicast");
+    }
+
+    #[test]
+    fn a_group_can_wait_for_the_best_fabric() {
+        let fabrics = fabrics(1).waiting_for_the_best();
+        let mut network = NetworkState::default();
+        let plan = fabrics.plan(&network, &group(0, &[1])).unwrap();
+        assert!(network.hold(PlanId(1), group(0, &[1]), plan));
+        assert!(matches!(fabrics.plan(&network, &group(2, &[1])), Err(Refusal::Busy(_))));
+        network.release(PlanId(1)).unwrap();
+        assert_eq!(fabrics.plan(&network, &group(2, &[1])).unwrap().fabric, "ip-multicast");
+    }
+
+    #[test]
+    fn a_plan_that_is_kept_is_the_next_one_of_its_group() {
+        let fabrics = fabrics(4);
+        let mut network = NetworkState::default();
+        let plan = fabrics.plan(&network, &group(0, &[1])).unwrap();
+        network.keep(Running { group: group(0, &[1]), plan: plan.clone() });
+        assert_eq!(fabrics.plan(&network, &group(0, &[1])).unwrap(), plan);
+        // Not while somebody holds what it needs, and not any more when that has failed.
+        assert!(network.hold(PlanId(1), group(0, &[2]), plan.clone()));
+        assert_ne!(fabrics.plan(&network, &group(0, &[1])).unwrap(), plan);
+        network.release(PlanId(1)).unwrap();
+        network.fail(plan.resources[0]);
+        assert_ne!(fabrics.plan(&network, &group(0, &[1])).unwrap(), plan);
+        assert_eq!(network.displace(&plan).len(), 1);
+        assert!(network.forget_oldest().is_none());
     }
 
     #[test]

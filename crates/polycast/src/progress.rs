@@ -117,7 +117,7 @@ mod tests {
             seconds: 0.0,
             bytes,
             patched_bytes: 0,
-            fabric: "ip-multicast",
+            fabric: "ip-multicast".into(),
             error: error.map(str::to_string),
         }
     }

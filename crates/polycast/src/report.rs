@@ -36,6 +36,30 @@ pub struct Delivery {
     /// Why the path was lost, if the transfer had to go on without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_lost: Option<String>,
+    /// What happened to the path.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Event>,
+    /// What devices did for the path.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub control: Vec<Step>,
+}
+
+/// Something that happened to the path.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
+pub struct Event {
+    /// Since the source began.
+    pub seconds: f64,
+    /// One sentence.
+    pub what: String,
+}
+
+/// Something that a device did for the path.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
+pub struct Step {
+    /// What, in a few words.
+    pub step: String,
+    /// From when it was needed to its end, in microseconds.
+    pub micros: u64,
 }
 
 /// What became of one receiver.
@@ -106,7 +130,7 @@ impl Delivery {
             verified: receiver.verified,
             seconds: receiver.seconds,
             patched_bytes: receiver.patched_bytes,
-            fabric: receiver.fabric.to_string(),
+            fabric: receiver.fabric,
             path: None,
             error: receiver.error,
         };
@@ -122,6 +146,12 @@ impl Delivery {
             patched_bytes: report.patched_bytes,
             root: report.root,
             path_lost: report.path_lost,
+            events: report.events.into_iter().map(|(seconds, what)| Event { seconds, what }).collect(),
+            control: report
+                .control
+                .into_iter()
+                .map(|step| Step { step: step.step, micros: step.micros })
+                .collect(),
         }
     }
 
@@ -130,6 +160,11 @@ impl Delivery {
         output::result(format, self, &self.text())?;
         if let Some(reason) = &self.path_lost {
             output::say(&format!("the transfer went on without its path: {reason}"));
+        }
+        for Event { seconds: at, what } in
+            self.events.iter().filter(|e| Some(&e.what) != self.path_lost.as_ref())
+        {
+            output::say(&format!("after {}: {what}", seconds(*at)));
         }
         let mut exit = Exit::Done;
         for receiver in self.receivers.iter().filter(|receiver| !receiver.verified) {

@@ -257,8 +257,34 @@ fn circuits_and_splitters_carry_a_delivery() {
     }
     let steps: Vec<&str> =
         report["control"].as_array().unwrap().iter().map(|step| step["step"].as_str().unwrap()).collect();
-    for step in ["plan", "3 circuits", "rules of tor0", "rules of tor2", "in all", "release"] {
+    for step in ["switches and optics", "3 circuits", "rules of rack 0", "rules of rack 2"] {
         assert!(steps.contains(&step), "{step} is not in {steps:?}");
+    }
+}
+
+/// A circuit switch that does not do what it is told: everyone gets the object, and the report says what happened.
+#[test]
+fn a_circuit_switch_that_misbehaves_stops_nobody() {
+    if !can(&OPTICS) {
+        return;
+    }
+    let place = Place::new();
+    let file = place.file("object", &noise(2_000_000));
+    for (fault, over, said) in [
+        ("refuse", "tcp-chain", "refuses ENT-CRS-FIBER"),
+        ("hangup", "tcp-chain", "was lost during ENT-CRS-FIBER"),
+        ("lie", "tcp-chain", "does not list it"),
+        ("late=300", "ocs", ""),
+    ] {
+        let spec = "blast:racks=3,hosts=1,fanout=2,circuit-ms=4,rate=50mbit";
+        let fail = format!("ocs:{fault}@0");
+        let ran = polycast(&["lab", "cast", spec, &file, "--fail", &fail, "--json"]);
+        assert_eq!(ran.status, 0, "{fault}: {}", ran.stderr);
+        let report = ran.json();
+        all_verified(&report, 2);
+        assert!(report["fabric"].as_str().unwrap().ends_with(over), "{fault}: {report}");
+        let lost = report["path_lost"].as_str().unwrap_or_default();
+        assert!(lost.contains(said) && lost.is_empty() == said.is_empty(), "{fault}: {report}");
     }
 }
 

@@ -129,7 +129,7 @@ pub fn report(report: &Report) -> api::TransferReport {
         seconds: receiver.seconds,
         bytes: receiver.bytes,
         patched_bytes: receiver.patched_bytes,
-        fabric: receiver.fabric.to_string(),
+        fabric: receiver.fabric.clone(),
         error: receiver.error.clone().unwrap_or_default(),
     };
     api::TransferReport {
@@ -143,5 +143,15 @@ pub fn report(report: &Report) -> api::TransferReport {
         fabric: report.fabric.clone(),
         receivers: report.receivers.iter().map(receiver).collect(),
         path_lost: report.path_lost.clone().unwrap_or_default(),
+        events: report
+            .events
+            .iter()
+            .map(|(seconds, what)| api::PathEvent { seconds: *seconds, what: what.clone() })
+            .collect(),
+        control: report
+            .control
+            .iter()
+            .map(|step| api::ControlStep { step: step.step.clone(), micros: step.micros })
+            .collect(),
     }
 }

@@ -264,10 +264,12 @@ impl Sends {
         let events = standing.clone();
         let delivered = tokio::task::spawn_blocking(move || {
             // Given back as soon as the engine has ended, however that was.
-            let _lease = lease;
-            engine.deliver(spec, &mut |report: &Report| {
-                events.send_modify(|standing| standing.report = Some(Arc::new(report.clone())));
-            })
+            let lease = lease;
+            let delivered = engine.deliver(spec, &mut |report: &Report| {
+                let report = report.clone().over(&lease.fabric);
+                events.send_modify(|standing| standing.report = Some(Arc::new(report)));
+            });
+            delivered.map(|report| report.over(&lease.fabric))
         });
         let report = match delivered.await {
             Ok(Ok(report)) => report,

@@ -23,7 +23,7 @@ pub use pull::{
 };
 pub use receiver::receive;
 pub use source::{Prepared, deliver, prepare};
-pub use steering::{Change, Steering};
+pub use steering::{Change, ControlStep, PathNews, Steering};
 
 use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_types::{Duration, Handle, ObjectId, Rate};
@@ -163,11 +163,15 @@ pub struct ReceiverReport {
     pub bytes: u64,
     /// Bytes that reached it as patches.
     pub patched_bytes: u64,
-    /// `ip-multicast` or `tcp-chain`: what carried its bytes last.
-    pub fabric: &'static str,
+    /// `ip-multicast` or the fabric of the path, or `tcp-chain`: what carried its bytes last.
+    pub fabric: String,
     /// Why it failed, in a sentence.
     pub error: Option<String>,
 }
+
+/// What the engine calls its two ways.
+const MULTICAST: &str = "ip-multicast";
+const CHAIN: &str = "tcp-chain";
 
 /// The report of a transfer, or its state while it runs.
 #[derive(Clone, Debug, PartialEq)]
@@ -184,12 +188,31 @@ pub struct Report {
     pub sent_bytes: u64,
     /// Bytes of those that were patches.
     pub patched_bytes: u64,
-    /// What carried the object: `ip-multicast`, `tcp-chain` or `ip-multicast+tcp-chain`.
+    /// What carried the object: `ip-multicast` or the fabric of the path, `tcp-chain`, or both, such as
+    /// `ip-multicast+tcp-chain`.
     pub fabric: String,
     /// Why the path was lost, if the transfer had to go on without it.
     pub path_lost: Option<String>,
+    /// What happened to the path, and how many seconds after the source began.
+    pub events: Vec<(f64, String)>,
+    /// What devices did for the path.
+    pub control: Vec<ControlStep>,
     /// One entry a receiver.
     pub receivers: Vec<ReceiverReport>,
+}
+
+impl Report {
+    /// The same, where what the engine knows as multicast is this fabric.
+    #[must_use]
+    pub fn over(mut self, fabric: &str) -> Self {
+        if fabric != CHAIN {
+            self.fabric = self.fabric.replace(MULTICAST, fabric);
+            for receiver in self.receivers.iter_mut().filter(|receiver| receiver.fabric == MULTICAST) {
+                receiver.fabric = fabric.to_string();
+            }
+        }
+        self
+    }
 }
 
 /// What a receiver got.

@@ -6,7 +6,10 @@ use super::error::TransferError;
 use super::invite::{Invitation, invite};
 use super::serve::{Served, Supply as ServeSupply};
 use super::supply::Supply;
-use super::{Change, Path, ReceiverReport, Receivers, Report, SourceSpec, discovery};
+use super::{
+    CHAIN, Change, ControlStep, MULTICAST, Path, PathNews, ReceiverReport, Receivers, Report, SourceSpec,
+    discovery,
+};
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::hash::{GROUP_LEN, hex};
 use polycast_net::interface::{Interface, of_address};
@@ -165,6 +168,8 @@ struct Run {
     multicast_used: bool,
     chain_used: bool,
     path_lost: Option<String>,
+    events: Vec<(f64, String)>,
+    control: Vec<ControlStep>,
     /// Receivers have been added: until when they may take to join.
     open_until: Option<Time>,
 }
@@ -219,6 +224,8 @@ impl Run {
             multicast_used: false,
             chain_used: false,
             path_lost: None,
+            events: Vec::new(),
+            control: Vec::new(),
             open_until: None,
             spec,
         }
@@ -282,8 +289,16 @@ impl Run {
             && let Some(reason) = self.spec.steering.lost()
         {
             tracing::warn!(%reason, "going on without the path");
+            self.events.push((now.since(Time::ZERO).as_secs_f64(), reason.clone()));
             self.path_lost = Some(reason);
             self.machine.handle(now, Input::PathLost);
+        }
+        for PathNews { waits, event, steps } in self.spec.steering.take_news() {
+            if let Some(waits) = waits {
+                self.machine.handle(now, Input::PathWaits(waits));
+            }
+            self.events.extend(event.map(|event| (now.since(Time::ZERO).as_secs_f64(), event)));
+            self.control.extend(steps);
         }
         for change in self.spec.steering.take() {
             match change {
@@ -810,7 +825,7 @@ impl Run {
                 seconds: settled.map_or_else(|| self.elapsed(), |s| s.seconds),
                 bytes: status.map_or(0, |s| s.verified_bytes),
                 patched_bytes: status.map_or(0, |s| s.patched_bytes),
-                fabric: if status.is_some_and(|s| s.chained) { "tcp-chain" } else { "ip-multicast" },
+                fabric: if status.is_some_and(|s| s.chained) { CHAIN } else { MULTICAST }.into(),
                 error: settled.and_then(|s| s.failure.clone()),
             });
         }
@@ -822,16 +837,16 @@ impl Run {
             seconds: self.elapsed(),
             bytes: 0,
             patched_bytes: 0,
-            fabric: "none",
+            fabric: "none".into(),
             error: Some(why),
         }));
         let channel = self.channel.as_ref();
         let patched = self.unicast_bytes + channel.map_or(0, |c| c.patched_bytes);
         let fabric = match (self.multicast_used && !self.only_chain(), self.chain_used) {
-            (true, true) => "ip-multicast+tcp-chain",
-            (false, true) => "tcp-chain",
-            _ if self.channel.is_none() => "tcp-chain",
-            _ => "ip-multicast",
+            (true, true) => format!("{MULTICAST}+{CHAIN}"),
+            (false, true) => CHAIN.to_string(),
+            _ if self.channel.is_none() => CHAIN.to_string(),
+            _ => MULTICAST.to_string(),
         };
         Report {
             object: self.spec.object,
@@ -840,8 +855,10 @@ impl Run {
             seconds: receivers.iter().map(|r| r.seconds).fold(0.0, f64::max),
             sent_bytes: self.unicast_bytes + channel.map_or(0, |c| c.sent_bytes) + self.served.sent_bytes(),
             patched_bytes: patched,
-            fabric: fabric.to_string(),
+            fabric,
             path_lost: self.path_lost.clone(),
+            events: self.events.clone(),
+            control: self.control.clone(),
             receivers,
         }
     }

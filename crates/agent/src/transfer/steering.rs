@@ -12,6 +12,29 @@ pub enum Change {
     Remove(String),
 }
 
+/// Something that a device did for the path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlStep {
+    /// What, in a few words.
+    pub step: String,
+    /// How long after it was needed it was done, in microseconds.
+    pub micros: u64,
+}
+
+/// What is known about the path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PathNews {
+    /// Whether it is not there yet and should be waited for; `None` if that is as before.
+    pub waits: Option<bool>,
+    /// What has happened to it, in a sentence for the report.
+    pub event: Option<String>,
+    /// What devices did.
+    pub steps: Vec<ControlStep>,
+}
+
+/// News that wait for the transfer; what comes after is not worth more memory.
+const NEWS_MAX: usize = 1_024;
+
 /// The changes that a transfer has not taken in yet.
 #[derive(Debug, Default)]
 pub struct Steering(Mutex<Orders>);
@@ -20,6 +43,7 @@ pub struct Steering(Mutex<Orders>);
 struct Orders {
     lost: Option<String>,
     changes: Vec<Change>,
+    news: Vec<PathNews>,
 }
 
 impl Steering {
@@ -31,6 +55,19 @@ impl Steering {
     /// Changes the group.
     pub fn change(&self, change: Change) {
         self.lock().changes.push(change);
+    }
+
+    /// Tells what is known about the path.
+    pub fn tell(&self, news: PathNews) {
+        let mut orders = self.lock();
+        if orders.news.len() < NEWS_MAX || news.waits.is_some() {
+            orders.news.push(news);
+        }
+    }
+
+    /// The news of the path since the last call.
+    pub(crate) fn take_news(&self) -> Vec<PathNews> {
+        std::mem::take(&mut self.lock().news)
     }
 
     /// Why the path is lost, if it is.

@@ -61,6 +61,8 @@ impl Engine for FakeEngine {
             patched_bytes: 0,
             fabric: "ip-multicast".into(),
             path_lost: None,
+            events: Vec::new(),
+            control: Vec::new(),
             receivers: Vec::new(),
         };
         on_event(&report);
@@ -80,7 +82,7 @@ impl Engine for FakeEngine {
             seconds: 0.5,
             bytes: length,
             patched_bytes: 0,
-            fabric: "ip-multicast",
+            fabric: "ip-multicast".into(),
             error: answer.clone().err(),
         };
         report.receivers = named.iter().zip(&joined).map(receiver).collect();

@@ -392,3 +392,86 @@ fn to_group(group: [u8; 4]) -> Match {
 fn group_id([a, b, c, d]: [u8; 4]) -> u32 {
     u32::from_be_bytes([0x10 | (a & 0x0f), b, c, d])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rack 1 of three, with two hosts, a fibre out and two fibres in.
+    fn task() -> Task {
+        let subnet = |rack: u8| ([10, 0, rack, 0], [255, 255, 255, 0]);
+        let ports = TorPorts {
+            hosts: [(HostId(2), 1), (HostId(3), 2)].into(),
+            fibres: vec![10],
+            from_splitters: vec![20, 21],
+            subnets: Arc::new((0..3).map(subnet).collect()),
+        };
+        let (news, _) = mpsc::unbounded_channel();
+        Task {
+            rack: 1,
+            endpoint: Endpoint::Unix("/no/such/socket".into()),
+            options: SwitchOptions::default(),
+            ports,
+            sweep_after: Duration::from_secs(1),
+            news,
+            connected: Connected::default(),
+            wanted: BTreeSet::new(),
+            light: BTreeMap::new(),
+            sweep_at: None,
+        }
+    }
+
+    fn rule(from: RackPort, to: &[RackPort]) -> DeviceCommand {
+        DeviceCommand::RackRule { rack: 1, group: [239, 255, 64, 7], from, to: to.to_vec() }
+    }
+
+    fn flows(messages: &[Message]) -> Vec<&FlowMod> {
+        let mut flows = Vec::new();
+        for message in messages {
+            if let Message::FlowMod(flow) = message {
+                flows.push(flow);
+            }
+        }
+        flows
+    }
+
+    #[test]
+    fn a_source_feeds_the_fibre_and_its_own_rack() {
+        let source = rule(RackPort::Host(HostId(2)), &[RackPort::Host(HostId(3)), RackPort::Splitter]);
+        let messages = task().set(&source).unwrap();
+        let group = Message::GroupMod(GroupMod::to_ports(0x1fff_4007, [2]));
+        assert!(messages.contains(&group), "{messages:?}");
+        let [send, deliver] = flows(&messages)[..] else { panic!("{messages:?}") };
+        let out = Instruction::ApplyActions(vec![Action::Output(10)]);
+        assert_eq!(send.instructions, [out, Instruction::GotoTable(DELIVERY)]);
+        assert!(send.matching.fields.contains(&Field::InPort(1)), "{send:?}");
+        assert_eq!((deliver.table, send.cookie & COOKIE_MASK), (DELIVERY, COOKIE));
+        // Everything that was put in is taken out.
+        let undo = task().clear(&source);
+        assert_eq!(undo[0], Message::GroupMod(GroupMod::delete(0x1fff_4007)));
+        assert_eq!(flows(&undo)[0].matching, send.matching);
+    }
+
+    #[test]
+    fn a_rack_relays_others_and_never_itself() {
+        let relay = |source| task().set(&DeviceCommand::RelayRule { rack: 1, source });
+        let messages = relay(0).unwrap();
+        let ports: Vec<u32> = flows(&messages)
+            .iter()
+            .flat_map(|flow| &flow.matching.fields)
+            .filter_map(|field| if let Field::InPort(port) = field { Some(*port) } else { None })
+            .collect();
+        assert_eq!(ports, [20, 21]);
+        assert_eq!(relay(1), Ok(Vec::new()));
+        assert!(relay(9).unwrap_err().contains("addresses"));
+        let nowhere = rule(RackPort::Splitter, &[RackPort::Host(HostId(9))]);
+        assert!(task().set(&nowhere).unwrap_err().contains("no port"));
+    }
+
+    #[tokio::test]
+    async fn a_switch_that_is_not_there_is_named() {
+        let change = Change { set: vec![rule(RackPort::Splitter, &[])], ..Change::default() };
+        let reason = task().perform(&change).await.unwrap_err();
+        assert!(reason.contains("/no/such/socket"), "{reason}");
+    }
+}

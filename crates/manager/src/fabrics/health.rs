@@ -18,7 +18,7 @@ pub(crate) struct Verdict {
 }
 
 /// Draws conclusions from what devices say.
-pub(crate) trait Health: Send {
+pub(crate) trait Health: Send + std::fmt::Debug {
     /// A fibre of a rack has lost its light, or has it again.
     fn fibre(&mut self, rack: u32, fibre: Fibre, up: bool) -> Verdict;
 
@@ -30,6 +30,7 @@ pub(crate) trait Health: Send {
 
 /// Fibres to a circuit switch: each is a resource of its own. A switch that cannot be told anything fails as a device,
 /// for those plans that need it.
+#[derive(Debug)]
 pub(super) struct OfCircuits(pub(super) Hybrid);
 
 impl Health for OfCircuits {
@@ -48,6 +49,7 @@ impl Health for OfCircuits {
 
 /// Relays of a Shufflecast. A rack without light into its splitter relays no more and cannot be a source; nor does one
 /// that misses the light of a rack which works.
+#[derive(Debug)]
 pub(super) struct OfRelays {
     network: polycast_topology::Shufflecast,
     dark_out: BTreeSet<u32>,

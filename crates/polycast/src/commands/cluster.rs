@@ -10,7 +10,7 @@ use crate::output::{self, Format};
 use crate::progress::Progress;
 use crate::report::Delivery;
 use polycast_agent::daemon::{Agent, AgentConfig, AgentError};
-use polycast_agent::transfer::{ReceiverReport, Report};
+use polycast_agent::transfer::{ControlStep, ReceiverReport, Report};
 use polycast_api::agent::send_event::Event;
 use polycast_api::agent::transfer::Direction;
 use polycast_api::agent::{
@@ -287,17 +287,12 @@ pub fn withdraw(args: &WithdrawArgs, format: Format) -> Result<Exit, Failure> {
 fn account(report: TransferReport) -> Result<Report, Failure> {
     let object =
         polycast_api::convert::object_id(&report.app_id, report.data_id).map_err(ClientError::from)?;
-    let fabric = |name: &str| match name {
-        "ip-multicast" => "ip-multicast",
-        "tcp-chain" => "tcp-chain",
-        _ => "none",
-    };
     let receivers = report.receivers.into_iter().map(|receiver| ReceiverReport {
         verified: receiver.verified,
         seconds: receiver.seconds,
         bytes: receiver.bytes,
         patched_bytes: receiver.patched_bytes,
-        fabric: fabric(&receiver.fabric),
+        fabric: receiver.fabric,
         error: (!receiver.error.is_empty()).then_some(receiver.error),
         name: receiver.name,
     });
@@ -310,6 +305,12 @@ fn account(report: TransferReport) -> Result<Report, Failure> {
         patched_bytes: report.patched_bytes,
         fabric: report.fabric,
         path_lost: (!report.path_lost.is_empty()).then_some(report.path_lost),
+        events: report.events.into_iter().map(|event| (event.seconds, event.what)).collect(),
+        control: report
+            .control
+            .into_iter()
+            .map(|step| ControlStep { step: step.step, micros: step.micros })
+            .collect(),
         receivers: receivers.collect(),
     })
 }

@@ -215,10 +215,12 @@ fn cast(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
             None => failure,
         });
     }
-    let delivery: Delivery = serde_json::from_value(delivery).map_err(|error| {
+    let mut delivery: Delivery = serde_json::from_value(delivery).map_err(|error| {
         Failure::unexpected(format!("the report cannot be read: {error}; it said: {said}"))
     })?;
     let text = cast_text(&delivery, setup_s, &links, &control);
+    // They are among the lab's.
+    delivery.control.clear();
     let verified = delivery.receivers.iter().all(|receiver| receiver.verified);
     let document =
         LabDelivery { delivery, lab: args.spec.to_string(), setup_s, links, control, trees, nodes };

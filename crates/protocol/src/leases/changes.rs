@@ -22,7 +22,7 @@ impl Leases {
         for failure in failures {
             for replan in self.fabrics.replan(&self.network, failure) {
                 match replan.outcome {
-                    ReplanOutcome::Replaced(plan) => self.replace(replan.id, plan),
+                    ReplanOutcome::Replaced(plan) => self.replace(replan.id, plan, None),
                     ReplanOutcome::Lost(_) => self.end(replan.id, ReleaseReason::Failed),
                 }
             }
@@ -30,7 +30,8 @@ impl Leases {
         self.undecided = true;
     }
 
-    pub(super) fn replace(&mut self, id: PlanId, plan: Plan) {
+    /// Puts another plan in a path's place; `reason` says which device failed, if one did.
+    pub(super) fn replace(&mut self, id: PlanId, plan: Plan, reason: Option<String>) {
         let Some(lease) = self.leases.get_mut(&id) else { return };
         let Some(running) = self.network.release(id) else { return };
         if !self.network.hold(id, running.group, plan.clone()) {
@@ -40,7 +41,7 @@ impl Leases {
         let before = core::mem::replace(&mut lease.grant.plan, plan.clone());
         let request = lease.key.clone();
         let displaced = self.displace(&plan);
-        self.outputs.push_back(Output::Replanned { plan_id: id, request, before, plan, displaced });
+        self.outputs.push_back(Output::Replanned { plan_id: id, request, before, plan, displaced, reason });
     }
 
     pub(super) fn repair(&mut self, failures: &[Failure]) {
@@ -113,9 +114,16 @@ impl Leases {
             }
             if plan != old.plan {
                 let request = self.leases.get(&id).expect("looked up above").key.clone();
-                let (before, plan) = (old.plan, plan.clone());
-                let displaced = self.displace(&plan);
-                self.outputs.push_back(Output::Replanned { plan_id: id, request, before, plan, displaced });
+                let (before, plan, displaced) = (old.plan, plan.clone(), self.displace(&plan));
+                let reason = None;
+                self.outputs.push_back(Output::Replanned {
+                    plan_id: id,
+                    request,
+                    before,
+                    plan,
+                    displaced,
+                    reason,
+                });
             }
             // Fibres of racks that have gone are free now.
             self.undecided = true;

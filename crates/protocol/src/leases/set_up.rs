@@ -27,9 +27,7 @@ impl Leases {
             && let Some(running) = self.network.get(id)
             && let Ok(plan) = self.fabrics.plan_without(&self.network, &running.group, running.plan.fabric)
         {
-            let fabric = plan.fabric;
-            self.replace(id, plan);
-            return self.tell(id, PathState::Moved { fabric, reason });
+            return self.replace(id, plan, Some(reason));
         }
         let pause = (PAUSES.0 * (1 << lease.tries.min(4))).min(PAUSES.1);
         lease.tries = lease.tries.saturating_add(1);

@@ -305,13 +305,6 @@ pub enum PathState {
         /// Which, and why.
         reason: String,
     },
-    /// A device has failed, and another fabric's path has taken its place.
-    Moved {
-        /// The fabric that carries it now.
-        fabric: &'static str,
-        /// Which device failed, and why.
-        reason: String,
-    },
 }
 
 /// What the driver is to do.
@@ -394,6 +387,8 @@ pub enum Output {
         plan: Plan,
         /// What devices hold for nobody and have to let go.
         displaced: Vec<DeviceCommand>,
+        /// Which device failed and why, if it was one.
+        reason: Option<String>,
     },
     /// A path is not in use any more: take it down, unless it is kept ready.
     Released {

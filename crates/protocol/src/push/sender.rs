@@ -113,6 +113,8 @@ pub enum Input<'a> {
     Open,
     /// The data channel must not be used any more: whoever still takes it goes on over the TCP chain.
     PathLost,
+    /// Whether the data channel is still being set up: nobody is chained for not being reached by it meanwhile.
+    PathWaits(bool),
 }
 
 /// What the driver is to do.
@@ -226,6 +228,8 @@ pub struct Sender {
     started_at: Option<Time>,
     closed: bool,
     finished: bool,
+    /// The data channel is still being set up.
+    path_waits: bool,
     /// Whether the stream runs: the first receivers have all named their initial sn, or were chained, and the
     /// path does not have to settle.
     settling: Settling,
@@ -270,6 +274,7 @@ impl Sender {
             started_at: None,
             closed: false,
             finished: false,
+            path_waits: false,
             settling: Settling::default(),
             position: 0,
             packets: 0,
@@ -317,6 +322,20 @@ impl Sender {
             Input::Close => self.closed = true,
             Input::Open => self.closed = false,
             Input::PathLost => self.lose_path(now),
+            Input::PathWaits(waits) => self.wait_for_path(now, waits),
+        }
+    }
+
+    fn wait_for_path(&mut self, now: Time, waits: bool) {
+        if !core::mem::replace(&mut self.path_waits, waits) || waits {
+            return;
+        }
+        // From here on it has to reach everyone.
+        for peer in self.peers.values_mut() {
+            peer.advanced_at = peer.advanced_at.max(now);
+            if let Service::Listening { since } = &mut peer.service {
+                *since = now;
+            }
         }
     }
 
@@ -620,8 +639,9 @@ impl Sender {
         if self.settling == Settling::Dark {
             // One that does not even listen any more does not hold the others.
             let timeout = self.config.path_timeout;
-            let waits =
-                |p: &Peer| matches!(p.service, Service::Listening { since } if now.since(since) < timeout);
+            let set_up = !self.path_waits;
+            let over = |since| set_up && now.since(since) >= timeout;
+            let waits = |p: &Peer| matches!(p.service, Service::Listening { since } if !over(since));
             if !self.peers.values().any(waits) && self.peers.values().any(|p| p.initial.is_some()) {
                 let waited = now.since(self.started_at.unwrap_or(now));
                 self.settling.begin(now, waited, self.round_trip);
@@ -822,7 +842,7 @@ impl Sender {
     fn check_path(&mut self, now: Time, id: PeerId) {
         let timeout = self.config.path_timeout;
         let peer = &self.peers[&id];
-        let alive = now.since(peer.heard_at) < timeout;
+        let alive = now.since(peer.heard_at) < timeout && !self.path_waits;
         match peer.service {
             Service::Listening { since } if alive && now.since(since) >= timeout => {
                 self.move_to_chain(now, id)

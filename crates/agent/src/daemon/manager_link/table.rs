@@ -1,6 +1,6 @@
 //! What the link knows: what is asked for, lent to us, and owed to the manager.
 
-use crate::transfer::Steering;
+use crate::transfer::{ControlStep, PathNews, Steering};
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::manager_client::ManagerClient;
@@ -85,6 +85,10 @@ impl Table {
     pub fn hang_up(&mut self) {
         (self.outbox, self.client) = (None, None);
         self.extending.clear();
+        // Nobody tells when a path is there any more: from here on it has to reach everyone.
+        for held in self.held.values() {
+            held.steering.tell(PathNews { waits: Some(false), ..PathNews::default() });
+        }
         self.owed.values_mut().for_each(|owed| owed.confirmed_by = None);
     }
 
@@ -190,6 +194,7 @@ impl Table {
                     held.steering.lose_path(&ended.reason);
                 }
             }
+            Told::Path(news) => self.path(news),
             Told::Replanned(replanned) => {
                 if let Some(held) = self.held.get_mut(&replanned.response_id) {
                     tracing::warn!(response = replanned.response_id, reason = %replanned.reason, "another path");
@@ -198,6 +203,23 @@ impl Table {
                 }
             }
         }
+    }
+
+    fn path(&mut self, news: api::PathNews) {
+        use api::path_news::State;
+        let Some(held) = self.held.get(&news.response_id) else { return };
+        let waits = match news.state() {
+            State::SettingUp | State::Waits => Some(true),
+            State::Ready => Some(false),
+            State::Replanned | State::Steps => None,
+        };
+        let event = match news.state() {
+            State::Waits => Some(format!("the path waits: {}", news.reason)),
+            State::Replanned => Some(format!("the path was planned anew: {}", news.reason)),
+            _ => None,
+        };
+        let steps = news.steps.into_iter().map(|step| ControlStep { step: step.what, micros: step.micros });
+        held.steering.tell(PathNews { waits, event, steps: steps.collect() });
     }
 
     fn heartbeat(&mut self, answer: api::HeartbeatAnswer) {

@@ -552,7 +552,7 @@ impl Run {
                 seconds,
                 bytes: conn.verified_bytes,
                 patched_bytes: 0,
-                fabric: "datacast",
+                fabric: "datacast".to_string(),
                 error,
             }
         };
@@ -568,6 +568,8 @@ impl Run {
             patched_bytes: sent_bytes - first_bytes,
             fabric: "datacast".into(),
             path_lost: None,
+            events: Vec::new(),
+            control: Vec::new(),
             receivers,
         }
     }
