@@ -21,8 +21,8 @@ pub const DATAGRAM_LEN_MAX: usize = 65_507;
 pub const SEGMENTS_MAX: usize = 64;
 /// Multicast packets cross at most this many routers.
 const MULTICAST_TTL: u32 = 16;
-/// What waits between the socket and the wire: small, so that control traffic is not delayed behind it.
-const SEND_BUFFER_LEN: usize = 1 << 20;
+/// What may wait between the socket and the wire until somebody says otherwise.
+const SEND_BUFFER_LEN: usize = 256 << 10;
 /// What a receiver asks for; the kernel gives at most its `rmem_max`.
 const RECEIVE_BUFFER_LEN: usize = 8 << 20;
 
@@ -33,6 +33,8 @@ pub struct DataSender {
     group: SockaddrIn,
     /// Whether the kernel segments for us; found out at the first send.
     segmentation: bool,
+    /// What may wait between the socket and the wire.
+    queue_len: usize,
 }
 
 /// Opens a UDP socket that sends multicast through `interface`.
@@ -61,7 +63,20 @@ impl DataSender {
     pub fn open(interface: Ipv4Addr, group: SocketAddrV4) -> io::Result<Self> {
         let socket = multicast_sender(interface)?;
         socket.set_send_buffer_size(SEND_BUFFER_LEN)?;
-        Ok(DataSender { socket, group: group.into(), segmentation: true })
+        Ok(DataSender { socket, group: group.into(), segmentation: true, queue_len: SEND_BUFFER_LEN })
+    }
+
+    /// Says how many bytes may wait between the socket and the wire. One segmented send always fits.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn limit_queue(&mut self, bytes: usize) -> io::Result<()> {
+        // Not for every small change: it is a system call.
+        if bytes.abs_diff(self.queue_len) > self.queue_len / 8 {
+            self.socket.set_send_buffer_size(bytes)?;
+            self.queue_len = bytes;
+        }
+        Ok(())
     }
 
     /// Sends datagrams of `segment_len` bytes each (the last may be shorter). `parts` are their pieces, the

@@ -31,6 +31,8 @@ pub(crate) struct Channel {
     queue: VecDeque<Work>,
     headers: Vec<HeaderBuffer>,
     sum: Vec<u8>,
+    /// Fragments that one system call sends.
+    batch: u32,
     /// Payload bytes sent, and those of them in patches.
     pub(crate) sent_bytes: u64,
     pub(crate) patched_bytes: u64,
@@ -50,6 +52,7 @@ impl Channel {
             queue: VecDeque::new(),
             headers: vec![[0; HEADER_LEN + EXTENSION_LEN_MAX]; SEGMENTS_MAX],
             sum: Vec::new(),
+            batch: batch_of(geometry.fragment_len),
             sent_bytes: 0,
             patched_bytes: 0,
         }
@@ -58,6 +61,14 @@ impl Channel {
     /// Whether the socket was full.
     pub(crate) fn is_blocked(&self) -> bool {
         !self.queue.is_empty()
+    }
+
+    /// Lets at most about `bytes` wait in this host for the wire; system calls are not longer than that.
+    pub(crate) fn limit_queue(&mut self, bytes: u64) -> io::Result<()> {
+        let packet_len = HEADER_LEN as u64 + u64::from(self.geometry.fragment_len);
+        let longest = batch_of(self.geometry.fragment_len);
+        self.batch = (bytes / packet_len).clamp(1, u64::from(longest)) as u32;
+        self.sender.limit_queue(bytes as usize)
     }
 
     /// Sends `work`, or queues it behind what waits already.
@@ -93,7 +104,7 @@ impl Channel {
         let (mut sn, mut count) = (sn, count);
         while count > 0 {
             // The packet with the object's size is longer than the others: it goes by itself.
-            let now = if sn == 0 { 1 } else { count.min(batch_of(self.geometry.fragment_len)) };
+            let now = if sn == 0 { 1 } else { count.min(self.batch) };
             let payload = supply.fragments(sn..sn + u64::from(now))?;
             let mut lens = [0; SEGMENTS_MAX];
             for (i, len) in lens[..now as usize].iter_mut().enumerate() {

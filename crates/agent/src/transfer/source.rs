@@ -395,6 +395,10 @@ impl Run {
     /// Does what the machine wants done; gives whether there may be more at once.
     fn drain(&mut self) -> Result<bool, TransferError> {
         let mut sends = 0;
+        if let Some(channel) = &mut self.channel {
+            let limited = channel.limit_queue(self.machine.host_queue_bytes());
+            limited.map_err(|source| self.channel_error(source))?;
+        }
         loop {
             if self.channel.as_ref().is_some_and(Channel::is_blocked) || sends >= SENDS_MAX {
                 return Ok(sends >= SENDS_MAX);

@@ -25,6 +25,12 @@ const ROUND_FRAGMENTS_MIN: u64 = 32;
 
 /// The queue that is worth having, beside a batch: it keeps a link busy while the sender waits for its turn.
 const QUEUE_TARGET: Duration = Duration::from_millis(4);
+/// Where queues overflow earlier, half of what they hold, but no less than this: a burst has to fit.
+const QUEUE_TARGET_MIN: Duration = Duration::from_millis(1);
+/// For so long it is remembered where queues overflow.
+const OVERFLOW_SPAN: Duration = Duration::from_secs(10);
+/// Others who were seen on a path count as present for so long: they need time to take what they are given.
+const OTHERS_SPAN: Duration = Duration::from_secs(5);
 /// What a batch may add on slow paths.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(5);
 /// The window gives way to a queue at least this long before it is concluded that others fill it ..
@@ -68,6 +74,15 @@ struct Probe {
     window: u64,
 }
 
+/// What a round showed of others on the paths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Others {
+    /// They are seen on some path.
+    pub shared: bool,
+    /// Every path gives us more than our share if there is one other.
+    pub has_share: bool,
+}
+
 /// What is known of one receiver's loss.
 #[derive(Clone, Debug, Default)]
 pub struct LossHistory {
@@ -96,6 +111,12 @@ pub struct Congestion {
     probe: Option<Probe>,
     next_probe: Time,
     round_at: Time,
+    /// The shortest queue that overflowed lately, and when the first of these did.
+    overflow: Option<(Time, Duration)>,
+    /// What others leave is enough.
+    has_share: bool,
+    /// Others were seen on a path lately: they count as present until then.
+    others_until: Time,
 }
 
 impl Congestion {
@@ -117,6 +138,9 @@ impl Congestion {
             probe: None,
             next_probe: Time::ZERO,
             round_at: Time::ZERO,
+            overflow: None,
+            has_share: false,
+            others_until: Time::ZERO,
         }
     }
 
@@ -134,8 +158,10 @@ impl Congestion {
 
     /// The slowest receiver has acknowledged `fragments` more while the window was in use.
     pub fn acknowledged(&mut self, fragments: u64) {
-        if let Mode::Queue { excess: Some(_), .. } = self.mode {
-            return;
+        match self.mode {
+            Mode::Queue { excess: Some(_), .. } => return,
+            Mode::Loss { .. } if self.has_share => return,
+            _ => {}
         }
         if self.slow_start {
             self.window = (self.window + fragments).min(self.window_max);
@@ -161,11 +187,16 @@ impl Congestion {
     }
 
     /// A round is over, in which the queue on the worst path was never shorter than `queue`, and a batch took
-    /// `batch_time` to pass; others are seen on some path if it is `shared`.
-    pub fn round(&mut self, now: Time, queue: Duration, batch_time: Duration, shared: bool) {
-        let polite = self.probe(now, shared) || shared;
+    /// `batch_time` to pass.
+    pub fn round(&mut self, now: Time, queue: Duration, batch_time: Duration, others: Others) {
+        let Others { shared, has_share } = others;
+        if shared {
+            self.others_until = now + OTHERS_SPAN;
+        }
+        let polite = self.probe(now, shared) || now < self.others_until;
         self.round_at = now;
-        let target = QUEUE_TARGET + batch_time.min(BATCH_TIME_MAX);
+        self.has_share = has_share;
+        let target = self.target(now, batch_time);
         match self.mode {
             Mode::Loss { until } if now >= until => self.mode = Mode::Queue { since: now, excess: None },
             Mode::Loss { .. } => {}
@@ -187,6 +218,14 @@ impl Congestion {
                 self.give_way(queue, target);
             }
         }
+    }
+
+    /// The queue worth having, where a batch takes `batch_time` and queues overflow where they lately did.
+    fn target(&mut self, now: Time, batch_time: Duration) -> Duration {
+        self.overflow = self.overflow.filter(|(since, _)| now.since(*since) < OVERFLOW_SPAN);
+        let usual = QUEUE_TARGET + batch_time.min(BATCH_TIME_MAX);
+        let half = self.overflow.map_or(usual, |(_, queue)| queue / 2);
+        half.clamp(QUEUE_TARGET_MIN, usual)
     }
 
     /// Begins and ends probes; gives whether one is under way.
@@ -234,8 +273,16 @@ impl Congestion {
         if counted < ROUND_FRAGMENTS_MIN || now.since(history.since) < round_trip {
             return;
         }
-        let congested = history.is_burst(counted);
-        history.end_round(now, counted, path.take_quiet());
+        let competing = self.follows_loss() || now < self.others_until;
+        let longest = path.longest();
+        let quiet = path.take_quiet();
+        // Where others are known to fill a long queue, they too take every loss for congestion.
+        let congested = history.is_burst(counted, if competing && !quiet { 1.0 } else { 3.0 });
+        if congested && longest > Duration::ZERO {
+            let (since, least) = self.overflow.unwrap_or((now, longest));
+            self.overflow = Some((since, least.min(longest)));
+        }
+        history.end_round(now, counted, quiet);
         if congested && now.since(self.cut_at) >= round_trip {
             self.slow_start = false;
             self.cut_at = now;
@@ -247,10 +294,11 @@ impl Congestion {
 }
 
 impl LossHistory {
-    /// Whether more was lost than chance explains.
-    fn is_burst(&self, counted: u64) -> bool {
+    /// Whether more was lost than chance explains, if it may exceed the mean by so many standard deviations and
+    /// half a fragment each.
+    fn is_burst(&self, counted: u64, deviations: f64) -> bool {
         let mean = self.usual as f64 * counted as f64 / 1e6;
-        self.lost as f64 > mean + 3.0 * libm::sqrt(mean) + 1.5
+        self.lost as f64 > mean + deviations * (libm::sqrt(mean) + 0.5)
     }
 
     /// What was lost in a `quiet` round was lost by chance.
@@ -316,7 +364,7 @@ mod tests {
                 let queue =
                     Duration::from_millis(others_ms) + Duration(control.window() * 1_000_000 / per_ms);
                 let now = Time(1_000_000_000) + Duration::from_millis(10) * i;
-                control.round(now, queue, Duration::ZERO, shared);
+                control.round(now, queue, Duration::ZERO, Others { shared, has_share: false });
                 control.acknowledged(control.window());
                 control.window()
             })
@@ -351,6 +399,47 @@ mod tests {
         queues(&mut control, 30, 10, 30, true);
         assert!(control.follows_loss());
         assert!(control.window() >= 400, "what was given away is taken back: {}", control.window());
+    }
+
+    #[test]
+    fn where_queues_overflow_early_less_is_worth_having() {
+        let mut control = grown(400);
+        let mut path = PathDelay::default();
+        // A queue of 3 ms, and a burst is lost.
+        path.observe(Time(1), Time(0), Time(0));
+        path.observe(Time(2), Time(0), Time(3_000_000));
+        control.reported(Time(1_000_000_000), &mut LossHistory::default(), 900, 100, &mut path, TRIP);
+        let windows = queues(&mut control, 0, 10, 100, true);
+        assert!(windows[30..].iter().all(|w| (10..=20).contains(w)), "1.5 ms hold 15: {windows:?}");
+        let later = Time(1_000_000_000) + OVERFLOW_SPAN;
+        assert_eq!(control.target(later, Duration::ZERO), QUEUE_TARGET, "forgotten after a while");
+    }
+
+    #[test]
+    fn who_fills_the_queue_with_others_does_not_take_more_than_a_share() {
+        let mut control = grown(400);
+        queues(&mut control, 30, 10, 30, true);
+        assert!(control.follows_loss());
+        for has_share in [true, false] {
+            let window = control.window();
+            let others = Others { shared: true, has_share };
+            control.round(Time(1_400_000_000), Duration::from_millis(30), Duration::ZERO, others);
+            control.acknowledged(window);
+            assert_eq!(control.window() > window, !has_share);
+        }
+    }
+
+    #[test]
+    fn single_losses_count_while_others_are_known() {
+        for known in [false, true] {
+            let mut control = grown(400);
+            control.others_until = if known { Time(u64::MAX) } else { Time::ZERO };
+            let mut path = PathDelay::default();
+            path.observe(Time(1), Time(0), Time(0));
+            path.observe(Time(2), Time(0), Time(3_000_000));
+            control.reported(Time(1_000_000_000), &mut LossHistory::default(), 99, 1, &mut path, TRIP);
+            assert_eq!(control.cuts(), u64::from(known));
+        }
     }
 
     #[test]

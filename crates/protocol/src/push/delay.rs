@@ -90,6 +90,12 @@ impl PathDelay {
         self.best_rate
     }
 
+    /// The longest queue since [`PathDelay::take_quiet`] was last asked.
+    #[must_use]
+    pub fn longest(&self) -> Duration {
+        self.longest
+    }
+
     /// Whether the queue stayed far from where it has been lately, since the last call: what was lost then was
     /// not lost to a full queue.
     pub fn take_quiet(&mut self) -> bool {

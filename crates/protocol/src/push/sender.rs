@@ -2,7 +2,7 @@
 
 use super::attempt::{AttemptInterval, CLEAN_PACKETS, Settling};
 use super::chain::{Chain, Link};
-use super::congestion::Congestion;
+use super::congestion::{Congestion, Others};
 use super::geometry::Geometry;
 use super::patches::combine;
 use super::peer::{Peer, Service};
@@ -212,6 +212,10 @@ const SLOW_PATH: u64 = 4;
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 /// A chain member that gets nothing for this long, while it is behind its upstream, goes to the tail.
 const CHAIN_STALL: Duration = Duration::from_millis(1_500);
+/// What may always wait in the host for the wire, what beside it before a rate is known, and the most.
+const HOST_QUEUE_MIN: u64 = 40 << 10;
+const HOST_QUEUE_FIRST: u64 = 200 << 10;
+const HOST_QUEUE_MAX: u64 = 1 << 20;
 /// How many entries of sent batches are kept.
 const SENT_MAX: usize = 1 << 16;
 /// Generations of unicast patches change this often.
@@ -423,6 +427,18 @@ impl Sender {
         }
     }
 
+    /// How many bytes should at most wait for the wire in this host: a few packets, and what passes in a third of
+    /// a millisecond at the best rate that a receiver has seen. TCP holds back about as much (TCP Small Queues), so
+    /// flows of one host share its link; whoever keeps more in the common queue takes the link.
+    #[must_use]
+    pub fn host_queue_bytes(&self) -> u64 {
+        let share = match self.best_rate {
+            0 => HOST_QUEUE_FIRST,
+            rate => rate.saturating_mul(self.packet_len()) / 3_000,
+        };
+        (HOST_QUEUE_MIN + share).clamp(2 * self.packet_len(), HOST_QUEUE_MAX)
+    }
+
     fn packet_len(&self) -> u64 {
         u64::from(self.config.geometry.fragment_len) + (HEADER_LEN + IP_UDP_LEN) as u64
     }
@@ -549,8 +565,11 @@ impl Sender {
             // As fast as the path has ever been: what others take does not make it slower.
             let rate = self.gating().map(|p| p.path.best_rate()).min().unwrap_or(0).max(1);
             let batch_time = Duration(u64::from(self.config.batch) * 1_000_000_000 / rate);
-            let shared = self.gating().any(|p| p.path.is_shared());
-            self.congestion.round(now, queue, batch_time, shared);
+            let others = Others {
+                shared: self.gating().any(|p| p.path.is_shared()),
+                has_share: self.gating().all(|p| p.path.rate() * 5 > p.path.best_rate() * 3),
+            };
+            self.congestion.round(now, queue, batch_time, others);
         }
     }
 
