@@ -87,7 +87,7 @@ fn deliver(object: &[u8], receivers: usize, path: Path, options: &Options) -> (R
 }
 
 fn multicast() -> Path {
-    Path::Multicast { group: group(), rate: None, attempts: None }
+    Path::Multicast { group: group(), rate: None, attempts: None, outer: Vec::new() }
 }
 
 #[test]
@@ -116,6 +116,17 @@ fn losses_are_repaired_with_few_more_bytes() {
     assert!(report.sent_bytes < 20_000_000 * 125 / 100, "{} bytes sent", report.sent_bytes);
 }
 
+/// As in a network whose switches forward by labels.
+#[test]
+fn every_datagram_may_have_the_networks_own_header_first() {
+    let options = Options { loss: 0.02, seed: 3, ..Options::default() };
+    for (len, outer_len) in [(FRAGMENT - 28, 28), (5_000_000, 28), (3_000_000, 172)] {
+        let path = Path::Multicast { group: group(), rate: None, attempts: None, outer: vec![7; outer_len] };
+        let (report, _) = deliver(&bytes(len), 3, path, &options);
+        assert_eq!(report.fabric, "ip-multicast");
+    }
+}
+
 #[test]
 fn the_tcp_chain_delivers_where_there_is_no_multicast() {
     let (report, _) = deliver(&bytes(9_000_000), 4, Path::Chain, &Options::default());
@@ -135,7 +146,7 @@ fn receivers_that_multicast_does_not_reach_are_chained_by_themselves() {
 #[test]
 fn a_granted_rate_is_kept() {
     let rate = polycast_types::Rate(200_000_000);
-    let path = Path::Multicast { group: group(), rate: Some(rate), attempts: None };
+    let path = Path::Multicast { group: group(), rate: Some(rate), attempts: None, outer: Vec::new() };
     let (report, _) = deliver(&bytes(5_000_000), 2, path, &Options::default());
     let ideal = 5e6 * 8.0 / 200e6;
     assert!(report.seconds > ideal * 0.95, "{} s, ideal {ideal} s", report.seconds);
@@ -145,8 +156,12 @@ fn a_granted_rate_is_kept() {
 fn a_receiver_that_leaves_is_named_and_the_others_finish() {
     let dir = tempfile::tempdir().unwrap();
     let object = bytes(12_000_000);
-    let path =
-        Path::Multicast { group: group(), rate: Some(polycast_types::Rate(100_000_000)), attempts: None };
+    let path = Path::Multicast {
+        group: group(),
+        rate: Some(polycast_types::Rate(100_000_000)),
+        attempts: None,
+        outer: Vec::new(),
+    };
     let prepared = source(object.clone(), 3, path, Options::default());
     let running: Vec<Receiving> = (0..3)
         .map(|i| {
@@ -192,8 +207,12 @@ fn when_the_source_goes_away_the_verified_part_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let object = bytes(20_000_000);
     let target = dir.path().join("object");
-    let path =
-        Path::Multicast { group: group(), rate: Some(polycast_types::Rate(100_000_000)), attempts: None };
+    let path = Path::Multicast {
+        group: group(),
+        rate: Some(polycast_types::Rate(100_000_000)),
+        attempts: None,
+        outer: Vec::new(),
+    };
     let mut spec = SourceSpec {
         object: ObjectId::default(),
         name: "object".into(),

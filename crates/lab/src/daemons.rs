@@ -115,6 +115,17 @@ impl Daemons {
         Ok(())
     }
 
+    /// Starts a device that says in a line of JSON when it is ready, in the lab's own namespace, and waits for it.
+    pub(crate) fn start_device(
+        &mut self,
+        name: &str,
+        places: &Places,
+        arguments: &[&str],
+    ) -> Result<(), LabError> {
+        let ready = self.start(name, &Space::Network, places, arguments)?;
+        self.await_ready(&ready)
+    }
+
     /// Starts the manager, and then all agents at the same time.
     pub(crate) fn start_all(
         &mut self,

@@ -2,7 +2,7 @@
 
 use crate::spec::{Network, Spec};
 use crate::system::Space;
-use polycast_topology::{Hybrid, Shufflecast};
+use polycast_topology::{Clos, Graph, Hybrid, Kind, Node, Shufflecast};
 use std::net::Ipv4Addr;
 
 /// Where the manager listens.
@@ -121,6 +121,7 @@ impl Layout {
             Network::Blast { hybrid, .. } => hybrid.servers_per_rack,
             Network::Shufflecast { hosts, .. } => hosts,
             Network::Datacast { .. } => network.hosts(),
+            Network::Orca { clos, .. } => clos.hosts_per_leaf(),
         };
         let placed = |number| Host::placed(number, number / per_rack, number % per_rack);
         let hosts: Vec<Host> = (0..network.hosts()).map(placed).collect();
@@ -130,7 +131,10 @@ impl Layout {
         layout.host_cable(&layout.manager.clone(), core, Space::Network, MANAGER_INTERFACE.into());
         layout.bridge_ports.push(MANAGER_INTERFACE.into());
         for (number, host) in layout.hosts.clone().iter().enumerate() {
-            if matches!(network, Network::Bridge { .. } | Network::Datacast { .. }) {
+            if let Network::Orca { clos, .. } = network {
+                let node = label_switch(&clos, clos.leaf(host.rack));
+                layout.host_cable(host, &node, Space::named(&node), label_port(host.place));
+            } else if matches!(network, Network::Bridge { .. } | Network::Datacast { .. }) {
                 let port = format!("sw{number}");
                 layout.host_cable(host, core, Space::Network, port.clone());
                 layout.bridge_ports.push(port);
@@ -144,6 +148,7 @@ impl Layout {
             Network::Blast { hybrid, .. } => layout.blast(&hybrid),
             Network::Shufflecast { fabric, .. } => layout.shufflecast(&fabric),
             Network::Datacast { network, .. } => layout.cables.extend(crate::datacast::cables(&network)),
+            Network::Orca { clos, .. } => layout.orca(&clos),
         }
         layout
     }
@@ -201,6 +206,34 @@ impl Layout {
         }
     }
 
+    /// Leafs, spines and cores; beside the fat-tree the leafs are on a packet core, for all that has no label.
+    fn orca(&mut self, clos: &Clos) {
+        let end = |node: Node, port: u32| {
+            let name = label_switch(clos, node);
+            End::new(&name, Space::named(&name), label_port(port))
+        };
+        for rack in 0..clos.leafs() {
+            let name = label_switch(clos, clos.leaf(rack));
+            let a = End::new(&name, Space::named(&name), LEAF_TO_CORE);
+            let b = End::new("core", Space::Network, format!("c{rack}"));
+            self.bridge_ports.push(b.interface.clone());
+            self.cables.push(Cable { a, b });
+        }
+        let switches = clos.hosts()..clos.node_count();
+        for node in switches {
+            let down = match clos.kind(node).0 {
+                Kind::Leaf => clos.hosts_per_leaf(),
+                Kind::Spine => clos.leafs_per_pod(),
+                Kind::Host | Kind::Core => continue,
+            };
+            for port in down..clos.port_count(node) {
+                let other = clos.neighbor(node, port);
+                let back = clos.port_to(other, node).unwrap_or_default();
+                self.cables.push(Cable { a: end(node, port), b: end(other, back) });
+            }
+        }
+    }
+
     /// All namespaces with names.
     #[must_use]
     pub fn spaces(&self) -> Vec<String> {
@@ -223,6 +256,30 @@ impl Layout {
             Err(_) => self.hosts.iter().find(|host| host.name == name),
         }
     }
+}
+
+/// A leaf's interface to the packet core, and its Linux bridge for what has no label.
+pub const LEAF_TO_CORE: &str = "mgmt";
+/// The bridge.
+pub const LEAF_BRIDGE: &str = "plain";
+
+/// The name of a leaf, spine or core of a network with labels: `leaf0`, `spine0`, `core0` and so on.
+#[must_use]
+pub fn label_switch(clos: &Clos, node: Node) -> String {
+    let (kind, number) = clos.kind(node);
+    let name = match kind {
+        Kind::Host => "h",
+        Kind::Leaf => "leaf",
+        Kind::Spine => "spine",
+        Kind::Core => "core",
+    };
+    format!("{name}{number}")
+}
+
+/// The interface of one of its ports.
+#[must_use]
+pub fn label_port(port: u32) -> String {
+    format!("p{port}")
 }
 
 /// The name of a ToR switch, and of its bridge.
@@ -288,6 +345,7 @@ mod tests {
             "datacast:bcube:4,3",
             "datacast:torus:4,3",
             "datacast:fat-tree:6,3",
+            "orca:6",
         ] {
             let layout = Layout::new(&text.parse().unwrap());
             let mut seen = BTreeSet::new();
@@ -313,5 +371,9 @@ mod tests {
         let layout = Layout::new(&"shufflecast:2,2".parse().unwrap());
         // 16 hosts, the manager, the optics, 8 to the core, 8 into splitters and 16 out of them.
         assert_eq!(layout.cables.len(), 16 + 1 + 1 + 8 + 8 + 16);
+        let layout = Layout::new(&"orca:4".parse().unwrap());
+        // 16 hosts, the manager, 8 leafs to the packet core, 16 from leafs to spines and 16 from there to cores.
+        assert_eq!(layout.cables.len(), 16 + 1 + 8 + 16 + 16);
+        assert_eq!(layout.spaces().len(), 16 + 1 + 20);
     }
 }

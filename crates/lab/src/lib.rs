@@ -6,6 +6,7 @@
 //! - [`layout`]: the nodes and links of it, as data.
 //! - [`registry`]: the labs that there are: `up`, `list`, `exec`, `down`.
 //! - [`supervisor`]: the process in which a lab lives, and with which all of it ends.
+//! - [`label_switches`]: switches in the kernel that forward by labels, and agents of racks.
 //! - [`ocs`]: an optical circuit switch that speaks TL1 and moves real packets.
 //!
 //! A lab is one process with its own process, mount and network namespaces. Everything else in it
@@ -17,6 +18,7 @@ mod daemons;
 mod datacast;
 mod error;
 pub mod failure;
+pub mod label_switches;
 pub mod layout;
 pub mod ocs;
 mod openvswitch;

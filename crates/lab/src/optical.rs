@@ -96,7 +96,7 @@ pub(crate) fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) ->
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = match spec.network {
-        Network::Bridge { .. } | Network::Datacast { .. } => Ok(()),
+        Network::Bridge { .. } | Network::Datacast { .. } | Network::Orca { .. } => Ok(()),
         Network::Blast { hybrid, .. } => write!(
             text,
             "fabrics = [\"ocs\", \"tcp-chain\"]\nscheduler = \"greedy-matching\"\nwhen-busy = \"wait\"\n\
@@ -188,7 +188,7 @@ fn bridge(network: Network, layout: &Layout, rack: u32) -> Bridge {
         hosts.map(|host| (layout::host_port(rack, host.place), host_number(host))).collect();
     ports.push((layout::core_port(rack), CORE_PORT));
     match network {
-        Network::Bridge { .. } | Network::Datacast { .. } => {}
+        Network::Bridge { .. } | Network::Datacast { .. } | Network::Orca { .. } => {}
         Network::Blast { hybrid, .. } => {
             let uplinks = 0..hybrid.ports_per_rack;
             ports.extend(uplinks.map(|uplink| (layout::fibre_port(rack, uplink), FIBRE_OUT + uplink)));
@@ -218,7 +218,7 @@ impl Ports {
     fn of(network: Network, rack: u32) -> Self {
         let none = Vec::new;
         match network {
-            Network::Bridge { .. } | Network::Datacast { .. } => {
+            Network::Bridge { .. } | Network::Datacast { .. } | Network::Orca { .. } => {
                 Ports { fibres: none(), from_splitters: none() }
             }
             Network::Blast { hybrid, .. } => Ports {
@@ -242,7 +242,7 @@ impl Ports {
 
 fn splitters(network: Network) -> Vec<String> {
     let (count, fanout) = match network {
-        Network::Bridge { .. } | Network::Datacast { .. } => (0, 0),
+        Network::Bridge { .. } | Network::Datacast { .. } | Network::Orca { .. } => (0, 0),
         Network::Blast { hybrid, .. } => (hybrid.splitters, hybrid.splitter_fanout),
         Network::Shufflecast { fabric, .. } => (fabric.tors(), fabric.fanout()),
     };

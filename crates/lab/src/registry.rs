@@ -72,7 +72,7 @@ fn check_root() -> Result<(), LabError> {
 pub fn check(spec: &Spec) -> Result<(), LabError> {
     check_root()?;
     require(&[("ip", "iproute2"), ("tc", "iproute2")])?;
-    if !matches!(spec.network.kind(), "bridge" | "datacast") {
+    if matches!(spec.network.kind(), "blast" | "shufflecast") {
         require(&[
             ("ovs-vswitchd", "openvswitch-switch"),
             ("ovsdb-server", "openvswitch-switch"),

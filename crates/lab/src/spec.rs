@@ -1,9 +1,9 @@
-//! What can be asked for: `bridge:8`, `blast:racks=8,hosts=2`, `shufflecast:2,2,hosts=2`, each with
+//! What can be asked for: `bridge:8`, `blast:racks=8,hosts=2`, `shufflecast:2,2,hosts=2`, `orca:4`, each with
 //! `,rate=1gbit` and `,mtu=9000`. Optical labs have larger packets and slower links than a bridge where
 //! nothing is said.
 
 use crate::error::LabError;
-use polycast_topology::{Graph, Hybrid, Network as Topology, Shufflecast};
+use polycast_topology::{Clos, FatTree, Graph, Hybrid, Network as Topology, Shufflecast};
 use polycast_types::Rate;
 use std::fmt;
 use std::str::FromStr;
@@ -14,8 +14,8 @@ pub const HOSTS_MAX: u32 = 200;
 const OCS_PORTS_MAX: u32 = 320;
 /// Sizes of packets that make sense on Ethernet, in bytes.
 const MTU_RANGE: std::ops::RangeInclusive<u32> = 1_280..=9_000;
-/// How large packets in an optical lab are where nothing is said, in bytes; Republic's hosts have such too.
-const OPTICAL_MTU: u32 = 9_000;
+/// How large packets in an optical lab or one with labels are where nothing is said, in bytes; Republic's hosts have such too.
+const JUMBO_MTU: u32 = 9_000;
 /// What all ToRs of an optical lab together forward, in bits a second, and the most of each, where nothing
 /// is said: they run in user space on one core, and every packet of a transfer to all passes each of them.
 const OPTICAL_BPS: u64 = 1_200_000_000;
@@ -70,6 +70,15 @@ pub enum Network {
         /// How many packets a node keeps.
         store: u32,
     },
+    /// A fat-tree of switches that forward by labels (Orca section 3).
+    Orca {
+        /// Ports of every switch.
+        ports: u32,
+        /// The fat-tree.
+        clos: Clos,
+        /// Active agents of a rack.
+        agents: u32,
+    },
 }
 
 impl Network {
@@ -81,6 +90,7 @@ impl Network {
             Network::Blast { hybrid, .. } => hybrid.racks * hybrid.servers_per_rack,
             Network::Shufflecast { fabric, hosts } => fabric.tors() * hosts,
             Network::Datacast { network, .. } => network.server_count(),
+            Network::Orca { clos, .. } => clos.hosts(),
         }
     }
 
@@ -92,6 +102,7 @@ impl Network {
             Network::Blast { .. } => "blast",
             Network::Shufflecast { .. } => "shufflecast",
             Network::Datacast { .. } => "datacast",
+            Network::Orca { .. } => "orca",
         }
     }
 }
@@ -216,8 +227,22 @@ impl<'a> Parts<'a> {
                 let store = self.setting("store", Some(2_048))?;
                 Ok(Network::Datacast { network, trees, store })
             }
+            "orca" => {
+                let [ports] = self.positional(["ports"])?;
+                let tree = FatTree::new(ports, 3).map_err(|error| self.wrong(error.to_string()))?;
+                let clos = tree.as_clos().ok_or_else(|| self.wrong("the fat-tree is too large"))?;
+                let agents = self.setting("agents", Some(1))?;
+                if agents > clos.hosts_per_leaf() {
+                    let servers = clos.hosts_per_leaf();
+                    return Err(
+                        self.wrong(format!("a rack has {servers} servers: agents must be at most as many"))
+                    );
+                }
+                Ok(Network::Orca { ports, clos, agents })
+            }
             other => {
-                let known = "bridge:8, blast:racks=8,hosts=2, shufflecast:2,2,hosts=2 and datacast:bcube:4,2";
+                let known =
+                    "bridge:8, blast:racks=8,hosts=2, shufflecast:2,2,hosts=2, orca:4 and datacast:bcube:4,2";
                 Err(self.wrong(format!("there is no network '{other}', only such as {known}")))
             }
         }
@@ -239,7 +264,7 @@ impl FromStr for Spec {
         }
         let optical = matches!(kind, "blast" | "shufflecast");
         let usual_mtu = match kind {
-            _ if optical => OPTICAL_MTU,
+            _ if optical || kind == "orca" => JUMBO_MTU,
             "datacast" => DATACAST_MTU,
             _ => 1_500,
         };
@@ -260,6 +285,7 @@ impl FromStr for Spec {
             Network::Blast { hybrid, .. } => (hybrid.racks, hybrid.servers_per_rack),
             Network::Shufflecast { fabric, hosts } => (fabric.tors(), hosts),
             Network::Datacast { network, .. } => (1, network.server_count()),
+            Network::Orca { clos, .. } => (clos.leafs(), clos.hosts_per_leaf()),
         };
         let hosts = u64::from(racks) * u64::from(per_rack);
         if !(2..=HOSTS_MAX.into()).contains(&hosts) {
@@ -294,6 +320,7 @@ impl fmt::Display for Spec {
                     write!(f, ",trees={trees}")?;
                 }
             }
+            Network::Orca { ports, agents, .. } => write!(f, "orca:{ports},agents={agents}")?,
         }
         if let Some(rate) = self.rate {
             write!(f, ",rate={}", rate.0)?;
@@ -323,6 +350,8 @@ mod tests {
             ("datacast:torus:4,2,rate=200mbit", 16),
             ("datacast:fat-tree:4,3,mtu=1500", 16),
             ("datacast:torus:4,2,trees=1", 16),
+            ("orca:4", 16),
+            ("orca:6,agents=3,rate=1gbit", 54),
         ] {
             let spec: Spec = text.parse().unwrap();
             assert_eq!(spec.network.hosts(), hosts, "{text}");
@@ -363,6 +392,9 @@ mod tests {
             ("datacast:bcube:4", "bcube"),
             ("datacast:ring:4,2", "ring"),
             ("datacast:bcube:8,4", "at most 200"),
+            ("orca:5", "an even n"),
+            ("orca:4,agents=3", "a rack has 2 servers"),
+            ("orca:10", "250 hosts"),
         ] {
             let message = refuse(text);
             assert!(message.contains(part), "{text}: {message}");

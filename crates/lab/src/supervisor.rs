@@ -12,7 +12,7 @@ use crate::failure::{Failure, What};
 use crate::layout::{Host, Layout};
 use crate::spec::{Network, Spec};
 use crate::system::Space;
-use crate::{datacast, optical, world};
+use crate::{datacast, label_switches, optical, world};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
@@ -161,9 +161,17 @@ impl Lab {
         timed("namespaces and cables", begun);
         let mut daemons = Daemons::default();
         let begun = Instant::now();
-        if matches!(spec.network, Network::Blast { .. } | Network::Shufflecast { .. }) {
-            optical::start(spec, &layout, &places, &mut daemons)?;
-            timed("switches and optics", begun);
+        match spec.network {
+            Network::Bridge { .. } | Network::Datacast { .. } => {}
+            Network::Orca { .. } => {
+                let arguments = ["lab", "device", "labels", &spec.to_string()];
+                daemons.start_device("labels", &places, &arguments)?;
+                timed("switches and agents of racks", begun);
+            }
+            Network::Blast { .. } | Network::Shufflecast { .. } => {
+                optical::start(spec, &layout, &places, &mut daemons)?;
+                timed("switches and optics", begun);
+            }
         }
         let begun = Instant::now();
         let mut datacast = None;
@@ -323,7 +331,7 @@ fn strike(what: &What, daemons: &Mutex<Daemons>, layout: &Layout, spec: &Spec) {
 fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) -> String {
     let [a, b] = crate::layout::GROUPS;
     match spec.network {
-        Network::Bridge { .. } | Network::Datacast { .. } => {
+        Network::Bridge { .. } | Network::Datacast { .. } | Network::Orca { .. } => {
             format!("[ip-multicast]\npool = \"{a}.{b}.64.0/24\"\n")
         }
         Network::Blast { .. } | Network::Shufflecast { .. } => {

@@ -2,6 +2,7 @@
 
 use crate::cast::LinkBytes;
 use crate::error::LabError;
+use crate::label_switches;
 use crate::layout::{CONTROL_ADDRESS, Cable, End, GROUPS, Host, Layout, MANAGER_INTERFACE, OPTICS_INTERFACE};
 use crate::spec::{Network, Spec};
 use crate::system::{Space, run};
@@ -63,6 +64,9 @@ pub(crate) fn build(spec: &Spec, layout: &Layout) -> Result<(), LabError> {
     if let Some(network) = &datacast {
         crate::datacast::address(network)?;
     }
+    if let Network::Orca { clos, .. } = &spec.network {
+        label_switches::bridges(clos)?;
+    }
     if let Some(rate) = spec.rate {
         // The packet network beside a Datacast fabric is for control alone.
         let is_shaped = |end: &End| datacast.is_none() || crate::datacast::is_fabric(&end.interface);
@@ -87,7 +91,7 @@ fn shape(spec: &Spec, rate_bps: u64, interface: &str) -> Vec<String> {
             "qdisc add dev {interface} root tbf rate {rate_bps}bit burst {burst} limit {limit}"
         )];
     }
-    if matches!(spec.network, Network::Bridge { .. }) {
+    if matches!(spec.network, Network::Bridge { .. } | Network::Orca { .. }) {
         // What passes in a tick of the kernel's clock of 4 ms.
         let burst = BURST_BYTES.max(rate_bps / 8 / 250);
         let limit = QUEUE_BYTES + burst;

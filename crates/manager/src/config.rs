@@ -1,6 +1,6 @@
 //! The manager's settings, as TOML. `docs/manager.sample.toml` explains each.
 
-use crate::fabrics::{self, OcsSettings, ShufflecastSettings, TorSettings};
+use crate::fabrics::{self, OcsSettings, OrcaSettings, ShufflecastSettings, TorSettings};
 use polycast_planning::Fcfs;
 use polycast_planning::ip_multicast::IpMulticast;
 use polycast_planning::tcp_chain::TcpChain;
@@ -18,7 +18,7 @@ pub struct ManagerConfig {
     pub listen: SocketAddr,
     /// Name of the scheduler: `fcfs`, `greedy-matching`, `partition-fcfs`.
     pub scheduler: String,
-    /// Names of the fabrics, best first: `ocs`, `shufflecast`, `ip-multicast`, `tcp-chain`.
+    /// Names of the fabrics, best first: `ocs`, `shufflecast`, `orca`, `ip-multicast`, `tcp-chain`.
     pub fabrics: Vec<String>,
     /// What becomes of a request whose best fabric is in use.
     pub when_busy: WhenBusy,
@@ -48,6 +48,8 @@ pub struct ManagerConfig {
     pub ocs: Option<OcsSettings>,
     /// The fabric `shufflecast`.
     pub shufflecast: Option<ShufflecastSettings>,
+    /// The fabric `orca`.
+    pub orca: Option<OrcaSettings>,
     /// The switches of the racks, by the racks' numbers, for the fabrics that need to know them.
     pub tor: Vec<TorSettings>,
 }
@@ -148,6 +150,7 @@ impl Default for ManagerConfig {
             ip_multicast: IpMulticastConfig::default(),
             ocs: None,
             shufflecast: None,
+            orca: None,
             tor: Vec::new(),
         }
     }
@@ -219,9 +222,10 @@ impl ManagerConfig {
         Ok(())
     }
 
-    /// The hosts that the settings name, rack by rack.
+    /// The hosts that the settings name, rack by rack; one may come twice.
     pub(crate) fn host_names(&self) -> impl Iterator<Item = &str> {
-        self.tor.iter().flat_map(|tor| &tor.hosts).map(|host| host.name.as_str())
+        let in_racks = self.tor.iter().flat_map(|tor| &tor.hosts).map(|host| host.name.as_str());
+        in_racks.chain(self.orca.iter().flat_map(|orca| &orca.hosts).map(String::as_str))
     }
 }
 

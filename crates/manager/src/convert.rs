@@ -94,6 +94,12 @@ fn channel(channel: Option<api::Channel>) -> Result<Channel, Refusal> {
             rate: multicast.rate_bps.map(Rate),
             attempt_interval: Duration(multicast.attempt_interval_ns),
         }),
+        Some(api::channel::Channel::Labelled(labelled)) => Ok(Channel::Label {
+            group: (ipv4(&labelled.address)?, port(labelled.port)?),
+            session: labelled.session,
+            label: labelled.label,
+            rate: labelled.rate_bps.map(Rate),
+        }),
         Some(api::channel::Channel::Chain(_)) => Ok(Channel::Chain { order: Vec::new() }),
         None => Err(invalid("a lease does not say what channel it has")),
     }
@@ -123,6 +129,15 @@ pub fn to_channel(plan: &Plan) -> Result<api::Channel, Refusal> {
                 port: u32::from(port),
                 rate_bps: rate.map(|rate| rate.0),
                 attempt_interval_ns: attempt_interval.0,
+            })
+        }
+        Channel::Label { group: (group, port), session, label, rate } => {
+            api::channel::Channel::Labelled(api::Labelled {
+                address: Ipv4Addr::from(group).to_string(),
+                port: u32::from(port),
+                rate_bps: rate.map(|rate| rate.0),
+                session,
+                label,
             })
         }
         Channel::Chain { .. } => api::channel::Channel::Chain(api::Chain {}),

@@ -5,9 +5,11 @@
 //! [`News`].
 
 mod circuit_switch;
+mod label_switches;
 mod tor;
 
 pub(crate) use circuit_switch::CircuitSwitch;
+pub(crate) use label_switches::LabelSwitches;
 pub(crate) use tor::{Tor, TorPorts};
 
 use polycast_planning::{DeviceCommand, PlanId};
@@ -28,6 +30,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 pub(crate) enum DeviceId {
     /// The optical circuit switch.
     CircuitSwitch,
+    /// All label switches and the agents of their racks.
+    LabelSwitches,
     /// The switch of a rack.
     Tor(u32),
 }
@@ -40,6 +44,9 @@ impl DeviceId {
             DeviceCommand::RackRule { rack, .. } | DeviceCommand::RelayRule { rack, .. } => {
                 Some(DeviceId::Tor(*rack))
             }
+            DeviceCommand::SpineEntry { .. } | DeviceCommand::LeafLabel { .. } => {
+                Some(DeviceId::LabelSwitches)
+            }
             _ => None,
         }
     }
@@ -49,6 +56,7 @@ impl fmt::Display for DeviceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DeviceId::CircuitSwitch => f.write_str("the circuit switch"),
+            DeviceId::LabelSwitches => f.write_str("the label switches"),
             DeviceId::Tor(rack) => write!(f, "the switch of rack {rack}"),
         }
     }
@@ -246,6 +254,7 @@ fn words(id: DeviceId, change: &Change) -> String {
             format!("{} circuits taken down", change.clear.len())
         }
         DeviceId::CircuitSwitch => format!("{} circuits", change.set.len()),
+        DeviceId::LabelSwitches => format!("{} labels and entries", change.set.len() + change.clear.len()),
         DeviceId::Tor(rack) => format!("rules of rack {rack}"),
     }
 }

@@ -5,6 +5,7 @@
 
 mod health;
 mod ocs;
+mod orca;
 mod shufflecast;
 mod tors;
 
@@ -20,6 +21,7 @@ use std::collections::BTreeMap;
 
 pub(crate) use health::{Health, Verdict};
 pub use ocs::OcsSettings;
+pub use orca::OrcaSettings;
 pub use shufflecast::ShufflecastSettings;
 pub use tors::{TorHost, TorSettings};
 
@@ -46,12 +48,13 @@ pub(crate) trait Offer: Sync {
 }
 
 /// All of them.
-const OFFERS: [&dyn Offer; 4] =
-    [&IpMulticastOffer, &TcpChainOffer, &ocs::OcsOffer, &shufflecast::ShufflecastOffer];
+const OFFERS: [&dyn Offer; 5] =
+    [&IpMulticastOffer, &TcpChainOffer, &ocs::OcsOffer, &shufflecast::ShufflecastOffer, &orca::OrcaOffer];
 
 /// The hosts that the settings name, with the numbers that they have in plans and their racks and places.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
+    numbers: BTreeMap<String, HostId>,
     placed: Vec<Placed>,
 }
 
@@ -73,7 +76,16 @@ impl Hosts {
                 Some(Placed { host: *numbers.get(host.name.as_str())?, rack, place })
             })
         });
-        Hosts { placed: placed.collect() }
+        let placed = placed.collect();
+        Hosts {
+            numbers: numbers.into_iter().map(|(name, number)| (name.to_string(), number)).collect(),
+            placed,
+        }
+    }
+
+    /// The number of a host that the settings name.
+    fn number(&self, name: &str) -> Option<HostId> {
+        self.numbers.get(name).copied()
     }
 
     /// The server of every host where each rack has as many.

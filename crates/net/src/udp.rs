@@ -31,6 +31,8 @@ const RECEIVE_BUFFER_LEN: usize = 8 << 20;
 pub struct DataSender {
     socket: Socket,
     group: SockaddrIn,
+    /// Stands before every datagram.
+    outer: Vec<u8>,
     /// Whether the kernel segments for us; found out at the first send.
     segmentation: bool,
     /// What may wait between the socket and the wire.
@@ -63,7 +65,7 @@ impl DataSender {
     pub fn open(interface: Ipv4Addr, group: SocketAddrV4) -> io::Result<Self> {
         let socket = multicast_sender(interface)?;
         socket.set_send_buffer_size(SEND_BUFFER_LEN)?;
-        Ok(DataSender { socket, group: group.into(), segmentation: true, queue_len: SEND_BUFFER_LEN })
+        Ok(DataSender { socket, group: group.into(), outer: Vec::new(), segmentation: true, queue_len: SEND_BUFFER_LEN })
     }
 
     /// Says how many bytes may wait between the socket and the wire. One segmented send always fits.
@@ -79,6 +81,18 @@ impl DataSender {
         Ok(())
     }
 
+    /// The same, with a header of the network's own before every datagram.
+    #[must_use]
+    pub fn with_outer(self, outer: Vec<u8>) -> Self {
+        DataSender { outer, ..self }
+    }
+
+    /// The length of that header.
+    #[must_use]
+    pub fn outer_len(&self) -> usize {
+        self.outer.len()
+    }
+
     /// Sends datagrams of `segment_len` bytes each (the last may be shorter). `parts` are their pieces, the
     /// same number `parts_each` for every datagram. Gives `false`, with nothing sent, where the socket is full.
     ///
@@ -89,6 +103,15 @@ impl DataSender {
             !parts.is_empty() && parts.len().is_multiple_of(parts_each),
             "every datagram has all its parts"
         );
+        let (with_outer, parts_each, segment_len) = if self.outer.is_empty() {
+            (Vec::new(), parts_each, segment_len)
+        } else {
+            let outer = || std::iter::once(IoSlice::new(&self.outer));
+            let each = parts.chunks(parts_each);
+            let all = each.flat_map(|datagram| outer().chain(datagram.iter().copied())).collect();
+            (all, parts_each + 1, segment_len + self.outer.len())
+        };
+        let parts = if with_outer.is_empty() { parts } else { &with_outer[..] };
         let datagrams = parts.len() / parts_each;
         if datagrams == 1 {
             return self.send_once(parts, &[]);
@@ -309,10 +332,10 @@ mod tests {
         got
     }
 
-    fn segments_arrive(segmentation: bool, group: SocketAddrV4) {
+    fn segments_arrive(segmentation: bool, outer: &[u8], group: SocketAddrV4) {
         let mut receivers = [DataReceiver::open().unwrap(), DataReceiver::open().unwrap()];
         receivers.iter().for_each(|r| r.join(LO, group).unwrap());
-        let mut sender = DataSender::open(LO, group).unwrap();
+        let mut sender = DataSender::open(LO, group).unwrap().with_outer(outer.to_vec());
         sender.segmentation = segmentation;
         let (header, payload, last) = ([7u8; 24], [8u8; 1_400], [9u8; 100]);
         let mut parts = Vec::new();
@@ -324,19 +347,29 @@ mod tests {
         for receiver in &mut receivers {
             let got = receive_all(receiver, 10);
             let lens: Vec<usize> = got.iter().map(Vec::len).collect();
-            assert_eq!(lens, [1_424, 1_424, 1_424, 1_424, 1_424, 1_424, 1_424, 1_424, 1_424, 124]);
-            assert!(got.iter().all(|d| d[..24] == header));
+            let more = outer.len();
+            let expected: Vec<usize> = (0..10).map(|i| more + if i < 9 { 1_424 } else { 124 }).collect();
+            assert_eq!(lens, expected);
+            assert!(got.iter().all(|d| d[..more] == *outer && d[more..more + 24] == header));
         }
     }
 
     #[test]
     fn segmented_sends_reach_every_receiver() {
-        segments_arrive(true, SocketAddrV4::new(Ipv4Addr::new(239, 255, 1, 1), 29_101));
+        segments_arrive(true, &[], SocketAddrV4::new(Ipv4Addr::new(239, 255, 1, 1), 29_101));
     }
 
     #[test]
     fn without_segmentation_the_same_datagrams_arrive() {
-        segments_arrive(false, SocketAddrV4::new(Ipv4Addr::new(239, 255, 1, 2), 29_102));
+        segments_arrive(false, &[], SocketAddrV4::new(Ipv4Addr::new(239, 255, 1, 2), 29_102));
+    }
+
+    #[test]
+    fn every_datagram_has_the_networks_own_header_first() {
+        for (segmentation, port) in [(true, 29_103), (false, 29_104)] {
+            let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 1, 3), port);
+            segments_arrive(segmentation, &[3; 28], group);
+        }
     }
 
     #[test]

@@ -11,3 +11,4 @@ pub mod leases;
 pub mod pull;
 pub mod push;
 pub mod rack;
+pub mod switch;

@@ -31,7 +31,7 @@ mod spec;
 pub mod torus;
 
 pub use bcube::BCube;
-pub use clos::Clos;
+pub use clos::{Clos, Kind};
 pub use error::TopologyError;
 pub use failures::{BitSet, Failures};
 pub use fat_tree::FatTree;

@@ -72,6 +72,8 @@ pub struct Welcome<'a> {
     pub group_len: u32,
     /// Data channel: multicast group and port; all zero where there is none (TCP chain only).
     pub channel: ([u8; 4], u16),
+    /// Bytes of the network's own header before every datagram of the data channel: 0, or a multiple of 4 (labelled packets).
+    pub outer_len: u8,
     /// After this many ns without a sign of life either end gives the other up.
     pub stall_ns: u64,
 }
@@ -388,6 +390,7 @@ fn emit_welcome(w: &Welcome<'_>, out: &mut Vec<u8>) {
     out.u32(w.group_len);
     out.extend_from_slice(&w.channel.0);
     out.u16(w.channel.1);
+    out.u8(w.outer_len);
     out.u64(w.stall_ns);
 }
 
@@ -401,10 +404,13 @@ fn parse_welcome<'a>(r: &mut Reader<'a>) -> Result<Welcome<'a>, WireError> {
         fragment_len: r.u32()?,
         group_len: r.u32()?,
         channel: (r.array()?, r.u16()?),
+        outer_len: r.u8()?,
         stall_ns: r.u64()?,
     };
     // What the machines divide by and allocate for is checked here, once.
     let sane = (1..=65_535).contains(&welcome.fragment_len)
+        && usize::from(welcome.outer_len) <= crate::label::header_len(crate::label::LABEL_LEN_MAX)
+        && welcome.outer_len.is_multiple_of(4)
         && welcome.group_len.is_power_of_two()
         && (1 << 16..=1 << 20).contains(&welcome.group_len)
         && welcome.object_len <= 1 << 50;
@@ -550,7 +556,7 @@ mod tests {
                 }),
                 Control::Welcome(Welcome {
                     object, directory: flag, name: &text, object_len: b >> 14,
-                    fragment_len: u32::from(port.max(1)), group_len: 1 << 18, channel: (address, port), stall_ns: c,
+                    fragment_len: u32::from(port.max(1)), group_len: 1 << 18, channel: (address, port), outer_len: 4 * (port % 44) as u8, stall_ns: c,
                 }),
                 Control::Refuse(&text),
                 Control::Root(hashes[0]),

@@ -4,6 +4,7 @@
 //! - [`control`]: the frames of the control channel (Republic Table III and the hand-shake around it).
 //! - [`label`]: labelled packets of a network whose switches forward by labels (Orca).
 //! - [`rack`]: what the controllers of such a network say to each other.
+//! - [`switches`]: what a manager tells such switches and the agents of racks.
 //! - [`discovery`]: announcements by which sources and receivers find each other without a manager.
 //! - [`pull`]: interests and data of the pull transport (Datacast section 6).
 //!
@@ -22,6 +23,7 @@ pub mod discovery;
 pub mod label;
 pub mod pull;
 pub mod rack;
+pub mod switches;
 
 /// Version of all formats; both ends of a conversation must have the same.
 pub const VERSION: u8 = 1;

@@ -83,6 +83,7 @@ fn control_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
             fragment_len: 1_416,
             group_len: 1 << 18,
             channel: ([239, 255, 1, 2], 5_000),
+            outer_len: 28,
             stall_ns: number,
         }),
         Control::Refuse(text),

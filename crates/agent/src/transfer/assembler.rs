@@ -87,12 +87,14 @@ impl Assembler {
     }
 
     /// Where a receive may scatter fragments `sn .. sn + count`: header, payload, header, payload ... Gives how
-    /// many fragments it really covers; what follows them in the datagram needs room behind.
+    /// many fragments it really covers; what follows them in the datagram needs room behind. `outers` holds the
+    /// network's own headers, of which each comes before ours; it is empty where there are none.
     pub(crate) fn scatter<'a>(
         &'a mut self,
         sn: u64,
         count: usize,
         headers: &'a mut [[u8; HEADER_LEN]],
+        outers: &'a mut [u8],
         parts: &mut Vec<IoSliceMut<'a>>,
     ) -> Result<usize, StoreError> {
         let count = count.min(headers.len());
@@ -107,9 +109,12 @@ impl Assembler {
             self.ensure_slot(group, &groups)?;
         }
         let start = self.geometry.fragment_bytes(sn).start;
+        let outer_len = outers.len() / headers.len();
+        let mut outers = outers.chunks_mut(outer_len.max(1));
         let mut slots = self.slots.range_mut(groups);
         let mut current: &mut [u8] = &mut [];
         for (i, header) in headers[..count].iter_mut().enumerate() {
+            parts.extend(outers.next().map(IoSliceMut::new));
             parts.push(IoSliceMut::new(header));
             let bytes = self.geometry.fragment_bytes(sn + i as u64);
             let mut need = (bytes.end - bytes.start) as usize;
@@ -348,7 +353,7 @@ mod tests {
                 (0..count as u64).map(|i| fragment(&assembler, &bytes, sn + i)).collect();
             let mut headers = vec![[0; HEADER_LEN]; 7];
             let mut parts = Vec::new();
-            assert_eq!(assembler.scatter(sn, count, &mut headers, &mut parts).unwrap(), count);
+            assert_eq!(assembler.scatter(sn, count, &mut headers, &mut [], &mut parts).unwrap(), count);
             let stream: Vec<u8> =
                 payloads.iter().flat_map(|p| [vec![9; HEADER_LEN], p.clone()].concat()).collect();
             let mut at = 0;

@@ -80,6 +80,7 @@ pub(super) struct Offer {
     pub(super) kind: ObjectKind,
     pub(super) geometry: Geometry,
     channel: SocketAddrV4,
+    outer_len: usize,
     pub(super) stall: Duration,
 }
 
@@ -177,6 +178,7 @@ impl From<Welcome<'_>> for Offer {
                 group_len: welcome.group_len,
             },
             channel: SocketAddrV4::new(welcome.channel.0.into(), welcome.channel.1),
+            outer_len: welcome.outer_len.into(),
             stall: Duration(welcome.stall_ns),
         }
     }
@@ -214,6 +216,7 @@ struct Run {
     loss: Option<(Pcg64Mcg, u64)>,
     /// Buffers of the receive path, taken out while in use.
     headers: Vec<[u8; HEADER_LEN]>,
+    outers: Vec<u8>,
     overflow: Vec<u8>,
     linear: Vec<u8>,
     sum: Vec<u8>,
@@ -247,7 +250,7 @@ impl Run {
     ) -> Self {
         let Ends { data, source, listener } = ends;
         let geometry = offer.geometry;
-        let packet_len = u64::from(geometry.fragment_len) + HEADER_LEN as u64;
+        let packet_len = u64::from(geometry.fragment_len) + (offer.outer_len + HEADER_LEN) as u64;
         let machine = Receiver::new(ReceiverConfig {
             geometry,
             // Within one datagram batch nothing is reordered; between batches a few may be.
@@ -286,6 +289,7 @@ impl Run {
             heard_at: clock.now(),
             loss,
             headers: vec![[0; HEADER_LEN]; SEGMENTS_MAX],
+            outers: vec![0; offer.outer_len * SEGMENTS_MAX],
             overflow: vec![0; OVERFLOW_LEN],
             linear: Vec::new(),
             sum: Vec::new(),
@@ -472,20 +476,24 @@ impl Run {
     fn read_data(&mut self) -> Result<bool, TransferError> {
         let sn = self.machine.next_sn();
         let run = self.machine.missing_run(sn, self.expected as u64);
-        let (handle, geometry) = (self.handle, self.offer.geometry);
+        let (handle, geometry, outer_len) = (self.handle, self.offer.geometry, self.offer.outer_len);
         let Some(assembler) = self.assembler.as_mut().filter(|_| self.begun) else {
             // Not needed (any more): keep the socket empty.
             let mut parts = [IoSliceMut::new(&mut self.overflow)];
             return Ok(self.data.receive(&mut parts)?.is_some());
         };
-        let mut parts = Vec::with_capacity(2 * run as usize + 8);
-        let scattered = assembler.scatter(sn, run as usize, &mut self.headers, &mut parts)?;
+        let mut parts = Vec::with_capacity(3 * run as usize + 8);
+        let (headers, outers) = (&mut self.headers, &mut self.outers);
+        let scattered = assembler.scatter(sn, run as usize, headers, outers, &mut parts)?;
         parts.push(IoSliceMut::new(&mut self.overflow));
         let Some(arrival) = self.data.receive(&mut parts)? else { return Ok(false) };
         let segments = arrival.len.div_ceil(arrival.segment_len);
         self.expected = segments.clamp(1, SEGMENTS_MAX);
-        let landed =
-            if segments <= scattered { in_place(&parts, sn, arrival, handle, &geometry) } else { None };
+        let landed = if segments <= scattered {
+            in_place(&parts, sn, arrival, handle, &geometry, outer_len)
+        } else {
+            None
+        };
         let now = self.clock.now();
         let arrived = Time(now.0.saturating_sub(arrival.waited.as_nanos() as u64));
         if let Some((round, flags)) = landed {
@@ -506,8 +514,8 @@ impl Run {
         drop(parts);
         for datagram in linear.chunks(arrival.segment_len) {
             // The last fragment may have completed the object.
-            if self.assembler.is_some() {
-                self.datagram(now, arrived, datagram)?;
+            if let Some(inner) = datagram.get(outer_len..).filter(|_| self.assembler.is_some()) {
+                self.datagram(now, arrived, inner)?;
             }
         }
         self.linear = linear;
@@ -852,8 +860,9 @@ fn in_place(
     arrival: Arrival,
     handle: Handle,
     geometry: &Geometry,
+    outer_len: usize,
 ) -> Option<(u32, u8)> {
-    let packet_len = HEADER_LEN + geometry.fragment_len as usize;
+    let packet_len = outer_len + HEADER_LEN + geometry.fragment_len as usize;
     let segments = arrival.len.div_ceil(arrival.segment_len);
     if segments > 1 && arrival.segment_len != packet_len {
         return None;
@@ -864,7 +873,7 @@ fn in_place(
         if offset >= arrival.len {
             break;
         }
-        if offset.is_multiple_of(packet_len) {
+        if offset % packet_len == outer_len {
             let Ok((Header::Fragment(header), HEADER_LEN)) = Header::parse(part) else { return None };
             let (round, flags) = found.unwrap_or((header.round, 0));
             let same = header.handle == handle && header.sn == next && header.round == round;
@@ -877,8 +886,8 @@ fn in_place(
         offset += part.len();
     }
     // Only the object's last fragment is shorter, and it must be as short as it should.
-    let last = geometry.fragment_bytes(next - 1);
-    let want = (segments - 1) * packet_len + HEADER_LEN + (last.end - last.start) as usize;
+    let last = geometry.fragment_bytes(next.checked_sub(1).filter(|last| *last >= sn)?);
+    let want = (segments - 1) * packet_len + outer_len + HEADER_LEN + (last.end - last.start) as usize;
     found.filter(|_| arrival.len == want && next == sn + segments as u64)
 }
 

@@ -71,8 +71,9 @@ pub fn prepare(spec: SourceSpec) -> Result<Prepared, TransferError> {
     let handle = Handle(hasher.finish().max(1));
     let sender = match &spec.path {
         Path::Chain => None,
-        Path::Multicast { group, .. } => Some(
+        Path::Multicast { group, outer, .. } => Some(
             DataSender::open(spec.interface, *group)
+                .map(|sender| sender.with_outer(outer.clone()))
                 .map_err(|source| TransferError::Multicast { interface: spec.interface, source })?,
         ),
     };
@@ -177,7 +178,8 @@ struct Run {
 impl Run {
     fn new(prepared: Prepared) -> Self {
         let Prepared { spec, interface, listener, address, handle, sender, beacon } = prepared;
-        let fragment_len = fragment_len_for_mtu(interface.mtu.min(MTU_MAX));
+        let outer_len = sender.as_ref().map_or(0, DataSender::outer_len) as u32;
+        let fragment_len = fragment_len_for_mtu(interface.mtu.min(MTU_MAX).saturating_sub(outer_len));
         let geometry = Geometry { object_len: spec.source.len(), fragment_len, group_len: GROUP_LEN };
         let (rate, attempts) = match &spec.path {
             Path::Multicast { rate, attempts, .. } => (*rate, *attempts),
@@ -186,7 +188,7 @@ impl Run {
         let machine = Sender::new(SenderConfig {
             handle,
             geometry,
-            batch: batch_of(fragment_len),
+            batch: batch_of(outer_len + fragment_len),
             rate,
             multicast: sender.is_some(),
             attempt_interval: attempts.map_or(AttemptInterval::Adaptive, AttemptInterval::AdaptiveUpTo),
@@ -716,6 +718,10 @@ impl Run {
             Path::Multicast { group, .. } => (group.ip().octets(), group.port()),
             Path::Chain => ([0; 4], 0),
         };
+        let outer_len = match &self.spec.path {
+            Path::Multicast { outer, .. } => outer.len() as u8,
+            Path::Chain => 0,
+        };
         let welcome = Control::Welcome(Welcome {
             object: self.spec.object,
             directory: self.spec.kind == ObjectKind::Directory,
@@ -724,6 +730,7 @@ impl Run {
             fragment_len: self.geometry.fragment_len,
             group_len: self.geometry.group_len,
             channel,
+            outer_len,
             stall_ns: self.spec.options.stall_timeout.0,
         });
         let hashes = self.supply.hashes();

@@ -142,19 +142,27 @@ impl LabelFormat {
         self.bits().div_ceil(8)
     }
 
-    fn spine_up_at(&self) -> u32 {
+    /// Where the spine's port up begins, in bits.
+    #[must_use]
+    pub fn spine_up_at(&self) -> u32 {
         1 + self.leaf_up_bits
     }
 
-    fn common_at(&self) -> u32 {
+    /// Where the ports down begin that all spines use, in bits.
+    #[must_use]
+    pub fn common_at(&self) -> u32 {
         self.spine_up_at() + self.spine_up_bits
     }
 
-    fn filter_at(&self) -> u32 {
+    /// Where the filter begins, in bits.
+    #[must_use]
+    pub fn filter_at(&self) -> u32 {
         self.common_at() + self.spine_down
     }
 
-    fn core_at(&self) -> u32 {
+    /// Where the core's ports down begin, in bits.
+    #[must_use]
+    pub fn core_at(&self) -> u32 {
         self.filter_at() + self.filter_bits
     }
 

@@ -73,7 +73,12 @@ fn perform(
         source: object.source,
         receivers: Receivers::Told(folders.len()),
         interface,
-        path: DataPath::Multicast { group: network::fresh_group(), rate: None, attempts: None },
+        path: DataPath::Multicast {
+            group: network::fresh_group(),
+            rate: None,
+            attempts: None,
+            outer: Vec::new(),
+        },
         options: options.clone(),
         cancel: Arc::clone(cancel),
         steering: Arc::default(),

@@ -8,6 +8,7 @@ use crate::progress::Progress;
 use crate::report::{self, Delivery};
 use clap::{Args as Arguments, Subcommand};
 use polycast_lab::failure::Failure as Broken;
+use polycast_lab::label_switches;
 use polycast_lab::ocs::{self, OcsOptions};
 use polycast_lab::spec::Spec;
 use polycast_lab::{CastOptions, CastOutcome, ControlStep, LabError, LinkBytes, registry, supervisor};
@@ -134,6 +135,11 @@ struct DeviceArgs {
 
 #[derive(Subcommand, Debug)]
 enum Device {
+    /// All switches of a lab that forward by labels, and the agents of its racks
+    Labels {
+        /// The lab
+        spec: Spec,
+    },
     /// An optical circuit switch between the interfaces p1, p2 and so on of this namespace
     Ocs {
         /// Where it listens for TL1
@@ -288,7 +294,17 @@ fn down(args: &DownArgs, format: Format) -> Result<Exit, Failure> {
 }
 
 fn device(device: &Device, format: Format) -> Result<Exit, Failure> {
-    let Device::Ocs { listen, ports, circuit_ms } = *device;
+    let (listen, ports, circuit_ms) = match device {
+        Device::Labels { spec } => {
+            label_switches::run(spec, |address| {
+                // Whoever started the device may not read it.
+                let document = json!({ "listening": address.to_string() });
+                let _ = output::result(format, &document, &format!("label switches of {spec} at {address}"));
+            })?;
+            return Ok(Exit::Done);
+        }
+        Device::Ocs { listen, ports, circuit_ms } => (*listen, *ports, *circuit_ms),
+    };
     let circuit_time = Duration::from_millis(circuit_ms);
     ocs::run(OcsOptions { listen, ports, circuit_time, login: None }, |address| {
         // Whoever started the device may not read it.

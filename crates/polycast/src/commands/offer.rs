@@ -26,7 +26,12 @@ pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
         source: object.source,
         receivers: Receivers::Count(args.receivers),
         interface,
-        path: Path::Multicast { group: network::fresh_group(), rate: args.rate, attempts: None },
+        path: Path::Multicast {
+            group: network::fresh_group(),
+            rate: args.rate,
+            attempts: None,
+            outer: Vec::new(),
+        },
         options,
         cancel: cancel::on_signals()?,
         steering: Arc::default(),

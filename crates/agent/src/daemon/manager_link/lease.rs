@@ -7,6 +7,7 @@ use polycast_api::client::Receivers;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
 use polycast_types::{Duration as Span, ObjectId, Rate};
+use polycast_wire::label;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Instant;
@@ -204,7 +205,19 @@ fn path(channel: Option<api::Channel>) -> Result<Path, Refusal> {
                 u16::try_from(multicast.port).map_err(|_| wrong(format!("port {}", multicast.port)))?;
             let group = SocketAddrV4::new(address, port);
             let attempts = Some(multicast.attempt_interval_ns).filter(|nanos| *nanos > 0).map(Span);
-            Ok(Path::Multicast { group, rate: multicast.rate_bps.map(Rate), attempts })
+            Ok(Path::Multicast { group, rate: multicast.rate_bps.map(Rate), attempts, outer: Vec::new() })
+        }
+        Some(api::channel::Channel::Labelled(labelled)) => {
+            let address: Ipv4Addr = labelled.address.parse().map_err(|_| wrong(labelled.address.clone()))?;
+            let port = u16::try_from(labelled.port).map_err(|_| wrong(format!("port {}", labelled.port)))?;
+            let label = &labelled.label[..];
+            if !(1..=label::LABEL_LEN_MAX).contains(&label.len()) {
+                return Err(wrong(format!("a label of {} bytes", label.len())));
+            }
+            let mut outer = Vec::new();
+            label::Header { session: labelled.session, label }.emit(&mut outer);
+            let group = SocketAddrV4::new(address, port);
+            Ok(Path::Multicast { group, rate: labelled.rate_bps.map(Rate), attempts: None, outer })
         }
         None => Err(wrong("it has no channel, or one that this agent cannot use".into())),
     }

@@ -1,0 +1,114 @@
+//! The fabric `orca` in the settings (Orca section 3.3).
+
+use super::{Hosts, Named, Offer, pool};
+use crate::config::{ConfigError, ManagerConfig};
+use crate::devices::{DeviceId, LabelSwitches};
+use polycast_planning::Fabric;
+use polycast_planning::labels::LabelOptions;
+use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
+use polycast_topology::Clos;
+use polycast_types::Rate;
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Settings of the fabric `orca`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct OrcaSettings {
+    /// Where the controllers of switches and racks' agents take changes.
+    pub switches: SocketAddr,
+    /// How many pods there are.
+    pub pods: u32,
+    /// Leafs of a pod.
+    pub leafs: u32,
+    /// Spines of a pod.
+    pub spines: u32,
+    /// Cores above a spine; 0 in a network of one pod.
+    pub cores: u32,
+    /// Servers of a leaf.
+    pub servers: u32,
+    /// The hosts at these servers, leaf by leaf.
+    pub hosts: Vec<String>,
+    /// Bits of the label's filter.
+    #[serde(default = "filter_bits")]
+    pub filter_bits: u32,
+    /// Entries that a spine has room for.
+    #[serde(default = "entries_max")]
+    pub entries_max: u32,
+    /// Rate of a transfer on a network that is ours alone; without it transfers share the network and adapt.
+    #[serde(default, deserialize_with = "some_rate")]
+    pub rate: Option<Rate>,
+    /// Group addresses to lend.
+    #[serde(default = "super::shufflecast::addresses")]
+    pub pool: String,
+    /// UDP port of labelled packets.
+    #[serde(default = "port")]
+    pub port: u16,
+}
+
+/// The paper's (section 6.1).
+fn filter_bits() -> u32 {
+    69
+}
+
+fn entries_max() -> u32 {
+    4_096
+}
+
+fn port() -> u16 {
+    7474
+}
+
+fn some_rate<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Rate>, D::Error> {
+    super::rate(deserializer).map(Some)
+}
+
+fn wrong(setting: &'static str, reason: impl std::fmt::Display) -> ConfigError {
+    ConfigError::Value { setting, reason: reason.to_string() }
+}
+
+fn section(config: &ManagerConfig) -> Result<&OrcaSettings, ConfigError> {
+    config.orca.as_ref().ok_or_else(|| wrong("orca", "the fabric orca needs a section [orca]"))
+}
+
+pub(super) struct OrcaOffer;
+
+impl Offer for OrcaOffer {
+    fn name(&self) -> &'static str {
+        Orca::NAME
+    }
+
+    fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, ConfigError> {
+        let settings = section(config)?;
+        let OrcaSettings { pods, leafs, spines, servers, cores, .. } = *settings;
+        let clos = Clos::new(pods, leafs, spines, servers, cores).map_err(|error| wrong("orca", error))?;
+        let (places, named) = (clos.hosts() as usize, settings.hosts.len());
+        if named > places {
+            return Err(wrong(
+                "orca.hosts",
+                format!("{named} hosts are named, and there are {places} servers"),
+            ));
+        }
+        if settings.entries_max == 0 {
+            return Err(wrong("orca.entries-max", "it must not be 0"));
+        }
+        let fabric = OrcaConfig {
+            clos,
+            labels: LabelOptions::new(settings.filter_bits),
+            encoding: Encoding::Filter,
+            entries_max: settings.entries_max,
+            rate: settings.rate,
+        };
+        let pool = pool("orca.pool", &settings.pool, settings.port)?;
+        let places =
+            settings.hosts.iter().zip(0..).filter_map(|(name, server)| Some((hosts.number(name)?, server)));
+        Ok(Box::new(Orca::new(fabric, places, pool).map_err(|error| wrong("orca", error))?))
+    }
+
+    fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, ConfigError> {
+        let answers_within = Duration::from_millis(config.device_timeout_ms);
+        let device = LabelSwitches::new(section(config)?.switches, answers_within);
+        Ok(vec![(DeviceId::LabelSwitches, Box::new(device))])
+    }
+}

@@ -1,0 +1,217 @@
+//! A switch that forwards labelled packets, as a machine: leaf, spine or core (Orca, sections 3.4 and 3.5).
+//!
+//! The decisions are those of `polycast_planning::labels::switches`; around them the machine checks what comes in from the
+//! network, takes the agents of its rack in turn, and counts what it drops. The kernel's switch forwards the same packets to
+//! the same ports and counts the same faults, which a test in `polycast-lab` holds.
+
+mod rack_labels;
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use polycast_planning::labels::switches::{self, Ingress, LeafAction};
+use polycast_planning::labels::{Label, LabelPlanner};
+use polycast_topology::{Clos, Graph, Kind, Node};
+use polycast_types::Time;
+use polycast_wire::label::{Fault, Header};
+
+pub use rack_labels::RackLabels;
+
+/// Agents of a rack that may be active at the same time.
+pub const AGENTS_MAX: usize = 16;
+
+/// What happens to a switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input<'a> {
+    /// A labelled packet came in by a port; `header` is the front of its UDP payload, as far as the label's end or further.
+    Packet {
+        /// The port: down first, then up.
+        port: u32,
+        /// The bytes.
+        header: &'a [u8],
+    },
+    /// A spine leaves these ports down out for a session; without any it has no entry.
+    Block {
+        /// The session.
+        session: u32,
+        /// The ports, as bits.
+        ports: u128,
+    },
+    /// The ports of a leaf's active agents, at most [`AGENTS_MAX`].
+    Agents(Vec<u32>),
+}
+
+/// What a switch does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Sends a copy of the packet by this port.
+    Copy {
+        /// The port.
+        port: u32,
+    },
+    /// The first packet that was dropped for this reason: the log should name it once.
+    Dropped(Fault),
+    /// The table of entries is full: a session was not added.
+    Full {
+        /// The session.
+        session: u32,
+    },
+}
+
+/// A switch.
+#[derive(Clone, Debug)]
+pub struct Switch {
+    planner: Arc<LabelPlanner>,
+    node: Node,
+    entries_max: usize,
+    blocked: BTreeMap<u32, u128>,
+    agents: Vec<u32>,
+    /// How many packets agents were given.
+    turn: u32,
+    faults: [u64; Fault::ALL.len()],
+    outputs: VecDeque<Output>,
+}
+
+impl Switch {
+    /// The switch of a node, with room for so many entries.
+    ///
+    /// # Panics
+    /// If the node is a host, or none of the network.
+    #[must_use]
+    pub fn new(planner: Arc<LabelPlanner>, node: Node, entries_max: usize) -> Self {
+        let clos = planner.clos();
+        assert!((clos.hosts()..clos.node_count()).contains(&node), "node {node} is a switch");
+        Switch {
+            planner,
+            node,
+            entries_max,
+            blocked: BTreeMap::new(),
+            agents: Vec::new(),
+            turn: 0,
+            faults: [0; Fault::ALL.len()],
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Takes in what happened.
+    ///
+    /// # Panics
+    /// If what it wants done for the input before has not been taken, or more than [`AGENTS_MAX`] agents are named.
+    pub fn handle(&mut self, _now: Time, input: Input<'_>) {
+        assert!(self.outputs.is_empty(), "all outputs are taken before the next input");
+        match input {
+            Input::Packet { port, header } => {
+                if let Err(fault) = self.forward(port, header) {
+                    // Whatever was decided before the fault was seen is not done.
+                    self.outputs.clear();
+                    let count = &mut self.faults[fault as usize];
+                    *count += 1;
+                    if *count == 1 {
+                        self.outputs.push_back(Output::Dropped(fault));
+                    }
+                }
+            }
+            Input::Block { session, ports: 0 } => drop(self.blocked.remove(&session)),
+            Input::Block { session, ports } => {
+                if self.blocked.len() >= self.entries_max && !self.blocked.contains_key(&session) {
+                    self.outputs.push_back(Output::Full { session });
+                } else {
+                    self.blocked.insert(session, ports);
+                }
+            }
+            Input::Agents(ports) => {
+                assert!(ports.len() <= AGENTS_MAX, "a rack has at most {AGENTS_MAX} active agents");
+                self.agents = ports;
+            }
+        }
+    }
+
+    /// What to do next.
+    pub fn poll(&mut self, _now: Time) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// A switch never waits for anything.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        None
+    }
+
+    /// How many packets were dropped for a reason.
+    #[must_use]
+    pub fn dropped(&self, fault: Fault) -> u64 {
+        self.faults[fault as usize]
+    }
+
+    fn forward(&mut self, port: u32, bytes: &[u8]) -> Result<(), Fault> {
+        let planner = Arc::clone(&self.planner);
+        let (clos, format) = (planner.clos(), planner.format());
+        let (header, _) = Header::parse_for(bytes, format.bytes() as usize)?;
+        if port >= clos.port_count(self.node) {
+            return Err(Fault::NoPort);
+        }
+        let label = Label(header.label.to_vec());
+        let (kind, index) = clos.kind(self.node);
+        match kind {
+            Kind::Leaf => self.leaf(clos, &planner, &label, port),
+            Kind::Spine => {
+                let down_ports = clos.leafs_per_pod();
+                if format.spine_up(&label) >= clos.cores_per_spine().max(1) {
+                    return Err(Fault::NoPort);
+                }
+                let position = (index / clos.spines_per_pod(), index % clos.spines_per_pod());
+                let blocked = self.blocked.get(&header.session).copied().unwrap_or(0);
+                let ingress = side(port, down_ports);
+                let action =
+                    switches::spine(clos, format, planner.filter(), &label, position, blocked, ingress);
+                self.copy(action.up.map(|up| down_ports + up));
+                self.copy(ones(action.down));
+                Ok(())
+            }
+            Kind::Core => {
+                self.copy(ones(switches::core(format, &label)));
+                Ok(())
+            }
+            Kind::Host => unreachable!("checked when the switch was made"),
+        }
+    }
+
+    fn leaf(&mut self, clos: &Clos, planner: &LabelPlanner, label: &Label, port: u32) -> Result<(), Fault> {
+        let down_ports = clos.hosts_per_leaf();
+        match switches::leaf(planner.format(), label, side(port, down_ports)) {
+            LeafAction::Up(up) if up >= clos.spines_per_pod() => Err(Fault::NoPort),
+            LeafAction::Up(up) => {
+                self.copy([down_ports + up]);
+                Ok(())
+            }
+            LeafAction::ToAgent => {
+                let active = u32::try_from(self.agents.len()).unwrap_or(0);
+                let at = self.turn.checked_rem(active).ok_or(Fault::NoAgent)?;
+                self.turn = self.turn.wrapping_add(1);
+                self.copy([self.agents[at as usize]]);
+                Ok(())
+            }
+            LeafAction::ToHosts(_) if !self.agents.contains(&port) => Err(Fault::NotAnAgent),
+            LeafAction::ToHosts(hosts) => {
+                self.copy(ones(hosts));
+                Ok(())
+            }
+        }
+    }
+
+    fn copy(&mut self, ports: impl IntoIterator<Item = u32>) {
+        self.outputs.extend(ports.into_iter().map(|port| Output::Copy { port }));
+    }
+}
+
+fn side(port: u32, down_ports: u32) -> Ingress {
+    if port < down_ports { Ingress::Below } else { Ingress::Above }
+}
+
+/// The ports whose bits are set, in rising order.
+fn ones(ports: u128) -> impl Iterator<Item = u32> {
+    (0..u128::BITS).filter(move |port| ports >> port & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests;

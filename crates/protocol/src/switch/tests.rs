@@ -1,0 +1,145 @@
+//! A whole network of switch machines delivers what the plan says, and nothing else.
+
+use super::*;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec;
+use polycast_planning::labels::LabelOptions;
+use polycast_topology::Failures;
+use proptest::prelude::*;
+
+fn planner(clos: Clos, filter_bits: u32) -> Arc<LabelPlanner> {
+    Arc::new(LabelPlanner::with_options(clos, LabelOptions::plain(filter_bits)).unwrap())
+}
+
+fn packet(session: u32, label: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Header { session, label }.emit(&mut bytes);
+    bytes
+}
+
+fn outputs(switch: &mut Switch, input: Input<'_>) -> Vec<Output> {
+    switch.handle(Time::ZERO, input);
+    core::iter::from_fn(|| switch.poll(Time::ZERO)).collect()
+}
+
+fn ports(outputs: &[Output]) -> Vec<u32> {
+    outputs
+        .iter()
+        .filter_map(|output| if let Output::Copy { port } = output { Some(*port) } else { None })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn packets_reach_the_receivers_and_nobody_else(
+        shape in (2u32..5, 1u32..4, 1u32..4, 1u32..4, 1u32..3), picks in proptest::collection::vec(any::<u16>(), 1..20),
+        filter_bits in 2u32..40, session: u32,
+    ) {
+        let clos = Clos::new(shape.0, shape.1, shape.2, shape.3, shape.4).unwrap();
+        let planner = planner(clos, filter_bits);
+        let host = |pick: u16| u32::from(pick) % clos.hosts();
+        let source = host(picks[0]);
+        let receivers: BTreeSet<u32> = picks.iter().map(|pick| host(*pick)).filter(|host| *host != source).collect();
+        prop_assume!(!receivers.is_empty());
+        let named: Vec<u32> = receivers.iter().copied().collect();
+        let mut plans = LabelPlanner::clone(&planner);
+        let plan = plans.plan(session.into(), source, &named, &Failures::none()).unwrap();
+        let mut switches: BTreeMap<Node, Switch> =
+            (clos.hosts()..clos.node_count()).map(|node| (node, Switch::new(Arc::clone(&planner), node, 10))).collect();
+        for state in plan.spine_state.chunk_by(|a, b| a.spine == b.spine) {
+            let port = |leaf: Node| clos.port_to(state[0].spine, leaf).unwrap();
+            let ports = state.iter().fold(0, |ports, state| ports | 1 << port(state.leaf));
+            outputs(switches.get_mut(&state[0].spine).unwrap(), Input::Block { session, ports });
+        }
+        let mut racks: BTreeMap<u32, RackLabels> = BTreeMap::new();
+        for leaf in 0..clos.leafs() {
+            let agents = (0..clos.hosts_per_leaf()).collect();
+            outputs(switches.get_mut(&clos.leaf(leaf)).unwrap(), Input::Agents(agents));
+        }
+        for entry in &plan.leaf_hosts {
+            let mut labels = RackLabels::new(planner.format().bytes() as usize, 4);
+            labels.set(session, &planner.format().leaf_label(entry.hosts).0).unwrap();
+            racks.insert(entry.leaf, labels);
+        }
+        // Node, port it comes in by, packet.
+        let mut under_way = vec![(clos.neighbor(source, 0), source % clos.hosts_per_leaf(), packet(session, &plan.label.0))];
+        let mut got: BTreeMap<Node, u32> = BTreeMap::new();
+        while let Some((node, port, bytes)) = under_way.pop() {
+            let copies = ports(&outputs(switches.get_mut(&node).unwrap(), Input::Packet { port, header: &bytes }));
+            for out in copies {
+                let next = clos.neighbor(node, out);
+                if next >= clos.hosts() {
+                    under_way.push((next, clos.port_to(next, node).unwrap(), bytes.clone()));
+                } else if bytes[8] & 0x80 != 0 {
+                    *got.entry(next).or_default() += 1;
+                } else {
+                    let mut relabelled = bytes.clone();
+                    let leaf = clos.leaf_index_of(next);
+                    prop_assert_eq!(racks[&leaf].relabel(&mut relabelled), Ok(()), "a rack without receivers");
+                    under_way.push((node, next % clos.hosts_per_leaf(), relabelled));
+                }
+            }
+        }
+        prop_assert_eq!(got, receivers.iter().map(|host| (*host, 1)).collect::<BTreeMap<_, _>>());
+        for switch in switches.values() {
+            prop_assert!(Fault::ALL.iter().all(|fault| switch.dropped(*fault) == 0));
+        }
+    }
+}
+
+#[test]
+fn agents_take_turns_and_only_they_may_name_hosts() {
+    let clos = Clos::leaf_spine(2, 3, 4).unwrap();
+    let planner = planner(clos, 8);
+    let mut leaf = Switch::new(Arc::clone(&planner), clos.leaf(0), 0);
+    let source = vec![0; planner.format().bytes() as usize];
+    let to_agent = |leaf: &mut Switch| outputs(leaf, Input::Packet { port: 4, header: &packet(1, &source) });
+    assert_eq!(to_agent(&mut leaf), [Output::Dropped(Fault::NoAgent)]);
+    assert_eq!(to_agent(&mut leaf), []);
+    assert_eq!(leaf.dropped(Fault::NoAgent), 2);
+    outputs(&mut leaf, Input::Agents(vec![3, 1]));
+    let turns: Vec<u32> = (0..4).flat_map(|_| ports(&to_agent(&mut leaf))).collect();
+    assert_eq!(turns, [3, 1, 3, 1]);
+    let hosts = packet(1, &planner.format().leaf_label(0b1011).0);
+    assert_eq!(ports(&outputs(&mut leaf, Input::Packet { port: 1, header: &hosts })), [0, 1, 3]);
+    let dropped = outputs(&mut leaf, Input::Packet { port: 0, header: &hosts });
+    assert_eq!(dropped, [Output::Dropped(Fault::NotAnAgent)]);
+}
+
+#[test]
+fn what_is_wrong_is_dropped_and_named_once() {
+    let clos = Clos::new(2, 2, 3, 2, 3).unwrap();
+    let planner = planner(clos, 8);
+    let len = planner.format().bytes() as usize;
+    // Ports up are numbers of two bits, and there are three of them: 3 is no port.
+    let mut label = vec![0; len];
+    label[0] = 0b0110_0000;
+    let mut leaf = Switch::new(Arc::clone(&planner), clos.leaf(0), 0);
+    let wrong = packet(1, &label);
+    let none = Output::Dropped(Fault::NoPort);
+    assert_eq!(outputs(&mut leaf, Input::Packet { port: 0, header: &wrong }), [none]);
+    assert_eq!(outputs(&mut leaf, Input::Packet { port: 99, header: &wrong }), []);
+    label[0] = 0b0001_1000;
+    let mut spine = Switch::new(Arc::clone(&planner), clos.spine(0, 0), 1);
+    assert_eq!(outputs(&mut spine, Input::Packet { port: 0, header: &packet(1, &label) }), [none]);
+    let longer = packet(1, &vec![0; len + 1]);
+    let wrong_length = [Output::Dropped(Fault::LabelLength)];
+    assert_eq!(outputs(&mut spine, Input::Packet { port: 0, header: &longer }), wrong_length);
+    assert_eq!(
+        outputs(&mut spine, Input::Packet { port: 0, header: &[1] }),
+        [Output::Dropped(Fault::Malformed)]
+    );
+    let mut other = packet(1, &label);
+    other[0] = 2;
+    assert_eq!(
+        outputs(&mut spine, Input::Packet { port: 0, header: &other }),
+        [Output::Dropped(Fault::Version)]
+    );
+    // Its table has room for one session.
+    assert_eq!(outputs(&mut spine, Input::Block { session: 1, ports: 1 }), []);
+    assert_eq!(outputs(&mut spine, Input::Block { session: 2, ports: 1 }), [Output::Full { session: 2 }]);
+    assert_eq!(outputs(&mut spine, Input::Block { session: 1, ports: 0 }), []);
+    assert_eq!(outputs(&mut spine, Input::Block { session: 2, ports: 1 }), []);
+    assert_eq!(spine.deadline(), None);
+}

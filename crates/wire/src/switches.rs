@@ -1,0 +1,261 @@
+//! Words between a manager and the controllers of label switches and rack agents (Orca sections 3.3 and 3.4).
+//!
+//! ```text
+//! manager -> switches   SET_LABEL, CLEAR_LABEL, SET_ENTRY, CLEAR_ENTRY     each with a number
+//! switches -> manager   DONE or FAILED with that number; LINK whenever one breaks or is mended
+//! ```
+//!
+//! A frame is a 2-byte length (of what follows), a 1-byte kind, and a body, over TCP. Nodes are the network's numbers.
+
+use crate::WireError;
+use crate::cursor::{Put, Reader};
+use crate::label::LABEL_LEN_MAX;
+use alloc::vec::Vec;
+
+/// The longest frame with its length.
+pub const FRAME_LEN_MAX: usize = 1_024;
+/// The longest reason of a failure that is sent, in bytes.
+const REASON_LEN_MAX: usize = 512;
+
+/// A word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Word<'a> {
+    /// Change this, and say DONE or FAILED with this number.
+    Change {
+        /// The number.
+        number: u32,
+        /// What to change.
+        change: Change<'a>,
+    },
+    /// It is done.
+    Done {
+        /// What was asked.
+        number: u32,
+    },
+    /// It cannot be done.
+    Failed {
+        /// What was asked.
+        number: u32,
+        /// Why, in a sentence of at most 512 bytes.
+        reason: &'a str,
+    },
+    /// A link of the network has broken, or works again.
+    Link {
+        /// The nodes that it joins.
+        ends: (u32, u32),
+        /// Whether it works.
+        works: bool,
+    },
+}
+
+/// What a switch or a rack is to change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// The agents of a rack put this label in for a session.
+    SetLabel {
+        /// The leaf.
+        leaf: u32,
+        /// The session.
+        session: u32,
+        /// The label.
+        label: &'a [u8],
+    },
+    /// They have none for it any more.
+    ClearLabel {
+        /// The leaf.
+        leaf: u32,
+        /// The session.
+        session: u32,
+    },
+    /// A spine leaves a leaf out for a session.
+    SetEntry {
+        /// The spine.
+        spine: u32,
+        /// The session.
+        session: u32,
+        /// The leaf.
+        leaf: u32,
+    },
+    /// It does not any more.
+    ClearEntry {
+        /// The spine.
+        spine: u32,
+        /// The session.
+        session: u32,
+        /// The leaf.
+        leaf: u32,
+    },
+}
+
+impl<'a> Word<'a> {
+    /// How long the frame at the front of `bytes` is with its length; `None` while that cannot be told yet.
+    ///
+    /// # Errors
+    /// It is longer than any frame.
+    pub fn frame_len(bytes: &[u8]) -> Result<Option<usize>, WireError> {
+        let Some(length) = bytes.first_chunk::<2>() else { return Ok(None) };
+        let len = 2 + usize::from(u16::from_be_bytes(*length));
+        if len <= FRAME_LEN_MAX { Ok(Some(len)) } else { Err(WireError::Malformed) }
+    }
+
+    /// Reads one whole frame.
+    ///
+    /// # Errors
+    /// Not a frame of this format.
+    pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
+        let mut reader = Reader(frame);
+        let len = usize::from(reader.u16()?);
+        if len != reader.0.len() || frame.len() > FRAME_LEN_MAX {
+            return Err(WireError::Malformed);
+        }
+        let kind = reader.u8()?;
+        let word = match kind {
+            1..=4 => Word::Change { number: reader.u32()?, change: change(kind, &mut reader)? },
+            5 => Word::Done { number: reader.u32()? },
+            6 => Word::Failed { number: reader.u32()?, reason: reader.text()? },
+            7 => {
+                let ends = (reader.u32()?, reader.u32()?);
+                match reader.u8()? {
+                    works @ 0..=1 => Word::Link { ends, works: works == 1 },
+                    _ => return Err(WireError::Malformed),
+                }
+            }
+            _ => return Err(WireError::Malformed),
+        };
+        if matches!(word, Word::Failed { reason, .. } if reason.len() > REASON_LEN_MAX) {
+            return Err(WireError::Malformed);
+        }
+        reader.end()?;
+        Ok(word)
+    }
+
+    /// Appends the frame. A reason that is too long loses its end.
+    ///
+    /// # Panics
+    /// If a label is empty or longer than [`LABEL_LEN_MAX`].
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.u16(0);
+        match self {
+            Word::Change { number, change } => emit_change(*number, change, out),
+            Word::Done { number } => {
+                out.u8(5);
+                out.u32(*number);
+            }
+            Word::Failed { number, reason } => {
+                out.u8(6);
+                out.u32(*number);
+                out.text(&reason[..reason.floor_char_boundary(REASON_LEN_MAX)]);
+            }
+            Word::Link { ends: (one, other), works } => {
+                out.u8(7);
+                out.u32(*one);
+                out.u32(*other);
+                out.u8((*works).into());
+            }
+        }
+        let len = (out.len() - start - 2) as u16;
+        out[start..start + 2].copy_from_slice(&len.to_be_bytes());
+    }
+}
+
+fn change<'a>(kind: u8, reader: &mut Reader<'a>) -> Result<Change<'a>, WireError> {
+    let (node, session) = (reader.u32()?, reader.u32()?);
+    Ok(match kind {
+        1 => {
+            let len = usize::from(reader.u8()?);
+            let label = reader.take(len)?;
+            if !(1..=LABEL_LEN_MAX).contains(&len) {
+                return Err(WireError::Malformed);
+            }
+            Change::SetLabel { leaf: node, session, label }
+        }
+        2 => Change::ClearLabel { leaf: node, session },
+        3 => Change::SetEntry { spine: node, session, leaf: reader.u32()? },
+        _ => Change::ClearEntry { spine: node, session, leaf: reader.u32()? },
+    })
+}
+
+fn emit_change(number: u32, change: &Change<'_>, out: &mut Vec<u8>) {
+    let (kind, node, session) = match *change {
+        Change::SetLabel { leaf, session, .. } => (1, leaf, session),
+        Change::ClearLabel { leaf, session } => (2, leaf, session),
+        Change::SetEntry { spine, session, .. } => (3, spine, session),
+        Change::ClearEntry { spine, session, .. } => (4, spine, session),
+    };
+    out.u8(kind);
+    out.u32(number);
+    out.u32(node);
+    out.u32(session);
+    match change {
+        Change::SetLabel { label, .. } => {
+            assert!((1..=LABEL_LEN_MAX).contains(&label.len()), "a label has 1 to {LABEL_LEN_MAX} bytes");
+            out.u8(label.len() as u8);
+            out.extend_from_slice(label);
+        }
+        Change::ClearLabel { .. } => {}
+        Change::SetEntry { leaf, .. } | Change::ClearEntry { leaf, .. } => out.u32(*leaf),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::String;
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    fn back(word: &Word<'_>) {
+        let mut frame = vec![];
+        word.emit(&mut frame);
+        assert!(frame.len() <= FRAME_LEN_MAX);
+        assert_eq!(Word::frame_len(&frame), Ok(Some(frame.len())));
+        assert_eq!(Word::parse(&frame).as_ref(), Ok(word));
+        for cut in 0..frame.len() {
+            assert_eq!(Word::parse(&frame[..cut]), Err(WireError::Malformed), "{cut} of {word:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_again(
+            number: u32, node: u32, session: u32, leaf: u32, works: bool,
+            label in proptest::collection::vec(any::<u8>(), 1..=LABEL_LEN_MAX), reason in "\\PC{0,80}",
+        ) {
+            let changes = [
+                Change::SetLabel { leaf: node, session, label: &label },
+                Change::ClearLabel { leaf: node, session },
+                Change::SetEntry { spine: node, session, leaf },
+                Change::ClearEntry { spine: node, session, leaf },
+            ];
+            changes.into_iter().for_each(|change| back(&Word::Change { number, change }));
+            back(&Word::Done { number });
+            back(&Word::Failed { number, reason: &reason });
+            back(&Word::Link { ends: (node, leaf), works });
+        }
+
+        #[test]
+        fn noise_is_refused_or_read_as_what_it_says(mut frame in proptest::collection::vec(any::<u8>(), 0..60)) {
+            if frame.len() > 3 {
+                let len = frame.len() as u16 - 2;
+                frame[..2].copy_from_slice(&len.to_be_bytes());
+                frame[2] %= 9;
+            }
+            if let Ok(word) = Word::parse(&frame) {
+                let mut again = vec![];
+                word.emit(&mut again);
+                prop_assert_eq!(again, frame);
+            }
+        }
+    }
+
+    #[test]
+    fn long_reasons_lose_their_end() {
+        let reason: String = core::iter::repeat_n('ä', 400).collect();
+        let mut frame = vec![];
+        Word::Failed { number: 1, reason: &reason }.emit(&mut frame);
+        assert!(matches!(Word::parse(&frame), Ok(Word::Failed { reason, .. }) if reason.len() == 512));
+        assert_eq!(Word::frame_len(&[9]), Ok(None));
+        assert_eq!(Word::frame_len(&[0xff, 0xff]), Err(WireError::Malformed));
+    }
+}
