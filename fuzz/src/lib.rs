@@ -10,6 +10,7 @@ use polycast_wire::discovery::Discovery;
 use polycast_wire::label;
 use polycast_wire::pull;
 use polycast_wire::rack::Rack;
+use polycast_wire::switches;
 use std::collections::BTreeSet;
 use std::fs;
 
@@ -35,6 +36,20 @@ pub fn label_header(bytes: &[u8]) {
         let read = label::Header::parse_for(bytes, label_len);
         assert!(read.is_err() || read.ok() == label::Header::parse(bytes).ok());
     }
+}
+
+/// What the decoder of words to label switches accepts is what the encoder writes.
+pub fn switch_words(bytes: &[u8]) {
+    let check = |frame: &[u8]| {
+        if let Ok(word) = switches::Word::parse(frame) {
+            let mut again = Vec::new();
+            word.emit(&mut again);
+            assert_eq!(again, frame);
+        }
+    };
+    check(bytes);
+    // A fuzzer needs long to find the length field: give it one for free.
+    check(&[&(bytes.len() as u16).to_be_bytes(), bytes].concat());
 }
 
 /// What a frame's decoder accepts is what the encoder writes.
@@ -237,6 +252,7 @@ mod tests {
     fn decoders_keep_their_promises_on_noise() {
         on_noise(20_000, data_header);
         on_noise(20_000, label_header);
+        on_noise(20_000, switch_words);
         on_noise(20_000, control_frame);
         on_noise(20_000, discovery);
         on_noise(20_000, pull_packet);

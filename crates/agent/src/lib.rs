@@ -3,4 +3,5 @@
 //! The agent only connects the machines of `polycast-protocol` to sockets, stores and clocks.
 pub mod daemon;
 pub mod forwarder;
+pub mod rack;
 pub mod transfer;

@@ -8,15 +8,19 @@ use crate::error::LabError;
 use crate::layout::{self, CONTROL_ADDRESS, GROUPS, LEAF_BRIDGE, LEAF_TO_CORE, Layout};
 use crate::spec::{Network, Spec};
 use crate::system::Space;
-use polycast_net::bpf::orca::{KernelAgent, KernelSwitch, LEAF_LABEL_LEN, Layer, Packets, SwitchSettings};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use polycast_agent::rack::{RackAgent, RackError, RackOptions};
+use polycast_net::bpf::orca::{KernelSwitch, Layer, Packets, SwitchSettings};
 use polycast_net::bpf::{BpfError, in_namespace};
 use polycast_planning::labels::{LabelFormat, LabelOptions, LabelPlanner, TreePath};
 use polycast_topology::{Clos, Graph as _, Kind, Node};
+use polycast_types::Rate;
 use polycast_wire::label::Fault;
 use polycast_wire::switches::{Change, FRAME_LEN_MAX, Word};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,6 +33,8 @@ const UDP_PORT: u16 = 7_474;
 const FILTER_BITS: u32 = 69;
 /// Sessions that a spine has entries for, and that an agent has labels for.
 const SESSIONS_MAX: u32 = 65_536;
+/// Sessions that the kernel's part of an agent knows.
+const SESSIONS_ACTIVE_MAX: u32 = 4_096;
 /// How often new faults are looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
@@ -52,10 +58,13 @@ pub(crate) fn bridges(clos: &Clos) -> Result<(), LabError> {
 }
 
 /// The manager's settings.
-pub(crate) fn manager_settings(spec: &Spec, clos: &Clos, layout: &Layout) -> String {
+pub(crate) fn manager_settings(spec: &Spec, clos: &Clos, agents: u32, layout: &Layout) -> String {
     let [a, b] = GROUPS;
     let hosts: Vec<String> = layout.hosts.iter().map(|host| format!("\"{}\"", host.name)).collect();
-    let rate = spec.rate.map(|rate| format!("rate = \"{}\"\n", rate.0 / 100 * 95)).unwrap_or_default();
+    // The link of an agent that is a receiver too carries every packet once for it and once for the rack, in turn with the
+    // other agents. The rest is for repairs.
+    let share = |rate: Rate| rate.0 / 100 * 95 * u64::from(agents) / u64::from(agents + 1);
+    let rate = spec.rate.map(|rate| format!("rate = \"{}\"\n", share(rate))).unwrap_or_default();
     format!(
         "fabrics = [\"orca\", \"tcp-chain\"]\n[orca]\nswitches = \"{CHANGES}\"\npods = {}\nleafs = {}\nspines = {}\n\
          cores = {}\nservers = {}\nhosts = [{}]\nfilter-bits = {FILTER_BITS}\nentries-max = {SESSIONS_MAX}\n{rate}\
@@ -82,7 +91,8 @@ pub fn settings(clos: &Clos, format: &LabelFormat, packets: Packets, node: Node)
         Kind::Core | Kind::Host => (Layer::Core { down_at: format.core_at() }, clos.pods()),
     };
     let up_ports = clos.port_count(node) - down_ports;
-    SwitchSettings { packets, layer, down_ports, up_ports, entries_max: SESSIONS_MAX }
+    let entries_max = if matches!(layer, Layer::Spine { .. }) { SESSIONS_MAX } else { 0 };
+    SwitchSettings { packets, layer, down_ports, up_ports, entries_max }
 }
 
 /// Loads the switch of a node, without ports. A spine knows its buckets of the filter.
@@ -107,13 +117,12 @@ pub fn load(planner: &LabelPlanner, packets: Packets, node: Node) -> Result<Kern
 /// Everything in the kernel.
 struct Devices {
     clos: Clos,
-    label_len: usize,
     switches: BTreeMap<Node, KernelSwitch>,
-    agents: BTreeMap<Node, KernelAgent>,
+    agents: BTreeMap<Node, RackAgent>,
     /// Ports that spines leave out, by spine and session.
     blocked: BTreeMap<(Node, u32), u128>,
     /// What has been named in the log.
-    named: BTreeSet<(String, Fault)>,
+    named: BTreeSet<(Node, Fault)>,
 }
 
 /// Runs the devices of a lab until the process ends; says `ready` when changes are taken.
@@ -139,6 +148,12 @@ pub fn run(spec: &Spec, ready: impl FnOnce(SocketAddr)) -> Result<(), LabError> 
             lock(&looked_at).name_faults();
         }
     });
+    let relabelled = Arc::clone(&devices);
+    std::thread::spawn(move || {
+        if let Err(error) = relabel(&relabelled) {
+            tracing::error!(%error, "agents know no more than the kernel does");
+        }
+    });
     // One manager at a time: a new one takes the place of the old one when that has gone.
     for stream in listener.incoming() {
         if let Err(error) = stream.and_then(|stream| serve(stream, &devices)) {
@@ -158,7 +173,6 @@ impl Devices {
         let packets = Packets { udp_port: UDP_PORT, label_len: planner.format().bytes() };
         let mut devices = Devices {
             clos,
-            label_len: planner.format().bytes() as usize,
             switches: BTreeMap::new(),
             agents: BTreeMap::new(),
             blocked: BTreeMap::new(),
@@ -173,15 +187,20 @@ impl Devices {
                 if clos.kind(node).0 == Kind::Leaf {
                     switch.set_agents(&(0..active).collect::<Vec<u32>>())?;
                 }
-                Ok(switch)
+                Ok::<_, BpfError>(switch)
             })?;
             devices.switches.insert(node, switch);
         }
         for host in 0..clos.hosts() {
             let agent = in_space(&clos, host, || {
-                let mut agent = KernelAgent::attach(packets, "eth0", SESSIONS_MAX)?;
-                agent.set_agent(host % clos.hosts_per_leaf() < active)?;
-                Ok(agent)
+                let options = RackOptions {
+                    packets,
+                    sessions_max: SESSIONS_MAX as usize,
+                    active_max: SESSIONS_ACTIVE_MAX,
+                };
+                let mut agent = RackAgent::attach(options, "eth0")?;
+                agent.set_active(host % clos.hosts_per_leaf() < active)?;
+                Ok::<_, RackError>(agent)
             })?;
             devices.agents.insert(host, agent);
         }
@@ -192,13 +211,6 @@ impl Devices {
     fn change(&mut self, change: &Change<'_>) -> Result<(), String> {
         match *change {
             Change::SetLabel { leaf, session, label } => {
-                let zeros = label.get(LEAF_LABEL_LEN..).unwrap_or_default();
-                if label.len() != self.label_len
-                    || label[0] & 0x80 == 0
-                    || zeros.iter().any(|byte| *byte != 0)
-                {
-                    return Err(format!("this is no leaf label of {} bytes", self.label_len));
-                }
                 self.each_agent(leaf, |agent| agent.set_label(session, label))
             }
             Change::ClearLabel { leaf, session } => {
@@ -213,7 +225,7 @@ impl Devices {
     fn each_agent(
         &mut self,
         leaf: Node,
-        change: impl Fn(&mut KernelAgent) -> Result<(), BpfError>,
+        change: impl Fn(&mut RackAgent) -> Result<(), RackError>,
     ) -> Result<(), String> {
         let leafs = self.clos.leaf(0)..self.clos.leaf(0) + self.clos.leafs();
         if !leafs.contains(&leaf) {
@@ -245,30 +257,55 @@ impl Devices {
     /// Names every kind of fault of every device once.
     fn name_faults(&mut self) {
         let clos = self.clos;
-        let switches = self.switches.iter_mut().map(|(node, switch)| (*node, switch.counts()));
-        let agents = self.agents.iter_mut().map(|(node, agent)| (*node, agent.counts()));
-        for (node, counts) in switches.chain(agents) {
-            let name = layout::label_switch(&clos, node);
-            let Ok(counts) = counts else { continue };
-            for fault in Fault::ALL.into_iter().filter(|fault| counts.fault(*fault) > 0) {
-                if self.named.insert((name.clone(), fault)) {
-                    tracing::warn!(device = %name, count = counts.fault(fault), "dropped {fault}");
-                }
+        let mut dropped: Vec<(Node, Fault, u64)> = Vec::new();
+        for (node, switch) in &mut self.switches {
+            let Ok(counts) = switch.counts() else { continue };
+            dropped.extend(Fault::ALL.into_iter().map(|fault| (*node, fault, counts.fault(fault))));
+        }
+        for (node, agent) in &mut self.agents {
+            let count = |fault| Some((*node, fault, agent.dropped(fault).ok()?));
+            dropped.extend(Fault::ALL.into_iter().filter_map(count));
+        }
+        for (node, fault, count) in dropped.into_iter().filter(|(_, _, count)| *count > 0) {
+            if self.named.insert((node, fault)) {
+                tracing::warn!(device = %layout::label_switch(&clos, node), count, "dropped {fault}");
             }
         }
     }
 }
 
 /// Runs something in the namespace of a switch or host.
-fn in_space<T: Send>(
+fn in_space<T: Send, E: std::fmt::Display + Send>(
     clos: &Clos,
     node: Node,
-    work: impl FnOnce() -> Result<T, BpfError> + Send,
+    work: impl FnOnce() -> Result<T, E> + Send,
 ) -> Result<T, LabError> {
     let name = layout::label_switch(clos, node);
     let failed = |error: &dyn std::fmt::Display| LabError::system(format!("set up {name}"), error);
     let done = in_namespace(&Path::new("/run/netns").join(&name), work).map_err(|error| failed(&error))?;
     done.map_err(|error| failed(&error))
+}
+
+/// Lets agents relabel what their kernels do not know.
+fn relabel(devices: &Mutex<Devices>) -> Result<(), Box<dyn std::error::Error>> {
+    let each = |(host, agent): (&Node, &RackAgent)| Ok((*host, agent.as_fd().try_clone_to_owned()?));
+    let readable: Vec<(Node, OwnedFd)> = lock(devices).agents.iter().map(each).collect::<io::Result<_>>()?;
+    loop {
+        let mut fds: Vec<PollFd<'_>> =
+            readable.iter().map(|(_, fd)| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready = fds.iter().zip(&readable).filter(|(fd, _)| fd.any().unwrap_or(false));
+        let hosts: Vec<Node> = ready.map(|(_, (host, _))| *host).collect();
+        let mut devices = lock(devices);
+        for host in hosts {
+            if let Some(agent) = devices.agents.get_mut(&host) {
+                agent.serve()?;
+            }
+        }
+    }
 }
 
 /// Takes changes until the connection ends.

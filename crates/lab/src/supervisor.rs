@@ -331,9 +331,10 @@ fn strike(what: &What, daemons: &Mutex<Daemons>, layout: &Layout, spec: &Spec) {
 fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) -> String {
     let [a, b] = crate::layout::GROUPS;
     match spec.network {
-        Network::Bridge { .. } | Network::Datacast { .. } | Network::Orca { .. } => {
+        Network::Bridge { .. } | Network::Datacast { .. } => {
             format!("[ip-multicast]\npool = \"{a}.{b}.64.0/24\"\n")
         }
+        Network::Orca { clos, agents, .. } => label_switches::manager_settings(spec, &clos, agents, layout),
         Network::Blast { .. } | Network::Shufflecast { .. } => {
             optical::manager_settings(spec, layout, places)
         }

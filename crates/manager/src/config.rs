@@ -302,6 +302,31 @@ mod tests {
         assert_eq!(fabrics::devices(&config).unwrap().len(), 2);
     }
 
+    const ORCA: &str = "fabrics = ['orca', 'tcp-chain']\n[orca]\nswitches = '10.0.0.1:7475'\npods = 2\nleafs = 2\n\
+                        spines = 2\ncores = 1\nservers = 2\nhosts = ['a', 'b', 'c']\n";
+
+    #[test]
+    fn the_fabric_with_labels_has_its_section() {
+        let config = ManagerConfig::from_toml(ORCA).unwrap();
+        assert_eq!(fabrics::fabrics(&config).unwrap().names().collect::<Vec<_>>(), ["orca", "tcp-chain"]);
+        assert_eq!(fabrics::devices(&config).unwrap().len(), 1);
+        assert_eq!(config.host_names().collect::<Vec<_>>(), ["a", "b", "c"]);
+        let nine = "hosts = ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i']";
+        for (text, part) in [
+            ("fabrics = ['orca']".to_string(), "the fabric orca needs a section [orca]"),
+            (ORCA.replace("hosts = ['a', 'b', 'c']", nine), "9 hosts are named, and there are 8 servers"),
+            (ORCA.replace("pods = 2", "pods = 0"), "'orca'"),
+            (ORCA.replace("'c']", "'a']"), "'orca'"),
+            (format!("{ORCA}filter-bits = 0\n"), "the filter cannot have 0 bits"),
+            (format!("{ORCA}entries-max = 0\n"), "'orca.entries-max'"),
+            (format!("{ORCA}pool = 'x'\n"), "'orca.pool'"),
+            (format!("{ORCA}speed = 1\n"), "speed"),
+        ] {
+            let message = ManagerConfig::from_toml(&text).unwrap_err().to_string();
+            assert!(message.contains(part), "{text}: {message}");
+        }
+    }
+
     #[test]
     fn mistakes_in_optical_settings_are_named() {
         let racks_of = |port: &str| racks(true, "").replace("port = 2", port);

@@ -322,6 +322,42 @@ fn a_dead_splitter_holds_nobody_up() {
     all_verified(&ran.json(), 7);
 }
 
+/// Every link of the tree carries the object once, the agents' detour apart, and hosts outside the group get nothing.
+#[test]
+fn labels_lead_to_the_receivers_and_nowhere_else() {
+    if !can(&["ip", "tc", "clang"]) {
+        return;
+    }
+    let place = Place::new();
+    let file = place.file("object", &noise(8_000_000));
+    let (spec, receivers) = ("orca:4,rate=400mbit", "h0,h3,h9,h11,h12");
+    let ran = polycast(&["lab", "cast", spec, &file, "--source", "h1", "--receivers", receivers, "--json"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let report = ran.json();
+    all_verified(&report, 5);
+    let times = |from: &str, to: &str, times: u64| {
+        let bytes = link(&report, from, to);
+        let least = 8_000_000 * times;
+        assert!((least..least + least / 10).contains(&bytes), "{from} -> {to}: {bytes}");
+    };
+    for (from, to) in [("h1", "leaf0"), ("leaf1", "h3"), ("leaf4", "h9"), ("leaf5", "h11")] {
+        times(from, to, 1);
+    }
+    // The first host of a rack is its agent: packets go there and back, and once more if it is a receiver itself.
+    for (leaf, agent) in
+        [("leaf1", "h2"), ("leaf4", "h8"), ("leaf5", "h10"), ("leaf0", "h0"), ("leaf6", "h12")]
+    {
+        times(leaf, agent, if matches!(agent, "h0" | "h12") { 2 } else { 1 });
+        times(agent, leaf, 1);
+    }
+    for bystander in ["h4", "h5", "h6", "h7", "h13", "h14", "h15"] {
+        let leaf = format!("leaf{}", bystander[1..].parse::<u32>().unwrap() / 2);
+        let bytes = link(&report, &leaf, bystander);
+        assert!(bytes < 200_000, "{bystander}: {bytes} bytes");
+    }
+    assert!(link(&report, "leaf4", "core") < 500_000, "what has a label does not go over the packet core");
+}
+
 #[test]
 fn what_is_no_lab_is_refused_in_a_sentence() {
     for (arguments, part) in [

@@ -15,7 +15,7 @@ use polycast_topology::{Clos, Graph, Kind, Node};
 use polycast_types::Time;
 use polycast_wire::label::{Fault, Header};
 
-pub use rack_labels::RackLabels;
+pub use rack_labels::{RackLabelError, RackLabels};
 
 /// Agents of a rack that may be active at the same time.
 pub const AGENTS_MAX: usize = 16;

@@ -2,6 +2,7 @@
 //!
 //! A program does nothing any more when its [`Object`] is dropped. Kernel 6.6 or newer, and root.
 
+pub mod frames;
 pub mod orca;
 
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray};
@@ -136,6 +137,29 @@ impl Object {
         let mut table: HashMap<&mut MapData, u32, V> = checked(HashMap::try_from(self.map(map)));
         let inserted = table.insert(key, value, 0);
         inserted.map_err(|error| BpfError::new(format!("add to the map {map}"), chain(&error)))
+    }
+
+    /// Nothing happens if the key is not there.
+    fn replace<V: Pod>(&mut self, map: &str, key: u32, value: V) -> Result<(), BpfError> {
+        /// `BPF_EXIST`.
+        const IF_THERE: u64 = 2;
+        let mut table: HashMap<&mut MapData, u32, V> = checked(HashMap::try_from(self.map(map)));
+        match table.insert(key, value, IF_THERE) {
+            Ok(()) => Ok(()),
+            Err(aya::maps::MapError::SyscallError(error))
+                if error.io_error.kind() == io::ErrorKind::NotFound =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(BpfError::new(format!("change the map {map}"), chain(&error))),
+        }
+    }
+
+    /// How often a program ran while runs were measured, and how long in all.
+    fn cost(&mut self, program: &str) -> Result<(u64, Duration), BpfError> {
+        let info = self.program(program)?.info();
+        let info = info.map_err(|error| BpfError::new(format!("ask about {program}"), chain(&error)))?;
+        Ok((info.run_count(), info.run_time()))
     }
 
     /// Nothing happens if the key is not there.

@@ -120,6 +120,16 @@ struct Role {
 #[repr(C)]
 struct LeafLabel([u8; LEAF_LABEL_LEN]);
 
+impl LeafLabel {
+    fn new(label: &[u8]) -> Self {
+        let mut bytes = [0; LEAF_LABEL_LEN];
+        let len = label.len().min(LEAF_LABEL_LEN);
+        assert!(label[len..].iter().all(|byte| *byte == 0), "a leaf label names at most {DOWN_MAX} hosts");
+        bytes[..len].copy_from_slice(&label[..len]);
+        LeafLabel(bytes)
+    }
+}
+
 // SAFETY: only integers, without padding, in the C layout of the same struct in bpf/orca_switch.c.
 #[allow(unsafe_code)]
 unsafe impl Pod for Agents {}
@@ -297,11 +307,23 @@ impl KernelAgent {
     /// # Errors
     /// The kernel refuses it.
     pub fn set_label(&mut self, session: u32, label: &[u8]) -> Result<(), BpfError> {
-        let mut bytes = [0; LEAF_LABEL_LEN];
-        let len = label.len().min(LEAF_LABEL_LEN);
-        assert!(label[len..].iter().all(|byte| *byte == 0), "a leaf label names at most {DOWN_MAX} hosts");
-        bytes[..len].copy_from_slice(&label[..len]);
-        self.object.insert("labels", session.to_be(), LeafLabel(bytes))
+        self.object.insert("labels", session.to_be(), LeafLabel::new(label))
+    }
+
+    /// The same, only if the kernel knows a label of the session.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn replace_label(&mut self, session: u32, label: &[u8]) -> Result<(), BpfError> {
+        self.object.replace("labels", session.to_be(), LeafLabel::new(label))
+    }
+
+    /// How often the program ran while [`super::measure_runs`] was in force, and how long in all.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn cost(&mut self) -> Result<(u64, Duration), BpfError> {
+        self.object.cost("orca_agent")
     }
 
     /// Forgets a session.

@@ -1,0 +1,178 @@
+//! The switch in the kernel and the switch machine send the same packets to the same ports and drop the same ones, for random
+//! labels, sessions and ports. Each kernel switch is in a namespace of the test's own, and every port an interface that the
+//! test reads and writes. Skipped with a word without root, or where there was no clang.
+
+use polycast_lab::label_switches;
+use polycast_net::bpf::BpfError;
+use polycast_net::bpf::orca::Packets;
+use polycast_net::tap::Tap;
+use polycast_planning::labels::{LabelOptions, LabelPlanner};
+use polycast_protocol::switch::{Input, Output, Switch};
+use polycast_topology::{Clos, Graph as _, Kind};
+use polycast_types::Time;
+use polycast_wire::label::{Fault, Header};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const UDP_PORT: u16 = 7_474;
+const HEADER_AT: usize = 42;
+const PACKETS: u32 = 400;
+
+/// The same numbers every time (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, n: u32) -> u32 {
+        (self.next() >> 16) as u32 % n
+    }
+}
+
+/// A frame; switches do not look at check sums.
+fn frame(payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0x01, 0, 0x5e, 0, 0, 9, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0];
+    frame.extend((28 + payload.len() as u16).to_be_bytes());
+    frame.extend([0, 0, 0x40, 0, 16, 17, 0, 0, 10, 0, 0, 1, 239, 1, 1, 9, 1, 1]);
+    frame.extend(UDP_PORT.to_be_bytes());
+    frame.extend((8 + payload.len() as u16).to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend(payload);
+    frame
+}
+
+/// Whether a frame comes in time; others than ours are the kernel's own business.
+fn comes(tap: &Tap, expected: &[u8], within: Duration) -> bool {
+    let begun = Instant::now();
+    let mut buffer = vec![0; 2_000];
+    loop {
+        match tap.receive(&mut buffer).unwrap() {
+            Some(got) if got.len() > HEADER_AT && got[23] == 17 && got[36..38] == UDP_PORT.to_be_bytes() => {
+                assert_eq!(got, expected);
+                return true;
+            }
+            Some(_) => {}
+            None if begun.elapsed() >= within => return false,
+            None => std::thread::yield_now(),
+        }
+    }
+}
+
+/// A payload that is right most of the time.
+fn payload(random: &mut Random, label_len: usize) -> Vec<u8> {
+    let thin = random.below(3) != 0;
+    let one = |random: &mut Random| (random.next() & if thin { random.next() } else { u64::MAX }) as u8;
+    let len = if random.below(20) == 0 { label_len + 1 } else { label_len };
+    let label: Vec<u8> = (0..len).map(|_| one(random)).collect();
+    let mut bytes = Vec::new();
+    Header { session: random.below(6), label: &label }.emit(&mut bytes);
+    match random.below(30) {
+        0 => bytes[0] = 2,
+        1 => bytes[2] = 1,
+        2 => bytes.truncate(random.below(bytes.len() as u32) as usize),
+        _ => {}
+    }
+    bytes.extend_from_slice(&[0xaa; 30][..random.below(30) as usize]);
+    bytes
+}
+
+fn compare(planner: &Arc<LabelPlanner>, node: u32, random: &mut Random) -> Result<(), BpfError> {
+    let clos = planner.clos();
+    let ports = clos.port_count(node);
+    let label_len = planner.format().bytes();
+    let mut kernel = label_switches::load(planner, Packets { udp_port: UDP_PORT, label_len }, node)?;
+    let mut machine = Switch::new(Arc::clone(planner), node, 100);
+    let tap = |port: u32| Tap::open(&format!("n{node}p{port}")).unwrap();
+    let taps: Vec<Tap> = (0..ports).map(tap).collect();
+    for port in 0..ports {
+        kernel.attach(port, &format!("n{node}p{port}"))?;
+    }
+    let tell = |machine: &mut Switch, input: Input<'_>| {
+        machine.handle(Time::ZERO, input);
+        std::iter::from_fn(|| machine.poll(Time::ZERO)).collect::<Vec<Output>>()
+    };
+    let (leaf, spine) = (clos.kind(node).0 == Kind::Leaf, clos.kind(node).0 == Kind::Spine);
+    for round in 0..PACKETS {
+        if round % 50 == 0 {
+            let (session, blocked) =
+                (random.below(6), u128::from(random.next()) & ((1 << clos.leafs_per_pod()) - 1));
+            if spine {
+                kernel.set_blocked(session, blocked)?;
+                tell(&mut machine, Input::Block { session, ports: blocked });
+            }
+            let agents: Vec<u32> =
+                (0..clos.hosts_per_leaf()).filter(|_| leaf && round > 0 && random.below(2) == 0).collect();
+            kernel.set_agents(&agents)?;
+            tell(&mut machine, Input::Agents(agents));
+        }
+        let (from, payload) = (random.below(ports), payload(random, label_len as usize));
+        let outputs = tell(&mut machine, Input::Packet { port: from, header: &payload });
+        let copies: BTreeSet<u32> = outputs
+            .iter()
+            .filter_map(|output| if let Output::Copy { port } = output { Some(*port) } else { None })
+            .collect();
+        let sent = frame(&payload);
+        taps[from as usize].send(&sent).unwrap();
+        // What has to come first: when it is there, the switch is done with the packet.
+        for port in &copies {
+            let came = comes(&taps[*port as usize], &sent, Duration::from_secs(5));
+            assert!(
+                came,
+                "node {node}, round {round}: nothing at port {port} of {copies:?} for {payload:02x?}"
+            );
+        }
+        for (port, tap) in (0..).zip(&taps) {
+            assert!(
+                !comes(tap, &sent, Duration::ZERO),
+                "node {node}, round {round}: port {port}, {payload:02x?}"
+            );
+        }
+    }
+    let counts = kernel.counts()?;
+    for fault in Fault::ALL {
+        assert_eq!(counts.fault(fault), machine.dropped(fault), "node {node}: {fault}");
+    }
+    assert!(counts.copies() > u64::from(PACKETS) / 8, "node {node} forwarded too little to compare");
+    Ok(())
+}
+
+/// A large switch, one without cores, and numbers of ports that leave numbers over which no port has.
+fn networks() -> Vec<(Clos, LabelOptions)> {
+    vec![
+        (Clos::new(4, 2, 2, 2, 2).unwrap(), LabelOptions::new(69)),
+        (Clos::leaf_spine(5, 3, 7).unwrap(), LabelOptions::plain(11)),
+        (Clos::new(7, 6, 5, 3, 3).unwrap(), LabelOptions::new(33)),
+        (Clos::new(24, 24, 3, 24, 24).unwrap(), LabelOptions::plain(69)),
+    ]
+}
+
+#[test]
+fn the_kernel_forwards_as_the_machine_does() {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            if let Err(error) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {
+                eprintln!("skipped: a network namespace cannot be made ({error}); run as root");
+                return;
+            }
+            let mut random = Random(0x1234_5678_9abc_def1);
+            for (clos, options) in networks() {
+                let planner = Arc::new(LabelPlanner::with_options(clos, options).unwrap());
+                let mut nodes = vec![clos.leaf(1), clos.spine(clos.pods() - 1, 1)];
+                nodes.extend((clos.cores() > 0).then(|| clos.core(1, 0)));
+                for node in nodes {
+                    match compare(&planner, node, &mut random) {
+                        Ok(()) => {}
+                        Err(error @ BpfError::NotBuilt { .. }) => return eprintln!("skipped: {error}"),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            }
+        });
+    });
+}

@@ -1,0 +1,72 @@
+//! What an agent takes to relabel a packet in user space, with a million sessions of which 100,000 are active (Orca,
+//! figure 5c). `cargo bench -p polycast-protocol --bench relabel`; the kernel's part is measured by a bench of `polycast-net`.
+
+use criterion::{Criterion, Throughput};
+use polycast_protocol::switch::RackLabels;
+use polycast_wire::label::Header;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+const LABEL_LEN: usize = 19;
+const SESSIONS: u32 = 1_000_000;
+const ACTIVE: usize = 100_000;
+/// Packets that wait in a receive queue, and their bytes.
+const QUEUE: usize = 1_024;
+const PACKET_LEN: usize = 1_024;
+
+/// Numbers without order, each different.
+fn session(at: u32) -> u32 {
+    at.wrapping_mul(2_654_435_761) ^ 0x5bd1_e995
+}
+
+/// The active sessions, without order.
+fn active() -> Vec<u32> {
+    (0..ACTIVE as u32).map(|at| session((u64::from(at) * 48_271 % u64::from(SESSIONS)) as u32)).collect()
+}
+
+fn leaf_label() -> [u8; LABEL_LEN] {
+    let mut label = [0; LABEL_LEN];
+    label[..3].copy_from_slice(&[0x80, 0x55, 0xaa]);
+    label
+}
+
+fn in_user_space(criterion: &mut Criterion) {
+    let mut labels = RackLabels::new(LABEL_LEN, SESSIONS as usize);
+    for at in 0..SESSIONS {
+        labels.set(session(at), &leaf_label()).expect("there is room");
+    }
+    println!("{} sessions take {} bytes", labels.len(), labels.memory_bytes());
+    let active = active();
+    let mut packets = vec![[0u8; PACKET_LEN]; QUEUE];
+    let mut group = criterion.benchmark_group("relabel");
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("100,000 active of 1,000,000 sessions", |bencher| {
+        let mut next = active.iter().cycle();
+        bencher.iter_custom(|count| {
+            let (mut spent, mut done) = (Duration::ZERO, 0);
+            while done < count {
+                let batch = (count - done).min(QUEUE as u64) as usize;
+                for packet in &mut packets[..batch] {
+                    let mut header = Vec::with_capacity(40);
+                    Header { session: *next.next().expect("it has no end"), label: &[0; LABEL_LEN] }
+                        .emit(&mut header);
+                    packet[..header.len()].copy_from_slice(&header);
+                }
+                let begun = Instant::now();
+                for packet in &mut packets[..batch] {
+                    assert!(black_box(labels.relabel(black_box(packet))).is_ok());
+                }
+                spent += begun.elapsed();
+                done += batch as u64;
+            }
+            spent
+        });
+    });
+    group.finish();
+}
+
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args().sample_size(30);
+    in_user_space(&mut criterion);
+    criterion.final_summary();
+}
