@@ -344,6 +344,7 @@ impl Run {
             fragment_len: self.geometry.fragment_len,
             group_len: self.geometry.group_len,
             channel: ([0; 4], 0),
+            outer_len: 0,
             stall_ns: self.spec.options.stall_timeout.0,
         };
         self.tell(at, &Control::Welcome(welcome));
