@@ -170,6 +170,7 @@ static __always_inline int spine(struct __sk_buff *skb, const struct header *hea
 	__u32 session = header->session;
 	const struct buckets *buckets;
 	const struct ports *blocked;
+	struct ports left_out = {};
 
 	if (up_ports && up >= up_ports)
 		return fault(NO_PORT);
@@ -177,18 +178,19 @@ static __always_inline int spine(struct __sk_buff *skb, const struct header *hea
 	if (!buckets)
 		return fault(NO_PORT);
 	blocked = bpf_map_lookup_elem(&entries, &session);
+	if (blocked)
+		left_out = *blocked;
 	if (port < down_ports && up_ports)
 		copy_to(skb, &copies, down_ports + up);
 	for (__u32 leaf = 0; leaf < DOWN_MAX; leaf++) {
+		__u64 hit;
+
 		if (leaf >= down_ports)
 			break;
-		if (!bit(header, common_at + leaf)) {
-			if (!bit(header, filter_at + buckets->of_port[leaf]))
-				continue;
-			if (blocked && blocked->words[leaf / 64] >> (leaf % 64) & 1)
-				continue;
-		}
-		copy_to(skb, &copies, leaf);
+		/* One branch a port: the kernel's verifier follows all of them. */
+		hit = bit(header, filter_at + buckets->of_port[leaf]) & ~(left_out.words[leaf / 64] >> (leaf % 64));
+		if ((hit | bit(header, common_at + leaf)) & 1)
+			copy_to(skb, &copies, leaf);
 	}
 	return finish(&copies);
 }

@@ -7,7 +7,7 @@ use polycast_net::bpf::BpfError;
 use polycast_net::bpf::orca::Packets;
 use polycast_net::tap::Tap;
 use polycast_planning::labels::{LabelOptions, LabelPlanner};
-use polycast_protocol::switch::{Input, Output, Switch};
+use polycast_protocol::switch::{AGENTS_MAX, Input, Output, Switch};
 use polycast_topology::{Clos, Graph as _, Kind};
 use polycast_types::Time;
 use polycast_wire::label::{Fault, Header};
@@ -106,8 +106,10 @@ fn compare(planner: &Arc<LabelPlanner>, node: u32, random: &mut Random) -> Resul
                 kernel.set_blocked(session, blocked)?;
                 tell(&mut machine, Input::Block { session, ports: blocked });
             }
-            let agents: Vec<u32> =
-                (0..clos.hosts_per_leaf()).filter(|_| leaf && round > 0 && random.below(2) == 0).collect();
+            let agents: Vec<u32> = (0..clos.hosts_per_leaf())
+                .filter(|_| leaf && round > 0 && random.below(2) == 0)
+                .take(AGENTS_MAX)
+                .collect();
             kernel.set_agents(&agents)?;
             tell(&mut machine, Input::Agents(agents));
         }
