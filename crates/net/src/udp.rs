@@ -65,7 +65,13 @@ impl DataSender {
     pub fn open(interface: Ipv4Addr, group: SocketAddrV4) -> io::Result<Self> {
         let socket = multicast_sender(interface)?;
         socket.set_send_buffer_size(SEND_BUFFER_LEN)?;
-        Ok(DataSender { socket, group: group.into(), outer: Vec::new(), segmentation: true, queue_len: SEND_BUFFER_LEN })
+        Ok(DataSender {
+            socket,
+            group: group.into(),
+            outer: Vec::new(),
+            segmentation: true,
+            queue_len: SEND_BUFFER_LEN,
+        })
     }
 
     /// Says how many bytes may wait between the socket and the wire. One segmented send always fits.
