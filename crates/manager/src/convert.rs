@@ -131,13 +131,13 @@ pub fn to_channel(plan: &Plan) -> Result<api::Channel, Refusal> {
                 attempt_interval_ns: attempt_interval.0,
             })
         }
-        Channel::Label { group: (group, port), session, label, rate } => {
+        Channel::Label { group: (group, port), session, ref label, rate } => {
             api::channel::Channel::Labelled(api::Labelled {
                 address: Ipv4Addr::from(group).to_string(),
                 port: u32::from(port),
                 rate_bps: rate.map(|rate| rate.0),
                 session,
-                label,
+                label: label.clone(),
             })
         }
         Channel::Chain { .. } => api::channel::Channel::Chain(api::Chain {}),

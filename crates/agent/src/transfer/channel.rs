@@ -45,6 +45,7 @@ pub(crate) fn batch_of(fragment_len: u32) -> u32 {
 
 impl Channel {
     pub(crate) fn new(sender: DataSender, handle: Handle, geometry: Geometry) -> Self {
+        let batch = batch_of(sender.outer_len() as u32 + geometry.fragment_len);
         Channel {
             sender,
             handle,
@@ -52,7 +53,7 @@ impl Channel {
             queue: VecDeque::new(),
             headers: vec![[0; HEADER_LEN + EXTENSION_LEN_MAX]; SEGMENTS_MAX],
             sum: Vec::new(),
-            batch: batch_of(geometry.fragment_len),
+            batch,
             sent_bytes: 0,
             patched_bytes: 0,
         }
@@ -66,7 +67,7 @@ impl Channel {
     /// Lets at most about `bytes` wait in this host for the wire; system calls are not longer than that.
     pub(crate) fn limit_queue(&mut self, bytes: u64) -> io::Result<()> {
         let packet_len = HEADER_LEN as u64 + u64::from(self.geometry.fragment_len);
-        let longest = batch_of(self.geometry.fragment_len);
+        let longest = batch_of(self.sender.outer_len() as u32 + self.geometry.fragment_len);
         self.batch = (bytes / packet_len).clamp(1, u64::from(longest)) as u32;
         self.sender.limit_queue(bytes as usize)
     }
