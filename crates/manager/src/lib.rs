@@ -2,7 +2,7 @@
 //!
 //! The machine [`polycast_protocol::leases::Leases`] lies behind one lock. Every agent has a session, a stream in
 //! each direction; what an agent says goes into the machine at once, and what the machine answers goes out over the
-//! sessions. [`devices`] tells switches what paths need. The manager is never on the way of the data.
+//! sessions. `devices` tells switches what paths need. The manager is never on the way of the data.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), polycast_manager::ManagerError> {

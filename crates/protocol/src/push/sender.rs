@@ -1,196 +1,20 @@
 //! The sender of a push transfer (Republic section III-A).
 
-use super::attempt::{AttemptInterval, CLEAN_PACKETS, Settling};
+mod words;
+
+pub use words::{Failure, Input, Output, Pace, PeerId, PeerStatus, SenderConfig, SlowPolicy};
+
+use super::attempt::{CLEAN_PACKETS, Settling};
 use super::chain::{Chain, Link};
 use super::congestion::{Congestion, Others};
-use super::geometry::Geometry;
 use super::patches::combine;
 use super::peer::{Peer, Service};
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt;
 use core::ops::Range;
-use polycast_types::{Duration, Handle, RangeSet, Rate, Time};
+use polycast_types::{Duration, RangeSet, Time};
 use polycast_wire::control::Control;
 use polycast_wire::data::{FLAG_ATTEMPT, FLAG_REPORT, HEADER_LEN, IP_UDP_LEN};
-
-/// A receiver of this transfer.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct PeerId(pub u32);
-
-/// What to do about a receiver that is slower than the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SlowPolicy {
-    /// All go as fast as the slowest.
-    Wait,
-    /// One that alone has held the others for this long is served by patches from then on.
-    DropToPatches {
-        /// How long it may hold the others.
-        after: Duration,
-    },
-}
-
-/// Settings of a sender.
-#[derive(Clone, Debug)]
-pub struct SenderConfig {
-    /// The transfer.
-    pub handle: Handle,
-    /// The object's division.
-    pub geometry: Geometry,
-    /// How many fragments one `Send` may hold (what one segmented datagram takes).
-    pub batch: u32,
-    /// Rate of a dedicated path, counted with IP and UDP headers; `None` where the path is shared.
-    pub rate: Option<Rate>,
-    /// Whether there is a data channel; without one every receiver is chained at once.
-    pub multicast: bool,
-    /// Interval of attempt sending (`i_a`).
-    pub attempt_interval: AttemptInterval,
-    /// A receiver that the data channel does not reach for this long is chained.
-    pub path_timeout: Duration,
-    /// A receiver without sign of life for this long has failed.
-    pub stall_timeout: Duration,
-    /// Receivers that are not done this long after the start have failed.
-    pub deadline: Option<Duration>,
-    /// Policy for slow receivers.
-    pub slow: SlowPolicy,
-    /// How long requests for patches are gathered, so that one patch can serve several receivers.
-    pub patch_delay: Duration,
-}
-
-/// Why a receiver was given up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// Its control connection ended.
-    Left(String),
-    /// No sign of life for so long.
-    Stalled(Duration),
-    /// It was not done when the deadline came.
-    Deadline(Duration),
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Failure::Left(reason) => f.write_str(reason),
-            Failure::Stalled(span) => write!(f, "no sign of life for {span}"),
-            Failure::Deadline(span) => write!(f, "not done at the deadline of {span}"),
-        }
-    }
-}
-
-/// What happens to a sender.
-#[derive(Clone, Debug)]
-pub enum Input<'a> {
-    /// A receiver is ready, has this much room for datagrams, and holds these fragments already.
-    Ready {
-        /// Its number; never used before.
-        peer: PeerId,
-        /// Bytes of datagrams that its socket can hold.
-        window_bytes: u64,
-        /// What it holds.
-        have: RangeSet,
-    },
-    /// Enough receivers are ready: begin.
-    Start,
-    /// A frame came from a receiver.
-    Control {
-        /// From whom.
-        peer: PeerId,
-        /// What it said.
-        control: &'a Control<'a>,
-    },
-    /// A receiver's control connection ended.
-    Left {
-        /// Which.
-        peer: PeerId,
-        /// Why, in a few words.
-        reason: String,
-    },
-    /// No more receivers will join: finish when the present ones are settled.
-    Close,
-    /// More receivers will join after all, until the next `Close`.
-    Open,
-    /// The data channel must not be used any more: whoever still takes it goes on over the TCP chain.
-    PathLost,
-    /// Whether the data channel is still being set up: nobody is chained for not being reached by it meanwhile.
-    PathWaits(bool),
-}
-
-/// What the driver is to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// Send fragments `sn .. sn + count` on the data channel.
-    Send {
-        /// Round of the packets.
-        round: u32,
-        /// First fragment.
-        sn: u64,
-        /// How many.
-        count: u32,
-        /// Flags of the last packet; `FLAG_ATTEMPT` goes on all.
-        flags: u8,
-    },
-    /// Send the XOR of these fragments (or the only one) on the data channel as a patch.
-    SendPatch(Vec<u64>),
-    /// Send these fragments to one receiver on its control connection (PTCH_DATA).
-    Patch {
-        /// To whom.
-        peer: PeerId,
-        /// Which.
-        sns: Range<u64>,
-    },
-    /// Send a frame to one receiver.
-    Control {
-        /// To whom.
-        peer: PeerId,
-        /// The frame.
-        control: Control<'static>,
-    },
-    /// Tell `peer` to fetch from `upstream`, or from the source where that is `None`.
-    Chain(Link),
-    /// A receiver is done (`None`) or given up, and why.
-    Settled {
-        /// Which.
-        peer: PeerId,
-        /// Why it failed, if it did.
-        failure: Option<Failure>,
-    },
-    /// Every receiver is settled; nothing will follow.
-    Finished,
-}
-
-/// What a report shows of a receiver.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerStatus {
-    /// Bytes it has verified.
-    pub verified_bytes: u64,
-    /// Bytes that came to it as patches, once it is done.
-    pub patched_bytes: u64,
-    /// Whether it is served by the TCP chain.
-    pub chained: bool,
-    /// Whether the data channel has ever reached it.
-    pub streamed: bool,
-    /// Whether it was dropped to patches for being slow.
-    pub slow: bool,
-}
-
-/// What governs the pace of a sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
-    /// Congestion window in fragments.
-    pub window: u64,
-    /// How often it was cut.
-    pub cuts: u64,
-    /// Whether only loss counts, because others fill the queue.
-    pub follows_loss: bool,
-    /// From a packet to its report, smoothed; the lateness of both ends is in it.
-    pub round_trip: Duration,
-    /// Longest queue on the way to a receiver.
-    pub queue: Duration,
-    /// Packets of the stream sent so far.
-    pub packets: u64,
-}
 
 /// A batch that was sent: to turn reported positions into packets in flight and round trips.
 #[derive(Clone, Copy, Debug)]
