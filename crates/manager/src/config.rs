@@ -316,7 +316,7 @@ mod tests {
             ("fabrics = ['orca']".to_string(), "the fabric orca needs a section [orca]"),
             (ORCA.replace("hosts = ['a', 'b', 'c']", nine), "9 hosts are named, and there are 8 servers"),
             (ORCA.replace("pods = 2", "pods = 0"), "'orca'"),
-            (ORCA.replace("'c']", "'a']"), "'orca'"),
+            (ORCA.replace("'c']", "'a']"), "the host 'a' is named twice"),
             (format!("{ORCA}filter-bits = 0\n"), "the filter cannot have 0 bits"),
             (format!("{ORCA}entries-max = 0\n"), "'orca.entries-max'"),
             (format!("{ORCA}pool = 'x'\n"), "'orca.pool'"),

@@ -9,6 +9,7 @@ use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
 use polycast_topology::Clos;
 use polycast_types::Rate;
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -89,6 +90,10 @@ impl Offer for OrcaOffer {
                 "orca.hosts",
                 format!("{named} hosts are named, and there are {places} servers"),
             ));
+        }
+        let mut names = BTreeSet::new();
+        if let Some(name) = settings.hosts.iter().find(|name| !names.insert(*name)) {
+            return Err(wrong("orca.hosts", format!("the host '{name}' is named twice")));
         }
         if settings.entries_max == 0 {
             return Err(wrong("orca.entries-max", "it must not be 0"));
