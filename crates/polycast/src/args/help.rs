@@ -35,7 +35,7 @@ root and no set-up. Without --out the receivers' copies are verified and then re
 pub const CAST_MORE: &str = "\
 Examples:
   polycast cast model.bin
-  polycast cast model.bin --receivers 8 --out /tmp/received
+  polycast cast model.bin --receivers 8 --out received
   polycast cast dataset/ --loss 0.05 --json
 
 With --out DIR, receiver number K puts its copy into DIR/receiver-K.";
