@@ -68,6 +68,8 @@ fn requests_a_second(agents: u32, receivers: u32, requests: u32, seed: u64) -> R
         agents_max: agents as usize,
         on_device_failure: OnDeviceFailure::Fallback,
         kept_max: 0,
+        claims: None,
+        recorded: false,
         first_plan: PlanId(1),
     };
     let mut leases = Leases::new(config, Fabrics::new(fabrics), Box::new(Fcfs));

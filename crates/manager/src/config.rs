@@ -36,6 +36,8 @@ pub struct ManagerConfig {
     pub lease_ms: u64,
     /// How long an agent whose session has ended may take to come back before it is dead, in milliseconds.
     pub reconnect_ms: u64,
+    /// Several managers, of which one leads.
+    pub etcd: EtcdConfig,
     /// How many agents may join.
     pub agents_max: usize,
     /// How many requests may wait for a path.
@@ -74,6 +76,26 @@ pub enum OnDeviceFailure {
     Fallback,
     /// The transfer waits, and the devices are told again and again.
     Wait,
+}
+
+/// Several managers, of which one leads: they find each other and keep the leader's state in etcd.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct EtcdConfig {
+    /// Where etcd is reached, `HOST:PORT` each; without one there is one manager, which keeps its state to itself.
+    pub endpoints: Vec<String>,
+    /// What the keys begin with; managers with the same prefix belong together.
+    pub prefix: String,
+    /// Address at which agents reach this manager, as they have it in their settings; without one that of `listen`.
+    pub advertise: Option<String>,
+    /// How long after the leader's last sign of life another manager takes over, in seconds.
+    pub ttl_s: u64,
+}
+
+impl Default for EtcdConfig {
+    fn default() -> Self {
+        EtcdConfig { endpoints: Vec::new(), prefix: "/polycast".into(), advertise: None, ttl_s: 2 }
+    }
 }
 
 /// Settings of the fabric `ip-multicast`.
@@ -144,6 +166,7 @@ impl Default for ManagerConfig {
             silence_ms: 4_000,
             lease_ms: 30_000,
             reconnect_ms: 2_000,
+            etcd: EtcdConfig::default(),
             agents_max: 10_000,
             pending_max: 1_024,
             leases_max: 10_000,
@@ -192,6 +215,31 @@ impl ManagerConfig {
         Ok(config)
     }
 
+    fn check_etcd(&self) -> Result<(), ConfigError> {
+        let EtcdConfig { endpoints, advertise, ttl_s, prefix } = &self.etcd;
+        let wrong = |setting, reason: String| Err(ConfigError::Value { setting, reason });
+        let is_address = |text: &String| {
+            text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        };
+        if let Some(address) = endpoints.iter().find(|address| !is_address(address)) {
+            return wrong("etcd.endpoints", format!("'{address}' is not HOST:PORT, such as 10.0.0.1:2379"));
+        }
+        if let Some(address) = advertise.as_ref().filter(|address| !is_address(address)) {
+            return wrong("etcd.advertise", format!("'{address}' is not HOST:PORT, such as 10.0.0.1:7400"));
+        }
+        if !endpoints.is_empty() && advertise.is_none() && self.listen.ip().is_unspecified() {
+            let reason = "say at which address agents reach this manager, because it listens on all".into();
+            return wrong("etcd.advertise", reason);
+        }
+        if !(1..=3_600).contains(ttl_s) {
+            return wrong("etcd.ttl-s", "it must be 1 to 3600".into());
+        }
+        if prefix.is_empty() {
+            return wrong("etcd.prefix", "it must not be empty".into());
+        }
+        Ok(())
+    }
+
     /// Checks what types alone don't.
     ///
     /// # Errors
@@ -211,6 +259,7 @@ impl ManagerConfig {
                 return Err(ConfigError::Value { setting, reason: "it must not be 0".into() });
             }
         }
+        self.check_etcd()?;
         // With fewer, one lost heartbeat would end an agent's membership or a lease.
         let longer = self.heartbeat_ms.saturating_mul(2);
         for (setting, value) in [("silence-ms", self.silence_ms), ("lease-ms", self.lease_ms)] {
@@ -373,6 +422,9 @@ mod tests {
             ("lease-ms = 1", "'lease-ms'"),
             ("pending-max = 0", "'pending-max'"),
             ("agents-max = -1", "line 1"),
+            ("[etcd]\nendpoints = ['host']", "'host' is not HOST:PORT"),
+            ("[etcd]\nendpoints = ['a:1']", "'etcd.advertise'"),
+            ("[etcd]\nttl-s = 0", "'etcd.ttl-s'"),
         ] {
             let message = ManagerConfig::from_toml(text).unwrap_err().to_string();
             assert!(message.contains(part), "{text}: {message}");

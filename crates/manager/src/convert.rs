@@ -13,6 +13,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 /// Leases that one agent may name.
 const LEASES_MAX: usize = 4_096;
+/// Bytes of a plan that an agent keeps.
+const PLAN_LEN_MAX: usize = 1 << 20;
 /// Receivers that one request may name.
 const RECEIVERS_MAX: usize = 65_536;
 
@@ -49,7 +51,32 @@ fn held_lease(lease: api::Lease) -> Result<HeldLease, Refusal> {
         fabric: lease.fabric,
         channel: channel(lease.channel)?,
         left: span(lease.left_ms),
+        kept: told_plan(&lease.plan)?,
     })
+}
+
+/// What a plan holds, as an agent keeps it for another manager; empty where its channel tells as much.
+pub fn kept_plan(plan: &Plan) -> Vec<u8> {
+    if plan.commands.is_empty() {
+        return Vec::new();
+    }
+    serde_json::to_vec(plan).expect("a plan has no keys but names")
+}
+
+fn told_plan(kept: &[u8]) -> Result<Option<Plan>, Refusal> {
+    if kept.is_empty() {
+        return Ok(None);
+    }
+    if kept.len() > PLAN_LEN_MAX {
+        let message = format!("a plan of {} bytes is longer than {PLAN_LEN_MAX}", kept.len());
+        return Err(Refusal::new(Kind::Full, message));
+    }
+    // A manager of another version may have written it: then the path is lost, and not the agent's membership.
+    let read = serde_json::from_slice(kept);
+    if let Err(error) = &read {
+        tracing::warn!(%error, "the plan of a path in use cannot be read");
+    }
+    Ok(read.ok())
 }
 
 pub fn plan_ids(ids: Vec<u64>) -> Result<Vec<PlanId>, Refusal> {
@@ -117,6 +144,7 @@ pub fn granted(request_id: u64, grant: Grant) -> Result<api::Granted, Refusal> {
         channel: Some(to_channel(&grant.plan)?),
         service_ms: grant.service.map(Duration::as_millis),
         lease_ms: grant.lease.map(Duration::as_millis),
+        plan: kept_plan(&grant.plan),
     })
 }
 

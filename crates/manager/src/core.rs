@@ -5,7 +5,7 @@
 
 use crate::config::{ConfigError, ManagerConfig};
 use crate::convert;
-use crate::devices::{Devices, News, Step};
+use crate::devices::{DeviceId, Devices, News, Step};
 use crate::fabrics::{self, Health, Verdict};
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::manager_message::Message;
@@ -13,10 +13,11 @@ use polycast_api::manager::{self as api, ManagerMessage};
 use polycast_planning::{DeviceCommand, PlanId};
 use polycast_protocol::leases::{
     AgentKey, Grant, Input, Join, JoinRefusal, Leases, LeasesConfig, Member, NotMember, Output, PathState,
-    ReleaseReason, RequestKey, Wait,
+    Record, RecordKey, ReleaseReason, RequestKey, StateError, Wait,
 };
 use polycast_types::{Duration, ObjectId, Time};
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, mpsc, watch};
@@ -24,6 +25,9 @@ use tonic::Status;
 
 /// The timer looks at least this often, so that a deadline that has come nearer is seen without a signal.
 const TICK: std::time::Duration = std::time::Duration::from_millis(20);
+
+/// Changes of the state that may wait to be written.
+const COMMITS_MAX: usize = 16_384;
 
 /// Messages on their way to an agent.
 pub type Outbox = mpsc::Sender<Result<ManagerMessage, Status>>;
@@ -37,6 +41,7 @@ pub struct Snapshot {
     pub fabrics: Vec<&'static str>,
     pub scheduler: &'static str,
     pub now: Time,
+    pub uptime: std::time::Duration,
 }
 
 /// A lease at one moment.
@@ -83,7 +88,14 @@ struct Inner {
     next_session: u64,
     reconnect: Duration,
     start: Instant,
+    /// Time at the start.
+    base: u64,
+    /// Where changes of the state go to be written, if they are.
+    commits: Option<mpsc::Sender<Commit>>,
+    /// What is to be done when they are.
+    waiting: Vec<Act>,
     stopped: bool,
+    overrun: bool,
     /// The answer to the join that is being handled.
     joined: Option<Result<(), JoinRefusal>>,
 }
@@ -102,12 +114,130 @@ pub struct Seat {
     number: u64,
 }
 
+/// The core while it is locked. What has changed goes out when the lock is given back.
+struct Guard<'a> {
+    inner: MutexGuard<'a, Inner>,
+    core: &'a Core,
+}
+
+impl Deref for Guard<'_> {
+    type Target = Inner;
+    fn deref(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+impl DerefMut for Guard<'_> {
+    fn deref_mut(&mut self) -> &mut Inner {
+        &mut self.inner
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.inner.flush();
+        if self.inner.overrun && !self.inner.stopped {
+            self.inner.stopped = true;
+            self.inner.sessions.clear();
+            self.inner.devices.stop();
+            self.core.stopped.send_replace(true);
+        }
+    }
+}
+
+/// Something that another manager must not learn of before the change of state behind it is written.
+#[derive(Debug)]
+pub enum Act {
+    /// A message to an agent, in its session of this number.
+    Say { agent: AgentKey, session: u64, message: Box<ManagerMessage> },
+    /// Devices go from what they hold to something else.
+    Change { plan: Option<PlanId>, old: Vec<DeviceCommand>, new: Vec<DeviceCommand> },
+}
+
+/// Changes of the state that are to be written, and what is to be done then.
+#[derive(Debug)]
+pub struct Commit {
+    changes: BTreeMap<RecordKey, Option<Record>>,
+    pub acts: Vec<Act>,
+}
+
+impl Commit {
+    /// Adds a later one.
+    pub fn add(&mut self, later: Commit) {
+        self.changes.extend(later.changes);
+        self.acts.extend(later.acts);
+    }
+
+    /// The changes, in the order of their keys.
+    pub fn changes(&self) -> Vec<(RecordKey, Option<Record>)> {
+        self.changes.iter().map(|(key, record)| (key.clone(), record.clone())).collect()
+    }
+}
+
+/// Why a core cannot go on with what an earlier leader has left.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The settings are wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The records are.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
 impl Core {
     /// A core with these settings, and what its devices say, for [`Core::keep_time`]. Needs a tokio runtime around it.
     pub fn new(config: &ManagerConfig) -> Result<(Self, mpsc::UnboundedReceiver<News>), ConfigError> {
+        let (core, news) = Self::with_clock(config, 0)?;
+        Ok((core, news))
+    }
+
+    /// A core that goes on with the state of an earlier leader, and whose changes have to be written down: what it says
+    /// is said by [`Core::perform`] only.
+    pub fn restored(
+        config: &ManagerConfig,
+        records: Vec<Record>,
+    ) -> Result<(Self, mpsc::UnboundedReceiver<News>, mpsc::Receiver<Commit>), RestoreError> {
+        // Times in the records are those of the wall clock, which managers have in common.
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (core, news) =
+            Self::with_clock(config, u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX))?;
+        let (sender, commits) = mpsc::channel(COMMITS_MAX);
+        {
+            let mut inner = core.lock();
+            let now = inner.now();
+            inner.machine.restore(now, records)?;
+            // Agents that do not come to this manager have died with the one before.
+            let patience =
+                inner.reconnect.max(Duration::from_nanos(config.silence_ms.saturating_mul(1_000_000)));
+            let keys: Vec<AgentKey> = inner
+                .machine
+                .members()
+                .map(|(name, member)| AgentKey { name: name.to_string(), incarnation: member.incarnation })
+                .collect();
+            inner.missing.extend(keys.into_iter().map(|agent| (agent, now + patience)));
+            // Devices hold most of this already. What one of them has lost is noticed as with a new path.
+            for lease in inner.machine.leases() {
+                let plan = &lease.grant.plan;
+                if !plan.commands.is_empty() {
+                    inner.devices.change(Some(lease.grant.plan_id), &[], &plan.commands);
+                }
+            }
+            inner.commits = Some(sender);
+        }
+        Ok((core, news, commits))
+    }
+
+    fn with_clock(
+        config: &ManagerConfig,
+        base: u64,
+    ) -> Result<(Self, mpsc::UnboundedReceiver<News>), ConfigError> {
         // Numbers of leases differ from those of an earlier run: they begin with the time in microseconds.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let millis = |millis: u64| Duration::from_nanos(millis.saturating_mul(1_000_000));
+        let devices = fabrics::devices(config)?;
+        // The state of the leader before tells whose circuits there are; without it the switch does, and agents.
+        let asks = config.etcd.endpoints.is_empty() && devices.contains_key(&DeviceId::CircuitSwitch);
         let leases = LeasesConfig {
             lease: millis(config.lease_ms),
             silence: millis(config.silence_ms),
@@ -116,6 +246,9 @@ impl Core {
             agents_max: config.agents_max,
             on_device_failure: config.on_device_failure.into(),
             kept_max: config.kept_paths_max,
+            // Agents come back with growing pauses; whoever has not come by then is dead.
+            claims: asks.then(|| millis(config.reconnect_ms.max(config.silence_ms))),
+            recorded: !config.etcd.endpoints.is_empty(),
             first_plan: PlanId(u64::try_from(since_epoch.as_micros()).unwrap_or(1)),
         };
         let mut machine = Leases::new(leases, fabrics::fabrics(config)?, fabrics::scheduler(config)?);
@@ -123,7 +256,7 @@ impl Core {
         for name in config.host_names() {
             machine.know_host(name);
         }
-        let (devices, news) = Devices::start(fabrics::devices(config)?);
+        let (devices, news) = Devices::start(devices);
         let (health, standing) = (fabrics::health(config)?, machine.standing_commands());
         devices.change(None, &[], &standing);
         let inner = Inner {
@@ -137,7 +270,11 @@ impl Core {
             next_session: 0,
             reconnect: millis(config.reconnect_ms),
             start: Instant::now(),
+            base,
+            commits: None,
+            waiting: Vec::new(),
             stopped: false,
+            overrun: false,
             joined: None,
         };
         let core =
@@ -168,6 +305,8 @@ impl Core {
         let mut inner = self.lock();
         inner.stopped = true;
         inner.sessions.clear();
+        // Whoever leads next talks to the devices; two at a time would undo each other's work.
+        inner.devices.stop();
         self.stopped.send_replace(true);
     }
 
@@ -204,9 +343,31 @@ impl Core {
         self.lock().snapshot()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> Guard<'_> {
         // A panic is a bug of the machine's: what it has left is not to be trusted less than a restart.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        Guard { inner: self.inner.lock().unwrap_or_else(PoisonError::into_inner), core: self }
+    }
+
+    /// Does what had to wait until a change was written.
+    pub fn perform(&self, acts: Vec<Act>) {
+        let mut inner = self.lock();
+        // One that leads no more tells nobody anything.
+        if inner.stopped {
+            return;
+        }
+        for act in acts {
+            match act {
+                Act::Say { agent, session, message } => inner.post(&agent, Some(session), *message),
+                Act::Change { plan, old, new } => inner.devices.change(plan, &old, &new),
+            }
+        }
+    }
+
+    /// Waits until the core has ended.
+    pub async fn stopped(&self) {
+        let mut stopped = self.stopped.subscribe();
+        // The sender lives as long as we do.
+        let _ = stopped.wait_for(|stopped| *stopped).await;
     }
 }
 
@@ -264,9 +425,7 @@ impl Seat {
 impl Seat {
     /// Waits until the manager ends.
     pub async fn stopped(&self) {
-        let mut stopped = self.core.stopped.subscribe();
-        // The sender lives as long as the core that we hold.
-        let _ = stopped.wait_for(|stopped| *stopped).await;
+        self.core.stopped().await;
     }
 }
 
@@ -288,7 +447,22 @@ impl Drop for Seat {
 
 impl Inner {
     fn now(&self) -> Time {
-        Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Time(self.base.saturating_add(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// Hands changes of the state over to be written, with what is to be said then.
+    fn flush(&mut self) {
+        let Some(commits) = &self.commits else { return };
+        let (changes, acts) = (self.machine.changes(), std::mem::take(&mut self.waiting));
+        if changes.is_empty() && acts.is_empty() {
+            return;
+        }
+        let commit = Commit { changes: changes.into_iter().collect(), acts };
+        if commits.try_send(commit).is_err() && !self.stopped {
+            // Without what was lost here the state is not whole: another manager has to begin with what is written.
+            tracing::error!("changes of the state cannot be written as fast as they come");
+            self.overrun = true;
+        }
     }
 
     /// How long nothing has to be done if nothing happens.
@@ -350,6 +524,7 @@ impl Inner {
                 self.tell_steps(plan, steps);
                 self.apply(Input::SetUp { plan, result });
             }
+            News::Found { commands } => self.apply(Input::Found { commands }),
             News::Fibre { rack, fibre, up } => {
                 let verdicts = self.health.iter_mut().map(|health| health.fibre(rack, fibre, up)).collect();
                 self.judge(verdicts);
@@ -382,7 +557,7 @@ impl Inner {
         steps: Vec<api::Step>,
     ) {
         let (request_id, response_id, state) = (request.request, plan.0, state.into());
-        let news = api::PathNews { request_id, response_id, state, reason, steps };
+        let news = api::PathNews { request_id, response_id, state, reason, steps, plan: Vec::new() };
         self.tell(&request.agent, Message::Path(news));
     }
 
@@ -402,8 +577,8 @@ impl Inner {
             }
             self.failure = None;
             let standing = self.machine.standing_commands();
-            self.devices.change(None, &self.standing, &standing);
-            self.standing = standing;
+            let before = std::mem::replace(&mut self.standing, standing.clone());
+            self.change(None, before, standing);
         }
     }
 
@@ -464,12 +639,12 @@ impl Inner {
             }
             Output::Granted { plan_id, plan, instead_of } => {
                 if !plan.commands.is_empty() {
-                    self.devices.change(Some(plan_id), &instead_of, &plan.commands);
+                    self.change(Some(plan_id), instead_of, plan.commands);
                 }
                 tracing::info!(response = plan_id.0, fabric = plan.fabric, "granted");
             }
-            Output::Again { plan_id, plan } => self.devices.change(Some(plan_id), &[], &plan.commands),
-            Output::Forgotten { plan } => self.devices.change(None, &plan.commands, &[]),
+            Output::Again { plan_id, plan } => self.change(Some(plan_id), Vec::new(), plan.commands),
+            Output::Forgotten { plan } => self.change(None, plan.commands, Vec::new()),
             Output::Path { plan_id, request, state } => {
                 tracing::info!(response = plan_id.0, source = %request.agent.name, ?state, "path");
                 let (state, reason) = match state {
@@ -481,14 +656,26 @@ impl Inner {
             Output::Replanned { plan_id, request, before, plan, displaced, reason } => {
                 let old: Vec<_> = before.commands.iter().chain(&displaced).cloned().collect();
                 if !(old.is_empty() && plan.commands.is_empty()) {
-                    self.devices.change(Some(plan_id), &old, &plan.commands);
+                    self.change(Some(plan_id), old, plan.commands.clone());
                 }
                 let why = reason.or_else(|| self.failure.clone());
                 tracing::info!(response = plan_id.0, source = %request.agent.name, before = before.fabric,
                     fabric = plan.fabric, why, "planned anew");
                 if plan.channel == before.channel {
-                    if let Some(why) = why {
-                        self.tell_path(plan_id, &request, api::path_news::State::Replanned, why, Vec::new());
+                    // Without a reason its group has changed, and the answer to that tells the plan.
+                    if let Some(reason) = why {
+                        let (request_id, response_id) = (request.request, plan_id.0);
+                        let (state, kept) =
+                            (api::path_news::State::Replanned.into(), convert::kept_plan(&plan));
+                        let news = api::PathNews {
+                            request_id,
+                            response_id,
+                            state,
+                            reason,
+                            plan: kept,
+                            steps: vec![],
+                        };
+                        self.tell(&request.agent, Message::Path(news));
                     }
                     return;
                 }
@@ -498,13 +685,14 @@ impl Inner {
                     response_id: plan_id.0,
                     fabric: plan.fabric.to_string(),
                     channel: convert::to_channel(&plan).ok(),
+                    plan: convert::kept_plan(&plan),
                     reason: format!("after a failure {} took over{why}", plan.fabric),
                 };
                 self.tell(&request.agent, Message::Replanned(replanned));
             }
             Output::Released { plan_id, request, plan, reason, kept } => {
                 if !kept && !plan.commands.is_empty() {
-                    self.devices.change(None, &plan.commands, &[]);
+                    self.change(None, plan.commands, Vec::new());
                 }
                 self.released(plan_id, &request, reason);
             }
@@ -521,11 +709,34 @@ impl Inner {
         }
     }
 
-    /// Puts a message into a session's queue. Whoever has no session now asks again when it has one.
+    /// Brings devices from one state to another, at once or when what is behind it is written.
+    fn change(&mut self, plan: Option<PlanId>, old: Vec<DeviceCommand>, new: Vec<DeviceCommand>) {
+        if self.commits.is_none() {
+            self.devices.change(plan, &old, &new);
+        } else {
+            self.waiting.push(Act::Change { plan, old, new });
+        }
+    }
+
+    /// Says something to an agent, at once or when what is behind it is written. Whoever has no session now asks again
+    /// when it has one.
     fn tell(&mut self, agent: &AgentKey, message: Message) {
+        let message = ManagerMessage { message: Some(message) };
+        if self.commits.is_none() {
+            self.post(agent, None, message);
+        } else if let Some(session) = self.sessions.get(agent) {
+            let (agent, session) = (agent.clone(), session.number);
+            self.waiting.push(Act::Say { agent, session, message: Box::new(message) });
+        }
+    }
+
+    /// Puts a message into the queue of an agent's session, if it still is the one that is meant.
+    fn post(&mut self, agent: &AgentKey, number: Option<u64>, message: ManagerMessage) {
         let Some(session) = self.sessions.get(agent) else { return };
-        let message = Ok(ManagerMessage { message: Some(message) });
-        if let Err(mpsc::error::TrySendError::Full(_)) = session.outbox.try_send(message) {
+        if number.is_some_and(|number| number != session.number) {
+            return;
+        }
+        if let Err(mpsc::error::TrySendError::Full(_)) = session.outbox.try_send(Ok(message)) {
             tracing::warn!(agent = %agent.name, "it does not read its answers: its session ends");
             self.sessions.remove(agent);
             let until = self.now() + self.reconnect;
@@ -563,6 +774,7 @@ impl Inner {
             fabrics: self.machine.fabrics().collect(),
             scheduler: self.machine.scheduler(),
             now,
+            uptime: self.start.elapsed(),
         }
     }
 }

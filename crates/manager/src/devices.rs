@@ -89,6 +89,11 @@ pub(crate) enum News {
         /// What was done, and how long it took.
         steps: Vec<Step>,
     },
+    /// What a device that was just reached for the first time keeps; nothing if it does not say.
+    Found {
+        /// What it keeps.
+        commands: Vec<DeviceCommand>,
+    },
     /// A fibre of a rack has lost its light, or has it again.
     Fibre {
         /// The rack.
@@ -156,6 +161,11 @@ impl Devices {
         };
         let inboxes = devices.into_iter().map(start).collect();
         (Devices { inboxes, news }, heard)
+    }
+
+    /// Ends the devices' tasks; what they were told last is still done.
+    pub(crate) fn stop(&mut self) {
+        self.inboxes.clear();
     }
 
     /// Brings all devices from `old` to `new` at the same time. With a plan, [`News::SetUp`] tells what came of it.

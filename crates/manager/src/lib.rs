@@ -19,12 +19,15 @@ mod convert;
 mod core;
 mod devices;
 mod fabrics;
+mod leader;
 mod service;
+mod store;
 
-pub use config::{ConfigError, IpMulticastConfig, ManagerConfig, OnDeviceFailure, WhenBusy};
+pub use config::{ConfigError, EtcdConfig, IpMulticastConfig, ManagerConfig, OnDeviceFailure, WhenBusy};
 pub use fabrics::{OcsSettings, ShufflecastSettings, TorHost, TorSettings};
 
 use crate::core::Core;
+use leader::Role;
 use polycast_api::manager::manager_server::ManagerServer;
 use service::Service;
 use std::future::Future;
@@ -32,8 +35,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use store::Store;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
@@ -99,10 +103,16 @@ impl Manager {
     /// # Errors
     /// The service broke down.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ManagerError> {
-        let (core, news) = Core::new(&self.config)?;
-        let core = Arc::new(core);
+        let store = match self.config.etcd.endpoints.as_slice() {
+            [] => None,
+            endpoints => {
+                let wrong = |reason| ConfigError::Value { setting: "etcd.endpoints", reason };
+                Some(Store::new(endpoints, &self.config.etcd.prefix).map_err(wrong)?)
+            }
+        };
+        let (role, roles) = watch::channel(Role::Follower(None));
         let (stop_server, server_stopped) = oneshot::channel::<()>();
-        let service = Service::new(Arc::clone(&core), &self.config);
+        let service = Service::new(roles, &self.config);
         let incoming = TcpIncoming::from(self.listener).with_nodelay(Some(true));
         let server = Server::builder()
             .http2_keepalive_interval(Some(KEEPALIVE))
@@ -113,15 +123,24 @@ impl Manager {
                 let _ = server_stopped.await;
             });
         tracing::info!(address = %self.address, "the manager listens");
+        let advertised = self.config.etcd.advertise.clone().unwrap_or_else(|| self.address.to_string());
         let mut server = std::pin::pin!(server);
         let mut shutdown = std::pin::pin!(shutdown);
         let served = tokio::select! {
             served = &mut server => Some(served),
-            () = core.keep_time(news) => None,
+            led = lead(&self.config, store.as_ref(), &advertised, &role) => {
+                led?;
+                None
+            }
             () = &mut shutdown => None,
         };
         // First the core: with it the sessions end, for which the server would wait.
-        core.stop();
+        if let Role::Leader(core) = &*role.borrow() {
+            core.stop();
+        }
+        if let Some(store) = &store {
+            store.resign(&advertised).await;
+        }
         let _ = stop_server.send(());
         let served = match served {
             Some(served) => served,
@@ -141,4 +160,23 @@ pub async fn run(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ManagerError> {
     Manager::bind(config).await?.serve(shutdown).await
+}
+
+/// Leads, alone or whenever this manager is the one that does; ends only with an error.
+async fn lead(
+    config: &ManagerConfig,
+    store: Option<&Store>,
+    advertised: &str,
+    role: &watch::Sender<Role>,
+) -> Result<(), ConfigError> {
+    match store {
+        None => {
+            let (core, news) = Core::new(config)?;
+            let core = Arc::new(core);
+            role.send_replace(Role::Leader(Arc::clone(&core)));
+            core.keep_time(news).await;
+        }
+        Some(store) => leader::compete(config, store, advertised, role).await,
+    }
+    Ok(())
 }

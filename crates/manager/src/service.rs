@@ -3,6 +3,7 @@
 use crate::config::ManagerConfig;
 use crate::convert;
 use crate::core::{Core, LeaseSnapshot, PendingSnapshot, Seat};
+use crate::leader::Role;
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::error::{Kind, Refusal, check_version};
 use polycast_api::manager::manager_server::Manager;
@@ -12,7 +13,7 @@ use polycast_api::manager::{
 };
 use polycast_types::Duration;
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -22,19 +23,30 @@ const MESSAGES_MAX: usize = 4_096;
 /// The service over the core.
 #[derive(Debug)]
 pub struct Service {
-    core: Arc<Core>,
+    role: watch::Receiver<Role>,
     joined: api::Joined,
 }
 
 impl Service {
-    pub fn new(core: Arc<Core>, config: &ManagerConfig) -> Self {
+    pub fn new(role: watch::Receiver<Role>, config: &ManagerConfig) -> Self {
         let joined = api::Joined {
             protocol_version: PROTOCOL_VERSION,
             heartbeat_ms: config.heartbeat_ms,
             lease_ms: config.lease_ms,
             reconnect_ms: config.reconnect_ms,
         };
-        Service { core, joined }
+        Service { role, joined }
+    }
+
+    /// The core, where this manager leads.
+    fn core(&self) -> Result<Arc<Core>, Refusal> {
+        match &*self.role.borrow() {
+            Role::Leader(core) => Ok(Arc::clone(core)),
+            Role::Follower(Some(leader)) => {
+                Err(Refusal::new(Kind::NotLeader, format!("another manager leads, the one at {leader}")))
+            }
+            Role::Follower(None) => Err(Refusal::new(Kind::NotLeader, "no manager leads now")),
+        }
     }
 }
 
@@ -56,14 +68,14 @@ impl Manager for Service {
         let (outbox, stream) = mpsc::channel(MESSAGES_MAX);
         let joined = api::manager_message::Message::Joined(self.joined);
         let ours = outbox.downgrade();
-        let seat = self.core.join(join, outbox, joined)?;
+        let seat = self.core()?.join(join, outbox, joined)?;
         tokio::spawn(listen(seat, messages, ours));
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 
     async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
         check_version(request.into_inner().protocol_version)?;
-        let snapshot = self.core.snapshot();
+        let snapshot = self.core()?.snapshot();
         let now = snapshot.now;
         Ok(Response::new(StatusResponse {
             protocol_version: PROTOCOL_VERSION,
@@ -80,7 +92,7 @@ impl Manager for Service {
                 .collect(),
             leases: snapshot.leases.into_iter().map(lease_status).collect(),
             pending: snapshot.pending.into_iter().map(pending_status).collect(),
-            uptime_seconds: now.0 / 1_000_000_000,
+            uptime_seconds: snapshot.uptime.as_secs(),
         }))
     }
 }

@@ -328,6 +328,7 @@ fn lease(granted: &Granted) -> Lease {
         app_id: Vec::new(),
         data_id: granted.request_id,
         left_ms: None,
+        plan: granted.plan.clone(),
     }
 }
 

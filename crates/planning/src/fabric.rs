@@ -10,13 +10,40 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 use polycast_types::{Duration, Rate};
+use serde::{Deserialize, Serialize};
+
+/// The name of a fabric, as it is in the program.
+pub type FabricName = &'static str;
+
+/// Names of fabrics as text, for plans that are written down.
+mod fabric_name {
+    use crate::{datacast::Datacast, ip_multicast::IpMulticast, ocs::Ocs, orca::Orca};
+    use crate::{shufflecast::Shufflecast, tcp_chain::TcpChain};
+    use alloc::format;
+    use alloc::string::String;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    const NAMES: [&str; 6] =
+        [IpMulticast::NAME, TcpChain::NAME, Ocs::NAME, Shufflecast::NAME, Orca::NAME, Datacast::NAME];
+
+    pub fn serialize<S: Serializer>(name: &&'static str, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(name)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'static str, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let known = NAMES.into_iter().find(|name| *name == text);
+        known.ok_or_else(|| D::Error::custom(format!("there is no fabric '{text}'")))
+    }
+}
 
 /// A host that can send and receive, by a number that the manager gave it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct HostId(pub u32);
 
 /// One source and its receivers.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Group {
     /// Who sends.
     pub source: HostId,
@@ -25,11 +52,11 @@ pub struct Group {
 }
 
 /// A plan that is in force (Republic's `responseID`).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct PlanId(pub u64);
 
 /// Something of the network that only one plan can hold at a time.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Resource {
     /// An IP multicast group with its UDP port.
@@ -83,20 +110,22 @@ impl fmt::Display for Resource {
 
 /// Something of a network that many plans use at the same time and that can fail. Its numbers are those of
 /// the fabric's own network.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Part {
     /// A server or switch.
     Node {
         /// The fabric's name.
-        fabric: &'static str,
+        #[serde(with = "fabric_name")]
+        fabric: FabricName,
         /// The node.
         node: u32,
     },
     /// A link.
     Link {
         /// The fabric's name.
-        fabric: &'static str,
+        #[serde(with = "fabric_name")]
+        fabric: FabricName,
         /// Its two ends, the lower number first.
         ends: (u32, u32),
     },
@@ -119,7 +148,7 @@ impl Part {
 }
 
 /// What a device keeps while a plan is in force: set before the path is used, and taken away after it.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum DeviceCommand {
     /// The optical circuit switch leads light that enters at one port to another.
@@ -178,7 +207,7 @@ pub enum DeviceCommand {
 }
 
 /// A port of a rack's switch.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum RackPort {
     /// To a server.
     Host(HostId),
@@ -189,7 +218,7 @@ pub enum RackPort {
 }
 
 /// How the transport reaches the receivers.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Channel {
     /// One send reaches all of them.
@@ -225,7 +254,7 @@ pub enum Channel {
 }
 
 /// One tree as interests travel it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TreeRoutes {
     /// For each receiver the ports by which its interests leave every node on their way to the source.
     pub routes: Vec<(HostId, Vec<u32>)>,
@@ -234,10 +263,11 @@ pub struct TreeRoutes {
 }
 
 /// How one group is served.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// Name of the fabric that made it.
-    pub fabric: &'static str,
+    #[serde(with = "fabric_name")]
+    pub fabric: FabricName,
     /// What it holds while it is in force.
     pub resources: Vec<Resource>,
     /// What it uses beside others, in rising order: when one of these fails the plan is touched.
@@ -321,6 +351,17 @@ pub trait Fabric: fmt::Debug + Send {
     /// restarted. `None` if the channel does not tell what the plan holds: then the transfer loses its path.
     fn adopt(&self, network: &NetworkState, group: &Group, channel: &Channel) -> Option<Plan>;
 
+    /// Whether a plan that a transfer's source has kept for a manager that restarted can be this fabric's plan for the
+    /// group: it uses what it says that it holds, and nothing else. `false` where [`Fabric::adopt`] tells as much.
+    fn vouches(&self, _group: &Group, _plan: &Plan) -> bool {
+        false
+    }
+
+    /// What a device that keeps this has in use, whoever told it.
+    fn resources_of(&self, _command: &DeviceCommand) -> Vec<Resource> {
+        Vec::new()
+    }
+
     /// The plan by which a transfer that runs goes on when its group changes. `network` does not hold the old
     /// plan any more. The channel has to stay as it is.
     ///
@@ -385,6 +426,8 @@ pub struct NetworkState {
     running: BTreeMap<PlanId, Running>,
     holders: BTreeMap<Resource, PlanId>,
     failed: BTreeSet<Resource>,
+    /// What may be in use by transfers that have not been heard of yet.
+    reserved: BTreeSet<Resource>,
     failed_parts: BTreeSet<Part>,
     /// Where fabrics begin to look for free resources, so that what was just released rests for a while.
     turn: u64,
@@ -403,7 +446,9 @@ impl NetworkState {
     /// Whether `resource` can be held now.
     #[must_use]
     pub fn is_free(&self, resource: &Resource) -> bool {
-        !self.holders.contains_key(resource) && !self.failed.contains(resource)
+        !self.holders.contains_key(resource)
+            && !self.failed.contains(resource)
+            && !self.reserved.contains(resource)
     }
 
     /// Who holds `resource`.
@@ -488,6 +533,23 @@ impl NetworkState {
                 && !running.plan.uses.iter().any(|part| self.failed_parts.contains(part))
         };
         self.kept.iter().rev().find(fits).map(|running| &running.plan)
+    }
+
+    /// Lends these to nobody until [`NetworkState::claim`] or [`NetworkState::end_reservations`].
+    pub fn reserve(&mut self, resources: impl IntoIterator<Item = Resource>) {
+        self.reserved.extend(resources);
+    }
+
+    /// What was reserved for whoever has this plan is theirs: it can be held.
+    pub fn claim(&mut self, plan: &Plan) {
+        plan.resources.iter().for_each(|resource| {
+            self.reserved.remove(resource);
+        });
+    }
+
+    /// What is reserved still can be lent.
+    pub fn end_reservations(&mut self) {
+        self.reserved.clear();
     }
 
     /// Takes a resource out of use; whoever holds it keeps it until its release.
@@ -606,6 +668,19 @@ impl Fabrics {
         channel: &Channel,
     ) -> Option<Plan> {
         self.0.iter().find(|known| known.name() == fabric)?.adopt(network, group, channel)
+    }
+
+    /// Whether the fabric of its name vouches for a plan ([`Fabric::vouches`]).
+    #[must_use]
+    pub fn vouches(&self, group: &Group, plan: &Plan) -> bool {
+        let fabric = self.0.iter().find(|known| known.name() == plan.fabric);
+        fabric.is_some_and(|fabric| fabric.vouches(group, plan))
+    }
+
+    /// What devices that keep this have in use ([`Fabric::resources_of`]).
+    #[must_use]
+    pub fn resources_of(&self, command: &DeviceCommand) -> Vec<Resource> {
+        self.0.iter().flat_map(|fabric| fabric.resources_of(command)).collect()
     }
 
     /// The plan of a running transfer with another group ([`Fabric::regroup`]).

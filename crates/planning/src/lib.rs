@@ -25,8 +25,8 @@ pub mod tcp_chain;
 pub mod trees;
 
 pub use fabric::{
-    Channel, DeviceCommand, Fabric, Fabrics, Failure, Group, HostId, NetworkState, Part, Plan, PlanId,
-    RackPort, Refusal, Replan, ReplanOutcome, Resource, Running, TreeRoutes,
+    Channel, DeviceCommand, Fabric, FabricName, Fabrics, Failure, Group, HostId, NetworkState, Part, Plan,
+    PlanId, RackPort, Refusal, Replan, ReplanOutcome, Resource, Running, TreeRoutes,
 };
 pub use places::{PlaceError, Places};
 pub use scheduler::{Decision, Draft, Fcfs, GreedyMatching, PartitionFcfs, Pending, RequestId, Scheduler};

@@ -62,6 +62,17 @@ impl Ocs {
         Ok(Ocs { config, places, pool })
     }
 
+    /// What a port of the circuit switch belongs to: a fibre of a rack, or a splitter.
+    fn resource_of(&self, port: u32) -> Option<Resource> {
+        let hybrid = self.config.hybrid;
+        let fibres = hybrid.racks * hybrid.ports_per_rack;
+        if port < fibres {
+            return Some(Resource::CircuitPort { port });
+        }
+        let splitter = (port - fibres) / (1 + hybrid.splitter_fanout);
+        (splitter < hybrid.splitters).then_some(Resource::Splitter { splitter })
+    }
+
     /// The hosts of the group by rack, and the source's rack.
     fn racks(&self, group: &Group) -> Result<(u32, BTreeMap<u32, Vec<HostId>>), Refusal> {
         let (source, receivers) = self.places.of_group(Self::NAME, group)?;
@@ -203,5 +214,39 @@ impl Fabric for Ocs {
     /// A channel does not tell which fibres and splitters its circuits take.
     fn adopt(&self, _network: &NetworkState, _group: &Group, _channel: &Channel) -> Option<Plan> {
         None
+    }
+
+    /// Its circuits join only ports that it holds, and its rules copy only what goes to its own address to members.
+    fn vouches(&self, group: &Group, plan: &Plan) -> bool {
+        let Channel::Multicast { group: address, .. } = plan.channel else { return false };
+        let Ok((source_rack, racks)) = self.racks(group) else { return false };
+        let is_member = |host: &HostId| group.source == *host || group.receivers.contains(host);
+        let holds = |port: u32| self.resource_of(port).is_some_and(|held| plan.resources.contains(&held));
+        let sound = |command: &DeviceCommand| match command {
+            DeviceCommand::CrossConnect { from, to } => holds(*from) && holds(*to),
+            DeviceCommand::RackRule { rack, group, from, to } => {
+                let is_ours = |port: &RackPort| match port {
+                    RackPort::Host(host) => is_member(host),
+                    RackPort::Circuit(uplink) => {
+                        *uplink < self.config.hybrid.ports_per_rack
+                            && holds(self.config.hybrid.rack_port(*rack, *uplink))
+                    }
+                    RackPort::Splitter => false,
+                };
+                let in_group = *rack == source_rack || racks.contains_key(rack);
+                in_group && *group == address.0 && is_ours(from) && to.iter().all(is_ours)
+            }
+            _ => false,
+        };
+        plan.resources.contains(&resource(address)) && plan.uses.is_empty() && plan.commands.iter().all(sound)
+    }
+
+    fn resources_of(&self, command: &DeviceCommand) -> Vec<Resource> {
+        match *command {
+            DeviceCommand::CrossConnect { from, to } => {
+                [from, to].into_iter().filter_map(|port| self.resource_of(port)).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 }

@@ -11,13 +11,14 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 use polycast_types::Time;
+use serde::{Deserialize, Serialize};
 
 /// A request that waits, by the number under which the manager keeps it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct RequestId(pub u64);
 
 /// A request that waits for a path.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Pending {
     /// Its number; a later request has a higher one.
     pub id: RequestId,

@@ -195,6 +195,12 @@ pub struct ManagerArgs {
     /// Where agents reach the manager
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
+    /// etcd, where several managers agree on who leads and keep their state
+    #[arg(long, value_name = "ADDR,..", value_delimiter = ',')]
+    pub etcd: Vec<String>,
+    /// Address that agents have for this manager, where there are several [default: that of --listen]
+    #[arg(long, value_name = "ADDR")]
+    pub advertise: Option<String>,
 }
 
 /// `polycast agent`

@@ -15,9 +15,11 @@
 mod changes;
 mod members;
 mod set_up;
+mod state;
 mod words;
 
 pub use members::Member;
+pub use state::{Record, RecordKey, StateError};
 pub use words::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, LeaseView, NotMember, Output, PathRequest,
     PathState, PendingView, Receivers, ReleaseReason, RequestKey, Wait,
@@ -50,6 +52,11 @@ pub struct LeasesConfig {
     pub on_device_failure: OnDeviceFailure,
     /// How many paths that were given back devices hold ready.
     pub kept_max: usize,
+    /// Where devices may hold what transfers use that a manager before has lent to: nothing is lent until
+    /// [`Input::Found`] has come, and what it names only when no agent has claimed it for this long.
+    pub claims: Option<Duration>,
+    /// Whether changes of the state are noted, for [`Leases::changes`].
+    pub recorded: bool,
     /// Number of the first lease. Two runs of a manager should not give the same numbers.
     pub first_plan: PlanId,
 }
@@ -82,6 +89,17 @@ struct Waiting {
     lease: Option<Duration>,
     /// What it was told last about how it stands.
     told: Option<Wait>,
+}
+
+/// What the manager knows of those whom a manager before has lent to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Claims {
+    /// Nothing: devices have not said yet what they hold.
+    Unknown,
+    /// What nobody claims until then is free.
+    Until(Time),
+    /// All that there is to know.
+    Known,
 }
 
 /// A path that is lent.
@@ -131,6 +149,9 @@ pub struct Leases {
     retries: BTreeSet<(Time, PlanId)>,
     /// Whether something has changed since the scheduler decided last.
     undecided: bool,
+    claims: Claims,
+    /// Records that have changed, where somebody wants to know.
+    changed: BTreeSet<RecordKey>,
     outputs: VecDeque<Output>,
 }
 
@@ -142,7 +163,6 @@ impl Leases {
             members: Members::new(config.agents_max, config.silence),
             network: NetworkState::new(config.first_plan.0),
             next_plan: config.first_plan.0,
-            config,
             fabrics,
             scheduler,
             pending: BTreeMap::new(),
@@ -153,7 +173,10 @@ impl Leases {
             expiries: BTreeSet::new(),
             retries: BTreeSet::new(),
             undecided: false,
+            claims: if config.claims.is_some() { Claims::Unknown } else { Claims::Known },
+            changed: BTreeSet::new(),
             outputs: VecDeque::new(),
+            config,
         }
     }
 
@@ -174,6 +197,7 @@ impl Leases {
             Input::SetUp { plan, result } => self.set_up(now, plan, result),
             Input::Failed { failures } => self.fail(&failures),
             Input::Repaired { failures } => self.repair(&failures),
+            Input::Found { commands } => self.found(now, &commands),
             Input::Request(request) => self.request(now, request),
             Input::Withdraw { request } => self.withdraw(&request),
             Input::Extend { request, time, add, remove } => self.extend(now, request, time, &add, &remove),
@@ -195,7 +219,11 @@ impl Leases {
     pub fn deadline(&self) -> Option<Time> {
         let expiry = self.expiries.first().map(|(at, _)| *at);
         let retry = self.retries.first().map(|(at, _)| *at);
-        [expiry, retry, self.members.deadline()].into_iter().flatten().min()
+        let claims = match self.claims {
+            Claims::Until(at) => Some(at),
+            Claims::Unknown | Claims::Known => None,
+        };
+        [expiry, retry, claims, self.members.deadline()].into_iter().flatten().min()
     }
 
     /// The agents, in the order of their names.
@@ -248,6 +276,7 @@ impl Leases {
         let result = match self.members.join(now, &agent, address) {
             Err(refusal) => Err(refusal),
             Ok(arrival) => {
+                self.touch(RecordKey::Member(agent.name.clone()));
                 if let Arrival::Restarted { before } = arrival {
                     // The run before is dead, whatever it held or wanted is not needed any more.
                     self.forget(&AgentKey { name: agent.name.clone(), incarnation: before });
@@ -273,11 +302,14 @@ impl Leases {
             return;
         }
         let receivers: Vec<_> = held.receivers.iter().filter_map(|name| self.members.entry(name)).collect();
+        // Not all of them need have come back yet.
         let group = Group {
             source: source.host,
-            receivers: receivers.iter().map(|(_, member)| member.host).collect(),
+            receivers: held.receivers.iter().filter_map(|name| self.members.number(name)).collect(),
         };
-        let plan = self.fabrics.adopt(&held.fabric, &self.network, &group, &held.channel);
+        let kept =
+            held.kept.filter(|plan| plan.channel == held.channel && self.fabrics.vouches(&group, plan));
+        let plan = kept.or_else(|| self.fabrics.adopt(&held.fabric, &self.network, &group, &held.channel));
         // Without a plan it is lost; the next heartbeat's answer says so.
         let Some(plan) = plan else { return };
         let receivers =
@@ -292,9 +324,31 @@ impl Leases {
             lease: held.left,
         };
         // A path that has been lent to somebody else since is lost; the next heartbeat's answer says so.
+        self.network.claim(&grant.plan);
         if self.network.hold(held.plan, group, grant.plan.clone()) {
+            if !grant.plan.commands.is_empty() {
+                // Devices hold it already, unless they have lost it; from here on they know that it is needed.
+                self.outputs.push_back(Output::Again { plan_id: held.plan, plan: grant.plan.clone() });
+            }
             self.keep(now, key, held.object, grant);
         }
+    }
+
+    /// Devices have said what they hold: it is lent to nobody until those who use it have had the time to say so.
+    fn found(&mut self, now: Time, commands: &[polycast_planning::DeviceCommand]) {
+        if self.claims != Claims::Unknown {
+            return;
+        }
+        let held: BTreeSet<_> =
+            self.leases.values().flat_map(|lease| lease.grant.plan.commands.iter()).collect();
+        let unclaimed = commands.iter().filter(|command| !held.contains(command));
+        let resources: Vec<_> = unclaimed.flat_map(|command| self.fabrics.resources_of(command)).collect();
+        self.claims = match self.config.claims {
+            Some(wait) if !resources.is_empty() => Claims::Until(now + wait),
+            _ => Claims::Known,
+        };
+        self.network.reserve(resources);
+        self.undecided = true;
     }
 
     fn heartbeat(&mut self, now: Time, agent: AgentKey, leases: &[PlanId]) {
@@ -318,6 +372,7 @@ impl Leases {
     /// Takes a member out; requests that wait for it as a receiver are told or go on without it.
     fn remove(&mut self, name: &str) {
         let Some(member) = self.members.remove(name) else { return };
+        self.touch(RecordKey::Member(String::from(name)));
         let host = member.host;
         let concerned: Vec<RequestId> = self
             .pending
@@ -333,7 +388,9 @@ impl Leases {
                 Denial::NotMember(NotMember::Unknown(String::from(name)))
             } else if waiting.all {
                 pending.group.receivers.remove(&host);
-                if !pending.group.receivers.is_empty() {
+                let some_are_left = !pending.group.receivers.is_empty();
+                self.touch(RecordKey::Pending(id));
+                if some_are_left {
                     continue;
                 }
                 Denial::NobodyElse
@@ -368,6 +425,7 @@ impl Leases {
     fn take_pending(&mut self, id: RequestId) -> Option<(Pending, Waiting)> {
         let (pending, waiting) = self.pending.remove(&id)?;
         self.pending_by_key.remove(&waiting.key);
+        self.touch(RecordKey::Pending(id));
         Some((pending, waiting))
     }
 
@@ -406,6 +464,7 @@ impl Leases {
                 };
                 self.next_request += 1;
                 self.pending_by_key.insert(key, pending.id);
+                self.touch(RecordKey::Pending(pending.id));
                 self.pending.insert(pending.id, (pending, waiting));
                 self.undecided = true;
             }
@@ -465,6 +524,13 @@ impl Leases {
             self.end(id, if over { ReleaseReason::TimeOver } else { ReleaseReason::Expired });
         }
         self.retry(now);
+        if let Claims::Until(at) = self.claims
+            && at <= now
+        {
+            self.network.end_reservations();
+            self.claims = Claims::Known;
+            self.undecided = true;
+        }
         // Leases of a silent agent stay until they expire: its transfers may well be running.
         while let Some(name) = self.members.overdue(now) {
             self.remove(&name);
@@ -473,7 +539,7 @@ impl Leases {
 
     /// Lets the scheduler decide about all requests that wait.
     fn decide(&mut self, now: Time) {
-        if self.pending.is_empty() {
+        if self.pending.is_empty() || self.claims == Claims::Unknown {
             return;
         }
         let pending: Vec<&Pending> = self.pending.values().map(|(pending, _)| pending).collect();
@@ -559,9 +625,13 @@ impl Leases {
         let expires_at = now + self.config.lease;
         let ends_at = grant.lease.map(|span| now + span);
         let id = grant.plan_id;
-        let lease = Lease { key: key.clone(), object, grant, granted_at: now, expires_at, ends_at, tries: 0 };
+        self.enter(id, Lease { key, object, grant, granted_at: now, expires_at, ends_at, tries: 0 });
+        self.touch(RecordKey::Lease(id));
+    }
+
+    fn enter(&mut self, id: PlanId, lease: Lease) {
         self.expiries.insert((lease.due_at(), id));
-        self.by_request.insert(key, id);
+        self.by_request.insert(lease.key.clone(), id);
         self.leases.insert(id, lease);
     }
 
@@ -575,6 +645,7 @@ impl Leases {
 
     fn end(&mut self, id: PlanId, reason: ReleaseReason) {
         let Some(lease) = self.leases.remove(&id) else { return };
+        self.touch(RecordKey::Lease(id));
         self.expiries.remove(&(lease.due_at(), id));
         self.by_request.remove(&lease.key);
         let running = self.network.release(id);

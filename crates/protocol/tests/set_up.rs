@@ -23,6 +23,8 @@ fn manager(on_device_failure: OnDeviceFailure, kept_max: usize) -> Leases {
         agents_max: 10,
         on_device_failure,
         kept_max,
+        claims: None,
+        recorded: false,
         first_plan: PlanId(1),
     };
     let hybrid =

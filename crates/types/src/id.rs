@@ -3,20 +3,21 @@
 use alloc::string::{String, ToString};
 use core::fmt;
 use core::str::FromStr;
+use serde::{Deserialize, Serialize};
 
 /// An application's name: a 16-byte UUID that all of its processes know (Republic `appID`).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct AppId(pub [u8; 16]);
 
 /// An object's name within its application: 8 bytes (Republic `dataID`).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 pub struct DataId(pub u64);
 
 /// An object's full name.
 ///
 /// Written as `UUID/NUMBER`; an object of the default application (all-zero UUID) is written as its
 /// number alone.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 pub struct ObjectId {
     /// The application that owns the object.
     pub app: AppId,

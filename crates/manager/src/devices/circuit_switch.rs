@@ -1,19 +1,20 @@
 //! The optical circuit switch as a device: TL1 over telnet (Blast section IV-B, Republic section IV).
 //!
 //! What the switch says it has done is not taken on trust: after every change its circuits are retrieved, and one that
-//! is missing has failed.
+//! is missing has failed. Changes that share no port go on at the same time, so that a late answer holds up nobody else.
 
-use super::{Change, Device, Job, News, PAUSES, join_all};
+use super::{Change, Device, JOBS_MAX, Job, News, PAUSES, join_all};
 use polycast_net::devices::tl1::{Circuit, Link, Tl1Client, Tl1Error, Tl1Options};
 use polycast_planning::DeviceCommand;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
-/// Jobs that are done together: whatever has come meanwhile.
+/// Jobs that are done together: whatever has come meanwhile and needs other ports.
 const TOGETHER_MAX: usize = 256;
 
 /// The switch, before its task runs.
@@ -38,11 +39,20 @@ impl Device for CircuitSwitch {
     fn run(
         self: Box<Self>,
         jobs: mpsc::Receiver<Job>,
-        _news: mpsc::UnboundedSender<News>,
+        news: mpsc::UnboundedSender<News>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(async move {
             let CircuitSwitch { address, options } = *self;
-            let task = Task { address, options, client: None, wanted: BTreeMap::new() };
+            let task = Task {
+                address,
+                options,
+                client: None,
+                wanted: BTreeMap::new(),
+                waiting: VecDeque::new(),
+                busy: BTreeSet::new(),
+                running: JoinSet::new(),
+                news: Some(news),
+            };
             task.run(jobs).await;
         })
     }
@@ -54,12 +64,26 @@ struct Task {
     client: Option<Tl1Client>,
     /// The circuits that plans need, by the port where light enters.
     wanted: BTreeMap<u32, u32>,
+    /// Jobs that need a port of one that is being done, or of one that waits before them.
+    waiting: VecDeque<Job>,
+    /// The ports of jobs that are being done.
+    busy: BTreeSet<u32>,
+    running: JoinSet<Done>,
+    /// Where the circuits go that are there at the beginning, until they have been told.
+    news: Option<mpsc::UnboundedSender<News>>,
+}
+
+/// Jobs that were done together.
+struct Done {
+    jobs: Vec<Job>,
+    results: Vec<Result<(), String>>,
 }
 
 impl Task {
     async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
         let mut pause = PAUSES.0;
         let mut link = None;
+        self.introduce().await;
         loop {
             if link.is_none() {
                 link = self.client.as_ref().map(Tl1Client::link);
@@ -72,13 +96,21 @@ impl Task {
                 }
             };
             tokio::select! {
-                job = jobs.recv() => {
+                // As many may wait here as in the inbox.
+                job = jobs.recv(), if self.waiting.len() < JOBS_MAX => {
                     let Some(job) = job else { return };
-                    let mut together = vec![job];
-                    while together.len() < TOGETHER_MAX && let Ok(job) = jobs.try_recv() {
-                        together.push(job);
+                    self.waiting.push_back(job);
+                    while self.waiting.len() < JOBS_MAX && let Ok(job) = jobs.try_recv() {
+                        self.waiting.push_back(job);
                     }
-                    self.perform(together).await;
+                    self.begin().await;
+                }
+                Some(done) = self.running.join_next() => {
+                    // A task ends early only when the runtime does.
+                    if let Ok(done) = done {
+                        self.end(done);
+                    }
+                    self.begin().await;
                 }
                 () = changed => {
                     if connecting {
@@ -91,6 +123,24 @@ impl Task {
                     }
                 }
             }
+        }
+    }
+
+    /// Tells which circuits there are before anything is asked for; none where the switch does not say.
+    async fn introduce(&mut self) {
+        let there = match self.connect().await {
+            Ok(client) => client.retrieve().await.map_err(|error| error.to_string()),
+            Err(reason) => Err(reason),
+        };
+        let there = there.unwrap_or_else(|reason| {
+            tracing::warn!(address = %self.address, %reason, "the circuit switch does not say what it holds");
+            Vec::new()
+        });
+        let commands =
+            there.iter().map(|circuit| DeviceCommand::CrossConnect { from: circuit.from, to: circuit.to });
+        if let Some(news) = self.news.take() {
+            // The core may be ending.
+            let _ = news.send(News::Found { commands: commands.collect() });
         }
     }
 
@@ -125,16 +175,43 @@ impl Task {
         }
     }
 
-    /// Does several jobs at a time; what goes is gone before anything comes.
-    async fn perform(&mut self, jobs: Vec<Job>) {
-        let mut results: Vec<Result<(), String>> = vec![Ok(()); jobs.len()];
-        if let Err(reason) = self.perform_all(&jobs, &mut results).await {
-            results = jobs.iter().map(|_| Err(reason.clone())).collect();
+    /// Begins the jobs that need no port of an earlier one that is not done, all together. Others do not wait for them.
+    async fn begin(&mut self) {
+        let mut taken = self.busy.clone();
+        let (mut now, mut later) = (Vec::new(), VecDeque::new());
+        for job in std::mem::take(&mut self.waiting) {
+            let ports: BTreeSet<u32> = ports(&job.change).collect();
+            let is_free = ports.is_disjoint(&taken);
+            taken.extend(&ports);
+            if is_free && now.len() < TOGETHER_MAX {
+                self.busy.extend(ports);
+                now.push(job);
+            } else {
+                later.push_back(job);
+            }
         }
+        self.waiting = later;
+        if now.is_empty() {
+            return;
+        }
+        for job in &now {
+            circuits(&job.change.clear).for_each(|circuit| self.forget(circuit));
+        }
+        let client = self.connect().await;
+        self.running.spawn(perform(client, now));
+    }
+
+    fn end(&mut self, Done { jobs, results }: Done) {
         for (job, result) in jobs.into_iter().zip(results) {
-            if result.is_err() {
+            ports(&job.change).for_each(|port| {
+                self.busy.remove(&port);
+            });
+            match &result {
+                Ok(()) => {
+                    self.wanted.extend(circuits(&job.change.set).map(|circuit| (circuit.from, circuit.to)));
+                }
                 // What has failed is not wanted; what of it is there goes when its port is needed.
-                circuits(&job.change.set).for_each(|circuit| self.forget(circuit));
+                Err(_) => circuits(&job.change.set).for_each(|circuit| self.forget(circuit)),
             }
             // Whoever asked may be ending.
             let _ = job.reply.send(result);
@@ -146,53 +223,60 @@ impl Task {
             self.wanted.remove(&circuit.from);
         }
     }
+}
 
-    async fn perform_all(&mut self, jobs: &[Job], results: &mut [Result<(), String>]) -> Result<(), String> {
-        for Job { change: Change { clear, .. }, .. } in jobs {
-            circuits(clear).for_each(|circuit| self.forget(circuit));
+/// Does several jobs at a time that have no port in common.
+async fn perform(client: Result<Tl1Client, String>, jobs: Vec<Job>) -> Done {
+    let results = match client {
+        Ok(client) => perform_all(&client, &jobs).await,
+        Err(reason) => Err(reason),
+    };
+    let results = results.unwrap_or_else(|reason| jobs.iter().map(|_| Err(reason.clone())).collect());
+    Done { jobs, results }
+}
+
+async fn perform_all(client: &Tl1Client, jobs: &[Job]) -> Result<Vec<Result<(), String>>, String> {
+    let setting: Vec<Circuit> = jobs.iter().flat_map(|job| circuits(&job.change.set)).collect();
+    let cleared: Vec<Circuit> = jobs.iter().flat_map(|job| circuits(&job.change.clear)).collect();
+    let there = client.retrieve().await.map_err(|error| error.to_string())?;
+    // Beside what is not needed any more, whatever stands in the way: left by failures, or by a manager before.
+    let from: BTreeSet<u32> = setting.iter().map(|circuit| circuit.from).collect();
+    let to: BTreeSet<u32> = setting.iter().map(|circuit| circuit.to).collect();
+    let goes = |circuit: &&Circuit| {
+        let in_the_way = from.contains(&circuit.from) || to.contains(&circuit.to);
+        !setting.contains(circuit) && (in_the_way || cleared.contains(circuit))
+    };
+    let going: Vec<Circuit> = there.iter().filter(goes).copied().collect();
+    let mut wrong: BTreeMap<Circuit, String> = BTreeMap::new();
+    for (circuit, result) in each(client, &going, false).await {
+        if let Err(error) = result {
+            tracing::warn!(circuit = %circuit.aid(), %error, "a circuit cannot be taken down");
         }
-        let setting: Vec<Circuit> = jobs.iter().flat_map(|job| circuits(&job.change.set)).collect();
-        let cleared: Vec<Circuit> = jobs.iter().flat_map(|job| circuits(&job.change.clear)).collect();
-        let client = self.connect().await?;
-        let there = client.retrieve().await.map_err(|error| error.to_string())?;
-        // Beside what is not needed any more, whatever stands in the way: left by failures, or by a manager before.
-        let from: BTreeSet<u32> = setting.iter().map(|circuit| circuit.from).collect();
-        let to: BTreeSet<u32> = setting.iter().map(|circuit| circuit.to).collect();
-        let goes = |circuit: &&Circuit| {
-            let in_the_way = from.contains(&circuit.from) || to.contains(&circuit.to);
-            !setting.contains(circuit) && (in_the_way || cleared.contains(circuit))
-        };
-        let going: Vec<Circuit> = there.iter().filter(goes).copied().collect();
-        let mut wrong: BTreeMap<Circuit, String> = BTreeMap::new();
-        for (circuit, result) in each(&client, &going, false).await {
-            if let Err(error) = result {
-                tracing::warn!(circuit = %circuit.aid(), %error, "a circuit cannot be taken down");
-            }
-        }
-        let coming: Vec<Circuit> =
-            setting.iter().filter(|circuit| !there.contains(circuit)).copied().collect();
-        for (circuit, result) in each(&client, &coming, true).await {
-            if let Err(error) = result {
-                wrong.insert(circuit, error.to_string());
-            }
-        }
-        if !coming.is_empty() && wrong.is_empty() {
-            let there = client.retrieve().await.map_err(|error| error.to_string())?;
-            for circuit in coming.iter().filter(|circuit| !there.contains(circuit)) {
-                let reason = format!("it says that circuit {} is made, and does not list it", circuit.aid());
-                wrong.insert(*circuit, reason);
-            }
-        }
-        for (job, result) in jobs.iter().zip(results) {
-            match circuits(&job.change.set).find_map(|circuit| wrong.get(&circuit)) {
-                Some(reason) => *result = Err(reason.clone()),
-                None => {
-                    self.wanted.extend(circuits(&job.change.set).map(|circuit| (circuit.from, circuit.to)))
-                }
-            }
-        }
-        Ok(())
     }
+    let coming: Vec<Circuit> = setting.iter().filter(|circuit| !there.contains(circuit)).copied().collect();
+    for (circuit, result) in each(client, &coming, true).await {
+        if let Err(error) = result {
+            wrong.insert(circuit, error.to_string());
+        }
+    }
+    if wrong.len() < coming.len() {
+        let there = client.retrieve().await.map_err(|error| error.to_string())?;
+        for circuit in coming.iter().filter(|circuit| !there.contains(circuit)) {
+            let reason = || format!("it says that circuit {} is made, and does not list it", circuit.aid());
+            wrong.entry(*circuit).or_insert_with(reason);
+        }
+    }
+    let of_job = |job: &Job| match circuits(&job.change.set).find_map(|circuit| wrong.get(&circuit)) {
+        Some(reason) => Err(reason.clone()),
+        None => Ok(()),
+    };
+    Ok(jobs.iter().map(of_job).collect())
+}
+
+/// The ports that a change is about, those where light enters and those where it leaves.
+fn ports(change: &Change) -> impl Iterator<Item = u32> + '_ {
+    // A port is a fibre in and a fibre out, but two plans never share one.
+    circuits(&change.clear).chain(circuits(&change.set)).flat_map(|circuit| [circuit.from, circuit.to])
 }
 
 fn circuits(commands: &[DeviceCommand]) -> impl Iterator<Item = Circuit> + '_ {

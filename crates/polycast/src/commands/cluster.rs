@@ -77,6 +77,12 @@ pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
     if let Some(listen) = args.listen {
         config.listen = listen;
     }
+    if !args.etcd.is_empty() {
+        config.etcd.endpoints = args.etcd.clone();
+    }
+    if args.advertise.is_some() {
+        config.etcd.advertise = args.advertise.clone();
+    }
     runtime()?.block_on(async {
         let ending = Ending::watch()?;
         let manager = Manager::bind(config).await?;

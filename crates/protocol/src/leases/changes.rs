@@ -1,7 +1,7 @@
 //! Paths in use that change: after failures, and when their holders ask for it (Blast section IV-A).
 
 use super::words::{Denial, Grant, Output, ReleaseReason, RequestKey};
-use super::{Lease, Leases};
+use super::{Lease, Leases, RecordKey};
 use alloc::collections::BTreeSet;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -41,6 +41,7 @@ impl Leases {
         let before = core::mem::replace(&mut lease.grant.plan, plan.clone());
         let request = lease.key.clone();
         let displaced = self.displace(&plan);
+        self.touch(RecordKey::Lease(id));
         self.outputs.push_back(Output::Replanned { plan_id: id, request, before, plan, displaced, reason });
     }
 
@@ -86,6 +87,7 @@ impl Leases {
         let (pending, waiting) = self.pending.get_mut(&id).expect("looked up above");
         pending.group = group;
         waiting.lease = time.or(waiting.lease);
+        self.touch(RecordKey::Pending(id));
         self.undecided = true;
         Ok(())
     }
@@ -134,6 +136,7 @@ impl Leases {
             let lease = self.leases.get_mut(&id).expect("looked up above");
             (lease.grant.receivers, lease.grant.plan) = (receivers, plan);
         }
+        self.touch(RecordKey::Lease(id));
         let lease = self.leases.get_mut(&id).expect("looked up above");
         if let Some(time) = time {
             self.expiries.remove(&(lease.due_at(), id));

@@ -75,6 +75,21 @@ impl Members {
         host
     }
 
+    /// Takes over a member from an earlier manager.
+    pub(super) fn restore(&mut self, name: String, member: Member) -> Result<(), String> {
+        let host = member.host;
+        let elsewhere = self.known.get(&name).is_some_and(|known| *known != host);
+        let taken = self.known.iter().any(|(other, known)| *known == host && *other != name);
+        if elsewhere || taken || self.names.contains_key(&host) || self.by_name.contains_key(&name) {
+            return Err(alloc::format!("agent '{name}' has number {}, which is another one's", host.0));
+        }
+        self.next_host = self.next_host.max(host.0.saturating_add(1));
+        self.heard.insert((member.heard_at, host));
+        self.names.insert(host, name.clone());
+        self.by_name.insert(name, member);
+        Ok(())
+    }
+
     fn next_number(&mut self) -> HostId {
         let host = HostId(self.next_host);
         self.next_host += 1;
@@ -161,6 +176,11 @@ impl Members {
 
     pub(super) fn get(&self, name: &str) -> Option<&Member> {
         self.by_name.get(name)
+    }
+
+    /// The number of a member, or of a name that is known for ever.
+    pub(super) fn number(&self, name: &str) -> Option<HostId> {
+        self.by_name.get(name).map(|member| member.host).or_else(|| self.known.get(name).copied())
     }
 
     /// A member with its name as we keep it.

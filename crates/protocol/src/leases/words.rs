@@ -4,9 +4,10 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_planning::{Channel, DeviceCommand, Failure, Plan, PlanId};
 use polycast_types::{Duration, ObjectId, Time};
+use serde::{Deserialize, Serialize};
 
 /// An agent, and which run of it: a restarted agent has another incarnation.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct AgentKey {
     /// Its name in the cluster.
     pub name: String,
@@ -23,7 +24,7 @@ impl AgentKey {
 }
 
 /// A request's name: the agent that made it and the number that it gave it (`requestID`).
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct RequestKey {
     /// Who asked.
     pub agent: AgentKey,
@@ -78,6 +79,11 @@ pub enum Input {
     Repaired {
         /// What.
         failures: Vec<Failure>,
+    },
+    /// What devices held when the manager came, whoever told them; nothing where that cannot be told.
+    Found {
+        /// What they keep.
+        commands: Vec<DeviceCommand>,
     },
     /// A source's agent asks for a path. Answered by one [`Output::Response`], now or later.
     Request(PathRequest),
@@ -137,6 +143,8 @@ pub struct HeldLease {
     pub channel: Channel,
     /// How long it may be held from now on; `None` as long as heartbeats name it.
     pub left: Option<Duration>,
+    /// The whole plan, where the manager that granted it has told it for its successor.
+    pub kept: Option<Plan>,
 }
 
 /// Whom a path is for.
@@ -170,7 +178,7 @@ pub struct PathRequest {
 }
 
 /// A path that is lent (`agent.response`, accepted).
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Grant {
     /// Its number (`responseID`).
     pub plan_id: PlanId,

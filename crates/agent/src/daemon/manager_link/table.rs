@@ -199,15 +199,19 @@ impl Table {
                 if let Some(held) = self.held.get_mut(&replanned.response_id) {
                     tracing::warn!(response = replanned.response_id, reason = %replanned.reason, "another path");
                     (held.lease.fabric, held.lease.channel) = (replanned.fabric, replanned.channel);
+                    held.lease.plan = replanned.plan;
                     held.steering.lose_path(&replanned.reason);
                 }
             }
         }
     }
 
-    fn path(&mut self, news: api::PathNews) {
+    fn path(&mut self, mut news: api::PathNews) {
         use api::path_news::State;
-        let Some(held) = self.held.get(&news.response_id) else { return };
+        let Some(held) = self.held.get_mut(&news.response_id) else { return };
+        if !news.plan.is_empty() {
+            held.lease.plan = std::mem::take(&mut news.plan);
+        }
         let waits = match news.state() {
             State::SettingUp | State::Waits => Some(true),
             State::Ready => Some(false),
@@ -255,6 +259,7 @@ impl Table {
             app_id: asked.request.app_id,
             data_id: asked.request.data_id,
             left_ms: None,
+            plan: granted.plan.clone(),
         };
         let ends_at = end_of(&granted);
         let held = Held { lease, ends_at, steering: Arc::default() };
@@ -267,6 +272,7 @@ impl Table {
             && let Some(held) = self.held.get_mut(&granted.response_id)
         {
             held.lease.receivers = granted.receivers.iter().map(|receiver| receiver.name.clone()).collect();
+            held.lease.plan.clone_from(&granted.plan);
             held.ends_at = end_of(granted);
         }
         let Some(answer) = self.extending.remove(&extended.request_id) else { return };

@@ -251,6 +251,8 @@ impl World {
             agents_max: 8,
             on_device_failure: OnDeviceFailure::Fallback,
             kept_max: 0,
+            claims: None,
+            recorded: false,
             // A real one takes the time of day.
             first_plan: PlanId(1 + self.runs * 1_000_000),
         };
@@ -417,6 +419,7 @@ fn held(request: u64, receivers: &[String], grant: &Grant) -> HeldLease {
         bytes: grant.accepted_bytes,
         fabric: grant.plan.fabric.into(),
         channel: grant.plan.channel.clone(),
+        kept: None,
         left: None,
     }
 }

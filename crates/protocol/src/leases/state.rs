@@ -1,0 +1,176 @@
+//! The manager's state as records: what another manager has to know to go on where this one has ended.
+//!
+//! A record says who is a member, what waits, or what is lent. [`Leases::changes`] gives those that have changed since
+//! the last call, [`Leases::restore`] makes a new machine of them. What a manager learns again by itself is not in
+//! them: heartbeats, and failures of devices.
+
+use super::members::Member;
+use super::words::{AgentKey, Grant, RequestKey};
+use super::{Lease, Leases, Waiting};
+use alloc::collections::BTreeSet;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use polycast_planning::{Group, HostId, Pending, PlanId, RequestId};
+use polycast_types::{Duration, ObjectId, Time};
+use serde::{Deserialize, Serialize};
+
+/// Which record.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum RecordKey {
+    /// The member of this name.
+    Member(String),
+    /// The lease of this number.
+    Lease(PlanId),
+    /// The request that waits, by its place in the queue.
+    Pending(RequestId),
+}
+
+impl fmt::Display for RecordKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RecordKey::Member(name) => write!(f, "member/{name}"),
+            RecordKey::Lease(id) => write!(f, "lease/{:020}", id.0),
+            RecordKey::Pending(id) => write!(f, "pending/{:020}", id.0),
+        }
+    }
+}
+
+/// What is known under a key.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Record {
+    /// A member.
+    Member {
+        /// Its name and run.
+        agent: AgentKey,
+        /// Its number in plans.
+        host: HostId,
+        /// Where other agents reach it.
+        address: ([u8; 4], u16),
+    },
+    /// A path that is lent.
+    Lease {
+        /// The request that it was lent for.
+        key: RequestKey,
+        /// The object.
+        object: ObjectId,
+        /// Whom it serves.
+        group: Group,
+        /// What was granted.
+        grant: Grant,
+        /// When.
+        granted_at: Time,
+        /// When it ends in any case.
+        ends_at: Option<Time>,
+    },
+    /// A request that waits.
+    Pending {
+        /// The request.
+        key: RequestKey,
+        /// The object.
+        object: ObjectId,
+        /// What the scheduler sees.
+        pending: Pending,
+        /// Whether it is for all who are there.
+        all: bool,
+        /// How long the path is wanted.
+        lease: Option<Duration>,
+    },
+}
+
+/// Records that contradict each other.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the records of the manager's state contradict each other: {0}")]
+pub struct StateError(String);
+
+impl Leases {
+    /// Notes that a record has changed, if anybody wants to know.
+    pub(super) fn touch(&mut self, key: RecordKey) {
+        if self.config.recorded {
+            self.changed.insert(key);
+        }
+    }
+
+    /// The records that have changed since the last call, each with what it is now or `None` where it is gone.
+    pub fn changes(&mut self) -> Vec<(RecordKey, Option<Record>)> {
+        let changed: BTreeSet<RecordKey> = core::mem::take(&mut self.changed);
+        changed.into_iter().map(|key| (key.clone(), self.record(&key))).collect()
+    }
+
+    /// All records.
+    #[must_use]
+    pub fn records(&self) -> Vec<Record> {
+        let members = self.members.iter().map(|(name, _)| RecordKey::Member(String::from(name)));
+        let leases = self.leases.keys().map(|id| RecordKey::Lease(*id));
+        let pending = self.pending.keys().map(|id| RecordKey::Pending(*id));
+        members.chain(leases).chain(pending).filter_map(|key| self.record(&key)).collect()
+    }
+
+    fn record(&self, key: &RecordKey) -> Option<Record> {
+        Some(match key {
+            RecordKey::Member(name) => {
+                let member = self.members.get(name)?;
+                Record::Member { agent: member.key(name), host: member.host, address: member.address }
+            }
+            RecordKey::Lease(id) => {
+                let Lease { key, object, grant, granted_at, ends_at, .. } = self.leases.get(id)?;
+                Record::Lease {
+                    key: key.clone(),
+                    object: *object,
+                    group: self.network.get(*id)?.group.clone(),
+                    grant: grant.clone(),
+                    granted_at: *granted_at,
+                    ends_at: *ends_at,
+                }
+            }
+            RecordKey::Pending(id) => {
+                let (pending, Waiting { key, object, all, lease, .. }) = self.pending.get(id)?;
+                Record::Pending {
+                    key: key.clone(),
+                    object: *object,
+                    pending: pending.clone(),
+                    all: *all,
+                    lease: *lease,
+                }
+            }
+        })
+    }
+
+    /// Takes over what an earlier manager has recorded, into a machine that knows nobody yet. Members count as heard
+    /// of now, and leases as renewed.
+    ///
+    /// # Errors
+    /// The records contradict each other: they are not those of one manager.
+    pub fn restore(
+        &mut self,
+        now: Time,
+        records: impl IntoIterator<Item = Record>,
+    ) -> Result<(), StateError> {
+        for record in records {
+            match record {
+                Record::Member { agent, host, address } => {
+                    let member = Member { host, incarnation: agent.incarnation, address, heard_at: now };
+                    self.members.restore(agent.name, member).map_err(StateError)?;
+                }
+                Record::Lease { key, object, group, grant, granted_at, ends_at } => {
+                    let id = grant.plan_id;
+                    if !self.network.hold(id, group, grant.plan.clone()) {
+                        return Err(StateError(alloc::format!("what path {} holds is held already", id.0)));
+                    }
+                    let expires_at = now + self.config.lease;
+                    let lease = Lease { key, object, grant, granted_at, expires_at, ends_at, tries: 0 };
+                    self.next_plan = self.next_plan.max(id.0.wrapping_add(1));
+                    self.enter(id, lease);
+                }
+                Record::Pending { key, object, pending, all, lease } => {
+                    self.next_request = self.next_request.max(pending.id.0 + 1);
+                    self.pending_by_key.insert(key.clone(), pending.id);
+                    let waiting = Waiting { key, object, all, lease, told: None };
+                    self.pending.insert(pending.id, (pending, waiting));
+                }
+            }
+        }
+        self.undecided = true;
+        Ok(())
+    }
+}

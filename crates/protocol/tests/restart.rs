@@ -1,0 +1,171 @@
+//! A manager that restarts without the state of the one before: devices say what they hold, agents say what they use.
+
+use polycast_planning::ip_multicast::AddressPool;
+use polycast_planning::ocs::{Ocs, OcsConfig};
+use polycast_planning::{DeviceCommand, Fabrics, GreedyMatching, PlanId};
+use polycast_protocol::leases::{
+    AgentKey, Grant, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest,
+    Receivers, known_hosts,
+};
+use polycast_topology::Hybrid;
+use polycast_topology::optics::{PowerBudget, splitter_loss_db};
+use polycast_types::{AppId, DataId, Duration, ObjectId, Rate, Time};
+
+const NAMES: [&str; 4] = ["host-0", "host-1", "host-2", "host-3"];
+const CLAIMS: Duration = Duration::from_secs(4);
+
+/// Four racks of one host and one fibre.
+fn manager(first_plan: u64) -> Leases {
+    let hybrid =
+        Hybrid { racks: 4, servers_per_rack: 1, ports_per_rack: 1, splitters: 1, splitter_fanout: 2 };
+    let (switch_loss_db, splitter_loss_db) = (1.0, splitter_loss_db(2));
+    let budget = PowerBudget { budget_db: 14.0, switch_loss_db, splitter_loss_db, amplifier_gain_db: 0.0 };
+    let attempt_interval = Duration::from_millis(1);
+    let circuits = OcsConfig { hybrid, cascade_max: 1, budget, rate: Rate(1_000_000_000), attempt_interval };
+    let pool = AddressPool::new([239, 255, 64, 0], 16, 7410).unwrap();
+    let places: Vec<_> = known_hosts(NAMES).map(|(_, host)| host).zip(0..).collect();
+    let ocs = Ocs::new(circuits, places.clone(), pool).unwrap();
+    let config = LeasesConfig {
+        lease: Duration::from_secs(30),
+        silence: Duration::from_secs(3_600),
+        pending_max: 8,
+        leases_max: 100,
+        agents_max: 8,
+        on_device_failure: OnDeviceFailure::Fallback,
+        kept_max: 0,
+        claims: Some(CLAIMS),
+        recorded: false,
+        first_plan: PlanId(first_plan),
+    };
+    let mut leases =
+        Leases::new(config, Fabrics::new(vec![Box::new(ocs)]), Box::new(GreedyMatching::new(places)));
+    for name in NAMES {
+        leases.know_host(name);
+    }
+    leases
+}
+
+fn apply(manager: &mut Leases, now: Time, input: Input) -> Vec<Output> {
+    manager.handle(now, input);
+    std::iter::from_fn(|| manager.poll(now)).collect()
+}
+
+fn agent(host: usize) -> AgentKey {
+    AgentKey { name: NAMES[host].into(), incarnation: 1 }
+}
+
+fn join(manager: &mut Leases, now: Time, host: usize, leases: Vec<HeldLease>) -> Vec<Output> {
+    let address = ([10, 0, 0, host as u8], 7401);
+    apply(manager, now, Input::Join(Join { agent: agent(host), address, leases }))
+}
+
+fn object(data: u64) -> ObjectId {
+    ObjectId { app: AppId::default(), data: DataId(data) }
+}
+
+fn ask(manager: &mut Leases, now: Time, source: usize, receiver: usize) -> Vec<Output> {
+    let request = PathRequest {
+        agent: agent(source),
+        request: 1,
+        object: object(source as u64),
+        object_bytes: 1_000,
+        remaining_bytes: 1_000,
+        receivers: Receivers::Named(vec![NAMES[receiver].into()]),
+        divisible: false,
+        lease: None,
+    };
+    apply(manager, now, Input::Request(request))
+}
+
+fn granted(outputs: &[Output]) -> Option<Grant> {
+    outputs.iter().find_map(|output| match output {
+        Output::Response { response: Ok(grant), .. } => Some(grant.clone()),
+        _ => None,
+    })
+}
+
+/// What host 0 uses, as an earlier manager has granted it to send to host 1.
+fn in_use() -> (HeldLease, Vec<DeviceCommand>) {
+    let mut before = manager(1);
+    apply(&mut before, Time(0), Input::Found { commands: vec![] });
+    join(&mut before, Time(0), 0, vec![]);
+    join(&mut before, Time(0), 1, vec![]);
+    let grant = granted(&ask(&mut before, Time(0), 0, 1)).unwrap();
+    let held = HeldLease {
+        request: 1,
+        plan: grant.plan_id,
+        object: object(0),
+        receivers: vec![NAMES[1].into()],
+        bytes: 1_000,
+        fabric: grant.plan.fabric.into(),
+        channel: grant.plan.channel.clone(),
+        left: None,
+        kept: Some(grant.plan.clone()),
+    };
+    let at_the_switch = |command: &&DeviceCommand| matches!(command, DeviceCommand::CrossConnect { .. });
+    (held, grant.plan.commands.iter().filter(at_the_switch).cloned().collect())
+}
+
+#[test]
+fn circuits_in_use_are_lent_to_nobody_else() {
+    let (held, commands) = in_use();
+    assert!(!commands.is_empty());
+    let mut after = manager(1_000);
+    join(&mut after, Time(1), 2, vec![]);
+    join(&mut after, Time(1), 1, vec![]);
+    // Nobody knows yet which circuits there are; then the fibre of rack 1 is in one.
+    assert_eq!(granted(&ask(&mut after, Time(2), 2, 1)), None);
+    assert_eq!(granted(&apply(&mut after, Time(3), Input::Found { commands })), None);
+    // The holder is back before the receiver's place in the queue would matter.
+    let plan = held.kept.clone().unwrap();
+    let outputs = join(&mut after, Time(4), 0, vec![held.clone()]);
+    let told = Output::Again { plan_id: held.plan, plan: plan.clone() };
+    assert!(outputs.contains(&told), "{outputs:?}");
+    assert_eq!(after.leases().map(|lease| lease.grant.plan.clone()).collect::<Vec<_>>(), [plan]);
+    let late = Time(4) + CLAIMS + CLAIMS;
+    assert_eq!(granted(&std::iter::from_fn(|| after.poll(late)).collect::<Vec<_>>()), None);
+    // Given back, it is the other's.
+    let release = Input::Release { request: agent(0).request(1), plan: held.plan };
+    assert!(granted(&apply(&mut after, late, release)).is_some());
+}
+
+#[test]
+fn what_nobody_claims_is_free_after_a_while() {
+    let (_, commands) = in_use();
+    let mut after = manager(1_000);
+    join(&mut after, Time(1), 2, vec![]);
+    join(&mut after, Time(1), 1, vec![]);
+    join(&mut after, Time(1), 3, vec![]);
+    apply(&mut after, Time(2), Input::Found { commands });
+    // Racks without circuits need not wait.
+    assert!(granted(&ask(&mut after, Time(3), 3, 2)).is_some());
+    let release = after.leases().map(|lease| lease.grant.plan_id).next().unwrap();
+    apply(&mut after, Time(3), Input::Release { request: agent(3).request(1), plan: release });
+    assert_eq!(granted(&ask(&mut after, Time(4), 2, 1)), None);
+    assert_eq!(after.deadline(), Some(Time(2) + CLAIMS));
+    let over = Time(2) + CLAIMS;
+    assert!(granted(&std::iter::from_fn(|| after.poll(over)).collect::<Vec<_>>()).is_some());
+}
+
+#[test]
+fn a_plan_that_uses_what_it_does_not_hold_is_lost() {
+    let (held, _) = in_use();
+    let taken_over = |kept| {
+        let mut after = manager(1_000);
+        apply(&mut after, Time(1), Input::Found { commands: vec![] });
+        join(&mut after, Time(1), 0, vec![HeldLease { kept, ..held.clone() }]);
+        after.leases().count()
+    };
+    let plan = held.kept.clone().unwrap();
+    assert_eq!(taken_over(Some(plan.clone())), 1);
+    assert_eq!(taken_over(None), 0, "a channel does not tell the circuits");
+    let mut foreign = plan.clone();
+    foreign.commands.push(DeviceCommand::CrossConnect { from: 2, to: 3 });
+    assert_eq!(taken_over(Some(foreign)), 0);
+    let mut nowhere = plan.clone();
+    nowhere.commands.push(DeviceCommand::CrossConnect { from: u32::MAX, to: 0 });
+    assert_eq!(taken_over(Some(nowhere)), 0);
+    let mut less = plan;
+    less.resources.clear();
+    assert_eq!(taken_over(Some(less)), 0);
+}
