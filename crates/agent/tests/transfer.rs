@@ -121,7 +121,8 @@ fn losses_are_repaired_with_few_more_bytes() {
 fn every_datagram_may_have_the_networks_own_header_first() {
     let options = Options { loss: 0.02, seed: 3, ..Options::default() };
     for (len, outer_len) in [(FRAGMENT - 28, 28), (5_000_000, 28), (3_000_000, 172)] {
-        let path = Path::Multicast { group: group(), rate: None, attempts: None, outer: vec![7; outer_len] };
+        let path =
+            Path::Multicast { group: group(), rate: None, attempts: None, outer: vec![vec![7; outer_len]] };
         let (report, _) = deliver(&bytes(len), 3, path, &options);
         assert_eq!(report.fabric, "ip-multicast");
     }

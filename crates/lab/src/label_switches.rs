@@ -5,6 +5,7 @@
 //! manager. Labelled packets never reach it.
 
 use crate::error::LabError;
+use crate::label_links::Links;
 use crate::layout::{self, CONTROL_ADDRESS, GROUPS, LEAF_BRIDGE, LEAF_TO_CORE, Layout};
 use crate::spec::{Network, Spec};
 use crate::system::Space;
@@ -37,6 +38,8 @@ const SESSIONS_MAX: u32 = 65_536;
 const SESSIONS_ACTIVE_MAX: u32 = 4_096;
 /// How often new faults are looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// A manager that takes no words for this long is hung up on.
+const WRITES_WITHIN: Duration = Duration::from_secs(1);
 
 /// Gives the leafs their bridges.
 pub(crate) fn bridges(clos: &Clos) -> Result<(), LabError> {
@@ -58,7 +61,11 @@ pub(crate) fn bridges(clos: &Clos) -> Result<(), LabError> {
 }
 
 /// The manager's settings.
-pub(crate) fn manager_settings(spec: &Spec, clos: &Clos, agents: u32, layout: &Layout) -> String {
+pub(crate) fn manager_settings(
+    spec: &Spec,
+    (clos, agents, trees): (&Clos, u32, u32),
+    layout: &Layout,
+) -> String {
     let [a, b] = GROUPS;
     let hosts: Vec<String> = layout.hosts.iter().map(|host| format!("\"{}\"", host.name)).collect();
     // The link of an agent that is a receiver too carries every packet once for it and once for the rack, in turn with the
@@ -67,7 +74,7 @@ pub(crate) fn manager_settings(spec: &Spec, clos: &Clos, agents: u32, layout: &L
     let rate = spec.rate.map(|rate| format!("rate = \"{}\"\n", share(rate))).unwrap_or_default();
     format!(
         "fabrics = [\"orca\", \"tcp-chain\"]\n[orca]\nswitches = \"{CHANGES}\"\npods = {}\nleafs = {}\nspines = {}\n\
-         cores = {}\nservers = {}\nhosts = [{}]\nfilter-bits = {FILTER_BITS}\nentries-max = {SESSIONS_MAX}\n{rate}\
+         cores = {}\nservers = {}\nhosts = [{}]\nfilter-bits = {FILTER_BITS}\nentries-max = {SESSIONS_MAX}\ntrees = {trees}\n{rate}\
          pool = \"{a}.{b}.64.0/24\"\nport = {UDP_PORT}\n",
         clos.pods(),
         clos.leafs_per_pod(),
@@ -123,6 +130,9 @@ struct Devices {
     blocked: BTreeMap<(Node, u32), u128>,
     /// What has been named in the log.
     named: BTreeSet<(Node, Fault)>,
+    /// Whether links work, of those that once did not.
+    links: BTreeMap<(Node, Node), bool>,
+    manager: Option<TcpStream>,
 }
 
 /// Runs the devices of a lab until the process ends; says `ready` when changes are taken.
@@ -139,7 +149,6 @@ pub fn run(spec: &Spec, ready: impl FnOnce(SocketAddr)) -> Result<(), LabError> 
         .map_err(|error| failed("lay out labels")(&error))?;
     let devices = Devices::load(&planner, agents)?;
     let listener = TcpListener::bind(CHANGES).map_err(|error| failed("take changes")(&error))?;
-    ready(CHANGES);
     let devices = Arc::new(Mutex::new(devices));
     let looked_at = Arc::clone(&devices);
     std::thread::spawn(move || {
@@ -154,6 +163,14 @@ pub fn run(spec: &Spec, ready: impl FnOnce(SocketAddr)) -> Result<(), LabError> 
             tracing::error!(%error, "agents know no more than the kernel does");
         }
     });
+    let links = Links::open(&clos)?;
+    let seen = Arc::clone(&devices);
+    std::thread::spawn(move || {
+        if let Err(error) = links.run(|ends, works| lock(&seen).link(ends, works)) {
+            tracing::error!(%error, "links that break are not noticed any more");
+        }
+    });
+    ready(CHANGES);
     // One manager at a time: a new one takes the place of the old one when that has gone.
     for stream in listener.incoming() {
         if let Err(error) = stream.and_then(|stream| serve(stream, &devices)) {
@@ -177,6 +194,8 @@ impl Devices {
             agents: BTreeMap::new(),
             blocked: BTreeMap::new(),
             named: BTreeSet::new(),
+            links: BTreeMap::new(),
+            manager: None,
         };
         for node in clos.hosts()..clos.node_count() {
             let switch = in_space(&clos, node, || {
@@ -254,6 +273,36 @@ impl Devices {
         switch.set_blocked(session, ports).map_err(|error| error.to_string())
     }
 
+    /// Notes that a link has broken or works again, and tells the manager.
+    fn link(&mut self, ends: (Node, Node), works: bool) {
+        tracing::info!(?ends, works, "a link");
+        self.links.insert(ends, works);
+        let mut word = Vec::new();
+        Word::Link { ends, works }.emit(&mut word);
+        self.say(&word);
+    }
+
+    /// A new manager is told of all links that are not as they were at first.
+    fn greet(&mut self, manager: TcpStream) {
+        self.manager = Some(manager);
+        let mut words = Vec::new();
+        for (&ends, &works) in &self.links {
+            Word::Link { ends, works }.emit(&mut words);
+        }
+        self.say(&words);
+    }
+
+    /// Tells the manager, if there is one; one that does not read is hung up on.
+    fn say(&mut self, words: &[u8]) {
+        if let Some(manager) = &mut self.manager
+            && let Err(error) = manager.write_all(words)
+        {
+            tracing::warn!(%error, "the manager cannot be told");
+            let _ = manager.shutdown(std::net::Shutdown::Both);
+            self.manager = None;
+        }
+    }
+
     /// Names every kind of fault of every device once.
     fn name_faults(&mut self) {
         let clos = self.clos;
@@ -311,6 +360,8 @@ fn relabel(devices: &Mutex<Devices>) -> Result<(), Box<dyn std::error::Error>> {
 /// Takes changes until the connection ends.
 fn serve(mut stream: TcpStream, devices: &Mutex<Devices>) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(WRITES_WITHIN))?;
+    lock(devices).greet(stream.try_clone()?);
     let mut inbox = Vec::new();
     let mut piece = [0; 16 * FRAME_LEN_MAX];
     loop {
@@ -335,6 +386,6 @@ fn serve(mut stream: TcpStream, devices: &Mutex<Devices>) -> io::Result<()> {
             used += len;
         }
         inbox.drain(..used);
-        stream.write_all(&answers)?;
+        lock(devices).say(&answers);
     }
 }

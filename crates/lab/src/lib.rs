@@ -18,6 +18,7 @@ mod daemons;
 mod datacast;
 mod error;
 pub mod failure;
+mod label_links;
 pub mod label_switches;
 pub mod layout;
 pub mod ocs;

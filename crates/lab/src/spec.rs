@@ -78,6 +78,8 @@ pub enum Network {
         clos: Clos,
         /// Active agents of a rack.
         agents: u32,
+        /// Trees of a transfer through different cores.
+        trees: u32,
     },
 }
 
@@ -238,7 +240,8 @@ impl<'a> Parts<'a> {
                         self.wrong(format!("a rack has {servers} servers: agents must be at most as many"))
                     );
                 }
-                Ok(Network::Orca { ports, clos, agents })
+                let trees = self.setting("trees", Some(1))?;
+                Ok(Network::Orca { ports, clos, agents, trees })
             }
             other => {
                 let known =
@@ -320,7 +323,9 @@ impl fmt::Display for Spec {
                     write!(f, ",trees={trees}")?;
                 }
             }
-            Network::Orca { ports, agents, .. } => write!(f, "orca:{ports},agents={agents}")?,
+            Network::Orca { ports, agents, trees, .. } => {
+                write!(f, "orca:{ports},agents={agents},trees={trees}")?;
+            }
         }
         if let Some(rate) = self.rate {
             write!(f, ",rate={}", rate.0)?;
@@ -351,7 +356,7 @@ mod tests {
             ("datacast:fat-tree:4,3,mtu=1500", 16),
             ("datacast:torus:4,2,trees=1", 16),
             ("orca:4", 16),
-            ("orca:6,agents=3,rate=1gbit", 54),
+            ("orca:6,agents=3,trees=2,rate=1gbit", 54),
         ] {
             let spec: Spec = text.parse().unwrap();
             assert_eq!(spec.network.hosts(), hosts, "{text}");

@@ -315,7 +315,7 @@ fn strike(what: &What, daemons: &Mutex<Daemons>, layout: &Layout, spec: &Spec) {
             lock(daemons).kill("manager");
             Ok(())
         }
-        What::Link(node) => world::cut(layout, node),
+        What::Link(node) => world::cut(layout, spec, node),
         What::Ocs(fault) => optical::misbehave(*fault),
         What::Rate { link, rate_bps } => {
             let (one, other) = link.split_once('-').unwrap_or((link, ""));
@@ -334,7 +334,9 @@ fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) -> String {
         Network::Bridge { .. } | Network::Datacast { .. } => {
             format!("[ip-multicast]\npool = \"{a}.{b}.64.0/24\"\n")
         }
-        Network::Orca { clos, agents, .. } => label_switches::manager_settings(spec, &clos, agents, layout),
+        Network::Orca { clos, agents, trees, .. } => {
+            label_switches::manager_settings(spec, (&clos, agents, trees), layout)
+        }
         Network::Blast { .. } | Network::Shufflecast { .. } => {
             optical::manager_settings(spec, layout, places)
         }

@@ -3,9 +3,12 @@
 use crate::cast::LinkBytes;
 use crate::error::LabError;
 use crate::label_switches;
-use crate::layout::{CONTROL_ADDRESS, Cable, End, GROUPS, Host, Layout, MANAGER_INTERFACE, OPTICS_INTERFACE};
+use crate::layout::{
+    self, CONTROL_ADDRESS, Cable, End, GROUPS, Host, Layout, MANAGER_INTERFACE, OPTICS_INTERFACE,
+};
 use crate::spec::{Network, Spec};
 use crate::system::{Space, run};
+use polycast_topology::Graph as _;
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
@@ -209,10 +212,18 @@ pub(crate) fn set_rate(
 
 /// Cuts the cable of a host or another node, at the end that is not the node's own; or, of two nodes with `-` between
 /// them, the one that joins them.
-pub(crate) fn cut(layout: &Layout, node: &str) -> Result<(), LabError> {
+pub(crate) fn cut(layout: &Layout, spec: &Spec, node: &str) -> Result<(), LabError> {
     if let Some((one, other)) = node.split_once('-') {
         let Some(cable) = between(layout, one, other) else { return Ok(()) };
         return cable.b.space.batch("ip", &[format!("link set {} down", cable.b.interface)]);
+    }
+    // A switch that fails takes all its ports along, at one moment.
+    if let Network::Orca { clos, .. } = &spec.network
+        && (clos.hosts()..clos.node_count()).any(|switch| layout::label_switch(clos, switch) == node)
+    {
+        let own = layout.cables.iter().flat_map(|cable| [&cable.a, &cable.b]).filter(|end| end.node == node);
+        let lines: Vec<String> = own.map(|end| format!("link set {} down", end.interface)).collect();
+        return Space::named(node).batch("ip", &lines);
     }
     for cable in &layout.cables {
         let other = match node {

@@ -125,6 +125,7 @@ fn channel(channel: Option<api::Channel>) -> Result<Channel, Refusal> {
             group: (ipv4(&labelled.address)?, port(labelled.port)?),
             session: labelled.session,
             label: labelled.label,
+            further: labelled.further,
             rate: labelled.rate_bps.map(Rate),
         }),
         Some(api::channel::Channel::Chain(_)) => Ok(Channel::Chain { order: Vec::new() }),
@@ -159,13 +160,14 @@ pub fn to_channel(plan: &Plan) -> Result<api::Channel, Refusal> {
                 attempt_interval_ns: attempt_interval.0,
             })
         }
-        Channel::Label { group: (group, port), session, ref label, rate } => {
+        Channel::Label { group: (group, port), session, ref label, ref further, rate } => {
             api::channel::Channel::Labelled(api::Labelled {
                 address: Ipv4Addr::from(group).to_string(),
                 port: u32::from(port),
                 rate_bps: rate.map(|rate| rate.0),
                 session,
                 label: label.clone(),
+                further: further.clone(),
             })
         }
         Channel::Chain { .. } => api::channel::Channel::Chain(api::Chain {}),

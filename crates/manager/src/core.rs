@@ -5,7 +5,7 @@
 
 use crate::config::{ConfigError, ManagerConfig};
 use crate::convert;
-use crate::devices::{DeviceId, Devices, News, Step};
+use crate::devices::{self, DeviceId, Devices, News, Step};
 use crate::fabrics::{self, Health, Verdict};
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::manager_message::Message;
@@ -529,6 +529,10 @@ impl Inner {
                 let verdicts = self.health.iter_mut().map(|health| health.fibre(rack, fibre, up)).collect();
                 self.judge(verdicts);
             }
+            News::Link { ends, up } => {
+                let verdicts = self.health.iter_mut().map(|health| health.link(ends, up)).collect();
+                self.judge(verdicts);
+            }
             News::Switch { rack, up } => {
                 if !up {
                     tracing::warn!(rack, "the switch of a rack cannot be reached");
@@ -655,6 +659,7 @@ impl Inner {
             }
             Output::Replanned { plan_id, request, before, plan, displaced, reason } => {
                 let old: Vec<_> = before.commands.iter().chain(&displaced).cloned().collect();
+                let told = devices::messages(&old, &plan.commands);
                 if !(old.is_empty() && plan.commands.is_empty()) {
                     self.change(Some(plan_id), old, plan.commands.clone());
                 }
@@ -686,7 +691,14 @@ impl Inner {
                     fabric: plan.fabric.to_string(),
                     channel: convert::to_channel(&plan).ok(),
                     plan: convert::kept_plan(&plan),
-                    reason: format!("after a failure {} took over{why}", plan.fabric),
+                    reason: if plan.fabric == before.fabric {
+                        format!(
+                            "{} goes another way{why}: {told} changes at devices, 1 at the source",
+                            plan.fabric
+                        )
+                    } else {
+                        format!("after a failure {} took over{why}", plan.fabric)
+                    },
                 };
                 self.tell(&request.agent, Message::Replanned(replanned));
             }

@@ -103,6 +103,13 @@ pub(crate) enum News {
         /// Whether there is light.
         up: bool,
     },
+    /// A link of a network of label switches has broken, or works again.
+    Link {
+        /// The nodes that it joins.
+        ends: (u32, u32),
+        /// Whether it works.
+        up: bool,
+    },
     /// A rack's switch cannot be reached any more, or can be again.
     Switch {
         /// The rack.
@@ -256,6 +263,11 @@ fn changes(old: &[DeviceCommand], new: &[DeviceCommand]) -> BTreeMap<DeviceId, C
         }
     }
     changes
+}
+
+/// How many words to devices bring them from `old` to `new`.
+pub(crate) fn messages(old: &[DeviceCommand], new: &[DeviceCommand]) -> usize {
+    changes(old, new).values().map(|change| change.clear.len() + change.set.len()).sum()
 }
 
 fn words(id: DeviceId, change: &Change) -> String {

@@ -8,6 +8,7 @@ pub mod devices;
 pub mod frames;
 pub mod hash;
 pub mod interface;
+pub mod link_watch;
 pub mod neighbour;
 pub mod object;
 pub mod store;

@@ -32,7 +32,9 @@ pub struct DataSender {
     socket: Socket,
     group: SockaddrIn,
     /// Stands before every datagram.
-    outer: Vec<u8>,
+    outer: Vec<Vec<u8>>,
+    /// Whose turn it is among them.
+    turn: usize,
     /// Whether the kernel segments for us; found out at the first send.
     segmentation: bool,
     /// What may wait between the socket and the wire.
@@ -69,6 +71,7 @@ impl DataSender {
             socket,
             group: group.into(),
             outer: Vec::new(),
+            turn: 0,
             segmentation: true,
             queue_len: SEND_BUFFER_LEN,
         })
@@ -87,16 +90,32 @@ impl DataSender {
         Ok(())
     }
 
-    /// The same, with a header of the network's own before every datagram.
+    /// The same, with a header of the network's own before every datagram. Of several, all of one length, each send takes
+    /// the next one.
+    ///
+    /// # Panics
+    /// If they differ in length.
     #[must_use]
-    pub fn with_outer(self, outer: Vec<u8>) -> Self {
-        DataSender { outer, ..self }
+    pub fn with_outer(mut self, outer: Vec<Vec<u8>>) -> Self {
+        self.set_outer(outer);
+        self
     }
 
-    /// The length of that header.
+    /// Other headers from now on.
+    ///
+    /// # Panics
+    /// If they differ in length from each other or from those before.
+    pub fn set_outer(&mut self, outer: Vec<Vec<u8>>) {
+        let len = self.outer.first().or(outer.first()).map_or(0, Vec::len);
+        let alike = outer.iter().all(|header| header.len() == len);
+        assert!(alike && (self.outer.is_empty() || !outer.is_empty()), "headers keep their length");
+        self.outer = outer;
+    }
+
+    /// The length of such a header.
     #[must_use]
     pub fn outer_len(&self) -> usize {
-        self.outer.len()
+        self.outer.first().map_or(0, Vec::len)
     }
 
     /// Sends datagrams of `segment_len` bytes each (the last may be shorter). `parts` are their pieces, the
@@ -109,16 +128,34 @@ impl DataSender {
             !parts.is_empty() && parts.len().is_multiple_of(parts_each),
             "every datagram has all its parts"
         );
-        let (with_outer, parts_each, segment_len) = if self.outer.is_empty() {
+        let header = match self.outer.len() {
+            0 => Vec::new(),
+            headers => self.outer[self.turn % headers].clone(),
+        };
+        let (with_outer, parts_each, segment_len) = if header.is_empty() {
             (Vec::new(), parts_each, segment_len)
         } else {
-            let outer = || std::iter::once(IoSlice::new(&self.outer));
+            let outer = || std::iter::once(IoSlice::new(&header));
             let each = parts.chunks(parts_each);
             let all = each.flat_map(|datagram| outer().chain(datagram.iter().copied())).collect();
-            (all, parts_each + 1, segment_len + self.outer.len())
+            (all, parts_each + 1, segment_len + header.len())
         };
         let parts = if with_outer.is_empty() { parts } else { &with_outer[..] };
         let datagrams = parts.len() / parts_each;
+        let sent = self.send_all(parts, parts_each, datagrams, segment_len);
+        if matches!(sent, Ok(true)) {
+            self.turn = self.turn.wrapping_add(1);
+        }
+        sent
+    }
+
+    fn send_all(
+        &mut self,
+        parts: &[IoSlice<'_>],
+        parts_each: usize,
+        datagrams: usize,
+        segment_len: usize,
+    ) -> io::Result<bool> {
         if datagrams == 1 {
             return self.send_once(parts, &[]);
         }
@@ -341,7 +378,11 @@ mod tests {
     fn segments_arrive(segmentation: bool, outer: &[u8], group: SocketAddrV4) {
         let mut receivers = [DataReceiver::open().unwrap(), DataReceiver::open().unwrap()];
         receivers.iter().for_each(|r| r.join(LO, group).unwrap());
-        let mut sender = DataSender::open(LO, group).unwrap().with_outer(outer.to_vec());
+        let mut sender = DataSender::open(LO, group).unwrap().with_outer(if outer.is_empty() {
+            vec![]
+        } else {
+            vec![outer.to_vec()]
+        });
         sender.segmentation = segmentation;
         let (header, payload, last) = ([7u8; 24], [8u8; 1_400], [9u8; 100]);
         let mut parts = Vec::new();

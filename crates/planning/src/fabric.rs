@@ -238,6 +238,8 @@ pub enum Channel {
         session: u32,
         /// The source label.
         label: Vec<u8>,
+        /// Source labels of further trees of the same receivers, as long as the first: packets take turns among all.
+        further: Vec<Vec<u8>>,
         /// The rate of a dedicated path; `None` on a shared network, where the sender adapts.
         rate: Option<Rate>,
     },

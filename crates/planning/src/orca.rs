@@ -5,6 +5,7 @@
 
 use alloc::collections::BTreeSet;
 use alloc::format;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 
@@ -41,6 +42,8 @@ pub struct OrcaConfig {
     pub encoding: Encoding,
     /// How many entries a spine's table holds.
     pub entries_max: u32,
+    /// How many trees through different cores a session has, at most (appendix A.4); pod labels have one.
+    pub trees: u32,
     /// Rate of a transfer on a network that is ours alone; without it transfers share the network and adapt.
     pub rate: Option<Rate>,
 }
@@ -54,6 +57,14 @@ pub enum OrcaError {
     /// About the places.
     #[error(transparent)]
     Place(#[from] PlaceError),
+}
+
+/// Whom a label has to reach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reach {
+    All,
+    /// Those that failures have not cut off from everybody.
+    Connected,
 }
 
 /// The fabric.
@@ -103,6 +114,7 @@ impl Orca {
         network: &NetworkState,
         group: &Group,
         address: ([u8; 4], u16),
+        reach: Reach,
         keep: impl Fn(&LabelPlan) -> bool,
     ) -> Result<Plan, Refusal> {
         let (source, receivers) = self.places.of_group(Self::NAME, group)?;
@@ -113,32 +125,54 @@ impl Orca {
         planner.count_anew(entries(network).map(|(spine, _)| spine));
         let impossible = |error: LabelError| Refusal::Impossible(format!("{error}"));
         let best = planner.plan(session.into(), source, &servers, &failures).map_err(impossible)?;
-        if !best.left_out.is_empty() {
-            let out = |(host, server): &(HostId, u32)| best.left_out.contains(server).then_some(host.0);
+        let is_missed = |server: &Node| {
+            best.left_out.contains(server) && (reach == Reach::All || !self.is_cut_off(*server, &failures))
+        };
+        if servers.iter().any(is_missed) {
+            let out = |(host, server): &(HostId, u32)| is_missed(server).then_some(host.0);
             let hosts: Vec<u32> = receivers.iter().filter_map(out).collect();
             return Err(Refusal::Impossible(format!(
                 "failures leave no label that reaches the hosts {hosts:?} together with the others"
             )));
         }
-        let mut slots = if keep(&best) { self.slots(network, &best.spine_state) } else { None };
-        let mut chosen = best;
-        if slots.is_none() {
-            // The tables on the best way are full, or another way is asked for: one of the others may do.
-            let all = self.config.clos.spines_per_pod() * self.config.clos.cores_per_spine().max(1);
-            let others = planner.plan_trees(session.into(), source, &servers, &failures, all);
-            for other in others.map_err(impossible)? {
-                if other.left_out.is_empty() && keep(&other) {
-                    slots = self.slots(network, &other.spine_state);
-                    if slots.is_some() {
-                        chosen = other;
-                        break;
-                    }
+        let slots = if keep(&best) { self.slots(network, &best.spine_state) } else { None };
+        let trees = if self.config.encoding == Encoding::Pods { 1 } else { self.config.trees.max(1) };
+        if let (Some(slots), 1) = (&slots, trees) {
+            drop(planner);
+            return Ok(self.with(group, address, source, &[best], slots.clone(), &failures));
+        }
+        // The tables on the best way are full, another way is asked for, or several are: the others may do.
+        let all = self.config.clos.spines_per_pod() * self.config.clos.cores_per_spine().max(1);
+        let others = planner.plan_trees(session.into(), source, &servers, &failures, all);
+        drop(planner);
+        let (needed, left_out) = (best.spine_state.clone(), best.left_out.clone());
+        let mut chosen: Vec<LabelPlan> = if slots.is_some() { vec![best] } else { Vec::new() };
+        let mut slots = slots.unwrap_or_default();
+        for other in others.map_err(impossible)? {
+            let is_new = chosen.iter().all(|plan| plan.tree.path != other.tree.path);
+            let is_wanted = is_new && other.left_out == left_out && (!chosen.is_empty() || keep(&other));
+            if is_wanted && chosen.len() < trees as usize {
+                // An entry keeps packets off a leaf that no tree of the session has: it does for all of them.
+                let states = chosen.iter().chain([&other]).flat_map(|plan| plan.spine_state.iter().copied());
+                let state: Vec<SpineState> = states.collect::<BTreeSet<_>>().into_iter().collect();
+                if let Some(enough) = self.slots(network, &state) {
+                    slots = enough;
+                    chosen.push(other);
                 }
             }
         }
-        let Some(slots) = slots else { return Err(self.full(network, &chosen.spine_state)) };
-        drop(planner);
-        Ok(self.with(group, address, source, chosen, slots, &failures))
+        if chosen.is_empty() {
+            return Err(self.full(network, &needed));
+        }
+        Ok(self.with(group, address, source, &chosen, slots, &failures))
+    }
+
+    /// Whether failures leave a server no way up.
+    fn is_cut_off(&self, server: Node, failures: &Failures) -> bool {
+        let clos = &self.config.clos;
+        let leaf = clos.leaf(clos.leaf_index_of(server));
+        let mut up = clos.hosts_per_leaf()..clos.port_count(leaf);
+        !failures.link_works(clos, server, 0) || !up.any(|port| failures.link_works(clos, leaf, port))
     }
 
     /// A free place for every entry; `None` if a table is full.
@@ -171,16 +205,18 @@ impl Orca {
         group: &Group,
         address: ([u8; 4], u16),
         source: Node,
-        plan: LabelPlan,
+        plans: &[LabelPlan],
         slots: Vec<Resource>,
         failures: &Failures,
     ) -> Plan {
         let session = u32::from_be_bytes(address.0);
         let clos = &self.config.clos;
         let mut commands = Vec::new();
+        let (plan, others) = plans.split_first().expect("a session has a tree");
         let label = match self.config.encoding {
             Encoding::Filter => {
-                commands.extend(plan.spine_state.iter().map(|entry| DeviceCommand::SpineEntry {
+                let states: BTreeSet<_> = plans.iter().flat_map(|plan| &plan.spine_state).collect();
+                commands.extend(states.into_iter().map(|entry| DeviceCommand::SpineEntry {
                     spine: entry.spine,
                     session,
                     leaf: entry.leaf,
@@ -188,7 +224,7 @@ impl Orca {
                 plan.label.clone()
             }
             Encoding::Pods => {
-                let pods = pod_labels::encode(&self.pods, &plan);
+                let pods = pod_labels::encode(&self.pods, plan);
                 for pod in &pods.spine_labels {
                     let spine = clos.spine(pod.pod, plan.tree.path.plane);
                     let works = |leaf: &u32| failures.link_works(clos, spine, *leaf);
@@ -217,9 +253,15 @@ impl Orca {
         Plan {
             fabric: Self::NAME,
             resources: core::iter::once(resource(address)).chain(slots).collect(),
-            uses: used(clos, source, &plan),
+            uses: used(clos, source, plans),
             commands,
-            channel: Channel::Label { group: address, session, label: label.0, rate: self.config.rate },
+            channel: Channel::Label {
+                group: address,
+                session,
+                label: label.0,
+                further: others.iter().map(|plan| plan.label.0.clone()).collect(),
+                rate: self.config.rate,
+            },
         }
     }
 }
@@ -253,8 +295,13 @@ pub(crate) fn failures_of<G: Graph>(name: &str, network: &NetworkState, graph: &
     failures
 }
 
-/// The nodes and links of a tree, in rising order.
-fn used(clos: &Clos, source: Node, plan: &LabelPlan) -> Vec<Part> {
+/// The nodes and links of trees, in rising order.
+fn used(clos: &Clos, source: Node, plans: &[LabelPlan]) -> Vec<Part> {
+    let parts: BTreeSet<Part> = plans.iter().flat_map(|plan| used_by(clos, source, plan)).collect();
+    parts.into_iter().collect()
+}
+
+fn used_by(clos: &Clos, source: Node, plan: &LabelPlan) -> BTreeSet<Part> {
     let mut parts = BTreeSet::new();
     let mut add = |one: Node, other: Node| {
         parts.extend([Orca::node(one), Orca::node(other), Orca::link(one, other)]);
@@ -276,7 +323,7 @@ fn used(clos: &Clos, source: Node, plan: &LabelPlan) -> Vec<Part> {
             add(leaf, entry.leaf * clos.hosts_per_leaf() + port);
         }
     }
-    parts.into_iter().collect()
+    parts
 }
 
 impl Fabric for Orca {
@@ -285,7 +332,7 @@ impl Fabric for Orca {
     }
 
     fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
-        self.plan_at(network, group, self.pool.lend(network)?, |_| true)
+        self.plan_at(network, group, self.pool.lend(network)?, Reach::All, |_| true)
     }
 
     fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
@@ -293,7 +340,8 @@ impl Fabric for Orca {
             // A session keeps its number unless the address itself has failed.
             match old.plan.channel {
                 Channel::Label { group: address, .. } if network.is_free(&resource(address)) => {
-                    self.plan_at(network, &old.group, address, |_| true)
+                    // Nothing reaches those that are cut off; the others go on.
+                    self.plan_at(network, &old.group, address, Reach::Connected, |_| true)
                 }
                 _ => self.plan(network, &old.group),
             }
@@ -302,13 +350,17 @@ impl Fabric for Orca {
 
     /// The label tells the way, and with the group the entries; a group that has changed since has another label.
     fn adopt(&self, network: &NetworkState, group: &Group, channel: &Channel) -> Option<Plan> {
-        let Channel::Label { group: address, label, .. } = channel else { return None };
+        let Channel::Label { group: address, label, further, .. } = channel else { return None };
         let (encoding, pods) = (self.config.encoding, &self.pods);
         let same = |plan: &LabelPlan| match encoding {
             Encoding::Filter => plan.label.0 == *label,
             Encoding::Pods => pod_labels::encode(pods, plan).label.0 == *label,
         };
-        let plan = self.plan_at(network, group, *address, same).ok()?;
+        let plan = self.plan_at(network, group, *address, Reach::All, same).ok()?;
+        let trees_are_same = matches!(&plan.channel, Channel::Label { further: f, .. } if f == further);
+        if !trees_are_same {
+            return None;
+        }
         Some(Plan { channel: channel.clone(), ..plan })
     }
 }

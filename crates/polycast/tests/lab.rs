@@ -358,6 +358,33 @@ fn labels_lead_to_the_receivers_and_nowhere_else() {
     assert!(link(&report, "leaf4", "core") < 500_000, "what has a label does not go over the packet core");
 }
 
+/// A switch on the way fails in mid-transfer: the source gets another label, and nothing goes over TCP. Whatever way the
+/// first label took, the way of the second one is in the report.
+#[test]
+fn labels_lead_around_switches_that_fail() {
+    if !can(&["ip", "tc", "clang"]) {
+        return;
+    }
+    let place = Place::new();
+    let file = place.file("object", &noise(24_000_000));
+    let both = ["--fail", "link:spine0@0.3", "--fail", "link:core3@0.6", "--json"];
+    let cast = ["lab", "cast", "orca:4,rate=200mbit,trees=2", &file];
+    let ran = polycast(&[&cast[..], &both].concat());
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let report = ran.json();
+    all_verified(&report, 15);
+    assert_eq!(report["fabric"], "orca");
+    let rerouted = |event: &&Value| event["what"].as_str().unwrap().contains("orca goes another way");
+    assert!(report["events"].as_array().unwrap().iter().any(|event| rerouted(&event)), "{report}");
+    // Every tree of the source's two went through one of its pod's spines: one is dead, and the other carried the rest.
+    assert!(link(&report, "leaf0", "spine1") > 12_000_000, "{report}");
+    let receivers = report["receivers"].as_array().unwrap();
+    assert!(
+        receivers.iter().all(|receiver| receiver["fabric"] == "ip-multicast" || receiver["fabric"] == "orca"),
+        "{report}"
+    );
+}
+
 #[test]
 fn what_is_no_lab_is_refused_in_a_sentence() {
     for (arguments, part) in [

@@ -72,6 +72,11 @@ impl Channel {
         self.sender.limit_queue(bytes as usize)
     }
 
+    /// Other headers of the network's own before datagrams from now on, of the same length.
+    pub(crate) fn set_outer(&mut self, outer: Vec<Vec<u8>>) {
+        self.sender.set_outer(outer);
+    }
+
     /// Sends `work`, or queues it behind what waits already.
     pub(crate) fn send(&mut self, work: Work, supply: &mut Supply) -> io::Result<()> {
         self.queue.push_back(work);

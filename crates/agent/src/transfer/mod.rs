@@ -43,8 +43,9 @@ pub enum Path {
         rate: Option<Rate>,
         /// Longest interval between attempts, where the fabric knows how long its set-up takes.
         attempts: Option<Duration>,
-        /// A header of the network's own before every datagram, such as a label; empty without.
-        outer: Vec<u8>,
+        /// A header of the network's own before every datagram, such as a label; packets take turns among several, all of
+        /// one length. Empty without.
+        outer: Vec<Vec<u8>>,
     },
     /// The TCP overlay from the start: source to first receiver, to second, and so on.
     Chain,

@@ -295,6 +295,11 @@ impl Run {
             self.path_lost = Some(reason);
             self.machine.handle(now, Input::PathLost);
         }
+        if let Some(channel) = &mut self.channel
+            && let Some(outer) = self.spec.steering.take_outer()
+        {
+            channel.set_outer(outer);
+        }
         for PathNews { waits, event, steps } in self.spec.steering.take_news() {
             if let Some(waits) = waits {
                 self.machine.handle(now, Input::PathWaits(waits));
@@ -719,7 +724,7 @@ impl Run {
             Path::Chain => ([0; 4], 0),
         };
         let outer_len = match &self.spec.path {
-            Path::Multicast { outer, .. } => outer.len() as u8,
+            Path::Multicast { outer, .. } => outer.first().map_or(0, Vec::len) as u8,
             Path::Chain => 0,
         };
         let welcome = Control::Welcome(Welcome {

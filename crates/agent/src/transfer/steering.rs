@@ -42,6 +42,7 @@ pub struct Steering(Mutex<Orders>);
 #[derive(Debug, Default)]
 struct Orders {
     lost: Option<String>,
+    outer: Option<Vec<Vec<u8>>>,
     changes: Vec<Change>,
     news: Vec<PathNews>,
 }
@@ -50,6 +51,17 @@ impl Steering {
     /// The path must not be used any more, for this reason.
     pub fn lose_path(&self, reason: &str) {
         self.lock().lost.get_or_insert_with(|| reason.to_string());
+    }
+
+    /// The path goes another way in the same network: its datagrams have these headers from now on, for this reason.
+    pub fn reroute(&self, outer: Vec<Vec<u8>>, reason: &str) {
+        self.lock().outer = Some(outer);
+        self.tell(PathNews { event: Some(reason.to_string()), ..PathNews::default() });
+    }
+
+    /// The headers that have changed since the last call.
+    pub(crate) fn take_outer(&self) -> Option<Vec<Vec<u8>>> {
+        self.lock().outer.take()
     }
 
     /// Changes the group.

@@ -31,10 +31,11 @@ impl Device for LabelSwitches {
     fn run(
         self: Box<Self>,
         jobs: mpsc::Receiver<Job>,
-        _news: mpsc::UnboundedSender<News>,
+        news: mpsc::UnboundedSender<News>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let LabelSwitches { address, answers_within } = *self;
-        let task = Task { address, answers_within, connection: None, wanted: BTreeSet::new(), number: 0 };
+        let (connection, wanted, number) = (None, BTreeSet::new(), 0);
+        let task = Task { address, answers_within, connection, wanted, number, news };
         Box::pin(task.run(jobs))
     }
 }
@@ -47,6 +48,7 @@ struct Task {
     wanted: BTreeSet<DeviceCommand>,
     /// Of the last change.
     number: u32,
+    news: mpsc::UnboundedSender<News>,
 }
 
 impl Task {
@@ -56,9 +58,7 @@ impl Task {
             let connecting = self.connection.is_none();
             let heard = async {
                 match &mut self.connection {
-                    Some(connection) => {
-                        connection.next(|word| tracing::debug!(?word, "label switches say")).await
-                    }
+                    Some(connection) => connection.next(|word| hear(&self.news, &word)).await,
                     None => {
                         tokio::time::sleep(pause).await;
                         Ok(())
@@ -142,7 +142,7 @@ impl Task {
                             failure = Some(reason.to_string());
                         }
                     }
-                    word => tracing::debug!(?word, "label switches say"),
+                    word => hear(&self.news, &word),
                 };
                 connection.next(answer).await?;
             }
@@ -156,6 +156,15 @@ impl Task {
             }
             Err(_) => Err(format!("no answer within {} ms", self.answers_within.as_millis())),
         }
+    }
+}
+
+/// What label switches say by themselves.
+fn hear(news: &mpsc::UnboundedSender<News>, word: &Word<'_>) {
+    match *word {
+        // The core may be ending.
+        Word::Link { ends, works } => drop(news.send(News::Link { ends, up: works })),
+        _ => tracing::debug!(?word, "label switches say"),
     }
 }
 
@@ -277,9 +286,14 @@ mod tests {
     async fn a_refusal_is_the_plans_failure() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, answers_within) = (listener.local_addr().unwrap(), Duration::from_secs(5));
-        let mut task = Task { address, answers_within, connection: None, wanted: BTreeSet::new(), number: 0 };
+        let (news, mut said) = mpsc::unbounded_channel();
+        let (connection, wanted, number) = (None, BTreeSet::new(), 0);
+        let mut task = Task { address, answers_within, connection, wanted, number, news };
         let change = Change { clear: vec![], set: vec![label(13, 1), label(14, 1)] };
         let (result, heard) = tokio::join!(task.perform(&change), serve(&listener, 2));
+        let link = News::Link { ends: (16, 24), up: false };
+        hear(&task.news, &Word::Link { ends: (16, 24), works: false });
+        assert_eq!(said.recv().await, Some(link));
         assert_eq!((result, heard.len()), (Err("its table is full".into()), 2));
         assert!(task.wanted.is_empty());
     }

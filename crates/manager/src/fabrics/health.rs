@@ -1,9 +1,10 @@
 //! What dark fibres and silent switches mean for a fabric's network.
 
 use crate::devices::Fibre;
+use polycast_planning::orca::Orca;
 use polycast_planning::shufflecast::Shufflecast;
 use polycast_planning::{Failure, Resource};
-use polycast_topology::Hybrid;
+use polycast_topology::{Clos, Graph as _, Hybrid, Kind, Node};
 use std::collections::BTreeSet;
 
 /// What has changed in a network.
@@ -20,7 +21,14 @@ pub(crate) struct Verdict {
 /// Draws conclusions from what devices say.
 pub(crate) trait Health: Send + std::fmt::Debug {
     /// A fibre of a rack has lost its light, or has it again.
-    fn fibre(&mut self, rack: u32, fibre: Fibre, up: bool) -> Verdict;
+    fn fibre(&mut self, _rack: u32, _fibre: Fibre, _up: bool) -> Verdict {
+        Verdict::default()
+    }
+
+    /// A link between label switches has broken, or works again.
+    fn link(&mut self, _ends: (u32, u32), _up: bool) -> Verdict {
+        Verdict::default()
+    }
 
     /// A rack's switch cannot be reached, or can be again.
     fn switch(&mut self, _rack: u32, _up: bool) -> Verdict {
@@ -123,6 +131,58 @@ impl Health for OfRelays {
     }
 }
 
+/// Links between label switches (Orca section 3.4). A switch without a working link is one that has failed, in words; its
+/// links say enough to plans. A server's own link is its transfers' business.
+#[derive(Debug)]
+pub(super) struct OfLabels {
+    clos: Clos,
+    broken: BTreeSet<(Node, Node)>,
+}
+
+impl OfLabels {
+    pub(super) fn new(clos: Clos) -> Self {
+        OfLabels { clos, broken: BTreeSet::new() }
+    }
+
+    fn name(&self, node: Node) -> String {
+        match self.clos.kind(node) {
+            (Kind::Host, number) => format!("server {number}"),
+            (Kind::Leaf, number) => format!("leaf {number}"),
+            (Kind::Spine, number) => format!("spine {number}"),
+            (Kind::Core, number) => format!("core {number}"),
+        }
+    }
+
+    fn is_cut_off(&self, node: Node) -> bool {
+        let others = (0..self.clos.port_count(node)).map(|port| self.clos.neighbor(node, port));
+        let mut others = others.filter(|other| *other >= self.clos.hosts());
+        others.all(|other| self.broken.contains(&(node.min(other), node.max(other))))
+    }
+}
+
+impl Health for OfLabels {
+    fn link(&mut self, (one, other): (u32, u32), up: bool) -> Verdict {
+        let ends = (one.min(other), one.max(other));
+        let is_ours = ends.1 < self.clos.node_count() && self.clos.port_to(ends.0, ends.1).is_some();
+        if !is_ours || ends.0 < self.clos.hosts() || self.broken.contains(&ends) != up {
+            return Verdict::default();
+        }
+        mark(&mut self.broken, ends, !up);
+        let (from, to) = (self.name(ends.0), self.name(ends.1));
+        let part = vec![Failure::Part(Orca::link(ends.0, ends.1))];
+        if up {
+            let words = format!("the link between {from} and {to} works again");
+            return Verdict { repaired: part, words, ..Verdict::default() };
+        }
+        let cut_off = [ends.0, ends.1].into_iter().find(|node| self.is_cut_off(*node));
+        let words = match cut_off {
+            Some(node) => format!("{} has lost its last link", self.name(node)),
+            None => format!("the link between {from} and {to} is broken"),
+        };
+        Verdict { failed: part, words, ..Verdict::default() }
+    }
+}
+
 fn mark<T: Ord>(set: &mut BTreeSet<T>, item: T, marked: bool) {
     if marked {
         set.insert(item);
@@ -156,6 +216,34 @@ mod tests {
             assert_eq!(health.fibre(8, Fibre::In(partition), true).repaired, []);
         }
         assert_eq!(health.fibre(8, Fibre::Out(0), true).repaired, parts(&[8]));
+    }
+
+    #[test]
+    fn links_between_switches_are_parts_of_the_network() {
+        let clos = Clos::new(4, 2, 2, 2, 2).unwrap();
+        let mut health = OfLabels::new(clos);
+        let (spine, core) = (clos.spine(0, 0), clos.core(0, 0));
+        let part = vec![Failure::Part(Orca::link(spine, core))];
+        let verdict = health.link((core, spine), false);
+        assert_eq!((verdict.failed, verdict.repaired), (part.clone(), vec![]));
+        assert_eq!(verdict.words, "the link between spine 0 and core 0 is broken");
+        // Said twice, by either end, or about what is no link, or a server's.
+        for (ends, up) in
+            [((spine, core), false), ((0, 1), false), ((0, clos.leaf(0)), false), ((9_999, 1), false)]
+        {
+            assert_eq!(health.link(ends, up), Verdict::default());
+        }
+        for pod in 1..4 {
+            let verdict = health.link((clos.spine(pod, 0), core), false);
+            assert_eq!(
+                verdict.words.contains("core 0 has lost its last link"),
+                pod == 3,
+                "{}",
+                verdict.words
+            );
+        }
+        let verdict = health.link((spine, core), true);
+        assert_eq!((verdict.failed, verdict.repaired), (vec![], part));
     }
 
     #[test]

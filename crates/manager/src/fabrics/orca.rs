@@ -1,6 +1,7 @@
 //! The fabric `orca` in the settings (Orca section 3.3).
 
-use super::{Hosts, Named, Offer, pool};
+use super::health::OfLabels;
+use super::{Health, Hosts, Named, Offer, pool};
 use crate::config::{ConfigError, ManagerConfig};
 use crate::devices::{DeviceId, LabelSwitches};
 use polycast_planning::Fabric;
@@ -37,6 +38,9 @@ pub struct OrcaSettings {
     /// Entries that a spine has room for.
     #[serde(default = "entries_max")]
     pub entries_max: u32,
+    /// Trees of a transfer through different cores, among which packets take turns.
+    #[serde(default = "trees")]
+    pub trees: u32,
     /// Rate of a transfer on a network that is ours alone; without it transfers share the network and adapt.
     #[serde(default, deserialize_with = "some_rate")]
     pub rate: Option<Rate>,
@@ -55,6 +59,10 @@ fn filter_bits() -> u32 {
 
 fn entries_max() -> u32 {
     4_096
+}
+
+fn trees() -> u32 {
+    1
 }
 
 fn port() -> u16 {
@@ -95,6 +103,9 @@ impl Offer for OrcaOffer {
         if let Some(name) = settings.hosts.iter().find(|name| !names.insert(*name)) {
             return Err(wrong("orca.hosts", format!("the host '{name}' is named twice")));
         }
+        if settings.trees == 0 {
+            return Err(wrong("orca.trees", "a transfer needs at least one"));
+        }
         if settings.entries_max == 0 {
             return Err(wrong("orca.entries-max", "it must not be 0"));
         }
@@ -103,12 +114,19 @@ impl Offer for OrcaOffer {
             labels: LabelOptions::new(settings.filter_bits),
             encoding: Encoding::Filter,
             entries_max: settings.entries_max,
+            trees: settings.trees,
             rate: settings.rate,
         };
         let pool = pool("orca.pool", &settings.pool, settings.port)?;
         let places =
             settings.hosts.iter().zip(0..).filter_map(|(name, server)| Some((hosts.number(name)?, server)));
         Ok(Box::new(Orca::new(fabric, places, pool).map_err(|error| wrong("orca", error))?))
+    }
+
+    fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, ConfigError> {
+        let OrcaSettings { pods, leafs, spines, servers, cores, .. } = *section(config)?;
+        let clos = Clos::new(pods, leafs, spines, servers, cores).map_err(|error| wrong("orca", error))?;
+        Ok(Some(Box::new(OfLabels::new(clos))))
     }
 
     fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, ConfigError> {

@@ -37,6 +37,8 @@ impl fmt::Display for RecordKey {
 }
 
 /// What is known under a key.
+// One is made for each change and written at once: nobody keeps many of them.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Record {
     /// A member.

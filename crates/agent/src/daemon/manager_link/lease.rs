@@ -193,6 +193,16 @@ pub fn addresses(receivers: Vec<api::Receiver>) -> Result<Vec<(String, SocketAdd
     receivers.into_iter().map(address).collect()
 }
 
+/// The headers of a path that goes another way in the same network, if that is all that is new about it.
+pub(super) fn rerouted(before: Option<api::Channel>, after: Option<api::Channel>) -> Option<Vec<Vec<u8>>> {
+    let (Ok(before), Ok(mut after)) = (path(before), path(after)) else { return None };
+    let Path::Multicast { outer: old, .. } = &before else { return None };
+    let Path::Multicast { outer, .. } = &mut after else { return None };
+    let new = std::mem::replace(outer, old.clone());
+    let alike = !old.is_empty() && old.first().map(Vec::len) == new.first().map(Vec::len);
+    (alike && before == after).then_some(new)
+}
+
 fn path(channel: Option<api::Channel>) -> Result<Path, Refusal> {
     let wrong =
         |what: String| Refusal::new(Kind::Internal, format!("the manager's path makes no sense: {what}"));
@@ -210,12 +220,15 @@ fn path(channel: Option<api::Channel>) -> Result<Path, Refusal> {
         Some(api::channel::Channel::Labelled(labelled)) => {
             let address: Ipv4Addr = labelled.address.parse().map_err(|_| wrong(labelled.address.clone()))?;
             let port = u16::try_from(labelled.port).map_err(|_| wrong(format!("port {}", labelled.port)))?;
-            let label = &labelled.label[..];
-            if !(1..=label::LABEL_LEN_MAX).contains(&label.len()) {
-                return Err(wrong(format!("a label of {} bytes", label.len())));
-            }
             let mut outer = Vec::new();
-            label::Header { session: labelled.session, label }.emit(&mut outer);
+            for label in std::iter::once(&labelled.label).chain(&labelled.further) {
+                if !(1..=label::LABEL_LEN_MAX).contains(&label.len()) || label.len() != labelled.label.len() {
+                    return Err(wrong(format!("a label of {} bytes", label.len())));
+                }
+                let mut header = Vec::new();
+                label::Header { session: labelled.session, label }.emit(&mut header);
+                outer.push(header);
+            }
             let group = SocketAddrV4::new(address, port);
             Ok(Path::Multicast { group, rate: labelled.rate_bps.map(Rate), attempts: None, outer })
         }

@@ -1,5 +1,6 @@
 //! What the link knows: what is asked for, lent to us, and owed to the manager.
 
+use super::lease;
 use crate::transfer::{ControlStep, PathNews, Steering};
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::agent_message::Message as Said;
@@ -198,9 +199,13 @@ impl Table {
             Told::Replanned(replanned) => {
                 if let Some(held) = self.held.get_mut(&replanned.response_id) {
                     tracing::warn!(response = replanned.response_id, reason = %replanned.reason, "another path");
+                    let before = held.lease.channel.take();
                     (held.lease.fabric, held.lease.channel) = (replanned.fabric, replanned.channel);
                     held.lease.plan = replanned.plan;
-                    held.steering.lose_path(&replanned.reason);
+                    match lease::rerouted(before, held.lease.channel.clone()) {
+                        Some(outer) => held.steering.reroute(outer, &replanned.reason),
+                        None => held.steering.lose_path(&replanned.reason),
+                    }
                 }
             }
         }

@@ -1,0 +1,139 @@
+//! Interfaces that lose their carrier or get it back, as the kernel tells by netlink: how a switch knows that a link has
+//! failed (Orca section 3.4 leaves the detection to the network).
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto, socket,
+};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// The multicast group of changes of interfaces.
+const GROUP_LINK: u32 = 1;
+const HEADER_LEN: usize = 16;
+/// What follows the header in a message about an interface: family, type, index, flags, mask.
+const INTERFACE_LEN: usize = 16;
+const BUFFER_LEN: usize = 64 << 10;
+
+/// Hears of all interfaces of the network namespace where it was opened.
+#[derive(Debug)]
+pub struct LinkWatch {
+    socket: OwnedFd,
+    buffer: Vec<u8>,
+}
+
+impl LinkWatch {
+    /// Begins to listen, and asks how all interfaces are now.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn open() -> io::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
+        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, GROUP_LINK))?;
+        let watch = LinkWatch { socket, buffer: vec![0; BUFFER_LEN] };
+        watch.ask()?;
+        Ok(watch)
+    }
+
+    /// Asks for the state of all interfaces.
+    fn ask(&self) -> io::Result<()> {
+        let mut request = Vec::with_capacity(HEADER_LEN + INTERFACE_LEN);
+        request.extend(((HEADER_LEN + INTERFACE_LEN) as u32).to_ne_bytes());
+        request.extend(libc::RTM_GETLINK.to_ne_bytes());
+        request.extend(((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
+        request.resize(HEADER_LEN + INTERFACE_LEN, 0);
+        let kernel = NetlinkAddr::new(0, 0);
+        sendto(self.socket.as_raw_fd(), &request, &kernel, MsgFlags::empty())?;
+        Ok(())
+    }
+
+    /// The interfaces that the kernel has said something about since the last call, by their index, and whether they
+    /// can carry packets. The last word about one counts.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn changes(&mut self) -> io::Result<Vec<(u32, bool)>> {
+        let mut changes = Vec::new();
+        loop {
+            match recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty()) {
+                Ok(len) => changes.extend(interfaces(&self.buffer[..len])),
+                Err(Errno::EAGAIN) => return Ok(changes),
+                Err(Errno::EINTR) => {}
+                // Words were lost: how all are now tells as much.
+                Err(Errno::ENOBUFS) => self.ask()?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl AsFd for LinkWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The interfaces of a datagram of messages; an interface that is gone carries nothing.
+fn interfaces(mut bytes: &[u8]) -> Vec<(u32, bool)> {
+    let u32_at = |bytes: &[u8], at: usize| bytes[at..at + 4].try_into().map(u32::from_ne_bytes).unwrap_or(0);
+    let mut found = Vec::new();
+    while bytes.len() >= HEADER_LEN {
+        let len = u32_at(bytes, 0) as usize;
+        if len < HEADER_LEN || len > bytes.len() {
+            break;
+        }
+        let kind = u16::from_ne_bytes([bytes[4], bytes[5]]);
+        let is_about_one = kind == libc::RTM_NEWLINK || kind == libc::RTM_DELLINK;
+        if is_about_one && len >= HEADER_LEN + INTERFACE_LEN {
+            let (index, flags) = (u32_at(bytes, HEADER_LEN + 4), u32_at(bytes, HEADER_LEN + 8) as i32);
+            let needed = libc::IFF_UP | libc::IFF_RUNNING;
+            found.push((index, kind == libc::RTM_NEWLINK && flags & needed == needed));
+        }
+        bytes = &bytes[len.next_multiple_of(4).min(bytes.len())..];
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_heard_of() {
+        let mut watch = LinkWatch::open().unwrap();
+        let index = nix::net::if_::if_nametoindex("lo").unwrap();
+        let mut heard = Vec::new();
+        // The answer to a question of netlink is there when the question has been asked.
+        heard.extend(watch.changes().unwrap());
+        assert!(heard.iter().any(|(of, _)| *of == index), "{heard:?}");
+    }
+
+    #[test]
+    fn what_is_no_message_is_no_interface() {
+        let message = |kind: u16, index: u32, flags: i32| {
+            let mut bytes = Vec::new();
+            bytes.extend(32u32.to_ne_bytes());
+            bytes.extend(kind.to_ne_bytes());
+            bytes.extend([0; 14]);
+            bytes.extend(index.to_ne_bytes());
+            bytes.extend(flags.to_ne_bytes());
+            bytes.extend([0; 4]);
+            bytes
+        };
+        let up = libc::IFF_UP | libc::IFF_RUNNING;
+        let all = [
+            message(libc::RTM_NEWLINK, 7, up),
+            message(libc::RTM_NEWLINK, 8, libc::IFF_UP),
+            message(libc::RTM_DELLINK, 9, up),
+            message(libc::RTM_NEWROUTE, 10, up),
+        ];
+        let bytes = all.concat();
+        assert_eq!(interfaces(&bytes), [(7, true), (8, false), (9, false)]);
+        for cut in 0..bytes.len() {
+            assert!(interfaces(&bytes[..cut]).len() <= 3);
+        }
+        assert_eq!(interfaces(&[0; 64]), []);
+        assert_eq!(interfaces(&[255; 64]), []);
+    }
+}
