@@ -11,6 +11,9 @@ pub mod client;
 pub mod convert;
 pub mod error;
 
+/// The step of a path's set-up that says how long the manager took to decide: from the request's arrival to its answer.
+pub const SCHEDULING: &str = "scheduling";
+
 /// Version of both services; both ends of a conversation must have the same.
 pub const PROTOCOL_VERSION: u32 = 1;
 

@@ -65,6 +65,7 @@ fn requests_a_second(agents: u32, receivers: u32, requests: u32, seed: u64) -> R
         silence: Duration::from_secs(1 << 30),
         pending_max: 1_000,
         leases_max: 1_000,
+        grant_bytes_max: u64::MAX,
         agents_max: agents as usize,
         on_device_failure: OnDeviceFailure::Fallback,
         kept_max: 0,

@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 const CORE_PORT: u32 = 1_000;
 const FIBRE_OUT: u32 = 2_000;
 const FIBRE_IN: u32 = 3_000;
+/// The third byte of the groups that the packet core carries, where it carries any.
+const CORE_POOL: u8 = 65;
 /// The group of all hosts of a rack and the core.
 const EVERYONE: u32 = 1;
 /// How long a device may take to come up, and how often it is looked whether it has.
@@ -53,7 +55,7 @@ pub(crate) fn start(
     let bridges: Vec<Bridge> = (0..racks).map(|rack| bridge(spec.network, layout, rack)).collect();
     openvswitch::start(&bridges, places, daemons)?;
     optics::apply(&Space::named(OPTICS), &splitters(spec.network))?;
-    if let Network::Blast { hybrid, circuit_ms } = spec.network {
+    if let Network::Blast { hybrid, circuit_ms, .. } = spec.network {
         let address = SocketAddr::from((OCS_ADDRESS, OCS_TL1_PORT));
         let mut command = Space::named(OPTICS).command(&places.program.to_string_lossy());
         command.args(["lab", "device", "ocs", "--listen", &address.to_string()]);
@@ -97,12 +99,15 @@ pub(crate) fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) ->
     // Writing to a string cannot fail.
     let _ = match spec.network {
         Network::Bridge { .. } | Network::Datacast { .. } | Network::Orca { .. } => Ok(()),
-        Network::Blast { hybrid, .. } => write!(
+        Network::Blast { hybrid, core_multicast, wait, .. } => write!(
             text,
-            "fabrics = [\"ocs\", \"tcp-chain\"]\nscheduler = \"greedy-matching\"\nwhen-busy = \"wait\"\n\
+            "fabrics = [\"ocs\", {}\"tcp-chain\"]\nscheduler = \"greedy-matching\"\nwhen-busy = \"wait\"\n\
+             on-device-failure = \"{}\"\n[ip-multicast]\npool = \"{a}.{b}.{CORE_POOL}.0/24\"\n\
              [ocs]\ntl1 = \"{OCS_ADDRESS}:{OCS_TL1_PORT}\"\nports = {}\nsplitters = {}\nsplitter-fanout = {}\n\
              budget-db = {BUDGET_DB:?}\nswitch-loss-db = {SWITCH_LOSS_DB:?}\namplifier-gain-db = {AMPLIFIER_GAIN_DB:?}\n\
              rate = \"{rate}\"\n{pool}",
+            if core_multicast { "\"ip-multicast\", " } else { "" },
+            if wait { "wait" } else { "fallback" },
             hybrid.ports_needed(),
             hybrid.splitters,
             hybrid.splitter_fanout,
@@ -267,6 +272,12 @@ fn operators(network: Network, layout: &Layout, rack: u32) -> (Vec<GroupMod>, Ve
     let to_groups =
         Match::any().and(Field::EthType(0x0800)).and(Field::Ipv4Dst([a, b, 0, 0], [0xff, 0xff, 0, 0]));
     flows.push(FlowMod::add(40, to_groups, vec![]));
+    if let Network::Blast { core_multicast: true, .. } = network {
+        let over_the_core = Match::any()
+            .and(Field::EthType(0x0800))
+            .and(Field::Ipv4Dst([a, b, CORE_POOL, 0], [0xff, 0xff, 0xff, 0]));
+        flows.push(FlowMod::add(45, over_the_core, vec![Action::Group(EVERYONE)]));
+    }
     for host in hosts {
         let there = vec![Action::Output(host_number(host))];
         flows.push(FlowMod::add(30, Match::any().and(Field::eth_dst(host.mac)), there));

@@ -53,6 +53,10 @@ pub enum Network {
         hybrid: Hybrid,
         /// How long the circuit switch takes for one circuit, in milliseconds.
         circuit_ms: u32,
+        /// Whether the packet core carries multicast too, so that there is a fabric between circuits and TCP.
+        core_multicast: bool,
+        /// Whether a path whose devices fail waits for them.
+        wait: bool,
     },
     /// Racks on a packet core and on splitters that are wired for ever (Shufflecast section V).
     Shufflecast {
@@ -205,7 +209,19 @@ impl<'a> Parts<'a> {
                     let reason = "there must be at least 2 racks, and circuit-ms at most 10000";
                     return Err(self.wrong(reason));
                 }
-                Ok(Network::Blast { hybrid, circuit_ms })
+                let core_multicast = match self.take("next") {
+                    None => false,
+                    Some("ip-multicast") => true,
+                    Some(other) => return Err(self.wrong(format!("next can be ip-multicast, not '{other}'"))),
+                };
+                let wait = match self.take("on-failure") {
+                    None | Some("fallback") => false,
+                    Some("wait") => true,
+                    Some(other) => {
+                        return Err(self.wrong(format!("on-failure can be fallback or wait, not '{other}'")));
+                    }
+                };
+                Ok(Network::Blast { hybrid, circuit_ms, core_multicast, wait })
             }
             "shufflecast" => {
                 let [p, k] = self.positional(["p", "k"])?;
@@ -305,14 +321,16 @@ impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.network {
             Network::Bridge { hosts } => write!(f, "bridge:{hosts}")?,
-            Network::Blast { hybrid, circuit_ms } => write!(
+            Network::Blast { hybrid, circuit_ms, core_multicast, wait } => write!(
                 f,
-                "blast:racks={},hosts={},fanout={},splitters={},ports={},circuit-ms={circuit_ms}",
+                "blast:racks={},hosts={},fanout={},splitters={},ports={},circuit-ms={circuit_ms}{}{}",
                 hybrid.racks,
                 hybrid.servers_per_rack,
                 hybrid.splitter_fanout,
                 hybrid.splitters,
-                hybrid.ports_per_rack
+                hybrid.ports_per_rack,
+                if core_multicast { ",next=ip-multicast" } else { "" },
+                if wait { ",on-failure=wait" } else { "" }
             )?,
             Network::Shufflecast { fabric, hosts } => {
                 write!(f, "shufflecast:{},{},hosts={hosts}", fabric.fanout(), fabric.columns())?;
@@ -349,6 +367,7 @@ mod tests {
             ("bridge:4,rate=1gbit,mtu=9000", 4),
             ("blast:racks=8,hosts=2", 16),
             ("blast:racks=3,circuit-ms=0,fanout=2", 6),
+            ("blast:racks=3,next=ip-multicast,on-failure=wait", 6),
             ("shufflecast:2,2,hosts=2", 16),
             ("shufflecast:2,3,mtu=9000", 48),
             ("datacast:bcube:4,2", 16),
@@ -362,7 +381,8 @@ mod tests {
             assert_eq!(spec.network.hosts(), hosts, "{text}");
             assert_eq!(spec.to_string().parse(), Ok(spec), "{text}");
         }
-        let Network::Blast { hybrid, circuit_ms } = "blast:racks=8,hosts=2".parse::<Spec>().unwrap().network
+        let Network::Blast { hybrid, circuit_ms, .. } =
+            "blast:racks=8,hosts=2".parse::<Spec>().unwrap().network
         else {
             panic!("not a Blast network")
         };
@@ -392,6 +412,8 @@ mod tests {
             ("blast:8", "has no name"),
             ("blast:racks=400", "circuit switch"),
             ("blast:racks=4,fanout=1", "fanout"),
+            ("blast:racks=4,next=ocs", "'ocs'"),
+            ("blast:racks=4,on-failure=cry", "'cry'"),
             ("shufflecast:2", "p,k"),
             ("shufflecast:1,1", "Shufflecast"),
             ("datacast:bcube:4", "bcube"),

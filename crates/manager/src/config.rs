@@ -38,6 +38,9 @@ pub struct ManagerConfig {
     pub reconnect_ms: u64,
     /// Several managers, of which one leads.
     pub etcd: EtcdConfig,
+    /// The most bytes of one grant; a transfer of more has several paths one after the other.
+    #[serde(deserialize_with = "some_bytes")]
+    pub grant_max: Option<u64>,
     /// How many agents may join.
     pub agents_max: usize,
     /// How many requests may wait for a path.
@@ -167,6 +170,7 @@ impl Default for ManagerConfig {
             lease_ms: 30_000,
             reconnect_ms: 2_000,
             etcd: EtcdConfig::default(),
+            grant_max: None,
             agents_max: 10_000,
             pending_max: 1_024,
             leases_max: 10_000,
@@ -250,6 +254,7 @@ impl ManagerConfig {
             ("heartbeat-ms", self.heartbeat_ms),
             ("device-timeout-ms", self.device_timeout_ms),
             ("reconnect-ms", self.reconnect_ms),
+            ("grant-max", self.grant_max.unwrap_or(u64::MAX)),
             ("agents-max", self.agents_max as u64),
             ("pending-max", self.pending_max as u64),
             ("leases-max", self.leases_max as u64),
@@ -276,6 +281,11 @@ impl ManagerConfig {
         let in_racks = self.tor.iter().flat_map(|tor| &tor.hosts).map(|host| host.name.as_str());
         in_racks.chain(self.orca.iter().flat_map(|orca| &orca.hosts).map(String::as_str))
     }
+}
+
+fn some_bytes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    polycast_types::parse_bytes(&text).map(Some).map_err(serde::de::Error::custom)
 }
 
 fn some_rate<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Rate>, D::Error> {
@@ -422,6 +432,8 @@ mod tests {
             ("lease-ms = 1", "'lease-ms'"),
             ("pending-max = 0", "'pending-max'"),
             ("agents-max = -1", "line 1"),
+            ("grant-max = '0'", "'grant-max'"),
+            ("grant-max = 'much'", "'much'"),
             ("[etcd]\nendpoints = ['host']", "'host' is not HOST:PORT"),
             ("[etcd]\nendpoints = ['a:1']", "'etcd.advertise'"),
             ("[etcd]\nttl-s = 0", "'etcd.ttl-s'"),

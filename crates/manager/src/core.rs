@@ -96,6 +96,8 @@ struct Inner {
     waiting: Vec<Act>,
     stopped: bool,
     overrun: bool,
+    /// The request that is being handled, and since when.
+    asked: Option<(RequestKey, Instant)>,
     /// The answer to the join that is being handled.
     joined: Option<Result<(), JoinRefusal>>,
 }
@@ -243,6 +245,7 @@ impl Core {
             silence: millis(config.silence_ms),
             pending_max: config.pending_max,
             leases_max: config.leases_max,
+            grant_bytes_max: config.grant_max.unwrap_or(u64::MAX),
             agents_max: config.agents_max,
             on_device_failure: config.on_device_failure.into(),
             kept_max: config.kept_paths_max,
@@ -275,6 +278,7 @@ impl Core {
             waiting: Vec::new(),
             stopped: false,
             overrun: false,
+            asked: None,
             joined: None,
         };
         let core =
@@ -375,6 +379,7 @@ impl Seat {
     /// Does what a message says. A message that makes no sense ends the session.
     pub fn handle(&self, message: api::agent_message::Message) -> Result<(), Refusal> {
         use api::agent_message::Message as Said;
+        let came_at = Instant::now();
         let mut inner = self.core.lock();
         if inner.sessions.get(&self.agent).is_none_or(|session| session.number != self.number) {
             // Whoever has superseded it has told it so; a session that is only gone begins again.
@@ -395,7 +400,11 @@ impl Seat {
             Said::Request(request) => {
                 let id = request.request_id;
                 match convert::path_request(self.agent.clone(), request) {
-                    Ok(request) => inner.apply(Input::Request(request)),
+                    Ok(request) => {
+                        inner.asked = Some((self.agent.request(id), came_at));
+                        inner.apply(Input::Request(request));
+                        inner.asked = None;
+                    }
                     Err(refusal) => inner.tell(&self.agent, Message::Denied(convert::denied(id, &refusal))),
                 }
             }
@@ -621,13 +630,14 @@ impl Inner {
                 };
                 self.tell(&request.agent, message);
                 if let Some(plan) = set_up {
-                    self.tell_path(
-                        plan,
-                        &request,
-                        api::path_news::State::SettingUp,
-                        String::new(),
-                        Vec::new(),
-                    );
+                    // What Blast's Table II calls scheduling: from the request to the answer, queue and all.
+                    let asked = self.asked.as_ref().filter(|(asked, _)| *asked == request);
+                    let scheduling = asked.map(|(_, came_at)| api::Step {
+                        what: polycast_api::SCHEDULING.into(),
+                        micros: came_at.elapsed().as_micros() as u64,
+                    });
+                    let (state, steps) = (api::path_news::State::SettingUp, scheduling.into_iter().collect());
+                    self.tell_path(plan, &request, state, String::new(), steps);
                 }
             }
             Output::Extended { request, result } => {
@@ -701,6 +711,10 @@ impl Inner {
                     },
                 };
                 self.tell(&request.agent, Message::Replanned(replanned));
+                if !plan.commands.is_empty() {
+                    let (state, nothing) = (api::path_news::State::SettingUp, String::new());
+                    self.tell_path(plan_id, &request, state, nothing, Vec::new());
+                }
             }
             Output::Released { plan_id, request, plan, reason, kept } => {
                 if !kept && !plan.commands.is_empty() {

@@ -288,6 +288,67 @@ fn a_circuit_switch_that_misbehaves_stops_nobody() {
     }
 }
 
+/// What becomes of a path that its circuit switch does not make: the next fabric carries it, or it waits, or, where only
+/// the light is missing, TCP does.
+#[test]
+fn a_path_that_is_not_made_is_replaced_or_waits() {
+    if !can(&OPTICS) {
+        return;
+    }
+    let place = Place::new();
+    let file = place.file("object", &noise(2_000_000));
+    let cast = |more: &str, fails: &[&str]| {
+        let spec = format!("blast:racks=3,hosts=1,fanout=2,circuit-ms=4,rate=50mbit{more}");
+        let fails: Vec<&str> = fails.iter().flat_map(|fail| ["--fail", *fail]).collect();
+        let ran = polycast(&[&["lab", "cast", &spec, &file, "--json"][..], &fails].concat());
+        assert_eq!(ran.status, 0, "{more} {fails:?}: {}", ran.stderr);
+        let report = ran.json();
+        all_verified(&report, 2);
+        report
+    };
+    let next = cast(",next=ip-multicast", &["ocs:refuse@0"]);
+    assert!(next["fabric"].as_str().unwrap().ends_with("ip-multicast"), "{next}");
+    let lost = next["path_lost"].as_str().unwrap();
+    assert!(lost.contains("ip-multicast took over") && lost.contains("refuses ENT-CRS-FIBER"), "{next}");
+    let waits = cast(",on-failure=wait", &["ocs:refuse@0", "ocs:none@0.6"]);
+    assert_eq!((&waits["fabric"], &waits["path_lost"]), (&"ocs".into(), &Value::Null), "{waits}");
+    assert!(waits["events"].to_string().contains("the path waits"), "{waits}");
+    let dark = cast("", &["ocs:dark@0"]);
+    assert_eq!(dark["fabric"], "tcp-chain", "{dark}");
+}
+
+/// A path like the last one costs no device anything (Republic section III-B).
+#[test]
+fn the_same_path_again_changes_no_device() {
+    if !can(&OPTICS) {
+        return;
+    }
+    let name = format!("again-{}", std::process::id());
+    let made =
+        polycast(&["lab", "up", "blast:racks=3,hosts=1,fanout=2,rate=50mbit", "--name", &name, "--json"]);
+    assert_eq!(made.status, 0, "{}", made.stderr);
+    let (program, place) = (env!("CARGO_BIN_EXE_polycast"), Place::new());
+    let steps: Vec<Vec<String>> = ["one", "other"]
+        .into_iter()
+        .zip(["1", "2"])
+        .map(|(file, id)| {
+            let file = place.file(file, &noise(300_000));
+            let send = ["send", &file, "--to", "h1,h2", "--id", id, "--json"];
+            let sent = polycast(&[&["lab", "exec", &name, "h0", "--", program][..], &send].concat());
+            assert_eq!(sent.status, 0, "{}", sent.stderr);
+            let report = sent.json();
+            all_verified(&report, 2);
+            assert_eq!(report["fabric"], "ocs", "{report}");
+            let control = report["control"].as_array().unwrap().iter();
+            control.map(|step| step["step"].as_str().unwrap().to_string()).collect()
+        })
+        .collect();
+    let down = polycast(&["lab", "down", &name]);
+    assert_eq!(down.status, 0, "{}", down.stderr);
+    assert!(steps[0].iter().any(|step| step.ends_with("circuits")), "{steps:?}");
+    assert_eq!(steps[1], ["messages", "scheduling"], "nothing has to be told");
+}
+
 #[test]
 fn fixed_splitters_carry_a_delivery_over_relays() {
     if !can(&OPTICS) {

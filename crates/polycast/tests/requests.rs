@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, Ran, command, polycast};
+use common::{Place, Ran, command, noise, polycast};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -27,10 +27,13 @@ struct Cluster {
 impl Cluster {
     /// A manager that lends one path at a time, at 100 Mbit/s.
     fn start(group: &str, names: &[&str]) -> Self {
+        Self::with("fabrics = ['ip-multicast']", group, names)
+    }
+
+    fn with(settings: &str, group: &str, names: &[&str]) -> Self {
         let place = Place::new();
-        let settings = format!(
-            "fabrics = ['ip-multicast']\n[ip-multicast]\npool = '{group}/32'\nport = 17413\nrate = '100mbit'\n"
-        );
+        let settings =
+            format!("{settings}\n[ip-multicast]\npool = '{group}/32'\nport = 17413\nrate = '100mbit'\n");
         let config = place.file("manager.toml", settings.as_bytes());
         let mut manager = command(&["manager", "--config", &config, "--listen", "127.0.0.1:0", "--json"])
             .stderr(Stdio::null())
@@ -183,4 +186,55 @@ fn the_path_of_a_killed_agent_goes_to_the_next() {
     assert_eq!(waited.status, 0, "{}", waited.stderr);
     assert!(begun.elapsed() < Duration::from_secs(15), "a lease expires after 30 s: {:?}", begun.elapsed());
     assert_ne!(end(dying).status, 0);
+}
+
+/// Parts of the size: two transfers share one path, and neither waits until the other is whole.
+#[test]
+fn transfers_take_turns_where_parts_are_granted() {
+    let settings = "fabrics = ['ip-multicast']\ngrant-max = '3M'";
+    let cluster = Cluster::with(settings, "239.255.72.0", &["a", "b", "c"]);
+    // The network's own digest notices a fragment that went astray between two sessions.
+    let one = cluster.place.file("one", &noise(12_000_000));
+    let other = cluster.place.file("other", &noise(12_000_001));
+    let first = cluster.begin("a", &["send", &one, "--to", "b,c", "--id", "1"]);
+    cluster.await_status("a", |s| s["transfers"][0]["path"].is_object());
+    let second = cluster.begin("b", &["send", &other, "--to", "a,c", "--id", "2"]);
+    let mut turns = Vec::new();
+    for (name, child) in [("first", first), ("second", second)] {
+        let ran = end(child);
+        assert_eq!(ran.status, 0, "{name}: {} {}", ran.stdout, ran.stderr);
+        let report = ran.json();
+        assert_eq!(report["fabric"], "ip-multicast", "{name}: {report}");
+        assert!(report["receivers"].as_array().unwrap().iter().all(|r| r["verified"] == true), "{report}");
+        let events = report["events"].as_array().unwrap();
+        let asked = events.iter().filter(|event| event.to_string().contains("asking for a path"));
+        assert_eq!(asked.clone().count(), 3, "{name}: {report}");
+        turns.push(report["seconds"].as_f64().unwrap());
+    }
+    // Alone each takes about a second; taking turns, the first one waits for parts of the other.
+    assert!(turns[0] > 1.2, "{turns:?}");
+    for (agent, id, file) in [("c", "1", &one), ("c", "2", &other)] {
+        let out = cluster.place.path(&format!("got-{id}"));
+        assert_eq!(cluster.at(agent, &["get", id, "--out", &out]).status, 0);
+        assert_eq!(fs::read(out).unwrap(), fs::read(file).unwrap());
+    }
+}
+
+/// The devices of the best fabric cannot be reached: the next fabric carries the transfer, not TCP.
+#[test]
+fn the_next_fabric_takes_over_where_devices_fail() {
+    // Nobody listens on port 1, and there are no such sockets.
+    let settings = "fabrics = ['ocs', 'ip-multicast', 'tcp-chain']\n[ocs]\ntl1 = '127.0.0.1:1'\nsplitters = 1\n\
+        splitter-fanout = 2\nrate = '200mbit'\npool = '239.255.73.128/32'\n\
+        [[tor]]\nopenflow = 'unix:/nowhere/0'\nfibre-ports = [9]\nhosts = [{ name = 'a', port = 1 }]\n\
+        [[tor]]\nopenflow = 'unix:/nowhere/1'\nfibre-ports = [9]\nhosts = [{ name = 'b', port = 1 }]";
+    let cluster = Cluster::with(settings, "239.255.73.0", &["a", "b"]);
+    let file = cluster.place.file("file", &noise(8_000_000));
+    let ran = cluster.at("a", &["send", &file, "--to", "b", "--id", "1"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let report = ran.json();
+    assert!(report["fabric"].as_str().unwrap().ends_with("ip-multicast"), "{report}");
+    assert_eq!(report["receivers"][0]["fabric"], "ip-multicast", "{report}");
+    let lost = report["path_lost"].as_str().unwrap();
+    assert!(lost.contains("ip-multicast took over") && lost.contains("the circuit switch"), "{report}");
 }

@@ -46,6 +46,8 @@ pub struct LeasesConfig {
     pub pending_max: usize,
     /// How many leases there may be at the same time.
     pub leases_max: usize,
+    /// The most bytes of one grant, where a request is divisible.
+    pub grant_bytes_max: u64,
     /// How many agents may join.
     pub agents_max: usize,
     /// What becomes of a path whose devices fail.
@@ -576,6 +578,8 @@ impl Leases {
         let plan_id = self.fresh_plan_id();
         let Some((pending, _)) = self.pending.get(&id) else { return };
         let remaining = pending.remaining_bytes;
+        let most = if pending.divisible { self.config.grant_bytes_max } else { u64::MAX };
+        let bytes = bytes.min(most);
         let too_little = bytes < remaining && (bytes == 0 || !pending.divisible);
         if too_little || self.leases.len() >= self.config.leases_max {
             return;

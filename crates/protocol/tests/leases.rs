@@ -26,6 +26,7 @@ fn config() -> LeasesConfig {
         silence: SILENCE,
         pending_max: 8,
         leases_max: 100,
+        grant_bytes_max: u64::MAX,
         agents_max: 6,
         on_device_failure: OnDeviceFailure::Fallback,
         kept_max: 0,

@@ -30,6 +30,7 @@ fn manager(first_plan: u64) -> Leases {
         silence: Duration::from_secs(3_600),
         pending_max: 8,
         leases_max: 100,
+        grant_bytes_max: u64::MAX,
         agents_max: 8,
         on_device_failure: OnDeviceFailure::Fallback,
         kept_max: 0,

@@ -20,6 +20,7 @@ fn manager(on_device_failure: OnDeviceFailure, kept_max: usize) -> Leases {
         silence: Duration::from_secs(1_000),
         pending_max: 10,
         leases_max: 10,
+        grant_bytes_max: u64::MAX,
         agents_max: 10,
         on_device_failure,
         kept_max,

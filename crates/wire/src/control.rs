@@ -177,6 +177,13 @@ pub enum Control<'a> {
     Joining,
     /// Either: alive, nothing to say.
     Alive,
+    /// Source: packets come on this data channel from now on.
+    Channel {
+        /// IPv4 group address and UDP port.
+        channel: ([u8; 4], u16),
+        /// Bytes of the network's own header before every packet, as in WELCOME.
+        outer_len: u8,
+    },
     /// Source: the object is pulled over trees.
     Trees {
         /// How many trees.
@@ -297,6 +304,12 @@ impl<'a> Control<'a> {
             }
             Control::Joining => out.u8(19),
             Control::Alive => out.u8(20),
+            Control::Channel { channel: (address, port), outer_len } => {
+                out.u8(21);
+                out.extend_from_slice(address);
+                out.u16(*port);
+                out.u8(*outer_len);
+            }
             Control::Trees { count, block_bytes, credits } => {
                 out.extend_from_slice(&[40, *count]);
                 out.u64(*block_bytes);
@@ -365,6 +378,13 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
         }
         19 => Control::Joining,
         20 => Control::Alive,
+        21 => {
+            let (channel, outer_len) = ((r.array()?, r.u16()?), r.u8()?);
+            if !is_outer_len(outer_len) {
+                return Err(WireError::Malformed);
+            }
+            Control::Channel { channel, outer_len }
+        }
         40 => parse_trees(r)?,
         41 => {
             let tree = r.u8()?;
@@ -409,12 +429,16 @@ fn parse_welcome<'a>(r: &mut Reader<'a>) -> Result<Welcome<'a>, WireError> {
     };
     // What the machines divide by and allocate for is checked here, once.
     let sane = (1..=65_535).contains(&welcome.fragment_len)
-        && usize::from(welcome.outer_len) <= crate::label::header_len(crate::label::LABEL_LEN_MAX)
-        && welcome.outer_len.is_multiple_of(4)
+        && is_outer_len(welcome.outer_len)
         && welcome.group_len.is_power_of_two()
         && (1 << 16..=1 << 20).contains(&welcome.group_len)
         && welcome.object_len <= 1 << 50;
     if sane { Ok(welcome) } else { Err(WireError::Malformed) }
+}
+
+/// Whether a header of the network's own can be that long.
+fn is_outer_len(len: u8) -> bool {
+    usize::from(len) <= crate::label::header_len(crate::label::LABEL_LEN_MAX) && len.is_multiple_of(4)
 }
 
 fn parse_hashes(r: &mut Reader<'_>) -> Result<Vec<Hash>, WireError> {
@@ -583,6 +607,7 @@ mod tests {
                 Control::Invite { address, port, handle: Handle(a), object },
                 Control::Joining,
                 Control::Alive,
+                Control::Channel { channel: (address, port), outer_len: 24 },
             ];
             frames.iter().for_each(assert_round_trip);
         }

@@ -111,6 +111,7 @@ fn control_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
         Control::Invite { address: [10, 0, 0, 1], port: 80, handle, object },
         Control::Joining,
         Control::Alive,
+        Control::Channel { channel: ([239, 255, 1, 3], 5_001), outer_len: 24 },
         Control::Trees { count: number as u8 | 1, block_bytes: number | 1, credits: 16 },
         Control::Route { tree: number as u8, hops: &bytes[..bytes.len().min(14)] },
         Control::Digests { first: number, digests: vec![Digest([7; 16]), Digest([number as u8; 16])] },

@@ -4,7 +4,9 @@
 use super::Shared;
 use super::catalog::{self, Available};
 use super::manager_link::{Lease, Wanted, addresses};
-use crate::transfer::{Change, Options, Receivers as Invited, Report, SourceSpec, Steering, TransferError};
+use crate::transfer::{
+    Change, NextPath, Options, Receivers as Invited, Report, Rest, SourceSpec, Steering, TransferError,
+};
 use polycast_api::client::Receivers;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager;
@@ -198,15 +200,12 @@ impl Sends {
             let wanted = Wanted {
                 object: send.id(),
                 length: source.len(),
+                remaining: source.len(),
                 receivers: &wish.receivers,
                 lease: wish.lease,
+                steering: None,
             };
-            let lease = self.shared.link.request(wanted, |request, waiting| {
-                let waiting = Waiting { before: waiting.before, estimate_ms: waiting.estimate_ms };
-                standing.send_modify(|standing| {
-                    (standing.request, standing.waiting) = (Some(request), Some(waiting));
-                });
-            });
+            let lease = self.shared.link.request(wanted, |request, waiting| wait(standing, request, waiting));
             let lease = match options.deadline {
                 Some(deadline) => tokio::time::timeout(deadline.into(), lease)
                     .await
@@ -221,33 +220,26 @@ impl Sends {
                 return Err(cancel.refusal());
             }
         };
-        let granted = Granted {
-            fabric: lease.fabric.clone(),
-            response_id: lease.response_id,
-            receivers: lease.receivers.iter().map(|(name, _)| name.clone()).collect(),
-            service_ms: lease.service_ms,
-            lease_ms: lease.lease_ms,
-            steering: Arc::clone(&lease.steering),
-        };
-        standing.send_modify(|standing| {
-            (standing.request, standing.waiting) = (Some(lease.request_id), None);
-            standing.granted = Some(granted);
-        });
+        lease.steering.begin(&lease.fabric, lease.bytes);
+        grant(standing, &lease);
         let deadline = options.deadline.map(|deadline| deadline - Duration::from(began.elapsed()));
-        let options = Options { deadline, ..options };
-        self.deliver(&send, source, lease, options, cancel, standing).await
+        self.deliver(&send, source, lease, Options { deadline, ..options }, wish.lease, cancel, standing)
+            .await
     }
 
-    /// Runs the engine; the path goes back in any case.
+    /// Runs the engine, with as many paths one after the other as it takes; they go back in any case.
+    #[expect(clippy::too_many_arguments, reason = "what a transfer is made of")]
     async fn deliver(
         &self,
         send: &catalog::Send,
         source: Arc<dyn ObjectSource>,
         lease: Lease,
         options: Options,
+        wanted_for: Option<Duration>,
         cancel: &Cancel,
         standing: &watch::Sender<Standing>,
     ) -> Result<Arc<Report>, Refusal> {
+        let (steering, length) = (Arc::clone(&lease.steering), source.len());
         let spec = SourceSpec {
             object: send.id(),
             name: send.object.name.clone(),
@@ -262,16 +254,52 @@ impl Sends {
         };
         let engine = Arc::clone(&self.shared.engine);
         let events = standing.clone();
-        let delivered = tokio::task::spawn_blocking(move || {
-            // Given back as soon as the engine has ended, however that was.
-            let lease = lease;
+        let held = Arc::new(Mutex::new(Some(lease)));
+        let engines = Arc::clone(&held);
+        let mut delivered = tokio::task::spawn_blocking(move || {
             let delivered = engine.deliver(spec, &mut |report: &Report| {
-                let report = report.clone().over(&lease.fabric);
-                events.send_modify(|standing| standing.report = Some(Arc::new(report)));
+                events.send_modify(|standing| standing.report = Some(Arc::new(report.clone())));
             });
-            delivered.map(|report| report.over(&lease.fabric))
+            // Given back as soon as the engine has ended, however that was.
+            hold(&engines, None);
+            delivered
         });
-        let report = match delivered.await {
+        let mut rests = steering.rests();
+        let delivered = loop {
+            tokio::select! {
+                delivered = &mut delivered => break delivered,
+                // The sender lives as long as the steering that we hold.
+                _ = rests.changed() => {}
+            }
+            let Some(Rest { bytes, receivers }) = rests.borrow_and_update().clone() else { continue };
+            // Others may be waiting for the path.
+            hold(&held, None);
+            let receivers = Receivers::Named(receivers);
+            let wanted = Wanted {
+                object: send.id(),
+                length,
+                remaining: bytes.min(length),
+                receivers: &receivers,
+                lease: wanted_for,
+                steering: Some(&steering),
+            };
+            let lease = self.shared.link.request(wanted, |request, waiting| wait(standing, request, waiting));
+            tokio::select! {
+                delivered = &mut delivered => break delivered,
+                lease = lease => match lease {
+                    Ok(lease) => {
+                        grant(standing, &lease);
+                        let (fabric, path) = (lease.fabric.clone(), lease.path.clone());
+                        let bytes = Some(lease.bytes.unwrap_or(u64::MAX));
+                        hold(&held, Some(lease));
+                        steering.take_path(NextPath { fabric, path, bytes, lost: None });
+                    }
+                    Err(refusal) => steering.lose_path(&refusal.message),
+                },
+            }
+        };
+        hold(&held, None);
+        let report = match delivered {
             Ok(Ok(report)) => report,
             Ok(Err(TransferError::Cancelled)) => return Err(cancel.refusal()),
             Ok(Err(error)) => return Err(Refusal::new(Kind::TransferFailed, error.to_string())),
@@ -403,6 +431,35 @@ impl Sends {
         // Nothing here panics between two changes that belong together.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Puts a lease, or none, in the place of the one that a transfer holds, which goes back.
+fn hold(held: &Mutex<Option<Lease>>, lease: Option<Lease>) {
+    // Nothing panics while it is locked.
+    let before = std::mem::replace(&mut *held.lock().unwrap_or_else(PoisonError::into_inner), lease);
+    drop(before);
+}
+
+/// Tells those who watch that the request waits.
+fn wait(standing: &watch::Sender<Standing>, request: u64, waiting: &manager::Waiting) {
+    let waiting = Waiting { before: waiting.before, estimate_ms: waiting.estimate_ms };
+    standing.send_modify(|standing| (standing.request, standing.waiting) = (Some(request), Some(waiting)));
+}
+
+/// Tells those who watch which path the transfer has.
+fn grant(standing: &watch::Sender<Standing>, lease: &Lease) {
+    let granted = Granted {
+        fabric: lease.fabric.clone(),
+        response_id: lease.response_id,
+        receivers: lease.receivers.iter().map(|(name, _)| name.clone()).collect(),
+        service_ms: lease.service_ms,
+        lease_ms: lease.lease_ms,
+        steering: Arc::clone(&lease.steering),
+    };
+    standing.send_modify(|standing| {
+        (standing.request, standing.waiting) = (Some(lease.request_id), None);
+        standing.granted = Some(granted);
+    });
 }
 
 impl Drop for Watcher {

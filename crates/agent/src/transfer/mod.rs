@@ -23,7 +23,7 @@ pub use pull::{
 };
 pub use receiver::receive;
 pub use source::{Prepared, deliver, prepare};
-pub use steering::{Change, ControlStep, PathNews, Steering};
+pub use steering::{Change, ControlStep, NextPath, PathNews, Rest, Steering};
 
 use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_types::{Duration, Handle, ObjectId, Rate};
@@ -191,8 +191,8 @@ pub struct Report {
     pub sent_bytes: u64,
     /// Bytes of those that were patches.
     pub patched_bytes: u64,
-    /// What carried the object: `ip-multicast` or the fabric of the path, `tcp-chain`, or both, such as
-    /// `ip-multicast+tcp-chain`.
+    /// What carried the object: the fabrics of its paths, one after the other, and `tcp-chain` where that helped, such as
+    /// `ocs+ip-multicast+tcp-chain`.
     pub fabric: String,
     /// Why the path was lost, if the transfer had to go on without it.
     pub path_lost: Option<String>,
@@ -202,20 +202,6 @@ pub struct Report {
     pub control: Vec<ControlStep>,
     /// One entry a receiver.
     pub receivers: Vec<ReceiverReport>,
-}
-
-impl Report {
-    /// The same, where what the engine knows as multicast is this fabric.
-    #[must_use]
-    pub fn over(mut self, fabric: &str) -> Self {
-        if fabric != CHAIN {
-            self.fabric = self.fabric.replace(MULTICAST, fabric);
-            for receiver in self.receivers.iter_mut().filter(|receiver| receiver.fabric == MULTICAST) {
-                receiver.fabric = fabric.to_string();
-            }
-        }
-        self
-    }
 }
 
 /// What a receiver got.

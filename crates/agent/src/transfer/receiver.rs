@@ -718,6 +718,9 @@ impl Run {
                     self.patch(now, sn, &payload)?;
                 }
                 control @ Control::DataFnsd { .. } => self.machine.handle(now, Input::Control(&control)),
+                Control::Channel { channel: (address, port), outer_len } => {
+                    self.change_channel(SocketAddrV4::new(address.into(), port), outer_len.into())?;
+                }
                 Control::Upstream { address, port } => self.fetch_from((address, port).into())?,
                 Control::Finished => self.finished = true,
                 Control::Refuse(reason) => return Err(TransferError::Refused(reason.to_string())),
@@ -727,6 +730,26 @@ impl Run {
                 self.resume()?;
             }
         }
+    }
+
+    /// Listens on another data channel from now on. What waits on the one before is taken first.
+    fn change_channel(&mut self, channel: SocketAddrV4, outer_len: usize) -> Result<(), TransferError> {
+        let mut batches = 0;
+        while batches < RECEIVES_MAX && self.read_data()? {
+            batches += 1;
+        }
+        let opened = DataReceiver::open().and_then(|data| {
+            data.join(self.spec.interface, channel)?;
+            Ok(data)
+        });
+        match opened {
+            Ok(data) => self.data = data,
+            // The source notices that nothing comes here, and serves this end over TCP.
+            Err(error) => tracing::warn!(%channel, %error, "cannot listen on the new data channel"),
+        }
+        (self.offer.channel, self.offer.outer_len) = (channel, outer_len);
+        self.outers = vec![0; outer_len * SEGMENTS_MAX];
+        Ok(())
     }
 
     fn all_hashes(&self) -> bool {

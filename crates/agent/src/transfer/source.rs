@@ -1,5 +1,7 @@
 //! Driver of the push sender: sockets, the object's bytes and the clock around the machine.
 
+mod path;
+
 use super::channel::{Channel, Work, batch_of};
 use super::clock::{Clock, wait};
 use super::error::TransferError;
@@ -139,6 +141,8 @@ type Answer = (String, Result<(), String>);
 /// How a receiver's transfer ended.
 struct Settled {
     seconds: f64,
+    /// What carried its last bytes.
+    fabric: String,
     failure: Option<String>,
 }
 
@@ -166,9 +170,14 @@ struct Run {
     finished: bool,
     next_announce: Time,
     unicast_bytes: u64,
+    /// The fabric of the path, and those of all paths that carried something.
+    fabric: String,
+    used: Vec<String>,
     multicast_used: bool,
     chain_used: bool,
     path_lost: Option<String>,
+    /// Whoever was on the path goes on over the chain.
+    without_path: bool,
     events: Vec<(f64, String)>,
     control: Vec<ControlStep>,
     /// Receivers have been added: until when they may take to join.
@@ -185,7 +194,9 @@ impl Run {
             Path::Multicast { rate, attempts, .. } => (*rate, *attempts),
             Path::Chain => (None, None),
         };
+        let (fabric, allowed) = (spec.steering.fabric(), spec.steering.allowed());
         let machine = Sender::new(SenderConfig {
+            allowance: allowed.map(|bytes| bytes.div_ceil(u64::from(fragment_len)).max(1)),
             handle,
             geometry,
             batch: batch_of(outer_len + fragment_len),
@@ -223,9 +234,12 @@ impl Run {
             finished: false,
             next_announce: Time::ZERO,
             unicast_bytes: 0,
+            fabric: fabric.unwrap_or_else(|| MULTICAST.into()),
+            used: Vec::new(),
             multicast_used: false,
             chain_used: false,
             path_lost: None,
+            without_path: false,
             events: Vec::new(),
             control: Vec::new(),
             open_until: None,
@@ -286,14 +300,16 @@ impl Run {
     /// Takes in what has changed since the start.
     fn steer(&mut self) {
         let now = self.clock.now();
-        if self.path_lost.is_none()
+        if !self.without_path
             && self.channel.is_some()
             && let Some(reason) = self.spec.steering.lost()
         {
             tracing::warn!(%reason, "going on without the path");
             self.events.push((now.since(Time::ZERO).as_secs_f64(), reason.clone()));
-            self.path_lost = Some(reason);
-            self.machine.handle(now, Input::PathLost);
+            self.go_without_path(now, reason);
+        }
+        if let Some(next) = self.spec.steering.next_path() {
+            self.take_path(now, next);
         }
         if let Some(channel) = &mut self.channel
             && let Some(outer) = self.spec.steering.take_outer()
@@ -426,6 +442,7 @@ impl Run {
                         conn.patches.insert(sns);
                     }
                 }
+                Output::AllowanceUsed { remaining_bytes } => self.ask_for_more(now, remaining_bytes),
                 Output::Control { peer, control } => self.tell(peer, &control),
                 Output::Chain(link) => self.link(link.peer, link.upstream),
                 Output::Settled { peer, failure } => self.settled(peer, failure.map(|f| f.to_string())),
@@ -440,7 +457,9 @@ impl Run {
         while (self.supply.hashes().len() as u64) < groups.end {
             self.hash_batch()?;
         }
-        self.multicast_used = true;
+        if !std::mem::replace(&mut self.multicast_used, true) && !self.used.contains(&self.fabric) {
+            self.used.push(self.fabric.clone());
+        }
         self.on_channel(Work::Run { round, sn, count, flags })
     }
 
@@ -522,7 +541,8 @@ impl Run {
         }
         conn.patches.clear();
         let failed = failure.as_deref().map(|why| format!("given up: {why}"));
-        conn.settled = Some(Settled { seconds, failure });
+        let fabric = if chained { CHAIN.to_string() } else { self.fabric.clone() };
+        conn.settled = Some(Settled { seconds, fabric, failure });
         match failed {
             Some(why) => {
                 if let Some(mut stream) = conn.stream.take() {
@@ -841,7 +861,10 @@ impl Run {
                 seconds: settled.map_or_else(|| self.elapsed(), |s| s.seconds),
                 bytes: status.map_or(0, |s| s.verified_bytes),
                 patched_bytes: status.map_or(0, |s| s.patched_bytes),
-                fabric: if status.is_some_and(|s| s.chained) { CHAIN } else { MULTICAST }.into(),
+                fabric: settled.map_or_else(
+                    || if status.is_some_and(|s| s.chained) { CHAIN } else { &self.fabric }.to_string(),
+                    |settled| settled.fabric.clone(),
+                ),
                 error: settled.and_then(|s| s.failure.clone()),
             });
         }
@@ -858,11 +881,12 @@ impl Run {
         }));
         let channel = self.channel.as_ref();
         let patched = self.unicast_bytes + channel.map_or(0, |c| c.patched_bytes);
-        let fabric = match (self.multicast_used && !self.only_chain(), self.chain_used) {
-            (true, true) => format!("{MULTICAST}+{CHAIN}"),
+        let fabric = match (!self.used.is_empty() && !self.only_chain(), self.chain_used) {
+            (true, true) => format!("{}+{CHAIN}", self.used.join("+")),
             (false, true) => CHAIN.to_string(),
             _ if self.channel.is_none() => CHAIN.to_string(),
-            _ => MULTICAST.to_string(),
+            (true, false) => self.used.join("+"),
+            (false, false) => self.fabric.clone(),
         };
         Report {
             object: self.spec.object,

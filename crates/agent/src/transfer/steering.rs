@@ -1,7 +1,9 @@
 //! What a transfer is told while it runs: that its path is lost, and that its group has changed (Blast section IV-A).
 
+use super::Path;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
 
 /// A change of a transfer's group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,22 +34,96 @@ pub struct PathNews {
     pub steps: Vec<ControlStep>,
 }
 
+/// Another path for a transfer that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NextPath {
+    /// The fabric's name.
+    pub fabric: String,
+    /// The path.
+    pub path: Path,
+    /// Bytes that may be sent over it; `None` for as many as were left of the one before.
+    pub bytes: Option<u64>,
+    /// Why the one before is lost, if it is.
+    pub lost: Option<String>,
+}
+
+/// What a transfer still needs when it has sent as much as its path was granted for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// Bytes that the receiver furthest behind has not verified.
+    pub bytes: u64,
+    /// The receivers that are not done.
+    pub receivers: Vec<String>,
+}
+
 /// News that wait for the transfer; what comes after is not worth more memory.
 const NEWS_MAX: usize = 1_024;
 
 /// The changes that a transfer has not taken in yet.
-#[derive(Debug, Default)]
-pub struct Steering(Mutex<Orders>);
+#[derive(Debug)]
+pub struct Steering {
+    orders: Mutex<Orders>,
+    rest: watch::Sender<Option<Rest>>,
+}
+
+impl Default for Steering {
+    fn default() -> Self {
+        Steering { orders: Mutex::default(), rest: watch::Sender::new(None) }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Orders {
+    /// The first path's fabric, and the bytes that it was granted for where these are not all.
+    fabric: Option<String>,
+    allowed: Option<u64>,
     lost: Option<String>,
     outer: Option<Vec<Vec<u8>>>,
+    next: Option<NextPath>,
     changes: Vec<Change>,
     news: Vec<PathNews>,
 }
 
 impl Steering {
+    /// What the first path is: its fabric, and the bytes that it was granted for where these are not all.
+    pub fn begin(&self, fabric: &str, bytes: Option<u64>) {
+        let mut orders = self.lock();
+        (orders.fabric, orders.allowed) = (Some(fabric.to_string()), bytes);
+    }
+
+    /// The fabric of the first path, where it was named.
+    pub(crate) fn fabric(&self) -> Option<String> {
+        self.lock().fabric.clone()
+    }
+
+    /// Bytes that the first path was granted for; `None` for all.
+    pub(crate) fn allowed(&self) -> Option<u64> {
+        self.lock().allowed
+    }
+
+    /// The transfer goes on over this path.
+    pub fn take_path(&self, next: NextPath) {
+        let mut orders = self.lock();
+        // Headers for the path before mean nothing on this one.
+        (orders.next, orders.outer) = (Some(next), None);
+    }
+
+    /// The path to go on over, if there is a new one.
+    pub(crate) fn next_path(&self) -> Option<NextPath> {
+        self.lock().next.take()
+    }
+
+    /// Asks for a path for the rest.
+    pub(crate) fn ask_for(&self, rest: Rest) {
+        self.rest.send_replace(Some(rest));
+    }
+
+    /// What further paths are needed for, the latest.
+    #[must_use]
+    pub fn rests(&self) -> watch::Receiver<Option<Rest>> {
+        self.rest.subscribe()
+    }
+
     /// The path must not be used any more, for this reason.
     pub fn lose_path(&self, reason: &str) {
         self.lock().lost.get_or_insert_with(|| reason.to_string());
@@ -95,6 +171,6 @@ impl Steering {
 
     fn lock(&self) -> MutexGuard<'_, Orders> {
         // Nothing here panics between two changes that belong together.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

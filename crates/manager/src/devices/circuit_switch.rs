@@ -47,6 +47,7 @@ impl Device for CircuitSwitch {
                 address,
                 options,
                 client: None,
+                there: None,
                 wanted: BTreeMap::new(),
                 waiting: VecDeque::new(),
                 busy: BTreeSet::new(),
@@ -62,6 +63,9 @@ struct Task {
     address: SocketAddr,
     options: Tl1Options,
     client: Option<Tl1Client>,
+    /// The circuits that the switch has listed last and that have been made and taken down since; `None` where that is
+    /// not known.
+    there: Option<BTreeSet<Circuit>>,
     /// The circuits that plans need, by the port where light enters.
     wanted: BTreeMap<u32, u32>,
     /// Jobs that need a port of one that is being done, or of one that waits before them.
@@ -77,6 +81,10 @@ struct Task {
 struct Done {
     jobs: Vec<Job>,
     results: Vec<Result<(), String>>,
+    /// What has gone and what has come; `None` if nobody knows.
+    changed: Option<(Vec<Circuit>, Vec<Circuit>)>,
+    /// What there was before, if the switch was asked.
+    before: Option<BTreeSet<Circuit>>,
 }
 
 impl Task {
@@ -132,6 +140,7 @@ impl Task {
             Ok(client) => client.retrieve().await.map_err(|error| error.to_string()),
             Err(reason) => Err(reason),
         };
+        self.there = there.as_ref().ok().map(|there| there.iter().copied().collect());
         let there = there.unwrap_or_else(|reason| {
             tracing::warn!(address = %self.address, %reason, "the circuit switch does not say what it holds");
             Vec::new()
@@ -157,6 +166,7 @@ impl Task {
 
     /// After a loss of the connection: whatever plans need and is not there any more is made again.
     async fn mend(&mut self) {
+        self.there = None;
         let Some(client) = self.client.clone() else { return };
         if !matches!(*client.link().borrow(), Link::Up(_)) {
             return;
@@ -198,10 +208,23 @@ impl Task {
             circuits(&job.change.clear).for_each(|circuit| self.forget(circuit));
         }
         let client = self.connect().await;
-        self.running.spawn(perform(client, now));
+        self.running.spawn(perform(client, now, self.there.clone()));
     }
 
-    fn end(&mut self, Done { jobs, results }: Done) {
+    fn end(&mut self, Done { jobs, results, changed, before }: Done) {
+        if self.there.is_none() && self.running.is_empty() {
+            self.there = before;
+        }
+        match (changed, &mut self.there) {
+            (Some((gone, come)), Some(there)) => {
+                gone.iter().for_each(|circuit| {
+                    there.remove(circuit);
+                });
+                there.extend(come);
+            }
+            (Some(_), None) => {}
+            (None, _) => self.there = None,
+        }
         for (job, result) in jobs.into_iter().zip(results) {
             ports(&job.change).for_each(|port| {
                 self.busy.remove(&port);
@@ -225,20 +248,58 @@ impl Task {
     }
 }
 
-/// Does several jobs at a time that have no port in common.
-async fn perform(client: Result<Tl1Client, String>, jobs: Vec<Job>) -> Done {
-    let results = match client {
-        Ok(client) => perform_all(&client, &jobs).await,
-        Err(reason) => Err(reason),
+/// Does several jobs at a time that have no port in common. What the switch has is asked for only where `there` does not
+/// say it, or is wrong.
+async fn perform(
+    client: Result<Tl1Client, String>,
+    jobs: Vec<Job>,
+    there: Option<BTreeSet<Circuit>>,
+) -> Done {
+    let all_failed =
+        |reason: String| -> Vec<Result<(), String>> { jobs.iter().map(|_| Err(reason.clone())).collect() };
+    let client = match client {
+        Ok(client) => client,
+        Err(reason) => return Done { results: all_failed(reason), jobs, changed: None, before: None },
     };
-    let results = results.unwrap_or_else(|reason| jobs.iter().map(|_| Err(reason.clone())).collect());
-    Done { jobs, results }
+    let mut first = None;
+    if let Some(there) = there {
+        match perform_all(&client, &jobs, &there).await {
+            Ok((results, changed)) if results.iter().all(Result::is_ok) => {
+                return Done { jobs, results, changed: Some(changed), before: None };
+            }
+            Ok((results, _)) => first = Some(results),
+            Err(reason) => first = Some(all_failed(reason)),
+        }
+    }
+    let listed: Result<BTreeSet<Circuit>, _> =
+        client.retrieve().await.map(|there| there.into_iter().collect());
+    let performed = match &listed {
+        Ok(there) => perform_all(&client, &jobs, there).await,
+        Err(error) => Err(error.to_string()),
+    };
+    match performed {
+        // What failed has perhaps been done in part.
+        Ok((results, changed)) => {
+            let known = results.iter().all(Result::is_ok);
+            Done { jobs, results, changed: known.then_some(changed), before: listed.ok() }
+        }
+        Err(reason) => {
+            let results = first.unwrap_or_else(|| all_failed(reason));
+            Done { jobs, results, changed: None, before: None }
+        }
+    }
 }
 
-async fn perform_all(client: &Tl1Client, jobs: &[Job]) -> Result<Vec<Result<(), String>>, String> {
+/// What became of each job; and the circuits that have gone and come.
+type Performed = (Vec<Result<(), String>>, (Vec<Circuit>, Vec<Circuit>));
+
+async fn perform_all(
+    client: &Tl1Client,
+    jobs: &[Job],
+    there: &BTreeSet<Circuit>,
+) -> Result<Performed, String> {
     let setting: Vec<Circuit> = jobs.iter().flat_map(|job| circuits(&job.change.set)).collect();
     let cleared: Vec<Circuit> = jobs.iter().flat_map(|job| circuits(&job.change.clear)).collect();
-    let there = client.retrieve().await.map_err(|error| error.to_string())?;
     // Beside what is not needed any more, whatever stands in the way: left by failures, or by a manager before.
     let from: BTreeSet<u32> = setting.iter().map(|circuit| circuit.from).collect();
     let to: BTreeSet<u32> = setting.iter().map(|circuit| circuit.to).collect();
@@ -261,7 +322,7 @@ async fn perform_all(client: &Tl1Client, jobs: &[Job]) -> Result<Vec<Result<(), 
     }
     if wrong.len() < coming.len() {
         let there = client.retrieve().await.map_err(|error| error.to_string())?;
-        for circuit in coming.iter().filter(|circuit| !there.contains(circuit)) {
+        for circuit in setting.iter().filter(|circuit| !there.contains(circuit)) {
             let reason = || format!("it says that circuit {} is made, and does not list it", circuit.aid());
             wrong.entry(*circuit).or_insert_with(reason);
         }
@@ -270,7 +331,7 @@ async fn perform_all(client: &Tl1Client, jobs: &[Job]) -> Result<Vec<Result<(), 
         Some(reason) => Err(reason.clone()),
         None => Ok(()),
     };
-    Ok(jobs.iter().map(of_job).collect())
+    Ok((jobs.iter().map(of_job).collect(), (going, coming)))
 }
 
 /// The ports that a change is about, those where light enters and those where it leaves.

@@ -169,10 +169,7 @@ impl Agent {
         let mut beat_at = begun;
         for number in 1.. {
             if let Some(every) = self.every {
-                tokio::time::sleep_until(
-                    begun + Duration::from_secs_f64(offset + every * (number - 1) as f64),
-                )
-                .await;
+                await_precisely(begun + Duration::from_secs_f64(offset + every * (number - 1) as f64)).await;
             }
             let now = tokio::time::Instant::now();
             if now >= end {
@@ -224,6 +221,18 @@ impl Agent {
             divisible: false,
             lease_ms: None,
         }
+    }
+}
+
+/// Waits until a time. The runtime's timers count in milliseconds: agents that rely on them alone all ask at the same
+/// moment, once a millisecond.
+async fn await_precisely(at: tokio::time::Instant) {
+    const TIMER: Duration = Duration::from_millis(2);
+    if let Some(early) = at.checked_sub(TIMER) {
+        tokio::time::sleep_until(early).await;
+    }
+    while tokio::time::Instant::now() < at {
+        tokio::task::yield_now().await;
     }
 }
 

@@ -83,6 +83,14 @@ impl Settling {
         };
     }
 
+    /// Another path has taken the place of one that reached every receiver: single attempts until all get them, or until
+    /// `span` is over.
+    pub(super) fn again(&mut self, now: Time, span: Duration, interval: Duration) {
+        if *self != Settling::Dark {
+            *self = Settling::Waiting { until: now + span, interval };
+        }
+    }
+
     /// A receiver misses too much, or (`false`) none does any more.
     pub(super) fn judge(&mut self, lossy: bool) {
         if let Settling::Proving { until, interval } | Settling::Waiting { until, interval } = *self {

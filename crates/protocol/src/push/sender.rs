@@ -1,5 +1,6 @@
 //! The sender of a push transfer (Republic section III-A).
 
+mod path;
 mod words;
 
 pub use words::{Failure, Input, Output, Pace, PeerId, PeerStatus, SenderConfig, SlowPolicy};
@@ -58,6 +59,8 @@ pub struct Sender {
     finished: bool,
     /// The data channel is still being set up.
     path_waits: bool,
+    /// The path's allowance is used up, and more is needed.
+    paused: bool,
     /// Whether the stream runs: the first receivers have all named their initial sn, or were chained, and the
     /// path does not have to settle.
     settling: Settling,
@@ -103,6 +106,7 @@ impl Sender {
             closed: false,
             finished: false,
             path_waits: false,
+            paused: false,
             settling: Settling::default(),
             position: 0,
             packets: 0,
@@ -151,30 +155,12 @@ impl Sender {
             Input::Open => self.closed = false,
             Input::PathLost => self.lose_path(now),
             Input::PathWaits(waits) => self.wait_for_path(now, waits),
-        }
-    }
-
-    fn wait_for_path(&mut self, now: Time, waits: bool) {
-        if !core::mem::replace(&mut self.path_waits, waits) || waits {
-            return;
-        }
-        // From here on it has to reach everyone.
-        for peer in self.peers.values_mut() {
-            peer.advanced_at = peer.advanced_at.max(now);
-            if let Service::Listening { since } = &mut peer.service {
-                *since = now;
+            Input::Path { rate, attempt_interval, allowance } => {
+                self.config.rate = rate;
+                self.config.attempt_interval = attempt_interval;
+                self.config.allowance = allowance.or(self.config.allowance);
+                self.take_path(now);
             }
-        }
-    }
-
-    fn lose_path(&mut self, now: Time) {
-        self.config.multicast = false;
-        self.next_patch = None;
-        self.outputs.retain(|output| !matches!(output, Output::Send { .. } | Output::SendPatch(_)));
-        if self.started_at.is_some() {
-            let on_channel = self.peers.iter().filter(|(_, peer)| peer.is_on_channel()).map(|(id, _)| *id);
-            let on_channel: Vec<PeerId> = on_channel.collect();
-            on_channel.into_iter().for_each(|peer| self.move_to_chain(now, peer));
         }
     }
 
@@ -435,6 +421,9 @@ impl Sender {
     /// Sends gathered patches, at most a quarter of a window at a time.
     fn send_patches(&mut self, now: Time) {
         self.next_patch = None;
+        if self.paused {
+            return; // They wait for the next path.
+        }
         if self.settling.interval().is_some() {
             return; // They would be lost as well.
         }
@@ -495,12 +484,16 @@ impl Sender {
         if self.settling.allows_full_rate()
             && let Some(run) = self.needed_run()
         {
+            if self.pause() {
+                return self.outputs.pop_front();
+            }
             let room = self.room();
             self.stream_at = (paced && room > 0).then_some(self.next_send);
             if paced || room == 0 {
                 return None;
             }
-            let count = (run.end - run.start).min(u64::from(self.config.batch)).min(room);
+            let allowed = self.config.allowance.unwrap_or(u64::MAX);
+            let count = (run.end - run.start).min(u64::from(self.config.batch)).min(room).min(allowed);
             return Some(self.send(now, run.start, count as u32, 0));
         }
         if self.settling.allows_full_rate() {
@@ -558,6 +551,9 @@ impl Sender {
     fn send(&mut self, now: Time, position: u64, count: u32, flags: u8) -> Output {
         self.position = position + u64::from(count);
         self.packets += u64::from(count);
+        if let Some(allowance) = self.config.allowance.as_mut().filter(|_| flags & FLAG_ATTEMPT == 0) {
+            *allowance = allowance.saturating_sub(u64::from(count));
+        }
         self.needed.start = self.position.min(self.needed.end);
         let limit = self.limit();
         let mut flags = flags;
@@ -685,7 +681,7 @@ impl Sender {
     fn check_path(&mut self, now: Time, id: PeerId) {
         let timeout = self.config.path_timeout;
         let peer = &self.peers[&id];
-        let alive = now.since(peer.heard_at) < timeout && !self.path_waits;
+        let alive = now.since(peer.heard_at) < timeout && !self.path_waits && !self.paused;
         match peer.service {
             Service::Listening { since } if alive && now.since(since) >= timeout => {
                 self.move_to_chain(now, id)

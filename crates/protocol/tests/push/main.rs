@@ -3,7 +3,7 @@
 
 mod world;
 
-use polycast_protocol::push::{Geometry, SlowPolicy};
+use polycast_protocol::push::{Geometry, SenderConfig, SlowPolicy};
 use polycast_types::{Duration, Rate, Time};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -52,6 +52,20 @@ proptest! {
         world.run(seconds(60));
         world.assert_all_done();
         prop_assert!(world.nodes[&9].done);
+    }
+
+    /// Every part that is granted brings the transfer further, however small it is.
+    #[test]
+    fn parts_of_the_size_add_up(seed: u64, fragments in 1u64..300, part in 1u64..120, loss in 0u64..50) {
+        let config = SenderConfig { allowance: Some(part), ..config(geometry(fragments)) };
+        let mut world = World::new(seed, 3, config, Faults { loss, ..Faults::default() });
+        world.session_fragments = part;
+        world.between_sessions = Duration::from_millis(3);
+        world.start();
+        world.close();
+        world.run(seconds(60));
+        world.assert_all_done();
+        prop_assert!(world.sessions <= fragments.div_ceil(part), "{} sessions", world.sessions);
     }
 
     /// A receiver that crashes is named; it comes back under a new number with what it had verified.
@@ -168,7 +182,7 @@ fn a_stuck_receiver_is_named_and_holds_nobody() {
     }
 }
 
-fn stick(config: polycast_protocol::push::SenderConfig) {
+fn stick(config: SenderConfig) {
     let mut world = World::new(7, 4, config, Faults::default());
     world.start();
     world.close();
@@ -222,6 +236,39 @@ fn a_path_that_dies_in_mid_transfer_is_replaced_by_the_chain() {
     world.run(seconds(60));
     world.assert_all_done();
     assert!(world.settled.values().all(Option::is_none));
+}
+
+/// Sessions are waited for as long as it takes: longer than a path may be silent.
+#[test]
+fn a_transfer_in_several_sessions_sends_everything_once() {
+    let config = SenderConfig { allowance: Some(100), ..config(geometry(450)) };
+    let mut world = World::new(13, 3, config, Faults::default());
+    world.session_fragments = 100;
+    world.start();
+    world.close();
+    world.run(seconds(30));
+    world.assert_all_done();
+    assert_eq!(world.sessions, 4);
+    assert!(world.finished_at.unwrap() > Time(1) + world.between_sessions * 4);
+    assert!(world.nodes.values().all(|node| node.upstream.is_none()), "nobody needs the chain");
+    // A few more are attempts.
+    assert!((450..520).contains(&world.data_packets), "{} packets", world.data_packets);
+}
+
+#[test]
+fn another_path_takes_the_place_of_a_dead_one_in_mid_transfer() {
+    let mut world = World::new(14, 3, config(geometry(20_000)), Faults::default());
+    world.start();
+    world.close();
+    world.run(Time(1) + Duration::from_millis(20));
+    (0..3).for_each(|p| world.cut_multicast(p));
+    world.run(Time(1) + Duration::from_millis(220));
+    assert!(world.finished_at.is_none());
+    (0..3).for_each(|p| world.mend_multicast(p));
+    world.another_path_at(world.now);
+    world.run(seconds(60));
+    world.assert_all_done();
+    assert!(world.nodes.values().all(|node| node.upstream.is_none()), "nobody needs the chain");
 }
 
 #[test]

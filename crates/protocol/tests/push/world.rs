@@ -34,6 +34,7 @@ enum Event {
     Fetched { peer: u32, group: u64 },
     Join { peer: u32 },
     Crash { peer: u32 },
+    NextSession,
 }
 
 pub struct Node {
@@ -75,6 +76,10 @@ pub struct World {
     rng: Pcg64Mcg,
     channel_free_at: Time,
     packet_time: Duration,
+    /// Sessions that were followed by another one, how long that one was waited for, and its fragments.
+    pub sessions: u64,
+    pub between_sessions: Duration,
+    pub session_fragments: u64,
     frozen: BTreeSet<u32>,
     held: BTreeMap<u32, BTreeSet<u64>>,
 }
@@ -88,6 +93,7 @@ pub fn config(geometry: Geometry) -> SenderConfig {
         batch: 7,
         rate: None,
         multicast: true,
+        allowance: None,
         attempt_interval: Duration::from_micros(500).into(),
         path_timeout: Duration::from_millis(500),
         stall_timeout: Duration::from_secs(5),
@@ -121,6 +127,9 @@ impl World {
             rng: Pcg64Mcg::new(u128::from(seed) << 1 | 1),
             channel_free_at: Time::ZERO,
             packet_time: Duration::from_micros(8),
+            sessions: 0,
+            between_sessions: Duration::from_millis(700),
+            session_fragments: u64::MAX,
             frozen: BTreeSet::new(),
             held: BTreeMap::new(),
         };
@@ -137,6 +146,16 @@ impl World {
 
     pub fn crash_at(&mut self, peer: u32, at: Time) {
         self.schedule(at, Event::Crash { peer });
+    }
+
+    /// At this time another path takes the place of the one that there is.
+    pub fn another_path_at(&mut self, at: Time) {
+        self.schedule(at, Event::NextSession);
+    }
+
+    /// From now on the data channel reaches the receiver (again).
+    pub fn mend_multicast(&mut self, peer: u32) {
+        self.nodes.get_mut(&peer).expect("it is there").reached_by_multicast = true;
     }
 
     /// From now on the receiver neither takes nor says anything, but its connection stays.
@@ -206,6 +225,12 @@ impl World {
         }
         match event {
             Event::Join { peer } => self.join(peer),
+            Event::NextSession => {
+                let attempt_interval = Duration::from_micros(500).into();
+                let allowance = Some(self.session_fragments);
+                self.sender.handle(now, SenderInput::Path { rate: None, attempt_interval, allowance });
+                self.wakes.insert(None, now);
+            }
             Event::Crash { peer } => {
                 self.nodes.remove(&peer);
                 self.wakes.remove(&Some(peer));
@@ -328,6 +353,11 @@ impl World {
                 SenderOutput::Settled { peer, failure } => {
                     let known = self.settled.insert(peer.0, failure.map(|f| f.to_string()));
                     assert!(known.is_none(), "{peer:?} settled twice");
+                }
+                SenderOutput::AllowanceUsed { remaining_bytes } => {
+                    assert!((1..=self.geometry.object_len).contains(&remaining_bytes), "{remaining_bytes}");
+                    self.sessions += 1;
+                    self.schedule(self.now + self.between_sessions, Event::NextSession);
                 }
                 SenderOutput::Finished => self.finished_at = Some(self.now),
             }

@@ -18,9 +18,13 @@ use tokio::sync::watch;
 pub struct Wanted<'a> {
     pub object: ObjectId,
     pub length: u64,
+    /// Bytes that are still to be sent.
+    pub remaining: u64,
     pub receivers: &'a Receivers,
     /// How long it is wanted; `None` until it is given back.
     pub lease: Option<Span>,
+    /// The transfer that it is for, if that runs already.
+    pub steering: Option<&'a Arc<Steering>>,
 }
 
 /// A path that is lent to us; given back when dropped.
@@ -31,6 +35,8 @@ pub struct Lease {
     pub fabric: String,
     pub receivers: Vec<(String, SocketAddr)>,
     pub path: Path,
+    /// Bytes that may be sent over it; `None` for all that remain.
+    pub bytes: Option<u64>,
     /// How the transfer is told of changes.
     pub steering: Arc<Steering>,
     pub service_ms: Option<u64>,
@@ -51,10 +57,8 @@ struct Asking<'a> {
 }
 
 impl ManagerLink {
-    /// Asks for a path for a whole object, and waits until there is one. `on_wait` hears the request's number and how
-    /// it stands.
-    ///
-    /// The engine sends objects whole, so the request says that part of the size is no use.
+    /// Asks for a path for what remains of an object, or for part of that, and waits until there is one. `on_wait` hears the
+    /// request's number and how it stands.
     pub async fn request(
         &self,
         wanted: Wanted<'_>,
@@ -69,17 +73,21 @@ impl ManagerLink {
             app_id: wanted.object.app.0.to_vec(),
             data_id: wanted.object.data.0,
             data_size: wanted.length,
-            remaining_size: wanted.length,
+            remaining_size: wanted.remaining,
             receivers,
             all,
-            divisible: false,
+            divisible: true,
             lease_ms: wanted.lease.map(|lease| lease.as_millis().max(1)),
         };
         let asking = Asking { link: self, request: request.request_id };
         let (answer, mut answers) = watch::channel(Answer::Asked);
         {
             let mut table = self.table();
-            table.asked.insert(request.request_id, Asked { request: request.clone(), answer });
+            let steering = wanted.steering.map_or_else(Arc::default, Arc::clone);
+            table.asked.insert(
+                request.request_id,
+                Asked { request: request.clone(), answer, since: Instant::now(), steering },
+            );
             table.say(api::agent_message::Message::Request(request.clone()));
         }
         let (mut state, asked_at) = (self.0.state.subscribe(), Instant::now());
@@ -128,14 +136,11 @@ impl ManagerLink {
             receivers: Vec::new(),
             path: Path::Chain,
             steering: steering.unwrap_or_default(),
+            // The path goes back even if the answer makes no sense.
+            bytes: Some(granted.accepted_size).filter(|bytes| *bytes < request.remaining_size),
             service_ms: granted.service_ms,
             lease_ms: granted.lease_ms,
         };
-        // From here on the path goes back even if the answer makes no sense.
-        if granted.accepted_size < request.remaining_size {
-            let message = "the manager has granted part of what can only be sent whole";
-            return Err(Refusal::new(Kind::Internal, message));
-        }
         lease.path = path(granted.channel)?;
         lease.receivers = addresses(granted.receivers)?;
         Ok(lease)
@@ -203,7 +208,7 @@ pub(super) fn rerouted(before: Option<api::Channel>, after: Option<api::Channel>
     (alike && before == after).then_some(new)
 }
 
-fn path(channel: Option<api::Channel>) -> Result<Path, Refusal> {
+pub(super) fn path(channel: Option<api::Channel>) -> Result<Path, Refusal> {
     let wrong =
         |what: String| Refusal::new(Kind::Internal, format!("the manager's path makes no sense: {what}"));
     match channel.and_then(|channel| channel.channel) {

@@ -1,7 +1,8 @@
 //! What the link knows: what is asked for, lent to us, and owed to the manager.
 
 use super::lease;
-use crate::transfer::{ControlStep, PathNews, Steering};
+use crate::transfer::{ControlStep, NextPath, Path, PathNews, Steering};
+use polycast_api::SCHEDULING;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::manager_client::ManagerClient;
@@ -30,12 +31,17 @@ pub(super) enum Answer {
 pub(super) struct Asked {
     pub request: api::PathRequest,
     pub answer: watch::Sender<Answer>,
+    pub since: Instant,
+    /// That of the transfer.
+    pub steering: Arc<Steering>,
 }
 
 /// A lease that is in use.
 pub(super) struct Held {
     pub lease: api::Lease,
     pub ends_at: Option<Instant>,
+    /// How long the answer took, if the request did not have to wait.
+    pub answered_after: Option<Duration>,
     pub steering: Arc<Steering>,
 }
 
@@ -202,9 +208,16 @@ impl Table {
                     let before = held.lease.channel.take();
                     (held.lease.fabric, held.lease.channel) = (replanned.fabric, replanned.channel);
                     held.lease.plan = replanned.plan;
-                    match lease::rerouted(before, held.lease.channel.clone()) {
-                        Some(outer) => held.steering.reroute(outer, &replanned.reason),
-                        None => held.steering.lose_path(&replanned.reason),
+                    if let Some(outer) = lease::rerouted(before, held.lease.channel.clone()) {
+                        held.steering.reroute(outer, &replanned.reason);
+                        return;
+                    }
+                    match lease::path(held.lease.channel.clone()) {
+                        Ok(path @ Path::Multicast { .. }) => {
+                            let (fabric, lost) = (held.lease.fabric.clone(), Some(replanned.reason));
+                            held.steering.take_path(NextPath { fabric, path, bytes: None, lost });
+                        }
+                        Ok(Path::Chain) | Err(_) => held.steering.lose_path(&replanned.reason),
                     }
                 }
             }
@@ -227,8 +240,15 @@ impl Table {
             State::Replanned => Some(format!("the path was planned anew: {}", news.reason)),
             _ => None,
         };
-        let steps = news.steps.into_iter().map(|step| ControlStep { step: step.what, micros: step.micros });
-        held.steering.tell(PathNews { waits, event, steps: steps.collect() });
+        let mut steps: Vec<ControlStep> =
+            news.steps.into_iter().map(|step| ControlStep { step: step.what, micros: step.micros }).collect();
+        let scheduling = steps.iter().find(|step| step.step == SCHEDULING).map(|step| step.micros);
+        if let Some((scheduling, took)) = scheduling.zip(held.answered_after) {
+            // The rest of the time between the request and its answer.
+            let micros = (took.as_micros() as u64).saturating_sub(scheduling);
+            steps.insert(0, ControlStep { step: "messages".into(), micros });
+        }
+        held.steering.tell(PathNews { waits, event, steps });
     }
 
     fn heartbeat(&mut self, answer: api::HeartbeatAnswer) {
@@ -267,7 +287,9 @@ impl Table {
             plan: granted.plan.clone(),
         };
         let ends_at = end_of(&granted);
-        let held = Held { lease, ends_at, steering: Arc::default() };
+        let at_once = !matches!(*asked.answer.borrow(), Answer::Waiting(_));
+        let answered_after = at_once.then(|| asked.since.elapsed());
+        let held = Held { lease, ends_at, answered_after, steering: asked.steering };
         self.held.insert(granted.response_id, held);
         asked.answer.send_replace(Answer::Granted(Box::new(granted)));
     }

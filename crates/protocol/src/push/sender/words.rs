@@ -39,6 +39,8 @@ pub struct SenderConfig {
     pub rate: Option<Rate>,
     /// Whether there is a data channel; without one every receiver is chained at once.
     pub multicast: bool,
+    /// How many fragments the path was granted for; `None` for all that are needed.
+    pub allowance: Option<u64>,
     /// Interval of attempt sending (`i_a`).
     pub attempt_interval: AttemptInterval,
     /// A receiver that the data channel does not reach for this long is chained.
@@ -108,6 +110,15 @@ pub enum Input<'a> {
     Open,
     /// The data channel must not be used any more: whoever still takes it goes on over the TCP chain.
     PathLost,
+    /// Another data channel takes the place of the one before, or of one whose allowance is used up.
+    Path {
+        /// As in [`SenderConfig`].
+        rate: Option<Rate>,
+        /// As in [`SenderConfig`].
+        attempt_interval: AttemptInterval,
+        /// How many fragments it was granted for; `None` for what is left of the one before.
+        allowance: Option<u64>,
+    },
     /// Whether the data channel is still being set up: nobody is chained for not being reached by it meanwhile.
     PathWaits(bool),
 }
@@ -115,6 +126,12 @@ pub enum Input<'a> {
 /// What the driver is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
+    /// As many fragments were sent as the path was granted for, and receivers need more: nothing comes on the data channel
+    /// until there is another path.
+    AllowanceUsed {
+        /// Bytes that the receiver furthest behind has not verified.
+        remaining_bytes: u64,
+    },
     /// Send fragments `sn .. sn + count` on the data channel.
     Send {
         /// Round of the packets.

@@ -248,6 +248,7 @@ impl World {
             silence: SILENCE,
             pending_max: 64,
             leases_max: 64,
+            grant_bytes_max: u64::MAX,
             agents_max: 8,
             on_device_failure: OnDeviceFailure::Fallback,
             kept_max: 0,

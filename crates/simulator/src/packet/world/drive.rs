@@ -93,6 +93,7 @@ impl Cluster {
             SenderOutput::Settled { peer, failure } => {
                 self.settled(net, transfer, peer, failure.map(|f| f.to_string()))
             }
+            SenderOutput::AllowanceUsed { .. } => unreachable!("paths are granted whole"),
             SenderOutput::Finished => {
                 self.push_mut(transfer).source.finished_at = Some(net.now());
                 let peers: Vec<PeerId> = self.push(transfer).source.peers.keys().copied().collect();

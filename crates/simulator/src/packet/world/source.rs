@@ -78,6 +78,7 @@ impl PushConfig {
             batch: self.batch(),
             rate: self.rate,
             multicast: self.multicast,
+            allowance: None,
             attempt_interval: self.attempt_interval,
             path_timeout: Duration::from_millis(1_000),
             stall_timeout: self.stall_timeout,

@@ -1,0 +1,81 @@
+//! The source's path when another one takes its place: after a failure, or for the next part of the object (Republic
+//! section III-B: a transfer may be granted in several sessions).
+
+use super::super::{NextPath, Path, Rest};
+use super::{AttemptInterval, Channel, Control, DataSender, Input, PeerId, Run};
+use polycast_types::Time;
+
+impl Run {
+    /// Asks for a path for what is left when the path's part of the bytes is sent.
+    pub(super) fn ask_for_more(&mut self, now: Time, bytes: u64) {
+        let open = self.conns.values().filter(|conn| conn.settled.is_none());
+        let receivers = open.map(|conn| conn.name.clone()).collect();
+        let words = format!("the part that was granted is sent: asking for a path for {bytes} bytes more");
+        self.events.push((now.since(Time::ZERO).as_secs_f64(), words));
+        self.spec.steering.ask_for(Rest { bytes, receivers });
+    }
+
+    /// Goes on over another path, or without one where that cannot be.
+    pub(super) fn take_path(&mut self, now: Time, next: NextPath) {
+        // Whoever is served by the chain by now stays there.
+        if self.without_path || self.channel.is_none() {
+            return;
+        }
+        let at_s = now.since(Time::ZERO).as_secs_f64();
+        if let Some(reason) = &next.lost {
+            tracing::warn!(%reason, "going on over another path");
+            self.events.push((at_s, reason.clone()));
+            self.path_lost.get_or_insert_with(|| reason.clone());
+        }
+        let fabric = next.fabric.clone();
+        if let Err(why) = self.switch(now, next) {
+            let reason = format!("the path of {fabric} cannot be used: {why}");
+            tracing::warn!(%reason, "going on without a path");
+            self.events.push((at_s, reason.clone()));
+            self.go_without_path(now, reason);
+        }
+    }
+
+    /// Serves everyone by the chain from here on.
+    pub(super) fn go_without_path(&mut self, now: Time, reason: String) {
+        self.path_lost.get_or_insert(reason);
+        self.without_path = true;
+        self.machine.handle(now, Input::PathLost);
+    }
+
+    fn switch(&mut self, now: Time, next: NextPath) -> Result<(), String> {
+        let Path::Multicast { group, rate, attempts, ref outer } = next.path else {
+            return Err("receivers get the rest one from the other".into());
+        };
+        let known = match &self.spec.path {
+            Path::Multicast { outer, .. } => outer.first().map_or(0, Vec::len),
+            Path::Chain => 0,
+        };
+        let outer_len = outer.first().map_or(0, Vec::len);
+        if outer_len > known || outer.iter().any(|header| header.len() != outer_len) {
+            return Err("the network's own header leaves no room for the fragments".into());
+        }
+        let sender = DataSender::open(self.spec.interface, group).map_err(|error| error.to_string())?;
+        let mut channel = Channel::new(sender.with_outer(outer.clone()), self.handle, self.geometry);
+        if let Some(before) = &self.channel {
+            (channel.sent_bytes, channel.patched_bytes) = (before.sent_bytes, before.patched_bytes);
+        }
+        self.channel = Some(channel);
+        let told =
+            Control::Channel { channel: (group.ip().octets(), group.port()), outer_len: outer_len as u8 };
+        self.spec.path = next.path;
+        (self.fabric, self.multicast_used) = (next.fabric, false);
+        let peers: Vec<PeerId> = self.conns.keys().copied().collect();
+        peers.into_iter().for_each(|peer| self.tell(peer, &told));
+        let fragment_len = u64::from(self.geometry.fragment_len);
+        self.machine.handle(
+            now,
+            Input::Path {
+                rate,
+                attempt_interval: attempts.map_or(AttemptInterval::Adaptive, AttemptInterval::AdaptiveUpTo),
+                allowance: next.bytes.map(|bytes| bytes.div_ceil(fragment_len).max(1)),
+            },
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,263 @@
+//! The manager and a circuit switch that is only a table behind TL1: restarts, and answers that come late. The racks'
+//! switches are not there, so that paths wait for them.
+
+use polycast_api::PROTOCOL_VERSION;
+use polycast_api::manager::agent_message::Message as Said;
+use polycast_api::manager::manager_client::ManagerClient;
+use polycast_api::manager::manager_message::Message as Told;
+use polycast_api::manager::{
+    AgentId, AgentMessage, Granted, Join, Lease, ManagerMessage, PathRequest, Release,
+};
+use polycast_manager::{Manager, ManagerConfig, ManagerError};
+use polycast_net::devices::tl1::{Circuit, Completion, Output, Request};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+/// A circuit switch: its circuits, and how often one was taken down.
+#[derive(Clone, Default)]
+struct Switch(Arc<Mutex<Table>>);
+
+#[derive(Default)]
+struct Table {
+    circuits: BTreeMap<u32, u32>,
+    taken_down: usize,
+    /// Circuits from this port are made a second late.
+    late: Option<u32>,
+}
+
+impl Switch {
+    async fn start(&self) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let switch = self.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(switch.clone().talk(stream));
+            }
+        });
+        address
+    }
+
+    fn circuits(&self) -> Vec<(u32, u32)> {
+        self.0.lock().unwrap().circuits.iter().map(|(from, to)| (*from, *to)).collect()
+    }
+
+    async fn talk(self, stream: TcpStream) {
+        let (mut reader, mut writer) = stream.into_split();
+        let (answers, mut outgoing) = mpsc::unbounded_channel::<String>();
+        tokio::spawn(async move {
+            while let Some(answer) = outgoing.recv().await {
+                if writer.write_all(answer.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let (mut text, mut buffer) = (String::new(), [0; 4_096]);
+        while let Ok(len @ 1..) = reader.read(&mut buffer).await {
+            text.push_str(&String::from_utf8_lossy(&buffer[..len]));
+            while let Some(end) = text.find(';') {
+                let command: String = text.drain(..=end).collect();
+                let Ok((request, tag)) = Request::parse(&command[..end]) else { continue };
+                let (switch, answers) = (self.clone(), answers.clone());
+                tokio::spawn(async move { answers.send(switch.answer(request, tag).await) });
+            }
+        }
+    }
+
+    async fn answer(self, request: Request, tag: String) -> String {
+        let late = self.0.lock().unwrap().late;
+        if matches!(&request, Request::Enter(circuit) if Some(circuit.from) == late) {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let mut table = self.0.lock().unwrap();
+        let lines = match request {
+            Request::Enter(Circuit { from, to }) => {
+                assert!(table.circuits.insert(from, to).is_none(), "port {from} is in use");
+                vec![]
+            }
+            Request::Delete(Circuit { from, .. }) => {
+                table.circuits.remove(&from);
+                table.taken_down += 1;
+                vec![]
+            }
+            Request::Retrieve => {
+                table.circuits.iter().map(|(&from, &to)| Circuit { from, to }.aid()).collect()
+            }
+            _ => vec![],
+        };
+        let completion = Completion::Completed;
+        let (code, comment, more) = (None, String::new(), false);
+        Output::Response { tag, completion, code, lines, comment, more }.emit("SWITCH", "26-01-01 00:00:00")
+    }
+}
+
+/// Four racks of a host and a fibre each.
+fn settings(switch: SocketAddr, listen: &str) -> String {
+    let rack = |rack: u32| {
+        format!(
+            "[[tor]]\nopenflow = 'unix:/nowhere/{rack}'\nfibre-ports = [9]\n\
+             hosts = [{{ name = 'h{rack}', port = 1 }}]\n"
+        )
+    };
+    let racks: String = (0..4).map(rack).collect();
+    format!(
+        "listen = '{listen}'\nfabrics = ['ocs']\nscheduler = 'greedy-matching'\non-device-failure = 'wait'\n\
+         silence-ms = 60000\n\
+         [ocs]\ntl1 = '{switch}'\nsplitters = 1\nsplitter-fanout = 2\nrate = '1gbit'\n{racks}"
+    )
+}
+
+struct Running {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), ManagerError>>,
+}
+
+impl Running {
+    async fn start(settings: &str) -> Self {
+        let manager = Manager::bind(ManagerConfig::from_toml(settings).unwrap()).await.unwrap();
+        let (address, (stop, stopped)) = (manager.address(), oneshot::channel::<()>());
+        let task = tokio::spawn(manager.serve(async {
+            let _ = stopped.await;
+        }));
+        Running { address, stop, task }
+    }
+
+    async fn stop(self) {
+        self.stop.send(()).unwrap();
+        tokio::time::timeout(Duration::from_secs(5), self.task).await.unwrap().unwrap().unwrap();
+    }
+
+    async fn join(&self, host: u32, leases: Vec<Lease>) -> Session {
+        let (outbox, stream) = mpsc::channel(64);
+        let join = Join {
+            protocol_version: PROTOCOL_VERSION,
+            agent: Some(AgentId { name: format!("h{host}"), incarnation: 1 }),
+            address: format!("10.0.0.{host}"),
+            control_port: 7401,
+            leases,
+        };
+        outbox.send(AgentMessage { message: Some(Said::Join(join)) }).await.unwrap();
+        let mut client = ManagerClient::connect(format!("http://{}", self.address)).await.unwrap();
+        let messages = client.session(ReceiverStream::new(stream)).await.unwrap().into_inner();
+        Session { outbox, messages }
+    }
+}
+
+struct Session {
+    outbox: mpsc::Sender<AgentMessage>,
+    messages: Streaming<ManagerMessage>,
+}
+
+impl Session {
+    async fn ask(&self, receiver: u32) {
+        let request = PathRequest {
+            request_id: 1,
+            app_id: vec![0; 16],
+            data_id: 1,
+            data_size: 1_000,
+            remaining_size: 1_000,
+            receivers: vec![format!("h{receiver}")],
+            ..PathRequest::default()
+        };
+        self.outbox.send(AgentMessage { message: Some(Said::Request(request)) }).await.unwrap();
+    }
+
+    async fn granted(&mut self) -> Granted {
+        let granted = async {
+            loop {
+                match self.messages.message().await.unwrap().unwrap().message {
+                    Some(Told::Granted(granted)) => return granted,
+                    Some(Told::Denied(denied)) => panic!("{denied:?}"),
+                    _ => {}
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), granted).await.unwrap()
+    }
+}
+
+fn lease(granted: &Granted, receiver: u32) -> Lease {
+    Lease {
+        request_id: granted.request_id,
+        response_id: granted.response_id,
+        receivers: vec![format!("h{receiver}")],
+        accepted_size: granted.accepted_size,
+        fabric: granted.fabric.clone(),
+        channel: granted.channel.clone(),
+        app_id: vec![0; 16],
+        data_id: 1,
+        left_ms: None,
+        plan: granted.plan.clone(),
+    }
+}
+
+async fn until(what: &str, is: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "not yet: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A circuit in use is neither taken down nor lent to others, however early these ask.
+#[tokio::test]
+async fn circuits_in_use_survive_a_restart_of_the_manager() {
+    let switch = Switch::default();
+    let tl1 = switch.start().await;
+    let manager = Running::start(&settings(tl1, "127.0.0.1:0")).await;
+    let mut source = manager.join(0, vec![]).await;
+    let _receiver = manager.join(1, vec![]).await;
+    source.ask(1).await;
+    let granted = source.granted().await;
+    until("its circuit", || !switch.circuits().is_empty()).await;
+    let circuits = switch.circuits();
+    let address = manager.address;
+    manager.stop().await;
+
+    let manager = Running::start(&settings(tl1, &address.to_string())).await;
+    let mut other = manager.join(2, vec![]).await;
+    let _receiver = manager.join(1, vec![]).await;
+    other.ask(1).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let source = manager.join(0, vec![lease(&granted, 1)]).await;
+    let lent = tokio::time::timeout(Duration::from_millis(500), other.granted()).await;
+    assert!(lent.is_err(), "the fibre of rack 1 is in use: {lent:?}");
+    assert_eq!((switch.circuits(), switch.0.lock().unwrap().taken_down), (circuits.clone(), 0));
+    // Given back, the other gets it.
+    let release = Release { request_id: granted.request_id, response_id: granted.response_id };
+    source.outbox.send(AgentMessage { message: Some(Said::Release(release)) }).await.unwrap();
+    other.granted().await;
+    until("the other's circuit", || switch.circuits().iter().any(|(from, _)| *from == 2)).await;
+    manager.stop().await;
+}
+
+#[tokio::test]
+async fn a_late_answer_of_the_circuit_switch_holds_up_nobody_else() {
+    let switch = Switch::default();
+    switch.0.lock().unwrap().late = Some(0);
+    let tl1 = switch.start().await;
+    let manager = Running::start(&settings(tl1, "127.0.0.1:0")).await;
+    let mut sessions = Vec::new();
+    for host in 0..4 {
+        sessions.push(manager.join(host, vec![]).await);
+    }
+    // Light from rack 0 is made late.
+    sessions[0].ask(1).await;
+    sessions[0].granted().await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    sessions[2].ask(3).await;
+    sessions[2].granted().await;
+    until("the circuit of the second", || switch.circuits().iter().any(|(from, _)| *from == 2)).await;
+    assert!(!switch.circuits().iter().any(|(from, _)| *from == 0), "the first one's came before it");
+    until("the circuit of the first", || switch.circuits().iter().any(|(from, _)| *from == 0)).await;
+    manager.stop().await;
+}
