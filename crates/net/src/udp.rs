@@ -402,6 +402,26 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_can_be_limited_and_still_takes_a_whole_segmented_send() {
+        let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 1, 4), 29_105);
+        let mut receiver = DataReceiver::open().unwrap();
+        receiver.join(LO, group).unwrap();
+        let mut sender = DataSender::open(LO, group).unwrap();
+        let buffer_len = |sender: &DataSender| sender.socket.send_buffer_size().unwrap();
+        sender.limit_queue(30_000).unwrap();
+        let limited = buffer_len(&sender);
+        assert!((30_000..=60_000).contains(&limited), "the kernel may double it: {limited}");
+        sender.limit_queue(31_000).unwrap();
+        assert_eq!(buffer_len(&sender), limited, "a small change is not worth a system call");
+        let payload = [5u8; 1_400];
+        let parts: Vec<_> = (0..40).map(|_| IoSlice::new(&payload)).collect();
+        assert!(sender.send(&parts, 1, 1_400).unwrap(), "56 kB at once");
+        assert_eq!(receive_all(&mut receiver, 40).len(), 40);
+        sender.limit_queue(60_000).unwrap();
+        assert!(buffer_len(&sender) > limited);
+    }
+
+    #[test]
     fn segmented_sends_reach_every_receiver() {
         segments_arrive(true, &[], SocketAddrV4::new(Ipv4Addr::new(239, 255, 1, 1), 29_101));
     }

@@ -14,6 +14,8 @@
 //! somebody takes what is left. A short queue would leave a link idle whenever one end is late.
 //! Where the queue stays long however far the window falls, others fill it (CUBIC, Reno): then only
 //! loss counts, for a while. That is Copa's choice between two modes, with Swift's proportional cut.
+//! In both modes, who has more than a share of a path that others fill with him gives way until he has not:
+//! a short queue drops whole bursts, and TCP needs a while to come back from that.
 
 use super::delay::PathDelay;
 use polycast_types::{Duration, Time};
@@ -48,6 +50,9 @@ const HOLD_MAX: Duration = Duration::from_secs(32);
 /// A queue that was under control for this long makes the next hold short again.
 const CALM: Duration = Duration::from_secs(5);
 
+/// Who has more than a share gives up one part in so many a round.
+const SHARE_DECAY: u64 = 32;
+
 /// What the window follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -81,6 +86,8 @@ pub struct Others {
     pub shared: bool,
     /// Every path gives us more than our share if there is one other.
     pub has_share: bool,
+    /// Fragments that whoever has half of the slowest path keeps in flight while the queue is as long as now.
+    pub share: u64,
 }
 
 /// What is known of one receiver's loss.
@@ -117,6 +124,8 @@ pub struct Congestion {
     has_share: bool,
     /// Others were seen on a path lately: they count as present until then.
     others_until: Time,
+    /// They counted as present in the last round.
+    crowded: bool,
 }
 
 impl Congestion {
@@ -141,6 +150,7 @@ impl Congestion {
             overflow: None,
             has_share: false,
             others_until: Time::ZERO,
+            crowded: false,
         }
     }
 
@@ -158,10 +168,9 @@ impl Congestion {
 
     /// The slowest receiver has acknowledged `fragments` more while the window was in use.
     pub fn acknowledged(&mut self, fragments: u64) {
-        match self.mode {
-            Mode::Queue { excess: Some(_), .. } => return,
-            Mode::Loss { .. } if self.has_share => return,
-            _ => {}
+        let enough = self.has_share && (self.crowded || self.follows_loss());
+        if enough || matches!(self.mode, Mode::Queue { excess: Some(_), .. }) {
+            return;
         }
         if self.slow_start {
             self.window = (self.window + fragments).min(self.window_max);
@@ -189,14 +198,20 @@ impl Congestion {
     /// A round is over, in which the queue on the worst path was never shorter than `queue`, and a batch took
     /// `batch_time` to pass.
     pub fn round(&mut self, now: Time, queue: Duration, batch_time: Duration, others: Others) {
-        let Others { shared, has_share } = others;
+        let Others { shared, has_share, share } = others;
         if shared {
             self.others_until = now + OTHERS_SPAN;
         }
-        let polite = self.probe(now, shared) || now < self.others_until;
+        self.crowded = now < self.others_until;
+        let polite = self.probe(now, shared) || self.crowded;
         self.round_at = now;
         self.has_share = has_share;
         let target = self.target(now, batch_time);
+        if shared && has_share {
+            // A flow that lost much (a whole segmented send in a short queue) needs room to come back.
+            self.slow_start = false;
+            self.window = (self.window - self.window / SHARE_DECAY).max(self.window_min);
+        }
         match self.mode {
             Mode::Loss { until } if now >= until => self.mode = Mode::Queue { since: now, excess: None },
             Mode::Loss { .. } => {}
@@ -211,7 +226,8 @@ impl Congestion {
                     self.hold = if begun.since(since) >= CALM { HOLD } else { self.hold };
                     self.mode = Mode::Loss { until: now + self.hold };
                     self.hold = (self.hold * 2).min(HOLD_MAX);
-                    self.window = window;
+                    // A window for the short queue that we kept is nothing in the long one that they keep.
+                    self.window = window.max(share).min(self.window_max);
                     return;
                 }
                 self.mode = Mode::Queue { since, excess: Some((begun, window, rounds + 1)) };
@@ -364,7 +380,7 @@ mod tests {
                 let queue =
                     Duration::from_millis(others_ms) + Duration(control.window() * 1_000_000 / per_ms);
                 let now = Time(1_000_000_000) + Duration::from_millis(10) * i;
-                control.round(now, queue, Duration::ZERO, Others { shared, has_share: false });
+                control.round(now, queue, Duration::ZERO, Others { shared, ..Others::default() });
                 control.acknowledged(control.window());
                 control.window()
             })
@@ -402,6 +418,18 @@ mod tests {
     }
 
     #[test]
+    fn the_window_for_a_long_queue_starts_at_a_share_of_it() {
+        let mut control = grown(40);
+        let others = Others { shared: true, has_share: false, share: 330 };
+        for i in 0..30 {
+            let now = Time(1_000_000_000) + Duration::from_millis(10) * i;
+            control.round(now, Duration::from_millis(40), Duration::ZERO, others);
+        }
+        assert!(control.follows_loss());
+        assert_eq!(control.window(), 330);
+    }
+
+    #[test]
     fn where_queues_overflow_early_less_is_worth_having() {
         let mut control = grown(400);
         let mut path = PathDelay::default();
@@ -422,11 +450,37 @@ mod tests {
         assert!(control.follows_loss());
         for has_share in [true, false] {
             let window = control.window();
-            let others = Others { shared: true, has_share };
+            let others = Others { shared: true, has_share, share: 0 };
             control.round(Time(1_400_000_000), Duration::from_millis(30), Duration::ZERO, others);
             control.acknowledged(window);
             assert_eq!(control.window() > window, !has_share);
         }
+    }
+
+    #[test]
+    fn who_has_more_than_a_share_gives_way_until_the_queue_is_empty_at_times() {
+        let round = |control: &mut Congestion, i: u64, shared, has_share| {
+            let now = Time(1_000_000_000) + Duration::from_millis(10) * i;
+            control.round(
+                now,
+                Duration::from_millis(1),
+                Duration::ZERO,
+                Others { shared, has_share, share: 0 },
+            );
+            control.acknowledged(control.window() * 2);
+        };
+        let mut control = grown(400);
+        (0..22).for_each(|i| round(&mut control, i, true, true));
+        let given = control.window();
+        assert!((180..=220).contains(&given), "half in 22 rounds: {given}");
+        round(&mut control, 23, false, true);
+        assert_eq!(control.window(), given, "they may come back");
+        round(&mut control, 24, false, false);
+        assert!(control.window() > given, "less than a share is not enough");
+        let later = OTHERS_SPAN.0 / 10_000_000 + 25;
+        let before = control.window();
+        round(&mut control, later, false, true);
+        assert!(control.window() > before, "nobody was seen for a while");
     }
 
     #[test]

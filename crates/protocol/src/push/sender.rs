@@ -377,7 +377,8 @@ impl Sender {
             let batch_time = Duration(u64::from(self.config.batch) * 1_000_000_000 / rate);
             let others = Others {
                 shared: self.gating().any(|p| p.path.is_shared()),
-                has_share: self.gating().all(|p| p.path.rate() * 5 > p.path.best_rate() * 3),
+                has_share: self.gating().all(|p| p.path.rate() * 2 > p.path.best_rate()),
+                share: (u128::from(rate / 2) * u128::from(queue.0) / 1_000_000_000) as u64,
             };
             self.congestion.round(now, queue, batch_time, others);
         }

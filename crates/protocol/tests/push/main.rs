@@ -305,6 +305,25 @@ fn a_granted_rate_is_kept() {
 }
 
 #[test]
+fn what_waits_in_the_host_follows_the_rate_of_the_path() {
+    for packet_us in [40, 100, 400, 2_000] {
+        let mut world = World::new(13, 2, config(geometry(1_000)), Faults::default());
+        world.packet_time = Duration::from_micros(packet_us);
+        let first = world.sender.host_queue_bytes();
+        world.start();
+        world.close();
+        world.run(seconds(20));
+        world.assert_all_done();
+        // A few packets, and a third of a millisecond on the wire.
+        let third_of_ms = 1_000_000.0 / 3.0 / (packet_us * 1_000) as f64 * f64::from(FRAGMENT + 52);
+        let ideal = f64::from(40 << 10) + third_of_ms;
+        let bytes = world.sender.host_queue_bytes() as f64;
+        assert!((0.9 * ideal..1.1 * ideal).contains(&bytes), "{packet_us} us: {bytes} bytes, not {ideal}");
+        assert!(first as f64 > bytes, "generous as long as the rate is not known: {first}");
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
     let faults = Faults { loss: 50, duplication: 20, reordering: 50, corruption: 20 };
     let runs: Vec<_> = (0..2)

@@ -75,7 +75,8 @@ pub struct World {
     sequence: u64,
     rng: Pcg64Mcg,
     channel_free_at: Time,
-    packet_time: Duration,
+    /// What one packet takes on the channel.
+    pub packet_time: Duration,
     /// Sessions that were followed by another one, how long that one was waited for, and its fragments.
     pub sessions: u64,
     pub between_sessions: Duration,
