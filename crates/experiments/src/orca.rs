@@ -22,14 +22,14 @@ pub const ITEMS: &[Item] = &[
         name: "switch-state",
         title: "Section 6.2: state in switches, links and time of labels for a million sessions",
         load: Load::Alone,
-        run: |options| Ok(switch_state(sessions(options), options.threads).into()),
+        run: |options| Ok(switch_state(sessions(options), options).into()),
     },
     Item {
         paper: "orca",
         name: "readings",
         title: "Section 6.2: readings of what the paper leaves open",
         load: Load::Alone,
-        run: |options| Ok(readings(sessions(options), options.threads).into()),
+        run: |options| Ok(readings(sessions(options), options).into()),
     },
     Item {
         paper: "orca",
@@ -38,7 +38,8 @@ pub const ITEMS: &[Item] = &[
         load: Load::Alone,
         run: |options| {
             let sessions = sessions(options);
-            Ok([dynamics(sessions / 10, sessions), failures(sessions / 10)].concat().into())
+            let (fewer, seed) = (sessions / 10, options.seed);
+            Ok([dynamics(fewer, sessions, seed), failures(fewer, seed)].concat().into())
         },
     },
     Item {
@@ -46,7 +47,7 @@ pub const ITEMS: &[Item] = &[
         name: "elmo",
         title: "The baseline Elmo beside its own published logs",
         load: Load::Alone,
-        run: |options| Ok(elmo(sessions(options) / 10).into()),
+        run: |options| Ok(elmo(sessions(options) / 10, options.seed).into()),
     },
     Item {
         paper: "orca",
@@ -188,7 +189,7 @@ impl DataSet {
     }
 }
 
-/// Plans all sessions of the tenants on `threads` threads; every `walk_every`-th is followed through the
+/// Plans all sessions of the tenants on the options' threads; every `walk_every`-th is followed through the
 /// switches.
 ///
 /// # Panics
@@ -198,16 +199,17 @@ pub fn plan_data_set(
     clos: &Clos,
     tenants: &[Tenant],
     sizes: Sizes,
-    options: LabelOptions,
-    threads: usize,
+    labels: LabelOptions,
+    options: &Options,
     walk_every: u64,
 ) -> DataSet {
+    let (threads, seed) = (options.threads, options.seed);
     let mut total = DataSet::default();
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
             .map(|thread| {
                 scope.spawn(move || {
-                    let mut worker = Worker::new(clos, options, walk_every);
+                    let mut worker = Worker::new(clos, labels, walk_every, seed);
                     for (index, tenant) in tenants.iter().enumerate().skip(thread).step_by(threads) {
                         worker.tenant(tenant, sizes, index as u64);
                     }
@@ -226,20 +228,21 @@ struct Worker {
     planner: LabelPlanner,
     pod_format: PodLabelFormat,
     walk_every: u64,
+    seed: u64,
     result: DataSet,
 }
 
 impl Worker {
-    fn new(clos: &Clos, options: LabelOptions, walk_every: u64) -> Self {
+    fn new(clos: &Clos, options: LabelOptions, walk_every: u64, seed: u64) -> Self {
         let planner = LabelPlanner::with_options(*clos, options).expect("labels for this network");
         let pod_format =
             PodLabelFormat::new(clos, planner.format().bytes()).expect("pod labels for this network");
         let result = DataSet { entries: vec![0; clos.spines() as usize], ..DataSet::default() };
-        Worker { planner, pod_format, walk_every, result }
+        Worker { planner, pod_format, walk_every, seed, result }
     }
 
     fn tenant(&mut self, tenant: &Tenant, sizes: Sizes, index: u64) {
-        let mut random = Random::new(0x5eed ^ index << 20);
+        let mut random = Random::new(self.seed ^ (index + 1) << 20);
         let mut hosts = tenant.hosts.clone();
         for group in 0..u64::from(tenant.groups) {
             let Some((source, receivers)) = members(&mut hosts, sizes, &mut random) else { continue };
@@ -313,16 +316,22 @@ const DATA_SETS: [NamedSet; 8] = [
 
 /// Section 6.2 for the four data sets: a plain Bloom filter, and the labels that we make.
 #[must_use]
-pub fn switch_state(sessions: u32, threads: usize) -> Vec<Row> {
+pub fn switch_state(sessions: u32, options: &Options) -> Vec<Row> {
     let clos = papers_network();
     let mut rows = Vec::new();
     for (name, placement, sizes, paper) in DATA_SETS {
-        let tenants = tenants::tenants(&clos, placement, sessions, &mut Random::new(1));
-        for (how, options) in [(", plain filter", LabelOptions::plain(69)), ("", LabelOptions::new(69))] {
+        let tenants = tenants::tenants(&clos, placement, sessions, &mut Random::new(options.seed));
+        for (how, labels) in [(", plain filter", LabelOptions::plain(69)), ("", LabelOptions::new(69))] {
             let start = Instant::now();
-            let set = plan_data_set(&clos, &tenants, sizes, options, threads, 100);
+            let set = plan_data_set(&clos, &tenants, sizes, labels, options, 100);
             let name = format!("{name}{how}");
-            rows.extend(rows_of(&name, &set, paper, start.elapsed().as_secs_f64(), threads));
+            rows.extend(rows_of(
+                &name,
+                &set,
+                paper,
+                start.elapsed().as_secs_f64(),
+                (sessions, options.threads),
+            ));
         }
     }
     rows
@@ -333,20 +342,25 @@ pub fn switch_state(sessions: u32, threads: usize) -> Vec<Row> {
 /// # Panics
 /// Never: the networks exist.
 #[must_use]
-pub fn readings(sessions: u32, threads: usize) -> Vec<Row> {
-    let small_pods = Clos::new(48, 12, 12, 48, 12).expect("48 pods of 12 leafs are a Clos network");
+pub fn readings(sessions: u32, options: &Options) -> Vec<Row> {
+    let small_pods =
+        |spines| Clos::new(48, 12, spines, 48, 12).expect("48 pods of 12 leafs are a Clos network");
+    let (million, scaled) = to_a_million(sessions);
     let (plain, row) = (LabelOptions::plain(69), LabelOptions::new(69));
     let readings = [
         ("plain filter", papers_network(), plain),
-        ("plain filter, pods of 12 leafs", small_pods, plain),
+        ("plain filter, pods of 12 leafs and 12 spines", small_pods(12), plain),
+        ("plain filter, pods of 12 leafs and 24 spines", small_pods(24), plain),
+        ("plain filter, pods of 12 leafs and 48 spines", small_pods(48), plain),
         ("plain filter, best path", papers_network(), LabelOptions { paths_tried: u32::MAX, ..plain }),
         ("links in a row", papers_network(), LabelOptions { paths_tried: 1, ..row }),
         ("links in a row, best path", papers_network(), row),
     ];
     let mut rows = Vec::new();
-    for (name, clos, options) in readings {
-        let tenants = tenants::tenants(&clos, Placement::ScatteredAsRun, sessions, &mut Random::new(1));
-        let set = plan_data_set(&clos, &tenants, Sizes::Uniform, options, threads, u64::MAX);
+    for (name, clos, labels) in readings {
+        let tenants =
+            tenants::tenants(&clos, Placement::ScatteredAsRun, sessions, &mut Random::new(options.seed));
+        let set = plan_data_set(&clos, &tenants, Sizes::Uniform, labels, options, u64::MAX);
         for (what, paper, value) in [
             ("mean", None, set.mean()),
             ("mean, links counted one by one", None, set.links as f64 / set.entries.len() as f64),
@@ -354,14 +368,21 @@ pub fn readings(sessions: u32, threads: usize) -> Vec<Row> {
             ("most", Some(437.0), set.quantile(1.0).into()),
         ] {
             let name = format!("Uni-S as run, {name}: entries a spine, {what}");
-            rows.push(Row::new("orca 6.2", name, paper, value, "entries"));
+            rows.push(Row::new("orca 6.2", name, paper, million * value, "entries").note(scaled));
         }
     }
     rows
 }
 
-fn rows_of(name: &str, set: &DataSet, paper: Option<(f64, f64)>, seconds: f64, threads: usize) -> Vec<Row> {
+fn rows_of(
+    name: &str,
+    set: &DataSet,
+    paper: Option<(f64, f64)>,
+    seconds: f64,
+    (sessions, threads): (u32, usize),
+) -> Vec<Row> {
     let item = "orca 6.2";
+    let (million, scaled) = to_a_million(sessions);
     let each = |sum: u64| sum as f64 / set.sessions as f64;
     let walked = |sum: u64| sum as f64 / set.walked.max(1) as f64;
     let row = |what: &str, paper: Option<f64>, ours: f64, unit: &str| {
@@ -372,9 +393,16 @@ fn rows_of(name: &str, set: &DataSet, paper: Option<(f64, f64)>, seconds: f64, t
         row("sessions", None, set.sessions as f64, "sessions"),
         row("leafs a session", None, each(set.leafs), "leafs"),
         row("pods a session", None, each(set.pods), "pods"),
-        row("median entries a spine", None, set.quantile(0.5).into(), "entries"),
-        row("99 % of spines, entries", paper.map(|p| p.0), set.quantile(0.99).into(), "entries"),
-        row("most entries of a spine", paper.map(|p| p.1), set.quantile(1.0).into(), "entries"),
+        row("median entries a spine", None, million * f64::from(set.quantile(0.5)), "entries").note(scaled),
+        row(
+            "99 % of spines, entries",
+            paper.map(|p| p.0),
+            million * f64::from(set.quantile(0.99)),
+            "entries",
+        )
+        .note(scaled),
+        row("most entries of a spine", paper.map(|p| p.1), million * f64::from(set.quantile(1.0)), "entries")
+            .note(scaled),
         row("entries a session", None, state / set.sessions as f64, "entries"),
         row("entries of a switch with pod labels", None, 0.0, "entries"),
         row("redundant hosts, walked sessions", Some(0.0), set.redundant as f64, "hosts")
@@ -387,6 +415,12 @@ fn rows_of(name: &str, set: &DataSet, paper: Option<(f64, f64)>, seconds: f64, t
         row("time for the whole set", None, seconds, "s")
             .note(format!("{threads} threads, drawing and walks included")),
     ]
+}
+
+/// What entries are multiplied with where fewer sessions than a million were planned, and how a row says so.
+fn to_a_million(sessions: u32) -> (f64, &'static str) {
+    let note = if sessions < 1_000_000 { "in proportion to a million sessions" } else { "" };
+    (1e6 / f64::from(sessions), note)
 }
 
 /// Running sessions with the tenant of each.
@@ -413,9 +447,9 @@ fn running_sessions(
 /// # Panics
 /// If a planner refuses a session, which would be a fault of its own.
 #[must_use]
-pub fn failures(sessions: u32) -> Vec<Row> {
+pub fn failures(sessions: u32, seed: u64) -> Vec<Row> {
     let clos = papers_network();
-    let mut random = Random::new(3);
+    let mut random = Random::new(seed);
     let tenants = tenants::tenants(&clos, Placement::ScatteredAsRun, sessions, &mut random);
     let mut planner = LabelPlanner::new(clos, 69).expect("labels for this network");
     let running = running_sessions(&mut planner, &tenants, Sizes::Wve, &mut random);
@@ -470,8 +504,9 @@ pub fn failures(sessions: u32) -> Vec<Row> {
 
 /// Section 6.3: joins and leaves of running WVE-S sessions.
 #[must_use]
-pub fn dynamics(sessions: u32, events: u32) -> Vec<Row> {
-    let (per_second, microseconds) = events_of(Placement::ScatteredAsRun, Sizes::Wve, sessions, events);
+pub fn dynamics(sessions: u32, events: u32, seed: u64) -> Vec<Row> {
+    let wve = (Placement::ScatteredAsRun, Sizes::Wve);
+    let (per_second, microseconds) = events_of(wve, sessions, events, seed);
     let item = "orca 6.3";
     vec![
         Row::new(item, "time of one join or leave", None, microseconds, "us"),
@@ -484,9 +519,9 @@ pub fn dynamics(sessions: u32, events: u32) -> Vec<Row> {
 ///
 /// # Panics
 /// If a planner refuses a drawn event, which would be a fault of its own.
-fn events_of(placement: Placement, sizes: Sizes, sessions: u32, events: u32) -> (f64, f64) {
+fn events_of((placement, sizes): (Placement, Sizes), sessions: u32, events: u32, seed: u64) -> (f64, f64) {
     let clos = papers_network();
-    let mut random = Random::new(3);
+    let mut random = Random::new(seed);
     let tenants = tenants::tenants(&clos, placement, sessions, &mut random);
     let mut planner = LabelPlanner::new(clos, 69).expect("labels for this network");
     let mut running = running_sessions(&mut planner, &tenants, sizes, &mut random);
@@ -587,7 +622,7 @@ pub fn elmo_run(run: &ElmoRun, sessions: u32, seed: u64) -> ElmoResult {
         redundancy_max: run.redundancy_max,
         table_size: run.table_size.unwrap_or(table_size),
     };
-    let mut coin = ElmoRandom::new(7);
+    let mut coin = ElmoRandom::new(seed);
     let (mut ideal, mut sent) = (0u64, 0u64);
     let mut result =
         ElmoResult { leaf_entries: vec![0; 576], pod_entries: vec![0; 12], ..ElmoResult::default() };
@@ -640,7 +675,7 @@ fn bitmaps(hosts: &[Node]) -> (Vec<SwitchPorts>, Vec<SwitchPorts>, u64) {
 
 /// Elmo's logs beside our encoder: covered groups and traffic.
 #[must_use]
-pub fn elmo(sessions: u32) -> Vec<Row> {
+pub fn elmo(sessions: u32, seed: u64) -> Vec<Row> {
     let anchors = [
         (
             "uniform P12",
@@ -691,7 +726,7 @@ pub fn elmo(sessions: u32) -> Vec<Row> {
     for (name, placement, sizes, runs) in anchors {
         for (rules_max, redundancy_max, covered, traffic) in runs {
             let run = ElmoRun { placement, sizes, rules_max, redundancy_max, table_size: None };
-            let (our_covered, our_traffic) = mean_of_seeds(&run, sessions);
+            let (our_covered, our_traffic) = mean_of_seeds(&run, sessions, seed);
             let label = format!("{name} H{rules_max} R{redundancy_max}");
             let paper = f64::from(covered) / 998_500.0;
             rows.push(Row::new(
@@ -713,11 +748,13 @@ pub fn elmo(sessions: u32) -> Vec<Row> {
     rows
 }
 
-/// The mean over three seeds, as the logs have it.
-fn mean_of_seeds(run: &ElmoRun, sessions: u32) -> (f64, f64) {
+/// The mean over three seeds from this one on, as the logs have it.
+fn mean_of_seeds(run: &ElmoRun, sessions: u32, first: u64) -> (f64, f64) {
     let results: Vec<(f64, f64)> = std::thread::scope(|scope| {
-        let workers: Vec<_> =
-            (1..=3).map(|seed| scope.spawn(move || elmo_run(run, sessions, seed))).collect();
+        let workers: Vec<_> = (0..3)
+            .map(|more| first.wrapping_add(more))
+            .map(|seed| scope.spawn(move || elmo_run(run, sessions, seed)))
+            .collect();
         let results = workers.into_iter().map(|worker| worker.join().expect("encoding does not panic"));
         results.map(|result| (result.covered as f64 / result.groups as f64, result.traffic)).collect()
     });

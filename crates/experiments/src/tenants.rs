@@ -41,18 +41,34 @@ pub struct Tenant {
     pub groups: u32,
 }
 
+/// The groups of Elmo's and Orca's evaluations.
+const ALL_GROUPS: u64 = 1_000_000;
+
+/// How many of `groups` each tenant gets, in proportion to its machines. Of a million each gets what Elmo's program
+/// gives it, rounded down; fewer are a sample of that million, in which no kind of tenant is missing.
+fn share_out(groups: u32, sizes: &[u32]) -> Vec<u32> {
+    let total: u64 = sizes.iter().map(|&size| u64::from(size)).sum();
+    let (all, mut before) = (ALL_GROUPS.max(groups.into()), 0);
+    let sampled = |below: u64| below * u64::from(groups) / all;
+    let share = |&size: &u32| {
+        let below = before + u64::from(size) * all / total;
+        let share = sampled(below) - sampled(before);
+        before = below;
+        share as u32
+    };
+    sizes.iter().map(share).collect()
+}
+
 /// Draws all tenants and places them; `groups` are shared out in proportion to their machines.
 #[must_use]
 pub fn tenants(clos: &Clos, placement: Placement, groups: u32, random: &mut Random) -> Vec<Tenant> {
     let sizes: Vec<u32> = (0..TENANTS).map(|_| tenant_size(random)).collect();
-    let total: u64 = sizes.iter().map(|&size| u64::from(size)).sum();
+    let shares = share_out(groups, &sizes);
     let mut cluster = Cluster { clos: *clos, machines: vec![0; clos.hosts() as usize] };
     sizes
         .into_iter()
-        .map(|size| Tenant {
-            hosts: cluster.place(placement, size, random),
-            groups: (u64::from(size) * u64::from(groups) / total) as u32,
-        })
+        .zip(shares)
+        .map(|(size, groups)| Tenant { hosts: cluster.place(placement, size, random), groups })
         .collect()
 }
 
@@ -152,6 +168,37 @@ impl Cluster {
                 }
             }
             assert!(placed.len() > before, "the cluster has room for all tenants");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_groups_are_a_sample_of_all_tenants() {
+        let mut random = Random::new(5);
+        let sizes: Vec<u32> = (0..TENANTS).map(|_| tenant_size(&mut random)).collect();
+        let total: u64 = sizes.iter().map(|&size| u64::from(size)).sum();
+        let all = share_out(1_000_000, &sizes);
+        let as_run = |&size: &u32| (u64::from(size) * 1_000_000 / total) as u32;
+        assert_eq!(
+            all,
+            sizes.iter().map(as_run).collect::<Vec<_>>(),
+            "of a million, what Elmo's program gives"
+        );
+        for groups in [2_000u32, 20_000, 100_000] {
+            let few = share_out(groups, &sizes);
+            let sum: u32 = few.iter().sum();
+            assert!(sum <= groups && f64::from(sum) > 0.99 * f64::from(groups), "{sum} of {groups}");
+            // Groups of tenants below the median size.
+            let small = |shares: &[u32]| {
+                let of_small =
+                    sizes.iter().zip(shares).filter(|(size, _)| **size < 97).map(|(_, share)| share);
+                f64::from(of_small.sum::<u32>()) / f64::from(shares.iter().sum::<u32>())
+            };
+            assert!((small(&few) / small(&all) - 1.0).abs() < 0.2, "{} of {groups}", small(&few));
         }
     }
 }

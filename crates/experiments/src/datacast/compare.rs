@@ -25,6 +25,28 @@ const CCN_WAYS: [&[Node]; 6] = [
 /// Bytes of a piece; torrents of some gigabytes have a thousand pieces or two.
 const PIECE_BYTES: u64 = 4_000_000;
 
+/// What the paper leaves open about BitTorrent.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    piece_bytes: u64,
+    slots: u32,
+    rarest_first: bool,
+    /// What a server forwards of others' packets, where it does so by software.
+    forwards_bps: Option<f64>,
+}
+
+/// BitTorrent's usual settings over links that are the only limit.
+const USUAL: Reading = Reading { piece_bytes: PIECE_BYTES, slots: 4, rarest_first: true, forwards_bps: None };
+
+/// Other readings. The paper's servers forward 870 Mb/s by software.
+const READINGS: [(&str, Reading); 5] = [
+    ("pieces of 256 KiB", Reading { piece_bytes: 256 << 10, ..USUAL }),
+    ("pieces in any order", Reading { rarest_first: false, ..USUAL }),
+    ("two slots", Reading { slots: 2, ..USUAL }),
+    ("six slots", Reading { slots: 6, ..USUAL }),
+    ("servers forward 870 Mb/s", Reading { forwards_bps: Some(870e6), ..USUAL }),
+];
+
 /// How a scheme came out.
 struct Scheme {
     finish_s: f64,
@@ -41,7 +63,7 @@ struct Scheme {
 pub fn comparison(options: &Options) -> Result<Outcome, ItemError> {
     let setting = Setting::testbed(options.quick, options.seed);
     let scale = if options.quick { 10.0 } else { 1.0 };
-    let schemes = [datacast(&setting)?, ccn(&setting)?, bit_torrent(&setting, options.seed)?];
+    let schemes = [datacast(&setting)?, ccn(&setting)?, bit_torrent(&setting, USUAL, options.seed)?];
     let papers = [
         [Some(23.0), None, Some(53.9), None],
         [Some(39.1), None, None, None],
@@ -62,10 +84,19 @@ pub fn comparison(options: &Options) -> Result<Outcome, ItemError> {
     let ratio = |at: usize| schemes[at].finish_s / schemes[0].finish_s;
     outcome.rows.push(Row::new("", "CCN's finish, Datacast's being 1", Some(1.7), ratio(1), "x"));
     outcome.rows.push(Row::new("", "BitTorrent's finish, Datacast's being 1", Some(2.3), ratio(2), "x"));
+    for (name, reading) in READINGS {
+        let scheme = bit_torrent(&setting, reading, options.seed)?;
+        let row = |what: &str, paper, ours, unit: &str| {
+            Row::new("", format!("BitTorrent, {name}: {what}"), Some(paper), ours, unit)
+        };
+        outcome.rows.push(row("finish, Datacast's being 1", 2.3, scheme.finish_s / schemes[0].finish_s, "x"));
+        outcome.rows.push(row("sent by the source", 9.25, scheme.source_gb * scale, "GB"));
+        outcome.rows.push(row("bytes on all links", 72.5, scheme.all_gb * scale, "GB"));
+    }
     let names = ["Datacast", "CCN", "BitTorrent"].map(String::from).to_vec();
     let ours =
         BarSeries::ours("simulated", schemes.iter().map(|scheme| Some(scheme.finish_s * scale)).collect());
-    let paper = BarSeries::paper("test bed", papers.iter().map(|paper| paper[0]).collect());
+    let paper = BarSeries::paper("simulated", papers.iter().map(|paper| paper[0]).collect());
     let y = Axis::linear("finish of 4 GB", "s");
     outcome.figures.push(Figure::bars(
         "comparison",
@@ -127,28 +158,43 @@ fn packets(
     })
 }
 
-fn bit_torrent(setting: &Setting, seed: u64) -> Result<Scheme, ItemError> {
+fn bit_torrent(setting: &Setting, reading: Reading, seed: u64) -> Result<Scheme, ItemError> {
     let refused = |error: &dyn std::fmt::Display| ItemError::Refused(error.to_string());
     let topology: Network = "bcube:4,2".parse().map_err(|error| refused(&error))?;
-    let graph = CompactGraph::new(&topology);
+    let (graph, servers) = (CompactGraph::new(&topology), topology.server_count());
     let mut members = vec![0];
     members.extend(RECEIVERS);
-    let pieces = setting.bytes.div_ceil(PIECE_BYTES);
+    let pieces = setting.bytes.div_ceil(reading.piece_bytes);
     // TCP segments as large as Datacast's packets, with 52 bytes of headers.
-    let wire = PIECE_BYTES * (u64::from(setting.payload) + 52) / u64::from(setting.payload);
-    let config = TorrentConfig::new(members.len() as u32, pieces as u32, wire, seed);
-    let mut random = Random::new(seed);
-    let path = |from: u32, to: u32| {
-        shortest_path(&topology, &graph, members[from as usize], members[to as usize], &mut random)
+    let wire = reading.piece_bytes * (u64::from(setting.payload) + 52) / u64::from(setting.payload);
+    let config = TorrentConfig {
+        slots: reading.slots,
+        rarest_first: reading.rarest_first,
+        ..TorrentConfig::new(members.len() as u32, pieces as u32, wire, seed)
     };
-    let capacities = vec![setting.link_bps as f64; graph.arc_count() as usize];
+    let mut random = Random::new(seed);
+    let arcs = graph.arc_count();
+    let path = |from: u32, to: u32| {
+        let (from, to) = (members[from as usize], members[to as usize]);
+        let mut links = shortest_path(&topology, &graph, from, to, &mut random);
+        if reading.forwards_bps.is_some() {
+            // Behind the arcs each server has one more: what it forwards.
+            let through: Vec<Node> = links.iter().map(|&arc| graph.target(arc)).collect();
+            links.extend(through.into_iter().filter(|&at| at < servers && at != to).map(|at| arcs + at));
+        }
+        links
+    };
+    let mut capacities = vec![setting.link_bps as f64; arcs as usize];
+    if let Some(bps) = reading.forwards_bps {
+        capacities.extend(vec![bps; servers as usize]);
+    }
     let torrent = download(capacities, &config, path).map_err(|error| refused(&error))?;
     let finishes = torrent.finished_at[1..].iter().map(|at| at.0 as f64 / 1e9);
     Ok(Scheme {
         finish_s: finishes.clone().fold(0.0, f64::max),
         first_s: finishes.fold(f64::INFINITY, f64::min),
         source_gb: torrent.sent_bytes[0] as f64 / 1e9,
-        all_gb: torrent.link_bytes.iter().sum::<u64>() as f64 / 1e9,
+        all_gb: torrent.link_bytes[..arcs as usize].iter().sum::<u64>() as f64 / 1e9,
     })
 }
 
@@ -211,7 +257,7 @@ mod tests {
     fn datacast_is_faster_than_one_tree_and_than_a_swarm_and_loads_links_less() {
         let setting = Setting { bytes: 100_000_000, block_bytes: 5_000_000, ..Setting::testbed(true, 1) };
         let (datacast, ccn) = (datacast(&setting).unwrap(), ccn(&setting).unwrap());
-        let swarm = bit_torrent(&setting, 1).unwrap();
+        let swarm = bit_torrent(&setting, USUAL, 1).unwrap();
         assert!(ccn.finish_s > 1.7 * datacast.finish_s && swarm.finish_s > 1.2 * datacast.finish_s);
         assert!(swarm.all_gb > 1.1 * datacast.all_gb);
     }

@@ -17,10 +17,10 @@ const fn item(name: &'static str, title: &'static str, load: Load, run: Run) -> 
 /// The items of this paper.
 pub const ITEMS: &[Item] = &[
     item("tree-time", "Section 4.3: time to plan the Steiner trees of a group", Load::Alone, |options| {
-        Ok(trees::speed(if options.quick { 10 } else { 100 }).into())
+        Ok(trees::speed(if options.quick { 10 } else { 100 }, options.seed).into())
     }),
     item("tree-quality", "Appendix A: number, size and depth of Steiner trees", Load::Shared, |options| {
-        Ok(trees::quality(if options.quick { 10 } else { 100 }).into())
+        Ok(trees::quality(if options.quick { 10 } else { 100 }, options.seed).into())
     }),
     item("fig-9", "Time to plan trees by size of the group and failed links", Load::Alone, |options| {
         Ok(trees::figure_9(options))

@@ -91,6 +91,9 @@ pub fn figure_13(options: &Options) -> Result<Outcome, ItemError> {
     Ok(outcome.note(note))
 }
 
+/// What Datacast and TCP get in the paper while both run.
+const PAPER_MBPS: [f64; 2] = [557.0, 425.0];
+
 struct Shared {
     alone_mbps: f64,
     tree_mbps: f64,
@@ -123,7 +126,13 @@ fn sharing_run(options: &Options, credits: u32, flow: FlowConfig, scale: u64) ->
     }
     let until = end_s - step_s;
     let named = |name, at: usize| Series::ours(name, meter.points[at].clone()).mark(Mark::Line);
-    let series = vec![named("Datacast Tree A", 0), named("TCP", 1)];
+    let paper = |name, mbps| Series::paper(name, vec![(begin_s, mbps), (end_s, mbps)]).mark(Mark::Line);
+    let series = vec![
+        named("Datacast Tree A", 0),
+        named("TCP", 1),
+        paper("Datacast Tree A", PAPER_MBPS[0]),
+        paper("TCP", PAPER_MBPS[1]),
+    ];
     let (x, y) = (Axis::linear("time", "s"), Axis::linear("rate", "Mb/s").range(0.0, 1000.0));
     Ok(Shared {
         alone_mbps: meter.mean(0, step_s, begin_s),

@@ -79,7 +79,7 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 
 /// Figure 9 and section 4.3: worst time of 100 groups of 280 with 5 % failed links.
 #[must_use]
-pub fn speed(runs: u32) -> Vec<Row> {
+pub fn speed(runs: u32, seed: u64) -> Vec<Row> {
     let item = "datacast 4.3";
     let papers = [
         ("bcube:8,4", Some(4.4)),
@@ -91,7 +91,7 @@ pub fn speed(runs: u32) -> Vec<Row> {
     papers
         .into_iter()
         .map(|(text, paper)| {
-            let plans = plans(&network(text), 280, 0.05, runs, 1);
+            let plans = plans(&network(text), 280, 0.05, runs, seed);
             let worst = plans.iter().map(|plan| plan.1).fold(0.0, f64::max);
             let average = mean(plans.iter().map(|plan| plan.1));
             let name = format!("{text}: worst of {runs} groups of 280, 5 % failed links");
@@ -102,7 +102,7 @@ pub fn speed(runs: u32) -> Vec<Row> {
 
 /// Appendix A.6 and A.7: number, size and branching of trees.
 #[must_use]
-pub fn quality(runs: u32) -> Vec<Row> {
+pub fn quality(runs: u32, seed: u64) -> Vec<Row> {
     let item = "datacast A.6";
     let mut rows = Vec::new();
     let bcube = network("bcube:8,4");
@@ -112,7 +112,7 @@ pub fn quality(runs: u32) -> Vec<Row> {
             .flat_map(|(plan, _)| plan.trees.iter().map(|tree| tree.shape(|node| plan.is_receiver(node))))
             .collect()
     };
-    let whole = shapes(&plans(&bcube, 280, 0.0, runs, 2));
+    let whole = shapes(&plans(&bcube, 280, 0.0, runs, seed));
     let steiner = mean(whole.iter().map(|shape| shape.steiner_nodes.into()));
     rows.push(Row::new(
         item,
@@ -121,23 +121,23 @@ pub fn quality(runs: u32) -> Vec<Row> {
         steiner,
         "nodes",
     ));
-    rows.push(search_only(&bcube, runs));
-    let failing = shapes(&plans(&bcube, 280, 0.01, runs, 3));
+    rows.push(search_only(&bcube, runs, seed));
+    let failing = shapes(&plans(&bcube, 280, 0.01, runs, seed));
     let steiner = mean(failing.iter().map(|shape| shape.steiner_nodes.into()));
     let single = mean(failing.iter().map(|shape| f64::from(shape.steiner_nodes - shape.branching)));
     rows.push(Row::new(item, "Steiner nodes, 1 % failed links", Some(543.0), steiner, "nodes"));
     rows.push(Row::new(item, "of these non-branching", Some(407.0), single, "nodes"));
-    rows.extend(counts(runs));
+    rows.extend(counts(runs, seed));
     rows.extend(depths());
-    rows.extend(["bcube:8,4", "torus:16,3"].into_iter().flat_map(|text| mended_depths(text, runs)));
+    rows.extend(["bcube:8,4", "torus:16,3"].into_iter().flat_map(|text| mended_depths(text, runs, seed)));
     rows
 }
 
 /// How deep trees are after repair, beside the least that any tree around the failures could have.
-fn mended_depths(text: &str, runs: u32) -> Vec<Row> {
+fn mended_depths(text: &str, runs: u32, seed: u64) -> Vec<Row> {
     let network = network(text);
     let mut planner = TreePlanner::new(network);
-    let mut random = Random::new(5);
+    let mut random = Random::new(seed);
     let (mut mended, mut least) = (Vec::new(), Vec::new());
     for _ in 0..runs {
         let draw = draw(&network, 280, 0.05, &mut random);
@@ -179,8 +179,8 @@ fn farthest(network: &Network, source: Node, receivers: &[Node], failures: &Fail
 }
 
 /// One tree by breadth-first search alone, without arc-disjoint others.
-fn search_only(network: &Network, runs: u32) -> Row {
-    let mut random = Random::new(4);
+fn search_only(network: &Network, runs: u32, seed: u64) -> Row {
+    let mut random = Random::new(seed);
     let sizes = (0..runs).map(|_| {
         let draw = draw(network, 280, 0.0, &mut random);
         f64::from(bfs_steiner_nodes(network, &draw))
@@ -214,12 +214,12 @@ fn bfs_steiner_nodes(network: &Network, draw: &Draw) -> u32 {
 }
 
 /// Figure 10 (a): how many trees there are, in proportion to the bound.
-fn counts(runs: u32) -> Vec<Row> {
+fn counts(runs: u32, seed: u64) -> Vec<Row> {
     let (mut all_trees, mut all_bounds) = (0.0, 0.0);
     let mut rows = Vec::new();
     for text in ["bcube:8,4", "torus:16,3"] {
         for (size, failed) in [(10, 0.01), (10, 0.05), (280, 0.01), (280, 0.05), (2000, 0.01), (2000, 0.05)] {
-            let plans = plans(&network(text), size, failed, runs, 5);
+            let plans = plans(&network(text), size, failed, runs, seed);
             let trees: f64 = plans.iter().map(|(plan, _)| plan.trees.len() as f64).sum();
             let bound: f64 = plans.iter().map(|(plan, _)| f64::from(plan.bound)).sum();
             all_trees += trees;

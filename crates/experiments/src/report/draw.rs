@@ -20,7 +20,7 @@ const LETTER: f64 = 0.56;
 const TEXT_PX: i32 = 14;
 
 /// Colours that the colour-blind tell apart (Okabe and Ito), the palest left out.
-const COLOURS: [RGBColor; 8] = [
+const COLOURS: [RGBColor; 10] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -29,6 +29,8 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(230, 159, 0),
     RGBColor(90, 90, 90),
     RGBColor(140, 86, 75),
+    RGBColor(0, 0, 0),
+    RGBColor(128, 128, 0),
 ];
 const INK: RGBColor = RGBColor(34, 34, 34);
 const GRID: RGBColor = RGBColor(225, 225, 225);
@@ -112,15 +114,19 @@ fn lines(figure: &Figure, series: &[Series], area: &Area<'_>) -> Result<(), Stri
         .draw()
         .map_err(say)?;
     let names: Vec<_> = series.iter().map(|series| (series.name.as_str(), series.whose)).collect();
+    let figure_series = series;
     for (at, series) in series.iter().enumerate() {
         let colour = colour_of(&names, at);
-        let points: Vec<(f64, f64)> =
-            series.points.iter().filter_map(|&(a, b)| Some((x.inside(a)?, y.inside(b)?))).collect();
+        // A line that comes from zero begins where a logarithmic axis does; a mark has no place there.
+        let from_zero = |a: f64| (series.mark == Mark::Line && a <= 0.0).then_some(x.from);
+        let place = |&(a, b): &(f64, f64)| Some((x.inside(a).or_else(|| from_zero(a))?, y.inside(b)?));
+        let points: Vec<(f64, f64)> = series.points.iter().filter_map(place).collect();
+        let above = hidden_by(figure_series, at);
         if series.mark != Mark::Points {
             match series.whose {
                 Whose::Ours => {
-                    let line = LineSeries::new(points.iter().copied(), colour.stroke_width(2));
-                    chart.draw_series(line).map_err(say)?;
+                    let style = colour.stroke_width(2 + 3 * above);
+                    chart.draw_series(LineSeries::new(points.iter().copied(), style)).map_err(say)?;
                 }
                 Whose::Paper => {
                     let line = DashedLineSeries::new(points.iter().copied(), 7, 5, colour.stroke_width(2));
@@ -130,11 +136,22 @@ fn lines(figure: &Figure, series: &[Series], area: &Area<'_>) -> Result<(), Stri
         }
         if series.mark != Mark::Line {
             let style = mark_style(series.whose, colour);
-            let size = if series.whose == Whose::Paper { 6 } else { 4 };
+            let size = if series.whose == Whose::Paper { 6 } else { 4 + 2 * above as i32 };
             chart.draw_series(points.iter().map(|&point| Circle::new(point, size, style))).map_err(say)?;
         }
     }
     Ok(())
+}
+
+/// How many later lines of ours lie on this one for the most part, three at most: it is drawn wider, so that its
+/// edges are seen.
+fn hidden_by(series: &[Series], at: usize) -> u32 {
+    let points = &series[at].points;
+    let lies_on = |other: &&Series| {
+        let same = points.iter().zip(&other.points).filter(|(one, other)| one == other).count();
+        other.whose == Whose::Ours && 2 * same > points.len()
+    };
+    series[at + 1..].iter().filter(lies_on).count().min(3) as u32
 }
 
 fn mark_style(whose: Whose, colour: RGBColor) -> ShapeStyle {
@@ -356,6 +373,27 @@ mod tests {
             assert!(text.contains(words), "{words} is not in {text}");
         }
         assert!(!text.contains("NaN") && !text.contains("inf"));
+    }
+
+    #[test]
+    fn a_line_under_another_is_wider() {
+        let points = || vec![(1.0, 2.0), (2.0, 3.0)];
+        let series =
+            vec![Series::ours("a", points()), Series::ours("b", points()), Series::paper("b", points())];
+        assert_eq!([0, 1, 2].map(|at| hidden_by(&series, at)), [1, 0, 0]);
+        let figure = Figure::lines("f", "", Axis::linear("x", ""), Axis::linear("y", ""), series);
+        assert!(svg(&figure).unwrap().contains("stroke-width=\"5\""));
+    }
+
+    #[test]
+    fn a_line_from_zero_begins_at_the_end_of_a_logarithmic_axis() {
+        let series = vec![Series::cdf("state", vec![0.0, 0.0, 100.0, 1_000.0])];
+        let figure =
+            Figure::lines("f", "", Axis::log("x", ""), Axis::linear("y", "").range(0.0, 1.0), series);
+        let text = svg(&figure).unwrap();
+        let line = text.lines().find(|line| line.contains("<polyline") && line.contains("#0072B2")).unwrap();
+        let points = line.split("points=\"").nth(1).unwrap().split('"').next().unwrap();
+        assert_eq!(points.split_whitespace().count(), 6, "{points}");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 pub enum Scale {
     /// Equal steps are equal differences.
     Linear,
-    /// Equal steps are equal ratios; values of zero or less are left out.
+    /// Equal steps are equal ratios; values of zero or less are left out, but a line without marks comes from there.
     Log,
 }
 

@@ -113,7 +113,7 @@ fn table(page: &mut String, rows: &[Row]) {
     );
     for row in rows {
         let paper = row.paper.map_or_else(String::new, number);
-        let deviation = deviation_percent(row).map_or_else(String::new, |d| format!("{d:+.1} %"));
+        let deviation = deviation(row).unwrap_or_default();
         let _ = writeln!(
             page,
             "<tr><td>{}</td><td class=\"n\">{paper}</td><td class=\"n\">{}</td><td>{}</td>\
@@ -127,11 +127,12 @@ fn table(page: &mut String, rows: &[Row]) {
     page.push_str("</tbody>\n</table>\n");
 }
 
-/// How far ours is from the paper's, in percent of the paper's.
+/// How far ours is from the paper's: in percent of the paper's, or in multiples from ten times as much on.
 #[must_use]
-pub fn deviation_percent(row: &Row) -> Option<f64> {
+pub fn deviation(row: &Row) -> Option<String> {
     let paper = row.paper.filter(|&paper| paper != 0.0)?;
-    Some(100.0 * (row.ours - paper) / paper.abs()).filter(|deviation| deviation.is_finite())
+    let percent = Some(100.0 * (row.ours - paper) / paper.abs()).filter(|percent| percent.is_finite())?;
+    Some(if percent < 900.0 { format!("{percent:+.1} %") } else { format!("{:.0} x", row.ours / paper) })
 }
 
 /// A number with four digits that count; whole numbers whole.

@@ -6,13 +6,15 @@ mod fig_7;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use polycast_planning::economics::unused_ports::{Unused, best_left_over, papers_racks, papers_switches};
+use polycast_planning::economics::unused_ports::{
+    Reading, Unused, best_left_over, papers_racks, papers_switches,
+};
 use polycast_planning::economics::{self, Bill, Catalogue};
 use polycast_planning::relays;
 use polycast_topology::Shufflecast;
 
 use crate::Row;
-use crate::report::{Axis, Figure, Item, Load, Outcome, Series};
+use crate::report::{Axis, Figure, Item, Load, Mark, Outcome, Plot, Series};
 
 /// The items of this paper.
 pub const ITEMS: &[Item] = &[
@@ -198,8 +200,8 @@ fn power() -> Outcome {
         vec![
             Series::ours("chain of peers", chain),
             Series::ours("IP multicast", ip),
-            Series::paper("chain of peers, range", vec![(50.0, 1.5), (1024.0, 1.77)]),
-            Series::paper("IP multicast, range", vec![(50.0, 1.55), (1024.0, 1.85)]),
+            Series::paper("chain of peers", vec![(50.0, 1.5), (1024.0, 1.77)]),
+            Series::paper("IP multicast", vec![(50.0, 1.55), (1024.0, 1.85)]),
         ],
     );
     Outcome::from(rows).figure(figure).note(
@@ -229,14 +231,18 @@ fn cost() -> Outcome {
         let row = Row::new("", name, Some(paper), cost.expect("the catalogue is whole"), "USD");
         rows.push(row.note("the paper's figures come out with the price of a 1:2 and of a 1:8 splitter"));
     }
-    let series =
-        rates.map(|gbps| Series::ours(&format!("{gbps} Gbit/s"), ratios(|bill| bill.cost_usd, 1, gbps)));
+    let mut series: Vec<Series> = rates
+        .map(|gbps| Series::ours(&format!("{gbps} Gbit/s"), ratios(|bill| bill.cost_usd, 1, gbps)))
+        .to_vec();
+    for (name, ratio) in [("least", 1.57), ("most", 1.89)] {
+        series.push(Series::paper(name, vec![(50.0, ratio), (1024.0, ratio)]).mark(Mark::Line));
+    }
     let figure = Figure::lines(
         "fig-6c",
         "Cost of IP multicast to all ToRs, in proportion to Shufflecast",
         Axis::log("ToRs", ""),
         Axis::linear("cost", "x").range(1.0, 2.0),
-        series.to_vec(),
+        series,
     );
     Outcome::from(rows).figure(figure)
 }
@@ -250,32 +256,56 @@ fn price_of(catalogue: &Catalogue, bill: &Bill) -> f64 {
 fn unused() -> Outcome {
     let note = "the paper names 14 switch types only in part; the others are common ones";
     let switches = papers_switches();
-    let left = |ratio: Option<f64>| -> Vec<Unused> {
+    let left = |ratio: Option<f64>, reading: Reading| -> Vec<Unused> {
         let racks = papers_racks();
         let chosen = racks.iter().filter(|rack| ratio.is_none_or(|r| rack.oversubscription == r));
-        chosen.filter_map(|rack| best_left_over(&switches, rack)).collect()
+        chosen.filter_map(|rack| best_left_over(&switches, rack, reading)).collect()
     };
-    let (all, equal) = (left(None), left(Some(1.0)));
+    let plain = Reading::default();
+    let (all, equal) = (left(None, plain), left(Some(1.0), plain));
     let share = |unused: &[Unused], test: &dyn Fn(&Unused) -> bool| {
         100.0 * unused.iter().filter(|unused| test(unused)).count() as f64 / unused.len() as f64
     };
-    let row = |name: &str, paper, ours| Row::new("", name, Some(paper), ours, "%").note(note);
-    let rows = vec![
-        row("cases with 2 unused ports or more", 79.0, share(&all, &|u| u.ports >= 2)),
-        row("cases with 100 Gbit/s unused or more", 73.0, share(&all, &|u| u.gbps >= 100)),
-        row("1:1, 10 ports and 500 Gbit/s or more", 54.0, share(&equal, &|u| u.ports >= 10 && u.gbps >= 500)),
-    ];
-    let cdf = |name: &str, title: &str, axis: Axis, of: &dyn Fn(&Unused) -> u32| {
+    let rows_of = |name: &str, all: &[Unused], equal: &[Unused]| {
+        let row = |what: &str, paper, ours| {
+            Row::new("", format!("{name}{what}"), Some(paper), ours, "%").note(note)
+        };
+        [
+            row("cases with 2 unused ports or more", 79.0, share(all, &|u| u.ports >= 2)),
+            row("cases with 100 Gbit/s unused or more", 73.0, share(all, &|u| u.gbps >= 100)),
+            row(
+                "1:1, 10 ports and 500 Gbit/s or more",
+                54.0,
+                share(equal, &|u| u.ports >= 10 && u.gbps >= 500),
+            ),
+        ]
+    };
+    let mut rows = rows_of("", &all, &equal).to_vec();
+    let split = Reading { counts_split: true, ..plain };
+    for (name, reading) in [
+        ("ports counted as split: ", split),
+        ("fastest ports for uplinks alone: ", Reading { uplinks_apart: true, ..plain }),
+        ("both: ", Reading { uplinks_apart: true, ..split }),
+    ] {
+        rows.extend(rows_of(name, &left(None, reading), &left(Some(1.0), reading)));
+    }
+    // The paper says how many cases have so much or more.
+    let cdf = |name: &str, title: &str, axis: Axis, paper: (f64, f64), of: &dyn Fn(&Unused) -> u32| {
         let samples = |unused: &[Unused]| unused.iter().map(|unused| of(unused).into()).collect();
         let both = vec![("all configurations".into(), samples(&all)), ("1:1".into(), samples(&equal))];
-        Figure::cdf(name, title, axis, both)
+        let mut figure = Figure::cdf(name, title, axis, both);
+        if let Plot::Lines(series) = &mut figure.plot {
+            series.push(Series::paper("all configurations", vec![paper]));
+        }
+        figure
     };
-    let ports =
-        cdf("fig-10-ports", "Unused ports of ToR switches", Axis::linear("unused ports", ""), &|u| u.ports);
+    let axis = Axis::linear("unused ports", "");
+    let ports = cdf("fig-10-ports", "Unused ports of ToR switches", axis, (2.0, 0.21), &|u| u.ports);
     let bandwidth = cdf(
         "fig-10-bandwidth",
         "Unused bandwidth of ToR switches",
         Axis::linear("unused bandwidth", "Gbit/s"),
+        (100.0, 0.27),
         &|u| u.gbps,
     );
     Outcome::from(rows).figure(ports).figure(bandwidth)

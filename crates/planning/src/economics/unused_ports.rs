@@ -53,16 +53,27 @@ pub struct Unused {
     pub gbps: u32,
 }
 
+/// What the paper leaves open about the ports of a switch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Where a switch has ports of two speeds, the faster ones are for uplinks alone.
+    pub uplinks_apart: bool,
+    /// A free port of 40 Gbit/s or more counts as the four that a breakout cable makes of it.
+    pub counts_split: bool,
+}
+
 /// What a switch has left in a rack; `None` if it is too small for it.
 ///
 /// Servers take the slowest ports that are fast enough; a faster port may be split into four, as breakout
 /// cables do. Uplinks then take the fastest ports left until the ratio is met.
 #[must_use]
-pub fn left_over(switch: &TorSwitch, rack: &Rack) -> Option<Unused> {
+pub fn left_over(switch: &TorSwitch, rack: &Rack, reading: Reading) -> Option<Unused> {
+    let fastest = switch.banks.last()?.gbps;
+    let is_apart = |bank: &PortBank| reading.uplinks_apart && switch.banks.len() > 1 && bank.gbps == fastest;
     let mut free: Vec<PortBank> = switch.banks.clone();
     let mut servers_left = rack.servers.checked_mul(rack.ports_per_server)?;
     let demand = f64::from(servers_left) * f64::from(rack.port_gbps) / rack.oversubscription;
-    for bank in free.iter_mut().filter(|bank| bank.gbps >= rack.port_gbps) {
+    for bank in free.iter_mut().filter(|bank| bank.gbps >= rack.port_gbps && !is_apart(bank)) {
         let per_port = if bank.gbps / 4 >= rack.port_gbps { 4 } else { 1 };
         let used = servers_left.div_ceil(per_port).min(bank.count);
         bank.count -= used;
@@ -72,14 +83,14 @@ pub fn left_over(switch: &TorSwitch, rack: &Rack) -> Option<Unused> {
         return None;
     }
     let mut uplink = 0.0;
-    for bank in free.iter_mut().rev() {
+    for bank in free.iter_mut().rev().filter(|bank| !reading.uplinks_apart || bank.gbps == fastest) {
         while uplink < demand && bank.count > 0 {
             bank.count -= 1;
             uplink += f64::from(bank.gbps);
         }
     }
     let unused = |unused: Unused, bank: &PortBank| Unused {
-        ports: unused.ports + bank.count,
+        ports: unused.ports + bank.count * if reading.counts_split && bank.gbps >= 40 { 4 } else { 1 },
         gbps: unused.gbps + bank.count * bank.gbps,
     };
     (uplink >= demand).then(|| free.iter().fold(Unused { ports: 0, gbps: 0 }, unused))
@@ -87,10 +98,10 @@ pub fn left_over(switch: &TorSwitch, rack: &Rack) -> Option<Unused> {
 
 /// What the best of several switches has left in a rack; `None` if all are too small.
 #[must_use]
-pub fn best_left_over(switches: &[TorSwitch], rack: &Rack) -> Option<Unused> {
+pub fn best_left_over(switches: &[TorSwitch], rack: &Rack, reading: Reading) -> Option<Unused> {
     switches
         .iter()
-        .filter_map(|switch| left_over(switch, rack))
+        .filter_map(|switch| left_over(switch, rack, reading))
         .min_by_key(|unused| (unused.gbps, unused.ports))
 }
 
@@ -143,15 +154,23 @@ mod tests {
         let switch = TorSwitch::new(&[(48, 10), (4, 40)]);
         let rack = Rack { servers: 40, ports_per_server: 1, port_gbps: 10, oversubscription: 4.0 };
         // 40 ports for servers, 100 Gbit/s up over three 40s: eight 10s and one 40 stay.
-        assert_eq!(left_over(&switch, &rack), Some(Unused { ports: 9, gbps: 120 }));
-        assert_eq!(left_over(&switch, &Rack { servers: 70, ..rack }), None);
-        assert_eq!(left_over(&switch, &Rack { oversubscription: 1.0, ..rack }), None);
+        let plain = Reading::default();
+        assert_eq!(left_over(&switch, &rack, plain), Some(Unused { ports: 9, gbps: 120 }));
+        let split = Reading { counts_split: true, ..plain };
+        assert_eq!(left_over(&switch, &rack, split), Some(Unused { ports: 12, gbps: 120 }));
+        // Twelve of 52 servers need a split port, which then is none for uplinks.
+        let large = Rack { servers: 52, oversubscription: 5.0, ..rack };
+        assert_eq!(left_over(&switch, &large, plain), Some(Unused { ports: 0, gbps: 0 }));
+        assert_eq!(left_over(&switch, &large, Reading { uplinks_apart: true, ..plain }), None);
+        assert_eq!(left_over(&switch, &Rack { servers: 70, ..rack }, plain), None);
+        assert_eq!(left_over(&switch, &Rack { oversubscription: 1.0, ..rack }, plain), None);
     }
 
     #[test]
     fn unused_ports_often_exist() {
         let (switches, racks) = (papers_switches(), papers_racks());
-        let unused: Vec<Unused> = racks.iter().filter_map(|rack| best_left_over(&switches, rack)).collect();
+        let best = |rack| best_left_over(&switches, rack, Reading::default());
+        let unused: Vec<Unused> = racks.iter().filter_map(best).collect();
         let some = unused.iter().filter(|unused| unused.ports >= 2).count();
         assert!(2 * some > unused.len(), "{some} of {}", unused.len());
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use polycast_experiments::Row;
-use polycast_experiments::report::page::{deviation_percent, number};
+use polycast_experiments::report::page::{deviation, number};
 use polycast_experiments::report::{self, Done, Item, Options, draw, page, papers};
 use serde_json::json;
 
@@ -94,7 +94,7 @@ fn text(done: &[Done]) -> String {
         }
         for row in &outcome.rows {
             let paper = row.paper.map_or_else(|| "-".into(), number);
-            let deviation = deviation_percent(row).map_or_else(String::new, |d| format!("{d:+.1} %"));
+            let deviation = deviation(row).unwrap_or_default();
             let line = format!(
                 "  {:width$}  {paper:>10}  {:>10} {:8} {deviation:>9}  {}",
                 row.name,

@@ -7,8 +7,9 @@
 //!
 //! A circuit that has let one packet through may still be settling, and lose much of what follows. To wait and
 //! watch every path would cost those that are ready. So full rate begins when every receiver has been reached, as
-//! in the paper, but what they report is looked at: when one misses more than a quarter, the sender goes back to
-//! single attempts until all receivers have got several in a row ([`Settling`]). Patches wait as well.
+//! in the paper, unless one of them has missed an attempt after its first: then paths do settle here, and single
+//! attempts go on until all receivers have got several in a row ([`Settling`]). What they report at full rate is
+//! looked at too: when one misses more than a quarter, attempts begin again. Patches wait as well.
 
 use polycast_types::{Duration, Time};
 
@@ -51,11 +52,20 @@ impl AttemptInterval {
 }
 
 /// Attempts of a span while a path settles. A span is a fiftieth of the time waited, and at least a round trip.
-const SPAN_ATTEMPTS: u64 = 8;
-/// A path has settled when every receiver has got so many packets in a row: one that loses half does so once in 64.
-pub(super) const CLEAN_PACKETS: u64 = 6;
-/// A path that was there sooner has nothing that must settle.
+const SPAN_ATTEMPTS: u64 = 10;
+/// A path has settled when every receiver has got so many packets in a row: one that loses half does so once in 1,024.
+pub(super) const CLEAN_PACKETS: u64 = 10;
+/// A path may take so long to settle, however soon its first packets came.
+const SETTLING_TIME: Duration = Duration::from_millis(10);
+/// Attempts while a path settles are never closer together ..
+const SETTLING_LEAST: Duration = Duration::from_micros(50);
+/// .. and leave room for so many packets.
+const SETTLING_PACKETS: u64 = 4;
+/// A shared path that was there sooner and has lost nothing has nothing that must settle.
 const WAITED_MIN: Duration = Duration::from_millis(2);
+
+/// For how long the path was waited for, and the round trip over it.
+pub(super) type Waited = (Duration, Duration);
 
 /// Whether a path that has come up may take the full rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,14 +82,25 @@ pub(super) enum Settling {
 }
 
 impl Settling {
-    /// Every receiver has been reached, `waited` after the start. A path is given as long again to settle: one
-    /// that always loses must not wait for ever.
-    pub(super) fn begin(&mut self, now: Time, waited: Duration, round_trip: Duration) {
-        let span = (waited / ELAPSED_PARTS).max(round_trip + round_trip / 2);
-        let interval = (span / SPAN_ATTEMPTS).max(LEAST);
-        *self = match waited >= WAITED_MIN {
-            true => Settling::Proving { until: now + waited, interval },
-            false => Settling::Settled,
+    /// Every receiver has been reached, `waited` after the start; `lossy` if attempts have shown that the path still
+    /// loses, `packet_time` is what one takes on a dedicated path. A path is given as long again to settle, and at least 10 ms: one that
+    /// always loses must not wait for ever.
+    pub(super) fn begin(
+        &mut self,
+        now: Time,
+        (waited, round_trip): Waited,
+        packet_time: Option<Duration>,
+        lossy: bool,
+    ) {
+        let span = (waited / ELAPSED_PARTS).max(round_trip);
+        let room = packet_time.unwrap_or_default() * SETTLING_PACKETS;
+        let interval = (span / SPAN_ATTEMPTS).max(SETTLING_LEAST).max(room);
+        let until = now + waited.max(SETTLING_TIME);
+        // On a shared path early losses are rather those of congestion, or of a receiver that is slow to begin.
+        *self = match (lossy, packet_time.is_some() || waited >= WAITED_MIN) {
+            (true, _) => Settling::Waiting { until, interval },
+            (false, true) => Settling::Proving { until, interval },
+            (false, false) => Settling::Settled,
         };
     }
 
@@ -155,10 +176,11 @@ mod tests {
         let (waited, trip) = (Duration::from_millis(50), Duration::from_micros(200));
         let (start, mut settling) = (Time(50_000_000), Settling::default());
         assert!(!settling.allows_full_rate());
-        settling.begin(start, waited, trip);
+        let packet = Some(Duration::from_micros(8));
+        settling.begin(start, (waited, trip), packet, false);
         assert!(settling.allows_full_rate(), "nothing is known against it");
         settling.judge(true);
-        assert_eq!(settling.interval(), Some(Duration::from_micros(125)));
+        assert_eq!(settling.interval(), Some(Duration::from_micros(100)));
         assert!(!settling.allows_full_rate());
         settling.judge(false);
         assert!(settling.allows_full_rate());
@@ -169,8 +191,19 @@ mod tests {
         assert_eq!(settling, Settling::Settled, "enough of it");
         settling.judge(true);
         assert_eq!(settling, Settling::Settled, "patches must do");
-        settling.begin(start, Duration::from_millis(1), trip);
+        let soon = (Duration::from_millis(1), trip);
+        settling.begin(start, soon, None, false);
         assert_eq!(settling, Settling::Settled, "it was there at once");
+        settling.begin(start, soon, packet, false);
+        assert!(matches!(settling, Settling::Proving { .. }), "{settling:?}");
+        settling.begin(start, soon, packet, true);
+        assert_eq!(settling.interval(), Some(SETTLING_LEAST), "and yet it loses");
+        settling.begin(start, soon, Some(Duration::from_micros(80)), true);
+        assert_eq!(
+            settling.interval(),
+            Some(Duration::from_micros(320)),
+            "on a slow link they are further apart"
+        );
     }
 
     #[test]

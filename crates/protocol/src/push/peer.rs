@@ -43,6 +43,10 @@ pub(super) struct Peer {
     /// Its totals of the last report.
     pub(super) received: u64,
     pub(super) lost: u64,
+    /// `acknowledged` where its lap began, how many fragments it has asked for, and the position after the last.
+    pub(super) first_acknowledged: u64,
+    pub(super) asked: u64,
+    pub(super) asked_until: u64,
     /// `acknowledged` and `received` when the path's settling was looked at last.
     pub(super) watched: (u64, u64),
     /// Packets that came in a row, as far as reports tell, since the path began to settle.
@@ -95,6 +99,15 @@ impl Peer {
         self.watched = (self.acknowledged, self.received);
     }
 
+    /// Whether it would have asked for what was sent at this position, had it lost it: it is past that, and has asked
+    /// for something later, or for all that it lacks. Losses are asked for a while after they are seen.
+    pub(super) fn has_reported(&self, position: u64) -> bool {
+        let lacks = (self.acknowledged - self.first_acknowledged).saturating_sub(self.received);
+        // What was sent before its lap began never reached it: it comes at the lap's end.
+        let is_past = position < self.position && self.initial.is_some_and(|initial| position >= initial);
+        is_past && (position < self.asked_until || self.asked >= lacks)
+    }
+
     /// Since when it waits for a first packet, if it does.
     pub(super) fn listening_since(&self) -> Option<Time> {
         match self.service {
@@ -113,6 +126,9 @@ impl Peer {
             acknowledged: 0,
             received: 0,
             lost: 0,
+            first_acknowledged: 0,
+            asked: 0,
+            asked_until: 0,
             watched: (0, 0),
             clean: 0,
             verified_bytes: 0,

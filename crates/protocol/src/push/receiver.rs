@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_types::{Duration, RangeSet, Time};
 use polycast_wire::control::{Control, RANGES_MAX};
-use polycast_wire::data::{FLAG_PATCH, FLAG_REPORT};
+use polycast_wire::data::{FLAG_ATTEMPT, FLAG_PATCH, FLAG_REPORT};
 
 /// Settings of a receiver.
 #[derive(Clone, Debug)]
@@ -104,6 +104,8 @@ pub enum Output {
 struct Suspect {
     positions: Range<u64>,
     at: Time,
+    /// Whether they were skipped between single attempts: the stream has not begun, or waits for the path.
+    attempts: bool,
 }
 
 /// Fragments asked for, to be asked for again.
@@ -359,7 +361,8 @@ impl Receiver {
             self.outputs.push_back(Output::Control(Control::IntlSeq { position }));
         }
         if position > self.next && self.lap_over_at.is_none() {
-            self.suspects.push_back(Suspect { positions: self.next..position, at: now });
+            let attempts = flags & FLAG_ATTEMPT != 0;
+            self.suspects.push_back(Suspect { positions: self.next..position, at: now, attempts });
         }
         if end > self.next {
             self.next = end;
@@ -371,6 +374,8 @@ impl Receiver {
         self.keep(sns);
         if self.lap_over_at.is_none() && self.next >= self.lap_end() {
             self.lap_over_at = Some(now + self.config.reorder_delay);
+            // What is lost for certain need not wait for the rest.
+            self.gathered_at = self.gathered_at.map(|at| at.min(now));
         }
     }
 
@@ -461,19 +466,19 @@ impl Receiver {
             if !passed && now.since(suspect.at) < self.config.reorder_delay {
                 break;
             }
-            let positions = suspect.positions.clone();
+            let (positions, attempts) = (suspect.positions.clone(), suspect.attempts);
             self.suspects.pop_front();
-            self.declare_lost(now, positions);
+            self.declare_lost(now, positions, attempts);
         }
         if self.lap_over_at.is_some_and(|at| now >= at) {
             self.lap_over_at = Some(Time(u64::MAX));
             self.suspects.clear();
             let initial = self.initial.expect("a lap that is over has begun");
-            self.declare_lost(now, initial..initial + self.fragments);
+            self.declare_lost(now, initial..initial + self.fragments, false);
         }
     }
 
-    fn declare_lost(&mut self, now: Time, positions: Range<u64>) {
+    fn declare_lost(&mut self, now: Time, positions: Range<u64>, attempts: bool) {
         // Beyond the lap's end the packets are for others.
         let positions = positions.start..positions.end.min(self.lap_end());
         let mut lost = Vec::new();
@@ -488,8 +493,10 @@ impl Receiver {
         }
         self.gathered.extend(lost);
         if !self.gathered.is_empty() {
-            // At the lap's end nothing more will come: waiting would only delay.
-            let delay = if self.lap_over_at.is_some() { Duration::ZERO } else { self.config.gather_delay };
+            // At the lap's end nothing more will come: waiting would only delay. Single attempts are few, and their
+            // patches can be ready when the stream ends, however short it is.
+            let at_once = self.lap_over_at.is_some() || attempts;
+            let delay = if at_once { Duration::ZERO } else { self.config.gather_delay };
             let at = now + delay;
             self.gathered_at = Some(self.gathered_at.map_or(at, |old| old.min(at)));
         }

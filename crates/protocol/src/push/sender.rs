@@ -64,6 +64,8 @@ pub struct Sender {
     /// Whether the stream runs: the first receivers have all named their initial sn, or were chained, and the
     /// path does not have to settle.
     settling: Settling,
+    /// Whether a receiver has missed an attempt that came after the first which reached it.
+    attempts_lost: bool,
     /// Position of the next packet of the stream.
     position: u64,
     /// Packets of the stream sent so far, and at the last request for a report.
@@ -108,6 +110,7 @@ impl Sender {
             path_waits: false,
             paused: false,
             settling: Settling::default(),
+            attempts_lost: false,
             position: 0,
             packets: 0,
             reported_packets: 0,
@@ -308,7 +311,7 @@ impl Sender {
         peer.service = Service::Streaming;
         peer.initial = Some(position);
         peer.position = position;
-        peer.acknowledged = acknowledged;
+        (peer.acknowledged, peer.first_acknowledged) = (acknowledged, acknowledged);
         peer.advanced_at = now;
         peer.watch();
         self.needed = 0..0;
@@ -388,11 +391,14 @@ impl Sender {
     fn request(&mut self, now: Time, id: PeerId, ranges: &[Range<u64>]) {
         let alone = self.peers.values().filter(|p| p.is_on_channel()).count() < 2;
         let streaming = self.streaming();
+        let until = ranges.iter().filter(|range| range.start < range.end && range.end <= self.fragments);
+        let until = until.map(|range| self.last_sent(range.end - 1) + 1).max().unwrap_or(0);
         let Some(peer) = self.peers.get_mut(&id) else { return };
         if peer.service == Service::Chained {
             return;
         }
         peer.finish_at = None;
+        peer.asked_until = peer.asked_until.max(until.min(peer.position));
         let by_unicast = alone || peer.service != Service::Streaming;
         for range in ranges {
             let range = range.start.min(self.fragments)..range.end.min(self.fragments);
@@ -401,6 +407,8 @@ impl Sender {
                 second = [range].to_vec();
             } else {
                 for gap in peer.patched.gaps(range) {
+                    peer.asked +=
+                        peer.missing.gaps(gap.clone()).iter().map(|new| new.end - new.start).sum::<u64>();
                     peer.missing.insert(gap);
                 }
             }
@@ -414,6 +422,13 @@ impl Sender {
         }
     }
 
+    /// The position at which this fragment was sent last, if it was.
+    fn last_sent(&self, sn: u64) -> u64 {
+        let last = self.position.saturating_sub(1);
+        let behind = (last % self.fragments + self.fragments - sn) % self.fragments;
+        last.saturating_sub(behind)
+    }
+
     /// At the end of the stream everybody asks at about the same time.
     fn short_patch_delay(&self) -> Duration {
         (self.round_trip / 2).min(self.config.patch_delay / 8)
@@ -425,8 +440,8 @@ impl Sender {
         if self.paused {
             return; // They wait for the next path.
         }
-        if self.settling.interval().is_some() {
-            return; // They would be lost as well.
+        if !self.settling.allows_full_rate() {
+            return; // They would be lost as well; `patch_soon` comes when the path is there.
         }
         let budget = (self.limit() / 4).max(8);
         for _ in 0..budget {
@@ -436,17 +451,12 @@ impl Sender {
                 .filter(|(_, p)| p.is_on_channel() && !p.missing.is_empty())
                 .map(|(id, p)| (*id, &p.missing))
                 .collect();
-            let (end, fragments) = (self.position, self.fragments);
-            let reported = |peer: PeerId, sn: u64| {
-                // The last time that this fragment was sent, if it was.
-                let behind = (end.saturating_sub(1) % fragments + fragments - sn) % fragments;
-                let at = end.saturating_sub(1).saturating_sub(behind);
-                let peer = &self.peers[&peer];
-                // What was sent before its lap began never reached it: it comes at the lap's end.
-                at < peer.position && peer.initial.is_some_and(|initial| at >= initial)
-            };
+            let reported = |peer: PeerId, sn: u64| self.peers[&peer].has_reported(self.last_sent(sn));
             let Some(combination) = combine(&missing, &reported) else { return };
-            if let [(id, sn)] = combination.gains[..] {
+            // A dedicated path is nobody else's loss, and there at once at full rate; TCP would have to find its own.
+            if let [(id, sn)] = combination.gains[..]
+                && self.config.rate.is_none()
+            {
                 let peer = self.peers.get_mut(&id).expect("a key of the same map");
                 let run = peer.missing.run_at(sn).expect("it lacks this fragment");
                 let run = run.start..run.end.min(run.start + u64::from(self.config.batch));
@@ -476,11 +486,14 @@ impl Sender {
             let over = |since| set_up && now.since(since) >= timeout;
             let waits = |p: &Peer| matches!(p.service, Service::Listening { since } if !over(since));
             if !self.peers.values().any(waits) && self.peers.values().any(|p| p.initial.is_some()) {
-                let waited = now.since(self.started_at.unwrap_or(now));
-                self.settling.begin(now, waited, self.round_trip);
+                self.come_up(now);
             }
         }
+        let settles = self.settling.interval().is_some();
         self.settling.expire(now);
+        if settles {
+            self.patch_soon(now);
+        }
         let paced = self.config.rate.is_some() && now < self.next_send;
         if self.settling.allows_full_rate()
             && let Some(run) = self.needed_run()
@@ -498,8 +511,16 @@ impl Sender {
             return Some(self.send(now, run.start, count as u32, 0));
         }
         if self.settling.allows_full_rate() {
-            // Nothing more to send: patches need not give way any longer.
-            self.next_patch = self.next_patch.map(|at| at.min(now + self.short_patch_delay()));
+            // Nothing more to send: patches need not give way any longer, and those that were asked for a while
+            // ago not at all.
+            let sooner = self.config.patch_delay - self.short_patch_delay();
+            self.next_patch = self.next_patch.map(|at| Time(at.0.saturating_sub(sooner.0)).max(now).min(at));
+            if self.next_patch.is_some_and(|at| now >= at) {
+                self.send_patches(now);
+                if let Some(output) = self.outputs.pop_front() {
+                    return Some(output);
+                }
+            }
         }
         let settling = self.settling.interval();
         let listening = listening || settling.is_some();
@@ -507,15 +528,47 @@ impl Sender {
             let since = self.peers.values().filter_map(Peer::listening_since).max().unwrap_or(now);
             let interval = settling.unwrap_or_else(|| self.config.attempt_interval.after(now, since));
             self.next_attempt = now + interval;
-            let wanted = self.peers.values().filter_map(|p| p.needs(self.position, self.fragments));
-            if let Some(at) = wanted.map(|run| run.start).min() {
+            if let Some(at) = self.next_for_attempt(settling.is_some()) {
                 return Some(self.send(now, at, 1, FLAG_ATTEMPT | FLAG_REPORT));
             }
-            // Everything has been offered: only patches can help.
+            // Nobody is there to be offered anything: only patches can help.
             self.resume(now);
         }
         self.stream_at = listening.then_some(self.next_attempt);
         None
+    }
+
+    /// Every receiver has been reached: full rate begins, or the path settles first.
+    fn come_up(&mut self, now: Time) {
+        let waited = now.since(self.started_at.unwrap_or(now));
+        let lossy = self.attempts_lost && !self.all_clean();
+        let packet_time = self.config.rate.map(|rate| rate.time_for(self.packet_len()));
+        self.settling.begin(now, (waited, self.round_trip), packet_time, lossy);
+        self.patch_soon(now);
+    }
+
+    /// Position of the next attempt: what somebody still has to be offered. While the path settles and everything
+    /// has been offered, what somebody has missed, or anything: the reports tell when the path is there.
+    fn next_for_attempt(&self, settles: bool) -> Option<u64> {
+        let (position, fragments) = (self.position, self.fragments);
+        let wanted = self.peers.values().filter_map(|p| p.needs(position, fragments));
+        if let Some(at) = wanted.map(|run| run.start).min() {
+            return Some(at);
+        }
+        let sn = position % fragments;
+        let next_missing = |p: &Peer| match p.missing.first_present(sn) {
+            Some(missing) => Some(position - sn + missing),
+            None => p.missing.first_present(0).map(|missing| position - sn + fragments + missing),
+        };
+        let mut streams = self.peers.values().filter(|p| p.service == Service::Streaming).peekable();
+        let any = (settles && streams.peek().is_some()).then_some(position)?;
+        Some(streams.filter_map(next_missing).min().unwrap_or(any))
+    }
+
+    /// Whether every receiver on the path has got the last attempts in a row.
+    fn all_clean(&self) -> bool {
+        let streams = |p: &&Peer| p.service == Service::Streaming && p.initial.is_some();
+        self.peers.values().filter(streams).all(|p| p.clean >= CLEAN_PACKETS)
     }
 
     /// Looks at what a receiver has reported while the path may have to settle.
@@ -531,12 +584,15 @@ impl Sender {
             }
             Settling::Waiting { .. } => {
                 peer.count_clean();
-                let streams = |p: &&Peer| p.service == Service::Streaming && p.initial.is_some();
-                if self.peers.values().filter(streams).all(|p| p.clean >= CLEAN_PACKETS) {
+                if self.all_clean() {
                     self.resume(now);
                 }
             }
-            Settling::Dark | Settling::Settled => {}
+            Settling::Dark => {
+                peer.count_clean();
+                self.attempts_lost |= peer.clean == 0;
+            }
+            Settling::Settled => {}
         }
     }
 
@@ -545,6 +601,13 @@ impl Sender {
         if self.settling.interval().is_some() {
             self.settling.judge(false);
             self.peers.values_mut().for_each(Peer::watch);
+            self.patch_soon(now);
+        }
+    }
+
+    /// Patches that have waited for the path are sent like new ones.
+    fn patch_soon(&mut self, now: Time) {
+        if self.settling.allows_full_rate() && self.peers.values().any(|p| !p.missing.is_empty()) {
             self.next_patch = Some(now + self.config.patch_delay);
         }
     }

@@ -28,6 +28,8 @@ pub struct TorrentConfig {
     pub piece_bytes: u64,
     /// How many others a peer serves, the one that is drawn among them.
     pub slots: u32,
+    /// Whether a peer fetches what the fewest have; otherwise any piece that it lacks.
+    pub rarest_first: bool,
     /// How often a peer decides anew whom it serves.
     pub rechoke: Duration,
     /// How often it draws another one.
@@ -41,7 +43,7 @@ impl TorrentConfig {
     #[must_use]
     pub fn new(peers: u32, pieces: u32, piece_bytes: u64, seed: u64) -> Self {
         let (rechoke, optimistic) = (Duration::from_secs(10), Duration::from_secs(30));
-        TorrentConfig { peers, pieces, piece_bytes, slots: 4, rechoke, optimistic, seed }
+        TorrentConfig { peers, pieces, piece_bytes, slots: 4, rarest_first: true, rechoke, optimistic, seed }
     }
 }
 
@@ -202,7 +204,7 @@ impl Swarm {
                 if !self.serves[from][to] || self.busy[from][to] {
                     continue;
                 }
-                let Some(piece) = self.rarest(from, to) else { continue };
+                let Some(piece) = self.choose(from, to) else { continue };
                 let links = self.paths[from * self.held.len() + to].iter().copied();
                 let flow = self.run.start(Flow::over(links), self.config.piece_bytes * 8)?;
                 self.flows.insert(flow, (from, to, piece));
@@ -213,11 +215,14 @@ impl Swarm {
         Ok(())
     }
 
-    /// Of what `from` has and `to` lacks and does not fetch, what the fewest have.
-    fn rarest(&mut self, from: usize, to: usize) -> Option<usize> {
+    /// Of what `from` has and `to` lacks and does not fetch, what the fewest have, or any.
+    fn choose(&mut self, from: usize, to: usize) -> Option<usize> {
         let candidate =
             |&piece: &usize| self.has[from][piece] && !self.has[to][piece] && !self.fetching[to][piece];
-        let candidates: Vec<usize> = (0..self.owners.len()).filter(candidate).collect();
+        let mut candidates: Vec<usize> = (0..self.owners.len()).filter(candidate).collect();
+        if !self.config.rarest_first && !candidates.is_empty() {
+            return Some(candidates.swap_remove(self.below(candidates.len())));
+        }
         let fewest = candidates.iter().map(|&piece| self.owners[piece]).min()?;
         let rarest: Vec<usize> =
             candidates.into_iter().filter(|&piece| self.owners[piece] == fewest).collect();
@@ -288,6 +293,15 @@ mod tests {
                 torrent.sent_bytes[0]
             );
         }
+    }
+
+    #[test]
+    fn rare_pieces_first_spare_the_source() {
+        let source_sends = |rarest_first| {
+            let config = TorrentConfig { rarest_first, ..TorrentConfig::new(8, 200, 1_000_000, 2) };
+            download(vec![1e9; 16], &config, |from, to| vec![2 * from, 2 * to + 1]).unwrap().sent_bytes[0]
+        };
+        assert!(source_sends(true) < source_sends(false));
     }
 
     #[test]

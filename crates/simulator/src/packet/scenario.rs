@@ -14,6 +14,7 @@ pub use report::{LinkBytes, ReceiverReport, Report};
 
 use super::tcp::TcpConfig;
 use super::world::forward::{Forwarding, LabelSwitches, Relays, Tree};
+use super::world::routes::Distances;
 use super::world::{Cluster, Datagram, Flow, Happening, PushConfig};
 use super::{LinkConfig, LinkId, Network, NodeId, Packet};
 use alloc::boxed::Box;
@@ -199,6 +200,7 @@ impl Scenario {
     pub fn prepare(&self, seed: u64) -> Result<(Network<Datagram>, Cluster), Problem> {
         let mut net = self.layout.build(self.links, &self.changes, seed)?;
         let receivers = self.check_transfer()?;
+        self.check_ways(&net, &receivers)?;
         let mut cluster = Cluster::new(seed, self.tcp);
         self.add_transfer(&net, &mut cluster, &receivers)?;
         cluster.plan(&mut net, self.transfer.start, Happening::StartTransfer { transfer: 0 });
@@ -233,6 +235,27 @@ impl Scenario {
             return Err(Problem::new("transfer.receivers", "there is nobody: name at least one host"));
         }
         Ok(receivers.into_iter().map(NodeId).collect())
+    }
+
+    /// Links that are given one by one may leave somebody out.
+    fn check_ways(&self, net: &Network<Datagram>, receivers: &[NodeId]) -> Result<(), Problem> {
+        if !matches!(self.layout, Layout::Nodes(_)) {
+            return Ok(());
+        }
+        let source = NodeId(self.transfer.source);
+        let ways = Distances::from(net, source);
+        for &receiver in receivers {
+            let back = || Distances::from(net, receiver).hops(source);
+            let (from, to) = match ways.hops(receiver) {
+                None => (source, receiver),
+                Some(_) if back().is_none() => (receiver, source),
+                Some(_) => continue,
+            };
+            let message =
+                format!("no links lead from host {} to host {}: add a [[link]] on the way", from.0, to.0);
+            return Err(Problem::new("transfer.receivers", message));
+        }
+        Ok(())
     }
 
     fn add_transfer(

@@ -10,6 +10,7 @@ mod draw;
 mod manager;
 mod pull;
 mod push;
+mod wire;
 
 use alloc::string::String;
 pub use draw::Random;

@@ -134,9 +134,13 @@ fn explicit_links_make_a_network() {
     let report = line.run(1).unwrap();
     assert!(report.finished_at.is_some());
     line.changes.pop();
-    let report = line.run(1).unwrap();
-    assert_eq!(report.finished_at, None, "node 3 has no link");
-    assert!(report.receivers.iter().any(|receiver| receiver.failure.is_some()));
+    let said = |line: &Scenario| line.run(1).unwrap_err().to_string();
+    let lacks = |from, to| {
+        format!("transfer.receivers: no links lead from host {from} to host {to}: add a [[link]] on the way")
+    };
+    assert_eq!(said(&line), lacks(1, 3), "node 3 has no link");
+    line.changes.push(Change { from: 2, to: 3, config, one_way: true });
+    assert_eq!(said(&line), lacks(3, 1), "and none back");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Cases of the manager's core: agents that ask for paths and give them back, crashes of agents and of the
-//! manager, and calls that are lost in one direction or both (Republic section III-B).
+//! manager, and calls that are lost in one direction or both (Republic section III-B). In half of the cases the paths
+//! carry transfers ([`Wire`]); in the others a transfer is a time.
 
 use super::draw::Random;
+use super::wire::Wire;
 use super::{Plant, Verdict};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -12,7 +14,7 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::tcp_chain::TcpChain;
-use polycast_planning::{Fabric, Fabrics, Fcfs, PlanId, Resource};
+use polycast_planning::{Channel, Fabric, Fabrics, Fcfs, PlanId, Resource};
 use polycast_protocol::leases::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output,
     PathRequest, Receivers,
@@ -60,6 +62,8 @@ struct World {
     /// When each address was seen to be lent last, and for which lease.
     lent: BTreeMap<Resource, BTreeMap<PlanId, Time>>,
     plant: Option<Plant>,
+    /// What the paths carry, where that is simulated too.
+    wire: Option<Wire>,
     events: u64,
     trace: Trace,
 }
@@ -87,9 +91,11 @@ fn index(name: &str) -> usize {
 pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdict {
     let count = random.within(2..=6) as usize;
     let (addresses, chain) = (random.within(1..=4) as u32, random.one_in(3));
+    let wire = random.one_in(2).then(|| Wire::new(random, count, seed, plant));
     let case = format!(
-        "manager of {count} agents, {addresses} addresses{}",
-        if chain { ", a chain behind them" } else { "" }
+        "manager of {count} agents, {addresses} addresses{}{}",
+        if chain { ", a chain behind them" } else { "" },
+        if wire.is_some() { ", transfers over the paths" } else { "" }
     );
     let agent = |_| Agent {
         incarnation: 1,
@@ -114,11 +120,13 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         granted: BTreeMap::new(),
         lent: BTreeMap::new(),
         plant,
+        wire,
         events: 0,
         trace: Trace(seed | 1),
     };
     let failure = world.live(random).err();
-    Verdict { seed, case, failure, trace_hash: world.trace.0, events: world.events }
+    let (hash, events) = world.wire.as_ref().map_or((0, 0), Wire::trace);
+    Verdict { seed, case, failure, trace_hash: world.trace.0 ^ hash, events: world.events + events }
 }
 
 impl World {
@@ -134,11 +142,13 @@ impl World {
             (agent.down_until, agent.calls_cut, agent.answers_cut) = (now, now, now);
         }
         self.manager_down_until = now;
+        self.wire.iter_mut().for_each(Wire::heal);
         let end = now + LIVENESS;
         while now < end {
             self.step(random, now, false)?;
             now += STEP;
-            if self.agents.iter().all(|agent| agent.asks.is_none() && agent.held.is_empty()) {
+            let idle = self.agents.iter().all(|agent| agent.asks.is_none() && agent.held.is_empty());
+            if idle && self.wire.as_ref().is_none_or(Wire::is_done) {
                 break;
             }
         }
@@ -148,6 +158,9 @@ impl World {
         // What was lent to those who crashed has expired, and every address can be lent again.
         now += LEASE;
         self.step(random, now, false)?;
+        if let Some(wire) = &self.wire {
+            wire.check()?;
+        }
         self.check_all_is_back()
     }
 
@@ -170,6 +183,7 @@ impl World {
                 (agent.joined, agent.asks) = (false, None);
                 agent.held.clear();
                 agent.ends.clear();
+                self.wire.iter_mut().for_each(|wire| wire.crash(now, at));
             }
             2 => self.agents[at].calls_cut = until,
             3 => self.agents[at].answers_cut = until,
@@ -183,6 +197,7 @@ impl World {
                     (agent.joined, agent.asks, agent.down_until) = (false, None, until);
                     agent.held.clear();
                     agent.ends.clear();
+                    self.wire.iter_mut().for_each(|wire| wire.crash(now, at));
                 }
             }
         }
@@ -194,25 +209,34 @@ impl World {
             self.leases = Some(self.manager());
             self.runs += 1;
         }
-        self.answers(now)?;
+        if let Some(wire) = &mut self.wire {
+            wire.advance(now)?;
+        }
+        self.answers(random, now)?;
         for at in 0..self.agents.len() {
             if now < self.agents[at].down_until {
                 continue;
             }
+            self.wire.iter_mut().for_each(|wire| wire.is_up(now, at));
             if now >= self.agents[at].next_beat {
                 self.agents[at].next_beat = now + BEAT;
                 self.beat(now, at);
-                self.answers(now)?;
+                self.answers(random, now)?;
             }
+            let wire = self.wire.as_ref();
+            let is_over = |plan: PlanId, end: Time| wire.map_or(now >= end, |wire| wire.is_over(plan));
+            let ends = self.agents[at].ends.iter();
             let over: Vec<PlanId> =
-                self.agents[at].ends.iter().filter(|(_, end)| now >= **end).map(|(plan, _)| *plan).collect();
+                ends.filter(|(plan, end)| is_over(**plan, **end)).map(|(plan, _)| *plan).collect();
             for plan in over {
                 self.agents[at].ends.remove(&plan);
+                self.wire.iter_mut().for_each(|wire| wire.release(plan));
                 if let Some(held) = self.agents[at].held.remove(&plan) {
                     let request = self.key(at).request(held.request);
                     self.call(now, at, Input::Release { request, plan });
                 }
             }
+            self.ask_for_the_rest(now, at);
             if new_requests && self.agents[at].asks.is_none() && random.one_in(6) {
                 self.next_request += 1;
                 let others = (0..self.agents.len()).filter(|&other| other != at);
@@ -223,7 +247,7 @@ impl World {
                 self.agents[at].asks = Some((self.next_request, receivers, now));
             }
             self.ask(now, at);
-            self.answers(now)?;
+            self.answers(random, now)?;
             // How long the transfers take that have begun.
             let fresh: Vec<PlanId> = {
                 let agent = &self.agents[at];
@@ -235,6 +259,16 @@ impl World {
             }
         }
         self.check(now)
+    }
+
+    /// What somebody did not get is sent again.
+    fn ask_for_the_rest(&mut self, now: Time, at: usize) {
+        let Some(wire) = self.wire.as_mut().filter(|_| self.agents[at].asks.is_none()) else { return };
+        if let Some(lacking) = wire.resume(at, self.next_request + 1) {
+            self.next_request += 1;
+            let receivers = lacking.into_iter().map(name).collect();
+            self.agents[at].asks = Some((self.next_request, receivers, now));
+        }
     }
 
     fn manager(&self) -> Leases {
@@ -313,18 +347,18 @@ impl World {
     }
 
     /// What the manager says gets to the agents, where nothing is cut.
-    fn answers(&mut self, now: Time) -> Result<(), String> {
+    fn answers(&mut self, random: &mut Random, now: Time) -> Result<(), String> {
         let Some(mut leases) = self.leases.take() else { return Ok(()) };
         while let Some(output) = leases.poll(now) {
             self.events += 1;
             write!(self.trace, "{now:?}{output:?}").expect("a hash takes everything");
-            self.hear(now, output)?;
+            self.hear(random, now, output)?;
         }
         self.leases = Some(leases);
         Ok(())
     }
 
-    fn hear(&mut self, now: Time, output: Output) -> Result<(), String> {
+    fn hear(&mut self, random: &mut Random, now: Time, output: Output) -> Result<(), String> {
         if let Output::Granted { plan_id, plan, .. } = &output {
             if let Some(before) = self.granted.insert(*plan_id, format!("{plan:?}")) {
                 return Err(format!("the lease {plan_id:?} was granted twice: {before} and {plan:?}"));
@@ -349,6 +383,7 @@ impl World {
                 for plan in lost {
                     let named = agent.ends.remove(&plan).is_some();
                     let lost = agent.held.remove(&plan).filter(|_| named);
+                    self.wire.iter_mut().for_each(|wire| wire.lose(now, plan));
                     if lost.is_some() && !is_explained(&self.lent, plan, now) && now.since(before) < LEASE {
                         let who = name(at);
                         return Err(format!("{who} lost {plan:?} though nobody else was lent its address"));
@@ -362,7 +397,14 @@ impl World {
                     if self.plant == Some(Plant::LoseGrant) {
                         return Ok(());
                     }
-                    agent.held.insert(grant.plan_id, held(*number, receivers, grant));
+                    let held = held(*number, receivers, grant);
+                    if agent.held.insert(grant.plan_id, held).is_none()
+                        && let Some(wire) = &mut self.wire
+                    {
+                        let to = receivers.iter().map(|receiver| index(receiver)).collect();
+                        let multicast = matches!(grant.plan.channel, Channel::Multicast { .. });
+                        wire.start(random, now, (*number, grant.plan_id), (at, to), multicast);
+                    }
                 }
                 // Who is not known asks again when it has joined, and so does one whose receivers are away.
                 if !matches!(response, Err(Denial::NotMember(_) | Denial::UnknownReceiver(_))) {

@@ -152,7 +152,12 @@ impl Cluster {
         loop {
             let host = &mut self.push_mut(transfer).receivers[receiver as usize];
             host.skips_checks = skips_checks;
-            let Some(wish) = host.poll(now) else { break };
+            let Some(wish) = host.poll(now) else {
+                if host.decode_earlier(now) {
+                    continue;
+                }
+                break;
+            };
             let control = host.control;
             match wish {
                 Some(Wish::Say(control_frame)) => {
@@ -500,6 +505,12 @@ impl Cluster {
                     self.push_mut(transfer).forwarding = forwarding;
                 }
                 self.set_members(transfer, &members);
+            }
+            Happening::LosePath { transfer } => {
+                if let Some(machine) = &mut self.push_mut(transfer).source.machine {
+                    machine.handle(net.now(), SenderInput::PathLost);
+                    self.drive_source(net, transfer);
+                }
             }
             Happening::Broken { stream, end } => self.broken(net, stream, end),
         }

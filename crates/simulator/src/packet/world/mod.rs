@@ -238,6 +238,11 @@ pub enum Happening {
         /// The hosts that are in the session from now on.
         members: Vec<NodeId>,
     },
+    /// The source must not use its data channel any more.
+    LosePath {
+        /// The transfer.
+        transfer: u32,
+    },
     /// One end of a broken connection is told.
     Broken {
         /// The connection.
@@ -400,6 +405,12 @@ impl Cluster {
     /// Puts a bug in around the machines, for tests of the swarm.
     pub(crate) fn set_plant(&mut self, plant: Option<Plant>) {
         self.plant = plant;
+    }
+
+    /// Whether a transfer that begins has a data channel, and until when receivers may join it.
+    pub(crate) fn set_way(&mut self, transfer: u32, multicast: bool, open_until: Option<Time>) {
+        let config = &mut self.push_mut(transfer).config;
+        (config.multicast, config.open_until) = (multicast, open_until);
     }
 
     /// What is sent from now on must reach these hosts only.

@@ -10,6 +10,7 @@ use crate::packet::NodeId;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use polycast_protocol::push::{Geometry, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput};
 use polycast_types::{Duration, RangeSet, Time};
@@ -36,6 +37,9 @@ pub enum Phase {
     /// The transfer gave it up, or it lost the source.
     Failed,
 }
+
+/// How many coded patches wait for fragments, as in the daemons.
+const UNDECODED_MAX: usize = 64;
 
 /// What came in by the data channel and waits in the socket.
 #[derive(Clone, Debug)]
@@ -84,6 +88,8 @@ pub struct PushReceiver {
     wrong: BTreeMap<(u64, u64), u64>,
     /// The fragments that were handed to the machine last, and their content where it is one.
     last: Option<(u64, u64)>,
+    /// Coded patches of which several fragments are missing still, as the daemons keep them.
+    undecoded: VecDeque<(Arc<[u64]>, u64)>,
     pub(super) breaches: Vec<String>,
     /// A planted bug: wrong groups pass.
     pub(super) skips_checks: bool,
@@ -131,6 +137,7 @@ impl PushReceiver {
             ever: RangeSet::new(),
             wrong: BTreeMap::new(),
             last: None,
+            undecoded: VecDeque::new(),
             breaches: Vec::new(),
             skips_checks: false,
         }
@@ -209,6 +216,7 @@ impl PushReceiver {
     /// The machine and all that is not stored are lost.
     pub(super) fn forget(&mut self, phase: Phase) {
         self.machine = None;
+        self.undecoded.clear();
         self.socket.clear();
         self.socket_bytes = 0;
         self.serving.clear();
@@ -228,16 +236,39 @@ impl PushReceiver {
             machine.handle(now, ReceiverInput::Data { round, sn, count: 1, flags, arrived });
             return;
         };
-        match machine.decodable(coded) {
-            Some(missing) => {
-                let others = coded.iter().filter(|sn| **sn != missing);
-                let content = others.fold(content, |content, sn| content ^ self.stored(*sn));
-                self.last = Some((missing, content));
-                let machine = self.machine.as_mut().expect("looked at above");
-                machine.handle(now, ReceiverInput::Patched { sn: missing, count: 1 });
+        match machine.missing_of(coded) {
+            0 => self.duplicates += 1,
+            1 => self.decode(now, coded, content),
+            _ => {
+                if self.undecoded.len() == UNDECODED_MAX {
+                    self.undecoded.pop_front();
+                }
+                self.undecoded.push_back((coded.clone(), content));
             }
-            None => self.duplicates += u64::from(machine.missing_of(coded) == 0),
         }
+    }
+
+    /// Takes the missing fragment out of a coded patch, if exactly one is missing.
+    fn decode(&mut self, now: Time, coded: &[u64], content: u64) {
+        let Some(missing) = self.machine.as_ref().and_then(|machine| machine.decodable(coded)) else {
+            return;
+        };
+        let others = coded.iter().filter(|sn| **sn != missing);
+        let content = others.fold(content, |content, sn| content ^ self.stored(*sn));
+        self.last = Some((missing, content));
+        if let Some(machine) = self.machine.as_mut() {
+            machine.handle(now, ReceiverInput::Patched { sn: missing, count: 1 });
+        }
+    }
+
+    /// Tries an earlier coded patch again that lacked too much then; false if none can be of use now.
+    pub(super) fn decode_earlier(&mut self, now: Time) -> bool {
+        let Some(machine) = &self.machine else { return false };
+        let usable = |(coded, _): &(Arc<[u64]>, u64)| machine.missing_of(coded) < 2;
+        let at = self.undecoded.iter().position(usable);
+        let Some((coded, content)) = at.and_then(|at| self.undecoded.remove(at)) else { return false };
+        self.decode(now, &coded, content);
+        true
     }
 
     /// Content of a fragment that is kept.
