@@ -29,9 +29,10 @@ mod service;
 mod store;
 
 pub use config::{AgentConfig, ConfigError};
-pub use engine::{Engine, PushEngine};
+pub use engine::{Engine, Transports};
 pub use error::AgentError;
 
+use crate::forwarder::daemon::Nodes;
 use crate::transfer::{Options, SlowPolicy};
 use catalog::Catalog;
 use invite::Invitations;
@@ -95,7 +96,15 @@ impl Agent {
     /// # Errors
     /// The settings are wrong, or the interface, the store, the socket or the control port cannot be used.
     pub async fn start(config: AgentConfig) -> Result<Self, AgentError> {
-        Self::start_with(config, Arc::new(PushEngine)).await
+        config.check()?;
+        let mut transports = Transports::default();
+        if let Some(forwarder) = &config.forwarder {
+            // They live as long as the engine does.
+            let nodes = Nodes::start(forwarder).map_err(|error| AgentError::Node(error.to_string()))?;
+            let own = forwarder.nodes.first().and_then(|node| nodes.get(&node.name));
+            transports = Transports { node: own.cloned(), nodes: Some(nodes) };
+        }
+        Self::start_with(config, Arc::new(transports)).await
     }
 
     /// Like [`Agent::start`], with another engine.

@@ -5,11 +5,13 @@
 //! - [`manager`]: the generated code of `polycast.manager.v1`, what the manager offers to agents (Table II).
 //! - [`client`]: a thin client of the agent's service, over its Unix socket.
 //! - [`error`]: what refusals look like on the wire.
+//! - [`forwarder`]: what Datacast's forwarders say of their links.
 #![warn(missing_docs)]
 
 pub mod client;
 pub mod convert;
 pub mod error;
+pub mod forwarder;
 
 /// The step of a path's set-up that says how long the manager took to decide: from the request's arrival to its answer.
 pub const SCHEDULING: &str = "scheduling";

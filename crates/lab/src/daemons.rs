@@ -34,6 +34,11 @@ impl Places {
     pub(crate) fn socket(&self, host: &str) -> PathBuf {
         self.inside.join(format!("{host}.sock"))
     }
+
+    /// Settings of a host's agent, if it has any beside those on its command line.
+    pub(crate) fn agent_settings(&self, host: &str) -> PathBuf {
+        self.inside.join(format!("{host}.agent.toml"))
+    }
 }
 
 /// How much nicer hosts are than devices.
@@ -161,7 +166,8 @@ impl Daemons {
             let (store, socket) = (places.inside.join("stores").join(&host.name), places.socket(&host.name));
             let (store, socket) =
                 (store.to_string_lossy().into_owned(), socket.to_string_lossy().into_owned());
-            let arguments = [
+            let settings = places.agent_settings(&host.name);
+            let mut arguments = vec![
                 "agent",
                 "--manager",
                 &address,
@@ -174,6 +180,10 @@ impl Daemons {
                 "--socket",
                 &socket,
             ];
+            let settings = settings.exists().then(|| settings.to_string_lossy().into_owned());
+            if let Some(settings) = &settings {
+                arguments.extend(["--config", settings]);
+            }
             self.start(&host.name, &Space::named(&host.name), places, &arguments)
         };
         let ready: Vec<Ready> = layout.hosts.iter().map(start).collect::<Result<_, _>>()?;

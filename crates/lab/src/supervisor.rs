@@ -103,7 +103,7 @@ fn say(word: &Word) {
 
 /// Does what it is told until the standard input ends; then for ever nothing, if it is to stay. The input
 /// is read by a thread of its own, so that its end is seen in the middle of a delivery too.
-fn serve(mut lab: Lab) {
+fn serve(lab: Lab) {
     let (sender, casts) = mpsc::channel();
     std::thread::spawn(move || {
         let mut stays = false;
@@ -138,7 +138,6 @@ struct Lab {
     places: Places,
     daemons: Arc<Mutex<Daemons>>,
     control: Vec<ControlStep>,
-    datacast: Option<datacast::Control>,
 }
 
 fn lock(daemons: &Mutex<Daemons>) -> MutexGuard<'_, Daemons> {
@@ -174,19 +173,24 @@ impl Lab {
             }
         }
         let begun = Instant::now();
-        let mut datacast = None;
+        let mut switches = None;
         if let Some(network) = datacast::network_of(spec) {
-            datacast = Some(datacast::Control::start(network, spec, &layout, &places, &mut daemons)?);
-            timed("forwarders", begun);
+            datacast::write_agents(&network, spec, &layout, &places)?;
+            switches = datacast::start_switches(&network, spec, &places, &mut daemons)?;
         }
         let settings = places.inside.join("manager.toml");
         fs::write(&settings, manager_settings(spec, &layout, &places))
             .map_err(|error| LabError::path("write", &settings, &error))?;
-        let begun = Instant::now();
         daemons.start_all(&layout, &places, &settings)?;
+        switches.iter().try_for_each(|ready| daemons.await_ready(ready))?;
         timed("manager and agents", begun);
+        if datacast::network_of(spec).is_some() {
+            let begun = Instant::now();
+            datacast::await_links(&layout, &places)?;
+            timed("links between forwarders", begun);
+        }
         let daemons = Arc::new(Mutex::new(daemons));
-        Ok(Lab { spec: spec.clone(), layout, places, daemons, control, datacast })
+        Ok(Lab { spec: spec.clone(), layout, places, daemons, control })
     }
 
     fn host(&self, name: &str) -> Result<&Host, LabError> {
@@ -194,7 +198,7 @@ impl Lab {
         self.layout.host(name).ok_or_else(|| LabError::Host { host: name.into(), last })
     }
 
-    fn cast(&mut self, options: &CastOptions) -> Result<CastOutcome, LabError> {
+    fn cast(&self, options: &CastOptions) -> Result<CastOutcome, LabError> {
         let source = self.host(options.source.as_deref().unwrap_or("0"))?.clone();
         let receivers = match &options.receivers {
             None => self.layout.hosts.iter().filter(|host| **host != source).cloned().collect(),
@@ -206,9 +210,6 @@ impl Lab {
         let (early, later): (Vec<Failure>, Vec<Failure>) =
             options.failures.iter().cloned().partition(|failure| failure.at_s <= 0.0);
         early.iter().for_each(|failure| strike(&failure.what, &self.daemons, &self.layout, &self.spec));
-        if self.datacast.is_some() {
-            return self.pull(options, later, &source, &receivers);
-        }
         let before = world::counters(&self.layout)?;
         let to: Vec<&str> = receivers.iter().map(|host| host.name.as_str()).collect();
         let mut command = Space::named(&source.name).command(&self.places.program.to_string_lossy());
@@ -230,31 +231,11 @@ impl Lab {
         }
         tracing::info!(spec = %self.spec, "delivered");
         let exit = output.status.code().unwrap_or(2);
-        let nodes = serde_json::Value::Null;
-        Ok(CastOutcome { delivery, said, exit, links, control, nodes })
-    }
-
-    /// A delivery over a Datacast fabric.
-    fn pull(
-        &mut self,
-        options: &CastOptions,
-        failures: Vec<Failure>,
-        source: &Host,
-        receivers: &[Host],
-    ) -> Result<CastOutcome, LabError> {
-        let before = world::counters(&self.layout)?;
-        self.arm(failures);
-        let Some(datacast) = &mut self.datacast else {
-            return Err(LabError::system("deliver", "the lab has no forwarders"));
+        let nodes = match datacast::network_of(&self.spec) {
+            Some(_) => datacast::status(&self.layout, &self.places)?,
+            None => serde_json::Value::Null,
         };
-        let (delivery, control) = datacast.cast(&options.path, source, receivers)?;
-        let after = world::counters(&self.layout)?;
-        let nodes = datacast.status(&self.layout)?;
-        let links = world::crossed(&self.layout, &before, &after);
-        let verified = |receiver: &serde_json::Value| receiver["verified"] == true;
-        let all = delivery["receivers"].as_array().is_some_and(|receivers| receivers.iter().all(verified));
-        let said = lock(&self.daemons).ended().join(", ");
-        Ok(CastOutcome { delivery, said, exit: i32::from(!all), links, control, nodes })
+        Ok(CastOutcome { delivery, said, exit, links, control, nodes })
     }
 
     fn check_failures(&self, failures: &[Failure]) -> Result<(), LabError> {
@@ -307,8 +288,6 @@ fn strike(what: &What, daemons: &Mutex<Daemons>, layout: &Layout, spec: &Spec) {
         What::Agent(name) => {
             let name = layout.host(name).map_or(name.as_str(), |host| &host.name);
             lock(daemons).kill(name);
-            // In a Datacast fabric the host's node as well.
-            lock(daemons).kill(&format!("forwarder-{name}"));
             Ok(())
         }
         What::Manager => {
@@ -331,7 +310,8 @@ fn strike(what: &What, daemons: &Mutex<Daemons>, layout: &Layout, spec: &Spec) {
 fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) -> String {
     let [a, b] = crate::layout::GROUPS;
     match spec.network {
-        Network::Bridge { .. } | Network::Datacast { .. } => {
+        Network::Datacast { network, .. } => datacast::manager_settings(&network, spec, layout),
+        Network::Bridge { .. } => {
             format!("[ip-multicast]\npool = \"{a}.{b}.64.0/24\"\n")
         }
         Network::Orca { clos, agents, trees, .. } => {

@@ -1,6 +1,6 @@
 //! The manager's settings, as TOML. `docs/manager.sample.toml` explains each.
 
-use crate::fabrics::{self, OcsSettings, OrcaSettings, ShufflecastSettings, TorSettings};
+use crate::fabrics::{self, DatacastSettings, OcsSettings, OrcaSettings, ShufflecastSettings, TorSettings};
 use polycast_planning::Fcfs;
 use polycast_planning::ip_multicast::IpMulticast;
 use polycast_planning::tcp_chain::TcpChain;
@@ -18,7 +18,7 @@ pub struct ManagerConfig {
     pub listen: SocketAddr,
     /// Name of the scheduler: `fcfs`, `greedy-matching`, `partition-fcfs`.
     pub scheduler: String,
-    /// Names of the fabrics, best first: `ocs`, `shufflecast`, `orca`, `ip-multicast`, `tcp-chain`.
+    /// Names of the fabrics, best first: `ocs`, `shufflecast`, `orca`, `datacast`, `ip-multicast`, `tcp-chain`.
     pub fabrics: Vec<String>,
     /// What becomes of a request whose best fabric is in use.
     pub when_busy: WhenBusy,
@@ -55,6 +55,8 @@ pub struct ManagerConfig {
     pub shufflecast: Option<ShufflecastSettings>,
     /// The fabric `orca`.
     pub orca: Option<OrcaSettings>,
+    /// The fabric `datacast`.
+    pub datacast: Option<DatacastSettings>,
     /// The switches of the racks, by the racks' numbers, for the fabrics that need to know them.
     pub tor: Vec<TorSettings>,
 }
@@ -178,6 +180,7 @@ impl Default for ManagerConfig {
             ocs: None,
             shufflecast: None,
             orca: None,
+            datacast: None,
             tor: Vec::new(),
         }
     }
@@ -279,7 +282,9 @@ impl ManagerConfig {
     /// The hosts that the settings name, rack by rack; one may come twice.
     pub(crate) fn host_names(&self) -> impl Iterator<Item = &str> {
         let in_racks = self.tor.iter().flat_map(|tor| &tor.hosts).map(|host| host.name.as_str());
-        in_racks.chain(self.orca.iter().flat_map(|orca| &orca.hosts).map(String::as_str))
+        let in_orca = self.orca.iter().flat_map(|orca| &orca.hosts).map(String::as_str);
+        let in_datacast = self.datacast.iter().flat_map(|datacast| &datacast.hosts).map(String::as_str);
+        in_racks.chain(in_orca).chain(in_datacast)
     }
 }
 
@@ -380,6 +385,35 @@ mod tests {
             (format!("{ORCA}entries-max = 0\n"), "'orca.entries-max'"),
             (format!("{ORCA}pool = 'x'\n"), "'orca.pool'"),
             (format!("{ORCA}speed = 1\n"), "speed"),
+        ] {
+            let message = ManagerConfig::from_toml(&text).unwrap_err().to_string();
+            assert!(message.contains(part), "{text}: {message}");
+        }
+    }
+
+    const DATACAST: &str = "fabrics = ['datacast', 'tcp-chain']\n[datacast]\nnetwork = 'bcube:2,2'\nlink-rate = '1gbit'\n\
+                            hosts = ['a', 'b', 'c']\nforwarders = ['10.0.0.1:7403', '10.0.0.2:7403']\n";
+
+    #[test]
+    fn the_fabric_with_caches_has_its_section() {
+        let config = ManagerConfig::from_toml(DATACAST).unwrap();
+        assert_eq!(fabrics::fabrics(&config).unwrap().names().collect::<Vec<_>>(), ["datacast", "tcp-chain"]);
+        assert_eq!(
+            (fabrics::devices(&config).unwrap().len(), fabrics::health(&config).unwrap().len()),
+            (1, 1)
+        );
+        assert_eq!(config.host_names().collect::<Vec<_>>(), ["a", "b", "c"]);
+        for (text, part) in [
+            ("fabrics = ['datacast']".to_string(), "the fabric datacast needs a section [datacast]"),
+            (DATACAST.replace("'c']", "'c', 'd', 'e']"), "5 hosts are named, and bcube:2,2 has 4 servers"),
+            (DATACAST.replace("'c']", "'a']"), "the host 'a' is named twice"),
+            (DATACAST.replace("bcube:2,2", "ring:5"), "'datacast.network'"),
+            (DATACAST.replace("1gbit", "0"), "'datacast.link-rate' is wrong: it must not be 0"),
+            (DATACAST.replace("10.0.0.2:7403", "there"), "line"),
+            (format!("{DATACAST}credits = 0\n"), "'datacast.credits'"),
+            (format!("{DATACAST}payload-bytes = 0\n"), "'datacast.payload-bytes'"),
+            (format!("{DATACAST}trees-max = 0\n"), "'datacast.trees-max'"),
+            (format!("{DATACAST}caches = 1\n"), "caches"),
         ] {
             let message = ManagerConfig::from_toml(&text).unwrap_err().to_string();
             assert!(message.contains(part), "{text}: {message}");

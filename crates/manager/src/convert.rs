@@ -3,12 +3,14 @@
 use polycast_api::convert::object_id;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
-use polycast_planning::{Channel, Plan, PlanId};
+use polycast_planning::{Channel, HostId, Plan, PlanId, Pulling, TreeRoutes};
 use polycast_protocol::leases::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, NotMember, PathRequest, Receivers,
     ReleaseReason, Wait,
 };
+use polycast_protocol::pull::route_of;
 use polycast_types::{Duration, Rate};
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 /// Leases that one agent may name.
@@ -129,11 +131,26 @@ fn channel(channel: Option<api::Channel>) -> Result<Channel, Refusal> {
             rate: labelled.rate_bps.map(Rate),
         }),
         Some(api::channel::Channel::Chain(_)) => Ok(Channel::Chain { order: Vec::new() }),
+        // Forwarders keep nothing of it: the trees are planned anew, and whoever's way is another one is told.
+        Some(api::channel::Channel::SourceRoutes(routes)) => Ok(Channel::SourceRoutes {
+            tree_count: routes.trees,
+            pulling: Pulling {
+                payload_bytes: u16::try_from(routes.payload_bytes).map_err(|_| {
+                    invalid(format!("a packet of {} bytes is too long", routes.payload_bytes))
+                })?,
+                credits: routes.credits,
+                link_rate: Rate(routes.link_rate_bps),
+            },
+            trees: Vec::new(),
+        }),
         None => Err(invalid("a lease does not say what channel it has")),
     }
 }
 
-pub fn granted(request_id: u64, grant: Grant) -> Result<api::Granted, Refusal> {
+/// Tells the name of a host by its number in plans.
+pub type Names<'a> = &'a dyn Fn(HostId) -> Option<String>;
+
+pub fn granted(request_id: u64, grant: Grant, names: Names<'_>) -> Result<api::Granted, Refusal> {
     let receiver =
         |(name, at): (String, ([u8; 4], u16))| api::Receiver { name, control_address: address(at) };
     Ok(api::Granted {
@@ -142,7 +159,7 @@ pub fn granted(request_id: u64, grant: Grant) -> Result<api::Granted, Refusal> {
         accepted_size: grant.accepted_bytes,
         receivers: grant.receivers.into_iter().map(receiver).collect(),
         fabric: grant.plan.fabric.to_string(),
-        channel: Some(to_channel(&grant.plan)?),
+        channel: Some(to_channel(&grant.plan, names)?),
         service_ms: grant.service.map(Duration::as_millis),
         lease_ms: grant.lease.map(Duration::as_millis),
         plan: kept_plan(&grant.plan),
@@ -150,7 +167,7 @@ pub fn granted(request_id: u64, grant: Grant) -> Result<api::Granted, Refusal> {
 }
 
 /// The channel of a plan in the service's words.
-pub fn to_channel(plan: &Plan) -> Result<api::Channel, Refusal> {
+pub fn to_channel(plan: &Plan, names: Names<'_>) -> Result<api::Channel, Refusal> {
     let channel = match plan.channel {
         Channel::Multicast { group: (group, port), rate, attempt_interval } => {
             api::channel::Channel::Multicast(api::Multicast {
@@ -171,12 +188,78 @@ pub fn to_channel(plan: &Plan) -> Result<api::Channel, Refusal> {
             })
         }
         Channel::Chain { .. } => api::channel::Channel::Chain(api::Chain {}),
+        Channel::SourceRoutes { tree_count, pulling, ref trees } => {
+            api::channel::Channel::SourceRoutes(api::SourceRoutes {
+                trees: tree_count,
+                payload_bytes: pulling.payload_bytes.into(),
+                credits: pulling.credits,
+                link_rate_bps: pulling.link_rate.0,
+                receivers: receiver_routes(tree_count, trees, names)?,
+            })
+        }
         _ => {
             let what = format!("agents cannot use the channel of the fabric {}", plan.fabric);
             return Err(Refusal::new(Kind::Internal, what));
         }
     };
     Ok(api::Channel { channel: Some(channel) })
+}
+
+/// The ways of every receiver, as packets carry them, by name and tree.
+type Ways = BTreeMap<(String, u32), Vec<u8>>;
+
+fn ways(trees: &[TreeRoutes], names: Names<'_>) -> Result<Ways, Refusal> {
+    let wrong = |what: String| Refusal::new(Kind::Internal, what);
+    let mut ways = Ways::new();
+    for tree in trees {
+        for (host, way) in &tree.routes {
+            let name = names(*host).ok_or_else(|| wrong(format!("host {} has no name", host.0)))?;
+            let route = route_of(way).map_err(|error| wrong(error.to_string()))?;
+            ways.insert((name, tree.tree.spanning_tree), route.bytes().to_vec());
+        }
+    }
+    Ok(ways)
+}
+
+fn receiver_routes(
+    tree_count: u32,
+    trees: &[TreeRoutes],
+    names: Names<'_>,
+) -> Result<Vec<api::ReceiverRoutes>, Refusal> {
+    let mut receivers: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
+    for ((name, tree), hops) in ways(trees, names)? {
+        let of_receiver = receivers.entry(name).or_insert_with(|| vec![Vec::new(); tree_count as usize]);
+        if let Some(way) = of_receiver.get_mut(tree as usize) {
+            *way = hops;
+        }
+    }
+    Ok(receivers.into_iter().map(|(name, trees)| api::ReceiverRoutes { name, trees }).collect())
+}
+
+/// The ways that are others than before, where both are source routes.
+pub fn route_changes(
+    before: &Channel,
+    now: &Channel,
+    names: Names<'_>,
+) -> Option<Result<Vec<api::RouteChange>, Refusal>> {
+    let (Channel::SourceRoutes { trees: before, .. }, Channel::SourceRoutes { trees: now, .. }) =
+        (before, now)
+    else {
+        return None;
+    };
+    let both = ways(before, names).and_then(|before| Ok((before, ways(now, names)?)));
+    Some(both.map(|(before, now)| {
+        let gone = before.keys().filter(|key| !now.contains_key(*key)).map(|key| (key, Vec::new()));
+        let other = now.iter().filter(|(key, hops)| before.get(*key) != Some(*hops));
+        let changed = gone.chain(other.map(|(key, hops)| (key, hops.clone())));
+        changed
+            .map(|((receiver, tree), hops)| api::RouteChange {
+                receiver: receiver.clone(),
+                tree: *tree,
+                hops,
+            })
+            .collect()
+    }))
 }
 
 pub fn denied(request_id: u64, refusal: &Refusal) -> api::Denied {

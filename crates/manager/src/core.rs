@@ -10,7 +10,7 @@ use crate::fabrics::{self, Health, Verdict};
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::manager_message::Message;
 use polycast_api::manager::{self as api, ManagerMessage};
-use polycast_planning::{DeviceCommand, PlanId};
+use polycast_planning::{DeviceCommand, HostId, Plan, PlanId};
 use polycast_protocol::leases::{
     AgentKey, Grant, Input, Join, JoinRefusal, Leases, LeasesConfig, Member, NotMember, Output, PathState,
     Record, RecordKey, ReleaseReason, RequestKey, StateError, Wait,
@@ -80,8 +80,8 @@ struct Inner {
     health: Vec<Box<dyn Health>>,
     /// What devices keep all the time.
     standing: Vec<DeviceCommand>,
-    /// What has just failed, in a sentence.
-    failure: Option<String>,
+    /// What has just failed or works again, in a sentence, and when that was heard.
+    failure: Option<(String, Instant)>,
     sessions: BTreeMap<AgentKey, Session>,
     /// Agents whose sessions have ended without a farewell, and until when they may come back.
     missing: BTreeMap<AgentKey, Time>,
@@ -536,7 +536,7 @@ impl Inner {
             News::Found { commands } => self.apply(Input::Found { commands }),
             News::Fibre { rack, fibre, up } => {
                 let verdicts = self.health.iter_mut().map(|health| health.fibre(rack, fibre, up)).collect();
-                self.judge(verdicts);
+                self.judge(verdicts, Instant::now());
             }
             News::Link { ends, up } => {
                 let verdicts = self.health.iter_mut().map(|health| health.link(ends, up)).collect();
@@ -547,7 +547,11 @@ impl Inner {
                     tracing::warn!(rack, "the switch of a rack cannot be reached");
                 }
                 let verdicts = self.health.iter_mut().map(|health| health.switch(rack, up)).collect();
-                self.judge(verdicts);
+                self.judge(verdicts, Instant::now());
+            }
+            News::Links { words, heard } => {
+                let verdicts = self.health.iter_mut().map(|health| health.links(&words)).collect();
+                self.judge(verdicts, heard);
             }
         }
     }
@@ -575,13 +579,13 @@ impl Inner {
     }
 
     /// Acts on what has failed and what works again.
-    fn judge(&mut self, verdicts: Vec<Verdict>) {
+    fn judge(&mut self, verdicts: Vec<Verdict>, heard: Instant) {
         for Verdict { failed, repaired, words } in verdicts {
             if failed.is_empty() && repaired.is_empty() {
                 continue;
             }
             tracing::warn!("{words}");
-            self.failure = Some(words);
+            self.failure = Some((words, heard));
             if !repaired.is_empty() {
                 self.apply(Input::Repaired { failures: repaired });
             }
@@ -618,7 +622,7 @@ impl Inner {
                 let set_up = response.as_ref().ok().filter(|grant| !grant.plan.commands.is_empty());
                 let set_up = set_up.map(|grant| grant.plan_id);
                 let answer = match response {
-                    Ok(grant) => convert::granted(request.request, grant),
+                    Ok(grant) => self.granted(request.request, grant),
                     Err(denial) => {
                         tracing::info!(source = %request.agent.name, request = request.request, %denial, "denied");
                         Err(convert::denial(&denial))
@@ -641,9 +645,9 @@ impl Inner {
                 }
             }
             Output::Extended { request, result } => {
-                let answer = result.map_err(|denial| convert::denial(&denial)).and_then(|grant| {
-                    grant.map(|grant| convert::granted(request.request, grant)).transpose()
-                });
+                let answer = result
+                    .map_err(|denial| convert::denial(&denial))
+                    .and_then(|grant| grant.map(|grant| self.granted(request.request, grant)).transpose());
                 let (granted, denied) = match answer {
                     Ok(granted) => (granted, None),
                     Err(refusal) => (None, Some(convert::denied(request.request, &refusal))),
@@ -673,7 +677,8 @@ impl Inner {
                 if !(old.is_empty() && plan.commands.is_empty()) {
                     self.change(Some(plan_id), old, plan.commands.clone());
                 }
-                let why = reason.or_else(|| self.failure.clone());
+                let heard = self.failure.as_ref().map(|(_, heard)| *heard);
+                let why = reason.or_else(|| self.failure.as_ref().map(|(words, _)| words.clone()));
                 tracing::info!(response = plan_id.0, source = %request.agent.name, before = before.fabric,
                     fabric = plan.fabric, why, "planned anew");
                 if plan.channel == before.channel {
@@ -694,12 +699,15 @@ impl Inner {
                     }
                     return;
                 }
+                if self.tell_routes(plan_id, &request, (&before, &plan), why.as_deref(), heard) {
+                    return;
+                }
                 let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
                 let replanned = api::Replanned {
                     request_id: request.request,
                     response_id: plan_id.0,
                     fabric: plan.fabric.to_string(),
-                    channel: convert::to_channel(&plan).ok(),
+                    channel: convert::to_channel(&plan, &self.names()).ok(),
                     plan: convert::kept_plan(&plan),
                     reason: if plan.fabric == before.fabric {
                         format!(
@@ -724,6 +732,39 @@ impl Inner {
             }
             Output::Gone { agent } => tracing::info!(agent = %agent.name, "gone"),
         }
+    }
+
+    /// Tells the source which ways have changed, where both plans are over trees; gives whether they are.
+    fn tell_routes(
+        &mut self,
+        plan: PlanId,
+        request: &RequestKey,
+        (before, now): (&Plan, &Plan),
+        why: Option<&str>,
+        heard: Option<Instant>,
+    ) -> bool {
+        let changes = convert::route_changes(&before.channel, &now.channel, &self.names());
+        let Some(Ok(changes)) = changes else { return false };
+        let reason = why.unwrap_or("the manager has begun anew").to_string();
+        let what = format!("{reason}: trees repaired and told, {} ways changed", changes.len());
+        let micros = heard.map_or(0, |heard| heard.elapsed().as_micros() as u64);
+        let rerouted = api::Rerouted {
+            request_id: request.request,
+            response_id: plan.0,
+            changes,
+            reason,
+            steps: vec![api::Step { what, micros }],
+        };
+        self.tell(&request.agent, Message::Rerouted(rerouted));
+        true
+    }
+
+    fn names(&self) -> impl Fn(HostId) -> Option<String> {
+        |host| self.machine.name_of(host).map(str::to_string)
+    }
+
+    fn granted(&self, request: u64, grant: Grant) -> Result<api::Granted, Refusal> {
+        convert::granted(request, grant, &self.names())
     }
 
     fn released(&mut self, plan_id: PlanId, request: &RequestKey, reason: ReleaseReason) {

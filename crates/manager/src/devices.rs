@@ -5,13 +5,16 @@
 //! [`News`].
 
 mod circuit_switch;
+mod forwarders;
 mod label_switches;
 mod tor;
 
 pub(crate) use circuit_switch::CircuitSwitch;
+pub(crate) use forwarders::Forwarders;
 pub(crate) use label_switches::LabelSwitches;
 pub(crate) use tor::{Tor, TorPorts};
 
+use polycast_api::forwarder::Word;
 use polycast_planning::{DeviceCommand, PlanId};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,6 +35,8 @@ pub(crate) enum DeviceId {
     CircuitSwitch,
     /// All label switches and the agents of their racks.
     LabelSwitches,
+    /// The forwarders of a Datacast fabric. They keep nothing for paths, and say which links change.
+    Forwarders,
     /// The switch of a rack.
     Tor(u32),
 }
@@ -57,6 +62,7 @@ impl fmt::Display for DeviceId {
         match self {
             DeviceId::CircuitSwitch => f.write_str("the circuit switch"),
             DeviceId::LabelSwitches => f.write_str("the label switches"),
+            DeviceId::Forwarders => f.write_str("the forwarders"),
             DeviceId::Tor(rack) => write!(f, "the switch of rack {rack}"),
         }
     }
@@ -116,6 +122,13 @@ pub(crate) enum News {
         rack: u32,
         /// Whether it can be reached.
         up: bool,
+    },
+    /// Links between forwarders have changed.
+    Links {
+        /// What forwarders said, in that order.
+        words: Vec<Word>,
+        /// When the first of it was heard.
+        heard: Instant,
     },
 }
 
@@ -277,6 +290,7 @@ fn words(id: DeviceId, change: &Change) -> String {
         }
         DeviceId::CircuitSwitch => format!("{} circuits", change.set.len()),
         DeviceId::LabelSwitches => format!("{} labels and entries", change.set.len() + change.clear.len()),
+        DeviceId::Forwarders => "the forwarders".into(),
         DeviceId::Tor(rack) => format!("rules of rack {rack}"),
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! A new fabric is one more [`Offer`] in [`OFFERS`] and one more section in the settings.
 
+mod datacast;
 mod health;
 mod ocs;
 mod orca;
@@ -19,6 +20,7 @@ use polycast_types::{Duration, Rate};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
+pub use datacast::DatacastSettings;
 pub(crate) use health::{Health, Verdict};
 pub use ocs::OcsSettings;
 pub use orca::OrcaSettings;
@@ -48,8 +50,14 @@ pub(crate) trait Offer: Sync {
 }
 
 /// All of them.
-const OFFERS: [&dyn Offer; 5] =
-    [&IpMulticastOffer, &TcpChainOffer, &ocs::OcsOffer, &shufflecast::ShufflecastOffer, &orca::OrcaOffer];
+const OFFERS: [&dyn Offer; 6] = [
+    &IpMulticastOffer,
+    &TcpChainOffer,
+    &ocs::OcsOffer,
+    &shufflecast::ShufflecastOffer,
+    &orca::OrcaOffer,
+    &datacast::DatacastOffer,
+];
 
 /// The hosts that the settings name, with the numbers that they have in plans and their racks and places.
 #[derive(Debug, Default)]

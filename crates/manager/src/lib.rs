@@ -24,7 +24,7 @@ mod service;
 mod store;
 
 pub use config::{ConfigError, EtcdConfig, IpMulticastConfig, ManagerConfig, OnDeviceFailure, WhenBusy};
-pub use fabrics::{OcsSettings, ShufflecastSettings, TorHost, TorSettings};
+pub use fabrics::{DatacastSettings, OcsSettings, ShufflecastSettings, TorHost, TorSettings};
 
 use crate::core::Core;
 use leader::Role;

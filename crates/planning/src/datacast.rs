@@ -1,30 +1,61 @@
 //! The fabric `datacast`: several arc-disjoint trees with caches in a BCube, torus or fat-tree (Datacast, section 4).
 //!
 //! Receivers pull along source routes, and forwarders keep no state of groups. Groups share links and adapt their
-//! rates, so that a plan holds nothing; it names all nodes and links of its trees.
+//! rates, so that a plan holds nothing; it names all nodes and links of its trees. After a failure, trees that still
+//! work stay as they are, and a receiver that no tree can reach any more is left out.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 
-use polycast_topology::{Graph, Network, Node};
+use polycast_topology::{Graph as _, Network, Node};
+use polycast_types::Rate;
 
 use crate::fabric::{
-    Channel, Fabric, Failure, Group, HostId, NetworkState, Part, Plan, Refusal, Replan, TreeRoutes,
-    replan_each,
+    Channel, Fabric, Failure, Group, HostId, NetworkState, Part, Plan, PlanId, Pulling, Refusal, Replan,
+    TreeRoutes, replan_each,
 };
 use crate::orca::failures_of;
 use crate::places::{PlaceError, Places};
-use crate::trees::{SteinerTree, TreePlan, TreePlanner};
+use crate::trees::{TreePlan, TreePlanner};
+
+/// Limits of the fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatacastConfig {
+    /// How receivers pull.
+    pub pulling: Pulling,
+    /// No group gets more trees than this.
+    pub trees_max: usize,
+    /// The longest source route that packets can carry, in hops.
+    pub hops_max: usize,
+    /// The most ports of a node that a hop can name.
+    pub ports_max: u32,
+}
+
+impl Default for DatacastConfig {
+    /// Packets of 8 KiB over links of 1 Gbit/s, the paper's 16 credits (section 7), and routes without bounds.
+    fn default() -> Self {
+        let pulling = Pulling { payload_bytes: 8_192, credits: 16, link_rate: Rate(1_000_000_000) };
+        DatacastConfig { pulling, trees_max: usize::MAX, hops_max: usize::MAX, ports_max: u32::MAX }
+    }
+}
 
 /// The fabric.
 #[derive(Clone, Debug)]
 pub struct Datacast {
     network: Network,
     places: Places,
+    config: DatacastConfig,
     /// Room to work in: plans depend on the network's state alone.
     planner: RefCell<TreePlanner>,
+}
+
+/// A group with its servers.
+struct Servers {
+    source: Node,
+    /// In the order of the hosts.
+    receivers: Vec<(HostId, Node)>,
 }
 
 impl Datacast {
@@ -35,9 +66,13 @@ impl Datacast {
     ///
     /// # Errors
     /// If a host is on a server that the network does not have, or two are on the same.
-    pub fn new(network: Network, hosts: impl IntoIterator<Item = (HostId, u32)>) -> Result<Self, PlaceError> {
+    pub fn new(
+        network: Network,
+        config: DatacastConfig,
+        hosts: impl IntoIterator<Item = (HostId, u32)>,
+    ) -> Result<Self, PlaceError> {
         let places = Places::new(network.server_count(), hosts)?;
-        Ok(Datacast { network, places, planner: RefCell::new(TreePlanner::new(network)) })
+        Ok(Datacast { network, places, config, planner: RefCell::new(TreePlanner::new(network)) })
     }
 
     /// A node of the network, for failures.
@@ -52,44 +87,98 @@ impl Datacast {
         Part::link(Self::NAME, one, other)
     }
 
-    fn routes(&self, tree: &SteinerTree, receivers: &[(HostId, u32)]) -> TreeRoutes {
-        let planner = self.planner.borrow();
-        let graph = planner.graph();
-        let by_node: BTreeMap<Node, _> = tree.nodes.iter().map(|entry| (entry.node, entry)).collect();
-        let route = |server: Node| {
-            let mut ports = Vec::new();
-            let mut at = server;
-            while let Some(entry) = by_node.get(&at) {
-                ports.push(graph.reverse(entry.arc) - graph.arcs(at).start);
-                at = entry.parent;
-            }
-            ports
-        };
-        let mut parents: Vec<Node> = tree.nodes.iter().map(|entry| entry.parent).collect();
-        parents.sort_unstable();
-        let caches =
-            parents.chunk_by(|a, b| a == b).filter(|same| same.len() > 1).map(|same| same[0]).collect();
-        TreeRoutes { routes: receivers.iter().map(|&(host, server)| (host, route(server))).collect(), caches }
+    fn servers(&self, group: &Group) -> Result<Servers, Refusal> {
+        let (source, receivers) = self.places.of_group(Self::NAME, group)?;
+        Ok(Servers { source, receivers })
     }
 
-    fn trees(
-        &self,
-        network: &NetworkState,
-        source: Node,
-        receivers: &[(HostId, u32)],
-    ) -> Result<TreePlan, Refusal> {
-        let servers: Vec<Node> = receivers.iter().map(|(_, server)| *server).collect();
-        let failures = failures_of(Self::NAME, network, &self.network);
-        let plan = self.planner.borrow_mut().plan(source, &servers, &failures);
-        let plan = plan.map_err(|error| Refusal::Impossible(format!("{error}")))?;
-        if plan.left_out.is_empty() {
-            return Ok(plan);
+    /// The plan for planned trees. Trees whose routes no packet can carry are left out.
+    fn plan_of(&self, servers: &Servers, mut planned: TreePlan) -> Result<Plan, Refusal> {
+        let planner = self.planner.borrow();
+        let DatacastConfig { pulling, trees_max, hops_max, ports_max } = self.config;
+        let deepest = |tree: &crate::trees::SteinerTree| tree.nodes.iter().map(|n| n.depth as usize).max();
+        let shortest = planned.trees.iter().filter_map(deepest).min().unwrap_or(0);
+        planned.trees.retain(|tree| deepest(tree).is_none_or(|depth| depth <= hops_max));
+        planned.trees.truncate(trees_max);
+        if planned.trees.is_empty() {
+            return Err(Refusal::Impossible(format!(
+                "the least deep tree of this group has {shortest} hops, and source routes have at most {hops_max}"
+            )));
         }
-        let out = |(host, server): &(HostId, u32)| plan.left_out.contains(server).then_some(host.0);
-        let hosts: Vec<u32> = receivers.iter().filter_map(out).collect();
-        Err(Refusal::Impossible(format!(
-            "failed links and nodes cut the hosts {hosts:?} off from the source"
-        )))
+        let graph = planner.graph();
+        let ways = planned.ways(graph);
+        if ways.iter().flatten().flatten().any(|hop| hop.port >= ports_max) {
+            let reason = format!("a node of its trees has more than {ports_max} ports");
+            return Err(Refusal::Impossible(reason));
+        }
+        let mut uses = BTreeSet::from([Self::node(servers.source)]);
+        for entry in planned.trees.iter().flat_map(|tree| &tree.nodes) {
+            uses.extend([Self::node(entry.node), Self::link(entry.parent, entry.node)]);
+        }
+        let routes = |at: usize| {
+            let reached = servers.receivers.iter().filter_map(|&(host, server)| {
+                let place = planned.receivers.binary_search(&server).ok()?;
+                Some((host, ways[place][at].clone()))
+            });
+            reached.collect()
+        };
+        let of_tree = |(at, tree): (usize, _)| TreeRoutes { routes: routes(at), tree };
+        let trees = planned.trees.iter().cloned().enumerate().map(of_tree).collect();
+        let tree_count = (planner.tree_count() as usize).min(trees_max) as u32;
+        Ok(Plan {
+            fabric: Self::NAME,
+            resources: Vec::new(),
+            uses: uses.into_iter().collect(),
+            commands: Vec::new(),
+            channel: Channel::SourceRoutes { tree_count, pulling, trees },
+        })
+    }
+
+    /// The trees of a plan in force, as the planner knows them.
+    fn planned(&self, servers: &Servers, plan: &Plan) -> Option<TreePlan> {
+        let Channel::SourceRoutes { trees, .. } = &plan.channel else { return None };
+        let reached: BTreeSet<HostId> =
+            trees.iter().flat_map(|tree| &tree.routes).map(|(host, _)| *host).collect();
+        let split = |is_reached: bool| {
+            let of =
+                |(host, server): &(HostId, Node)| (reached.contains(host) == is_reached).then_some(*server);
+            let mut servers: Vec<Node> = servers.receivers.iter().filter_map(of).collect();
+            servers.sort_unstable();
+            servers
+        };
+        Some(TreePlan {
+            source: servers.source,
+            receivers: split(true),
+            left_out: split(false),
+            trees: trees.iter().map(|tree| tree.tree.clone()).collect(),
+            released: 0,
+            bound: u32::MAX,
+        })
+    }
+
+    /// The plan of a running transfer after a failure.
+    fn mend(&self, network: &NetworkState, old: &Plan, group: &Group) -> Result<Plan, Refusal> {
+        let servers = self.servers(group)?;
+        let planned = self.planned(&servers, old);
+        let planned = planned.ok_or_else(|| Refusal::Impossible("it is not over trees".into()))?;
+        let failures = failures_of(Self::NAME, network, &self.network);
+        let mended = self.planner.borrow_mut().replan(planned, &failures);
+        self.plan_of(&servers, mended.map_err(|error| Refusal::Impossible(format!("{error}")))?)
+    }
+
+    /// A plan with more trees, if there can be one.
+    fn regained(&self, network: &NetworkState, old: &Plan, group: &Group) -> Option<Plan> {
+        let Channel::SourceRoutes { trees: running, tree_count, .. } = &old.channel else { return None };
+        if running.len() >= *tree_count as usize {
+            return None;
+        }
+        let servers = self.servers(group).ok()?;
+        let planned = self.planned(&servers, old)?;
+        let failures = failures_of(Self::NAME, network, &self.network);
+        let planned = self.planner.borrow_mut().regain(planned, &failures).ok()?;
+        let plan = self.plan_of(&servers, planned).ok()?;
+        let Channel::SourceRoutes { trees, .. } = &plan.channel else { return None };
+        (trees.len() > running.len()).then_some(plan)
     }
 }
 
@@ -99,29 +188,36 @@ impl Fabric for Datacast {
     }
 
     fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
-        let (source, receivers) = self.places.of_group(Self::NAME, group)?;
-        let plan = self.trees(network, source, &receivers)?;
-        let mut uses = BTreeSet::from([Self::node(source)]);
-        for entry in plan.trees.iter().flat_map(|tree| &tree.nodes) {
-            uses.extend([Self::node(entry.node), Self::link(entry.parent, entry.node)]);
+        let servers = self.servers(group)?;
+        let receivers: Vec<Node> = servers.receivers.iter().map(|(_, server)| *server).collect();
+        let failures = failures_of(Self::NAME, network, &self.network);
+        let planned = self.planner.borrow_mut().plan(servers.source, &receivers, &failures);
+        let planned = planned.map_err(|error| Refusal::Impossible(format!("{error}")))?;
+        if planned.left_out.is_empty() {
+            return self.plan_of(&servers, planned);
         }
-        Ok(Plan {
-            fabric: Self::NAME,
-            resources: Vec::new(),
-            uses: uses.into_iter().collect(),
-            commands: Vec::new(),
-            channel: Channel::SourceRoutes {
-                trees: plan.trees.iter().map(|tree| self.routes(tree, &receivers)).collect(),
-            },
-        })
+        let out = |(host, server): &(HostId, Node)| planned.left_out.contains(server).then_some(host.0);
+        let hosts: Vec<u32> = servers.receivers.iter().filter_map(out).collect();
+        Err(Refusal::Impossible(format!(
+            "failed links and nodes cut the hosts {hosts:?} off from the source"
+        )))
     }
 
     fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
-        replan_each(Self::NAME, network, failure, |network, old| self.plan(network, &old.group))
+        replan_each(Self::NAME, network, failure, |network, old| self.mend(network, &old.plan, &old.group))
     }
 
-    /// Routes that are still those of the group's trees go on.
+    fn improve(&self, network: &NetworkState) -> Vec<(PlanId, Plan)> {
+        let ours = network.running().filter(|(_, running)| running.plan.fabric == Self::NAME);
+        let better = |(id, running): (PlanId, &crate::Running)| {
+            Some((id, self.regained(network, &running.plan, &running.group)?))
+        };
+        ours.filter_map(better).collect()
+    }
+
+    /// Forwarders keep nothing of a group, so that its trees can be planned anew; who is on its way hears of them.
     fn adopt(&self, network: &NetworkState, group: &Group, channel: &Channel) -> Option<Plan> {
-        self.plan(network, group).ok().filter(|plan| plan.channel == *channel)
+        let Channel::SourceRoutes { .. } = channel else { return None };
+        self.plan(network, group).ok()
     }
 }

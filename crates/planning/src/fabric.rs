@@ -38,6 +38,8 @@ mod fabric_name {
     }
 }
 
+use crate::trees::{SteinerTree, TreeHop};
+
 /// A host that can send and receive, by a number that the manager gave it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct HostId(pub u32);
@@ -245,7 +247,11 @@ pub enum Channel {
     },
     /// Receivers pull over several trees that share no arc (Datacast).
     SourceRoutes {
-        /// The trees.
+        /// How many trees there are when nothing has failed; trees are numbered below that.
+        tree_count: u32,
+        /// How receivers pull.
+        pulling: Pulling,
+        /// The trees in use.
         trees: Vec<TreeRoutes>,
     },
     /// Over TCP from the source to the first, from there to the second, and so on.
@@ -258,10 +264,21 @@ pub enum Channel {
 /// One tree as interests travel it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TreeRoutes {
-    /// For each receiver the ports by which its interests leave every node on their way to the source.
-    pub routes: Vec<(HostId, Vec<u32>)>,
-    /// The nodes that keep what passes: those that feed more than one.
-    pub caches: Vec<u32>,
+    /// The tree; its number stays the same however it is repaired.
+    pub tree: SteinerTree,
+    /// For each receiver the way of its interests to the source.
+    pub routes: Vec<(HostId, Vec<TreeHop>)>,
+}
+
+/// How receivers pull, the same for all transfers of a fabric.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Pulling {
+    /// Bytes of the object in a packet.
+    pub payload_bytes: u16,
+    /// How many packets a receiver may ask for at a time in each tree (w of Datacast, section 5.1).
+    pub credits: u32,
+    /// The rate of a link: no tree is ever sent faster.
+    pub link_rate: Rate,
 }
 
 /// How one group is served.
@@ -348,6 +365,11 @@ pub trait Fabric: fmt::Debug + Send {
     /// The running plans of this fabric that `failure` touches, in the order of their numbers, and what
     /// becomes of each. `network` knows of the failure already; new plans do not collide with each other.
     fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan>;
+
+    /// The running plans of this fabric that can be better now that something works again, and those better plans.
+    fn improve(&self, _network: &NetworkState) -> Vec<(PlanId, Plan)> {
+        Vec::new()
+    }
 
     /// The plan of a transfer that runs already, from the channel that its source knows, for a manager that has
     /// restarted. `None` if the channel does not tell what the plan holds: then the transfer loses its path.
@@ -705,6 +727,12 @@ impl Fabrics {
     #[must_use]
     pub fn standing_commands(&self, network: &NetworkState) -> Vec<DeviceCommand> {
         self.0.iter().flat_map(|fabric| fabric.standing_commands(network)).collect()
+    }
+
+    /// The running plans that can be better now that something works again ([`Fabric::improve`]).
+    #[must_use]
+    pub fn improve(&self, network: &NetworkState) -> Vec<(PlanId, Plan)> {
+        self.0.iter().flat_map(|fabric| fabric.improve(network)).collect()
     }
 
     /// The running plans that `failure` touches. One that its own fabric cannot save may be saved by another.

@@ -26,7 +26,7 @@ pub mod trees;
 
 pub use fabric::{
     Channel, DeviceCommand, Fabric, FabricName, Fabrics, Failure, Group, HostId, NetworkState, Part, Plan,
-    PlanId, RackPort, Refusal, Replan, ReplanOutcome, Resource, Running, TreeRoutes,
+    PlanId, Pulling, RackPort, Refusal, Replan, ReplanOutcome, Resource, Running, TreeRoutes,
 };
 pub use places::{PlaceError, Places};
 pub use scheduler::{Decision, Draft, Fcfs, GreedyMatching, PartitionFcfs, Pending, RequestId, Scheduler};

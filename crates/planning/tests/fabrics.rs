@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use polycast_planning::datacast::Datacast;
+use polycast_planning::datacast::{Datacast, DatacastConfig};
 use polycast_planning::ip_multicast::AddressPool;
 use polycast_planning::labels::switches::{self, Ingress, LeafAction};
 use polycast_planning::labels::{Label, LabelOptions, LabelPlanner};
@@ -236,7 +236,7 @@ fn walk_one_label(group: &Group, plan: &Plan, label: &[u8]) -> BTreeSet<HostId> 
 }
 
 fn walk_routes(group: &Group, plan: &Plan, network: &NetworkState) -> BTreeSet<HostId> {
-    let Channel::SourceRoutes { trees } = &plan.channel else { panic!("{plan:?}") };
+    let Channel::SourceRoutes { trees, .. } = &plan.channel else { panic!("{plan:?}") };
     assert!(!trees.is_empty());
     let graph = bcube();
     let server = |host: HostId| 1000 + 16 - host.0;
@@ -245,10 +245,10 @@ fn walk_routes(group: &Group, plan: &Plan, network: &NetworkState) -> BTreeSet<H
     let mut got = BTreeSet::new();
     for (index, tree) in trees.iter().enumerate() {
         let mut reached = BTreeSet::new();
-        for (host, ports) in &tree.routes {
+        for (host, hops) in &tree.routes {
             let mut at = server(*host);
-            for &port in ports {
-                let next = graph.neighbor(at, port);
+            for hop in hops {
+                let next = graph.neighbor(at, hop.port);
                 assert!(
                     !failed.contains(&Datacast::link(at, next)) && !failed.contains(&Datacast::node(next))
                 );
@@ -258,10 +258,29 @@ fn walk_routes(group: &Group, plan: &Plan, network: &NetworkState) -> BTreeSet<H
             assert_eq!(at, server(group.source));
             reached.insert(*host);
         }
+        assert!(index == 0 || got == reached, "every tree reaches the same");
         got = reached;
-        assert_eq!(got, group.receivers);
+    }
+    let linked = linked(server(group.source), &failed);
+    for host in group.receivers.difference(&got) {
+        assert!(!linked.contains(&server(*host)), "only those that are cut off are left out");
     }
     got
+}
+
+/// The nodes that working links join to a node.
+fn linked(from: u32, failed: &BTreeSet<Part>) -> BTreeSet<u32> {
+    let graph = bcube();
+    let (mut linked, mut open) = (BTreeSet::from([from]), vec![from]);
+    while let Some(node) = open.pop() {
+        for port in 0..graph.port_count(node) {
+            let next = graph.neighbor(node, port);
+            if !failed.contains(&Datacast::link(node, next)) && linked.insert(next) {
+                open.push(next);
+            }
+        }
+    }
+    linked
 }
 
 fn reached(fabrics: &Fabrics, network: &NetworkState, group: &Group, plan: &Plan) -> BTreeSet<HostId> {
@@ -283,7 +302,7 @@ fn fabric(which: usize, option: bool) -> Box<dyn Fabric> {
         0 => Box::new(ocs()),
         1 => Box::new(shufflecast(1 + u32::from(option))),
         2 => Box::new(orca(Encoding::Filter, if option { 2 } else { 100 })),
-        _ => Box::new(Datacast::new(bcube(), hosts(16)).unwrap()),
+        _ => Box::new(Datacast::new(bcube(), DatacastConfig::default(), hosts(16)).unwrap()),
     }
 }
 
@@ -365,6 +384,21 @@ proptest! {
                         network.release(*id).unwrap();
                     }
                 }
+                6 if number.is_multiple_of(3) => {
+                    let failed: Vec<Part> = network.failed_parts(fabrics.names().next().unwrap()).collect();
+                    let Some(part) = failed.get(number as usize % failed.len().max(1)) else { continue };
+                    network.repair_part(part);
+                    for (id, plan) in fabrics.improve(&network) {
+                        let old = network.release(id).unwrap();
+                        let (before, after) = (tree_numbers(&old.plan), tree_numbers(&plan));
+                        prop_assert!(after.len() > before.len(), "{:?} is no better than {:?}", after, before);
+                        for (number, tree) in &before {
+                            prop_assert_eq!(after.get(number), Some(tree), "trees that run stay");
+                        }
+                        walk_routes(&old.group, &plan, &network);
+                        prop_assert!(network.hold(id, old.group, plan));
+                    }
+                }
                 _ => {
                     let failure = failure(which, &network, number);
                     match failure {
@@ -387,13 +421,21 @@ proptest! {
                         let is_left_out = |host: &&HostId| !got.contains(host);
                         prop_assert!(got.is_subset(&running.group.receivers));
                         for host in running.group.receivers.iter().filter(is_left_out) {
-                            prop_assert!(is_cut_off(which, &network, *host), "{:?} misses {host:?}", running.plan);
+                            // Of Datacast `walk_routes` has seen to it.
+                            let cut_off = running.plan.fabric == Datacast::NAME || is_cut_off(which, &network, *host);
+                            prop_assert!(cut_off, "{:?} misses {host:?}", running.plan);
                         }
                     }
                 }
             }
         }
     }
+}
+
+/// The trees of a plan, by their numbers.
+fn tree_numbers(plan: &Plan) -> BTreeMap<u32, &polycast_planning::TreeRoutes> {
+    let Channel::SourceRoutes { trees, .. } = &plan.channel else { return BTreeMap::new() };
+    trees.iter().map(|tree| (tree.tree.spanning_tree, tree)).collect()
 }
 
 fn group(count: u32, source: u32, receivers: &[u32]) -> Group {
@@ -484,7 +526,7 @@ fn paths_that_run_are_taken_over_where_the_channel_tells_them() {
         (Box::new(ocs()), 24, false),
         (Box::new(shufflecast(1)), 48, true),
         (Box::new(orca(Encoding::Filter, 100)), 36, true),
-        (Box::new(Datacast::new(bcube(), hosts(16)).unwrap()), 16, true),
+        (Box::new(Datacast::new(bcube(), DatacastConfig::default(), hosts(16)).unwrap()), 16, true),
     ];
     for (fabric, count, can) in cases {
         let group = group(count, 1, &[4, 9, 15]);
@@ -511,4 +553,40 @@ fn a_fabric_without_a_way_hands_over_to_the_next() {
     let touched = fabrics.replan(&network, &Failure::Resource(Resource::CircuitPort { port: 2 }));
     assert!(matches!(&touched[..], [replan] if matches!(&replan.outcome,
         ReplanOutcome::Replaced(plan) if plan.fabric == "tcp-chain")));
+}
+
+#[test]
+fn a_tree_that_was_released_comes_back_after_the_repair() {
+    let fabric = Datacast::new(bcube(), DatacastConfig::default(), hosts(16)).unwrap();
+    let mut network = NetworkState::default();
+    let group = group(16, 0, &[2, 4, 9, 11, 13, 15]);
+    let whole = fabric.plan(&network, &group).unwrap();
+    assert_eq!(tree_numbers(&whole).len(), 2);
+    assert!(network.hold(PlanId(1), group.clone(), whole.clone()));
+    // One of the two links of server 11: no two trees can reach it.
+    let part = Datacast::link(11, bcube().neighbor(11, 0));
+    network.fail_part(part);
+    let [replan] = &fabric.replan(&network, &Failure::Part(part))[..] else { panic!("one is touched") };
+    let ReplanOutcome::Replaced(narrow) = &replan.outcome else { panic!("{replan:?}") };
+    assert_eq!(tree_numbers(narrow).len(), 1);
+    network.release(PlanId(1)).unwrap();
+    assert!(network.hold(PlanId(1), group, narrow.clone()));
+    assert_eq!(fabric.improve(&network), []);
+    network.repair_part(&part);
+    let [(PlanId(1), better)] = &fabric.improve(&network)[..] else { panic!("it is better") };
+    assert_eq!(tree_numbers(better).len(), 2);
+    let (number, tree) = tree_numbers(narrow).into_iter().next().unwrap();
+    assert_eq!(tree_numbers(better)[&number], tree, "what runs stays as it is");
+}
+
+#[test]
+fn routes_longer_than_packets_can_carry_are_refused() {
+    let limits = DatacastConfig { hops_max: 3, ..DatacastConfig::default() };
+    let fabric = Datacast::new(bcube(), limits, hosts(16)).unwrap();
+    let why = refusal(&fabric, &NetworkState::default(), &group(16, 0, &[2, 4, 9, 11, 13, 15]));
+    assert!(why.1.contains("6 hops") && why.1.contains("at most 3"), "{}", why.1);
+    let limits = DatacastConfig { trees_max: 1, ..DatacastConfig::default() };
+    let fabric = Datacast::new(bcube(), limits, hosts(16)).unwrap();
+    let plan = fabric.plan(&NetworkState::default(), &group(16, 0, &[2, 4])).unwrap();
+    assert_eq!(tree_numbers(&plan).len(), 1);
 }

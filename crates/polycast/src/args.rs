@@ -207,8 +207,11 @@ pub struct ManagerArgs {
 #[derive(Arguments, Debug)]
 pub struct AgentArgs {
     /// The manager's address; of several managers all, with commas between them
-    #[arg(long, value_name = "ADDR,..")]
-    pub manager: String,
+    #[arg(long, value_name = "ADDR,..", required_unless_present = "config")]
+    pub manager: Option<String>,
+    /// The agent's settings, as TOML; the options here override them
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// This machine's name in the cluster [default: the machine's name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,

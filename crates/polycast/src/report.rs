@@ -2,6 +2,7 @@
 
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
+use polycast_agent::forwarder::TreeStatus;
 use polycast_agent::transfer::{Received, Report};
 use polycast_net::object::ObjectKind;
 use polycast_types::{format_bytes, format_rate};
@@ -42,6 +43,9 @@ pub struct Delivery {
     /// What devices did for the path.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub control: Vec<Step>,
+    /// What the source counted in each tree, where receivers pulled over trees.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trees: Vec<TreeStatus>,
 }
 
 /// Something that happened to the path.
@@ -152,6 +156,7 @@ impl Delivery {
                 .into_iter()
                 .map(|step| Step { step: step.step, micros: step.micros })
                 .collect(),
+            trees: report.trees,
         }
     }
 

@@ -233,6 +233,12 @@ impl Leases {
         self.members.iter()
     }
 
+    /// The name of the agent that has this number in plans.
+    #[must_use]
+    pub fn name_of(&self, host: HostId) -> Option<&str> {
+        self.members.name_of(host)
+    }
+
     /// The leases, in the order of their numbers.
     pub fn leases(&self) -> impl Iterator<Item = LeaseView<'_>> {
         self.leases.values().map(|lease| LeaseView {
@@ -331,6 +337,21 @@ impl Leases {
             if !grant.plan.commands.is_empty() {
                 // Devices hold it already, unless they have lost it; from here on they know that it is needed.
                 self.outputs.push_back(Output::Again { plan_id: held.plan, plan: grant.plan.clone() });
+            }
+            if let Channel::SourceRoutes { .. } = held.channel {
+                // Its trees were planned anew: failures that the source knows of may be over, and others there.
+                let plan = grant.plan.clone();
+                let before = Plan { channel: held.channel, ..plan.clone() };
+                let (request, displaced, reason) = (key.clone(), Vec::new(), None);
+                let plan_id = held.plan;
+                self.outputs.push_back(Output::Replanned {
+                    plan_id,
+                    request,
+                    before,
+                    plan,
+                    displaced,
+                    reason,
+                });
             }
             self.keep(now, key, held.object, grant);
         }

@@ -30,6 +30,8 @@ use polycast_types::{AppId, DataId, Handle, ObjectId};
 
 /// The longest frame, length field not counted.
 pub const FRAME_LEN_MAX: usize = 2 << 20;
+/// Stands for no block in a ROUTE.
+const NO_BLOCK: u32 = u32::MAX;
 /// Bytes of the length field.
 pub const LENGTH_LEN: usize = 4;
 /// How many ranges one HAVE or PTCH_REQ may hold.
@@ -172,6 +174,8 @@ pub enum Control<'a> {
         handle: Handle,
         /// The object.
         object: ObjectId,
+        /// Whether it is pulled over trees.
+        pulled: bool,
     },
     /// Receiver's agent: it joins.
     Joining,
@@ -197,6 +201,8 @@ pub enum Control<'a> {
     Route {
         /// The tree.
         tree: u8,
+        /// For a tree that was gone and is back: the block that it goes on with.
+        begins: Option<u32>,
         /// The hops, as packets carry them; none if the tree does not reach this receiver any more.
         hops: &'a [u8],
     },
@@ -295,12 +301,13 @@ impl<'a> Control<'a> {
             }
             Control::Group { index, payload } => emit_payload(16, *index, payload, out),
             Control::Finished => out.u8(17),
-            Control::Invite { address, port, handle, object } => {
+            Control::Invite { address, port, handle, object, pulled } => {
                 out.extend_from_slice(&[18, VERSION]);
                 out.extend_from_slice(address);
                 out.u16(*port);
                 out.u64(handle.0);
                 put_object(object, out);
+                out.u8(u8::from(*pulled));
             }
             Control::Joining => out.u8(19),
             Control::Alive => out.u8(20),
@@ -315,9 +322,10 @@ impl<'a> Control<'a> {
                 out.u64(*block_bytes);
                 out.u32(*credits);
             }
-            Control::Route { tree, hops } => {
+            Control::Route { tree, begins, hops } => {
                 assert!(hops.len() <= HOPS_MAX, "a route of {} hops is too long", hops.len());
                 out.extend_from_slice(&[41, *tree]);
+                out.u32(begins.unwrap_or(NO_BLOCK));
                 out.extend_from_slice(hops);
             }
             Control::Digests { first, digests } => {
@@ -374,6 +382,7 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
                 port: r.u16()?,
                 handle: Handle(r.u64()?),
                 object: take_object(r)?,
+                pulled: flag(r)?,
             }
         }
         19 => Control::Joining,
@@ -388,11 +397,12 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
         40 => parse_trees(r)?,
         41 => {
             let tree = r.u8()?;
+            let begins = Some(r.u32()?).filter(|block| *block != NO_BLOCK);
             let hops = r.take(r.0.len())?;
             if hops.len() > HOPS_MAX {
                 return Err(WireError::Malformed);
             }
-            Control::Route { tree, hops }
+            Control::Route { tree, begins, hops }
         }
         42 => Control::Digests { first: r.u64()?, digests: parse_digests(r)? },
         43 => Control::Stalled { tree: r.u8()? },
@@ -561,7 +571,7 @@ mod tests {
             digests in proptest::collection::vec(any::<[u8; DIGEST_LEN]>(), 1..9),
         ) {
             assert_round_trip(&Control::Trees { count, block_bytes: block, credits });
-            assert_round_trip(&Control::Route { tree, hops: &hops });
+            assert_round_trip(&Control::Route { tree, begins: (tree > 9).then_some(credits), hops: &hops });
             let digests = digests.into_iter().map(Digest).collect();
             assert_round_trip(&Control::Digests { first: a, digests });
             assert_round_trip(&Control::Stalled { tree });
@@ -604,7 +614,7 @@ mod tests {
                 Control::Fetch { handle: Handle(a), have: ranges },
                 Control::Group { index: b, payload: &payload },
                 Control::Finished,
-                Control::Invite { address, port, handle: Handle(a), object },
+                Control::Invite { address, port, handle: Handle(a), object, pulled: a % 2 == 1 },
                 Control::Joining,
                 Control::Alive,
                 Control::Channel { channel: (address, port), outer_len: 24 },

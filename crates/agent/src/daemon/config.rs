@@ -1,5 +1,6 @@
 //! The agent's settings, as TOML. `docs/agent.sample.toml` explains each.
 
+use crate::forwarder::ForwarderConfig;
 use polycast_api::client::{default_folder, default_socket};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,8 @@ pub struct AgentConfig {
     pub receives_max: usize,
     /// How many processes may be registered.
     pub processes_max: usize,
+    /// The host's node of a Datacast fabric, if it is in one.
+    pub forwarder: Option<ForwarderConfig>,
 }
 
 /// Settings that are wrong, in one sentence.
@@ -74,6 +77,7 @@ impl Default for AgentConfig {
             sends_max: 64,
             receives_max: 64,
             processes_max: 4_096,
+            forwarder: None,
         }
     }
 }
@@ -122,6 +126,15 @@ impl AgentConfig {
                 "'{name}' cannot be an agent's name: take letters without spaces, commas or slashes, and not 'all'"
             );
             return wrong("name", reason);
+        }
+        if let Some(forwarder) = &self.forwarder {
+            if let Err(error) = forwarder.check() {
+                return wrong("forwarder", error.to_string());
+            }
+            if forwarder.nodes.len() != 1 {
+                let reason = format!("an agent has one node, not {}", forwarder.nodes.len());
+                return wrong("forwarder.node", reason);
+            }
         }
         let limits = [
             ("objects-max", self.objects_max, 1 << 24),
@@ -184,6 +197,8 @@ mod tests {
             ("manager = 'a:1'\nname = '../x'", "'../x'"),
             ("manager = 'a:1'\nname = 'all'", "not 'all'"),
             ("manager = 'a:1'\nsends-max = 0", "'sends-max'"),
+            ("manager = 'a:1'\n[forwarder]\nnode = []", "'forwarder'"),
+            ("manager = 'a:1'\n[[forwarder.node]]\nname = 'a'\nport = []", "1 to 128 ports, not 0"),
         ] {
             let checked = AgentConfig::from_toml(text).and_then(|config| config.check());
             let message = checked.unwrap_err().to_string();

@@ -3,6 +3,7 @@
 use super::Shared;
 use super::catalog::{Available, Snapshot};
 use super::sends::{Granted, Waiting};
+use crate::forwarder::TreeStatus;
 use crate::transfer::{Options, Report, SlowPolicy};
 use polycast_api::agent::{self as api, PathForm, SlowReceivers};
 use polycast_api::client::Receivers;
@@ -153,5 +154,19 @@ pub fn report(report: &Report) -> api::TransferReport {
             .iter()
             .map(|step| api::ControlStep { step: step.step.clone(), micros: step.micros })
             .collect(),
+        trees: report.trees.iter().map(tree).collect(),
+    }
+}
+
+fn tree(tree: &TreeStatus) -> api::TreeReport {
+    api::TreeReport {
+        tree: tree.tree.into(),
+        interests: tree.interests,
+        duplicates: tree.duplicates,
+        halved: tree.halved,
+        packets: tree.packets,
+        sent_bytes: tree.sent_bytes,
+        first_bytes: tree.first_bytes,
+        rate_bps: tree.rate_bps,
     }
 }

@@ -1,6 +1,11 @@
 //! What moves the bytes, behind a seam: the service can be tested without a network.
 
-use crate::transfer::{self, Received, ReceiverProgress, ReceiverSpec, Report, SourceSpec, TransferError};
+use crate::forwarder::NodeHandle;
+use crate::forwarder::daemon::Nodes;
+use crate::transfer::{
+    self, Path, Received, ReceiverProgress, ReceiverSpec, Rendezvous, Report, SourceSpec, TransferError,
+};
+use std::sync::Arc;
 
 /// Moves objects. Both functions block until the transfer has ended.
 pub trait Engine: Send + Sync + 'static {
@@ -19,15 +24,29 @@ pub trait Engine: Send + Sync + 'static {
         spec: ReceiverSpec,
         on_event: &mut dyn FnMut(&ReceiverProgress),
     ) -> Result<Received, TransferError>;
+
+    /// Whether objects can be pulled over trees.
+    fn can_pull(&self) -> bool {
+        false
+    }
 }
 
-/// The push transport of [`crate::transfer`].
-#[derive(Clone, Copy, Default, Debug)]
-pub struct PushEngine;
+/// The transports of [`crate::transfer`]: push, and pull where the host has a node of a Datacast fabric.
+#[derive(Clone, Default)]
+pub struct Transports {
+    /// The host's node.
+    pub node: Option<NodeHandle>,
+    /// What tells the manager of its links.
+    pub nodes: Option<Arc<Nodes>>,
+}
 
-impl Engine for PushEngine {
+impl Engine for Transports {
     fn deliver(&self, spec: SourceSpec, on_event: &mut dyn FnMut(&Report)) -> Result<Report, TransferError> {
-        transfer::deliver(spec, on_event)
+        match (&spec.path, &self.node) {
+            (Path::Trees(_), Some(node)) => transfer::deliver_pull(spec, node, on_event),
+            (Path::Trees(_), None) => Err(no_node()),
+            _ => transfer::deliver(spec, on_event),
+        }
     }
 
     fn receive(
@@ -35,6 +54,20 @@ impl Engine for PushEngine {
         spec: ReceiverSpec,
         on_event: &mut dyn FnMut(&ReceiverProgress),
     ) -> Result<Received, TransferError> {
-        transfer::receive(spec, on_event)
+        match (&spec.rendezvous, &self.node) {
+            (Rendezvous::Pull(..), Some(node)) => transfer::fetch(&spec, node, on_event),
+            (Rendezvous::Pull(..), None) => Err(no_node()),
+            _ => transfer::receive(spec, on_event),
+        }
     }
+
+    fn can_pull(&self) -> bool {
+        self.node.is_some()
+    }
+}
+
+fn no_node() -> TransferError {
+    TransferError::Refused(
+        "this agent has no node of a Datacast fabric: its settings lack [forwarder]".into(),
+    )
 }

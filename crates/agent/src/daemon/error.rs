@@ -40,6 +40,9 @@ pub enum AgentError {
         /// Why.
         reason: String,
     },
+    /// Its node of a Datacast fabric cannot run.
+    #[error("the agent's node cannot run: {0}")]
+    Node(String),
     /// The manager does not want this agent.
     #[error("the manager at {manager} turned this agent down: {refusal}")]
     TurnedDown {

@@ -12,12 +12,16 @@ use polycast_types::ObjectId;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 /// Connections on which nothing has been read yet.
 const STRANGERS_MAX: usize = 32;
+/// How long an earlier transfer of the same object may take to end,
+const ENDING_WITHIN: Duration = Duration::from_millis(1_500);
+/// and how often it is looked whether it has.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// The agent's control listener.
 pub struct Invitations {
@@ -76,7 +80,19 @@ fn answer(shared: &Shared, stream: TcpStream, permit: OwnedSemaphorePermit) {
 /// Whether there is a place for the object. Its size is not known yet: whether there is room for it is seen
 /// before the first byte comes.
 fn admit(shared: &Shared, invitation: &Invitation) -> Result<Receive, String> {
-    let receive = shared.catalog.begin_receive(invitation.object).map_err(|refusal| refusal.to_string());
+    if invitation.pulled && !shared.engine.can_pull() {
+        return Err("its agent has no node of a Datacast fabric".into());
+    }
+    let begun = Instant::now();
+    let receive = loop {
+        let receive = shared.catalog.begin_receive(invitation.object);
+        // A transfer whose path was lost goes on over another one: the end of the first is about to be noticed.
+        let busy = receive.as_ref().is_err_and(|refusal| refusal.kind == Kind::ObjectBusy);
+        if !busy || begun.elapsed() > ENDING_WITHIN {
+            break receive.map_err(|refusal| refusal.to_string());
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    };
     match &receive {
         Ok(_) => tracing::info!(object = %invitation.object, source = %invitation.source, "invited"),
         Err(reason) => tracing::warn!(object = %invitation.object, %reason, "an invitation is turned down"),
@@ -89,7 +105,11 @@ fn run(shared: &Shared, invitation: &Invitation, receive: Receive) {
     let id = receive.id();
     let spec = ReceiverSpec {
         name: shared.name.clone(),
-        rendezvous: Rendezvous::At(invitation.source, invitation.handle),
+        rendezvous: if invitation.pulled {
+            Rendezvous::Pull(invitation.source, invitation.handle)
+        } else {
+            Rendezvous::At(invitation.source, invitation.handle)
+        },
         interface: shared.interface,
         sink: Sink::Raw(shared.store.path(id)),
         options: Shared::default_options(),

@@ -20,6 +20,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::watch;
 
+/// Other paths that are tried for receivers whom the first one could not reach.
+const PATHS_MAX: usize = 3;
+
 /// How a transfer stands; what is known only grows.
 #[derive(Clone, Default, Debug)]
 pub struct Standing {
@@ -222,9 +225,53 @@ impl Sends {
         };
         lease.steering.begin(&lease.fabric, lease.bytes);
         grant(standing, &lease);
-        let deadline = options.deadline.map(|deadline| deadline - Duration::from(began.elapsed()));
-        self.deliver(&send, source, lease, Options { deadline, ..options }, wish.lease, cancel, standing)
-            .await
+        let until = |options: &Options| {
+            let deadline = options.deadline.map(|deadline| deadline - Duration::from(began.elapsed()));
+            Options { deadline, ..options.clone() }
+        };
+        let started = Instant::now();
+        let (length, first) = (source.len(), Arc::clone(&source));
+        let mut report =
+            self.deliver(&send, first, lease, until(&options), wish.lease, cancel, standing).await?;
+        for _ in 0..PATHS_MAX {
+            if report.left.is_empty() {
+                break;
+            }
+            // Those that the trees could not reach get the rest over another path, if the manager has one.
+            let receivers = Receivers::Named(report.left.clone());
+            let wanted = Wanted {
+                object: send.id(),
+                length,
+                remaining: length,
+                receivers: &receivers,
+                lease: wish.lease,
+                steering: None,
+            };
+            let asked = tokio::select! {
+                asked = self.shared.link.request(wanted, |request, waiting| wait(standing, request, waiting)) => asked,
+                _ = cancelled.wait_for(|cancelled| *cancelled) => return Err(cancel.refusal()),
+            };
+            let lease = match asked {
+                Ok(lease) => lease,
+                Err(refusal) => {
+                    tracing::warn!(%refusal, "there is no other path");
+                    break;
+                }
+            };
+            tracing::info!(fabric = %lease.fabric, receivers = report.left.len(), "going on over another path");
+            lease.steering.begin(&lease.fabric, lease.bytes);
+            grant(standing, &lease);
+            let after = started.elapsed().as_secs_f64();
+            let mut before = (*report).clone();
+            before
+                .events
+                .push((after, format!("{} takes over for {}", lease.fabric, before.left.join(", "))));
+            let next = Arc::clone(&source);
+            let rest =
+                self.deliver(&send, next, lease, until(&options), wish.lease, cancel, standing).await?;
+            report = Arc::new(before.continued((*rest).clone(), after));
+        }
+        Ok(report)
     }
 
     /// Runs the engine, with as many paths one after the other as it takes; they go back in any case.

@@ -3,15 +3,19 @@
 use polycast_protocol::pull::PORTS_MAX;
 use polycast_types::Rate;
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddrV4;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 
 /// Settings of a process with one or more nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ForwarderConfig {
-    /// Unix socket where the process can be spoken to.
-    pub socket: PathBuf,
+    /// Unix socket where the process can be asked.
+    #[serde(default)]
+    pub socket: Option<PathBuf>,
+    /// Address and TCP port where it can be asked as well: here the manager hears of links.
+    #[serde(default)]
+    pub control: Option<SocketAddr>,
     /// The nodes.
     #[serde(rename = "node")]
     pub nodes: Vec<NodeConfig>,
@@ -23,6 +27,9 @@ pub struct ForwarderConfig {
 pub struct NodeConfig {
     /// Its name in reports.
     pub name: String,
+    /// Its number in the network; without one the manager does not hear of its links.
+    #[serde(default)]
+    pub number: Option<u32>,
     /// File of the network namespace that its ports are in, such as `/run/netns/h0`; without one that of the process.
     #[serde(default)]
     pub namespace: Option<PathBuf>,
@@ -127,16 +134,28 @@ impl ForwarderConfig {
                 line.map_or(message.clone(), |line| format!("line {line}: {message}")),
             )
         })?;
-        if config.nodes.is_empty() {
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Whether the settings can be.
+    ///
+    /// # Errors
+    /// A sentence that says what cannot, and what could.
+    pub fn check(&self) -> Result<(), ForwarderConfigError> {
+        if self.nodes.is_empty() {
             return Err(ForwarderConfigError::Syntax("there is no [[node]]".into()));
         }
-        for (at, node) in config.nodes.iter().enumerate() {
+        for (at, node) in self.nodes.iter().enumerate() {
             node.check()?;
-            if config.nodes[..at].iter().any(|other| other.name == node.name) {
+            if self.nodes[..at].iter().any(|other| other.name == node.name) {
                 return Err(node.wrong("name", "another node has the same".into()));
             }
+            if node.number.is_some() && self.nodes[..at].iter().any(|other| other.number == node.number) {
+                return Err(node.wrong("number", "another node has the same".into()));
+            }
         }
-        Ok(config)
+        Ok(())
     }
 }
 

@@ -148,8 +148,21 @@ impl ReceiverEnd {
         self.machine.handle(now, ReceiverInput::Begin);
     }
 
-    pub(super) fn reroute(&mut self, now: Time, tree: u8, route: Option<Route>) {
-        self.machine.handle(now, ReceiverInput::Rerouted { tree, route });
+    pub(super) fn reroute(&mut self, now: Time, tree: u8, route: Option<Route>, begins: Option<u32>) {
+        self.machine.handle(
+            now,
+            match (route, begins) {
+                (Some(route), Some(block)) => ReceiverInput::Regained { tree, route, block },
+                _ => ReceiverInput::Rerouted { tree, route },
+            },
+        );
+    }
+
+    /// Keeps what is verified for another try.
+    pub(super) fn keep_for_later(&mut self) {
+        if let Some(assembler) = self.assembler.as_mut().filter(|_| self.verified.contains(&true)) {
+            assembler.part_mut().keep_for_later();
+        }
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {

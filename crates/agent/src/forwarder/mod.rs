@@ -23,7 +23,7 @@ pub(crate) use node::digest_of;
 pub use node::{LinkEvent, NodeHandle, start};
 
 use polycast_protocol::pull::{ForwarderCounters, SourceCounters};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a node has counted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -78,8 +78,10 @@ pub struct PortStatus {
 }
 
 /// What the source of a transfer has counted in one tree.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeStatus {
+    /// Its number.
+    pub tree: u8,
     /// Interests that reached the source.
     pub interests: u64,
     /// Of these for packets that had been sent already.
@@ -97,9 +99,18 @@ pub struct TreeStatus {
 }
 
 impl TreeStatus {
-    fn new(counters: SourceCounters, rate_bps: u64) -> Self {
+    fn new(tree: u8, counters: SourceCounters, rate_bps: u64) -> Self {
         let SourceCounters { interests, duplicates, signals, packets, sent_bytes, first_bytes } = counters;
-        TreeStatus { interests, duplicates, halved: signals, packets, sent_bytes, first_bytes, rate_bps }
+        TreeStatus {
+            tree,
+            interests,
+            duplicates,
+            halved: signals,
+            packets,
+            sent_bytes,
+            first_bytes,
+            rate_bps,
+        }
     }
 }
 

@@ -43,9 +43,10 @@ pub struct LinkEvent {
 enum Command {
     Serve(Box<SourceEnd>),
     Fetch(Box<ReceiverEnd>),
-    Reroute { transfer: Handle, tree: u8, route: Option<Route> },
+    Reroute { transfer: Handle, tree: u8, route: Option<Route>, begins: Option<u32> },
     TreeGone { transfer: Handle, tree: u8 },
-    End(Handle),
+    TreeBack { transfer: Handle, tree: u8, reply: mpsc::Sender<Option<u32>> },
+    End { transfer: Handle, keep: bool },
     Status(mpsc::Sender<NodeStatus>),
     Trees(Handle, mpsc::Sender<Vec<TreeStatus>>),
     Watch(mpsc::Sender<LinkEvent>),
@@ -102,9 +103,10 @@ impl NodeHandle {
         self.commands.send(Command::Fetch(Box::new(receiver)));
     }
 
-    /// A receiver's way to the source has changed in a tree, or there is none any more.
-    pub fn reroute(&self, transfer: Handle, tree: u8, route: Option<Route>) {
-        self.commands.send(Command::Reroute { transfer, tree, route });
+    /// A receiver's way to the source has changed in a tree, or there is none any more. A tree that is back goes on
+    /// with the block that it `begins` with.
+    pub fn reroute(&self, transfer: Handle, tree: u8, route: Option<Route>, begins: Option<u32>) {
+        self.commands.send(Command::Reroute { transfer, tree, route, begins });
     }
 
     /// A tree of a source is gone for good.
@@ -112,9 +114,22 @@ impl NodeHandle {
         self.commands.send(Command::TreeGone { transfer, tree });
     }
 
+    /// A tree of a source that was gone is back; gives the block that it carries now, if any is left for it.
+    #[must_use]
+    pub fn tree_back(&self, transfer: Handle, tree: u8) -> Option<u32> {
+        let (reply, answer) = mpsc::channel();
+        self.commands.send(Command::TreeBack { transfer, tree, reply });
+        answer.recv().ok().flatten()
+    }
+
     /// Takes a source or receiver away.
     pub fn end(&self, transfer: Handle) {
-        self.commands.send(Command::End(transfer));
+        self.end_keeping(transfer, false);
+    }
+
+    /// The same; with `keep`, what a receiver has verified stays for another try.
+    pub fn end_keeping(&self, transfer: Handle, keep: bool) {
+        self.commands.send(Command::End { transfer, keep });
     }
 
     /// What the node has counted; `None` if it has ended.
@@ -249,19 +264,29 @@ impl Node {
                     self.receivers.insert(receiver.transfer(), *receiver);
                 }
             }
-            Command::Reroute { transfer, tree, route } => {
+            Command::Reroute { transfer, tree, route, begins } => {
                 if let Some(receiver) = self.receivers.get_mut(&transfer) {
-                    receiver.reroute(now, tree, route);
+                    receiver.reroute(now, tree, route, begins);
                 }
+            }
+            Command::TreeBack { transfer, tree, reply } => {
+                let block = self.sources.get_mut(&transfer).and_then(|source| {
+                    source.handle(now, SourceInput::TreeBack { tree });
+                    source.machine().block(tree)
+                });
+                // Whoever asked may have gone.
+                let _ = reply.send(block);
             }
             Command::TreeGone { transfer, tree } => {
                 if let Some(source) = self.sources.get_mut(&transfer) {
                     source.handle(now, SourceInput::TreeGone { tree });
                 }
             }
-            Command::End(transfer) => {
+            Command::End { transfer, keep } => {
                 self.sources.remove(&transfer);
-                self.receivers.remove(&transfer);
+                if let Some(mut receiver) = self.receivers.remove(&transfer).filter(|_| keep) {
+                    receiver.keep_for_later();
+                }
             }
             // Whoever asked may have gone.
             Command::Status(reply) => drop(reply.send(self.status())),
@@ -462,7 +487,7 @@ impl Node {
         let Some(source) = self.sources.get(&transfer) else { return Vec::new() };
         let machine = source.machine();
         (0..machine.trees())
-            .map(|tree| TreeStatus::new(machine.counters(tree), machine.rate_bps(tree)))
+            .map(|tree| TreeStatus::new(tree, machine.counters(tree), machine.rate_bps(tree)))
             .collect()
     }
 }

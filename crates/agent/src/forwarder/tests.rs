@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::transfer::{
-    Options, PullOutcome, PullReceiver, PullSettings, PullSpec, Received, ReceiverSpec, Rendezvous,
-    RouteChange, Sink, TransferError, fetch, prepare_pull,
+    Options, Path as TransferPath, Received, ReceiverSpec, Receivers, Rendezvous, Report, RouteChange, Sink,
+    SourceSpec, Steering, TransferError, TreePath, fetch, prepare_pull,
 };
 use polycast_net::object::ObjectKind;
 use polycast_protocol::pull::{Hop, Route};
@@ -37,6 +37,7 @@ fn configs(nodes: usize, links: &[(usize, usize)]) -> Vec<NodeConfig> {
 fn node(name: &str) -> NodeConfig {
     NodeConfig {
         name: name.into(),
+        number: None,
         namespace: None,
         store_packets: 256,
         pending_interests: 4_096,
@@ -65,7 +66,7 @@ const LINK_BPS: u64 = 400_000_000;
 
 /// A receiver's way to the source in each tree.
 type Ways = Vec<Option<Route>>;
-type Outcomes = (Result<PullOutcome, TransferError>, Vec<Result<Received, TransferError>>);
+type Outcomes = (Result<Report, TransferError>, Vec<Result<Received, TransferError>>);
 
 /// Runs a transfer from the first node to others; `meanwhile` may break things.
 fn deliver(
@@ -74,35 +75,39 @@ fn deliver(
     receivers: &[(usize, Ways)],
     payload_len: u16,
     folder: &Path,
-    meanwhile: impl FnOnce(&mpsc::Sender<RouteChange>),
+    meanwhile: impl FnOnce(&Steering),
 ) -> Outcomes {
     let name = |at: usize| nodes[at].name().to_string();
-    let prepared = prepare_pull(PullSpec {
+    let steering = Arc::new(Steering::default());
+    let path = TreePath {
+        trees: receivers.iter().map(|(_, routes)| routes.len()).max().unwrap() as u8,
+        payload_len,
+        credits: 16,
+        link_bps: LINK_BPS,
+        routes: receivers.iter().map(|(at, routes)| (name(*at), routes.clone())).collect(),
+    };
+    let spec = SourceSpec {
         object: ObjectId::default(),
         name: "object".into(),
         kind: ObjectKind::File,
         source: Arc::new(bytes.to_vec()),
-        receivers: receivers
-            .iter()
-            .map(|(at, routes)| PullReceiver { name: name(*at), routes: routes.clone() })
-            .collect(),
+        receivers: Receivers::Told(receivers.len()),
         interface: Ipv4Addr::LOCALHOST,
-        node: nodes[0].clone(),
-        settings: PullSettings { payload_len, credits: 16, link_bps: LINK_BPS },
+        path: TransferPath::Trees(path),
         options: Options { stall_timeout: Duration::from_secs(3), ..Options::default() },
         cancel: Arc::default(),
-    })
-    .unwrap();
+        steering: Arc::clone(&steering),
+    };
+    let prepared = prepare_pull(spec, &nodes[0]).unwrap();
     let (address, handle) = (prepared.control_address(), prepared.handle());
-    let (sender, changes) = mpsc::channel();
     std::thread::scope(|scope| {
-        let source = scope.spawn(move || prepared.run(&changes, &mut |_| {}));
+        let source = scope.spawn(move || prepared.run(&mut |_| {}));
         let fetched: Vec<_> = receivers
             .iter()
             .map(|(at, _)| {
                 let spec = ReceiverSpec {
                     name: name(*at),
-                    rendezvous: Rendezvous::At(address, handle),
+                    rendezvous: Rendezvous::Pull(address, handle),
                     interface: Ipv4Addr::LOCALHOST,
                     sink: Sink::Path(folder.join(format!("object-{at}"))),
                     options: Options::default(),
@@ -112,7 +117,7 @@ fn deliver(
                 scope.spawn(move || fetch(&spec, &node, &mut |_| {}))
             })
             .collect();
-        meanwhile(&sender);
+        meanwhile(&steering);
         let outcome = source.join().unwrap();
         (outcome, fetched.into_iter().map(|thread| thread.join().unwrap()).collect())
     })
@@ -131,7 +136,7 @@ fn small_tree() -> (Vec<NodeConfig>, Vec<(usize, Ways)>) {
 
 fn assert_delivered(outcomes: &Outcomes, bytes: &[u8]) {
     let (outcome, fetched) = outcomes;
-    let report = &outcome.as_ref().unwrap().report;
+    let report = outcome.as_ref().unwrap();
     assert!(report.receivers.iter().all(|receiver| receiver.verified), "{report:?}");
     for received in fetched {
         let received = received.as_ref().unwrap();
@@ -151,7 +156,7 @@ fn objects_of_all_sizes_reach_all_and_the_source_sends_once() {
         assert_delivered(&outcomes, &bytes);
         let outcome = outcomes.0.unwrap();
         // Nothing has failed: what is sent twice are packets that a store forgot before the last had asked.
-        let sent = outcome.report.sent_bytes;
+        let sent = outcome.sent_bytes;
         assert!(sent >= len as u64 && sent < 2 * len as u64 + 8_192, "{sent} bytes for {len}");
     }
     for node in &nodes {
@@ -199,9 +204,51 @@ fn a_tree_that_is_gone_leaves_its_blocks_to_the_other_and_a_new_way_is_taken() {
         let event = links.recv_timeout(std::time::Duration::from_secs(5)).unwrap();
         assert_eq!((&*event.node, event.port, event.up), ("n0", 1, false));
         // The transfer may be over on a fast machine.
-        let _ = changes.send(RouteChange { receiver: "n2".into(), tree: 1, route: None });
+        changes.change_routes([RouteChange { receiver: "n2".into(), tree: 1, route: None }]);
     });
     assert_delivered(&outcomes, &bytes);
+}
+
+#[test]
+fn a_tree_that_comes_back_carries_blocks_again() {
+    let nodes = start_all(&configs(4, &[(0, 1), (1, 2), (2, 3), (3, 0)]));
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = object(64 << 20);
+    let ways = [route(&[(0, false), (0, true)]), route(&[(1, false), (1, true)])];
+    let change = |route| RouteChange { receiver: "n2".into(), tree: 1, route };
+    let outcomes = deliver(&nodes, &bytes, &[(2, ways.to_vec())], 8_192, folder.path(), |changes| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        changes.change_routes([change(None)]);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        changes.change_routes([change(ways[1])]);
+    });
+    assert_delivered(&outcomes, &bytes);
+    // At 400 Mbit/s a tenth of a second brings 5 MB: without it the tree has no more than a few.
+    let trees = outcomes.0.unwrap().trees;
+    assert!(trees[1].first_bytes > 12 << 20, "{trees:?}");
+}
+
+#[test]
+fn lost_trees_leave_what_is_verified_for_another_path() {
+    let (configs, receivers) = small_tree();
+    let nodes = start_all(&configs);
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = object(40 << 20);
+    let (outcome, fetched) = deliver(&nodes, &bytes, &receivers, 8_192, folder.path(), |changes| {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        changes.lose_path("another fabric took over");
+    });
+    let report = outcome.unwrap();
+    assert_eq!(report.path_lost.as_deref(), Some("another fabric took over"));
+    assert_eq!(report.left, ["n2", "n3", "n4"]);
+    assert!(fetched.iter().all(Result::is_err));
+    // Parts of the object are there, under other names than the object's.
+    let kept = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(kept, 3, "a part file each");
+    let outcomes = deliver(&nodes, &bytes, &receivers, 8_192, folder.path(), |_| {});
+    assert_delivered(&outcomes, &bytes);
+    let sent = outcomes.0.unwrap().sent_bytes;
+    assert!(sent < bytes.len() as u64, "only the rest: {sent} bytes");
 }
 
 #[test]
@@ -212,9 +259,10 @@ fn one_that_is_cut_off_is_named_and_the_others_finish() {
     let bytes = object(30 << 20);
     let (outcome, fetched) = deliver(&nodes, &bytes, &receivers, 8_192, folder.path(), |changes| {
         std::thread::sleep(std::time::Duration::from_millis(20));
-        changes.send(RouteChange { receiver: "n2".into(), tree: 0, route: None }).unwrap();
+        changes.change_routes([RouteChange { receiver: "n2".into(), tree: 0, route: None }]);
     });
-    let report = outcome.unwrap().report;
+    let report = outcome.unwrap();
+    assert_eq!(report.left, ["n2"], "another path may reach it");
     let of = |name: &str| report.receivers.iter().find(|receiver| receiver.name == name).unwrap();
     assert!(of("n3").verified && of("n4").verified, "{report:?}");
     assert_eq!(of("n2").error.as_deref(), Some("failed links cut it off from the source"));

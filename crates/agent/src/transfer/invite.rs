@@ -19,6 +19,8 @@ pub struct Invitation {
     pub handle: Handle,
     /// The object.
     pub object: ObjectId,
+    /// Whether it is pulled over trees, by way of the agent's node.
+    pub pulled: bool,
 }
 
 /// Reads an invitation from a connection to an agent's control listener, asks `decide` whether to join, and
@@ -32,9 +34,12 @@ pub fn accept_invite(
 ) -> Result<Option<Invitation>, FrameError> {
     let mut stream = FrameStream::new(stream)?;
     let invitation = match await_frame(&mut stream, |frame| match frame {
-        Control::Invite { address, port, handle, object } => {
-            Some(Invitation { source: (*address, *port).into(), handle: *handle, object: *object })
-        }
+        Control::Invite { address, port, handle, object, pulled } => Some(Invitation {
+            source: (*address, *port).into(),
+            handle: *handle,
+            object: *object,
+            pulled: *pulled,
+        }),
         _ => None,
     }) {
         Ok(invitation) => invitation,
@@ -66,6 +71,7 @@ pub(crate) fn invite(address: SocketAddr, invitation: &Invitation) -> Result<(),
             port: source.port(),
             handle: invitation.handle,
             object: invitation.object,
+            pulled: invitation.pulled,
         })
         .map_err(failed)?;
     let answer = await_frame(&mut stream, |frame| match frame {
@@ -107,6 +113,7 @@ mod tests {
             source: "127.0.0.1:7".parse().unwrap(),
             handle: Handle(3),
             object: ObjectId::default(),
+            pulled: true,
         };
         (invite(address, &invitation), agent.join().unwrap())
     }
@@ -115,7 +122,8 @@ mod tests {
     fn an_agent_joins_or_says_why_not() {
         let (told, got) = exchange(Ok(()));
         assert_eq!(told, Ok(()));
-        assert_eq!(got.unwrap().handle, Handle(3));
+        let got = got.unwrap();
+        assert_eq!((got.handle, got.pulled), (Handle(3), true));
         let (told, got) = exchange(Err("the store is full".into()));
         assert_eq!(told, Err("the store is full".into()));
         assert_eq!(got, None);

@@ -7,6 +7,7 @@ pub(crate) mod assembler;
 mod channel;
 pub(crate) mod clock;
 mod discovery;
+mod entrance;
 mod error;
 mod invite;
 mod pull;
@@ -18,15 +19,16 @@ mod supply;
 
 pub use error::TransferError;
 pub use invite::{Invitation, accept_invite};
-pub use pull::{
-    PreparedPull, PullOutcome, PullReceiver, PullSettings, PullSpec, RouteChange, fetch, prepare_pull,
-};
+pub use pull::{PreparedPull, deliver_pull, fetch, prepare_pull};
 pub use receiver::receive;
 pub use source::{Prepared, deliver, prepare};
-pub use steering::{Change, ControlStep, NextPath, PathNews, Rest, Steering};
+pub use steering::{Change, ControlStep, NextPath, PathNews, Rest, RouteChange, Steering};
 
+use crate::forwarder::TreeStatus;
 use polycast_net::object::{ObjectKind, ObjectSource};
+use polycast_protocol::pull::Route;
 use polycast_types::{Duration, Handle, ObjectId, Rate};
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -49,6 +51,23 @@ pub enum Path {
     },
     /// The TCP overlay from the start: source to first receiver, to second, and so on.
     Chain,
+    /// Receivers pull over several trees (Datacast); only with a node of such a fabric.
+    Trees(TreePath),
+}
+
+/// The trees of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TreePath {
+    /// How many there are when nothing has failed.
+    pub trees: u8,
+    /// Bytes of payload in a packet.
+    pub payload_len: u16,
+    /// w: how many packets a receiver may ask for at a time in each tree.
+    pub credits: u32,
+    /// The rate of the source's links, in bits a second: no tree is ever sent faster.
+    pub link_bps: u64,
+    /// Every receiver's way to the source in each tree, by the receiver's name.
+    pub routes: BTreeMap<String, Vec<Option<Route>>>,
 }
 
 pub use polycast_protocol::push::SlowPolicy;
@@ -125,6 +144,8 @@ pub enum Rendezvous {
     Discover,
     /// The source's control address and the transfer's handle, from an invitation.
     At(SocketAddr, Handle),
+    /// The same for an object that is pulled over trees.
+    Pull(SocketAddr, Handle),
 }
 
 /// Where a received object goes.
@@ -202,6 +223,33 @@ pub struct Report {
     pub control: Vec<ControlStep>,
     /// One entry a receiver.
     pub receivers: Vec<ReceiverReport>,
+    /// What the source counted in each tree, where receivers pulled over trees.
+    pub trees: Vec<TreeStatus>,
+    /// Receivers that failed because of the path: another one may reach them.
+    pub left: Vec<String>,
+}
+
+impl Report {
+    /// Takes in what became of those that were left, over another path that was taken `after` seconds of this one.
+    #[must_use]
+    pub fn continued(mut self, mut rest: Report, after: f64) -> Self {
+        rest.receivers.iter_mut().for_each(|receiver| receiver.seconds += after);
+        let again: Vec<ReceiverReport> = rest.receivers;
+        self.receivers.retain(|receiver| again.iter().all(|other| other.name != receiver.name));
+        self.receivers.extend(again);
+        self.receivers.sort_by(|a, b| a.name.cmp(&b.name));
+        self.seconds = self.receivers.iter().map(|receiver| receiver.seconds).fold(0.0, f64::max);
+        self.sent_bytes += rest.sent_bytes;
+        self.patched_bytes += rest.patched_bytes;
+        if !self.fabric.split('+').any(|fabric| fabric == rest.fabric) {
+            self.fabric = format!("{}+{}", self.fabric, rest.fabric);
+        }
+        self.events.extend(rest.events.into_iter().map(|(seconds, what)| (seconds + after, what)));
+        self.control.extend(rest.control);
+        self.root = self.root.or(rest.root);
+        self.left = rest.left;
+        self
+    }
 }
 
 /// What a receiver got.

@@ -58,6 +58,9 @@ pub fn receive(
     loop {
         let (address, handle) = match &spec.rendezvous {
             Rendezvous::At(address, handle) => (*address, *handle),
+            Rendezvous::Pull(..) => {
+                return Err(TransferError::Refused("an object that is pulled needs a node".into()));
+            }
             Rendezvous::Discover => discovery::find_source(spec.interface, None, &refused, &spec.cancel)?,
         };
         let clock = Clock::start();

@@ -4,8 +4,8 @@ mod path;
 
 use super::channel::{Channel, Work, batch_of};
 use super::clock::{Clock, wait};
+use super::entrance::{Calls, Entrance};
 use super::error::TransferError;
-use super::invite::{Invitation, invite};
 use super::serve::{Served, Supply as ServeSupply};
 use super::supply::Supply;
 use super::{
@@ -27,11 +27,10 @@ use polycast_wire::data::fragment_len_for_mtu;
 use polycast_wire::discovery::{Announcement, Discovery};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, Hasher};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, mpsc};
 
 /// Frames longer than this gain nothing with segmentation offload, and fewer fit the buffers.
 const MTU_MAX: u32 = 9_000;
@@ -62,17 +61,10 @@ pub fn deliver(spec: SourceSpec, on_event: &mut dyn FnMut(&Report)) -> Result<Re
 /// The interface, the multicast group or a port cannot be used.
 pub fn prepare(spec: SourceSpec) -> Result<Prepared, TransferError> {
     let interface = of_address(spec.interface)?;
-    let listen = SocketAddr::from((spec.interface, 0));
-    let listening = |source| TransferError::Listen { address: listen, source };
-    let listener = TcpListener::bind(listen).map_err(listening)?;
-    listener.set_nonblocking(true).map_err(listening)?;
-    let address = listener.local_addr()?;
-    // A handle only has to differ from those of other transfers: the hasher's keys are random.
-    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
-    hasher.write_u32(std::process::id());
-    let handle = Handle(hasher.finish().max(1));
+    let entrance = Entrance::open(spec.interface)?;
     let sender = match &spec.path {
-        Path::Chain => None,
+        // Paths over trees are for the pull transport; here the chain does what can be done.
+        Path::Chain | Path::Trees(_) => None,
         Path::Multicast { group, outer, .. } => Some(
             DataSender::open(spec.interface, *group)
                 .map(|sender| sender.with_outer(outer.clone()))
@@ -83,16 +75,14 @@ pub fn prepare(spec: SourceSpec) -> Result<Prepared, TransferError> {
         Receivers::Count(_) => Some(discovery::beacon(spec.interface)?),
         _ => None,
     };
-    Ok(Prepared { spec, interface, listener, address, handle, sender, beacon })
+    Ok(Prepared { spec, interface, entrance, sender, beacon })
 }
 
 /// The source's end of a transfer, before it runs.
 pub struct Prepared {
     spec: SourceSpec,
     interface: Interface,
-    listener: TcpListener,
-    address: SocketAddr,
-    handle: Handle,
+    entrance: Entrance,
     sender: Option<DataSender>,
     beacon: Option<Beacon>,
 }
@@ -101,13 +91,13 @@ impl Prepared {
     /// Where receivers connect to.
     #[must_use]
     pub fn control_address(&self) -> SocketAddr {
-        self.address
+        self.entrance.address
     }
 
     /// The transfer's handle.
     #[must_use]
     pub fn handle(&self) -> Handle {
-        self.handle
+        self.entrance.handle
     }
 
     /// Delivers; blocks until each receiver is done or has failed.
@@ -135,9 +125,6 @@ struct Conn {
     settled: Option<Settled>,
 }
 
-/// What an invited agent has said.
-type Answer = (String, Result<(), String>);
-
 /// How a receiver's transfer ended.
 struct Settled {
     seconds: f64,
@@ -164,7 +151,7 @@ struct Run {
     next_peer: u32,
     /// Receivers that could not be invited, and why.
     absent: Vec<(String, String)>,
-    invitations: Option<(mpsc::Sender<Answer>, mpsc::Receiver<Answer>)>,
+    calls: Calls,
     expected: usize,
     started_at: Option<Time>,
     finished: bool,
@@ -186,13 +173,15 @@ struct Run {
 
 impl Run {
     fn new(prepared: Prepared) -> Self {
-        let Prepared { spec, interface, listener, address, handle, sender, beacon } = prepared;
+        let Prepared { spec, interface, entrance, sender, beacon } = prepared;
+        let calls = Calls::start(entrance.invitation(spec.object, false), &spec.receivers);
+        let Entrance { listener, address, handle } = entrance;
         let outer_len = sender.as_ref().map_or(0, DataSender::outer_len) as u32;
         let fragment_len = fragment_len_for_mtu(interface.mtu.min(MTU_MAX).saturating_sub(outer_len));
         let geometry = Geometry { object_len: spec.source.len(), fragment_len, group_len: GROUP_LEN };
         let (rate, attempts) = match &spec.path {
             Path::Multicast { rate, attempts, .. } => (*rate, *attempts),
-            Path::Chain => (None, None),
+            Path::Chain | Path::Trees(_) => (None, None),
         };
         let (fabric, allowed) = (spec.steering.fabric(), spec.steering.allowed());
         let machine = Sender::new(SenderConfig {
@@ -228,7 +217,7 @@ impl Run {
             conns: BTreeMap::new(),
             next_peer: 0,
             absent: Vec::new(),
-            invitations: None,
+            calls,
             expected,
             started_at: None,
             finished: false,
@@ -248,7 +237,6 @@ impl Run {
     }
 
     fn run(&mut self, on_event: &mut dyn FnMut(&Report)) -> Result<Report, TransferError> {
-        self.invite_all();
         let result = self.deliver(on_event);
         let goodbye = match &result {
             Ok(()) => Control::Finished,
@@ -338,9 +326,7 @@ impl Run {
         self.expected += 1;
         self.machine.handle(now, Input::Open);
         self.open_until = Some(now + self.spec.options.join_timeout);
-        let (sender, answers) = self.invitations.take().unwrap_or_else(mpsc::channel);
-        self.invite(vec![(name, address)], &sender);
-        self.invitations = Some((sender, answers));
+        self.calls.call(vec![(name, address)]);
     }
 
     fn take_out(&mut self, now: Time, name: &str) {
@@ -351,42 +337,10 @@ impl Run {
         }
     }
 
-    /// Calls every named receiver's agent.
-    fn invite_all(&mut self) {
-        let Receivers::Named(named) = &self.spec.receivers else { return };
-        let (sender, answers) = mpsc::channel();
-        self.invite(named.clone(), &sender);
-        self.invitations = Some((sender, answers));
-    }
-
-    /// Calls these agents, in threads because some may not answer.
-    fn invite(&self, named: Vec<(String, SocketAddr)>, sender: &mpsc::Sender<Answer>) {
-        let invitation = Invitation { source: self.address, handle: self.handle, object: self.spec.object };
-        let threads = named.len().min(16);
-        let queue = Arc::new(std::sync::Mutex::new(named));
-        for _ in 0..threads {
-            let (sender, queue) = (sender.clone(), Arc::clone(&queue));
-            std::thread::spawn(move || {
-                loop {
-                    let next = queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop();
-                    let Some((name, address)) = next else { return };
-                    if sender.send((name, invite(address, &invitation))).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-    }
-
     /// Starts when all expected receivers are ready, or with those there are when the time is over.
     fn start_when_ready(&mut self) -> Result<(), TransferError> {
-        while let Some((name, answer)) =
-            self.invitations.as_ref().and_then(|(_, answers)| answers.try_recv().ok())
-        {
-            if let Err(why) = answer {
-                tracing::warn!(receiver = %name, %why, "not joining");
-                self.absent.push((name, why));
-            }
+        while let Some(refused) = self.calls.refused() {
+            self.absent.push(refused);
         }
         let now = self.clock.now();
         if self.started_at.is_some() {
@@ -629,7 +583,7 @@ impl Run {
         }
         let deadline =
             if busy { Some(Time::ZERO) } else { self.machine.deadline().filter(|_| blocked.is_none()) };
-        let longest = if self.invitations.is_some() && self.started_at.is_none() { 5 } else { 50 };
+        let longest = if self.calls.have_begun() && self.started_at.is_none() { 5 } else { 50 };
         wait(&mut fds, now, deadline, Duration::from_millis(longest))?;
         let ready: Vec<PeerId> = who
             .iter()
@@ -741,11 +695,11 @@ impl Run {
         }
         let channel = match &self.spec.path {
             Path::Multicast { group, .. } => (group.ip().octets(), group.port()),
-            Path::Chain => ([0; 4], 0),
+            Path::Chain | Path::Trees(_) => ([0; 4], 0),
         };
         let outer_len = match &self.spec.path {
             Path::Multicast { outer, .. } => outer.first().map_or(0, Vec::len) as u8,
-            Path::Chain => 0,
+            Path::Chain | Path::Trees(_) => 0,
         };
         let welcome = Control::Welcome(Welcome {
             object: self.spec.object,
@@ -900,6 +854,8 @@ impl Run {
             events: self.events.clone(),
             control: self.control.clone(),
             receivers,
+            trees: Vec::new(),
+            left: Vec::new(),
         }
     }
 

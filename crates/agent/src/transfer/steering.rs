@@ -1,6 +1,8 @@
 //! What a transfer is told while it runs: that its path is lost, and that its group has changed (Blast section IV-A).
 
 use super::Path;
+use polycast_protocol::pull::Route;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
@@ -56,6 +58,17 @@ pub struct Rest {
     pub receivers: Vec<String>,
 }
 
+/// A way to the source that has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteChange {
+    /// The receiver.
+    pub receiver: String,
+    /// The tree.
+    pub tree: u8,
+    /// The new way; `None` if the tree does not reach it any more.
+    pub route: Option<Route>,
+}
+
 /// News that wait for the transfer; what comes after is not worth more memory.
 const NEWS_MAX: usize = 1_024;
 
@@ -82,6 +95,8 @@ struct Orders {
     next: Option<NextPath>,
     changes: Vec<Change>,
     news: Vec<PathNews>,
+    /// By receiver and tree: only the newest way matters.
+    routes: BTreeMap<(String, u8), Option<Route>>,
 }
 
 impl Steering {
@@ -151,6 +166,18 @@ impl Steering {
         if orders.news.len() < NEWS_MAX || news.waits.is_some() {
             orders.news.push(news);
         }
+    }
+
+    /// Changes ways to the source.
+    pub fn change_routes(&self, changes: impl IntoIterator<Item = RouteChange>) {
+        let changes = changes.into_iter().map(|change| ((change.receiver, change.tree), change.route));
+        self.lock().routes.extend(changes);
+    }
+
+    /// The ways that have changed since the last call.
+    pub(crate) fn take_routes(&self) -> Vec<RouteChange> {
+        let routes = std::mem::take(&mut self.lock().routes);
+        routes.into_iter().map(|((receiver, tree), route)| RouteChange { receiver, tree, route }).collect()
     }
 
     /// The news of the path since the last call.

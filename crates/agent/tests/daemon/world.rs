@@ -64,6 +64,8 @@ impl Engine for FakeEngine {
             events: Vec::new(),
             control: Vec::new(),
             receivers: Vec::new(),
+            trees: Vec::new(),
+            left: Vec::new(),
         };
         on_event(&report);
         let start = Instant::now();
@@ -121,7 +123,8 @@ impl Engine for FakeEngine {
 
 fn invite(address: SocketAddr, spec: &SourceSpec, handle: Handle) -> Result<(), String> {
     let mut stream = FrameStream::connect(address, Duration::from_secs(2)).map_err(|e| e.to_string())?;
-    let frame = Control::Invite { address: [127, 0, 0, 1], port: 9, handle, object: spec.object };
+    let frame =
+        Control::Invite { address: [127, 0, 0, 1], port: 9, handle, object: spec.object, pulled: false };
     stream.send(&frame).map_err(|e| e.to_string())?;
     loop {
         stream.wait(Duration::from_millis(100)).map_err(|e| e.to_string())?;

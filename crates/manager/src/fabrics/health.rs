@@ -1,6 +1,7 @@
 //! What dark fibres and silent switches mean for a fabric's network.
 
 use crate::devices::Fibre;
+use polycast_api::forwarder::Word;
 use polycast_planning::orca::Orca;
 use polycast_planning::shufflecast::Shufflecast;
 use polycast_planning::{Failure, Resource};
@@ -32,6 +33,11 @@ pub(crate) trait Health: Send + std::fmt::Debug {
 
     /// A rack's switch cannot be reached, or can be again.
     fn switch(&mut self, _rack: u32, _up: bool) -> Verdict {
+        Verdict::default()
+    }
+
+    /// Forwarders say which of their links have changed.
+    fn links(&mut self, _words: &[Word]) -> Verdict {
         Verdict::default()
     }
 }

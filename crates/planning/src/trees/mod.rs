@@ -11,16 +11,20 @@
 //! the time, keeps more of the old tree, whose caches hold data, and needs no more links.
 
 mod planner;
+mod routes;
 mod spanning;
 
 use alloc::vec::Vec;
 
+use serde::{Deserialize, Serialize};
+
 use polycast_topology::{Arc, CompactGraph, Failures, Network, Node, Port, TopologyError};
 
+pub use routes::TreeHop;
 use spanning::SpanningTrees;
 
 /// A node of a Steiner tree and the node that feeds it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeNode {
     /// The node.
     pub node: Node,
@@ -33,7 +37,7 @@ pub struct TreeNode {
 }
 
 /// One Steiner tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SteinerTree {
     /// Which of the network's spanning trees it came from.
     pub spanning_tree: u32,
@@ -221,7 +225,19 @@ impl TreePlanner {
     /// # Errors
     /// If nobody can be reached any more.
     pub fn replan(&mut self, plan: TreePlan, failures: &Failures) -> Result<TreePlan, TreeError> {
+        // Where somebody is cut off, the others get new trees.
+        self.spanning.set_root(plan.source);
         self.repair_plan(plan, failures)
+    }
+
+    /// A running plan after repairs: trees that run stay as they are, and those that were released come back where
+    /// there is room for them again.
+    ///
+    /// # Errors
+    /// If nobody can be reached any more.
+    pub fn regain(&mut self, plan: TreePlan, failures: &Failures) -> Result<TreePlan, TreeError> {
+        self.spanning.set_root(plan.source);
+        self.regain_plan(plan, failures)
     }
 
     fn check_group(&self, source: Node, receivers: &[Node]) -> Result<Vec<Node>, TreeError> {

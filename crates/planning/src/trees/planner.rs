@@ -128,8 +128,24 @@ impl TreePlanner {
 
     pub(super) fn repair_plan(&mut self, plan: TreePlan, failures: &Failures) -> Result<TreePlan, TreeError> {
         self.work.load_failures(&self.graph, failures);
-        let mut drafts = Vec::with_capacity(plan.trees.len());
-        for tree in plan.trees {
+        let drafts = self.drafts_of(plan.trees);
+        self.finish(plan.source, plan.receivers, plan.left_out, drafts, plan.released)
+    }
+
+    pub(super) fn regain_plan(&mut self, plan: TreePlan, failures: &Failures) -> Result<TreePlan, TreeError> {
+        self.work.load_failures(&self.graph, failures);
+        let running: Vec<u32> = plan.trees.iter().map(|tree| tree.spanning_tree).collect();
+        let mut drafts = self.drafts_of(plan.trees);
+        for tree in (0..self.spanning.tree_count()).filter(|tree| !running.contains(tree)) {
+            let draft = self.prune(tree, plan.source, &plan.receivers);
+            drafts.push(draft);
+        }
+        self.finish(plan.source, plan.receivers, plan.left_out, drafts, 0)
+    }
+
+    /// Running trees, which take their arcs as far as these work.
+    fn drafts_of(&mut self, trees: Vec<SteinerTree>) -> Vec<Draft> {
+        let take = |tree: SteinerTree| {
             let owner = tree.spanning_tree as u8 + 1;
             let mut broken = false;
             for node in &tree.nodes {
@@ -139,9 +155,9 @@ impl TreePlanner {
                     *slot = owner;
                 }
             }
-            drafts.push(Draft { tree, broken });
-        }
-        self.finish(plan.source, plan.receivers, plan.left_out, drafts, plan.released)
+            Draft { tree, broken }
+        };
+        trees.into_iter().map(take).collect()
     }
 
     /// The part of a spanning tree that lies between the source and the receivers.
@@ -161,8 +177,8 @@ impl TreePlanner {
                 let up = self.graph.arcs(node).start + port.expect("a way up from every server");
                 let (parent, arc) = (self.graph.target(up), self.graph.reverse(up));
                 let owner = &mut work.owner[arc as usize];
-                debug_assert!(matches!(*owner, FREE | FAILED), "spanning trees share no arc");
-                broken |= *owner == FAILED;
+                // An arc that has failed, or that a tree uses which had to be mended.
+                broken |= *owner != FREE;
                 if *owner == FREE {
                     *owner = tree as u8 + 1;
                 }

@@ -10,11 +10,12 @@ use crate::output::{self, Format};
 use crate::progress::Progress;
 use crate::report::Delivery;
 use polycast_agent::daemon::{Agent, AgentConfig, AgentError};
+use polycast_agent::forwarder::TreeStatus;
 use polycast_agent::transfer::{ControlStep, ReceiverReport, Report};
 use polycast_api::agent::send_event::Event;
 use polycast_api::agent::transfer::Direction;
 use polycast_api::agent::{
-    Granted, Object, ObjectKind, ObjectState, PathForm, StatusResponse, TransferReport, Waiting,
+    Granted, Object, ObjectKind, ObjectState, PathForm, StatusResponse, TransferReport, TreeReport, Waiting,
 };
 use polycast_api::client::{
     AgentClient, ClientError, Extension, Receivers, SendOptions, Session, Wait, default_socket,
@@ -99,14 +100,17 @@ pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
 
 /// `polycast agent`
 pub fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
-    let config = AgentConfig {
-        manager: args.manager.clone(),
-        name: args.name.clone(),
-        interface: args.network.interface.clone(),
-        store: args.store.clone(),
-        socket: args.local.socket.clone(),
-        ..AgentConfig::default()
+    let mut config = match &args.config {
+        Some(path) => AgentConfig::load(path).map_err(|error| Failure::input(error.to_string()))?,
+        None => AgentConfig::default(),
     };
+    if let Some(manager) = &args.manager {
+        config.manager.clone_from(manager);
+    }
+    config.name = args.name.clone().or(config.name);
+    config.interface = args.network.interface.clone().or(config.interface);
+    config.store = args.store.clone().or(config.store);
+    config.socket = args.local.socket.clone().or(config.socket);
     runtime()?.block_on(async {
         let ending = Ending::watch()?;
         let agent = Agent::start(config).await?;
@@ -318,7 +322,22 @@ fn account(report: TransferReport) -> Result<Report, Failure> {
             .map(|step| ControlStep { step: step.step, micros: step.micros })
             .collect(),
         receivers: receivers.collect(),
+        trees: report.trees.into_iter().map(tree).collect(),
+        left: Vec::new(),
     })
+}
+
+fn tree(tree: TreeReport) -> TreeStatus {
+    TreeStatus {
+        tree: u8::try_from(tree.tree).unwrap_or(u8::MAX),
+        interests: tree.interests,
+        duplicates: tree.duplicates,
+        halved: tree.halved,
+        packets: tree.packets,
+        sent_bytes: tree.sent_bytes,
+        first_bytes: tree.first_bytes,
+        rate_bps: tree.rate_bps,
+    }
 }
 
 /// `polycast get`

@@ -9,12 +9,13 @@ use serde_json::json;
 /// Runs the nodes until the process is ended.
 pub fn run(args: &ForwarderArgs, format: Format) -> Result<Exit, Failure> {
     let config = ForwarderConfig::read(&args.config).map_err(|error| Failure::input(error.to_string()))?;
-    let socket = config.socket.display().to_string();
-    let ready = |nodes: usize| {
-        let document = json!({ "nodes": nodes, "socket": socket });
-        // Whoever started the nodes may not read it.
-        let _ = output::result(format, &document, &format!("{nodes} nodes run; ask at {socket}"));
-    };
-    daemon::run(&config, ready).map_err(|error| Failure::input(format!("the nodes cannot run: {error}")))?;
-    Ok(Exit::Done)
+    let nodes = daemon::Nodes::start(&config)
+        .map_err(|error| Failure::input(format!("the nodes cannot run: {error}")))?;
+    let (count, control) = (nodes.count(), nodes.control().map(|address| address.to_string()));
+    let document = json!({ "nodes": count, "socket": config.socket, "control": control });
+    // Whoever started the nodes may not read it.
+    let _ = output::result(format, &document, &format!("{count} nodes run"));
+    loop {
+        std::thread::park();
+    }
 }

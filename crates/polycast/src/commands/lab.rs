@@ -173,8 +173,6 @@ struct LabDelivery {
     links: Vec<LinkBytes>,
     control: Vec<ControlStep>,
     #[serde(skip_serializing_if = "Value::is_null")]
-    trees: Value,
-    #[serde(skip_serializing_if = "Value::is_null")]
     nodes: Value,
 }
 
@@ -212,8 +210,7 @@ fn cast(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
     let progress = Progress::start(&format!("delivering in {}", args.spec));
     let outcome = registry::cast(&args.spec, &options, &program()?);
     progress.finish();
-    let (CastOutcome { mut delivery, said, exit, links, control, nodes }, setup_s) = outcome?;
-    let trees = delivery["trees"].take();
+    let (CastOutcome { delivery, said, exit, links, control, nodes }, setup_s) = outcome?;
     if let Some(error) = delivery["error"].as_str() {
         let failure = if exit == 1 { Failure::input(error) } else { Failure::unexpected(error) };
         return Err(match delivery["hint"].as_str() {
@@ -228,8 +225,7 @@ fn cast(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
     // They are among the lab's.
     delivery.control.clear();
     let verified = delivery.receivers.iter().all(|receiver| receiver.verified);
-    let document =
-        LabDelivery { delivery, lab: args.spec.to_string(), setup_s, links, control, trees, nodes };
+    let document = LabDelivery { delivery, lab: args.spec.to_string(), setup_s, links, control, nodes };
     output::result(format, &document, &text)?;
     said.lines().for_each(output::say);
     Ok(if exit == 0 && verified { Exit::Done } else { Exit::Failed })

@@ -53,6 +53,9 @@ impl Leases {
                 _ => {}
             }
         }
+        for (id, plan) in self.fabrics.improve(&self.network) {
+            self.replace(id, plan, None);
+        }
         self.undecided = true;
     }
 

@@ -188,6 +188,10 @@ impl Members {
         self.by_name.get_key_value(name).map(|(name, member)| (name.as_str(), member))
     }
 
+    pub(super) fn name_of(&self, host: HostId) -> Option<&str> {
+        self.names.get(&host).map(String::as_str)
+    }
+
     pub(super) fn address_of(&self, host: HostId) -> Option<(String, ([u8; 4], u16))> {
         let name = self.names.get(&host)?;
         Some((name.clone(), self.by_name.get(name)?.address))

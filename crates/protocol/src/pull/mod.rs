@@ -28,7 +28,7 @@ pub use forwarder::{
     Output as ForwarderOutput,
 };
 pub use packet::{Data, Decision, Digest, Face, Interest, Name, Packet, Payload};
-pub use plan::plan_routes;
+pub use plan::{plan_routes, route_of};
 pub use receiver::{
     Counters as ReceiverCounters, Input as ReceiverInput, Output as ReceiverOutput, Receiver, ReceiverConfig,
     RetryTime,

@@ -1,10 +1,9 @@
 //! From planned trees to the source routes that receivers put into their interests.
 
-use alloc::vec;
 use alloc::vec::Vec;
 
-use polycast_planning::trees::{SteinerTree, TreePlan};
-use polycast_topology::{CompactGraph, Node};
+use polycast_planning::trees::{TreeHop, TreePlan};
+use polycast_topology::CompactGraph;
 
 use super::route::{Hop, Route, RouteError};
 
@@ -15,51 +14,20 @@ use super::route::{Hop, Route, RouteError};
 /// # Errors
 /// If a tree is deeper than a route is long, or has a node of more ports than a hop can name.
 pub fn plan_routes(plan: &TreePlan, graph: &CompactGraph) -> Result<Vec<Vec<Route>>, RouteError> {
-    let trees: Vec<Marked> = plan.trees.iter().map(|tree| Marked::new(tree, plan, graph)).collect();
-    let of = |&receiver: &Node| trees.iter().map(|tree| tree.route(receiver, plan.source)).collect();
-    plan.receivers.iter().map(of).collect()
+    let of = |ways: &Vec<Vec<TreeHop>>| ways.iter().map(|way| route_of(way)).collect();
+    plan.ways(graph).iter().map(of).collect()
 }
 
-/// A tree as arrays: who feeds a node, by which port it asks, and what it is.
-struct Marked {
-    parent: Vec<Node>,
-    port: Vec<u32>,
-    non_branching: Vec<bool>,
-}
-
-impl Marked {
-    fn new(tree: &SteinerTree, plan: &TreePlan, graph: &CompactGraph) -> Self {
-        let nodes = graph.node_count() as usize;
-        let mut marked = Marked {
-            parent: vec![Node::MAX; nodes],
-            port: vec![0; nodes],
-            non_branching: vec![false; nodes],
-        };
-        let mut children = vec![0u32; nodes];
-        for entry in &tree.nodes {
-            let node = entry.node as usize;
-            marked.parent[node] = entry.parent;
-            marked.port[node] = graph.reverse(entry.arc) - graph.arcs(entry.node).start;
-            children[entry.parent as usize] += 1;
-        }
-        for entry in &tree.nodes {
-            let node = entry.node as usize;
-            marked.non_branching[node] = children[node] == 1 && !plan.is_receiver(entry.node);
-        }
-        marked
-    }
-
-    fn route(&self, receiver: Node, source: Node) -> Result<Route, RouteError> {
-        let mut hops = Vec::new();
-        let mut node = receiver;
-        while node != source {
-            let at = node as usize;
-            let port = u8::try_from(self.port[at]).unwrap_or(u8::MAX);
-            hops.push(Hop { port, non_branching: self.non_branching[at] });
-            node = self.parent[at];
-        }
-        Route::new(&hops)
-    }
+/// The route of one way.
+///
+/// # Errors
+/// If it is longer than a route can be, or has a node of more ports than a hop can name.
+pub fn route_of(way: &[TreeHop]) -> Result<Route, RouteError> {
+    let hop = |hop: &TreeHop| Hop {
+        port: u8::try_from(hop.port).unwrap_or(u8::MAX),
+        non_branching: hop.non_branching,
+    };
+    Route::new(&way.iter().map(hop).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -68,7 +36,7 @@ mod tests {
     use alloc::format;
     use alloc::string::String;
     use polycast_planning::trees::TreePlanner;
-    use polycast_topology::{Failures, Network};
+    use polycast_topology::{Failures, Network, Node};
 
     /// The nodes of a route with a mark behind those that keep nothing.
     fn written(graph: &CompactGraph, receiver: Node, route: &Route) -> String {

@@ -71,6 +71,15 @@ pub enum Input {
         /// The new way.
         route: Option<Route>,
     },
+    /// A tree that had no way is there again.
+    Regained {
+        /// The tree.
+        tree: u8,
+        /// The way.
+        route: Route,
+        /// The block that it carries.
+        block: u32,
+    },
 }
 
 /// What the driver is to do.
@@ -235,6 +244,10 @@ impl Receiver {
                 }
             }
             Input::Rerouted { tree, route } => self.rerouted(now, tree, route),
+            Input::Regained { tree, route, block } => {
+                self.rerouted(now, tree, Some(route));
+                self.begin_block(tree, block);
+            }
         }
     }
 
@@ -411,6 +424,17 @@ impl Receiver {
 
     fn is_open(&self, sn: u64) -> bool {
         self.trees.iter().any(|tree| tree.open.iter().any(|open| open.sn == sn))
+    }
+
+    /// A tree goes on with this block.
+    fn begin_block(&mut self, number: u8, block: u32) {
+        let blocks = self.config.blocks;
+        let Some(tree) = self.trees.get_mut(usize::from(number)).filter(|_| block < blocks.count()) else {
+            return;
+        };
+        let packets = blocks.packets_of(block);
+        (tree.block, tree.cursor, tree.end) = (Some(block), packets.start, packets.end);
+        (tree.decision, tree.asked_last) = (Decision::Open, false);
     }
 
     fn rerouted(&mut self, now: Time, number: u8, route: Option<Route>) {

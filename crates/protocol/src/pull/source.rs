@@ -48,6 +48,11 @@ pub enum Input {
         /// The tree.
         tree: u8,
     },
+    /// A tree that was gone is there again: it is to carry a block.
+    TreeBack {
+        /// The tree.
+        tree: u8,
+    },
     /// A port of the node has no room for more, or has again. Nothing is sent by it meanwhile.
     Port {
         /// The port.
@@ -165,6 +170,12 @@ impl Source {
         self.trees[usize::from(tree)].counters
     }
 
+    /// The block that a tree carries, if it has one: where receivers begin in a tree that is back.
+    #[must_use]
+    pub fn block(&self, tree: u8) -> Option<u32> {
+        self.trees.get(usize::from(tree))?.block
+    }
+
     /// The rate of a tree at present, in bits a second.
     #[must_use]
     pub fn rate_bps(&self, tree: u8) -> u64 {
@@ -182,6 +193,7 @@ impl Source {
         match input {
             Input::Interest { port, interest } => self.interest(now, port, &interest),
             Input::TreeGone { tree } => self.tree_gone(tree),
+            Input::TreeBack { tree } => self.tree_back(tree),
             Input::Port { port, open } => {
                 let bit = 1u128 << (u32::from(port) % PORTS_MAX);
                 self.full_ports = if open { self.full_ports & !bit } else { self.full_ports | bit };
@@ -328,6 +340,13 @@ impl Source {
         if let Some(block) = tree.block.take() {
             self.unassigned.push_front(block);
         }
+    }
+
+    /// Its rate is as it was: if that is too high now, duplicates tell.
+    fn tree_back(&mut self, number: u8) {
+        let Some(tree) = self.trees.get_mut(usize::from(number)).filter(|tree| tree.gone) else { return };
+        tree.gone = false;
+        tree.block = self.unassigned.pop_front();
     }
 }
 

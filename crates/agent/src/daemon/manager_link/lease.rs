@@ -2,10 +2,11 @@
 
 use super::table::{Answer, Asked};
 use super::{ANSWER_TIMEOUT, LinkState, ManagerLink};
-use crate::transfer::{Path, Steering};
+use crate::transfer::{Path, Steering, TreePath};
 use polycast_api::client::Receivers;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
+use polycast_protocol::pull::Route;
 use polycast_types::{Duration as Span, ObjectId, Rate};
 use polycast_wire::label;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -237,6 +238,30 @@ pub(super) fn path(channel: Option<api::Channel>) -> Result<Path, Refusal> {
             let group = SocketAddrV4::new(address, port);
             Ok(Path::Multicast { group, rate: labelled.rate_bps.map(Rate), attempts: None, outer })
         }
+        Some(api::channel::Channel::SourceRoutes(routes)) => trees(routes).map(Path::Trees).map_err(wrong),
         None => Err(wrong("it has no channel, or one that this agent cannot use".into())),
     }
+}
+
+fn trees(routes: api::SourceRoutes) -> Result<TreePath, String> {
+    let too_large = |what: &str| format!("{what} is too large");
+    let of_receiver = |receiver: api::ReceiverRoutes| {
+        let ways = receiver.trees.iter().map(|hops| route(hops)).collect::<Result<_, _>>()?;
+        Ok((receiver.name, ways))
+    };
+    Ok(TreePath {
+        trees: u8::try_from(routes.trees).map_err(|_| too_large("the number of trees"))?,
+        payload_len: u16::try_from(routes.payload_bytes).map_err(|_| too_large("a packet"))?,
+        credits: routes.credits,
+        link_bps: routes.link_rate_bps,
+        routes: routes.receivers.into_iter().map(of_receiver).collect::<Result<_, String>>()?,
+    })
+}
+
+/// Hops as packets carry them; none without any.
+pub(super) fn route(hops: &[u8]) -> Result<Option<Route>, String> {
+    if hops.is_empty() {
+        return Ok(None);
+    }
+    Route::from_bytes(hops, 0).map(Some).map_err(|error| error.to_string())
 }

@@ -1,7 +1,7 @@
 //! What the link knows: what is asked for, lent to us, and owed to the manager.
 
-use super::lease;
-use crate::transfer::{ControlStep, NextPath, Path, PathNews, Steering};
+use super::lease::{self, route};
+use crate::transfer::{ControlStep, NextPath, Path, PathNews, RouteChange, Steering};
 use polycast_api::SCHEDULING;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::agent_message::Message as Said;
@@ -202,6 +202,7 @@ impl Table {
                 }
             }
             Told::Path(news) => self.path(news),
+            Told::Rerouted(rerouted) => self.rerouted(rerouted),
             Told::Replanned(replanned) => {
                 if let Some(held) = self.held.get_mut(&replanned.response_id) {
                     tracing::warn!(response = replanned.response_id, reason = %replanned.reason, "another path");
@@ -217,7 +218,7 @@ impl Table {
                             let (fabric, lost) = (held.lease.fabric.clone(), Some(replanned.reason));
                             held.steering.take_path(NextPath { fabric, path, bytes: None, lost });
                         }
-                        Ok(Path::Chain) | Err(_) => held.steering.lose_path(&replanned.reason),
+                        Ok(Path::Chain | Path::Trees(_)) | Err(_) => held.steering.lose_path(&replanned.reason),
                     }
                 }
             }
@@ -249,6 +250,23 @@ impl Table {
             steps.insert(0, ControlStep { step: "messages".into(), micros });
         }
         held.steering.tell(PathNews { waits, event, steps });
+    }
+
+    fn rerouted(&mut self, rerouted: api::Rerouted) {
+        let Some(held) = self.held.get(&rerouted.response_id) else { return };
+        tracing::info!(response = rerouted.response_id, reason = %rerouted.reason, "other ways");
+        let change = |change: api::RouteChange| {
+            let tree = u8::try_from(change.tree).map_err(|error| error.to_string())?;
+            Ok(RouteChange { receiver: change.receiver, tree, route: route(&change.hops)? })
+        };
+        let changes: Result<Vec<_>, String> = rerouted.changes.into_iter().map(change).collect();
+        match changes {
+            Ok(changes) => held.steering.change_routes(changes),
+            Err(reason) => held.steering.lose_path(&format!("the manager's routes make no sense: {reason}")),
+        }
+        let steps = rerouted.steps.into_iter();
+        let steps = steps.map(|step| ControlStep { step: step.what, micros: step.micros }).collect();
+        held.steering.tell(PathNews { waits: None, event: Some(rerouted.reason), steps });
     }
 
     fn heartbeat(&mut self, answer: api::HeartbeatAnswer) {

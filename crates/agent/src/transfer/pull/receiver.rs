@@ -40,8 +40,8 @@ pub fn fetch(
     on_event: &mut dyn FnMut(&ReceiverProgress),
 ) -> Result<Received, TransferError> {
     let clock = Clock::start();
-    let Rendezvous::At(address, handle) = spec.rendezvous else {
-        return Err(TransferError::Refused("sources of pull transfers cannot be discovered".into()));
+    let Rendezvous::Pull(address, handle) = spec.rendezvous else {
+        return Err(TransferError::Refused("only what is offered over trees can be pulled".into()));
     };
     let mut source = FrameStream::connect(address, std::time::Duration::from_secs(5))
         .map_err(|source| TransferError::Unreachable { address, source })?;
@@ -50,7 +50,8 @@ pub fn fetch(
     let offer = await_welcome(&mut source, spec, clock)?;
     let mut run = Run { spec, node, clock, handle, offer, source, routes: Vec::new(), trees: None };
     let result = run.receive(on_event);
-    node.end(handle);
+    // Another path, or another try, may bring the rest.
+    node.end_keeping(handle, !matches!(result, Ok(_) | Err(TransferError::Cancelled)));
     if let Err(error) = &result {
         // The source need not wait for this end, and its report can say why.
         let _ = run.source.send(&Control::Refuse(&error.to_string()));
@@ -219,7 +220,7 @@ impl Run<'_> {
                     trees: &mut Option<Trees>,
                     frame: Control<'_>| {
             match frame {
-                Control::Route { tree, hops } => {
+                Control::Route { tree, hops, .. } => {
                     let count = trees.map_or(0, |trees| usize::from(trees.count));
                     routes.resize(count, None);
                     let route = read_route(hops)?;
@@ -284,8 +285,8 @@ impl Run<'_> {
             let lost = |error| TransferError::source_lost(error, verified_bytes, total);
             while let Some(frame) = self.source.next_frame().map_err(lost)? {
                 match frame {
-                    Control::Route { tree, hops } => {
-                        self.node.reroute(self.handle, tree, read_route(hops)?);
+                    Control::Route { tree, begins, hops } => {
+                        self.node.reroute(self.handle, tree, read_route(hops)?, begins);
                     }
                     Control::Refuse(reason) => return Err(TransferError::Refused(reason.to_string())),
                     _ => {}

@@ -1,24 +1,27 @@
 //! The source's end of a pull transfer: it sets the group up and hears how receivers fare.
 
 use super::super::clock::{Clock, wait};
+use super::super::entrance::{Calls, Entrance};
 use super::super::error::TransferError;
-use super::super::supply::Supply;
-use super::super::{Options, ReceiverReport, Report};
-use crate::forwarder::{FRAME_HEADERS_LEN, NodeHandle, SourceEnd, TreeStatus, digest_of};
+use super::super::{
+    Change, ControlStep, Options, Path, PathNews, ReceiverReport, Receivers, Report, RouteChange, SourceSpec,
+    TreePath,
+};
+use super::sums::{Sums, sums_of};
+use crate::forwarder::{FRAME_HEADERS_LEN, NodeHandle, SourceEnd, TreeStatus};
 use polycast_net::frames::FrameStream;
 use polycast_net::hash::{GROUP_LEN, hex};
-use polycast_net::object::{ObjectKind, ObjectSource};
-use polycast_protocol::pull::{Blocks, Digest, RateConfig, Route, SourceConfig};
+use polycast_net::object::ObjectKind;
+use polycast_protocol::pull::{Blocks, RateConfig, Route, SourceConfig};
 use polycast_protocol::push::Geometry;
-use polycast_types::{Duration, Handle, ObjectId, Time};
-use polycast_wire::control::{Control, DIGESTS_MAX, HASHES_MAX, Hash, Welcome};
+use polycast_types::{Duration, Handle, Time};
+use polycast_wire::control::{Control, DIGESTS_MAX, HASHES_MAX, Welcome};
 use polycast_wire::pull::HEADER_LEN;
 use rustix::event::{PollFd, PollFlags};
-use std::hash::{BuildHasher, Hasher};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What may wait to be sent to one receiver before more hashes and digests are queued.
 const SETUP_QUEUE_LEN: usize = 1 << 20;
@@ -29,120 +32,67 @@ const ALIVE_INTERVAL: Duration = Duration::from_millis(500);
 /// Interests that may wait at the source for tokens, a tree and port.
 const WAITING_MAX: u32 = 1 << 14;
 
-/// How packets go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PullSettings {
-    /// Bytes of payload in a packet.
-    pub payload_len: u16,
-    /// w: how many packets a receiver may ask for at a time in each tree.
-    pub credits: u32,
-    /// The rate of the source's links, in bits a second: no tree is ever sent faster.
-    pub link_bps: u64,
-}
-
-/// One receiver of the group.
-#[derive(Clone, Debug)]
-pub struct PullReceiver {
-    /// Its name.
-    pub name: String,
-    /// Its way to the source in each tree.
-    pub routes: Vec<Option<Route>>,
-}
-
-/// Everything the source of a pull transfer needs.
-pub struct PullSpec {
-    /// The object's name.
-    pub object: ObjectId,
-    /// File or directory name, without a path, that receivers may use.
-    pub name: String,
-    /// File or directory.
-    pub kind: ObjectKind,
-    /// The bytes.
-    pub source: Arc<dyn ObjectSource>,
-    /// The receivers.
-    pub receivers: Vec<PullReceiver>,
-    /// Address of the local interface where receivers reach the control channel.
-    pub interface: Ipv4Addr,
-    /// The node that the source is behind.
-    pub node: NodeHandle,
-    /// How packets go.
-    pub settings: PullSettings,
-    /// Settings of every transfer (deadline, join and stall time-outs are used).
-    pub options: Options,
-    /// Set to end the transfer early; receivers are told.
-    pub cancel: Arc<AtomicBool>,
-}
-
-/// A way that has changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouteChange {
-    /// The receiver.
-    pub receiver: String,
-    /// The tree.
-    pub tree: u8,
-    /// The new way; `None` if the tree does not reach it any more.
-    pub route: Option<Route>,
-}
-
-/// What came of a pull transfer.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PullOutcome {
-    /// The report, as of any transfer.
-    pub report: Report,
-    /// What the source counted in each tree.
-    pub trees: Vec<TreeStatus>,
-}
+/// The name of the fabric in reports.
+const DATACAST: &str = "datacast";
 
 /// The source's end of a pull transfer, before it runs.
 pub struct PreparedPull {
-    spec: PullSpec,
-    listener: TcpListener,
-    address: SocketAddr,
-    handle: Handle,
+    spec: SourceSpec,
+    path: TreePath,
+    node: NodeHandle,
+    entrance: Entrance,
+}
+
+/// Sends one object to its receivers, by way of the node that the source is behind; blocks until each is done or has
+/// failed.
+///
+/// # Errors
+/// No transfer was possible at all; receivers that failed are in the report.
+pub fn deliver_pull(
+    spec: SourceSpec,
+    node: &NodeHandle,
+    on_event: &mut dyn FnMut(&Report),
+) -> Result<Report, TransferError> {
+    prepare_pull(spec, node)?.run(on_event)
 }
 
 /// Opens the control channel, so that its address and the handle can be told to receivers.
 ///
 /// # Errors
-/// No port can be had.
-pub fn prepare_pull(spec: PullSpec) -> Result<PreparedPull, TransferError> {
-    let listen = SocketAddr::from((spec.interface, 0));
-    let listening = |source| TransferError::Listen { address: listen, source };
-    let listener = TcpListener::bind(listen).map_err(listening)?;
-    listener.set_nonblocking(true).map_err(listening)?;
-    let address = listener.local_addr()?;
-    // A handle only has to differ from those of other transfers: the hasher's keys are random.
-    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
-    hasher.write_u32(std::process::id());
-    Ok(PreparedPull { spec, listener, address, handle: Handle(hasher.finish().max(1)) })
+/// The path is not one over trees, or no port can be had.
+pub fn prepare_pull(spec: SourceSpec, node: &NodeHandle) -> Result<PreparedPull, TransferError> {
+    let Path::Trees(path) = &spec.path else {
+        return Err(TransferError::Refused("only paths over trees can be pulled over".into()));
+    };
+    if path.payload_len == 0 || path.credits == 0 || path.link_bps == 0 || path.trees == 0 {
+        return Err(TransferError::Refused("a path over trees of which nothing can be pulled".into()));
+    }
+    let (path, entrance) = (path.clone(), Entrance::open(spec.interface)?);
+    Ok(PreparedPull { spec, path, node: node.clone(), entrance })
 }
 
 impl PreparedPull {
     /// Where receivers connect to.
     #[must_use]
     pub fn control_address(&self) -> SocketAddr {
-        self.address
+        self.entrance.address
     }
 
     /// The transfer's handle.
     #[must_use]
     pub fn handle(&self) -> Handle {
-        self.handle
+        self.entrance.handle
     }
 
-    /// Delivers; blocks until each receiver is done or has failed. Ways that change meanwhile come from `changes`.
+    /// Delivers; blocks until each receiver is done or has failed.
     ///
     /// # Errors
     /// No transfer was possible at all; receivers that failed are in the report.
-    pub fn run(
-        self,
-        changes: &mpsc::Receiver<RouteChange>,
-        on_event: &mut dyn FnMut(&Report),
-    ) -> Result<PullOutcome, TransferError> {
-        let node = self.spec.node.clone();
-        let handle = self.handle;
+    pub fn run(self, on_event: &mut dyn FnMut(&Report)) -> Result<Report, TransferError> {
+        let node = self.node.clone();
+        let handle = self.entrance.handle;
         let mut run = Run::new(self)?;
-        let result = run.deliver(changes, on_event);
+        let result = run.deliver(on_event);
         let goodbye = match &result {
             Ok(()) => Control::Finished,
             Err(TransferError::Cancelled) => Control::Refuse("the source was cancelled"),
@@ -157,34 +107,7 @@ impl PreparedPull {
         }
         let trees = node.trees(handle);
         node.end(handle);
-        result.map(|()| PullOutcome { report: run.report(&trees), trees })
-    }
-}
-
-/// What is known of the object before anybody may ask for it.
-struct Sums {
-    hashes: Vec<Hash>,
-    root: Hash,
-    digests: Arc<[Digest]>,
-}
-
-/// Reads the object once.
-fn sums_of(source: &Arc<dyn ObjectSource>, geometry: Geometry) -> Result<Sums, TransferError> {
-    let mut supply = Supply::new(Arc::clone(source), geometry);
-    let mut digests = Vec::with_capacity(geometry.fragments() as usize);
-    loop {
-        let groups = supply.hash_more().map_err(TransferError::Read)?;
-        // The packets that end within what was just read.
-        let end = geometry.group_bytes(groups.end.saturating_sub(1)).end;
-        while let Some(bytes) = Some(geometry.fragment_bytes(digests.len() as u64))
-            && (digests.len() as u64) < geometry.fragments()
-            && bytes.end <= end
-        {
-            digests.push(digest_of(supply.bytes(bytes).map_err(TransferError::Read)?));
-        }
-        if let Some(root) = supply.root() {
-            return Ok(Sums { hashes: supply.hashes().to_vec(), root, digests: digests.into() });
-        }
+        result.map(|()| run.report(trees))
     }
 }
 
@@ -205,7 +128,10 @@ struct Conn {
 }
 
 struct Run {
-    spec: PullSpec,
+    spec: SourceSpec,
+    path: TreePath,
+    node: NodeHandle,
+    calls: Calls,
     clock: Clock,
     handle: Handle,
     geometry: Geometry,
@@ -215,23 +141,39 @@ struct Run {
     strangers: Vec<(FrameStream, Time)>,
     conns: Vec<Conn>,
     trees: u8,
+    /// Trees that no receiver has a way in.
+    gone: Vec<bool>,
     started_at: Option<Time>,
+    path_lost: Option<String>,
+    /// Receivers that failed because of the path.
+    left: Vec<String>,
+    events: Vec<(f64, String)>,
+    control: Vec<ControlStep>,
 }
 
 impl Run {
     fn new(prepared: PreparedPull) -> Result<Self, TransferError> {
-        let PreparedPull { spec, listener, handle, .. } = prepared;
-        let PullSettings { payload_len, credits, .. } = spec.settings;
+        let PreparedPull { spec, path, node, entrance } = prepared;
+        // The agents come while the object is read.
+        let calls = Calls::start(entrance.invitation(spec.object, true), &spec.receivers);
+        let Entrance { listener, handle, .. } = entrance;
+        let TreePath { payload_len, credits, trees, .. } = path;
         let object_len = spec.source.len();
         let geometry = Geometry { object_len, fragment_len: payload_len.into(), group_len: GROUP_LEN };
         let sums = sums_of(&spec.source, geometry)?;
-        let trees = spec.receivers.iter().map(|receiver| receiver.routes.len()).max().unwrap_or(0) as u8;
-        if trees == 0 {
+        let in_use = (0..usize::from(trees))
+            .filter(|tree| path.routes.values().any(|routes| routes.get(*tree).is_some_and(Option::is_some)));
+        let in_use = in_use.count() as u8;
+        if in_use == 0 {
             return Err(TransferError::Refused("there is no tree to any receiver".into()));
         }
-        let conn = |receiver: &PullReceiver| Conn {
-            name: receiver.name.clone(),
-            routes: receiver.routes.clone(),
+        let names: Vec<String> = match &spec.receivers {
+            Receivers::Named(named) => named.iter().map(|(name, _)| name.clone()).collect(),
+            Receivers::Count(_) | Receivers::Told(_) => path.routes.keys().cloned().collect(),
+        };
+        let conn = |name: String| Conn {
+            routes: path.routes.get(&name).cloned().unwrap_or_default(),
+            name,
             stream: None,
             hashes: 0,
             digests: 0,
@@ -241,48 +183,110 @@ impl Run {
             heard_of_us_at: Time::ZERO,
             settled: None,
         };
-        Ok(Run {
+        let conns = names.into_iter().map(conn).collect();
+        let mut run = Run {
             clock: Clock::start(),
             handle,
             geometry,
-            block_bytes: Blocks::bytes_for(object_len, payload_len, trees, credits),
+            block_bytes: Blocks::bytes_for(object_len, payload_len, in_use, credits),
             sums,
             listener,
             strangers: Vec::new(),
-            conns: spec.receivers.iter().map(conn).collect(),
+            conns,
             trees,
+            gone: vec![false; trees.into()],
             started_at: None,
+            path_lost: None,
+            left: Vec::new(),
+            events: Vec::new(),
+            control: Vec::new(),
             spec,
-        })
+            path,
+            node,
+            calls,
+        };
+        (0..run.conns.len()).for_each(|at| run.settle_if_cut_off(at));
+        Ok(run)
     }
 
-    fn deliver(
-        &mut self,
-        changes: &mpsc::Receiver<RouteChange>,
-        on_event: &mut dyn FnMut(&Report),
-    ) -> Result<(), TransferError> {
+    fn deliver(&mut self, on_event: &mut dyn FnMut(&Report)) -> Result<(), TransferError> {
         let mut next_event = self.clock.now();
         while self.conns.iter().any(|conn| conn.settled.is_none()) {
             if self.spec.cancel.load(Ordering::Relaxed) {
                 return Err(TransferError::Cancelled);
             }
+            self.hear_refusals();
             self.welcome_strangers()?;
             (0..self.conns.len()).for_each(|at| self.listen_to(at));
             (0..self.conns.len()).for_each(|at| self.set_up(at));
             self.start_when_ready()?;
-            while let Ok(change) = changes.try_recv() {
-                self.change(&change);
-            }
+            self.steer();
             self.give_up_the_silent();
             let now = self.clock.now();
             if now >= next_event {
                 next_event = now + Duration::from_millis(100);
-                let trees = self.spec.node.trees(self.handle);
-                on_event(&self.report(&trees));
+                let trees = self.node.trees(self.handle);
+                on_event(&self.report(trees));
             }
             self.wait(now)?;
         }
         Ok(())
+    }
+
+    /// Agents that do not join.
+    fn hear_refusals(&mut self) {
+        while let Some((name, why)) = self.calls.refused() {
+            if let Some(at) = self.conns.iter().position(|conn| conn.name == name) {
+                self.settle(at, Some(why));
+            }
+        }
+    }
+
+    /// Takes in what has changed since the start.
+    fn steer(&mut self) {
+        let seconds = self.seconds();
+        for PathNews { event, steps, .. } in self.spec.steering.take_news() {
+            self.events.extend(event.map(|event| (seconds, event)));
+            self.control.extend(steps);
+        }
+        let changes = self.spec.steering.take_routes();
+        self.reroute(&changes);
+        for change in self.spec.steering.take() {
+            let Change::Remove(name) = change else {
+                tracing::warn!(?change, "nobody can be added to a transfer over trees");
+                continue;
+            };
+            if let Some(at) = self.conns.iter().position(|conn| conn.name == name) {
+                self.settle(at, Some("taken out of the transfer".into()));
+            }
+        }
+        if self.path_lost.is_none()
+            && let Some(reason) = self.spec.steering.lost()
+        {
+            tracing::warn!(%reason, "the trees are lost");
+            self.events.push((seconds, reason.clone()));
+            let why = format!("the trees are lost: {reason}");
+            self.path_lost = Some(reason);
+            (0..self.conns.len()).for_each(|at| self.leave(at, why.clone()));
+        }
+    }
+
+    fn seconds(&self) -> f64 {
+        if self.started_at.is_some() { self.clock.seconds() } else { 0.0 }
+    }
+
+    /// A receiver fails because of the path.
+    fn leave(&mut self, at: usize, why: String) {
+        if self.conns[at].settled.is_none() {
+            self.left.push(self.conns[at].name.clone());
+            self.settle(at, Some(why));
+        }
+    }
+
+    fn settle_if_cut_off(&mut self, at: usize) {
+        if self.conns[at].routes.iter().all(Option::is_none) {
+            self.leave(at, "failed links cut it off from the source".into());
+        }
     }
 
     fn wait(&self, now: Time) -> Result<(), TransferError> {
@@ -349,7 +353,7 @@ impl Run {
         };
         self.tell(at, &Control::Welcome(welcome));
         let (count, block_bytes) = (self.trees, self.block_bytes);
-        self.tell(at, &Control::Trees { count, block_bytes, credits: self.spec.settings.credits });
+        self.tell(at, &Control::Trees { count, block_bytes, credits: self.path.credits });
         self.tell(at, &Control::Root(self.sums.root));
     }
 
@@ -393,10 +397,13 @@ impl Run {
             conn.settled = Some((seconds, Some("it did not join in time".into())));
             conn.stream = None;
         }
+        if self.conns.iter().all(|conn| conn.settled.is_some()) {
+            return Ok(());
+        }
         if self.conns.iter().all(|conn| !conn.ready) {
             return Err(TransferError::NobodyJoined(self.spec.options.join_timeout.0 / 1_000_000_000));
         }
-        let PullSettings { payload_len, credits, link_bps } = self.spec.settings;
+        let TreePath { payload_len, credits, link_bps, .. } = self.path;
         let packet = FRAME_HEADERS_LEN + HEADER_LEN;
         let config = SourceConfig {
             transfer: self.handle,
@@ -410,46 +417,67 @@ impl Run {
             waiting_max: WAITING_MAX,
         };
         let (source, digests) = (Arc::clone(&self.spec.source), Arc::clone(&self.sums.digests));
-        self.spec.node.serve(SourceEnd::new(config, payload_len, source, digests));
+        self.node.serve(SourceEnd::new(config, payload_len, source, digests));
         self.clock = Clock::start();
         let now = self.clock.now();
         self.started_at = Some(now);
+        (0..self.trees).filter(|tree| !self.goes_on(*tree)).collect::<Vec<_>>().into_iter().for_each(
+            |tree| {
+                self.gone[usize::from(tree)] = true;
+                self.node.tree_gone(self.handle, tree);
+            },
+        );
         for at in 0..self.conns.len() {
             self.conns[at].progressed_at = now;
             for tree in 0..self.trees {
-                self.tell_route(at, tree);
+                self.tell_route(at, tree, None);
             }
         }
         Ok(())
     }
 
-    fn tell_route(&mut self, at: usize, tree: u8) {
+    fn tell_route(&mut self, at: usize, tree: u8, begins: Option<u32>) {
         let route = self.conns[at].routes.get(usize::from(tree)).copied().flatten();
         let hops = route.as_ref().map_or(&[][..], Route::bytes);
-        self.tell(at, &Control::Route { tree, hops });
+        self.tell(at, &Control::Route { tree, begins, hops });
     }
 
-    /// A tree has been repaired, or has lost a receiver.
-    fn change(&mut self, change: &RouteChange) {
-        let Some(at) = self.conns.iter().position(|conn| conn.name == change.receiver) else { return };
-        if change.tree >= self.trees {
+    /// Whether a tree still leads to somebody who needs it.
+    fn goes_on(&self, tree: u8) -> bool {
+        let has_way = |conn: &Conn| conn.routes.get(usize::from(tree)).is_some_and(Option::is_some);
+        self.conns.iter().any(|conn| conn.settled.is_none() && has_way(conn))
+    }
+
+    /// Trees have been repaired or are back, or have lost receivers. Only those hear of it whose way has changed.
+    fn reroute(&mut self, changes: &[RouteChange]) {
+        let mut changed = Vec::new();
+        for change in changes.iter().filter(|change| change.tree < self.trees) {
+            let Some(at) = self.conns.iter().position(|conn| conn.name == change.receiver) else { continue };
+            let conn = &mut self.conns[at];
+            conn.routes.resize(usize::from(self.trees), None);
+            conn.routes[usize::from(change.tree)] = change.route;
+            changed.push((at, change.tree));
+        }
+        if changed.is_empty() {
             return;
         }
-        let conn = &mut self.conns[at];
-        conn.routes.resize(usize::from(self.trees), None);
-        conn.routes[usize::from(change.tree)] = change.route;
-        if self.started_at.is_some() {
-            self.tell_route(at, change.tree);
+        changed.iter().for_each(|(at, _)| self.settle_if_cut_off(*at));
+        if self.started_at.is_none() {
+            return;
         }
-        let cut_off = self.conns[at].routes.iter().all(Option::is_none);
-        if cut_off && self.conns[at].settled.is_none() {
-            self.settle(at, Some("failed links cut it off from the source".into()));
+        let mut begins = vec![None; usize::from(self.trees)];
+        for tree in 0..self.trees {
+            let at = usize::from(tree);
+            let gone = !self.goes_on(tree);
+            if gone && !self.gone[at] {
+                self.node.tree_gone(self.handle, tree);
+            } else if !gone && self.gone[at] {
+                begins[at] = self.node.tree_back(self.handle, tree);
+            }
+            self.gone[at] = gone;
         }
-        let goes_on = |conn: &Conn| {
-            conn.settled.is_none() && conn.routes.get(usize::from(change.tree)).is_some_and(Option::is_some)
-        };
-        if !self.conns.iter().any(goes_on) {
-            self.spec.node.tree_gone(self.handle, change.tree);
+        for (at, tree) in changed {
+            self.tell_route(at, tree, begins[usize::from(tree)]);
         }
     }
 
@@ -538,13 +566,13 @@ impl Run {
                 self.settle(at, Some("the deadline has passed".into()));
             } else if now.since(self.conns[at].progressed_at) >= stall_timeout {
                 let seconds = stall_timeout.0 / 1_000_000_000;
-                self.settle(at, Some(format!("nothing has reached it for {seconds} s")));
+                self.leave(at, format!("nothing has reached it for {seconds} s"));
             }
         }
     }
 
-    fn report(&self, trees: &[TreeStatus]) -> Report {
-        let now = if self.started_at.is_some() { self.clock.seconds() } else { 0.0 };
+    fn report(&self, mut trees: Vec<TreeStatus>) -> Report {
+        let now = self.seconds();
         let receiver = |conn: &Conn| {
             let (seconds, error) = conn.settled.clone().unwrap_or((now, None));
             ReceiverReport {
@@ -553,13 +581,15 @@ impl Run {
                 seconds,
                 bytes: conn.verified_bytes,
                 patched_bytes: 0,
-                fabric: "datacast".to_string(),
+                fabric: DATACAST.to_string(),
                 error,
             }
         };
         let receivers: Vec<_> = self.conns.iter().map(receiver).collect();
         let sent_bytes = trees.iter().map(|tree| tree.sent_bytes).sum();
         let first_bytes: u64 = trees.iter().map(|tree| tree.first_bytes).sum();
+        // Those that were never asked for anything are no trees of this transfer.
+        trees.retain(|tree| tree.interests > 0);
         Report {
             object: self.spec.object,
             bytes: self.geometry.object_len,
@@ -567,11 +597,13 @@ impl Run {
             seconds: receivers.iter().map(|receiver| receiver.seconds).fold(0.0, f64::max),
             sent_bytes,
             patched_bytes: sent_bytes - first_bytes,
-            fabric: "datacast".into(),
-            path_lost: None,
-            events: Vec::new(),
-            control: Vec::new(),
+            fabric: DATACAST.into(),
+            path_lost: self.path_lost.clone(),
+            events: self.events.clone(),
+            control: self.control.clone(),
             receivers,
+            trees,
+            left: self.left.clone(),
         }
     }
 }

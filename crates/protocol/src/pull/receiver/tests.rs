@@ -248,3 +248,23 @@ fn a_way_that_has_become_slow_is_understood() {
     }
     assert!((1..40).contains(&repeated_when_slow), "{repeated_when_slow} of 200");
 }
+
+#[test]
+fn a_tree_that_is_back_goes_on_with_its_block() {
+    let mut receiver = receiver(40, 2, fixed());
+    receiver.handle(Time(0), Input::Begin);
+    asked(&mut receiver, 0);
+    receiver.handle(Time(5), Input::Rerouted { tree: 1, route: None });
+    assert_eq!(asked(&mut receiver, 5), []);
+    let route = Route::new(&[Hop { port: 1, non_branching: false }]).unwrap();
+    receiver.handle(Time(6), Input::Regained { tree: 1, route, block: 2 });
+    // What was open in the tree comes first, then its block.
+    assert_eq!(asked(&mut receiver, 6), [(1, 10), (1, 11), (1, 12)]);
+    (10..13).for_each(|sn| give(&mut receiver, 7, sn, 1, Decision::Open));
+    assert_eq!(asked(&mut receiver, 7), [(1, 20), (1, 21), (1, 22)]);
+    // A block that there is not, or a tree, means nothing.
+    receiver.handle(Time(8), Input::Regained { tree: 1, route, block: 4 });
+    receiver.handle(Time(8), Input::Regained { tree: 9, route, block: 0 });
+    give(&mut receiver, 9, 20, 1, Decision::Open);
+    assert!(asked(&mut receiver, 9).contains(&(1, 23)));
+}

@@ -230,3 +230,19 @@ fn a_port_without_room_waits_alone() {
     let ports: Vec<_> = sent(&mut source, 2_000_000, 4_000_000).iter().map(|entry| entry.1).collect();
     assert_eq!(ports, [1, 1]);
 }
+
+#[test]
+fn a_tree_that_is_back_carries_the_next_block() {
+    let mut source = source(40, 2);
+    source.handle(Time(0), Input::TreeBack { tree: 1 });
+    assert_eq!(source.block(1), Some(1), "it was not gone");
+    source.handle(Time(0), Input::TreeGone { tree: 1 });
+    assert_eq!(source.block(1), None);
+    ask(&mut source, 0, 0, 9);
+    assert_eq!(sent(&mut source, 0, 1)[0].2.decision, Decision::Next(1));
+    source.handle(Time(1), Input::TreeBack { tree: 1 });
+    source.handle(Time(1), Input::TreeBack { tree: 77 });
+    assert_eq!(source.block(1), Some(2), "block 1 has gone to the other tree");
+    ask(&mut source, 1, 1, 29);
+    assert_eq!(sent(&mut source, 1, 1)[0].2.decision, Decision::Next(3));
+}

@@ -1,0 +1,170 @@
+//! The forwarders of a Datacast fabric, who say which links change (Datacast, sections 3.1 and 4.2).
+//!
+//! Each process of forwarders is heard over a connection of its own, which is made again when it ends. Links that fail
+//! together are reported one after the other, by both ends: words are gathered for a moment, so that trees are
+//! repaired once.
+
+use super::{Device, Job, News, PAUSES};
+use polycast_api::forwarder::{WATCH, Word};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// The longest line that is read.
+const LINE_LEN_MAX: u64 = 4 << 20;
+/// Words that may wait while others are gathered.
+const WORDS_MAX: usize = 1_024;
+/// How long to connect.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+
+/// All forwarders, before their task runs.
+#[derive(Debug)]
+pub(crate) struct Forwarders {
+    addresses: Vec<SocketAddr>,
+    gather: Duration,
+}
+
+impl Forwarders {
+    /// Those whose processes are heard at these addresses; further words are waited for as long as `gather`.
+    pub(crate) fn new(addresses: Vec<SocketAddr>, gather: Duration) -> Self {
+        Forwarders { addresses, gather }
+    }
+}
+
+impl Device for Forwarders {
+    fn run(
+        self: Box<Self>,
+        jobs: mpsc::Receiver<Job>,
+        news: mpsc::UnboundedSender<News>,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(run(*self, jobs, news))
+    }
+}
+
+async fn run(forwarders: Forwarders, mut jobs: mpsc::Receiver<Job>, news: mpsc::UnboundedSender<News>) {
+    let (sender, mut words) = mpsc::channel(WORDS_MAX);
+    // They end with this.
+    let mut listeners = JoinSet::new();
+    for address in forwarders.addresses {
+        listeners.spawn(listen(address, sender.clone()));
+    }
+    loop {
+        let first = tokio::select! {
+            job = jobs.recv() => {
+                let Some(job) = job else { return };
+                // Plans have no commands for them.
+                let _ = job.reply.send(Ok(()));
+                continue;
+            }
+            Some(word) = words.recv() => word,
+        };
+        let heard = Instant::now();
+        tokio::time::sleep(forwarders.gather).await;
+        let mut said = vec![first];
+        while let Ok(word) = words.try_recv() {
+            said.push(word);
+        }
+        if news.send(News::Links { words: said, heard }).is_err() {
+            return;
+        }
+    }
+}
+
+/// Hears one process for ever.
+async fn listen(address: SocketAddr, words: mpsc::Sender<Word>) {
+    let mut pause = PAUSES.0;
+    loop {
+        let mut heard = false;
+        let reason = hear(address, &words, &mut heard).await;
+        if heard {
+            // What its nodes know of their links is unknown now; their neighbours go on to tell.
+            tracing::warn!(%address, %reason, "forwarders cannot be heard any more");
+            pause = PAUSES.0;
+        }
+        if words.is_closed() {
+            return;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSES.1);
+    }
+}
+
+/// Hears one process until its connection ends; gives why.
+async fn hear(address: SocketAddr, words: &mpsc::Sender<Word>, heard: &mut bool) -> String {
+    let connecting = tokio::time::timeout(CONNECT_WITHIN, TcpStream::connect(address));
+    let stream = match connecting.await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return error.to_string(),
+        Err(_) => return "no connection in time".into(),
+    };
+    let (reading, mut writing) = stream.into_split();
+    if let Err(error) = writing.write_all(WATCH.as_bytes()).await {
+        return error.to_string();
+    }
+    let mut reader = BufReader::new(reading);
+    let mut line = String::new();
+    loop {
+        line.clear();
+        match (&mut reader).take(LINE_LEN_MAX).read_line(&mut line).await {
+            Ok(0) => return "the connection has ended".into(),
+            Ok(_) => {}
+            Err(error) => return error.to_string(),
+        }
+        let word = match serde_json::from_str(&line) {
+            Ok(word) => word,
+            Err(error) => return format!("it says what is no word of a forwarder: {error}"),
+        };
+        if !std::mem::replace(heard, true) {
+            tracing::info!(%address, "forwarders are heard");
+        }
+        if words.send(word).await.is_err() {
+            return "the manager is ending".into();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polycast_api::forwarder::LinkChange;
+    use tokio::net::TcpListener;
+
+    fn link(port: u32, up: bool) -> Word {
+        Word::Link(LinkChange { name: "s4".into(), number: 4, port, up })
+    }
+
+    #[tokio::test]
+    async fn words_that_come_together_are_one_news_and_a_lost_connection_is_made_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (_jobs, inbox) = mpsc::channel(1);
+        let (sender, mut news) = mpsc::unbounded_channel();
+        let device = Box::new(Forwarders::new(vec![address], Duration::from_millis(50)));
+        tokio::spawn(device.run(inbox, sender));
+        for round in 0..2 {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut asked = vec![0; WATCH.len()];
+            stream.read_exact(&mut asked).await.unwrap();
+            assert_eq!(asked, WATCH.as_bytes());
+            let said = [Word::Nodes(Vec::new()), link(1, false), link(round, true)];
+            for word in &said {
+                let line = format!("{}\n", serde_json::to_string(word).unwrap());
+                stream.write_all(line.as_bytes()).await.unwrap();
+            }
+            let Some(News::Links { words, .. }) = news.recv().await else { panic!("no news") };
+            assert_eq!(words, said);
+        }
+        // Noise ends a connection and nothing else.
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(b"hello\n").await.unwrap();
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(b"{\"nodes\":[]}\n").await.unwrap();
+        let Some(News::Links { words, .. }) = news.recv().await else { panic!("no news") };
+        assert_eq!(words, [Word::Nodes(Vec::new())]);
+    }
+}

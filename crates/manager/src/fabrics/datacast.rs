@@ -1,0 +1,232 @@
+//! The fabric `datacast` in the settings (Datacast section 3.1): the manager is the Fabric Manager, who knows the network
+//! and which links work, and the master of every group.
+
+use super::{Health, Hosts, Named, Offer, Verdict};
+use crate::config::{ConfigError, ManagerConfig};
+use crate::devices::{DeviceId, Forwarders};
+use polycast_api::forwarder::Word;
+use polycast_planning::datacast::{Datacast, DatacastConfig};
+use polycast_planning::{Fabric, Failure, Part, Pulling};
+use polycast_protocol::pull::{HOPS_MAX, PORTS_MAX};
+use polycast_topology::{Graph as _, Network};
+use polycast_types::Rate;
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Settings of the fabric `datacast`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct DatacastSettings {
+    /// The network: `bcube:4,2`, `torus:4,2`, `fat-tree:4,3`.
+    pub network: String,
+    /// The hosts at its servers, in the order of the servers' numbers.
+    pub hosts: Vec<String>,
+    /// Where the processes of forwarders, also those of the hosts' agents, say which links change.
+    pub forwarders: Vec<SocketAddr>,
+    /// The rate of a link.
+    #[serde(deserialize_with = "super::rate")]
+    pub link_rate: Rate,
+    /// Bytes of the object in a packet.
+    #[serde(default = "payload_bytes")]
+    pub payload_bytes: u16,
+    /// How many packets a receiver may ask for at a time in each tree.
+    #[serde(default = "credits")]
+    pub credits: u32,
+    /// No group gets more trees than this.
+    pub trees_max: Option<usize>,
+    /// How long to wait for further reports of links before trees are repaired, in milliseconds.
+    #[serde(default = "gather_ms")]
+    pub gather_ms: u64,
+}
+
+/// Fits into a frame of the usual MTU of 1500.
+fn payload_bytes() -> u16 {
+    polycast_wire::pull::payload_len_for_mtu(1_500)
+}
+
+/// The paper's (section 7).
+fn credits() -> u32 {
+    16
+}
+
+fn gather_ms() -> u64 {
+    10
+}
+
+fn wrong(setting: &'static str, reason: impl std::fmt::Display) -> ConfigError {
+    ConfigError::Value { setting, reason: reason.to_string() }
+}
+
+fn section(config: &ManagerConfig) -> Result<&DatacastSettings, ConfigError> {
+    config
+        .datacast
+        .as_ref()
+        .ok_or_else(|| wrong("datacast", "the fabric datacast needs a section [datacast]"))
+}
+
+fn network(settings: &DatacastSettings) -> Result<Network, ConfigError> {
+    settings.network.parse().map_err(|error| wrong("datacast.network", error))
+}
+
+pub(super) struct DatacastOffer;
+
+impl Offer for DatacastOffer {
+    fn name(&self) -> &'static str {
+        Datacast::NAME
+    }
+
+    fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, ConfigError> {
+        let settings = section(config)?;
+        let network = network(settings)?;
+        let (places, named) = (network.server_count() as usize, settings.hosts.len());
+        if named > places {
+            let reason = format!("{named} hosts are named, and {network} has {places} servers");
+            return Err(wrong("datacast.hosts", reason));
+        }
+        let mut names = BTreeSet::new();
+        if let Some(name) = settings.hosts.iter().find(|name| !names.insert(*name)) {
+            return Err(wrong("datacast.hosts", format!("the host '{name}' is named twice")));
+        }
+        let positive = [
+            ("datacast.link-rate", settings.link_rate.0),
+            ("datacast.payload-bytes", settings.payload_bytes.into()),
+            ("datacast.credits", settings.credits.into()),
+            ("datacast.trees-max", settings.trees_max.unwrap_or(1) as u64),
+        ];
+        if let Some((setting, _)) = positive.into_iter().find(|(_, value)| *value == 0) {
+            return Err(wrong(setting, "it must not be 0"));
+        }
+        let limits = DatacastConfig {
+            pulling: Pulling {
+                payload_bytes: settings.payload_bytes,
+                credits: settings.credits,
+                link_rate: settings.link_rate,
+            },
+            trees_max: settings.trees_max.unwrap_or(usize::MAX),
+            hops_max: HOPS_MAX,
+            ports_max: PORTS_MAX,
+        };
+        let places =
+            settings.hosts.iter().zip(0..).filter_map(|(name, server)| Some((hosts.number(name)?, server)));
+        let fabric = Datacast::new(network, limits, places);
+        Ok(Box::new(fabric.map_err(|error| wrong("datacast", error))?))
+    }
+
+    fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, ConfigError> {
+        let settings = section(config)?;
+        let gather = Duration::from_millis(settings.gather_ms);
+        let device = Forwarders::new(settings.forwarders.clone(), gather);
+        Ok(vec![(DeviceId::Forwarders, Box::new(device))])
+    }
+
+    fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, ConfigError> {
+        Ok(Some(Box::new(OfLinks::new(network(section(config)?)?))))
+    }
+}
+
+/// Links between forwarders: one works if both of its ends say so.
+#[derive(Debug)]
+struct OfLinks {
+    network: Network,
+    names: BTreeMap<u32, String>,
+    /// Node and port of every end that says that its link is down.
+    down: BTreeSet<(u32, u32)>,
+    /// The links that are taken to have failed, by their ends.
+    failed: BTreeSet<(u32, u32)>,
+}
+
+impl OfLinks {
+    fn new(network: Network) -> Self {
+        OfLinks { network, names: BTreeMap::new(), down: BTreeSet::new(), failed: BTreeSet::new() }
+    }
+
+    fn end(&mut self, number: u32, port: u32, up: bool) {
+        if number >= self.network.node_count() || port >= self.network.port_count(number) {
+            tracing::warn!(number, port, "a forwarder speaks of a link that the network does not have");
+        } else if up {
+            self.down.remove(&(number, port));
+        } else {
+            self.down.insert((number, port));
+        }
+    }
+
+    fn hear(&mut self, word: &Word) {
+        match word {
+            Word::Nodes(nodes) => {
+                for node in nodes {
+                    self.names.insert(node.number, node.name.clone());
+                    self.down.retain(|(number, _)| *number != node.number);
+                    node.down.iter().for_each(|port| self.end(node.number, *port, false));
+                }
+            }
+            Word::Link(change) => self.end(change.number, change.port, change.up),
+        }
+    }
+
+    fn name(&self, node: u32) -> String {
+        self.names.get(&node).cloned().unwrap_or_else(|| format!("node {node}"))
+    }
+}
+
+impl Health for OfLinks {
+    fn links(&mut self, words: &[Word]) -> Verdict {
+        words.iter().for_each(|word| self.hear(word));
+        let link = |&(node, port): &(u32, u32)| {
+            let other = self.network.neighbor(node, port);
+            (node.min(other), node.max(other))
+        };
+        let failed: BTreeSet<(u32, u32)> = self.down.iter().map(link).collect();
+        let part = |&(one, other): &(u32, u32)| -> Part { Datacast::link(one, other) };
+        let gone: Vec<(u32, u32)> = failed.difference(&self.failed).copied().collect();
+        let back: Vec<(u32, u32)> = self.failed.difference(&failed).copied().collect();
+        let words = |links: &[(u32, u32)], what: &str| {
+            let link = |(one, other): &(u32, u32)| format!("{}-{}", self.name(*one), self.name(*other));
+            let list: Vec<String> = links.iter().map(link).collect();
+            (!list.is_empty()).then(|| format!("link {} {what}", list.join(" and ")))
+        };
+        let words: Vec<String> =
+            [words(&gone, "down"), words(&back, "up again")].into_iter().flatten().collect();
+        let verdict = Verdict {
+            failed: gone.iter().map(|link| Failure::Part(part(link))).collect(),
+            repaired: back.iter().map(|link| Failure::Part(part(link))).collect(),
+            words: words.join("; "),
+        };
+        self.failed = failed;
+        verdict
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polycast_api::forwarder::{LinkChange, NodeLinks};
+
+    fn said(number: u32, port: u32, up: bool) -> Word {
+        Word::Link(LinkChange { name: format!("n{number}"), number, port, up })
+    }
+
+    #[test]
+    fn a_link_is_down_until_both_ends_say_that_it_works() {
+        let network: Network = "bcube:4,2".parse().unwrap();
+        let mut health = OfLinks::new(network);
+        // Server 1's port 0 leads to switch 16, where it is port 1.
+        let other = network.neighbor(1, 0);
+        let there = (0..4).find(|port| network.neighbor(other, *port) == 1).unwrap();
+        let part = vec![Failure::Part(Datacast::link(1, other))];
+        let verdict = health.links(&[said(1, 0, false), said(other, there, false)]);
+        assert_eq!((verdict.failed, verdict.repaired), (part.clone(), vec![]));
+        assert_eq!(health.links(&[said(1, 0, true)]), Verdict::default());
+        let verdict = health.links(&[said(other, there, true)]);
+        assert_eq!((verdict.failed, verdict.repaired), (vec![], part.clone()));
+        // A process that begins anew tells all that it knows.
+        health.links(&[said(1, 0, false)]);
+        let anew = Word::Nodes(vec![NodeLinks { name: "h1".into(), number: 1, down: vec![] }]);
+        let verdict = health.links(std::slice::from_ref(&anew));
+        assert_eq!(verdict.repaired, part);
+        assert!(verdict.words.starts_with("link h1-node 16 up again"), "{}", verdict.words);
+        // What there is not means nothing.
+        assert_eq!(health.links(&[said(1, 7, false), said(900, 0, false)]), Verdict::default());
+    }
+}
