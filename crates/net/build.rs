@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const PROGRAMS: [&str; 2] = ["orca_switch", "orca_agent"];
+const PROGRAMS: [&str; 3] = ["orca_switch", "orca_agent", "datacast"];
 
 fn main() {
     let folder =

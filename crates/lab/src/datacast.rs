@@ -175,6 +175,7 @@ fn node_config(network: &Network, graph: &CompactGraph, node: Node, spec: &Spec)
         interest_ms: drained_ms.clamp(20, 10_000) as u32,
         greeting_ms: 50,
         damping_ms: DAMPING_MS,
+        kernel: matches!(spec.network, Kind::Datacast { kernel: true, .. }),
         ports: graph.arcs(node).map(port).collect(),
     }
 }

@@ -73,6 +73,8 @@ pub enum Network {
         trees: Option<u32>,
         /// How many packets a node keeps.
         store: u32,
+        /// Whether the kernel passes on what nodes do not keep.
+        kernel: bool,
     },
     /// A fat-tree of switches that forward by labels (Orca section 3).
     Orca {
@@ -243,7 +245,8 @@ impl<'a> Parts<'a> {
                     None => None,
                 };
                 let store = self.setting("store", Some(2_048))?;
-                Ok(Network::Datacast { network, trees, store })
+                let kernel = self.setting("kernel", Some(1))? != 0;
+                Ok(Network::Datacast { network, trees, store, kernel })
             }
             "orca" => {
                 let [ports] = self.positional(["ports"])?;
@@ -335,8 +338,11 @@ impl fmt::Display for Spec {
             Network::Shufflecast { fabric, hosts } => {
                 write!(f, "shufflecast:{},{},hosts={hosts}", fabric.fanout(), fabric.columns())?;
             }
-            Network::Datacast { network, trees, store } => {
+            Network::Datacast { network, trees, store, kernel } => {
                 write!(f, "datacast:{network},store={store}")?;
+                if !kernel {
+                    f.write_str(",kernel=0")?;
+                }
                 if let Some(trees) = trees {
                     write!(f, ",trees={trees}")?;
                 }

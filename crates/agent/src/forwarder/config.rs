@@ -49,6 +49,10 @@ pub struct NodeConfig {
     /// not make trees come and go (the paper's 3 seconds).
     #[serde(default)]
     pub damping_ms: u32,
+    /// Whether the kernel passes on what the node does not keep, where it can: it needs root, and an interface for
+    /// every port.
+    #[serde(default = "kernel")]
+    pub kernel: bool,
     /// Its ports, in the order in which source routes count them.
     #[serde(rename = "port")]
     pub ports: Vec<PortConfig>,
@@ -77,6 +81,10 @@ fn pending_interests() -> u32 {
 
 fn interest_ms() -> u32 {
     20
+}
+
+fn kernel() -> bool {
+    true
 }
 
 fn greeting_ms() -> u32 {

@@ -12,6 +12,8 @@
 mod config;
 pub mod daemon;
 mod ends;
+#[cfg(test)]
+mod kernel_tests;
 mod node;
 mod port;
 #[cfg(test)]
@@ -46,6 +48,8 @@ pub struct NodeStatus {
     pub forwarded: u64,
     /// Packets passed on as a non-branching node.
     pub passed: u64,
+    /// Of these, those that the kernel has passed on: they are in no count of a port.
+    pub passed_in_kernel: u64,
     /// Dropped: the route leads to no port of this node, or back by the port it came by.
     pub bad_routes: u64,
     /// Dropped: data that nobody asked for.
@@ -119,7 +123,7 @@ impl NodeStatus {
         self.hits = counters.hits;
         self.joined = counters.joined;
         self.forwarded = counters.forwarded;
-        self.passed = counters.passed;
+        self.passed = counters.passed + self.passed_in_kernel;
         self.bad_routes = counters.bad_routes;
         self.unsolicited = counters.unsolicited;
         self.table_full = counters.full;

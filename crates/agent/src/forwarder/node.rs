@@ -4,6 +4,8 @@ use super::ends::{ReceiverEnd, SourceEnd};
 use super::port::Port;
 use super::{NodeConfig, NodeStatus, TreeStatus};
 use crate::transfer::clock::{Clock, wait};
+use polycast_net::bpf::datacast::KernelNode;
+use polycast_net::bpf::in_namespace;
 use polycast_protocol::pull::{
     Data, Face, Forwarder, ForwarderConfig, ForwarderInput, ForwarderOutput, Interest, Packet, Payload,
     Route, SourceInput,
@@ -196,6 +198,7 @@ pub fn start(config: &NodeConfig) -> io::Result<NodeHandle> {
         forget_after: FORGET_AFTER.max(millis(config.interest_ms.saturating_mul(4))),
         forget_at: Time::ZERO,
         stopped: false,
+        kernel: fast_path(config),
     };
     let thread = std::thread::Builder::new().name(format!("node {name}"));
     thread.spawn(move || node.run())?;
@@ -222,6 +225,31 @@ struct Node {
     forget_after: Duration,
     forget_at: Time,
     stopped: bool,
+    /// Passes on in the kernel what is not kept here; `None` where that cannot be.
+    kernel: Option<KernelNode>,
+}
+
+/// The fast path of a node. Without it everything comes to the sockets: slower, not wrong.
+fn fast_path(config: &NodeConfig) -> Option<KernelNode> {
+    let links: Vec<_> = config.ports.iter().map(|port| (port.local, port.peer)).collect();
+    if !config.kernel || !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let attached = match &config.namespace {
+        Some(path) => in_namespace(path, || KernelNode::attach(&links)),
+        None => Ok(KernelNode::attach(&links)),
+    };
+    match attached {
+        Ok(Ok(node)) => node,
+        Ok(Err(error)) => {
+            tracing::info!(node = %config.name, %error, "no fast path");
+            None
+        }
+        Err(error) => {
+            tracing::info!(node = %config.name, %error, "no fast path");
+            None
+        }
+    }
 }
 
 impl Node {
@@ -289,7 +317,10 @@ impl Node {
                 }
             }
             // Whoever asked may have gone.
-            Command::Status(reply) => drop(reply.send(self.status())),
+            Command::Status(reply) => {
+                let status = self.status();
+                drop(reply.send(status));
+            }
             Command::Trees(transfer, reply) => drop(reply.send(self.trees(transfer))),
             Command::Watch(watcher) => {
                 let down = (0u8..).zip(&self.ports).filter(|(_, port)| !port.status().up);
@@ -465,7 +496,7 @@ impl Node {
         Ok(())
     }
 
-    fn status(&self) -> NodeStatus {
+    fn status(&mut self) -> NodeStatus {
         let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         let mut status = NodeStatus {
             name: self.name.to_string(),
@@ -477,6 +508,7 @@ impl Node {
             poisoned: self.poisoned,
             unknown: self.unknown,
             ports: self.ports.iter().map(Port::status).collect(),
+            passed_in_kernel: self.kernel.as_mut().and_then(|kernel| kernel.passed().ok()).unwrap_or(0),
             ..NodeStatus::default()
         };
         status.add(self.forwarder.counters());

@@ -1,11 +1,15 @@
 //! The service with the real engine, over the loopback interface.
 
 use super::world::{World, events, manager, serve, until};
-use polycast_agent::daemon::Agent;
+use polycast_agent::daemon::{Agent, AgentConfig};
+use polycast_agent::forwarder::daemon::Nodes;
+use polycast_agent::forwarder::{ForwarderConfig, NodeConfig, PortConfig};
 use polycast_api::agent::send_event::Event;
-use polycast_api::agent::{ObjectKind, PathForm};
+use polycast_api::agent::{ObjectKind, PathForm, TransferReport};
 use polycast_api::client::{Receivers, SendOptions, Wait};
+use polycast_topology::{CompactGraph, Network};
 use polycast_types::{DataId, Duration as Span};
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 const SOON: Wait = Wait::UntilReady(Some(Span::from_secs(20)));
 
@@ -69,4 +73,112 @@ async fn over_multicast() {
 #[tokio::test(flavor = "multi_thread")]
 async fn over_the_chain() {
     assert_eq!(deliver("fabrics = ['tcp-chain']").await, "tcp-chain");
+}
+
+/// A BCube of four servers, `a` to `d`, and four switches on addresses of the loopback that belong to this process.
+struct Cube {
+    agents: Vec<ForwarderConfig>,
+    switches: ForwarderConfig,
+    /// For the manager.
+    settings: String,
+}
+
+/// `test` tells the tests of this process apart.
+fn cube(test: u16) -> Cube {
+    let network: Network = "bcube:2,2".parse().unwrap();
+    let graph = CompactGraph::new(&network);
+    let id = std::process::id();
+    let ip = Ipv4Addr::new(127, 60 + (id >> 16) as u8 % 60, (id >> 8) as u8, id as u8);
+    let at = |number: u32| SocketAddrV4::new(ip, 24_000 + test * 500 + number as u16);
+    let node = |number: u32| NodeConfig {
+        name: format!("n{number}"),
+        number: Some(number),
+        namespace: None,
+        store_packets: 512,
+        pending_interests: 4_096,
+        interest_ms: 40,
+        greeting_ms: 20,
+        damping_ms: 20,
+        kernel: true,
+        ports: graph
+            .arcs(number)
+            .map(|arc| PortConfig { local: at(arc), peer: at(graph.reverse(arc)), rate: None })
+            .collect(),
+    };
+    let process = |number: u32, nodes: Vec<NodeConfig>| ForwarderConfig {
+        socket: None,
+        control: Some(at(400 + number).into()),
+        nodes,
+    };
+    let servers = graph.server_count();
+    let controls: Vec<String> = (0..=servers).map(|number| format!("'{}'", at(400 + number))).collect();
+    Cube {
+        agents: (0..servers).map(|server| process(server, vec![node(server)])).collect(),
+        switches: process(servers, (servers..graph.node_count()).map(node).collect()),
+        settings: format!(
+            "fabrics = ['datacast', 'tcp-chain']\n[datacast]\nnetwork = '{network}'\nlink-rate = '80mbit'\n\
+             payload-bytes = 8192\nhosts = ['a', 'b', 'c', 'd']\nforwarders = [{}]\n",
+            controls.join(", ")
+        ),
+    }
+}
+
+/// Sends 20 MB from `a` to the others over trees; gives the report. `meanwhile` may break the switches.
+async fn pull(test: u16, meanwhile: impl AsyncFnOnce(std::sync::Arc<Nodes>)) -> TransferReport {
+    let cube = cube(test);
+    let switches = Nodes::start(&cube.switches).unwrap();
+    let manager = manager(0, &cube.settings).await;
+    let world = World::new(manager.address);
+    let mut agents = Vec::new();
+    for (name, forwarder) in ["a", "b", "c", "d"].into_iter().zip(cube.agents) {
+        let config = AgentConfig { forwarder: Some(forwarder), ..world.config(name) };
+        agents.push(serve(Agent::start(config).await.unwrap()));
+    }
+    let client = agents[0].client().await;
+    until("all agents have joined", async || client.status().await.unwrap().peers.len() == 4).await;
+    until("all links work", async || {
+        switches.status().iter().all(|node| node.ports.iter().all(|port| port.up))
+    })
+    .await;
+    let bytes: Vec<u8> = (0..20_000_017u32).map(|i| ((i * 31) >> 3) as u8).collect();
+    let source = agents[0].session(1).await;
+    source.add(DataId(1), &world.file("model.bin", &bytes)).await.unwrap();
+    let sending = source.send(DataId(1), &Receivers::All, &SendOptions::default()).await.unwrap();
+    let ((events, error), ()) = tokio::join!(events(sending), meanwhile(switches));
+    assert!(error.is_none(), "{error:?}");
+    let Some(Event::Finished(report)) = events.last() else { panic!("{events:?}") };
+    assert!(report.is_complete(), "{report:?}");
+    for agent in &agents[1..] {
+        let file = agent.session(1).await.read(DataId(1), SOON).await.unwrap();
+        assert!(std::fs::read(&file.path).unwrap() == bytes);
+    }
+    for agent in agents {
+        agent.task.stop().await;
+    }
+    manager.task.stop().await;
+    report.clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_trees() {
+    let report = pull(0, async |switches| {
+        // They run to the end.
+        tokio::time::sleep(std::time::Duration::from_millis(1_500)).await;
+        drop(switches);
+    })
+    .await;
+    assert_eq!(report.fabric, "datacast");
+    assert_eq!(report.trees.len(), 2);
+    assert!(report.trees.iter().all(|tree| tree.first_bytes > 4_000_000), "{:?}", report.trees);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_fabric_takes_over_when_all_trees_are_lost() {
+    let report = pull(1, async |switches| {
+        tokio::time::sleep(std::time::Duration::from_millis(400)).await;
+        drop(switches);
+    })
+    .await;
+    assert_eq!(report.fabric, "datacast+tcp-chain", "{report:?}");
+    assert!(report.path_lost.contains("tcp-chain took over"), "{report:?}");
 }

@@ -2,6 +2,7 @@
 //!
 //! A program does nothing any more when its [`Object`] is dropped. Kernel 6.6 or newer, and root.
 
+pub mod datacast;
 pub mod frames;
 pub mod orca;
 
