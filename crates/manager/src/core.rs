@@ -540,7 +540,7 @@ impl Inner {
             }
             News::Link { ends, up } => {
                 let verdicts = self.health.iter_mut().map(|health| health.link(ends, up)).collect();
-                self.judge(verdicts);
+                self.judge(verdicts, Instant::now());
             }
             News::Switch { rack, up } => {
                 if !up {

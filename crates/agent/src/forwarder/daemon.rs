@@ -189,7 +189,9 @@ fn watch(stream: &mut impl Write, nodes: Arc<Nodes>) -> io::Result<()> {
     nodes.by_name.values().for_each(|node| node.watch(sender.clone()));
     drop(sender);
     say(stream, &nodes.links())?;
-    let (numbers, nodes) = (nodes.numbers.clone(), Arc::downgrade(&nodes));
+    // Nobody who only watches keeps them running.
+    let (numbers, watched) = (nodes.numbers.clone(), Arc::downgrade(&nodes));
+    drop(nodes);
     loop {
         match events.recv_timeout(SAY_AGAIN) {
             Ok(event) => {
@@ -198,7 +200,7 @@ fn watch(stream: &mut impl Write, nodes: Arc<Nodes>) -> io::Result<()> {
                 say(stream, &Word::Link(LinkChange { name, number: *number, port, up: event.up }))?;
             }
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                let Some(nodes) = nodes.upgrade() else { return Ok(()) };
+                let Some(nodes) = watched.upgrade() else { return Ok(()) };
                 say(stream, &nodes.links())?;
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
