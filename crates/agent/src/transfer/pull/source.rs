@@ -260,8 +260,11 @@ impl Run {
                 self.settle(at, Some("taken out of the transfer".into()));
             }
         }
+        // What is not over trees is for another transfer, which the rest of the receivers get.
+        let next = self.spec.steering.next_path();
+        let elsewhere = next.map(|next| next.lost.unwrap_or_else(|| format!("{} took over", next.fabric)));
         if self.path_lost.is_none()
-            && let Some(reason) = self.spec.steering.lost()
+            && let Some(reason) = self.spec.steering.lost().or(elsewhere)
         {
             tracing::warn!(%reason, "the trees are lost");
             self.events.push((seconds, reason.clone()));
