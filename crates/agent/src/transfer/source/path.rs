@@ -49,7 +49,7 @@ impl Run {
         };
         let known = match &self.spec.path {
             Path::Multicast { outer, .. } => outer.first().map_or(0, Vec::len),
-            Path::Chain => 0,
+            Path::Chain | Path::Trees(_) => 0,
         };
         let outer_len = outer.first().map_or(0, Vec::len);
         if outer_len > known || outer.iter().any(|header| header.len() != outer_len) {
