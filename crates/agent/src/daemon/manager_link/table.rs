@@ -218,7 +218,9 @@ impl Table {
                             let (fabric, lost) = (held.lease.fabric.clone(), Some(replanned.reason));
                             held.steering.take_path(NextPath { fabric, path, bytes: None, lost });
                         }
-                        Ok(Path::Chain | Path::Trees(_)) | Err(_) => held.steering.lose_path(&replanned.reason),
+                        Ok(Path::Chain | Path::Trees(_)) | Err(_) => {
+                            held.steering.lose_path(&replanned.reason)
+                        }
                     }
                 }
             }
