@@ -3,6 +3,12 @@
 //! The kernel relabels packets of the sessions that were active last; all others come up here once by an interface of their
 //! own, are relabelled here, and are known to the kernel from then on. What has no label is dropped and counted.
 
+mod controller;
+mod leaf;
+
+pub use controller::{Controller, ControllerOptions, LabelMap, incarnation};
+pub use leaf::{LeafController, LeafOptions};
+
 use polycast_net::bpf::BpfError;
 use polycast_net::bpf::frames::relabel_frame;
 use polycast_net::bpf::orca::{Counts, KernelAgent, Packets};
@@ -10,7 +16,7 @@ use polycast_net::tap::Tap;
 use polycast_protocol::switch::{RackLabelError, RackLabels};
 use polycast_wire::label::{Fault, Header};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 /// The interface between kernel and user space.
 const SLOW: &str = "orca0";
@@ -29,6 +35,9 @@ pub enum RackError {
     /// The interface to user space cannot be made.
     #[error("cannot make the interface {SLOW}: {0}")]
     Interface(io::Error),
+    /// The controller cannot use its socket.
+    #[error("cannot use the controllers' socket: {0}")]
+    Controller(io::Error),
     /// The label cannot be kept.
     #[error(transparent)]
     Label(#[from] RackLabelError),
@@ -54,6 +63,8 @@ pub struct RackAgent {
     buffer: Vec<u8>,
     relabelled: u64,
     faults: [u64; Fault::ALL.len()],
+    /// Which have been named in the log.
+    named: [bool; Fault::ALL.len()],
 }
 
 impl RackAgent {
@@ -73,10 +84,11 @@ impl RackAgent {
             buffer: vec![0; FRAME_LEN_MAX],
             relabelled: 0,
             faults: [0; Fault::ALL.len()],
+            named: [false; Fault::ALL.len()],
         })
     }
 
-    /// Whether it is active or stands by.
+    /// Whether it relabels what it is given. One that stands by does so too: the leaf switch alone decides who gets packets.
     ///
     /// # Errors
     /// The kernel refuses it.
@@ -84,29 +96,8 @@ impl RackAgent {
         Ok(self.kernel.set_agent(active)?)
     }
 
-    /// Keeps a session's leaf label, in place of an earlier one.
-    ///
-    /// # Errors
-    /// It is no leaf label, there are too many sessions, or the kernel refuses it.
-    pub fn set_label(&mut self, session: u32, label: &[u8]) -> Result<(), RackError> {
-        self.labels.set(session, label)?;
-        Ok(self.kernel.replace_label(session, label)?)
-    }
-
-    /// Forgets a session.
-    ///
-    /// # Errors
-    /// The kernel refuses it.
-    pub fn remove_label(&mut self, session: u32) -> Result<(), RackError> {
-        self.labels.remove(session);
-        Ok(self.kernel.remove_label(session)?)
-    }
-
     /// Relabels what has come up from the kernel. To be called when the descriptor is readable.
-    ///
-    /// # Errors
-    /// The interface is gone, or the kernel refuses a label.
-    pub fn serve(&mut self) -> Result<(), RackError> {
+    fn relabel_waiting(&mut self) -> Result<(), RackError> {
         for _ in 0..BURST_MAX {
             let Some(frame) = self.slow.receive(&mut self.buffer).map_err(RackError::Interface)? else {
                 break;
@@ -159,8 +150,31 @@ impl RackAgent {
     }
 }
 
-impl AsFd for RackAgent {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.slow.as_fd()
+impl LabelMap for RackAgent {
+    fn set_label(&mut self, session: u32, label: &[u8]) -> Result<(), RackError> {
+        self.labels.set(session, label)?;
+        Ok(self.kernel.replace_label(session, label)?)
+    }
+
+    fn remove_label(&mut self, session: u32) -> Result<(), RackError> {
+        self.labels.remove(session);
+        Ok(self.kernel.remove_label(session)?)
+    }
+
+    fn packets(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.slow.as_fd())
+    }
+
+    fn serve(&mut self) -> Result<(), RackError> {
+        self.relabel_waiting()
+    }
+
+    fn name_faults(&mut self) {
+        for fault in Fault::ALL {
+            let count = self.dropped(fault).unwrap_or_default();
+            if count > 0 && !std::mem::replace(&mut self.named[fault as usize], true) {
+                tracing::warn!(count, "dropped {fault}");
+            }
+        }
     }
 }

@@ -24,6 +24,8 @@ pub struct Failure {
 pub enum What {
     /// A host's agent is killed.
     Agent(String),
+    /// A host's agent of its rack is killed (Orca).
+    RackAgent(String),
     /// All cables of a host, a switch or a splitter are cut; or the one between two nodes, such as `s19-h14`.
     Link(String),
     /// The manager is killed.
@@ -66,6 +68,7 @@ impl FromStr for Failure {
         }
         let what = match what.split_once(':') {
             Some(("agent", name)) if !name.is_empty() => What::Agent(name.into()),
+            Some(("rack-agent", name)) if !name.is_empty() => What::RackAgent(name.into()),
             Some(("link", name)) if !name.is_empty() => What::Link(name.into()),
             Some(("ocs", text)) => What::Ocs(fault(text).ok_or_else(|| {
                 wrong("the circuit switch can refuse, hangup, lie, dark, late=MILLISECONDS, and none of it again")
@@ -90,6 +93,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.what {
             What::Agent(name) => write!(f, "agent:{name}@{}", self.at_s),
+            What::RackAgent(name) => write!(f, "rack-agent:{name}@{}", self.at_s),
             What::Link(name) => write!(f, "link:{name}@{}", self.at_s),
             What::Manager => write!(f, "manager@{}", self.at_s),
             What::Ocs(Fault::Late(millis)) => write!(f, "ocs:late={millis}@{}", self.at_s),
@@ -110,6 +114,7 @@ mod tests {
     fn failures_are_read_and_written() {
         for text in [
             "agent:h3@2.5",
+            "rack-agent:h4@0.5",
             "link:tor1@1",
             "link:ocs:4@0",
             "link:s19-h14@2",

@@ -9,20 +9,22 @@ use crate::label_links::Links;
 use crate::layout::{self, CONTROL_ADDRESS, GROUPS, LEAF_BRIDGE, LEAF_TO_CORE, Layout};
 use crate::spec::{Network, Spec};
 use crate::system::Space;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use polycast_agent::rack::{RackAgent, RackError, RackOptions};
+use polycast_agent::rack::{
+    Controller, ControllerOptions, LeafController, LeafOptions, RackAgent, RackOptions, incarnation,
+};
 use polycast_net::bpf::orca::{KernelSwitch, Layer, Packets, SwitchSettings};
 use polycast_net::bpf::{BpfError, in_namespace};
 use polycast_planning::labels::{LabelFormat, LabelOptions, LabelPlanner, TreePath};
+use polycast_protocol::rack::{FeedConfig, LeafConfig};
 use polycast_topology::{Clos, Graph as _, Kind, Node};
 use polycast_types::Rate;
 use polycast_wire::label::Fault;
 use polycast_wire::switches::{Change, FRAME_LEN_MAX, Word};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,10 +38,29 @@ const FILTER_BITS: u32 = 69;
 const SESSIONS_MAX: u32 = 65_536;
 /// Sessions that the kernel's part of an agent knows.
 const SESSIONS_ACTIVE_MAX: u32 = 4_096;
+/// Time between heartbeats of a leaf controller to the manager.
+const LEAF_PERIOD: polycast_types::Duration = polycast_types::Duration::from_millis(50);
 /// How often new faults are looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// A manager that takes no words for this long is hung up on.
 const WRITES_WITHIN: Duration = Duration::from_secs(1);
+
+/// The central controller, in the manager.
+const CENTRAL: SocketAddrV4 = SocketAddrV4::new(layout::MANAGER_ADDRESS, CONTROL_PORT);
+/// UDP port of controllers.
+const CONTROL_PORT: u16 = 7_476;
+/// Heartbeats of an agent within T.
+const HEARTBEATS: u64 = 4;
+
+/// The controller of a leaf.
+fn leaf_controller(rack: u32) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::new(10, 77, rack as u8, 250), CONTROL_PORT)
+}
+
+/// The address of a host.
+fn host_address(rack: u32, place: u32) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, rack as u8, place as u8 + 1)
+}
 
 /// Gives the leafs their bridges.
 pub(crate) fn bridges(clos: &Clos) -> Result<(), LabError> {
@@ -55,6 +76,7 @@ pub(crate) fn bridges(clos: &Clos) -> Result<(), LabError> {
         // What is sent to a group has a label, or goes nowhere.
         lines.push(format!("link set {LEAF_TO_CORE} type bridge_slave mcast_flood off"));
         lines.push(format!("link set {LEAF_BRIDGE} addrgenmode none up"));
+        lines.push(format!("addr add {}/16 dev {LEAF_BRIDGE}", leaf_controller(rack).ip()));
         Space::named(&name).batch("ip", &lines)?;
     }
     Ok(())
@@ -67,15 +89,18 @@ pub(crate) fn manager_settings(
     layout: &Layout,
 ) -> String {
     let [a, b] = GROUPS;
+    let leafs: Vec<String> = (0..clos.leafs()).map(|rack| format!("\"{}\"", leaf_controller(rack))).collect();
     let hosts: Vec<String> = layout.hosts.iter().map(|host| format!("\"{}\"", host.name)).collect();
     // The link of an agent that is a receiver too carries every packet once for it and once for the rack, in turn with the
     // other agents. The rest is for repairs.
     let share = |rate: Rate| rate.0 / 100 * 95 * u64::from(agents) / u64::from(agents + 1);
     let rate = spec.rate.map(|rate| format!("rate = \"{}\"\n", share(rate))).unwrap_or_default();
     format!(
-        "fabrics = [\"orca\", \"tcp-chain\"]\n[orca]\nswitches = \"{CHANGES}\"\npods = {}\nleafs = {}\nspines = {}\n\
+        "fabrics = [\"orca\", \"tcp-chain\"]\n[orca]\nswitches = \"{CHANGES}\"\n\
+         controller = \"{CENTRAL}\"\nleaf-controllers = [{}]\npods = {}\nleafs = {}\nspines = {}\n\
          cores = {}\nservers = {}\nhosts = [{}]\nfilter-bits = {FILTER_BITS}\nentries-max = {SESSIONS_MAX}\ntrees = {trees}\n{rate}\
          pool = \"{a}.{b}.64.0/24\"\nport = {UDP_PORT}\n",
+        leafs.join(", "),
         clos.pods(),
         clos.leafs_per_pod(),
         clos.spines_per_pod(),
@@ -124,8 +149,7 @@ pub fn load(planner: &LabelPlanner, packets: Packets, node: Node) -> Result<Kern
 /// Everything in the kernel.
 struct Devices {
     clos: Clos,
-    switches: BTreeMap<Node, KernelSwitch>,
-    agents: BTreeMap<Node, RackAgent>,
+    switches: BTreeMap<Node, Arc<Mutex<KernelSwitch>>>,
     /// Ports that spines leave out, by spine and session.
     blocked: BTreeMap<(Node, u32), u128>,
     /// What has been named in the log.
@@ -140,14 +164,19 @@ struct Devices {
 /// # Errors
 /// The kernel refuses a program, or the address is taken.
 pub fn run(spec: &Spec, ready: impl FnOnce(SocketAddr)) -> Result<(), LabError> {
-    let Network::Orca { clos, agents, .. } = spec.network else {
-        let reason = "only a lab such as orca:4 has label switches";
-        return Err(LabError::Spec { text: spec.to_string(), reason: reason.into() });
+    let Network::Orca { clos, agents, standby, timeout_us, .. } = spec.network else {
+        return Err(no_labels(spec));
     };
     let failed = |action: &'static str| move |error: &dyn std::fmt::Display| LabError::system(action, error);
     let planner = LabelPlanner::with_options(clos, LabelOptions::new(FILTER_BITS))
         .map_err(|error| failed("lay out labels")(&error))?;
-    let devices = Devices::load(&planner, agents)?;
+    let devices = Devices::load(&planner)?;
+    let timeout = Duration::from_micros(timeout_us.into());
+    for rack in 0..clos.leafs() {
+        let switch = devices.switches.get(&clos.leaf(rack)).map(Arc::clone);
+        let switch = switch.ok_or_else(|| LabError::system("set up leafs", "a leaf is missing"))?;
+        control_leaf(&clos, rack, (agents, standby), timeout, switch)?;
+    }
     let listener = TcpListener::bind(CHANGES).map_err(|error| failed("take changes")(&error))?;
     let devices = Arc::new(Mutex::new(devices));
     let looked_at = Arc::clone(&devices);
@@ -155,12 +184,6 @@ pub fn run(spec: &Spec, ready: impl FnOnce(SocketAddr)) -> Result<(), LabError> 
         loop {
             std::thread::sleep(LOOK_AGAIN);
             lock(&looked_at).name_faults();
-        }
-    });
-    let relabelled = Arc::clone(&devices);
-    std::thread::spawn(move || {
-        if let Err(error) = relabel(&relabelled) {
-            tracing::error!(%error, "agents know no more than the kernel does");
         }
     });
     let links = Links::open(&clos)?;
@@ -180,18 +203,96 @@ pub fn run(spec: &Spec, ready: impl FnOnce(SocketAddr)) -> Result<(), LabError> 
     Ok(())
 }
 
-fn lock(devices: &Mutex<Devices>) -> MutexGuard<'_, Devices> {
+fn no_labels(spec: &Spec) -> LabError {
+    let reason = "only a lab such as orca:4 has label switches";
+    LabError::Spec { text: spec.to_string(), reason: reason.into() }
+}
+
+/// Runs the controller of a leaf in a thread.
+fn control_leaf(
+    clos: &Clos,
+    rack: u32,
+    (active, standby): (u32, u32),
+    timeout: Duration,
+    switch: Arc<Mutex<KernelSwitch>>,
+) -> Result<(), LabError> {
+    let options = LeafOptions {
+        config: LeafConfig {
+            rack,
+            ports: clos.hosts_per_leaf(),
+            incarnation: incarnation(),
+            active: active as usize,
+            standby: standby as usize,
+            timeout: timeout.into(),
+            period: LEAF_PERIOD,
+            labels_max: SESSIONS_MAX as usize,
+            feed: FeedConfig::default(),
+        },
+        listen: leaf_controller(rack),
+        central: CENTRAL,
+        servers: (0..clos.hosts_per_leaf()).map(|place| host_address(rack, place)).collect(),
+    };
+    let mut controller = in_space(clos, clos.leaf(rack), || LeafController::open(options))?;
+    std::thread::spawn(move || {
+        let set_active = |ports: &[u32]| {
+            if let Err(error) = lock(&switch).set_agents(ports) {
+                tracing::error!(rack, %error, "the leaf does not know its agents");
+            }
+        };
+        let ended = controller.run(&AtomicBool::new(false), set_active);
+        tracing::error!(rack, ?ended, "the controller of a leaf has ended");
+    });
+    Ok(())
+}
+
+/// Runs the agent of a rack at a host until the process ends; to be called in the host's namespace.
+///
+/// # Errors
+/// The kernel refuses its program, or an address is taken.
+pub fn run_agent(spec: &Spec, host: Node, ready: impl FnOnce(SocketAddrV4)) -> Result<(), LabError> {
+    let Network::Orca { clos, timeout_us, .. } = spec.network else { return Err(no_labels(spec)) };
+    let failed = |error: &dyn std::fmt::Display| LabError::system("run an agent of a rack", error);
+    let planner =
+        LabelPlanner::with_options(clos, LabelOptions::new(FILTER_BITS)).map_err(|error| failed(&error))?;
+    let format = planner.format();
+    let options = RackOptions {
+        packets: Packets { udp_port: UDP_PORT, label_len: format.bytes() },
+        sessions_max: SESSIONS_MAX as usize,
+        active_max: SESSIONS_ACTIVE_MAX,
+    };
+    let mut agent = RackAgent::attach(options, "eth0").map_err(|error| failed(&error))?;
+    agent.set_active(true).map_err(|error| failed(&error))?;
+    let (rack, port) = (host / clos.hosts_per_leaf(), host % clos.hosts_per_leaf());
+    let options = ControllerOptions {
+        rack,
+        port,
+        listen: SocketAddrV4::new(host_address(rack, port), CONTROL_PORT),
+        leaf: leaf_controller(rack),
+        period: polycast_types::Duration::from_nanos(u64::from(timeout_us) * 1_000 / HEARTBEATS),
+        labels_max: SESSIONS_MAX as usize,
+    };
+    let mut controller = Controller::open(options, agent).map_err(|error| failed(&error))?;
+    ready(options.listen);
+    controller.run(&AtomicBool::new(false)).map_err(|error| failed(&error))
+}
+
+/// The hosts of a lab that run agents of their racks.
+pub(crate) fn agent_hosts(clos: &Clos, agents: u32, standby: u32) -> impl Iterator<Item = Node> {
+    let per_leaf = clos.hosts_per_leaf();
+    (0..clos.hosts()).filter(move |host| host % per_leaf < agents + standby)
+}
+
+fn lock<T>(devices: &Mutex<T>) -> MutexGuard<'_, T> {
     devices.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Devices {
-    fn load(planner: &LabelPlanner, active: u32) -> Result<Self, LabError> {
+    fn load(planner: &LabelPlanner) -> Result<Self, LabError> {
         let clos = *planner.clos();
         let packets = Packets { udp_port: UDP_PORT, label_len: planner.format().bytes() };
         let mut devices = Devices {
             clos,
             switches: BTreeMap::new(),
-            agents: BTreeMap::new(),
             blocked: BTreeMap::new(),
             named: BTreeSet::new(),
             links: BTreeMap::new(),
@@ -203,59 +304,19 @@ impl Devices {
                 for port in 0..clos.port_count(node) {
                     switch.attach(port, &layout::label_port(port))?;
                 }
-                if clos.kind(node).0 == Kind::Leaf {
-                    switch.set_agents(&(0..active).collect::<Vec<u32>>())?;
-                }
                 Ok::<_, BpfError>(switch)
             })?;
-            devices.switches.insert(node, switch);
-        }
-        for host in 0..clos.hosts() {
-            let agent = in_space(&clos, host, || {
-                let options = RackOptions {
-                    packets,
-                    sessions_max: SESSIONS_MAX as usize,
-                    active_max: SESSIONS_ACTIVE_MAX,
-                };
-                let mut agent = RackAgent::attach(options, "eth0")?;
-                agent.set_active(host % clos.hosts_per_leaf() < active)?;
-                Ok::<_, RackError>(agent)
-            })?;
-            devices.agents.insert(host, agent);
+            devices.switches.insert(node, Arc::new(Mutex::new(switch)));
         }
         Ok(devices)
     }
 
     /// Does what a manager asks, or says why not.
-    fn change(&mut self, change: &Change<'_>) -> Result<(), String> {
-        match *change {
-            Change::SetLabel { leaf, session, label } => {
-                self.each_agent(leaf, |agent| agent.set_label(session, label))
-            }
-            Change::ClearLabel { leaf, session } => {
-                self.each_agent(leaf, |agent| agent.remove_label(session))
-            }
+    fn change(&mut self, change: Change) -> Result<(), String> {
+        match change {
             Change::SetEntry { spine, session, leaf } => self.block(spine, session, leaf, true),
             Change::ClearEntry { spine, session, leaf } => self.block(spine, session, leaf, false),
         }
-    }
-
-    /// All agents of a rack keep the same labels, also those that stand by.
-    fn each_agent(
-        &mut self,
-        leaf: Node,
-        change: impl Fn(&mut RackAgent) -> Result<(), RackError>,
-    ) -> Result<(), String> {
-        let leafs = self.clos.leaf(0)..self.clos.leaf(0) + self.clos.leafs();
-        if !leafs.contains(&leaf) {
-            return Err(format!("node {leaf} is no leaf"));
-        }
-        let per_leaf = self.clos.hosts_per_leaf();
-        let first = (leaf - leafs.start) * per_leaf;
-        for (_, agent) in self.agents.range_mut(first..first + per_leaf) {
-            change(agent).map_err(|error| error.to_string())?;
-        }
-        Ok(())
     }
 
     fn block(&mut self, spine: Node, session: u32, leaf: Node, blocked: bool) -> Result<(), String> {
@@ -269,8 +330,8 @@ impl Devices {
         if ports == 0 {
             self.blocked.remove(&(spine, session));
         }
-        let switch = self.switches.get_mut(&spine).ok_or("the spine is gone")?;
-        switch.set_blocked(session, ports).map_err(|error| error.to_string())
+        let switch = self.switches.get(&spine).ok_or("the spine is gone")?;
+        lock(switch).set_blocked(session, ports).map_err(|error| error.to_string())
     }
 
     /// Notes that a link has broken or works again, and tells the manager.
@@ -307,13 +368,9 @@ impl Devices {
     fn name_faults(&mut self) {
         let clos = self.clos;
         let mut dropped: Vec<(Node, Fault, u64)> = Vec::new();
-        for (node, switch) in &mut self.switches {
-            let Ok(counts) = switch.counts() else { continue };
+        for (node, switch) in &self.switches {
+            let Ok(counts) = lock(switch).counts() else { continue };
             dropped.extend(Fault::ALL.into_iter().map(|fault| (*node, fault, counts.fault(fault))));
-        }
-        for (node, agent) in &mut self.agents {
-            let count = |fault| Some((*node, fault, agent.dropped(fault).ok()?));
-            dropped.extend(Fault::ALL.into_iter().filter_map(count));
         }
         for (node, fault, count) in dropped.into_iter().filter(|(_, _, count)| *count > 0) {
             if self.named.insert((node, fault)) {
@@ -333,28 +390,6 @@ fn in_space<T: Send, E: std::fmt::Display + Send>(
     let failed = |error: &dyn std::fmt::Display| LabError::system(format!("set up {name}"), error);
     let done = in_namespace(&Path::new("/run/netns").join(&name), work).map_err(|error| failed(&error))?;
     done.map_err(|error| failed(&error))
-}
-
-/// Lets agents relabel what their kernels do not know.
-fn relabel(devices: &Mutex<Devices>) -> Result<(), Box<dyn std::error::Error>> {
-    let each = |(host, agent): (&Node, &RackAgent)| Ok((*host, agent.as_fd().try_clone_to_owned()?));
-    let readable: Vec<(Node, OwnedFd)> = lock(devices).agents.iter().map(each).collect::<io::Result<_>>()?;
-    loop {
-        let mut fds: Vec<PollFd<'_>> =
-            readable.iter().map(|(_, fd)| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
-        match poll(&mut fds, PollTimeout::NONE) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let ready = fds.iter().zip(&readable).filter(|(fd, _)| fd.any().unwrap_or(false));
-        let hosts: Vec<Node> = ready.map(|(_, (host, _))| *host).collect();
-        let mut devices = lock(devices);
-        for host in hosts {
-            if let Some(agent) = devices.agents.get_mut(&host) {
-                agent.serve()?;
-            }
-        }
-    }
 }
 
 /// Takes changes until the connection ends.
@@ -379,7 +414,7 @@ fn serve(mut stream: TcpStream, devices: &Mutex<Devices>) -> io::Result<()> {
             let Word::Change { number, change } = Word::parse(frame).map_err(wrong)? else {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "a manager only asks for changes"));
             };
-            match lock(devices).change(&change) {
+            match lock(devices).change(change) {
                 Ok(()) => Word::Done { number }.emit(&mut answers),
                 Err(reason) => Word::Failed { number, reason: &reason }.emit(&mut answers),
             }

@@ -43,7 +43,7 @@ impl Host {
     fn manager() -> Self {
         Host {
             name: "manager".into(),
-            address: Ipv4Addr::new(10, 77, 255, 1),
+            address: MANAGER_ADDRESS,
             mac: [2, 0x77, 0, 0, 255, 1],
             rack: 255,
             place: 0,
@@ -100,6 +100,8 @@ pub struct Layout {
     pub bridge_ports: Vec<String>,
 }
 
+/// The manager's host.
+pub const MANAGER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 255, 1);
 /// The bridge port of the manager's host.
 pub const MANAGER_INTERFACE: &str = "mgr";
 /// The bridge port of the optics' management interface, and that interface.

@@ -84,6 +84,10 @@ pub enum Network {
         clos: Clos,
         /// Active agents of a rack.
         agents: u32,
+        /// How many more hosts of a rack stand by as agents.
+        standby: u32,
+        /// An agent that has been silent for this long has failed (T), in microseconds.
+        timeout_us: u32,
         /// Trees of a transfer through different cores.
         trees: u32,
     },
@@ -259,8 +263,14 @@ impl<'a> Parts<'a> {
                         self.wrong(format!("a rack has {servers} servers: agents must be at most as many"))
                     );
                 }
+                let left = clos.hosts_per_leaf() - agents;
+                let standby = self.setting("standby", Some(1))?.min(left);
+                let timeout_us = self.setting("timeout-us", Some(100_000))?;
+                if !(1_000..=10_000_000).contains(&timeout_us) {
+                    return Err(self.wrong("timeout-us must be 1000 to 10000000"));
+                }
                 let trees = self.setting("trees", Some(1))?;
-                Ok(Network::Orca { ports, clos, agents, trees })
+                Ok(Network::Orca { ports, clos, agents, standby, timeout_us, trees })
             }
             other => {
                 let known =
@@ -347,8 +357,11 @@ impl fmt::Display for Spec {
                     write!(f, ",trees={trees}")?;
                 }
             }
-            Network::Orca { ports, agents, trees, .. } => {
-                write!(f, "orca:{ports},agents={agents},trees={trees}")?;
+            Network::Orca { ports, agents, standby, timeout_us, trees, .. } => {
+                write!(f, "orca:{ports},agents={agents},timeout-us={timeout_us},trees={trees}")?;
+                if standby > 0 {
+                    write!(f, ",standby={standby}")?;
+                }
             }
         }
         if let Some(rate) = self.rate {

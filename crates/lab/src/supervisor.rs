@@ -162,9 +162,24 @@ impl Lab {
         let begun = Instant::now();
         match spec.network {
             Network::Bridge { .. } | Network::Datacast { .. } => {}
-            Network::Orca { .. } => {
-                let arguments = ["lab", "device", "labels", &spec.to_string()];
+            Network::Orca { clos, agents, standby, .. } => {
+                let text = spec.to_string();
+                let hosts: Vec<String> = label_switches::agent_hosts(&clos, agents, standby)
+                    .map(|host| host.to_string())
+                    .collect();
+                let arguments = ["lab", "device", "labels", &text];
                 daemons.start_device("labels", &places, &arguments)?;
+                let start = |host: &String| {
+                    let arguments = ["lab", "device", "rack-agent", &text, host];
+                    daemons.start(
+                        &format!("rack-h{host}"),
+                        &Space::named(format!("h{host}")),
+                        &places,
+                        &arguments,
+                    )
+                };
+                let ready: Vec<_> = hosts.iter().map(start).collect::<Result<_, _>>()?;
+                ready.iter().try_for_each(|ready| daemons.await_ready(ready))?;
                 timed("switches and agents of racks", begun);
             }
             Network::Blast { .. } | Network::Shufflecast { .. } => {
@@ -242,6 +257,13 @@ impl Lab {
         for failure in failures {
             match &failure.what {
                 What::Agent(name) => drop(self.host(name)?),
+                What::RackAgent(name) if matches!(self.spec.network, Network::Orca { .. }) => {
+                    self.host(name)?;
+                }
+                What::RackAgent(_) => {
+                    let reason = "the lab has no agents of racks".into();
+                    return Err(LabError::Failure { text: failure.to_string(), reason });
+                }
                 What::Rate { link: node, .. } | What::Link(node) if node.contains('-') => {
                     let ends = node.split_once('-');
                     if ends.and_then(|(one, other)| world::between(&self.layout, one, other)).is_none() {
@@ -288,6 +310,11 @@ fn strike(what: &What, daemons: &Mutex<Daemons>, layout: &Layout, spec: &Spec) {
         What::Agent(name) => {
             let name = layout.host(name).map_or(name.as_str(), |host| &host.name);
             lock(daemons).kill(name);
+            Ok(())
+        }
+        What::RackAgent(name) => {
+            let name = layout.host(name).map_or(name.as_str(), |host| &host.name);
+            lock(daemons).kill(&format!("rack-{name}"));
             Ok(())
         }
         What::Manager => {

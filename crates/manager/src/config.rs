@@ -366,7 +366,8 @@ mod tests {
         assert_eq!(fabrics::devices(&config).unwrap().len(), 2);
     }
 
-    const ORCA: &str = "fabrics = ['orca', 'tcp-chain']\n[orca]\nswitches = '10.0.0.1:7475'\npods = 2\nleafs = 2\n\
+    const ORCA: &str = "fabrics = ['orca', 'tcp-chain']\n[orca]\nswitches = '10.0.0.1:7475'\ncontroller = '127.0.0.1:7476'\n\
+         leaf-controllers = ['10.0.0.2:7476', '10.0.0.3:7476', '10.0.0.4:7476', '10.0.0.5:7476']\npods = 2\nleafs = 2\n\
                         spines = 2\ncores = 1\nservers = 2\nhosts = ['a', 'b', 'c']\n";
 
     #[test]

@@ -20,11 +20,13 @@ mod core;
 mod devices;
 mod fabrics;
 mod leader;
+mod racks;
 mod service;
 mod store;
 
 pub use config::{ConfigError, EtcdConfig, IpMulticastConfig, ManagerConfig, OnDeviceFailure, WhenBusy};
 pub use fabrics::{DatacastSettings, OcsSettings, ShufflecastSettings, TorHost, TorSettings};
+pub use racks::{RackCounts, Racks};
 
 use crate::core::Core;
 use leader::Role;

@@ -44,6 +44,7 @@ impl Tree {
             leafs,
             incarnation: 1,
             silence: Duration::from_secs(1),
+            settles_at: Time::ZERO,
             tickets_max: 1_000,
             labels_max: 100_000,
             feed,

@@ -1,7 +1,7 @@
-//! Words between a manager and the controllers of label switches and rack agents (Orca sections 3.3 and 3.4).
+//! Words between a manager and label switches (Orca sections 3.3 and 3.4).
 //!
 //! ```text
-//! manager -> switches   SET_LABEL, CLEAR_LABEL, SET_ENTRY, CLEAR_ENTRY     each with a number
+//! manager -> switches   SET_ENTRY, CLEAR_ENTRY     each with a number
 //! switches -> manager   DONE or FAILED with that number; LINK whenever one breaks or is mended
 //! ```
 //!
@@ -9,7 +9,6 @@
 
 use crate::WireError;
 use crate::cursor::{Put, Reader};
-use crate::label::LABEL_LEN_MAX;
 use alloc::vec::Vec;
 
 /// The longest frame with its length.
@@ -25,7 +24,7 @@ pub enum Word<'a> {
         /// The number.
         number: u32,
         /// What to change.
-        change: Change<'a>,
+        change: Change,
     },
     /// It is done.
     Done {
@@ -48,25 +47,9 @@ pub enum Word<'a> {
     },
 }
 
-/// What a switch or a rack is to change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change<'a> {
-    /// The agents of a rack put this label in for a session.
-    SetLabel {
-        /// The leaf.
-        leaf: u32,
-        /// The session.
-        session: u32,
-        /// The label.
-        label: &'a [u8],
-    },
-    /// They have none for it any more.
-    ClearLabel {
-        /// The leaf.
-        leaf: u32,
-        /// The session.
-        session: u32,
-    },
+/// What a switch is to change. (Labels of racks go by [`crate::rack`].)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
     /// A spine leaves a leaf out for a session.
     SetEntry {
         /// The spine.
@@ -110,7 +93,7 @@ impl<'a> Word<'a> {
         }
         let kind = reader.u8()?;
         let word = match kind {
-            1..=4 => Word::Change { number: reader.u32()?, change: change(kind, &mut reader)? },
+            3..=4 => Word::Change { number: reader.u32()?, change: change(kind, &mut reader)? },
             5 => Word::Done { number: reader.u32()? },
             6 => Word::Failed { number: reader.u32()?, reason: reader.text()? },
             7 => {
@@ -130,14 +113,11 @@ impl<'a> Word<'a> {
     }
 
     /// Appends the frame. A reason that is too long loses its end.
-    ///
-    /// # Panics
-    /// If a label is empty or longer than [`LABEL_LEN_MAX`].
     pub fn emit(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.u16(0);
         match self {
-            Word::Change { number, change } => emit_change(*number, change, out),
+            Word::Change { number, change } => emit_change(*number, *change, out),
             Word::Done { number } => {
                 out.u8(5);
                 out.u32(*number);
@@ -159,43 +139,21 @@ impl<'a> Word<'a> {
     }
 }
 
-fn change<'a>(kind: u8, reader: &mut Reader<'a>) -> Result<Change<'a>, WireError> {
-    let (node, session) = (reader.u32()?, reader.u32()?);
+fn change(kind: u8, reader: &mut Reader<'_>) -> Result<Change, WireError> {
+    let (spine, session, leaf) = (reader.u32()?, reader.u32()?, reader.u32()?);
     Ok(match kind {
-        1 => {
-            let len = usize::from(reader.u8()?);
-            let label = reader.take(len)?;
-            if !(1..=LABEL_LEN_MAX).contains(&len) {
-                return Err(WireError::Malformed);
-            }
-            Change::SetLabel { leaf: node, session, label }
-        }
-        2 => Change::ClearLabel { leaf: node, session },
-        3 => Change::SetEntry { spine: node, session, leaf: reader.u32()? },
-        _ => Change::ClearEntry { spine: node, session, leaf: reader.u32()? },
+        3 => Change::SetEntry { spine, session, leaf },
+        _ => Change::ClearEntry { spine, session, leaf },
     })
 }
 
-fn emit_change(number: u32, change: &Change<'_>, out: &mut Vec<u8>) {
-    let (kind, node, session) = match *change {
-        Change::SetLabel { leaf, session, .. } => (1, leaf, session),
-        Change::ClearLabel { leaf, session } => (2, leaf, session),
-        Change::SetEntry { spine, session, .. } => (3, spine, session),
-        Change::ClearEntry { spine, session, .. } => (4, spine, session),
+fn emit_change(number: u32, change: Change, out: &mut Vec<u8>) {
+    let (kind, spine, session, leaf) = match change {
+        Change::SetEntry { spine, session, leaf } => (3, spine, session, leaf),
+        Change::ClearEntry { spine, session, leaf } => (4, spine, session, leaf),
     };
     out.u8(kind);
-    out.u32(number);
-    out.u32(node);
-    out.u32(session);
-    match change {
-        Change::SetLabel { label, .. } => {
-            assert!((1..=LABEL_LEN_MAX).contains(&label.len()), "a label has 1 to {LABEL_LEN_MAX} bytes");
-            out.u8(label.len() as u8);
-            out.extend_from_slice(label);
-        }
-        Change::ClearLabel { .. } => {}
-        Change::SetEntry { leaf, .. } | Change::ClearEntry { leaf, .. } => out.u32(*leaf),
-    }
+    [number, spine, session, leaf].into_iter().for_each(|value| out.u32(value));
 }
 
 #[cfg(test)]
@@ -220,11 +178,9 @@ mod tests {
         #[test]
         fn what_is_written_is_read_again(
             number: u32, node: u32, session: u32, leaf: u32, works: bool,
-            label in proptest::collection::vec(any::<u8>(), 1..=LABEL_LEN_MAX), reason in "\\PC{0,80}",
+            reason in "\\PC{0,80}",
         ) {
             let changes = [
-                Change::SetLabel { leaf: node, session, label: &label },
-                Change::ClearLabel { leaf: node, session },
                 Change::SetEntry { spine: node, session, leaf },
                 Change::ClearEntry { spine: node, session, leaf },
             ];

@@ -1,8 +1,11 @@
-//! Label switches and the agents of racks as one device: their controllers take changes at one address (Orca sections 3.3
-//! and 3.4). What comes is there before anything goes, so that packets under way keep their way.
+//! Label switches and the agents of racks as one device: switches take entries at one address (Orca section 3.3), and the
+//! leaf controllers of racks take labels (section 3.4). What comes is there before anything goes, so that packets under way
+//! keep their way.
 
 use super::{Change, Device, Job, News, PAUSES};
+use crate::racks::Racks;
 use polycast_planning::DeviceCommand;
+use polycast_protocol::rack::Change as LabelChange;
 use polycast_wire::switches::{Change as WireChange, FRAME_LEN_MAX, Word};
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -13,18 +16,19 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-/// The controllers, before their task runs.
-#[derive(Debug)]
+/// The switches and racks, before their task runs.
+#[derive(Clone, Debug)]
 pub(crate) struct LabelSwitches {
-    address: SocketAddr,
-    answers_within: Duration,
-}
-
-impl LabelSwitches {
-    /// Those that take changes here; a change may take as long.
-    pub(crate) fn new(address: SocketAddr, answers_within: Duration) -> Self {
-        LabelSwitches { address, answers_within }
-    }
+    /// Where switches take entries.
+    pub(crate) switches: SocketAddr,
+    /// Where leaf controllers reach us.
+    pub(crate) listen: SocketAddr,
+    /// The leaf controllers, in the order of their leafs.
+    pub(crate) leaf_controllers: Vec<SocketAddr>,
+    /// The node of the first leaf.
+    pub(crate) first_leaf: u32,
+    /// How long a change may take.
+    pub(crate) answers_within: Duration,
 }
 
 impl Device for LabelSwitches {
@@ -33,18 +37,15 @@ impl Device for LabelSwitches {
         jobs: mpsc::Receiver<Job>,
         news: mpsc::UnboundedSender<News>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let LabelSwitches { address, answers_within } = *self;
-        let (connection, wanted, number) = (None, BTreeSet::new(), 0);
-        let task = Task { address, answers_within, connection, wanted, number, news };
-        Box::pin(task.run(jobs))
+        Box::pin(Task::new(*self, news).run(jobs))
     }
 }
 
 struct Task {
-    address: SocketAddr,
-    answers_within: Duration,
+    settings: LabelSwitches,
+    racks: Option<Racks>,
     connection: Option<Connection>,
-    /// What plans need.
+    /// The entries that plans need.
     wanted: BTreeSet<DeviceCommand>,
     /// Of the last change.
     number: u32,
@@ -52,8 +53,15 @@ struct Task {
 }
 
 impl Task {
+    fn new(settings: LabelSwitches, news: mpsc::UnboundedSender<News>) -> Self {
+        Task { settings, racks: None, connection: None, wanted: BTreeSet::new(), number: 0, news }
+    }
+
     async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
         let mut pause = PAUSES.0;
+        if let Err(reason) = self.racks() {
+            tracing::warn!(%reason, "no leaf controllers yet");
+        }
         loop {
             let connecting = self.connection.is_none();
             let heard = async {
@@ -68,9 +76,7 @@ impl Task {
             tokio::select! {
                 job = jobs.recv() => {
                     let Some(job) = job else { return };
-                    let result = self.perform(&job.change).await;
-                    // Whoever asked may be ending.
-                    let _ = job.reply.send(result);
+                    self.perform(job).await;
                 }
                 heard = heard => {
                     if let Err(reason) = heard {
@@ -94,29 +100,87 @@ impl Task {
         if self.connection.is_some() {
             return Ok(());
         }
-        let connecting = tokio::time::timeout(self.answers_within, TcpStream::connect(self.address));
+        let connecting =
+            tokio::time::timeout(self.settings.answers_within, TcpStream::connect(self.settings.switches));
         let stream = connecting.await.map_err(|_| "no connection in time".to_string())?;
-        let stream = stream.map_err(|error| format!("{}: {error}", self.address))?;
+        let stream = stream.map_err(|error| format!("{}: {error}", self.settings.switches))?;
         // Without it small words would wait for each other, which costs time and nothing else.
         let _ = stream.set_nodelay(true);
-        tracing::info!(address = %self.address, "connected to the label switches");
+        tracing::info!(address = %self.settings.switches, "connected to the label switches");
         self.connection = Some(Connection { stream, inbox: Vec::new(), used: 0 });
         let wanted: Vec<DeviceCommand> = self.wanted.iter().cloned().collect();
         self.ask(&wanted, &[]).await
     }
 
-    async fn perform(&mut self, change: &Change) -> Result<(), String> {
-        for command in &change.clear {
+    /// The central controller, which begins when it can.
+    fn racks(&mut self) -> Result<&Racks, String> {
+        if self.racks.is_none() {
+            let LabelSwitches { listen, ref leaf_controllers, .. } = self.settings;
+            let started = Racks::start(listen, leaf_controllers.clone());
+            self.racks =
+                Some(started.map_err(|error| format!("leaf controllers cannot call {listen}: {error}"))?);
+        }
+        self.racks.as_ref().ok_or_else(|| "no central controller".into())
+    }
+
+    /// Hands labels to the racks, waits for the switches, and answers when both are done; the next job does not wait for the
+    /// racks of this one.
+    async fn perform(&mut self, job: Job) {
+        let Job { change, reply } = job;
+        let labels = self.labels(&change);
+        let confirmed = match labels.is_empty() {
+            true => Ok(None),
+            false => self.racks().and_then(|racks| racks.set(labels)).map(Some),
+        };
+        let entries = |commands: &[DeviceCommand]| -> Vec<DeviceCommand> {
+            commands.iter().filter(|command| wire(command, true).is_some()).cloned().collect()
+        };
+        let entered = self.enter(&entries(&change.set), &entries(&change.clear)).await;
+        let within = self.settings.answers_within;
+        tokio::spawn(async move {
+            let confirmed = match confirmed {
+                Ok(None) => Ok(()),
+                Ok(Some(confirmed)) => match tokio::time::timeout(within, confirmed).await {
+                    Ok(result) => result.unwrap_or_else(|_| Err("the central controller has ended".into())),
+                    Err(_) => {
+                        let millis = within.as_millis();
+                        Err(format!("a rack's agents have not confirmed their label within {millis} ms"))
+                    }
+                },
+                Err(reason) => Err(reason),
+            };
+            // Whoever asked may be ending.
+            let _ = reply.send(entered.and(confirmed));
+        });
+    }
+
+    /// What changes at racks.
+    fn labels(&self, change: &Change) -> Vec<LabelChange> {
+        let cleared = change.clear.iter().filter(|command| !is_replaced(command, &change.set));
+        let label = |command: &DeviceCommand, set: bool| match command {
+            DeviceCommand::LeafLabel { leaf, session, label } => Some(LabelChange {
+                leaf: leaf.wrapping_sub(self.settings.first_leaf),
+                session: *session,
+                label: if set { label.clone() } else { Vec::new() },
+            }),
+            _ => None,
+        };
+        let set = change.set.iter().filter_map(|command| label(command, true));
+        set.chain(cleared.filter_map(|command| label(command, false))).collect()
+    }
+
+    /// Has switches keep and forget entries.
+    async fn enter(&mut self, set: &[DeviceCommand], clear: &[DeviceCommand]) -> Result<(), String> {
+        for command in clear {
             self.wanted.remove(command);
         }
-        let result = match self.connect().await {
-            Ok(()) => self.ask(&change.set, &change.clear).await,
-            Err(reason) => Err(reason),
-        };
-        if result.is_ok() {
-            self.wanted.extend(change.set.iter().cloned());
+        if set.is_empty() && clear.is_empty() {
+            return Ok(());
         }
-        result
+        self.connect().await?;
+        self.ask(set, clear).await?;
+        self.wanted.extend(set.iter().cloned());
+        Ok(())
     }
 
     /// Asks for changes and waits until all are done; gives the first reason why one is not.
@@ -124,8 +188,7 @@ impl Task {
         let mut bytes = Vec::new();
         let mut open = BTreeSet::new();
         let setting = set.iter().filter_map(|command| wire(command, true));
-        let clearing = clear.iter().filter(|command| !is_replaced(command, set));
-        for change in setting.chain(clearing.filter_map(|command| wire(command, false))) {
+        for change in setting.chain(clear.iter().filter_map(|command| wire(command, false))) {
             self.number = self.number.wrapping_add(1);
             open.insert(self.number);
             Word::Change { number: self.number, change }.emit(&mut bytes);
@@ -148,13 +211,13 @@ impl Task {
             }
             Ok(())
         };
-        match tokio::time::timeout(self.answers_within, asked).await {
+        match tokio::time::timeout(self.settings.answers_within, asked).await {
             Ok(Ok(())) => failure.map_or(Ok(()), Err),
             Ok(Err(reason)) => {
                 self.connection = None;
                 Err(reason)
             }
-            Err(_) => Err(format!("no answer within {} ms", self.answers_within.as_millis())),
+            Err(_) => Err(format!("no answer within {} ms", self.settings.answers_within.as_millis())),
         }
     }
 }
@@ -176,19 +239,15 @@ fn is_replaced(command: &DeviceCommand, set: &[DeviceCommand]) -> bool {
     })
 }
 
-/// A command as it is asked for, if it is one for label switches.
-fn wire(command: &DeviceCommand, set: bool) -> Option<WireChange<'_>> {
-    match command {
-        DeviceCommand::LeafLabel { leaf, session, label } => Some(if set {
-            WireChange::SetLabel { leaf: *leaf, session: *session, label }
-        } else {
-            WireChange::ClearLabel { leaf: *leaf, session: *session }
-        }),
-        DeviceCommand::SpineEntry { spine, session, leaf } => Some(if set {
-            WireChange::SetEntry { spine: *spine, session: *session, leaf: *leaf }
-        } else {
-            WireChange::ClearEntry { spine: *spine, session: *session, leaf: *leaf }
-        }),
+/// A command as switches are asked for it, if it is for them.
+fn wire(command: &DeviceCommand, set: bool) -> Option<WireChange> {
+    match *command {
+        DeviceCommand::SpineEntry { spine, session, leaf } if set => {
+            Some(WireChange::SetEntry { spine, session, leaf })
+        }
+        DeviceCommand::SpineEntry { spine, session, leaf } => {
+            Some(WireChange::ClearEntry { spine, session, leaf })
+        }
         _ => None,
     }
 }
@@ -234,6 +293,16 @@ mod tests {
         DeviceCommand::SpineEntry { spine: 24, session, leaf: 17 }
     }
 
+    fn settings(listener: &TcpListener) -> LabelSwitches {
+        LabelSwitches {
+            switches: listener.local_addr().unwrap(),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            leaf_controllers: vec!["127.0.0.1:9".parse().unwrap()],
+            first_leaf: 16,
+            answers_within: Duration::from_secs(5),
+        }
+    }
+
     /// Reads words until it has heard so many, and answers each: those of session 13 with a failure.
     async fn serve(listener: &TcpListener, count: usize) -> Vec<String> {
         let (stream, _) = listener.accept().await.unwrap();
@@ -261,7 +330,7 @@ mod tests {
         use super::super::{DeviceId, Devices};
         use polycast_planning::PlanId;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let device = LabelSwitches::new(listener.local_addr().unwrap(), Duration::from_secs(5));
+        let device = settings(&listener);
         let devices: BTreeMap<DeviceId, Box<dyn Device>> =
             BTreeMap::from([(DeviceId::LabelSwitches, Box::new(device) as Box<dyn Device>)]);
         let (devices, mut news) = Devices::start(devices);
@@ -270,31 +339,61 @@ mod tests {
                 return result;
             }
         };
-        devices.change(Some(PlanId(1)), &[], &[label(7, 1), entry(7)]);
+        devices.change(Some(PlanId(1)), &[], &[entry(6), entry(7)]);
         let heard = serve(&listener, 2).await;
-        assert!(heard.iter().any(|word| word.starts_with("SetLabel")) && heard.len() == 2, "{heard:?}");
+        assert!(heard.iter().all(|word| word.starts_with("SetEntry")) && heard.len() == 2, "{heard:?}");
         assert_eq!(result().await, Ok(()));
-        // The connection has ended: what is needed is said again, then what is new; a replaced label is not cleared.
-        devices.change(Some(PlanId(2)), &[label(7, 1), entry(7)], &[label(7, 2)]);
-        let heard = serve(&listener, 2).await;
-        let last = heard.last().unwrap();
-        assert!(last.starts_with("SetLabel") || last.starts_with("ClearEntry"), "{heard:?}");
-        assert!(!heard.iter().any(|word| word.starts_with("ClearLabel")), "{heard:?}");
+        // The connection has ended: what is needed is said again, then what is new.
+        devices.change(Some(PlanId(2)), &[entry(7)], &[entry(8)]);
+        let heard = serve(&listener, 3).await;
+        assert!(
+            heard.iter().any(|word| word.starts_with("SetEntry") && word.contains("session: 8")),
+            "{heard:?}"
+        );
     }
 
     #[tokio::test]
-    async fn a_refusal_is_the_plans_failure() {
+    async fn a_refusal_and_a_rack_without_agents_are_the_plans_failure() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, answers_within) = (listener.local_addr().unwrap(), Duration::from_secs(5));
         let (news, mut said) = mpsc::unbounded_channel();
-        let (connection, wanted, number) = (None, BTreeSet::new(), 0);
-        let mut task = Task { address, answers_within, connection, wanted, number, news };
-        let change = Change { clear: vec![], set: vec![label(13, 1), label(14, 1)] };
-        let (result, heard) = tokio::join!(task.perform(&change), serve(&listener, 2));
+        let short = Duration::from_millis(300);
+        let mut task = Task::new(LabelSwitches { answers_within: short, ..settings(&listener) }, news);
+        let mut ask = |set: Vec<DeviceCommand>| {
+            let (reply, answer) = tokio::sync::oneshot::channel();
+            (Job { change: Change { clear: vec![], set }, reply }, answer)
+        };
+        let (job, answer) = ask(vec![entry(13), entry(14)]);
+        let ((), heard) = tokio::join!(task.perform(job), serve(&listener, 2));
+        assert_eq!((answer.await.unwrap(), heard.len()), (Err("its table is full".into()), 2));
+        assert!(task.wanted.is_empty());
+        let (job, answer) = ask(vec![label(13, 1)]);
+        task.perform(job).await;
+        let reason = answer.await.unwrap().unwrap_err();
+        assert!(reason.contains("have not confirmed their label within 300 ms"), "{reason}");
         let link = News::Link { ends: (16, 24), up: false };
         hear(&task.news, &Word::Link { ends: (16, 24), works: false });
         assert_eq!(said.recv().await, Some(link));
-        assert_eq!((result, heard.len()), (Err("its table is full".into()), 2));
-        assert!(task.wanted.is_empty());
+    }
+
+    #[test]
+    fn a_label_that_is_replaced_is_not_cleared() {
+        let (news, _) = mpsc::unbounded_channel();
+        let leafs = vec!["127.0.0.1:9".parse().unwrap()];
+        let address: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let settings = LabelSwitches {
+            switches: address,
+            listen: address,
+            leaf_controllers: leafs,
+            first_leaf: 16,
+            answers_within: Duration::from_secs(1),
+        };
+        let task = Task::new(settings, news);
+        let change = Change { clear: vec![label(7, 1), label(8, 1), entry(7)], set: vec![label(7, 2)] };
+        let labels = task.labels(&change);
+        let expected = [
+            LabelChange { leaf: 0, session: 7, label: vec![2; 3] },
+            LabelChange { leaf: 0, session: 8, label: vec![] },
+        ];
+        assert_eq!(labels, expected);
     }
 }

@@ -18,8 +18,12 @@ use std::time::Duration;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct OrcaSettings {
-    /// Where the controllers of switches and racks' agents take changes.
+    /// Where switches take entries, and say which links break.
     pub switches: SocketAddr,
+    /// Where leaf controllers reach this manager, by UDP.
+    pub controller: SocketAddr,
+    /// The leaf controllers, leaf by leaf.
+    pub leaf_controllers: Vec<SocketAddr>,
     /// How many pods there are.
     pub pods: u32,
     /// Leafs of a pod.
@@ -131,7 +135,22 @@ impl Offer for OrcaOffer {
 
     fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, ConfigError> {
         let answers_within = Duration::from_millis(config.device_timeout_ms);
-        let device = LabelSwitches::new(section(config)?.switches, answers_within);
+        let settings = section(config)?;
+        let leafs = u64::from(settings.pods) * u64::from(settings.leafs);
+        let leaf_controllers = settings.leaf_controllers.clone();
+        if leaf_controllers.len() as u64 != leafs {
+            let named = leaf_controllers.len();
+            let reason = format!("{named} are named, and there are {leafs} leafs: name one for each");
+            return Err(wrong("orca.leaf-controllers", reason));
+        }
+        let hosts = leafs * u64::from(settings.servers);
+        let device = LabelSwitches {
+            switches: settings.switches,
+            listen: settings.controller,
+            leaf_controllers,
+            first_leaf: u32::try_from(hosts).map_err(|_| wrong("orca", "there are too many servers"))?,
+            answers_within,
+        };
         Ok(vec![(DeviceId::LabelSwitches, Box::new(device))])
     }
 }

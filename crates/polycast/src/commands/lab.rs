@@ -135,10 +135,17 @@ struct DeviceArgs {
 
 #[derive(Subcommand, Debug)]
 enum Device {
-    /// All switches of a lab that forward by labels, and the agents of its racks
+    /// All switches of a lab that forward by labels, and the controllers of its leafs
     Labels {
         /// The lab
         spec: Spec,
+    },
+    /// The agent of a rack, in the namespace of its host
+    RackAgent {
+        /// The lab
+        spec: Spec,
+        /// The host's number
+        host: u32,
     },
     /// An optical circuit switch between the interfaces p1, p2 and so on of this namespace
     Ocs {
@@ -296,6 +303,13 @@ fn device(device: &Device, format: Format) -> Result<Exit, Failure> {
                 // Whoever started the device may not read it.
                 let document = json!({ "listening": address.to_string() });
                 let _ = output::result(format, &document, &format!("label switches of {spec} at {address}"));
+            })?;
+            return Ok(Exit::Done);
+        }
+        Device::RackAgent { spec, host } => {
+            label_switches::run_agent(spec, *host, |address| {
+                let document = json!({ "listening": address.to_string() });
+                let _ = output::result(format, &document, &format!("agent of a rack at {address}"));
             })?;
             return Ok(Exit::Done);
         }

@@ -19,6 +19,8 @@ pub struct CentralConfig {
     pub incarnation: u64,
     /// A leaf controller that has been silent for this long is reported.
     pub silence: Duration,
+    /// Until when it may not know all sessions yet: before that nobody forgets what an earlier run has said.
+    pub settles_at: Time,
     /// How many sets of changes may wait for confirmation.
     pub tickets_max: usize,
     /// How many sessions a rack may have.
@@ -47,6 +49,11 @@ pub enum CentralInput<'a> {
         ticket: u64,
         /// The changes.
         changes: Vec<Change>,
+    },
+    /// Nobody waits for these changes to be confirmed any more; they stay made.
+    Forget {
+        /// Which changes.
+        ticket: u64,
     },
     /// A message of a leaf controller.
     FromLeaf {
@@ -182,6 +189,7 @@ impl Central {
                 Ok(()) => self.set(ticket, &changes),
                 Err(why) => self.outputs.push_back(CentralOutput::Refused { ticket, why }),
             },
+            CentralInput::Forget { ticket } => drop(self.tickets.remove(&ticket)),
             CentralInput::FromLeaf { leaf, message } => {
                 if !self.take_from_leaf(now, leaf, &message) {
                     self.refused += 1;
@@ -315,7 +323,8 @@ impl Central {
             }
         }
         if !same || !heartbeat.settled {
-            self.outputs.push_back(standing(leaf, rack, heartbeat));
+            let settled = now >= self.config.settles_at;
+            self.outputs.push_back(standing(leaf, rack, heartbeat, settled));
         }
         if same {
             self.confirm(leaf, heartbeat.confirmed);
@@ -358,14 +367,14 @@ impl Central {
     }
 }
 
-fn standing(leaf: u32, rack: &RackState, heartbeat: &Heartbeat) -> CentralOutput {
+fn standing(leaf: u32, rack: &RackState, heartbeat: &Heartbeat, settled: bool) -> CentralOutput {
     let standing = Standing {
         to: heartbeat.from,
         incarnation: rack.incarnation,
         stream: rack.feed.stream(),
         head: rack.log.last(),
         active: false,
-        settled: true,
+        settled,
     };
     let mut datagram = Vec::new();
     Rack::Standing(standing).emit(&mut datagram);

@@ -95,6 +95,7 @@ impl World {
             leafs: shape.racks,
             incarnation: 1,
             silence: shape.timeout * 10,
+            settles_at: Time::ZERO,
             tickets_max: 10_000,
             labels_max: 10_000,
             feed: feed(&shape),

@@ -1,0 +1,181 @@
+//! The controller of an agent on a socket (Orca section 3.4): it says to the rack's leaf controller that it lives, and keeps
+//! the labels that it is told.
+
+use super::RackError;
+use crate::transfer::clock::{Clock, wait};
+use polycast_protocol::rack::{Agent, AgentConfig, AgentCounts, AgentInput, AgentOutput};
+use polycast_protocol::switch::RackLabels;
+use polycast_types::Duration;
+use polycast_wire::rack::{MESSAGE_LEN_MAX, Rack};
+use rustix::event::{PollFd, PollFlags};
+use std::net::{SocketAddrV4, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// How often it is looked whether to stop, and whether something new has been dropped.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// Messages that are handled before heartbeats and packets get their turn.
+const BURST_MAX: usize = 64;
+
+/// Where the labels of an agent are kept.
+pub trait LabelMap {
+    /// Keeps a session's leaf label, in place of an earlier one.
+    ///
+    /// # Errors
+    /// It is no leaf label, there are too many sessions, or the kernel refuses it.
+    fn set_label(&mut self, session: u32, label: &[u8]) -> Result<(), RackError>;
+
+    /// Forgets a session.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    fn remove_label(&mut self, session: u32) -> Result<(), RackError>;
+
+    /// What becomes readable when packets wait for [`LabelMap::serve`].
+    fn packets(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Relabels packets that wait.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    fn serve(&mut self) -> Result<(), RackError> {
+        Ok(())
+    }
+
+    /// Says in the log what has been dropped, each kind once.
+    fn name_faults(&mut self) {}
+}
+
+/// Labels in memory alone.
+impl LabelMap for RackLabels {
+    fn set_label(&mut self, session: u32, label: &[u8]) -> Result<(), RackError> {
+        Ok(self.set(session, label)?)
+    }
+
+    fn remove_label(&mut self, session: u32) -> Result<(), RackError> {
+        self.remove(session);
+        Ok(())
+    }
+}
+
+/// An agent's place and times.
+#[derive(Clone, Copy, Debug)]
+pub struct ControllerOptions {
+    /// The leaf, counted over all pods.
+    pub rack: u32,
+    /// The agent's port at the leaf.
+    pub port: u32,
+    /// Its own address; port 0 lets the system choose.
+    pub listen: SocketAddrV4,
+    /// The leaf controller.
+    pub leaf: SocketAddrV4,
+    /// Time between heartbeats: a quarter of the leaf controller's T or less.
+    pub period: Duration,
+    /// Sessions that it keeps labels for.
+    pub labels_max: usize,
+}
+
+/// A number for a run of a controller: later runs have larger ones, if the machine's clock does not go back.
+#[must_use]
+pub fn incarnation() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX >> 1)
+}
+
+/// The controller of an agent.
+#[derive(Debug)]
+pub struct Controller<L> {
+    machine: Agent,
+    labels: L,
+    socket: UdpSocket,
+    clock: Clock,
+    malformed: u64,
+}
+
+impl<L: LabelMap> Controller<L> {
+    /// A controller that has not said anything yet.
+    ///
+    /// # Errors
+    /// The address cannot be used.
+    pub fn open(options: ControllerOptions, labels: L) -> Result<Self, RackError> {
+        let socket = UdpSocket::bind(options.listen).map_err(RackError::Controller)?;
+        socket.connect(options.leaf).map_err(RackError::Controller)?;
+        socket.set_nonblocking(true).map_err(RackError::Controller)?;
+        let ControllerOptions { rack, port, period, labels_max, .. } = options;
+        let config = AgentConfig { rack, port, incarnation: incarnation(), period, labels_max };
+        let clock = Clock::start();
+        let machine = Agent::new(config, clock.now());
+        Ok(Controller { machine, labels, socket, clock, malformed: 0 })
+    }
+
+    /// What was refused so far, and how many datagrams were no message at all.
+    #[must_use]
+    pub fn counts(&self) -> (AgentCounts, u64) {
+        (self.machine.counts(), self.malformed)
+    }
+
+    /// Runs until `stop` is set.
+    ///
+    /// # Errors
+    /// The kernel refuses a label: the leaf controller notices that this agent is gone, and puts another in its place.
+    pub fn run(&mut self, stop: &AtomicBool) -> Result<(), RackError> {
+        let mut look_at = self.clock.now() + LOOK_AGAIN;
+        while !stop.load(Ordering::Relaxed) {
+            self.drain()?;
+            let now = self.clock.now();
+            if now >= look_at {
+                look_at = now + LOOK_AGAIN;
+                self.labels.name_faults();
+            }
+            let until = self.machine.deadline().map_or(look_at, |at| at.min(look_at));
+            let mut fds = vec![PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN)];
+            fds.extend(self.labels.packets().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            wait(&mut fds, now, Some(until), LOOK_AGAIN).map_err(RackError::Controller)?;
+            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            if ready[0] {
+                self.receive();
+            }
+            if ready.get(1) == Some(&true) {
+                self.labels.serve()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) {
+        let mut buffer = [0; MESSAGE_LEN_MAX + 1];
+        for _ in 0..BURST_MAX {
+            // An error is about an earlier heartbeat that nobody took: the leaf controller may be starting.
+            let Ok(len) = self.socket.recv(&mut buffer) else { return };
+            match Rack::parse(&buffer[..len]) {
+                Ok(message) => self.machine.handle(self.clock.now(), AgentInput::Message(message)),
+                Err(error) => {
+                    self.malformed += 1;
+                    if self.malformed == 1 {
+                        tracing::warn!(%error, "a datagram that is no message of a leaf controller");
+                    }
+                }
+            }
+        }
+    }
+
+    fn drain(&mut self) -> Result<(), RackError> {
+        while let Some(output) = self.machine.poll(self.clock.now()) {
+            match output {
+                // A heartbeat that is lost is followed by others.
+                AgentOutput::Send(datagram) => drop(self.socket.send(&datagram)),
+                AgentOutput::Set { session, label } => match self.labels.set_label(session, &label) {
+                    Err(RackError::Label(error)) => tracing::warn!(session, %error, "a label cannot be kept"),
+                    other => other?,
+                },
+                AgentOutput::Remove { session } => self.labels.remove_label(session)?,
+                AgentOutput::Active(active) => tracing::info!(active, "the leaf controller says what it is"),
+                AgentOutput::Full => tracing::warn!("the map is full: newer sessions get no label here"),
+            }
+        }
+        Ok(())
+    }
+}

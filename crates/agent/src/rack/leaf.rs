@@ -1,0 +1,142 @@
+//! The controller of a leaf on a socket (Orca section 3.4): between the manager and the agents of its rack. It tells the leaf
+//! switch which of them get packets.
+
+use super::RackError;
+use crate::transfer::clock::{Clock, wait};
+use polycast_protocol::rack::{Leaf, LeafConfig, LeafCounts, LeafInput, LeafOutput};
+use polycast_types::Duration;
+use polycast_wire::rack::{MESSAGE_LEN_MAX, Rack};
+use rustix::event::{PollFd, PollFlags};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How often it is looked whether to stop.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// Messages that are handled before others get their turn.
+const BURST_MAX: usize = 64;
+
+/// A leaf controller's place.
+#[derive(Clone, Debug)]
+pub struct LeafOptions {
+    /// The machine's settings.
+    pub config: LeafConfig,
+    /// Where it listens.
+    pub listen: SocketAddrV4,
+    /// The central controller.
+    pub central: SocketAddrV4,
+    /// The addresses of the servers at the leaf's ports: who sends is known by it, whatever a message claims.
+    pub servers: Vec<Ipv4Addr>,
+}
+
+/// The controller of a leaf.
+#[derive(Debug)]
+pub struct LeafController {
+    machine: Leaf,
+    socket: UdpSocket,
+    clock: Clock,
+    central: SocketAddrV4,
+    ports: BTreeMap<Ipv4Addr, u32>,
+    /// Where the agent of each port listens.
+    agents: BTreeMap<u32, SocketAddrV4>,
+    /// Datagrams that are no messages, or come from nowhere in the rack.
+    foreign: u64,
+}
+
+impl LeafController {
+    /// A controller in the calling thread's network namespace that knows no agent yet.
+    ///
+    /// # Errors
+    /// The address cannot be used.
+    pub fn open(options: LeafOptions) -> Result<Self, RackError> {
+        let LeafOptions { config, listen, central, servers } = options;
+        let socket = UdpSocket::bind(listen).map_err(RackError::Controller)?;
+        socket.set_nonblocking(true).map_err(RackError::Controller)?;
+        let clock = Clock::start();
+        let machine = Leaf::new(config, clock.now());
+        let ports = servers.into_iter().zip(0..).collect();
+        Ok(LeafController { machine, socket, clock, central, ports, agents: BTreeMap::new(), foreign: 0 })
+    }
+
+    /// What was refused so far, and how many datagrams were no message or from nowhere in the rack.
+    #[must_use]
+    pub fn counts(&self) -> (LeafCounts, u64) {
+        (self.machine.counts(), self.foreign)
+    }
+
+    /// Runs until `stop` is set; `set_active` tells the switch at which ports agents get packets.
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn run(&mut self, stop: &AtomicBool, mut set_active: impl FnMut(&[u32])) -> Result<(), RackError> {
+        while !stop.load(Ordering::Relaxed) {
+            self.drain(&mut set_active);
+            let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN)];
+            wait(&mut fds, self.clock.now(), self.machine.deadline(), LOOK_AGAIN)
+                .map_err(RackError::Controller)?;
+            if !fds[0].revents().is_empty() {
+                self.receive();
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) {
+        let mut buffer = [0; MESSAGE_LEN_MAX + 1];
+        for _ in 0..BURST_MAX {
+            match self.socket.recv_from(&mut buffer) {
+                Ok((len, SocketAddr::V4(from))) => self.take(from, &buffer[..len]),
+                Ok(_) => self.foreign += 1,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // About an earlier message to an agent that has gone.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn take(&mut self, from: SocketAddrV4, datagram: &[u8]) {
+        let now = self.clock.now();
+        let (port, message) = (self.ports.get(from.ip()).copied(), Rack::parse(datagram));
+        match (port, message) {
+            (_, Ok(message)) if from == self.central => {
+                self.machine.handle(now, LeafInput::FromCentral(message));
+            }
+            (Some(port), Ok(message)) => {
+                self.agents.insert(port, from);
+                self.machine.handle(now, LeafInput::FromAgent { port, message });
+            }
+            (port, message) => {
+                self.foreign += 1;
+                if self.foreign == 1 {
+                    let error = message.err().map(|error| error.to_string());
+                    tracing::warn!(%from, ?port, error, "dropped a datagram that is no message of this rack");
+                }
+            }
+        }
+    }
+
+    fn drain(&mut self, set_active: &mut impl FnMut(&[u32])) {
+        while let Some(output) = self.machine.poll(self.clock.now()) {
+            match output {
+                LeafOutput::ToAgent { port, datagram } => {
+                    if let Some(agent) = self.agents.get(&port) {
+                        // What is lost is sent again.
+                        let _ = self.socket.send_to(&datagram, agent);
+                    }
+                }
+                LeafOutput::ToCentral(datagram) => drop(self.socket.send_to(&datagram, self.central)),
+                LeafOutput::Active(ports) => {
+                    set_active(&ports);
+                    tracing::info!(?ports, "active agents");
+                }
+                LeafOutput::Lost { port, active } => {
+                    tracing::warn!(port, active, "an agent has fallen silent")
+                }
+                LeafOutput::Refused { port, why } => tracing::warn!(port, "refused: {why}"),
+                LeafOutput::Full => tracing::warn!("the rack is full: newer sessions get no label here"),
+            }
+        }
+    }
+}

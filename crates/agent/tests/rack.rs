@@ -1,0 +1,137 @@
+//! Orca's controllers on real sockets: the manager's central controller, controllers of leafs, and agents, on addresses of this
+//! machine's loopback.
+
+use polycast_agent::rack::{
+    Controller, ControllerOptions, LabelMap, LeafController, LeafOptions, RackError, incarnation,
+};
+use polycast_manager::Racks;
+use polycast_protocol::rack::{Change, FeedConfig, LeafConfig};
+use polycast_types::Duration;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration as Span;
+
+const SERVERS: u32 = 3;
+const PERIOD: Duration = Duration::from_millis(20);
+const TIMEOUT: Duration = Duration::from_millis(400);
+const WITHIN: Span = Span::from_secs(20);
+
+/// Labels that the test looks at.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<BTreeMap<u32, Vec<u8>>>>);
+
+impl LabelMap for Kept {
+    fn set_label(&mut self, session: u32, label: &[u8]) -> Result<(), RackError> {
+        self.0.lock().unwrap().insert(session, label.to_vec());
+        Ok(())
+    }
+
+    fn remove_label(&mut self, session: u32) -> Result<(), RackError> {
+        self.0.lock().unwrap().remove(&session);
+        Ok(())
+    }
+}
+
+/// A port that nobody listens at now.
+fn free(ip: Ipv4Addr) -> SocketAddrV4 {
+    let socket = UdpSocket::bind((ip, 0)).unwrap();
+    let SocketAddr::V4(address) = socket.local_addr().unwrap() else { panic!("an IPv4 address") };
+    address
+}
+
+/// A rack: its controller, and agents that can be stopped.
+struct RackOf {
+    active: Arc<Mutex<Vec<u32>>>,
+    kept: Vec<Kept>,
+    stops: Vec<Arc<AtomicBool>>,
+    stop: Arc<AtomicBool>,
+}
+
+fn start_rack(rack: u32, listen: SocketAddrV4, central: SocketAddrV4) -> RackOf {
+    // Every server has an address of its own; who sends is known by it.
+    let server = |port: u32| Ipv4Addr::new(127, 77, rack as u8 + 1, port as u8 + 1);
+    let options = LeafOptions {
+        config: LeafConfig {
+            rack,
+            ports: SERVERS,
+            incarnation: incarnation(),
+            active: 1,
+            standby: 1,
+            timeout: TIMEOUT,
+            period: PERIOD,
+            labels_max: 1_000,
+            feed: FeedConfig::default(),
+        },
+        listen,
+        central,
+        servers: (0..SERVERS).map(server).collect(),
+    };
+    let (stop, active) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+    let mut leaf = LeafController::open(options).unwrap();
+    let (stopped, told) = (Arc::clone(&stop), Arc::clone(&active));
+    std::thread::spawn(move || leaf.run(&stopped, |ports| *told.lock().unwrap() = ports.to_vec()));
+    let (mut kept, mut stops) = (Vec::new(), Vec::new());
+    for port in 0..2 {
+        let (labels, stop) = (Kept::default(), Arc::new(AtomicBool::new(false)));
+        let options = ControllerOptions {
+            rack,
+            port,
+            listen: SocketAddrV4::new(server(port), 0),
+            leaf: listen,
+            period: PERIOD,
+            labels_max: 1_000,
+        };
+        let mut agent = Controller::open(options, labels.clone()).unwrap();
+        let stopped = Arc::clone(&stop);
+        std::thread::spawn(move || agent.run(&stopped));
+        kept.push(labels);
+        stops.push(stop);
+    }
+    RackOf { active, kept, stops, stop }
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let waits = async {
+        while !holds() {
+            tokio::time::sleep(Span::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(WITHIN, waits).await.is_ok(), "never: {what}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn labels_reach_all_agents_and_a_standby_takes_over() {
+    let leafs: Vec<SocketAddrV4> = (0..2).map(|_| free(Ipv4Addr::LOCALHOST)).collect();
+    let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let racks = Racks::start(listen, leafs.iter().map(|leaf| (*leaf).into()).collect()).unwrap();
+    let SocketAddr::V4(central) = racks.address() else { panic!("an IPv4 address") };
+    let started: Vec<RackOf> =
+        leafs.iter().zip(0..).map(|(listen, rack)| start_rack(rack, *listen, central)).collect();
+    let change = |session: u32, leaf: u32, byte: u8| Change { leaf, session, label: vec![0x80 | byte; 3] };
+    // Confirmed only when the agents of both racks have it, standbys too.
+    for session in 0..200 {
+        let changes = vec![change(session, 0, session as u8), change(session, 1, 1)];
+        let confirmed = racks.set(changes).unwrap();
+        tokio::time::timeout(WITHIN, confirmed).await.unwrap().unwrap().unwrap();
+        for kept in started.iter().flat_map(|rack| &rack.kept) {
+            assert!(kept.0.lock().unwrap().contains_key(&session));
+        }
+    }
+    assert_eq!(racks.counts().await.confirmed_updates, 400);
+    let refused = racks.set(vec![change(1, 2, 1)]).unwrap().await.unwrap();
+    assert_eq!(refused, Err("there is no leaf 2: the leafs are 0 to 1".into()));
+    // One agent falls silent: the other takes its place, and knows what changes from then on.
+    let rack = &started[0];
+    until("an agent is active", || rack.active.lock().unwrap().len() == 1).await;
+    let first = rack.active.lock().unwrap()[0];
+    rack.stops[first as usize].store(true, Ordering::Relaxed);
+    until("the standby is active", || rack.active.lock().unwrap()[..] == [1 - first]).await;
+    let confirmed = racks.set(vec![Change { leaf: 0, session: 7, label: Vec::new() }]).unwrap();
+    tokio::time::timeout(WITHIN, confirmed).await.unwrap().unwrap().unwrap();
+    assert!(!rack.kept[1 - first as usize].0.lock().unwrap().contains_key(&7));
+    for rack in &started {
+        rack.stops.iter().chain([&rack.stop]).for_each(|stop| stop.store(true, Ordering::Relaxed));
+    }
+}
