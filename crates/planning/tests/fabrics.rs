@@ -13,7 +13,7 @@ use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
 use polycast_planning::shufflecast::{Shufflecast, ShufflecastConfig};
 use polycast_planning::{
     Channel, DeviceCommand, Fabric, Fabrics, Failure, Group, HostId, NetworkState, Part, Plan, PlanId,
-    RackPort, Refusal, ReplanOutcome, Resource,
+    RackPort, Refusal, ReplanOutcome, Resource, Running,
 };
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
 use polycast_topology::{Clos, Graph, Hybrid, Network, Shufflecast as Splitters};
@@ -261,11 +261,23 @@ fn walk_routes(group: &Group, plan: &Plan, network: &NetworkState) -> BTreeSet<H
         assert!(index == 0 || got == reached, "every tree reaches the same");
         got = reached;
     }
-    let linked = linked(server(group.source), &failed);
-    for host in group.receivers.difference(&got) {
-        assert!(!linked.contains(&server(*host)), "only those that are cut off are left out");
-    }
     got
+}
+
+/// Checks that whoever is left out of trees is cut off, or was at an earlier failure: the trees of a transfer that
+/// runs go on without him.
+fn only_who_was_cut_off_is_left_out(
+    running: &Running,
+    got: &BTreeSet<HostId>,
+    network: &NetworkState,
+    lost: &mut BTreeSet<HostId>,
+) {
+    let server = |host: HostId| 1000 + 16 - host.0;
+    let linked = linked(server(running.group.source), &network.failed_parts(Datacast::NAME).collect());
+    for host in running.group.receivers.difference(got) {
+        assert!(!linked.contains(&server(*host)) || lost.contains(host), "{host:?} is linked and left out");
+        lost.insert(*host);
+    }
 }
 
 /// The nodes that working links join to a node.
@@ -357,6 +369,7 @@ proptest! {
         let fabrics = Fabrics::new(vec![fabric(which, option)]);
         let count = servers(which);
         let mut network = NetworkState::new(3);
+        let mut lost: BTreeMap<PlanId, BTreeSet<HostId>> = BTreeMap::new();
         let mut next = 0;
         for (kind, number, members) in steps {
             match kind {
@@ -395,7 +408,8 @@ proptest! {
                         for (number, tree) in &before {
                             prop_assert_eq!(after.get(number), Some(tree), "trees that run stay");
                         }
-                        walk_routes(&old.group, &plan, &network);
+                        let got = walk_routes(&old.group, &plan, &network);
+                        prop_assert_eq!(got, walk_routes(&old.group, &old.plan, &network));
                         prop_assert!(network.hold(id, old.group, plan));
                     }
                 }
@@ -416,12 +430,14 @@ proptest! {
                             prop_assert!(network.hold(replan.id, old.group, plan), "new plans do not collide");
                         }
                     }
-                    for (_, running) in network.running() {
+                    for (id, running) in network.running() {
                         let got = reached(&fabrics, &network, &running.group, &running.plan);
+                        if running.plan.fabric == Datacast::NAME {
+                            only_who_was_cut_off_is_left_out(running, &got, &network, lost.entry(id).or_default());
+                        }
                         let is_left_out = |host: &&HostId| !got.contains(host);
                         prop_assert!(got.is_subset(&running.group.receivers));
                         for host in running.group.receivers.iter().filter(is_left_out) {
-                            // Of Datacast `walk_routes` has seen to it.
                             let cut_off = running.plan.fabric == Datacast::NAME || is_cut_off(which, &network, *host);
                             prop_assert!(cut_off, "{:?} misses {host:?}", running.plan);
                         }

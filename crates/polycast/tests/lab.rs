@@ -396,22 +396,24 @@ fn labels_lead_to_the_receivers_and_nowhere_else() {
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     let report = ran.json();
     all_verified(&report, 5);
-    let times = |from: &str, to: &str, times: u64| {
-        let bytes = link(&report, from, to);
-        let least = 8_000_000 * times;
-        assert!((least..least + least / 10).contains(&bytes), "{from} -> {to}: {bytes}");
+    let (source, receivers) = (1, [0, 3, 9, 11, 12]);
+    let carried = |from: &str, to: &str, times: u64| {
+        let (bytes, least) = (link(&report, from, to), 8_000_000 * times);
+        (least..least + least / 10 + 200_000).contains(&bytes)
     };
-    for (from, to) in [("h1", "leaf0"), ("leaf1", "h3"), ("leaf4", "h9"), ("leaf5", "h11")] {
-        times(from, to, 1);
+    // One of the two hosts of a rack is its agent, whoever was heard first: packets go there and back.
+    for leaf in [0, 1, 4, 5, 6] {
+        let is_right = |agent: u32| {
+            (2 * leaf..2 * leaf + 2).all(|host| {
+                let (detour, switch, server) =
+                    (u64::from(host == agent), format!("leaf{leaf}"), format!("h{host}"));
+                carried(&server, &switch, detour + u64::from(host == source))
+                    && carried(&switch, &server, detour + u64::from(receivers.contains(&host)))
+            })
+        };
+        assert!(is_right(2 * leaf) || is_right(2 * leaf + 1), "leaf{leaf}: {}", report["links"]);
     }
-    // The first host of a rack is its agent: packets go there and back, and once more if it is a receiver itself.
-    for (leaf, agent) in
-        [("leaf1", "h2"), ("leaf4", "h8"), ("leaf5", "h10"), ("leaf0", "h0"), ("leaf6", "h12")]
-    {
-        times(leaf, agent, if matches!(agent, "h0" | "h12") { 2 } else { 1 });
-        times(agent, leaf, 1);
-    }
-    for bystander in ["h4", "h5", "h6", "h7", "h13", "h14", "h15"] {
+    for bystander in ["h4", "h5", "h6", "h7", "h14", "h15"] {
         let leaf = format!("leaf{}", bystander[1..].parse::<u32>().unwrap() / 2);
         let bytes = link(&report, &leaf, bystander);
         assert!(bytes < 200_000, "{bystander}: {bytes} bytes");

@@ -358,7 +358,7 @@ mod tests {
         let (news, mut said) = mpsc::unbounded_channel();
         let short = Duration::from_millis(300);
         let mut task = Task::new(LabelSwitches { answers_within: short, ..settings(&listener) }, news);
-        let mut ask = |set: Vec<DeviceCommand>| {
+        let ask = |set: Vec<DeviceCommand>| {
             let (reply, answer) = tokio::sync::oneshot::channel();
             (Job { change: Change { clear: vec![], set }, reply }, answer)
         };

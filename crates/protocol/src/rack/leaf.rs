@@ -378,10 +378,14 @@ impl Leaf {
             Rack::Standing(standing)
                 if standing.to == own && standing.incarnation == self.config.incarnation =>
             {
+                let before = (self.follower.stream(), self.follower.settled());
                 self.begin(standing.stream);
                 // The agents forget what is gone by themselves.
                 self.follower.settle(standing);
-                self.next_heartbeat = now;
+                // Nothing new needs no answer: a central controller that is not settled answers every heartbeat.
+                if before != (self.follower.stream(), self.follower.settled()) {
+                    self.next_heartbeat = now;
+                }
             }
             Rack::Updates(updates) if updates.to == own => {
                 self.begin(updates.stream);

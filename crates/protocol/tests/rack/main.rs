@@ -2,9 +2,9 @@
 
 mod world;
 
-use polycast_protocol::rack::{LeafInput, LeafOutput, Refusal};
+use polycast_protocol::rack::{FeedConfig, Leaf, LeafConfig, LeafInput, LeafOutput, Refusal};
 use polycast_types::{Duration, Time};
-use polycast_wire::rack::{Heartbeat, Name, Rack, Update, Updates};
+use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Update, Updates};
 use proptest::prelude::*;
 use world::{Faults, Shape, Who, World};
 
@@ -40,6 +40,36 @@ fn labels_reach_every_agent_and_are_confirmed() {
     // On a network without faults each takes a few trips and no waiting for a retry.
     let last = world.confirmed[&199];
     assert!(last < Time::ZERO + Duration::from_micros(37 * 199 + 200), "{last:?}");
+}
+
+/// A central controller that does not know all sessions yet answers every heartbeat: only news are answered at once.
+#[test]
+fn a_leaf_answers_once_to_a_central_controller_that_is_not_settled() {
+    let config = LeafConfig {
+        rack: 3,
+        ports: 2,
+        incarnation: 5,
+        active: 1,
+        standby: 1,
+        timeout: MS * 100,
+        period: MS * 50,
+        labels_max: 10,
+        feed: FeedConfig::default(),
+    };
+    let mut leaf = Leaf::new(config, ms(1));
+    let heartbeats = |leaf: &mut Leaf, now| {
+        let outputs = std::iter::from_fn(|| leaf.poll(now));
+        outputs.filter(|output| matches!(output, LeafOutput::ToCentral(_))).count()
+    };
+    assert_eq!(heartbeats(&mut leaf, ms(1)), 1);
+    for (at, (stream, settled)) in (2..).zip([(9, false), (9, false), (9, true), (9, true), (10, true)]) {
+        let to = Name { rack: 3, agent: None };
+        let standing = Standing { to, incarnation: 5, stream, head: 0, active: false, settled };
+        leaf.handle(ms(at), LeafInput::FromCentral(Rack::Standing(standing)));
+        let news = [2, 4, 6].contains(&at);
+        assert_eq!(heartbeats(&mut leaf, ms(at)), usize::from(news), "at {at} ms");
+    }
+    assert_eq!(heartbeats(&mut leaf, ms(56)), 1, "its turn has come");
 }
 
 /// The gap that receivers see when an active agent dies is T and the way to the leaf, at every point of the heartbeat.

@@ -243,6 +243,6 @@ fn a_tree_that_is_back_carries_the_next_block() {
     source.handle(Time(1), Input::TreeBack { tree: 1 });
     source.handle(Time(1), Input::TreeBack { tree: 77 });
     assert_eq!(source.block(1), Some(2), "block 1 has gone to the other tree");
-    ask(&mut source, 1, 1, 29);
+    source.handle(Time(1), Input::Interest { port: 1, interest: interest(29, 1) });
     assert_eq!(sent(&mut source, 1, 1)[0].2.decision, Decision::Next(3));
 }
