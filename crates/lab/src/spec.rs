@@ -249,7 +249,11 @@ impl<'a> Parts<'a> {
                     None => None,
                 };
                 let store = self.setting("store", Some(2_048))?;
-                let kernel = self.setting("kernel", Some(1))? != 0;
+                let kernel = match self.take("kernel") {
+                    None | Some("1") => true,
+                    Some("0") => false,
+                    Some(text) => return Err(self.wrong(format!("kernel must be 0 or 1, not '{text}'"))),
+                };
                 Ok(Network::Datacast { network, trees, store, kernel })
             }
             "orca" => {
@@ -264,7 +268,11 @@ impl<'a> Parts<'a> {
                     );
                 }
                 let left = clos.hosts_per_leaf() - agents;
-                let standby = self.setting("standby", Some(1))?.min(left);
+                let standby = match self.take("standby") {
+                    Some("0") => 0,
+                    Some(text) => self.number("standby", text)?.min(left),
+                    None => left.min(1),
+                };
                 let timeout_us = self.setting("timeout-us", Some(100_000))?;
                 if !(1_000..=10_000_000).contains(&timeout_us) {
                     return Err(self.wrong("timeout-us must be 1000 to 10000000"));
@@ -359,9 +367,7 @@ impl fmt::Display for Spec {
             }
             Network::Orca { ports, agents, standby, timeout_us, trees, .. } => {
                 write!(f, "orca:{ports},agents={agents},timeout-us={timeout_us},trees={trees}")?;
-                if standby > 0 {
-                    write!(f, ",standby={standby}")?;
-                }
+                write!(f, ",standby={standby}")?;
             }
         }
         if let Some(rate) = self.rate {
@@ -393,7 +399,9 @@ mod tests {
             ("datacast:torus:4,2,rate=200mbit", 16),
             ("datacast:fat-tree:4,3,mtu=1500", 16),
             ("datacast:torus:4,2,trees=1", 16),
+            ("datacast:bcube:4,2,kernel=0", 16),
             ("orca:4", 16),
+            ("orca:4,standby=0", 16),
             ("orca:6,agents=3,trees=2,rate=1gbit", 54),
         ] {
             let spec: Spec = text.parse().unwrap();
@@ -438,6 +446,7 @@ mod tests {
             ("datacast:bcube:4", "bcube"),
             ("datacast:ring:4,2", "ring"),
             ("datacast:bcube:8,4", "at most 200"),
+            ("datacast:bcube:4,2,kernel=2", "0 or 1"),
             ("orca:5", "an even n"),
             ("orca:4,agents=3", "a rack has 2 servers"),
             ("orca:10", "250 hosts"),
