@@ -2,6 +2,7 @@
 //! with every message written and read again. Confirmations are heartbeats; those that nothing but time asks for come when
 //! no message is on its way.
 
+use criterion::measurement::{Measurement, WallTime};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use polycast_protocol::rack::{
     Agent, AgentConfig, AgentInput, AgentOutput, Central, CentralConfig, CentralInput, CentralOutput, Change,
@@ -11,7 +12,6 @@ use polycast_types::{Duration, Time};
 use polycast_wire::rack::Rack;
 use std::collections::VecDeque;
 use std::hint::black_box;
-use std::time::Instant;
 
 const AGENTS: u32 = 2;
 /// T of the paper.
@@ -28,7 +28,7 @@ enum Who {
 }
 
 struct Tree {
-    start: Instant,
+    start: <WallTime as Measurement>::Intermediate,
     central: Central,
     leafs: Vec<Leaf>,
     agents: Vec<Agent>,
@@ -65,7 +65,7 @@ impl Tree {
             |rack, port| AgentConfig { rack, port, incarnation: 1, period: TIMEOUT / 4, labels_max: 100_000 };
         let places = (0..leafs).flat_map(|rack| (0..AGENTS).map(move |port| (rack, port)));
         Tree {
-            start: Instant::now(),
+            start: WallTime.start(),
             central,
             leafs: (0..leafs).map(|rack| Leaf::new(leaf(rack), Time::ZERO)).collect(),
             agents: places.map(|(rack, port)| Agent::new(agent(rack, port), Time::ZERO)).collect(),
@@ -76,7 +76,7 @@ impl Tree {
     }
 
     fn now(&self) -> Time {
-        Time::ZERO + Duration::from(self.start.elapsed())
+        Time::ZERO + Duration::from(WallTime.end(self.start))
     }
 
     /// One label of one session changes, as with a join.
