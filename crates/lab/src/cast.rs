@@ -1,6 +1,8 @@
 //! One delivery in a lab: its settings, and what came of it.
 
+use crate::compare::Way;
 use crate::failure::Failure;
+use crate::traffic::{Flow, Readings};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -15,10 +17,19 @@ pub struct CastOptions {
     pub receivers: Option<Vec<String>>,
     /// What breaks in the meantime.
     pub failures: Vec<Failure>,
+    /// How it is delivered.
+    #[serde(default)]
+    pub way: Way,
+    /// Other traffic meanwhile.
+    #[serde(default)]
+    pub flows: Vec<Flow>,
+    /// How often rates are read, in milliseconds; never without.
+    #[serde(default)]
+    pub sample_ms: Option<u32>,
 }
 
 /// What came of it.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct CastOutcome {
     /// What `polycast send --json` reported.
     pub delivery: serde_json::Value,
@@ -33,6 +44,15 @@ pub struct CastOutcome {
     /// What the nodes of a Datacast fabric have counted.
     #[serde(default)]
     pub nodes: serde_json::Value,
+    /// From the request to the report, set-up and end included, in seconds.
+    #[serde(default)]
+    pub wall_s: f64,
+    /// Processor time of the source's process meanwhile, in seconds.
+    #[serde(default)]
+    pub source_cpu_s: f64,
+    /// Rates while it ran.
+    #[serde(default)]
+    pub readings: Readings,
 }
 
 /// What crossed a cable in one direction.

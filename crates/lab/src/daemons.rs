@@ -44,6 +44,9 @@ impl Places {
 /// How much nicer hosts are than devices.
 const PREFERENCE: i32 = 10;
 
+/// How the kernel tells times of processes, whatever its own clock.
+const TICKS_PER_SECOND: f64 = 100.0;
+
 /// A process that runs as long as the lab.
 struct Daemon {
     child: Child,
@@ -146,13 +149,8 @@ impl Daemons {
         self.await_ready(&ready)
     }
 
-    /// Starts the manager, and then all agents at the same time.
-    pub(crate) fn start_all(
-        &mut self,
-        layout: &Layout,
-        places: &Places,
-        settings: &Path,
-    ) -> Result<(), LabError> {
+    /// Starts the manager.
+    fn start_manager(&mut self, layout: &Layout, places: &Places, settings: &Path) -> Result<(), LabError> {
         let address = format!("{}:{MANAGER_PORT}", layout.manager.address);
         let settings = settings.to_string_lossy();
         let space = Space::named(&layout.manager.name);
@@ -161,7 +159,30 @@ impl Daemons {
         if let Some(manager) = self.running.get("manager") {
             prefer(&manager.child);
         }
-        self.await_ready(&ready)?;
+        self.await_ready(&ready)
+    }
+
+    /// Starts the manager anew, with other settings; agents come back to it.
+    pub(crate) fn restart_manager(
+        &mut self,
+        layout: &Layout,
+        places: &Places,
+        settings: &Path,
+    ) -> Result<(), LabError> {
+        self.kill("manager");
+        self.start_manager(layout, places, settings)?;
+        self.await_joined(layout, places)
+    }
+
+    /// Starts the manager, and then all agents at the same time.
+    pub(crate) fn start_all(
+        &mut self,
+        layout: &Layout,
+        places: &Places,
+        settings: &Path,
+    ) -> Result<(), LabError> {
+        let address = format!("{}:{MANAGER_PORT}", layout.manager.address);
+        self.start_manager(layout, places, settings)?;
         let start = |host: &Host| {
             let (store, socket) = (places.inside.join("stores").join(&host.name), places.socket(&host.name));
             let (store, socket) =
@@ -219,6 +240,11 @@ impl Daemons {
         })
     }
 
+    /// Processor time that a process has used so far, in seconds.
+    pub(crate) fn cpu_s(&self, name: &str) -> Option<f64> {
+        cpu_s(self.running.get(name)?.child.id())
+    }
+
     /// Kills a process at once; gives whether there was one.
     pub(crate) fn kill(&mut self, name: &str) -> bool {
         let Some(mut daemon) = self.running.remove(name) else { return false };
@@ -238,6 +264,15 @@ impl Daemons {
         }
         ended
     }
+}
+
+/// Processor time of a process so far, its own and the kernel's for it, in seconds.
+pub(crate) fn cpu_s(pid: u32) -> Option<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in brackets may hold anything; the 12th and 13th fields after it are the times.
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some((user + system) as f64 / TICKS_PER_SECOND)
 }
 
 /// What a daemon says first.

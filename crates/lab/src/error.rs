@@ -32,6 +32,23 @@ pub enum LabError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A flow that cannot be read.
+    #[error(
+        "'{text}' is no flow: write FROM-TO@BEGIN..END, in seconds, with =WINDOW of 4 KiB to 1 GiB behind it where it is \
+         to be bounded, such as h8-h7@2..6=64KiB"
+    )]
+    Flow {
+        /// What was typed.
+        text: String,
+    },
+    /// A way to deliver that cannot be taken.
+    #[error("'{text}' is no way to deliver here: {reason}")]
+    Way {
+        /// What was typed.
+        text: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A name that cannot be one.
     #[error("'{name}' is no name for a lab: use 1 to 32 letters, digits and '-'")]
     Name {

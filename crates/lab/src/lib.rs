@@ -5,6 +5,8 @@
 //! - [`spec`]: what can be asked for, such as `bridge:8` or `blast:racks=8,hosts=2`.
 //! - [`layout`]: the nodes and links of it, as data.
 //! - [`registry`]: the labs that there are: `up`, `list`, `exec`, `down`.
+//! - [`compare`]: other ways to deliver the same in the same lab, and what each costs the network.
+//! - [`traffic`]: other traffic beside a delivery, and rates while it runs.
 //! - [`supervisor`]: the process in which a lab lives, and with which all of it ends.
 //! - [`label_switches`]: switches in the kernel that forward by labels, and agents of racks.
 //! - [`ocs`]: an optical circuit switch that speaks TL1 and moves real packets.
@@ -13,7 +15,9 @@
 //! (namespaces of hosts, daemons, temporary files) lives inside these, so the kernel takes all of it away
 //! when that process ends, however it ends.
 
+mod baselines;
 mod cast;
+pub mod compare;
 mod daemons;
 mod datacast;
 mod error;
@@ -29,6 +33,7 @@ pub mod registry;
 pub mod spec;
 pub mod supervisor;
 mod system;
+pub mod traffic;
 mod world;
 
 pub use cast::{CastOptions, CastOutcome, ControlStep, LinkBytes};

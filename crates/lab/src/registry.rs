@@ -2,6 +2,7 @@
 //! lab has ended, however it did, is taken away by whoever looks next.
 
 use crate::cast::{CastOptions, CastOutcome, ControlStep};
+use crate::compare::Way;
 use crate::error::LabError;
 use crate::spec::Spec;
 use crate::supervisor::{INSIDE, LOGS, Request, Word};
@@ -264,6 +265,16 @@ impl Running {
         writeln!(self.stdin, "{text}").map_err(|error| failed(error.to_string()))
     }
 
+    /// Delivers something in it.
+    fn cast(&mut self, options: &CastOptions) -> Result<CastOutcome, LabError> {
+        self.tell(&Request::Cast(options.clone()))?;
+        match self.hear()? {
+            Word::Cast(outcome) => Ok(outcome),
+            Word::Error(said) => Err(LabError::Said(said)),
+            Word::Ready { .. } => Err(LabError::system("go on with the lab", "it reported out of turn")),
+        }
+    }
+
     /// Ends the lab and passes on why.
     fn end_with(self, error: LabError) -> LabError {
         match self.end() {
@@ -312,18 +323,54 @@ fn free_name(spec: &Spec) -> Result<String, LabError> {
 pub fn cast(spec: &Spec, options: &CastOptions, program: &Path) -> Result<(CastOutcome, f64), LabError> {
     let name = format!("cast-{}", std::process::id());
     let (mut running, setup_s, mut control) = start(&name, spec, program)?;
-    let heard = running.tell(&Request::Cast(options.clone())).and_then(|()| running.hear());
-    let outcome = match heard {
-        Ok(Word::Cast(outcome)) => Ok(outcome),
-        Ok(Word::Error(said)) => Err(LabError::Said(said)),
-        Ok(Word::Ready { .. }) => Err(LabError::system("go on with the lab", "it reported out of turn")),
-        Err(error) => Err(error),
-    };
+    let outcome = running.cast(options);
     running.end()?;
     let mut outcome = outcome?;
     control.append(&mut outcome.control);
     outcome.control = control;
     Ok((outcome, setup_s))
+}
+
+/// A delivery of a comparison.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Compared {
+    /// How it was delivered.
+    pub way: Way,
+    /// How often that way was taken before.
+    pub round: u32,
+    /// What came of it.
+    pub outcome: CastOutcome,
+}
+
+/// Makes a lab, delivers the same in it by one way after the other, as often as there are rounds, and takes it down; gives
+/// how long it took to make, in seconds. `heard` is told of each as it is done.
+///
+/// # Errors
+/// The lab cannot be made, or a delivery not be tried. A receiver that fails is part of the outcome.
+pub fn compare(
+    spec: &Spec,
+    options: &CastOptions,
+    ways: &[Way],
+    rounds: u32,
+    program: &Path,
+    heard: &mut dyn FnMut(&Compared),
+) -> Result<(Vec<Compared>, f64), LabError> {
+    ways.iter().try_for_each(|way| way.check(spec))?;
+    let name = format!("compare-{}", std::process::id());
+    let (mut running, setup_s, _) = start(&name, spec, program)?;
+    let mut compared = Vec::new();
+    for (round, way) in (0..rounds).flat_map(|round| ways.iter().map(move |way| (round, *way))) {
+        match running.cast(&CastOptions { way, ..options.clone() }) {
+            Ok(outcome) => {
+                let done = Compared { way, round, outcome };
+                heard(&done);
+                compared.push(done);
+            }
+            Err(error) => return Err(running.end_with(error)),
+        }
+    }
+    running.end()?;
+    Ok((compared, setup_s))
 }
 
 fn find(name: &str) -> Result<Note, LabError> {

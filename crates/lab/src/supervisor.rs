@@ -5,14 +5,17 @@
 //! Whoever starts it talks to it in lines of JSON over its standard input and output. Until it is told to
 //! stay, it ends when its standard input does: so a killed `lab cast` leaves nothing behind.
 
+use crate::baselines::{self, Job};
 use crate::cast::{CastOptions, CastOutcome, ControlStep};
+use crate::compare::Way;
 use crate::daemons::{Daemons, Places};
 use crate::error::LabError;
 use crate::failure::{Failure, What};
 use crate::layout::{Host, Layout};
 use crate::spec::{Network, Spec};
 use crate::system::Space;
-use crate::{datacast, label_switches, optical, world};
+use crate::traffic::{Flow, Placed};
+use crate::{datacast, label_switches, optical, traffic, world};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
@@ -125,7 +128,10 @@ fn serve(lab: Lab) {
     });
     for options in casts {
         match lab.cast(&options) {
-            Ok(outcome) => say(&Word::Cast(outcome)),
+            Ok(outcome) => {
+                say(&Word::Cast(outcome.clone()));
+                lab.forget(&outcome);
+            }
             Err(error) => say(&Word::Error(error.to_string())),
         }
     }
@@ -225,32 +231,121 @@ impl Lab {
         let (early, later): (Vec<Failure>, Vec<Failure>) =
             options.failures.iter().cloned().partition(|failure| failure.at_s <= 0.0);
         early.iter().for_each(|failure| strike(&failure.what, &self.daemons, &self.layout, &self.spec));
+        options.way.check(&self.spec)?;
+        if options.way == Way::SingleTree {
+            self.restart_manager(true)?;
+        }
+        let flows = options.flows.iter().map(|flow| self.place(flow)).collect::<Result<Vec<_>, _>>()?;
         let before = world::counters(&self.layout)?;
+        let begun = Instant::now();
+        self.arm(later);
+        let deliver = || match options.way {
+            Way::Polycast | Way::SingleTree => self.send(options, &source, &receivers),
+            Way::Bittorrent | Way::Tcp => self.deliver_otherwise(options, &source, &receivers),
+        };
+        let carries =
+            |interface: &str| datacast::network_of(&self.spec).is_none() || datacast::is_fabric(interface);
+        let links = traffic::links_of(&self.layout, &source.name, carries);
+        let interval = options.sample_ms.map(|ms| Duration::from_millis(ms.into()));
+        let (outcome, readings) = traffic::beside(&source.name, &links, &flows, interval, deliver);
+        let mut outcome = outcome?;
+        outcome.readings = readings;
+        outcome.wall_s = begun.elapsed().as_secs_f64();
+        outcome.links = world::crossed(&self.layout, &before, &world::counters(&self.layout)?);
+        for name in lock(&self.daemons).ended() {
+            outcome.said.push_str(&format!("{name} has ended by itself: see its log\n"));
+        }
+        tracing::info!(spec = %self.spec, way = %options.way, "delivered");
+        if datacast::network_of(&self.spec).is_some() {
+            outcome.nodes = datacast::status(&self.layout, &self.places)?;
+        }
+        if options.way == Way::SingleTree {
+            self.restart_manager(false)?;
+        }
+        Ok(outcome)
+    }
+
+    /// Where a flow runs.
+    fn place(&self, flow: &Flow) -> Result<Placed, LabError> {
+        let (from, to) = (self.host(&flow.from)?, self.host(&flow.to)?);
+        let address = baselines::address(&self.spec, &self.layout, to);
+        Ok(Placed { flow: flow.clone(), from: from.name.clone(), to: to.name.clone(), address })
+    }
+
+    /// Lets the source's agent send.
+    fn send(
+        &self,
+        options: &CastOptions,
+        source: &Host,
+        receivers: &[Host],
+    ) -> Result<CastOutcome, LabError> {
         let to: Vec<&str> = receivers.iter().map(|host| host.name.as_str()).collect();
         let mut command = Space::named(&source.name).command(&self.places.program.to_string_lossy());
         command.arg("send").arg(&options.path).args(["--to", &to.join(","), "--json", "--socket"]);
         command.arg(self.places.socket(&source.name));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let failed = |error: io::Error| LabError::system("send", error);
-        let child = command.spawn().map_err(failed)?;
-        self.arm(later);
-        let output = child.wait_with_output().map_err(failed)?;
-        let after = world::counters(&self.layout)?;
+        let cpu_s = || lock(&self.daemons).cpu_s(&source.name);
+        let used_before = cpu_s();
+        let output = command.output().map_err(|error| LabError::system("send", error))?;
+        let source_cpu_s = used_before.zip(cpu_s()).map_or(0.0, |(before, after)| after - before);
         let delivery: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        // What the manager's devices did for the path is in the report.
-        let control = serde_json::from_value(delivery["control"].clone()).unwrap_or_default();
-        let links = world::crossed(&self.layout, &before, &after);
-        let mut said = String::from_utf8_lossy(&output.stderr).into_owned();
-        for name in lock(&self.daemons).ended() {
-            said.push_str(&format!("{name} has ended by itself: see its log\n"));
-        }
-        tracing::info!(spec = %self.spec, "delivered");
-        let exit = output.status.code().unwrap_or(2);
-        let nodes = match datacast::network_of(&self.spec) {
-            Some(_) => datacast::status(&self.layout, &self.places)?,
-            None => serde_json::Value::Null,
+        Ok(CastOutcome {
+            // What the manager's devices did for the path is in the report.
+            control: serde_json::from_value(delivery["control"].clone()).unwrap_or_default(),
+            delivery,
+            said: String::from_utf8_lossy(&output.stderr).into_owned(),
+            exit: output.status.code().unwrap_or(2),
+            source_cpu_s,
+            ..CastOutcome::default()
+        })
+    }
+
+    /// Delivers without Polycast.
+    fn deliver_otherwise(
+        &self,
+        options: &CastOptions,
+        source: &Host,
+        receivers: &[Host],
+    ) -> Result<CastOutcome, LabError> {
+        let job = Job {
+            spec: &self.spec,
+            layout: &self.layout,
+            folder: self.places.inside.join(options.way.to_string()),
+            path: &options.path,
+            source: source.clone(),
+            receivers: receivers.to_vec(),
         };
-        Ok(CastOutcome { delivery, said, exit, links, control, nodes })
+        let (delivery, source_cpu_s) = baselines::deliver(options.way, &job)?;
+        let all =
+            delivery["receivers"].as_array().is_some_and(|list| list.iter().all(|r| r["verified"] == true));
+        Ok(CastOutcome { delivery, exit: i32::from(!all), source_cpu_s, ..CastOutcome::default() })
+    }
+
+    /// Another manager that plans a single tree, or the usual one again.
+    fn restart_manager(&self, single_tree: bool) -> Result<(), LabError> {
+        let settings = self.places.inside.join("manager.toml");
+        let mut text = manager_settings(&self.spec, &self.layout, &self.places);
+        if single_tree {
+            // The section [datacast] is the last one.
+            text.push_str("single-tree = true\n");
+        }
+        fs::write(&settings, text).map_err(|error| LabError::path("write", &settings, &error))?;
+        lock(&self.daemons).restart_manager(&self.layout, &self.places, &settings)?;
+        datacast::await_links(&self.layout, &self.places)
+    }
+
+    /// Takes what was delivered away at all hosts, so that deliveries one after the other need no more memory than one.
+    fn forget(&self, outcome: &CastOutcome) {
+        let Some(object) = outcome.delivery["object"].as_str().filter(|object| !object.is_empty()) else {
+            return;
+        };
+        for host in &self.layout.hosts {
+            let mut command = std::process::Command::new(&self.places.program);
+            command.args(["rm", object, "--socket"]).arg(self.places.socket(&host.name));
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            // Most hosts have no such object.
+            let _ = command.status();
+        }
     }
 
     fn check_failures(&self, failures: &[Failure]) -> Result<(), LabError> {

@@ -265,7 +265,7 @@ pub(crate) fn counters(layout: &Layout) -> Result<Counters, LabError> {
 }
 
 /// Interface, bytes received, bytes sent.
-fn parse_counters(text: &str) -> Vec<(String, u64, u64)> {
+pub(crate) fn parse_counters(text: &str) -> Vec<(String, u64, u64)> {
     let parse = |line: &str| {
         let (interface, numbers) = line.split_once(':')?;
         let numbers: Vec<u64> = numbers.split_whitespace().map_while(|number| number.parse().ok()).collect();

@@ -31,13 +31,22 @@ pub struct DatacastConfig {
     pub hops_max: usize,
     /// The most ports of a node that a hop can name.
     pub ports_max: u32,
+    /// One tree of shortest ways, and every node on them keeps packets: the content centric networking that the paper
+    /// compares with (section 7).
+    pub single_tree: bool,
 }
 
 impl Default for DatacastConfig {
     /// Packets of 8 KiB over links of 1 Gbit/s, the paper's 16 credits (section 7), and routes without bounds.
     fn default() -> Self {
         let pulling = Pulling { payload_bytes: 8_192, credits: 16, link_rate: Rate(1_000_000_000) };
-        DatacastConfig { pulling, trees_max: usize::MAX, hops_max: usize::MAX, ports_max: u32::MAX }
+        DatacastConfig {
+            pulling,
+            trees_max: usize::MAX,
+            hops_max: usize::MAX,
+            ports_max: u32::MAX,
+            single_tree: false,
+        }
     }
 }
 
@@ -95,7 +104,7 @@ impl Datacast {
     /// The plan for planned trees. Trees whose routes no packet can carry are left out.
     fn plan_of(&self, servers: &Servers, mut planned: TreePlan) -> Result<Plan, Refusal> {
         let planner = self.planner.borrow();
-        let DatacastConfig { pulling, trees_max, hops_max, ports_max } = self.config;
+        let DatacastConfig { pulling, trees_max, hops_max, ports_max, single_tree } = self.config;
         let deepest = |tree: &crate::trees::SteinerTree| tree.nodes.iter().map(|n| n.depth as usize).max();
         let shortest = planned.trees.iter().filter_map(deepest).min().unwrap_or(0);
         planned.trees.retain(|tree| deepest(tree).is_none_or(|depth| depth <= hops_max));
@@ -106,7 +115,10 @@ impl Datacast {
             )));
         }
         let graph = planner.graph();
-        let ways = planned.ways(graph);
+        let mut ways = planned.ways(graph);
+        if single_tree {
+            ways.iter_mut().flatten().flatten().for_each(|hop| hop.non_branching = false);
+        }
         if ways.iter().flatten().flatten().any(|hop| hop.port >= ports_max) {
             let reason = format!("a node of its trees has more than {ports_max} ports");
             return Err(Refusal::Impossible(reason));
@@ -124,7 +136,8 @@ impl Datacast {
         };
         let of_tree = |(at, tree): (usize, _)| TreeRoutes { routes: routes(at), tree };
         let trees = planned.trees.iter().cloned().enumerate().map(of_tree).collect();
-        let tree_count = (planner.tree_count() as usize).min(trees_max) as u32;
+        let most = if single_tree { 1 } else { planner.tree_count() as usize };
+        let tree_count = most.min(trees_max) as u32;
         Ok(Plan {
             fabric: Self::NAME,
             resources: Vec::new(),
@@ -162,7 +175,12 @@ impl Datacast {
         let planned = self.planned(&servers, old);
         let planned = planned.ok_or_else(|| Refusal::Impossible("it is not over trees".into()))?;
         let failures = failures_of(Self::NAME, network, &self.network);
-        let mended = self.planner.borrow_mut().replan(planned, &failures);
+        let mut planner = self.planner.borrow_mut();
+        let mended = match self.config.single_tree {
+            true => planner.plan_shortest(servers.source, &planned.receivers, &failures),
+            false => planner.replan(planned, &failures),
+        };
+        drop(planner);
         self.plan_of(&servers, mended.map_err(|error| Refusal::Impossible(format!("{error}")))?)
     }
 
@@ -191,7 +209,12 @@ impl Fabric for Datacast {
         let servers = self.servers(group)?;
         let receivers: Vec<Node> = servers.receivers.iter().map(|(_, server)| *server).collect();
         let failures = failures_of(Self::NAME, network, &self.network);
-        let planned = self.planner.borrow_mut().plan(servers.source, &receivers, &failures);
+        let mut planner = self.planner.borrow_mut();
+        let planned = match self.config.single_tree {
+            true => planner.plan_shortest(servers.source, &receivers, &failures),
+            false => planner.plan(servers.source, &receivers, &failures),
+        };
+        drop(planner);
         let planned = planned.map_err(|error| Refusal::Impossible(format!("{error}")))?;
         if planned.left_out.is_empty() {
             return self.plan_of(&servers, planned);

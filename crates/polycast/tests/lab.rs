@@ -475,3 +475,71 @@ fn what_is_no_lab_is_refused_in_a_sentence() {
         assert!(ran.stderr.contains(part), "{arguments:?}: {}", ran.stderr);
     }
 }
+
+#[test]
+fn ways_are_compared_in_one_lab() {
+    if !can(&["ip", "tc", "aria2c"]) {
+        return;
+    }
+    let place = Place::new();
+    let len = 4_000_000;
+    let file = place.file("object", &noise(len));
+    let ways = "single-tree,tcp,bittorrent";
+    let spec = "datacast:bcube:4,2";
+    let ran =
+        polycast(&["lab", "compare", spec, &file, "--receivers", DATACAST_GROUP, "--with", ways, "--json"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let report = ran.json();
+    assert_eq!(report["ideal_links"], 13);
+    let run = |way: &str| {
+        let runs = report["runs"].as_array().unwrap();
+        runs.iter().find(|run| run["way"] == way).unwrap_or_else(|| panic!("no {way} in {report}")).clone()
+    };
+    let stress = |way: &str, what: &str| run(way)["stress"][what].as_f64().unwrap();
+    for way in ["polycast", "single-tree", "tcp", "bittorrent"] {
+        assert_eq!(run(way)["verified"], true, "{way}");
+        assert!(run(way)["seconds"].as_f64().unwrap() > 0.0);
+    }
+    // Two trees carry half each; one tree passes every link once, and the source has two branches of it.
+    assert!((0.49..0.7).contains(&stress("polycast", "link")), "{report}");
+    assert!((0.99..1.3).contains(&stress("single-tree", "link")), "{report}");
+    assert!((1.9..2.6).contains(&stress("single-tree", "source")), "{report}");
+    // Six copies leave the source.
+    assert!((6.0..6.6).contains(&stress("tcp", "source")), "{report}");
+    assert!(stress("bittorrent", "network") > 1.0, "{report}");
+    let ratio = run("tcp")["network_ratio"].as_f64().unwrap();
+    assert!((ratio - stress("tcp", "network") / stress("polycast", "network")).abs() < 1e-6, "{report}");
+}
+
+#[test]
+fn ways_that_a_lab_does_not_have_are_named_before_it_is_made() {
+    let place = Place::new();
+    let file = place.file("object", b"x");
+    for (arguments, part) in [
+        (["bridge:3", &file, "--with", "single-tree"], "datacast:bcube:4,2"),
+        (["bridge:3", &file, "--with", "pigeon"], "write polycast, bittorrent, tcp or single-tree"),
+    ] {
+        let ran = polycast(&[&["lab", "compare"], &arguments[..]].concat());
+        assert_ne!(ran.status, 0);
+        assert!(ran.stderr.contains(part), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn other_traffic_and_rates_are_read_while_a_transfer_runs() {
+    if !can(&BRIDGE) {
+        return;
+    }
+    let place = Place::new();
+    let file = place.file("object", &noise(6_000_000));
+    let lab = ["lab", "cast", "bridge:4,rate=50mbit", &file, "--receivers", "1,2", "--sample", "100"];
+    let ran = polycast(&[&lab[..], &["--flow", "3-h2@0..5=64KiB", "--json"]].concat());
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let report = ran.json();
+    all_verified(&report, 2);
+    assert_eq!(report["readings"]["links"], serde_json::json!(["switch"]));
+    let samples = report["readings"]["samples"].as_array().unwrap();
+    let most = |of: &str| samples.iter().map(|sample| sample[of][0].as_u64().unwrap()).max().unwrap();
+    assert!((10_000_000..70_000_000).contains(&most("links_bps")), "{samples:?}");
+    assert!((1_000_000..70_000_000).contains(&most("flows_bps")), "{samples:?}");
+}

@@ -36,6 +36,10 @@ pub struct DatacastSettings {
     pub credits: u32,
     /// No group gets more trees than this.
     pub trees_max: Option<usize>,
+    /// One tree of shortest ways with caches at every node, as content centric networking without Datacast has it: to
+    /// compare with.
+    #[serde(default)]
+    pub single_tree: bool,
     /// How long to wait for further reports of links before trees are repaired, in milliseconds.
     #[serde(default = "gather_ms")]
     pub gather_ms: u64,
@@ -107,6 +111,7 @@ impl Offer for DatacastOffer {
             trees_max: settings.trees_max.unwrap_or(usize::MAX),
             hops_max: HOPS_MAX,
             ports_max: PORTS_MAX,
+            single_tree: settings.single_tree,
         };
         let places =
             settings.hosts.iter().zip(0..).filter_map(|(name, server)| Some((hosts.number(name)?, server)));

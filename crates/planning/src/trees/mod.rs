@@ -220,6 +220,21 @@ impl TreePlanner {
         self.plan_checked(source, receivers, failures)
     }
 
+    /// One tree of shortest ways: what content centric networking without several trees comes to, where every receiver
+    /// asks along its own shortest way (section 7, the comparison study).
+    ///
+    /// # Errors
+    /// As [`TreePlanner::plan`].
+    pub fn plan_shortest(
+        &mut self,
+        source: Node,
+        receivers: &[Node],
+        failures: &Failures,
+    ) -> Result<TreePlan, TreeError> {
+        let receivers = self.check_group(source, receivers)?;
+        self.plan_shortest_checked(source, receivers, failures)
+    }
+
     /// A running plan after further failures: trees that still work stay as they are.
     ///
     /// # Errors

@@ -114,6 +114,23 @@ impl TreePlanner {
         self.plan_free(source, receivers, Vec::new())
     }
 
+    /// One tree of shortest ways, which share as many links as they can.
+    pub(super) fn plan_shortest_checked(
+        &mut self,
+        source: Node,
+        receivers: Vec<Node>,
+        failures: &Failures,
+    ) -> Result<TreePlan, TreeError> {
+        self.work.load_failures(&self.graph, failures);
+        let (reached, left_out) = self.reachable(source, &receivers);
+        if reached.is_empty() {
+            return Err(TreeError::Disconnected { source_node: source, receivers: receivers.len() });
+        }
+        let mut tree = SteinerTree { spanning_tree: 0, repaired: false, nodes: Vec::new() };
+        tree.nodes = self.select(source, &reached, &tree);
+        Ok(TreePlan { source, receivers: reached, left_out, trees: vec![tree], released: 0, bound: 1 })
+    }
+
     /// Plans while no tree uses any arc.
     fn plan_free(
         &mut self,

@@ -66,6 +66,32 @@ fn figure_4_prunes_to_thirteen_links() {
     assert_eq!((parent(1, 2), parent(1, 16 + 4 + 2)), (16 + 4 + 2, 14));
 }
 
+/// Section 7's comparison: 12 links, 6 of whose nodes are no members, and both links of the source are in use.
+#[test]
+fn a_single_tree_has_shortest_ways_alone() {
+    use polycast_topology::Graph;
+    let network: Network = "bcube:4,2".parse().unwrap();
+    let mut planner = TreePlanner::new(network);
+    let receivers = [2, 4, 9, 11, 13, 15];
+    let plan = planner.plan_shortest(0, &receivers, &Failures::none()).unwrap();
+    let [tree] = &plan.trees[..] else { panic!("{plan:?}") };
+    let depth = |node| tree.nodes.iter().find(|entry| entry.node == node).unwrap().depth;
+    // Two links a digit that differs.
+    assert_eq!(receivers.map(depth), [2, 2, 4, 4, 4, 4]);
+    let shape = tree.shape(|node| plan.is_receiver(node));
+    assert_eq!((shape.links, shape.steiner_nodes), (12, 6));
+    // A link of it fails: its receiver is reached another way, or none at all.
+    let mut failures = Failures::none();
+    failures.fail_link(network.link_between(2, network.neighbor(2, 0).into()).unwrap());
+    let around = planner.plan_shortest(0, &receivers, &failures).unwrap();
+    assert_eq!(around.receivers, receivers);
+    failures.fail_link(network.link_between(2, network.neighbor(2, 1).into()).unwrap());
+    let without = planner.plan_shortest(0, &receivers, &failures).unwrap();
+    assert_eq!((without.left_out, without.receivers.len()), (vec![2], 5));
+    failures.fail_node(0);
+    assert!(matches!(planner.plan_shortest(0, &[4], &failures), Err(TreeError::Disconnected { .. })));
+}
+
 #[test]
 fn the_four_links_that_break_torus_4_2_do_not_end_service() {
     let network: Network = "torus:4,2".parse().unwrap();

@@ -192,6 +192,20 @@ Examples:
   polycast lab cast bridge:8,rate=1gbit model.bin --source h2 --receivers h0,h5 --fail agent:h5@1
   polycast lab cast datacast:bcube:4,2 model.bin --receivers 2,4,9,11,13,15 --fail link:s19-h14@2";
 
+pub const LAB_COMPARE_MORE: &str = "\
+Ways beside the lab's own fabric (polycast):
+  tcp           the source sends to every receiver over a TCP connection of its own
+  bittorrent    a BitTorrent client at every host, all of them neighbours; needs aria2c
+  single-tree   datacast labs: one tree of shortest ways with caches, as in content centric networking
+
+Link stress is what crossed the busiest link in proportion to the object, network stress what crossed all links in \
+proportion to an ideal multicast, which crosses every link of one tree once. Each way begins when all of its \
+ends are ready; 'in all' is from the request to the end, with set-up.
+
+Examples:
+  polycast lab compare datacast:bcube:4,2 model.bin --receivers 2,4,9,11,13,15 --with single-tree,tcp,bittorrent
+  polycast lab compare bridge:8,rate=1gbit model.bin --with tcp --rounds 3 --json";
+
 pub const LAB_EXEC_MORE: &str = "\
 Examples:
   polycast lab exec bridge h0 -- polycast status

@@ -1,5 +1,7 @@
 //! `polycast lab`: a data center on this machine, with real daemons, switches and devices.
 
+mod compare;
+
 use crate::args::help;
 use crate::exit::{Exit, Failure};
 use crate::object;
@@ -7,17 +9,19 @@ use crate::output::{self, Format};
 use crate::progress::Progress;
 use crate::report::{self, Delivery};
 use clap::{Args as Arguments, Subcommand};
+use polycast_lab::compare::Way;
 use polycast_lab::failure::Failure as Broken;
 use polycast_lab::label_switches;
 use polycast_lab::ocs::{self, OcsOptions};
 use polycast_lab::spec::Spec;
+use polycast_lab::traffic::{Flow, Readings};
 use polycast_lab::{CastOptions, CastOutcome, ControlStep, LabError, LinkBytes, registry, supervisor};
-use polycast_types::format_bytes;
+use polycast_types::{format_bytes, format_rate};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// `polycast lab`
@@ -32,6 +36,9 @@ enum LabCommand {
     /// Bring a lab up, deliver in it, and take it down
     #[command(after_long_help = help::LAB_CAST_MORE)]
     Cast(CastArgs),
+    /// Deliver the same by several ways, one after the other, and compare what they cost
+    #[command(after_long_help = help::LAB_COMPARE_MORE)]
+    Compare(compare::CompareArgs),
     /// Bring a lab up and leave it running
     Up(UpArgs),
     /// List the labs that run
@@ -74,6 +81,20 @@ struct CastArgs {
     /// link:s19-h14@2, rate:s23-h11=20mbit@0
     #[arg(long = "fail", value_name = "WHAT@SECONDS")]
     failures: Vec<Broken>,
+    #[command(flatten)]
+    traffic: Traffic,
+}
+
+/// What goes on beside a delivery.
+#[derive(Arguments, Clone, Debug)]
+struct Traffic {
+    /// A TCP connection between two hosts meanwhile, in seconds after the transfer was asked for, and how many bytes it
+    /// may have on its way: h8-h7@2..6=64KiB
+    #[arg(long = "flow", value_name = "FROM-TO@BEGIN..END[=WINDOW]")]
+    flows: Vec<Flow>,
+    /// Read the rates of the source's links and of the flows so often
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(10..=60_000))]
+    sample: Option<u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -181,12 +202,17 @@ struct LabDelivery {
     control: Vec<ControlStep>,
     #[serde(skip_serializing_if = "Value::is_null")]
     nodes: Value,
+    wall_s: f64,
+    source_cpu_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    readings: Option<Readings>,
 }
 
 /// Runs a command of the lab.
 pub fn run(args: &LabArgs, format: Format) -> Result<Exit, Failure> {
     match &args.command {
         LabCommand::Cast(args) => cast(args, format),
+        LabCommand::Compare(args) => compare::run(args, format),
         LabCommand::Up(args) => up(args, format),
         LabCommand::List => list(format),
         LabCommand::Exec(args) => exec(args),
@@ -201,41 +227,117 @@ fn program() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(|error| Failure::unexpected(format!("cannot find this program: {error}")))
 }
 
-fn cast(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
-    drop(object::open(&args.path)?);
-    let path = args.path.canonicalize().map_err(|error| Failure::path("read", &args.path, &error))?;
-    let options = CastOptions {
-        path,
-        source: Some(args.source.clone()),
-        receivers: match &args.receivers {
+/// What is delivered, once it is sure that it can be read.
+fn options_of(
+    path: &Path,
+    source: &str,
+    receivers: &Receivers,
+    failures: &[Broken],
+    traffic: &Traffic,
+) -> Result<CastOptions, Failure> {
+    drop(object::open(path)?);
+    Ok(CastOptions {
+        path: path.canonicalize().map_err(|error| Failure::path("read", path, &error))?,
+        source: Some(source.to_string()),
+        receivers: match receivers {
             Receivers::All => None,
             Receivers::Named(names) => Some(names.clone()),
         },
-        failures: args.failures.clone(),
-    };
-    registry::check(&args.spec)?;
-    let progress = Progress::start(&format!("delivering in {}", args.spec));
-    let outcome = registry::cast(&args.spec, &options, &program()?);
-    progress.finish();
-    let (CastOutcome { delivery, said, exit, links, control, nodes }, setup_s) = outcome?;
+        failures: failures.to_vec(),
+        way: Way::Polycast,
+        flows: traffic.flows.clone(),
+        sample_ms: traffic.sample,
+    })
+}
+
+/// What `send` reported, if it delivered anything.
+fn delivery_of(outcome: &CastOutcome) -> Result<Delivery, Failure> {
+    let delivery = &outcome.delivery;
     if let Some(error) = delivery["error"].as_str() {
-        let failure = if exit == 1 { Failure::input(error) } else { Failure::unexpected(error) };
+        let failure = if outcome.exit == 1 { Failure::input(error) } else { Failure::unexpected(error) };
         return Err(match delivery["hint"].as_str() {
             Some(hint) => failure.hint(hint),
             None => failure,
         });
     }
-    let mut delivery: Delivery = serde_json::from_value(delivery).map_err(|error| {
-        Failure::unexpected(format!("the report cannot be read: {error}; it said: {said}"))
-    })?;
-    let text = cast_text(&delivery, setup_s, &links, &control);
+    serde_json::from_value(delivery.clone()).map_err(|error| {
+        Failure::unexpected(format!("the report cannot be read: {error}; it said: {}", outcome.said))
+    })
+}
+
+fn cast(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
+    let options = options_of(&args.path, &args.source, &args.receivers, &args.failures, &args.traffic)?;
+    registry::check(&args.spec)?;
+    let progress = Progress::start(&format!("delivering in {}", args.spec));
+    let outcome = registry::cast(&args.spec, &options, &program()?);
+    progress.finish();
+    let (outcome, setup_s) = outcome?;
+    let mut delivery = delivery_of(&outcome)?;
+    let CastOutcome { said, exit, links, control, nodes, source_cpu_s, readings, wall_s, .. } = outcome;
+    let mut text = cast_text(&delivery, setup_s, &links, &control);
+    // Times of receivers count from the start of the transfer, readings from the request.
+    text.push_str(&rates_text(&delivery, &readings, (wall_s - delivery.seconds).max(0.0)));
     // They are among the lab's.
     delivery.control.clear();
     let verified = delivery.receivers.iter().all(|receiver| receiver.verified);
-    let document = LabDelivery { delivery, lab: args.spec.to_string(), setup_s, links, control, nodes };
+    let readings = (!readings.samples.is_empty()).then_some(readings);
+    let document = LabDelivery {
+        delivery,
+        lab: args.spec.to_string(),
+        setup_s,
+        links,
+        control,
+        nodes,
+        wall_s,
+        source_cpu_s,
+        readings,
+    };
     output::result(format, &document, &text)?;
     said.lines().for_each(output::say);
     Ok(if exit == 0 && verified { Exit::Done } else { Exit::Failed })
+}
+
+/// What trees and flows did, and how fast they were until each receiver ended.
+fn rates_text(delivery: &Delivery, readings: &Readings, started_s: f64) -> String {
+    let mut text = String::new();
+    for tree in &delivery.trees {
+        let percent = 100.0 * tree.duplicates as f64 / tree.interests.max(1) as f64;
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "tree {}: {} in {} interests, {} of them duplicates ({percent:.2} %)",
+            tree.tree,
+            format_bytes(tree.sent_bytes),
+            tree.interests,
+            tree.duplicates
+        );
+    }
+    let mut ends: Vec<(f64, &str)> =
+        delivery.receivers.iter().map(|r| (r.seconds, r.name.as_str())).collect();
+    ends.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut from = started_s;
+    let Some(last) = readings.samples.last().map(|sample| sample.at_s) else { return text };
+    for (seconds, name) in ends {
+        let until = (started_s + seconds).min(last);
+        let Some((links, flows)) = readings.mean(from, until) else { continue };
+        let of = |names: &[String], rates: Vec<u64>| {
+            let each =
+                names.iter().zip(rates).map(|(name, rate)| format!("{name} {}", format_rate(rate as f64)));
+            each.collect::<Vec<_>>().join(", ")
+        };
+        let _ = write!(
+            text,
+            "until {name} was done at {}: to {}",
+            report::seconds(seconds),
+            of(&readings.links, links)
+        );
+        if !flows.is_empty() {
+            let _ = write!(text, "; {}", of(&readings.flows, flows));
+        }
+        text.push('\n');
+        from = until;
+    }
+    text
 }
 
 /// The report, and the cables that carried most.

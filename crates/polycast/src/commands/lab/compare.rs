@@ -1,0 +1,200 @@
+//! `polycast lab compare`: the same object to the same hosts of one lab by several ways, and what each of them costs
+//! (Datacast, section 7, the comparison study).
+
+use super::{
+    Broken, Delivery, Receivers, Spec, Traffic, Way, delivery_of, options_of, program, receivers, registry,
+};
+use crate::exit::{Exit, Failure};
+use crate::output::{self, Format};
+use crate::progress::Progress;
+use crate::report;
+use clap::Args as Arguments;
+use polycast_lab::compare::{Stress, group_of, stress};
+use polycast_types::format_bytes;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// `polycast lab compare`
+#[derive(Arguments, Debug)]
+pub struct CompareArgs {
+    /// The lab, such as datacast:bcube:4,2 or bridge:8
+    #[arg(value_name = "SPEC")]
+    spec: Spec,
+    /// The file to deliver
+    #[arg(value_name = "FILE")]
+    path: PathBuf,
+    /// The ways to compare with: tcp, bittorrent, single-tree
+    #[arg(long, value_name = "WAY,WAY", value_delimiter = ',', required = true)]
+    with: Vec<Way>,
+    /// The host that sends, by name or number
+    #[arg(long, value_name = "H", default_value = "h0")]
+    source: String,
+    /// The hosts that receive, by name or number
+    #[arg(long, value_name = "all|A,B", default_value = "all", value_parser = receivers)]
+    receivers: Receivers,
+    /// How often each way is taken, in turn
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// What breaks in each delivery, as for 'lab cast'
+    #[arg(long = "fail", value_name = "WHAT@SECONDS")]
+    failures: Vec<Broken>,
+    #[command(flatten)]
+    traffic: Traffic,
+}
+
+/// One delivery.
+#[derive(Serialize, Clone, Debug)]
+struct Row {
+    way: Way,
+    round: u32,
+    /// From the start, when all ends are ready, to the last receiver's end.
+    seconds: f64,
+    /// From the request to the end.
+    wall_s: f64,
+    goodput_bps: f64,
+    verified: bool,
+    /// `None` where nothing crossed the network.
+    stress: Option<Stress>,
+    source_cpu_s: f64,
+    /// Times as long as Polycast in this round.
+    slower: Option<f64>,
+    /// Bytes in the network, times those of Polycast in this round.
+    network_ratio: Option<f64>,
+    /// The paper's figures for `slower` and `network_ratio`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paper: Option<Paper>,
+}
+
+/// Datacast, section 7: what other ways took in its BCube(4,2), in proportion to its own.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+struct Paper {
+    slower: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network_ratio: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Comparison {
+    lab: String,
+    bytes: u64,
+    source: String,
+    receivers: Vec<String>,
+    ideal_links: u64,
+    setup_s: f64,
+    runs: Vec<Row>,
+}
+
+fn paper(spec: &Spec, way: Way) -> Option<Paper> {
+    if spec.network.kind() != "datacast" {
+        return None;
+    }
+    match way {
+        Way::Bittorrent => Some(Paper { slower: 2.3, network_ratio: Some(1.35) }),
+        Way::SingleTree => Some(Paper { slower: 1.7, network_ratio: None }),
+        Way::Polycast | Way::Tcp => None,
+    }
+}
+
+pub fn run(args: &CompareArgs, format: Format) -> Result<Exit, Failure> {
+    let mut ways = vec![Way::Polycast];
+    for way in &args.with {
+        way.check(&args.spec)?;
+        if !ways.contains(way) {
+            ways.push(*way);
+        }
+    }
+    let options = options_of(&args.path, &args.source, &args.receivers, &args.failures, &args.traffic)?;
+    let group = group_of(&args.spec, &args.source, options.receivers.as_deref())?;
+    registry::check(&args.spec)?;
+    let progress = Progress::start(&format!("delivering in {}", args.spec));
+    let mut heard = |done: &registry::Compared| {
+        progress.waiting(&format!("{} took {:.1} s; going on", done.way, done.outcome.wall_s));
+    };
+    let outcome = registry::compare(&args.spec, &options, &ways, args.rounds, &program()?, &mut heard);
+    progress.finish();
+    let (compared, setup_s) = outcome?;
+    let mut rows: Vec<Row> = Vec::new();
+    let mut bytes = 0;
+    for done in &compared {
+        let delivery: Delivery = delivery_of(&done.outcome)?;
+        bytes = delivery.bytes;
+        for receiver in delivery.receivers.iter().filter(|receiver| !receiver.verified) {
+            let why = receiver.error.as_deref().unwrap_or("it did not verify all bytes");
+            output::say(&format!("error: {}: {} failed: {why}", done.way, receiver.name));
+        }
+        let mut row = Row {
+            way: done.way,
+            round: done.round,
+            seconds: delivery.seconds,
+            wall_s: done.outcome.wall_s,
+            goodput_bps: delivery.goodput_bps,
+            verified: delivery.receivers.iter().all(|receiver| receiver.verified),
+            stress: stress(&args.spec, &group.source, group.ideal_links, delivery.bytes, &done.outcome),
+            source_cpu_s: done.outcome.source_cpu_s,
+            slower: None,
+            network_ratio: None,
+            paper: paper(&args.spec, done.way),
+        };
+        if let Some(ours) = rows.iter().find(|ours| ours.way == Way::Polycast && ours.round == row.round) {
+            row.slower = Some(row.seconds / ours.seconds);
+            let network = |row: &Row| row.stress.as_ref().map(|stress| stress.network_bytes as f64);
+            row.network_ratio = network(&row).zip(network(ours)).map(|(theirs, ours)| theirs / ours);
+        }
+        rows.push(row);
+    }
+    let verified = rows.iter().all(|row| row.verified);
+    let text = text_of(&rows, bytes, setup_s, group.ideal_links);
+    let document = Comparison {
+        lab: args.spec.to_string(),
+        bytes,
+        source: group.source,
+        receivers: group.receivers,
+        ideal_links: group.ideal_links,
+        setup_s,
+        runs: rows,
+    };
+    output::result(format, &document, &text)?;
+    compared.iter().flat_map(|done| done.outcome.said.lines()).for_each(output::say);
+    Ok(if verified { Exit::Done } else { Exit::Failed })
+}
+
+fn text_of(rows: &[Row], bytes: u64, setup_s: f64, ideal_links: u64) -> String {
+    let mut text = format!(
+        "{} over {ideal_links} links of an ideal tree; lab set up in {}\n\
+         way            finish   in all  slower  link stress                source  network stress  source's CPU\n",
+        format_bytes(bytes),
+        report::seconds(setup_s),
+    );
+    for row in rows {
+        let times = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2}"));
+        let (link, busiest, source, network) = match &row.stress {
+            Some(Stress { link, busiest, source, network, .. }) => (
+                format!("{link:.3}"),
+                format!("{} -> {}", busiest.from, busiest.to),
+                format!("{source:.3}"),
+                format!("{network:.3}"),
+            ),
+            None => ("-".into(), String::new(), "-".into(), "-".into()),
+        };
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            "{:12} {:>8} {:>8} {:>7}  {link:>6} {busiest:19} {source:>6}  {network:>14}  {:>12}",
+            row.way.to_string(),
+            report::seconds(row.seconds),
+            report::seconds(row.wall_s),
+            times(row.slower),
+            report::seconds(row.source_cpu_s),
+        );
+        if let Some(paper) = row.paper {
+            let _ = write!(text, "  (paper: {} times as long", paper.slower);
+            if let Some(ratio) = paper.network_ratio {
+                let _ = write!(text, ", {ratio} times the bytes; here {}", times(row.network_ratio));
+            }
+            text.push(')');
+        }
+        text.push_str(if row.verified { "\n" } else { "  FAILED\n" });
+    }
+    text
+}
