@@ -10,6 +10,7 @@ use polycast_wire::discovery::Discovery;
 use polycast_wire::label;
 use polycast_wire::pull;
 use polycast_wire::rack::Rack;
+use polycast_wire::stream;
 use polycast_wire::switches;
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,6 +37,21 @@ pub fn label_header(bytes: &[u8]) {
         let read = label::Header::parse_for(bytes, label_len);
         assert!(read.is_err() || read.ok() == label::Header::parse(bytes).ok());
     }
+}
+
+/// What the decoder of messages' pieces accepts is what the encoder writes.
+pub fn stream_header(bytes: &[u8]) {
+    let check = |datagram: &[u8]| {
+        if let Ok((header, payload)) = stream::Header::parse(datagram) {
+            let mut again = Vec::new();
+            header.emit(&mut again);
+            again.extend_from_slice(payload);
+            assert_eq!(again, datagram);
+        }
+    };
+    check(bytes);
+    // Most bytes are of no kind.
+    check(&[&[1, 7], bytes].concat());
 }
 
 /// What the decoder of words to label switches accepts is what the encoder writes.
@@ -252,6 +268,7 @@ mod tests {
     fn decoders_keep_their_promises_on_noise() {
         on_noise(20_000, data_header);
         on_noise(20_000, label_header);
+        on_noise(20_000, stream_header);
         on_noise(20_000, switch_words);
         on_noise(20_000, control_frame);
         on_noise(20_000, discovery);

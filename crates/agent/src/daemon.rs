@@ -27,6 +27,7 @@ mod processes;
 mod sends;
 mod service;
 mod store;
+mod streams;
 
 pub use config::{AgentConfig, ConfigError};
 pub use engine::{Engine, Transports};
@@ -49,6 +50,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::Store;
+use streams::Streams;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::transport::Server;
@@ -85,6 +87,7 @@ impl Shared {
 pub struct Agent {
     shared: Arc<Shared>,
     sends: Arc<Sends>,
+    streams: Arc<Streams>,
     local: local::Listener,
     invitations: Invitations,
     shutdown: watch::Sender<bool>,
@@ -137,6 +140,7 @@ impl Agent {
         });
         Ok(Agent {
             sends: Arc::new(Sends::new(Arc::clone(&shared), config.sends_max)),
+            streams: Arc::new(Streams::new(Arc::clone(&shared), config.streams_max)),
             invitations: Invitations::new(Arc::clone(&shared), listener),
             shared,
             local,
@@ -174,10 +178,10 @@ impl Agent {
     /// The service broke down, or the manager does not want this agent: another one has its name, or the
     /// manager is of another version.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), AgentError> {
-        let Agent { shared, sends, local, invitations, shutdown: ending } = self;
+        let Agent { shared, sends, streams, local, invitations, shutdown: ending } = self;
         tracing::info!(name = %shared.name, control = %shared.control, socket = %local.path().display(),
             store = %shared.store.folder().display(), "the agent listens");
-        let service = Service::new(Arc::clone(&shared), Arc::clone(&sends));
+        let service = Service::new(Arc::clone(&shared), Arc::clone(&sends), Arc::clone(&streams));
         let mut server_ending = ending.subscribe();
         let (incoming, _socket) = local.into_incoming();
         let server = Server::builder().add_service(AgentServer::new(service)).serve_with_incoming_shutdown(
@@ -197,6 +201,7 @@ impl Agent {
             () = &mut shutdown => Ok(()),
         };
         sends.cancel_all();
+        streams.close();
         shared.catalog.cancel_receives();
         let farewell = async {
             sends.ended().await;

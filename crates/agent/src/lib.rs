@@ -4,4 +4,5 @@
 pub mod daemon;
 pub mod forwarder;
 pub mod rack;
+pub mod stream;
 pub mod transfer;

@@ -20,15 +20,20 @@
 use crate::PROTOCOL_VERSION;
 use crate::agent::agent_client::AgentClient as Stub;
 use crate::agent::{
-    AddRequest, Caller, DeleteRequest, ExtendRequest, Granted, ListRequest, Object, ReadRequest,
-    RegisterRequest, SendEvent, SendRequest, SlowReceivers, StatusRequest, StatusResponse, UnregisterRequest,
-    WithdrawRequest,
+    AddRequest, Caller, CreateStreamRequest, DeleteRequest, EndStreamRequest, ExtendRequest, Granted, Joined,
+    LeaveStreamRequest, ListRequest, ListStreamsRequest, Message, Object, ReadRequest,
+    ReceiveMessagesRequest, ReceiveMessagesResponse, RegisterRequest, SendEvent, SendMessagesRequest,
+    SendMessagesResponse, SendRequest, SlowReceivers, StatusRequest, StatusResponse, Stream,
+    UnregisterRequest, WithdrawRequest,
 };
 use crate::error::{Kind, Refusal, check_version, innermost};
 use hyper_util::rt::TokioIo;
 use polycast_types::{AppId, DataId, Duration};
 use std::path::{Path, PathBuf};
 use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
@@ -205,6 +210,17 @@ impl AgentClient {
     }
 }
 
+impl AgentClient {
+    /// The streams that the manager knows, and what this agent has counted of its own.
+    ///
+    /// # Errors
+    /// The agent has another protocol version or went away, or the manager cannot be reached.
+    pub async fn streams(&self) -> Result<Vec<Stream>, ClientError> {
+        let request = ListStreamsRequest { protocol_version: PROTOCOL_VERSION };
+        Ok(self.stub.clone().list_streams(request).await?.into_inner().streams)
+    }
+}
+
 /// A change of a transfer that waits or runs.
 #[derive(Clone, Default, Debug)]
 pub struct Extension {
@@ -340,6 +356,146 @@ impl Session {
         let request = DeleteRequest { caller: Some(self.caller.clone()), data_id: data.0 };
         self.stub.clone().delete(request).await?;
         Ok(())
+    }
+}
+
+/// Batches of messages that wait for the agent.
+const BATCHES_MAX: usize = 4;
+
+impl Session {
+    /// Makes a stream of messages, which other hosts can join.
+    ///
+    /// # Errors
+    /// There is one of this name, or the manager cannot be reached.
+    pub async fn create_stream(&self, name: &str) -> Result<(), ClientError> {
+        let request = CreateStreamRequest { caller: Some(self.caller.clone()), name: name.into() };
+        self.stub.clone().create_stream(request).await?;
+        Ok(())
+    }
+
+    /// Ends a stream that this application has made here.
+    ///
+    /// # Errors
+    /// It has not.
+    pub async fn end_stream(&self, name: &str) -> Result<(), ClientError> {
+        let request = EndStreamRequest { caller: Some(self.caller.clone()), name: name.into() };
+        self.stub.clone().end_stream(request).await?;
+        Ok(())
+    }
+
+    /// Begins to send messages to a stream that this application has made here.
+    #[must_use]
+    pub fn send_messages(&self, name: &str) -> MessageSender {
+        let (batches, queue) = mpsc::channel(BATCHES_MAX);
+        let first = (Some(self.caller.clone()), name.to_string());
+        let mut stub = self.stub.clone();
+        let call = async move { Ok(stub.send_messages(ReceiverStream::new(queue)).await?.into_inner()) };
+        MessageSender { first: Some(first), batches: Some(batches), call: tokio::spawn(call) }
+    }
+
+    /// Joins a stream, and hears it until the value returned is dropped. `hold` is how long a message waits for those before
+    /// it; `None` leaves it to the agent.
+    ///
+    /// # Errors
+    /// The agent has too many streams, or sends this one itself. What the manager says comes as an error of the first
+    /// event.
+    pub async fn receive_messages(
+        &self,
+        name: &str,
+        hold: Option<Duration>,
+    ) -> Result<MessageReceiver, ClientError> {
+        let request = ReceiveMessagesRequest {
+            caller: Some(self.caller.clone()),
+            name: name.into(),
+            hold_us: hold.map(|hold| hold.0 / 1_000),
+        };
+        Ok(MessageReceiver { responses: self.stub.clone().receive_messages(request).await?.into_inner() })
+    }
+
+    /// Leaves a stream: all who hear it on this host are told that it has ended for them.
+    ///
+    /// # Errors
+    /// Nobody here hears it.
+    pub async fn leave_stream(&self, name: &str) -> Result<(), ClientError> {
+        let request = LeaveStreamRequest { caller: Some(self.caller.clone()), name: name.into() };
+        self.stub.clone().leave_stream(request).await?;
+        Ok(())
+    }
+}
+
+/// The sending end of a stream.
+#[derive(Debug)]
+pub struct MessageSender {
+    first: Option<(Option<Caller>, String)>,
+    /// `None` when the agent has ended the call.
+    batches: Option<mpsc::Sender<SendMessagesRequest>>,
+    call: JoinHandle<Result<SendMessagesResponse, ClientError>>,
+}
+
+impl MessageSender {
+    /// Sends messages; waits where the network is slower. Gives `false` when the agent has ended the call:
+    /// [`MessageSender::finish`] says why.
+    pub async fn send(&mut self, messages: Vec<Vec<u8>>) -> bool {
+        let (caller, name) = self.first.take().unwrap_or_default();
+        let request = SendMessagesRequest { caller, name, messages };
+        match &self.batches {
+            Some(batches) => batches.send(request).await.is_ok(),
+            None => false,
+        }
+    }
+
+    /// Ends sending; gives what the agent has taken, when the network has taken it.
+    ///
+    /// # Errors
+    /// There is no such stream, a message was too long, or the agent went away.
+    pub async fn finish(mut self) -> Result<SendMessagesResponse, ClientError> {
+        if self.first.is_some() {
+            // Without a word the agent would not know which stream is meant.
+            self.send(Vec::new()).await;
+        }
+        self.batches = None;
+        match (&mut self.call).await {
+            Ok(outcome) => outcome,
+            Err(error) => Err(ClientError::Lost(error.to_string())),
+        }
+    }
+}
+
+impl Drop for MessageSender {
+    fn drop(&mut self) {
+        // Without a finish nobody wants to know.
+        self.call.abort();
+    }
+}
+
+/// What a stream brings.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Received {
+    /// The stream comes from here: the first event, and again when that changes.
+    Joined(Joined),
+    /// Messages, in the order of their numbers.
+    Messages(Vec<Message>),
+}
+
+/// The receiving end of a stream.
+#[derive(Debug)]
+pub struct MessageReceiver {
+    responses: Streaming<ReceiveMessagesResponse>,
+}
+
+impl MessageReceiver {
+    /// What comes next; `None` when the agent ends.
+    ///
+    /// # Errors
+    /// There is no such stream, it has ended, somebody has left it, or the agent went away.
+    pub async fn next(&mut self) -> Result<Option<Received>, ClientError> {
+        match self.responses.message().await? {
+            Some(ReceiveMessagesResponse { joined: Some(joined), .. }) => Ok(Some(Received::Joined(joined))),
+            Some(ReceiveMessagesResponse { joined: None, messages }) => {
+                Ok(Some(Received::Messages(messages)))
+            }
+            None => Ok(None),
+        }
     }
 }
 

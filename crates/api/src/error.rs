@@ -27,6 +27,10 @@ pub enum Kind {
     NoReceivers,
     /// There is no request or transfer to change or withdraw.
     RequestUnknown,
+    /// There is no stream of this name.
+    StreamUnknown,
+    /// There is a stream of this name already.
+    StreamTaken,
     /// The manager cannot be reached.
     ManagerUnreachable,
     /// The manager does not lend a path.
@@ -58,7 +62,7 @@ pub enum Kind {
 }
 
 /// Kinds with their names on the wire and their gRPC codes.
-const KINDS: [(Kind, &str, Code); 22] = [
+const KINDS: [(Kind, &str, Code); 24] = [
     (Kind::NotRegistered, "not-registered", Code::FailedPrecondition),
     (Kind::ObjectUnknown, "object-unknown", Code::NotFound),
     (Kind::ObjectTaken, "object-taken", Code::AlreadyExists),
@@ -67,6 +71,8 @@ const KINDS: [(Kind, &str, Code); 22] = [
     (Kind::ReceiverTwice, "receiver-twice", Code::InvalidArgument),
     (Kind::NoReceivers, "no-receivers", Code::InvalidArgument),
     (Kind::RequestUnknown, "request-unknown", Code::NotFound),
+    (Kind::StreamUnknown, "stream-unknown", Code::NotFound),
+    (Kind::StreamTaken, "stream-taken", Code::AlreadyExists),
     (Kind::ManagerUnreachable, "manager-unreachable", Code::Unavailable),
     (Kind::Denied, "denied", Code::ResourceExhausted),
     (Kind::NotJoined, "not-joined", Code::FailedPrecondition),

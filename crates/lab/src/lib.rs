@@ -9,6 +9,7 @@
 //! - [`traffic`]: other traffic beside a delivery, and rates while it runs.
 //! - [`supervisor`]: the process in which a lab lives, and with which all of it ends.
 //! - [`label_switches`]: switches in the kernel that forward by labels, and agents of racks.
+//! - [`measure`]: what a stream of messages sees of failures and of those who join.
 //! - [`ocs`]: an optical circuit switch that speaks TL1 and moves real packets.
 //!
 //! A lab is one process with its own process, mount and network namespaces. Everything else in it
@@ -25,6 +26,7 @@ pub mod failure;
 mod label_links;
 pub mod label_switches;
 pub mod layout;
+pub mod measure;
 pub mod ocs;
 mod openvswitch;
 mod optical;

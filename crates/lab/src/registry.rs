@@ -4,6 +4,7 @@
 use crate::cast::{CastOptions, CastOutcome, ControlStep};
 use crate::compare::Way;
 use crate::error::LabError;
+use crate::measure::{Measured, Measurement};
 use crate::spec::Spec;
 use crate::supervisor::{INSIDE, LOGS, Request, Word};
 use crate::system::require;
@@ -224,7 +225,9 @@ fn start_in(
     match running.hear()? {
         Word::Ready { setup_s, control } => Ok((running, setup_s, control)),
         Word::Error(said) => Err(running.end_with(LabError::Said(said))),
-        Word::Cast(_) => Err(running.end_with(LabError::system("start a lab", "it reported out of turn"))),
+        Word::Cast(_) | Word::Measured(_) => {
+            Err(running.end_with(LabError::system("start a lab", "it reported out of turn")))
+        }
     }
 }
 
@@ -271,7 +274,9 @@ impl Running {
         match self.hear()? {
             Word::Cast(outcome) => Ok(outcome),
             Word::Error(said) => Err(LabError::Said(said)),
-            Word::Ready { .. } => Err(LabError::system("go on with the lab", "it reported out of turn")),
+            Word::Ready { .. } | Word::Measured(_) => {
+                Err(LabError::system("go on with the lab", "it reported out of turn"))
+            }
         }
     }
 
@@ -371,6 +376,24 @@ pub fn compare(
     }
     running.end()?;
     Ok((compared, setup_s))
+}
+
+/// Makes a lab, measures in it, and takes it down.
+///
+/// # Errors
+/// It cannot be made, or something in it did not work.
+pub fn measure(spec: &Spec, what: &Measurement, program: &Path) -> Result<Measured, LabError> {
+    let name = format!("measure-{}", std::process::id());
+    let (mut running, ..) = start(&name, spec, program)?;
+    let heard = running.tell(&Request::Measure(what.clone())).and_then(|()| running.hear());
+    running.end()?;
+    match heard? {
+        Word::Measured(measured) => Ok(measured),
+        Word::Error(said) => Err(LabError::Said(said)),
+        Word::Ready { .. } | Word::Cast(_) => {
+            Err(LabError::system("go on with the lab", "it reported out of turn"))
+        }
+    }
 }
 
 fn find(name: &str) -> Result<Note, LabError> {

@@ -8,16 +8,18 @@
 use crate::baselines::{self, Job};
 use crate::cast::{CastOptions, CastOutcome, ControlStep};
 use crate::compare::Way;
-use crate::daemons::{Daemons, Places};
+use crate::daemons::{Daemons, Places, Ready};
 use crate::error::LabError;
 use crate::failure::{Failure, What};
 use crate::layout::{Host, Layout};
+use crate::measure::{Measured, Measurement, Stage};
 use crate::spec::{Network, Spec};
 use crate::system::Space;
 use crate::traffic::{Flow, Placed};
 use crate::{datacast, label_switches, optical, traffic, world};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use polycast_topology::Node;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, BufRead, Write};
@@ -31,6 +33,8 @@ use std::time::{Duration, Instant};
 pub enum Request {
     /// Deliver something.
     Cast(CastOptions),
+    /// Measure something.
+    Measure(Measurement),
     /// Live on when the standard input ends.
     Stay,
 }
@@ -47,6 +51,8 @@ pub enum Word {
     },
     /// What came of a delivery.
     Cast(CastOutcome),
+    /// What was measured.
+    Measured(Measured),
     /// What went wrong.
     Error(String),
 }
@@ -107,14 +113,14 @@ fn say(word: &Word) {
 /// Does what it is told until the standard input ends; then for ever nothing, if it is to stay. The input
 /// is read by a thread of its own, so that its end is seen in the middle of a delivery too.
 fn serve(lab: Lab) {
-    let (sender, casts) = mpsc::channel();
+    let (sender, wishes) = mpsc::channel();
     std::thread::spawn(move || {
         let mut stays = false;
         for line in io::stdin().lock().lines().map_while(Result::ok) {
             match serde_json::from_str(&line) {
                 Ok(Request::Stay) => stays = true,
                 // The other end is the loop below, which lives as long as the process.
-                Ok(Request::Cast(options)) => drop(sender.send(options)),
+                Ok(wish) => drop(sender.send(wish)),
                 Err(error) => say(&Word::Error(format!("'{line}' is no request: {error}"))),
             }
         }
@@ -126,13 +132,17 @@ fn serve(lab: Lab) {
             std::thread::park();
         }
     });
-    for options in casts {
-        match lab.cast(&options) {
-            Ok(outcome) => {
+    for wish in wishes {
+        let done = match wish {
+            Request::Cast(options) => lab.cast(&options).map(|outcome| {
                 say(&Word::Cast(outcome.clone()));
                 lab.forget(&outcome);
-            }
-            Err(error) => say(&Word::Error(error.to_string())),
+            }),
+            Request::Measure(what) => lab.measure(&what).map(|measured| say(&Word::Measured(measured))),
+            Request::Stay => Ok(()),
+        };
+        if let Err(error) = done {
+            say(&Word::Error(error.to_string()));
         }
     }
 }
@@ -146,12 +156,42 @@ struct Lab {
     control: Vec<ControlStep>,
 }
 
-fn lock(daemons: &Mutex<Daemons>) -> MutexGuard<'_, Daemons> {
+pub(crate) fn lock(daemons: &Mutex<Daemons>) -> MutexGuard<'_, Daemons> {
     // A thread that broke down while it killed something leaves the table whole.
     daemons.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Starts the agent of a rack at a host.
+fn begin_rack_agent(
+    daemons: &mut Daemons,
+    places: &Places,
+    spec: &Spec,
+    host: Node,
+) -> Result<Ready, LabError> {
+    let (text, host) = (spec.to_string(), host.to_string());
+    let arguments = ["lab", "device", "rack-agent", &text, &host];
+    daemons.start(&format!("rack-h{host}"), &Space::named(format!("h{host}")), places, &arguments)
+}
+
+/// Starts the agent of a rack at a host, and waits until it is ready.
+pub(crate) fn start_rack_agent(
+    daemons: &mut Daemons,
+    places: &Places,
+    spec: &Spec,
+    host: &Host,
+) -> Result<(), LabError> {
+    let number = host.name.trim_start_matches('h').parse();
+    let number = number.map_err(|error| LabError::system("name a host", error))?;
+    let ready = begin_rack_agent(daemons, places, spec, number)?;
+    daemons.await_ready(&ready)
+}
+
 impl Lab {
+    fn measure(&self, what: &Measurement) -> Result<Measured, LabError> {
+        let Lab { spec, layout, places, daemons, .. } = self;
+        Stage { spec, layout, places, daemons }.run(what)
+    }
+
     fn build(folder: &Path, spec: &Spec, program: &Path) -> Result<Self, LabError> {
         let layout = Layout::new(spec);
         let (inside, logs) = (folder.join(INSIDE), folder.join(LOGS));
@@ -170,21 +210,11 @@ impl Lab {
             Network::Bridge { .. } | Network::Datacast { .. } => {}
             Network::Orca { clos, agents, standby, .. } => {
                 let text = spec.to_string();
-                let hosts: Vec<String> = label_switches::agent_hosts(&clos, agents, standby)
-                    .map(|host| host.to_string())
-                    .collect();
                 let arguments = ["lab", "device", "labels", &text];
                 daemons.start_device("labels", &places, &arguments)?;
-                let start = |host: &String| {
-                    let arguments = ["lab", "device", "rack-agent", &text, host];
-                    daemons.start(
-                        &format!("rack-h{host}"),
-                        &Space::named(format!("h{host}")),
-                        &places,
-                        &arguments,
-                    )
-                };
-                let ready: Vec<_> = hosts.iter().map(start).collect::<Result<_, _>>()?;
+                let start = |host: Node| begin_rack_agent(&mut daemons, &places, spec, host);
+                let hosts = label_switches::agent_hosts(&clos, agents, standby);
+                let ready: Vec<_> = hosts.map(start).collect::<Result<_, _>>()?;
                 ready.iter().try_for_each(|ready| daemons.await_ready(ready))?;
                 timed("switches and agents of racks", begun);
             }

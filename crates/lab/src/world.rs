@@ -264,6 +264,15 @@ pub(crate) fn counters(layout: &Layout) -> Result<Counters, LabError> {
     Ok(counters)
 }
 
+/// How many bytes a host has sent.
+pub(crate) fn sent_bytes(host: &Host) -> Result<u64, LabError> {
+    let text =
+        run(Command::new("ip").args(["netns", "exec", &host.name, "cat", "/proc/self/net/dev"]), None)?;
+    let own = parse_counters(&text).into_iter().find(|(interface, ..)| interface == "eth0");
+    own.map(|(.., sent)| sent)
+        .ok_or_else(|| LabError::system("read counters", format!("{} has no eth0", host.name)))
+}
+
 /// Interface, bytes received, bytes sent.
 pub(crate) fn parse_counters(text: &str) -> Vec<(String, u64, u64)> {
     let parse = |line: &str| {

@@ -9,7 +9,8 @@ use polycast_protocol::leases::{
     ReleaseReason, Wait,
 };
 use polycast_protocol::pull::route_of;
-use polycast_types::{Duration, Rate};
+use polycast_protocol::stream::{StreamRefusal, StreamWord};
+use polycast_types::{Duration, Handle, Rate};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -168,7 +169,11 @@ pub fn granted(request_id: u64, grant: Grant, names: Names<'_>) -> Result<api::G
 
 /// The channel of a plan in the service's words.
 pub fn to_channel(plan: &Plan, names: Names<'_>) -> Result<api::Channel, Refusal> {
-    let channel = match plan.channel {
+    channel_of(plan.fabric, &plan.channel, names)
+}
+
+fn channel_of(fabric: &str, channel: &Channel, names: Names<'_>) -> Result<api::Channel, Refusal> {
+    let channel = match *channel {
         Channel::Multicast { group: (group, port), rate, attempt_interval } => {
             api::channel::Channel::Multicast(api::Multicast {
                 address: Ipv4Addr::from(group).to_string(),
@@ -198,7 +203,7 @@ pub fn to_channel(plan: &Plan, names: Names<'_>) -> Result<api::Channel, Refusal
             })
         }
         _ => {
-            let what = format!("agents cannot use the channel of the fabric {}", plan.fabric);
+            let what = format!("agents cannot use the channel of the fabric {fabric}");
             return Err(Refusal::new(Kind::Internal, what));
         }
     };
@@ -264,6 +269,36 @@ pub fn route_changes(
 
 pub fn denied(request_id: u64, refusal: &Refusal) -> api::Denied {
     api::Denied { request_id, kind: refusal.kind.name().to_string(), reason: refusal.message.clone() }
+}
+
+/// What an agent is told about a stream.
+pub fn stream_news(name: String, word: StreamWord) -> api::StreamNews {
+    use api::stream_news::News;
+    let joined = |channel: &Channel, fabric: &str, source, handle: Handle| {
+        // Messages go over channels that name no hosts.
+        let channel = Some(channel_of(fabric, channel, &|_| None)?);
+        Ok(News::Joined(api::StreamJoined { channel, fabric: fabric.into(), source, handle: handle.0 }))
+    };
+    let news = match word {
+        StreamWord::Created => Ok(News::Created(api::StreamCreated {})),
+        StreamWord::Joined { channel, fabric, source, handle } => joined(&channel, fabric, source, handle),
+        StreamWord::Refused(refusal) => Err(stream_refusal(&refusal)),
+        StreamWord::Ended => Ok(News::Ended(api::StreamEnded {})),
+    };
+    let news = news.unwrap_or_else(|refusal| News::Refused(denied(0, &refusal)));
+    api::StreamNews { name, news: Some(news) }
+}
+
+fn stream_refusal(refusal: &StreamRefusal) -> Refusal {
+    let kind = match refusal {
+        StreamRefusal::Denied(why) => return denial(why),
+        StreamRefusal::BadName(_) | StreamRefusal::Number(_) => Kind::Invalid,
+        StreamRefusal::Taken { .. } => Kind::StreamTaken,
+        StreamRefusal::Unknown(_) => Kind::StreamUnknown,
+        StreamRefusal::SourceItself(_) => Kind::ReceiverTwice,
+        StreamRefusal::Full(_) => Kind::Full,
+    };
+    Refusal::new(kind, refusal.to_string())
 }
 
 pub fn waiting(request_id: u64, wait: Wait) -> api::Waiting {

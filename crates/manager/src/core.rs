@@ -3,6 +3,8 @@
 //! A session's own task hands its messages in; what the machine wants said goes into the sessions' bounded queues at
 //! once. A task of its own looks after deadlines and after agents whose sessions have ended.
 
+mod streams;
+
 use crate::config::{ConfigError, ManagerConfig};
 use crate::convert;
 use crate::devices::{self, DeviceId, Devices, News, Step};
@@ -15,6 +17,7 @@ use polycast_protocol::leases::{
     AgentKey, Grant, Input, Join, JoinRefusal, Leases, LeasesConfig, Member, NotMember, Output, PathState,
     Record, RecordKey, ReleaseReason, RequestKey, StateError, Wait,
 };
+use polycast_protocol::stream::{StreamView, Streams, StreamsConfig, StreamsInput};
 use polycast_types::{Duration, ObjectId, Time};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -38,6 +41,7 @@ pub struct Snapshot {
     pub agents: Vec<(String, Member)>,
     pub leases: Vec<LeaseSnapshot>,
     pub pending: Vec<PendingSnapshot>,
+    pub streams: Vec<StreamView>,
     pub fabrics: Vec<&'static str>,
     pub scheduler: &'static str,
     pub now: Time,
@@ -76,6 +80,7 @@ pub struct Core {
 #[derive(Debug)]
 struct Inner {
     machine: Leases,
+    streams: Streams,
     devices: Devices,
     health: Vec<Box<dyn Health>>,
     /// What devices keep all the time.
@@ -264,6 +269,7 @@ impl Core {
         devices.change(None, &[], &standing);
         let inner = Inner {
             machine,
+            streams: Streams::new(StreamsConfig::default(), Time(base)),
             devices,
             health,
             standing,
@@ -331,6 +337,7 @@ impl Core {
             None => unreachable!("every join is answered at once"),
         }
         inner.supersede(&agent);
+        inner.stream(StreamsInput::Arrived { agent: agent.clone() });
         inner.next_session += 1;
         let number = inner.next_session;
         let session = Session { number, outbox };
@@ -426,6 +433,16 @@ impl Seat {
                 let request = self.agent.request(release.request_id);
                 inner.apply(Input::Release { request, plan: PlanId(release.response_id) });
             }
+            Said::CreateStream(create) => inner.create_stream(&self.agent, create),
+            Said::EndStream(end) => {
+                inner.stream(StreamsInput::End { agent: self.agent.clone(), name: end.name });
+            }
+            Said::JoinStream(join) => {
+                inner.stream(StreamsInput::Join { agent: self.agent.clone(), name: join.name });
+            }
+            Said::LeaveStream(leave) => {
+                inner.stream(StreamsInput::Leave { agent: self.agent.clone(), name: leave.name });
+            }
         }
         Ok(())
     }
@@ -476,7 +493,8 @@ impl Inner {
 
     /// How long nothing has to be done if nothing happens.
     fn next_look(&self) -> std::time::Duration {
-        let deadline = self.machine.deadline().into_iter().chain(self.missing.values().copied()).min();
+        let machines = self.machine.deadline().into_iter().chain(self.streams.deadline());
+        let deadline = machines.chain(self.missing.values().copied()).min();
         deadline.map_or(std::time::Duration::from_secs(60), |at| at.since(self.now()).into())
     }
 
@@ -518,6 +536,7 @@ impl Inner {
                 other => self.obey(other),
             }
         }
+        self.drain();
         let lost =
             answer.expect("every heartbeat is answered").map_err(|error| convert::not_member(&error))?;
         let lost_leases = lost.into_iter().map(|id| id.0).collect();
@@ -606,13 +625,24 @@ impl Inner {
     }
 
     fn drain(&mut self) {
-        while let Some(output) = self.machine.poll(self.now()) {
-            self.obey(output);
+        loop {
+            while let Some(output) = self.machine.poll(self.now()) {
+                self.obey(output);
+            }
+            // What streams want of the leases is answered by them.
+            let Some(output) = self.streams.poll(self.now()) else { return };
+            self.serve_stream(output);
         }
     }
 
     fn obey(&mut self, output: Output) {
+        if let Some(input) = streams::heard(&output) {
+            let now = self.now();
+            self.streams.handle(now, input);
+        }
         match output {
+            // Those who wanted to join are told.
+            Output::Response { request, response: Err(_) } if request.is_stream() => {}
             Output::Join { result, .. } => self.joined = Some(result),
             Output::Heartbeat { .. } => {}
             Output::Waiting { request, wait } => {
@@ -769,7 +799,8 @@ impl Inner {
 
     fn released(&mut self, plan_id: PlanId, request: &RequestKey, reason: ReleaseReason) {
         tracing::info!(response = plan_id.0, source = %request.agent.name, ?reason, "released");
-        if let Some(reason) = convert::end_reason(reason) {
+        let unheard = request.is_stream().then_some("nobody listens to the stream any more");
+        if let Some(reason) = convert::end_reason(reason).or(unheard) {
             let (request_id, response_id) = (request.request, plan_id.0);
             let ended = api::Ended { request_id, response_id, reason: reason.to_string() };
             self.tell(&request.agent, Message::Ended(ended));
@@ -838,6 +869,7 @@ impl Inner {
                     wait: pending.wait,
                 })
                 .collect(),
+            streams: self.streams.streams().collect(),
             fabrics: self.machine.fabrics().collect(),
             scheduler: self.machine.scheduler(),
             now,

@@ -9,8 +9,9 @@ use polycast_api::error::{Kind, Refusal, check_version};
 use polycast_api::manager::manager_server::Manager;
 use polycast_api::manager::{
     self as api, AgentMessage, AgentStatus, LeaseStatus, ManagerMessage, PendingStatus, StatusRequest,
-    StatusResponse,
+    StatusResponse, StreamStatus,
 };
+use polycast_protocol::stream::StreamView;
 use polycast_types::Duration;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
@@ -93,6 +94,7 @@ impl Manager for Service {
             leases: snapshot.leases.into_iter().map(lease_status).collect(),
             pending: snapshot.pending.into_iter().map(pending_status).collect(),
             uptime_seconds: snapshot.uptime.as_secs(),
+            streams: snapshot.streams.into_iter().map(stream_status).collect(),
         }))
     }
 }
@@ -133,6 +135,15 @@ fn lease_status(lease: LeaseSnapshot) -> LeaseStatus {
         fabric: lease.grant.plan.fabric.to_string(),
         expires_in_ms: lease.expires_in.as_millis(),
         ends_in_ms: lease.ends_in.map(Duration::as_millis),
+    }
+}
+
+fn stream_status(stream: StreamView) -> StreamStatus {
+    StreamStatus {
+        name: stream.name,
+        source: stream.source,
+        receivers: stream.receivers,
+        fabric: stream.fabric.map(String::from).unwrap_or_default(),
     }
 }
 

@@ -261,6 +261,20 @@ pub enum Channel {
     },
 }
 
+impl Channel {
+    /// Whether receivers of one hear the other: the same, but for labels.
+    #[must_use]
+    pub fn is_heard_like(&self, other: &Channel) -> bool {
+        match (self, other) {
+            (
+                Channel::Label { group, session, label, .. },
+                Channel::Label { group: other_group, session: other_session, label: other_label, .. },
+            ) => (group, session, label.len()) == (other_group, other_session, other_label.len()),
+            _ => self == other,
+        }
+    }
+}
+
 /// One tree as interests travel it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TreeRoutes {
@@ -386,8 +400,15 @@ pub trait Fabric: fmt::Debug + Send {
         Vec::new()
     }
 
+    /// Whether any number of its paths can be there at the same time, so that one may be lent for as long as somebody
+    /// wants it, without waiting for others.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     /// The plan by which a transfer that runs goes on when its group changes. `network` does not hold the old
-    /// plan any more. The channel has to stay as it is.
+    /// plan any more. The channel has to stay as it is; of one with labels that may be others, which are the source's
+    /// business alone.
     ///
     /// # Errors
     /// What the new group needs is not free, or the channel cannot stay.
@@ -682,6 +703,22 @@ impl Fabrics {
         Err(why)
     }
 
+    /// The plan of the first shared fabric ([`Fabric::is_shared`]) that has one.
+    ///
+    /// # Errors
+    /// None has.
+    pub fn plan_shared(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
+        let none = "no fabric of this network has paths that many can use at the same time: orca and ip-multicast have";
+        let mut why = Refusal::Impossible(none.into());
+        for fabric in self.0.iter().filter(|fabric| fabric.is_shared()) {
+            match fabric.plan(network, group) {
+                Ok(plan) => return Ok(plan),
+                Err(refusal) => why = refusal,
+            }
+        }
+        Err(why)
+    }
+
     /// The plan of a transfer that runs already ([`Fabric::adopt`]), by the name of its fabric.
     #[must_use]
     pub fn adopt(
@@ -710,12 +747,12 @@ impl Fabrics {
     /// The plan of a running transfer with another group ([`Fabric::regroup`]).
     ///
     /// # Errors
-    /// The fabric has none, or the channel would change.
+    /// The fabric has none, or receivers would have to be told of another channel.
     pub fn regroup(&self, network: &NetworkState, old: &Plan, group: &Group) -> Result<Plan, Refusal> {
         let unknown = || Refusal::Impossible(alloc::format!("there is no fabric '{}'", old.fabric));
         let fabric = self.0.iter().find(|fabric| fabric.name() == old.fabric).ok_or_else(unknown)?;
         let plan = fabric.regroup(network, old, group)?;
-        if plan.channel != old.channel {
+        if !plan.channel.is_heard_like(&old.channel) {
             return Err(Refusal::Impossible(
                 "the channel would change, and the transfer runs already".into(),
             ));

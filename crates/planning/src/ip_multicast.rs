@@ -159,6 +159,11 @@ impl Fabric for IpMulticast {
         Ok(self.plan_with(self.pool.lend(network)?))
     }
 
+    /// Addresses are all that paths hold.
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     /// An address that fails moves its transfer to another one. A host that fails touches only the plans
     /// that it is the source of: the other receivers go on without it.
     fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {

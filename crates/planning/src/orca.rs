@@ -348,6 +348,23 @@ impl Fabric for Orca {
         })
     }
 
+    /// Addresses and entries are what paths hold, and there are many.
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    /// The session stays, with labels for the new group; those whom failures have cut off do not keep others from it.
+    fn regroup(&self, network: &NetworkState, old: &Plan, group: &Group) -> Result<Plan, Refusal> {
+        let Channel::Label { group: address, .. } = old.channel else {
+            return Err(Refusal::Impossible("the path has no label".into()));
+        };
+        if let Some(plan) = self.adopt(network, group, &old.channel) {
+            return Ok(plan);
+        }
+        let all = self.plan_at(network, group, address, Reach::All, |_| true);
+        all.or_else(|_| self.plan_at(network, group, address, Reach::Connected, |_| true))
+    }
+
     /// The label tells the way, and with the group the entries; a group that has changed since has another label.
     fn adopt(&self, network: &NetworkState, group: &Group, channel: &Channel) -> Option<Plan> {
         let Channel::Label { group: address, label, further, .. } = channel else { return None };

@@ -606,3 +606,33 @@ fn routes_longer_than_packets_can_carry_are_refused() {
     let plan = fabric.plan(&NetworkState::default(), &group(16, 0, &[2, 4])).unwrap();
     assert_eq!(tree_numbers(&plan).len(), 1);
 }
+
+proptest! {
+    /// Whoever joins and leaves a path over labels: its session stays, and its labels reach exactly the group that it has.
+    #[test]
+    fn groups_of_labels_change_while_they_run(
+        source in 0u32..36, steps in proptest::collection::vec(proptest::collection::btree_set(0u32..36, 1..12), 1..12),
+    ) {
+        let fabrics = Fabrics::new(vec![Box::new(orca(Encoding::Filter, 100))]);
+        let mut network = NetworkState::default();
+        let mut before: Option<Plan> = None;
+        for step in steps {
+            let receivers: Vec<u32> = step.into_iter().filter(|server| *server != source).collect();
+            if receivers.is_empty() {
+                continue;
+            }
+            let group = group(36, source, &receivers);
+            network.release(PlanId(1));
+            let plan = match &before {
+                None => fabrics.plan_shared(&network, &group).unwrap(),
+                Some(old) => fabrics.regroup(&network, old, &group).unwrap(),
+            };
+            if let Some(old) = &before {
+                prop_assert!(plan.channel.is_heard_like(&old.channel), "receivers are told nothing");
+            }
+            prop_assert_eq!(walk_label(&group, &plan), group.receivers.clone());
+            prop_assert!(network.hold(PlanId(1), group, plan.clone()));
+            before = Some(plan);
+        }
+    }
+}

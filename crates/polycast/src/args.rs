@@ -6,6 +6,7 @@ use crate::commands::lab::LabArgs;
 use crate::commands::plan::PlanArgs;
 use crate::commands::reproduce::ReproduceArgs;
 use crate::commands::simulate::SimulateArgs;
+use crate::commands::stream::StreamArgs;
 use crate::exit::Exit;
 use crate::output::{self, Format};
 use clap::error::ErrorKind;
@@ -93,6 +94,9 @@ pub enum Command {
     Extend(ExtendArgs),
     /// End the transfers of an object that wait or run
     Withdraw(WithdrawArgs),
+    /// Send messages from this machine to all that have joined, and receive them
+    #[command(long_about = help::STREAM, after_long_help = help::STREAM_MORE)]
+    Stream(StreamArgs),
     /// Copy an object out of the local agent's store
     #[command(long_about = help::GET, after_long_help = help::GET_MORE)]
     Get(GetArgs),
@@ -297,6 +301,47 @@ pub struct BenchArgs {
 pub enum Bench {
     /// How fast a manager answers: agents' sessions that ask for paths and give them back
     Manager(BenchManagerArgs),
+    /// How long messages stop when the active agent of a rack is killed, in a lab with labels (Linux, root)
+    RackKill(BenchKillArgs),
+    /// How soon a host that joins a stream under load hears it, in a lab (Linux, root)
+    Join(BenchJoinArgs),
+}
+
+/// A lab, and the stream in it.
+#[derive(Arguments, Debug)]
+pub struct BenchLabArgs {
+    /// The lab, such as orca:4
+    #[arg(value_name = "SPEC")]
+    pub spec: polycast_lab::spec::Spec,
+    /// Messages a second
+    #[arg(long, value_name = "N", default_value = "20000")]
+    pub rate: f64,
+    /// Bytes of a message
+    #[arg(long, value_name = "N", default_value = "1000")]
+    pub bytes: usize,
+}
+
+/// `polycast bench rack-kill`
+#[derive(Arguments, Debug)]
+pub struct BenchKillArgs {
+    #[command(flatten)]
+    pub lab: BenchLabArgs,
+    /// How often
+    #[arg(long, value_name = "N", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub kills: u32,
+    /// Times T after which a silent agent is replaced, a lab each [default: that of SPEC]
+    #[arg(long, value_name = "T,..", value_delimiter = ',', value_parser = duration)]
+    pub timeout: Vec<Duration>,
+}
+
+/// `polycast bench join`
+#[derive(Arguments, Debug)]
+pub struct BenchJoinArgs {
+    #[command(flatten)]
+    pub lab: BenchLabArgs,
+    /// How often
+    #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub joins: u32,
 }
 
 /// `polycast bench manager`
@@ -396,7 +441,7 @@ fn loss(text: &str) -> Result<f64, String> {
 }
 
 /// Reads `500ms`, `30s`, `2m`, `1h`, or a number of seconds.
-fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "write a time, such as 500ms, 30s, 2m or 1h".to_string();
     let text = text.trim();
     let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());

@@ -12,6 +12,7 @@ mod offer;
 pub mod plan;
 pub mod reproduce;
 pub mod simulate;
+pub mod stream;
 
 use crate::args::{Args, Command};
 use crate::exit::{Exit, Failure};
@@ -32,6 +33,7 @@ pub fn run(args: Args) -> Exit {
         Command::Send(args) => cluster::send(args, format),
         Command::Extend(args) => cluster::extend(args, format),
         Command::Withdraw(args) => cluster::withdraw(args, format),
+        Command::Stream(args) => stream::run(args, format),
         Command::Bench(args) => bench::run(args, format),
         Command::Get(args) => cluster::get(args, format),
         Command::Ls(args) => cluster::ls(args, format),

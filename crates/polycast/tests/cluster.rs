@@ -77,6 +77,18 @@ impl Cluster {
         polycast(&[arguments, &["--socket", &socket, "--json"]].concat())
     }
 
+    fn await_stream(&self, agent: &str, is: impl Fn(&Value) -> bool) {
+        let begun = Instant::now();
+        loop {
+            let streams = self.at(agent, &["stream", "ls"]).json();
+            if streams.as_array().is_some_and(|streams| streams.len() == 1 && is(&streams[0])) {
+                return;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "{streams}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     fn await_status(&self, agent: &str, is: impl Fn(&Value) -> bool) -> Value {
         let begun = Instant::now();
         loop {
@@ -254,4 +266,62 @@ fn a_daemon_ends_in_order_from_its_first_line_on() {
         signal(&agent.child, name);
         assert_eq!(agent.child.wait().unwrap().code(), Some(0), "agent, {name}");
     }
+}
+
+#[test]
+fn lines_go_from_one_agent_to_those_who_have_joined() {
+    let cluster = Cluster::start(&["a", "b", "c"]);
+    assert_eq!(cluster.at("a", &["stream", "create", "ticks"]).json()["created"], true);
+    let listed = cluster.at("b", &["stream", "ls"]).json();
+    assert_eq!(
+        (&listed[0]["name"], &listed[0]["source"], &listed[0]["fabric"]),
+        (&"ticks".into(), &"a".into(), &"".into())
+    );
+    let recv = |agent: &str, arguments: &[&str]| {
+        let socket = cluster.place.path(&format!("{agent}.sock"));
+        command(&[&["stream", "recv", "ticks", "--socket", &socket], arguments].concat()).spawn().unwrap()
+    };
+    let (text, json) = (recv("b", &["--count", "3"]), recv("c", &["--count", "3", "--json"]));
+    cluster.await_stream("a", |stream| {
+        stream["receivers"].as_array().is_some_and(|r| r.len() == 2) && stream["fabric"] == "ip-multicast"
+    });
+    // The source's agent hears of its path at the same time as we did.
+    let send = |lines: &'static str| {
+        let socket = cluster.place.path("a.sock");
+        let mut child = command(&["stream", "send", "ticks", "--json", "--socket", &socket])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), lines.as_bytes()).unwrap();
+        Ran::from(child.wait_with_output().unwrap()).json()
+    };
+    let begun = Instant::now();
+    let first = loop {
+        let sent = send("one\n");
+        if sent["unheard"] == 0 {
+            break sent["messages"].clone();
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "{sent}");
+    };
+    assert_eq!(first, 1);
+    assert_eq!(send("\nthree, without an end")["messages"], 2);
+    let text = Ran::from(text.wait_with_output().unwrap());
+    assert_eq!((text.status, text.stdout.as_str()), (0, "one\n\nthree, without an end\n"), "{}", text.stderr);
+    let document = Ran::from(json.wait_with_output().unwrap()).json();
+    assert_eq!((&document["source"], &document["lost"]), (&"a".into(), &0.into()));
+    let texts: Vec<&str> =
+        document["messages"].as_array().unwrap().iter().map(|m| m["text"].as_str().unwrap()).collect();
+    assert_eq!(texts, ["one", "", "three, without an end"]);
+    for (arguments, says) in [
+        (vec!["stream", "recv", "ticks"], "say with --count how many"),
+        (vec!["stream", "send", "ticks"], "has created no stream 'ticks'"),
+        (vec!["stream", "leave", "ticks"], "nobody on this host hears the stream"),
+        (vec!["stream", "create", "a b"], "cannot be a stream's name"),
+    ] {
+        let ran = cluster.at("b", &arguments);
+        let error = ran.json()["error"].as_str().unwrap().to_string();
+        assert!(ran.status == 1 && error.contains(says), "{arguments:?}: {error}");
+    }
+    assert_eq!(cluster.at("a", &["stream", "end", "ticks"]).json()["ended"], true);
+    assert_eq!(cluster.at("a", &["stream", "ls"]).json(), serde_json::json!([]));
 }

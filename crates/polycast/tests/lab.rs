@@ -29,6 +29,7 @@ fn can(programs: &[&str]) -> bool {
 }
 
 const BRIDGE: [&str; 2] = ["ip", "tc"];
+const LABELS: [&str; 3] = ["ip", "tc", "clang"];
 const OPTICS: [&str; 4] = ["ip", "tc", "ovs-vswitchd", "ethtool"];
 
 fn labs() -> BTreeSet<String> {
@@ -386,7 +387,7 @@ fn a_dead_splitter_holds_nobody_up() {
 /// Every link of the tree carries the object once, the agents' detour apart, and hosts outside the group get nothing.
 #[test]
 fn labels_lead_to_the_receivers_and_nowhere_else() {
-    if !can(&["ip", "tc", "clang"]) {
+    if !can(&LABELS) {
         return;
     }
     let place = Place::new();
@@ -425,7 +426,7 @@ fn labels_lead_to_the_receivers_and_nowhere_else() {
 /// first label took, the way of the second one is in the report.
 #[test]
 fn labels_lead_around_switches_that_fail() {
-    if !can(&["ip", "tc", "clang"]) {
+    if !can(&LABELS) {
         return;
     }
     let place = Place::new();
@@ -542,4 +543,37 @@ fn other_traffic_and_rates_are_read_while_a_transfer_runs() {
     let most = |of: &str| samples.iter().map(|sample| sample[of][0].as_u64().unwrap()).max().unwrap();
     assert!((10_000_000..70_000_000).contains(&most("links_bps")), "{samples:?}");
     assert!((1_000_000..70_000_000).contains(&most("flows_bps")), "{samples:?}");
+}
+
+#[test]
+fn messages_over_labels_reach_those_who_join_and_survive_a_racks_agent() {
+    if !can(&LABELS) {
+        return;
+    }
+    let load = ["--rate", "2000", "--bytes", "3000", "--json"];
+    let joined = polycast(&[&["bench", "join", "orca:4", "--joins", "28"][..], &load].concat());
+    assert_eq!(joined.status, 0, "{}", joined.stderr);
+    let joined = joined.json();
+    // In every rack, twice: h0 sends and h1 stays.
+    let hosts: Vec<String> = (0..28).map(|number| format!("h{}", 2 + number % 14)).collect();
+    let each = joined["each"].as_array().unwrap();
+    assert_eq!(each.iter().map(|join| join["host"].as_str().unwrap()).collect::<Vec<_>>(), hosts);
+    let flow = &joined["flow"];
+    assert!(flow["received"].as_u64().unwrap() > 100 && flow["failed"] == 0, "{flow}");
+    // Nobody who stays loses anything when others come and go; a busy machine may drop some.
+    assert!(flow["lost"].as_u64().unwrap() * 50 < flow["received"].as_u64().unwrap(), "{flow}");
+
+    let killed = polycast(&[&["bench", "rack-kill", "orca:4", "--kills", "2"][..], &load].concat());
+    assert_eq!(killed.status, 0, "{}", killed.stderr);
+    let killed = &killed.json()[0];
+    let gaps = killed["gaps"].as_array().unwrap();
+    assert_eq!((killed["kills"].as_u64(), gaps.len()), (Some(2), 4), "two kills, two receivers: {killed}");
+    for gap in gaps {
+        // Another agent has taken over, and what the dead one got is lost: said, not passed over.
+        assert!(gap["lost"].as_u64().unwrap() > 0, "{gap}");
+        assert!(
+            gap["gap_ns"].as_u64() > gap["quiet_ns"].as_u64() || gap["quiet_ns"].as_u64() > Some(50_000_000),
+            "{gap}"
+        );
+    }
 }

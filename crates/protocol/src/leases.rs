@@ -22,11 +22,11 @@ pub use members::Member;
 pub use state::{Record, RecordKey, StateError};
 pub use words::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, LeaseView, NotMember, Output, PathRequest,
-    PathState, PendingView, Receivers, ReleaseReason, RequestKey, Wait,
+    PathState, PendingView, Receivers, ReleaseReason, RequestKey, STREAMS_FROM, Wait,
 };
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use members::{Arrival, Members};
 use polycast_planning::{
@@ -476,6 +476,12 @@ impl Leases {
             return;
         }
         match self.admit(now, &request) {
+            Ok(pending) if key.is_stream() => {
+                let response = self.lend_at_once(now, &request, key.clone(), pending.group);
+                if let Err(denial) = response {
+                    self.outputs.push_back(Output::Response { request: key, response: Err(denial) });
+                }
+            }
             Ok(pending) => {
                 let all = matches!(request.receivers, Receivers::All);
                 let waiting = Waiting {
@@ -493,6 +499,41 @@ impl Leases {
             }
             Err(denial) => self.outputs.push_back(Output::Response { request: key, response: Err(denial) }),
         }
+    }
+
+    /// Lends a stream of messages its path: it takes nothing that others wait for, so the scheduler is not asked.
+    fn lend_at_once(
+        &mut self,
+        now: Time,
+        request: &PathRequest,
+        key: RequestKey,
+        group: Group,
+    ) -> Result<(), Denial> {
+        if self.leases.len() >= self.config.leases_max {
+            return Err(Denial::QueueFull(self.config.leases_max));
+        }
+        if self.claims == Claims::Unknown {
+            return Err(Denial::Rejected("the manager does not know its devices yet: try again".into()));
+        }
+        let plan = self.fabrics.plan_shared(&self.network, &group);
+        let plan = plan.map_err(|refusal| Denial::Rejected(refusal.to_string()))?;
+        let plan_id = self.fresh_plan_id();
+        if !self.network.hold(plan_id, group.clone(), plan.clone()) {
+            return Err(Denial::Rejected("a fabric has planned with what is not free".into()));
+        }
+        let receivers = self.in_order(&group, &plan.channel);
+        let accepted_bytes = request.remaining_bytes;
+        let grant = Grant { plan_id, accepted_bytes, receivers, plan, service: None, lease: request.lease };
+        self.lend(now, key, request.object, grant);
+        Ok(())
+    }
+
+    /// Enters a grant, and says so.
+    fn lend(&mut self, now: Time, key: RequestKey, object: ObjectId, grant: Grant) {
+        let (plan_id, instead_of) = (grant.plan_id, self.displace(&grant.plan));
+        self.outputs.push_back(Output::Granted { plan_id, plan: grant.plan.clone(), instead_of });
+        self.outputs.push_back(Output::Response { request: key.clone(), response: Ok(grant.clone()) });
+        self.keep(now, key, object, grant);
     }
 
     /// Checks a request and resolves its names.
@@ -613,11 +654,7 @@ impl Leases {
         let accepted_bytes = bytes.min(remaining);
         let service = service_time(&plan, accepted_bytes);
         let grant = Grant { plan_id, accepted_bytes, receivers, plan, service, lease: waiting.lease };
-        let instead_of = self.displace(&grant.plan);
-        self.outputs.push_back(Output::Granted { plan_id, plan: grant.plan.clone(), instead_of });
-        self.outputs
-            .push_back(Output::Response { request: waiting.key.clone(), response: Ok(grant.clone()) });
-        self.keep(now, waiting.key, waiting.object, grant);
+        self.lend(now, waiting.key, waiting.object, grant);
     }
 
     /// A group's receivers with their addresses: in the order of the chain if there is one, else by name.

@@ -11,4 +11,5 @@ pub mod leases;
 pub mod pull;
 pub mod push;
 pub mod rack;
+pub mod stream;
 pub mod switch;

@@ -4,6 +4,7 @@
 //! - [`control`]: the frames of the control channel (Republic Table III and the hand-shake around it).
 //! - [`label`]: labelled packets of a network whose switches forward by labels (Orca).
 //! - [`rack`]: what the controllers of such a network say to each other.
+//! - [`stream`]: the messages of a stream (Orca section 4).
 //! - [`switches`]: what a manager tells such switches and the agents of racks.
 //! - [`discovery`]: announcements by which sources and receivers find each other without a manager.
 //! - [`pull`]: interests and data of the pull transport (Datacast section 6).
@@ -23,6 +24,7 @@ pub mod discovery;
 pub mod label;
 pub mod pull;
 pub mod rack;
+pub mod stream;
 pub mod switches;
 
 /// Version of all formats; both ends of a conversation must have the same.

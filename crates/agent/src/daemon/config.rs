@@ -31,6 +31,8 @@ pub struct AgentConfig {
     pub receives_max: usize,
     /// How many processes may be registered.
     pub processes_max: usize,
+    /// How many streams of messages applications here may send and hear.
+    pub streams_max: usize,
     /// The host's node of a Datacast fabric, if it is in one.
     pub forwarder: Option<ForwarderConfig>,
 }
@@ -77,6 +79,7 @@ impl Default for AgentConfig {
             sends_max: 64,
             receives_max: 64,
             processes_max: 4_096,
+            streams_max: 64,
             forwarder: None,
         }
     }
@@ -141,6 +144,8 @@ impl AgentConfig {
             // A transfer has a thread of its own.
             ("sends-max", self.sends_max, 200),
             ("receives-max", self.receives_max, 200),
+            // A stream that is heard has a thread of its own.
+            ("streams-max", self.streams_max, 1_024),
             ("processes-max", self.processes_max, 1 << 20),
         ];
         for (setting, value, most) in limits {

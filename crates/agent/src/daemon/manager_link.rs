@@ -6,9 +6,11 @@
 //! heartbeat confirms it.
 
 mod lease;
+mod streams;
 mod table;
 
 pub use lease::{Lease, Peer, Wanted, addresses};
+pub use streams::{Audience, Listening, Published, Whereabouts};
 
 use super::error::AgentError;
 use polycast_api::PROTOCOL_VERSION;
@@ -261,6 +263,19 @@ impl ManagerLink {
             silent_ms: agent.silent_ms,
         };
         status.agents.into_iter().map(peer).collect()
+    }
+
+    /// The streams that the manager knows.
+    pub async fn streams(&self) -> Result<Vec<api::StreamStatus>, Refusal> {
+        let unreachable = |why: String| {
+            let message = format!("the manager at {} cannot be reached: {why}", self.manager());
+            Refusal::new(Kind::ManagerUnreachable, message)
+        };
+        let client = self.table().client.clone();
+        let mut client = client.ok_or_else(|| unreachable("not joined".into()))?;
+        let request = api::StatusRequest { protocol_version: PROTOCOL_VERSION };
+        let status = in_time(client.status(request)).await.map_err(|fault| unreachable(fault.to_string()))?;
+        Ok(status.streams)
     }
 
     /// Gives everything back and says goodbye, if the manager can be reached; [`ManagerLink::run`] goes on

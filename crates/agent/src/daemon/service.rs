@@ -5,21 +5,24 @@ use super::catalog::{Available, Snapshot};
 use super::convert;
 use super::manager_link::LinkState;
 use super::sends::{Sends, Standing, Watcher, Wish};
+use super::streams::Streams;
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::agent::agent_server::Agent;
 use polycast_api::agent::send_event::Event;
 use polycast_api::agent::transfer::Direction;
 use polycast_api::agent::{
-    AddRequest, Caller, DeleteRequest, DeleteResponse, ExtendRequest, ExtendResponse, ListRequest,
-    ListResponse, Object, Peer, ReadRequest, RegisterRequest, RegisterResponse, SendEvent, SendRequest,
-    StatusRequest, StatusResponse, Transfer, UnregisterRequest, UnregisterResponse, WithdrawRequest,
-    WithdrawResponse,
+    AddRequest, Caller, CreateStreamRequest, CreateStreamResponse, DeleteRequest, DeleteResponse,
+    EndStreamRequest, EndStreamResponse, ExtendRequest, ExtendResponse, LeaveStreamRequest,
+    LeaveStreamResponse, ListRequest, ListResponse, ListStreamsRequest, ListStreamsResponse, Object, Peer,
+    ReadRequest, ReceiveMessagesRequest, ReceiveMessagesResponse, RegisterRequest, RegisterResponse,
+    SendEvent, SendMessagesRequest, SendMessagesResponse, SendRequest, StatusRequest, StatusResponse,
+    Transfer, UnregisterRequest, UnregisterResponse, WithdrawRequest, WithdrawResponse,
 };
 use polycast_api::convert::app_id;
 use polycast_api::error::{Kind, Refusal, check_version};
 use polycast_net::archive::TreeSource;
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
-use polycast_types::{DataId, ObjectId};
+use polycast_types::{AppId, DataId, ObjectId};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,7 +31,7 @@ use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::UdsConnectInfo;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 /// Events that a slow watcher may have waiting; after that it sees the latest state only.
 const EVENTS_MAX: usize = 4;
@@ -37,18 +40,24 @@ const EVENTS_MAX: usize = 4;
 pub struct Service {
     shared: Arc<Shared>,
     sends: Arc<Sends>,
+    streams: Arc<Streams>,
 }
 
 impl Service {
-    pub fn new(shared: Arc<Shared>, sends: Arc<Sends>) -> Self {
-        Service { shared, sends }
+    pub fn new(shared: Arc<Shared>, sends: Arc<Sends>, streams: Arc<Streams>) -> Self {
+        Service { shared, sends, streams }
+    }
+
+    /// The application of a registered process.
+    fn app(&self, caller: Option<&Caller>) -> Result<AppId, Refusal> {
+        let (app, process) = convert::caller(caller)?;
+        self.shared.processes.check(app, process)?;
+        Ok(app)
     }
 
     /// The object that a registered process names.
     fn object(&self, caller: Option<&Caller>, data: u64) -> Result<ObjectId, Refusal> {
-        let (app, process) = convert::caller(caller)?;
-        self.shared.processes.check(app, process)?;
-        Ok(ObjectId { app, data: DataId(data) })
+        Ok(ObjectId { app: self.app(caller)?, data: DataId(data) })
     }
 
     fn transfers(&self) -> Vec<Transfer> {
@@ -220,6 +229,72 @@ impl Agent for Service {
             transfers: self.transfers(),
             peers: peers.into_iter().map(peer).collect(),
         }))
+    }
+
+    async fn create_stream(
+        &self,
+        request: Request<CreateStreamRequest>,
+    ) -> Result<Response<CreateStreamResponse>, Status> {
+        let request = request.into_inner();
+        let app = self.app(request.caller.as_ref())?;
+        self.streams.create(app, &request.name).await?;
+        Ok(Response::new(CreateStreamResponse {}))
+    }
+
+    async fn end_stream(
+        &self,
+        request: Request<EndStreamRequest>,
+    ) -> Result<Response<EndStreamResponse>, Status> {
+        let request = request.into_inner();
+        let app = self.app(request.caller.as_ref())?;
+        self.streams.end(app, &request.name)?;
+        Ok(Response::new(EndStreamResponse {}))
+    }
+
+    async fn send_messages(
+        &self,
+        request: Request<Streaming<SendMessagesRequest>>,
+    ) -> Result<Response<SendMessagesResponse>, Status> {
+        let mut requests = request.into_inner();
+        let Some(first) = requests.message().await? else {
+            return Err(Refusal::new(Kind::Invalid, "the call does not say which stream").into());
+        };
+        let mut pen = self.streams.pen(self.app(first.caller.as_ref())?, &first.name)?;
+        pen.write(&first.messages).await?;
+        while let Some(request) = requests.message().await? {
+            pen.write(&request.messages).await?;
+        }
+        Ok(Response::new(pen.totals()))
+    }
+
+    type ReceiveMessagesStream = ReceiverStream<Result<ReceiveMessagesResponse, Status>>;
+
+    async fn receive_messages(
+        &self,
+        request: Request<ReceiveMessagesRequest>,
+    ) -> Result<Response<Self::ReceiveMessagesStream>, Status> {
+        let request = request.into_inner();
+        self.app(request.caller.as_ref())?;
+        let responses = self.streams.hear(&request.name, request.hold_us)?;
+        Ok(Response::new(ReceiverStream::new(responses)))
+    }
+
+    async fn leave_stream(
+        &self,
+        request: Request<LeaveStreamRequest>,
+    ) -> Result<Response<LeaveStreamResponse>, Status> {
+        let request = request.into_inner();
+        self.app(request.caller.as_ref())?;
+        self.streams.leave(&request.name)?;
+        Ok(Response::new(LeaveStreamResponse {}))
+    }
+
+    async fn list_streams(
+        &self,
+        request: Request<ListStreamsRequest>,
+    ) -> Result<Response<ListStreamsResponse>, Status> {
+        check_version(request.into_inner().protocol_version)?;
+        Ok(Response::new(ListStreamsResponse { streams: self.streams.list().await? }))
     }
 }
 

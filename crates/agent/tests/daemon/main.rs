@@ -1,6 +1,7 @@
 //! The agent's service: over real sockets, with a manager, mostly with an engine that needs no network.
 
 mod real;
+mod streams;
 mod world;
 
 use polycast_agent::daemon::{Agent, AgentError};

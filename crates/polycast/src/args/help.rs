@@ -135,6 +135,24 @@ Examples:
   polycast extend 42 --add host4,host5
   polycast extend 42 --remove host2";
 
+pub const STREAM: &str = "\
+Send messages from this machine to all that have joined, and receive them.
+
+A stream has a name, one source, and as many receivers as join; they come and go while messages flow. Messages \
+are numbered, and arrive in order. What the network loses is not repaired: receivers are told how many messages \
+are missing. Streams go over labels or IP multicast, without a rate of their own and not encrypted.";
+
+pub const STREAM_MORE: &str = "\
+Examples:
+  polycast stream create ticks                      (on host1)
+  polycast stream recv ticks                        (on host2, host3, ..)
+  tail -f ticks.log | polycast stream send ticks    (on host1)
+  polycast stream end ticks                         (on host1)";
+
+pub const STREAM_RECV_MORE: &str = "\
+Lines go to standard output; what is lost is said on standard error. With --json one document comes at the end, \
+with the text of every message.";
+
 pub const GET: &str = "\
 Copy an object out of the local agent's store.
 

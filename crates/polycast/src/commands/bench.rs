@@ -1,5 +1,7 @@
 //! Measuring the manager: sessions as agents have them, that ask for paths and give them back (Republic section VI-C).
 
+mod streams;
+
 use crate::args::{Bench, BenchArgs, BenchManagerArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
@@ -24,6 +26,8 @@ const MESSAGES_MAX: usize = 64;
 pub fn run(args: &BenchArgs, format: Format) -> Result<Exit, Failure> {
     match &args.what {
         Bench::Manager(args) => manager(args, format),
+        Bench::RackKill(args) => streams::kills(args, format),
+        Bench::Join(args) => streams::joins(args, format),
     }
 }
 

@@ -42,26 +42,26 @@ const FORGET_WITHIN: Duration = Duration::from_secs(5);
 /// How often it is asked whether it has.
 const FORGET_AGAIN: Duration = Duration::from_millis(20);
 
-fn runtime() -> Result<Runtime, Failure> {
+pub(super) fn runtime() -> Result<Runtime, Failure> {
     Runtime::new().map_err(|error| Failure::unexpected(format!("cannot start: {error}")))
 }
 
 /// The signals by which the user or the system asks to end; none is missed from `watch` on.
-struct Ending {
+pub(super) struct Ending {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Ending {
     /// Needs a runtime around it.
-    fn watch() -> Result<Self, Failure> {
+    pub(super) fn watch() -> Result<Self, Failure> {
         let wrong = |error| Failure::unexpected(format!("cannot watch for signals: {error}"));
         let interrupt = signal(SignalKind::interrupt()).map_err(wrong)?;
         let terminate = signal(SignalKind::terminate()).map_err(wrong)?;
         Ok(Ending { interrupt, terminate })
     }
 
-    async fn asked(mut self) {
+    pub(super) async fn asked(mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
@@ -136,7 +136,7 @@ fn ready(format: Format, document: &Value, text: &str) -> Result<(), Failure> {
     }
 }
 
-async fn connect(local: &LocalArgs) -> Result<AgentClient, Failure> {
+pub(super) async fn connect(local: &LocalArgs) -> Result<AgentClient, Failure> {
     let socket = local.socket.clone().unwrap_or_else(default_socket);
     Ok(AgentClient::connect(&socket).await?)
 }
@@ -146,7 +146,7 @@ async fn register(local: &LocalArgs, app: AppId) -> Result<Session, Failure> {
 }
 
 /// Does `work` in a registered session, which ends with it.
-async fn in_session<T>(
+pub(super) async fn in_session<T>(
     local: &LocalArgs,
     app: AppId,
     work: impl AsyncFnOnce(&Session) -> Result<T, Failure>,

@@ -155,7 +155,8 @@ impl Leases {
     fn changed_group(&self, old: &Group, add: &[String], remove: &[String]) -> Result<Group, Denial> {
         let mut receivers: BTreeSet<HostId> = old.receivers.clone();
         for name in remove {
-            let host = self.members.get(name).map(|member| member.host);
+            // One that has died meanwhile is taken out too.
+            let host = self.members.number(name);
             if !host.is_some_and(|host| receivers.remove(&host)) {
                 return Err(Denial::NotReceiver(name.clone()));
             }

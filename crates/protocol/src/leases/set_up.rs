@@ -23,12 +23,15 @@ impl Leases {
             lease.tries = 0;
             return self.tell(id, PathState::Ready);
         };
+        // A stream has no end by which another fabric's path would come back: it waits for its own.
         if self.config.on_device_failure == OnDeviceFailure::Fallback
+            && !lease.key.is_stream()
             && let Some(running) = self.network.get(id)
             && let Ok(plan) = self.fabrics.plan_without(&self.network, &running.group, running.plan.fabric)
         {
             return self.replace(id, plan, Some(reason));
         }
+        let Some(lease) = self.leases.get_mut(&id) else { return };
         let pause = (PAUSES.0 * (1 << lease.tries.min(4))).min(PAUSES.1);
         lease.tries = lease.tries.saturating_add(1);
         self.retries.insert((now + pause, id));

@@ -32,7 +32,17 @@ pub struct RequestKey {
     pub request: u64,
 }
 
+/// Requests of an agent from this number on are for streams of messages: they get a path at once or not at all, over a
+/// fabric that many can use at the same time, and keep it until nobody listens any more.
+pub const STREAMS_FROM: u64 = 1 << 63;
+
 impl RequestKey {
+    /// Whether it is for a stream of messages.
+    #[must_use]
+    pub fn is_stream(&self) -> bool {
+        self.request >= STREAMS_FROM
+    }
+
     /// Whether `agent` made it.
     #[must_use]
     pub fn is_of(&self, agent: &AgentKey) -> bool {

@@ -1,6 +1,7 @@
 //! What the link knows: what is asked for, lent to us, and owed to the manager.
 
 use super::lease::{self, route};
+use super::streams::Streams;
 use crate::transfer::{ControlStep, NextPath, Path, PathNews, RouteChange, Steering};
 use polycast_api::SCHEDULING;
 use polycast_api::error::{Kind, Refusal};
@@ -63,6 +64,8 @@ pub(super) struct Table {
     /// By request ids.
     pub asked: BTreeMap<u64, Asked>,
     owed: BTreeMap<u64, Owed>,
+    /// Streams of messages that we send or hear.
+    pub streams: Streams,
     extending: BTreeMap<u64, oneshot::Sender<Result<Option<api::Granted>, Refusal>>>,
     outbox: Option<mpsc::Sender<AgentMessage>>,
     pub client: Option<ManagerClient<Channel>>,
@@ -85,6 +88,9 @@ impl Table {
         let asked: Vec<api::PathRequest> = self.asked.values().map(|asked| asked.request.clone()).collect();
         for request in asked {
             self.say(Said::Request(request));
+        }
+        for message in self.streams.all() {
+            self.say(message);
         }
     }
 
@@ -195,8 +201,12 @@ impl Table {
                 }
             }
             Told::Extended(extended) => self.extended(extended),
+            Told::Stream(news) => self.streams.take_in(news),
             Told::Ended(ended) => {
-                if let Some(held) = self.held.remove(&ended.response_id) {
+                if self.streams.path(ended.request_id, None) {
+                    // Nobody listens any more; or a new path follows.
+                    self.held.remove(&ended.response_id);
+                } else if let Some(held) = self.held.remove(&ended.response_id) {
                     tracing::warn!(response = ended.response_id, reason = %ended.reason, "the path has ended");
                     held.steering.lose_path(&ended.reason);
                 }
@@ -209,6 +219,12 @@ impl Table {
                     let before = held.lease.channel.take();
                     (held.lease.fabric, held.lease.channel) = (replanned.fabric, replanned.channel);
                     held.lease.plan = replanned.plan;
+                    if self
+                        .streams
+                        .path(replanned.request_id, Some((&held.lease.fabric, &held.lease.channel)))
+                    {
+                        return;
+                    }
                     if let Some(outer) = lease::rerouted(before, held.lease.channel.clone()) {
                         held.steering.reroute(outer, &replanned.reason);
                         return;
@@ -286,6 +302,12 @@ impl Table {
     }
 
     fn granted(&mut self, granted: api::Granted) {
+        if self.streams.path(granted.request_id, Some((&granted.fabric, &granted.channel))) {
+            let lease = lease_of(&granted, Vec::new(), self.streams.handle(granted.request_id));
+            let held = Held { lease, ends_at: None, answered_after: None, steering: Arc::default() };
+            self.held.insert(granted.response_id, held);
+            return;
+        }
         let Some(asked) = self.asked.remove(&granted.request_id) else {
             let known = self.held.contains_key(&granted.response_id);
             if !known && !self.owed.contains_key(&granted.request_id) {
@@ -294,18 +316,7 @@ impl Table {
             }
             return;
         };
-        let lease = api::Lease {
-            request_id: granted.request_id,
-            response_id: granted.response_id,
-            receivers: granted.receivers.iter().map(|receiver| receiver.name.clone()).collect(),
-            accepted_size: granted.accepted_size,
-            fabric: granted.fabric.clone(),
-            channel: granted.channel.clone(),
-            app_id: asked.request.app_id,
-            data_id: asked.request.data_id,
-            left_ms: None,
-            plan: granted.plan.clone(),
-        };
+        let lease = lease_of(&granted, asked.request.app_id, asked.request.data_id);
         let ends_at = end_of(&granted);
         let at_once = !matches!(*asked.answer.borrow(), Answer::Waiting(_));
         let answered_after = at_once.then(|| asked.since.elapsed());
@@ -328,6 +339,22 @@ impl Table {
             Some(denied) => Err(refusal(denied)),
             None => Ok(extended.granted),
         });
+    }
+}
+
+/// A granted path as it is named to a manager that does not know it.
+fn lease_of(granted: &api::Granted, app_id: Vec<u8>, data_id: u64) -> api::Lease {
+    api::Lease {
+        request_id: granted.request_id,
+        response_id: granted.response_id,
+        receivers: granted.receivers.iter().map(|receiver| receiver.name.clone()).collect(),
+        accepted_size: granted.accepted_size,
+        fabric: granted.fabric.clone(),
+        channel: granted.channel.clone(),
+        app_id,
+        data_id,
+        left_ms: None,
+        plan: granted.plan.clone(),
     }
 }
 

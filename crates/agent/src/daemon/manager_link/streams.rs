@@ -1,0 +1,218 @@
+//! Streams of messages at the manager (Orca section 4): create, join and leave, said again whenever a session begins.
+
+use super::lease;
+use super::{ANSWER_TIMEOUT, ManagerLink};
+use crate::transfer::Path;
+use polycast_api::error::{Kind, Refusal};
+use polycast_api::manager::agent_message::Message as Said;
+use polycast_api::manager::stream_news::News;
+use polycast_api::manager::{self as api, Channel, StreamNews};
+use polycast_protocol::leases::STREAMS_FROM;
+use std::collections::BTreeMap;
+use tokio::sync::watch;
+
+/// A source's view of its stream.
+#[derive(Clone, Debug, Default)]
+pub struct Audience {
+    /// What the manager has said about it; nothing yet.
+    pub made: Option<Result<(), Refusal>>,
+    /// The way to those who listen; none while nobody does.
+    pub path: Option<(String, Path)>,
+}
+
+/// A receiver's view of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// Nothing is known yet.
+    Unknown,
+    /// It comes here.
+    Here {
+        /// The way that it comes.
+        path: Path,
+        /// What packets carry.
+        handle: u64,
+        /// The fabric's name.
+        fabric: String,
+        /// The source's name.
+        source: String,
+    },
+    /// It has ended, or cannot be heard.
+    Gone(Refusal),
+}
+
+/// A stream that we send; it ends when this is dropped.
+pub struct Published {
+    link: ManagerLink,
+    name: String,
+    pub audience: watch::Receiver<Audience>,
+}
+
+/// A stream that we hear; left when this is dropped.
+pub struct Listening {
+    link: ManagerLink,
+    name: String,
+    pub whereabouts: watch::Receiver<Whereabouts>,
+}
+
+/// What the link knows of streams.
+#[derive(Default)]
+pub(super) struct Streams {
+    created: BTreeMap<String, Created>,
+    joined: BTreeMap<String, watch::Sender<Whereabouts>>,
+}
+
+struct Created {
+    request: u64,
+    handle: u64,
+    audience: watch::Sender<Audience>,
+}
+
+impl Created {
+    fn word(&self, name: &str) -> Said {
+        let (name, request_id, handle) = (name.to_string(), self.request, self.handle);
+        Said::CreateStream(api::CreateStream { name, request_id, handle })
+    }
+}
+
+fn join(name: &str) -> Said {
+    Said::JoinStream(api::JoinStream { name: name.to_string() })
+}
+
+impl Streams {
+    /// All that the manager has to know.
+    pub fn all(&self) -> Vec<Said> {
+        let created = self.created.iter().map(|(name, created)| created.word(name));
+        created.chain(self.joined.keys().map(|name| join(name))).collect()
+    }
+
+    /// The handle of the stream with this request.
+    pub fn handle(&self, request: u64) -> u64 {
+        self.of(request).map_or(0, |created| created.handle)
+    }
+
+    fn of(&self, request: u64) -> Option<&Created> {
+        self.created.values().find(|created| created.request == request)
+    }
+
+    /// The path of a request has changed; gives whether it is one of a stream here.
+    pub fn path(&self, request: u64, path: Option<(&str, &Option<Channel>)>) -> bool {
+        let Some(created) = self.of(request) else { return false };
+        let path = path.and_then(|(fabric, channel)| {
+            let path = lease::path(channel.clone());
+            if let Err(refusal) = &path {
+                tracing::warn!(%refusal, "the path of a stream cannot be used");
+            }
+            Some((fabric.to_string(), path.ok()?))
+        });
+        created.audience.send_modify(|audience| audience.path = path);
+        true
+    }
+
+    /// Takes in what the manager says of a stream.
+    pub fn take_in(&mut self, news: StreamNews) {
+        let StreamNews { name, news } = news;
+        let gone = |refusal| Whereabouts::Gone(refusal);
+        match news {
+            Some(News::Created(_)) => {
+                if let Some(created) = self.created.get(&name) {
+                    created.audience.send_modify(|audience| audience.made = Some(Ok(())));
+                }
+            }
+            Some(News::Joined(joined)) => {
+                let Some(whereabouts) = self.joined.get(&name) else { return };
+                let api::StreamJoined { channel, fabric, source, handle } = joined;
+                whereabouts.send_replace(match lease::path(channel) {
+                    Ok(path) => Whereabouts::Here { path, handle, fabric, source },
+                    Err(refusal) => gone(refusal),
+                });
+            }
+            Some(News::Refused(denied)) => {
+                let kind = Kind::from_name(&denied.kind).unwrap_or(Kind::Internal);
+                let refusal = Refusal::new(kind, denied.reason);
+                // An agent does not hear what it sends: only one of them can have been asked for.
+                if let Some(whereabouts) = self.joined.get(&name) {
+                    whereabouts.send_replace(gone(refusal));
+                } else if let Some(created) = self.created.get(&name) {
+                    created.audience.send_modify(|audience| audience.made = Some(Err(refusal)));
+                }
+            }
+            Some(News::Ended(_)) => {
+                if let Some(whereabouts) = self.joined.get(&name) {
+                    let message = format!("the stream '{name}' has ended");
+                    whereabouts.send_replace(gone(Refusal::new(Kind::StreamUnknown, message)));
+                }
+            }
+            None => {}
+        }
+    }
+}
+
+impl ManagerLink {
+    /// Makes a stream.
+    ///
+    /// # Errors
+    /// There is one of this name, or the manager cannot be reached.
+    pub async fn create_stream(&self, name: &str, handle: u64) -> Result<Published, Refusal> {
+        let (audience, mut seen) = watch::channel(Audience::default());
+        let request = STREAMS_FROM + self.fresh_request();
+        {
+            let mut table = self.table();
+            if table.streams.created.contains_key(name) || table.streams.joined.contains_key(name) {
+                let message = format!("the stream '{name}' is sent or heard here already");
+                return Err(Refusal::new(Kind::StreamTaken, message));
+            }
+            let created = Created { request, handle, audience };
+            let word = created.word(name);
+            table.streams.created.insert(name.to_string(), created);
+            table.say(word);
+        }
+        let published = Published { link: self.clone(), name: name.into(), audience: seen.clone() };
+        let made = seen.wait_for(|audience| audience.made.is_some());
+        let Ok(Ok(audience)) = tokio::time::timeout(ANSWER_TIMEOUT, made).await else {
+            let message = format!("the manager at {} does not answer", self.manager());
+            return Err(Refusal::new(Kind::ManagerUnreachable, message));
+        };
+        audience.made.clone().unwrap_or(Ok(()))?;
+        drop(audience);
+        Ok(published)
+    }
+
+    /// Joins a stream. What the manager says of it, a refusal too, is seen in what this gives.
+    ///
+    /// # Errors
+    /// It is sent or heard here already.
+    pub fn join_stream(&self, name: &str) -> Result<Listening, Refusal> {
+        let (sender, whereabouts) = watch::channel(Whereabouts::Unknown);
+        let mut table = self.table();
+        if table.streams.created.contains_key(name) {
+            let message = format!("the stream '{name}' is sent by this agent, which cannot join it");
+            return Err(Refusal::new(Kind::ReceiverTwice, message));
+        }
+        if table.streams.joined.contains_key(name) {
+            let message = format!("the stream '{name}' is heard here already");
+            return Err(Refusal::new(Kind::StreamTaken, message));
+        }
+        table.streams.joined.insert(name.to_string(), sender);
+        table.say(join(name));
+        Ok(Listening { link: self.clone(), name: name.into(), whereabouts })
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        let mut table = self.link.table();
+        if let Some(created) = table.streams.created.remove(&self.name) {
+            // The manager ends the lease itself.
+            table.held.retain(|_, held| held.lease.request_id != created.request);
+            table.say(Said::EndStream(api::EndStream { name: self.name.clone() }));
+        }
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let mut table = self.link.table();
+        table.streams.joined.remove(&self.name);
+        table.say(Said::LeaveStream(api::LeaveStream { name: self.name.clone() }));
+    }
+}

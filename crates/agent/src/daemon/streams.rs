@@ -1,0 +1,370 @@
+//! Streams of messages on this host (Orca section 4): those that applications here send, and those that they hear.
+
+use super::Shared;
+use super::manager_link::{Audience, Listening, Published, Whereabouts};
+use crate::stream::{Heard, Inbox, Message, Receiver, ReceiverOptions, Sender, Sent, Way};
+use polycast_api::agent::{self as api, ReceiveMessagesResponse, SendMessagesResponse};
+use polycast_api::error::{Kind, Refusal};
+use polycast_net::interface;
+use polycast_types::{AppId, Duration as Span, Handle};
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tonic::Status;
+
+/// How long a message waits for those before it unless the caller says otherwise.
+const HOLD: Span = Span::from_micros(1_000);
+/// The longest time that can be asked for.
+const HOLD_MAX: Span = Span::from_millis(10_000);
+/// How long a full socket is left alone.
+const BLOCKED: Duration = Duration::from_millis(1);
+/// Messages, and bytes of them, in one response.
+const BATCH_MAX: usize = 256;
+const BATCH_BYTES_MAX: usize = 1 << 20;
+/// Responses that wait for a caller.
+const RESPONSES_MAX: usize = 4;
+
+/// A stream that is sent here.
+struct Source {
+    app: AppId,
+    published: Published,
+    sender: tokio::sync::Mutex<Sender>,
+    sent: Mutex<Sent>,
+}
+
+/// A stream that is heard here.
+struct Ear {
+    listening: Listening,
+    hold: Span,
+    /// Begins when the manager has said where the stream comes.
+    receiver: Mutex<Option<(u64, Receiver)>>,
+    /// Becomes true when somebody on this host leaves the stream for all.
+    left: watch::Sender<bool>,
+}
+
+/// The streams of this host.
+pub struct Streams {
+    shared: Arc<Shared>,
+    table: Mutex<Table>,
+    most: usize,
+}
+
+#[derive(Default)]
+struct Table {
+    sources: BTreeMap<String, Arc<Source>>,
+    ears: BTreeMap<String, Arc<Ear>>,
+}
+
+fn internal(error: impl std::fmt::Display) -> Refusal {
+    Refusal::new(Kind::Internal, error.to_string())
+}
+
+impl Streams {
+    pub fn new(shared: Arc<Shared>, most: usize) -> Self {
+        Streams { shared, table: Mutex::default(), most }
+    }
+
+    /// Makes a stream that processes of this application can send to.
+    pub async fn create(&self, app: AppId, name: &str) -> Result<(), Refusal> {
+        self.check_room()?;
+        // Another run of the stream has another one: the hasher's keys are random.
+        let handle = RandomState::new().hash_one(name);
+        let interface = interface::of_address(self.shared.interface).map_err(internal)?;
+        let published = self.shared.link.create_stream(name, handle).await?;
+        let sender = Sender::new(interface.address, interface.mtu, Handle(handle));
+        let source = Source { app, published, sender: sender.into(), sent: Mutex::default() };
+        tracing::info!(stream = name, "created");
+        self.lock().sources.insert(name.to_string(), Arc::new(source));
+        Ok(())
+    }
+
+    /// Ends a stream of this application.
+    pub fn end(&self, app: AppId, name: &str) -> Result<(), Refusal> {
+        self.source(app, name)?;
+        self.lock().sources.remove(name);
+        tracing::info!(stream = name, "ended");
+        Ok(())
+    }
+
+    fn check_room(&self) -> Result<(), Refusal> {
+        let table = self.lock();
+        if table.sources.len() + table.ears.len() < self.most {
+            return Ok(());
+        }
+        let message = format!("this agent has {} streams, which is its limit", self.most);
+        Err(Refusal::new(Kind::Full, message))
+    }
+
+    fn source(&self, app: AppId, name: &str) -> Result<Arc<Source>, Refusal> {
+        let source = self.lock().sources.get(name).cloned();
+        source.filter(|source| source.app == app).ok_or_else(|| {
+            let message = format!("this application has created no stream '{name}' on this host");
+            Refusal::new(Kind::StreamUnknown, message)
+        })
+    }
+
+    /// Begins to send to a stream.
+    pub fn pen(&self, app: AppId, name: &str) -> Result<Pen, Refusal> {
+        let source = self.source(app, name)?;
+        let mut audience = source.published.audience.clone();
+        // At first what is known counts as news.
+        audience.mark_changed();
+        Ok(Pen { source, audience, totals: SendMessagesResponse::default() })
+    }
+
+    /// Begins to hear a stream, and tells the caller until it goes.
+    pub fn hear(
+        self: &Arc<Self>,
+        name: &str,
+        hold_us: Option<u64>,
+    ) -> Result<mpsc::Receiver<Result<ReceiveMessagesResponse, Status>>, Refusal> {
+        let hold = hold_us.map_or(HOLD, |micros| Span::from_nanos(micros.saturating_mul(1_000)));
+        if hold > HOLD_MAX {
+            let message = format!("a message can wait for others at most {} s", HOLD_MAX.as_millis() / 1_000);
+            return Err(Refusal::new(Kind::Invalid, message));
+        }
+        let known = self.lock().ears.get(name).cloned();
+        let ear = match known {
+            Some(ear) => ear,
+            None => {
+                self.check_room()?;
+                let listening = self.shared.link.join_stream(name)?;
+                let ear =
+                    Ear { listening, hold, receiver: Mutex::default(), left: watch::Sender::new(false) };
+                let ear = Arc::new(ear);
+                self.lock().ears.insert(name.to_string(), Arc::clone(&ear));
+                ear
+            }
+        };
+        let (responses, stream) = mpsc::channel(RESPONSES_MAX);
+        let (streams, name) = (Arc::clone(self), name.to_string());
+        tokio::spawn(async move {
+            let end = streams.tell(&ear, &responses).await;
+            streams.forget(&name, ear);
+            if let Err(refusal) = end {
+                // The caller may have gone.
+                let _ = responses.send(Err(refusal.into())).await;
+            }
+        });
+        Ok(stream)
+    }
+
+    /// Leaves a stream for all who hear it here.
+    pub fn leave(&self, name: &str) -> Result<(), Refusal> {
+        let Some(ear) = self.lock().ears.remove(name) else {
+            let message = format!("nobody on this host hears the stream '{name}'");
+            return Err(Refusal::new(Kind::StreamUnknown, message));
+        };
+        ear.left.send_replace(true);
+        Ok(())
+    }
+
+    /// One caller less; the last one leaves the stream.
+    fn forget(&self, name: &str, ear: Arc<Ear>) {
+        let mut table = self.lock();
+        let is_ours = table.ears.get(name).is_some_and(|other| Arc::ptr_eq(other, &ear));
+        // The table's and ours: nobody else listens.
+        if is_ours && Arc::strong_count(&ear) <= 2 {
+            table.ears.remove(name);
+        }
+        drop(table);
+        drop(ear);
+    }
+
+    /// Tells a caller what comes, until it goes or the stream ends.
+    async fn tell(
+        &self,
+        ear: &Ear,
+        responses: &mpsc::Sender<Result<ReceiveMessagesResponse, Status>>,
+    ) -> Result<(), Refusal> {
+        let (mut whereabouts, mut left) = (ear.listening.whereabouts.clone(), ear.left.subscribe());
+        let mut inbox: Option<(u64, Inbox)> = None;
+        // At first what is known counts as news.
+        whereabouts.mark_changed();
+        loop {
+            let next = async {
+                match &mut inbox {
+                    Some((_, inbox)) => inbox.next().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let response = tokio::select! {
+                biased;
+                changed = whereabouts.changed() => {
+                    changed.map_err(internal)?;
+                    let now = whereabouts.borrow_and_update().clone();
+                    match self.turn(ear, now, &mut inbox)? {
+                        Some(joined) => ReceiveMessagesResponse { joined: Some(joined), messages: Vec::new() },
+                        None => continue,
+                    }
+                }
+                message = next => match (message, &mut inbox) {
+                    (Some(message), Some((_, inbox))) => batch(message, inbox),
+                    // Its receiver has ended.
+                    _ => { inbox = None; continue }
+                },
+                () = responses.closed() => return Ok(()),
+                _ = left.wait_for(|left| *left) => {
+                    return Err(Refusal::new(Kind::Cancelled, "somebody on this host has left the stream"));
+                }
+            };
+            if responses.send(Ok(response)).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Turns to where the stream comes now.
+    fn turn(
+        &self,
+        ear: &Ear,
+        whereabouts: Whereabouts,
+        inbox: &mut Option<(u64, Inbox)>,
+    ) -> Result<Option<api::Joined>, Refusal> {
+        let (path, handle, fabric, source) = match whereabouts {
+            Whereabouts::Unknown => return Ok(None),
+            Whereabouts::Gone(refusal) => return Err(refusal),
+            Whereabouts::Here { path, handle, fabric, source } => (path, handle, fabric, source),
+        };
+        let failed =
+            |error: crate::stream::StreamError| Refusal::new(Kind::TransferFailed, error.to_string());
+        let way = Way::of(&path).map_err(failed)?;
+        let mut receiver = ear.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        let receiver = match &mut *receiver {
+            Some((known, receiver)) if *known == handle => {
+                receiver.set_way(way);
+                receiver
+            }
+            other => {
+                let options = ReceiverOptions {
+                    interface: self.shared.interface,
+                    stream: Handle(handle),
+                    hold: ear.hold,
+                };
+                &mut other.insert((handle, Receiver::start(options, way).map_err(failed)?)).1
+            }
+        };
+        if inbox.as_ref().is_none_or(|(heard, _)| *heard != handle) {
+            *inbox = Some((handle, receiver.listen()));
+        }
+        Ok(Some(api::Joined { fabric, source }))
+    }
+
+    /// The streams that the manager knows, with what is known here.
+    pub async fn list(&self) -> Result<Vec<api::Stream>, Refusal> {
+        let known = self.shared.link.streams().await?;
+        let table = self.lock();
+        let stream = |stream: polycast_api::manager::StreamStatus| {
+            let sent = table.sources.get(&stream.name).map(|source| {
+                let Sent { messages, unheard, failed } = *source.counted();
+                api::StreamSent { messages, unheard, failed }
+            });
+            let heard = table.ears.get(&stream.name).map(|ear| {
+                let receiver = ear.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+                let heard = receiver.as_ref().map(|(_, receiver)| receiver.heard());
+                let Heard { messages, lost, late, refused } = heard.unwrap_or_default();
+                api::StreamHeard { messages, lost, late, refused }
+            });
+            let polycast_api::manager::StreamStatus { name, source, receivers, fabric } = stream;
+            api::Stream { name, source, receivers, fabric, sent, heard }
+        };
+        Ok(known.into_iter().map(stream).collect())
+    }
+
+    /// Ends all streams here.
+    pub fn close(&self) {
+        let mut table = self.lock();
+        table.sources.clear();
+        for ear in std::mem::take(&mut table.ears).into_values() {
+            ear.left.send_replace(true);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // Nothing here panics between two changes that belong together.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Source {
+    fn counted(&self) -> MutexGuard<'_, Sent> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A message with those that have come meanwhile.
+fn batch(first: Message, inbox: &mut Inbox) -> ReceiveMessagesResponse {
+    let mut response = ReceiveMessagesResponse::default();
+    let (mut bytes, mut next) = (0, Some(first));
+    while let Some(message) = next {
+        bytes += message.payload.len();
+        let Message { number, lost, arrived_unix_ns, payload } = message;
+        let payload = Arc::unwrap_or_clone(payload);
+        response.messages.push(api::Message { number, lost, arrived_unix_ns, payload });
+        let room = response.messages.len() < BATCH_MAX && bytes < BATCH_BYTES_MAX;
+        next = if room { inbox.try_next() } else { None };
+    }
+    response
+}
+
+/// Somebody who sends to a stream.
+pub struct Pen {
+    source: Arc<Source>,
+    audience: watch::Receiver<Audience>,
+    totals: SendMessagesResponse,
+}
+
+impl Pen {
+    /// Sends messages; returns when the socket has taken all of them.
+    pub async fn write(&mut self, messages: &[Vec<u8>]) -> Result<(), Refusal> {
+        if let Some(Err(refusal)) = &self.audience.borrow().made {
+            return Err(refusal.clone());
+        }
+        let mut sender = self.source.sender.lock().await;
+        turn(&mut self.audience, &mut sender);
+        let before = sender.sent();
+        let mut wrong = None;
+        for message in messages {
+            if let Err(error) = sender.push(message) {
+                wrong = Some(Refusal::new(Kind::Invalid, error.to_string()));
+                break;
+            }
+            self.totals.messages += 1;
+            self.totals.bytes += message.len() as u64;
+        }
+        loop {
+            // A label that has changed counts from the next packet on.
+            turn(&mut self.audience, &mut sender);
+            if sender.flush() {
+                break;
+            }
+            tokio::time::sleep(BLOCKED).await;
+        }
+        let now = sender.sent();
+        self.totals.unheard += now.unheard - before.unheard;
+        self.totals.failed += now.failed - before.failed;
+        *self.source.counted() = now;
+        match wrong {
+            Some(refusal) => Err(refusal),
+            None => Ok(()),
+        }
+    }
+
+    /// What was taken from this caller.
+    pub fn totals(&self) -> SendMessagesResponse {
+        self.totals
+    }
+}
+
+/// Turns to those who listen now.
+fn turn(audience: &mut watch::Receiver<Audience>, sender: &mut Sender) {
+    if !audience.has_changed().unwrap_or(false) {
+        return;
+    }
+    let now = audience.borrow_and_update();
+    if let Err(error) = sender.set_path(now.path.as_ref().map(|(_, path)| path)) {
+        tracing::warn!(%error, "a stream has no path");
+    }
+}

@@ -1,0 +1,180 @@
+//! The sending end: messages as numbered datagrams, several in one system call.
+
+use super::StreamError;
+use crate::transfer::Path;
+use polycast_net::udp::{DATAGRAM_LEN_MAX, DataSender, SEGMENTS_MAX};
+use polycast_types::Handle;
+use polycast_wire::data::IP_UDP_LEN;
+use polycast_wire::stream::{HEADER_LEN, Header, MESSAGE_LEN_MAX};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+/// The shortest piece of a message, whatever the interface says.
+const PIECE_LEN_MIN: usize = 256;
+
+/// What a source has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Messages that were taken; the number of the next one.
+    pub messages: u64,
+    /// Of them those that nobody listened to.
+    pub unheard: u64,
+    /// Of them those that the network would not take.
+    pub failed: u64,
+}
+
+/// A datagram that waits: its header, and where its payload lies.
+struct Waiting {
+    header: [u8; HEADER_LEN],
+    message: u64,
+    payload: std::ops::Range<usize>,
+}
+
+struct Open {
+    socket: DataSender,
+    group: SocketAddrV4,
+    /// Bytes of a piece.
+    piece_len: usize,
+}
+
+/// The sending end of a stream.
+pub struct Sender {
+    interface: Ipv4Addr,
+    mtu: u32,
+    stream: Handle,
+    path: Option<Open>,
+    /// Payloads of messages that wait, one after the other.
+    bytes: Vec<u8>,
+    queue: VecDeque<Waiting>,
+    sent: Sent,
+}
+
+impl Sender {
+    /// A stream without a way yet, through the interface with this address and MTU.
+    #[must_use]
+    pub fn new(interface: Ipv4Addr, mtu: u32, stream: Handle) -> Self {
+        let (bytes, queue) = (Vec::new(), VecDeque::new());
+        Sender { interface, mtu, stream, path: None, bytes, queue, sent: Sent::default() }
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn sent(&self) -> Sent {
+        self.sent
+    }
+
+    /// The way from now on; `None` while nobody listens.
+    ///
+    /// # Errors
+    /// It is no multicast, or there is no socket for it. Then there is none.
+    pub fn set_path(&mut self, path: Option<&Path>) -> Result<(), StreamError> {
+        let before = self.path.take();
+        let Some(path) = path else { return Ok(()) };
+        let Path::Multicast { group, outer, .. } = path else { return Err(StreamError::Path) };
+        let outer_len = outer.first().map_or(0, Vec::len);
+        let open = match before {
+            Some(mut open) if open.group == *group && open.socket.outer_len() == outer_len => {
+                open.socket.set_outer(outer.clone());
+                open
+            }
+            _ => {
+                let socket = DataSender::open(self.interface, *group)?.with_outer(outer.clone());
+                let room =
+                    (self.mtu.min(65_535) as usize).saturating_sub(IP_UDP_LEN + outer_len + HEADER_LEN);
+                Open { socket, group: *group, piece_len: room.max(PIECE_LEN_MIN) }
+            }
+        };
+        self.path = Some(open);
+        Ok(())
+    }
+
+    /// Takes a message; [`Sender::flush`] sends it.
+    ///
+    /// # Errors
+    /// It is too long, and gets no number.
+    pub fn push(&mut self, payload: &[u8]) -> Result<(), StreamError> {
+        if payload.len() > MESSAGE_LEN_MAX {
+            return Err(StreamError::TooLong { len: payload.len(), most: MESSAGE_LEN_MAX });
+        }
+        let number = self.sent.messages;
+        self.sent.messages += 1;
+        let Some(Open { piece_len, .. }) = &self.path else {
+            self.sent.unheard += 1;
+            return Ok(());
+        };
+        if self.queue.is_empty() {
+            self.bytes.clear();
+        }
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(payload);
+        let pieces = payload.len().div_ceil(*piece_len).max(1);
+        for piece in 0..pieces {
+            let at = start + piece * piece_len;
+            let header = Header { stream: self.stream, number, piece: piece as u16, pieces: pieces as u16 };
+            let mut bytes = Vec::with_capacity(HEADER_LEN);
+            header.emit(&mut bytes);
+            let mut fixed = [0; HEADER_LEN];
+            fixed.copy_from_slice(&bytes);
+            let payload = at..(at + piece_len).min(self.bytes.len());
+            self.queue.push_back(Waiting { header: fixed, message: number, payload });
+        }
+        Ok(())
+    }
+
+    /// Sends what waits; gives `false` where the socket is full and some of it still does.
+    pub fn flush(&mut self) -> bool {
+        while !self.queue.is_empty() {
+            let Some(open) = &mut self.path else {
+                // The last one who listened has gone meanwhile.
+                self.drop_messages(|sent| &mut sent.unheard);
+                return true;
+            };
+            let run = run_len(&self.queue, open.socket.outer_len());
+            let mut parts = Vec::with_capacity(2 * run);
+            for waiting in self.queue.iter().take(run) {
+                parts.extend([
+                    IoSlice::new(&waiting.header),
+                    IoSlice::new(&self.bytes[waiting.payload.clone()]),
+                ]);
+            }
+            let segment_len = HEADER_LEN + self.queue[0].payload.len();
+            match open.socket.send(&parts, 2, segment_len) {
+                Ok(true) => drop(self.queue.drain(..run)),
+                Ok(false) => return false,
+                Err(error) => {
+                    tracing::warn!(stream = self.stream.0, %error, "messages cannot be sent");
+                    self.drop_messages(|sent| &mut sent.failed);
+                }
+            }
+        }
+        true
+    }
+
+    /// Throws away what waits, and counts its messages.
+    fn drop_messages(&mut self, count: impl Fn(&mut Sent) -> &mut u64) {
+        let mut last = None;
+        for waiting in self.queue.drain(..) {
+            if last.replace(waiting.message) != Some(waiting.message) {
+                *count(&mut self.sent) += 1;
+            }
+        }
+    }
+}
+
+/// How many of the datagrams at the front one system call takes: all of one length, the last may be shorter.
+fn run_len(queue: &VecDeque<Waiting>, outer_len: usize) -> usize {
+    let len = queue.front().map_or(0, |first| first.payload.len());
+    let most = (DATAGRAM_LEN_MAX / (outer_len + HEADER_LEN + len)).clamp(1, SEGMENTS_MAX);
+    let mut run = 0;
+    for waiting in queue.iter().take(most) {
+        if waiting.payload.len() > len {
+            break;
+        }
+        run += 1;
+        if waiting.payload.len() < len {
+            break;
+        }
+    }
+    run
+}

@@ -1,0 +1,197 @@
+//! Messages over the loopback, from a sender to receivers.
+
+use super::*;
+use crate::transfer::Path;
+use polycast_types::{Duration, Handle};
+use polycast_wire::stream::MESSAGE_LEN_MAX;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration as Span;
+
+const LO: Ipv4Addr = Ipv4Addr::LOCALHOST;
+const STREAM: Handle = Handle(77);
+const MTU: u32 = 1_500;
+
+fn path(port: u16, label: &[u8]) -> Path {
+    let mut outer = Vec::new();
+    if !label.is_empty() {
+        let mut header = Vec::new();
+        polycast_wire::label::Header { session: 5, label }.emit(&mut header);
+        outer.push(header);
+    }
+    // A group of this process alone.
+    let [.., a, b] = std::process::id().to_be_bytes();
+    let group = SocketAddrV4::new(Ipv4Addr::new(239, 251, a, b), port);
+    Path::Multicast { group, rate: None, attempts: None, outer }
+}
+
+fn receiver(path: &Path, stream: Handle) -> Receiver {
+    let options = ReceiverOptions { interface: LO, stream, hold: Duration::from_millis(1) };
+    Receiver::start(options, Way::of(path).unwrap()).unwrap()
+}
+
+/// Begins to listen; returns when the receiver's thread has noticed.
+async fn listen(receiver: &Receiver, sender: &mut Sender) -> (Inbox, Message) {
+    let mut inbox = receiver.listen();
+    for _ in 0..2_000 {
+        sender.push(b"?").unwrap();
+        assert!(sender.flush());
+        if let Ok(Some(message)) = tokio::time::timeout(Span::from_millis(5), inbox.next()).await {
+            return (inbox, message);
+        }
+    }
+    panic!("nothing is heard");
+}
+
+async fn next(inbox: &mut Inbox) -> Message {
+    let next = tokio::time::timeout(Span::from_secs(10), inbox.next()).await;
+    next.expect("a message comes").expect("the receiver lives")
+}
+
+/// The first message that is none of those by which the beginning was found.
+async fn next_real(inbox: &mut Inbox) -> Message {
+    loop {
+        let message = next(inbox).await;
+        if **message.payload != *b"?" {
+            return message;
+        }
+    }
+}
+
+async fn flush(sender: &mut Sender) {
+    while !sender.flush() {
+        tokio::time::sleep(Span::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn messages_of_all_sizes_arrive_as_they_were() {
+    for (port, label) in [(29_301, &[][..]), (29_302, &[1u8; 19][..])] {
+        let path = path(port, label);
+        let mut sender = Sender::new(LO, MTU, STREAM);
+        sender.set_path(Some(&path)).unwrap();
+        let receivers = [receiver(&path, STREAM), receiver(&path, STREAM)];
+        let mut inboxes = Vec::new();
+        for receiver in &receivers {
+            inboxes.push(listen(receiver, &mut sender).await.0);
+        }
+        let lens = [0, 1, 1_400, 1_401, 1_500, 1_500, 3_000, 70_000, MESSAGE_LEN_MAX, 5, 5, 5];
+        let message = |i: usize| -> Vec<u8> { (0..lens[i]).map(|at| (at * 7 + i) as u8).collect() };
+        let first = sender.sent().messages;
+        for i in 0..lens.len() {
+            sender.push(&message(i)).unwrap();
+            flush(&mut sender).await;
+        }
+        for inbox in &mut inboxes {
+            for (i, len) in lens.into_iter().enumerate() {
+                let got = if i == 0 { next_real(inbox).await } else { next(inbox).await };
+                assert_eq!((got.number, got.lost, got.payload.len()), (first + i as u64, 0, len));
+                assert!(**got.payload == message(i)[..]);
+            }
+        }
+        let error = sender.push(&vec![0; MESSAGE_LEN_MAX + 1]).unwrap_err();
+        assert!(error.to_string().contains("longer than 262144"), "{error}");
+        assert_eq!(sender.sent().messages, first + lens.len() as u64, "it has no number");
+    }
+}
+
+#[tokio::test]
+async fn what_is_lost_shows_as_a_gap() {
+    let path = path(29_303, &[]);
+    let mut sender = Sender::new(LO, MTU, STREAM);
+    sender.set_path(Some(&path)).unwrap();
+    let receiver = receiver(&path, STREAM);
+    let (mut inbox, _) = listen(&receiver, &mut sender).await;
+    sender.push(b"before").unwrap();
+    flush(&mut sender).await;
+    assert_eq!(**next_real(&mut inbox).await.payload, *b"before");
+    // Messages that go out while there is no way have numbers too.
+    sender.set_path(None).unwrap();
+    for _ in 0..5 {
+        sender.push(b"nobody hears this").unwrap();
+        assert!(sender.flush());
+    }
+    sender.set_path(Some(&path)).unwrap();
+    sender.push(b"after").unwrap();
+    flush(&mut sender).await;
+    let after = next(&mut inbox).await;
+    assert_eq!((&after.payload[..], after.lost), (&b"after"[..], 5));
+    assert_eq!((sender.sent().unheard, receiver.heard().lost), (5, 5));
+}
+
+#[tokio::test]
+async fn others_packets_are_counted_and_not_delivered() {
+    let path = path(29_304, &[]);
+    let mut sender = Sender::new(LO, MTU, STREAM);
+    sender.set_path(Some(&path)).unwrap();
+    let receiver = receiver(&path, STREAM);
+    let (mut inbox, _) = listen(&receiver, &mut sender).await;
+    let mut other = Sender::new(LO, MTU, Handle(78));
+    other.set_path(Some(&path)).unwrap();
+    other.push(b"of another run").unwrap();
+    flush(&mut other).await;
+    let Path::Multicast { group, .. } = path else { unreachable!() };
+    let socket = std::net::UdpSocket::bind((LO, 0)).unwrap();
+    socket.send_to(b"noise", group).unwrap();
+    sender.push(b"ours").unwrap();
+    flush(&mut sender).await;
+    assert_eq!(**next_real(&mut inbox).await.payload, *b"ours");
+    assert_eq!(receiver.heard().refused, 2);
+}
+
+#[tokio::test]
+async fn a_slow_listener_loses_and_is_told() {
+    let path = path(29_305, &[]);
+    let mut sender = Sender::new(LO, MTU, STREAM);
+    sender.set_path(Some(&path)).unwrap();
+    let receiver = receiver(&path, STREAM);
+    let (mut slow, first) = listen(&receiver, &mut sender).await;
+    let (mut quick, _) = listen(&receiver, &mut sender).await;
+    let (mut last, many) = (first.number, 20_000);
+    let begins = sender.sent().messages;
+    for _ in 0..many {
+        sender.push(&[1; 100]).unwrap();
+        flush(&mut sender).await;
+        while let Some(message) = quick.try_next() {
+            last = message.number;
+        }
+    }
+    while last + 1 < begins + many {
+        last = next(&mut quick).await.number;
+    }
+    let (mut expected, mut lost) = (first.number + 1, 0);
+    let mut see = |message: &Message| {
+        assert_eq!(message.number, expected + message.lost, "every gap is said");
+        (expected, lost) = (message.number + 1, lost + message.lost);
+        lost
+    };
+    while let Some(message) = slow.try_next() {
+        see(&message);
+    }
+    // There is room again, and what had none is said.
+    sender.push(b"end").unwrap();
+    flush(&mut sender).await;
+    let end = next(&mut slow).await;
+    assert_eq!((&end.payload[..], end.number), (&b"end"[..], begins + many));
+    assert!(see(&end) > 0, "more than the queue holds");
+}
+
+#[tokio::test]
+async fn a_stream_goes_another_way() {
+    let (one, other) = (path(29_306, &[1; 19]), path(29_307, &[]));
+    let mut sender = Sender::new(LO, MTU, STREAM);
+    sender.set_path(Some(&one)).unwrap();
+    let receiver = receiver(&one, STREAM);
+    let (mut inbox, _) = listen(&receiver, &mut sender).await;
+    sender.set_path(Some(&other)).unwrap();
+    receiver.set_way(Way::of(&other).unwrap());
+    for _ in 0..2_000 {
+        sender.push(b"here").unwrap();
+        flush(&mut sender).await;
+        if let Ok(Some(message)) = tokio::time::timeout(Span::from_millis(5), inbox.next()).await
+            && **message.payload == *b"here"
+        {
+            return;
+        }
+    }
+    panic!("nothing is heard on the other way");
+}

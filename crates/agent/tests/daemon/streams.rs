@@ -1,0 +1,222 @@
+//! Streams of messages between agents, with a manager, over the loopback's multicast.
+
+use super::world::{AgentTask, ManagerTask, World, manager, until};
+use polycast_api::agent::Message;
+use polycast_api::client::{MessageReceiver, Received, Session};
+use polycast_api::error::Kind;
+use polycast_types::{AppId, Duration as Span};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Somebody who hears a stream.
+struct Ear {
+    receiver: MessageReceiver,
+    waiting: VecDeque<Message>,
+}
+
+impl Ear {
+    /// Joins, and waits until the agent has said from where the stream comes.
+    async fn join(session: &Session, name: &str) -> Self {
+        let mut receiver = session.receive_messages(name, None).await.unwrap();
+        let first = tokio::time::timeout(Duration::from_secs(8), receiver.next()).await;
+        let Ok(Ok(Some(Received::Joined(joined)))) = first else { panic!("not joined first: {first:?}") };
+        assert_eq!((joined.fabric.as_str(), joined.source.as_str()), ("ip-multicast", "a"));
+        Ear { receiver, waiting: VecDeque::new() }
+    }
+
+    /// The next message, within reason.
+    async fn next(&mut self) -> Message {
+        while self.waiting.is_empty() {
+            let next = tokio::time::timeout(Duration::from_secs(8), self.receiver.next()).await;
+            match next.expect("something comes").unwrap().expect("the stream goes on") {
+                Received::Messages(messages) => self.waiting.extend(messages),
+                Received::Joined(_) => {}
+            }
+        }
+        self.waiting.pop_front().unwrap()
+    }
+
+    /// The number of the next message with this text; what comes before is passed over.
+    async fn await_text(&mut self, text: &str) -> u64 {
+        loop {
+            let message = self.next().await;
+            if message.payload == text.as_bytes() {
+                return message.number;
+            }
+        }
+    }
+}
+
+async fn send(session: &Session, name: &str, messages: &[&str]) -> (u64, u64) {
+    let mut sender = session.send_messages(name);
+    let bytes = messages.iter().map(|message| message.as_bytes().to_vec()).collect();
+    sender.send(bytes).await;
+    let sent = sender.finish().await.unwrap();
+    (sent.messages, sent.unheard)
+}
+
+/// Waits until the source's agent knows that somebody listens: messages that it takes before are heard by nobody.
+async fn heard(session: &Session, name: &str) {
+    until("somebody listens", async || send(session, name, &["?"]).await.1 == 0).await;
+}
+
+async fn stop(manager: ManagerTask, agents: impl IntoIterator<Item = AgentTask>) {
+    for agent in agents {
+        agent.task.stop().await;
+    }
+    manager.task.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_reach_all_who_have_joined_and_nobody_else() {
+    let manager = manager(0, "").await;
+    let world = World::new(manager.address);
+    let [a, b, c] = world.agents(["a", "b", "c"]).await;
+    let source = a.session(1).await;
+    source.create_stream("ticks").await.unwrap();
+    assert_eq!(send(&source, "ticks", &["alone"]).await, (1, 1), "nobody listens yet");
+    let (first, second) = (b.session(1).await, c.session(1).await);
+    let mut one = Ear::join(&first, "ticks").await;
+    heard(&source, "ticks").await;
+    let mut other = Ear::join(&second, "ticks").await;
+    let long = "x".repeat(200_000);
+    assert_eq!(send(&source, "ticks", &["hello", &long, ""]).await, (3, 0));
+    let mut got = Vec::new();
+    while got.last().is_none_or(|message: &Message| !message.payload.is_empty()) {
+        got.push(one.next().await);
+    }
+    let real: Vec<&Message> = got.iter().filter(|message| message.payload != b"?").collect();
+    assert_eq!(real.iter().map(|message| message.payload.len()).collect::<Vec<_>>(), [5, 200_000, 0]);
+    assert!(got.windows(2).all(|pair| pair[1].number == pair[0].number + 1 && pair[1].lost == 0));
+    // Two programs on one host hear the same.
+    let third = c.session(2).await;
+    let mut beside = Ear::join(&third, "ticks").await;
+    send(&source, "ticks", &["both"]).await;
+    assert_eq!(other.await_text("both").await, beside.await_text("both").await);
+    let listed = source_view(&c, "ticks").await;
+    assert_eq!(listed.0, ["b", "c"]);
+    assert!(listed.1.is_some_and(|lost| lost == 0));
+
+    // Programs leave with their calls, and the last one of a host for the host.
+    drop(one);
+    until("b has left", async || source_view(&c, "ticks").await.0 == ["c"]).await;
+    drop(beside);
+    send(&source, "ticks", &["both"]).await;
+    other.await_text("both").await;
+    second.leave_stream("ticks").await.unwrap();
+    let error = ended(&mut other.receiver).await;
+    assert_eq!(error.kind(), Some(Kind::Cancelled));
+    until("nobody listens", async || send(&source, "ticks", &["?"]).await.1 == 1).await;
+    // Somebody comes again while the source sends on, and hears it end.
+    let mut again = Ear::join(&first, "ticks").await;
+    heard(&source, "ticks").await;
+    source.end_stream("ticks").await.unwrap();
+    let error = ended(&mut again.receiver).await;
+    assert_eq!(error.to_string(), "the stream 'ticks' has ended");
+    assert_eq!(b.client().await.streams().await.unwrap(), []);
+    stop(manager, [a, b, c]).await;
+}
+
+/// The receivers of a stream, and how many messages an agent has lost.
+async fn source_view(agent: &AgentTask, name: &str) -> (Vec<String>, Option<u64>) {
+    let streams = agent.client().await.streams().await.unwrap();
+    let stream = streams.into_iter().find(|stream| stream.name == name).unwrap();
+    (stream.receivers, stream.heard.map(|heard| heard.lost))
+}
+
+/// The error by which a call ends.
+async fn ended(receiver: &mut MessageReceiver) -> polycast_api::client::ClientError {
+    loop {
+        match tokio::time::timeout(Duration::from_secs(8), receiver.next()).await.expect("an end") {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("it ends with a word"),
+            Err(error) => return error,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mistakes_with_streams_get_one_sentence() {
+    let manager = manager(0, "").await;
+    let world = World::new(manager.address);
+    let [a, b] = world.agents(["a", "b"]).await;
+    let (source, receiver) = (a.session(1).await, b.session(1).await);
+    let error = source.create_stream("a/b").await.unwrap_err();
+    assert_eq!(error.kind(), Some(Kind::Invalid), "{error}");
+    source.create_stream("ticks").await.unwrap();
+    for session in [&source, &receiver] {
+        assert_eq!(session.create_stream("ticks").await.unwrap_err().kind(), Some(Kind::StreamTaken));
+    }
+    let error = source.receive_messages("ticks", None).await.unwrap_err();
+    assert_eq!(error.to_string(), "the stream 'ticks' is sent by this agent, which cannot join it");
+    let error = receiver.receive_messages("ticks", Some(Span::from_secs(60))).await.unwrap_err();
+    assert_eq!(error.kind(), Some(Kind::Invalid), "{error}");
+    let send = async |session: &Session, name: &str, message: Vec<u8>| {
+        let mut sender = session.send_messages(name);
+        sender.send(vec![message]).await;
+        sender.finish().await
+    };
+    let error = send(&receiver, "ticks", vec![1]).await.unwrap_err();
+    assert_eq!(error.kind(), Some(Kind::StreamUnknown), "{error}");
+    let error = send(&source, "ticks", vec![0; 300_000]).await.unwrap_err();
+    assert!(error.to_string().contains("longer than 262144"), "{error}");
+    assert_eq!(send(&source, "ticks", vec![2]).await.unwrap().messages, 1, "the stream is as it was");
+    // Another application on the same host has no say.
+    let stranger = a.client().await.register(AppId([7; 16]), 1).await.unwrap();
+    assert_eq!(stranger.end_stream("ticks").await.unwrap_err().kind(), Some(Kind::StreamUnknown));
+    assert_eq!(send(&stranger, "ticks", vec![1]).await.unwrap_err().kind(), Some(Kind::StreamUnknown));
+    assert_eq!(receiver.leave_stream("ticks").await.unwrap_err().kind(), Some(Kind::StreamUnknown));
+    // A manager that has just begun waits for streams that agents may still name.
+    let mut nowhere = receiver.receive_messages("nowhere", None).await.unwrap();
+    let error = ended(&mut nowhere).await;
+    assert_eq!(error.to_string(), "there is no stream 'nowhere': its source has to create it first");
+    source.unregister().await.unwrap();
+    assert_eq!(source.create_stream("x").await.unwrap_err().kind(), Some(Kind::NotRegistered));
+    stop(manager, [a, b]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_network_without_multicast_refuses_streams() {
+    let manager = manager(0, "fabrics = ['tcp-chain']").await;
+    let world = World::new(manager.address);
+    let [a, b] = world.agents(["a", "b"]).await;
+    let (source, session) = (a.session(1).await, b.session(1).await);
+    source.create_stream("ticks").await.unwrap();
+    let mut receiver = session.receive_messages("ticks", None).await.unwrap();
+    let error = ended(&mut receiver).await;
+    assert_eq!(error.kind(), Some(Kind::Denied));
+    assert!(error.to_string().contains("orca and ip-multicast have"), "{error}");
+    stop(manager, [a, b]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_outlive_the_manager() {
+    const SETTINGS: &str = "heartbeat-ms = 100";
+    let first = manager(0, SETTINGS).await;
+    let address = first.address;
+    let world = World::new(address);
+    let [a, b, c] = world.agents(["a", "b", "c"]).await;
+    let (source, session) = (a.session(1).await, b.session(1).await);
+    source.create_stream("ticks").await.unwrap();
+    let mut receiver = Ear::join(&session, "ticks").await;
+    heard(&source, "ticks").await;
+    first.task.stop().await;
+    // Nobody asks a manager for a message.
+    assert_eq!(send(&source, "ticks", &["without"]).await, (1, 0));
+    receiver.await_text("without").await;
+    let second = manager(address.port(), SETTINGS).await;
+    // The new one learns of the stream, its path, and its receivers: another one can join.
+    let late = c.session(1).await;
+    until("agents have come back", async || c.client().await.status().await.unwrap().peers.len() == 3).await;
+    let mut other = Ear::join(&late, "ticks").await;
+    until("all are known", async || source_view(&c, "ticks").await.0 == ["b", "c"]).await;
+    send(&source, "ticks", &["again"]).await;
+    receiver.await_text("again").await;
+    other.await_text("again").await;
+    // The source dies: those who hear it are told.
+    a.task.stop().await;
+    for receiver in [&mut receiver, &mut other] {
+        assert_eq!(ended(&mut receiver.receiver).await.to_string(), "the stream 'ticks' has ended");
+    }
+    stop(second, [b, c]).await;
+}

@@ -1,0 +1,445 @@
+//! What a stream of messages sees in a lab (Orca sections 5.3): how long it stops when the active agent of a rack is killed, and
+//! how soon somebody who joins hears it.
+//!
+//! The lab itself sends and receives, by the sockets of its hosts' agents, as applications do. Times are those of one machine:
+//! every host has the same clock.
+
+use crate::daemons::{Daemons, Places};
+use crate::error::LabError;
+use crate::layout::{Host, Layout};
+use crate::spec::{Network, Spec};
+use crate::supervisor::{lock, start_rack_agent};
+use crate::world;
+use polycast_api::client::{AgentClient, MessageReceiver, Received, Session};
+use polycast_types::{AppId, Duration as Span};
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The stream's name.
+const STREAM: &str = "measured";
+/// How often messages go to the agent.
+const TICK: Duration = Duration::from_millis(1);
+/// Quiet time before a kill, in which the stream's own unevenness is seen.
+const QUIET: Duration = Duration::from_millis(400);
+/// How long the stream is watched after a kill: at least this, and some T.
+const WATCHED: Duration = Duration::from_millis(600);
+/// After an agent has begun anew: time to get its labels.
+const SETTLES: Duration = Duration::from_millis(400);
+/// Somebody who has not heard anything for this long has failed.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two who join.
+const BETWEEN: Duration = Duration::from_millis(20);
+
+/// What is to be measured.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Measurement {
+    /// The active agent of a rack is killed, again and again.
+    Kills {
+        /// How often.
+        kills: u32,
+        /// The stream.
+        load: Load,
+    },
+    /// Hosts join and leave.
+    Joins {
+        /// How often.
+        joins: u32,
+        /// The stream.
+        load: Load,
+    },
+}
+
+/// The stream that is measured.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Load {
+    /// Messages a second.
+    pub rate: f64,
+    /// Bytes of a message.
+    pub bytes: usize,
+}
+
+/// What was measured.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Measured {
+    /// Kills, with the messages that were sent in all.
+    Kills {
+        /// One for each kill and receiver.
+        gaps: Vec<Gap>,
+        /// Kills that hit an agent that was not active any more when it died, or not yet: nothing stopped.
+        idle: u32,
+        /// The stream.
+        flow: Flow,
+    },
+    /// Joins.
+    Joins {
+        /// One for each.
+        joins: Vec<Joining>,
+        /// The stream.
+        flow: Flow,
+    },
+}
+
+/// What the stream was.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Flow {
+    /// Messages that the source's agent has taken.
+    pub messages: u64,
+    /// How long that took.
+    pub seconds: f64,
+    /// Of the messages those that the network did not take.
+    pub failed: u64,
+    /// Messages that somebody who had joined all the time got.
+    pub received: u64,
+    /// And those that it did not get.
+    pub lost: u64,
+}
+
+/// What one receiver saw of one kill.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Gap {
+    /// The kill, counted from 0.
+    pub kill: u32,
+    /// The agent's host.
+    pub killed: String,
+    /// The receiver.
+    pub receiver: String,
+    /// From the last message before to the first one after, as they came to the host.
+    pub gap_ns: u64,
+    /// Messages in between that did not come.
+    pub lost: u64,
+    /// Messages that came or were lost while the stream was watched, gap and all.
+    pub watched: u64,
+    /// The longest time between two messages in the quiet time before.
+    pub quiet_ns: u64,
+}
+
+/// What one who joined saw.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Joining {
+    /// The host.
+    pub host: String,
+    /// Whether its rack had receivers already.
+    pub known_rack: bool,
+    /// From the call to the agent's word that it has joined.
+    pub joined_ns: u64,
+    /// From the call to the first message in the application's hands.
+    pub heard_ns: u64,
+    /// From the call to the arrival of the first message at the host.
+    pub arrived_ns: u64,
+}
+
+fn failed(what: &str, error: impl std::fmt::Display) -> LabError {
+    LabError::system(what, error)
+}
+
+fn unix_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A lab in which something is measured.
+pub(crate) struct Stage<'a> {
+    pub(crate) spec: &'a Spec,
+    pub(crate) layout: &'a Layout,
+    pub(crate) places: &'a Places,
+    pub(crate) daemons: &'a Mutex<Daemons>,
+}
+
+/// A message that has come: when, its number, and how many before it are lost.
+type Arrived = (u64, u64, u64);
+
+/// Somebody who hears the stream all the time.
+struct Ear {
+    host: String,
+    arrived: Arc<Mutex<Vec<Arrived>>>,
+    task: tokio::task::JoinHandle<Result<(u64, u64), String>>,
+}
+
+impl Stage<'_> {
+    /// Measures.
+    pub(crate) fn run(&self, what: &Measurement) -> Result<Measured, LabError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = runtime.map_err(|error| failed("measure", error))?;
+        runtime.block_on(async {
+            match what {
+                Measurement::Kills { kills, load } => self.kills(*kills, *load).await,
+                Measurement::Joins { joins, load } => self.joins(*joins, *load).await,
+            }
+        })
+    }
+
+    async fn session(&self, host: &Host) -> Result<Session, LabError> {
+        let client = AgentClient::connect(&self.places.socket(&host.name)).await;
+        let client = client.map_err(|error| failed("reach an agent", error))?;
+        let session = client.register(AppId::default(), u64::from(std::process::id())).await;
+        session.map_err(|error| failed("register", error))
+    }
+
+    /// Listens at a host until the stream ends.
+    async fn listen(&self, host: &Host, hold: Span) -> Result<Ear, LabError> {
+        let session = self.session(host).await?;
+        let receiver = session.receive_messages(STREAM, Some(hold)).await;
+        let mut receiver = receiver.map_err(|error| failed("join the stream", error))?;
+        await_joined(&mut receiver).await?;
+        let arrived: Arc<Mutex<Vec<Arrived>>> = Arc::default();
+        let noted = Arc::clone(&arrived);
+        let task = tokio::spawn(async move {
+            // Its session lives as long as this.
+            let _session = session;
+            let (mut received, mut lost) = (0, 0);
+            loop {
+                match receiver.next().await {
+                    Ok(Some(Received::Messages(messages))) => {
+                        let mut noted = noted.lock().unwrap_or_else(PoisonError::into_inner);
+                        for message in messages {
+                            (received, lost) = (received + 1, lost + message.lost);
+                            noted.push((message.arrived_unix_ns, message.number, message.lost));
+                        }
+                    }
+                    Ok(Some(Received::Joined(_))) => {}
+                    // The source ends it.
+                    Ok(None) | Err(_) => return Ok((received, lost)),
+                }
+            }
+        });
+        Ok(Ear { host: host.name.clone(), arrived, task })
+    }
+
+    /// Packets overtake each other only where several agents or trees take turns.
+    fn hold(&self) -> Span {
+        match self.spec.network {
+            Network::Orca { agents: 1, trees: 1, .. } => Span::ZERO,
+            _ => Span::from_millis(1),
+        }
+    }
+
+    async fn kills(&self, kills: u32, load: Load) -> Result<Measured, LabError> {
+        let Network::Orca { clos, agents, standby, timeout_us, .. } = self.spec.network else {
+            return Err(failed("kill agents of racks", "only a lab such as orca:4 has them"));
+        };
+        if standby == 0 {
+            return Err(failed("kill agents of racks", "nobody stands by: leave standby=0 out"));
+        }
+        let hosts = &self.layout.hosts;
+        let source = &hosts[0];
+        // The rack furthest away; its agents' hosts receive too.
+        let per_leaf = clos.hosts_per_leaf() as usize;
+        let rack = &hosts[hosts.len() - per_leaf..];
+        let agents = &rack[..((agents + standby) as usize).min(per_leaf)];
+        let session = self.session(source).await?;
+        session.create_stream(STREAM).await.map_err(|error| failed("make a stream", error))?;
+        let mut ears = Vec::new();
+        for host in rack {
+            ears.push(self.listen(host, self.hold()).await?);
+        }
+        let sender = Sending::start(session.clone(), load);
+        let watched = WATCHED + 4 * Duration::from_micros(timeout_us.into());
+        let (mut gaps, mut idle, mut kill) = (Vec::new(), 0, 0);
+        tokio::time::sleep(SETTLES).await;
+        while kill < kills {
+            ears.iter().for_each(|ear| ear.lock().clear());
+            let active = self.busiest(agents).await?;
+            tokio::time::sleep(QUIET).await;
+            let killed_at = unix_ns();
+            lock(self.daemons).kill(&format!("rack-{}", active.name));
+            tokio::time::sleep(watched).await;
+            let seen: Vec<Option<Gap>> =
+                ears.iter().map(|ear| gap(kill, active, ear, killed_at, nanos(QUIET))).collect();
+            self.restart(active)?;
+            tokio::time::sleep(SETTLES).await;
+            if seen.iter().flatten().all(|gap| gap.lost == 0) {
+                idle += 1;
+                if idle > kills {
+                    return Err(failed("kill agents of racks", "the agents that died were not active"));
+                }
+                continue;
+            }
+            gaps.extend(seen.into_iter().flatten());
+            kill += 1;
+        }
+        let flow = finish(sender, &session, ears).await?;
+        Ok(Measured::Kills { gaps, idle, flow })
+    }
+
+    /// The agent's host that sends most: an active agent sends all packets of its rack back to the leaf.
+    async fn busiest<'h>(&self, agents: &'h [Host]) -> Result<&'h Host, LabError> {
+        let sent = || -> Result<Vec<u64>, LabError> { agents.iter().map(world::sent_bytes).collect() };
+        let before = sent()?;
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        let after = sent()?;
+        let grown = agents.iter().zip(before.iter().zip(&after).map(|(before, after)| after - before));
+        let busiest = grown.max_by_key(|(_, grown)| *grown).map(|(host, _)| host);
+        busiest.ok_or_else(|| failed("kill agents of racks", "the rack has none"))
+    }
+
+    fn restart(&self, host: &Host) -> Result<(), LabError> {
+        start_rack_agent(&mut lock(self.daemons), self.places, self.spec, host)
+    }
+
+    async fn joins(&self, joins: u32, load: Load) -> Result<Measured, LabError> {
+        let hosts = &self.layout.hosts;
+        if hosts.len() < 3 {
+            return Err(failed("join a stream", "it takes at least three hosts"));
+        }
+        let session = self.session(&hosts[0]).await?;
+        session.create_stream(STREAM).await.map_err(|error| failed("make a stream", error))?;
+        let stays = &hosts[1];
+        let ears = vec![self.listen(stays, self.hold()).await?];
+        let sender = Sending::start(session.clone(), load);
+        tokio::time::sleep(SETTLES).await;
+        let mut sessions = Vec::new();
+        for host in &hosts[2..] {
+            sessions.push((host, self.session(host).await?));
+        }
+        let mut all = Vec::new();
+        for number in 0..joins as usize {
+            let (host, session) = &sessions[number % sessions.len()];
+            all.push(self.join(host, host.rack == stays.rack, session).await?);
+            ears[0].lock().clear();
+            tokio::time::sleep(BETWEEN).await;
+        }
+        let flow = finish(sender, &session, ears).await?;
+        Ok(Measured::Joins { joins: all, flow })
+    }
+
+    /// Joins, hears one message, and leaves.
+    async fn join(&self, host: &Host, known_rack: bool, session: &Session) -> Result<Joining, LabError> {
+        let (called, called_at) = (unix_ns(), Instant::now());
+        let join = async {
+            let receiver = session.receive_messages(STREAM, Some(self.hold())).await;
+            let mut receiver = receiver.map_err(|error| failed("join the stream", error))?;
+            await_joined(&mut receiver).await?;
+            let joined_ns = nanos(called_at.elapsed());
+            loop {
+                let received = receiver.next().await.map_err(|error| failed("hear the stream", error))?;
+                if let Some(Received::Messages(messages)) = received {
+                    let heard_ns = nanos(called_at.elapsed());
+                    let arrived = messages.first().map_or(0, |message| message.arrived_unix_ns);
+                    let arrived_ns = arrived.saturating_sub(called);
+                    let host = host.name.clone();
+                    return Ok(Joining { host, known_rack, joined_ns, heard_ns, arrived_ns });
+                }
+            }
+        };
+        let silent = |_| failed("hear the stream", format!("nothing came to {} in 10 s", host.name));
+        tokio::time::timeout(PATIENCE, join).await.map_err(silent)?
+    }
+}
+
+impl Ear {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arrived>> {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits for the agent's word that it has joined.
+async fn await_joined(receiver: &mut MessageReceiver) -> Result<(), LabError> {
+    let joined = tokio::time::timeout(PATIENCE, async {
+        loop {
+            match receiver.next().await {
+                Ok(Some(Received::Joined(_))) => return Ok(()),
+                Ok(Some(Received::Messages(_))) => {}
+                Ok(None) => return Err("the agent has ended the call".to_string()),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    });
+    let joined = joined.await.map_err(|_| failed("join the stream", "no answer in 10 s"))?;
+    joined.map_err(|error| failed("join the stream", error))
+}
+
+/// What a receiver saw of a kill: the longest time without a message since then.
+fn gap(kill: u32, killed: &Host, ear: &Ear, killed_at: u64, quiet: u64) -> Option<Gap> {
+    let arrived = ear.lock();
+    let at = arrived.partition_point(|(at, ..)| *at < killed_at);
+    let longest = |pairs: &[Arrived]| pairs.windows(2).map(|pair| pair[1].0.saturating_sub(pair[0].0)).max();
+    let before = arrived.partition_point(|(at, ..)| *at + quiet < killed_at);
+    let quiet_ns = longest(&arrived[before..at]).unwrap_or(0);
+    // From the last one before the kill on.
+    let since = &arrived[at.saturating_sub(1)..];
+    let gap_ns = longest(since)?;
+    let lost: u64 = since.iter().skip(1).map(|(.., lost)| lost).sum();
+    let watched = since.len() as u64 + lost;
+    let (killed, receiver) = (killed.name.clone(), ear.host.clone());
+    Some(Gap { kill, killed, receiver, gap_ns, lost, watched, quiet_ns })
+}
+
+/// The load.
+struct Sending {
+    stop: Arc<AtomicBool>,
+    task: tokio::task::JoinHandle<Result<Flow, String>>,
+}
+
+impl Sending {
+    fn start(session: Session, load: Load) -> Self {
+        let stop: Arc<AtomicBool> = Arc::default();
+        let stopped = Arc::clone(&stop);
+        let task = tokio::spawn(async move {
+            let begun = Instant::now();
+            let mut sender = session.send_messages(STREAM);
+            let mut ticks = tokio::time::interval(TICK);
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+            let mut sent = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                ticks.tick().await;
+                let due = (begun.elapsed().as_secs_f64() * load.rate) as u64;
+                // A burst after a pause of the machine's is no load that anybody asked for.
+                let most = (load.rate * 0.02) as u64 + 1;
+                let count = (due - sent).min(most);
+                sent = due;
+                if count > 0 && !sender.send(vec![vec![0; load.bytes]; count as usize]).await {
+                    break;
+                }
+            }
+            let totals = sender.finish().await.map_err(|error| error.to_string())?;
+            let seconds = begun.elapsed().as_secs_f64();
+            Ok(Flow { messages: totals.messages, seconds, failed: totals.failed, ..Flow::default() })
+        });
+        Sending { stop, task }
+    }
+}
+
+/// Ends the stream; gives what it was.
+async fn finish(sending: Sending, session: &Session, ears: Vec<Ear>) -> Result<Flow, LabError> {
+    sending.stop.store(true, Ordering::Relaxed);
+    let sent = sending.task.await.map_err(|error| failed("send messages", error))?;
+    let mut flow = sent.map_err(|error| failed("send messages", error))?;
+    // What is on its way arrives.
+    tokio::time::sleep(QUIET).await;
+    session.end_stream(STREAM).await.map_err(|error| failed("end the stream", error))?;
+    for ear in ears {
+        let heard = tokio::time::timeout(PATIENCE, ear.task).await;
+        let heard = heard.map_err(|_| failed("end the stream", "a receiver goes on"))?;
+        let heard = heard.map_err(|error| failed("hear the stream", error))?;
+        let (received, lost) = heard.map_err(|error| failed("hear the stream", error))?;
+        (flow.received, flow.lost) = (flow.received + received, flow.lost + lost);
+    }
+    Ok(flow)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_is_the_longest_silence_since_the_kill() {
+        let host = |name: &str| {
+            let layout = Layout::new(&"orca:4".parse().unwrap());
+            layout.host(name).unwrap().clone()
+        };
+        let task =
+            || tokio::runtime::Builder::new_current_thread().build().unwrap().spawn(async { Ok((0, 0)) });
+        let arrived: Vec<Arrived> =
+            vec![(100, 0, 0), (140, 1, 0), (200, 2, 0), (210, 3, 0), (900, 9, 5), (910, 10, 0), (950, 13, 2)];
+        let ear = Ear { host: "h15".into(), arrived: Arc::new(Mutex::new(arrived)), task: task() };
+        let gap = gap(3, &host("h14"), &ear, 205, 1_000).unwrap();
+        assert_eq!((gap.gap_ns, gap.lost, gap.watched, gap.quiet_ns), (690, 7, 12, 60));
+        assert_eq!((gap.kill, gap.killed.as_str(), gap.receiver.as_str()), (3, "h14", "h15"));
+    }
+}

@@ -1,0 +1,336 @@
+//! Pieces of messages as they come, and messages in their order.
+//!
+//! A message that is whole waits for those before it at most as long as it is told to: several trees, or several agents of a
+//! rack, may let packets overtake each other. What has not come by then is lost, and what comes later still is dropped:
+//! numbers only ever rise.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use polycast_types::{Duration, Time};
+use polycast_wire::stream::MESSAGE_LEN_MAX;
+
+/// Bounds and times of a receiver.
+#[derive(Clone, Copy, Debug)]
+pub struct OrderConfig {
+    /// How long a message that is whole waits for those before it.
+    pub hold: Duration,
+    /// How many messages may wait, whole or not; at least 1.
+    pub messages_max: usize,
+}
+
+/// What happens to a receiver.
+#[derive(Clone, Copy, Debug)]
+pub enum OrderInput {
+    /// A piece has come; [`Order::handle`] says whether it is to be kept.
+    Piece {
+        /// The message.
+        number: u64,
+        /// Which piece of it.
+        piece: u16,
+        /// How many it has.
+        pieces: u16,
+    },
+}
+
+/// What the driver is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrderOutput {
+    /// Hand the message to the application: all its pieces are kept.
+    Deliver {
+        /// The message.
+        number: u64,
+        /// How many right before it are lost.
+        lost: u64,
+    },
+    /// Throw away what is kept of a message: it will not be whole.
+    Forget {
+        /// The message.
+        number: u64,
+    },
+}
+
+/// What a receiver has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OrderCounts {
+    /// Messages that were delivered.
+    pub delivered: u64,
+    /// Messages between delivered ones that were not.
+    pub lost: u64,
+    /// Pieces that came after their message was given up or delivered.
+    pub late: u64,
+    /// Pieces that were there already, or do not fit those of their message.
+    pub refused: u64,
+}
+
+/// A message that waits.
+#[derive(Debug)]
+struct Partial {
+    pieces: u16,
+    have: BTreeSet<u16>,
+    /// When its last piece came.
+    whole_at: Option<Time>,
+}
+
+/// The order of a stream's messages at a receiver.
+#[derive(Debug)]
+pub struct Order {
+    config: OrderConfig,
+    /// The number after the last one delivered or given up; `None` before the first message.
+    next: Option<u64>,
+    waiting: BTreeMap<u64, Partial>,
+    /// Lost since the last message that was delivered.
+    lost: u64,
+    counts: OrderCounts,
+    outputs: VecDeque<OrderOutput>,
+}
+
+impl Order {
+    /// A receiver that has joined: the first message that begins from now on is its first.
+    ///
+    /// # Panics
+    /// If no message may wait.
+    #[must_use]
+    pub fn new(config: OrderConfig) -> Self {
+        assert!(config.messages_max > 0, "at least one message has to have room");
+        Order {
+            config,
+            next: None,
+            waiting: BTreeMap::new(),
+            lost: 0,
+            counts: OrderCounts::default(),
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Takes in what happened; gives whether the piece's payload is to be kept.
+    pub fn handle(&mut self, now: Time, input: OrderInput) -> bool {
+        let OrderInput::Piece { number, piece, pieces } = input;
+        // A message of no piece, or of more than the longest has bytes, is none; the last number has none after it.
+        let possible = piece < pieces && usize::from(pieces) <= MESSAGE_LEN_MAX && number < u64::MAX;
+        if !possible {
+            self.counts.refused += 1;
+            return false;
+        }
+        let next = *self.next.get_or_insert(number);
+        if number < next {
+            self.counts.late += 1;
+            return false;
+        }
+        let fresh = || Partial { pieces, have: BTreeSet::new(), whole_at: None };
+        let partial = self.waiting.entry(number).or_insert_with(fresh);
+        if partial.pieces != pieces || !partial.have.insert(piece) {
+            self.counts.refused += 1;
+            return false;
+        }
+        if partial.have.len() == usize::from(pieces) {
+            partial.whole_at = Some(now);
+        }
+        self.advance(now);
+        true
+    }
+
+    /// The next thing to do, until there is none.
+    pub fn poll(&mut self, now: Time) -> Option<OrderOutput> {
+        if self.outputs.is_empty() {
+            self.advance(now);
+        }
+        self.outputs.pop_front()
+    }
+
+    /// When to poll again even if nothing happens.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        self.first_whole().map(|(_, at)| at + self.config.hold)
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counts(&self) -> OrderCounts {
+        self.counts
+    }
+
+    fn first_whole(&self) -> Option<(u64, Time)> {
+        self.waiting.iter().find_map(|(number, partial)| Some((*number, partial.whole_at?)))
+    }
+
+    /// Delivers what can be, and gives up what has waited for long enough.
+    fn advance(&mut self, now: Time) {
+        loop {
+            let Some(next) = self.next else { return };
+            let whole = self.first_whole();
+            if let Some((number, at)) = whole
+                && (number == next || at + self.config.hold <= now)
+            {
+                self.give_up_to(number);
+                self.waiting.remove(&number);
+                self.next = Some(number + 1);
+                self.counts.delivered += 1;
+                self.counts.lost += self.lost;
+                let lost = core::mem::take(&mut self.lost);
+                self.outputs.push_back(OrderOutput::Deliver { number, lost });
+                continue;
+            }
+            if self.waiting.len() <= self.config.messages_max {
+                return;
+            }
+            // No room: up to the first that is whole, or the first of all.
+            let first = self.waiting.keys().next().map_or(next, |first| first + 1);
+            self.give_up_to(whole.map_or(first, |(number, _)| number));
+        }
+    }
+
+    /// Gives up all messages before this one.
+    fn give_up_to(&mut self, number: u64) {
+        let next = self.next.unwrap_or(number);
+        self.lost += number.saturating_sub(next);
+        self.next = Some(next.max(number));
+        while let Some(entry) = self.waiting.first_entry()
+            && *entry.key() < number
+        {
+            let number = *entry.key();
+            entry.remove();
+            self.outputs.push_back(OrderOutput::Forget { number });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    const HOLD: Duration = Duration::from_nanos(1_000);
+
+    fn drain(order: &mut Order, now: Time) -> Vec<OrderOutput> {
+        core::iter::from_fn(|| order.poll(now)).collect()
+    }
+
+    fn piece(number: u64, piece: u16, pieces: u16) -> OrderInput {
+        OrderInput::Piece { number, piece, pieces }
+    }
+
+    fn order(hold: Duration, messages_max: usize) -> Order {
+        Order::new(OrderConfig { hold, messages_max })
+    }
+
+    #[test]
+    fn a_gap_is_waited_for_and_then_said() {
+        let mut order = order(HOLD, 8);
+        let deliver = |number, lost| OrderOutput::Deliver { number, lost };
+        assert!(order.handle(Time(0), piece(7, 0, 1)), "whoever joins begins in the middle");
+        assert_eq!(drain(&mut order, Time(0)), [deliver(7, 0)]);
+        assert!(order.handle(Time(1), piece(9, 0, 1)));
+        assert_eq!(drain(&mut order, Time(1)), []);
+        assert_eq!(order.deadline(), Some(Time(1_001)));
+        assert!(order.handle(Time(500), piece(8, 0, 1)), "it was only overtaken");
+        assert_eq!(drain(&mut order, Time(500)), [deliver(8, 0), deliver(9, 0)]);
+        assert!(order.handle(Time(600), piece(12, 0, 1)));
+        assert_eq!(drain(&mut order, Time(1_599)), []);
+        assert_eq!(drain(&mut order, Time(1_600)), [deliver(12, 2)]);
+        assert!(!order.handle(Time(1_700), piece(11, 0, 1)), "too late");
+        assert_eq!(drain(&mut order, Time(9_999)), []);
+        assert_eq!(order.counts(), OrderCounts { delivered: 4, lost: 2, late: 1, refused: 0 });
+    }
+
+    #[test]
+    fn a_message_with_a_piece_lost_is_never_delivered() {
+        let mut order = order(Duration::ZERO, 8);
+        assert!(order.handle(Time(0), piece(0, 0, 2)));
+        assert!(!order.handle(Time(0), piece(0, 0, 2)), "twice");
+        assert!(!order.handle(Time(0), piece(0, 1, 3)), "of another number of pieces");
+        assert!(!order.handle(Time(0), piece(0, 2, 2)), "no such piece");
+        assert!(order.handle(Time(1), piece(1, 0, 1)));
+        let expected = [OrderOutput::Forget { number: 0 }, OrderOutput::Deliver { number: 1, lost: 1 }];
+        assert_eq!(drain(&mut order, Time(1)), expected);
+        assert!(!order.handle(Time(2), piece(0, 1, 2)));
+        assert_eq!(order.counts(), OrderCounts { delivered: 1, lost: 1, late: 1, refused: 3 });
+    }
+
+    #[test]
+    fn what_waits_is_bounded() {
+        let mut order = order(HOLD, 3);
+        for number in 0..1_000 {
+            order.handle(Time(0), piece(number, 0, 2));
+            assert!(order.waiting.len() <= 3 + 1);
+            drain(&mut order, Time(0));
+            assert!(order.waiting.len() <= 3);
+        }
+        assert!(order.handle(Time(0), piece(1_000_000, 0, 1)));
+        drain(&mut order, Time(0));
+        assert_eq!(order.counts().delivered, 1, "no room to wait for the others");
+        assert_eq!(order.counts().lost, 1_000_000);
+    }
+
+    /// Messages 0 to n, cut, shuffled within a distance, some pieces lost or doubled.
+    fn arrivals(lens: &[u16], keys: &[u64], lost: &[bool], doubled: &[bool]) -> Vec<(u64, u16, u16)> {
+        let all =
+            lens.iter().enumerate().flat_map(|(n, pieces)| (0..*pieces).map(move |p| (n as u64, p, *pieces)));
+        let mut at: Vec<(u64, (u64, u16, u16))> = Vec::new();
+        for (i, one) in all.enumerate() {
+            let key = |salt: usize| i as u64 * 4 + keys[(i + salt) % keys.len()];
+            if !lost[i % lost.len()] {
+                at.push((key(0), one));
+            }
+            if doubled[i % doubled.len()] {
+                at.push((key(1), one));
+            }
+        }
+        at.sort_by_key(|(key, _)| *key);
+        at.into_iter().map(|(_, one)| one).collect()
+    }
+
+    proptest! {
+        /// Numbers rise, losses add up, no message lacks a piece, and what never was late is never lost.
+        #[test]
+        fn order_and_gaps_are_true(
+            lens in proptest::collection::vec(1u16..5, 1..60), keys in proptest::collection::vec(0u64..30, 1..50),
+            lost in proptest::collection::vec(proptest::bool::weighted(0.1), 1..40),
+            doubled in proptest::collection::vec(proptest::bool::weighted(0.1), 1..40),
+            hold in 0u64..40, messages_max in 1usize..20,
+        ) {
+            let came = arrivals(&lens, &keys, &lost, &doubled);
+            let mut order = order(Duration::from_nanos(hold), messages_max);
+            let mut kept: BTreeMap<u64, BTreeSet<u16>> = BTreeMap::new();
+            let mut delivered: Vec<(u64, u64)> = Vec::new();
+            let mut step = |order: &mut Order, kept: &mut BTreeMap<u64, BTreeSet<u16>>, now| {
+                while let Some(output) = order.poll(now) {
+                    match output {
+                        OrderOutput::Deliver { number, lost } => {
+                            assert_eq!(kept.remove(&number).map(|have| have.len()), Some(lens[number as usize] as usize));
+                            delivered.push((number, lost));
+                        }
+                        OrderOutput::Forget { number } => assert!(kept.remove(&number).is_some()),
+                    }
+                }
+            };
+            for (now, (number, one, pieces)) in came.iter().enumerate() {
+                let now = Time(now as u64);
+                if order.handle(now, piece(*number, *one, *pieces)) {
+                    kept.entry(*number).or_default().insert(*one);
+                }
+                step(&mut order, &mut kept, now);
+                prop_assert!(kept.len() <= messages_max);
+            }
+            step(&mut order, &mut kept, Time(1_000_000));
+            prop_assert_eq!(order.first_whole(), None);
+            let first = came.first().map_or(0, |(number, ..)| *number);
+            let mut next = first;
+            for (number, lost) in &delivered {
+                prop_assert_eq!(next + lost, *number);
+                next = number + 1;
+            }
+            let counts = order.counts();
+            prop_assert_eq!(counts.delivered as usize, delivered.len());
+            prop_assert_eq!(counts.lost, delivered.iter().map(|(_, lost)| lost).sum::<u64>());
+            // With all the time and room there is, only what lacks a piece is lost.
+            if hold as usize >= came.len() && messages_max >= lens.len() {
+                let whole = |number: u64| {
+                    let have: BTreeSet<u16> = came.iter().filter(|one| one.0 == number).map(|one| one.1).collect();
+                    have.len() == lens[number as usize] as usize
+                };
+                let expected: Vec<u64> = (first..lens.len() as u64).filter(|number| whole(*number)).collect();
+                prop_assert_eq!(delivered.iter().map(|(number, _)| *number).collect::<Vec<_>>(), expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,669 @@
+//! The manager's table of streams: who sends, who wants to hear, and what is asked of the leases for it.
+//!
+//! A stream's path is a lease of its source's agent. It is asked for when the first receiver joins, changes with every join
+//! and leave, and goes back when nobody listens. At most one change of a lease is under way at a time; what comes meanwhile
+//! goes with the next. Agents say again what they want whenever a session begins, so a manager that knows nothing learns it.
+
+use crate::leases::{AgentKey, Denial, Grant, Input, PathRequest, Receivers, RequestKey, STREAMS_FROM};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::{String, ToString};
+
+use alloc::vec::Vec;
+use polycast_planning::{Channel, Plan};
+use polycast_types::{AppId, DataId, Duration, Handle, ObjectId, Time};
+
+/// The longest name of a stream, in bytes.
+const NAME_LEN_MAX: usize = 255;
+
+/// Bounds and times.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamsConfig {
+    /// How many streams there may be.
+    pub streams_max: usize,
+    /// How many receivers may wait for streams that are not there yet.
+    pub parked_max: usize,
+    /// How long after its beginning a manager may not know all streams yet, and an agent whose session begins anew may
+    /// take to say again what it wants.
+    pub settle: Duration,
+    /// How long after a failure a path is asked for again.
+    pub retry: Duration,
+}
+
+impl Default for StreamsConfig {
+    fn default() -> Self {
+        StreamsConfig {
+            streams_max: 4_096,
+            parked_max: 4_096,
+            settle: Duration::from_millis(5_000),
+            retry: Duration::from_millis(1_000),
+        }
+    }
+}
+
+/// What happens to the table.
+#[derive(Clone, Debug)]
+pub enum StreamsInput {
+    /// A session of an agent has begun. It says again what it wants; what it does not name is not wanted any more.
+    Arrived {
+        /// The agent.
+        agent: AgentKey,
+    },
+    /// An agent has left or died.
+    Gone {
+        /// The agent.
+        agent: AgentKey,
+    },
+    /// An agent makes a stream. Answered by [`StreamWord::Created`] or [`StreamWord::Refused`].
+    Create {
+        /// The source.
+        agent: AgentKey,
+        /// The stream's name.
+        name: String,
+        /// The number of its request for a path, from [`STREAMS_FROM`] on.
+        request: u64,
+        /// What its packets carry.
+        handle: Handle,
+        /// What the source's lease has, if it holds one already.
+        held: Option<(Plan, Vec<String>)>,
+    },
+    /// The source ends its stream.
+    End {
+        /// The source.
+        agent: AgentKey,
+        /// The stream.
+        name: String,
+    },
+    /// An agent wants to hear a stream. Answered by [`StreamWord::Joined`] or [`StreamWord::Refused`].
+    Join {
+        /// The receiver.
+        agent: AgentKey,
+        /// The stream.
+        name: String,
+    },
+    /// An agent does not want to hear it any more.
+    Leave {
+        /// The receiver.
+        agent: AgentKey,
+        /// The stream.
+        name: String,
+    },
+    /// The leases have answered a request.
+    Response {
+        /// Which.
+        request: RequestKey,
+        /// What.
+        response: Result<Grant, Denial>,
+    },
+    /// The leases have answered a change.
+    Changed {
+        /// Of which request.
+        request: RequestKey,
+        /// What.
+        result: Result<Option<Grant>, Denial>,
+    },
+    /// A path goes another way.
+    Replanned {
+        /// Of which request.
+        request: RequestKey,
+        /// The path now.
+        plan: Plan,
+    },
+    /// A lease has ended.
+    Ended {
+        /// Of which request.
+        request: RequestKey,
+    },
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug)]
+pub enum StreamsOutput {
+    /// For the leases; what they answer comes back.
+    Lease(Input),
+    /// For an agent.
+    Tell {
+        /// Which.
+        agent: AgentKey,
+        /// The stream.
+        name: String,
+        /// What.
+        word: StreamWord,
+    },
+}
+
+/// What an agent is told about a stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StreamWord {
+    /// The source: receivers can join.
+    Created,
+    /// A receiver: this is where it comes. Again when that has changed.
+    Joined {
+        /// Where to listen.
+        channel: Channel,
+        /// The fabric's name.
+        fabric: &'static str,
+        /// The source's name.
+        source: String,
+        /// What packets carry.
+        handle: Handle,
+    },
+    /// What it asked for cannot be.
+    Refused(StreamRefusal),
+    /// A receiver: the stream has ended.
+    Ended,
+}
+
+/// Why a stream cannot be made or joined.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum StreamRefusal {
+    /// The name cannot be one.
+    #[error("'{0}' cannot be a stream's name: take 1 to 255 letters without spaces, commas or slashes")]
+    BadName(String),
+    /// Another agent has a stream of this name.
+    #[error("the stream '{name}' is there already: the agent '{source_name}' sends it")]
+    Taken {
+        /// The name.
+        name: String,
+        /// Who has it.
+        source_name: String,
+    },
+    /// There is no such stream.
+    #[error("there is no stream '{0}': its source has to create it first")]
+    Unknown(String),
+    /// The source wants to receive.
+    #[error("'{0}' is the source of this stream and cannot join it")]
+    SourceItself(String),
+    /// A limit is reached.
+    #[error("the manager has {0} streams already, which is its limit")]
+    Full(usize),
+    /// The request's number is not a stream's.
+    #[error("request number {0} is not one of a stream: they begin at {STREAMS_FROM}")]
+    Number(u64),
+    /// There is no path.
+    #[error(transparent)]
+    Denied(Denial),
+}
+
+/// A stream, to be shown.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamView {
+    /// Its name.
+    pub name: String,
+    /// The source's name.
+    pub source: String,
+    /// Who receives, and who waits for it.
+    pub receivers: Vec<String>,
+    /// The fabric that carries it; none while nobody listens, or there is no path.
+    pub fabric: Option<&'static str>,
+}
+
+/// What is lent to a stream.
+#[derive(Debug)]
+struct Lent {
+    plan: Plan,
+    /// The receivers of the path.
+    held: BTreeSet<String>,
+}
+
+/// What the leases have been asked.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Nothing,
+    Path,
+    Change { add: Vec<String> },
+}
+
+#[derive(Debug)]
+struct Stream {
+    source: AgentKey,
+    request: u64,
+    handle: Handle,
+    members: BTreeMap<String, AgentKey>,
+    lent: Option<Lent>,
+    asked: Asked,
+    /// Who joins one at a time: asked for together, they were refused together.
+    singly: bool,
+    /// Not to be asked for a path before.
+    retry_at: Option<Time>,
+}
+
+/// Somebody who has to say again what it wants.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Unsure {
+    Source(String),
+    Member(String, String),
+}
+
+/// The table.
+#[derive(Debug)]
+pub struct Streams {
+    config: StreamsConfig,
+    settles_at: Time,
+    streams: BTreeMap<String, Stream>,
+    names: BTreeMap<RequestKey, String>,
+    /// Who waits for a stream that is not there yet.
+    parked: BTreeSet<(String, AgentKey)>,
+    unsure: BTreeSet<(Time, Unsure)>,
+    outputs: VecDeque<StreamsOutput>,
+}
+
+impl Streams {
+    /// An empty table of a manager that begins now.
+    #[must_use]
+    pub fn new(config: StreamsConfig, now: Time) -> Self {
+        Streams {
+            config,
+            settles_at: now + config.settle,
+            streams: BTreeMap::new(),
+            names: BTreeMap::new(),
+            parked: BTreeSet::new(),
+            unsure: BTreeSet::new(),
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, now: Time, input: StreamsInput) {
+        match input {
+            StreamsInput::Arrived { agent } => self.arrived(now, &agent),
+            StreamsInput::Gone { agent } => self.gone(now, &agent),
+            StreamsInput::Create { agent, name, request, handle, held } => {
+                if let Err(refusal) = self.create(now, &agent, &name, request, handle, held) {
+                    self.tell(&agent, &name, StreamWord::Refused(refusal));
+                }
+            }
+            StreamsInput::End { agent, name } => {
+                if self.streams.get(&name).is_some_and(|stream| stream.source == agent) {
+                    self.close(&name);
+                }
+            }
+            StreamsInput::Join { agent, name } => self.join(now, agent, &name),
+            StreamsInput::Leave { agent, name } => {
+                self.parked.remove(&(name.clone(), agent.clone()));
+                self.leave(now, &name, &agent);
+            }
+            StreamsInput::Response { request, response } => self.response(now, &request, response),
+            StreamsInput::Changed { request, result } => self.changed(now, &request, result),
+            StreamsInput::Replanned { request, plan } => self.replanned(now, &request, plan),
+            StreamsInput::Ended { request } => self.ended(now, &request),
+        }
+    }
+
+    /// The next thing to do, until there is none.
+    pub fn poll(&mut self, now: Time) -> Option<StreamsOutput> {
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        while self.unsure.first().is_some_and(|(at, _)| *at <= now) {
+            match self.unsure.pop_first().map(|(_, unsure)| unsure) {
+                Some(Unsure::Source(name)) => self.close(&name),
+                Some(Unsure::Member(name, member)) => {
+                    let agent =
+                        self.streams.get(&name).and_then(|stream| stream.members.get(&member)).cloned();
+                    match agent {
+                        Some(agent) => self.leave(now, &name, &agent),
+                        // Only its lease knows it.
+                        None => self.reconcile(now, &name),
+                    }
+                }
+                None => {}
+            }
+        }
+        if now >= self.settles_at {
+            for (name, agent) in core::mem::take(&mut self.parked) {
+                let refusal = StreamRefusal::Unknown(name.clone());
+                self.tell(&agent, &name, StreamWord::Refused(refusal));
+            }
+        }
+        let due = |stream: &Stream| stream.retry_at.is_some_and(|at| at <= now);
+        let names: Vec<String> =
+            self.streams.iter().filter(|(_, stream)| due(stream)).map(|(name, _)| name.clone()).collect();
+        for name in names {
+            if let Some(stream) = self.streams.get_mut(&name) {
+                stream.retry_at = None;
+            }
+            self.reconcile(now, &name);
+        }
+        self.outputs.pop_front()
+    }
+
+    /// When to poll again even if nothing happens.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        let unsure = self.unsure.first().map(|(at, _)| *at);
+        let parked = (!self.parked.is_empty()).then_some(self.settles_at);
+        let retries = self.streams.values().filter_map(|stream| stream.retry_at).min();
+        [unsure, parked, retries].into_iter().flatten().min()
+    }
+
+    /// The streams, in the order of their names.
+    pub fn streams(&self) -> impl Iterator<Item = StreamView> {
+        self.streams.iter().map(|(name, stream)| StreamView {
+            name: name.clone(),
+            source: stream.source.name.clone(),
+            receivers: stream.members.keys().cloned().collect(),
+            fabric: stream.lent.as_ref().map(|lent| lent.plan.fabric),
+        })
+    }
+
+    fn tell(&mut self, agent: &AgentKey, name: &str, word: StreamWord) {
+        self.outputs.push_back(StreamsOutput::Tell { agent: agent.clone(), name: name.to_string(), word });
+    }
+
+    /// An agent says again what it wants, until then.
+    fn arrived(&mut self, now: Time, agent: &AgentKey) {
+        let until = now + self.config.settle;
+        let mut gone = Vec::new();
+        for (name, stream) in &self.streams {
+            if stream.source.name == agent.name {
+                if stream.source == *agent {
+                    self.unsure.insert((until, Unsure::Source(name.clone())));
+                } else {
+                    gone.push(stream.source.clone());
+                }
+            }
+            if let Some(member) = stream.members.get(&agent.name) {
+                if member == agent {
+                    self.unsure.insert((until, Unsure::Member(name.clone(), agent.name.clone())));
+                } else {
+                    gone.push(member.clone());
+                }
+            }
+        }
+        // Another run of it wants nothing of this any more.
+        gone.dedup();
+        for agent in gone {
+            self.gone(now, &agent);
+        }
+    }
+
+    fn sure(&mut self, unsure: &Unsure) {
+        self.unsure.retain(|(_, other)| other != unsure);
+    }
+
+    fn gone(&mut self, now: Time, agent: &AgentKey) {
+        self.parked.retain(|(_, waiting)| waiting != agent);
+        let of = |pick: &dyn Fn(&Stream) -> bool| -> Vec<String> {
+            self.streams.iter().filter(|(_, stream)| pick(stream)).map(|(name, _)| name.clone()).collect()
+        };
+        let (sent, heard) = (
+            of(&|stream| stream.source == *agent),
+            of(&|stream| stream.members.get(&agent.name) == Some(agent)),
+        );
+        sent.iter().for_each(|name| self.close(name));
+        heard.iter().for_each(|name| self.leave(now, name, agent));
+    }
+
+    fn create(
+        &mut self,
+        now: Time,
+        agent: &AgentKey,
+        name: &str,
+        request: u64,
+        handle: Handle,
+        held: Option<(Plan, Vec<String>)>,
+    ) -> Result<(), StreamRefusal> {
+        if !is_name(name) {
+            return Err(StreamRefusal::BadName(name.chars().take(NAME_LEN_MAX).collect()));
+        }
+        if request < STREAMS_FROM {
+            return Err(StreamRefusal::Number(request));
+        }
+        if let Some(stream) = self.streams.get(name) {
+            if stream.source != *agent || stream.request != request || stream.handle != handle {
+                let source_name = stream.source.name.clone();
+                return Err(StreamRefusal::Taken { name: name.into(), source_name });
+            }
+            self.sure(&Unsure::Source(name.into()));
+            self.tell(agent, name, StreamWord::Created);
+            return Ok(());
+        }
+        if self.streams.len() >= self.config.streams_max {
+            return Err(StreamRefusal::Full(self.config.streams_max));
+        }
+        let key = agent.request(request);
+        if self.names.contains_key(&key) {
+            return Err(StreamRefusal::Denied(Denial::RequestTaken(request)));
+        }
+        let lent = held.map(|(plan, receivers)| Lent { plan, held: receivers.into_iter().collect() });
+        // Those whom an earlier manager has let in say so again, or are taken out.
+        for receiver in lent.iter().flat_map(|lent| &lent.held) {
+            let until = now + self.config.settle;
+            self.unsure.insert((until, Unsure::Member(name.into(), receiver.clone())));
+        }
+        let stream = Stream {
+            source: agent.clone(),
+            request,
+            handle,
+            members: BTreeMap::new(),
+            lent,
+            asked: Asked::Nothing,
+            singly: false,
+            retry_at: None,
+        };
+        self.streams.insert(name.into(), stream);
+        self.names.insert(key, name.into());
+        self.tell(agent, name, StreamWord::Created);
+        let here: Vec<_> = self.parked.iter().filter(|(wanted, _)| wanted == name).cloned().collect();
+        for (wanted, agent) in here {
+            self.parked.remove(&(wanted, agent.clone()));
+            self.join(now, agent, name);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, name: &str) {
+        let Some(stream) = self.streams.remove(name) else { return };
+        self.unsure.retain(|(_, unsure)| match unsure {
+            Unsure::Source(of) | Unsure::Member(of, _) => of != name,
+        });
+        let key = stream.source.request(stream.request);
+        self.names.remove(&key);
+        if stream.lent.is_some() || stream.asked != Asked::Nothing {
+            self.outputs.push_back(StreamsOutput::Lease(Input::Withdraw { request: key }));
+        }
+        for agent in stream.members.values() {
+            self.tell(agent, name, StreamWord::Ended);
+        }
+    }
+
+    fn join(&mut self, now: Time, agent: AgentKey, name: &str) {
+        let Some(stream) = self.streams.get_mut(name) else {
+            let refusal = if now >= self.settles_at || !is_name(name) {
+                StreamRefusal::Unknown(name.chars().take(NAME_LEN_MAX).collect())
+            } else if self.parked.len() >= self.config.parked_max {
+                StreamRefusal::Full(self.config.parked_max)
+            } else {
+                self.parked.insert((name.into(), agent));
+                return;
+            };
+            return self.tell(&agent, name, StreamWord::Refused(refusal));
+        };
+        if stream.source.name == agent.name {
+            let refusal = StreamRefusal::SourceItself(agent.name.clone());
+            return self.tell(&agent, name, StreamWord::Refused(refusal));
+        }
+        stream.members.insert(agent.name.clone(), agent.clone());
+        let heard = stream.lent.as_ref().is_some_and(|lent| lent.held.contains(&agent.name));
+        self.sure(&Unsure::Member(name.into(), agent.name.clone()));
+        if heard {
+            self.tell_joined(name, &agent.name);
+        }
+        self.reconcile(now, name);
+    }
+
+    fn leave(&mut self, now: Time, name: &str, agent: &AgentKey) {
+        let Some(stream) = self.streams.get_mut(name) else { return };
+        if stream.members.get(&agent.name) == Some(agent) {
+            stream.members.remove(&agent.name);
+            self.sure(&Unsure::Member(name.into(), agent.name.clone()));
+            self.reconcile(now, name);
+        }
+    }
+
+    fn tell_joined(&mut self, name: &str, member: &str) {
+        let Some(stream) = self.streams.get(name) else { return };
+        if let (Some(agent), Some(lent)) = (stream.members.get(member), &stream.lent) {
+            let word = StreamWord::Joined {
+                channel: lent.plan.channel.clone(),
+                fabric: lent.plan.fabric,
+                source: stream.source.name.clone(),
+                handle: stream.handle,
+            };
+            let agent = agent.clone();
+            self.tell(&agent, name, word);
+        }
+    }
+
+    /// Asks for the next change that brings the path nearer to what is wanted.
+    fn reconcile(&mut self, now: Time, name: &str) {
+        let unsure: BTreeSet<&String> = self
+            .unsure
+            .iter()
+            .filter_map(|(_, unsure)| match unsure {
+                Unsure::Member(of, member) if of == name => Some(member),
+                _ => None,
+            })
+            .collect();
+        let Some(stream) = self.streams.get_mut(name) else { return };
+        if stream.asked != Asked::Nothing || stream.retry_at.is_some_and(|at| at > now) {
+            return;
+        }
+        let request = stream.source.request(stream.request);
+        let Some(lent) = &stream.lent else {
+            if stream.members.is_empty() {
+                return;
+            }
+            let most = if stream.singly { 1 } else { usize::MAX };
+            let names = stream.members.keys().take(most).cloned().collect();
+            stream.asked = Asked::Path;
+            let request = PathRequest {
+                agent: stream.source.clone(),
+                request: stream.request,
+                object: ObjectId { app: AppId::default(), data: DataId(stream.handle.0) },
+                object_bytes: 0,
+                remaining_bytes: 0,
+                receivers: Receivers::Named(names),
+                divisible: false,
+                lease: None,
+            };
+            return self.outputs.push_back(StreamsOutput::Lease(Input::Request(request)));
+        };
+        let is_wanted = |held: &String| stream.members.contains_key(held) || unsure.contains(held);
+        if !lent.held.iter().any(is_wanted) && stream.members.is_empty() {
+            stream.lent = None;
+            return self.outputs.push_back(StreamsOutput::Lease(Input::Withdraw { request }));
+        }
+        let most = if stream.singly { 1 } else { usize::MAX };
+        let add: Vec<String> =
+            stream.members.keys().filter(|member| !lent.held.contains(*member)).take(most).cloned().collect();
+        let remove: Vec<String> = lent.held.iter().filter(|held| !is_wanted(held)).cloned().collect();
+        if add.is_empty() && remove.is_empty() {
+            stream.singly = false;
+            return;
+        }
+        stream.asked = Asked::Change { add: add.clone() };
+        self.outputs.push_back(StreamsOutput::Lease(Input::Extend { request, time: None, add, remove }));
+    }
+
+    fn response(&mut self, now: Time, request: &RequestKey, response: Result<Grant, Denial>) {
+        let Some(name) = self.names.get(request).cloned() else { return };
+        let Some(stream) = self.streams.get_mut(&name) else { return };
+        stream.asked = Asked::Nothing;
+        match response {
+            Ok(grant) => {
+                let held: BTreeSet<String> = grant.receivers.into_iter().map(|(name, _)| name).collect();
+                let new: Vec<String> = held.iter().cloned().collect();
+                stream.lent = Some(Lent { plan: grant.plan, held });
+                new.iter().for_each(|member| self.tell_joined(&name, member));
+            }
+            Err(denial) => {
+                let all = stream.members.keys().cloned().collect();
+                self.turn_down(&name, all, denial);
+            }
+        }
+        self.reconcile(now, &name);
+    }
+
+    /// Those who wanted to join cannot, or have to be asked for one by one to see who.
+    fn turn_down(&mut self, name: &str, add: Vec<String>, denial: Denial) {
+        let Some(stream) = self.streams.get_mut(name) else { return };
+        let one = if stream.singly {
+            add.first().cloned()
+        } else {
+            add.first().filter(|_| add.len() == 1).cloned()
+        };
+        let Some(member) = one else {
+            stream.singly = true;
+            return;
+        };
+        if let Some(agent) = stream.members.remove(&member) {
+            self.tell(&agent, name, StreamWord::Refused(StreamRefusal::Denied(denial)));
+        }
+    }
+
+    fn changed(&mut self, now: Time, request: &RequestKey, result: Result<Option<Grant>, Denial>) {
+        let Some(name) = self.names.get(request).cloned() else { return };
+        let Some(stream) = self.streams.get_mut(&name) else { return };
+        let Asked::Change { add } = core::mem::replace(&mut stream.asked, Asked::Nothing) else { return };
+        let Some(lent) = &mut stream.lent else { return self.reconcile(now, &name) };
+        match result {
+            Ok(Some(grant)) => {
+                lent.held = grant.receivers.into_iter().map(|(name, _)| name).collect();
+                lent.plan = grant.plan;
+                add.iter().for_each(|member| self.tell_joined(&name, member));
+            }
+            // The lease knows better who is there: somebody whom an earlier manager has let in, or who is gone.
+            Err(Denial::AlreadyReceiver(member)) => {
+                lent.held.insert(member.clone());
+                self.tell_joined(&name, &member);
+            }
+            Err(Denial::NotReceiver(member)) => drop(lent.held.remove(&member)),
+            Err(Denial::NotHeld(_)) | Ok(None) => {
+                stream.lent = None;
+                stream.retry_at = Some(now + self.config.retry);
+            }
+            Err(_) if add.is_empty() => {
+                // What is only to be smaller can wait.
+                stream.retry_at = Some(now + self.config.retry);
+            }
+            Err(denial) => self.turn_down(&name, add, denial),
+        }
+        self.reconcile(now, &name);
+    }
+
+    fn replanned(&mut self, now: Time, request: &RequestKey, plan: Plan) {
+        let Some(name) = self.names.get(request).cloned() else { return };
+        let Some(stream) = self.streams.get_mut(&name) else { return };
+        let Some(lent) = &mut stream.lent else { return };
+        if !matches!(plan.channel, Channel::Multicast { .. } | Channel::Label { .. }) {
+            // Another fabric has taken over, one that messages cannot go over.
+            stream.lent = None;
+            stream.retry_at = Some(now + self.config.retry);
+            let withdraw = Input::Withdraw { request: request.clone() };
+            return self.outputs.push_back(StreamsOutput::Lease(withdraw));
+        }
+        let same = plan.channel.is_heard_like(&lent.plan.channel);
+        lent.plan = plan;
+        if !same {
+            let held: Vec<String> = lent.held.iter().cloned().collect();
+            held.iter().for_each(|member| self.tell_joined(&name, member));
+        }
+    }
+
+    fn ended(&mut self, now: Time, request: &RequestKey) {
+        let Some(name) = self.names.get(request).cloned() else { return };
+        let Some(stream) = self.streams.get_mut(&name) else { return };
+        // What we have given back ourselves needs no other one.
+        if stream.lent.take().is_some() {
+            stream.asked = Asked::Nothing;
+            stream.retry_at = Some(now + self.config.retry);
+        }
+    }
+}
+
+/// Whether a stream can have this name.
+fn is_name(name: &str) -> bool {
+    let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, ',' | '/');
+    !name.is_empty() && name.len() <= NAME_LEN_MAX && !name.contains(odd)
+}

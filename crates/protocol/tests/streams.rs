@@ -1,0 +1,473 @@
+//! The table of streams on top of real leases: whoever joins and leaves, dies, and comes back.
+
+use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
+use polycast_planning::labels::LabelOptions;
+use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
+use polycast_planning::tcp_chain::TcpChain;
+use polycast_planning::{Channel, Fabric, Fabrics, Failure, Fcfs, PlanId, Resource};
+use polycast_protocol::leases::{
+    AgentKey, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, STREAMS_FROM,
+    known_hosts,
+};
+use polycast_protocol::stream::{
+    StreamRefusal, StreamWord, Streams, StreamsConfig, StreamsInput, StreamsOutput,
+};
+use polycast_topology::Clos;
+use polycast_types::{Duration, Handle, Time};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const HOSTS: u32 = 16;
+const SETTLE: Duration = Duration::from_secs(5);
+
+fn name(host: u32) -> String {
+    format!("h{host}")
+}
+
+/// A manager with its table, and what agents were told last of each stream.
+struct World {
+    leases: Leases,
+    streams: Streams,
+    now: Time,
+    incarnations: BTreeMap<u32, u64>,
+    /// By agent and stream.
+    told: BTreeMap<(String, String), StreamWord>,
+    /// What the source of each request has: the channel, and the lease's number.
+    lent: BTreeMap<(String, u64), (PlanId, Channel)>,
+    words: usize,
+}
+
+impl World {
+    fn new(labels: bool, addresses: u32) -> Self {
+        let names: Vec<String> = (0..HOSTS).map(name).collect();
+        let pool = AddressPool::new([239, 255, 64, 0], addresses, 7474).unwrap();
+        let mut fabrics: Vec<Box<dyn Fabric>> = Vec::new();
+        if labels {
+            let config = OrcaConfig {
+                clos: Clos::new(4, 2, 2, 2, 2).unwrap(),
+                labels: LabelOptions::new(69),
+                encoding: Encoding::Filter,
+                entries_max: 64,
+                trees: 1,
+                rate: None,
+            };
+            let places = known_hosts(names.iter().map(String::as_str)).map(|(_, host)| host).zip(0..);
+            fabrics.push(Box::new(Orca::new(config, places, pool).unwrap()));
+        } else {
+            fabrics.push(Box::new(IpMulticast::new(pool)));
+        }
+        // First in the line for objects, and never for streams.
+        fabrics.insert(0, Box::new(TcpChain));
+        let config = LeasesConfig {
+            lease: Duration::from_secs(30),
+            silence: Duration::from_secs(300),
+            pending_max: 8,
+            leases_max: 100,
+            grant_bytes_max: u64::MAX,
+            agents_max: 64,
+            on_device_failure: OnDeviceFailure::Fallback,
+            kept_max: 0,
+            claims: None,
+            recorded: false,
+            first_plan: PlanId(1_000),
+        };
+        let mut leases = Leases::new(config, Fabrics::new(fabrics), Box::new(Fcfs));
+        for name in &names {
+            leases.know_host(name);
+        }
+        let mut world = World {
+            leases,
+            streams: Streams::new(StreamsConfig::default(), Time(0)),
+            now: Time(0),
+            incarnations: (0..HOSTS).map(|host| (host, 1)).collect(),
+            told: BTreeMap::new(),
+            lent: BTreeMap::new(),
+            words: 0,
+        };
+        for host in 0..HOSTS {
+            world.arrive(host, Vec::new());
+        }
+        world
+    }
+
+    fn agent(&self, host: u32) -> AgentKey {
+        AgentKey { name: name(host), incarnation: self.incarnations[&host] }
+    }
+
+    fn arrive(&mut self, host: u32, leases: Vec<HeldLease>) {
+        let agent = self.agent(host);
+        let address = ([10, 0, 0, host as u8], 7401);
+        self.leases.handle(self.now, Input::Join(Join { agent: agent.clone(), address, leases }));
+        self.streams.handle(self.now, StreamsInput::Arrived { agent });
+        self.drain();
+    }
+
+    fn stream(&mut self, input: StreamsInput) {
+        self.streams.handle(self.now, input);
+        self.drain();
+    }
+
+    fn create(&mut self, host: u32, stream: &str) {
+        let request = STREAMS_FROM + 7;
+        let agent = self.agent(host);
+        let key = agent.request(request);
+        let lease = self.leases.leases().find(|lease| *lease.key == key);
+        let held = lease.map(|lease| {
+            let receivers = lease.grant.receivers.iter().map(|(name, _)| name.clone()).collect();
+            (lease.grant.plan.clone(), receivers)
+        });
+        let handle = Handle(u64::from(host) << 32 | agent.incarnation);
+        self.stream(StreamsInput::Create { agent, name: stream.into(), request, handle, held });
+    }
+
+    fn join(&mut self, host: u32, stream: &str) {
+        let agent = self.agent(host);
+        self.stream(StreamsInput::Join { agent, name: stream.into() });
+    }
+
+    fn leave(&mut self, host: u32, stream: &str) {
+        let agent = self.agent(host);
+        self.stream(StreamsInput::Leave { agent, name: stream.into() });
+    }
+
+    fn end(&mut self, host: u32, stream: &str) {
+        let agent = self.agent(host);
+        self.stream(StreamsInput::End { agent, name: stream.into() });
+    }
+
+    fn pass(&mut self, span: Duration) {
+        self.now += span;
+        self.drain();
+    }
+
+    /// As the manager's core does it.
+    fn drain(&mut self) {
+        loop {
+            while let Some(output) = self.leases.poll(self.now) {
+                self.obey(output);
+            }
+            match self.streams.poll(self.now) {
+                None => return,
+                Some(StreamsOutput::Lease(input)) => self.leases.handle(self.now, input),
+                Some(StreamsOutput::Tell { agent, name, word }) => {
+                    self.words += 1;
+                    self.told.insert((agent.name, name), word);
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, output: Output) {
+        let input = match output {
+            Output::Response { request, response } => {
+                if let Ok(grant) = &response {
+                    let key = (request.agent.name.clone(), request.request);
+                    self.lent.insert(key, (grant.plan_id, grant.plan.channel.clone()));
+                }
+                StreamsInput::Response { request, response }
+            }
+            Output::Extended { request, result } => StreamsInput::Changed { request, result },
+            Output::Replanned { request, plan, plan_id, .. } => {
+                let key = (request.agent.name.clone(), request.request);
+                self.lent.insert(key, (plan_id, plan.channel.clone()));
+                StreamsInput::Replanned { request, plan }
+            }
+            Output::Released { request, .. } => {
+                self.lent.remove(&(request.agent.name.clone(), request.request));
+                StreamsInput::Ended { request }
+            }
+            Output::Gone { agent } => StreamsInput::Gone { agent },
+            _ => return,
+        };
+        self.streams.handle(self.now, input);
+    }
+
+    /// The receivers of the path of a stream's source.
+    fn receivers(&self, host: u32) -> BTreeSet<String> {
+        let agent = name(host);
+        let lease = self.leases.leases().find(|lease| lease.key.agent.name == agent && lease.key.is_stream());
+        lease.map_or_else(BTreeSet::new, |lease| {
+            lease.grant.receivers.iter().map(|(name, _)| name.clone()).collect()
+        })
+    }
+
+    fn word(&self, host: u32, stream: &str) -> Option<&StreamWord> {
+        self.told.get(&(name(host), stream.to_string()))
+    }
+
+    /// Whether a receiver was told where its source sends now.
+    fn hears(&self, host: u32, stream: &str, source: u32) -> bool {
+        let Some(StreamWord::Joined { channel, .. }) = self.word(host, stream) else { return false };
+        let sends = self.lent.get(&(name(source), STREAMS_FROM + 7));
+        self.receivers(source).contains(&name(host))
+            && sends.is_some_and(|(_, sends)| sends.is_heard_like(channel))
+    }
+}
+
+fn refusal(word: Option<&StreamWord>) -> String {
+    match word {
+        Some(StreamWord::Refused(refusal)) => refusal.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn receivers_come_and_go_and_the_path_with_them() {
+    for labels in [true, false] {
+        let mut world = World::new(labels, 8);
+        world.create(0, "ticks");
+        assert_eq!(world.word(0, "ticks"), Some(&StreamWord::Created));
+        assert_eq!(world.leases.leases().count(), 0, "nobody listens");
+        for host in [1, 5, 15] {
+            world.join(host, "ticks");
+            assert!(world.hears(host, "ticks", 0), "{host} {:?}", world.word(host, "ticks"));
+        }
+        assert!(world.hears(1, "ticks", 0), "those before go on");
+        world.leave(5, "ticks");
+        assert_eq!(world.receivers(0), BTreeSet::from([name(1), name(15)]));
+        world.leave(1, "ticks");
+        world.leave(15, "ticks");
+        assert_eq!(world.leases.leases().count(), 0, "nobody listens any more");
+        world.join(9, "ticks");
+        assert!(world.hears(9, "ticks", 0));
+        world.end(0, "ticks");
+        assert_eq!(world.word(9, "ticks"), Some(&StreamWord::Ended));
+        assert_eq!((world.leases.leases().count(), world.streams.streams().count()), (0, 0));
+    }
+}
+
+#[test]
+fn mistakes_are_said_in_a_sentence() {
+    let mut world = World::new(true, 1);
+    world.pass(SETTLE);
+    world.create(0, "a b");
+    assert!(refusal(world.word(0, "a b")).contains("'a b' cannot be a stream's name"));
+    world.create(0, "a");
+    world.join(0, "a");
+    assert!(refusal(world.word(0, "a")).contains("'h0' is the source"));
+    world.create(1, "a");
+    assert!(refusal(world.word(1, "a")).contains("the agent 'h0' sends it"));
+    world.join(2, "b");
+    assert_eq!(world.word(2, "b"), Some(&StreamWord::Refused(StreamRefusal::Unknown("b".into()))));
+    world.end(3, "a");
+    assert_eq!(world.streams.streams().count(), 1, "only its source ends it");
+    world.join(2, "a");
+    // The only address is taken: the receiver is told, and may try again when it is free.
+    world.create(4, "c");
+    world.join(5, "c");
+    assert!(refusal(world.word(5, "c")).contains("multicast addresses are in use"));
+    world.end(0, "a");
+    world.join(5, "c");
+    assert!(world.hears(5, "c", 4));
+}
+
+#[test]
+fn a_manager_without_a_fabric_for_many_refuses() {
+    let mut world = World::new(false, 4);
+    world.leases = Leases::new(
+        LeasesConfig {
+            lease: Duration::from_secs(30),
+            silence: Duration::from_secs(300),
+            pending_max: 8,
+            leases_max: 100,
+            grant_bytes_max: u64::MAX,
+            agents_max: 64,
+            on_device_failure: OnDeviceFailure::Fallback,
+            kept_max: 0,
+            claims: None,
+            recorded: false,
+            first_plan: PlanId(1),
+        },
+        Fabrics::new(vec![Box::new(TcpChain)]),
+        Box::new(Fcfs),
+    );
+    (0..2).for_each(|host| world.arrive(host, Vec::new()));
+    world.create(0, "a");
+    world.join(1, "a");
+    assert!(refusal(world.word(1, "a")).contains("orca and ip-multicast have"));
+}
+
+#[test]
+fn a_new_manager_learns_the_streams_from_agents() {
+    let mut old = World::new(true, 8);
+    old.create(0, "ticks");
+    [3, 7, 12].into_iter().for_each(|host| old.join(host, "ticks"));
+    let held: Vec<HeldLease> = old
+        .leases
+        .leases()
+        .map(|lease| HeldLease {
+            request: lease.key.request,
+            plan: lease.grant.plan_id,
+            object: lease.object,
+            receivers: lease.grant.receivers.iter().map(|(name, _)| name.clone()).collect(),
+            bytes: 0,
+            fabric: lease.grant.plan.fabric.into(),
+            channel: lease.grant.plan.channel.clone(),
+            left: None,
+            kept: Some(lease.grant.plan.clone()),
+        })
+        .collect();
+    let mut world = World::new(true, 8);
+    // A receiver's agent may be quicker than the source's.
+    world.join(3, "ticks");
+    assert_eq!(world.word(3, "ticks"), None, "not refused: the manager may not know all yet");
+    world.arrive(0, held);
+    world.create(0, "ticks");
+    world.join(7, "ticks");
+    for host in [3, 7] {
+        let Some(StreamWord::Joined { channel, .. }) = world.word(host, "ticks") else { panic!("{host}") };
+        assert!(old.lent.values().any(|(_, before)| before.is_heard_like(channel)), "the path stays");
+    }
+    assert!(world.receivers(0).contains(&name(12)), "it may still come");
+    world.pass(SETTLE);
+    assert_eq!(world.receivers(0), BTreeSet::from([name(3), name(7)]), "it has not");
+}
+
+#[test]
+fn a_path_that_fails_is_asked_for_again() {
+    let mut world = World::new(false, 1);
+    world.create(0, "ticks");
+    world.join(1, "ticks");
+    let Some((_, Channel::Multicast { group, .. })) = world.lent.values().next().cloned() else { panic!() };
+    let address = Failure::Resource(Resource::MulticastAddress { address: group.0, port: group.1 });
+    world.leases.handle(world.now, Input::Failed { failures: vec![address] });
+    world.drain();
+    assert_eq!(world.leases.leases().count(), 0, "messages do not go over a chain");
+    world.leases.handle(world.now, Input::Repaired { failures: vec![address] });
+    world.drain();
+    world.pass(Duration::from_secs(1));
+    assert!(world.hears(1, "ticks", 0));
+}
+
+#[derive(Clone, Debug)]
+enum Deed {
+    Create(u32, u8),
+    End(u32, u8),
+    Join(u32, u8),
+    Leave(u32, u8),
+    /// The agent's process begins anew and has forgotten all.
+    Restart(u32),
+    /// Its session breaks, and it says again what it wants.
+    Again(u32),
+    Die(u32),
+    Pass(u16),
+}
+
+fn deeds() -> impl Strategy<Value = Vec<Deed>> {
+    let (host, stream) = (0..HOSTS, 0u8..3);
+    let deed = prop_oneof![
+        2 => (0u32..3, stream.clone()).prop_map(|(host, stream)| Deed::Create(host, stream)),
+        1 => (0u32..3, stream.clone()).prop_map(|(host, stream)| Deed::End(host, stream)),
+        8 => (host.clone(), stream.clone()).prop_map(|(host, stream)| Deed::Join(host, stream)),
+        6 => (host.clone(), stream).prop_map(|(host, stream)| Deed::Leave(host, stream)),
+        1 => host.clone().prop_map(Deed::Restart),
+        1 => host.clone().prop_map(Deed::Again),
+        1 => host.prop_map(Deed::Die),
+        1 => (0u16..3_000).prop_map(Deed::Pass),
+    ];
+    proptest::collection::vec(deed, 1..80)
+}
+
+/// What should be: the source and the receivers of each stream.
+type Model = BTreeMap<String, (u32, BTreeSet<u32>)>;
+
+/// What an agent wants of a stream itself: to send it, or to hear it.
+type Wants = BTreeSet<(u32, String)>;
+
+fn perform(world: &mut World, model: &mut Model, hears: &mut Wants, deed: Deed) {
+    let title = |stream: u8| format!("s{stream}");
+    match deed {
+        // An agent has one stream here: requests of several would need numbers of their own.
+        Deed::Create(host, stream) => {
+            let mine = model.values().any(|(source, _)| *source == host);
+            if !mine && !hears.contains(&(host, title(stream))) {
+                world.create(host, &title(stream));
+                model.entry(title(stream)).or_insert_with(|| (host, BTreeSet::new()));
+            }
+        }
+        Deed::End(host, stream) => {
+            world.end(host, &title(stream));
+            if model.get(&title(stream)).is_some_and(|(source, _)| *source == host) {
+                model.remove(&title(stream));
+                hears.retain(|(_, name)| *name != title(stream));
+            }
+        }
+        Deed::Join(host, stream) => {
+            world.join(host, &title(stream));
+            if let Some((source, receivers)) = model.get_mut(&title(stream))
+                && *source != host
+            {
+                receivers.insert(host);
+                hears.insert((host, title(stream)));
+            }
+        }
+        Deed::Leave(host, stream) => {
+            world.leave(host, &title(stream));
+            if let Some((_, receivers)) = model.get_mut(&title(stream)) {
+                receivers.remove(&host);
+            }
+            hears.remove(&(host, title(stream)));
+        }
+        Deed::Restart(host) => {
+            *world.incarnations.get_mut(&host).unwrap() += 1;
+            gone(model, hears, host);
+            world.arrive(host, Vec::new());
+        }
+        Deed::Again(host) => {
+            world.arrive(host, Vec::new());
+            let sends: Vec<String> = model
+                .iter()
+                .filter(|(_, (source, _))| *source == host)
+                .map(|(name, _)| name.clone())
+                .collect();
+            sends.iter().for_each(|name| world.create(host, name));
+            let heard: Vec<String> =
+                hears.iter().filter(|(agent, _)| *agent == host).map(|(_, name)| name.clone()).collect();
+            heard.iter().for_each(|name| world.join(host, name));
+        }
+        Deed::Die(host) => {
+            let agent = world.agent(host);
+            world.leases.handle(world.now, Input::Died { agent });
+            world.drain();
+            gone(model, hears, host);
+            *world.incarnations.get_mut(&host).unwrap() += 1;
+            world.arrive(host, Vec::new());
+        }
+        Deed::Pass(millis) => world.pass(Duration::from_millis(millis.into())),
+    }
+}
+
+fn gone(model: &mut Model, hears: &mut Wants, host: u32) {
+    let ended: Vec<String> =
+        model.iter().filter(|(_, (source, _))| *source == host).map(|(name, _)| name.clone()).collect();
+    model.retain(|_, (source, _)| *source != host);
+    model.values_mut().for_each(|(_, receivers)| receivers.retain(|other| *other != host));
+    hears.retain(|(agent, name)| *agent != host && !ended.contains(name));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever happens, every path has the receivers that have joined, and all of them know where it is.
+    #[test]
+    fn paths_have_the_receivers_that_have_joined(labels: bool, deeds in deeds()) {
+        let mut world = World::new(labels, 8);
+        // Past the time in which unknown streams are waited for: the model has no such thing.
+        world.pass(SETTLE);
+        let (mut model, mut hears) = (Model::new(), Wants::new());
+        for deed in deeds {
+            perform(&mut world, &mut model, &mut hears, deed);
+            for (stream, (source, receivers)) in &model {
+                let expected: BTreeSet<String> = receivers.iter().map(|host| name(*host)).collect();
+                prop_assert_eq!(&world.receivers(*source), &expected, "{}", stream);
+                for host in receivers {
+                    prop_assert!(world.hears(*host, stream, *source), "{host} of {stream}");
+                }
+            }
+            let busy = model.values().filter(|(_, receivers)| !receivers.is_empty()).count();
+            prop_assert_eq!(world.leases.leases().count(), busy);
+            let known: Vec<String> = world.streams.streams().map(|stream| stream.name).collect();
+            prop_assert_eq!(known, model.keys().cloned().collect::<Vec<_>>());
+        }
+    }
+}
