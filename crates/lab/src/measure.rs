@@ -228,7 +228,7 @@ impl Stage<'_> {
         }
         let hosts = &self.layout.hosts;
         let source = &hosts[0];
-        // The rack furthest away; its agents' hosts receive too.
+        // The rack furthest away. All its hosts receive, agents' hosts too: with four-port switches it has no others.
         let per_leaf = clos.hosts_per_leaf() as usize;
         let rack = &hosts[hosts.len() - per_leaf..];
         let agents = &rack[..((agents + standby) as usize).min(per_leaf)];
@@ -249,8 +249,11 @@ impl Stage<'_> {
             let killed_at = unix_ns();
             lock(self.daemons).kill(&format!("rack-{}", active.name));
             tokio::time::sleep(watched).await;
+            // At the dead agent's own host nothing takes packets away any more that the leaf sends there to be relabelled:
+            // a receiver there goes on hearing them as they are.
+            let others = ears.iter().filter(|ear| ear.host != active.name);
             let seen: Vec<Option<Gap>> =
-                ears.iter().map(|ear| gap(kill, active, ear, killed_at, nanos(QUIET))).collect();
+                others.map(|ear| gap(kill, active, ear, killed_at, nanos(QUIET))).collect();
             self.restart(active)?;
             tokio::time::sleep(SETTLES).await;
             if seen.iter().flatten().all(|gap| gap.lost == 0) {
@@ -284,17 +287,18 @@ impl Stage<'_> {
 
     async fn joins(&self, joins: u32, load: Load) -> Result<Measured, LabError> {
         let hosts = &self.layout.hosts;
-        if hosts.len() < 3 {
-            return Err(failed("join a stream", "it takes at least three hosts"));
+        if hosts.len() < 4 {
+            return Err(failed("join a stream", "it takes at least four hosts"));
         }
         let session = self.session(&hosts[0]).await?;
         session.create_stream(STREAM).await.map_err(|error| failed("make a stream", error))?;
-        let stays = &hosts[1];
+        // So that some join in the source's rack, some in one with a receiver, and most elsewhere.
+        let stays = &hosts[2];
         let ears = vec![self.listen(stays, self.hold()).await?];
         let sender = Sending::start(session.clone(), load);
         tokio::time::sleep(SETTLES).await;
         let mut sessions = Vec::new();
-        for host in &hosts[2..] {
+        for host in hosts.iter().skip(1).filter(|host| *host != stays) {
             sessions.push((host, self.session(host).await?));
         }
         let mut all = Vec::new();

@@ -122,7 +122,7 @@ fn kill_report(spec: &Spec, gaps: &[Gap], idle: u32, flow: &Flow) -> Result<(Val
         "loss_rate": loss_rate, "flow": flow, "gaps": gaps,
     });
     let mut text = format!(
-        "{spec}: {count} kills seen by {} receivers, T = {timeout_ms} ms, {:.0} messages a second\n",
+        "{spec}: {count} kills, each seen by {} receivers, T = {timeout_ms} ms, {:.0} messages a second\n",
         gaps.len() as u32 / count.max(1),
         flow.messages as f64 / flow.seconds.max(1e-9),
     );
