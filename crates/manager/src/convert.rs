@@ -6,7 +6,7 @@ use polycast_api::manager as api;
 use polycast_planning::{Channel, HostId, Plan, PlanId, Pulling, TreeRoutes};
 use polycast_protocol::leases::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, NotMember, PathRequest, Receivers,
-    ReleaseReason, Wait,
+    ReleaseReason, STREAMS_FROM, Wait,
 };
 use polycast_protocol::pull::route_of;
 use polycast_protocol::stream::{StreamRefusal, StreamWord};
@@ -87,6 +87,9 @@ pub fn plan_ids(ids: Vec<u64>) -> Result<Vec<PlanId>, Refusal> {
 }
 
 pub fn path_request(agent: AgentKey, request: api::PathRequest) -> Result<PathRequest, Refusal> {
+    if agent.request(request.request_id).is_stream() {
+        return Err(invalid(format!("request numbers from {STREAMS_FROM} on are for streams of messages")));
+    }
     let receivers = match (request.all, request.receivers) {
         (true, names) if !names.is_empty() => {
             return Err(invalid("a request is either for all or for the receivers that it names"));

@@ -555,7 +555,8 @@ fn messages_over_labels_reach_those_who_join_and_survive_a_racks_agent() {
     assert_eq!(joined.status, 0, "{}", joined.stderr);
     let joined = joined.json();
     // In every rack, twice: h0 sends and h2 stays.
-    let hosts: Vec<String> = [1].into_iter().chain(3..16).cycle().take(28).map(|host| format!("h{host}")).collect();
+    let hosts: Vec<String> =
+        [1].into_iter().chain(3..16).cycle().take(28).map(|host| format!("h{host}")).collect();
     let each = joined["each"].as_array().unwrap();
     assert_eq!(each.iter().map(|join| join["host"].as_str().unwrap()).collect::<Vec<_>>(), hosts);
     let flow = &joined["flow"];
@@ -567,7 +568,11 @@ fn messages_over_labels_reach_those_who_join_and_survive_a_racks_agent() {
     assert_eq!(killed.status, 0, "{}", killed.stderr);
     let killed = &killed.json()[0];
     let gaps = killed["gaps"].as_array().unwrap();
-    assert_eq!((killed["kills"].as_u64(), gaps.len()), (Some(2), 2), "two kills, seen by the other host: {killed}");
+    assert_eq!(
+        (killed["kills"].as_u64(), gaps.len()),
+        (Some(2), 2),
+        "two kills, seen by the other host: {killed}"
+    );
     for gap in gaps {
         // Another agent has taken over, and what the dead one got is lost: said, not passed over.
         assert!(gap["lost"].as_u64().unwrap() > 0, "{gap}");

@@ -26,6 +26,7 @@ pub use words::{
 };
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use members::{Arrival, Members};
@@ -510,7 +511,8 @@ impl Leases {
         group: Group,
     ) -> Result<(), Denial> {
         if self.leases.len() >= self.config.leases_max {
-            return Err(Denial::QueueFull(self.config.leases_max));
+            let reason = format!("{} paths are lent, which is its limit", self.config.leases_max);
+            return Err(Denial::Rejected(reason));
         }
         if self.claims == Claims::Unknown {
             return Err(Denial::Rejected("the manager does not know its devices yet: try again".into()));

@@ -29,7 +29,9 @@ const RESPONSES_MAX: usize = 4;
 /// A stream that is sent here.
 struct Source {
     app: AppId,
-    published: Published,
+    /// Nothing once the stream has ended.
+    published: Mutex<Option<Published>>,
+    audience: watch::Receiver<Audience>,
     sender: tokio::sync::Mutex<Sender>,
     sent: Mutex<Sent>,
 }
@@ -68,13 +70,15 @@ impl Streams {
 
     /// Makes a stream that processes of this application can send to.
     pub async fn create(&self, app: AppId, name: &str) -> Result<(), Refusal> {
-        self.check_room()?;
+        self.check_room(&self.lock())?;
         // Another run of the stream has another one: the hasher's keys are random.
         let handle = RandomState::new().hash_one(name);
         let interface = interface::of_address(self.shared.interface).map_err(internal)?;
         let published = self.shared.link.create_stream(name, handle).await?;
         let sender = Sender::new(interface.address, interface.mtu, Handle(handle));
-        let source = Source { app, published, sender: sender.into(), sent: Mutex::default() };
+        let audience = published.audience.clone();
+        let (published, sender) = (Some(published).into(), sender.into());
+        let source = Source { app, published, audience, sender, sent: Mutex::default() };
         tracing::info!(stream = name, "created");
         self.lock().sources.insert(name.to_string(), Arc::new(source));
         Ok(())
@@ -82,14 +86,14 @@ impl Streams {
 
     /// Ends a stream of this application.
     pub fn end(&self, app: AppId, name: &str) -> Result<(), Refusal> {
-        self.source(app, name)?;
+        // Whoever is sending is told with the next message.
+        self.source(app, name)?.published().take();
         self.lock().sources.remove(name);
         tracing::info!(stream = name, "ended");
         Ok(())
     }
 
-    fn check_room(&self) -> Result<(), Refusal> {
-        let table = self.lock();
+    fn check_room(&self, table: &Table) -> Result<(), Refusal> {
         if table.sources.len() + table.ears.len() < self.most {
             return Ok(());
         }
@@ -108,7 +112,7 @@ impl Streams {
     /// Begins to send to a stream.
     pub fn pen(&self, app: AppId, name: &str) -> Result<Pen, Refusal> {
         let source = self.source(app, name)?;
-        let mut audience = source.published.audience.clone();
+        let mut audience = source.audience.clone();
         // At first what is known counts as news.
         audience.mark_changed();
         Ok(Pen { source, audience, totals: SendMessagesResponse::default() })
@@ -125,17 +129,17 @@ impl Streams {
             let message = format!("a message can wait for others at most {} s", HOLD_MAX.as_millis() / 1_000);
             return Err(Refusal::new(Kind::Invalid, message));
         }
-        let known = self.lock().ears.get(name).cloned();
-        let ear = match known {
-            Some(ear) => ear,
-            None => {
-                self.check_room()?;
-                let listening = self.shared.link.join_stream(name)?;
-                let ear =
-                    Ear { listening, hold, receiver: Mutex::default(), left: watch::Sender::new(false) };
-                let ear = Arc::new(ear);
-                self.lock().ears.insert(name.to_string(), Arc::clone(&ear));
-                ear
+        let ear = {
+            let mut table = self.lock();
+            match table.ears.get(name) {
+                Some(ear) => Arc::clone(ear),
+                None => {
+                    self.check_room(&table)?;
+                    let (listening, left) = (self.shared.link.join_stream(name)?, watch::Sender::new(false));
+                    let ear = Arc::new(Ear { listening, hold, receiver: Mutex::default(), left });
+                    table.ears.insert(name.to_string(), Arc::clone(&ear));
+                    ear
+                }
             }
         };
         let (responses, stream) = mpsc::channel(RESPONSES_MAX);
@@ -169,8 +173,9 @@ impl Streams {
         if is_ours && Arc::strong_count(&ear) <= 2 {
             table.ears.remove(name);
         }
-        drop(table);
+        // Within the lock: of two who go at the same time one has to be the last.
         drop(ear);
+        drop(table);
     }
 
     /// Tells a caller what comes, until it goes or the stream ends.
@@ -276,7 +281,9 @@ impl Streams {
     /// Ends all streams here.
     pub fn close(&self) {
         let mut table = self.lock();
-        table.sources.clear();
+        for source in std::mem::take(&mut table.sources).into_values() {
+            source.published().take();
+        }
         for ear in std::mem::take(&mut table.ears).into_values() {
             ear.left.send_replace(true);
         }
@@ -289,6 +296,10 @@ impl Streams {
 }
 
 impl Source {
+    fn published(&self) -> MutexGuard<'_, Option<Published>> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn counted(&self) -> MutexGuard<'_, Sent> {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -321,6 +332,9 @@ impl Pen {
     pub async fn write(&mut self, messages: &[Vec<u8>]) -> Result<(), Refusal> {
         if let Some(Err(refusal)) = &self.audience.borrow().made {
             return Err(refusal.clone());
+        }
+        if self.source.published().is_none() {
+            return Err(Refusal::new(Kind::StreamUnknown, "the stream has ended"));
         }
         let mut sender = self.source.sender.lock().await;
         turn(&mut self.audience, &mut sender);

@@ -107,10 +107,15 @@ async fn messages_reach_all_who_have_joined_and_nobody_else() {
     let error = ended(&mut other.receiver).await;
     assert_eq!(error.kind(), Some(Kind::Cancelled));
     until("nobody listens", async || send(&source, "ticks", &["?"]).await.1 == 1).await;
-    // Somebody comes again while the source sends on, and hears it end.
+    // Somebody comes again while the source sends on, and hears it end; so does whoever sends.
     let mut again = Ear::join(&first, "ticks").await;
     heard(&source, "ticks").await;
+    let mut sender = source.send_messages("ticks");
+    assert!(sender.send(vec![b"last".to_vec()]).await);
+    again.await_text("last").await;
     source.end_stream("ticks").await.unwrap();
+    sender.send(vec![b"too late".to_vec()]).await;
+    assert_eq!(sender.finish().await.unwrap_err().to_string(), "the stream has ended");
     let error = ended(&mut again.receiver).await;
     assert_eq!(error.to_string(), "the stream 'ticks' has ended");
     assert_eq!(b.client().await.streams().await.unwrap(), []);
