@@ -7,23 +7,14 @@
  * Whatever is in any way out of the ordinary goes to the node's socket: there protocol::pull::Forwarder decides, drops and
  * counts. A test holds that both do the same.
  */
-#include <linux/bpf.h>
-#include <linux/if_ether.h>
-#include <linux/in.h>
-#include <linux/pkt_cls.h>
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
+#define PORTS_MAX 128
 
-#define IP_AT 14
-#define UDP_AT 34
-#define HEADER_AT 42
-#define IP_CHECKSUM_AT (IP_AT + 10)
-#define UDP_CHECKSUM_AT (UDP_AT + 6)
+#include "ports.h"
+
 #define HEADER_LEN 56
 #define ROUTE_AT 6
 #define HOPS_MAX 14
 #define NEXT_AT 20
-#define PORTS_MAX 128
 #define SEGMENTS_MAX 64
 
 #define FORMAT_VERSION 1
@@ -45,14 +36,6 @@ struct link {
 	__u16 local_port;
 	__u16 peer_port;
 };
-
-/* A port by the interface that a packet came in by. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, PORTS_MAX);
-	__type(key, __u32);
-	__type(value, __u32);
-} port_of SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -220,7 +203,7 @@ static __always_inline __u32 payload_len(struct __sk_buff *skb, const struct lin
 	if (source != link->peer_ip || target != link->local_ip || source_port != link->peer_port ||
 	    target_port != link->local_port)
 		return 0;
-	if (skb->len != IP_AT + total || total != udp_len + 20 || udp_len <= 8)
+	if (skb->len != IP_AT + total || total != udp_len + IP_LEN || udp_len <= UDP_LEN)
 		return 0;
 	return udp_len - 8;
 }

@@ -5,19 +5,8 @@
  */
 #pragma once
 
-#include <linux/bpf.h>
-#include <linux/if_ether.h>
-#include <linux/in.h>
-#include <linux/pkt_cls.h>
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
+#include "packet.h"
 
-#define ETHERNET_LEN 14
-#define IP_LEN 20
-#define UDP_LEN 8
-#define UDP_AT (ETHERNET_LEN + IP_LEN)
-#define HEADER_AT (UDP_AT + UDP_LEN)
-#define UDP_CHECKSUM_AT (UDP_AT + 6)
 /* Version, length of the label, two zero bytes, session. */
 #define FIXED_LEN 8
 #define FORMAT_VERSION 1

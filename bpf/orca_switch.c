@@ -3,11 +3,13 @@
  * A leaf, spine or core switch of Orca (section 3.5, Algorithm 3) at the ingress of its ports. It forwards labelled
  * packets as protocol::switch does, which a test holds; everything else goes on to the host's own stack.
  */
+#define PORTS_MAX 256
+
 #include "orca.h"
+#include "ports.h"
 
 enum { LEAF, SPINE, CORE };
 
-#define PORTS_MAX 256
 #define DOWN_MAX 128
 #define AGENTS_MAX 16
 
@@ -22,14 +24,6 @@ const volatile __u32 spine_up_bits = 0;
 const volatile __u32 common_at = 0;
 const volatile __u32 filter_at = 0;
 const volatile __u32 core_at = 0;
-
-/* A port by the interface that a packet came in by. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, PORTS_MAX);
-	__type(key, __u32);
-	__type(value, __u32);
-} port_of SEC(".maps");
 
 /* A port's interface; 0 where there is none. */
 struct {

@@ -275,8 +275,9 @@ impl Run {
                 next_event = now + Duration::from_millis(100);
                 on_event(&self.report());
                 self.keep_alive(now);
-                let Pace { window, cuts, follows_loss, round_trip, queue, packets } = self.machine.pace();
-                tracing::debug!(window, cuts, follows_loss, %round_trip, %queue, packets, "under way");
+                let Pace { window, cuts, follows_loss, round_trip, queue, packets, slow } =
+                    self.machine.pace();
+                tracing::debug!(window, cuts, follows_loss, %round_trip, %queue, packets, slow, "under way");
             }
         }
         let Pace { window, cuts, round_trip, .. } = self.machine.pace();

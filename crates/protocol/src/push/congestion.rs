@@ -32,7 +32,7 @@ const QUEUE_TARGET_MIN: Duration = Duration::from_millis(1);
 /// For so long it is remembered where queues overflow.
 const OVERFLOW_SPAN: Duration = Duration::from_secs(10);
 /// Others who were seen on a path count as present for so long: they need time to take what they are given.
-const OTHERS_SPAN: Duration = Duration::from_secs(5);
+pub(super) const OTHERS_SPAN: Duration = Duration::from_secs(5);
 /// What a batch may add on slow paths.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(5);
 /// The window gives way to a queue at least this long before it is concluded that others fill it ..
@@ -207,8 +207,10 @@ impl Congestion {
         self.round_at = now;
         self.has_share = has_share;
         let target = self.target(now, batch_time);
-        if shared && has_share {
-            // A flow that lost much (a whole segmented send in a short queue) needs room to come back.
+        let is_short = target < usual_target(batch_time);
+        if has_share && (shared || self.crowded && is_short) {
+            // A flow that lost much (a whole segmented send in a short queue) needs room to come back; where
+            // queues are short, they are empty at times although others lack room.
             self.slow_start = false;
             self.window = (self.window - self.window / SHARE_DECAY).max(self.window_min);
         }
@@ -239,7 +241,7 @@ impl Congestion {
     /// The queue worth having, where a batch takes `batch_time` and queues overflow where they lately did.
     fn target(&mut self, now: Time, batch_time: Duration) -> Duration {
         self.overflow = self.overflow.filter(|(since, _)| now.since(*since) < OVERFLOW_SPAN);
-        let usual = QUEUE_TARGET + batch_time.min(BATCH_TIME_MAX);
+        let usual = usual_target(batch_time);
         let half = self.overflow.map_or(usual, |(_, queue)| queue / 2);
         half.clamp(QUEUE_TARGET_MIN, usual)
     }
@@ -307,6 +309,11 @@ impl Congestion {
             self.window = (self.window * 7 / 10).max(self.window_min);
         }
     }
+}
+
+/// The queue worth having where nothing is known of overflows.
+fn usual_target(batch_time: Duration) -> Duration {
+    QUEUE_TARGET + batch_time.min(BATCH_TIME_MAX)
 }
 
 impl LossHistory {

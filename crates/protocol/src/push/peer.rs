@@ -1,6 +1,6 @@
 //! What the sender knows of one receiver.
 
-use super::congestion::LossHistory;
+use super::congestion::{LossHistory, OTHERS_SPAN};
 use super::delay::PathDelay;
 use super::sender::Failure;
 use core::ops::Range;
@@ -22,6 +22,9 @@ pub(super) enum Service {
     /// Given up.
     Failed(Failure),
 }
+
+/// On a path that others use, a receiver is late only if packets wait in its socket for this long.
+const LATE_BESIDE_OTHERS: Duration = Duration::from_millis(20);
 
 /// Fewer packets say nothing about a path.
 const LOOK_PACKETS: u64 = 8;
@@ -57,6 +60,8 @@ pub(super) struct Peer {
     pub(super) path: PathDelay,
     /// Whether the last packet that it reported spent most of its time in the receiver's own socket.
     pub(super) is_late: bool,
+    /// When its path was last seen to be shared with others.
+    pub(super) shared_at: Option<Time>,
     /// Last sign of life, last progress on the data channel, last progress at all.
     pub(super) heard_at: Time,
     pub(super) advanced_at: Time,
@@ -74,6 +79,25 @@ pub(super) struct Peer {
 }
 
 impl Peer {
+    /// The last packet it reports left at `sent`, reached its host at `arrived` by its own clock (zero: not known), and
+    /// waited there in the socket.
+    pub(super) fn arrived(&mut self, now: Time, sent: Time, (arrived, waited): (Time, Duration)) {
+        let sample = now.since(sent);
+        if arrived == Time::ZERO {
+            self.is_late = true;
+            return;
+        }
+        self.path.observe(now, sent, arrived);
+        self.path.count(arrived, self.received);
+        if self.path.is_shared() {
+            self.shared_at = Some(now);
+        }
+        // Others on its path make it slow, not the moment that it takes to be woken up.
+        let others = self.shared_at.is_some_and(|at| now.since(at) < OTHERS_SPAN);
+        let long = waited >= if others { LATE_BESIDE_OTHERS } else { Duration::ZERO };
+        self.is_late = waited * 2 >= sample && long;
+    }
+
     /// Looks anew at what it misses, from here on.
     pub(super) fn watch(&mut self) {
         self.watched = (self.acknowledged, self.received);
@@ -136,6 +160,7 @@ impl Peer {
             losses: LossHistory::default(),
             path: PathDelay::default(),
             is_late: true,
+            shared_at: None,
             heard_at: now,
             advanced_at: now,
             verified_at: now,
@@ -183,5 +208,34 @@ impl Peer {
             at = round + fragments;
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A receiver whose reports come 2 ms after a packet was sent, of which it `waited` in the socket; before that, a
+    /// second in which the path gave 1,000 packets every 20 ms, or half as many with a queue that never emptied.
+    fn late(shared: bool, waited: Duration) -> bool {
+        let mut peer = Peer::new(Time::ZERO, 100, RangeSet::new());
+        let mut now = Time(1_000_000_000);
+        for (i, queue) in [0, 0, 0].into_iter().chain([u64::from(shared) * 3; 10]).enumerate() {
+            peer.received += if queue == 0 { 1_000 } else { 500 };
+            now = Time(1_000_000_000) + MS * (20 * i as u64);
+            peer.arrived(now + MS * 2, now, (now + MS * queue, Duration::ZERO));
+            assert!(!peer.is_late);
+        }
+        peer.arrived(now + waited + MS, now, (now, waited));
+        peer.is_late
+    }
+
+    #[test]
+    fn on_a_shared_path_only_long_waits_are_the_receivers_own_fault() {
+        assert!(late(false, MS * 2));
+        assert!(!late(true, MS * 2));
+        assert!(late(true, LATE_BESIDE_OTHERS));
     }
 }

@@ -33,6 +33,9 @@ const STEP_BYTES: u64 = 4_500;
 const SILENCE: Duration = Duration::from_millis(100);
 /// A path is slow when others are this many times faster.
 const SLOW_PATH: u64 = 4;
+/// A window that stays shut lets a packet out after this and four round trips, then after twice as long, and so on.
+const PROBE_INTERVAL: Duration = Duration::from_millis(10);
+const PROBE_DOUBLINGS: u32 = 5;
 /// How often timers are looked at.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 /// A chain member that gets nothing for this long, while it is behind its upstream, goes to the tail.
@@ -71,6 +74,8 @@ pub struct Sender {
     /// Packets of the stream sent so far, and at the last request for a report.
     packets: u64,
     reported_packets: u64,
+    /// Packets that went out beyond a shut window since the receiver furthest behind got on.
+    probes: u32,
     sent: VecDeque<Sent>,
     /// Positions known to be needed from here on; empty when unknown.
     needed: Range<u64>,
@@ -114,6 +119,7 @@ impl Sender {
             position: 0,
             packets: 0,
             reported_packets: 0,
+            probes: 0,
             sent: VecDeque::new(),
             needed: 0..0,
             congestion: Congestion::new(
@@ -237,6 +243,7 @@ impl Sender {
             round_trip: self.round_trip,
             queue: queues.max().unwrap_or(Duration::ZERO),
             packets: self.packets,
+            slow: self.peers.values().filter(|p| p.service == Service::Patching).count(),
         }
     }
 
@@ -323,7 +330,7 @@ impl Sender {
         id: PeerId,
         position: u64,
         (received, lost): (u64, u64),
-        (arrived, waited): (Time, Duration),
+        arrival: (Time, Duration),
     ) {
         if position > self.position {
             return; // Not a position of ours: a confused peer harms only itself.
@@ -342,14 +349,9 @@ impl Sender {
             (received.saturating_sub(peer.received), lost.saturating_sub(peer.lost));
         (peer.received, peer.lost) = (received, lost);
         if let Some(sent) = sent {
-            let sample = now.since(sent);
-            self.round_trip = Duration((self.round_trip.0 * 7 + sample.0) / 8);
-            if arrived != Time::ZERO {
-                peer.path.observe(now, sent, arrived);
-                peer.path.count(arrived, received);
-                self.best_rate = self.best_rate.max(peer.path.best_rate());
-            }
-            peer.is_late = arrived == Time::ZERO || waited * 2 >= sample;
+            self.round_trip = Duration((self.round_trip.0 * 7 + now.since(sent).0) / 8);
+            peer.arrived(now, sent, arrival);
+            self.best_rate = self.best_rate.max(peer.path.best_rate());
         }
         if peer.service != Service::Streaming {
             return;
@@ -362,6 +364,9 @@ impl Sender {
             self.end_round(now);
         }
         let after = self.acknowledged_min();
+        if after > before {
+            self.probes = 0;
+        }
         if let (Some(before), Some(after)) = (before, after)
             && after > before
             && 2 * (self.packets - before) >= self.congestion.window()
@@ -501,11 +506,19 @@ impl Sender {
             if self.pause() {
                 return self.outputs.pop_front();
             }
-            let room = self.room();
-            self.stream_at = (paced && room > 0).then_some(self.next_send);
-            if paced || room == 0 {
+            let mut room = self.room();
+            if room == 0 {
+                let at = self.probe_at().max(self.next_send);
+                self.stream_at = Some(at);
+                if now < at {
+                    return None;
+                }
+                (room, self.probes) = (1, self.probes + 1);
+            } else if paced {
+                self.stream_at = Some(self.next_send);
                 return None;
             }
+            self.stream_at = None;
             let allowed = self.config.allowance.unwrap_or(u64::MAX);
             let count = (run.end - run.start).min(u64::from(self.config.batch)).min(room).min(allowed);
             return Some(self.send(now, run.start, count as u32, 0));
@@ -638,6 +651,13 @@ impl Sender {
         }
         let round = u32::try_from(position / self.fragments).expect("rounds fit into 32 bits");
         Output::Send { round, sn: position % self.fragments, count, flags }
+    }
+
+    /// When a window that is shut lets one more packet out: a receiver that has lost all of it sees no gap, and has
+    /// nothing to report.
+    fn probe_at(&self) -> Time {
+        let last = self.sent.back().map_or(Time::ZERO, |sent| sent.at);
+        last + (self.round_trip * 4).max(PROBE_INTERVAL) * (1 << self.probes.min(PROBE_DOUBLINGS))
     }
 
     /// Fragments in flight allowed to the receiver furthest behind.

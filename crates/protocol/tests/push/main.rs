@@ -169,6 +169,29 @@ fn with_the_policy_wait_all_go_as_fast_as_the_slowest() {
 }
 
 #[test]
+fn a_window_that_was_lost_as_a_whole_does_not_cost_the_path() {
+    // Nothing comes after it that would show the receiver a gap: the sender has to ask.
+    for rate in [None, Some(Rate(800_000_000))] {
+        let mut config = config(geometry(60_000));
+        config.rate = rate;
+        let mut world = World::new(8, 3, config, Faults::default());
+        world.start();
+        world.close();
+        world.run(Time(1) + Duration::from_millis(20));
+        world.cut_multicast(2);
+        world.run(Time(1) + Duration::from_millis(70));
+        let before = world.sender.pace().packets;
+        world.mend_multicast(2);
+        world.run(Time(1) + Duration::from_millis(400));
+        let since = world.sender.pace().packets - before;
+        assert!(since > 3_000, "the stream goes on at {rate:?}: {since} packets");
+        world.run(seconds(10));
+        world.assert_all_done();
+        assert!(world.nodes.values().all(|n| n.upstream.is_none()), "one that lives was chained");
+    }
+}
+
+#[test]
 fn a_stuck_receiver_is_named_and_holds_nobody() {
     // Whichever comes first, the policy for slow receivers or the time-out of paths: those that live are not
     // taken for unreachable because the sender waits for the one that is stuck.

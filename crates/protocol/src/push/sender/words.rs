@@ -202,4 +202,6 @@ pub struct Pace {
     pub queue: Duration,
     /// Packets of the stream sent so far.
     pub packets: u64,
+    /// Receivers that are too slow and get patches alone.
+    pub slow: usize,
 }
