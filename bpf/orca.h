@@ -10,6 +10,8 @@
 /* Version, length of the label, two zero bytes, session. */
 #define FIXED_LEN 8
 #define FORMAT_VERSION 1
+/* In place of the version: a probe, whose second byte says whether it is an answer. */
+#define PROBE_MARK 0x81
 /* The longest label, rounded up to 4 bytes. */
 #define LABEL_LEN_MAX 164
 #define LEAF_STATUS 0x80
@@ -69,9 +71,9 @@ struct header {
 	__u8 label[LABEL_LEN_MAX];
 };
 
-enum { NOT_OURS, OURS, FAULTY };
+enum { NOT_OURS, OURS, FAULTY, PROBE };
 
-/* Reads the header of a labelled packet. FAULTY packets are counted already. */
+/* Reads the header of a labelled packet. FAULTY packets are counted already; of a PROBE only the first 8 bytes are read. */
 static __always_inline int read_header(struct __sk_buff *skb, struct header *header)
 {
 	__u8 front[HEADER_AT];
@@ -92,6 +94,8 @@ static __always_inline int read_header(struct __sk_buff *skb, struct header *hea
 		add(MALFORMED, 1);
 		return FAULTY;
 	}
+	if (header->version == PROBE_MARK)
+		return PROBE;
 	if (header->version != FORMAT_VERSION) {
 		add(VERSION, 1);
 		return FAULTY;

@@ -80,6 +80,9 @@ int orca_agent(struct __sk_buff *skb)
 		return TC_ACT_OK;
 	case FAULTY:
 		return TC_ACT_SHOT;
+	case PROBE:
+		/* Servers are not asked: their agents' heartbeats tell. */
+		return fault(VERSION);
 	}
 	/* For the receivers on this server. */
 	if (header.label[0] & LEAF_STATUS)

@@ -202,14 +202,27 @@ static __always_inline int core(struct __sk_buff *skb, const struct header *head
 	return finish(&copies);
 }
 
+/* Sends a neighbour's question back as its answer; answers are for this switch's own controller. */
+static __always_inline int probe(struct __sk_buff *skb, const struct header *header)
+{
+	__u8 answer = 1;
+
+	if (header->label_len)
+		return TC_ACT_OK;
+	if (bpf_skb_store_bytes(skb, HEADER_AT + 1, &answer, 1, 0))
+		return fault(MALFORMED);
+	return bpf_redirect(skb->ifindex, 0);
+}
+
 SEC("classifier")
 int orca_switch(struct __sk_buff *skb)
 {
 	struct header header;
 	__u32 interface = skb->ifindex;
 	__u32 *port;
+	int kind = read_header(skb, &header);
 
-	switch (read_header(skb, &header)) {
+	switch (kind) {
 	case NOT_OURS:
 		return TC_ACT_OK;
 	case FAULTY:
@@ -218,6 +231,8 @@ int orca_switch(struct __sk_buff *skb)
 	port = bpf_map_lookup_elem(&port_of, &interface);
 	if (!port)
 		return fault(NO_PORT);
+	if (kind == PROBE)
+		return probe(skb, &header);
 	add(PACKETS, 1);
 	switch (layer) {
 	case LEAF:

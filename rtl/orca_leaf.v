@@ -1,8 +1,9 @@
 // A leaf switch (Orca, section 3.5): one clock from a packet's label to its ports, and no state of sessions.
 //
 // From above, a packet goes to the next active agent of the rack. From below, a source label goes up by the port that
-// it names, and a leaf label goes to the hosts that it names. A packet with no port to go to is dropped: `out_valid`
-// without a port. The controller of the leaf writes which ports have active agents.
+// it names, and a leaf label goes to the hosts that it names if it comes from a port with an active agent: nobody else may
+// name hosts. A packet with no port to go to is dropped: `out_valid` without a port. The controller of the leaf writes
+// which ports have active agents.
 //
 // Bitmaps count ports from the left: bit 0 is port 0.
 `default_nettype none
@@ -26,6 +27,7 @@ module orca_leaf #(
 
     input wire in_valid,
     input wire in_from_above,
+    input wire [0:LEAF_DOWN-1] in_port,    // the one below that the packet came in by; none from above
     input wire [0:LABEL_BITS-1] in_label,
 
     output reg out_valid,
@@ -77,9 +79,9 @@ module orca_leaf #(
             if (in_from_above) begin
                 out_down <= agent;
                 if (agent != 0) served <= agent;
-            end else if (leaf_status)
-                out_down <= in_label[1 +: LEAF_DOWN];
-            else
+            end else if (leaf_status) begin
+                if ((active & in_port) != 0) out_down <= in_label[1 +: LEAF_DOWN];
+            end else
                 for (port = 0; port < LEAF_UP; port = port + 1)
                     out_up[port] <= up_port == port;
         end

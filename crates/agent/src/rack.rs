@@ -9,19 +9,24 @@ mod leaf;
 pub use controller::{Controller, ControllerOptions, LabelMap, incarnation};
 pub use leaf::{LeafController, LeafOptions};
 
+use crate::transfer::clock::{Clock, wait};
 use polycast_net::bpf::BpfError;
 use polycast_net::bpf::frames::relabel_frame;
 use polycast_net::bpf::orca::{Counts, KernelAgent, Packets};
 use polycast_net::tap::Tap;
 use polycast_protocol::switch::{RackLabelError, RackLabels};
+use polycast_types::Duration;
 use polycast_wire::label::{Fault, Header};
+use rustix::event::{PollFd, PollFlags};
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The interface between kernel and user space.
 const SLOW: &str = "orca0";
-/// Packets that are handled before others get their turn.
-const BURST_MAX: usize = 64;
+/// How often it is looked whether to stop.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// The largest frame.
 const FRAME_LEN_MAX: usize = 66_000;
 const PAYLOAD_AT: usize = 42;
@@ -54,38 +59,47 @@ pub struct RackOptions {
     pub active_max: u32,
 }
 
-/// The agent. It does nothing any more when this is dropped.
+/// The agent. It does nothing any more when this and its [`SlowPath`] are dropped.
 #[derive(Debug)]
 pub struct RackAgent {
+    state: Arc<Mutex<State>>,
+    /// Which faults have been named in the log.
+    named: [bool; Fault::ALL.len()],
+}
+
+/// What the controller and the slow path share.
+#[derive(Debug)]
+struct State {
     kernel: KernelAgent,
     labels: RackLabels,
-    slow: Tap,
-    buffer: Vec<u8>,
     relabelled: u64,
     faults: [u64; Fault::ALL.len()],
-    /// Which have been named in the log.
-    named: [bool; Fault::ALL.len()],
+}
+
+/// The way of packets whose sessions the kernel does not know. It has a thread of its own, so that no packet holds up a
+/// heartbeat.
+#[derive(Debug)]
+pub struct SlowPath {
+    state: Arc<Mutex<State>>,
+    slow: Tap,
+    buffer: Vec<u8>,
 }
 
 impl RackAgent {
     /// Sets the agent up at an interface of the calling thread's network namespace, one a namespace. It relabels nothing before
-    /// [`RackAgent::set_active`].
+    /// [`RackAgent::set_active`], and only sessions that the kernel knows before [`SlowPath::run`].
     ///
     /// # Errors
     /// The kernel refuses it.
-    pub fn attach(options: RackOptions, interface: &str) -> Result<Self, RackError> {
+    pub fn attach(options: RackOptions, interface: &str) -> Result<(Self, SlowPath), RackError> {
         let mut kernel = KernelAgent::attach(options.packets, interface, options.active_max)?;
         let slow = Tap::open(SLOW).map_err(RackError::Interface)?;
         kernel.set_slow_path(SLOW)?;
-        Ok(RackAgent {
-            kernel,
-            labels: RackLabels::new(options.packets.label_len as usize, options.sessions_max),
-            slow,
-            buffer: vec![0; FRAME_LEN_MAX],
-            relabelled: 0,
-            faults: [0; Fault::ALL.len()],
-            named: [false; Fault::ALL.len()],
-        })
+        let labels = RackLabels::new(options.packets.label_len as usize, options.sessions_max);
+        let state = State { kernel, labels, relabelled: 0, faults: [0; Fault::ALL.len()] };
+        let state = Arc::new(Mutex::new(state));
+        let agent = RackAgent { state: Arc::clone(&state), named: [false; Fault::ALL.len()] };
+        Ok((agent, SlowPath { state, slow, buffer: vec![0; FRAME_LEN_MAX] }))
     }
 
     /// Whether it relabels what it is given. One that stands by does so too: the leaf switch alone decides who gets packets.
@@ -93,80 +107,96 @@ impl RackAgent {
     /// # Errors
     /// The kernel refuses it.
     pub fn set_active(&mut self, active: bool) -> Result<(), RackError> {
-        Ok(self.kernel.set_agent(active)?)
-    }
-
-    /// Relabels what has come up from the kernel. To be called when the descriptor is readable.
-    fn relabel_waiting(&mut self) -> Result<(), RackError> {
-        for _ in 0..BURST_MAX {
-            let Some(frame) = self.slow.receive(&mut self.buffer).map_err(RackError::Interface)? else {
-                break;
-            };
-            // The interface's own words, such as IPv6 has them.
-            if frame.get(12..14) != Some(&[8, 0]) {
-                continue;
-            }
-            let labels = &self.labels;
-            match relabel_frame(frame, |packet| labels.relabel(packet)) {
-                Ok(()) => {
-                    self.relabelled += 1;
-                    // An interface that is full drops packets, as any does.
-                    let _ = self.slow.send(frame);
-                    let session = Header::parse(&frame[PAYLOAD_AT..]).map(|(header, _)| header.session);
-                    if let Some((session, label)) =
-                        session.ok().and_then(|session| Some((session, labels.get(session)?)))
-                    {
-                        self.kernel.set_label(session, label)?;
-                    }
-                }
-                Err(fault) => self.faults[fault as usize] += 1,
-            }
-        }
-        Ok(())
+        Ok(lock(&self.state).kernel.set_agent(active)?)
     }
 
     /// Packets dropped for a reason, in the kernel and here.
     ///
     /// # Errors
     /// The kernel refuses to tell.
-    pub fn dropped(&mut self, fault: Fault) -> Result<u64, RackError> {
-        Ok(self.kernel.counts()?.fault(fault) + self.faults[fault as usize])
+    pub fn dropped(&self, fault: Fault) -> Result<u64, RackError> {
+        let mut state = lock(&self.state);
+        Ok(state.kernel.counts()?.fault(fault) + state.faults[fault as usize])
     }
 
     /// Packets relabelled in the kernel, and here.
     ///
     /// # Errors
     /// The kernel refuses to tell.
-    pub fn relabelled(&mut self) -> Result<(u64, u64), RackError> {
-        Ok((self.kernel.counts()?.packets(), self.relabelled))
+    pub fn relabelled(&self) -> Result<(u64, u64), RackError> {
+        let mut state = lock(&self.state);
+        Ok((state.kernel.counts()?.packets(), state.relabelled))
     }
 
     /// What the kernel's part counted.
     ///
     /// # Errors
     /// The kernel refuses to tell.
-    pub fn kernel_counts(&mut self) -> Result<Counts, RackError> {
-        Ok(self.kernel.counts()?)
+    pub fn kernel_counts(&self) -> Result<Counts, RackError> {
+        Ok(lock(&self.state).kernel.counts()?)
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    // A thread that broke down has changed one entry at most.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SlowPath {
+    /// Relabels what comes up from the kernel, until `stop` is set.
+    ///
+    /// # Errors
+    /// The kernel refuses something.
+    pub fn run(&mut self, stop: &AtomicBool) -> Result<(), RackError> {
+        let clock = Clock::start();
+        while !stop.load(Ordering::Relaxed) {
+            let mut fds = [PollFd::from_borrowed_fd(self.slow.as_fd(), PollFlags::IN)];
+            wait(&mut fds, clock.now(), None, LOOK_AGAIN).map_err(RackError::Interface)?;
+            while self.relabel_one()? {}
+        }
+        Ok(())
+    }
+
+    /// Relabels one packet; gives whether there was one.
+    fn relabel_one(&mut self) -> Result<bool, RackError> {
+        let Some(frame) = self.slow.receive(&mut self.buffer).map_err(RackError::Interface)? else {
+            return Ok(false);
+        };
+        // The interface's own words, such as IPv6 has them.
+        if frame.get(12..14) != Some(&[8, 0]) {
+            return Ok(true);
+        }
+        let mut state = lock(&self.state);
+        match relabel_frame(frame, |packet| state.labels.relabel(packet)) {
+            Ok(()) => {
+                state.relabelled += 1;
+                // An interface that is full drops packets, as any does.
+                let _ = self.slow.send(frame);
+                let session = Header::parse(&frame[PAYLOAD_AT..]).map(|(header, _)| header.session);
+                let State { kernel, labels, .. } = &mut *state;
+                if let Some((session, label)) =
+                    session.ok().and_then(|session| Some((session, labels.get(session)?)))
+                {
+                    kernel.set_label(session, label)?;
+                }
+            }
+            Err(fault) => state.faults[fault as usize] += 1,
+        }
+        Ok(true)
     }
 }
 
 impl LabelMap for RackAgent {
     fn set_label(&mut self, session: u32, label: &[u8]) -> Result<(), RackError> {
-        self.labels.set(session, label)?;
-        Ok(self.kernel.replace_label(session, label)?)
+        let mut state = lock(&self.state);
+        state.labels.set(session, label)?;
+        Ok(state.kernel.replace_label(session, label)?)
     }
 
     fn remove_label(&mut self, session: u32) -> Result<(), RackError> {
-        self.labels.remove(session);
-        Ok(self.kernel.remove_label(session)?)
-    }
-
-    fn packets(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.slow.as_fd())
-    }
-
-    fn serve(&mut self) -> Result<(), RackError> {
-        self.relabel_waiting()
+        let mut state = lock(&self.state);
+        state.labels.remove(session);
+        Ok(state.kernel.remove_label(session)?)
     }
 
     fn name_faults(&mut self) {

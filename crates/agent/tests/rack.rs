@@ -7,6 +7,7 @@ use polycast_agent::rack::{
 use polycast_manager::Racks;
 use polycast_protocol::rack::{Change, FeedConfig, LeafConfig};
 use polycast_types::Duration;
+use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Update, Updates};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -134,4 +135,158 @@ async fn labels_reach_all_agents_and_a_standby_takes_over() {
     for rack in &started {
         rack.stops.iter().chain([&rack.stop]).for_each(|stop| stop.store(true, Ordering::Relaxed));
     }
+}
+
+/// What a thread has said in its log.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+
+    /// Runs something with this log.
+    fn hear<T>(&self, work: impl FnOnce() -> T) -> T {
+        let log = self.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || log.clone()).with_ansi(false).finish();
+        tracing::subscriber::with_default(subscriber, work)
+    }
+}
+
+fn sent(message: &Rack<'_>) -> Vec<u8> {
+    let mut datagram = Vec::new();
+    message.emit(&mut datagram);
+    datagram
+}
+
+/// Agents that claim another's rack or port, and datagrams that are no messages: counted, named once, and no packets go there.
+#[test]
+fn a_leaf_controller_knows_who_speaks() {
+    let (listen, central) = (free(Ipv4Addr::LOCALHOST), free(Ipv4Addr::LOCALHOST));
+    let server = |port: u8| Ipv4Addr::new(127, 79, 1, port + 1);
+    let config = LeafConfig {
+        rack: 4,
+        ports: SERVERS,
+        incarnation: incarnation(),
+        active: 1,
+        standby: 1,
+        timeout: TIMEOUT,
+        period: PERIOD,
+        labels_max: 10,
+        feed: FeedConfig::default(),
+    };
+    let options = LeafOptions { config, listen, central, servers: (0..SERVERS as u8).map(server).collect() };
+    let mut leaf = LeafController::open(options).unwrap();
+    let (log, stop, active) = (Log::default(), AtomicBool::new(false), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        let runs = scope.spawn(|| {
+            log.hear(|| leaf.run(&stop, |ports| *active.lock().unwrap() = ports.to_vec())).unwrap();
+            leaf.counts()
+        });
+        let claim = |rack: u32, port: u32| {
+            sent(&Rack::Heartbeat(Heartbeat {
+                from: Name { rack, agent: Some(port) },
+                incarnation: 1,
+                stream: 0,
+                applied: 0,
+                confirmed: 0,
+                active: false,
+                settled: false,
+            }))
+        };
+        let stranger = UdpSocket::bind((server(0), 0)).unwrap();
+        let outsider = UdpSocket::bind((Ipv4Addr::new(127, 79, 9, 9), 0)).unwrap();
+        for _ in 0..3 {
+            stranger.send_to(&claim(5, 0), listen).unwrap();
+            stranger.send_to(&claim(4, 1), listen).unwrap();
+            stranger.send_to(b"no message", listen).unwrap();
+            outsider.send_to(&claim(4, 0), listen).unwrap();
+        }
+        // When an honest one has its place, everything before has been read.
+        let honest = UdpSocket::bind((server(1), 0)).unwrap();
+        let begun = std::time::Instant::now();
+        while active.lock().unwrap().is_empty() {
+            honest.send_to(&claim(4, 1), listen).unwrap();
+            assert!(begun.elapsed() < WITHIN, "{}", log.text());
+            std::thread::sleep(Span::from_millis(5));
+        }
+        assert_eq!(*active.lock().unwrap(), [1], "only the honest one gets packets");
+        stop.store(true, Ordering::Relaxed);
+        let (counts, foreign) = runs.join().unwrap();
+        assert_eq!((counts.refused["another rack"], counts.refused["another port"]), (3, 3));
+        assert_eq!(foreign, 6);
+    });
+    let text = log.text();
+    for said in ["claims to be of rack 5", "claims port 1", "no message of this rack"] {
+        assert_eq!(text.matches(said).count(), 1, "'{said}' in {text}");
+    }
+}
+
+/// Updates with stale numbers, and datagrams that are no messages: counted, and the label stays as it is.
+#[test]
+fn an_agent_takes_no_stale_number() {
+    let leaf = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let SocketAddr::V4(address) = leaf.local_addr().unwrap() else { panic!("an IPv4 address") };
+    let (labels, stop) = (Kept::default(), AtomicBool::new(false));
+    let options = ControllerOptions {
+        rack: 4,
+        port: 1,
+        listen: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0),
+        leaf: address,
+        period: PERIOD,
+        labels_max: 10,
+    };
+    let mut agent = Controller::open(options, labels.clone()).unwrap();
+    let log = Log::default();
+    std::thread::scope(|scope| {
+        let runs = scope.spawn(|| {
+            log.hear(|| agent.run(&stop)).unwrap();
+            agent.counts()
+        });
+        leaf.set_read_timeout(Some(WITHIN)).unwrap();
+        let mut buffer = [0; 2_000];
+        let mut heartbeat = || {
+            let (len, from) = leaf.recv_from(&mut buffer).unwrap();
+            let Ok(Rack::Heartbeat(heartbeat)) = Rack::parse(&buffer[..len]) else { panic!("no heartbeat") };
+            (heartbeat, from)
+        };
+        let (first, agent) = heartbeat();
+        let to = first.from;
+        let standing =
+            Standing { to, incarnation: first.incarnation, stream: 9, head: 0, active: true, settled: true };
+        let update = |number: u64, after: u64, label: &[u8]| {
+            let mut updates = Updates::new(to, 9, after);
+            assert!(updates.push(Update { number, session: 7, label }));
+            sent(&Rack::Updates(updates))
+        };
+        leaf.send_to(&sent(&Rack::Standing(standing)), agent).unwrap();
+        leaf.send_to(&update(1, 0, &[1; 3]), agent).unwrap();
+        leaf.send_to(&update(2, 1, &[2; 3]), agent).unwrap();
+        for _ in 0..3 {
+            leaf.send_to(&update(1, 0, &[3; 3]), agent).unwrap();
+            leaf.send_to(b"no message", agent).unwrap();
+        }
+        leaf.send_to(&update(3, 2, &[4; 3]), agent).unwrap();
+        let begun = std::time::Instant::now();
+        while heartbeat().0.applied < 3 {
+            assert!(begun.elapsed() < WITHIN, "{}", log.text());
+        }
+        stop.store(true, Ordering::Relaxed);
+        let (counts, malformed) = runs.join().unwrap();
+        assert_eq!((counts.stale, malformed), (3, 3));
+    });
+    assert_eq!(labels.0.lock().unwrap()[&7], [4; 3]);
+    assert_eq!(log.text().matches("no message of a leaf controller").count(), 1, "{}", log.text());
 }

@@ -28,6 +28,8 @@ pub enum What {
     RackAgent(String),
     /// All cables of a host, a switch or a splitter are cut; or the one between two nodes, such as `s19-h14`.
     Link(String),
+    /// A label switch forwards nothing any more, and all its links stay up.
+    Silent(String),
     /// The manager is killed.
     Manager,
     /// The circuit switch misbehaves from then on.
@@ -69,6 +71,7 @@ impl FromStr for Failure {
         let what = match what.split_once(':') {
             Some(("agent", name)) if !name.is_empty() => What::Agent(name.into()),
             Some(("rack-agent", name)) if !name.is_empty() => What::RackAgent(name.into()),
+            Some(("silent", name)) if !name.is_empty() => What::Silent(name.into()),
             Some(("link", name)) if !name.is_empty() => What::Link(name.into()),
             Some(("ocs", text)) => What::Ocs(fault(text).ok_or_else(|| {
                 wrong("the circuit switch can refuse, hangup, lie, dark, late=MILLISECONDS, and none of it again")
@@ -95,6 +98,7 @@ impl fmt::Display for Failure {
             What::Agent(name) => write!(f, "agent:{name}@{}", self.at_s),
             What::RackAgent(name) => write!(f, "rack-agent:{name}@{}", self.at_s),
             What::Link(name) => write!(f, "link:{name}@{}", self.at_s),
+            What::Silent(name) => write!(f, "silent:{name}@{}", self.at_s),
             What::Manager => write!(f, "manager@{}", self.at_s),
             What::Ocs(Fault::Late(millis)) => write!(f, "ocs:late={millis}@{}", self.at_s),
             What::Ocs(fault) => {
@@ -116,6 +120,7 @@ mod tests {
             "agent:h3@2.5",
             "rack-agent:h4@0.5",
             "link:tor1@1",
+            "silent:core2@1",
             "link:ocs:4@0",
             "link:s19-h14@2",
             "rate:s23-h11=20000000@0",

@@ -1,45 +1,63 @@
-//! What label switches see of their links: a port without a carrier is a broken link (Orca section 3.4).
+//! What label switches see of their links: a port without a carrier is a broken link, and so is one whose neighbour does not
+//! answer probes (Orca section 3.4).
 
 use crate::error::LabError;
 use crate::layout;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use polycast_net::bpf::in_namespace;
 use polycast_net::link_watch::LinkWatch;
+use polycast_net::probe::ProbeSocket;
+use polycast_protocol::switch::{ProbeConfig, ProbeOutput, Probes};
 use polycast_topology::{Clos, Graph as _, Node};
+use polycast_types::{Duration, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
+use std::time::Instant;
+
+/// So many probes in a row decide whether a neighbour works.
+const PROBES_IN_A_ROW: u32 = 4;
+
+/// What tells a switch about a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Sense {
+    /// The port's carrier.
+    Light,
+    /// The neighbour's answers to probes.
+    Answers,
+}
 
 /// The links between the switches of a network.
 pub(crate) struct Links {
-    watches: Vec<(Node, LinkWatch)>,
-    /// The switch at the other end of a switch's interface.
-    far_end: BTreeMap<(Node, u32), Node>,
-    /// Switches, and to which others they see no light.
-    dark: BTreeSet<(Node, Node)>,
+    watches: Vec<Watch>,
+    /// Switches, to which others they see no light or hear no answer.
+    dark: BTreeSet<(Node, Node, Sense)>,
+    begun: Instant,
+}
+
+/// What one switch has to watch its links with.
+struct Watch {
+    node: Node,
+    carriers: LinkWatch,
+    /// The port of an interface.
+    ports: BTreeMap<u32, u32>,
+    /// The neighbour at a port, and the port's interface.
+    neighbours: BTreeMap<u32, (Node, u32)>,
+    probes: Option<(ProbeSocket, Probes)>,
 }
 
 impl Links {
-    /// Begins to watch the ports of all switches; all links are taken for whole.
-    pub(crate) fn open(clos: &Clos) -> Result<Self, LabError> {
-        let mut links = Links { watches: Vec::new(), far_end: BTreeMap::new(), dark: BTreeSet::new() };
+    /// Begins to watch the ports of all switches; all links are taken for whole. Without a time between probes none are sent.
+    pub(crate) fn open(clos: &Clos, udp_port: u16, probe_period: Option<Duration>) -> Result<Self, LabError> {
+        let mut links = Links { watches: Vec::new(), dark: BTreeSet::new(), begun: Instant::now() };
         for node in clos.hosts()..clos.node_count() {
             let name = layout::label_switch(clos, node);
             let failed = |error: &dyn std::fmt::Display| LabError::system(format!("watch {name}"), error);
             let opened = in_namespace(&Path::new("/run/netns").join(&name), || {
-                let mut ends = Vec::new();
-                for port in 0..clos.port_count(node) {
-                    let other = clos.neighbor(node, port);
-                    if other >= clos.hosts() {
-                        ends.push((nix::net::if_::if_nametoindex(&layout::label_port(port)[..])?, other));
-                    }
-                }
-                Ok::<_, io::Error>((LinkWatch::open()?, ends))
+                Watch::open(clos, node, udp_port, probe_period)
             });
-            let (watch, ends) = opened.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?;
-            links.watches.push((node, watch));
-            links.far_end.extend(ends.into_iter().map(|(index, other)| ((node, index), other)));
+            links.watches.push(opened.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?);
         }
         Ok(links)
     }
@@ -47,40 +65,128 @@ impl Links {
     /// Tells `hear` of every link that breaks or works again, for ever.
     pub(crate) fn run(mut self, mut hear: impl FnMut((Node, Node), bool)) -> io::Result<()> {
         loop {
-            let mut fds: Vec<PollFd<'_>> =
-                self.watches.iter().map(|(_, watch)| PollFd::new(watch.as_fd(), PollFlags::POLLIN)).collect();
-            match poll(&mut fds, PollTimeout::NONE) {
-                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-                Err(error) => return Err(error.into()),
+            let now = self.now();
+            let mut found = Vec::new();
+            for watch in &mut self.watches {
+                let node = watch.node;
+                let news = watch.probe(now)?.into_iter().map(|(other, works)| (node, other, works));
+                found.extend(news);
             }
-            let ready: Vec<usize> = fds
-                .iter()
-                .enumerate()
-                .filter(|(_, fd)| fd.any().unwrap_or(false))
-                .map(|(at, _)| at)
-                .collect();
-            for at in ready {
-                let (node, watch) = &mut self.watches[at];
-                let node = *node;
-                for (index, runs) in watch.changes()? {
-                    let Some(&other) = self.far_end.get(&(node, index)) else { continue };
-                    if let Some(works) = note(&mut self.dark, node, other, runs) {
-                        hear((node.min(other), node.max(other)), works);
-                    }
-                }
+            for (node, other, works) in found {
+                tracing::info!(node, other, works, "probes tell");
+                self.note((node, other, Sense::Answers), works, &mut hear);
+            }
+            for (node, other, runs) in self.wait()? {
+                self.note((node, other, Sense::Light), runs, &mut hear);
             }
         }
     }
+
+    /// Waits until something comes in or the next probes are due; gives what carriers say of neighbours.
+    fn wait(&mut self) -> io::Result<Vec<(Node, Node, bool)>> {
+        let deadline = self.watches.iter().filter_map(|watch| watch.probes.as_ref()?.1.deadline()).min();
+        let left = deadline.map(|at| at.since(self.now()));
+        let timeout = left.map_or(PollTimeout::NONE, |left| {
+            // Rounded up: poll counts in milliseconds, and must not come back too early again and again.
+            PollTimeout::try_from(left.0.div_ceil(1_000_000)).unwrap_or(PollTimeout::MAX)
+        });
+        let mut fds = Vec::new();
+        for watch in &self.watches {
+            fds.push(PollFd::new(watch.carriers.as_fd(), PollFlags::POLLIN));
+            let probes = watch.probes.as_ref();
+            fds.extend(probes.map(|(socket, _)| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
+        }
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut said = Vec::new();
+        for watch in &mut self.watches {
+            watch.take_answers()?;
+            let node = watch.node;
+            for (index, runs) in watch.carriers.changes()? {
+                let neighbour = watch.ports.get(&index).and_then(|port| watch.neighbours.get(port));
+                said.extend(neighbour.map(|(other, _)| (node, *other, runs)));
+            }
+        }
+        Ok(said)
+    }
+
+    fn note(&mut self, sensed: (Node, Node, Sense), runs: bool, hear: &mut impl FnMut((Node, Node), bool)) {
+        let (node, other, _) = sensed;
+        if let Some(works) = note(&mut self.dark, sensed, runs) {
+            hear((node.min(other), node.max(other)), works);
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
 }
 
-/// Notes what one end sees; gives whether the link works if that has changed.
-fn note(dark: &mut BTreeSet<(Node, Node)>, node: Node, other: Node, runs: bool) -> Option<bool> {
-    let works = |dark: &BTreeSet<_>| !dark.contains(&(node, other)) && !dark.contains(&(other, node));
+impl Watch {
+    /// To be called in the switch's namespace.
+    fn open(clos: &Clos, node: Node, udp_port: u16, probe_period: Option<Duration>) -> io::Result<Self> {
+        let (mut ports, mut neighbours) = (BTreeMap::new(), BTreeMap::new());
+        for port in 0..clos.port_count(node) {
+            let other = clos.neighbor(node, port);
+            if other >= clos.hosts() {
+                let index = nix::net::if_::if_nametoindex(&layout::label_port(port)[..])?;
+                ports.insert(index, port);
+                neighbours.insert(port, (other, index));
+            }
+        }
+        let probes = match probe_period {
+            None => None,
+            Some(period) => {
+                let config = ProbeConfig { period, in_a_row: PROBES_IN_A_ROW };
+                let probes = Probes::new(config, neighbours.keys().copied(), Time::ZERO);
+                Some((ProbeSocket::open(udp_port)?, probes))
+            }
+        };
+        Ok(Watch { node, carriers: LinkWatch::open()?, ports, neighbours, probes })
+    }
+
+    fn take_answers(&mut self) -> io::Result<()> {
+        if let Some((socket, probes)) = &mut self.probes {
+            while let Some((index, probe)) = socket.receive()? {
+                if let Some(port) = self.ports.get(&index) {
+                    probes.answered(*port, probe);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the probes that are due; gives which neighbours have fallen silent or answer again.
+    fn probe(&mut self, now: Time) -> io::Result<Vec<(Node, bool)>> {
+        self.take_answers()?;
+        let mut found = Vec::new();
+        let Some((socket, probes)) = &mut self.probes else { return Ok(found) };
+        while let Some(output) = probes.poll(now) {
+            match output {
+                // A port that is down sends nothing, and gets no answer.
+                ProbeOutput::Send { port, probe } => drop(socket.send(self.neighbours[&port].1, probe)),
+                ProbeOutput::Neighbour { port, works } => found.push((self.neighbours[&port].0, works)),
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Notes what one end senses; gives whether the link works if that has changed.
+fn note(dark: &mut BTreeSet<(Node, Node, Sense)>, sensed: (Node, Node, Sense), runs: bool) -> Option<bool> {
+    let (node, other, _) = sensed;
+    let works = |dark: &BTreeSet<_>| {
+        [(node, other), (other, node)].iter().all(|(at, to)| {
+            [Sense::Light, Sense::Answers].iter().all(|sense| !dark.contains(&(*at, *to, *sense)))
+        })
+    };
     let before = works(dark);
     if runs {
-        dark.remove(&(node, other));
+        dark.remove(&sensed);
     } else {
-        dark.insert((node, other));
+        dark.insert(sensed);
     }
     let after = works(dark);
     (before != after).then_some(after)
@@ -91,10 +197,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_works_when_both_ends_see_light() {
+    fn a_link_works_when_both_ends_see_light_and_hear_answers() {
+        use Sense::{Answers, Light};
         let mut dark = BTreeSet::new();
-        let said = [(1, 2, true), (1, 2, false), (2, 1, false), (1, 2, true), (2, 1, true), (2, 1, true)];
-        let said = said.map(|(node, other, runs)| note(&mut dark, node, other, runs));
-        assert_eq!(said, [None, Some(false), None, None, Some(true), None]);
+        let said = [
+            ((1, 2, Light), true),
+            ((1, 2, Light), false),
+            ((2, 1, Light), false),
+            ((2, 1, Answers), false),
+            ((1, 2, Light), true),
+            ((2, 1, Light), true),
+            ((2, 1, Answers), true),
+            ((1, 2, Answers), false),
+        ];
+        let said = said.map(|(sensed, runs)| note(&mut dark, sensed, runs));
+        assert_eq!(said, [None, Some(false), None, None, None, None, Some(true), Some(false)]);
     }
 }

@@ -21,7 +21,7 @@ use polycast_types::Rate;
 use polycast_wire::label::Fault;
 use polycast_wire::switches::{Change, FRAME_LEN_MAX, Word};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -30,6 +30,10 @@ use std::time::Duration;
 
 /// Where the device takes changes.
 pub(crate) const CHANGES: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(CONTROL_ADDRESS), 7_475);
+/// Where it is told what to break.
+const FAULTS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(CONTROL_ADDRESS), 7_477);
+/// The longest such line.
+const FAULT_LEN_MAX: u64 = 64;
 /// UDP port of labelled packets.
 const UDP_PORT: u16 = 7_474;
 /// The paper's filter (section 6.1).
@@ -50,7 +54,7 @@ const CENTRAL: SocketAddrV4 = SocketAddrV4::new(layout::MANAGER_ADDRESS, CONTROL
 /// UDP port of controllers.
 const CONTROL_PORT: u16 = 7_476;
 /// Heartbeats of an agent within T.
-const HEARTBEATS: u64 = 4;
+const HEARTBEATS: u64 = 3;
 
 /// The controller of a leaf.
 fn leaf_controller(rack: u32) -> SocketAddrV4 {
@@ -85,7 +89,7 @@ pub(crate) fn bridges(clos: &Clos) -> Result<(), LabError> {
 /// The manager's settings.
 pub(crate) fn manager_settings(
     spec: &Spec,
-    (clos, agents, trees): (&Clos, u32, u32),
+    (clos, agents, trees, feedback): (&Clos, u32, u32, bool),
     layout: &Layout,
 ) -> String {
     let [a, b] = GROUPS;
@@ -99,6 +103,7 @@ pub(crate) fn manager_settings(
         "fabrics = [\"orca\", \"tcp-chain\"]\n[orca]\nswitches = \"{CHANGES}\"\n\
          controller = \"{CENTRAL}\"\nleaf-controllers = [{}]\npods = {}\nleafs = {}\nspines = {}\n\
          cores = {}\nservers = {}\nhosts = [{}]\nfilter-bits = {FILTER_BITS}\nentries-max = {SESSIONS_MAX}\ntrees = {trees}\n{rate}\
+         rack-feedback = {feedback}\n\
          pool = \"{a}.{b}.64.0/24\"\nport = {UDP_PORT}\n",
         leafs.join(", "),
         clos.pods(),
@@ -164,7 +169,7 @@ struct Devices {
 /// # Errors
 /// The kernel refuses a program, or the address is taken.
 pub fn run(spec: &Spec, ready: impl FnOnce(SocketAddr)) -> Result<(), LabError> {
-    let Network::Orca { clos, agents, standby, timeout_us, .. } = spec.network else {
+    let Network::Orca { clos, agents, standby, timeout_us, probe_ms, .. } = spec.network else {
         return Err(no_labels(spec));
     };
     let failed = |action: &'static str| move |error: &dyn std::fmt::Display| LabError::system(action, error);
@@ -186,11 +191,21 @@ pub fn run(spec: &Spec, ready: impl FnOnce(SocketAddr)) -> Result<(), LabError> 
             lock(&looked_at).name_faults();
         }
     });
-    let links = Links::open(&clos)?;
+    let probe_period = polycast_types::Duration::from_millis(probe_ms.into());
+    let links = Links::open(&clos, UDP_PORT, (probe_ms > 0).then_some(probe_period))?;
     let seen = Arc::clone(&devices);
     std::thread::spawn(move || {
         if let Err(error) = links.run(|ends, works| lock(&seen).link(ends, works)) {
             tracing::error!(%error, "links that break are not noticed any more");
+        }
+    });
+    let faults = TcpListener::bind(FAULTS).map_err(|error| failed("take faults")(&error))?;
+    let silenced = Arc::clone(&devices);
+    std::thread::spawn(move || {
+        for stream in faults.incoming().map_while(Result::ok) {
+            if let Err(error) = take_fault(stream, &silenced) {
+                tracing::warn!(%error, "a fault was not understood");
+            }
         }
     });
     ready(CHANGES);
@@ -260,8 +275,12 @@ pub fn run_agent(spec: &Spec, host: Node, ready: impl FnOnce(SocketAddrV4)) -> R
         sessions_max: SESSIONS_MAX as usize,
         active_max: SESSIONS_ACTIVE_MAX,
     };
-    let mut agent = RackAgent::attach(options, "eth0").map_err(|error| failed(&error))?;
+    let (mut agent, mut slow) = RackAgent::attach(options, "eth0").map_err(|error| failed(&error))?;
     agent.set_active(true).map_err(|error| failed(&error))?;
+    std::thread::spawn(move || {
+        let ended = slow.run(&AtomicBool::new(false));
+        tracing::error!(?ended, "packets of new sessions are not relabelled any more");
+    });
     let (rack, port) = (host / clos.hosts_per_leaf(), host % clos.hosts_per_leaf());
     let options = ControllerOptions {
         rack,
@@ -377,6 +396,38 @@ impl Devices {
                 tracing::warn!(device = %layout::label_switch(&clos, node), count, "dropped {fault}");
             }
         }
+    }
+}
+
+/// Breaks what a line names, and answers with a line.
+fn take_fault(mut stream: TcpStream, devices: &Mutex<Devices>) -> io::Result<()> {
+    stream.set_read_timeout(Some(WRITES_WITHIN))?;
+    let mut name = String::new();
+    BufReader::new(stream.try_clone()?).take(FAULT_LEN_MAX).read_line(&mut name)?;
+    let devices = lock(devices);
+    let node = layout::find_label_switch(&devices.clos, name.trim());
+    let stopped = match node.and_then(|node| devices.switches.get(&node)) {
+        Some(switch) => lock(switch).stop().map_err(|error| error.to_string()),
+        None => Err(format!("there is no switch '{}'", name.trim())),
+    };
+    tracing::info!(switch = name.trim(), ?stopped, "silenced");
+    writeln!(stream, "{}", stopped.err().unwrap_or_else(|| "ok".into()))
+}
+
+/// Has a switch forward nothing any more, while all its links stay up.
+pub(crate) fn silence(name: &str) -> Result<(), LabError> {
+    let failed = |error: &dyn std::fmt::Display| LabError::system(format!("silence {name}"), error);
+    let ask = || {
+        let mut stream = TcpStream::connect(FAULTS)?;
+        stream.set_read_timeout(Some(WRITES_WITHIN))?;
+        writeln!(stream, "{name}")?;
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer)?;
+        Ok::<_, io::Error>(answer)
+    };
+    match ask().map_err(|error| failed(&error))?.trim() {
+        "ok" => Ok(()),
+        other => Err(failed(&other)),
     }
 }
 

@@ -278,6 +278,11 @@ pub fn label_switch(clos: &Clos, node: Node) -> String {
     format!("{name}{number}")
 }
 
+/// The switch of this name.
+pub(crate) fn find_label_switch(clos: &Clos, name: &str) -> Option<Node> {
+    (clos.hosts()..clos.node_count()).find(|switch| label_switch(clos, *switch) == name)
+}
+
 /// The interface of one of its ports.
 #[must_use]
 pub fn label_port(port: u32) -> String {

@@ -90,6 +90,10 @@ pub enum Network {
         timeout_us: u32,
         /// Trees of a transfer through different cores.
         trees: u32,
+        /// Whether one receiver of a rack speaks for the others.
+        feedback: bool,
+        /// Time between probes of a switch's neighbours, in milliseconds; 0 for none.
+        probe_ms: u32,
     },
 }
 
@@ -278,7 +282,17 @@ impl<'a> Parts<'a> {
                     return Err(self.wrong("timeout-us must be 1000 to 10000000"));
                 }
                 let trees = self.setting("trees", Some(1))?;
-                Ok(Network::Orca { ports, clos, agents, standby, timeout_us, trees })
+                let probe_ms = match self.take("probe-ms") {
+                    Some("0") => 0,
+                    Some(text) => self.number("probe-ms", text)?,
+                    None => probe_ms(&clos),
+                };
+                let feedback = match self.take("feedback") {
+                    None | Some("1") => true,
+                    Some("0") => false,
+                    Some(text) => return Err(self.wrong(format!("feedback must be 0 or 1, not '{text}'"))),
+                };
+                Ok(Network::Orca { ports, clos, agents, standby, timeout_us, trees, feedback, probe_ms })
             }
             other => {
                 let known =
@@ -287,6 +301,13 @@ impl<'a> Parts<'a> {
             }
         }
     }
+}
+
+/// Time between probes: as short as keeps all switches, which share this machine, at 2,500 probes a second.
+fn probe_ms(clos: &Clos) -> u32 {
+    let switches = clos.hosts()..clos.node_count();
+    let ends: u32 = switches.map(|switch| clos.port_count(switch)).sum::<u32>() - clos.hosts();
+    (ends * 1_000 / 2_500).max(25)
 }
 
 impl FromStr for Spec {
@@ -365,9 +386,9 @@ impl fmt::Display for Spec {
                     write!(f, ",trees={trees}")?;
                 }
             }
-            Network::Orca { ports, agents, standby, timeout_us, trees, .. } => {
+            Network::Orca { ports, agents, standby, timeout_us, trees, feedback, probe_ms, .. } => {
                 write!(f, "orca:{ports},agents={agents},timeout-us={timeout_us},trees={trees}")?;
-                write!(f, ",standby={standby}")?;
+                write!(f, ",standby={standby},feedback={},probe-ms={probe_ms}", u8::from(feedback))?;
             }
         }
         if let Some(rate) = self.rate {
@@ -402,6 +423,7 @@ mod tests {
             ("datacast:bcube:4,2,kernel=0", 16),
             ("orca:4", 16),
             ("orca:4,standby=0", 16),
+            ("orca:4,feedback=0,probe-ms=0", 16),
             ("orca:6,agents=3,trees=2,rate=1gbit", 54),
         ] {
             let spec: Spec = text.parse().unwrap();
@@ -449,6 +471,7 @@ mod tests {
             ("datacast:bcube:4,2,kernel=2", "0 or 1"),
             ("orca:5", "an even n"),
             ("orca:4,agents=3", "a rack has 2 servers"),
+            ("orca:4,feedback=2", "feedback must be 0 or 1"),
             ("orca:10", "250 hosts"),
         ] {
             let message = refuse(text);

@@ -11,7 +11,7 @@ use crate::compare::Way;
 use crate::daemons::{Daemons, Places, Ready};
 use crate::error::LabError;
 use crate::failure::{Failure, What};
-use crate::layout::{Host, Layout};
+use crate::layout::{self, Host, Layout};
 use crate::measure::{Measured, Measurement, Stage};
 use crate::spec::{Network, Spec};
 use crate::system::Space;
@@ -403,6 +403,16 @@ impl Lab {
                         return Err(LabError::Failure { text: failure.to_string(), reason });
                     }
                 }
+                What::Silent(name) => {
+                    let Network::Orca { clos, .. } = &self.spec.network else {
+                        let reason = "the lab has no label switches".into();
+                        return Err(LabError::Failure { text: failure.to_string(), reason });
+                    };
+                    if layout::find_label_switch(clos, name).is_none() {
+                        let reason = format!("the lab has no label switch '{name}'");
+                        return Err(LabError::Failure { text: failure.to_string(), reason });
+                    }
+                }
                 What::Manager => {}
                 What::Ocs(_) if matches!(self.spec.network, Network::Blast { .. }) => {}
                 What::Ocs(_) => {
@@ -446,6 +456,7 @@ fn strike(what: &What, daemons: &Mutex<Daemons>, layout: &Layout, spec: &Spec) {
             lock(daemons).kill("manager");
             Ok(())
         }
+        What::Silent(name) => label_switches::silence(name),
         What::Link(node) => world::cut(layout, spec, node),
         What::Ocs(fault) => optical::misbehave(*fault),
         What::Rate { link, rate_bps } => {
@@ -466,8 +477,8 @@ fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) -> String {
         Network::Bridge { .. } => {
             format!("[ip-multicast]\npool = \"{a}.{b}.64.0/24\"\n")
         }
-        Network::Orca { clos, agents, trees, .. } => {
-            label_switches::manager_settings(spec, (&clos, agents, trees), layout)
+        Network::Orca { clos, agents, trees, feedback, .. } => {
+            label_switches::manager_settings(spec, (&clos, agents, trees, feedback), layout)
         }
         Network::Blast { .. } | Network::Shufflecast { .. } => {
             optical::manager_settings(spec, layout, places)

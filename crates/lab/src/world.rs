@@ -8,7 +8,7 @@ use crate::layout::{
 };
 use crate::spec::{Network, Spec};
 use crate::system::{Space, run};
-use polycast_topology::Graph as _;
+use polycast_net::priority::CONTROL_TOS;
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
@@ -24,6 +24,8 @@ const BURST_PACKETS: u64 = 2;
 const ETHERNET_HEADER_BYTES: u32 = 14;
 /// What multicast may have of an optical lab's link, before anything else, in percent.
 pub(crate) const MULTICAST_PERCENT: u64 = 95;
+/// What controllers' words may have of a link in a lab with labels before anything else, in percent: more than they need.
+const CONTROL_PERCENT: u64 = 5;
 /// What a shaped link of a Datacast fabric queues, in bytes: what a receiver may ask for at a time, in every tree of a
 /// torus.
 const DATACAST_QUEUE_BYTES: u64 = 512 << 10;
@@ -85,7 +87,7 @@ pub(crate) fn build(spec: &Spec, layout: &Layout) -> Result<(), LabError> {
 }
 
 /// The lines of `tc` that shape what leaves an interface. In an optical lab multicast goes first, as at the ToRs of
-/// Blast and Republic: repairs over TCP must not crowd out what they repair.
+/// Blast and Republic: repairs over TCP must not crowd out what they repair. In a lab with labels words of controllers do.
 fn shape(spec: &Spec, rate_bps: u64, interface: &str) -> Vec<String> {
     if let Network::Datacast { .. } = spec.network {
         let burst = datacast_burst(spec, rate_bps);
@@ -94,36 +96,54 @@ fn shape(spec: &Spec, rate_bps: u64, interface: &str) -> Vec<String> {
             "qdisc add dev {interface} root tbf rate {rate_bps}bit burst {burst} limit {limit}"
         )];
     }
-    if matches!(spec.network, Network::Bridge { .. } | Network::Orca { .. }) {
-        // What passes in a tick of the kernel's clock of 4 ms.
-        let burst = BURST_BYTES.max(rate_bps / 8 / 250);
-        let limit = QUEUE_BYTES + burst;
-        return vec![format!(
-            "qdisc add dev {interface} root tbf rate {rate_bps}bit burst {burst} limit {limit}"
-        )];
-    }
+    // What passes in a tick of the kernel's clock of 4 ms.
+    let kernel_burst = BURST_BYTES.max(rate_bps / 8 / 250);
     let packet = u64::from(spec.mtu + ETHERNET_HEADER_BYTES);
-    let burst = BURST_PACKETS * packet;
+    let [a, _] = GROUPS;
+    match spec.network {
+        Network::Bridge { .. } => vec![format!(
+            "qdisc add dev {interface} root tbf rate {rate_bps}bit burst {kernel_burst} limit {}",
+            QUEUE_BYTES + kernel_burst
+        )],
+        // Heartbeats say by their time who lives: they do not wait behind a megabyte of data.
+        Network::Orca { .. } => {
+            let control = format!("u32 match ip tos {CONTROL_TOS:#x} 0xfc");
+            let share = CONTROL_PERCENT;
+            two_queues(interface, rate_bps, (kernel_burst, packet), share, &control)
+        }
+        _ => {
+            let multicast = format!("u32 match ip dst {a}.0.0.0/8");
+            two_queues(interface, rate_bps, (BURST_PACKETS * packet, packet), MULTICAST_PERCENT, &multicast)
+        }
+    }
+}
+
+/// The lines of `tc` for a link with two queues: what `first` matches has its share of the rate before anything else, and
+/// either may have all that the other leaves.
+fn two_queues(
+    interface: &str,
+    rate_bps: u64,
+    (burst, quantum): (u64, u64),
+    first_percent: u64,
+    first: &str,
+) -> Vec<String> {
     let class = |parent: &str, number: u32, share: u64, priority: u32| {
         format!(
             "class add dev {interface} parent {parent} classid 1:{number} htb rate {}bit ceil {rate_bps}bit \
-             burst {burst} cburst {burst} quantum {packet} prio {priority}",
+             burst {burst} cburst {burst} quantum {quantum} prio {priority}",
             rate_bps / 100 * share
         )
     };
     let queue =
         |number: u32| format!("qdisc add dev {interface} parent 1:{number} bfifo limit {QUEUE_BYTES}");
-    let [a, _] = GROUPS;
     vec![
         format!("qdisc add dev {interface} root handle 1: htb default 20"),
         class("1:", 1, 100, 0),
-        class("1:1", 10, MULTICAST_PERCENT, 0),
-        class("1:1", 20, 100 - MULTICAST_PERCENT, 1),
+        class("1:1", 10, first_percent, 0),
+        class("1:1", 20, 100 - first_percent, 1),
         queue(10),
         queue(20),
-        format!(
-            "filter add dev {interface} parent 1: protocol ip prio 1 u32 match ip dst {a}.0.0.0/8 flowid 1:10"
-        ),
+        format!("filter add dev {interface} parent 1: protocol ip prio 1 {first} flowid 1:10"),
     ]
 }
 
@@ -219,7 +239,7 @@ pub(crate) fn cut(layout: &Layout, spec: &Spec, node: &str) -> Result<(), LabErr
     }
     // A switch that fails takes all its ports along, at one moment.
     if let Network::Orca { clos, .. } = &spec.network
-        && (clos.hosts()..clos.node_count()).any(|switch| layout::label_switch(clos, switch) == node)
+        && layout::find_label_switch(clos, node).is_some()
     {
         let own = layout.cables.iter().flat_map(|cable| [&cable.a, &cable.b]).filter(|end| end.node == node);
         let lines: Vec<String> = own.map(|end| format!("link set {} down", end.interface)).collect();
@@ -316,6 +336,14 @@ mod tests {
         let first = lines.iter().find(|line| line.contains("classid 1:10")).unwrap();
         assert!(first.contains("rate 95000000bit ceil 100000000bit") && first.ends_with("prio 0"), "{first}");
         assert!(lines.last().unwrap().ends_with("match ip dst 239.0.0.0/8 flowid 1:10"));
+    }
+
+    #[test]
+    fn controllers_go_first_where_labels_are() {
+        let lines = shape(&"orca:4".parse().unwrap(), 200_000_000, "eth0");
+        let first = lines.iter().find(|line| line.contains("classid 1:10")).unwrap();
+        assert!(first.contains("rate 10000000bit ceil 200000000bit") && first.ends_with("prio 0"), "{first}");
+        assert!(lines.last().unwrap().ends_with("match ip tos 0xc0 0xfc flowid 1:10"), "{lines:?}");
     }
 
     #[test]

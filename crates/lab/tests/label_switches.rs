@@ -10,7 +10,7 @@ use polycast_planning::labels::{LabelOptions, LabelPlanner};
 use polycast_protocol::switch::{AGENTS_MAX, Input, Output, Switch};
 use polycast_topology::{Clos, Graph as _, Kind};
 use polycast_types::Time;
-use polycast_wire::label::{Fault, Header};
+use polycast_wire::label::{Fault, Header, Probe};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -64,8 +64,14 @@ fn comes(tap: &Tap, expected: &[u8], within: Duration) -> bool {
     }
 }
 
-/// A payload that is right most of the time.
+/// A payload that is right most of the time, and sometimes a probe.
 fn payload(random: &mut Random, label_len: usize) -> Vec<u8> {
+    if random.below(12) == 0 {
+        let mut bytes =
+            Probe { is_answer: random.below(3) == 0, number: random.next() as u32 }.emit().to_vec();
+        bytes.resize(bytes.len() + random.below(20) as usize, 0xbb);
+        return bytes;
+    }
     let thin = random.below(3) != 0;
     let one = |random: &mut Random| (random.next() & if thin { random.next() } else { u64::MAX }) as u8;
     let len = if random.below(20) == 0 { label_len + 1 } else { label_len };
@@ -97,6 +103,7 @@ fn compare(planner: &Arc<LabelPlanner>, node: u32, random: &mut Random) -> Resul
         machine.handle(Time::ZERO, input);
         std::iter::from_fn(|| machine.poll(Time::ZERO)).collect::<Vec<Output>>()
     };
+    let mut answers = 0;
     let (leaf, spine) = (clos.kind(node).0 == Kind::Leaf, clos.kind(node).0 == Kind::Spine);
     for round in 0..PACKETS {
         if round % 50 == 0 {
@@ -117,10 +124,17 @@ fn compare(planner: &Arc<LabelPlanner>, node: u32, random: &mut Random) -> Resul
         let outputs = tell(&mut machine, Input::Packet { port: from, header: &payload });
         let copies: BTreeSet<u32> = outputs
             .iter()
-            .filter_map(|output| if let Output::Copy { port } = output { Some(*port) } else { None })
+            .filter_map(|output| match output {
+                Output::Copy { port } | Output::Answer { port } => Some(*port),
+                _ => None,
+            })
             .collect();
-        let sent = frame(&payload);
+        let mut sent = frame(&payload);
         taps[from as usize].send(&sent).unwrap();
+        if let [Output::Answer { .. }] = outputs[..] {
+            answers += 1;
+            sent[HEADER_AT + 1] = 1;
+        }
         // What has to come first: when it is there, the switch is done with the packet.
         for port in &copies {
             let came = comes(&taps[*port as usize], &sent, Duration::from_secs(5));
@@ -140,6 +154,7 @@ fn compare(planner: &Arc<LabelPlanner>, node: u32, random: &mut Random) -> Resul
     for fault in Fault::ALL {
         assert_eq!(counts.fault(fault), machine.dropped(fault), "node {node}: {fault}");
     }
+    assert!(answers > PACKETS / 40, "node {node} answered too few probes to compare");
     assert!(counts.copies() > u64::from(PACKETS) / 8, "node {node} forwarded too little to compare");
     Ok(())
 }

@@ -132,6 +132,8 @@ fn channel(channel: Option<api::Channel>) -> Result<Channel, Refusal> {
             session: labelled.session,
             label: labelled.label,
             further: labelled.further,
+            // They follow from the group.
+            racks: Vec::new(),
             rate: labelled.rate_bps.map(Rate),
         }),
         Some(api::channel::Channel::Chain(_)) => Ok(Channel::Chain { order: Vec::new() }),
@@ -185,7 +187,7 @@ fn channel_of(fabric: &str, channel: &Channel, names: Names<'_>) -> Result<api::
                 attempt_interval_ns: attempt_interval.0,
             })
         }
-        Channel::Label { group: (group, port), session, ref label, ref further, rate } => {
+        Channel::Label { group: (group, port), session, ref label, ref further, ref racks, rate } => {
             api::channel::Channel::Labelled(api::Labelled {
                 address: Ipv4Addr::from(group).to_string(),
                 port: u32::from(port),
@@ -193,6 +195,7 @@ fn channel_of(fabric: &str, channel: &Channel, names: Names<'_>) -> Result<api::
                 session,
                 label: label.clone(),
                 further: further.clone(),
+                racks: receiver_racks(racks, names)?,
             })
         }
         Channel::Chain { .. } => api::channel::Channel::Chain(api::Chain {}),
@@ -227,6 +230,14 @@ fn ways(trees: &[TreeRoutes], names: Names<'_>) -> Result<Ways, Refusal> {
         }
     }
     Ok(ways)
+}
+
+fn receiver_racks(racks: &[(HostId, u32)], names: Names<'_>) -> Result<Vec<api::ReceiverRack>, Refusal> {
+    let named = |(host, rack): &(HostId, u32)| {
+        let name = names(*host).ok_or_else(|| Refusal::new(Kind::Internal, "a receiver has no name"))?;
+        Ok(api::ReceiverRack { name, rack: *rack })
+    };
+    racks.iter().map(named).collect()
 }
 
 fn receiver_routes(

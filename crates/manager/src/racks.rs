@@ -1,6 +1,7 @@
 //! Orca's central controller on a socket (section 3.4): leaf labels go to the leaf controllers of the racks, and a change is
 //! confirmed when all agents of its racks have it.
 
+use polycast_net::priority::control_socket;
 use polycast_protocol::rack::{Central, CentralConfig, CentralInput, CentralOutput, Change, FeedConfig};
 use polycast_types::{Duration, Time};
 use polycast_wire::rack::{MESSAGE_LEN_MAX, Rack};
@@ -54,9 +55,7 @@ impl Racks {
     /// # Errors
     /// The address cannot be used.
     pub fn start(listen: SocketAddr, leafs: Vec<SocketAddr>) -> io::Result<Self> {
-        let socket = std::net::UdpSocket::bind(listen)?;
-        socket.set_nonblocking(true)?;
-        let socket = UdpSocket::from_std(socket)?;
+        let socket = UdpSocket::from_std(control_socket(listen)?)?;
         let address = socket.local_addr()?;
         let (asks, inbox) = mpsc::channel(ASKS_MAX);
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

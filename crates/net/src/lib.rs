@@ -11,6 +11,8 @@ pub mod interface;
 pub mod link_watch;
 pub mod neighbour;
 pub mod object;
+pub mod priority;
+pub mod probe;
 pub mod store;
 pub mod tap;
 pub mod udp;

@@ -242,6 +242,10 @@ pub enum Channel {
         label: Vec<u8>,
         /// Source labels of further trees of the same receivers, as long as the first: packets take turns among all.
         further: Vec<Vec<u8>>,
+        /// The racks of receivers: where several share one, the source need hear only one of them. None where it is to hear
+        /// all.
+        #[serde(default)]
+        racks: Vec<(HostId, u32)>,
         /// The rate of a dedicated path; `None` on a shared network, where the sender adapts.
         rate: Option<Rate>,
     },

@@ -44,6 +44,8 @@ pub struct OrcaConfig {
     pub entries_max: u32,
     /// How many trees through different cores a session has, at most (appendix A.4); pod labels have one.
     pub trees: u32,
+    /// Whether the source hears racks and not hosts (appendix A.4).
+    pub rack_feedback: bool,
     /// Rate of a transfer on a network that is ours alone; without it transfers share the network and adapt.
     pub rate: Option<Rate>,
 }
@@ -200,6 +202,13 @@ impl Orca {
         Refusal::Busy(format!("on every way a spine that needs entries has all its {most} in use"))
     }
 
+    /// The rack of every receiver, where the source is to hear racks.
+    fn racks(&self, group: &Group) -> Vec<(HostId, u32)> {
+        let placed = self.places.of_group(Self::NAME, group).ok().filter(|_| self.config.rack_feedback);
+        let receivers = placed.into_iter().flat_map(|(_, receivers)| receivers);
+        receivers.map(|(host, server)| (host, self.config.clos.leaf_index_of(server))).collect()
+    }
+
     fn with(
         &self,
         group: &Group,
@@ -260,6 +269,7 @@ impl Orca {
                 session,
                 label: label.0,
                 further: others.iter().map(|plan| plan.label.0.clone()).collect(),
+                racks: self.racks(group),
                 rate: self.config.rate,
             },
         }
@@ -378,6 +388,12 @@ impl Fabric for Orca {
         if !trees_are_same {
             return None;
         }
-        Some(Plan { channel: channel.clone(), ..plan })
+        // Its rate is the one that it was granted.
+        let Channel::Label { rate: granted, .. } = channel else { return None };
+        let mut plan = plan;
+        if let Channel::Label { rate, .. } = &mut plan.channel {
+            *rate = *granted;
+        }
+        Some(plan)
     }
 }

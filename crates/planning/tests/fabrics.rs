@@ -79,7 +79,15 @@ fn labels() -> LabelOptions {
 }
 
 fn orca(encoding: Encoding, entries_max: u32) -> Orca {
-    let config = OrcaConfig { clos: clos(), labels: labels(), encoding, entries_max, trees: 2, rate: None };
+    let config = OrcaConfig {
+        clos: clos(),
+        labels: labels(),
+        encoding,
+        entries_max,
+        trees: 2,
+        rack_feedback: true,
+        rate: None,
+    };
     Orca::new(config, hosts(36), pool(64)).unwrap()
 }
 

@@ -155,21 +155,35 @@ fn next_agent(active: u128, served: u128) -> u128 {
     waiting & waiting.wrapping_neg()
 }
 
-fn leaf_lines(case: &mut Case) -> String {
+/// What a leaf is told and what comes out.
+struct LeafLines {
+    lines: String,
+    /// How many leaf labels came from ports that may not name hosts, and from ports that may.
+    refused: u32,
+    taken: u32,
+}
+
+fn leaf_lines(case: &mut Case) -> LeafLines {
     let (clos, format) = (case.clos(), *case.planner.format());
     let (down, up) = (clos.hosts_per_leaf(), clos.spines_per_pod());
-    let (mut lines, mut active, mut served) = (String::new(), 0, 0);
+    let (mut active, mut served) = (0u128, 0);
+    let mut said = LeafLines { lines: String::new(), refused: 0, taken: 0 };
     for _ in 0..LINES {
         let label = case.label();
         let (valid, above) = (!case.random.one_in(5), case.random.one_in(2));
         let ingress = if above { Ingress::Above } else { Ingress::Below };
         let (mut to_down, mut to_up) = (0, 0);
+        let from = if above { 0 } else { 1u128 << case.random.below(down) };
         if valid {
-            match switches::leaf(&format, &label, ingress) {
-                LeafAction::Up(port) if port < up => to_up = 1 << port,
-                LeafAction::Up(_) => {}
-                LeafAction::ToHosts(hosts) => to_down = hosts,
-                LeafAction::ToAgent => {
+            match switches::guarded_leaf(&format, &label, ingress, active & from != 0) {
+                None => said.refused += 1,
+                Some(LeafAction::Up(port)) if port < up => to_up = 1 << port,
+                Some(LeafAction::Up(_)) => {}
+                Some(LeafAction::ToHosts(hosts)) => {
+                    to_down = hosts;
+                    said.taken += 1;
+                }
+                Some(LeafAction::ToAgent) => {
                     to_down = next_agent(active, served);
                     served = if to_down == 0 { served } else { to_down };
                 }
@@ -177,12 +191,13 @@ fn leaf_lines(case: &mut Case) -> String {
         }
         let write = case.random.one_in(20).then(|| case.random.ports(down));
         let agents = ports(write.unwrap_or(0), down);
-        let inputs = format!("{} {agents} {} {}", write.is_some() as u8, valid as u8, above as u8);
+        let from = ports(from, down);
+        let inputs = format!("{} {agents} {} {} {from}", write.is_some() as u8, valid as u8, above as u8);
         let outputs = format!("{} {} {}", valid as u8, ports(to_down, down), ports(to_up, up));
-        writeln!(lines, "{inputs} {} {outputs}", label.to_hex()).unwrap();
+        writeln!(said.lines, "{inputs} {} {outputs}", label.to_hex()).unwrap();
         active = write.unwrap_or(active);
     }
-    lines
+    said
 }
 
 fn core_lines(case: &mut Case) -> String {
@@ -319,7 +334,8 @@ fn bucket_bits(filter_bits: u32) -> u32 {
 fn leafs_in_verilog_do_what_ours_do() {
     if has_iverilog() {
         for (at, mut case) in Case::all().into_iter().enumerate() {
-            let lines = leaf_lines(&mut case);
+            let LeafLines { lines, refused, taken } = leaf_lines(&mut case);
+            assert!(refused > 20 && taken > 20, "{refused} leaf labels refused, {taken} taken");
             assert_eq!(simulate("leaf", &at.to_string(), &case.parameters(), &lines), (LINES, 0));
         }
     }

@@ -31,6 +31,9 @@ pub struct Delivery {
     pub sent_bytes: u64,
     /// Bytes of those that were patches.
     pub patched_bytes: u64,
+    /// Messages that the source heard of receivers from the start on.
+    #[serde(default)]
+    pub heard: u64,
     /// BLAKE3 root hash in hex.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
@@ -148,6 +151,7 @@ impl Delivery {
             receivers: report.receivers.into_iter().map(receiver).collect(),
             sent_bytes: report.sent_bytes,
             patched_bytes: report.patched_bytes,
+            heard: report.heard,
             root: report.root,
             path_lost: report.path_lost,
             events: report.events.into_iter().map(|(seconds, what)| Event { seconds, what }).collect(),

@@ -449,6 +449,127 @@ fn labels_lead_around_switches_that_fail() {
     );
 }
 
+/// A spine and a core die in mid-transfer without a link going dark: their neighbours' probes tell, and the source gets another
+/// label.
+#[test]
+fn labels_lead_around_switches_that_fall_silent() {
+    if !can(&["ip", "tc", "clang"]) {
+        return;
+    }
+    let place = Place::new();
+    let file = place.file("object", &noise(24_000_000));
+    let both = ["--fail", "silent:spine0@0.3", "--fail", "silent:core3@0.6", "--json"];
+    let cast = ["lab", "cast", "orca:4,rate=200mbit,trees=2", &file];
+    let ran = polycast(&[&cast[..], &both].concat());
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let report = ran.json();
+    all_verified(&report, 15);
+    assert_eq!(report["fabric"], "orca", "nothing goes over TCP: {report}");
+    // The source's pod has two spines, and above the other one two cores, of which one is left: the way of all that came later.
+    assert!(link(&report, "leaf0", "spine1") > 12_000_000, "{report}");
+    let events = report["events"].as_array().unwrap();
+    let last = events.iter().rfind(|event| event["what"].as_str().unwrap().contains("orca goes another way"));
+    assert!(last.is_some(), "{report}");
+}
+
+/// The source hears one receiver of each rack, and all of them when that one dies.
+#[test]
+fn a_source_hears_racks() {
+    if !can(&["ip", "tc", "clang"]) {
+        return;
+    }
+    let place = Place::new();
+    let file = place.file("object", &noise(24_000_000));
+    let heard = |settings: &str, more: &[&str], status: i32| {
+        let spec = format!("orca:4,rate=200mbit{settings}");
+        let ran = polycast(&[&["lab", "cast", &spec, &file, "--json"][..], more].concat());
+        assert_eq!(ran.status, status, "{}", ran.stderr);
+        let report = ran.json();
+        (report["heard"].as_u64().unwrap(), report)
+    };
+    let (hosts, report) = heard(",feedback=0", &[], 0);
+    all_verified(&report, 15);
+    let (racks, report) = heard("", &[], 0);
+    all_verified(&report, 15);
+    assert!(racks * 4 < hosts * 3, "{racks} messages with racks, {hosts} without");
+    // One of the two in the rack speaks for the other: whichever it is, that one is served to the end.
+    let (_, report) = heard("", &["--fail", "agent:h4@0.4"], 1);
+    let failed = report["receivers"].as_array().unwrap().iter().filter(|r| r["verified"] == false);
+    assert_eq!(failed.map(|r| r["name"].as_str().unwrap()).collect::<Vec<_>>(), ["h4"]);
+    assert!(report["fabric"] == "orca", "{report}");
+}
+
+/// A lab that is taken down however its test ends.
+struct Up(String);
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let down = polycast(&["lab", "down", &self.0]);
+        assert!(std::thread::panicking() || down.status == 0, "{}", down.stderr);
+    }
+}
+
+/// Labelled packets that are wrong, from hosts of a lab: each kind is named once in the log, and none reaches a host that does
+/// not have to look at it.
+#[test]
+fn wrong_labels_are_dropped_and_named_once() {
+    if !can(&["ip", "tc", "clang", "bash"]) {
+        return;
+    }
+    let name = format!("wrong-{}", std::process::id());
+    let lab = Up(name.clone());
+    let made = polycast(&["lab", "up", "orca:4,probe-ms=0", "--name", &name, "--json"]);
+    assert_eq!(made.status, 0, "{}", made.stderr);
+    let exec = |host: &str, script: &str| {
+        let ran = polycast(&["lab", "exec", &name, host, "--", "bash", "-c", script]);
+        assert_eq!(ran.status, 0, "{}", ran.stderr);
+        ran.stdout
+    };
+    let received =
+        || exec("h15", "cat /sys/class/net/eth0/statistics/rx_packets").trim().parse::<u64>().unwrap();
+    let before = received();
+    // Version, length of the label, two zeros, session 239.77.64.9, label of ten bytes, two of padding; a hundred times. The
+    // shell's own printf would cut a datagram at a line feed, which ten is.
+    let send = |host: &str, front: &str, label: &str| {
+        let packet = format!("{front}\\x00\\x00\\xef\\x4d\\x40\\x09{label}payload");
+        exec(
+            host,
+            &format!("for i in {{1..100}}; do env printf '{packet}' > /dev/udp/239.77.64.9/7474; done"),
+        );
+    };
+    let label = |first: &str| format!("{first}{}", "\\x00".repeat(11));
+    send("h0", "\\x01\\x0b", &label("\\x00"));
+    send("h0", "\\x02\\x0a", &label("\\x00"));
+    // A leaf label for both hosts of the rack, from the one that is no active agent; whichever that is.
+    send("h2", "\\x01\\x0a", &label("\\xe0"));
+    send("h3", "\\x01\\x0a", &label("\\xe0"));
+    // To both leafs of the pod, whose agents do not know the session.
+    send("h4", "\\x01\\x0a", &label("\\x18"));
+    let folder = format!("/run/polycast-lab/{name}/log");
+    let log = |daemon: &str| std::fs::read_to_string(format!("{folder}/{daemon}.log")).unwrap_or_default();
+    let of_leaf = |leaf: &str, what: &str| {
+        let log = log("labels");
+        log.lines().filter(|line| line.contains(&format!("device={leaf} ")) && line.contains(what)).count()
+    };
+    let unknown = || {
+        let logs = (4..8).map(|host| log(&format!("rack-h{host}")));
+        logs.map(|log| log.matches("a session without a leaf label").count()).collect::<Vec<_>>()
+    };
+    await_that(|| of_leaf("leaf1", "no active agent") > 0 && unknown().iter().sum::<usize>() >= 2);
+    std::thread::sleep(Duration::from_millis(700));
+    let more = received() - before;
+    let counted = [
+        of_leaf("leaf0", "another length"),
+        of_leaf("leaf0", "another version"),
+        of_leaf("leaf1", "no active agent"),
+    ];
+    let unknown = unknown();
+    drop(lab);
+    assert_eq!(counted, [1, 1, 1]);
+    assert!(unknown.iter().all(|count| *count <= 1) && unknown.iter().sum::<usize>() == 2, "{unknown:?}");
+    assert!(more < 90, "a host that has nothing to do with it got {more} packets");
+}
+
 #[test]
 fn what_is_no_lab_is_refused_in_a_sentence() {
     for (arguments, part) in [
@@ -468,6 +589,7 @@ fn what_is_no_lab_is_refused_in_a_sentence() {
     for (arguments, part) in [
         (&["lab", "cast", "bridge:3", "/etc/hostname", "--source", "h7"][..], "no host 'h7'"),
         (&["lab", "cast", "bridge:3", "/etc/hostname", "--fail", "link:tor1@1"], "no node 'tor1'"),
+        (&["lab", "cast", "bridge:3", "/etc/hostname", "--fail", "silent:core1@1"], "no label switches"),
         (&["lab", "up", "bridge:3", "--name", "../x"], "no name for a lab"),
         (&["lab", "down", "no-such-lab"], "no lab 'no-such-lab'"),
     ] {

@@ -4,6 +4,7 @@
 //! network, takes the agents of its rack in turn, and counts what it drops. The kernel's switch forwards the same packets to
 //! the same ports and counts the same faults, which a test in `polycast-lab` holds.
 
+mod probes;
 mod rack_labels;
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -13,8 +14,9 @@ use polycast_planning::labels::switches::{self, Ingress, LeafAction};
 use polycast_planning::labels::{Label, LabelPlanner};
 use polycast_topology::{Clos, Graph, Kind, Node};
 use polycast_types::Time;
-use polycast_wire::label::{Fault, Header};
+use polycast_wire::label::{Fault, Header, Probe};
 
+pub use probes::{ProbeConfig, ProbeOutput, Probes};
 pub use rack_labels::{RackLabelError, RackLabels};
 
 /// Agents of a rack that may be active at the same time.
@@ -46,6 +48,16 @@ pub enum Input<'a> {
 pub enum Output {
     /// Sends a copy of the packet by this port.
     Copy {
+        /// The port.
+        port: u32,
+    },
+    /// Sends the packet, a neighbour's question, back by the port that it came in by, as an answer.
+    Answer {
+        /// The port.
+        port: u32,
+    },
+    /// The packet is an answer for this switch's own [`Probes`].
+    Answered {
         /// The port.
         port: u32,
     },
@@ -146,9 +158,18 @@ impl Switch {
     fn forward(&mut self, port: u32, bytes: &[u8]) -> Result<(), Fault> {
         let planner = Arc::clone(&self.planner);
         let (clos, format) = (planner.clos(), planner.format());
-        let (header, _) = Header::parse_for(bytes, format.bytes() as usize)?;
+        let probe = Probe::parse(bytes);
+        let header = match probe {
+            Ok(_) => Header { session: 0, label: &[] },
+            Err(_) => Header::parse_for(bytes, format.bytes() as usize)?.0,
+        };
         if port >= clos.port_count(self.node) {
             return Err(Fault::NoPort);
+        }
+        if let Ok(probe) = probe {
+            let answered = Output::Answered { port };
+            self.outputs.push_back(if probe.is_answer { answered } else { Output::Answer { port } });
+            return Ok(());
         }
         let label = Label(header.label.to_vec());
         let (kind, index) = clos.kind(self.node);
@@ -178,7 +199,10 @@ impl Switch {
 
     fn leaf(&mut self, clos: &Clos, planner: &LabelPlanner, label: &Label, port: u32) -> Result<(), Fault> {
         let down_ports = clos.hosts_per_leaf();
-        match switches::leaf(planner.format(), label, side(port, down_ports)) {
+        let is_from_agent = self.agents.contains(&port);
+        let side = side(port, down_ports);
+        let action = switches::guarded_leaf(planner.format(), label, side, is_from_agent);
+        match action.ok_or(Fault::NotAnAgent)? {
             LeafAction::Up(up) if up >= clos.spines_per_pod() => Err(Fault::NoPort),
             LeafAction::Up(up) => {
                 self.copy([down_ports + up]);
@@ -191,7 +215,6 @@ impl Switch {
                 self.copy([self.agents[at as usize]]);
                 Ok(())
             }
-            LeafAction::ToHosts(_) if !self.agents.contains(&port) => Err(Fault::NotAnAgent),
             LeafAction::ToHosts(hosts) => {
                 self.copy(ones(hosts));
                 Ok(())

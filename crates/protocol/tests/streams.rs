@@ -49,6 +49,7 @@ impl World {
                 encoding: Encoding::Filter,
                 entries_max: 64,
                 trees: 1,
+                rack_feedback: true,
                 rate: None,
             };
             let places = known_hosts(names.iter().map(String::as_str)).map(|(_, host)| host).zip(0..);

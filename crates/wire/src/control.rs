@@ -16,6 +16,9 @@
 //!
 //! The same frames serve the TCP chain: UPSTREAM tells a receiver where to fetch from, and on the
 //! connection to that peer FETCH is answered by GROUPs. INVITE opens a transfer at an agent.
+//! Where receivers share a rack, one may speak for all of it (Orca appendix A.4): the source says GATHER to that one and SPEAKER
+//! to the others, these say MEMBER to it and then PROGRESS and PTCH_REQ, and it says RACK, PROGRESS and RACK_REQ to the source.
+//!
 //! A pull transfer (Datacast section 3.1) has the same hand-shake, without a data channel of its own: behind WELCOME come
 //! TREES, a ROUTE for every tree, HASHES and DIGESTS, and later a ROUTE for every tree that is repaired.
 //!
@@ -40,6 +43,9 @@ pub const RANGES_MAX: usize = 4_096;
 pub const HASHES_MAX: usize = 8_192;
 /// How many digests one DIGESTS may hold.
 pub const DIGESTS_MAX: usize = 32_768;
+
+/// How many receivers a rack's speaker may speak for.
+pub const MEMBERS_MAX: usize = 256;
 
 /// A BLAKE3 hash or chaining value.
 pub type Hash = [u8; 32];
@@ -188,6 +194,34 @@ pub enum Control<'a> {
         /// Bytes of the network's own header before every packet, as in WELCOME.
         outer_len: u8,
     },
+    /// Source: these receivers, by their numbers, share your rack, and may come to you: speak for them (Orca appendix A.4).
+    Gather {
+        /// Your own number.
+        own: u32,
+        /// Theirs, at most [`MEMBERS_MAX`].
+        members: Vec<u32>,
+    },
+    /// Source: give your PROGRESS and PTCH_REQ to the receiver there, which speaks for your rack; at port 0, to the source
+    /// again.
+    Speaker {
+        /// Your number.
+        member: u32,
+        /// IPv4 address.
+        address: [u8; 4],
+        /// TCP port.
+        port: u16,
+    },
+    /// Receiver to its rack's speaker, as the first frame: who it is.
+    Member {
+        /// The transfer.
+        handle: Handle,
+        /// Its number.
+        member: u32,
+    },
+    /// Speaker: its PROGRESS counts for these receivers too from now on, and for no others.
+    Rack(Vec<u32>),
+    /// Speaker: some receiver of the rack has lost these fragments.
+    RackReq(Vec<Range<u64>>),
     /// Source: the object is pulled over trees.
     Trees {
         /// How many trees.
@@ -317,6 +351,27 @@ impl<'a> Control<'a> {
                 out.u16(*port);
                 out.u8(*outer_len);
             }
+            Control::Gather { own, members } => {
+                out.u8(30);
+                out.u32(*own);
+                put_members(members, out);
+            }
+            Control::Speaker { member, address, port } => {
+                out.u8(31);
+                out.u32(*member);
+                out.extend_from_slice(address);
+                out.u16(*port);
+            }
+            Control::Member { handle, member } => {
+                out.extend_from_slice(&[32, VERSION]);
+                out.u64(handle.0);
+                out.u32(*member);
+            }
+            Control::Rack(members) => {
+                out.u8(33);
+                put_members(members, out);
+            }
+            Control::RackReq(ranges) => emit_ranges(34, ranges, out),
             Control::Trees { count, block_bytes, credits } => {
                 out.extend_from_slice(&[40, *count]);
                 out.u64(*block_bytes);
@@ -394,6 +449,14 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
             }
             Control::Channel { channel, outer_len }
         }
+        30 => Control::Gather { own: r.u32()?, members: take_members(r)? },
+        31 => Control::Speaker { member: r.u32()?, address: r.array()?, port: r.u16()? },
+        32 => {
+            version(r)?;
+            Control::Member { handle: Handle(r.u64()?), member: r.u32()? }
+        }
+        33 => Control::Rack(take_members(r)?),
+        34 => Control::RackReq(take_ranges(r)?),
         40 => parse_trees(r)?,
         41 => {
             let tree = r.u8()?;
@@ -408,6 +471,24 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
         43 => Control::Stalled { tree: r.u8()? },
         _ => return Err(WireError::Malformed),
     })
+}
+
+fn put_members(members: &[u32], out: &mut Vec<u8>) {
+    assert!(members.len() <= MEMBERS_MAX, "a rack of {} receivers is too large", members.len());
+    members.iter().for_each(|member| out.u32(*member));
+}
+
+/// Numbers to the end of the frame, each larger than the one before.
+fn take_members(r: &mut Reader<'_>) -> Result<Vec<u32>, WireError> {
+    let mut members: Vec<u32> = Vec::new();
+    while !r.0.is_empty() {
+        let member = r.u32()?;
+        if members.last().is_some_and(|last| *last >= member) || members.len() == MEMBERS_MAX {
+            return Err(WireError::Malformed);
+        }
+        members.push(member);
+    }
+    Ok(members)
 }
 
 fn emit_welcome(w: &Welcome<'_>, out: &mut Vec<u8>) {

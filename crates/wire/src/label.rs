@@ -12,6 +12,9 @@
 //! see IP multicast of an address of its own for every session, and forward it as they are told to, or everywhere. All labels
 //! of a network have the same length; a switch drops others. The label's bits are the business of
 //! `polycast_planning::labels`. Two zero bytes keep it aligned, and take what a later version needs.
+//!
+//! On the same port a switch asks a neighbour whether it still forwards, by a [`Probe`], which the neighbour's data path sends
+//! back by the port that it came in by (as the echo function of BFD does, RFC 5880, section 6.4).
 
 use crate::{VERSION, WireError};
 use alloc::vec::Vec;
@@ -82,6 +85,49 @@ impl<'a> Header<'a> {
         out.extend_from_slice(&self.session.to_be_bytes());
         out.extend_from_slice(self.label);
         out.resize(out.len().next_multiple_of(4), 0);
+    }
+}
+
+/// The first byte of a probe, where labelled packets have their version.
+pub const PROBE: u8 = 0x80 | VERSION;
+/// Bytes of a probe.
+pub const PROBE_LEN: usize = 8;
+
+/// A question whether a switch still forwards, or its answer.
+///
+/// ```text
+///  0       1         2               4               8
+/// +-------+---------+---------------+---------------+
+/// | 0x81  | answer? | 0             | number        |
+/// +-------+---------+---------------+---------------+
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Whether it has been at the neighbour.
+    pub is_answer: bool,
+    /// Which of the asking switch's probes it is.
+    pub number: u32,
+}
+
+impl Probe {
+    /// Reads the probe at the front of a datagram; a data path looks at no more than this either.
+    ///
+    /// # Errors
+    /// It is too short, or something else.
+    pub fn parse(datagram: &[u8]) -> Result<Probe, WireError> {
+        match datagram.first_chunk::<PROBE_LEN>() {
+            Some([PROBE, answer, _, _, number @ ..]) => {
+                Ok(Probe { is_answer: *answer != 0, number: u32::from_be_bytes(*number) })
+            }
+            _ => Err(WireError::Malformed),
+        }
+    }
+
+    /// The datagram.
+    #[must_use]
+    pub fn emit(&self) -> [u8; PROBE_LEN] {
+        let [a, b, c, d] = self.number.to_be_bytes();
+        [PROBE, u8::from(self.is_answer), 0, 0, a, b, c, d]
     }
 }
 
@@ -176,6 +222,19 @@ mod tests {
         }
         assert_eq!(changed(4, 1), (Ok(()), Ok(())));
         assert_eq!(Header::parse(&vec![1; 400]), Err(WireError::Malformed));
+    }
+
+    #[test]
+    fn a_probe_is_no_labelled_packet() {
+        for probe in [Probe { is_answer: false, number: 0x0102_0304 }, Probe { is_answer: true, number: 0 }] {
+            let bytes = probe.emit();
+            assert_eq!(Probe::parse(&bytes), Ok(probe));
+            assert_eq!(Probe::parse(&bytes[..7]), Err(WireError::Malformed));
+            assert_eq!(Header::parse(&bytes), Err(WireError::Version(PROBE)));
+        }
+        let mut packet = Vec::new();
+        Header { session: 7, label: &[1, 2, 3] }.emit(&mut packet);
+        assert_eq!(Probe::parse(&packet), Err(WireError::Malformed));
     }
 
     #[test]

@@ -8,8 +8,6 @@
 //! heartbeat  up    version 1 | kind 1 | flags | rack | agent | incarnation | stream | applied | confirmed
 //! standing   down  version 1 | kind 2 | flags | rack | agent | incarnation | stream | head
 //! updates    down  version 1 | kind 3 | rack | agent | stream | after | (number | session | length | label)...
-//! nack       up    version 1 | kind 4 | rack | handle | (start | end)...
-//! ack        up    version 1 | kind 5 | rack | handle | position
 //! ```
 //!
 //! An agent is named by its port at the leaf; all ones mean the rack's leaf controller itself. A label of length 0 takes
@@ -19,14 +17,9 @@ use crate::cursor::{Put, Reader};
 use crate::label::LABEL_LEN_MAX;
 use crate::{VERSION, WireError};
 use alloc::vec::Vec;
-use core::ops::Range;
-use polycast_types::Handle;
 
 /// The most bytes of a message: it fits a frame of 1,500 bytes with the headers before it.
 pub const MESSAGE_LEN_MAX: usize = 1_440;
-/// How many ranges a [`Rack::Nack`] holds at most.
-pub const RANGES_MAX: usize = 80;
-
 const UPDATES_FIXED_LEN: usize = 2 + 4 + 4 + 8 + 8;
 const UPDATE_FIXED_LEN: usize = 8 + 4 + 1;
 const CONTROLLER: u32 = u32::MAX;
@@ -111,24 +104,6 @@ pub enum Rack<'a> {
     Standing(Standing),
     /// The other way.
     Updates(Updates<'a>),
-    /// A rack to the source: fragments that some receiver of the rack has lost.
-    Nack {
-        /// The rack.
-        rack: u32,
-        /// The transfer.
-        handle: Handle,
-        /// Half-open ranges, rising, apart from each other, at least one.
-        ranges: Vec<Range<u64>>,
-    },
-    /// A rack to the source: all receivers of the rack have everything before this position.
-    Ack {
-        /// The rack.
-        rack: u32,
-        /// The transfer.
-        handle: Handle,
-        /// The position.
-        position: u64,
-    },
 }
 
 impl<'a> Updates<'a> {
@@ -178,8 +153,6 @@ impl<'a> Rack<'a> {
             1 => Rack::Heartbeat(parse_heartbeat(&mut r)?),
             2 => Rack::Standing(parse_standing(&mut r)?),
             3 => Rack::Updates(parse_updates(&mut r)?),
-            4 => Rack::Nack { rack: r.u32()?, handle: Handle(r.u64()?), ranges: parse_ranges(&mut r)? },
-            5 => Rack::Ack { rack: r.u32()?, handle: Handle(r.u64()?), position: r.u64()? },
             _ => return Err(WireError::Malformed),
         };
         r.end()?;
@@ -216,22 +189,6 @@ impl<'a> Rack<'a> {
                     out.u8(update.label.len() as u8);
                     out.extend_from_slice(update.label);
                 }
-            }
-            Rack::Nack { rack, handle, ranges } => {
-                assert!((1..=RANGES_MAX).contains(&ranges.len()), "{} ranges are not 1 to 80", ranges.len());
-                out.u8(4);
-                out.u32(*rack);
-                out.u64(handle.0);
-                for range in ranges {
-                    out.u64(range.start);
-                    out.u64(range.end);
-                }
-            }
-            Rack::Ack { rack, handle, position } => {
-                out.u8(5);
-                out.u32(*rack);
-                out.u64(handle.0);
-                out.u64(*position);
             }
         }
         debug_assert!(out.len() - start <= MESSAGE_LEN_MAX, "a message fits one frame");
@@ -293,20 +250,6 @@ fn parse_updates<'a>(r: &mut Reader<'a>) -> Result<Updates<'a>, WireError> {
     if message.updates.is_empty() { Err(WireError::Malformed) } else { Ok(message) }
 }
 
-/// Ranges to the end of the datagram: each not empty, in rising order, apart from each other.
-fn parse_ranges(r: &mut Reader<'_>) -> Result<Vec<Range<u64>>, WireError> {
-    let mut ranges: Vec<Range<u64>> = Vec::new();
-    while !r.0.is_empty() {
-        let range = r.u64()?..r.u64()?;
-        let touches = ranges.last().is_some_and(|last| last.end >= range.start);
-        if range.is_empty() || touches || ranges.len() == RANGES_MAX {
-            return Err(WireError::Malformed);
-        }
-        ranges.push(range);
-    }
-    if ranges.is_empty() { Err(WireError::Malformed) } else { Ok(ranges) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -318,10 +261,10 @@ mod tests {
         assert!(bytes.len() <= MESSAGE_LEN_MAX);
         assert_eq!(Rack::parse(&bytes).as_ref(), Ok(message));
         for cut in 0..bytes.len() {
-            // A shorter datagram is another message at most where whole updates or ranges were cut off.
+            // A shorter datagram is another message at most where whole updates were cut off.
             if let Ok(shorter) = Rack::parse(&bytes[..cut]) {
                 assert_ne!(&shorter, message);
-                assert!(matches!(shorter, Rack::Updates(_) | Rack::Nack { .. }));
+                assert!(matches!(shorter, Rack::Updates(_)));
             }
         }
     }
@@ -332,7 +275,6 @@ mod tests {
             rack: u32, port in 0..CONTROLLER, numbers: [u64; 4], active: bool, settled: bool, controller: bool,
             labels in proptest::collection::vec((1u64..99, any::<u32>(),
                 proptest::collection::vec(any::<u8>(), 0..=LABEL_LEN_MAX)), 1..40),
-            steps in proptest::collection::vec((1u64..1000, 1u64..1000), 1..=RANGES_MAX),
         ) {
             let name = Name { rack, agent: (!controller).then_some(port) };
             let [incarnation, stream, applied, confirmed] = numbers;
@@ -348,19 +290,10 @@ mod tests {
                 }
             }
             assert_round_trip(&Rack::Updates(updates));
-            let mut at = 0;
-            let ranges = steps.into_iter().map(|(gap, len)| {
-                let range = at + gap..at + gap + len;
-                at = range.end;
-                range
-            });
-            let handle = Handle(incarnation);
-            assert_round_trip(&Rack::Nack { rack, handle, ranges: ranges.collect() });
-            assert_round_trip(&Rack::Ack { rack, handle, position: stream });
         }
 
         #[test]
-        fn no_bytes_make_the_parser_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0u8..7) {
+        fn no_bytes_make_the_parser_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0u8..5) {
             if let Some(head) = bytes.first_chunk_mut() {
                 *head = [VERSION, kind];
             }

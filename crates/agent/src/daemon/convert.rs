@@ -155,6 +155,7 @@ pub fn report(report: &Report) -> api::TransferReport {
             .map(|step| api::ControlStep { step: step.step.clone(), micros: step.micros })
             .collect(),
         trees: report.trees.iter().map(tree).collect(),
+        heard: report.heard,
     }
 }
 

@@ -3,19 +3,20 @@
 
 use super::RackError;
 use crate::transfer::clock::{Clock, wait};
+use polycast_net::priority::{control_socket, raise_thread};
 use polycast_protocol::rack::{Agent, AgentConfig, AgentCounts, AgentInput, AgentOutput};
 use polycast_protocol::switch::RackLabels;
 use polycast_types::Duration;
 use polycast_wire::rack::{MESSAGE_LEN_MAX, Rack};
 use rustix::event::{PollFd, PollFlags};
 use std::net::{SocketAddrV4, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How often it is looked whether to stop, and whether something new has been dropped.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// Messages that are handled before heartbeats and packets get their turn.
+/// Messages that are handled before heartbeats get their turn.
 const BURST_MAX: usize = 64;
 
 /// Where the labels of an agent are kept.
@@ -31,19 +32,6 @@ pub trait LabelMap {
     /// # Errors
     /// The kernel refuses it.
     fn remove_label(&mut self, session: u32) -> Result<(), RackError>;
-
-    /// What becomes readable when packets wait for [`LabelMap::serve`].
-    fn packets(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    /// Relabels packets that wait.
-    ///
-    /// # Errors
-    /// The kernel refuses it.
-    fn serve(&mut self) -> Result<(), RackError> {
-        Ok(())
-    }
 
     /// Says in the log what has been dropped, each kind once.
     fn name_faults(&mut self) {}
@@ -72,7 +60,7 @@ pub struct ControllerOptions {
     pub listen: SocketAddrV4,
     /// The leaf controller.
     pub leaf: SocketAddrV4,
-    /// Time between heartbeats: a quarter of the leaf controller's T or less.
+    /// Time between heartbeats: a third of the leaf controller's T or less.
     pub period: Duration,
     /// Sessions that it keeps labels for.
     pub labels_max: usize,
@@ -101,9 +89,8 @@ impl<L: LabelMap> Controller<L> {
     /// # Errors
     /// The address cannot be used.
     pub fn open(options: ControllerOptions, labels: L) -> Result<Self, RackError> {
-        let socket = UdpSocket::bind(options.listen).map_err(RackError::Controller)?;
+        let socket = control_socket(options.listen.into()).map_err(RackError::Controller)?;
         socket.connect(options.leaf).map_err(RackError::Controller)?;
-        socket.set_nonblocking(true).map_err(RackError::Controller)?;
         let ControllerOptions { rack, port, period, labels_max, .. } = options;
         let config = AgentConfig { rack, port, incarnation: incarnation(), period, labels_max };
         let clock = Clock::start();
@@ -117,11 +104,13 @@ impl<L: LabelMap> Controller<L> {
         (self.machine.counts(), self.malformed)
     }
 
-    /// Runs until `stop` is set.
+    /// Runs until `stop` is set. Heartbeats must not wait: the calling thread comes before others where the system allows
+    /// it, and does nothing else.
     ///
     /// # Errors
     /// The kernel refuses a label: the leaf controller notices that this agent is gone, and puts another in its place.
     pub fn run(&mut self, stop: &AtomicBool) -> Result<(), RackError> {
+        tracing::info!(scheduling = %raise_thread(), "the thread of heartbeats");
         let mut look_at = self.clock.now() + LOOK_AGAIN;
         while !stop.load(Ordering::Relaxed) {
             self.drain()?;
@@ -131,15 +120,10 @@ impl<L: LabelMap> Controller<L> {
                 self.labels.name_faults();
             }
             let until = self.machine.deadline().map_or(look_at, |at| at.min(look_at));
-            let mut fds = vec![PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN)];
-            fds.extend(self.labels.packets().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN)];
             wait(&mut fds, now, Some(until), LOOK_AGAIN).map_err(RackError::Controller)?;
-            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            if ready[0] {
+            if !fds[0].revents().is_empty() {
                 self.receive();
-            }
-            if ready.get(1) == Some(&true) {
-                self.labels.serve()?;
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 
 use super::RackError;
 use crate::transfer::clock::{Clock, wait};
+use polycast_net::priority::{control_socket, raise_thread};
 use polycast_protocol::rack::{Leaf, LeafConfig, LeafCounts, LeafInput, LeafOutput};
 use polycast_types::Duration;
 use polycast_wire::rack::{MESSAGE_LEN_MAX, Rack};
@@ -52,8 +53,7 @@ impl LeafController {
     /// The address cannot be used.
     pub fn open(options: LeafOptions) -> Result<Self, RackError> {
         let LeafOptions { config, listen, central, servers } = options;
-        let socket = UdpSocket::bind(listen).map_err(RackError::Controller)?;
-        socket.set_nonblocking(true).map_err(RackError::Controller)?;
+        let socket = control_socket(listen.into()).map_err(RackError::Controller)?;
         let clock = Clock::start();
         let machine = Leaf::new(config, clock.now());
         let ports = servers.into_iter().zip(0..).collect();
@@ -71,6 +71,7 @@ impl LeafController {
     /// # Errors
     /// The socket is gone.
     pub fn run(&mut self, stop: &AtomicBool, mut set_active: impl FnMut(&[u32])) -> Result<(), RackError> {
+        tracing::info!(scheduling = %raise_thread(), "the thread of a leaf's controller");
         while !stop.load(Ordering::Relaxed) {
             self.drain(&mut set_active);
             let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN)];

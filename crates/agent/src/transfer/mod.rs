@@ -212,6 +212,8 @@ pub struct Report {
     pub sent_bytes: u64,
     /// Bytes of those that were patches.
     pub patched_bytes: u64,
+    /// Messages that the source heard of receivers from the start on.
+    pub heard: u64,
     /// What carried the object: the fabrics of its paths, one after the other, and `tcp-chain` where that helped, such as
     /// `ocs+ip-multicast+tcp-chain`.
     pub fabric: String,
@@ -241,6 +243,7 @@ impl Report {
         self.seconds = self.receivers.iter().map(|receiver| receiver.seconds).fold(0.0, f64::max);
         self.sent_bytes += rest.sent_bytes;
         self.patched_bytes += rest.patched_bytes;
+        self.heard += rest.heard;
         if !self.fabric.split('+').any(|fabric| fabric == rest.fabric) {
             self.fabric = format!("{}+{}", self.fabric, rest.fabric);
         }

@@ -1,5 +1,7 @@
 //! Driver of the push receiver: sockets, part file and clock around the machine.
 
+mod rack;
+
 use super::assembler::{Assembler, Check, xor};
 use super::clock::{Clock, wait};
 use super::error::TransferError;
@@ -17,6 +19,7 @@ use polycast_protocol::push::{
 use polycast_types::{Duration, Handle, ObjectId, RangeSet, Time};
 use polycast_wire::control::{Control, Hash, Hello, RANGES_MAX, Welcome};
 use polycast_wire::data::{CodedHeader, FLAG_PATCH, HEADER_LEN, Header};
+use rack::Rack;
 use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
 use rustix::event::{PollFd, PollFlags};
@@ -202,6 +205,7 @@ struct Run {
     listener: TcpListener,
     served: Arc<Served>,
     upstream: Option<FrameStream>,
+    rack: Rack,
     /// When to tell the source that the upstream is lost.
     complain_at: Option<Time>,
     chained: bool,
@@ -279,6 +283,7 @@ impl Run {
             source,
             listener,
             upstream: None,
+            rack: Rack::Alone,
             complain_at: None,
             chained: false,
             unhashed: BTreeMap::new(),
@@ -348,6 +353,7 @@ impl Run {
             }
             self.drain(Landing::Nowhere)?;
             let now = self.clock.now();
+            self.rack_turn(now, ready.rack)?;
             if self.complain_at.take_if(|at| now >= *at).is_some() {
                 self.say(&Control::UpstreamLost)?;
             }
@@ -432,7 +438,7 @@ impl Run {
 
     fn wait(&mut self) -> Result<Ready, TransferError> {
         let now = self.clock.now();
-        let deadline = self.machine.deadline();
+        let deadline = self.machine.deadline().into_iter().chain(self.rack.deadline()).min();
         let writing = if self.source.queued() > 0 { PollFlags::OUT } else { PollFlags::empty() };
         let mut fds = vec![
             PollFd::from_borrowed_fd(self.data.as_fd(), PollFlags::IN),
@@ -448,6 +454,9 @@ impl Run {
         {
             fds.push(PollFd::from_borrowed_fd(upstream.as_fd(), PollFlags::IN));
         }
+        let rack_at = fds.len().max(upstream_at + 1);
+        fds.resize_with(rack_at, || PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::empty()));
+        fds.extend(self.rack.descriptors());
         wait(&mut fds, now, deadline, Duration::from_millis(100))?;
         let is = |i: usize| fds.get(i).is_some_and(|fd| !fd.revents().is_empty());
         Ok(Ready {
@@ -455,6 +464,7 @@ impl Run {
             listener: is(1),
             source: !self.source_gone && is(source_at),
             upstream: is(upstream_at),
+            rack: fds[rack_at..].iter().any(|fd| !fd.revents().is_empty()),
         })
     }
 
@@ -624,7 +634,8 @@ impl Run {
                     Landing::Nowhere => unreachable!("fragments are kept while they are handled"),
                 },
                 Output::Check { group } => self.check(group)?,
-                Output::Control(control) => self.say(&control)?,
+                Output::Control(control) => self.say_in_rack(&control)?,
+                Output::Repeat(control) => self.say(&control)?,
                 Output::Complete => self.commit()?,
             }
         }
@@ -678,6 +689,7 @@ impl Run {
         let now = self.clock.now();
         self.committed_at = Some(now);
         self.upstream = None;
+        self.leave_rack();
         self.machine.handle(now, Input::Committed);
         Ok(())
     }
@@ -725,6 +737,8 @@ impl Run {
                     self.change_channel(SocketAddrV4::new(address.into(), port), outer_len.into())?;
                 }
                 Control::Upstream { address, port } => self.fetch_from((address, port).into())?,
+                Control::Gather { own, members } => self.gather(own, &members),
+                Control::Speaker { member, address, port } => self.follow(member, (address, port).into()),
                 Control::Finished => self.finished = true,
                 Control::Refuse(reason) => return Err(TransferError::Refused(reason.to_string())),
                 _ => {}
@@ -790,6 +804,7 @@ impl Run {
     /// Begins to fetch over TCP what is still missing.
     fn fetch_from(&mut self, address: SocketAddr) -> Result<(), TransferError> {
         self.chained = true;
+        self.leave_rack();
         self.complain_at = None;
         self.machine.handle(self.clock.now(), Input::Chained);
         if self.assembler.is_none() {
@@ -876,6 +891,7 @@ struct Ready {
     listener: bool,
     source: bool,
     upstream: bool,
+    rack: bool,
 }
 
 /// Whether the datagrams in `parts` are the expected fragments, one after the other, so that their bytes

@@ -5,7 +5,7 @@ use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::object::ObjectSource;
 use polycast_protocol::push::Geometry;
 use polycast_types::Handle;
-use polycast_wire::control::Control;
+use polycast_wire::control::{Control, MEMBERS_MAX};
 use std::fs::File;
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -37,6 +37,16 @@ pub(crate) struct Served {
     stop: AtomicBool,
     active: AtomicUsize,
     sent_bytes: AtomicU64,
+    /// Receivers of the same rack that have come here, by their numbers.
+    newcomers: Mutex<Vec<(u32, FrameStream)>>,
+}
+
+/// What a connection is for.
+enum Wish {
+    /// Groups; its end has these.
+    Groups(Vec<bool>),
+    /// Somebody who speaks for the rack.
+    Speaker(u32),
 }
 
 impl Served {
@@ -49,6 +59,7 @@ impl Served {
             stop: AtomicBool::new(false),
             active: AtomicUsize::new(0),
             sent_bytes: AtomicU64::new(0),
+            newcomers: Mutex::default(),
             geometry,
         })
     }
@@ -99,9 +110,14 @@ impl Served {
         }
         let served = Arc::clone(self);
         let work = move || {
-            let result = match have {
-                Some(have) => served.serve(&mut stream, have),
-                None => served.await_fetch(&mut stream).and_then(|have| served.serve(&mut stream, have)),
+            let wish = have.map_or_else(|| served.await_wish(&mut stream), |have| Ok(Wish::Groups(have)));
+            let result = match wish {
+                Ok(Wish::Groups(have)) => served.serve(&mut stream, have),
+                Ok(Wish::Speaker(member)) => {
+                    served.come(member, stream);
+                    Ok(())
+                }
+                Err(error) => Err(error),
             };
             if let Err(error) = result {
                 tracing::debug!(%error, "a peer of the chain left");
@@ -113,12 +129,30 @@ impl Served {
         }
     }
 
-    fn await_fetch(&self, stream: &mut FrameStream) -> Result<Vec<bool>, FrameError> {
+    /// Receivers of the rack that have come since the last call.
+    pub(crate) fn newcomers(&self) -> Vec<(u32, FrameStream)> {
+        std::mem::take(&mut *self.newcomers.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+
+    fn come(&self, member: u32, stream: FrameStream) {
+        let mut newcomers = self.newcomers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if newcomers.len() < MEMBERS_MAX {
+            newcomers.push((member, stream));
+        }
+    }
+
+    fn await_wish(&self, stream: &mut FrameStream) -> Result<Wish, FrameError> {
         let clock = Clock::start();
         while clock.seconds() < PEER_TIMEOUT_SECONDS && !self.stop.load(Ordering::Relaxed) {
             stream.fill()?;
             if let Some(frame) = stream.next_frame()? {
-                return self.fetched(&frame).ok_or(FrameError::Closed);
+                let speaker = match frame {
+                    Control::Member { handle, member } if handle == self.handle => {
+                        Some(Wish::Speaker(member))
+                    }
+                    _ => None,
+                };
+                return speaker.or_else(|| self.fetched(&frame).map(Wish::Groups)).ok_or(FrameError::Closed);
             }
             stream.wait(Duration::from_millis(200))?;
         }

@@ -1,6 +1,7 @@
 //! Driver of the push sender: sockets, the object's bytes and the clock around the machine.
 
 mod path;
+mod racks;
 
 use super::channel::{Channel, Work, batch_of};
 use super::clock::{Clock, wait};
@@ -157,6 +158,8 @@ struct Run {
     finished: bool,
     next_announce: Time,
     unicast_bytes: u64,
+    /// Messages of receivers since the start.
+    heard: u64,
     /// The fabric of the path, and those of all paths that carried something.
     fabric: String,
     used: Vec<String>,
@@ -223,6 +226,7 @@ impl Run {
             finished: false,
             next_announce: Time::ZERO,
             unicast_bytes: 0,
+            heard: 0,
             fabric: fabric.unwrap_or_else(|| MULTICAST.into()),
             used: Vec::new(),
             multicast_used: false,
@@ -365,6 +369,7 @@ impl Run {
             return Err(TransferError::NobodyJoined(self.spec.options.join_timeout.0 / 1_000_000_000));
         }
         self.started_at = Some(now);
+        self.gather_racks();
         self.machine.handle(now, Input::Start);
         self.machine.handle(now, Input::Close);
         Ok(())
@@ -776,6 +781,7 @@ impl Run {
 
     fn frame(&mut self, now: Time, peer: PeerId, control: &Control<'_>) {
         let Some(conn) = self.conns.get_mut(&peer) else { return };
+        self.heard += u64::from(self.started_at.is_some());
         match control {
             Control::Have(ranges) if !conn.joined => {
                 conn.joined = true;
@@ -850,6 +856,7 @@ impl Run {
             seconds: receivers.iter().map(|r| r.seconds).fold(0.0, f64::max),
             sent_bytes: self.unicast_bytes + channel.map_or(0, |c| c.sent_bytes) + self.served.sent_bytes(),
             patched_bytes: patched,
+            heard: self.heard,
             fabric,
             path_lost: self.path_lost.clone(),
             events: self.events.clone(),

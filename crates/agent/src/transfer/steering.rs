@@ -90,6 +90,8 @@ struct Orders {
     /// The first path's fabric, and the bytes that it was granted for where these are not all.
     fabric: Option<String>,
     allowed: Option<u64>,
+    /// The racks of receivers, by name.
+    racks: BTreeMap<String, u32>,
     lost: Option<String>,
     outer: Option<Vec<Vec<u8>>>,
     next: Option<NextPath>,
@@ -104,6 +106,16 @@ impl Steering {
     pub fn begin(&self, fabric: &str, bytes: Option<u64>) {
         let mut orders = self.lock();
         (orders.fabric, orders.allowed) = (Some(fabric.to_string()), bytes);
+    }
+
+    /// In which racks receivers are, by their names: where several share one, the source hears one of them.
+    pub fn set_racks(&self, racks: BTreeMap<String, u32>) {
+        self.lock().racks = racks;
+    }
+
+    /// In which racks receivers are, as far as that is known.
+    pub(crate) fn racks(&self) -> BTreeMap<String, u32> {
+        self.lock().racks.clone()
     }
 
     /// The fabric of the first path, where it was named.

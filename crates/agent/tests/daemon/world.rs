@@ -59,6 +59,7 @@ impl Engine for FakeEngine {
             seconds: 0.5,
             sent_bytes: length,
             patched_bytes: 0,
+            heard: 0,
             fabric: "ip-multicast".into(),
             path_lost: None,
             events: Vec::new(),

@@ -95,7 +95,7 @@ pub fn figure_7(sessions: u32, options: &Options) -> Outcome {
     let points = vec![(253.0, 0.99), (437.0, 1.0)];
     let mut cdf = Figure::cdf(
         "fig-7a",
-        "State in switches: all switches, a million sessions",
+        &cdf_title(sessions, elmo_sessions),
         Axis::log("entries of a switch", ""),
         state,
     );
@@ -116,6 +116,20 @@ pub fn figure_7(sessions: u32, options: &Options) -> Outcome {
              readings have the other readings.",
         )
         .note("The logarithmic axis has no place for switches without entries; the curves begin at their fraction.")
+}
+
+/// How many sessions were drawn, and that entries are in proportion to a million.
+fn cdf_title(sessions: u32, elmo_sessions: u32) -> String {
+    let drawn = format!("State in switches: all switches, {} sessions", grouped(sessions));
+    format!("{drawn} ({} for Elmo), in proportion to a million", grouped(elmo_sessions))
+}
+
+/// A number with commas between thousands.
+fn grouped(number: u32) -> String {
+    let digits = number.to_string();
+    let parts: Vec<&str> =
+        digits.as_bytes().rchunks(3).map(|part| str::from_utf8(part).unwrap_or_default()).collect();
+    parts.into_iter().rev().collect::<Vec<_>>().join(",")
 }
 
 /// Entries at all switches of fat-tree(48, 3) for the four data sets, and Uni-S by the size of sessions.
@@ -206,4 +220,17 @@ pub fn running_times(sessions: u32, options: &Options) -> Vec<Row> {
         rows.push(row.note("both layers, our encoder; Elmo's own logs say 0.1 ms for the leafs"));
     }
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_title_says_what_was_drawn() {
+        let title = cdf_title(20_000, 2_000);
+        assert!(title.contains("20,000 sessions (2,000 for Elmo)"), "{title}");
+        assert!(cdf_title(1_000_000, 100_000).contains("1,000,000 sessions (100,000 for Elmo)"));
+        assert_eq!((grouped(7), grouped(999), grouped(1_000)), ("7".into(), "999".into(), "1,000".into()));
+    }
 }

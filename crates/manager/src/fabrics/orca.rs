@@ -48,6 +48,9 @@ pub struct OrcaSettings {
     /// Rate of a transfer on a network that is ours alone; without it transfers share the network and adapt.
     #[serde(default, deserialize_with = "some_rate")]
     pub rate: Option<Rate>,
+    /// Whether one receiver of a rack speaks for the others, so that a source hears racks and not hosts.
+    #[serde(default = "rack_feedback")]
+    pub rack_feedback: bool,
     /// Group addresses to lend.
     #[serde(default = "super::shufflecast::addresses")]
     pub pool: String,
@@ -67,6 +70,10 @@ fn entries_max() -> u32 {
 
 fn trees() -> u32 {
     1
+}
+
+fn rack_feedback() -> bool {
+    true
 }
 
 fn port() -> u16 {
@@ -119,6 +126,7 @@ impl Offer for OrcaOffer {
             encoding: Encoding::Filter,
             entries_max: settings.entries_max,
             trees: settings.trees,
+            rack_feedback: settings.rack_feedback,
             rate: settings.rate,
         };
         let pool = pool("orca.pool", &settings.pool, settings.port)?;

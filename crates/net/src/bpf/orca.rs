@@ -6,6 +6,7 @@
 use super::{BpfError, Object, Settings, programs};
 use aya::Pod;
 use polycast_wire::label::Fault;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Ports of a switch.
@@ -151,6 +152,8 @@ unsafe impl Pod for LeafLabel {}
 pub struct KernelSwitch {
     object: Object,
     settings: SwitchSettings,
+    /// The interfaces of its ports.
+    interfaces: BTreeMap<u32, u32>,
 }
 
 impl KernelSwitch {
@@ -182,7 +185,7 @@ impl KernelSwitch {
         });
         let sizes = vec![("filter", up_ports.max(1)), ("entries", entries_max.max(1))];
         let object = Object::load("orca_switch", &programs::ORCA_SWITCH, &Settings { constants, sizes })?;
-        Ok(KernelSwitch { object, settings })
+        Ok(KernelSwitch { object, settings, interfaces: BTreeMap::new() })
     }
 
     /// Makes an interface of the calling thread's network namespace a port.
@@ -198,7 +201,23 @@ impl KernelSwitch {
             .map_err(|error| BpfError::new(format!("find the interface {interface}"), error))?;
         self.object.insert("port_of", index, port)?;
         self.object.set("interface_of", port, index)?;
+        self.interfaces.insert(port, index);
         self.object.attach("orca_switch", interface)
+    }
+
+    /// The index of a port's interface.
+    #[must_use]
+    pub fn interface(&self, port: u32) -> Option<u32> {
+        self.interfaces.get(&port).copied()
+    }
+
+    /// From now on nothing is forwarded that comes in by any port, nor are probes answered; it is dropped and counted as
+    /// [`Fault::NoPort`]. The links stay as they are: so fails a switch whose forwarding has died.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn stop(&mut self) -> Result<(), BpfError> {
+        self.interfaces.values().try_for_each(|index| self.object.remove::<u32>("port_of", *index))
     }
 
     /// The ports of a leaf's active agents, which take turns.

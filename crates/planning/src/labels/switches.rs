@@ -41,6 +41,19 @@ pub fn leaf(format: &LabelFormat, label: &Label, ingress: Ingress) -> LeafAction
     }
 }
 
+/// The same for a leaf that knows its rack: only from a port with an active agent are hosts named. `None`: the packet is
+/// dropped.
+#[must_use]
+pub fn guarded_leaf(
+    format: &LabelFormat,
+    label: &Label,
+    ingress: Ingress,
+    is_from_agent: bool,
+) -> Option<LeafAction> {
+    let action = leaf(format, label, ingress);
+    (is_from_agent || !matches!(action, LeafAction::ToHosts(_))).then_some(action)
+}
+
 /// What a spine does with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpineAction {

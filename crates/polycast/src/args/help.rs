@@ -222,7 +222,8 @@ ends are ready; 'in all' is from the request to the end, with set-up.
 
 Examples:
   polycast lab compare datacast:bcube:4,2 model.bin --receivers 2,4,9,11,13,15 --with single-tree,tcp,bittorrent
-  polycast lab compare bridge:8,rate=1gbit model.bin --with tcp --rounds 3 --json";
+  polycast lab compare bridge:8,rate=1gbit model.bin --with tcp --rounds 3 --json
+  polycast lab compare orca:4,rate=400mbit model.bin --with tcp --counts 4,8,12        (Orca, figure 4)";
 
 pub const LAB_EXEC_MORE: &str = "\
 Examples:

@@ -313,6 +313,7 @@ fn account(report: TransferReport) -> Result<Report, Failure> {
         seconds: report.seconds,
         sent_bytes: report.sent_bytes,
         patched_bytes: report.patched_bytes,
+        heard: report.heard,
         fabric: report.fabric,
         path_lost: (!report.path_lost.is_empty()).then_some(report.path_lost),
         events: report.events.into_iter().map(|event| (event.seconds, event.what)).collect(),

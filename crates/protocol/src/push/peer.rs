@@ -2,7 +2,7 @@
 
 use super::congestion::{LossHistory, OTHERS_SPAN};
 use super::delay::PathDelay;
-use super::sender::Failure;
+use super::sender::{Failure, PeerId};
 use core::ops::Range;
 use polycast_types::{Duration, RangeSet, Time};
 
@@ -76,6 +76,10 @@ pub(super) struct Peer {
     pub(super) finish_at: Option<Time>,
     /// For how long it alone has held the sender back.
     pub(super) held: Duration,
+    /// Who reports for it, if it does not do so itself.
+    pub(super) spoken_by: Option<PeerId>,
+    /// Its next report tells its own totals, which were not known meanwhile.
+    pub(super) totals_unknown: bool,
 }
 
 impl Peer {
@@ -96,6 +100,11 @@ impl Peer {
         let others = self.shared_at.is_some_and(|at| now.since(at) < OTHERS_SPAN);
         let long = waited >= if others { LATE_BESIDE_OTHERS } else { Duration::ZERO };
         self.is_late = waited * 2 >= sample && long;
+    }
+
+    /// Nobody reports for it any more.
+    pub(super) fn speak_for_itself(&mut self) {
+        (self.spoken_by, self.totals_unknown) = (None, true);
     }
 
     /// Looks anew at what it misses, from here on.
@@ -169,6 +178,8 @@ impl Peer {
             unicast: [RangeSet::new(), RangeSet::new()],
             finish_at: None,
             held: Duration::ZERO,
+            spoken_by: None,
+            totals_unknown: false,
         }
     }
 

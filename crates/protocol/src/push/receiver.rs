@@ -93,8 +93,10 @@ pub enum Output {
         /// The group.
         group: u64,
     },
-    /// Send a frame to the source.
+    /// Send a frame to the source; PROGRESS and PTCH_REQ may go by way of the rack's speaker.
     Control(Control<'static>),
+    /// Send this PTCH_REQ to the source itself: an earlier one was in vain.
+    Repeat(Control<'static>),
     /// Everything is verified: put the object where it belongs.
     Complete,
 }
@@ -522,7 +524,12 @@ impl Receiver {
             }
             let wait = (self.config.retry_delay * (1 << tries.min(5))).min(RETRY_DELAY_MAX);
             self.requests.push(Request { sns: part.to_vec(), asked_at: now, again_at: now + wait, tries });
-            self.outputs.push_back(Output::Control(Control::PtchReq(part.to_vec())));
+            let control = Control::PtchReq(part.to_vec());
+            self.outputs.push_back(if tries == 0 {
+                Output::Control(control)
+            } else {
+                Output::Repeat(control)
+            });
         }
     }
 

@@ -1,6 +1,7 @@
 //! The sender of a push transfer (Republic section III-A).
 
 mod path;
+mod racks;
 mod words;
 
 pub use words::{Failure, Input, Output, Pace, PeerId, PeerStatus, SenderConfig, SlowPolicy};
@@ -10,7 +11,7 @@ use super::chain::{Chain, Link};
 use super::congestion::{Congestion, Others};
 use super::patches::combine;
 use super::peer::{Peer, Service};
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_types::{Duration, RangeSet, Time};
@@ -55,6 +56,8 @@ pub struct Sender {
     config: SenderConfig,
     fragments: u64,
     peers: BTreeMap<PeerId, Peer>,
+    /// Who may speak for whom.
+    racks: BTreeMap<PeerId, BTreeSet<PeerId>>,
     chain: Chain,
     outputs: VecDeque<Output>,
     started_at: Option<Time>,
@@ -107,6 +110,7 @@ impl Sender {
         Sender {
             fragments: config.geometry.fragments(),
             peers: BTreeMap::new(),
+            racks: BTreeMap::new(),
             chain: Chain::default(),
             outputs: VecDeque::new(),
             started_at: None,
@@ -160,6 +164,7 @@ impl Sender {
             }
             Input::Control { peer, control } => self.control(now, peer, control),
             Input::Left { peer, reason } => self.settle(peer, Some(Failure::Left(reason))),
+            Input::Rack { speaker, members } => self.allow(speaker, members),
             Input::Close => self.closed = true,
             Input::Open => self.closed = false,
             Input::PathLost => self.lose_path(now),
@@ -288,9 +293,14 @@ impl Sender {
                     peer.verified_at = now;
                 }
                 let arrival = (Time(*arrived_ns), Duration(*waited_ns));
+                if self.speaks_for_others(id) {
+                    self.rack_progress(now, id, *position, *verified_bytes);
+                }
                 self.progress(now, id, *position, (*received, *lost), arrival);
             }
             Control::PtchReq(ranges) => self.request(now, id, ranges),
+            Control::RackReq(ranges) => self.rack_request(now, id, ranges),
+            Control::Rack(members) => self.name_rack(id, members),
             Control::DataRcvd { patched_bytes } => {
                 peer.patched_bytes = *patched_bytes;
                 peer.verified_bytes = self.config.geometry.object_len;
@@ -348,6 +358,9 @@ impl Sender {
         let (new_received, new_lost) =
             (received.saturating_sub(peer.received), lost.saturating_sub(peer.lost));
         (peer.received, peer.lost) = (received, lost);
+        if core::mem::take(&mut peer.totals_unknown) || peer.spoken_by.is_some() {
+            return; // Its rack's reports have governed the pace so far.
+        }
         if let Some(sent) = sent {
             self.round_trip = Duration((self.round_trip.0 * 7 + now.since(sent).0) / 8);
             peer.arrived(now, sent, arrival);
@@ -378,7 +391,8 @@ impl Sender {
 
     /// Tells the window how long the queue on the worst path was in the round that is over.
     fn end_round(&mut self, now: Time) {
-        let paths = self.peers.values_mut().filter(|p| p.service == Service::Streaming);
+        let streams = |p: &&mut Peer| p.service == Service::Streaming && p.spoken_by.is_none();
+        let paths = self.peers.values_mut().filter(streams);
         if let Some(queue) = paths.filter_map(|p| p.path.take_standing()).max() {
             // As fast as the path has ever been: what others take does not make it slower.
             let rate = self.gating().map(|p| p.path.best_rate()).min().unwrap_or(0).max(1);
@@ -459,8 +473,10 @@ impl Sender {
             let reported = |peer: PeerId, sn: u64| self.peers[&peer].has_reported(self.last_sent(sn));
             let Some(combination) = combine(&missing, &reported) else { return };
             // A dedicated path is nobody else's loss, and there at once at full rate; TCP would have to find its own.
+            // Whoever speaks for a rack need not be the one that lacks it.
             if let [(id, sn)] = combination.gains[..]
                 && self.config.rate.is_none()
+                && !self.speaks_for_others(id)
             {
                 let peer = self.peers.get_mut(&id).expect("a key of the same map");
                 let run = peer.missing.run_at(sn).expect("it lacks this fragment");
@@ -580,7 +596,8 @@ impl Sender {
 
     /// Whether every receiver on the path has got the last attempts in a row.
     fn all_clean(&self) -> bool {
-        let streams = |p: &&Peer| p.service == Service::Streaming && p.initial.is_some();
+        let streams =
+            |p: &&Peer| p.service == Service::Streaming && p.initial.is_some() && p.spoken_by.is_none();
         self.peers.values().filter(streams).all(|p| p.clean >= CLEAN_PACKETS)
     }
 
@@ -679,7 +696,8 @@ impl Sender {
     fn gating(&self) -> impl Iterator<Item = &Peer> {
         let (position, fragments) = (self.position, self.fragments);
         self.peers.values().filter(move |p| {
-            p.service == Service::Streaming && p.lap_end(fragments).is_some_and(|end| position < end)
+            let streams = p.service == Service::Streaming && p.spoken_by.is_none();
+            streams && p.lap_end(fragments).is_some_and(|end| position < end)
         })
     }
 
@@ -794,9 +812,10 @@ impl Sender {
     fn finish(&mut self, now: Time, id: PeerId) {
         let grace = (self.round_trip * 2).max(Duration::from_millis(1));
         let position = self.position;
+        let patches_wait = self.patches_wait_for(&self.peers[&id]);
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
         match peer.finish_at {
-            _ if !peer.missing.is_empty() => peer.finish_at = None,
+            _ if patches_wait => peer.finish_at = None,
             None => peer.finish_at = Some(now + grace),
             Some(at) if now >= at => {
                 peer.finish_at = Some(now + Duration::from_millis(250));
@@ -839,9 +858,10 @@ impl Sender {
         behind.sort_unstable();
         let (limit, best_rate) = (self.limit(), self.best_rate);
         let (position, fragments) = (self.position, self.fragments);
-        for peer in self.peers.values_mut() {
-            let gates =
-                peer.service == Service::Streaming && peer.lap_end(fragments).is_some_and(|e| position < e);
+        let mut dropped = Vec::new();
+        for (id, peer) in &mut self.peers {
+            let streams = peer.service == Service::Streaming && peer.spoken_by.is_none();
+            let gates = streams && peer.lap_end(fragments).is_some_and(|e| position < e);
             let alone = match behind[..] {
                 [slowest, next, ..] => {
                     let own_fault = peer.is_late || now.since(peer.advanced_at) >= SILENCE;
@@ -857,11 +877,14 @@ impl Sender {
             peer.held = peer.held + CHECK_INTERVAL;
             if peer.held >= after {
                 peer.service = Service::Patching;
+                dropped.push(*id);
             }
         }
+        dropped.into_iter().for_each(|id| self.disband(id));
     }
 
     fn move_to_chain(&mut self, now: Time, id: PeerId) {
+        self.disband(id);
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
         peer.service = Service::Chained;
         peer.missing.clear();
@@ -872,6 +895,7 @@ impl Sender {
     }
 
     fn settle(&mut self, id: PeerId, failure: Option<Failure>) {
+        self.disband(id);
         let Some(peer) = self.peers.get_mut(&id) else { return };
         if !peer.is_active() {
             // One that is done and then leaves no longer serves those behind it.

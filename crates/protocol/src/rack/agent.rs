@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use polycast_types::{Duration, Time};
 use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Updates};
 
+use super::STANDBY_SLOWER;
 use super::follower::Follower;
 
 /// An agent's place and times.
@@ -16,7 +17,8 @@ pub struct AgentConfig {
     pub port: u32,
     /// Which run this is: larger than any before.
     pub incarnation: u64,
-    /// Time between heartbeats: a quarter of the leaf controller's T or less.
+    /// Time between heartbeats while it is active: a third of the leaf controller's T or less. One that stands by takes four
+    /// times as long.
     pub period: Duration,
     /// How many sessions its map holds.
     pub labels_max: usize,
@@ -116,7 +118,7 @@ impl Agent {
         if now < self.next_heartbeat {
             return None;
         }
-        self.next_heartbeat = now + self.config.period;
+        self.next_heartbeat = now + self.config.period * if self.active { 1 } else { STANDBY_SLOWER };
         let mut datagram = Vec::new();
         let heartbeat = Heartbeat {
             from: self.name(),
@@ -175,6 +177,8 @@ impl Agent {
         }
         if self.active != standing.active {
             self.active = standing.active;
+            // The leaf controller counts on more of them from now on.
+            self.next_heartbeat = now;
             self.outputs.push_back(AgentOutput::Active(self.active));
         }
         let gone = self.follower.settle(standing);

@@ -1,56 +1,91 @@
-//! One voice of a rack's receivers towards a source: NACKs and acknowledgements of many hosts become one (appendix A.4).
+//! One voice of a rack's receivers towards a source: NACKs and acknowledgements of many hosts become one (Orca appendix A.4).
 //!
-//! A fragment that several hosts of the rack have lost is asked for once: requests are gathered for a short time, and what
-//! has been asked for is not asked for again before its answer can have come. The rack has what its slowest receiver has.
+//! One receiver of the rack speaks for all of it, and this machine is what it has for that. A fragment that several receivers
+//! have lost is asked for once: requests are gathered for a short time, and what has been asked for is not asked for again
+//! before its answer can have come. The rack has what its slowest receiver has, and the rack's reports say so. A receiver that
+//! keeps the rack back for too long is put out: it speaks for itself from then on, and the source serves it as it serves any
+//! slow receiver.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::ops::Range;
-use polycast_types::{Duration, Handle, RangeSet, Time};
-use polycast_wire::rack::{RANGES_MAX, Rack};
+use polycast_types::{Duration, RangeSet, Time};
+use polycast_wire::control::{Control, MEMBERS_MAX, RANGES_MAX};
 
 /// Times of a rack's feedback.
 #[derive(Clone, Copy, Debug)]
 pub struct FeedbackConfig {
-    /// The leaf, counted over all pods.
-    pub rack: u32,
+    /// The speaker's own number.
+    pub own: u32,
     /// How long requests are gathered.
     pub gather: Duration,
     /// How long the answer to a request may take: before that it is not repeated.
     pub hold: Duration,
+    /// The rack's report is said again after this long, while its receivers live.
+    pub heartbeat: Duration,
+    /// For this long a receiver may lag behind the others.
+    pub patience: Duration,
     /// How many ranges may wait; requests that do not fit are dropped, and come again from the hosts.
     pub ranges_max: usize,
 }
 
 /// What happens to a rack's feedback on one transfer.
 #[derive(Clone, Debug)]
-pub enum FeedbackInput {
-    /// The rack's receivers, by port. A host that is new has nothing yet.
-    Members(Vec<u32>),
-    /// A host has lost these fragments.
-    Nack {
-        /// Its port.
-        port: u32,
-        /// The fragments, half-open.
-        ranges: Vec<Range<u64>>,
+pub enum FeedbackInput<'a> {
+    /// A receiver of the rack, the speaker itself among them, has something for the source. One whose first PROGRESS this is
+    /// is a member from then on.
+    Said {
+        /// Its number.
+        member: u32,
+        /// PROGRESS, or PTCH_REQ.
+        control: &'a Control<'a>,
     },
-    /// A host has everything before this position.
-    Ack {
-        /// Its port.
-        port: u32,
-        /// The position.
-        position: u64,
+    /// A receiver speaks for itself again, or is gone.
+    Left {
+        /// Its number.
+        member: u32,
     },
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FeedbackOutput {
+    /// Send this to the source.
+    ToSource(Control<'static>),
+    /// Let this receiver speak for itself.
+    PutOut {
+        /// Its number.
+        member: u32,
+    },
+}
+
+/// What a receiver has said last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Row {
+    position: u64,
+    received: u64,
+    lost: u64,
+    verified_bytes: u64,
+    arrived_ns: u64,
+    waited_ns: u64,
+}
+
+/// A receiver of the rack.
+#[derive(Debug)]
+struct Member {
+    row: Row,
+    /// Since when it lacks what others have.
+    behind_since: Option<Time>,
 }
 
 /// The feedback of one rack on one transfer.
 #[derive(Debug)]
 pub struct Feedback {
     config: FeedbackConfig,
-    handle: Handle,
-    /// What each receiver has.
-    positions: BTreeMap<u32, u64>,
-    acked: u64,
+    members: BTreeMap<u32, Member>,
+    /// What was reported last, and when it is said again.
+    reported: u64,
+    report_at: Option<Time>,
     gathered: RangeSet,
     ask_at: Option<Time>,
     /// What was asked for, and until when that holds.
@@ -58,18 +93,18 @@ pub struct Feedback {
     foreign: u64,
     heard: u64,
     sent: u64,
-    outputs: VecDeque<Rack<'static>>,
+    outputs: VecDeque<FeedbackOutput>,
 }
 
 impl Feedback {
-    /// Of a transfer, before any receiver is known.
+    /// Of a transfer, before any receiver has said anything.
     #[must_use]
-    pub fn new(config: FeedbackConfig, handle: Handle) -> Self {
+    pub fn new(config: FeedbackConfig) -> Self {
         Feedback {
             config,
-            handle,
-            positions: BTreeMap::new(),
-            acked: 0,
+            members: BTreeMap::new(),
+            reported: 0,
+            report_at: None,
             gathered: RangeSet::new(),
             ask_at: None,
             asked: VecDeque::new(),
@@ -81,71 +116,166 @@ impl Feedback {
     }
 
     /// Takes in what happened.
-    pub fn handle(&mut self, now: Time, input: FeedbackInput) {
+    pub fn handle(&mut self, now: Time, input: FeedbackInput<'_>) {
         match input {
-            FeedbackInput::Members(ports) => {
-                let before = core::mem::take(&mut self.positions);
-                let known = |port: u32| (port, before.get(&port).copied().unwrap_or(0));
-                self.positions = ports.into_iter().map(known).collect();
-                self.acknowledge();
-            }
-            FeedbackInput::Nack { port, ranges } => self.nack(now, port, ranges),
-            FeedbackInput::Ack { port, position } => {
+            FeedbackInput::Said { member, control } => {
                 self.heard += 1;
-                let Some(known) = self.positions.get_mut(&port) else {
-                    self.foreign += 1;
-                    return;
-                };
-                *known = position.max(*known);
-                self.acknowledge();
+                match control {
+                    Control::Progress { position, received, lost, verified_bytes, arrived_ns, waited_ns } => {
+                        let row = Row {
+                            position: *position,
+                            received: *received,
+                            lost: *lost,
+                            verified_bytes: *verified_bytes,
+                            arrived_ns: *arrived_ns,
+                            waited_ns: *waited_ns,
+                        };
+                        self.progress(now, member, row);
+                    }
+                    Control::PtchReq(ranges) if member == self.config.own && self.is_alone() => {
+                        let control = Control::PtchReq(ranges.clone());
+                        self.outputs.push_back(FeedbackOutput::ToSource(control));
+                    }
+                    Control::PtchReq(ranges) if self.members.contains_key(&member) => self.nack(now, ranges),
+                    _ => self.foreign += 1,
+                }
             }
+            FeedbackInput::Left { member } => self.leave(now, member),
         }
     }
 
-    /// The next message to the source, until there is none.
-    pub fn poll(&mut self, now: Time) -> Option<Rack<'static>> {
+    /// The next thing to do, until there is none.
+    pub fn poll(&mut self, now: Time) -> Option<FeedbackOutput> {
         if self.ask_at.is_some_and(|at| at <= now) {
             self.ask_at = None;
             self.ask(now);
         }
-        let message = self.outputs.pop_front()?;
-        self.sent += 1;
-        Some(message)
+        if self.report_at.is_some_and(|at| at <= now) {
+            self.put_out(now);
+            self.report(now);
+        }
+        let output = self.outputs.pop_front()?;
+        self.sent += u64::from(matches!(output, FeedbackOutput::ToSource(_)));
+        Some(output)
     }
 
     /// When to poll again even if nothing happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        self.ask_at
+        [self.ask_at, self.report_at].into_iter().flatten().min()
     }
 
-    /// Messages heard of hosts, and sent to the source.
+    /// Messages heard of receivers, and sent to the source.
     #[must_use]
     pub fn heard_and_sent(&self) -> (u64, u64) {
         (self.heard, self.sent)
     }
 
-    /// Messages of hosts that are no receivers in this rack.
+    /// Messages of hosts that are no members, and messages that no receiver says here.
     #[must_use]
     pub fn foreign(&self) -> u64 {
         self.foreign
     }
 
-    fn nack(&mut self, now: Time, port: u32, ranges: Vec<Range<u64>>) {
-        self.heard += 1;
-        if !self.positions.contains_key(&port) {
-            self.foreign += 1;
-            return;
+    fn progress(&mut self, now: Time, number: u32, row: Row) {
+        if !self.members.contains_key(&number) {
+            if self.members.len() > MEMBERS_MAX {
+                self.foreign += 1;
+                return;
+            }
+            self.members.insert(number, Member { row: Row::default(), behind_since: None });
+            if number != self.config.own {
+                self.name_members();
+            }
         }
+        let best =
+            self.members.values().map(|member| member.row.position).max().unwrap_or(0).max(row.position);
+        for (other, member) in &mut self.members {
+            let moves = *other == number && row.position > member.row.position;
+            if *other == number {
+                member.row = row;
+            }
+            let behind = member.row.position < best;
+            member.behind_since = if !behind || moves { None } else { member.behind_since.or(Some(now)) };
+        }
+        if self.is_alone() || self.position() > self.reported {
+            self.report(now);
+        } else if self.report_at.is_none() {
+            self.report_at = Some(now + self.config.heartbeat);
+        }
+    }
+
+    fn leave(&mut self, now: Time, number: u32) {
+        if self.members.remove(&number).is_some() {
+            self.name_members();
+            if self.position() > self.reported {
+                self.report(now);
+            }
+        }
+    }
+
+    /// Tells the source for whom the speaker speaks.
+    fn name_members(&mut self) {
+        let others = self.members.keys().copied().filter(|number| *number != self.config.own).collect();
+        self.outputs.push_back(FeedbackOutput::ToSource(Control::Rack(others)));
+    }
+
+    /// Puts out those that keep the rack back.
+    fn put_out(&mut self, now: Time) {
+        let patience = self.config.patience;
+        let slow = |(number, member): (&u32, &Member)| {
+            member.behind_since.is_some_and(|since| now.since(since) >= patience).then_some(*number)
+        };
+        let slow: Vec<u32> = self.members.iter().filter_map(slow).filter(|n| *n != self.config.own).collect();
+        for number in slow {
+            self.outputs.push_back(FeedbackOutput::PutOut { member: number });
+            self.leave(now, number);
+        }
+    }
+
+    /// Whether the speaker speaks for itself alone: then it does so as it would without a rack.
+    fn is_alone(&self) -> bool {
+        self.members.keys().all(|number| *number == self.config.own)
+    }
+
+    /// Where the slowest is.
+    fn position(&self) -> u64 {
+        self.members.values().map(|member| member.row.position).min().unwrap_or(0)
+    }
+
+    /// Says what the rack has. Times of arrival are the speaker's own, since every host has another clock; they are known
+    /// where the speaker is where the slowest is.
+    fn report(&mut self, now: Time) {
+        self.report_at = None;
+        let rows = || self.members.values().map(|member| member.row);
+        let position = self.position();
+        let (Some(received), Some(verified_bytes)) =
+            (rows().map(|row| row.received).min(), rows().map(|row| row.verified_bytes).min())
+        else {
+            return;
+        };
+        let own = self.members.get(&self.config.own).map(|member| member.row);
+        let own = own.filter(|row| row.position == position).unwrap_or_default();
+        // One that has come back may be further behind than the rack was: the source does not go back.
+        self.reported = self.reported.max(position);
+        self.report_at = (!self.is_alone()).then_some(now + self.config.heartbeat);
+        self.outputs.push_back(FeedbackOutput::ToSource(Control::Progress {
+            position,
+            received,
+            lost: rows().map(|row| row.lost).max().unwrap_or(0),
+            verified_bytes,
+            arrived_ns: own.arrived_ns,
+            waited_ns: own.waited_ns,
+        }));
+    }
+
+    fn nack(&mut self, now: Time, ranges: &[Range<u64>]) {
         while self.asked.front().is_some_and(|(until, _)| *until <= now) {
             self.asked.pop_front();
         }
-        for range in ranges {
+        for range in ranges.iter().filter(|range| !range.is_empty()) {
             if self.gathered.range_count() >= self.config.ranges_max {
                 break;
-            }
-            if range.is_empty() {
-                continue;
             }
             let mut missing = RangeSet::new();
             missing.insert(range.clone());
@@ -169,19 +299,9 @@ impl Feedback {
         let gathered = core::mem::take(&mut self.gathered);
         let ranges: Vec<Range<u64>> = gathered.iter().collect();
         for some in ranges.chunks(RANGES_MAX) {
-            let (rack, handle) = (self.config.rack, self.handle);
-            self.outputs.push_back(Rack::Nack { rack, handle, ranges: some.to_vec() });
+            self.outputs.push_back(FeedbackOutput::ToSource(Control::RackReq(some.to_vec())));
         }
         self.asked.push_back((now + self.config.hold, gathered));
-    }
-
-    fn acknowledge(&mut self) {
-        let position = self.positions.values().copied().min().unwrap_or(0);
-        if position > self.acked {
-            self.acked = position;
-            let (rack, handle) = (self.config.rack, self.handle);
-            self.outputs.push_back(Rack::Ack { rack, handle, position });
-        }
     }
 }
 
@@ -192,14 +312,36 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    fn config() -> FeedbackConfig {
+        FeedbackConfig {
+            own: 0,
+            gather: MS,
+            hold: MS * 10,
+            heartbeat: MS * 50,
+            patience: MS * 100,
+            ranges_max: 1_000,
+        }
+    }
+
+    fn progress(position: u64, received: u64, lost: u64) -> Control<'static> {
+        let (arrived_ns, waited_ns) = (position * 10, 3);
+        Control::Progress { position, received, lost, verified_bytes: received * 2, arrived_ns, waited_ns }
+    }
+
+    fn say(feedback: &mut Feedback, now: Time, member: u32, control: &Control<'_>) {
+        feedback.handle(now, FeedbackInput::Said { member, control });
+    }
+
+    /// A rack of twenty receivers that have all been heard of.
     fn feedback() -> Feedback {
-        let config = FeedbackConfig { rack: 3, gather: MS, hold: MS * 10, ranges_max: 1_000 };
-        let mut feedback = Feedback::new(config, Handle(7));
-        feedback.handle(Time::ZERO, FeedbackInput::Members((0..20).collect()));
+        let mut feedback = Feedback::new(config());
+        (0..20).for_each(|member| say(&mut feedback, Time::ZERO, member, &progress(0, 0, 0)));
+        let named = said(&mut feedback, Time::ZERO);
+        assert_eq!(named.last(), Some(&FeedbackOutput::ToSource(Control::Rack((1..20).collect()))));
         feedback
     }
 
-    fn said(feedback: &mut Feedback, now: Time) -> Vec<Rack<'static>> {
+    fn said(feedback: &mut Feedback, now: Time) -> Vec<FeedbackOutput> {
         core::iter::from_fn(|| feedback.poll(now)).collect()
     }
 
@@ -207,41 +349,83 @@ mod tests {
         core::iter::once(range).collect()
     }
 
+    fn request(ranges: Vec<Range<u64>>) -> FeedbackOutput {
+        FeedbackOutput::ToSource(Control::RackReq(ranges))
+    }
+
     #[test]
     fn a_source_hears_racks_and_not_hosts() {
         let mut feedback = feedback();
-        for port in 0..20 {
-            let ranges = [10..20, 30 + u64::from(port)..40].into();
-            feedback.handle(Time::ZERO, FeedbackInput::Nack { port, ranges });
+        for member in 0..20 {
+            let ranges = [10..20, 30 + u64::from(member)..40].into();
+            say(&mut feedback, Time::ZERO, member, &Control::PtchReq(ranges));
         }
         assert_eq!(said(&mut feedback, Time::ZERO), []);
         let at = feedback.deadline().unwrap();
-        let once = Rack::Nack { rack: 3, handle: Handle(7), ranges: [10..20, 30..40].into() };
-        assert_eq!(said(&mut feedback, at), [once]);
+        assert_eq!(said(&mut feedback, at), [request([10..20, 30..40].into())]);
         // Asked for already: only what is new is asked for, and all again when the answer is overdue.
-        feedback.handle(at, FeedbackInput::Nack { port: 1, ranges: one(5..12) });
-        let new = Rack::Nack { rack: 3, handle: Handle(7), ranges: one(5..10) };
-        assert_eq!(said(&mut feedback, at + MS), [new]);
-        feedback.handle(at + MS * 20, FeedbackInput::Nack { port: 1, ranges: one(5..12) });
-        let again = Rack::Nack { rack: 3, handle: Handle(7), ranges: one(5..12) };
-        assert_eq!(said(&mut feedback, at + MS * 21), [again]);
+        say(&mut feedback, at, 1, &Control::PtchReq(one(5..12)));
+        assert_eq!(said(&mut feedback, at + MS), [request(one(5..10))]);
+        say(&mut feedback, at + MS * 20, 1, &Control::PtchReq(one(5..12)));
+        assert_eq!(said(&mut feedback, at + MS * 21), [request(one(5..12))]);
     }
 
     #[test]
     fn the_slowest_receiver_speaks_for_the_rack() {
         let mut feedback = feedback();
-        for port in (0..20).rev() {
+        for member in (0..20).rev() {
             assert_eq!(said(&mut feedback, Time::ZERO), []);
-            feedback.handle(Time::ZERO, FeedbackInput::Ack { port, position: 100 + u64::from(port) });
+            let ahead = u64::from(member);
+            say(&mut feedback, Time::ZERO, member, &progress(100 + ahead, 90 + ahead, ahead));
         }
-        let ack = |position| Rack::Ack { rack: 3, handle: Handle(7), position };
-        assert_eq!(said(&mut feedback, Time::ZERO), [ack(100)]);
-        // Nobody waits for one that has left, and a stranger is not heard.
-        feedback.handle(Time::ZERO, FeedbackInput::Members((5..20).collect()));
-        assert_eq!(said(&mut feedback, Time::ZERO), [ack(105)]);
-        feedback.handle(Time::ZERO, FeedbackInput::Nack { port: 0, ranges: one(1..2) });
-        assert_eq!((feedback.deadline(), feedback.foreign()), (None, 1));
-        assert_eq!(feedback.heard_and_sent(), (21, 2));
+        // The speaker is the slowest: its times of arrival are those of the rack.
+        let report = |position: u64, received: u64, lost: u64, arrived_ns: u64, waited_ns: u64| {
+            let verified_bytes = received * 2;
+            let report =
+                Control::Progress { position, received, lost, verified_bytes, arrived_ns, waited_ns };
+            FeedbackOutput::ToSource(report)
+        };
+        assert_eq!(said(&mut feedback, Time::ZERO), [report(100, 90, 19, 1_000, 3)]);
+        say(&mut feedback, Time::ZERO, 0, &progress(130, 120, 0));
+        assert_eq!(said(&mut feedback, Time::ZERO), [report(101, 91, 19, 0, 0)]);
+        // Nobody waits for one that has left, and one that is no member is not heard.
+        (1..5).for_each(|member| feedback.handle(Time::ZERO, FeedbackInput::Left { member }));
+        let after = said(&mut feedback, Time::ZERO);
+        assert_eq!(after.last(), Some(&report(105, 95, 19, 0, 0)));
+        assert!(after.contains(&FeedbackOutput::ToSource(Control::Rack((5..20).collect()))));
+        say(&mut feedback, Time::ZERO, 1, &Control::PtchReq(one(1..2)));
+        assert_eq!(feedback.foreign(), 1);
+        assert_eq!(said(&mut feedback, Time::ZERO + MS), []);
+    }
+
+    #[test]
+    fn who_keeps_the_rack_back_is_put_out() {
+        let mut feedback = feedback();
+        let mut put_out = Vec::new();
+        for step in 1..40u64 {
+            let now = Time::ZERO + MS * 10 * step;
+            // Number 7 falls silent, number 8 is always a little late, but moves.
+            for member in (0..20).filter(|member| *member != 7 && (*member != 8 || step % 2 == 0)) {
+                say(&mut feedback, now, member, &progress(10 * step, 10 * step, 0));
+            }
+            for output in said(&mut feedback, now) {
+                if let FeedbackOutput::PutOut { member } = output {
+                    put_out.push((member, step));
+                }
+            }
+        }
+        assert_eq!(put_out.iter().map(|(member, _)| *member).collect::<Vec<_>>(), [7]);
+        assert!((10..=17).contains(&put_out[0].1), "{put_out:?}");
+        assert_eq!(feedback.position(), 380);
+    }
+
+    #[test]
+    fn a_rack_that_waits_says_that_it_lives() {
+        let mut feedback = feedback();
+        let at = feedback.deadline().unwrap();
+        assert_eq!(at, Time::ZERO + MS * 50);
+        assert!(matches!(said(&mut feedback, at)[..], [FeedbackOutput::ToSource(Control::Progress { .. })]));
+        assert_eq!(feedback.deadline(), Some(at + MS * 50));
     }
 
     proptest! {
@@ -254,29 +438,58 @@ mod tests {
             let mut now = Time::ZERO;
             let mut lost = RangeSet::new();
             let mut asked: Vec<(Time, Range<u64>)> = Vec::new();
-            for (port, start, len, wait) in nacks {
-                feedback.handle(now, FeedbackInput::Nack { port, ranges: one(start..start + len) });
+            let requests = |feedback: &mut Feedback, now: Time| {
+                let outputs = said(feedback, now).into_iter();
+                let ranges = outputs.filter_map(|output| match output {
+                    FeedbackOutput::ToSource(Control::RackReq(ranges)) => Some(ranges),
+                    _ => None,
+                });
+                ranges.flatten().collect::<Vec<_>>()
+            };
+            for (member, start, len, wait) in nacks {
+                say(&mut feedback, now, member, &Control::PtchReq(one(start..start + len)));
                 lost.insert(start..start + len);
                 now += MS * wait;
-                for message in said(&mut feedback, now) {
-                    let Rack::Nack { ranges, .. } = message else { panic!("{message:?}") };
-                    for range in ranges {
-                        prop_assert!(lost.covers(range.clone()));
-                        let twice = |(at, other): &(Time, Range<u64>)| {
-                            other.start < range.end && range.start < other.end && now.since(*at) < MS * 10
-                        };
-                        prop_assert!(!asked.iter().any(twice), "{range:?} at {now:?} after {asked:?}");
-                        asked.push((now, range));
-                    }
+                for range in requests(&mut feedback, now) {
+                    prop_assert!(lost.covers(range.clone()));
+                    let twice = |(at, other): &(Time, Range<u64>)| {
+                        other.start < range.end && range.start < other.end && now.since(*at) < MS * 10
+                    };
+                    prop_assert!(!asked.iter().any(twice), "{range:?} at {now:?} after {asked:?}");
+                    asked.push((now, range));
                 }
             }
             now += MS;
-            for message in said(&mut feedback, now) {
-                let Rack::Nack { ranges, .. } = message else { panic!("{message:?}") };
-                asked.extend(ranges.into_iter().map(|range| (now, range)));
-            }
+            asked.extend(requests(&mut feedback, now).into_iter().map(|range| (now, range)));
             asked.into_iter().for_each(|(_, range)| { lost.remove(range); });
             prop_assert!(lost.is_empty(), "never asked for: {lost:?}");
+        }
+
+        /// Whatever receivers say and whenever they leave: the last report is what the slowest of those that are left has said.
+        #[test]
+        fn reports_are_the_slowest_ones(words in proptest::collection::vec((0u32..6, 0u64..50, any::<bool>()), 1..100)) {
+            let mut feedback = Feedback::new(FeedbackConfig { patience: MS * 1_000_000, ..config() });
+            let mut has: BTreeMap<u32, u64> = BTreeMap::new();
+            let mut best = 0;
+            for (member, step, leaves) in words {
+                let leaves = leaves && member > 0;
+                if leaves {
+                    has.remove(&member);
+                    feedback.handle(Time::ZERO, FeedbackInput::Left { member });
+                } else {
+                    let position = has.get(&member).copied().unwrap_or(0) + step;
+                    has.insert(member, position);
+                    say(&mut feedback, Time::ZERO, member, &progress(position, position, 0));
+                }
+                let reports: Vec<u64> = said(&mut feedback, Time::ZERO).into_iter().filter_map(|output| match output {
+                    FeedbackOutput::ToSource(Control::Progress { position, .. }) => Some(position),
+                    _ => None,
+                }).collect();
+                let slowest = has.values().copied().min().unwrap_or(0);
+                let alone = !leaves && has.keys().all(|member| *member == 0);
+                prop_assert_eq!(reports.last().copied(), (slowest > best || alone).then_some(slowest));
+                best = best.max(slowest);
+            }
         }
     }
 }

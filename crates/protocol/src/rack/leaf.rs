@@ -5,9 +5,12 @@ use alloc::vec::Vec;
 use polycast_types::{Duration, Time};
 use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Updates};
 
-use super::FeedConfig;
 use super::follower::Follower;
 use super::log::{Feed, Log};
+use super::{FeedConfig, STANDBY_SLOWER};
+
+/// A controller that comes this part of T too late to a time-out was held up.
+const LATE_PART: u64 = 4;
 
 /// A leaf's place, its agents, and times.
 #[derive(Clone, Debug)]
@@ -134,7 +137,16 @@ struct Member {
     incarnation: u64,
     feed: Feed,
     heard_at: Time,
+    /// What it has beyond T, because this controller was late itself.
+    grace: Duration,
     active: bool,
+}
+
+impl Member {
+    /// When it counts as silent.
+    fn silent_at(&self, timeout: Duration) -> Time {
+        self.heard_at + timeout * if self.active { 1 } else { STANDBY_SLOWER } + self.grace
+    }
 }
 
 /// The controller of a leaf.
@@ -189,9 +201,9 @@ impl Leaf {
         }
     }
 
-    /// Takes in what happened.
+    /// Takes in what happened. Everything that has come should be handed over before the next `poll`, which judges by it
+    /// who is silent.
     pub fn handle(&mut self, now: Time, input: LeafInput<'_>) {
-        self.expire(now);
         match input {
             LeafInput::FromAgent { port, message } => {
                 if let Err(why) = self.take_from_agent(now, port, &message) {
@@ -239,7 +251,7 @@ impl Leaf {
     /// When to poll again even if nothing happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        let silent = self.members.values().map(|member| member.heard_at + self.config.timeout);
+        let silent = self.members.values().map(|member| member.silent_at(self.config.timeout));
         let resend = self.members.values().filter_map(|member| member.feed.deadline());
         silent.chain(resend).chain([self.next_heartbeat]).min()
     }
@@ -313,7 +325,7 @@ impl Leaf {
         }
         if known.is_some_and(|incarnation| heartbeat.incarnation > incarnation) {
             // It has crashed and come back before T was over.
-            self.lose(port);
+            self.lose(now, port);
         }
         if !self.members.contains_key(&port) {
             self.admit(now, port, heartbeat)?;
@@ -333,7 +345,8 @@ impl Leaf {
             self.begin_stream()
         };
         let active = self.active_count() < self.config.active;
-        let member = Member { incarnation: heartbeat.incarnation, feed, heard_at: now, active };
+        let member =
+            Member { incarnation: heartbeat.incarnation, feed, heard_at: now, grace: Duration::ZERO, active };
         self.members.insert(port, member);
         if active {
             self.switch_told = false;
@@ -349,27 +362,33 @@ impl Leaf {
     fn heard(&mut self, now: Time, port: u32, heartbeat: &Heartbeat) -> Result<(), Refusal> {
         let settled = self.follower.settled();
         let Some(member) = self.members.get_mut(&port) else { return Ok(()) };
-        member.heard_at = now;
+        (member.heard_at, member.grace) = (now, Duration::ZERO);
         let same = heartbeat.stream == member.feed.stream();
         if same && !member.feed.confirm(now, heartbeat.applied, &self.log, &self.config.feed) {
             return Err(Refusal::Senseless);
         }
         if !same || heartbeat.active != member.active || (settled && !heartbeat.settled) {
-            let standing = Standing {
-                to: heartbeat.from,
-                incarnation: member.incarnation,
-                stream: member.feed.stream(),
-                head: self.log.last(),
-                active: member.active,
-                settled,
-            };
-            let mut datagram = Vec::new();
-            Rack::Standing(standing).emit(&mut datagram);
-            self.outputs.push_back(LeafOutput::ToAgent { port, datagram });
+            self.tell_standing(port);
         }
         let known_to_all = self.members.values().map(|member| member.feed.confirmed()).min();
         self.log.forget_removed(known_to_all.unwrap_or(0));
         Ok(())
+    }
+
+    /// Tells an agent how it stands.
+    fn tell_standing(&mut self, port: u32) {
+        let Some(member) = self.members.get(&port) else { return };
+        let standing = Standing {
+            to: Name { rack: self.config.rack, agent: Some(port) },
+            incarnation: member.incarnation,
+            stream: member.feed.stream(),
+            head: self.log.last(),
+            active: member.active,
+            settled: self.follower.settled(),
+        };
+        let mut datagram = Vec::new();
+        Rack::Standing(standing).emit(&mut datagram);
+        self.outputs.push_back(LeafOutput::ToAgent { port, datagram });
     }
 
     fn take_from_central(&mut self, now: Time, message: &Rack<'_>) {
@@ -441,29 +460,42 @@ impl Leaf {
         None
     }
 
-    /// Takes out agents that have been silent for T.
+    /// Takes out agents that have been silent for T. A controller that comes late to this moment was held up itself, and
+    /// what held it up may have held up the agents' words: it looks once more, half of T later.
     fn expire(&mut self, now: Time) {
         let timeout = self.config.timeout;
-        let silent = |(port, member): (&u32, &Member)| (member.heard_at + timeout <= now).then_some(*port);
-        while let Some(port) = self.members.iter().find_map(silent) {
-            self.lose(port);
+        let mut silent = Vec::new();
+        for (&port, member) in self.members.iter_mut().filter(|(_, member)| member.silent_at(timeout) <= now)
+        {
+            let late = now.since(member.silent_at(timeout)) >= timeout / LATE_PART;
+            if late && member.grace == Duration::ZERO {
+                member.grace = now.since(member.silent_at(timeout)) + timeout / 2;
+            } else {
+                silent.push(port);
+            }
         }
+        silent.into_iter().for_each(|port| self.lose(now, port));
     }
 
     /// Takes an agent out. If it was active, the standby that is most up to date takes its place.
-    fn lose(&mut self, port: u32) {
+    fn lose(&mut self, now: Time, port: u32) {
         let Some(member) = self.members.remove(&port) else { return };
+        let mut promoted = None;
         self.before.insert(port, (member.incarnation, member.feed.stream()));
         if member.active {
             let standby = self.members.iter_mut().filter(|(_, other)| !other.active);
             let best =
                 standby.max_by_key(|(port, other)| (other.feed.confirmed(), core::cmp::Reverse(**port)));
-            if let Some((_, other)) = best {
+            if let Some((port, other)) = best {
                 other.active = true;
+                // From now on it has to say more often that it lives, and is told so at once.
+                other.grace = now.since(other.heard_at);
+                promoted = Some(*port);
             }
             self.switch_told = false;
         }
         self.outputs.push_back(LeafOutput::Lost { port, active: member.active });
+        promoted.into_iter().for_each(|port| self.tell_standing(port));
     }
 
     fn active_count(&self) -> usize {

@@ -9,7 +9,7 @@
 //! anew, is brought up to date by what is left of the row, and there is no other kind of transfer of state. Whoever
 //! starts anew keeps what it had until it has everything: packets flow on meanwhile.
 //!
-//! [`feedback`] makes one voice of a rack's receivers towards a source (appendix A.4).
+//! [`feedback`] makes one voice of a rack's receivers towards the source of a push transfer (appendix A.4).
 
 mod agent;
 mod central;
@@ -23,6 +23,10 @@ pub use central::{Central, CentralConfig, CentralInput, CentralOutput, Change, S
 pub use leaf::{AgentView, Leaf, LeafConfig, LeafCounts, LeafInput, LeafOutput, Refusal};
 
 use polycast_types::Duration;
+
+/// One that stands by says this much less often that it lives, and may be silent for this much longer: nothing is lost
+/// meanwhile if it is dead, and a rack has more to do with heartbeats than with anything else where T is short.
+const STANDBY_SLOWER: u64 = 4;
 
 /// How updates are sent and sent again.
 #[derive(Clone, Copy, Debug)]

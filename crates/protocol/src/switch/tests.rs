@@ -143,3 +143,24 @@ fn what_is_wrong_is_dropped_and_named_once() {
     assert_eq!(outputs(&mut spine, Input::Block { session: 2, ports: 1 }), []);
     assert_eq!(spine.deadline(), None);
 }
+
+#[test]
+fn probes_are_answered_by_the_port_that_they_came_in_by() {
+    let clos = Clos::new(2, 2, 3, 2, 3).unwrap();
+    let planner = planner(clos, 8);
+    for node in [clos.leaf(0), clos.spine(1, 1), clos.core(0, 0)] {
+        let mut switch = Switch::new(Arc::clone(&planner), node, 1);
+        let question = Probe { is_answer: false, number: 7 }.emit();
+        let answer = Probe { is_answer: true, number: 7 }.emit();
+        for port in 0..clos.port_count(node) {
+            let asked = outputs(&mut switch, Input::Packet { port, header: &question });
+            assert_eq!(asked, [Output::Answer { port }]);
+            let answered = outputs(&mut switch, Input::Packet { port, header: &answer });
+            assert_eq!(answered, [Output::Answered { port }]);
+        }
+        let short = outputs(&mut switch, Input::Packet { port: 0, header: &question[..7] });
+        assert_eq!(short, [Output::Dropped(Fault::Malformed)]);
+        let nowhere = outputs(&mut switch, Input::Packet { port: 99, header: &question });
+        assert_eq!(nowhere, [Output::Dropped(Fault::NoPort)]);
+    }
+}

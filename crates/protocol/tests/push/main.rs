@@ -89,6 +89,93 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever is lost and whoever crashes: everyone that lives gets everything, however racks are cut.
+    #[test]
+    fn racks_with_one_voice_get_everything(
+        seed: u64, receivers in 2u32..10, rack in 2u32..6, fragments in 1u64..300, loss in 0u64..150,
+        reordering in 0u64..100, corruption in 0u64..50, crash in proptest::option::of((0u32..10, 0u64..6_000)),
+    ) {
+        let faults = Faults { loss, reordering, corruption, ..Faults::default() };
+        let mut world = World::new(seed, receivers, config(geometry(fragments)), faults).in_racks_of(rack);
+        world.start();
+        world.close();
+        if let Some((peer, at_us)) = crash.filter(|(peer, _)| *peer < receivers) {
+            world.crash_at(peer, Time(1) + Duration::from_micros(at_us));
+        }
+        world.run(seconds(60));
+        world.assert_all_done();
+        for (peer, failure) in &world.settled {
+            prop_assert!(failure.is_none() || crash.is_some_and(|(crashed, _)| crashed == *peer), "{failure:?}");
+        }
+    }
+}
+
+/// The messages that the sender hears, and when all are done, with and without a speaker for each rack.
+#[test]
+fn a_sender_hears_racks_and_not_hosts() {
+    for loss in [0, 10] {
+        let run = |rack: u32| {
+            let faults = Faults { loss, ..Faults::default() };
+            let mut world = World::new(5, 16, config(geometry(4_000)), faults).in_racks_of(rack);
+            world.start();
+            world.close();
+            world.run(seconds(60));
+            world.assert_all_done();
+            let repairs = world.patch_packets + world.unicast_fragments;
+            (world.heard, world.finished_at.unwrap(), repairs)
+        };
+        let ((hosts, alone, repairs), (racks, together, more)) = (run(1), run(4));
+        assert!(racks * 2 < hosts, "{racks} messages of racks, {hosts} of hosts, with {loss} of 1000 lost");
+        let (alone, together) = (alone.since(Time::ZERO), together.since(Time::ZERO));
+        assert!(together.0 * 2 < alone.0 * 3, "{together} and {alone}");
+        // A patch for a rack serves all its receivers, and combinations of fragments are as good among racks.
+        assert!(more < 2 * repairs + 50, "{more} repairs for racks, {repairs} for hosts");
+    }
+}
+
+#[test]
+fn a_speaker_that_crashes_or_freezes_is_done_without() {
+    for freezes in [false, true] {
+        let faults = Faults { loss: 10, ..Faults::default() };
+        let mut world = World::new(9, 8, config(geometry(2_000)), faults).in_racks_of(4);
+        world.start();
+        world.close();
+        world.run(Time(1) + Duration::from_millis(10));
+        assert!(world.nodes[&1].speaker == Some(0) && world.finished_at.is_none());
+        if freezes {
+            world.freeze(0);
+        } else {
+            world.crash_at(0, world.now);
+        }
+        world.run(seconds(60));
+        world.assert_all_done();
+        assert_eq!(world.nodes[&1].speaker, None);
+        let failed: Vec<u32> =
+            world.settled.iter().filter(|(_, f)| f.is_some()).map(|(peer, _)| *peer).collect();
+        assert_eq!(failed, [0], "{:?}", world.settled);
+        let limit = if freezes { seconds(6) } else { Time(1) + Duration::from_millis(200) };
+        assert!(world.finished_at.unwrap() < limit, "{:?}", world.finished_at);
+    }
+}
+
+/// One that multicast does not reach any more does not hold its rack for long.
+#[test]
+fn one_that_hangs_behind_is_put_out_of_its_rack() {
+    let mut world = World::new(3, 8, config(geometry(6_000)), Faults::default()).in_racks_of(4);
+    world.start();
+    world.close();
+    world.run(Time(1) + Duration::from_millis(10));
+    world.cut_multicast(2);
+    world.run(Time(1) + Duration::from_millis(250));
+    assert_eq!((world.nodes[&2].speaker, world.nodes[&1].speaker), (None, Some(0)));
+    world.run(seconds(60));
+    world.assert_all_done();
+    assert!(world.settled.values().all(Option::is_none));
+}
+
 /// Wherever a lap begins, every fragment is offered exactly once more.
 #[test]
 fn laps_wrap_round_from_every_initial_sn() {

@@ -7,6 +7,7 @@ use polycast_protocol::push::{
     Geometry, PeerId, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Sender, SenderConfig,
     SenderInput, SenderOutput, SlowPolicy,
 };
+use polycast_protocol::rack::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
 use polycast_types::{Duration, Handle, RangeSet, Time};
 use polycast_wire::control::Control;
 use polycast_wire::data::FLAG_PATCH;
@@ -30,6 +31,8 @@ enum Event {
     Coded { peer: u32, sns: Vec<u64> },
     ToReceiver { peer: u32, frame: Vec<u8> },
     ToSender { peer: u32, frame: Vec<u8> },
+    ToSpeaker { speaker: u32, member: u32, frame: Vec<u8> },
+    SpeakerGone { speaker: u32, member: u32 },
     PatchData { peer: u32, sns: std::ops::Range<u64> },
     Fetched { peer: u32, group: u64 },
     Join { peer: u32 },
@@ -49,6 +52,10 @@ pub struct Node {
     /// Bytes of data-channel packets dropped because its socket was full.
     pub overflow: u64,
     pub reached_by_multicast: bool,
+    /// Who speaks for it.
+    pub speaker: Option<u32>,
+    /// What it has to speak for others.
+    pub feedback: Option<Feedback>,
     busy_until: Time,
     queued: u64,
 }
@@ -83,6 +90,10 @@ pub struct World {
     pub session_fragments: u64,
     frozen: BTreeSet<u32>,
     held: BTreeMap<u32, BTreeSet<u64>>,
+    /// PROGRESS and requests that the sender has heard.
+    pub heard: u64,
+    /// Receivers that share a rack: numbers one after the other.
+    rack_size: u32,
 }
 
 const DELAY: Duration = Duration::from_micros(50);
@@ -101,6 +112,18 @@ pub fn config(geometry: Geometry) -> SenderConfig {
         deadline: None,
         slow: SlowPolicy::DropToPatches { after: Duration::from_millis(400) },
         patch_delay: Duration::from_millis(5),
+    }
+}
+
+/// Times of a rack's feedback.
+fn feedback(own: u32) -> FeedbackConfig {
+    FeedbackConfig {
+        own,
+        gather: Duration::from_millis(1),
+        hold: Duration::from_millis(15),
+        heartbeat: Duration::from_millis(50),
+        patience: Duration::from_millis(100),
+        ranges_max: 4_096,
     }
 }
 
@@ -133,11 +156,43 @@ impl World {
             session_fragments: u64::MAX,
             frozen: BTreeSet::new(),
             held: BTreeMap::new(),
+            heard: 0,
+            rack_size: 1,
         };
         for peer in 0..receivers {
             world.join_at(peer, Time(1));
         }
         world
+    }
+
+    /// So many receivers share a rack each, and the first of them speaks for the others.
+    pub fn in_racks_of(mut self, size: u32) -> Self {
+        self.rack_size = size;
+        self
+    }
+
+    fn gather(&mut self) {
+        let peers: Vec<u32> = self.nodes.keys().copied().collect();
+        let size = self.rack_size;
+        for rack in peers.chunk_by(|a, b| a / size == b / size) {
+            let (&speaker, others) = rack.split_first().unwrap();
+            if others.is_empty() {
+                continue;
+            }
+            let members = others.iter().map(|member| PeerId(*member)).collect();
+            self.sender.handle(self.now, SenderInput::Rack { speaker: PeerId(speaker), members });
+            self.tell(speaker, &Control::Gather { own: speaker, members: others.to_vec() });
+            for member in others {
+                let port = speaker as u16 + 1;
+                self.tell(*member, &Control::Speaker { member: *member, address: [0; 4], port });
+            }
+        }
+    }
+
+    fn tell(&mut self, peer: u32, control: &Control<'_>) {
+        let mut frame = Vec::new();
+        control.emit(&mut frame);
+        self.schedule(self.now + DELAY, Event::ToReceiver { peer, frame });
     }
 
     /// Lets one more receiver join (or a crashed one come back) at a time.
@@ -222,6 +277,11 @@ impl World {
             Event::ToSender { .. } => {
                 self.wakes.insert(None, now);
             }
+            Event::ToSpeaker { speaker: peer, .. } | Event::SpeakerGone { member: peer, .. }
+                if self.nodes.contains_key(peer) =>
+            {
+                self.wakes.insert(Some(*peer), now);
+            }
             _ => {}
         }
         match event {
@@ -234,6 +294,14 @@ impl World {
             }
             Event::Crash { peer } => {
                 self.nodes.remove(&peer);
+                let followers = self.nodes.iter().filter(|(_, node)| node.speaker == Some(peer));
+                let followers: Vec<u32> = followers.map(|(member, _)| *member).collect();
+                for member in followers {
+                    self.schedule(self.now + DELAY, Event::SpeakerGone { speaker: peer, member });
+                }
+                for node in self.nodes.values_mut().filter_map(|node| node.feedback.as_mut()) {
+                    node.handle(now, FeedbackInput::Left { member: peer });
+                }
                 self.wakes.remove(&Some(peer));
                 self.sender.handle(now, SenderInput::Left { peer: PeerId(peer), reason: "crashed".into() });
                 self.wakes.insert(None, now);
@@ -260,12 +328,50 @@ impl World {
             Event::Fetched { peer, group } => self.fetched(peer, group),
             Event::ToReceiver { peer, frame } => {
                 if let Some(node) = self.nodes.get_mut(&peer) {
-                    node.machine.handle(now, ReceiverInput::Control(&Control::parse(&frame).unwrap()));
+                    match Control::parse(&frame).unwrap() {
+                        Control::Gather { own, .. } => node.feedback = Some(Feedback::new(feedback(own))),
+                        Control::Speaker { port, .. } => {
+                            let before =
+                                std::mem::replace(&mut node.speaker, port.checked_sub(1).map(u32::from));
+                            let left =
+                                before.and_then(|speaker| self.nodes.get_mut(&speaker)?.feedback.as_mut());
+                            if let Some(feedback) = left {
+                                feedback.handle(now, FeedbackInput::Left { member: peer });
+                            }
+                        }
+                        control => node.machine.handle(now, ReceiverInput::Control(&control)),
+                    }
+                }
+            }
+            Event::ToSpeaker { speaker, member, frame } => {
+                let frozen = self.frozen.contains(&speaker);
+                let follows = self.nodes.get(&member).is_some_and(|node| node.speaker == Some(speaker));
+                match self.nodes.get_mut(&speaker).and_then(|node| node.feedback.as_mut()) {
+                    Some(feedback) if follows && !frozen => {
+                        let control = &Control::parse(&frame).unwrap();
+                        feedback.handle(now, FeedbackInput::Said { member, control });
+                    }
+                    _ => {}
+                }
+            }
+            Event::SpeakerGone { speaker, member } => {
+                if let Some(node) = self.nodes.get_mut(&member)
+                    && node.speaker == Some(speaker)
+                {
+                    node.speaker = None;
                 }
             }
             Event::ToSender { peer, frame } => {
                 if !self.frozen.contains(&peer) {
                     let control = Control::parse(&frame).unwrap();
+                    let counts = matches!(
+                        control,
+                        Control::Progress { .. }
+                            | Control::PtchReq(_)
+                            | Control::RackReq(_)
+                            | Control::Rack(_)
+                    );
+                    self.heard += u64::from(counts);
                     self.sender.handle(now, SenderInput::Control { peer: PeerId(peer), control: &control });
                 }
             }
@@ -292,6 +398,8 @@ impl World {
             upstream: None,
             overflow: 0,
             reached_by_multicast: true,
+            speaker: None,
+            feedback: None,
             busy_until: self.now,
             queued: 0,
         };
@@ -321,6 +429,7 @@ impl World {
             self.now = self.now.max(key.0);
             self.apply(event);
         }
+        self.gather();
         self.sender.handle(self.now, SenderInput::Start);
         self.wakes.insert(None, self.now);
     }
@@ -507,23 +616,62 @@ impl World {
                     node.machine.handle(now, ReceiverInput::Checked { group, intact });
                 }
                 ReceiverOutput::Control(control) => {
-                    let mut frame = Vec::new();
-                    control.emit(&mut frame);
-                    frames.push(frame);
+                    let is_for_rack = matches!(control, Control::Progress { .. } | Control::PtchReq(_));
+                    match (&mut node.feedback, node.speaker) {
+                        (Some(feedback), _) if is_for_rack => {
+                            feedback.handle(now, FeedbackInput::Said { member: peer, control: &control });
+                        }
+                        (None, Some(speaker)) if is_for_rack => frames.push((Some(speaker), control)),
+                        _ => frames.push((None, control)),
+                    }
                 }
+                ReceiverOutput::Repeat(control) => frames.push((None, control)),
                 ReceiverOutput::Complete => {
                     assert_eq!(node.intact.len() as u64, geometry.groups(), "complete without all groups");
                     assert!(!node.done, "complete twice");
                     node.done = true;
                     node.machine.handle(now, ReceiverInput::Committed);
+                    // One that is done leaves its rack, and its followers notice that.
+                    let (speaker, spoke) = (node.speaker.take(), node.feedback.take().is_some());
+                    if spoke {
+                        let followers = self.nodes.iter().filter(|(_, node)| node.speaker == Some(peer));
+                        let followers: Vec<u32> = followers.map(|(member, _)| *member).collect();
+                        for member in followers {
+                            self.schedule(now + DELAY, Event::SpeakerGone { speaker: peer, member });
+                        }
+                    }
+                    let left = speaker.and_then(|speaker| self.nodes.get_mut(&speaker)?.feedback.as_mut());
+                    if let Some(feedback) = left {
+                        feedback.handle(now, FeedbackInput::Left { member: peer });
+                    }
                 }
             }
         }
-        for frame in frames {
-            self.schedule(self.now + DELAY, Event::ToSender { peer, frame });
+        let mut put_out = Vec::new();
+        if let Some(feedback) = self.nodes.get_mut(&peer).and_then(|node| node.feedback.as_mut()) {
+            while let Some(output) = feedback.poll(self.now) {
+                match output {
+                    FeedbackOutput::ToSource(control) => frames.push((None, control)),
+                    FeedbackOutput::PutOut { member } => put_out.push(member),
+                }
+            }
         }
-        let deadline = self.nodes.get(&peer).and_then(|n| n.machine.deadline());
-        if let Some(at) = deadline {
+        for member in put_out {
+            self.schedule(self.now + DELAY, Event::SpeakerGone { speaker: peer, member });
+        }
+        for (speaker, control) in frames {
+            let mut frame = Vec::new();
+            control.emit(&mut frame);
+            let event = match speaker {
+                Some(speaker) => Event::ToSpeaker { speaker, member: peer, frame },
+                None => Event::ToSender { peer, frame },
+            };
+            self.schedule(self.now + DELAY, event);
+        }
+        let node = self.nodes.get(&peer);
+        let own = node.and_then(|node| node.machine.deadline());
+        let of_rack = node.and_then(|node| node.feedback.as_ref()?.deadline());
+        if let Some(at) = own.into_iter().chain(of_rack).min() {
             assert!(at > self.now, "receiver {peer} was drained, yet its deadline is {at:?}");
             self.wakes.insert(Some(peer), at);
         }

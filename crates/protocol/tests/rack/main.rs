@@ -101,6 +101,82 @@ fn an_agent_that_dies_is_replaced_within_t() {
     }
 }
 
+/// A leaf with two agents, and what it finds when it looks.
+struct LeafAlone(Leaf);
+
+impl LeafAlone {
+    fn new(timeout: Duration) -> Self {
+        let config = LeafConfig {
+            rack: 3,
+            ports: 2,
+            incarnation: 5,
+            active: 1,
+            standby: 1,
+            timeout,
+            period: MS * 50,
+            labels_max: 10,
+            feed: FeedConfig::default(),
+        };
+        LeafAlone(Leaf::new(config, ms(0)))
+    }
+
+    fn beat(&mut self, now: Time, port: u32) {
+        let from = Name { rack: 3, agent: Some(port) };
+        let (incarnation, stream, applied, confirmed) = (1, 0, 0, 0);
+        let heartbeat =
+            Heartbeat { from, incarnation, stream, applied, confirmed, active: port == 0, settled: true };
+        self.0.handle(now, LeafInput::FromAgent { port, message: Rack::Heartbeat(heartbeat) });
+    }
+
+    /// The agents that are lost, and those that are told how they stand.
+    fn look(&mut self, now: Time) -> (Vec<u32>, Vec<u32>) {
+        let (mut lost, mut told) = (Vec::new(), Vec::new());
+        while let Some(output) = self.0.poll(now) {
+            match output {
+                LeafOutput::Lost { port, .. } => lost.push(port),
+                LeafOutput::ToAgent { port, .. } => told.push(port),
+                _ => {}
+            }
+        }
+        (lost, told)
+    }
+}
+
+/// A leaf controller that was held up itself judges nobody by the time that it was away.
+#[test]
+fn a_leaf_that_comes_late_gives_its_agents_time() {
+    let mut leaf = LeafAlone::new(MS * 4);
+    (0..2).for_each(|port| leaf.beat(ms(1), port));
+    leaf.look(ms(1));
+    // Heartbeats that waited with it count.
+    leaf.beat(ms(30), 0);
+    leaf.beat(ms(30), 1);
+    assert_eq!(leaf.look(ms(30)).0, []);
+    // None waits: it looks again, half of T later.
+    assert_eq!(leaf.look(ms(60)).0, []);
+    leaf.beat(ms(61), 0);
+    assert_eq!(leaf.look(ms(62)).0, [1]);
+    // In time, T is T.
+    leaf.beat(ms(63), 0);
+    assert_eq!(leaf.look(ms(66)).0, []);
+    assert_eq!(leaf.look(ms(67)).0, [0]);
+}
+
+/// One that stands by may be silent for longer; when it takes over it is told so at once, and has T to say something.
+#[test]
+fn a_standby_says_less_and_more_when_it_takes_over() {
+    let mut leaf = LeafAlone::new(MS * 4);
+    (0..2).for_each(|port| leaf.beat(ms(1), port));
+    leaf.look(ms(1));
+    for at in (2..=12).step_by(2) {
+        leaf.beat(ms(at), 0);
+        assert_eq!(leaf.look(ms(at)).0, []);
+    }
+    assert_eq!(leaf.look(ms(16)), (vec![0], vec![1]));
+    assert_eq!(leaf.look(ms(19)).0, []);
+    assert_eq!(leaf.look(ms(20)).0, [1]);
+}
+
 /// A crash that is over before T replaces the agent at once: what it knew is gone.
 #[test]
 fn an_agent_that_comes_back_at_once_is_noticed() {

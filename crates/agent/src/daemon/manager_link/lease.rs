@@ -9,6 +9,7 @@ use polycast_api::manager as api;
 use polycast_protocol::pull::Route;
 use polycast_types::{Duration as Span, ObjectId, Rate};
 use polycast_wire::label;
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Instant;
@@ -142,6 +143,7 @@ impl ManagerLink {
             service_ms: granted.service_ms,
             lease_ms: granted.lease_ms,
         };
+        lease.steering.set_racks(racks(granted.channel.as_ref()));
         lease.path = path(granted.channel)?;
         lease.receivers = addresses(granted.receivers)?;
         Ok(lease)
@@ -207,6 +209,16 @@ pub(super) fn rerouted(before: Option<api::Channel>, after: Option<api::Channel>
     let new = std::mem::replace(outer, old.clone());
     let alike = !old.is_empty() && old.first().map(Vec::len) == new.first().map(Vec::len);
     (alike && before == after).then_some(new)
+}
+
+/// The racks of receivers, as far as the manager knows them.
+fn racks(channel: Option<&api::Channel>) -> BTreeMap<String, u32> {
+    match channel.and_then(|channel| channel.channel.as_ref()) {
+        Some(api::channel::Channel::Labelled(labelled)) => {
+            labelled.racks.iter().map(|receiver| (receiver.name.clone(), receiver.rack)).collect()
+        }
+        _ => BTreeMap::new(),
+    }
 }
 
 pub(super) fn path(channel: Option<api::Channel>) -> Result<Path, Refusal> {

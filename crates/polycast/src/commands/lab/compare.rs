@@ -2,7 +2,8 @@
 //! (Datacast, section 7, the comparison study).
 
 use super::{
-    Broken, Delivery, Receivers, Spec, Traffic, Way, delivery_of, options_of, program, receivers, registry,
+    Broken, CastOptions, Delivery, Receivers, Spec, Traffic, Way, delivery_of, options_of, program,
+    receivers, registry,
 };
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
@@ -33,6 +34,9 @@ pub struct CompareArgs {
     /// The hosts that receive, by name or number
     #[arg(long, value_name = "all|A,B", default_value = "all", value_parser = receivers)]
     receivers: Receivers,
+    /// Only the first so many of them, one number after the other, each in a lab of its own
+    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    counts: Vec<u32>,
     /// How often each way is taken, in turn
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -105,13 +109,45 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Exit, Failure> {
         }
     }
     let options = options_of(&args.path, &args.source, &args.receivers, &args.failures, &args.traffic)?;
-    let group = group_of(&args.spec, &args.source, options.receivers.as_deref())?;
+    let all = group_of(&args.spec, &args.source, options.receivers.as_deref())?.receivers;
     registry::check(&args.spec)?;
+    if let Some(count) = args.counts.iter().find(|count| **count as usize > all.len()) {
+        return Err(Failure::input(format!("{count} hosts cannot receive: {} are named", all.len())));
+    }
+    let first = |count: &u32| all[..*count as usize].to_vec();
+    let groups: Vec<Vec<String>> = match args.counts.is_empty() {
+        true => vec![all.clone()],
+        false => args.counts.iter().map(first).collect(),
+    };
+    let (mut documents, mut text, mut said) = (Vec::new(), String::new(), String::new());
+    for receivers in groups {
+        let options = CastOptions { receivers: Some(receivers), ..options.clone() };
+        let (comparison, heard) = compare_in_one(args, &options, &ways)?;
+        text.push_str(&text_of(&comparison));
+        said.push_str(&heard);
+        documents.push(comparison);
+    }
+    match &documents[..] {
+        [one] if args.counts.is_empty() => output::result(format, one, &text)?,
+        several => output::result(format, &several, &text)?,
+    }
+    said.lines().for_each(output::say);
+    let verified = documents.iter().flat_map(|comparison| &comparison.runs).all(|row| row.verified);
+    Ok(if verified { Exit::Done } else { Exit::Failed })
+}
+
+/// Delivers to one group by all ways, in one lab; gives what the deliveries said, too.
+fn compare_in_one(
+    args: &CompareArgs,
+    options: &CastOptions,
+    ways: &[Way],
+) -> Result<(Comparison, String), Failure> {
+    let group = group_of(&args.spec, &args.source, options.receivers.as_deref())?;
     let progress = Progress::start(&format!("delivering in {}", args.spec));
     let mut heard = |done: &registry::Compared| {
         progress.waiting(&format!("{} took {:.1} s; going on", done.way, done.outcome.wall_s));
     };
-    let outcome = registry::compare(&args.spec, &options, &ways, args.rounds, &program()?, &mut heard);
+    let outcome = registry::compare(&args.spec, options, ways, args.rounds, &program()?, &mut heard);
     progress.finish();
     let (compared, setup_s) = outcome?;
     let mut rows: Vec<Row> = Vec::new();
@@ -143,9 +179,8 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Exit, Failure> {
         }
         rows.push(row);
     }
-    let verified = rows.iter().all(|row| row.verified);
-    let text = text_of(&rows, bytes, setup_s, group.ideal_links);
-    let document = Comparison {
+    let said = compared.iter().map(|done| done.outcome.said.as_str()).collect();
+    let comparison = Comparison {
         lab: args.spec.to_string(),
         bytes,
         source: group.source,
@@ -154,19 +189,19 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Exit, Failure> {
         setup_s,
         runs: rows,
     };
-    output::result(format, &document, &text)?;
-    compared.iter().flat_map(|done| done.outcome.said.lines()).for_each(output::say);
-    Ok(if verified { Exit::Done } else { Exit::Failed })
+    Ok((comparison, said))
 }
 
-fn text_of(rows: &[Row], bytes: u64, setup_s: f64, ideal_links: u64) -> String {
+fn text_of(comparison: &Comparison) -> String {
+    let Comparison { receivers, runs, bytes, setup_s, ideal_links, .. } = comparison;
     let mut text = format!(
-        "{} over {ideal_links} links of an ideal tree; lab set up in {}\n\
+        "{} to {} over {ideal_links} links of an ideal tree; lab set up in {}\n\
          way            finish   in all  slower  link stress                source  network stress  source's CPU\n",
-        format_bytes(bytes),
-        report::seconds(setup_s),
+        format_bytes(*bytes),
+        receivers.len(),
+        report::seconds(*setup_s),
     );
-    for row in rows {
+    for row in runs {
         let times = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2}"));
         let (link, busiest, source, network) = match &row.stress {
             Some(Stress { link, busiest, source, network, .. }) => (

@@ -3,6 +3,7 @@
 use super::super::attempt::AttemptInterval;
 use super::super::chain::Link;
 use super::super::geometry::Geometry;
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -103,6 +104,13 @@ pub enum Input<'a> {
         peer: PeerId,
         /// Why, in a few words.
         reason: String,
+    },
+    /// These receivers share a rack: the first may speak for the others, as soon as it names them.
+    Rack {
+        /// The one that speaks.
+        speaker: PeerId,
+        /// The others.
+        members: BTreeSet<PeerId>,
     },
     /// No more receivers will join: finish when the present ones are settled.
     Close,

@@ -327,7 +327,7 @@ impl PushReceiver {
                 machine.handle(now, ReceiverInput::Checked { group, intact });
                 intact.then_some(Wish::Verified)
             }
-            ReceiverOutput::Control(control) => Some(Wish::Say(control)),
+            ReceiverOutput::Control(control) | ReceiverOutput::Repeat(control) => Some(Wish::Say(control)),
             ReceiverOutput::Complete => {
                 if self.intact.len() as u64 != self.geometry.groups() || self.phase == Phase::Done {
                     self.breach("completed without all groups, or twice");

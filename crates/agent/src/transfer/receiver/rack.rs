@@ -1,0 +1,207 @@
+//! A receiver's place in its rack (Orca appendix A.4): where several share one, the source hears one of them. That one is the
+//! speaker; the others are connected to it, and speak for themselves when it is gone.
+
+use super::{FrameError, FrameStream, Run, SocketAddr, Time, TransferError};
+use polycast_protocol::rack::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
+use polycast_types::Duration;
+use polycast_wire::control::Control;
+use rustix::event::{PollFd, PollFlags};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd as _;
+
+/// Requests of the rack's receivers are gathered this long.
+const GATHER: Duration = Duration::from_millis(1);
+/// What was asked for is not asked for again for this long: a receiver repeats a request later than that, and by itself.
+const HOLD: Duration = Duration::from_millis(30);
+/// The rack's report is repeated this often, as a receiver's own is.
+const HEARTBEAT: Duration = Duration::from_millis(50);
+/// For this long one receiver may hold the rack back.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Ranges that may wait to be asked for.
+const RANGES_MAX: usize = 4_096;
+/// A speaker is in the same rack: it is there at once, or not at all.
+const CONNECT_WITHIN: std::time::Duration = std::time::Duration::from_millis(250);
+
+/// The place.
+pub(super) enum Rack {
+    /// It speaks for itself.
+    Alone,
+    /// Another one speaks for it.
+    Member {
+        /// The connection to that one.
+        speaker: FrameStream,
+    },
+    /// It speaks for others.
+    Speaker(Box<Speaker>),
+}
+
+/// What a speaker has.
+pub(super) struct Speaker {
+    own: u32,
+    /// Who may come.
+    expected: BTreeSet<u32>,
+    feedback: Feedback,
+    members: BTreeMap<u32, FrameStream>,
+}
+
+impl Rack {
+    /// What may have something to read or, where something waits, room to write.
+    pub(super) fn descriptors(&self) -> Vec<PollFd<'_>> {
+        let descriptor = |stream| {
+            let stream: &FrameStream = stream;
+            let writing = if stream.queued() > 0 { PollFlags::OUT } else { PollFlags::empty() };
+            PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN | writing)
+        };
+        match self {
+            Rack::Alone => Vec::new(),
+            Rack::Member { speaker } => vec![descriptor(speaker)],
+            Rack::Speaker(speaker) => speaker.members.values().map(descriptor).collect(),
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Time> {
+        match self {
+            Rack::Speaker(speaker) => speaker.feedback.deadline(),
+            Rack::Alone | Rack::Member { .. } => None,
+        }
+    }
+}
+
+impl Run {
+    /// The source says that this receiver may speak for others.
+    pub(super) fn gather(&mut self, own: u32, members: &[u32]) {
+        if self.committed_at.is_some() || self.chained {
+            return;
+        }
+        let config = FeedbackConfig {
+            own,
+            gather: GATHER,
+            hold: HOLD,
+            heartbeat: HEARTBEAT,
+            patience: PATIENCE,
+            ranges_max: RANGES_MAX,
+        };
+        let (feedback, expected) = (Feedback::new(config), members.iter().copied().collect());
+        self.rack = Rack::Speaker(Box::new(Speaker { own, expected, feedback, members: BTreeMap::new() }));
+    }
+
+    /// The source says who speaks for this receiver; port 0 stands for nobody.
+    pub(super) fn follow(&mut self, member: u32, address: SocketAddr) {
+        self.rack = Rack::Alone;
+        if address.port() == 0 || self.committed_at.is_some() || self.chained {
+            return;
+        }
+        let connected = FrameStream::connect(address, CONNECT_WITHIN).map_err(FrameError::from);
+        let said = connected.and_then(|mut stream| {
+            stream.send(&Control::Member { handle: self.handle, member })?;
+            Ok(stream)
+        });
+        match said {
+            Ok(speaker) => self.rack = Rack::Member { speaker },
+            // The source hears this end as it hears any other.
+            Err(error) => tracing::info!(%address, %error, "the rack's speaker cannot be reached"),
+        }
+    }
+
+    /// Leaves the rack: others that are connected here notice that their connection ends.
+    pub(super) fn leave_rack(&mut self) {
+        self.rack = Rack::Alone;
+    }
+
+    /// Says PROGRESS or PTCH_REQ by way of the rack's speaker, if there is one, and everything else to the source.
+    pub(super) fn say_in_rack(&mut self, control: &Control<'static>) -> Result<(), TransferError> {
+        let now = self.clock.now();
+        match &mut self.rack {
+            Rack::Member { speaker } if is_for_rack(control) => {
+                if speaker.send(control).is_ok() {
+                    return Ok(());
+                }
+                tracing::info!("the rack's speaker is gone");
+                self.rack = Rack::Alone;
+            }
+            Rack::Speaker(speaker) if is_for_rack(control) => {
+                let member = speaker.own;
+                speaker.feedback.handle(now, FeedbackInput::Said { member, control });
+                return self.drain_rack(now);
+            }
+            _ => {}
+        }
+        self.say(control)
+    }
+
+    /// Takes in what the rack's receivers say, and passes it on.
+    pub(super) fn rack_turn(&mut self, now: Time, readable: bool) -> Result<(), TransferError> {
+        match &mut self.rack {
+            Rack::Alone => {
+                // Who comes to one that speaks for nobody is sent away.
+                drop(self.served.newcomers());
+                Ok(())
+            }
+            Rack::Member { speaker } => {
+                // A speaker says nothing: what is there to read is the end.
+                if readable && speaker.flush().and_then(|()| speaker.fill().map(drop)).is_err() {
+                    tracing::info!("the rack's speaker is gone");
+                    self.rack = Rack::Alone;
+                }
+                Ok(())
+            }
+            Rack::Speaker(speaker) => {
+                for (member, stream) in self.served.newcomers() {
+                    if speaker.expected.contains(&member) {
+                        speaker.members.insert(member, stream);
+                    }
+                }
+                if readable {
+                    speaker.hear(now);
+                }
+                self.drain_rack(now)
+            }
+        }
+    }
+
+    fn drain_rack(&mut self, now: Time) -> Result<(), TransferError> {
+        let mut said = Vec::new();
+        if let Rack::Speaker(speaker) = &mut self.rack {
+            while let Some(output) = speaker.feedback.poll(now) {
+                match output {
+                    FeedbackOutput::ToSource(control) => said.push(control),
+                    FeedbackOutput::PutOut { member } => {
+                        tracing::info!(member, "speaks for itself: it holds the rack back");
+                        speaker.members.remove(&member);
+                    }
+                }
+            }
+        }
+        said.iter().try_for_each(|control| self.say(control))
+    }
+}
+
+impl Speaker {
+    /// Reads what receivers of the rack say; those that are gone have left.
+    fn hear(&mut self, now: Time) {
+        let mut gone = Vec::new();
+        for (&member, stream) in &mut self.members {
+            let filled = stream.flush().and_then(|()| stream.fill().map(drop));
+            loop {
+                match stream.next_frame() {
+                    Ok(Some(control)) => {
+                        self.feedback.handle(now, FeedbackInput::Said { member, control: &control });
+                    }
+                    Ok(None) if filled.is_ok() => break,
+                    Ok(None) | Err(_) => {
+                        gone.push(member);
+                        break;
+                    }
+                }
+            }
+        }
+        for member in gone {
+            self.members.remove(&member);
+            self.feedback.handle(now, FeedbackInput::Left { member });
+        }
+    }
+}
+
+fn is_for_rack(control: &Control<'_>) -> bool {
+    matches!(control, Control::Progress { .. } | Control::PtchReq(_))
+}
