@@ -1,10 +1,12 @@
 //! One delivery in a lab: its settings, and what came of it.
 
 use crate::compare::Way;
+use crate::error::LabError;
 use crate::failure::Failure;
 use crate::traffic::{Flow, Readings};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// What is to be delivered in a lab.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -20,12 +22,35 @@ pub struct CastOptions {
     /// How it is delivered.
     #[serde(default)]
     pub way: Way,
+    /// Who comes late.
+    #[serde(default)]
+    pub joins: Vec<Join>,
     /// Other traffic meanwhile.
     #[serde(default)]
     pub flows: Vec<Flow>,
     /// How often rates are read, in milliseconds; never without.
     #[serde(default)]
     pub sample_ms: Option<u32>,
+}
+
+/// A host that becomes a receiver while the transfer runs.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Join {
+    /// Its name or number.
+    pub host: String,
+    /// When, in seconds after the transfer was asked for.
+    pub at_s: f64,
+}
+
+impl FromStr for Join {
+    type Err = LabError;
+
+    fn from_str(text: &str) -> Result<Self, LabError> {
+        let wrong = || LabError::Join { text: text.into() };
+        let (host, at) = text.split_once('@').filter(|(host, _)| !host.is_empty()).ok_or_else(wrong)?;
+        let at_s = at.parse().ok().filter(|at| (0.0..=3_600.0).contains(at)).ok_or_else(wrong)?;
+        Ok(Join { host: host.into(), at_s })
+    }
 }
 
 /// What came of it.
@@ -73,4 +98,18 @@ pub struct ControlStep {
     pub step: String,
     /// How long it took, in microseconds.
     pub micros: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn joins_are_read() {
+        assert_eq!("h9@1.5".parse(), Ok(Join { host: "h9".into(), at_s: 1.5 }));
+        for text in ["", "h9", "@1", "h9@soon", "h9@-1", "h9@4000"] {
+            let message = text.parse::<Join>().unwrap_err().to_string();
+            assert!(message.contains("h9@1.5"), "{message}");
+        }
+    }
 }

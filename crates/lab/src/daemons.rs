@@ -245,6 +245,14 @@ impl Daemons {
         cpu_s(self.running.get(name)?.child.id())
     }
 
+    /// Memory of a process that is in use now, in bytes.
+    pub(crate) fn resident_bytes(&self, name: &str) -> Option<u64> {
+        let pid = self.running.get(name)?.child.id();
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        Some(1_024 * line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?)
+    }
+
     /// Kills a process at once; gives whether there was one.
     pub(crate) fn kill(&mut self, name: &str) -> bool {
         let Some(mut daemon) = self.running.remove(name) else { return false };

@@ -38,7 +38,7 @@ const GATHER_MS: u64 = 10;
 /// The rate of links that are not shaped, as far as sources are concerned, in bits a second.
 const UNSHAPED_BPS: u64 = 10_000_000_000;
 /// The name of the process with all switches.
-const SWITCHES: &str = "switches";
+pub(crate) const SWITCHES: &str = "switches";
 /// How long neighbours may take until they hear each other.
 const LINKED_WITHIN: Duration = Duration::from_secs(30);
 /// How often it is looked whether they do.

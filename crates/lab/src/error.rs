@@ -32,6 +32,12 @@ pub enum LabError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A late receiver that cannot be read.
+    #[error("'{text}' says nobody who joins: write HOST@SECONDS, such as h9@1.5, within an hour")]
+    Join {
+        /// What was typed.
+        text: String,
+    },
     /// A flow that cannot be read.
     #[error(
         "'{text}' is no flow: write FROM-TO@BEGIN..END, in seconds, with =WINDOW of 4 KiB to 1 GiB behind it where it is \

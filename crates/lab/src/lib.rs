@@ -6,6 +6,7 @@
 //! - [`layout`]: the nodes and links of it, as data.
 //! - [`registry`]: the labs that there are: `up`, `list`, `exec`, `down`.
 //! - [`compare`]: other ways to deliver the same in the same lab, and what each costs the network.
+//! - [`soak`]: many small deliveries, and what they leave behind.
 //! - [`traffic`]: other traffic beside a delivery, and rates while it runs.
 //! - [`supervisor`]: the process in which a lab lives, and with which all of it ends.
 //! - [`label_switches`]: switches in the kernel that forward by labels, and agents of racks.
@@ -32,11 +33,12 @@ mod openvswitch;
 mod optical;
 mod optics;
 pub mod registry;
+pub mod soak;
 pub mod spec;
 pub mod supervisor;
 mod system;
 pub mod traffic;
 mod world;
 
-pub use cast::{CastOptions, CastOutcome, ControlStep, LinkBytes};
+pub use cast::{CastOptions, CastOutcome, ControlStep, Join, LinkBytes};
 pub use error::LabError;

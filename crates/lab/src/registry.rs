@@ -5,6 +5,7 @@ use crate::cast::{CastOptions, CastOutcome, ControlStep};
 use crate::compare::Way;
 use crate::error::LabError;
 use crate::measure::{Measured, Measurement};
+use crate::soak::{SoakOptions, SoakOutcome};
 use crate::spec::Spec;
 use crate::supervisor::{INSIDE, LOGS, Request, Word};
 use crate::system::require;
@@ -225,7 +226,7 @@ fn start_in(
     match running.hear()? {
         Word::Ready { setup_s, control } => Ok((running, setup_s, control)),
         Word::Error(said) => Err(running.end_with(LabError::Said(said))),
-        Word::Cast(_) | Word::Measured(_) => {
+        Word::Cast(_) | Word::Measured(_) | Word::Soak(_) => {
             Err(running.end_with(LabError::system("start a lab", "it reported out of turn")))
         }
     }
@@ -274,7 +275,7 @@ impl Running {
         match self.hear()? {
             Word::Cast(outcome) => Ok(outcome),
             Word::Error(said) => Err(LabError::Said(said)),
-            Word::Ready { .. } | Word::Measured(_) => {
+            Word::Ready { .. } | Word::Measured(_) | Word::Soak(_) => {
                 Err(LabError::system("go on with the lab", "it reported out of turn"))
             }
         }
@@ -390,9 +391,25 @@ pub fn measure(spec: &Spec, what: &Measurement, program: &Path) -> Result<Measur
     match heard? {
         Word::Measured(measured) => Ok(measured),
         Word::Error(said) => Err(LabError::Said(said)),
-        Word::Ready { .. } | Word::Cast(_) => {
+        Word::Ready { .. } | Word::Cast(_) | Word::Soak(_) => {
             Err(LabError::system("go on with the lab", "it reported out of turn"))
         }
+    }
+}
+
+/// Makes a lab, delivers something small in it many times, and takes it down; gives how long it took to make, in seconds.
+///
+/// # Errors
+/// It cannot be made, or its agents not be spoken to. Deliveries that fail are counted.
+pub fn soak(spec: &Spec, options: &SoakOptions, program: &Path) -> Result<(SoakOutcome, f64), LabError> {
+    let name = format!("soak-{}", std::process::id());
+    let (mut running, setup_s, _) = start(&name, spec, program)?;
+    let heard = running.tell(&Request::Soak(options.clone())).and_then(|()| running.hear());
+    match heard {
+        Ok(Word::Soak(outcome)) => running.end().map(|()| (outcome, setup_s)),
+        Ok(Word::Error(said)) => Err(running.end_with(LabError::Said(said))),
+        Ok(_) => Err(running.end_with(LabError::system("go on with the lab", "it reported out of turn"))),
+        Err(error) => Err(running.end_with(error)),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::error::LabError;
 use crate::failure::{Failure, What};
 use crate::layout::{self, Host, Layout};
 use crate::measure::{Measured, Measurement, Stage};
+use crate::soak::{Ground, SoakOptions, SoakOutcome};
 use crate::spec::{Network, Spec};
 use crate::system::Space;
 use crate::traffic::{Flow, Placed};
@@ -25,6 +26,7 @@ use std::fs;
 use std::io::{self, BufRead, Write};
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -35,6 +37,8 @@ pub enum Request {
     Cast(CastOptions),
     /// Measure something.
     Measure(Measurement),
+    /// Deliver something small many times.
+    Soak(SoakOptions),
     /// Live on when the standard input ends.
     Stay,
 }
@@ -53,9 +57,14 @@ pub enum Word {
     Cast(CastOutcome),
     /// What was measured.
     Measured(Measured),
+    /// What came of many.
+    Soak(SoakOutcome),
     /// What went wrong.
     Error(String),
 }
+
+/// The number of the next object that is delivered.
+static DELIVERIES: AtomicU64 = AtomicU64::new(1);
 
 /// Folders of a lab below its own.
 pub(crate) const INSIDE: &str = "inside";
@@ -113,14 +122,14 @@ fn say(word: &Word) {
 /// Does what it is told until the standard input ends; then for ever nothing, if it is to stay. The input
 /// is read by a thread of its own, so that its end is seen in the middle of a delivery too.
 fn serve(lab: Lab) {
-    let (sender, wishes) = mpsc::channel();
+    let (sender, requests) = mpsc::channel();
     std::thread::spawn(move || {
         let mut stays = false;
         for line in io::stdin().lock().lines().map_while(Result::ok) {
             match serde_json::from_str(&line) {
                 Ok(Request::Stay) => stays = true,
                 // The other end is the loop below, which lives as long as the process.
-                Ok(wish) => drop(sender.send(wish)),
+                Ok(request) => drop(sender.send(request)),
                 Err(error) => say(&Word::Error(format!("'{line}' is no request: {error}"))),
             }
         }
@@ -132,17 +141,17 @@ fn serve(lab: Lab) {
             std::thread::park();
         }
     });
-    for wish in wishes {
-        let done = match wish {
-            Request::Cast(options) => lab.cast(&options).map(|outcome| {
-                say(&Word::Cast(outcome.clone()));
-                lab.forget(&outcome);
-            }),
-            Request::Measure(what) => lab.measure(&what).map(|measured| say(&Word::Measured(measured))),
-            Request::Stay => Ok(()),
+    for request in requests {
+        let answer = match request {
+            Request::Cast(options) => lab.cast(&options).map(Word::Cast),
+            Request::Measure(what) => lab.measure(&what).map(Word::Measured),
+            Request::Soak(options) => lab.soak(&options).map(Word::Soak),
+            Request::Stay => continue,
         };
-        if let Err(error) = done {
-            say(&Word::Error(error.to_string()));
+        let word = answer.unwrap_or_else(|error| Word::Error(error.to_string()));
+        say(&word);
+        if let Word::Cast(outcome) = &word {
+            lab.forget(outcome);
         }
     }
 }
@@ -258,6 +267,7 @@ impl Lab {
             }
         };
         self.check_failures(&options.failures)?;
+        options.joins.iter().try_for_each(|join| self.host(&join.host).map(drop))?;
         let (early, later): (Vec<Failure>, Vec<Failure>) =
             options.failures.iter().cloned().partition(|failure| failure.at_s <= 0.0);
         early.iter().for_each(|failure| strike(&failure.what, &self.daemons, &self.layout, &self.spec));
@@ -310,13 +320,21 @@ impl Lab {
         receivers: &[Host],
     ) -> Result<CastOutcome, LabError> {
         let to: Vec<&str> = receivers.iter().map(|host| host.name.as_str()).collect();
+        let object = DELIVERIES.fetch_add(1, Ordering::Relaxed).to_string();
         let mut command = Space::named(&source.name).command(&self.places.program.to_string_lossy());
-        command.arg("send").arg(&options.path).args(["--to", &to.join(","), "--json", "--socket"]);
+        command.arg("send").arg(&options.path).args(["--id", &object, "--to", &to.join(",")]);
+        command.args(["--json", "--socket"]);
         command.arg(self.places.socket(&source.name));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let cpu_s = || lock(&self.daemons).cpu_s(&source.name);
         let used_before = cpu_s();
-        let output = command.output().map_err(|error| LabError::system("send", error))?;
+        let failed = |error: io::Error| LabError::system("send", error);
+        let child = command.spawn().map_err(failed)?;
+        let joins = options.joins.iter().map(|join| Ok((self.host(&join.host)?.name.clone(), join.at_s)));
+        for (host, at_s) in joins.collect::<Result<Vec<_>, LabError>>()? {
+            self.join_later(host, at_s, object.clone(), source);
+        }
+        let output = child.wait_with_output().map_err(failed)?;
         let source_cpu_s = used_before.zip(cpu_s()).map_or(0.0, |(before, after)| after - before);
         let delivery: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         Ok(CastOutcome {
@@ -328,6 +346,23 @@ impl Lab {
             source_cpu_s,
             ..CastOutcome::default()
         })
+    }
+
+    /// Lets the source's agent take another receiver in, some time from now.
+    fn join_later(&self, host: String, at_s: f64, object: String, source: &Host) {
+        let mut command = Space::named(&source.name).command(&self.places.program.to_string_lossy());
+        command.args(["extend", &object, "--add", &host, "--socket"]).arg(self.places.socket(&source.name));
+        command.stdin(Stdio::null());
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs_f64(at_s));
+            match command.output() {
+                Ok(output) if output.status.success() => tracing::info!(host, "joins"),
+                Ok(output) => {
+                    tracing::error!(host, said = %String::from_utf8_lossy(&output.stderr), "cannot join")
+                }
+                Err(error) => tracing::error!(host, %error, "cannot join"),
+            }
+        });
     }
 
     /// Delivers without Polycast.
@@ -376,6 +411,11 @@ impl Lab {
             // Most hosts have no such object.
             let _ = command.status();
         }
+    }
+
+    fn soak(&self, options: &SoakOptions) -> Result<SoakOutcome, LabError> {
+        let Lab { spec, layout, places, daemons, .. } = self;
+        Ground { spec, layout, places, daemons }.soak(options)
     }
 
     fn check_failures(&self, failures: &[Failure]) -> Result<(), LabError> {

@@ -255,10 +255,12 @@ fn receiver_routes(
     Ok(receivers.into_iter().map(|(name, trees)| api::ReceiverRoutes { name, trees }).collect())
 }
 
-/// The ways that are others than before, where both are source routes.
+/// The ways that are others than before, where both are source routes; with `cut_off`, also those of receivers that have
+/// none any more.
 pub fn route_changes(
     before: &Channel,
     now: &Channel,
+    cut_off: bool,
     names: Names<'_>,
 ) -> Option<Result<Vec<api::RouteChange>, Refusal>> {
     let (Channel::SourceRoutes { trees: before, .. }, Channel::SourceRoutes { trees: now, .. }) =
@@ -268,7 +270,9 @@ pub fn route_changes(
     };
     let both = ways(before, names).and_then(|before| Ok((before, ways(now, names)?)));
     Some(both.map(|(before, now)| {
-        let gone = before.keys().filter(|key| !now.contains_key(*key)).map(|key| (key, Vec::new()));
+        let is_left = |(name, _): &&(String, u32)| cut_off || now.keys().any(|(other, _)| other == name);
+        let gone = before.keys().filter(|key| !now.contains_key(*key)).filter(is_left);
+        let gone = gone.map(|key| (key, Vec::new()));
         let other = now.iter().filter(|(key, hops)| before.get(*key) != Some(*hops));
         let changed = gone.chain(other.map(|(key, hops)| (key, hops.clone())));
         changed

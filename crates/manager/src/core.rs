@@ -773,10 +773,14 @@ impl Inner {
         why: Option<&str>,
         heard: Option<Instant>,
     ) -> bool {
-        let changes = convert::route_changes(&before.channel, &now.channel, &self.names());
+        // Without a reason, whoever is in no tree now was taken out of the group, and not cut off.
+        let changes = convert::route_changes(&before.channel, &now.channel, why.is_some(), &self.names());
         let Some(Ok(changes)) = changes else { return false };
-        let reason = why.unwrap_or("the manager has begun anew").to_string();
-        let what = format!("{reason}: trees repaired and told, {} ways changed", changes.len());
+        let reason = why.unwrap_or("the group has changed, or the manager has begun anew").to_string();
+        let what = match why {
+            Some(_) => format!("{reason}: trees repaired and told, {} ways changed", changes.len()),
+            None => format!("{reason}: {} ways told", changes.len()),
+        };
         let micros = heard.map_or(0, |heard| heard.elapsed().as_micros() as u64);
         let rerouted = api::Rerouted {
             request_id: request.request,

@@ -266,7 +266,8 @@ pub enum Channel {
 }
 
 impl Channel {
-    /// Whether receivers of one hear the other: the same, but for labels.
+    /// Whether receivers of one hear the other: the same, but for labels, and for ways over trees, which receivers are told
+    /// anew.
     #[must_use]
     pub fn is_heard_like(&self, other: &Channel) -> bool {
         match (self, other) {
@@ -274,6 +275,10 @@ impl Channel {
                 Channel::Label { group, session, label, .. },
                 Channel::Label { group: other_group, session: other_session, label: other_label, .. },
             ) => (group, session, label.len()) == (other_group, other_session, other_label.len()),
+            (
+                Channel::SourceRoutes { tree_count, pulling, .. },
+                Channel::SourceRoutes { tree_count: other_count, pulling: other_pulling, .. },
+            ) => (tree_count, pulling) == (other_count, other_pulling),
             _ => self == other,
         }
     }
@@ -412,7 +417,7 @@ pub trait Fabric: fmt::Debug + Send {
 
     /// The plan by which a transfer that runs goes on when its group changes. `network` does not hold the old
     /// plan any more. The channel has to stay as it is; of one with labels that may be others, which are the source's
-    /// business alone.
+    /// business alone, and of one over trees the ways, which receivers are told anew.
     ///
     /// # Errors
     /// What the new group needs is not free, or the channel cannot stay.

@@ -13,7 +13,7 @@ use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
 use polycast_planning::shufflecast::{Shufflecast, ShufflecastConfig};
 use polycast_planning::{
     Channel, DeviceCommand, Fabric, Fabrics, Failure, Group, HostId, NetworkState, Part, Plan, PlanId,
-    RackPort, Refusal, ReplanOutcome, Resource, Running,
+    RackPort, Refusal, ReplanOutcome, Resource, Running, TreeRoutes,
 };
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
 use polycast_topology::{Clos, Graph, Hybrid, Network, Shufflecast as Splitters};
@@ -601,6 +601,37 @@ fn a_tree_that_was_released_comes_back_after_the_repair() {
     assert_eq!(tree_numbers(better).len(), 2);
     let (number, tree) = tree_numbers(narrow).into_iter().next().unwrap();
     assert_eq!(tree_numbers(better)[&number], tree, "what runs stays as it is");
+}
+
+#[test]
+fn a_group_over_trees_can_grow_and_shrink_while_it_is_served() {
+    let fabric = Datacast::new(bcube(), DatacastConfig::default(), hosts(16)).unwrap();
+    let fabrics = Fabrics::new(vec![Box::new(fabric)]);
+    let network = NetworkState::default();
+    let before = group(16, 0, &[2, 4, 9]);
+    let old = fabrics.plan(&network, &before).unwrap();
+    let reached = |plan: &Plan| {
+        let Channel::SourceRoutes { trees, .. } = &plan.channel else { panic!("{plan:?}") };
+        let of = |tree: &TreeRoutes| tree.routes.iter().map(|(host, _)| *host).collect::<BTreeSet<_>>();
+        trees.iter().map(of).collect::<Vec<_>>()
+    };
+    for members in [&[2, 4, 9, 15][..], &[4, 9]] {
+        let wanted = group(16, 0, members);
+        let plan = fabrics.regroup(&network, &old, &wanted).unwrap();
+        assert_eq!(reached(&plan), vec![wanted.receivers.clone(); 2]);
+        assert!(plan.channel.is_heard_like(&old.channel));
+    }
+    assert!(!Channel::Chain { order: vec![] }.is_heard_like(&old.channel));
+}
+
+#[test]
+fn content_centric_networking_has_one_tree_and_caches_at_every_node() {
+    let config = DatacastConfig { single_tree: true, ..DatacastConfig::default() };
+    let fabric = Datacast::new(bcube(), config, hosts(16)).unwrap();
+    let plan = fabric.plan(&NetworkState::default(), &group(16, 0, &[2, 4, 9, 11, 13, 15])).unwrap();
+    let Channel::SourceRoutes { trees, tree_count, .. } = &plan.channel else { panic!("{plan:?}") };
+    assert_eq!((trees.len(), *tree_count, trees[0].tree.nodes.len()), (1, 1, 12));
+    assert!(trees[0].routes.iter().all(|(_, way)| way.iter().all(|hop| !hop.non_branching)));
 }
 
 #[test]

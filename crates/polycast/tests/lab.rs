@@ -704,3 +704,44 @@ fn messages_over_labels_reach_those_who_join_and_survive_a_racks_agent() {
         );
     }
 }
+
+#[test]
+fn many_groups_leave_no_state_behind() {
+    if !can(&BRIDGE) {
+        return;
+    }
+    let place = Place::new();
+    let file = place.file("object", &noise(3_000));
+    let ran = polycast(&["lab", "soak", "datacast:bcube:2,2", &file, "--groups", "60", "--json"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let report = ran.json();
+    assert_eq!(report["verified"], 60, "{report}");
+    assert_eq!(report["left"], serde_json::json!({ "transfers": 0, "pending": 0 }));
+    let memory = report["memory"].as_array().unwrap();
+    assert_eq!((memory.len(), &memory[10]["groups"]), (11, &serde_json::json!(60)));
+    assert!(memory.iter().all(|one| one["manager_bytes"].as_u64().unwrap() > 1 << 20), "{report}");
+}
+
+#[test]
+fn a_host_joins_a_transfer_over_trees_while_it_runs() {
+    if !can(&BRIDGE) {
+        return;
+    }
+    let place = Place::new();
+    let len = 24_000_000;
+    let file = place.file("object", &noise(len));
+    let spec = "datacast:bcube:4,2,rate=50mbit";
+    let lab = ["lab", "cast", spec, &file, "--receivers", "2,4,9", "--join", "h13@0.6", "--json"];
+    let ran = polycast(&lab);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let report = ran.json();
+    all_verified(&report, 4);
+    let late = report["receivers"].as_array().unwrap().iter().find(|one| one["name"] == "h13");
+    assert_eq!(late.unwrap()["fabric"], "datacast", "{report}");
+    // It began with what was on its way: far less than all was sent again.
+    let sent = report["sent_bytes"].as_u64().unwrap();
+    assert!(sent < len as u64 * 18 / 10, "{report}");
+    for node in report["nodes"].as_array().unwrap() {
+        assert_eq!(node["transfers"], 0, "{node}");
+    }
+}

@@ -1,6 +1,7 @@
 //! What is behind the local face of a node: sources that read objects, and receivers that assemble them.
 
 use crate::transfer::assembler::{Assembler, Check};
+use crate::transfer::pull::sums::Sums;
 use polycast_net::object::ObjectSource;
 use polycast_net::store::{PartFile, StoreError};
 use polycast_protocol::pull::{
@@ -9,6 +10,7 @@ use polycast_protocol::pull::{
 };
 use polycast_protocol::push::Geometry;
 use polycast_types::{Handle, Time};
+use polycast_wire::control::Hash;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,26 +22,25 @@ pub struct SourceEnd {
     transfer: Handle,
     payload_len: u64,
     object: Arc<dyn ObjectSource>,
-    digests: Arc<[Digest]>,
+    sums: Arc<Sums>,
     scratch: Vec<u8>,
 }
 
 impl SourceEnd {
-    /// A source of this object, with the digest of every packet's payload.
+    /// A source of this object; it knows the packets whose digests are known.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         config: SourceConfig,
         payload_len: u16,
         object: Arc<dyn ObjectSource>,
-        digests: Arc<[Digest]>,
+        sums: Arc<Sums>,
     ) -> Self {
-        assert!(digests.len() as u64 == config.blocks.packets(), "every packet has a digest");
         SourceEnd {
             transfer: config.transfer,
             machine: Source::new(config),
             payload_len: payload_len.into(),
             object,
-            digests,
+            sums,
             scratch: Vec::new(),
         }
     }
@@ -58,15 +59,16 @@ impl SourceEnd {
 
     /// Whether the interest names a packet of the object, by its digest too.
     pub(super) fn knows(&self, interest: &Interest) -> bool {
-        let at = usize::try_from(interest.name.sn).ok();
-        at.and_then(|at| self.digests.get(at)) == Some(&interest.name.digest)
+        self.sums.digest(interest.name.sn) == Some(interest.name.digest)
     }
 
     /// The next packet to send and its port, with its payload.
     pub(super) fn poll(&mut self, now: Time) -> io::Result<Option<(u8, Data, &[u8])>> {
         let Some(SourceOutput::Send { port, mut data }) = self.machine.poll(now) else { return Ok(None) };
         let sn = data.name.sn;
-        data.name.digest = self.digests[usize::try_from(sn).map_err(io::Error::other)?];
+        // Only packets that are known are asked for, and none is forgotten.
+        data.name.digest =
+            self.sums.digest(sn).ok_or_else(|| io::Error::other("a packet without a digest"))?;
         self.scratch.resize(data.length.into(), 0);
         self.object.read_exact_at(&mut self.scratch, sn * self.payload_len)?;
         Ok(Some((port, data, &self.scratch)))
@@ -103,8 +105,8 @@ pub struct ReceiverEnd {
 }
 
 impl ReceiverEnd {
-    /// A receiver that writes to `assembler`, which knows all hashes; `verified` are the groups that it holds already.
-    /// `verified_bytes` follows its progress.
+    /// A receiver that writes to `assembler`, and knows the digests of the first packets; `verified` are the groups that it
+    /// holds already. `verified_bytes` follows its progress.
     pub(crate) fn new(
         config: ReceiverConfig,
         geometry: Geometry,
@@ -115,9 +117,10 @@ impl ReceiverEnd {
         verified_bytes: Arc<AtomicU64>,
     ) -> Self {
         let packets = config.blocks.packets();
-        assert!(digests.len() as u64 == packets && geometry.fragments() == packets, "sizes agree");
+        assert!(digests.len() as u64 <= packets && geometry.fragments() == packets, "sizes agree");
         let held = |sn: u64| geometry.groups_of_fragments(sn..sn + 1).all(|group| verified[group as usize]);
         let mut machine = Receiver::new(config.clone());
+        machine.handle(Time::ZERO, ReceiverInput::Known { until: digests.len() as u64 });
         (0..packets)
             .filter(|&sn| held(sn))
             .for_each(|sn| machine.handle(Time::ZERO, ReceiverInput::Held { sns: sn..sn + 1 }));
@@ -146,6 +149,25 @@ impl ReceiverEnd {
 
     pub(super) fn begin(&mut self, now: Time) {
         self.machine.handle(now, ReceiverInput::Begin);
+    }
+
+    /// More hashes, from group `first` on, and digests have become known.
+    pub(super) fn learn(&mut self, now: Time, first: u64, hashes: &[Hash], digests: &[Digest]) {
+        let room = usize::try_from(self.geometry.fragments()).unwrap_or(usize::MAX) - self.digests.len();
+        self.digests.extend_from_slice(&digests[..digests.len().min(room)]);
+        self.machine.handle(now, ReceiverInput::Known { until: self.digests.len() as u64 });
+        let Some(assembler) = &mut self.assembler else { return };
+        for group in assembler.add_hashes(first, hashes) {
+            if let Err(error) = self.check(now, group) {
+                return self.fail(error);
+            }
+        }
+    }
+
+    fn fail(&mut self, error: StoreError) {
+        self.assembler = None;
+        // Whoever waited may have gone.
+        let _ = self.events.send(ReceiverEvent::Failed(error));
     }
 
     pub(super) fn reroute(&mut self, now: Time, tree: u8, route: Option<Route>, begins: Option<u32>) {
@@ -190,10 +212,7 @@ impl ReceiverEnd {
                 }
                 ReceiverOutput::Keep { sn, .. } => {
                     if let Err(error) = self.keep(now, sn, payload) {
-                        self.assembler = None;
-                        // Whoever waited may have gone.
-                        let _ = self.events.send(ReceiverEvent::Failed(error));
-                        return;
+                        return self.fail(error);
                     }
                 }
                 ReceiverOutput::Stalled { tree } => {
@@ -219,26 +238,33 @@ impl ReceiverEnd {
                 continue;
             }
             self.missing[at] -= 1;
-            if self.missing[at] > 0 {
-                continue;
+            if self.missing[at] == 0 {
+                self.check(now, group)?;
             }
-            match assembler.check(group)? {
-                Check::Intact => {
-                    self.verified[at] = true;
-                    self.left -= 1;
-                    self.verified_bytes.fetch_add(group_len(&self.geometry, group), Ordering::Relaxed);
-                }
-                // All hashes are known, so that this is never `Later`.
-                Check::Corrupt | Check::Later => {
-                    let sns = self.geometry.fragments_of_group(group);
-                    for again in sns.clone() {
-                        for other in self.geometry.groups_of_fragments(again..again + 1) {
-                            self.missing[other as usize] += 1;
-                        }
+        }
+        Ok(())
+    }
+
+    /// Checks a group that is whole.
+    fn check(&mut self, now: Time, group: u64) -> Result<(), StoreError> {
+        let Some(assembler) = &mut self.assembler else { return Ok(()) };
+        match assembler.check(group)? {
+            Check::Intact => {
+                self.verified[group as usize] = true;
+                self.left -= 1;
+                self.verified_bytes.fetch_add(group_len(&self.geometry, group), Ordering::Relaxed);
+            }
+            Check::Corrupt => {
+                let sns = self.geometry.fragments_of_group(group);
+                for again in sns.clone() {
+                    for other in self.geometry.groups_of_fragments(again..again + 1) {
+                        self.missing[other as usize] += 1;
                     }
-                    self.machine.handle(now, ReceiverInput::Corrupt { sns });
                 }
+                self.machine.handle(now, ReceiverInput::Corrupt { sns });
             }
+            // It is checked as soon as its hash is there.
+            Check::Later => {}
         }
         Ok(())
     }

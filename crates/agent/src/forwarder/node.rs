@@ -7,10 +7,11 @@ use crate::transfer::clock::{Clock, wait};
 use polycast_net::bpf::datacast::KernelNode;
 use polycast_net::bpf::in_namespace;
 use polycast_protocol::pull::{
-    Data, Face, Forwarder, ForwarderConfig, ForwarderInput, ForwarderOutput, Interest, Packet, Payload,
-    Route, SourceInput,
+    Data, Digest, Face, Forwarder, ForwarderConfig, ForwarderInput, ForwarderOutput, Interest, Packet,
+    Payload, Route, SourceInput,
 };
 use polycast_types::{Duration, Handle, Time};
+use polycast_wire::control::Hash;
 use polycast_wire::pull as wire;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use std::collections::{BTreeMap, VecDeque};
@@ -45,9 +46,11 @@ pub struct LinkEvent {
 enum Command {
     Serve(Box<SourceEnd>),
     Fetch(Box<ReceiverEnd>),
+    Learn { transfer: Handle, first: u64, hashes: Vec<Hash>, digests: Vec<Digest> },
     Reroute { transfer: Handle, tree: u8, route: Option<Route>, begins: Option<u32> },
     TreeGone { transfer: Handle, tree: u8 },
     TreeBack { transfer: Handle, tree: u8, reply: mpsc::Sender<Option<u32>> },
+    Blocks(Handle, mpsc::Sender<Vec<Option<u32>>>),
     End { transfer: Handle, keep: bool },
     Status(mpsc::Sender<NodeStatus>),
     Trees(Handle, mpsc::Sender<Vec<TreeStatus>>),
@@ -103,6 +106,20 @@ impl NodeHandle {
     /// Puts a receiver behind the local face; it begins at once.
     pub fn fetch(&self, receiver: ReceiverEnd) {
         self.commands.send(Command::Fetch(Box::new(receiver)));
+    }
+
+    /// A receiver may ask for more: hashes from group `first` on, and the digests of the packets that follow, have become
+    /// known.
+    pub(crate) fn learn(&self, transfer: Handle, first: u64, hashes: Vec<Hash>, digests: Vec<Digest>) {
+        self.commands.send(Command::Learn { transfer, first, hashes, digests });
+    }
+
+    /// The block that each tree of a source carries now; none for a tree that has no more.
+    #[must_use]
+    pub fn blocks(&self, transfer: Handle) -> Vec<Option<u32>> {
+        let (reply, answer) = mpsc::channel();
+        self.commands.send(Command::Blocks(transfer, reply));
+        answer.recv().unwrap_or_default()
     }
 
     /// A receiver's way to the source has changed in a tree, or there is none any more. A tree that is back goes on
@@ -291,6 +308,18 @@ impl Node {
                     receiver.begin(now);
                     self.receivers.insert(receiver.transfer(), *receiver);
                 }
+            }
+            Command::Learn { transfer, first, hashes, digests } => {
+                if let Some(receiver) = self.receivers.get_mut(&transfer) {
+                    receiver.learn(now, first, &hashes, &digests);
+                }
+            }
+            Command::Blocks(transfer, reply) => {
+                let machine = self.sources.get(&transfer).map(SourceEnd::machine);
+                let blocks =
+                    machine.map(|source| (0..source.trees()).map(|tree| source.block(tree)).collect());
+                // Whoever asked may have gone.
+                let _ = reply.send(blocks.unwrap_or_default());
             }
             Command::Reroute { transfer, tree, route, begins } => {
                 if let Some(receiver) = self.receivers.get_mut(&transfer) {

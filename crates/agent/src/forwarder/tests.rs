@@ -5,7 +5,7 @@ use crate::transfer::{
     Options, Path as TransferPath, Received, ReceiverSpec, Receivers, Rendezvous, Report, RouteChange, Sink,
     SourceSpec, Steering, TransferError, TreePath, fetch, prepare_pull,
 };
-use polycast_net::object::ObjectKind;
+use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_protocol::pull::{Hop, Route};
 use polycast_types::{Duration, Handle, ObjectId};
 use polycast_wire::pull as wire;
@@ -78,6 +78,20 @@ fn deliver(
     folder: &Path,
     meanwhile: impl FnOnce(&Steering),
 ) -> Outcomes {
+    let source = Arc::new(bytes.to_vec());
+    deliver_when(nodes, source, receivers, payload_len, folder, |_| std::time::Duration::ZERO, meanwhile)
+}
+
+/// The same; each receiver comes so long after the source has begun.
+fn deliver_when(
+    nodes: &[NodeHandle],
+    object: Arc<dyn ObjectSource>,
+    receivers: &[(usize, Ways)],
+    payload_len: u16,
+    folder: &Path,
+    delay: impl Fn(usize) -> std::time::Duration,
+    meanwhile: impl FnOnce(&Steering),
+) -> Outcomes {
     let name = |at: usize| nodes[at].name().to_string();
     let steering = Arc::new(Steering::default());
     let path = TreePath {
@@ -91,7 +105,7 @@ fn deliver(
         object: ObjectId::default(),
         name: "object".into(),
         kind: ObjectKind::File,
-        source: Arc::new(bytes.to_vec()),
+        source: object,
         receivers: Receivers::Told(receivers.len()),
         interface: Ipv4Addr::LOCALHOST,
         path: TransferPath::Trees(path),
@@ -114,8 +128,11 @@ fn deliver(
                     options: Options::default(),
                     cancel: Arc::new(AtomicBool::new(false)),
                 };
-                let node = nodes[*at].clone();
-                scope.spawn(move || fetch(&spec, &node, &mut |_| {}))
+                let (node, delay) = (nodes[*at].clone(), delay(*at));
+                scope.spawn(move || {
+                    std::thread::sleep(delay);
+                    fetch(&spec, &node, &mut |_| {})
+                })
             })
             .collect();
         meanwhile(&steering);
@@ -166,6 +183,66 @@ fn objects_of_all_sizes_reach_all_and_the_source_sends_once() {
         // Interests that were repeated needlessly are forgotten in time.
         until(node, |status| status.pending == 0);
     }
+}
+
+#[test]
+fn who_comes_late_joins_what_is_on_its_way_and_gets_the_rest_from_caches_and_the_source() {
+    let (configs, receivers) = small_tree();
+    let nodes = start_all(&configs);
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = object(80 << 20);
+    let late = std::time::Duration::from_millis(1_300);
+    let delay = |at| if at == 4 { late } else { std::time::Duration::ZERO };
+    let source = Arc::new(bytes.clone());
+    let outcomes = deliver_when(&nodes, source, &receivers, 8_192, folder.path(), delay, |_| {});
+    assert_delivered(&outcomes, &bytes);
+    let report = outcomes.0.unwrap();
+    // The others did not wait for it, and it did not begin at the beginning.
+    let end = |name: &str| report.receivers.iter().find(|receiver| receiver.name == name).unwrap().seconds;
+    assert!(end("n2") < end("n4"), "{report:?}");
+    let len = bytes.len() as u64;
+    let again = report.sent_bytes - len;
+    assert!(again > 0 && again < len * 9 / 10, "{again} of {len} bytes were sent again");
+    nodes.iter().for_each(|node| drop(until(node, |status| (status.transfers, status.pending) == (0, 0))));
+}
+
+/// An object whose end cannot be read before its owner allows it.
+struct Held {
+    bytes: Vec<u8>,
+    readable: std::sync::Mutex<u64>,
+    changed: std::sync::Condvar,
+}
+
+impl ObjectSource for Held {
+    fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
+        let end = offset + buffer.len() as u64;
+        drop(self.changed.wait_while(self.readable.lock().unwrap(), |readable| *readable < end).unwrap());
+        self.bytes.read_exact_at(buffer, offset)
+    }
+}
+
+#[test]
+fn packets_travel_before_the_whole_object_is_read() {
+    let (configs, receivers) = small_tree();
+    let nodes = start_all(&configs);
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = object(16 << 20);
+    let half = std::sync::Mutex::new(bytes.len() as u64 / 2);
+    let held = Arc::new(Held { bytes: bytes.clone(), readable: half, changed: std::sync::Condvar::new() });
+    let source: Arc<dyn ObjectSource> = Arc::clone(&held) as _;
+    let none = |_| std::time::Duration::ZERO;
+    let outcomes = deliver_when(&nodes, source, &receivers, 8_192, folder.path(), none, |_| {
+        // What can be read arrives, and no more.
+        until(&nodes[2], |status| status.ports[0].received > 700);
+        assert!(nodes[2].status().unwrap().ports[0].received < 1_500);
+        *held.readable.lock().unwrap() = u64::MAX;
+        held.changed.notify_all();
+    });
+    assert_delivered(&outcomes, &bytes);
 }
 
 #[test]
@@ -409,6 +486,12 @@ fn groups_that_were_served_leave_nothing_behind() {
     }
 }
 
+fn sums(object: &Arc<dyn ObjectSource>) -> Arc<crate::transfer::pull::sums::Sums> {
+    use polycast_protocol::push::Geometry;
+    let geometry = Geometry { object_len: object.len(), fragment_len: 1_400, group_len: 1 << 18 };
+    crate::transfer::pull::sums::Sums::start(object, geometry).unwrap()
+}
+
 #[test]
 fn ten_thousand_sources_leave_nothing_behind() {
     let (configs, _) = small_tree();
@@ -425,8 +508,8 @@ fn ten_thousand_sources_leave_nothing_behind() {
             decide_ahead: 1,
             waiting_max: 1,
         };
-        let digests = Arc::from([digest_of(&[1])]);
-        nodes[0].serve(SourceEnd::new(config, 1_400, Arc::new(vec![1u8]), digests));
+        let object: Arc<dyn ObjectSource> = Arc::new(vec![1u8]);
+        nodes[0].serve(SourceEnd::new(config, 1_400, Arc::clone(&object), sums(&object)));
         nodes[0].end(Handle(number));
     }
     for node in &nodes {

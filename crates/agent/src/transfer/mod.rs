@@ -10,7 +10,7 @@ mod discovery;
 mod entrance;
 mod error;
 mod invite;
-mod pull;
+pub(crate) mod pull;
 mod receiver;
 mod serve;
 mod source;

@@ -1,6 +1,7 @@
 //! `polycast lab`: a data center on this machine, with real daemons, switches and devices.
 
 mod compare;
+mod soak;
 
 use crate::args::help;
 use crate::exit::{Exit, Failure};
@@ -15,7 +16,7 @@ use polycast_lab::label_switches;
 use polycast_lab::ocs::{self, OcsOptions};
 use polycast_lab::spec::Spec;
 use polycast_lab::traffic::{Flow, Readings};
-use polycast_lab::{CastOptions, CastOutcome, ControlStep, LabError, LinkBytes, registry, supervisor};
+use polycast_lab::{CastOptions, CastOutcome, ControlStep, Join, LabError, LinkBytes, registry, supervisor};
 use polycast_types::{format_bytes, format_rate};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -39,6 +40,8 @@ enum LabCommand {
     /// Deliver the same by several ways, one after the other, and compare what they cost
     #[command(after_long_help = help::LAB_COMPARE_MORE)]
     Compare(compare::CompareArgs),
+    /// Deliver something small many times, and look at what that leaves behind
+    Soak(soak::SoakArgs),
     /// Bring a lab up and leave it running
     Up(UpArgs),
     /// List the labs that run
@@ -81,6 +84,9 @@ struct CastArgs {
     /// link:s19-h14@2, rate:s23-h11=20mbit@0, rack-agent:h4@1, silent:core2@1
     #[arg(long = "fail", value_name = "WHAT@SECONDS")]
     failures: Vec<Broken>,
+    /// A host that becomes a receiver while the transfer runs: h9@1.5
+    #[arg(long = "join", value_name = "HOST@SECONDS")]
+    joins: Vec<Join>,
     #[command(flatten)]
     traffic: Traffic,
 }
@@ -213,6 +219,7 @@ pub fn run(args: &LabArgs, format: Format) -> Result<Exit, Failure> {
     match &args.command {
         LabCommand::Cast(args) => cast(args, format),
         LabCommand::Compare(args) => compare::run(args, format),
+        LabCommand::Soak(args) => soak::run(args, format),
         LabCommand::Up(args) => up(args, format),
         LabCommand::List => list(format),
         LabCommand::Exec(args) => exec(args),
@@ -245,6 +252,7 @@ fn options_of(
         },
         failures: failures.to_vec(),
         way: Way::Polycast,
+        joins: Vec::new(),
         flows: traffic.flows.clone(),
         sample_ms: traffic.sample,
     })
@@ -266,7 +274,8 @@ fn delivery_of(outcome: &CastOutcome) -> Result<Delivery, Failure> {
 }
 
 fn cast(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
-    let options = options_of(&args.path, &args.source, &args.receivers, &args.failures, &args.traffic)?;
+    let mut options = options_of(&args.path, &args.source, &args.receivers, &args.failures, &args.traffic)?;
+    options.joins.clone_from(&args.joins);
     registry::check(&args.spec)?;
     let progress = Progress::start(&format!("delivering in {}", args.spec));
     let outcome = registry::cast(&args.spec, &options, &program()?);

@@ -57,6 +57,12 @@ pub enum Input {
     },
     /// All that is held has been said: begin.
     Begin,
+    /// Only packets below this number may be asked for: of the others the names are not known yet. Without this word all
+    /// are. It never sinks.
+    Known {
+        /// The first packet without a name.
+        until: u64,
+    },
     /// A packet came.
     Data(Data),
     /// These packets were corrupt: they are to come again, and from the source.
@@ -154,6 +160,8 @@ pub struct Receiver {
     fresh: RangeSet,
     /// When no tree has a block left: where the search for missing packets has come to.
     sweep: u64,
+    /// Packets below this number have names.
+    known: Option<u64>,
     begun: bool,
     outputs: VecDeque<Output>,
     counters: Counters,
@@ -188,6 +196,7 @@ impl Receiver {
             redo: RangeSet::new(),
             fresh: RangeSet::new(),
             sweep: 0,
+            known: None,
             begun: false,
             outputs: VecDeque::new(),
             counters: Counters::default(),
@@ -234,6 +243,7 @@ impl Receiver {
                     self.outputs.push_back(Output::Complete);
                 }
             }
+            Input::Known { until } => self.known = Some(self.known.unwrap_or(0).max(until)),
             Input::Data(data) => self.data(now, &data),
             Input::Corrupt { sns } => {
                 for sn in sns.start..sns.end.min(self.config.blocks.packets()) {
@@ -377,16 +387,20 @@ impl Receiver {
             }
         }
         let blocks = self.config.blocks;
+        let known = self.known.unwrap_or(u64::MAX);
         let tree = &mut self.trees[number];
         while tree.block.is_some() {
             if let Some(sn) = self.have.first_missing(tree.cursor..tree.end) {
+                if sn >= known {
+                    return None;
+                }
                 tree.cursor = sn + 1;
                 tree.asked_last |= tree.cursor == tree.end;
                 return Some(sn);
             }
             tree.cursor = tree.end;
             match tree.decision {
-                Decision::Open if tree.asked_last => return None,
+                Decision::Open if tree.asked_last || tree.end > known => return None,
                 Decision::Open => {
                     // All of the block was there before. Its last packet tells where the tree goes on.
                     tree.asked_last = true;
@@ -413,6 +427,9 @@ impl Receiver {
         }
         let packets = self.config.blocks.packets();
         while let Some(sn) = self.have.first_missing(self.sweep..packets) {
+            if self.known.is_some_and(|known| sn >= known) {
+                return None;
+            }
             self.sweep = sn + 1;
             if !self.is_open(sn) {
                 return Some(sn);

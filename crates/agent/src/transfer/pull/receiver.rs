@@ -48,7 +48,21 @@ pub fn fetch(
     let hello = Hello { handle, name: &spec.name, window_bytes: 0, serve_port: 0 };
     source.send(&Control::Hello(hello)).map_err(|error| TransferError::source_lost(error, 0, 0))?;
     let offer = await_welcome(&mut source, spec, clock)?;
-    let mut run = Run { spec, node, clock, handle, offer, source, routes: Vec::new(), trees: None };
+    let mut run = Run {
+        spec,
+        node,
+        clock,
+        handle,
+        offer,
+        source,
+        trees: None,
+        ways: Vec::new(),
+        hashes: Vec::new(),
+        root: None,
+        digests: Vec::new(),
+        digests_heard: 0,
+        pulling: false,
+    };
     let result = run.receive(on_event);
     // Another path, or another try, may bring the rest.
     node.end_keeping(handle, !matches!(result, Ok(_) | Err(TransferError::Cancelled)));
@@ -68,11 +82,41 @@ struct Trees {
     credits: u32,
 }
 
-#[derive(Default)]
-struct Sums {
-    hashes: Vec<Hash>,
-    root: Option<Hash>,
-    digests: Vec<Digest>,
+/// The way in a tree, and for one that has begun before: the block that it carries.
+#[derive(Clone, Copy)]
+struct Way {
+    route: Option<Route>,
+    begins: Option<u32>,
+}
+
+/// A frame of the source, read.
+enum Word {
+    Trees(Trees),
+    Root(Hash),
+    Hashes(u64, Vec<Hash>),
+    Digests(u64, Vec<Digest>),
+    Way(u8, Way),
+    Nothing,
+}
+
+impl Word {
+    fn of(frame: Control<'_>) -> Result<Self, TransferError> {
+        Ok(match frame {
+            Control::Trees { count, block_bytes, credits } => {
+                Word::Trees(Trees { count, block_bytes, credits })
+            }
+            Control::Root(root) => Word::Root(root),
+            Control::Hashes { first, hashes } => Word::Hashes(first, hashes),
+            Control::Digests { first, digests } => Word::Digests(first, digests),
+            Control::Route { tree, begins, hops } => {
+                Word::Way(tree, Way { route: read_route(hops)?, begins })
+            }
+            Control::Refuse(reason) => return Err(TransferError::Refused(reason.to_string())),
+            Control::Finished => return Err(TransferError::Refused("it is over".into())),
+            Control::Alive => Word::Nothing,
+            _ => return Err(WireError::Malformed.into()),
+        })
+    }
 }
 
 struct Run<'a> {
@@ -82,22 +126,40 @@ struct Run<'a> {
     handle: Handle,
     offer: Offer,
     source: FrameStream,
-    /// A route for every tree, as far as the source has said.
-    routes: Vec<Option<Option<Route>>>,
     trees: Option<Trees>,
+    /// A way for every tree, as far as the source has said.
+    ways: Vec<Option<Way>>,
+    hashes: Vec<Hash>,
+    root: Option<Hash>,
+    /// Digests that the node has not been told, and how many have come at all.
+    digests: Vec<Digest>,
+    digests_heard: u64,
+    /// The node pulls.
+    pulling: bool,
 }
 
 impl Run<'_> {
     fn receive(&mut self, on_event: &mut dyn FnMut(&ReceiverProgress)) -> Result<Received, TransferError> {
+        let packets = self.offer.geometry.fragments();
+        if packets > PACKETS_MAX {
+            return Err(TransferError::Refused(format!("{packets} packets are more than {PACKETS_MAX}")));
+        }
         let target = target_of(&self.spec.sink, &self.offer.name)?;
         let part = PartFile::open(&target, self.offer.geometry.object_len)?;
-        let sums = self.hear_sums()?;
-        let root = hex(&root_hash(&sums.hashes));
+        if part.is_resumed() {
+            // What an earlier try has left can only be checked against hashes.
+            self.hear_until(Self::knows_all, None)?;
+        }
         let mut assembler = Assembler::new(self.offer.geometry, part);
-        assembler.add_hashes(0, &sums.hashes);
+        assembler.add_hashes(0, &self.hashes);
         let verified = self.check_held(&mut assembler)?;
         self.say(&Control::Have(Vec::new()))?;
-        let Trees { block_bytes, credits, .. } = self.hear_routes()?;
+        let patience = self.spec.options.join_timeout.as_secs_f64() + self.offer.stall.as_secs_f64();
+        let told = |run: &Self| !run.ways.is_empty() && run.ways.iter().all(Option::is_some);
+        self.hear_until(told, Some(patience))?;
+        let Some(Trees { block_bytes, credits, .. }) = self.trees else {
+            return Err(WireError::Malformed.into());
+        };
         let geometry = self.offer.geometry;
         let blocks = u16::try_from(geometry.fragment_len)
             .ok()
@@ -106,14 +168,16 @@ impl Run<'_> {
         let config = ReceiverConfig {
             transfer: self.handle,
             blocks,
-            routes: self.routes.iter().map(|route| route.flatten()).collect(),
+            routes: self.ways.iter().map(|way| way.and_then(|way| way.route)).collect(),
             credits,
             retry: RetryTime::Adaptive { initial: RETRY_INITIAL, least: RETRY_LEAST },
             stalled_after: STALLED_AFTER,
         };
         let (sender, events) = mpsc::channel();
         let progress = Arc::new(AtomicU64::new(0));
-        let digests = sums.digests;
+        let known = assembler.hashes().len();
+        assembler.add_hashes(known as u64, &self.hashes[known..]);
+        let digests = std::mem::take(&mut self.digests);
         self.node.fetch(ReceiverEnd::new(
             config,
             geometry,
@@ -123,8 +187,18 @@ impl Run<'_> {
             sender,
             Arc::clone(&progress),
         ));
+        self.pulling = true;
+        for (tree, way) in (0u8..).zip(self.ways.iter().flatten()).filter(|(_, way)| way.begins.is_some()) {
+            self.node.reroute(self.handle, tree, way.route, way.begins);
+        }
         let part = self.pull(&events, &progress, on_event)?;
-        self.finish(part, target, root)
+        // All groups are verified; now the hashes themselves.
+        self.hear_until(|run| run.root.is_some(), Some(self.offer.stall.as_secs_f64()))?;
+        let root = root_hash(&self.hashes);
+        if self.root != Some(root) {
+            return Err(TransferError::Refused("its hashes do not give its root hash".into()));
+        }
+        self.finish(part, target, hex(&root))
     }
 
     fn lost(&self, error: FrameError) -> TransferError {
@@ -135,108 +209,80 @@ impl Run<'_> {
         self.source.send(control).map_err(|error| self.lost(error))
     }
 
+    /// Every hash and digest is there.
+    fn knows_all(&self) -> bool {
+        let geometry = self.offer.geometry;
+        let whole =
+            self.hashes.len() as u64 == geometry.groups() && self.digests_heard == geometry.fragments();
+        whole && self.root.is_some()
+    }
+
+    /// Takes all frames that have come; gives how the connection is.
+    fn hear(&mut self, verified_bytes: u64) -> Result<(), TransferError> {
+        let total = self.offer.geometry.object_len;
+        let lost = |error| TransferError::source_lost(error, verified_bytes, total);
+        let open = self.source.flush().and_then(|()| self.source.fill().map(drop));
+        let known = self.hashes.len();
+        while let Some(frame) = self.source.next_frame().map_err(lost)? {
+            let word = Word::of(frame)?;
+            self.take(word)?;
+        }
+        if self.pulling && (self.hashes.len() > known || !self.digests.is_empty()) {
+            let (hashes, digests) = (self.hashes[known..].to_vec(), std::mem::take(&mut self.digests));
+            self.node.learn(self.handle, known as u64, hashes, digests);
+        }
+        open.map_err(lost)
+    }
+
+    fn take(&mut self, word: Word) -> Result<(), TransferError> {
+        let (groups, packets) = (self.offer.geometry.groups(), self.offer.geometry.fragments());
+        match word {
+            Word::Trees(trees) if self.trees.is_none() => {
+                self.trees = Some(trees);
+                self.ways = vec![None; trees.count.into()];
+            }
+            Word::Root(root) => self.root = Some(root),
+            Word::Hashes(first, hashes) if first == self.hashes.len() as u64 => self.hashes.extend(hashes),
+            Word::Digests(first, digests) if first == self.digests_heard => {
+                self.digests_heard += digests.len() as u64;
+                self.digests.extend(digests);
+            }
+            Word::Way(tree, way) => {
+                *self.ways.get_mut(usize::from(tree)).ok_or(WireError::Malformed)? = Some(way);
+                if self.pulling {
+                    self.node.reroute(self.handle, tree, way.route, way.begins);
+                }
+            }
+            Word::Nothing => {}
+            Word::Trees(_) | Word::Hashes(..) | Word::Digests(..) => return Err(WireError::Malformed.into()),
+        }
+        let fits = self.hashes.len() as u64 <= groups && self.digests_heard <= packets;
+        if fits { Ok(()) } else { Err(WireError::Malformed.into()) }
+    }
+
     /// Takes frames until `done` says that all is there.
-    fn hear<T>(
+    fn hear_until(
         &mut self,
-        state: &mut T,
-        mut take: impl FnMut(
-            &mut T,
-            &mut Vec<Option<Option<Route>>>,
-            &mut Option<Trees>,
-            Control<'_>,
-        ) -> Result<(), TransferError>,
-        done: impl Fn(&T, &[Option<Option<Route>>], Option<Trees>) -> bool,
+        done: impl Fn(&Self) -> bool,
         patience: Option<f64>,
     ) -> Result<(), TransferError> {
         let begun = self.clock.seconds();
-        let total = self.offer.geometry.object_len;
-        let lost = |error| TransferError::source_lost(error, 0, total);
         loop {
             self.check_cancelled()?;
-            let open = self.source.fill();
-            while let Some(frame) = self.source.next_frame().map_err(lost)? {
-                match frame {
-                    Control::Refuse(reason) => return Err(TransferError::Refused(reason.to_string())),
-                    Control::Finished => return Err(TransferError::Refused("it is over".into())),
-                    frame => take(state, &mut self.routes, &mut self.trees, frame)?,
-                }
-            }
-            if done(state, &self.routes, self.trees) {
+            let heard = self.hear(0);
+            if done(self) {
                 return Ok(());
             }
-            open.map_err(lost)?;
+            heard?;
             if patience.is_some_and(|patience| self.clock.seconds() - begun > patience) {
                 return Err(TransferError::Refused("it never began".into()));
             }
-            self.source.flush().map_err(lost)?;
             self.source.wait(std::time::Duration::from_millis(100))?;
         }
     }
 
     fn check_cancelled(&self) -> Result<(), TransferError> {
         if self.spec.cancel.load(Ordering::Relaxed) { Err(TransferError::Cancelled) } else { Ok(()) }
-    }
-
-    /// Takes TREES, ROOT, HASHES and DIGESTS.
-    fn hear_sums(&mut self) -> Result<Sums, TransferError> {
-        let (groups, packets) = (self.offer.geometry.groups(), self.offer.geometry.fragments());
-        if packets > PACKETS_MAX {
-            return Err(TransferError::Refused(format!("{packets} packets are more than {PACKETS_MAX}")));
-        }
-        let mut sums = Sums::default();
-        let take = |sums: &mut Sums, _: &mut Vec<_>, trees: &mut Option<Trees>, frame: Control<'_>| {
-            match frame {
-                Control::Trees { count, block_bytes, credits } => {
-                    *trees = Some(Trees { count, block_bytes, credits });
-                }
-                Control::Root(root) => sums.root = Some(root),
-                Control::Hashes { first, hashes } if first == sums.hashes.len() as u64 => {
-                    sums.hashes.extend(hashes);
-                }
-                Control::Digests { first, digests } if first == sums.digests.len() as u64 => {
-                    sums.digests.extend(digests);
-                }
-                Control::Alive => {}
-                _ => return Err(WireError::Malformed.into()),
-            }
-            let fits = sums.hashes.len() as u64 <= groups && sums.digests.len() as u64 <= packets;
-            if fits { Ok(()) } else { Err(WireError::Malformed.into()) }
-        };
-        let done = |sums: &Sums, _: &[Option<Option<Route>>], trees: Option<Trees>| {
-            let whole = sums.hashes.len() as u64 == groups && sums.digests.len() as u64 == packets;
-            trees.is_some() && sums.root.is_some() && whole
-        };
-        self.hear(&mut sums, take, done, None)?;
-        if sums.root != Some(root_hash(&sums.hashes)) {
-            return Err(TransferError::Refused("its hashes do not give its root hash".into()));
-        }
-        Ok(sums)
-    }
-
-    /// Takes a ROUTE for every tree: the word to begin.
-    fn hear_routes(&mut self) -> Result<Trees, TransferError> {
-        let take = |_: &mut (),
-                    routes: &mut Vec<Option<Option<Route>>>,
-                    trees: &mut Option<Trees>,
-                    frame: Control<'_>| {
-            match frame {
-                Control::Route { tree, hops, .. } => {
-                    let count = trees.map_or(0, |trees| usize::from(trees.count));
-                    routes.resize(count, None);
-                    let route = read_route(hops)?;
-                    *routes.get_mut(usize::from(tree)).ok_or(WireError::Malformed)? = Some(route);
-                    Ok(())
-                }
-                Control::Alive => Ok(()),
-                _ => Err(WireError::Malformed.into()),
-            }
-        };
-        let done = |_: &(), routes: &[Option<Option<Route>>], _: Option<Trees>| {
-            !routes.is_empty() && routes.iter().all(Option::is_some)
-        };
-        let patience = self.spec.options.join_timeout.as_secs_f64() + self.offer.stall.as_secs_f64();
-        self.hear(&mut (), take, done, Some(patience))?;
-        self.trees.ok_or(WireError::Malformed.into())
     }
 
     /// Which groups an earlier try has left whole.
@@ -281,18 +327,7 @@ impl Run<'_> {
                 })?;
                 on_event(&ReceiverProgress { bytes: verified_bytes, total, received: None });
             }
-            let open = self.source.flush().and_then(|()| self.source.fill().map(drop));
-            let lost = |error| TransferError::source_lost(error, verified_bytes, total);
-            while let Some(frame) = self.source.next_frame().map_err(lost)? {
-                match frame {
-                    Control::Route { tree, begins, hops } => {
-                        self.node.reroute(self.handle, tree, read_route(hops)?, begins);
-                    }
-                    Control::Refuse(reason) => return Err(TransferError::Refused(reason.to_string())),
-                    _ => {}
-                }
-            }
-            open.map_err(lost)?;
+            self.hear(verified_bytes)?;
         }
     }
 

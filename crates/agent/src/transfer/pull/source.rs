@@ -7,7 +7,7 @@ use super::super::{
     Change, ControlStep, Options, Path, PathNews, ReceiverReport, Receivers, Report, RouteChange, SourceSpec,
     TreePath,
 };
-use super::sums::{Sums, sums_of};
+use super::sums::Sums;
 use crate::forwarder::{FRAME_HEADERS_LEN, NodeHandle, SourceEnd, TreeStatus};
 use polycast_net::frames::FrameStream;
 use polycast_net::hash::{GROUP_LEN, hex};
@@ -15,9 +15,10 @@ use polycast_net::object::ObjectKind;
 use polycast_protocol::pull::{Blocks, RateConfig, Route, SourceConfig};
 use polycast_protocol::push::Geometry;
 use polycast_types::{Duration, Handle, Time};
-use polycast_wire::control::{Control, DIGESTS_MAX, HASHES_MAX, Welcome};
+use polycast_wire::control::{Control, DIGESTS_MAX, Welcome};
 use polycast_wire::pull::HEADER_LEN;
 use rustix::event::{PollFd, PollFlags};
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -29,6 +30,10 @@ const SETUP_QUEUE_LEN: usize = 1 << 20;
 const STRANGERS_MAX: usize = 256;
 /// A receiver hears something at least this often.
 const ALIVE_INTERVAL: Duration = Duration::from_millis(500);
+/// Receivers that are ready wait so long for the others, who then join while the transfer runs.
+const LATE_AFTER: Duration = Duration::from_millis(500);
+/// Receivers whose ways are told before they are named.
+const EARLY_MAX: usize = 1_024;
 /// Interests that may wait at the source for tokens, a tree and port.
 const WAITING_MAX: u32 = 1 << 14;
 
@@ -107,6 +112,7 @@ impl PreparedPull {
         }
         let trees = node.trees(handle);
         node.end(handle);
+        run.name_the_late();
         result.map(|()| run.report(trees))
     }
 }
@@ -116,15 +122,38 @@ struct Conn {
     name: String,
     routes: Vec<Option<Route>>,
     stream: Option<FrameStream>,
-    /// How many hashes and digests have been queued.
-    hashes: usize,
-    digests: usize,
+    /// How many parts of the hashes and digests have been queued, and whether the root hash has.
+    parts: usize,
+    root_told: bool,
+    called_at: Time,
     /// It has said HAVE.
     ready: bool,
     verified_bytes: u64,
     progressed_at: Time,
     heard_of_us_at: Time,
     settled: Option<(f64, Option<String>)>,
+}
+
+impl Conn {
+    fn new(routes: Vec<Option<Route>>, name: String, now: Time) -> Self {
+        Conn {
+            name,
+            routes,
+            stream: None,
+            parts: 0,
+            root_told: false,
+            called_at: now,
+            ready: false,
+            verified_bytes: 0,
+            progressed_at: Time::ZERO,
+            heard_of_us_at: Time::ZERO,
+            settled: None,
+        }
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.settled.is_none() && !self.ready
+    }
 }
 
 struct Run {
@@ -136,14 +165,17 @@ struct Run {
     handle: Handle,
     geometry: Geometry,
     block_bytes: u64,
-    sums: Sums,
+    sums: Arc<Sums>,
     listener: TcpListener,
     strangers: Vec<(FrameStream, Time)>,
     conns: Vec<Conn>,
     trees: u8,
     /// Trees that no receiver has a way in.
     gone: Vec<bool>,
+    first_ready_at: Option<Time>,
     started_at: Option<Time>,
+    /// Ways of receivers that are not known yet: their names come by another message.
+    early: BTreeMap<String, Vec<Option<Route>>>,
     path_lost: Option<String>,
     /// Receivers that failed because of the path.
     left: Vec<String>,
@@ -160,7 +192,7 @@ impl Run {
         let TreePath { payload_len, credits, trees, .. } = path;
         let object_len = spec.source.len();
         let geometry = Geometry { object_len, fragment_len: payload_len.into(), group_len: GROUP_LEN };
-        let sums = sums_of(&spec.source, geometry)?;
+        let sums = Sums::start(&spec.source, geometry)?;
         let in_use = (0..usize::from(trees))
             .filter(|tree| path.routes.values().any(|routes| routes.get(*tree).is_some_and(Option::is_some)));
         let in_use = in_use.count() as u8;
@@ -171,21 +203,12 @@ impl Run {
             Receivers::Named(named) => named.iter().map(|(name, _)| name.clone()).collect(),
             Receivers::Count(_) | Receivers::Told(_) => path.routes.keys().cloned().collect(),
         };
-        let conn = |name: String| Conn {
-            routes: path.routes.get(&name).cloned().unwrap_or_default(),
-            name,
-            stream: None,
-            hashes: 0,
-            digests: 0,
-            ready: false,
-            verified_bytes: 0,
-            progressed_at: Time::ZERO,
-            heard_of_us_at: Time::ZERO,
-            settled: None,
-        };
+        let clock = Clock::start();
+        let now = clock.now();
+        let conn = |name: String| Conn::new(path.routes.get(&name).cloned().unwrap_or_default(), name, now);
         let conns = names.into_iter().map(conn).collect();
         let mut run = Run {
-            clock: Clock::start(),
+            clock,
             handle,
             geometry,
             block_bytes: Blocks::bytes_for(object_len, payload_len, in_use, credits),
@@ -195,7 +218,9 @@ impl Run {
             conns,
             trees,
             gone: vec![false; trees.into()],
+            first_ready_at: None,
             started_at: None,
+            early: BTreeMap::new(),
             path_lost: None,
             left: Vec::new(),
             events: Vec::new(),
@@ -219,8 +244,10 @@ impl Run {
             self.welcome_strangers()?;
             (0..self.conns.len()).for_each(|at| self.listen_to(at));
             (0..self.conns.len()).for_each(|at| self.set_up(at));
+            self.sums.check()?;
             self.start_when_ready()?;
             self.steer();
+            self.give_up_the_absent();
             self.give_up_the_silent();
             let now = self.clock.now();
             if now >= next_event {
@@ -249,17 +276,18 @@ impl Run {
             self.events.extend(event.map(|event| (seconds, event)));
             self.control.extend(steps);
         }
-        let changes = self.spec.steering.take_routes();
-        self.reroute(&changes);
         for change in self.spec.steering.take() {
-            let Change::Remove(name) = change else {
-                tracing::warn!(?change, "nobody can be added to a transfer over trees");
-                continue;
-            };
-            if let Some(at) = self.conns.iter().position(|conn| conn.name == name) {
-                self.settle(at, Some("taken out of the transfer".into()));
+            match change {
+                Change::Add(name, address) => self.add(name, address),
+                Change::Remove(name) => {
+                    if let Some(at) = self.conns.iter().position(|conn| conn.name == name) {
+                        self.settle(at, Some("taken out of the transfer".into()));
+                    }
+                }
             }
         }
+        let changes = self.spec.steering.take_routes();
+        self.reroute(&changes);
         // What is not over trees is for another transfer, which the rest of the receivers get.
         let next = self.spec.steering.next_path();
         let elsewhere = next.map(|next| next.lost.unwrap_or_else(|| format!("{} took over", next.fabric)));
@@ -274,8 +302,33 @@ impl Run {
         }
     }
 
+    /// A receiver that comes late. Its ways may have come before it, or follow.
+    fn add(&mut self, name: String, address: SocketAddr) {
+        if self.conns.iter().any(|conn| conn.name == name && !matches!(conn.settled, Some((_, Some(_))))) {
+            return;
+        }
+        self.conns.retain(|conn| conn.name != name);
+        let routes = self.early.remove(&name).unwrap_or_default();
+        self.conns.push(Conn::new(routes, name.clone(), self.clock.now()));
+        self.calls.call(vec![(name, address)]);
+    }
+
+    /// Those who were added when it was over already.
+    fn name_the_late(&mut self) {
+        let (now, seconds) = (self.clock.now(), self.seconds());
+        for change in self.spec.steering.take() {
+            if let Change::Add(name, _) = change
+                && !self.conns.iter().any(|conn| conn.name == name)
+            {
+                let why = Some("the transfer had ended when it was added".to_string());
+                self.conns.push(Conn { settled: Some((seconds, why)), ..Conn::new(Vec::new(), name, now) });
+            }
+        }
+    }
+
+    /// Since the start; nothing before it.
     fn seconds(&self) -> f64 {
-        if self.started_at.is_some() { self.clock.seconds() } else { 0.0 }
+        self.started_at.map_or(0.0, |at| self.clock.now().since(at).as_secs_f64())
     }
 
     /// A receiver fails because of the path.
@@ -357,54 +410,47 @@ impl Run {
         self.tell(at, &Control::Welcome(welcome));
         let (count, block_bytes) = (self.trees, self.block_bytes);
         self.tell(at, &Control::Trees { count, block_bytes, credits: self.path.credits });
-        self.tell(at, &Control::Root(self.sums.root));
     }
 
-    /// Sends hashes and digests as fast as they are taken.
+    /// Sends hashes and digests as they become known, and as fast as they are taken.
     fn set_up(&mut self, at: usize) {
+        let sums = Arc::clone(&self.sums);
         loop {
             let conn = &mut self.conns[at];
             if conn.stream.as_ref().is_none_or(|stream| stream.queued() > SETUP_QUEUE_LEN) {
                 return;
             }
-            let (hashes, digests) = (conn.hashes, conn.digests);
-            if hashes < self.sums.hashes.len() {
-                let end = (hashes + HASHES_MAX).min(self.sums.hashes.len());
-                conn.hashes = end;
-                let batch = self.sums.hashes[hashes..end].to_vec();
-                self.tell(at, &Control::Hashes { first: hashes as u64, hashes: batch });
-            } else if digests < self.sums.digests.len() {
-                let end = (digests + DIGESTS_MAX).min(self.sums.digests.len());
-                conn.digests = end;
-                let batch = self.sums.digests[digests..end].to_vec();
-                self.tell(at, &Control::Digests { first: digests as u64, digests: batch });
-            } else {
-                return;
+            if let Some(part) = sums.part(conn.parts) {
+                let (first, mut packet) = sums.first_of(conn.parts);
+                conn.parts += 1;
+                self.tell(at, &Control::Hashes { first, hashes: part.hashes.clone() });
+                for digests in part.digests.chunks(DIGESTS_MAX) {
+                    self.tell(at, &Control::Digests { first: packet, digests: digests.to_vec() });
+                    packet += digests.len() as u64;
+                }
+                continue;
             }
+            if let Some(root) = sums.root().filter(|_| !conn.root_told) {
+                conn.root_told = true;
+                self.tell(at, &Control::Root(root));
+            }
+            return;
         }
     }
 
-    /// When all are ready, or the time to join is over: puts the source behind its node and tells the ways to it.
+    /// When all are ready, or some are and the others let them wait: puts the source behind its node and tells the ways
+    /// to it.
     fn start_when_ready(&mut self) -> Result<(), TransferError> {
         if self.started_at.is_some() {
             return Ok(());
         }
         let now = self.clock.now();
-        let late = now.since(Time::ZERO) >= self.spec.options.join_timeout;
-        let is_missing = |conn: &&mut Conn| conn.settled.is_none() && !conn.ready;
-        if !late && self.conns.iter_mut().filter(is_missing).count() > 0 {
+        if !self.conns.iter().any(|conn| conn.ready && conn.settled.is_none()) {
             return Ok(());
         }
-        let seconds = self.clock.seconds();
-        for conn in self.conns.iter_mut().filter(is_missing) {
-            conn.settled = Some((seconds, Some("it did not join in time".into())));
-            conn.stream = None;
-        }
-        if self.conns.iter().all(|conn| conn.settled.is_some()) {
+        let first = *self.first_ready_at.get_or_insert(now);
+        if now.since(first) < LATE_AFTER && self.conns.iter().any(Conn::is_awaited) {
             return Ok(());
-        }
-        if self.conns.iter().all(|conn| !conn.ready) {
-            return Err(TransferError::NobodyJoined(self.spec.options.join_timeout.0 / 1_000_000_000));
         }
         let TreePath { payload_len, credits, link_bps, .. } = self.path;
         let packet = FRAME_HEADERS_LEN + HEADER_LEN;
@@ -419,10 +465,8 @@ impl Run {
             decide_ahead: credits,
             waiting_max: WAITING_MAX,
         };
-        let (source, digests) = (Arc::clone(&self.spec.source), Arc::clone(&self.sums.digests));
-        self.node.serve(SourceEnd::new(config, payload_len, source, digests));
-        self.clock = Clock::start();
-        let now = self.clock.now();
+        let (source, sums) = (Arc::clone(&self.spec.source), Arc::clone(&self.sums));
+        self.node.serve(SourceEnd::new(config, payload_len, source, sums));
         self.started_at = Some(now);
         (0..self.trees).filter(|tree| !self.goes_on(*tree)).collect::<Vec<_>>().into_iter().for_each(
             |tree| {
@@ -430,13 +474,39 @@ impl Run {
                 self.node.tree_gone(self.handle, tree);
             },
         );
-        for at in 0..self.conns.len() {
+        let ready: Vec<usize> = (0..self.conns.len()).filter(|at| self.conns[*at].ready).collect();
+        for at in ready {
             self.conns[at].progressed_at = now;
             for tree in 0..self.trees {
                 self.tell_route(at, tree, None);
             }
         }
         Ok(())
+    }
+
+    /// Somebody is ready after the start: it begins with the blocks that travel now, which caches hold.
+    fn join_late(&mut self, at: usize) {
+        let now = self.clock.now();
+        self.conns[at].progressed_at = now;
+        // Trees that led to nobody may be needed again.
+        self.keep_trees();
+        let blocks = self.node.blocks(self.handle);
+        tracing::info!(receiver = %self.conns[at].name, ?blocks, "joins a transfer that runs");
+        for tree in 0..self.trees {
+            self.tell_route(at, tree, blocks.get(usize::from(tree)).copied().flatten());
+        }
+    }
+
+    /// Those who have been called and are not ready in time.
+    fn give_up_the_absent(&mut self) {
+        let (now, patience) = (self.clock.now(), self.spec.options.join_timeout);
+        for at in 0..self.conns.len() {
+            let conn = &mut self.conns[at];
+            if conn.is_awaited() && now.since(conn.called_at) >= patience {
+                self.settle(at, Some("it did not join in time".into()));
+                self.conns[at].stream = None;
+            }
+        }
     }
 
     fn tell_route(&mut self, at: usize, tree: u8, begins: Option<u32>) {
@@ -455,19 +525,39 @@ impl Run {
     fn reroute(&mut self, changes: &[RouteChange]) {
         let mut changed = Vec::new();
         for change in changes.iter().filter(|change| change.tree < self.trees) {
-            let Some(at) = self.conns.iter().position(|conn| conn.name == change.receiver) else { continue };
-            let conn = &mut self.conns[at];
-            conn.routes.resize(usize::from(self.trees), None);
-            conn.routes[usize::from(change.tree)] = change.route;
-            changed.push((at, change.tree));
+            let at = self.conns.iter().position(|conn| conn.name == change.receiver);
+            let routes = match at {
+                Some(at) => &mut self.conns[at].routes,
+                None if self.early.len() < EARLY_MAX => {
+                    self.early.entry(change.receiver.clone()).or_default()
+                }
+                None => continue,
+            };
+            routes.resize(usize::from(self.trees), None);
+            let had = std::mem::replace(&mut routes[usize::from(change.tree)], change.route);
+            changed.extend(at.map(|at| (at, change.tree, had.is_some())));
         }
         if changed.is_empty() {
             return;
         }
-        changed.iter().for_each(|(at, _)| self.settle_if_cut_off(*at));
+        changed.iter().for_each(|(at, ..)| self.settle_if_cut_off(*at));
         if self.started_at.is_none() {
             return;
         }
+        let begins = self.keep_trees();
+        let blocks = self.node.blocks(self.handle);
+        for (at, tree, had) in
+            changed.into_iter().filter(|(at, ..)| self.conns[*at].ready).collect::<Vec<_>>()
+        {
+            let number = usize::from(tree);
+            // Who had no way in a tree begins with what it carries now.
+            let now = blocks.get(number).copied().flatten().filter(|_| !had);
+            self.tell_route(at, tree, begins[number].or(now));
+        }
+    }
+
+    /// Gives up trees that lead to nobody, and takes up those that do again; gives the blocks that these begin with.
+    fn keep_trees(&mut self) -> Vec<Option<u32>> {
         let mut begins = vec![None; usize::from(self.trees)];
         for tree in 0..self.trees {
             let at = usize::from(tree);
@@ -479,9 +569,7 @@ impl Run {
             }
             self.gone[at] = gone;
         }
-        for (at, tree) in changed {
-            self.tell_route(at, tree, begins[usize::from(tree)]);
-        }
+        begins
     }
 
     fn tell(&mut self, at: usize, control: &Control<'_>) {
@@ -502,7 +590,8 @@ impl Run {
         {
             self.tell(at, &Control::Alive);
         }
-        let conn = &mut self.conns[at];
+        let (conn, started) = (&mut self.conns[at], self.started_at.is_some());
+        let was_ready = conn.ready;
         let Some(stream) = &mut conn.stream else { return };
         let mut ended = None;
         if let Err(error) = stream.flush().and_then(|()| stream.fill().map(drop)) {
@@ -536,14 +625,17 @@ impl Run {
                 }
             }
         }
+        let joins = started && conn.ready && !was_ready && conn.settled.is_none();
         if let Some(reason) = ended {
             conn.stream = None;
             self.settle(at, Some(reason));
+        } else if joins {
+            self.join_late(at);
         }
     }
 
     fn settle(&mut self, at: usize, failure: Option<String>) {
-        let seconds = self.clock.seconds();
+        let seconds = self.seconds();
         let conn = &mut self.conns[at];
         if conn.settled.is_some() {
             return;
@@ -565,9 +657,11 @@ impl Run {
             if self.conns[at].settled.is_some() {
                 continue;
             }
+            // Who is still called has its own time.
+            let silent = self.conns[at].ready && now.since(self.conns[at].progressed_at) >= stall_timeout;
             if over {
                 self.settle(at, Some("the deadline has passed".into()));
-            } else if now.since(self.conns[at].progressed_at) >= stall_timeout {
+            } else if silent {
                 let seconds = stall_timeout.0 / 1_000_000_000;
                 self.leave(at, format!("nothing has reached it for {seconds} s"));
             }
@@ -596,7 +690,7 @@ impl Run {
         Report {
             object: self.spec.object,
             bytes: self.geometry.object_len,
-            root: Some(hex(&self.sums.root)),
+            root: self.sums.root().map(|root| hex(&root)),
             seconds: receivers.iter().map(|receiver| receiver.seconds).fold(0.0, f64::max),
             sent_bytes,
             patched_bytes: sent_bytes - first_bytes,

@@ -1,5 +1,7 @@
-//! What has to be known of an object before anybody may pull it: the hashes of its groups, and the digest by which each
-//! packet is named. All processors help to read it.
+//! What has to be known of a packet before anybody may pull it: the hash of its group, and the digest by which it is named.
+//!
+//! Threads read and hash the object from its beginning while the first packets travel already. What is known reaches the
+//! receivers part by part, in the order of the object.
 
 use super::super::error::TransferError;
 use crate::forwarder::digest_of;
@@ -10,80 +12,143 @@ use polycast_protocol::push::Geometry;
 use polycast_wire::control::Hash;
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
-/// Hash groups, and packets, that a thread reads at a time.
-const GROUPS_AT_ONCE: u64 = 8;
+/// Hash groups of a part, which one thread reads at a time.
+const PART_GROUPS: u64 = 8;
 /// More threads would only wait for the memory.
 const THREADS_MAX: usize = 8;
 
-/// What is known of the object.
-pub(super) struct Sums {
-    pub(super) hashes: Vec<Hash>,
-    pub(super) root: Hash,
-    pub(super) digests: Arc<[Digest]>,
-}
-
-/// Reads the object once.
-pub(super) fn sums_of(source: &Arc<dyn ObjectSource>, geometry: Geometry) -> Result<Sums, TransferError> {
-    let groups = geometry.groups();
-    let next = AtomicU64::new(0);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
-    let threads = threads.min(groups.div_ceil(GROUPS_AT_ONCE) as usize).max(1);
-    let part = || {
-        let mut parts = Vec::new();
-        let mut bytes = Vec::new();
-        loop {
-            let first = next.fetch_add(GROUPS_AT_ONCE, Ordering::Relaxed);
-            if first >= groups {
-                return Ok::<_, io::Error>(parts);
-            }
-            let range = first..(first + GROUPS_AT_ONCE).min(groups);
-            parts.push(sums_of_groups(source.as_ref(), geometry, range, &mut bytes)?);
-        }
-    };
-    let mut parts = Vec::new();
-    std::thread::scope(|scope| {
-        let helpers: Vec<_> = (1..threads).map(|_| scope.spawn(part)).collect();
-        let mut results = vec![part()];
-        results.extend(
-            helpers
-                .into_iter()
-                .map(|helper| helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))),
-        );
-        results.into_iter().try_for_each(|result| {
-            parts.extend(result?);
-            Ok(())
-        })
-    })
-    .map_err(TransferError::Read)?;
-    parts.sort_unstable_by_key(|part: &Part| part.first);
-    let hashes: Vec<Hash> = parts.iter().flat_map(|part| part.hashes.iter().copied()).collect();
-    let digests: Vec<Digest> = parts.iter().flat_map(|part| part.digests.iter().copied()).collect();
-    assert!(digests.len() as u64 == geometry.fragments(), "every packet has a digest");
-    Ok(Sums { root: root_hash(&hashes), hashes, digests: digests.into() })
+/// What is known of an object so far. It is shared by the threads that find it out and those who need it.
+pub(crate) struct Sums {
+    geometry: Geometry,
+    parts: Box<[OnceLock<Part>]>,
+    /// The next part that a thread takes up.
+    next: AtomicUsize,
+    /// Parts that are not known yet.
+    left: AtomicUsize,
+    root: OnceLock<Hash>,
+    failed: OnceLock<io::Error>,
 }
 
 /// The sums of some groups, and of the packets that begin in them.
-struct Part {
-    first: u64,
-    hashes: Vec<Hash>,
-    digests: Vec<Digest>,
+pub(crate) struct Part {
+    pub(crate) hashes: Vec<Hash>,
+    pub(crate) digests: Vec<Digest>,
 }
 
-fn sums_of_groups(
+impl Sums {
+    /// Begins to read the object. Threads end when all is known, or nobody needs it any more.
+    pub(crate) fn start(source: &Arc<dyn ObjectSource>, geometry: Geometry) -> io::Result<Arc<Self>> {
+        let count = geometry.groups().div_ceil(PART_GROUPS) as usize;
+        let sums = Arc::new(Sums {
+            geometry,
+            parts: (0..count).map(|_| OnceLock::new()).collect(),
+            next: AtomicUsize::new(0),
+            left: AtomicUsize::new(count),
+            root: OnceLock::new(),
+            failed: OnceLock::new(),
+        });
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+        for _ in 0..threads.min(count) {
+            let (weak, source) = (Arc::downgrade(&sums), Arc::clone(source));
+            let work = move || {
+                let mut bytes = Vec::new();
+                while weak.upgrade().is_some_and(|sums| sums.find_out_more(source.as_ref(), &mut bytes)) {}
+            };
+            std::thread::Builder::new().name("hashes".into()).spawn(work)?;
+        }
+        Ok(sums)
+    }
+
+    /// Reads one more part; false when there is nothing more to do.
+    fn find_out_more(&self, source: &dyn ObjectSource, bytes: &mut Vec<u8>) -> bool {
+        let at = self.next.fetch_add(1, Ordering::Relaxed);
+        if at >= self.parts.len() || self.failed.get().is_some() {
+            return false;
+        }
+        match part_of(source, self.geometry, self.groups_of(at), bytes) {
+            Ok(part) => {
+                let is_first = self.parts[at].set(part).is_ok();
+                assert!(is_first, "every part is taken up once");
+            }
+            Err(error) => {
+                // One reason is enough.
+                let _ = self.failed.set(error);
+                return false;
+            }
+        }
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let hashes = self.parts.iter().filter_map(OnceLock::get).flat_map(|part| &part.hashes);
+            // Only one thread ends last.
+            let _ = self.root.set(root_hash(&hashes.copied().collect::<Vec<_>>()));
+        }
+        true
+    }
+
+    fn groups_of(&self, part: usize) -> Range<u64> {
+        let first = part as u64 * PART_GROUPS;
+        first..(first + PART_GROUPS).min(self.geometry.groups())
+    }
+
+    /// How many parts there are.
+    #[cfg(test)]
+    fn parts(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// A part, if it is known.
+    pub(crate) fn part(&self, at: usize) -> Option<&Part> {
+        self.parts.get(at)?.get()
+    }
+
+    /// The first group, and the first packet, of a part.
+    pub(crate) fn first_of(&self, part: usize) -> (u64, u64) {
+        let group = self.groups_of(part).start;
+        (group, first_packet(self.geometry, group))
+    }
+
+    /// The root hash, once all is known.
+    pub(crate) fn root(&self) -> Option<Hash> {
+        self.root.get().copied()
+    }
+
+    /// Why the object cannot be read, if it cannot.
+    pub(crate) fn check(&self) -> Result<(), TransferError> {
+        match self.failed.get() {
+            Some(error) => Err(TransferError::Read(io::Error::new(error.kind(), error.to_string()))),
+            None => Ok(()),
+        }
+    }
+
+    /// The digest of a packet, if it is known and there is such a packet.
+    pub(crate) fn digest(&self, sn: u64) -> Option<Digest> {
+        let len = u64::from(self.geometry.fragment_len);
+        let part = sn.checked_mul(len)? / (PART_GROUPS * u64::from(self.geometry.group_len));
+        let part = usize::try_from(part).ok()?;
+        let known = self.part(part)?;
+        let at = usize::try_from(sn - self.first_of(part).1).ok()?;
+        known.digests.get(at).copied()
+    }
+}
+
+/// The first packet that begins in a group or after it.
+fn first_packet(geometry: Geometry, group: u64) -> u64 {
+    geometry.group_bytes(group).start.div_ceil(u64::from(geometry.fragment_len))
+}
+
+fn part_of(
     source: &dyn ObjectSource,
     geometry: Geometry,
     groups: Range<u64>,
     bytes: &mut Vec<u8>,
 ) -> io::Result<Part> {
     let (start, end) = (geometry.group_bytes(groups.start).start, geometry.group_bytes(groups.end - 1).end);
-    let packet_len = u64::from(geometry.fragment_len);
     let is_last = groups.end == geometry.groups();
     // An object without a byte has one packet.
-    let packets =
-        start.div_ceil(packet_len)..if is_last { geometry.fragments() } else { end.div_ceil(packet_len) };
+    let until = if is_last { geometry.fragments() } else { first_packet(geometry, groups.end) };
+    let packets = first_packet(geometry, groups.start)..until;
     // The last packet that begins here may end behind the groups.
     let until = if packets.is_empty() { end } else { end.max(geometry.fragment_bytes(packets.end - 1).end) };
     bytes.resize((until - start) as usize, 0);
@@ -92,8 +157,7 @@ fn sums_of_groups(
     let hash =
         |group| group_hash(slice(geometry.group_bytes(group)), group, geometry.group_len, geometry.groups());
     Ok(Part {
-        first: groups.start,
-        hashes: groups.clone().map(hash).collect(),
+        hashes: groups.map(hash).collect(),
         digests: packets.map(|sn| digest_of(slice(geometry.fragment_bytes(sn)))).collect(),
     })
 }
@@ -105,6 +169,21 @@ mod tests {
     use polycast_net::hash::GROUP_LEN;
     use proptest::prelude::*;
 
+    fn all_of(sums: &Sums) -> (Vec<Hash>, Vec<Digest>) {
+        let (mut hashes, mut digests) = (Vec::new(), Vec::new());
+        for at in 0..sums.parts() {
+            while sums.part(at).is_none() {
+                sums.check().unwrap();
+                std::thread::yield_now();
+            }
+            let part = sums.part(at).unwrap();
+            assert_eq!(sums.first_of(at), (hashes.len() as u64, digests.len() as u64));
+            hashes.extend_from_slice(&part.hashes);
+            digests.extend_from_slice(&part.digests);
+        }
+        (hashes, digests)
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
@@ -112,18 +191,59 @@ mod tests {
             let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + at / 251) as u8).collect();
             let geometry = Geometry { object_len: len as u64, fragment_len: packet, group_len: GROUP_LEN };
             let object: Arc<dyn ObjectSource> = Arc::new(bytes.clone());
-            let sums = sums_of(&object, geometry).unwrap();
+            let sums = Sums::start(&object, geometry).unwrap();
+            let (hashes, digests) = all_of(&sums);
             let mut supply = Supply::new(object, geometry);
             while supply.root().is_none() {
                 supply.hash_more().unwrap();
             }
-            prop_assert_eq!(&sums.hashes[..], supply.hashes());
-            prop_assert_eq!(Some(sums.root), supply.root());
-            prop_assert_eq!(sums.digests.len() as u64, geometry.fragments());
-            for (sn, digest) in sums.digests.iter().enumerate() {
+            prop_assert_eq!(&hashes[..], supply.hashes());
+            while sums.root().is_none() {
+                std::thread::yield_now();
+            }
+            prop_assert_eq!(sums.root(), supply.root());
+            prop_assert_eq!(digests.len() as u64, geometry.fragments());
+            for (sn, digest) in digests.iter().enumerate() {
                 let range = geometry.fragment_bytes(sn as u64);
                 prop_assert_eq!(*digest, digest_of(&bytes[range.start as usize..range.end as usize]));
+                prop_assert_eq!(sums.digest(sn as u64), Some(*digest));
             }
+            prop_assert_eq!(sums.digest(digests.len() as u64), None);
+            prop_assert_eq!(sums.digest(u64::MAX), None);
         }
+    }
+
+    /// An object that can be read as far as its owner allows.
+    struct Slow(std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
+
+    impl ObjectSource for Slow {
+        fn len(&self) -> u64 {
+            5 << 20
+        }
+
+        fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+            if at > 0 && self.0.lock().unwrap().recv().is_err() {
+                return Err(io::Error::other("the disk is gone"));
+            }
+            bytes.fill(1);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_beginning_is_known_before_the_rest_is_read_and_a_failure_is_told() {
+        let (allow, allowed) = std::sync::mpsc::channel();
+        let object: Arc<dyn ObjectSource> = Arc::new(Slow(std::sync::Mutex::new(allowed)));
+        let geometry = Geometry { object_len: object.len(), fragment_len: 8_192, group_len: GROUP_LEN };
+        let sums = Sums::start(&object, geometry).unwrap();
+        while sums.digest(0).is_none() {
+            std::thread::yield_now();
+        }
+        assert!(sums.root().is_none() && sums.check().is_ok() && sums.part(2).is_none());
+        drop(allow);
+        while sums.check().is_ok() {
+            std::thread::yield_now();
+        }
+        assert!(sums.check().unwrap_err().to_string().contains("the disk is gone"));
     }
 }

@@ -57,6 +57,39 @@ fn it_asks_for_w_packets_in_each_tree_and_for_one_more_for_each_that_comes() {
 }
 
 #[test]
+fn packets_without_a_name_are_not_asked_for() {
+    let mut receiver = receiver(30, 2, fixed());
+    receiver.handle(Time(0), Input::Known { until: 2 });
+    receiver.handle(Time(0), Input::Begin);
+    assert_eq!(asked(&mut receiver, 0), [(0, 0), (0, 1)]);
+    give(&mut receiver, 5, 0, 0, Decision::Open);
+    give(&mut receiver, 5, 1, 0, Decision::Open);
+    assert_eq!(asked(&mut receiver, 5), []);
+    assert_eq!(receiver.deadline(), None);
+    receiver.handle(Time(9), Input::Known { until: 11 });
+    assert_eq!(asked(&mut receiver, 9), [(0, 2), (0, 3), (0, 4), (1, 10)]);
+    // It never sinks.
+    receiver.handle(Time(9), Input::Known { until: 3 });
+    give(&mut receiver, 10, 2, 0, Decision::Open);
+    assert_eq!(asked(&mut receiver, 10), [(0, 5)]);
+}
+
+#[test]
+fn the_search_for_missing_packets_waits_for_names_too() {
+    let mut receiver = receiver(30, 1, fixed());
+    receiver.handle(Time(0), Input::Known { until: 12 });
+    receiver.handle(Time(0), Input::Begin);
+    assert_eq!(asked(&mut receiver, 0).len(), 3);
+    (0..10).for_each(|sn| give(&mut receiver, sn, sn, 0, Decision::End));
+    // The tree has no further block: what is missing is looked for.
+    assert_eq!(asked(&mut receiver, 20), [(0, 10), (0, 11)]);
+    give(&mut receiver, 21, 10, 0, Decision::Open);
+    assert_eq!(asked(&mut receiver, 21), []);
+    receiver.handle(Time(22), Input::Known { until: 30 });
+    assert_eq!(asked(&mut receiver, 22), [(0, 12), (0, 13)]);
+}
+
+#[test]
 fn what_does_not_come_within_the_rto_is_asked_for_again() {
     let mut receiver = receiver(30, 1, fixed());
     receiver.handle(Time(0), Input::Begin);
