@@ -2,14 +2,14 @@
 
 use crate::error::LabError;
 use crate::layout::{Host, Layout, MANAGER_PORT};
-use crate::system::Space;
+use crate::system::{Space, run};
 use polycast_api::client::AgentClient;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -156,10 +156,9 @@ impl Daemons {
         let space = Space::named(&layout.manager.name);
         let arguments = ["manager", "--listen", &address, "--config", &settings];
         let ready = self.start("manager", &space, places, &arguments)?;
-        if let Some(manager) = self.running.get("manager") {
-            prefer(&manager.child);
-        }
-        self.await_ready(&ready)
+        self.await_ready(&ready)?;
+        self.put_first("manager");
+        Ok(())
     }
 
     /// Starts the manager anew, with other settings; agents come back to it.
@@ -251,6 +250,19 @@ impl Daemons {
         let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
         Some(1_024 * line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?)
+    }
+
+    /// Lets a daemon that says where packets go have the processor whenever it wants it: it has little to do, and all
+    /// switches wait for it. By its niceness alone it would wait for theirs, which have just been told something.
+    pub(crate) fn put_first(&self, name: &str) {
+        let Some(daemon) = self.running.get(name) else { return };
+        let mut command = Command::new("chrt");
+        command.args(["--all-tasks", "--rr", "--pid", "1"]).arg(daemon.child.id().to_string());
+        // Without it times of devices are those of a busy machine.
+        if let Err(error) = run(&mut command, None) {
+            tracing::info!(%error, name, "no priority over switches");
+            prefer(&daemon.child);
+        }
     }
 
     /// Kills a process at once; gives whether there was one.

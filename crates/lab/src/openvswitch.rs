@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 const READY_WITHIN: Duration = Duration::from_secs(20);
+/// How many bytes that it does not need now a daemon keeps. It asks for room for 32 packets whenever one comes: with jumbo
+/// packets that is more than the C library would keep for it, and fresh pages for every packet cost more than the packet.
+const KEPT_BYTES: &str = "268435456";
 
 /// One ToR: its name, which its bridge and its namespace have too, and its ports with their OpenFlow numbers.
 pub(crate) struct Bridge {
@@ -54,6 +57,7 @@ pub(crate) fn start(bridges: &[Bridge], places: &Places, daemons: &mut Daemons) 
         // A real switch forwards whatever the hosts are busy with; and its sockets hold but a few packets.
         let mut daemon = command(&Space::named(&bridge.name), "nice", &folder);
         daemon.args(["-n", "-15", "ovs-vswitchd"]).arg(format!("unix:{}", socket(&folder)));
+        daemon.env("MALLOC_TRIM_THRESHOLD_", KEPT_BYTES);
         daemon.arg(format!("--unixctl={}", folder.join("ovs-vswitchd.ctl").display()));
         daemons.start_silent(&format!("{}-ovs-vswitchd", bridge.name), daemon, places)?;
     }

@@ -67,6 +67,7 @@ pub(crate) fn start(
         ]);
         daemons.start_silent("ocs", command, places)?;
         reach_ocs()?;
+        daemons.put_first("ocs");
     }
     let failed = |error: std::io::Error| LabError::system("control the switches", error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;

@@ -230,6 +230,8 @@ impl Core {
                     inner.devices.change(Some(lease.grant.plan_id), &[], &plan.commands);
                 }
             }
+            let kept: Vec<DeviceCommand> = inner.machine.kept_commands().cloned().collect();
+            inner.devices.change(None, &[], &kept);
             inner.commits = Some(sender);
         }
         Ok((core, news, commits))

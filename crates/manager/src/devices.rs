@@ -14,6 +14,7 @@ pub(crate) use forwarders::Forwarders;
 pub(crate) use label_switches::LabelSwitches;
 pub(crate) use tor::{Tor, TorPorts};
 
+use futures_util::future::join_all;
 use polycast_api::forwarder::Word;
 use polycast_planning::{DeviceCommand, PlanId};
 use std::collections::BTreeMap;
@@ -243,21 +244,6 @@ impl Devices {
         })?;
         Ok(result)
     }
-}
-
-/// Waits for all of these at the same time.
-async fn join_all<T: Send + 'static>(
-    work: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
-) -> Vec<T> {
-    let tasks: Vec<_> = work.into_iter().map(tokio::spawn).collect();
-    let mut results = Vec::with_capacity(tasks.len());
-    for task in tasks {
-        // Tasks end early only when the runtime does.
-        if let Ok(result) = task.await {
-            results.push(result);
-        }
-    }
-    results
 }
 
 /// What each device has to change.

@@ -96,6 +96,13 @@ pub enum Resource {
     },
 }
 
+impl Resource {
+    /// Whether it belongs to the optical circuit switch.
+    fn is_of_circuits(&self) -> bool {
+        matches!(self, Resource::CircuitPort { .. } | Resource::Splitter { .. })
+    }
+}
+
 impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -482,6 +489,8 @@ pub struct NetworkState {
     failed: BTreeSet<Resource>,
     /// What may be in use by transfers that have not been heard of yet.
     reserved: BTreeSet<Resource>,
+    /// Whether the circuit switch has yet to say what it holds.
+    circuits_unknown: bool,
     failed_parts: BTreeSet<Part>,
     /// Where fabrics begin to look for free resources, so that what was just released rests for a while.
     turn: u64,
@@ -497,12 +506,23 @@ impl NetworkState {
         NetworkState { turn: first_turn, ..NetworkState::default() }
     }
 
-    /// Whether `resource` can be held now.
+    /// Whether `resource` can be lent now.
     #[must_use]
     pub fn is_free(&self, resource: &Resource) -> bool {
+        self.can_hold(resource) && !(self.circuits_unknown && resource.is_of_circuits())
+    }
+
+    /// Whether it can be held by whoever has it already, as far as anybody knows.
+    fn can_hold(&self, resource: &Resource) -> bool {
         !self.holders.contains_key(resource)
             && !self.failed.contains(resource)
             && !self.reserved.contains(resource)
+    }
+
+    /// Whether it is known what the circuit switch holds. Until then none of its ports and splitters is lent to anybody
+    /// new, and other fabrics serve those who do not wait.
+    pub fn set_circuits_known(&mut self, known: bool) {
+        self.circuits_unknown = !known;
     }
 
     /// Who holds `resource`.
@@ -537,7 +557,7 @@ impl NetworkState {
     /// resource is not free, and then nothing has changed.
     #[must_use]
     pub fn hold(&mut self, id: PlanId, group: Group, plan: Plan) -> bool {
-        if self.running.contains_key(&id) || !plan.resources.iter().all(|resource| self.is_free(resource)) {
+        if self.running.contains_key(&id) || !plan.resources.iter().all(|resource| self.can_hold(resource)) {
             return false;
         }
         self.holders.extend(plan.resources.iter().map(|resource| (*resource, id)));

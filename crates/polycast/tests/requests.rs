@@ -220,6 +220,20 @@ fn transfers_take_turns_where_parts_are_granted() {
     }
 }
 
+/// The time that a path is asked for is that of all parts together.
+#[test]
+fn the_time_of_a_path_does_not_begin_again_with_every_part() {
+    let settings = "fabrics = ['ip-multicast']\ngrant-max = '3M'";
+    let cluster = Cluster::with(settings, "239.255.74.0", &["a", "b", "c"]);
+    let file = cluster.place.file("file", &noise(12_000_000));
+    // A part takes a quarter of a second, all of them a second.
+    let ran = cluster.at("a", &["send", &file, "--to", "b,c", "--id", "1", "--lease", "600ms"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let report = ran.json();
+    assert!(report["receivers"].as_array().unwrap().iter().all(|r| r["verified"] == true), "{report}");
+    assert!(report["path_lost"].as_str().is_some_and(|why| why.contains("time")), "{report}");
+}
+
 /// The devices of the best fabric cannot be reached: the next fabric carries the transfer, not TCP.
 #[test]
 fn the_next_fabric_takes_over_where_devices_fail() {

@@ -55,7 +55,7 @@ pub struct LeasesConfig {
     pub on_device_failure: OnDeviceFailure,
     /// How many paths that were given back devices hold ready.
     pub kept_max: usize,
-    /// Where devices may hold what transfers use that a manager before has lent to: nothing is lent until
+    /// Where the circuit switch may hold what transfers use that a manager before has lent to: no circuit is lent until
     /// [`Input::Found`] has come, and what it names only when no agent has claimed it for this long.
     pub claims: Option<Duration>,
     /// Whether changes of the state are noted, for [`Leases::changes`].
@@ -162,9 +162,11 @@ impl Leases {
     /// A manager that knows nobody yet.
     #[must_use]
     pub fn new(config: LeasesConfig, fabrics: Fabrics, scheduler: alloc::boxed::Box<dyn Scheduler>) -> Self {
+        let mut network = NetworkState::new(config.first_plan.0);
+        network.set_circuits_known(config.claims.is_none());
         Leases {
             members: Members::new(config.agents_max, config.silence),
-            network: NetworkState::new(config.first_plan.0),
+            network,
             next_plan: config.first_plan.0,
             fabrics,
             scheduler,
@@ -372,6 +374,7 @@ impl Leases {
             _ => Claims::Known,
         };
         self.network.reserve(resources);
+        self.network.set_circuits_known(true);
         self.undecided = true;
     }
 
@@ -605,7 +608,7 @@ impl Leases {
 
     /// Lets the scheduler decide about all requests that wait.
     fn decide(&mut self, now: Time) {
-        if self.pending.is_empty() || self.claims == Claims::Unknown {
+        if self.pending.is_empty() {
             return;
         }
         let pending: Vec<&Pending> = self.pending.values().map(|(pending, _)| pending).collect();

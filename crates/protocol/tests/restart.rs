@@ -2,7 +2,8 @@
 
 use polycast_planning::ip_multicast::AddressPool;
 use polycast_planning::ocs::{Ocs, OcsConfig};
-use polycast_planning::{DeviceCommand, Fabrics, GreedyMatching, PlanId};
+use polycast_planning::tcp_chain::TcpChain;
+use polycast_planning::{DeviceCommand, Fabric, Fabrics, GreedyMatching, PlanId};
 use polycast_protocol::leases::{
     AgentKey, Grant, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest,
     Receivers, known_hosts,
@@ -16,6 +17,11 @@ const CLAIMS: Duration = Duration::from_secs(4);
 
 /// Four racks of one host and one fibre.
 fn manager(first_plan: u64) -> Leases {
+    manager_with(first_plan, vec![])
+}
+
+/// The same with more fabrics behind the circuits.
+fn manager_with(first_plan: u64, more: Vec<Box<dyn Fabric>>) -> Leases {
     let hybrid =
         Hybrid { racks: 4, servers_per_rack: 1, ports_per_rack: 1, splitters: 1, splitter_fanout: 2 };
     let (switch_loss_db, splitter_loss_db) = (1.0, splitter_loss_db(2));
@@ -38,8 +44,9 @@ fn manager(first_plan: u64) -> Leases {
         recorded: false,
         first_plan: PlanId(first_plan),
     };
-    let mut leases =
-        Leases::new(config, Fabrics::new(vec![Box::new(ocs)]), Box::new(GreedyMatching::new(places)));
+    let mut fabrics: Vec<Box<dyn Fabric>> = vec![Box::new(ocs)];
+    fabrics.extend(more);
+    let mut leases = Leases::new(config, Fabrics::new(fabrics), Box::new(GreedyMatching::new(places)));
     for name in NAMES {
         leases.know_host(name);
     }
@@ -169,4 +176,31 @@ fn a_plan_that_uses_what_it_does_not_hold_is_lost() {
     let mut less = plan;
     less.resources.clear();
     assert_eq!(taken_over(Some(less)), 0);
+}
+
+/// A circuit switch that does not answer holds up nobody who can be served without it, and gives nothing away.
+#[test]
+fn other_fabrics_do_not_wait_for_the_circuit_switch() {
+    let mut manager = manager_with(1, vec![Box::new(TcpChain)]);
+    for host in 0..4 {
+        join(&mut manager, Time(0), host, vec![]);
+    }
+    let meanwhile = granted(&ask(&mut manager, Time(1), 0, 1)).expect("granted at once");
+    assert_eq!(meanwhile.plan.fabric, "tcp-chain");
+    apply(&mut manager, Time(2), Input::Found { commands: vec![] });
+    let then = granted(&ask(&mut manager, Time(3), 2, 3)).expect("granted at once");
+    assert_eq!(then.plan.fabric, "ocs");
+}
+
+/// Whoever uses circuits has them, though the switch has not spoken yet.
+#[test]
+fn circuits_in_use_are_taken_over_before_the_switch_answers() {
+    let (held, _) = in_use();
+    let plan = held.plan;
+    let mut manager = manager_with(9, vec![Box::new(TcpChain)]);
+    for host in 1..4 {
+        join(&mut manager, Time(0), host, vec![]);
+    }
+    join(&mut manager, Time(1), 0, vec![held]);
+    assert_eq!(manager.leases().map(|lease| lease.grant.plan_id).collect::<Vec<_>>(), [plan]);
 }

@@ -6,15 +6,25 @@ use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{DeviceCommand, Fabrics, Fcfs, HostId, PlanId};
 use polycast_protocol::leases::{
     AgentKey, Grant, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest, PathState,
-    Receivers,
+    Receivers, Record, RecordKey,
 };
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
 use polycast_types::{AppId, DataId, Duration, ObjectId, Rate, Time};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Six racks of one host on circuits with three splitters of two outputs.
 fn manager(on_device_failure: OnDeviceFailure, kept_max: usize) -> Leases {
+    let mut manager = empty_manager(on_device_failure, kept_max);
+    for host in 0..6 {
+        let join = Join { agent: agent(host), address: ([10, 0, 0, host as u8], 7401), leases: Vec::new() };
+        apply(&mut manager, Time(0), Input::Join(join));
+    }
+    manager
+}
+
+/// The same before anybody has joined.
+fn empty_manager(on_device_failure: OnDeviceFailure, kept_max: usize) -> Leases {
     let config = LeasesConfig {
         lease: Duration::from_secs(30),
         silence: Duration::from_secs(1_000),
@@ -25,7 +35,7 @@ fn manager(on_device_failure: OnDeviceFailure, kept_max: usize) -> Leases {
         on_device_failure,
         kept_max,
         claims: None,
-        recorded: false,
+        recorded: true,
         first_plan: PlanId(1),
     };
     let hybrid =
@@ -45,12 +55,7 @@ fn manager(on_device_failure: OnDeviceFailure, kept_max: usize) -> Leases {
     let pool = AddressPool::new([239, 255, 64, 0], 64, 7410).unwrap();
     let ocs = Ocs::new(ocs, (0..6).map(|host| (HostId(host), host)), pool).unwrap();
     let fabrics = Fabrics::new(vec![Box::new(ocs), Box::new(TcpChain)]);
-    let mut manager = Leases::new(config, fabrics, Box::new(Fcfs));
-    for host in 0..6 {
-        let join = Join { agent: agent(host), address: ([10, 0, 0, host as u8], 7401), leases: Vec::new() };
-        apply(&mut manager, Time(0), Input::Join(join));
-    }
-    manager
+    Leases::new(config, fabrics, Box::new(Fcfs))
 }
 
 fn agent(host: u32) -> AgentKey {
@@ -172,4 +177,27 @@ fn no_more_paths_are_kept_than_allowed_and_none_that_failed() {
     apply(&mut one, Time(4), failed(&third));
     let released = release(&mut one, Time(5), 4, 1, &third);
     assert!(matches!(&released[..], [Output::Released { kept: false, .. }]), "{released:?}");
+}
+
+/// Who takes over from a leader knows what its devices hold ready.
+#[test]
+fn a_path_is_kept_ready_by_the_next_leader_too() {
+    let mut first = manager(OnDeviceFailure::Fallback, 4);
+    let (grant, _) = ask(&mut first, Time(0), 0, 1, &[1, 2]);
+    release(&mut first, Time(1), 0, 1, &grant);
+    let mut written: BTreeMap<String, Record> = BTreeMap::new();
+    for (key, record) in first.changes() {
+        match record {
+            Some(record) => written.insert(key.to_string(), record),
+            None => written.remove(&key.to_string()),
+        };
+    }
+    let mut next = empty_manager(OnDeviceFailure::Fallback, 4);
+    next.restore(Time(2), written.into_values()).unwrap();
+    assert_eq!(next.kept_commands().collect::<Vec<_>>(), grant.plan.commands.iter().collect::<Vec<_>>());
+    let (again, outputs) = ask(&mut next, Time(3), 0, 2, &[1, 2]);
+    assert_eq!((&again.plan, instead_of(&outputs)), (&grant.plan, &grant.plan.commands[..]));
+    // It is in use now, and that is written too.
+    let kept = next.changes().into_iter().find(|(key, _)| *key == RecordKey::Kept);
+    assert_eq!(kept, Some((RecordKey::Kept, None)));
 }

@@ -231,10 +231,12 @@ impl Sends {
         };
         let started = Instant::now();
         let (length, first) = (source.len(), Arc::clone(&source));
+        // All paths of the transfer together are lent for as long as was asked for.
+        let mut lent_for = wish.lease;
         let mut report =
-            self.deliver(&send, first, lease, until(&options), wish.lease, cancel, standing).await?;
+            self.deliver(&send, first, lease, until(&options), &mut lent_for, cancel, standing).await?;
         for _ in 0..PATHS_MAX {
-            if report.left.is_empty() {
+            if report.left.is_empty() || lent_for == Some(Duration::ZERO) {
                 break;
             }
             // Those that the trees could not reach get the rest over another path, if the manager has one.
@@ -244,7 +246,7 @@ impl Sends {
                 length,
                 remaining: length,
                 receivers: &receivers,
-                lease: wish.lease,
+                lease: lent_for,
                 steering: None,
             };
             let asked = tokio::select! {
@@ -268,13 +270,14 @@ impl Sends {
                 .push((after, format!("{} takes over for {}", lease.fabric, before.left.join(", "))));
             let next = Arc::clone(&source);
             let rest =
-                self.deliver(&send, next, lease, until(&options), wish.lease, cancel, standing).await?;
+                self.deliver(&send, next, lease, until(&options), &mut lent_for, cancel, standing).await?;
             report = Arc::new(before.continued((*rest).clone(), after));
         }
         Ok(report)
     }
 
-    /// Runs the engine, with as many paths one after the other as it takes; they go back in any case.
+    /// Runs the engine, with as many paths one after the other as it takes; they go back in any case. Of `lent_for`, the
+    /// time that all may be lent together, what is left remains.
     #[expect(clippy::too_many_arguments, reason = "what a transfer is made of")]
     async fn deliver(
         &self,
@@ -282,7 +285,7 @@ impl Sends {
         source: Arc<dyn ObjectSource>,
         lease: Lease,
         options: Options,
-        wanted_for: Option<Duration>,
+        lent_for: &mut Option<Duration>,
         cancel: &Cancel,
         standing: &watch::Sender<Standing>,
     ) -> Result<Arc<Report>, Refusal> {
@@ -301,7 +304,7 @@ impl Sends {
         };
         let engine = Arc::clone(&self.shared.engine);
         let events = standing.clone();
-        let held = Arc::new(Mutex::new(Some(lease)));
+        let held = Arc::new(Mutex::new(InUse { lease: Some(lease), left: *lent_for }));
         let engines = Arc::clone(&held);
         let mut delivered = tokio::task::spawn_blocking(move || {
             let delivered = engine.deliver(spec, &mut |report: &Report| {
@@ -320,14 +323,18 @@ impl Sends {
             }
             let Some(Rest { bytes, receivers }) = rests.borrow_and_update().clone() else { continue };
             // Others may be waiting for the path.
-            hold(&held, None);
+            let left = hold(&held, None);
+            if left == Some(Duration::ZERO) {
+                steering.lose_path("the time is over that its path was asked for");
+                continue;
+            }
             let receivers = Receivers::Named(receivers);
             let wanted = Wanted {
                 object: send.id(),
                 length,
                 remaining: bytes.min(length),
                 receivers: &receivers,
-                lease: wanted_for,
+                lease: left,
                 steering: Some(&steering),
             };
             let lease = self.shared.link.request(wanted, |request, waiting| wait(standing, request, waiting));
@@ -345,7 +352,7 @@ impl Sends {
                 },
             }
         };
-        hold(&held, None);
+        *lent_for = hold(&held, None);
         let report = match delivered {
             Ok(Ok(report)) => report,
             Ok(Err(TransferError::Cancelled)) => return Err(cancel.refusal()),
@@ -480,11 +487,23 @@ impl Sends {
     }
 }
 
-/// Puts a lease, or none, in the place of the one that a transfer holds, which goes back.
-fn hold(held: &Mutex<Option<Lease>>, lease: Option<Lease>) {
+/// The path that a transfer holds.
+struct InUse {
+    lease: Option<Lease>,
+    /// For how long another one may be lent after the last one went back.
+    left: Option<Duration>,
+}
+
+/// Puts a lease, or none, in the place of the one that a transfer holds, which goes back; gives for how long another one
+/// may be lent then.
+fn hold(held: &Mutex<InUse>, lease: Option<Lease>) -> Option<Duration> {
     // Nothing panics while it is locked.
-    let before = std::mem::replace(&mut *held.lock().unwrap_or_else(PoisonError::into_inner), lease);
-    drop(before);
+    let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = std::mem::replace(&mut held.lease, lease);
+    if let Some(before) = before {
+        held.left = before.left().map(Duration::from);
+    }
+    held.left
 }
 
 /// Tells those who watch that the request waits.

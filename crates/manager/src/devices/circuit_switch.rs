@@ -3,7 +3,8 @@
 //! What the switch says it has done is not taken on trust: after every change its circuits are retrieved, and one that
 //! is missing has failed. Changes that share no port go on at the same time, so that a late answer holds up nobody else.
 
-use super::{Change, Device, JOBS_MAX, Job, News, PAUSES, join_all};
+use super::{Change, Device, JOBS_MAX, Job, News, PAUSES};
+use futures_util::future::join_all;
 use polycast_net::devices::tl1::{Circuit, Link, Tl1Client, Tl1Error, Tl1Options};
 use polycast_planning::DeviceCommand;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -347,7 +348,8 @@ fn circuits(commands: &[DeviceCommand]) -> impl Iterator<Item = Circuit> + '_ {
     })
 }
 
-/// Makes circuits or takes them down, all at the same time.
+/// Makes circuits or takes them down, all at the same time. All are asked for before any answer is waited for, so that
+/// they go out in one packet.
 async fn each(client: &Tl1Client, circuits: &[Circuit], enter: bool) -> Vec<(Circuit, Result<(), Tl1Error>)> {
     let one = |circuit: &Circuit| {
         let (client, circuit) = (client.clone(), *circuit);
@@ -356,5 +358,5 @@ async fn each(client: &Tl1Client, circuits: &[Circuit], enter: bool) -> Vec<(Cir
             (circuit, done)
         }
     };
-    join_all(circuits.iter().map(one).collect::<Vec<_>>()).await
+    join_all(circuits.iter().map(one)).await
 }

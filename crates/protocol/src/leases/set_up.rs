@@ -4,6 +4,7 @@
 //! waits while they are told again. A path that is given back is kept ready for a while: a request for the same hosts
 //! gets it as it is, and costs no device anything.
 
+use super::state::RecordKey;
 use super::words::{Output, PathState};
 use super::{Leases, OnDeviceFailure};
 use alloc::string::String;
@@ -64,11 +65,18 @@ impl Leases {
             return false;
         }
         self.network.keep(running);
+        self.touch(RecordKey::Kept);
+        self.forget_surplus();
+        true
+    }
+
+    /// Forgets the oldest of the paths kept ready, where there are too many.
+    pub(super) fn forget_surplus(&mut self) {
         while self.network.kept().count() > self.config.kept_max {
             let Some(oldest) = self.network.forget_oldest() else { break };
+            self.touch(RecordKey::Kept);
             self.outputs.push_back(Output::Forgotten { plan: oldest.plan });
         }
-        true
     }
 
     /// Takes out the paths kept ready that share something with `plan`; gives what devices hold for them.
@@ -77,6 +85,9 @@ impl Leases {
             return Vec::new();
         }
         let displaced = self.network.displace(plan);
+        if !displaced.is_empty() {
+            self.touch(RecordKey::Kept);
+        }
         displaced.into_iter().flat_map(|running| running.plan.commands).collect()
     }
 }

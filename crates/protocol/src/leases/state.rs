@@ -11,7 +11,7 @@ use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
-use polycast_planning::{Group, HostId, Pending, PlanId, RequestId};
+use polycast_planning::{DeviceCommand, Group, HostId, Pending, Plan, PlanId, RequestId, Running};
 use polycast_types::{Duration, ObjectId, Time};
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +24,8 @@ pub enum RecordKey {
     Lease(PlanId),
     /// The request that waits, by its place in the queue.
     Pending(RequestId),
+    /// The paths that devices hold ready for nobody; all in one record, as there are few.
+    Kept,
 }
 
 impl fmt::Display for RecordKey {
@@ -32,6 +34,7 @@ impl fmt::Display for RecordKey {
             RecordKey::Member(name) => write!(f, "member/{name}"),
             RecordKey::Lease(id) => write!(f, "lease/{:020}", id.0),
             RecordKey::Pending(id) => write!(f, "pending/{:020}", id.0),
+            RecordKey::Kept => f.write_str("kept"),
         }
     }
 }
@@ -78,6 +81,11 @@ pub enum Record {
         /// How long the path is wanted.
         lease: Option<Duration>,
     },
+    /// Paths that were given back and that devices hold ready, oldest first.
+    Kept {
+        /// Each with the group that it serves.
+        paths: Vec<(Group, Plan)>,
+    },
 }
 
 /// Records that contradict each other.
@@ -105,7 +113,13 @@ impl Leases {
         let members = self.members.iter().map(|(name, _)| RecordKey::Member(String::from(name)));
         let leases = self.leases.keys().map(|id| RecordKey::Lease(*id));
         let pending = self.pending.keys().map(|id| RecordKey::Pending(*id));
-        members.chain(leases).chain(pending).filter_map(|key| self.record(&key)).collect()
+        let all = members.chain(leases).chain(pending).chain([RecordKey::Kept]);
+        all.filter_map(|key| self.record(&key)).collect()
+    }
+
+    /// What devices hold for paths that are kept ready.
+    pub fn kept_commands(&self) -> impl Iterator<Item = &DeviceCommand> {
+        self.network.kept().flat_map(|running| &running.plan.commands)
     }
 
     fn record(&self, key: &RecordKey) -> Option<Record> {
@@ -134,6 +148,11 @@ impl Leases {
                     all: *all,
                     lease: *lease,
                 }
+            }
+            RecordKey::Kept => {
+                let kept = self.network.kept();
+                let paths: Vec<_> = kept.map(|kept| (kept.group.clone(), kept.plan.clone())).collect();
+                return (!paths.is_empty()).then_some(Record::Kept { paths });
             }
         })
     }
@@ -169,6 +188,12 @@ impl Leases {
                     self.pending_by_key.insert(key.clone(), pending.id);
                     let waiting = Waiting { key, object, all, lease, told: None };
                     self.pending.insert(pending.id, (pending, waiting));
+                }
+                Record::Kept { paths } => {
+                    for (group, plan) in paths {
+                        self.network.keep(Running { group, plan });
+                    }
+                    self.forget_surplus();
                 }
             }
         }

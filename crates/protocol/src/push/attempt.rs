@@ -53,8 +53,9 @@ impl AttemptInterval {
 
 /// Attempts of a span while a path settles. A span is a fiftieth of the time waited, and at least a round trip.
 const SPAN_ATTEMPTS: u64 = 10;
-/// A path has settled when every receiver has got so many packets in a row: one that loses half does so once in 1,024.
-pub(super) const CLEAN_PACKETS: u64 = 10;
+/// A path has settled when every receiver has got so many packets in a row: one that loses half does so once in 64. Each
+/// of them costs a tenth of a round trip, and full rate too early a few round trips, so that more would not pay.
+pub(super) const CLEAN_PACKETS: u64 = 6;
 /// A path may take so long to settle, however soon its first packets came.
 const SETTLING_TIME: Duration = Duration::from_millis(10);
 /// Attempts while a path settles are never closer together ..

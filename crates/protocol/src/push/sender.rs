@@ -606,7 +606,7 @@ impl Sender {
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
         match self.settling {
             Settling::Proving { .. } => {
-                if peer.misses_much() && self.needed_run().is_some() {
+                if peer.misses_much() {
                     self.settling.judge(true);
                     self.peers.values_mut().for_each(Peer::watch);
                     self.next_attempt = now;

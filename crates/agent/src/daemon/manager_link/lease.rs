@@ -1,6 +1,6 @@
 //! Paths that are asked for, lent, changed and given back.
 
-use super::table::{Answer, Asked};
+use super::table::{Answer, Asked, end_of};
 use super::{ANSWER_TIMEOUT, LinkState, ManagerLink};
 use crate::transfer::{Path, Steering, TreePath};
 use polycast_api::client::Receivers;
@@ -12,7 +12,7 @@ use polycast_wire::label;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// What a path is wanted for.
@@ -43,6 +43,17 @@ pub struct Lease {
     pub steering: Arc<Steering>,
     pub service_ms: Option<u64>,
     pub lease_ms: Option<u64>,
+    /// When it was to end when it was granted.
+    ends_at: Option<Instant>,
+}
+
+impl Lease {
+    /// How long it is still lent, if that has an end.
+    pub fn left(&self) -> Option<Duration> {
+        // The table knows if that was changed meanwhile, unless the lease has ended.
+        let held = self.link.table().held.get(&self.response_id).map(|held| held.ends_at);
+        held.unwrap_or(self.ends_at).map(|at| at.saturating_duration_since(Instant::now()))
+    }
 }
 
 /// An agent that the manager knows.
@@ -130,6 +141,7 @@ impl ManagerLink {
     /// Takes a granted path.
     fn take(&self, request: &api::PathRequest, granted: api::Granted) -> Result<Lease, Refusal> {
         let steering = self.table().held.get(&granted.response_id).map(|held| Arc::clone(&held.steering));
+        let ends_at = end_of(&granted);
         let mut lease = Lease {
             link: self.clone(),
             request_id: granted.request_id,
@@ -142,6 +154,7 @@ impl ManagerLink {
             bytes: Some(granted.accepted_size).filter(|bytes| *bytes < request.remaining_size),
             service_ms: granted.service_ms,
             lease_ms: granted.lease_ms,
+            ends_at,
         };
         lease.steering.set_racks(racks(granted.channel.as_ref()));
         lease.path = path(granted.channel)?;

@@ -358,7 +358,8 @@ fn lease_of(granted: &api::Granted, app_id: Vec<u8>, data_id: u64) -> api::Lease
     }
 }
 
-fn end_of(granted: &api::Granted) -> Option<Instant> {
+/// When the lease ends that was granted just now.
+pub(super) fn end_of(granted: &api::Granted) -> Option<Instant> {
     Instant::now().checked_add(Duration::from_millis(granted.lease_ms?))
 }
 

@@ -433,8 +433,13 @@ impl Keeper {
             let wake = connection.deadline().into_iter().chain((!asked).then_some(quiet)).min();
             tokio::select! {
                 ask = self.asks.recv() => {
+                    let by = Instant::now() + self.options.command_timeout;
                     let Some(Ask { request, reply }) = ask else { return Ok(()) };
-                    connection.send(&request, Some(reply), Instant::now() + self.options.command_timeout);
+                    connection.send(&request, Some(reply), by);
+                    // The circuits of a path are asked for at the same time, and go out together.
+                    while let Ok(Ask { request, reply }) = self.asks.try_recv() {
+                        connection.send(&request, Some(reply), by);
+                    }
                 }
                 read = connection.read() => {
                     read?;
