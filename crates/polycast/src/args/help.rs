@@ -192,6 +192,8 @@ Labs:
   blast:racks=8,hosts=2        racks on a packet core and on a circuit switch with splitters; more settings:
                                fanout=4, splitters=N, ports=1 (fibres a rack), circuit-ms=25
   shufflecast:2,2,hosts=2      racks on a packet core and on a p,k-Shufflecast of splitters
+  orca:4                       a fat-tree of 4-port switches that forward by labels, with agents in its racks; more
+                               settings: agents=1, standby=1, timeout-us=100000, trees=1
   datacast:bcube:4,2           servers and switches that cache packets; also torus:4,2 and fat-tree:4,3; links of
                                100 Mbit/s and packets of 8 KiB unless set otherwise, trees=N
   ...,rate=1gbit               every link at this rate
