@@ -116,9 +116,14 @@ async fn labels_reach_all_agents_and_a_standby_takes_over() {
         let changes = vec![change(session, 0, session as u8), change(session, 1, 1)];
         let confirmed = racks.set(changes).unwrap();
         tokio::time::timeout(WITHIN, confirmed).await.unwrap().unwrap().unwrap();
-        for kept in started.iter().flat_map(|rack| &rack.kept) {
-            assert!(kept.0.lock().unwrap().contains_key(&session));
+        let has = |session| {
+            started.iter().flat_map(|r| &r.kept).all(|k| k.0.lock().unwrap().contains_key(&session))
+        };
+        if session == 0 {
+            // An agent that its rack has not heard of yet is told when it is.
+            until("all agents have been heard of", || has(session)).await;
         }
+        assert!(has(session));
     }
     assert_eq!(racks.counts().await.confirmed_updates, 400);
     let refused = racks.set(vec![change(1, 2, 1)]).unwrap().await.unwrap();
