@@ -293,8 +293,12 @@ pub fn denied(request_id: u64, refusal: &Refusal) -> api::Denied {
 pub fn stream_news(name: String, word: StreamWord) -> api::StreamNews {
     use api::stream_news::News;
     let joined = |channel: &Channel, fabric: &str, source, handle: Handle| {
-        // Messages go over channels that name no hosts.
-        let channel = Some(channel_of(fabric, channel, &|_| None)?);
+        // Messages go over channels that name no hosts: nobody answers a stream's source, so none speaks for a rack.
+        let mut channel = channel.clone();
+        if let Channel::Label { racks, .. } = &mut channel {
+            racks.clear();
+        }
+        let channel = Some(channel_of(fabric, &channel, &|_| None)?);
         Ok(News::Joined(api::StreamJoined { channel, fabric: fabric.into(), source, handle: handle.0 }))
     };
     let news = match word {
