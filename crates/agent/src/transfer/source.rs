@@ -110,6 +110,9 @@ impl Prepared {
     }
 }
 
+/// Why one is not a receiver any more that was to be one.
+const TAKEN_OUT: &str = "taken out of the transfer";
+
 /// A receiver's control connection.
 struct Conn {
     /// `None` once it is closed.
@@ -328,6 +331,7 @@ impl Run {
     fn add(&mut self, now: Time, name: String, address: SocketAddr) {
         let Receivers::Named(named) = &mut self.spec.receivers else { return };
         named.push((name.clone(), address));
+        self.absent.retain(|(absent, _)| *absent != name);
         self.expected += 1;
         self.machine.handle(now, Input::Open);
         self.open_until = Some(now + self.spec.options.join_timeout);
@@ -335,10 +339,22 @@ impl Run {
     }
 
     fn take_out(&mut self, now: Time, name: &str) {
-        let is_meant = |conn: &Conn| conn.name == name && conn.settled.is_none();
-        let peer = self.conns.iter().find(|(_, conn)| is_meant(conn)).map(|(peer, _)| *peer);
-        if let Some(peer) = peer {
-            self.machine.handle(now, Input::Left { peer, reason: "taken out of the transfer".into() });
+        let named = self.conns.iter().find(|(_, conn)| conn.name == name);
+        match named.map(|(peer, conn)| (*peer, conn.joined, conn.settled.is_some())) {
+            Some((_, _, true)) => {}
+            Some((peer, true, _)) => {
+                self.machine.handle(now, Input::Left { peer, reason: TAKEN_OUT.into() });
+            }
+            // It has not said yet what it has, or not come: nobody waits for it.
+            early => {
+                if let Some(mut stream) = early.and_then(|(peer, ..)| self.conns.remove(&peer)?.stream) {
+                    let _ = stream.send(&Control::Refuse(TAKEN_OUT));
+                    stream.finish();
+                }
+                if !self.absent.iter().any(|(absent, _)| absent == name) {
+                    self.absent.push((name.into(), TAKEN_OUT.into()));
+                }
+            }
         }
     }
 
@@ -689,6 +705,8 @@ impl Run {
         let live = |c: &Conn| c.settled.as_ref().is_none_or(|s| s.failure.is_none());
         let refusal = if handle != self.handle {
             Some("there is no such transfer here")
+        } else if self.absent.iter().any(|(absent, why)| *absent == name && why == TAKEN_OUT) {
+            Some(TAKEN_OUT)
         } else if self.conns.values().filter(|c| live(c)).count() >= self.expected {
             Some("all its receivers have joined")
         } else {
