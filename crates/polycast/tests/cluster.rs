@@ -323,5 +323,10 @@ fn lines_go_from_one_agent_to_those_who_have_joined() {
         assert!(ran.status == 1 && error.contains(says), "{arguments:?}: {error}");
     }
     assert_eq!(cluster.at("a", &["stream", "end", "ticks"]).json()["ended"], true);
-    assert_eq!(cluster.at("a", &["stream", "ls"]).json(), serde_json::json!([]));
+    // The manager hears of it a moment later.
+    let begun = Instant::now();
+    while cluster.at("a", &["stream", "ls"]).json() != serde_json::json!([]) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the stream is still listed");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
