@@ -24,6 +24,22 @@ fn name(host: u32) -> String {
     format!("h{host}")
 }
 
+fn config() -> LeasesConfig {
+    LeasesConfig {
+        lease: Duration::from_secs(30),
+        silence: Duration::from_secs(300),
+        pending_max: 8,
+        leases_max: 100,
+        grant_bytes_max: u64::MAX,
+        agents_max: 64,
+        on_device_failure: OnDeviceFailure::Fallback,
+        kept_max: 0,
+        claims: None,
+        recorded: false,
+        first_plan: PlanId(1_000),
+    }
+}
+
 /// A manager with its table, and what agents were told last of each stream.
 struct World {
     leases: Leases,
@@ -59,20 +75,7 @@ impl World {
         }
         // First in the line for objects, and never for streams.
         fabrics.insert(0, Box::new(TcpChain));
-        let config = LeasesConfig {
-            lease: Duration::from_secs(30),
-            silence: Duration::from_secs(300),
-            pending_max: 8,
-            leases_max: 100,
-            grant_bytes_max: u64::MAX,
-            agents_max: 64,
-            on_device_failure: OnDeviceFailure::Fallback,
-            kept_max: 0,
-            claims: None,
-            recorded: false,
-            first_plan: PlanId(1_000),
-        };
-        let mut leases = Leases::new(config, Fabrics::new(fabrics), Box::new(Fcfs));
+        let mut leases = Leases::new(config(), Fabrics::new(fabrics), Box::new(Fcfs));
         for name in &names {
             leases.know_host(name);
         }
@@ -265,23 +268,7 @@ fn mistakes_are_said_in_a_sentence() {
 #[test]
 fn a_manager_without_a_fabric_for_many_refuses() {
     let mut world = World::new(false, 4);
-    world.leases = Leases::new(
-        LeasesConfig {
-            lease: Duration::from_secs(30),
-            silence: Duration::from_secs(300),
-            pending_max: 8,
-            leases_max: 100,
-            grant_bytes_max: u64::MAX,
-            agents_max: 64,
-            on_device_failure: OnDeviceFailure::Fallback,
-            kept_max: 0,
-            claims: None,
-            recorded: false,
-            first_plan: PlanId(1),
-        },
-        Fabrics::new(vec![Box::new(TcpChain)]),
-        Box::new(Fcfs),
-    );
+    world.leases = Leases::new(config(), Fabrics::new(vec![Box::new(TcpChain)]), Box::new(Fcfs));
     (0..2).for_each(|host| world.arrive(host, Vec::new()));
     world.create(0, "a");
     world.join(1, "a");

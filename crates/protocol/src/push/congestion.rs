@@ -491,6 +491,22 @@ mod tests {
     }
 
     #[test]
+    fn who_has_more_than_a_share_of_a_short_queue_gives_way_even_if_it_is_empty_at_times() {
+        for overflow in [None, Some(Duration::from_millis(2))] {
+            let mut control = grown(400);
+            control.overflow = overflow.map(|queue| (Time(1_000_000_000), queue));
+            // They were seen a while ago, not now.
+            control.others_until = Time(u64::MAX);
+            for i in 0..22 {
+                let now = Time(1_000_000_000) + Duration::from_millis(10) * i;
+                let others = Others { shared: false, has_share: true, share: 0 };
+                control.round(now, Duration::ZERO, Duration::ZERO, others);
+            }
+            assert_eq!(control.window() <= 220, overflow.is_some(), "{overflow:?}: {}", control.window());
+        }
+    }
+
+    #[test]
     fn single_losses_count_while_others_are_known() {
         for known in [false, true] {
             let mut control = grown(400);
