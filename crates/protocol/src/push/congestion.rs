@@ -50,6 +50,11 @@ const HOLD_MAX: Duration = Duration::from_secs(32);
 /// A queue that was under control for this long makes the next hold short again.
 const CALM: Duration = Duration::from_secs(5);
 
+/// What a cut leaves of the window, in percent: as much as CUBIC keeps ..
+const KEPT: u64 = 70;
+/// .. and more for who has less than a share beside others: he does not grow as fast as they do.
+const KEPT_OF_LESS: u64 = 85;
+
 /// Who has more than a share gives up one part in so many a round.
 const SHARE_DECAY: u64 = 32;
 
@@ -294,8 +299,9 @@ impl Congestion {
         let competing = self.follows_loss() || now < self.others_until;
         let longest = path.longest();
         let quiet = path.take_quiet();
-        // Where others are known to fill a long queue, they too take every loss for congestion.
-        let congested = history.is_burst(counted, if competing && !quiet { 1.0 } else { 3.0 });
+        // Others who are known to fill the queue take every loss for congestion; who has more than a share, too.
+        let strict = competing && self.has_share && !quiet;
+        let congested = history.is_burst(counted, if strict { 1.0 } else { 3.0 });
         if congested && longest > Duration::ZERO {
             let (since, least) = self.overflow.unwrap_or((now, longest));
             self.overflow = Some((since, least.min(longest)));
@@ -306,7 +312,9 @@ impl Congestion {
             self.cut_at = now;
             self.cuts += 1;
             self.credit = 0;
-            self.window = (self.window * 7 / 10).max(self.window_min);
+            let less_than_share = competing && !self.has_share;
+            let kept = if less_than_share { KEPT_OF_LESS } else { KEPT };
+            self.window = (self.window * kept / 100).max(self.window_min);
         }
     }
 }
@@ -506,17 +514,31 @@ mod tests {
         }
     }
 
+    /// The window after a report of `lost` of 100 fragments, once others are known or not.
+    fn after_loss(lost: u64, known: bool, has_share: bool) -> u64 {
+        let mut control = grown(400);
+        control.others_until = if known { Time(u64::MAX) } else { Time::ZERO };
+        control.has_share = has_share;
+        let mut path = PathDelay::default();
+        path.observe(Time(1), Time(0), Time(0));
+        path.observe(Time(2), Time(0), Time(3_000_000));
+        let mut history = LossHistory::default();
+        control.reported(Time(1_000_000_000), &mut history, 100 - lost, lost, &mut path, TRIP);
+        control.window()
+    }
+
     #[test]
-    fn single_losses_count_while_others_are_known() {
-        for known in [false, true] {
-            let mut control = grown(400);
-            control.others_until = if known { Time(u64::MAX) } else { Time::ZERO };
-            let mut path = PathDelay::default();
-            path.observe(Time(1), Time(0), Time(0));
-            path.observe(Time(2), Time(0), Time(3_000_000));
-            control.reported(Time(1_000_000_000), &mut LossHistory::default(), 99, 1, &mut path, TRIP);
-            assert_eq!(control.cuts(), u64::from(known));
-        }
+    fn single_losses_count_for_who_has_a_share_beside_others() {
+        assert_eq!(after_loss(1, true, true), 280);
+        assert_eq!(after_loss(1, true, false), 400, "who has less lets single ones pass");
+        assert_eq!(after_loss(1, false, true), 400, "nobody else is there");
+    }
+
+    #[test]
+    fn who_has_less_than_a_share_beside_others_keeps_more_after_a_burst() {
+        assert_eq!(after_loss(20, true, true), 280);
+        assert_eq!(after_loss(20, true, false), 340);
+        assert_eq!(after_loss(20, false, false), 280, "a queue that is ours alone");
     }
 
     #[test]

@@ -536,7 +536,7 @@ impl Sender {
             }
             self.stream_at = None;
             let allowed = self.config.allowance.unwrap_or(u64::MAX);
-            let count = (run.end - run.start).min(u64::from(self.config.batch)).min(room).min(allowed);
+            let count = (run.end - run.start).min(self.burst()).min(room).min(allowed);
             return Some(self.send(now, run.start, count as u32, 0));
         }
         if self.settling.allows_full_rate() {
@@ -682,6 +682,12 @@ impl Sender {
         let window = self.gating().map(|p| p.window).min().unwrap_or(u64::MAX);
         let control = if self.config.rate.is_some() { u64::MAX } else { self.congestion.window() };
         window.min(control).min(1 << 32)
+    }
+
+    /// Packets that may leave in one go: a batch, but of a small window only a part, as a queue that makes it small
+    /// does not hold more.
+    fn burst(&self) -> u64 {
+        u64::from(self.config.batch).min(self.limit() / 4).max(1)
     }
 
     /// Packets that may be sent now.

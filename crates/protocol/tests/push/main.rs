@@ -434,6 +434,19 @@ fn what_waits_in_the_host_follows_the_rate_of_the_path() {
 }
 
 #[test]
+fn of_a_small_window_only_a_part_leaves_in_one_go() {
+    for (window, longest) in [(256, 7), (20, 5), (12, 3), (7, 1)] {
+        let mut world = World::new(17, 2, config(geometry(2_000)), Faults::default());
+        world.window_packets = window;
+        world.start();
+        world.close();
+        world.run(seconds(20));
+        world.assert_all_done();
+        assert_eq!(world.longest_burst, longest, "of {window} packets");
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
     let faults = Faults { loss: 50, duplication: 20, reordering: 50, corruption: 20 };
     let runs: Vec<_> = (0..2)

@@ -67,6 +67,8 @@ pub struct World {
     pub settled: BTreeMap<u32, Option<String>>,
     pub finished_at: Option<Time>,
     pub data_packets: u64,
+    /// The most packets of the stream that left in one go.
+    pub longest_burst: u32,
     pub patch_packets: u64,
     pub unicast_fragments: u64,
     pub geometry: Geometry,
@@ -137,6 +139,7 @@ impl World {
             settled: BTreeMap::new(),
             finished_at: None,
             data_packets: 0,
+            longest_burst: 0,
             patch_packets: 0,
             unicast_fragments: 0,
             geometry,
@@ -443,6 +446,7 @@ impl World {
         while let Some(output) = self.sender.poll(self.now) {
             match output {
                 SenderOutput::Send { round, sn, count, flags } => {
+                    self.longest_burst = self.longest_burst.max(count);
                     for i in 0..u64::from(count) {
                         let last = i + 1 == u64::from(count);
                         self.multicast(round, sn + i, if last { flags } else { 0 });
