@@ -29,7 +29,7 @@ mod service;
 mod store;
 mod streams;
 
-pub use config::{AgentConfig, ConfigError};
+pub use config::AgentConfig;
 pub use engine::{Engine, Transports};
 pub use error::AgentError;
 

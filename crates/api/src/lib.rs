@@ -6,12 +6,14 @@
 //! - [`client`]: a thin client of the agent's service, over its Unix socket.
 //! - [`error`]: what refusals look like on the wire.
 //! - [`forwarder`]: what Datacast's forwarders say of their links.
+//! - [`settings`]: the settings files of the daemons.
 #![warn(missing_docs)]
 
 pub mod client;
 pub mod convert;
 pub mod error;
 pub mod forwarder;
+pub mod settings;
 
 /// The step of a path's set-up that says how long the manager took to decide: from the request's arrival to its answer.
 pub const SCHEDULING: &str = "scheduling";

@@ -1,6 +1,7 @@
 //! The manager's settings, as TOML. `docs/manager.sample.toml` explains each.
 
 use crate::fabrics::{self, DatacastSettings, OcsSettings, OrcaSettings, ShufflecastSettings, TorSettings};
+use polycast_api::settings::{self, SettingsError};
 use polycast_planning::Fcfs;
 use polycast_planning::ip_multicast::IpMulticast;
 use polycast_planning::tcp_chain::TcpChain;
@@ -8,7 +9,7 @@ use polycast_protocol::leases;
 use polycast_types::Rate;
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Settings of a manager; what is left out has the value of `Default`.
 #[derive(Clone, Debug, Deserialize)]
@@ -119,35 +120,6 @@ pub struct IpMulticastConfig {
     pub attempt_interval_us: u64,
 }
 
-/// Settings that are wrong, in one sentence.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read the settings {}: {reason}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-    },
-    /// Not TOML, or not our settings.
-    #[error("line {line} of the settings: {message}")]
-    Syntax {
-        /// Where.
-        line: usize,
-        /// What is wrong.
-        message: String,
-    },
-    /// A setting has a value that cannot be.
-    #[error("the setting '{setting}' is wrong: {reason}")]
-    Value {
-        /// Which.
-        setting: &'static str,
-        /// Why.
-        reason: String,
-    },
-}
-
 impl From<OnDeviceFailure> for leases::OnDeviceFailure {
     fn from(setting: OnDeviceFailure) -> Self {
         match setting {
@@ -202,29 +174,23 @@ impl ManagerConfig {
     ///
     /// # Errors
     /// It cannot be read, or the settings in it are wrong.
-    pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ConfigError::Read { path: path.to_path_buf(), reason: error.to_string() })?;
-        Self::from_toml(&text)
+    pub fn load(path: &Path) -> Result<Self, SettingsError> {
+        Self::from_toml(&settings::read(path)?)
     }
 
     /// Reads and checks settings.
     ///
     /// # Errors
     /// The settings are wrong.
-    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
-        let config: ManagerConfig = toml::from_str(text).map_err(|error| {
-            let before = error.span().map_or("", |span| text.get(..span.start).unwrap_or(text));
-            let message = error.message().replace('\n', " ");
-            ConfigError::Syntax { line: before.matches('\n').count() + 1, message }
-        })?;
+    pub fn from_toml(text: &str) -> Result<Self, SettingsError> {
+        let config: ManagerConfig = settings::parse(text)?;
         config.check()?;
         Ok(config)
     }
 
-    fn check_etcd(&self) -> Result<(), ConfigError> {
+    fn check_etcd(&self) -> Result<(), SettingsError> {
         let EtcdConfig { endpoints, advertise, ttl_s, prefix } = &self.etcd;
-        let wrong = |setting, reason: String| Err(ConfigError::Value { setting, reason });
+        let wrong = |setting, reason: String| Err(SettingsError::Value { setting, reason });
         let is_address = |text: &String| {
             text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
         };
@@ -251,7 +217,7 @@ impl ManagerConfig {
     ///
     /// # Errors
     /// The first setting that is wrong.
-    pub fn check(&self) -> Result<(), ConfigError> {
+    pub fn check(&self) -> Result<(), SettingsError> {
         fabrics::check(self)?;
         let positive = [
             ("heartbeat-ms", self.heartbeat_ms),
@@ -264,7 +230,7 @@ impl ManagerConfig {
         ];
         for (setting, value) in positive {
             if value == 0 {
-                return Err(ConfigError::Value { setting, reason: "it must not be 0".into() });
+                return Err(SettingsError::Value { setting, reason: "it must not be 0".into() });
             }
         }
         self.check_etcd()?;
@@ -273,7 +239,7 @@ impl ManagerConfig {
         for (setting, value) in [("silence-ms", self.silence_ms), ("lease-ms", self.lease_ms)] {
             if value < longer {
                 let reason = format!("it must be at least twice heartbeat-ms, {longer}");
-                return Err(ConfigError::Value { setting, reason });
+                return Err(SettingsError::Value { setting, reason });
             }
         }
         Ok(())

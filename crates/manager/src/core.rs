@@ -5,13 +5,14 @@
 
 mod streams;
 
-use crate::config::{ConfigError, ManagerConfig};
+use crate::config::ManagerConfig;
 use crate::convert;
 use crate::devices::{self, DeviceId, Devices, News, Step};
 use crate::fabrics::{self, Health, Verdict};
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::manager_message::Message;
 use polycast_api::manager::{self as api, ManagerMessage};
+use polycast_api::settings::SettingsError;
 use polycast_planning::{DeviceCommand, HostId, Plan, PlanId};
 use polycast_protocol::leases::{
     AgentKey, Grant, Input, Join, JoinRefusal, Leases, LeasesConfig, Member, NotMember, Output, PathState,
@@ -186,7 +187,7 @@ impl Commit {
 pub enum RestoreError {
     /// The settings are wrong.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] SettingsError),
     /// The records are.
     #[error(transparent)]
     State(#[from] StateError),
@@ -194,7 +195,7 @@ pub enum RestoreError {
 
 impl Core {
     /// A core with these settings, and what its devices say, for [`Core::keep_time`]. Needs a tokio runtime around it.
-    pub fn new(config: &ManagerConfig) -> Result<(Self, mpsc::UnboundedReceiver<News>), ConfigError> {
+    pub fn new(config: &ManagerConfig) -> Result<(Self, mpsc::UnboundedReceiver<News>), SettingsError> {
         let (core, news) = Self::with_clock(config, 0)?;
         Ok((core, news))
     }
@@ -240,7 +241,7 @@ impl Core {
     fn with_clock(
         config: &ManagerConfig,
         base: u64,
-    ) -> Result<(Self, mpsc::UnboundedReceiver<News>), ConfigError> {
+    ) -> Result<(Self, mpsc::UnboundedReceiver<News>), SettingsError> {
         // Numbers of leases differ from those of an earlier run: they begin with the time in microseconds.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let millis = |millis: u64| Duration::from_nanos(millis.saturating_mul(1_000_000));

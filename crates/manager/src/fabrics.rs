@@ -10,8 +10,9 @@ mod orca;
 mod shufflecast;
 mod tors;
 
-use crate::config::{ConfigError, ManagerConfig, WhenBusy};
+use crate::config::{ManagerConfig, WhenBusy};
 use crate::devices::{Device, DeviceId};
+use polycast_api::settings::SettingsError;
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{Fabric, Fabrics, Fcfs, GreedyMatching, HostId, PartitionFcfs, Scheduler};
@@ -36,15 +37,15 @@ pub(crate) trait Offer: Sync {
     fn name(&self) -> &'static str;
 
     /// The planner.
-    fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, ConfigError>;
+    fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError>;
 
     /// The devices that hold what its plans need. A device that several fabrics use may come from each of them.
-    fn devices(&self, _config: &ManagerConfig) -> Result<Vec<Named>, ConfigError> {
+    fn devices(&self, _config: &ManagerConfig) -> Result<Vec<Named>, SettingsError> {
         Ok(Vec::new())
     }
 
     /// What draws conclusions about its network from what devices say, if anything does.
-    fn health(&self, _config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, ConfigError> {
+    fn health(&self, _config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, SettingsError> {
         Ok(None)
     }
 }
@@ -107,7 +108,7 @@ impl Hosts {
 }
 
 /// Checks all that the settings say of fabrics, racks and the scheduler.
-pub(crate) fn check(config: &ManagerConfig) -> Result<(), ConfigError> {
+pub(crate) fn check(config: &ManagerConfig) -> Result<(), SettingsError> {
     tors::check(&config.tor)?;
     scheduler(config)?;
     fabrics(config)?;
@@ -115,7 +116,7 @@ pub(crate) fn check(config: &ManagerConfig) -> Result<(), ConfigError> {
 }
 
 /// The fabrics that the settings name, best first.
-pub(crate) fn fabrics(config: &ManagerConfig) -> Result<Fabrics, ConfigError> {
+pub(crate) fn fabrics(config: &ManagerConfig) -> Result<Fabrics, SettingsError> {
     let hosts = Hosts::new(config);
     let offers = offers(config)?;
     let fabrics = offers.iter().map(|offer| offer.fabric(config, &hosts)).collect::<Result<_, _>>()?;
@@ -127,7 +128,7 @@ pub(crate) fn fabrics(config: &ManagerConfig) -> Result<Fabrics, ConfigError> {
 }
 
 /// The devices of these fabrics.
-pub(crate) fn devices(config: &ManagerConfig) -> Result<BTreeMap<DeviceId, Box<dyn Device>>, ConfigError> {
+pub(crate) fn devices(config: &ManagerConfig) -> Result<BTreeMap<DeviceId, Box<dyn Device>>, SettingsError> {
     let mut devices = BTreeMap::new();
     for offer in offers(config)? {
         for (id, device) in offer.devices(config)? {
@@ -138,13 +139,13 @@ pub(crate) fn devices(config: &ManagerConfig) -> Result<BTreeMap<DeviceId, Box<d
 }
 
 /// What draws conclusions about the networks of these fabrics.
-pub(crate) fn health(config: &ManagerConfig) -> Result<Vec<Box<dyn Health>>, ConfigError> {
+pub(crate) fn health(config: &ManagerConfig) -> Result<Vec<Box<dyn Health>>, SettingsError> {
     let offers = offers(config)?;
     offers.iter().filter_map(|offer| offer.health(config).transpose()).collect()
 }
 
-fn offers(config: &ManagerConfig) -> Result<Vec<&'static dyn Offer>, ConfigError> {
-    let wrong = |reason: String| ConfigError::Value { setting: "fabrics", reason };
+fn offers(config: &ManagerConfig) -> Result<Vec<&'static dyn Offer>, SettingsError> {
+    let wrong = |reason: String| SettingsError::Value { setting: "fabrics", reason };
     let mut chosen: Vec<&'static dyn Offer> = Vec::new();
     for name in &config.fabrics {
         if chosen.iter().any(|offer| offer.name() == name) {
@@ -161,7 +162,7 @@ fn offers(config: &ManagerConfig) -> Result<Vec<&'static dyn Offer>, ConfigError
 }
 
 /// The scheduler that the settings name.
-pub(crate) fn scheduler(config: &ManagerConfig) -> Result<Box<dyn Scheduler>, ConfigError> {
+pub(crate) fn scheduler(config: &ManagerConfig) -> Result<Box<dyn Scheduler>, SettingsError> {
     match config.scheduler.as_str() {
         Fcfs::NAME => Ok(Box::new(Fcfs)),
         GreedyMatching::NAME => Ok(Box::new(GreedyMatching::new(Hosts::new(config).racks()))),
@@ -169,20 +170,21 @@ pub(crate) fn scheduler(config: &ManagerConfig) -> Result<Box<dyn Scheduler>, Co
         other => {
             let known = [Fcfs::NAME, GreedyMatching::NAME, PartitionFcfs::NAME].join(", ");
             let reason = format!("there is no scheduler '{other}', only {known}");
-            Err(ConfigError::Value { setting: "scheduler", reason })
+            Err(SettingsError::Value { setting: "scheduler", reason })
         }
     }
 }
 
 /// Addresses of a fabric's groups.
-fn pool(setting: &'static str, pool: &str, port: u16) -> Result<AddressPool, ConfigError> {
-    AddressPool::parse(pool, port).map_err(|error| ConfigError::Value { setting, reason: error.to_string() })
+fn pool(setting: &'static str, pool: &str, port: u16) -> Result<AddressPool, SettingsError> {
+    AddressPool::parse(pool, port)
+        .map_err(|error| SettingsError::Value { setting, reason: error.to_string() })
 }
 
 /// An interval of attempt sending.
-fn interval(setting: &'static str, micros: u64) -> Result<Duration, ConfigError> {
+fn interval(setting: &'static str, micros: u64) -> Result<Duration, SettingsError> {
     if micros == 0 {
-        return Err(ConfigError::Value { setting, reason: "it must not be 0".into() });
+        return Err(SettingsError::Value { setting, reason: "it must not be 0".into() });
     }
     Ok(Duration::from_nanos(micros.saturating_mul(1_000)))
 }
@@ -199,7 +201,7 @@ impl Offer for IpMulticastOffer {
         IpMulticast::NAME
     }
 
-    fn fabric(&self, config: &ManagerConfig, _hosts: &Hosts) -> Result<Box<dyn Fabric>, ConfigError> {
+    fn fabric(&self, config: &ManagerConfig, _hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError> {
         let settings = &config.ip_multicast;
         let pool = pool("ip-multicast.pool", &settings.pool, settings.port)?;
         let interval = interval("ip-multicast.attempt-interval-us", settings.attempt_interval_us)?;
@@ -214,7 +216,7 @@ impl Offer for TcpChainOffer {
         TcpChain::NAME
     }
 
-    fn fabric(&self, _config: &ManagerConfig, _hosts: &Hosts) -> Result<Box<dyn Fabric>, ConfigError> {
+    fn fabric(&self, _config: &ManagerConfig, _hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError> {
         Ok(Box::new(TcpChain))
     }
 }

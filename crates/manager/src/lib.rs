@@ -24,13 +24,14 @@ mod racks;
 mod service;
 mod store;
 
-pub use config::{ConfigError, EtcdConfig, IpMulticastConfig, ManagerConfig, OnDeviceFailure, WhenBusy};
+pub use config::{EtcdConfig, IpMulticastConfig, ManagerConfig, OnDeviceFailure, WhenBusy};
 pub use fabrics::{DatacastSettings, OcsSettings, ShufflecastSettings, TorHost, TorSettings};
 pub use racks::{RackCounts, Racks};
 
 use crate::core::Core;
 use leader::Role;
 use polycast_api::manager::manager_server::ManagerServer;
+use polycast_api::settings::SettingsError;
 use service::Service;
 use std::future::Future;
 use std::io;
@@ -53,7 +54,7 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 pub enum ManagerError {
     /// The settings are wrong.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] SettingsError),
     /// The address cannot be listened on.
     #[error("the manager cannot listen on {address}: {reason}")]
     Listen {
@@ -108,7 +109,7 @@ impl Manager {
         let store = match self.config.etcd.endpoints.as_slice() {
             [] => None,
             endpoints => {
-                let wrong = |reason| ConfigError::Value { setting: "etcd.endpoints", reason };
+                let wrong = |reason| SettingsError::Value { setting: "etcd.endpoints", reason };
                 Some(Store::new(endpoints, &self.config.etcd.prefix).map_err(wrong)?)
             }
         };
@@ -170,7 +171,7 @@ async fn lead(
     store: Option<&Store>,
     advertised: &str,
     role: &watch::Sender<Role>,
-) -> Result<(), ConfigError> {
+) -> Result<(), SettingsError> {
     match store {
         None => {
             let (core, news) = Core::new(config)?;

@@ -2,6 +2,7 @@
 
 use crate::forwarder::ForwarderConfig;
 use polycast_api::client::{default_folder, default_socket};
+use polycast_api::settings::{self, SettingsError};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -37,35 +38,6 @@ pub struct AgentConfig {
     pub forwarder: Option<ForwarderConfig>,
 }
 
-/// Settings that are wrong, in one sentence.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read the settings {}: {reason}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-    },
-    /// Not TOML, or not our settings.
-    #[error("line {line} of the settings: {message}")]
-    Syntax {
-        /// Where.
-        line: usize,
-        /// What is wrong.
-        message: String,
-    },
-    /// A setting has a value that cannot be.
-    #[error("the setting '{setting}' is wrong: {reason}")]
-    Value {
-        /// Which.
-        setting: &'static str,
-        /// Why.
-        reason: String,
-    },
-}
-
 impl Default for AgentConfig {
     fn default() -> Self {
         AgentConfig {
@@ -90,30 +62,24 @@ impl AgentConfig {
     ///
     /// # Errors
     /// It cannot be read, or the settings in it are wrong.
-    pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ConfigError::Read { path: path.to_path_buf(), reason: error.to_string() })?;
-        Self::from_toml(&text)
+    pub fn load(path: &Path) -> Result<Self, SettingsError> {
+        Self::from_toml(&settings::read(path)?)
     }
 
     /// Reads settings; what the command line adds is checked when the agent starts.
     ///
     /// # Errors
     /// They are not TOML, or not an agent's settings.
-    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
-        toml::from_str(text).map_err(|error| {
-            let before = error.span().map_or("", |span| text.get(..span.start).unwrap_or(text));
-            let message = error.message().replace('\n', " ");
-            ConfigError::Syntax { line: before.matches('\n').count() + 1, message }
-        })
+    pub fn from_toml(text: &str) -> Result<Self, SettingsError> {
+        settings::parse(text)
     }
 
     /// Checks what types alone don't.
     ///
     /// # Errors
     /// The first setting that is wrong.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let wrong = |setting, reason: String| Err(ConfigError::Value { setting, reason });
+    pub fn check(&self) -> Result<(), SettingsError> {
+        let wrong = |setting, reason: String| Err(SettingsError::Value { setting, reason });
         for manager in self.manager.split(',').map(str::trim) {
             let (host, port) = manager.rsplit_once(':').unwrap_or((manager, ""));
             if host.is_empty() || !port.parse::<u16>().is_ok_and(|port| port > 0) {

@@ -1,7 +1,7 @@
 //! Why an agent does not run.
 
-use super::config::ConfigError;
 use polycast_api::error::Refusal;
+use polycast_api::settings::SettingsError;
 use polycast_net::interface::InterfaceError;
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub enum AgentError {
     /// The settings are wrong.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] SettingsError),
     /// The interface cannot be used.
     #[error(transparent)]
     Interface(#[from] InterfaceError),

@@ -19,6 +19,7 @@ use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::manager_client::ManagerClient;
 use polycast_api::manager::manager_message::Message as Told;
 use polycast_api::manager::{self as api, AgentId, AgentMessage, ManagerMessage};
+use polycast_api::settings::SettingsError;
 use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -79,7 +80,7 @@ impl ManagerLink {
     /// A link to the managers at `HOST:PORT,HOST:PORT`; nothing is sent yet.
     pub fn new(managers: &str, me: Identity) -> Result<Self, AgentError> {
         let endpoint = |manager: &str| {
-            let wrong = |error: tonic::transport::Error| super::ConfigError::Value {
+            let wrong = |error: tonic::transport::Error| SettingsError::Value {
                 setting: "manager",
                 reason: format!("'{manager}': {}", innermost(&error)),
             };

@@ -1,5 +1,6 @@
 //! The settings of `polycast forwarder`, as TOML.
 
+use polycast_api::settings::{self, SettingsError};
 use polycast_protocol::pull::PORTS_MAX;
 use polycast_types::Rate;
 use serde::{Deserialize, Serialize};
@@ -94,17 +95,12 @@ fn greeting_ms() -> u32 {
 /// Settings that are wrong, in one sentence.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ForwarderConfigError {
-    /// The file cannot be read.
-    #[error("cannot read the settings {}: {reason}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-    },
-    /// Not TOML, or not our settings.
-    #[error("the settings are wrong: {0}")]
-    Syntax(String),
+    /// The file cannot be read, or it is not TOML or not such settings.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// There is nothing to forward for.
+    #[error("the settings are wrong: there is no [[node]]")]
+    Empty,
     /// A node has a setting that cannot be.
     #[error("the setting '{setting}' of node '{node}' is wrong: {reason}")]
     Node {
@@ -123,11 +119,7 @@ impl ForwarderConfig {
     /// # Errors
     /// It is not there, no TOML, or says something that cannot be.
     pub fn read(path: &Path) -> Result<Self, ForwarderConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|error| ForwarderConfigError::Read {
-            path: path.to_path_buf(),
-            reason: error.to_string(),
-        })?;
-        Self::parse(&text)
+        Self::parse(&settings::read(path)?)
     }
 
     /// Reads and checks settings.
@@ -135,13 +127,7 @@ impl ForwarderConfig {
     /// # Errors
     /// No TOML, or something that cannot be.
     pub fn parse(text: &str) -> Result<Self, ForwarderConfigError> {
-        let config: ForwarderConfig = toml::from_str(text).map_err(|error| {
-            let message = error.message().lines().next().unwrap_or_default().to_string();
-            let line = error.span().map(|span| 1 + text[..span.start].matches('\n').count());
-            ForwarderConfigError::Syntax(
-                line.map_or(message.clone(), |line| format!("line {line}: {message}")),
-            )
-        })?;
+        let config: ForwarderConfig = settings::parse(text)?;
         config.check()?;
         Ok(config)
     }
@@ -152,7 +138,7 @@ impl ForwarderConfig {
     /// A sentence that says what cannot, and what could.
     pub fn check(&self) -> Result<(), ForwarderConfigError> {
         if self.nodes.is_empty() {
-            return Err(ForwarderConfigError::Syntax("there is no [[node]]".into()));
+            return Err(ForwarderConfigError::Empty);
         }
         for (at, node) in self.nodes.iter().enumerate() {
             node.check()?;

@@ -2,9 +2,10 @@
 //! and which links work, and the master of every group.
 
 use super::{Health, Hosts, Named, Offer, Verdict};
-use crate::config::{ConfigError, ManagerConfig};
+use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, Forwarders};
 use polycast_api::forwarder::Word;
+use polycast_api::settings::SettingsError;
 use polycast_planning::datacast::{Datacast, DatacastConfig};
 use polycast_planning::{Fabric, Failure, Part, Pulling};
 use polycast_protocol::pull::{HOPS_MAX, PORTS_MAX};
@@ -59,18 +60,18 @@ fn gather_ms() -> u64 {
     10
 }
 
-fn wrong(setting: &'static str, reason: impl std::fmt::Display) -> ConfigError {
-    ConfigError::Value { setting, reason: reason.to_string() }
+fn wrong(setting: &'static str, reason: impl std::fmt::Display) -> SettingsError {
+    SettingsError::Value { setting, reason: reason.to_string() }
 }
 
-fn section(config: &ManagerConfig) -> Result<&DatacastSettings, ConfigError> {
+fn section(config: &ManagerConfig) -> Result<&DatacastSettings, SettingsError> {
     config
         .datacast
         .as_ref()
         .ok_or_else(|| wrong("datacast", "the fabric datacast needs a section [datacast]"))
 }
 
-fn network(settings: &DatacastSettings) -> Result<Network, ConfigError> {
+fn network(settings: &DatacastSettings) -> Result<Network, SettingsError> {
     settings.network.parse().map_err(|error| wrong("datacast.network", error))
 }
 
@@ -81,7 +82,7 @@ impl Offer for DatacastOffer {
         Datacast::NAME
     }
 
-    fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, ConfigError> {
+    fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError> {
         let settings = section(config)?;
         let network = network(settings)?;
         let (places, named) = (network.server_count() as usize, settings.hosts.len());
@@ -119,14 +120,14 @@ impl Offer for DatacastOffer {
         Ok(Box::new(fabric.map_err(|error| wrong("datacast", error))?))
     }
 
-    fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, ConfigError> {
+    fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, SettingsError> {
         let settings = section(config)?;
         let gather = Duration::from_millis(settings.gather_ms);
         let device = Forwarders::new(settings.forwarders.clone(), gather);
         Ok(vec![(DeviceId::Forwarders, Box::new(device))])
     }
 
-    fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, ConfigError> {
+    fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, SettingsError> {
         Ok(Some(Box::new(OfLinks::new(network(section(config)?)?))))
     }
 }

@@ -2,8 +2,9 @@
 
 use super::health::{Health, OfCircuits};
 use super::{Hosts, Named, Offer, interval, pool, rate, tors};
-use crate::config::{ConfigError, ManagerConfig};
+use crate::config::ManagerConfig;
 use crate::devices::{CircuitSwitch, DeviceId};
+use polycast_api::settings::SettingsError;
 use polycast_planning::Fabric;
 use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_topology::Hybrid;
@@ -70,16 +71,16 @@ fn attempt_interval_us() -> u64 {
     500
 }
 
-fn wrong(setting: &'static str, reason: impl std::fmt::Display) -> ConfigError {
-    ConfigError::Value { setting, reason: reason.to_string() }
+fn wrong(setting: &'static str, reason: impl std::fmt::Display) -> SettingsError {
+    SettingsError::Value { setting, reason: reason.to_string() }
 }
 
-fn section(config: &ManagerConfig) -> Result<&OcsSettings, ConfigError> {
+fn section(config: &ManagerConfig) -> Result<&OcsSettings, SettingsError> {
     config.ocs.as_ref().ok_or_else(|| wrong("ocs", "the fabric ocs needs a section [ocs]"))
 }
 
 /// The racks, fibres and splitters.
-fn hybrid(config: &ManagerConfig) -> Result<Hybrid, ConfigError> {
+fn hybrid(config: &ManagerConfig) -> Result<Hybrid, SettingsError> {
     let settings = section(config)?;
     let ports_per_rack = config.tor.first().map_or(0, |tor| tor.fibre_ports.len());
     if ports_per_rack == 0 {
@@ -109,7 +110,7 @@ impl Offer for OcsOffer {
         Ocs::NAME
     }
 
-    fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, ConfigError> {
+    fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError> {
         let settings = section(config)?;
         let hybrid = hybrid(config)?;
         let losses = [
@@ -143,7 +144,7 @@ impl Offer for OcsOffer {
         Ok(Box::new(Ocs::new(fabric, servers, pool).map_err(|error| wrong("tor.hosts", error))?))
     }
 
-    fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, ConfigError> {
+    fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, SettingsError> {
         let mut devices = tors::devices(config, false)?;
         let switch =
             CircuitSwitch::new(section(config)?.tl1, Duration::from_millis(config.device_timeout_ms));
@@ -151,7 +152,7 @@ impl Offer for OcsOffer {
         Ok(devices)
     }
 
-    fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, ConfigError> {
+    fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, SettingsError> {
         Ok(Some(Box::new(OfCircuits(hybrid(config)?))))
     }
 }

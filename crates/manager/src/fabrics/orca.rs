@@ -2,8 +2,9 @@
 
 use super::health::OfLabels;
 use super::{Health, Hosts, Named, Offer, pool};
-use crate::config::{ConfigError, ManagerConfig};
+use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, LabelSwitches};
+use polycast_api::settings::SettingsError;
 use polycast_planning::Fabric;
 use polycast_planning::labels::LabelOptions;
 use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
@@ -84,11 +85,11 @@ fn some_rate<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option
     super::rate(deserializer).map(Some)
 }
 
-fn wrong(setting: &'static str, reason: impl std::fmt::Display) -> ConfigError {
-    ConfigError::Value { setting, reason: reason.to_string() }
+fn wrong(setting: &'static str, reason: impl std::fmt::Display) -> SettingsError {
+    SettingsError::Value { setting, reason: reason.to_string() }
 }
 
-fn section(config: &ManagerConfig) -> Result<&OrcaSettings, ConfigError> {
+fn section(config: &ManagerConfig) -> Result<&OrcaSettings, SettingsError> {
     config.orca.as_ref().ok_or_else(|| wrong("orca", "the fabric orca needs a section [orca]"))
 }
 
@@ -99,7 +100,7 @@ impl Offer for OrcaOffer {
         Orca::NAME
     }
 
-    fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, ConfigError> {
+    fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError> {
         let settings = section(config)?;
         let OrcaSettings { pods, leafs, spines, servers, cores, .. } = *settings;
         let clos = Clos::new(pods, leafs, spines, servers, cores).map_err(|error| wrong("orca", error))?;
@@ -135,13 +136,13 @@ impl Offer for OrcaOffer {
         Ok(Box::new(Orca::new(fabric, places, pool).map_err(|error| wrong("orca", error))?))
     }
 
-    fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, ConfigError> {
+    fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, SettingsError> {
         let OrcaSettings { pods, leafs, spines, servers, cores, .. } = *section(config)?;
         let clos = Clos::new(pods, leafs, spines, servers, cores).map_err(|error| wrong("orca", error))?;
         Ok(Some(Box::new(OfLabels::new(clos))))
     }
 
-    fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, ConfigError> {
+    fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, SettingsError> {
         let answers_within = Duration::from_millis(config.device_timeout_ms);
         let settings = section(config)?;
         let leafs = u64::from(settings.pods) * u64::from(settings.leafs);

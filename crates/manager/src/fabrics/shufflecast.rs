@@ -2,7 +2,8 @@
 
 use super::health::{Health, OfRelays};
 use super::{Hosts, Named, Offer, interval, pool, rate, tors};
-use crate::config::{ConfigError, ManagerConfig};
+use crate::config::ManagerConfig;
+use polycast_api::settings::SettingsError;
 use polycast_planning::Fabric;
 use polycast_planning::shufflecast::{Shufflecast, ShufflecastConfig};
 use polycast_types::Rate;
@@ -49,16 +50,16 @@ fn attempt_interval_us() -> u64 {
     100
 }
 
-fn wrong(setting: &'static str, reason: impl std::fmt::Display) -> ConfigError {
-    ConfigError::Value { setting, reason: reason.to_string() }
+fn wrong(setting: &'static str, reason: impl std::fmt::Display) -> SettingsError {
+    SettingsError::Value { setting, reason: reason.to_string() }
 }
 
-fn section(config: &ManagerConfig) -> Result<&ShufflecastSettings, ConfigError> {
+fn section(config: &ManagerConfig) -> Result<&ShufflecastSettings, SettingsError> {
     let missing = || wrong("shufflecast", "the fabric shufflecast needs a section [shufflecast]");
     config.shufflecast.as_ref().ok_or_else(missing)
 }
 
-fn network(settings: &ShufflecastSettings) -> Result<polycast_topology::Shufflecast, ConfigError> {
+fn network(settings: &ShufflecastSettings) -> Result<polycast_topology::Shufflecast, SettingsError> {
     let network = polycast_topology::Shufflecast::new(settings.p, settings.k);
     network.map_err(|error| wrong("shufflecast", error))
 }
@@ -70,7 +71,7 @@ impl Offer for ShufflecastOffer {
         Shufflecast::NAME
     }
 
-    fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, ConfigError> {
+    fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError> {
         let settings = section(config)?;
         let network = network(settings)?;
         let (racks, named) = (network.tors() as usize, config.tor.len());
@@ -112,11 +113,11 @@ impl Offer for ShufflecastOffer {
         Ok(Box::new(Shufflecast::new(fabric, servers, pool).map_err(|error| wrong("tor.hosts", error))?))
     }
 
-    fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, ConfigError> {
+    fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, SettingsError> {
         tors::devices(config, true)
     }
 
-    fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, ConfigError> {
+    fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, SettingsError> {
         Ok(Some(Box::new(OfRelays::new(network(section(config)?)?))))
     }
 }

@@ -2,8 +2,9 @@
 //! ports.
 
 use super::Named;
-use crate::config::{ConfigError, ManagerConfig};
+use crate::config::ManagerConfig;
 use crate::devices::{Device, DeviceId, Tor, TorPorts};
+use polycast_api::settings::SettingsError;
 use polycast_net::devices::openflow::Endpoint;
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -40,12 +41,12 @@ pub struct TorHost {
     pub port: u32,
 }
 
-fn wrong(setting: &'static str, rack: usize, reason: impl std::fmt::Display) -> ConfigError {
-    ConfigError::Value { setting, reason: format!("rack {rack}: {reason}") }
+fn wrong(setting: &'static str, rack: usize, reason: impl std::fmt::Display) -> SettingsError {
+    SettingsError::Value { setting, reason: format!("rack {rack}: {reason}") }
 }
 
 /// What can be checked without knowing the fabric.
-pub(crate) fn check(tors: &[TorSettings]) -> Result<(), ConfigError> {
+pub(crate) fn check(tors: &[TorSettings]) -> Result<(), SettingsError> {
     let mut names = BTreeSet::new();
     for (rack, tor) in tors.iter().enumerate() {
         endpoint(rack, &tor.openflow)?;
@@ -72,7 +73,7 @@ pub(crate) fn check(tors: &[TorSettings]) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn endpoint(rack: usize, text: &str) -> Result<Endpoint, ConfigError> {
+fn endpoint(rack: usize, text: &str) -> Result<Endpoint, SettingsError> {
     if let Some(path) = text.strip_prefix("unix:") {
         return Ok(Endpoint::Unix(PathBuf::from(path)));
     }
@@ -84,7 +85,7 @@ fn endpoint(rack: usize, text: &str) -> Result<Endpoint, ConfigError> {
 }
 
 /// Address and mask.
-fn subnet(rack: usize, text: &str) -> Result<([u8; 4], [u8; 4]), ConfigError> {
+fn subnet(rack: usize, text: &str) -> Result<([u8; 4], [u8; 4]), SettingsError> {
     let parse = || {
         let (address, prefix) = text.split_once('/')?;
         let address: Ipv4Addr = address.parse().ok()?;
@@ -102,7 +103,7 @@ pub(crate) fn servers_per_rack(config: &ManagerConfig) -> u32 {
 }
 
 /// The ToR switches as devices. `relaying` is whether they relay for other racks by the addresses of their hosts.
-pub(crate) fn devices(config: &ManagerConfig, relaying: bool) -> Result<Vec<Named>, ConfigError> {
+pub(crate) fn devices(config: &ManagerConfig, relaying: bool) -> Result<Vec<Named>, SettingsError> {
     let mut subnets = Vec::new();
     if relaying {
         for (rack, tor) in config.tor.iter().enumerate() {
