@@ -53,6 +53,8 @@ struct {
 } passed SEC(".maps");
 
 const volatile __u32 ports = 0;
+/* The longest route that the node takes. */
+const volatile __u32 hops_most = HOPS_MAX;
 
 struct batch {
 	struct __sk_buff *skb;
@@ -73,7 +75,8 @@ static __always_inline __u32 way(const __u8 *header, __u32 payload_len)
 	__u32 next = 0;
 	__u8 hop = 0;
 
-	if (header[0] != FORMAT_VERSION || !hops || hops > HOPS_MAX || position >= hops)
+	if (header[0] != FORMAT_VERSION || !hops || hops > hops_most || hops > HOPS_MAX ||
+	    position >= hops)
 		return NOBODY;
 	for (__u32 i = 0; i < HOPS_MAX; i++) {
 		if (i >= hops && header[ROUTE_AT + i])

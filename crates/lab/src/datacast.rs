@@ -12,8 +12,9 @@ use crate::spec::{Network as Kind, Spec};
 use crate::system::Space;
 use polycast_agent::forwarder::daemon::Order;
 use polycast_agent::forwarder::{ForwarderConfig, NodeConfig, PortConfig};
+use polycast_planning::trees::TreePlanner;
 use polycast_topology::{CompactGraph, Network, Node};
-use polycast_wire::pull::payload_len_for_mtu;
+use polycast_wire::pull::{HOPS_USUAL, payload_len_for_mtu};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -153,6 +154,11 @@ fn ways_to(graph: &CompactGraph, server: Node) -> Vec<(Node, u32)> {
     ways.into_iter().collect()
 }
 
+/// The longest source route: the usual one, unless the network's trees need more.
+fn hops_max(network: &Network) -> u32 {
+    TreePlanner::new(*network).whole_depth().max(HOPS_USUAL as u32)
+}
+
 /// The settings of a node's ports.
 fn node_config(network: &Network, graph: &CompactGraph, node: Node, spec: &Spec) -> NodeConfig {
     let name = node_name(network, node);
@@ -173,8 +179,10 @@ fn node_config(network: &Network, graph: &CompactGraph, node: Node, spec: &Spec)
         },
         pending_interests: 1 << 16,
         interest_ms: drained_ms.clamp(20, 10_000) as u32,
-        greeting_ms: 50,
+        // A link that breaks loses its carrier. On a busy machine a neighbour may be silent for long and be there.
+        greeting_ms: 250,
         damping_ms: DAMPING_MS,
+        hops_max: hops_max(network),
         kernel: matches!(spec.network, Kind::Datacast { kernel: true, .. }),
         ports: graph.arcs(node).map(port).collect(),
     }
@@ -248,9 +256,10 @@ pub(crate) fn manager_settings(network: &Network, spec: &Spec, layout: &Layout) 
     let mut text = format!(
         "fabrics = [\"datacast\"]\n[datacast]\nnetwork = \"{network}\"\nhosts = [{hosts}]\n\
          forwarders = [{}]\nlink-rate = \"{link_bps}bit\"\npayload-bytes = {}\ncredits = {CREDITS}\n\
-         gather-ms = {GATHER_MS}\n",
+         gather-ms = {GATHER_MS}\nhops-max = {}\n",
         quoted(forwarders),
         payload_len_for_mtu(spec.mtu),
+        hops_max(network),
     );
     if let Kind::Datacast { trees: Some(trees), .. } = spec.network {
         // Writing to a string cannot fail.

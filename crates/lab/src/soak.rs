@@ -70,6 +70,8 @@ pub struct Memory {
     pub agent_most_bytes: u64,
     /// The process with all switches of a Datacast fabric.
     pub switches_bytes: u64,
+    /// What the content stores of all nodes of a Datacast fabric take of this.
+    pub stores_bytes: u64,
 }
 
 /// What is left at all nodes together.
@@ -192,24 +194,34 @@ impl Ground<'_> {
         let daemons = self.daemons.lock().unwrap_or_else(PoisonError::into_inner);
         let of = |name: &str| daemons.resident_bytes(name).unwrap_or(0);
         let agents = self.layout.hosts.iter().map(|host| of(&host.name));
+        // A node that does not answer now does so at the next reading.
+        let stores_bytes = self.sum(&["kept_bytes"]).map_or(0, |sums| sums[0]);
         Memory {
             groups,
             manager_bytes: of("manager"),
             agents_bytes: agents.clone().sum(),
             agent_most_bytes: agents.max().unwrap_or(0),
             switches_bytes: of(datacast::SWITCHES),
+            stores_bytes,
         }
+    }
+
+    /// What all nodes together say of themselves; nothing without a Datacast fabric.
+    fn sum(&self, whats: &[&str]) -> Result<Vec<u64>, LabError> {
+        if datacast::network_of(self.spec).is_none() {
+            return Ok(vec![0; whats.len()]);
+        }
+        let nodes = datacast::status(self.layout, self.places)?;
+        let nodes = nodes.as_array().map_or(&[][..], Vec::as_slice);
+        Ok(whats.iter().map(|what| nodes.iter().filter_map(|node| node[what].as_u64()).sum()).collect())
     }
 
     /// What nodes know of groups when they have had the time to forget.
     fn left(&self) -> Result<Left, LabError> {
         let begun = Instant::now();
         loop {
-            let nodes = datacast::status(self.layout, self.places)?;
-            let sum = |what: &str| {
-                nodes.as_array().map_or(0, |nodes| nodes.iter().filter_map(|node| node[what].as_u64()).sum())
-            };
-            let left = Left { transfers: sum("transfers"), pending: sum("pending") };
+            let sums = self.sum(&["transfers", "pending"])?;
+            let left = Left { transfers: sums[0], pending: sums[1] };
             if left == Left::default() || begun.elapsed() > FORGOTTEN_WITHIN {
                 return Ok(left);
             }

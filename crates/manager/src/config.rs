@@ -381,10 +381,18 @@ mod tests {
             (format!("{DATACAST}payload-bytes = 0\n"), "'datacast.payload-bytes'"),
             (format!("{DATACAST}trees-max = 0\n"), "'datacast.trees-max'"),
             (format!("{DATACAST}caches = 1\n"), "caches"),
+            (format!("{DATACAST}hops-max = 15\n"), "a source route has 1 to 14 hops, not 15"),
+            (
+                DATACAST.replace("bcube:2,2", "bcube:2,4"),
+                "up to 10 hops, and source routes at most 8: write 10",
+            ),
+            (DATACAST.replace("bcube:2,2", "bcube:2,7"), "up to 16 hops, and packets have room for 14"),
         ] {
             let message = ManagerConfig::from_toml(&text).unwrap_err().to_string();
             assert!(message.contains(part), "{text}: {message}");
         }
+        let deeper = format!("{}hops-max = 10\n", DATACAST.replace("bcube:2,2", "bcube:2,4"));
+        assert!(ManagerConfig::from_toml(&deeper).is_ok());
     }
 
     #[test]

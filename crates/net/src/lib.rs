@@ -7,6 +7,7 @@ pub mod bpf;
 pub mod devices;
 pub mod frames;
 pub mod hash;
+pub mod heap;
 pub mod interface;
 pub mod link_watch;
 pub mod neighbour;

@@ -1,11 +1,13 @@
 //! Interfaces that lose their carrier or get it back, as the kernel tells by netlink: how a switch knows that a link has
 //! failed (Orca section 3.4 leaves the detection to the network).
 
+use crate::interface;
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto, socket,
 };
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// The multicast group of changes of interfaces.
@@ -68,6 +70,46 @@ impl LinkWatch {
     }
 }
 
+/// Hears of the interfaces that have certain addresses.
+#[derive(Debug)]
+pub struct Carriers {
+    watch: LinkWatch,
+    /// The index of the interface with each address.
+    of_address: Vec<u32>,
+}
+
+impl Carriers {
+    /// Begins to listen in the network namespace of the calling thread. Several addresses may be at one interface.
+    ///
+    /// # Errors
+    /// No interface has one of the addresses, or the kernel refuses.
+    pub fn open(addresses: impl IntoIterator<Item = Ipv4Addr>) -> io::Result<Self> {
+        let index = |address| {
+            let interface = interface::of_address(address).map_err(io::Error::other)?;
+            Ok(nix::net::if_::if_nametoindex(interface.name.as_str())?)
+        };
+        let of_address = addresses.into_iter().map(index).collect::<io::Result<_>>()?;
+        Ok(Carriers { watch: LinkWatch::open()?, of_address })
+    }
+
+    /// The addresses of whose interfaces the kernel has said something since the last call, by their place in the order in
+    /// which they were named, and whether these can carry packets.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn changes(&mut self) -> io::Result<Vec<(usize, bool)>> {
+        let said = self.watch.changes()?;
+        let of = |index| (0..self.of_address.len()).filter(move |at| self.of_address[*at] == index);
+        Ok(said.into_iter().flat_map(|(index, runs)| of(index).map(move |at| (at, runs))).collect())
+    }
+}
+
+impl AsFd for Carriers {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
+    }
+}
+
 impl AsFd for LinkWatch {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -107,6 +149,14 @@ mod tests {
         // The answer to a question of netlink is there when the question has been asked.
         heard.extend(watch.changes().unwrap());
         assert!(heard.iter().any(|(of, _)| *of == index), "{heard:?}");
+    }
+
+    #[test]
+    fn interfaces_are_known_by_their_addresses() {
+        let mut carriers = Carriers::open([Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST]).unwrap();
+        let heard = carriers.changes().unwrap();
+        assert_eq!(heard, [(0, true), (1, true)]);
+        assert!(Carriers::open([Ipv4Addr::new(192, 0, 2, 1)]).is_err());
     }
 
     #[test]

@@ -81,7 +81,15 @@ impl Datacast {
         hosts: impl IntoIterator<Item = (HostId, u32)>,
     ) -> Result<Self, PlaceError> {
         let places = Places::new(network.server_count(), hosts)?;
-        Ok(Datacast { network, places, config, planner: RefCell::new(TreePlanner::new(network)) })
+        let mut planner = TreePlanner::new(network);
+        planner.limit_depth(u32::try_from(config.hops_max).unwrap_or(u32::MAX));
+        Ok(Datacast { network, places, config, planner: RefCell::new(planner) })
+    }
+
+    /// How many hops the longest source routes have where nothing has failed.
+    #[must_use]
+    pub fn whole_depth(&self) -> u32 {
+        self.planner.borrow().whole_depth()
     }
 
     /// A node of the network, for failures.

@@ -23,6 +23,10 @@ use polycast_agent::transfer::TransferError;
 /// Runs the command that was typed.
 pub fn run(args: Args) -> Exit {
     let format = if args.json { Format::Json } else { Format::Text };
+    if matches!(args.command, Command::Manager(_) | Command::Agent(_) | Command::Forwarder(_)) {
+        // They run for months.
+        polycast_net::heap::share_heaps();
+    }
     let outcome = logging::start(&args.logging).and_then(|()| match &args.command {
         Command::Cast(args) => cast::run(args, format),
         Command::Offer(args) => offer::run(args, format),

@@ -721,6 +721,9 @@ fn many_groups_leave_no_state_behind() {
     let memory = report["memory"].as_array().unwrap();
     assert_eq!((memory.len(), &memory[10]["groups"]), (11, &serde_json::json!(60)));
     assert!(memory.iter().all(|one| one["manager_bytes"].as_u64().unwrap() > 1 << 20), "{report}");
+    // Each of the three receivers' nodes keeps the packet.
+    let stores = [&memory[0], &memory[10]].map(|one| one["stores_bytes"].as_u64().unwrap());
+    assert!(stores[0] == 0 && stores[1] >= 60 * 3 * 3_000, "{report}");
 }
 
 #[test]

@@ -10,7 +10,7 @@
 //! All packets have the same header, with every field at a fixed place, so that a node that only passes packets on
 //! reads and writes two bytes of it: the hop at `position`, and `position` itself. The route has a byte a hop, as in
 //! the paper: the port, and in the highest bit whether the node is a non-branching one. The paper has room for 8
-//! hops; the trees of BCube(8, 4) need 10.
+//! hops, and nodes take no more unless their settings say so; the format has room for 14, as the trees of BCube(8, 4) need 10.
 //!
 //! The name of a packet is (handle, sn, digest). The digest is that of the payload which the receiver wants, so that
 //! whoever keeps packets can tell what belongs under a name without knowing the transfer.
@@ -20,8 +20,10 @@ use polycast_types::Handle;
 
 /// Length of every header, and of a whole interest.
 pub const HEADER_LEN: usize = 56;
-/// The longest source route in hops.
+/// The longest source route that a packet has room for, in hops.
 pub const HOPS_MAX: usize = 14;
+/// The longest source route that nodes take where nothing else is set, in hops: the paper's (section 6.1).
+pub const HOPS_USUAL: usize = 8;
 /// Where in a packet the position in the route is.
 pub const POSITION_AT: usize = 4;
 /// Where in a packet the route begins.

@@ -1,7 +1,7 @@
 //! The settings of `polycast forwarder`, as TOML.
 
 use polycast_api::settings::{self, SettingsError};
-use polycast_protocol::pull::PORTS_MAX;
+use polycast_protocol::pull::{HOPS_MAX, HOPS_USUAL, PORTS_MAX};
 use polycast_types::Rate;
 use serde::{Deserialize, Serialize};
 use std::net::{SocketAddr, SocketAddrV4};
@@ -50,6 +50,10 @@ pub struct NodeConfig {
     /// not make trees come and go (the paper's 3 seconds).
     #[serde(default)]
     pub damping_ms: u32,
+    /// The longest source route that the node takes, in hops; packets with longer ones are dropped and counted. The paper's
+    /// is 8. Networks with deeper trees need more at all nodes and at the manager.
+    #[serde(default = "hops_usual")]
+    pub hops_max: u32,
     /// Whether the kernel passes on what the node does not keep, where it can: it needs root, and an interface for
     /// every port.
     #[serde(default = "kernel")]
@@ -82,6 +86,10 @@ fn pending_interests() -> u32 {
 
 fn interest_ms() -> u32 {
     20
+}
+
+fn hops_usual() -> u32 {
+    HOPS_USUAL as u32
 }
 
 fn kernel() -> bool {
@@ -163,12 +171,13 @@ impl NodeConfig {
     /// # Errors
     /// A sentence that says what cannot, and what could.
     pub fn check(&self) -> Result<(), ForwarderConfigError> {
-        let ranges: [(&'static str, u32, u32, u32); 5] = [
+        let ranges: [(&'static str, u32, u32, u32); 6] = [
             ("store-packets", self.store_packets, 0, 1 << 22),
             ("pending-interests", self.pending_interests, 1, 1 << 22),
             ("interest-ms", self.interest_ms, 1, 60_000),
             ("greeting-ms", self.greeting_ms, 1, 10_000),
             ("damping-ms", self.damping_ms, 0, 60_000),
+            ("hops-max", self.hops_max, 1, HOPS_MAX as u32),
         ];
         for (setting, value, least, most) in ranges {
             if !(least..=most).contains(&value) {

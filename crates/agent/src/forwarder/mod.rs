@@ -36,6 +36,8 @@ pub struct NodeStatus {
     pub cpu_s: f64,
     /// Packets in the content store.
     pub kept: u32,
+    /// Bytes of memory that their payloads take; what has made room for others is used again.
+    pub kept_bytes: u64,
     /// Names in the table of pending interests.
     pub pending: u32,
     /// Transfers whose source or receiver is behind the local face.
@@ -56,8 +58,10 @@ pub struct NodeStatus {
     pub unsolicited: u64,
     /// Dropped: interests for which the table had no room.
     pub table_full: u64,
-    /// Dropped: no packet of our format, such as one with a longer route than there can be.
+    /// Dropped: no packet of our format, such as one with a longer route than the format has room for.
     pub malformed: u64,
+    /// Dropped: the route has more hops than the node's settings allow.
+    pub too_far: u64,
     /// Dropped: data whose payload does not have the digest of its header.
     pub poisoned: u64,
     /// Dropped: interests for a name that no source behind the local face has.

@@ -6,6 +6,7 @@ use super::{NodeConfig, NodeStatus, TreeStatus};
 use crate::transfer::clock::{Clock, wait};
 use polycast_net::bpf::datacast::KernelNode;
 use polycast_net::bpf::in_namespace;
+use polycast_net::link_watch::Carriers;
 use polycast_protocol::pull::{
     Data, Digest, Face, Forwarder, ForwarderConfig, ForwarderInput, ForwarderOutput, Interest, Packet,
     Payload, Route, SourceInput,
@@ -209,13 +210,17 @@ pub fn start(config: &NodeConfig) -> io::Result<NodeHandle> {
         watchers: Vec::new(),
         commands,
         waker: Arc::clone(&waker),
+        kept_bytes: 0,
+        hops_max: config.hops_max as usize,
         malformed: 0,
+        too_far: 0,
         poisoned: 0,
         unknown: 0,
         forget_after: FORGET_AFTER.max(millis(config.interest_ms.saturating_mul(4))),
         forget_at: Time::ZERO,
         stopped: false,
         kernel: fast_path(config),
+        carriers: carriers(config),
     };
     let thread = std::thread::Builder::new().name(format!("node {name}"));
     thread.spawn(move || node.run())?;
@@ -229,6 +234,10 @@ struct Node {
     forwarder: Forwarder,
     /// The payloads of the content store.
     slots: Vec<Vec<u8>>,
+    /// What they take.
+    kept_bytes: u64,
+    /// The longest route that is taken.
+    hops_max: usize,
     sources: BTreeMap<Handle, SourceEnd>,
     receivers: BTreeMap<Handle, ReceiverEnd>,
     /// Interests of receivers here that the forwarder has not seen.
@@ -237,6 +246,7 @@ struct Node {
     commands: mpsc::Receiver<Command>,
     waker: Arc<OwnedFd>,
     malformed: u64,
+    too_far: u64,
     poisoned: u64,
     unknown: u64,
     forget_after: Duration,
@@ -244,6 +254,17 @@ struct Node {
     stopped: bool,
     /// Passes on in the kernel what is not kept here; `None` where that cannot be.
     kernel: Option<KernelNode>,
+    /// What the kernel says of the ports' interfaces; without it a broken link shows by missing greetings alone.
+    carriers: Option<Carriers>,
+}
+
+fn carriers(config: &NodeConfig) -> Option<Carriers> {
+    let open = || Carriers::open(config.ports.iter().map(|port| *port.local.ip()));
+    let opened = match &config.namespace {
+        Some(path) => in_namespace(path, open).and_then(|opened| opened),
+        None => open(),
+    };
+    opened.inspect_err(|error| tracing::info!(node = %config.name, %error, "no word of carriers")).ok()
 }
 
 /// The fast path of a node. Without it everything comes to the sockets: slower, not wrong.
@@ -253,8 +274,8 @@ fn fast_path(config: &NodeConfig) -> Option<KernelNode> {
         return None;
     }
     let attached = match &config.namespace {
-        Some(path) => in_namespace(path, || KernelNode::attach(&links)),
-        None => Ok(KernelNode::attach(&links)),
+        Some(path) => in_namespace(path, || KernelNode::attach(&links, config.hops_max)),
+        None => Ok(KernelNode::attach(&links, config.hops_max)),
     };
     match attached {
         Ok(Ok(node)) => node,
@@ -286,6 +307,7 @@ impl Node {
                 return Ok(());
             }
             self.receive(&mut buffer)?;
+            self.look_at_carriers()?;
             self.drive()?;
             self.tick();
             for port in &mut self.ports {
@@ -389,6 +411,10 @@ impl Node {
                 return;
             }
         };
+        if header.hops.bytes().len() > self.hops_max {
+            self.too_far += 1;
+            return;
+        }
         let packet = Packet::from_wire(&header, payload.len() as u16);
         if let Packet::Data(data) = &packet
             && data.route.is_at_end()
@@ -431,8 +457,13 @@ impl Node {
         if self.slots.len() <= slot {
             self.slots.resize_with(slot + 1, Vec::new);
         }
-        self.slots[slot].clear();
-        self.slots[slot].extend_from_slice(payload);
+        let room = &mut self.slots[slot];
+        self.kept_bytes -= room.capacity() as u64;
+        room.clear();
+        // Not more than it needs: a store of short packets stays small.
+        room.reserve_exact(payload.len());
+        room.extend_from_slice(payload);
+        self.kept_bytes += room.capacity() as u64;
     }
 
     fn interest(&mut self, now: Time, port: u8, interest: Interest) {
@@ -484,6 +515,13 @@ impl Node {
         Ok(())
     }
 
+    fn look_at_carriers(&mut self) -> io::Result<()> {
+        for (port, has_carrier) in self.carriers.as_mut().map_or(Ok(Vec::new()), Carriers::changes)? {
+            self.ports[port].set_carrier(has_carrier);
+        }
+        Ok(())
+    }
+
     fn tick(&mut self) {
         let now = self.clock.now();
         if now >= self.forget_at {
@@ -509,6 +547,7 @@ impl Node {
             let writing = if port.is_blocked() { PollFlags::OUT } else { PollFlags::empty() };
             fds.push(PollFd::new(&port.socket, PollFlags::IN | writing));
         }
+        fds.extend(self.carriers.as_ref().map(|carriers| PollFd::new(carriers, PollFlags::IN)));
         fds.push(PollFd::new(&self.waker, PollFlags::IN));
         wait(&mut fds, now, deadline, LOOK_AROUND)?;
         let ready: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
@@ -531,9 +570,11 @@ impl Node {
             name: self.name.to_string(),
             cpu_s: used.tv_sec as f64 + used.tv_nsec as f64 / 1e9,
             kept: self.forwarder.kept(),
+            kept_bytes: self.kept_bytes,
             pending: self.forwarder.pending(),
             transfers: (self.sources.len() + self.receivers.len()) as u32,
             malformed: self.malformed,
+            too_far: self.too_far,
             poisoned: self.poisoned,
             unknown: self.unknown,
             ports: self.ports.iter().map(Port::status).collect(),

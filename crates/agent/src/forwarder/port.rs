@@ -74,6 +74,8 @@ pub(super) struct Port {
     heard_at: Time,
     /// The neighbour says that it hears us.
     heard_there: bool,
+    /// The interface can carry packets.
+    has_carrier: bool,
     greet_at: Time,
     greeting_interval: Duration,
     damping: Duration,
@@ -100,6 +102,7 @@ impl Port {
             blocked: false,
             heard_at: now,
             heard_there: true,
+            has_carrier: true,
             greet_at: now,
             greeting_interval,
             damping,
@@ -170,15 +173,19 @@ impl Port {
         self.heard_there = heard_there;
     }
 
+    /// The interface can carry packets, or no longer.
+    pub(super) fn set_carrier(&mut self, has_carrier: bool) {
+        self.has_carrier = has_carrier;
+    }
+
     /// Greets when it is time; gives the new state of the link when it has changed for long enough.
     pub(super) fn tick(&mut self, now: Time) -> Option<bool> {
-        if now < self.greet_at {
-            return None;
-        }
-        self.greet_at = now + self.greeting_interval;
         let silent = now.since(self.heard_at).0 > GREETINGS_MISSED * self.greeting_interval.0;
-        self.push(&greeting(!silent), &[]);
-        let works = !silent && self.heard_there;
+        if now >= self.greet_at {
+            self.greet_at = now + self.greeting_interval;
+            self.push(&greeting(!silent), &[]);
+        }
+        let works = self.has_carrier && !silent && self.heard_there;
         if works == self.up {
             self.other_since = None;
             return None;
@@ -192,12 +199,67 @@ impl Port {
         Some(works)
     }
 
-    /// When to greet again.
+    /// When to greet again, or to report a change.
     pub(super) fn deadline(&self) -> Time {
-        self.greet_at
+        self.other_since.map_or(self.greet_at, |since| self.greet_at.min(since + self.damping))
     }
 
     pub(super) fn status(&self) -> PortStatus {
         PortStatus { up: self.up, ..self.status.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+
+    const GREETING: Duration = Duration::from_millis(100);
+    const DAMPING: Duration = Duration::from_millis(30);
+
+    fn port() -> Port {
+        // Addresses that nobody else has; the neighbour's end is not opened.
+        let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let SocketAddr::V4(local) = free.local_addr().unwrap() else { panic!("it is an IPv4 one") };
+        drop(free);
+        let config = PortConfig { local, peer: "127.0.0.1:9".parse().unwrap(), rate: None };
+        Port::open(&config, None, GREETING, DAMPING, Time::ZERO).unwrap()
+    }
+
+    fn at(ms: u64) -> Time {
+        Time::ZERO + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_lost_carrier_is_reported_after_the_damping_though_the_neighbour_was_just_heard() {
+        let mut port = port();
+        assert_eq!(port.tick(at(0)), None);
+        port.heard(at(9), 1);
+        port.set_carrier(false);
+        assert_eq!(port.tick(at(10)), None);
+        assert_eq!(port.deadline(), at(40), "not only with the next greeting");
+        assert_eq!(port.tick(at(39)), None);
+        assert_eq!(port.tick(at(40)), Some(false));
+        assert!(!port.status().up);
+        // One that comes and goes is as it was.
+        port.set_carrier(true);
+        assert_eq!(port.tick(at(50)), None);
+        port.set_carrier(false);
+        assert_eq!(port.tick(at(60)), None);
+        port.set_carrier(true);
+        assert_eq!((port.tick(at(70)), port.tick(at(99)), port.tick(at(100))), (None, None, Some(true)));
+    }
+
+    #[test]
+    fn a_silent_neighbour_is_gone_after_four_greetings() {
+        let mut port = port();
+        assert_eq!(port.tick(at(400)), None);
+        assert_eq!(port.tick(at(401)), None);
+        assert_eq!(port.tick(at(431)), Some(false));
+        port.heard(at(440), 1);
+        assert_eq!((port.tick(at(440)), port.tick(at(470))), (None, Some(true)));
+        // It is there, and does not hear us.
+        port.greeted(false);
+        assert_eq!((port.tick(at(471)), port.tick(at(501))), (None, Some(false)));
     }
 }

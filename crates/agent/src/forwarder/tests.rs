@@ -44,6 +44,7 @@ fn node(name: &str) -> NodeConfig {
         interest_ms: 20,
         greeting_ms: 20,
         damping_ms: 0,
+        hops_max: 8,
         kernel: true,
         ports: Vec::new(),
     }
@@ -437,18 +438,67 @@ fn bad_routes_unknown_names_and_noise_are_dropped_and_counted() {
     let node = start(&config).unwrap();
     let stranger = Stranger::beside(&config, 0);
     let digest = digest_of(b"");
-    // Through a port that is not there, back where it came from, and one hop too many.
+    // Through a port that is not there, back where it came from, one hop more than the node takes, and one more than a packet
+    // can have.
     stranger.send(&header(INTEREST, &[0, 5], 1, digest).emit());
     stranger.send(&header(INTEREST, &[0, 0], 1, digest).emit());
+    stranger.send(&header(INTEREST, &[1; 9], 1, digest).emit());
+    stranger.send(&header(DATA, &[1; 9], 1, digest).emit());
     let mut long = header(INTEREST, &[1; 14], 1, digest).emit();
     long[5] = 15;
     stranger.send(&long);
     stranger.send(b"noise");
     // The end of the route is here, and there is no such transfer.
     stranger.send(&header(INTEREST, &[0], 1, digest).emit());
-    let status = until(&node, |status| status.bad_routes + status.malformed + status.unknown == 5);
-    assert_eq!((status.bad_routes, status.malformed, status.unknown), (2, 2, 1));
+    let dropped = |status: &NodeStatus| (status.bad_routes, status.too_far, status.malformed, status.unknown);
+    let status = until(&node, |status| {
+        let (routes, far, malformed, unknown) = dropped(status);
+        routes + far + malformed + unknown == 7
+    });
+    assert_eq!(dropped(&status), (2, 2, 2, 1));
     assert_eq!((status.kept, status.pending), (0, 0));
+}
+
+#[test]
+fn routes_are_as_long_as_the_settings_say() {
+    let mut config = node("n");
+    for _ in 0..2 {
+        config.ports.push(PortConfig { local: address(), peer: address(), rate: None });
+    }
+    config.hops_max = 10;
+    let node = start(&config).unwrap();
+    let (asks, answers) = (Stranger::beside(&config, 0), Stranger::beside(&config, 1));
+    let digest = digest_of(b"far");
+    asks.send(&header(INTEREST, &[1; 11], 1, digest).emit());
+    asks.send(&header(INTEREST, &[0, 1, 1, 1, 1, 1, 1, 1, 1, 1], 1, digest).emit());
+    assert_eq!(answers.next().0.hops.bytes().len(), 10, "the first one was dropped");
+    assert_eq!(node.status().unwrap().too_far, 1);
+    config.hops_max = 15;
+    let wrong = config.check().unwrap_err().to_string();
+    assert!(wrong.contains("hops-max") && wrong.contains("1 to 14, not 15"), "{wrong}");
+}
+
+#[test]
+fn a_full_store_uses_its_memory_again() {
+    let mut config = node("n");
+    config.store_packets = 20;
+    for _ in 0..2 {
+        config.ports.push(PortConfig { local: address(), peer: address(), rate: None });
+    }
+    let node = start(&config).unwrap();
+    let (asks, answers) = (Stranger::beside(&config, 0), Stranger::beside(&config, 1));
+    for number in 0..100u8 {
+        // Long ones first: those that take their places need less.
+        let payload = vec![number; if number < 20 { 3_000 } else { 100 + usize::from(number) }];
+        let digest = digest_of(&payload);
+        asks.send(&header(INTEREST, &[0, 1], 1, digest).emit());
+        answers.next();
+        answers.send(&[&header(DATA, &[0], 1, digest).emit()[..], &payload].concat());
+        assert_eq!(asks.next().1, payload);
+    }
+    let status = node.status().unwrap();
+    // A tenth of the store is for what is sent again.
+    assert_eq!((status.kept, status.kept_bytes), (18, 18 * 3_000));
 }
 
 /// How much memory this process has, in bytes.

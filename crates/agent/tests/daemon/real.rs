@@ -1,6 +1,6 @@
 //! The service with the real engine, over the loopback interface.
 
-use super::world::{World, events, manager, serve, until};
+use super::world::{AgentTask, ManagerTask, World, events, manager, serve, until};
 use polycast_agent::daemon::{Agent, AgentConfig};
 use polycast_agent::forwarder::daemon::Nodes;
 use polycast_agent::forwarder::{ForwarderConfig, NodeConfig, PortConfig};
@@ -84,7 +84,7 @@ struct Cube {
 }
 
 /// `test` tells the tests of this process apart.
-fn cube(test: u16) -> Cube {
+fn cube(test: u16, store_packets: u32) -> Cube {
     let network: Network = "bcube:2,2".parse().unwrap();
     let graph = CompactGraph::new(&network);
     let id = std::process::id();
@@ -94,11 +94,12 @@ fn cube(test: u16) -> Cube {
         name: format!("n{number}"),
         number: Some(number),
         namespace: None,
-        store_packets: 512,
+        store_packets,
         pending_interests: 4_096,
         interest_ms: 40,
         greeting_ms: 20,
         damping_ms: 20,
+        hops_max: 8,
         kernel: true,
         ports: graph
             .arcs(number)
@@ -123,23 +124,39 @@ fn cube(test: u16) -> Cube {
     }
 }
 
+/// A manager, switches, and the agents `a` to `d` at the servers.
+pub(super) struct Daemons {
+    pub(super) world: World,
+    pub(super) agents: Vec<AgentTask>,
+    pub(super) switches: std::sync::Arc<Nodes>,
+    pub(super) manager: ManagerTask,
+}
+
+impl Daemons {
+    /// Starts them; every node's store holds so many packets.
+    pub(super) async fn start(test: u16, store_packets: u32) -> Self {
+        let cube = cube(test, store_packets);
+        let switches = Nodes::start(&cube.switches).unwrap();
+        let manager = manager(0, &cube.settings).await;
+        let world = World::new(manager.address);
+        let mut agents = Vec::new();
+        for (name, forwarder) in ["a", "b", "c", "d"].into_iter().zip(cube.agents) {
+            let config = AgentConfig { forwarder: Some(forwarder), ..world.config(name) };
+            agents.push(serve(Agent::start(config).await.unwrap()));
+        }
+        let client = agents[0].client().await;
+        until("all agents have joined", async || client.status().await.unwrap().peers.len() == 4).await;
+        until("all links work", async || {
+            switches.status().iter().all(|node| node.ports.iter().all(|port| port.up))
+        })
+        .await;
+        Daemons { world, agents, switches, manager }
+    }
+}
+
 /// Sends 20 MB from `a` to the others over trees; gives the report. `meanwhile` may break the switches.
 async fn pull(test: u16, meanwhile: impl AsyncFnOnce(std::sync::Arc<Nodes>)) -> TransferReport {
-    let cube = cube(test);
-    let switches = Nodes::start(&cube.switches).unwrap();
-    let manager = manager(0, &cube.settings).await;
-    let world = World::new(manager.address);
-    let mut agents = Vec::new();
-    for (name, forwarder) in ["a", "b", "c", "d"].into_iter().zip(cube.agents) {
-        let config = AgentConfig { forwarder: Some(forwarder), ..world.config(name) };
-        agents.push(serve(Agent::start(config).await.unwrap()));
-    }
-    let client = agents[0].client().await;
-    until("all agents have joined", async || client.status().await.unwrap().peers.len() == 4).await;
-    until("all links work", async || {
-        switches.status().iter().all(|node| node.ports.iter().all(|port| port.up))
-    })
-    .await;
+    let Daemons { world, agents, switches, manager } = Daemons::start(test, 512).await;
     let bytes: Vec<u8> = (0..20_000_017u32).map(|i| ((i * 31) >> 3) as u8).collect();
     let source = agents[0].session(1).await;
     source.add(DataId(1), &world.file("model.bin", &bytes)).await.unwrap();

@@ -8,7 +8,7 @@ use polycast_api::forwarder::Word;
 use polycast_api::settings::SettingsError;
 use polycast_planning::datacast::{Datacast, DatacastConfig};
 use polycast_planning::{Fabric, Failure, Part, Pulling};
-use polycast_protocol::pull::{HOPS_MAX, PORTS_MAX};
+use polycast_protocol::pull::{HOPS_MAX, HOPS_USUAL, PORTS_MAX};
 use polycast_topology::{Graph as _, Network};
 use polycast_types::Rate;
 use serde::Deserialize;
@@ -35,6 +35,9 @@ pub struct DatacastSettings {
     /// How many packets a receiver may ask for at a time in each tree.
     #[serde(default = "credits")]
     pub credits: u32,
+    /// The longest source route that the nodes take, in hops: theirs is called the same. The paper's is 8.
+    #[serde(default = "hops_usual")]
+    pub hops_max: usize,
     /// No group gets more trees than this.
     pub trees_max: Option<usize>,
     /// One tree of shortest ways with caches at every node, as content centric networking without Datacast has it: to
@@ -54,6 +57,10 @@ fn payload_bytes() -> u16 {
 /// The paper's (section 7).
 fn credits() -> u32 {
     16
+}
+
+fn hops_usual() -> usize {
+    HOPS_USUAL
 }
 
 fn gather_ms() -> u64 {
@@ -103,6 +110,11 @@ impl Offer for DatacastOffer {
         if let Some((setting, _)) = positive.into_iter().find(|(_, value)| *value == 0) {
             return Err(wrong(setting, "it must not be 0"));
         }
+        let hops_max = settings.hops_max;
+        if !(1..=HOPS_MAX).contains(&hops_max) {
+            let reason = format!("a source route has 1 to {HOPS_MAX} hops, not {hops_max}");
+            return Err(wrong("datacast.hops-max", reason));
+        }
         let limits = DatacastConfig {
             pulling: Pulling {
                 payload_bytes: settings.payload_bytes,
@@ -110,14 +122,28 @@ impl Offer for DatacastOffer {
                 link_rate: settings.link_rate,
             },
             trees_max: settings.trees_max.unwrap_or(usize::MAX),
-            hops_max: HOPS_MAX,
+            hops_max,
             ports_max: PORTS_MAX,
             single_tree: settings.single_tree,
         };
         let places =
             settings.hosts.iter().zip(0..).filter_map(|(name, server)| Some((hosts.number(name)?, server)));
-        let fabric = Datacast::new(network, limits, places);
-        Ok(Box::new(fabric.map_err(|error| wrong("datacast", error))?))
+        let fabric = Datacast::new(network, limits, places).map_err(|error| wrong("datacast", error))?;
+        let needed = fabric.whole_depth() as usize;
+        if needed > hops_max && !settings.single_tree {
+            let reason = match needed {
+                ..=HOPS_MAX => format!(
+                    "the trees of {network} have up to {needed} hops, and source routes at most {hops_max}: write {needed} \
+                     here and at all nodes"
+                ),
+                _ => format!(
+                    "the trees of {network} have up to {needed} hops, and packets have room for {HOPS_MAX}: take a \
+                     network with fewer dimensions or levels"
+                ),
+            };
+            return Err(wrong("datacast.hops-max", reason));
+        }
+        Ok(Box::new(fabric))
     }
 
     fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, SettingsError> {

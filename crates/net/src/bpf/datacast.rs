@@ -52,15 +52,15 @@ pub struct KernelNode {
 
 impl KernelNode {
     /// Loads the path of a node with these links, by the order of its ports, and puts it before their interfaces, which
-    /// are in the calling thread's network namespace. `None` where ports have no interfaces of their own, as on the
-    /// loopback.
+    /// are in the calling thread's network namespace. Routes of more than `hops` hops are not passed on. `None` where
+    /// ports have no interfaces of their own, as on the loopback.
     ///
     /// # Errors
     /// It was not built, or the kernel refuses it.
     ///
     /// # Panics
     /// If there are more ports than [`PORTS_MAX`].
-    pub fn attach(links: &[(SocketAddrV4, SocketAddrV4)]) -> Result<Option<Self>, BpfError> {
+    pub fn attach(links: &[(SocketAddrV4, SocketAddrV4)], hops: u32) -> Result<Option<Self>, BpfError> {
         let mut interfaces: Vec<String> = Vec::with_capacity(links.len());
         for (local, _) in links {
             let Ok(interface) = of_address(*local.ip()) else { return Ok(None) };
@@ -69,7 +69,7 @@ impl KernelNode {
             }
             interfaces.push(interface.name);
         }
-        let mut node = Self::load(links.len())?;
+        let mut node = Self::load(links.len(), hops)?;
         for ((number, name), (local, peer)) in (0..).zip(&interfaces).zip(links) {
             let index = nix::net::if_::if_nametoindex(name.as_str())
                 .map_err(|error| BpfError::new(format!("find the interface {name}"), error))?;
@@ -79,16 +79,17 @@ impl KernelNode {
         Ok(Some(node))
     }
 
-    /// A node of so many ports that is nowhere yet.
+    /// A node of so many ports that is nowhere yet; routes of more than `hops` hops are not passed on.
     ///
     /// # Errors
     /// It was not built, or the kernel refuses it.
     ///
     /// # Panics
     /// If there are more ports than [`PORTS_MAX`].
-    pub fn load(ports: usize) -> Result<Self, BpfError> {
+    pub fn load(ports: usize, hops: u32) -> Result<Self, BpfError> {
         assert!(ports <= PORTS_MAX, "a node has at most {PORTS_MAX} ports");
-        let settings = Settings { constants: vec![("ports", ports as u32)], sizes: Vec::new() };
+        let settings =
+            Settings { constants: vec![("ports", ports as u32), ("hops_most", hops)], sizes: Vec::new() };
         Ok(KernelNode { object: Object::load("datacast", &programs::DATACAST, &settings)? })
     }
 

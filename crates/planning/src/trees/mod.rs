@@ -175,6 +175,8 @@ pub struct TreePlanner {
     graph: CompactGraph,
     spanning: SpanningTrees,
     work: planner::Workspace,
+    /// Mended trees that are deeper are built anew.
+    depth_max: u32,
 }
 
 impl TreePlanner {
@@ -183,13 +185,24 @@ impl TreePlanner {
     pub fn new(network: Network) -> Self {
         let graph = CompactGraph::new(&network);
         let work = planner::Workspace::new(&graph);
-        TreePlanner { network, spanning: SpanningTrees::new(&network), graph, work }
+        TreePlanner { network, spanning: SpanningTrees::new(&network), graph, work, depth_max: u32::MAX }
     }
 
     /// The network.
     #[must_use]
     pub fn network(&self) -> &Network {
         &self.network
+    }
+
+    /// The depth of trees where nothing has failed, in links: as many hops have the longest routes.
+    #[must_use]
+    pub fn whole_depth(&self) -> u32 {
+        self.spanning.depth()
+    }
+
+    /// Broken trees are to be mended with no more than so many links from the source, where that can be.
+    pub fn limit_depth(&mut self, links: u32) {
+        self.depth_max = links;
     }
 
     /// The network as arrays; tree nodes name its arcs.

@@ -282,7 +282,7 @@ impl TreePlanner {
         let nodes = self.attach_branches(source, receivers, old)?;
         let deepest = nodes.iter().map(|node| node.depth).max().unwrap_or(0);
         // Up to half as deep again as a whole tree; a search would not save links, only depth.
-        if 2 * deepest <= 3 * self.spanning.depth() {
+        if 2 * deepest <= 3 * self.spanning.depth() && deepest <= self.depth_max {
             return Some(nodes);
         }
         self.free(owner, nodes.iter().map(|node| node.arc));

@@ -179,6 +179,40 @@ fn trees_stay_near_the_bound_at_five_percent_failed_links() {
     assert!(f64::from(trees) > 0.98 * f64::from(bound), "{trees} of {bound}");
 }
 
+#[test]
+fn mended_trees_fit_into_source_routes_where_a_search_finds_shorter_ones() {
+    let network: Network = "bcube:4,3".parse().unwrap();
+    let mut free = TreePlanner::new(network);
+    let mut limited = TreePlanner::new(network);
+    assert_eq!(free.whole_depth(), 8);
+    limited.limit_depth(8);
+    let mut state = 3;
+    let deeper = |plan: &TreePlan| {
+        plan.trees.iter().filter(|tree| tree.nodes.iter().any(|node| node.depth > 8)).count()
+    };
+    let (mut without, mut with) = (0, 0);
+    for _ in 0..200 {
+        use polycast_topology::Graph;
+        let mut failures = Failures::none();
+        for link in 0..network.link_count() {
+            if next(&mut state).is_multiple_of(12) {
+                failures.fail_link(link);
+            }
+        }
+        let receivers = draw(&mut state, 10, network.server_count(), 0);
+        let (Ok(one), Ok(other)) =
+            (free.plan(0, &receivers, &failures), limited.plan(0, &receivers, &failures))
+        else {
+            continue;
+        };
+        check(&limited, &other, &failures);
+        assert_eq!(one.receivers, other.receivers);
+        without += deeper(&one);
+        with += deeper(&other);
+    }
+    assert!(without > 50 && 2 * with < without, "{without} trees too deep, {with} with a limit");
+}
+
 /// Who can be reached at all, by the plainest search.
 fn reachable(network: &Network, source: Node, failures: &Failures) -> BTreeSet<Node> {
     use polycast_topology::Graph;

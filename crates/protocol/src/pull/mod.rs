@@ -33,7 +33,7 @@ pub use receiver::{
     Counters as ReceiverCounters, Input as ReceiverInput, Output as ReceiverOutput, Receiver, ReceiverConfig,
     RetryTime,
 };
-pub use route::{HOPS_MAX, Hop, PORTS_MAX, Route, RouteError};
+pub use route::{HOPS_MAX, HOPS_USUAL, Hop, PORTS_MAX, Route, RouteError};
 pub use source::{
     Counters as SourceCounters, Input as SourceInput, Output as SourceOutput, Source, SourceConfig,
 };

@@ -7,7 +7,7 @@
 
 use core::fmt;
 
-pub use polycast_wire::pull::HOPS_MAX;
+pub use polycast_wire::pull::{HOPS_MAX, HOPS_USUAL};
 use polycast_wire::pull::{Hops, NON_BRANCHING};
 
 /// Nodes have at most this many ports, because a hop is 7 bits and a mark.

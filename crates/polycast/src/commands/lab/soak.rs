@@ -69,17 +69,19 @@ pub fn run(args: &SoakArgs, format: Format) -> Result<Exit, Failure> {
 fn text_of(groups: u32, outcome: &SoakOutcome) -> String {
     let took = report::seconds(outcome.seconds);
     let mut text = format!("{} of {groups} groups were served in {took}\n", outcome.verified);
-    text.push_str("  after    manager   all agents   largest agent   switches\n");
+    text.push_str("  after    manager   all agents   largest agent   switches   content stores in these\n");
     for memory in &outcome.memory {
-        let Memory { groups, manager_bytes, agents_bytes, agent_most_bytes, switches_bytes } = *memory;
+        let Memory { groups, manager_bytes, agents_bytes, agent_most_bytes, switches_bytes, stores_bytes } =
+            *memory;
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{groups:>7} {:>10} {:>12} {:>15} {:>10}",
+            "{groups:>7} {:>10} {:>12} {:>15} {:>10} {:>25}",
             format_bytes(manager_bytes),
             format_bytes(agents_bytes),
             format_bytes(agent_most_bytes),
             format_bytes(switches_bytes),
+            format_bytes(stores_bytes),
         );
     }
     if let Some(Left { transfers, pending }) = outcome.left {

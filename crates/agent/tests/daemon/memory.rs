@@ -1,0 +1,91 @@
+//! What is left in memory of groups that were served: nothing (Datacast, section 2, scalable group state management).
+
+use crate::real::Daemons;
+use crate::world::{events, until};
+use cap::Cap;
+use polycast_api::agent::send_event::Event;
+use polycast_api::client::{Receivers, SendOptions, Session};
+use polycast_types::DataId;
+use std::alloc::System;
+use std::process::Command;
+use std::time::Duration;
+
+/// Counts what is allocated, so that it does not matter what the allocator or the system keep.
+#[global_allocator]
+static HEAP: Cap<System> = Cap::new(System, usize::MAX);
+
+/// Set in the process that counts: other tests must not run in it.
+const ALONE: &str = "POLYCAST_TEST_ALONE";
+/// Groups between two readings.
+const STEP: u64 = 60;
+/// A table that keeps an entry a group grows by more than this, in bytes a group; a set of numbers would by 16.
+const GROWTH_MAX: f64 = 12.0;
+
+/// What is allocated when nothing happens: the least of a few readings, as threads that end let go a moment later.
+async fn allocated() -> usize {
+    let mut least = usize::MAX;
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        least = least.min(HEAP.allocated());
+    }
+    least
+}
+
+/// One group: an object is added, delivered to two others, and taken away everywhere.
+async fn serve_group(sessions: &[Session], names: &[&str], path: &std::path::Path, number: u64) {
+    let data = DataId(number + 1);
+    let at = |step: u64| ((number + step) % 4) as usize;
+    let source = &sessions[at(0)];
+    source.add(data, path).await.unwrap();
+    let to = Receivers::Named(vec![names[at(1)].into(), names[at(2)].into()]);
+    let (events, error) = events(source.send(data, &to, &SendOptions::default()).await.unwrap()).await;
+    assert!(error.is_none(), "{error:?}");
+    let Some(Event::Finished(report)) = events.last() else { panic!("{events:?}") };
+    assert!(report.is_complete() && report.fabric == "datacast", "{report:?}");
+    for step in 0..3 {
+        // Its transfer may just be ending.
+        until("the object is gone", async || sessions[at(step)].delete(data).await.is_ok()).await;
+    }
+}
+
+async fn serve_groups() {
+    let daemons = Daemons::start(2, 4).await;
+    let path = daemons.world.file("small", &[7; 3_000]);
+    let names = ["a", "b", "c", "d"];
+    let mut sessions = Vec::new();
+    for agent in &daemons.agents {
+        sessions.push(agent.session(1).await);
+    }
+    let mut readings = Vec::new();
+    for number in 0..6 * STEP {
+        serve_group(&sessions, &names, &path, number).await;
+        if (number + 1).is_multiple_of(STEP) {
+            readings.push(allocated().await);
+        }
+    }
+    // The first groups fill stores and let tables and pools come to their sizes. Then a leak shows in every step; a buffer that
+    // happened to grow only in one.
+    let steps = readings[1..].windows(2).map(|two| (two[1] as f64 - two[0] as f64) / STEP as f64);
+    let mut steps: Vec<f64> = steps.collect();
+    eprintln!("allocated: {readings:?} bytes; {steps:.1?} bytes a group");
+    steps.sort_by(f64::total_cmp);
+    assert!(steps[steps.len() / 2] < GROWTH_MAX, "{readings:?}");
+    for agent in daemons.agents {
+        agent.task.stop().await;
+    }
+    daemons.manager.task.stop().await;
+}
+
+/// A manager, four agents and their nodes, over whole deliveries from `add` to `delete`.
+#[test]
+fn groups_that_were_served_leave_nothing_in_memory() {
+    if std::env::var_os(ALONE).is_some() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        return runtime.block_on(serve_groups());
+    }
+    let test = ["--exact", "memory::groups_that_were_served_leave_nothing_in_memory", "--nocapture"];
+    let ran = Command::new(std::env::current_exe().unwrap()).args(test).env(ALONE, "1").output().unwrap();
+    let said = [ran.stdout, ran.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
+    assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+    eprintln!("{said}");
+}
