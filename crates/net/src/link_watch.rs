@@ -98,9 +98,12 @@ impl Carriers {
     /// # Errors
     /// The kernel refuses.
     pub fn changes(&mut self) -> io::Result<Vec<(usize, bool)>> {
-        let said = self.watch.changes()?;
-        let of = |index| (0..self.of_address.len()).filter(move |at| self.of_address[*at] == index);
-        Ok(said.into_iter().flat_map(|(index, runs)| of(index).map(move |at| (at, runs))).collect())
+        let mut changes = Vec::new();
+        for (index, runs) in self.watch.changes()? {
+            let at = (0..).zip(&self.of_address).filter(|(_, of)| **of == index);
+            changes.extend(at.map(|(at, _)| (at, runs)));
+        }
+        Ok(changes)
     }
 }
 
