@@ -49,6 +49,26 @@ fn all_verified(report: &Value, receivers: usize) {
     assert!(list.iter().all(|receiver| receiver["verified"] == true), "{report}");
 }
 
+/// How often a delivery is tried whose links are to be as they were planned.
+const UNDISTURBED_TRIES: u32 = 4;
+
+/// The report of a delivery in which no link was taken for broken: a neighbour that gets no processor for a second is silent
+/// like one that is gone, and then trees are mended, as they should be.
+fn undisturbed(arguments: &[&str]) -> Value {
+    for tries in 1.. {
+        let ran = polycast(arguments);
+        assert_eq!(ran.status, 0, "{}", ran.stderr);
+        let report = ran.json();
+        let down = |event: &Value| event["what"].as_str().unwrap().contains("down");
+        if tries == UNDISTURBED_TRIES || !report["events"].as_array().is_some_and(|all| all.iter().any(down))
+        {
+            return report;
+        }
+        eprintln!("tried again, as nodes fell silent: {}", report["events"]);
+    }
+    unreachable!("the last try gives a report")
+}
+
 #[test]
 fn a_bridge_delivers_and_counts_what_crosses_it() {
     if !can(&BRIDGE) {
@@ -105,10 +125,8 @@ fn two_trees_carry_half_each_and_every_link_once() {
     let place = Place::new();
     let len = 12_000_000;
     let file = place.file("object", &noise(len));
-    let spec = "datacast:bcube:4,2,rate=100mbit";
-    let ran = polycast(&["lab", "cast", spec, &file, "--receivers", DATACAST_GROUP, "--json"]);
-    assert_eq!(ran.status, 0, "{}", ran.stderr);
-    let report = ran.json();
+    let spec = "datacast:bcube:4,2,rate=50mbit";
+    let report = undisturbed(&["lab", "cast", spec, &file, "--receivers", DATACAST_GROUP, "--json"]);
     all_verified(&report, 6);
     assert_eq!(report["fabric"], "datacast");
     let trees = report["trees"].as_array().unwrap();
@@ -612,7 +630,7 @@ fn ways_are_compared_in_one_lab() {
     let len = 4_000_000;
     let file = place.file("object", &noise(len));
     let ways = "single-tree,tcp,bittorrent";
-    let spec = "datacast:bcube:4,2";
+    let spec = "datacast:bcube:4,2,rate=50mbit";
     let ran =
         polycast(&["lab", "compare", spec, &file, "--receivers", DATACAST_GROUP, "--with", ways, "--json"]);
     assert_eq!(ran.status, 0, "{}", ran.stderr);
