@@ -164,7 +164,7 @@ fn the_kernel_passes_on_what_the_machine_does_and_nothing_else() {
             Ok(())
         });
     outcome.unwrap();
-    assert!(passed.get() > 300, "only {} were passed on", passed.get());
+    assert!(passed.get() > 200, "only {} were passed on", passed.get());
     assert_eq!(node.borrow_mut().passed().unwrap(), passed.get());
 }
 
