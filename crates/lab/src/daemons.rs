@@ -44,6 +44,15 @@ impl Places {
 /// How much nicer hosts are than devices.
 const PREFERENCE: i32 = 10;
 
+/// Who has the processor first, as priorities of real time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rank {
+    /// What forwards packets.
+    Switch = 1,
+    /// What says where packets go: it has little to do, and all switches wait for it.
+    Control = 2,
+}
+
 /// How the kernel tells times of processes, whatever its own clock.
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -157,7 +166,7 @@ impl Daemons {
         let arguments = ["manager", "--listen", &address, "--config", &settings];
         let ready = self.start("manager", &space, places, &arguments)?;
         self.await_ready(&ready)?;
-        self.put_first("manager");
+        self.put_first("manager", Rank::Control);
         Ok(())
     }
 
@@ -239,6 +248,11 @@ impl Daemons {
         })
     }
 
+    /// The process of a daemon that has not ended.
+    pub(crate) fn pid(&self, name: &str) -> Option<rustix::process::Pid> {
+        self.running.get(name).map(|daemon| rustix::process::Pid::from_child(&daemon.child))
+    }
+
     /// Processor time that a process has used so far, in seconds.
     pub(crate) fn cpu_s(&self, name: &str) -> Option<f64> {
         cpu_s(self.running.get(name)?.child.id())
@@ -252,15 +266,15 @@ impl Daemons {
         Some(1_024 * line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?)
     }
 
-    /// Lets a daemon that says where packets go have the processor whenever it wants it: it has little to do, and all
-    /// switches wait for it. By its niceness alone it would wait for theirs, which have just been told something.
-    pub(crate) fn put_first(&self, name: &str) {
+    /// Lets a device have the processor whenever it wants it, before all hosts and whatever ranks below it. By niceness alone
+    /// switches that are told something at the same time would take turns with each other's less urgent threads.
+    pub(crate) fn put_first(&self, name: &str, rank: Rank) {
         let Some(daemon) = self.running.get(name) else { return };
         let mut command = Command::new("chrt");
-        command.args(["--all-tasks", "--rr", "--pid", "1"]).arg(daemon.child.id().to_string());
+        command.args(["--all-tasks", "--rr", "--pid", &(rank as i32).to_string()]);
         // Without it times of devices are those of a busy machine.
-        if let Err(error) = run(&mut command, None) {
-            tracing::info!(%error, name, "no priority over switches");
+        if let Err(error) = run(command.arg(daemon.child.id().to_string()), None) {
+            tracing::info!(%error, name, "no priority over hosts");
             prefer(&daemon.child);
         }
     }

@@ -6,6 +6,8 @@ use crate::daemons::{Daemons, Places};
 use crate::error::LabError;
 use crate::system::{Space, run};
 use polycast_net::devices::openflow::Endpoint;
+use rustix::net::{AddressFamily, sockopt};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,9 +15,15 @@ use std::time::{Duration, Instant};
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 const READY_WITHIN: Duration = Duration::from_secs(20);
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// How many bytes that it does not need now a daemon keeps. It asks for room for 32 packets whenever one comes: with jumbo
 /// packets that is more than the C library would keep for it, and fresh pages for every packet cost more than the packet.
 const KEPT_BYTES: &str = "268435456";
+
+/// How many bytes may wait at a port for the daemon, and those that it has passed on for the links behind all its ports. The
+/// system's 208 KiB are ten large packets, fewer than come while eight switches take turns on two cores; what a receiving
+/// socket cannot hold is lost, and so is what the sending one cannot.
+const SOCKET_BYTES: usize = 16 << 20;
 
 /// One ToR: its name, which its bridge and its namespace have too, and its ports with their OpenFlow numbers.
 pub(crate) struct Bridge {
@@ -54,14 +62,65 @@ pub(crate) fn start(bridges: &[Bridge], places: &Places, daemons: &mut Daemons) 
         let folder = folder(places, &bridge.name);
         await_file(&folder.join("db.sock"))?;
         configure(bridge, &folder)?;
-        // A real switch forwards whatever the hosts are busy with; and its sockets hold but a few packets.
+        // A real switch forwards whatever the hosts are busy with.
         let mut daemon = command(&Space::named(&bridge.name), "nice", &folder);
         daemon.args(["-n", "-15", "ovs-vswitchd"]).arg(format!("unix:{}", socket(&folder)));
         daemon.env("MALLOC_TRIM_THRESHOLD_", KEPT_BYTES);
         daemon.arg(format!("--unixctl={}", folder.join("ovs-vswitchd.ctl").display()));
-        daemons.start_silent(&format!("{}-ovs-vswitchd", bridge.name), daemon, places)?;
+        daemons.start_silent(&daemon_name(&bridge.name), daemon, places)?;
     }
     Ok(())
+}
+
+/// The name of a switch's daemon among those of the lab.
+pub(crate) fn daemon_name(bridge: &str) -> String {
+    format!("{bridge}-ovs-vswitchd")
+}
+
+/// Gives a switch that has passed packets on room for more of them. It has no setting for that and its sockets are its own,
+/// but root may have another process's sockets too.
+pub(crate) fn widen(bridge: &Bridge, daemons: &Daemons) -> Result<(), LabError> {
+    let failed =
+        |reason: String| LabError::system(format!("make room at the ports of {}", bridge.name), reason);
+    let pid =
+        daemons.pid(&daemon_name(&bridge.name)).ok_or_else(|| failed("its daemon does not run".into()))?;
+    // A socket for what comes to each port, and one for all that leaves.
+    let expected = bridge.ports.len() + 1;
+    let begun = Instant::now();
+    loop {
+        match widen_sockets(pid, SOCKET_BYTES) {
+            Ok(sockets) if sockets >= expected => return Ok(()),
+            // One that is closed meanwhile counts for nothing.
+            Ok(_) | Err(rustix::io::Errno::BADF) if begun.elapsed() < READY_WITHIN => {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            Ok(sockets) => {
+                return Err(failed(format!("it has {sockets} sockets for packets, not {expected}")));
+            }
+            Err(error) => return Err(failed(error.to_string())),
+        }
+    }
+}
+
+/// Gives all packet sockets of a process room for so many bytes; gives how many there are.
+fn widen_sockets(pid: Pid, bytes: usize) -> rustix::io::Result<usize> {
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    let folder = format!("/proc/{}/fd", pid.as_raw_pid());
+    let entries = fs::read_dir(folder).map_err(|_| rustix::io::Errno::SRCH)?;
+    let mut sockets = 0;
+    for entry in entries.flatten() {
+        let is_socket =
+            fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"));
+        let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        let Some(number) = number.filter(|_| is_socket) else { continue };
+        let socket = pidfd_getfd(&process, number, PidfdGetfdFlags::empty())?;
+        if sockopt::socket_domain(&socket)? == AddressFamily::PACKET {
+            sockopt::set_socket_recv_buffer_size_force(&socket, bytes)?;
+            sockopt::set_socket_send_buffer_size_force(&socket, bytes)?;
+            sockets += 1;
+        }
+    }
+    Ok(sockets)
 }
 
 fn socket(folder: &Path) -> String {
@@ -99,7 +158,30 @@ fn await_file(path: &Path) -> Result<(), LabError> {
         if begun.elapsed() > READY_WITHIN {
             return Err(LabError::system("start Open vSwitch", format!("there is no {}", path.display())));
         }
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(LOOK_AGAIN);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{SocketType, socket};
+
+    #[test]
+    fn packet_sockets_of_a_process_get_room_and_others_do_not() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: packet sockets need root");
+            return;
+        }
+        let packets = [(); 2].map(|()| socket(AddressFamily::PACKET, SocketType::RAW, None).unwrap());
+        let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let room = |socket: &dyn std::os::fd::AsFd| sockopt::socket_recv_buffer_size(socket.as_fd()).unwrap();
+        let (before, bytes) = (room(&other), SOCKET_BYTES);
+        assert!(widen_sockets(rustix::process::getpid(), bytes).unwrap() >= packets.len());
+        // The system counts its own records of packets too, and doubles what is asked for.
+        packets.iter().for_each(|packet| assert_eq!(room(packet), 2 * bytes));
+        packets.iter().for_each(|packet| assert_eq!(sockopt::socket_send_buffer_size(packet), Ok(2 * bytes)));
+        assert_eq!(room(&other), before);
+    }
 }

@@ -3,7 +3,7 @@
 //! settings where they are, and gives the ToRs the rules that their operator would: what hosts send to each other goes as
 //! on any Ethernet, and what they send to a group goes nowhere, least of all to the packet core.
 
-use crate::daemons::{Daemons, Places};
+use crate::daemons::{Daemons, Places, Rank};
 use crate::error::LabError;
 use crate::layout::{self, GROUPS, Host, Layout, OCS_ADDRESS, OCS_TL1_PORT, OPTICS};
 use crate::ocs::Fault;
@@ -67,7 +67,7 @@ pub(crate) fn start(
         ]);
         daemons.start_silent("ocs", command, places)?;
         reach_ocs()?;
-        daemons.put_first("ocs");
+        daemons.put_first("ocs", Rank::Control);
     }
     let failed = |error: std::io::Error| LabError::system("control the switches", error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -84,6 +84,16 @@ pub(crate) fn start(
         outcome.result.map_err(|error| LabError::system(format!("set the rules of {name}"), error))?;
     }
     Ok(())
+}
+
+/// Lets switches that hosts have spoken through hold more packets than their sockets do by themselves, and forward whatever the
+/// hosts are busy with.
+pub(crate) fn make_ready(spec: &Spec, layout: &Layout, daemons: &Daemons) -> Result<(), LabError> {
+    (0..racks(layout)).try_for_each(|rack| {
+        let bridge = bridge(spec.network, layout, rack);
+        daemons.put_first(&openvswitch::daemon_name(&bridge.name), Rank::Switch);
+        openvswitch::widen(&bridge, daemons)
+    })
 }
 
 fn racks(layout: &Layout) -> u32 {

@@ -243,6 +243,9 @@ impl Lab {
             .map_err(|error| LabError::path("write", &settings, &error))?;
         daemons.start_all(&layout, &places, &settings)?;
         switches.iter().try_for_each(|ready| daemons.await_ready(ready))?;
+        if let Network::Blast { .. } | Network::Shufflecast { .. } = spec.network {
+            optical::make_ready(spec, &layout, &daemons)?;
+        }
         timed("manager and agents", begun);
         if datacast::network_of(spec).is_some() {
             let begun = Instant::now();

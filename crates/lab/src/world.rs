@@ -4,7 +4,7 @@ use crate::cast::LinkBytes;
 use crate::error::LabError;
 use crate::label_switches;
 use crate::layout::{
-    self, CONTROL_ADDRESS, Cable, End, GROUPS, Host, Layout, MANAGER_INTERFACE, OPTICS_INTERFACE,
+    self, CONTROL_ADDRESS, Cable, End, GROUPS, Host, Layout, MANAGER_INTERFACE, OPTICS, OPTICS_INTERFACE,
 };
 use crate::spec::{Network, Spec};
 use crate::system::{Space, run};
@@ -31,6 +31,9 @@ const CONTROL_PERCENT: u64 = 5;
 const DATACAST_QUEUE_BYTES: u64 = 512 << 10;
 /// What a shaped link queues, in bytes, as a switch port does.
 const QUEUE_BYTES: u64 = 1 << 20;
+/// What each queue of an optical lab's link holds, in bytes. A switch in user space that had to wait for the processor passes on
+/// all that came meanwhile at once; that is never more than receivers let the source have on its way, which is less than this.
+const OPTICAL_QUEUE_BYTES: u64 = 4 << 20;
 
 /// Builds all that has no daemon.
 pub(crate) fn build(spec: &Spec, layout: &Layout) -> Result<(), LabError> {
@@ -109,21 +112,22 @@ fn shape(spec: &Spec, rate_bps: u64, interface: &str) -> Vec<String> {
         Network::Orca { .. } => {
             let control = format!("u32 match ip tos {CONTROL_TOS:#x} 0xfc");
             let share = CONTROL_PERCENT;
-            two_queues(interface, rate_bps, (kernel_burst, packet), share, &control)
+            two_queues(interface, rate_bps, (kernel_burst, packet, QUEUE_BYTES), share, &control)
         }
         _ => {
             let multicast = format!("u32 match ip dst {a}.0.0.0/8");
-            two_queues(interface, rate_bps, (BURST_PACKETS * packet, packet), MULTICAST_PERCENT, &multicast)
+            let sizes = (BURST_PACKETS * packet, packet, OPTICAL_QUEUE_BYTES);
+            two_queues(interface, rate_bps, sizes, MULTICAST_PERCENT, &multicast)
         }
     }
 }
 
 /// The lines of `tc` for a link with two queues: what `first` matches has its share of the rate before anything else, and
-/// either may have all that the other leaves.
+/// either may have all that the other leaves. `sizes` are a link's burst, what a queue gives at a time, and what it holds, in bytes.
 fn two_queues(
     interface: &str,
     rate_bps: u64,
-    (burst, quantum): (u64, u64),
+    (burst, quantum, limit): (u64, u64, u64),
     first_percent: u64,
     first: &str,
 ) -> Vec<String> {
@@ -134,8 +138,7 @@ fn two_queues(
             rate_bps / 100 * share
         )
     };
-    let queue =
-        |number: u32| format!("qdisc add dev {interface} parent 1:{number} bfifo limit {QUEUE_BYTES}");
+    let queue = |number: u32| format!("qdisc add dev {interface} parent 1:{number} bfifo limit {limit}");
     vec![
         format!("qdisc add dev {interface} root handle 1: htb default 20"),
         class("1:", 1, 100, 0),
@@ -237,13 +240,15 @@ pub(crate) fn cut(layout: &Layout, spec: &Spec, node: &str) -> Result<(), LabErr
         let Some(cable) = between(layout, one, other) else { return Ok(()) };
         return cable.b.space.batch("ip", &[format!("link set {} down", cable.b.interface)]);
     }
-    // A switch that fails takes all its ports along, at one moment.
-    if let Network::Orca { clos, .. } = &spec.network
-        && layout::find_label_switch(clos, node).is_some()
-    {
+    // A switch or a splitter that fails takes all its ports along, at one moment.
+    let place = match &spec.network {
+        Network::Orca { clos, .. } => layout::find_label_switch(clos, node).map(|_| Space::named(node)),
+        _ => node.starts_with("splitter").then(|| Space::named(OPTICS)),
+    };
+    if let Some(place) = place {
         let own = layout.cables.iter().flat_map(|cable| [&cable.a, &cable.b]).filter(|end| end.node == node);
         let lines: Vec<String> = own.map(|end| format!("link set {} down", end.interface)).collect();
-        return Space::named(node).batch("ip", &lines);
+        return place.batch("ip", &lines);
     }
     for cable in &layout.cables {
         let other = match node {

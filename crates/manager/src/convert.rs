@@ -373,7 +373,7 @@ pub fn denial(denial: &Denial) -> Refusal {
         Denial::NotHeld(_) => Kind::RequestUnknown,
         Denial::NotReceiver(_) => Kind::ReceiverUnknown,
         Denial::AlreadyReceiver(_) => Kind::ReceiverTwice,
-        Denial::Rejected(_) | Denial::Unchangeable(_) => Kind::Denied,
+        Denial::Rejected(_) | Denial::NoPlace { .. } | Denial::Unchangeable(_) => Kind::Denied,
     };
     Refusal::new(kind, denial.to_string())
 }

@@ -104,6 +104,8 @@ struct Inner {
     overrun: bool,
     /// The request that is being handled, and since when.
     asked: Option<(RequestKey, Instant)>,
+    /// When requests came whose paths devices are being told of, by plan: a plan's set-up ends, so none stays.
+    setting_up: BTreeMap<PlanId, Instant>,
     /// The answer to the join that is being handled.
     joined: Option<Result<(), JoinRefusal>>,
 }
@@ -288,6 +290,7 @@ impl Core {
             stopped: false,
             overrun: false,
             asked: None,
+            setting_up: BTreeMap::new(),
             joined: None,
         };
         let core =
@@ -302,6 +305,7 @@ impl Core {
                 let mut inner = self.lock();
                 inner.drain();
                 inner.bury();
+                inner.look_at_health();
                 inner.next_look()
             };
             tokio::select! {
@@ -498,7 +502,18 @@ impl Inner {
     fn next_look(&self) -> std::time::Duration {
         let machines = self.machine.deadline().into_iter().chain(self.streams.deadline());
         let deadline = machines.chain(self.missing.values().copied()).min();
-        deadline.map_or(std::time::Duration::from_secs(60), |at| at.since(self.now()).into())
+        let wait = deadline.map_or(std::time::Duration::from_secs(60), |at| at.since(self.now()).into());
+        let looks = self.health.iter().filter_map(|health| health.next_look());
+        looks.min().map_or(wait, |at| wait.min(at.saturating_duration_since(Instant::now())))
+    }
+
+    /// Concludes what only time tells.
+    fn look_at_health(&mut self) {
+        let now = Instant::now();
+        if self.health.iter().any(|health| health.next_look().is_some_and(|at| at <= now)) {
+            let verdicts = self.health.iter_mut().map(|health| health.look(now)).collect();
+            self.judge(verdicts, now);
+        }
     }
 
     /// Agents that have not come back are dead.
@@ -551,14 +566,20 @@ impl Inner {
     fn hear(&mut self, news: News) {
         tracing::debug!(?news, "a device says");
         match news {
-            News::SetUp { plan, result, steps } => {
+            News::SetUp { plan, result, mut steps } => {
+                if let Some(came_at) = self.setting_up.remove(&plan).filter(|_| result.is_ok()) {
+                    let micros = came_at.elapsed().as_micros() as u64;
+                    steps.push(Step { what: polycast_api::REQUEST_TO_PATH.into(), micros });
+                }
                 self.tell_steps(plan, steps);
                 self.apply(Input::SetUp { plan, result });
             }
             News::Found { commands } => self.apply(Input::Found { commands }),
             News::Fibre { rack, fibre, up } => {
-                let verdicts = self.health.iter_mut().map(|health| health.fibre(rack, fibre, up)).collect();
-                self.judge(verdicts, Instant::now());
+                let now = Instant::now();
+                let verdicts = self.health.iter_mut().map(|health| health.fibre(now, rack, fibre, up));
+                let verdicts = verdicts.collect();
+                self.judge(verdicts, now);
             }
             News::Link { ends, up } => {
                 let verdicts = self.health.iter_mut().map(|health| health.link(ends, up)).collect();
@@ -568,8 +589,9 @@ impl Inner {
                 if !up {
                     tracing::warn!(rack, "the switch of a rack cannot be reached");
                 }
-                let verdicts = self.health.iter_mut().map(|health| health.switch(rack, up)).collect();
-                self.judge(verdicts, Instant::now());
+                let now = Instant::now();
+                let verdicts = self.health.iter_mut().map(|health| health.switch(now, rack, up)).collect();
+                self.judge(verdicts, now);
             }
             News::Links { words, heard } => {
                 let verdicts = self.health.iter_mut().map(|health| health.links(&words)).collect();
@@ -669,7 +691,9 @@ impl Inner {
                 if let Some(plan) = set_up {
                     // What Blast's Table II calls scheduling: from the request to the answer, queue and all.
                     let asked = self.asked.as_ref().filter(|(asked, _)| *asked == request);
-                    let scheduling = asked.map(|(_, came_at)| api::Step {
+                    let came_at = asked.map(|(_, came_at)| *came_at);
+                    self.setting_up.extend(came_at.map(|came_at| (plan, came_at)));
+                    let scheduling = came_at.map(|came_at| api::Step {
                         what: polycast_api::SCHEDULING.into(),
                         micros: came_at.elapsed().as_micros() as u64,
                     });

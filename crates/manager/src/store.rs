@@ -278,40 +278,14 @@ impl Store {
 }
 
 #[cfg(test)]
+#[path = "../tests/common/etcd.rs"]
+#[allow(dead_code, reason = "other tests need all of it")]
+mod etcd;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use polycast_protocol::leases::AgentKey;
-    use std::net::TcpListener;
-    use std::process::{Child, Command, Stdio};
-
-    struct Etcd(Child);
-
-    impl Drop for Etcd {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
-
-    fn start(folder: &str) -> Option<(Etcd, String)> {
-        let port = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let client = format!("127.0.0.1:{}", port());
-        let (url, peer) = (format!("http://{client}"), format!("http://127.0.0.1:{}", port()));
-        let cluster = format!("one={peer}");
-        let mut etcd = Command::new("etcd");
-        etcd.args(["--name", "one", "--data-dir", folder, "--listen-client-urls", &url])
-            .args(["--advertise-client-urls", &url, "--listen-peer-urls", &peer])
-            .args(["--initial-advertise-peer-urls", &peer, "--initial-cluster", &cluster])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        match etcd.spawn() {
-            Ok(child) => Some((Etcd(child), client)),
-            Err(error) => {
-                eprintln!("skipped: etcd cannot be started ({error}); install etcd-server");
-                None
-            }
-        }
-    }
 
     fn member(name: &str) -> (RecordKey, Option<Record>) {
         let agent = AgentKey { name: name.into(), incarnation: 7 };
@@ -324,7 +298,7 @@ mod tests {
     #[tokio::test]
     async fn whoever_has_been_superseded_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let Some((_etcd, client)) = start(folder.path().to_str().unwrap()) else { return };
+        let Some((_etcd, client)) = etcd::start(folder.path().to_str().unwrap()) else { return };
         let store = Store::new(&["127.0.0.1:1".into(), client], "/test/").unwrap();
         let begun = std::time::Instant::now();
         while store.leader().await.is_err() {

@@ -1,17 +1,23 @@
 //! The manager and a circuit switch that is only a table behind TL1: restarts, and answers that come late. The racks'
-//! switches are not there, so that paths wait for them.
+//! switches are not there, so that paths wait for them, or answer without doing anything.
+
+#[path = "common/etcd.rs"]
+mod etcd;
 
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::manager_client::ManagerClient;
 use polycast_api::manager::manager_message::Message as Told;
+use polycast_api::manager::path_news::State;
 use polycast_api::manager::{
-    AgentId, AgentMessage, Granted, Join, Lease, ManagerMessage, PathRequest, Release,
+    AgentId, AgentMessage, Granted, Heartbeat, Join, Lease, ManagerMessage, PathRequest, Release,
 };
 use polycast_manager::{Manager, ManagerConfig, ManagerError};
+use polycast_net::devices::openflow::{Message, Port};
 use polycast_net::devices::tl1::{Circuit, Completion, Output, Request};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,7 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
+use tonic::{Status, Streaming};
 
 /// A circuit switch: its circuits, and how often one was taken down.
 #[derive(Clone, Default)]
@@ -29,6 +35,8 @@ struct Switch(Arc<Mutex<Table>>);
 struct Table {
     circuits: BTreeMap<u32, u32>,
     taken_down: usize,
+    /// How often one was made.
+    made: usize,
     /// Circuits from this port are made a second late.
     late: Option<u32>,
 }
@@ -81,6 +89,7 @@ impl Switch {
         let lines = match request {
             Request::Enter(Circuit { from, to }) => {
                 assert!(table.circuits.insert(from, to).is_none(), "port {from} is in use");
+                table.made += 1;
                 vec![]
             }
             Request::Delete(Circuit { from, .. }) => {
@@ -99,15 +108,66 @@ impl Switch {
     }
 }
 
-/// Four racks of a host and a fibre each.
+/// A rack's switch that takes everything in and does nothing.
+async fn start_rack(rules: Arc<AtomicUsize>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve_rack(stream, Arc::clone(&rules)));
+        }
+    });
+    address
+}
+
+/// Talks with one manager, and counts the rules that it is given.
+async fn serve_rack(mut stream: TcpStream, rules: Arc<AtomicUsize>) -> std::io::Result<()> {
+    stream.write_all(&Message::Hello { versions: None }.emit(1)).await?;
+    let (mut buffer, mut bytes) = ([0; 4_096], Vec::new());
+    loop {
+        let len = stream.read(&mut buffer).await?;
+        if len == 0 {
+            return Ok(());
+        }
+        bytes.extend_from_slice(&buffer[..len]);
+        while let Some(len) = Message::len_at(&bytes).unwrap().filter(|len| *len <= bytes.len()) {
+            let message: Vec<u8> = bytes.drain(..len).collect();
+            let (message, transaction) = Message::parse(&message).unwrap();
+            let (address, name, disabled, link_down) = ([2, 0, 0, 0, 0, 9], "fibre".into(), false, false);
+            let answer = match message {
+                Message::FeaturesRequest => Message::FeaturesReply { datapath_id: 1, buffers: 0, tables: 2 },
+                Message::EchoRequest(data) => Message::EchoReply(data),
+                Message::BarrierRequest => Message::BarrierReply,
+                Message::PortsRequest => {
+                    let ports = vec![Port { number: 9, address, name, disabled, link_down }];
+                    Message::PortsReply { ports, more: false }
+                }
+                Message::FlowMod(_) => {
+                    rules.fetch_add(1, Ordering::SeqCst);
+                    continue;
+                }
+                _ => continue,
+            };
+            stream.write_all(&answer.emit(transaction)).await?;
+        }
+    }
+}
+
+/// Four racks of a host and a fibre each, whose switches are not there.
 fn settings(switch: SocketAddr, listen: &str) -> String {
-    let rack = |rack: u32| {
+    let nowhere: Vec<String> = (0..4).map(|rack| format!("unix:/nowhere/{rack}")).collect();
+    settings_with(switch, listen, &nowhere)
+}
+
+/// The same with racks' switches at these places.
+fn settings_with(switch: SocketAddr, listen: &str, racks: &[String]) -> String {
+    let rack = |(rack, switch): (usize, &String)| {
         format!(
-            "[[tor]]\nopenflow = 'unix:/nowhere/{rack}'\nfibre-ports = [9]\n\
+            "[[tor]]\nopenflow = '{switch}'\nfibre-ports = [9]\n\
              hosts = [{{ name = 'h{rack}', port = 1 }}]\n"
         )
     };
-    let racks: String = (0..4).map(rack).collect();
+    let racks: String = racks.iter().enumerate().map(rack).collect();
     format!(
         "listen = '{listen}'\nfabrics = ['ocs']\nscheduler = 'greedy-matching'\non-device-failure = 'wait'\n\
          silence-ms = 60000\n\
@@ -137,6 +197,22 @@ impl Running {
     }
 
     async fn join(&self, host: u32, leases: Vec<Lease>) -> Session {
+        self.try_join(host, leases).await.unwrap()
+    }
+
+    /// Joins as soon as this manager leads.
+    async fn join_leader(&self, host: u32) -> Session {
+        let begun = Instant::now();
+        loop {
+            match self.try_join(host, vec![]).await {
+                Ok(session) => return session,
+                Err(status) => assert!(begun.elapsed() < Duration::from_secs(30), "{status}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn try_join(&self, host: u32, leases: Vec<Lease>) -> Result<Session, Status> {
         let (outbox, stream) = mpsc::channel(64);
         let join = Join {
             protocol_version: PROTOCOL_VERSION,
@@ -147,8 +223,8 @@ impl Running {
         };
         outbox.send(AgentMessage { message: Some(Said::Join(join)) }).await.unwrap();
         let mut client = ManagerClient::connect(format!("http://{}", self.address)).await.unwrap();
-        let messages = client.session(ReceiverStream::new(stream)).await.unwrap().into_inner();
-        Session { outbox, messages }
+        let messages = client.session(ReceiverStream::new(stream)).await?.into_inner();
+        Ok(Session { outbox, messages })
     }
 }
 
@@ -172,16 +248,37 @@ impl Session {
     }
 
     async fn granted(&mut self) -> Granted {
-        let granted = async {
+        self.until(|told| if let Told::Granted(granted) = told { Some(granted) } else { None }).await
+    }
+
+    /// Waits until all devices have the path.
+    async fn ready(&mut self) {
+        self.until(|told| matches!(told, Told::Path(news) if news.state() == State::Ready).then_some(()))
+            .await;
+    }
+
+    /// Waits until everything that was said before has been heard, and written where it is kept.
+    async fn heard(&mut self) {
+        let beat = Heartbeat { number: 1, leases: vec![] };
+        self.outbox.send(AgentMessage { message: Some(Said::Heartbeat(beat)) }).await.unwrap();
+        self.until(|told| matches!(told, Told::Heartbeat(_)).then_some(())).await;
+    }
+
+    async fn until<T>(&mut self, what: impl Fn(Told) -> Option<T>) -> T {
+        let told = async {
             loop {
                 match self.messages.message().await.unwrap().unwrap().message {
-                    Some(Told::Granted(granted)) => return granted,
                     Some(Told::Denied(denied)) => panic!("{denied:?}"),
-                    _ => {}
+                    Some(told) => {
+                        if let Some(found) = what(told) {
+                            return found;
+                        }
+                    }
+                    None => {}
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), granted).await.unwrap()
+        tokio::time::timeout(Duration::from_secs(10), told).await.unwrap()
     }
 }
 
@@ -260,4 +357,45 @@ async fn a_late_answer_of_the_circuit_switch_holds_up_nobody_else() {
     assert!(!switch.circuits().iter().any(|(from, _)| *from == 0), "the first one's came before it");
     until("the circuit of the first", || switch.circuits().iter().any(|(from, _)| *from == 0)).await;
     manager.stop().await;
+}
+
+/// A path that is kept ready costs devices nothing, though another manager leads now.
+#[tokio::test]
+async fn a_path_that_is_kept_ready_survives_its_leader() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some((_etcd, etcd)) = etcd::start(folder.path().to_str().unwrap()) else { return };
+    let switch = Switch::default();
+    let (tl1, rules) = (switch.start().await, Arc::new(AtomicUsize::new(0)));
+    let mut racks = Vec::new();
+    for _ in 0..4 {
+        racks.push(start_rack(Arc::clone(&rules)).await.to_string());
+    }
+    let settings = settings_with(tl1, "127.0.0.1:0", &racks) + &format!("[etcd]\nendpoints = ['{etcd}']\n");
+    let first = Running::start(&settings).await;
+    let (mut source, receiver) = (first.join_leader(0).await, first.join_leader(1).await);
+    source.ask(1).await;
+    let granted = source.granted().await;
+    source.ready().await;
+    let before = switch.circuits();
+    assert!(!before.is_empty());
+    let release = Release { request_id: granted.request_id, response_id: granted.response_id };
+    source.outbox.send(AgentMessage { message: Some(Said::Release(release)) }).await.unwrap();
+    source.heard().await;
+    // It says nothing to anybody any more.
+    first.task.abort();
+    drop((source, receiver));
+
+    let second = Running::start(&settings).await;
+    let (mut source, _receiver) = (second.join_leader(0).await, second.join_leader(1).await);
+    // It tells racks what they have to keep.
+    let mut told = 0;
+    while std::mem::replace(&mut told, rules.load(Ordering::SeqCst)) != told {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    source.ask(1).await;
+    source.granted().await;
+    source.ready().await;
+    assert_eq!(rules.load(Ordering::SeqCst), told, "racks have had their rules all the time");
+    let table = switch.0.lock().unwrap();
+    assert_eq!((table.made, table.taken_down), (before.len(), 0), "{:?}", table.circuits);
 }

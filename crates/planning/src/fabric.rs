@@ -349,6 +349,14 @@ pub enum Refusal {
     /// Not ever, as this network is.
     #[error("{0}")]
     Impossible(String),
+    /// Not ever, for the settings do not say where one of the group is. Whoever knows the host's name should say that.
+    #[error("the settings of the fabric {fabric} do not say where host {} is", host.0)]
+    NoPlace {
+        /// The host.
+        host: HostId,
+        /// The fabric.
+        fabric: String,
+    },
 }
 
 /// Something that broke.
@@ -723,7 +731,7 @@ impl Fabrics {
                 Ok(plan) => return Ok(plan),
                 Err(busy @ Refusal::Busy(_)) if self.1 => return Err(busy),
                 // The first that may be free later is the best one to wait for.
-                Err(busy @ Refusal::Busy(_)) if matches!(why, Refusal::Impossible(_)) => why = busy,
+                Err(busy @ Refusal::Busy(_)) if !matches!(why, Refusal::Busy(_)) => why = busy,
                 Err(Refusal::Busy(_)) => {}
                 Err(impossible) if !matches!(why, Refusal::Busy(_)) => why = impossible,
                 Err(_) => {}

@@ -1,7 +1,6 @@
 //! Where hosts are: the server's number of each in a fabric's network.
 
 use alloc::collections::BTreeMap;
-use alloc::format;
 use alloc::vec::Vec;
 
 use crate::fabric::{Group, HostId, Refusal};
@@ -70,10 +69,8 @@ impl Places {
         if group.receivers.is_empty() {
             return Err(Refusal::Impossible("there is no receiver".into()));
         }
-        let find = |host: HostId| {
-            let missing = || format!("host {} has no place in the network of the fabric {fabric}", host.0);
-            self.get(host).ok_or_else(|| Refusal::Impossible(missing()))
-        };
+        let find =
+            |host: HostId| self.get(host).ok_or_else(|| Refusal::NoPlace { host, fabric: fabric.into() });
         let source = find(group.source)?;
         let receivers = group.receivers.iter().map(|&host| Ok((host, find(host)?)));
         Ok((source, receivers.collect::<Result<_, Refusal>>()?))

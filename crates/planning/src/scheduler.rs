@@ -7,7 +7,6 @@ pub use greedy_matching::GreedyMatching;
 pub use partition_fcfs::PartitionFcfs;
 
 use crate::fabric::{Fabrics, Group, NetworkState, Plan, PlanId, Refusal};
-use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 use polycast_types::Time;
@@ -55,8 +54,8 @@ pub enum Decision {
     Reject {
         /// The request.
         request: RequestId,
-        /// Why, in a sentence for its user.
-        reason: String,
+        /// Why.
+        refusal: Refusal,
     },
 }
 
@@ -119,8 +118,8 @@ impl<'a> Draft<'a> {
                 self.hold(request.group.clone(), plan.clone());
                 Decision::Accept { request: request.id, bytes: request.remaining_bytes, plan }
             }
-            Err(Refusal::Impossible(reason)) => Decision::Reject { request: request.id, reason },
             Err(Refusal::Busy(_)) => Decision::Wait { request: request.id },
+            Err(refusal) => Decision::Reject { request: request.id, refusal },
         };
         let waits = matches!(decision, Decision::Wait { .. });
         self.decisions.push(decision);

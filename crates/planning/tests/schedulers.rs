@@ -188,5 +188,5 @@ fn more_traffic_per_rack_goes_first_and_a_small_group_fills_the_gap() {
     assert_eq!(granted(&decisions), [2, 3]);
     assert!(decisions.contains(&Decision::Wait { request: RequestId(1) }));
     assert!(decisions.iter().any(|decision| matches!(decision,
-        Decision::Reject { request: RequestId(4), reason } if reason.contains("1 rack "))));
+        Decision::Reject { request: RequestId(4), refusal } if refusal.to_string().contains("1 rack "))));
 }

@@ -4,12 +4,13 @@
 //! `POLYCAST_RUNS` says how often (default 1).
 
 mod common;
+#[path = "../../manager/tests/common/etcd.rs"]
+mod etcd;
 
 use common::{Place, Ran, command, polycast};
 use serde_json::Value;
 use std::fs;
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// A process that ends with the test.
@@ -22,48 +23,25 @@ impl Drop for Daemon {
     }
 }
 
-/// A port that is free now.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-fn start_etcd(place: &Place) -> Option<(Daemon, String)> {
-    let (client, peer) = (format!("127.0.0.1:{}", free_port()), format!("http://127.0.0.1:{}", free_port()));
-    let url = format!("http://{client}");
-    let mut etcd = Command::new("etcd");
-    etcd.args(["--name", "one", "--data-dir", &place.path("etcd"), "--listen-client-urls", &url])
-        .args(["--advertise-client-urls", &url, "--listen-peer-urls", &peer])
-        .args(["--initial-advertise-peer-urls", &peer, "--initial-cluster", &format!("one={peer}")])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    match etcd.spawn() {
-        Ok(child) => Some((Daemon(child), client)),
-        Err(error) => {
-            eprintln!("skipped: etcd cannot be started ({error}); install etcd-server");
-            None
-        }
-    }
-}
-
 struct Cluster {
     place: Place,
     etcd: String,
     managers: Vec<(String, Daemon)>,
     _agents: Vec<Daemon>,
-    _etcd: Daemon,
+    _etcd: etcd::Etcd,
 }
 
 impl Cluster {
     fn start() -> Option<Self> {
         let place = Place::new();
-        let (daemon, etcd) = start_etcd(&place)?;
+        let (daemon, etcd) = etcd::start(&place.path("etcd"))?;
         // One address: a second transfer has to wait for the first one.
         let [.., third, last] = std::process::id().to_be_bytes();
         let settings = format!(
             "fabrics = ['ip-multicast']\n[ip-multicast]\npool = '239.254.{third}.{last}/32'\nport = 17412\nrate = '400mbit'\n"
         );
         place.file("manager.toml", settings.as_bytes());
-        let addresses: Vec<String> = (0..3).map(|_| format!("127.0.0.1:{}", free_port())).collect();
+        let addresses: Vec<String> = (0..3).map(|_| format!("127.0.0.1:{}", etcd::free_port())).collect();
         let managers =
             addresses.iter().map(|address| (address.clone(), start_manager(&place, &etcd, address)));
         let managers = managers.collect();

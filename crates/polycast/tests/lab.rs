@@ -279,7 +279,21 @@ fn circuits_and_splitters_carry_a_delivery() {
     for step in ["switches and optics", "3 circuits", "rules of rack 0", "rules of rack 2"] {
         assert!(steps.contains(&step), "{step} is not in {steps:?}");
     }
+    // The whole takes at least as long as each part of it, and the source hears of it last.
+    let took = |name: &str| {
+        let mut steps = report["control"].as_array().unwrap().iter();
+        let step = steps.find(|step| step["step"] == name).unwrap_or_else(|| panic!("no '{name}': {report}"));
+        step["micros"].as_u64().unwrap()
+    };
+    let [at_manager, at_source] = PATH_TIMES.map(took);
+    for part in ["3 circuits", "rules of rack 0", "rules of rack 1", "rules of rack 2", "scheduling"] {
+        assert!(took(part) <= at_manager, "{part} took longer than all: {report}");
+    }
+    assert!(at_manager <= at_source, "{report}");
 }
+
+/// What the report calls the time from a request to its path, on the manager's clock and on the source's.
+const PATH_TIMES: [&str; 2] = ["request to path, at the manager", "request to path, at the source"];
 
 /// A circuit switch that does not do what it is told: everyone gets the object, and the report says what happened.
 #[test]
@@ -365,7 +379,8 @@ fn the_same_path_again_changes_no_device() {
     let down = polycast(&["lab", "down", &name]);
     assert_eq!(down.status, 0, "{}", down.stderr);
     assert!(steps[0].iter().any(|step| step.ends_with("circuits")), "{steps:?}");
-    assert_eq!(steps[1], ["messages", "scheduling"], "nothing has to be told");
+    let [at_manager, at_source] = PATH_TIMES;
+    assert_eq!(steps[1], ["messages", "scheduling", at_manager, at_source], "nothing has to be told");
 }
 
 #[test]
@@ -385,7 +400,10 @@ fn fixed_splitters_carry_a_delivery_over_relays() {
         let lit = link(&report, &format!("tor{tor}"), &format!("splitter{tor}"));
         assert_eq!(lit > 1_000_000, [2, 3, 6, 7].contains(&tor), "splitter {tor} got {lit} bytes: {report}");
         assert!([2, 3, 6, 7].contains(&tor) || lit == 0, "splitter {tor} got {lit} bytes: {report}");
+        // Once, with headers and attempts: however late switches come to the processor, they lose nothing.
+        assert!(lit < 2_000_000 + 2_000_000 / 50 + 100_000, "splitter {tor} got {lit} bytes: {report}");
     }
+    assert_eq!(report["patched_bytes"], 0, "{report}");
 }
 
 #[test]
@@ -399,7 +417,11 @@ fn a_dead_splitter_holds_nobody_up() {
     // ToR 4 relays for ToR 0, and feeds ToRs 0 and 1.
     let ran = polycast(&["lab", "cast", spec, &file, "--fail", "link:splitter4@0.3", "--json"]);
     assert_eq!(ran.status, 0, "{}", ran.stderr);
-    all_verified(&ran.json(), 7);
+    let report = ran.json();
+    all_verified(&report, 7);
+    // It is this splitter that fails, and not one of the racks that miss its light, of which one is the source's.
+    assert_eq!((&report["fabric"], &report["path_lost"]), (&"shufflecast".into(), &Value::Null), "{report}");
+    assert!(report["events"].to_string().contains("rack 4 relays no more"), "{report}");
 }
 
 /// Every link of the tree carries the object once, the agents' detour apart, and hosts outside the group get nothing.

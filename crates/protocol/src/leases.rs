@@ -31,8 +31,8 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use members::{Arrival, Members};
 use polycast_planning::{
-    Channel, Decision, Draft, Fabrics, Group, HostId, NetworkState, Pending, Plan, PlanId, RequestId,
-    Scheduler,
+    Channel, Decision, Draft, Fabrics, Group, HostId, NetworkState, Pending, Plan, PlanId, Refusal,
+    RequestId, Scheduler,
 };
 use polycast_types::{Duration, ObjectId, Time};
 
@@ -517,11 +517,9 @@ impl Leases {
             let reason = format!("{} paths are lent, which is its limit", self.config.leases_max);
             return Err(Denial::Rejected(reason));
         }
-        if self.claims == Claims::Unknown {
-            return Err(Denial::Rejected("the manager does not know its devices yet: try again".into()));
-        }
+        // None of these fabrics has circuits, so nobody waits for what the circuit switch says.
         let plan = self.fabrics.plan_shared(&self.network, &group);
-        let plan = plan.map_err(|refusal| Denial::Rejected(refusal.to_string()))?;
+        let plan = plan.map_err(|refusal| self.refused(refusal))?;
         let plan_id = self.fresh_plan_id();
         if !self.network.hold(plan_id, group.clone(), plan.clone()) {
             return Err(Denial::Rejected("a fabric has planned with what is not free".into()));
@@ -536,8 +534,9 @@ impl Leases {
     /// Enters a grant, and says so.
     fn lend(&mut self, now: Time, key: RequestKey, object: ObjectId, grant: Grant) {
         let (plan_id, instead_of) = (grant.plan_id, self.displace(&grant.plan));
-        self.outputs.push_back(Output::Granted { plan_id, plan: grant.plan.clone(), instead_of });
+        // The answer first: its way may lead through the very switches that are told now.
         self.outputs.push_back(Output::Response { request: key.clone(), response: Ok(grant.clone()) });
+        self.outputs.push_back(Output::Granted { plan_id, plan: grant.plan.clone(), instead_of });
         self.keep(now, key, object, grant);
     }
 
@@ -616,7 +615,10 @@ impl Leases {
         for decision in self.scheduler.decide(now, &pending, draft, &self.fabrics) {
             match decision {
                 Decision::Accept { request, bytes, plan } => self.accept(now, request, bytes, plan),
-                Decision::Reject { request, reason } => self.deny(request, Denial::Rejected(reason)),
+                Decision::Reject { request, refusal } => {
+                    let denial = self.refused(refusal);
+                    self.deny(request, denial);
+                }
                 Decision::Wait { .. } => {}
             }
         }
@@ -680,6 +682,17 @@ impl Leases {
         let id = PlanId(self.next_plan);
         self.next_plan = self.next_plan.wrapping_add(1);
         id
+    }
+
+    /// What a fabric's refusal is to those who know hosts by their names.
+    fn refused(&self, refusal: Refusal) -> Denial {
+        match refusal {
+            Refusal::NoPlace { host, fabric } => match self.members.name_of(host) {
+                Some(name) => Denial::NoPlace { name: name.into(), fabric },
+                None => Denial::Rejected(Refusal::NoPlace { host, fabric }.to_string()),
+            },
+            other => Denial::Rejected(other.to_string()),
+        }
     }
 
     fn deny(&mut self, id: RequestId, denial: Denial) {

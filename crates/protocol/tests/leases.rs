@@ -145,7 +145,7 @@ fn circuits_are_lent_to_hosts_by_their_places() {
     // 1,000 bytes at 1 Gbit/s take 8 us, of which 1 ns is over.
     assert_eq!(*wait, Wait { before: 0, estimate: Some(Duration(7_999)) });
     let denial = ask(&mut manager, Time(3), request(agent(5, 1), 3, &["host-0"])).unwrap_err();
-    assert!(denial.to_string().contains("no place"), "{denial}");
+    assert!(denial.to_string().contains("do not say where"), "{denial}");
     let key = agent(2, 1).request(1);
     let outputs = apply(&mut manager, Time(4), Input::Release { request: key, plan: grant.plan_id });
     assert_eq!(response(&outputs).unwrap().plan.fabric, "ocs");

@@ -1,12 +1,12 @@
 //! A manager that restarts without the state of the one before: devices say what they hold, agents say what they use.
 
-use polycast_planning::ip_multicast::AddressPool;
+use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{DeviceCommand, Fabric, Fabrics, GreedyMatching, PlanId};
 use polycast_protocol::leases::{
     AgentKey, Grant, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest,
-    Receivers, known_hosts,
+    Receivers, STREAMS_FROM, known_hosts,
 };
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
@@ -72,17 +72,25 @@ fn object(data: u64) -> ObjectId {
 }
 
 fn ask(manager: &mut Leases, now: Time, source: usize, receiver: usize) -> Vec<Output> {
-    let request = PathRequest {
+    ask_as(manager, now, 1, source, receiver)
+}
+
+/// The same with another number: those from [`STREAMS_FROM`] on are for streams of messages.
+fn ask_as(manager: &mut Leases, now: Time, number: u64, source: usize, receiver: usize) -> Vec<Output> {
+    apply(manager, now, Input::Request(request(number, source, NAMES[receiver])))
+}
+
+fn request(number: u64, source: usize, receiver: &str) -> PathRequest {
+    PathRequest {
         agent: agent(source),
-        request: 1,
+        request: number,
         object: object(source as u64),
         object_bytes: 1_000,
         remaining_bytes: 1_000,
-        receivers: Receivers::Named(vec![NAMES[receiver].into()]),
+        receivers: Receivers::Named(vec![receiver.into()]),
         divisible: false,
         lease: None,
-    };
-    apply(manager, now, Input::Request(request))
+    }
 }
 
 fn granted(outputs: &[Output]) -> Option<Grant> {
@@ -190,6 +198,32 @@ fn other_fabrics_do_not_wait_for_the_circuit_switch() {
     apply(&mut manager, Time(2), Input::Found { commands: vec![] });
     let then = granted(&ask(&mut manager, Time(3), 2, 3)).expect("granted at once");
     assert_eq!(then.plan.fabric, "ocs");
+}
+
+#[test]
+fn who_is_nowhere_in_the_network_is_named() {
+    let mut manager = manager(1);
+    apply(&mut manager, Time(0), Input::Found { commands: vec![] });
+    join(&mut manager, Time(0), 0, vec![]);
+    let stranger = AgentKey { name: "stranger".into(), incarnation: 1 };
+    let address = ([10, 0, 0, 9], 7401);
+    apply(&mut manager, Time(0), Input::Join(Join { agent: stranger, address, leases: vec![] }));
+    let outputs = apply(&mut manager, Time(1), Input::Request(request(1, 0, "stranger")));
+    let [Output::Response { response: Err(denial), .. }] = &outputs[..] else { panic!("{outputs:?}") };
+    let words = denial.to_string();
+    assert!(words.contains("the fabric ocs do not say where 'stranger' is"), "{words}");
+}
+
+/// Streams of messages never use circuits.
+#[test]
+fn streams_do_not_wait_for_the_circuit_switch() {
+    let pool = AddressPool::new([239, 255, 65, 0], 16, 7411).unwrap();
+    let mut manager = manager_with(1, vec![Box::new(IpMulticast::new(pool))]);
+    for host in 0..4 {
+        join(&mut manager, Time(0), host, vec![]);
+    }
+    let stream = granted(&ask_as(&mut manager, Time(1), STREAMS_FROM, 0, 1)).expect("granted at once");
+    assert_eq!(stream.plan.fabric, "ip-multicast");
 }
 
 /// Whoever uses circuits has them, though the switch has not spoken yet.

@@ -6,7 +6,12 @@ use polycast_planning::orca::Orca;
 use polycast_planning::shufflecast::Shufflecast;
 use polycast_planning::{Failure, Resource};
 use polycast_topology::{Clos, Graph as _, Hybrid, Kind, Node};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// A rack that alone misses the light of another one is at fault after this long: its neighbours at the same splitter may only
+/// not have said yet that they miss it too.
+const SUSPECTED_FOR: Duration = Duration::from_millis(30);
 
 /// What has changed in a network.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
@@ -22,7 +27,7 @@ pub(crate) struct Verdict {
 /// Draws conclusions from what devices say.
 pub(crate) trait Health: Send + std::fmt::Debug {
     /// A fibre of a rack has lost its light, or has it again.
-    fn fibre(&mut self, _rack: u32, _fibre: Fibre, _up: bool) -> Verdict {
+    fn fibre(&mut self, _now: Instant, _rack: u32, _fibre: Fibre, _up: bool) -> Verdict {
         Verdict::default()
     }
 
@@ -32,12 +37,22 @@ pub(crate) trait Health: Send + std::fmt::Debug {
     }
 
     /// A rack's switch cannot be reached, or can be again.
-    fn switch(&mut self, _rack: u32, _up: bool) -> Verdict {
+    fn switch(&mut self, _now: Instant, _rack: u32, _up: bool) -> Verdict {
         Verdict::default()
     }
 
     /// Forwarders say which of their links have changed.
     fn links(&mut self, _words: &[Word]) -> Verdict {
+        Verdict::default()
+    }
+
+    /// When to look again though nothing is said.
+    fn next_look(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Concludes what only time tells.
+    fn look(&mut self, _now: Instant) -> Verdict {
         Verdict::default()
     }
 }
@@ -48,7 +63,7 @@ pub(crate) trait Health: Send + std::fmt::Debug {
 pub(super) struct OfCircuits(pub(super) Hybrid);
 
 impl Health for OfCircuits {
-    fn fibre(&mut self, rack: u32, fibre: Fibre, up: bool) -> Verdict {
+    fn fibre(&mut self, _now: Instant, rack: u32, fibre: Fibre, up: bool) -> Verdict {
         let Fibre::Out(uplink) = fibre else { return Verdict::default() };
         let failure = vec![Failure::Resource(Resource::CircuitPort { port: self.0.rack_port(rack, uplink) })];
         if up {
@@ -62,7 +77,7 @@ impl Health for OfCircuits {
 }
 
 /// Relays of a Shufflecast. A rack without light into its splitter relays no more and cannot be a source; nor does one
-/// that misses the light of a rack which works.
+/// that misses the light of a rack which works, if nobody else turns out to miss it too.
 #[derive(Debug)]
 pub(super) struct OfRelays {
     network: polycast_topology::Shufflecast,
@@ -70,25 +85,32 @@ pub(super) struct OfRelays {
     /// Rack, and the rack whose light it misses.
     dark_in: BTreeSet<(u32, u32)>,
     silent: BTreeSet<u32>,
+    /// Racks that miss the light of one that seems to work, and since when.
+    suspects: BTreeMap<u32, Instant>,
     failed: BTreeSet<u32>,
 }
 
 impl OfRelays {
     pub(super) fn new(network: polycast_topology::Shufflecast) -> Self {
         let (dark_out, dark_in, silent, failed) = Default::default();
-        OfRelays { network, dark_out, dark_in, silent, failed }
+        OfRelays { network, dark_out, dark_in, silent, suspects: BTreeMap::new(), failed }
     }
 
-    fn conclude(&mut self) -> Verdict {
+    fn conclude(&mut self, now: Instant) -> Verdict {
         let mut failed: BTreeSet<u32> = self.dark_out.union(&self.silent).copied().collect();
         // Where nobody gets a rack's light, it is the rack that is dark.
         let unseen =
             |rack: &u32| self.network.children(*rack).all(|child| self.dark_in.contains(&(child, *rack)));
         failed.extend((0..self.network.tors()).filter(unseen));
         let sources = failed.clone();
-        failed.extend(
-            self.dark_in.iter().filter(|(_, parent)| !sources.contains(parent)).map(|(rack, _)| *rack),
-        );
+        let misses = self.dark_in.iter().filter(|(_, parent)| !sources.contains(parent));
+        let misses: BTreeSet<u32> = misses.map(|(rack, _)| *rack).collect();
+        self.suspects.retain(|rack, _| misses.contains(rack));
+        for rack in misses {
+            self.suspects.entry(rack).or_insert(now);
+        }
+        let known = self.suspects.iter().filter(|(_, since)| now.duration_since(**since) >= SUSPECTED_FOR);
+        failed.extend(known.map(|(rack, _)| *rack));
         let part = |rack: &u32| Failure::Part(Shufflecast::part(*rack));
         let verdict = Verdict {
             failed: failed.difference(&self.failed).map(part).collect(),
@@ -117,7 +139,7 @@ impl OfRelays {
 }
 
 impl Health for OfRelays {
-    fn fibre(&mut self, rack: u32, fibre: Fibre, up: bool) -> Verdict {
+    fn fibre(&mut self, now: Instant, rack: u32, fibre: Fibre, up: bool) -> Verdict {
         if rack >= self.network.tors() {
             return Verdict::default();
         }
@@ -128,12 +150,21 @@ impl Health for OfRelays {
             }
             Fibre::In(_) => {}
         }
-        self.conclude()
+        self.conclude(now)
     }
 
-    fn switch(&mut self, rack: u32, up: bool) -> Verdict {
+    fn switch(&mut self, now: Instant, rack: u32, up: bool) -> Verdict {
         mark(&mut self.silent, rack, !up);
-        self.conclude()
+        self.conclude(now)
+    }
+
+    fn next_look(&self) -> Option<Instant> {
+        let open = self.suspects.iter().filter(|(rack, _)| !self.failed.contains(rack));
+        open.map(|(_, since)| *since + SUSPECTED_FOR).min()
+    }
+
+    fn look(&mut self, now: Instant) -> Verdict {
+        self.conclude(now)
     }
 }
 
@@ -211,17 +242,17 @@ mod tests {
 
     #[test]
     fn a_rack_that_is_cut_off_fails_alone() {
-        let mut health = relays();
-        let verdict = health.fibre(8, Fibre::Out(0), false);
+        let (mut health, now) = (relays(), Instant::now());
+        let verdict = health.fibre(now, 8, Fibre::Out(0), false);
         assert_eq!((verdict.failed, verdict.repaired), (parts(&[8]), vec![]));
         assert_eq!(verdict.words, "rack 8 relays no more and has lost its role as a source");
         for partition in 0..2 {
-            assert_eq!(health.fibre(8, Fibre::In(partition), false).failed, []);
+            assert_eq!(health.fibre(now, 8, Fibre::In(partition), false).failed, []);
         }
         for partition in 0..2 {
-            assert_eq!(health.fibre(8, Fibre::In(partition), true).repaired, []);
+            assert_eq!(health.fibre(now, 8, Fibre::In(partition), true).repaired, []);
         }
-        assert_eq!(health.fibre(8, Fibre::Out(0), true).repaired, parts(&[8]));
+        assert_eq!(health.fibre(now, 8, Fibre::Out(0), true).repaired, parts(&[8]));
     }
 
     #[test]
@@ -252,17 +283,47 @@ mod tests {
         assert_eq!((verdict.failed, verdict.repaired), (vec![], part));
     }
 
+    /// The children of a rack, and the partition that it is to them.
+    fn children(rack: u32) -> (Vec<u32>, u32) {
+        let network = relays().network;
+        let children: Vec<u32> = network.children(rack).collect();
+        let partition = (0..2).find(|partition| network.parent(children[0], *partition) == rack).unwrap();
+        (children, partition)
+    }
+
     #[test]
     fn a_dark_splitter_is_its_own_racks_failure() {
-        let mut health = relays();
-        let network = health.network;
-        let children: Vec<u32> = network.children(5).collect();
-        let partition = (0..2).find(|partition| network.parent(children[0], *partition) == 5).unwrap();
-        // The first child to speak seems to be at fault, until the second one misses the same light.
-        assert_eq!(health.fibre(children[0], Fibre::In(partition), false).failed, parts(&[children[0]]));
-        let verdict = health.fibre(children[1], Fibre::In(partition), false);
-        assert_eq!((verdict.failed, verdict.repaired), (parts(&[5]), parts(&[children[0]])));
+        let (mut health, now) = (relays(), Instant::now());
+        let (children, partition) = children(5);
+        // The first child to speak may be at fault, or the second one misses the same light.
+        assert_eq!(health.fibre(now, children[0], Fibre::In(partition), false), Verdict::default());
+        let soon = now + SUSPECTED_FOR / 2;
+        assert_eq!(health.look(soon), Verdict::default());
+        let verdict = health.fibre(soon, children[1], Fibre::In(partition), false);
+        assert_eq!((verdict.failed, verdict.repaired), (parts(&[5]), vec![]));
+        assert_eq!(health.next_look(), None, "nothing is left to find out");
         // Once the rack itself says so, nothing changes.
-        assert_eq!(health.fibre(5, Fibre::Out(0), false).failed, []);
+        assert_eq!(health.fibre(soon, 5, Fibre::Out(0), false).failed, []);
+        // Its light comes back to one child after the other.
+        assert_eq!(health.fibre(soon, 5, Fibre::Out(0), true), Verdict::default());
+        let verdict = health.fibre(soon, children[0], Fibre::In(partition), true);
+        assert_eq!((verdict.failed, verdict.repaired), (vec![], parts(&[5])));
+        assert_eq!(health.fibre(soon, children[1], Fibre::In(partition), true), Verdict::default());
+        assert_eq!(health.look(soon + SUSPECTED_FOR), Verdict::default());
+    }
+
+    #[test]
+    fn who_alone_misses_a_light_fails_a_moment_later() {
+        let (mut health, now) = (relays(), Instant::now());
+        let (children, partition) = children(5);
+        assert_eq!(health.fibre(now, children[0], Fibre::In(partition), false), Verdict::default());
+        let due = health.next_look().unwrap();
+        assert_eq!(due, now + SUSPECTED_FOR);
+        assert_eq!(health.look(due).failed, parts(&[children[0]]));
+        assert_eq!((health.next_look(), health.look(due).failed), (None, vec![]), "that is said once");
+        assert_eq!(
+            health.fibre(due, children[0], Fibre::In(partition), true).repaired,
+            parts(&[children[0]])
+        );
     }
 }

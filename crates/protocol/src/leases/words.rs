@@ -294,6 +294,17 @@ pub enum Denial {
     /// The scheduler has decided so.
     #[error("the manager lends no path: {0}")]
     Rejected(String),
+    /// One of the group is nowhere in the network.
+    #[error(
+        "the manager lends no path: the settings of the fabric {fabric} do not say where '{name}' is: add it there or leave it \
+         out"
+    )]
+    NoPlace {
+        /// The agent.
+        name: String,
+        /// The fabric.
+        fabric: String,
+    },
 }
 
 /// Why a lease has ended.

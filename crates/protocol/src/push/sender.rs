@@ -254,12 +254,15 @@ impl Sender {
 
     /// How many bytes should at most wait for the wire in this host: a few packets, and what passes in a third of
     /// a millisecond at the best rate that a receiver has seen. TCP holds back about as much (TCP Small Queues), so
-    /// flows of one host share its link; whoever keeps more in the common queue takes the link.
+    /// flows of one host share its link; whoever keeps more in the common queue takes the link. A granted rate is the link's:
+    /// what had to wait on the way comes faster.
     #[must_use]
     pub fn host_queue_bytes(&self) -> u64 {
-        let share = match self.best_rate {
-            0 => HOST_QUEUE_FIRST,
-            rate => rate.saturating_mul(self.packet_len()) / 3_000,
+        let third_of_ms = |bytes_per_s: u64| bytes_per_s / 3_000;
+        let share = match (self.config.rate, self.best_rate) {
+            (Some(rate), _) => third_of_ms(rate.0 / 8),
+            (None, 0) => HOST_QUEUE_FIRST,
+            (None, packets_per_s) => third_of_ms(packets_per_s.saturating_mul(self.packet_len())),
         };
         (HOST_QUEUE_MIN + share).clamp(2 * self.packet_len(), HOST_QUEUE_MAX)
     }
@@ -453,7 +456,7 @@ impl Sender {
         (self.round_trip / 2).min(self.config.patch_delay / 8)
     }
 
-    /// Sends gathered patches, at most a quarter of a window at a time.
+    /// Sends gathered patches, at most a quarter of a window at a time, and at a granted rate as many as it allows.
     fn send_patches(&mut self, now: Time) {
         self.next_patch = None;
         if self.paused {
@@ -464,6 +467,10 @@ impl Sender {
         }
         let budget = (self.limit() / 4).max(8);
         for _ in 0..budget {
+            if self.is_ahead(now) {
+                self.next_patch = Some(self.next_send);
+                return;
+            }
             let missing: BTreeMap<PeerId, &RangeSet> = self
                 .peers
                 .iter()
@@ -491,6 +498,7 @@ impl Sender {
                 peer.patched.insert(*sn..*sn + 1);
             }
             self.outputs.push_back(Output::SendPatch(combination.sns));
+            self.spend(now, 1);
         }
         if self.peers.values().any(|p| !p.missing.is_empty()) {
             self.next_patch = Some(now + self.round_trip.max(Duration::from_millis(1)));
@@ -515,7 +523,7 @@ impl Sender {
         if settles {
             self.patch_soon(now);
         }
-        let paced = self.config.rate.is_some() && now < self.next_send;
+        let paced = self.is_ahead(now);
         if self.settling.allows_full_rate()
             && let Some(run) = self.needed_run()
         {
@@ -661,13 +669,22 @@ impl Sender {
             self.sent.pop_front();
         }
         self.sent.push_back(Sent { position: self.position, packets: self.packets, at: now });
-        if let Some(rate) = self.config.rate {
-            // A late call may catch up for 2 ms, not more.
-            let behind = Time(now.0.saturating_sub(2_000_000));
-            self.next_send = self.next_send.max(behind) + rate.time_for(self.packet_len() * u64::from(count));
-        }
+        self.spend(now, u64::from(count));
         let round = u32::try_from(position / self.fragments).expect("rounds fit into 32 bits");
         Output::Send { round, sn: position % self.fragments, count, flags }
+    }
+
+    /// Whether a granted rate is used up for now.
+    fn is_ahead(&self, now: Time) -> bool {
+        self.config.rate.is_some() && now < self.next_send
+    }
+
+    /// So many packets go out at a granted rate.
+    fn spend(&mut self, now: Time, packets: u64) {
+        let Some(rate) = self.config.rate else { return };
+        // A late call may catch up for 2 ms, not more.
+        let behind = Time(now.0.saturating_sub(2_000_000));
+        self.next_send = self.next_send.max(behind) + rate.time_for(self.packet_len() * packets);
     }
 
     /// When a window that is shut lets one more packet out: a receiver that has lost all of it sees no gap, and has

@@ -414,6 +414,43 @@ fn a_granted_rate_is_kept() {
     assert!((ideal * 0.99..ideal * 1.03 + 0.01).contains(&took), "{took} s, ideal {ideal} s");
 }
 
+/// The path is as fast as what was granted: whatever goes out beyond that has to wait somewhere.
+#[test]
+fn patches_keep_to_a_granted_rate_too() {
+    let mut config = config(geometry(5_000));
+    let rate = Rate(500_000_000);
+    config.rate = Some(rate);
+    let mut world = World::new(15, 4, config, Faults { loss: 80, ..Faults::default() });
+    world.packet_time = rate.time_for(u64::from(FRAGMENT) + 52);
+    world.start();
+    world.close();
+    world.run(seconds(20));
+    world.assert_all_done();
+    assert!(world.patch_packets > 500, "{} patches", world.patch_packets);
+    // A batch, and what a late call may catch up.
+    let most = world.packet_time * 8 + Duration::from_millis(2);
+    assert!(world.longest_wait <= most, "a packet waited for {:?}, not {most:?}", world.longest_wait);
+}
+
+#[test]
+fn what_waits_in_the_host_follows_a_granted_rate_whatever_receivers_see() {
+    for rate in [100_000_000, 1_000_000_000, 40_000_000_000] {
+        let mut config = config(geometry(1_000));
+        config.rate = Some(Rate(rate));
+        let mut world = World::new(13, 2, config, Faults::default());
+        // What has waited on the way comes as fast as this.
+        world.packet_time = Duration::from_micros(2);
+        let first = world.sender.host_queue_bytes();
+        world.start();
+        world.close();
+        world.run(seconds(20));
+        world.assert_all_done();
+        // A few packets, and a third of a millisecond on the wire.
+        let ideal = ((40 << 10) + rate / 8 / 3_000).min(1 << 20);
+        assert_eq!((first, world.sender.host_queue_bytes()), (ideal, ideal), "{rate} bit/s");
+    }
+}
+
 #[test]
 fn what_waits_in_the_host_follows_the_rate_of_the_path() {
     for packet_us in [40, 100, 400, 2_000] {

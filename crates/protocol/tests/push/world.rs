@@ -86,6 +86,8 @@ pub struct World {
     channel_free_at: Time,
     /// What one packet takes on the channel.
     pub packet_time: Duration,
+    /// The longest time that a packet has waited for the channel.
+    pub longest_wait: Duration,
     /// Sessions that were followed by another one, how long that one was waited for, and its fragments.
     pub sessions: u64,
     pub between_sessions: Duration,
@@ -154,6 +156,7 @@ impl World {
             rng: Pcg64Mcg::new(u128::from(seed) << 1 | 1),
             channel_free_at: Time::ZERO,
             packet_time: Duration::from_micros(8),
+            longest_wait: Duration::ZERO,
             sessions: 0,
             between_sessions: Duration::from_millis(700),
             session_fragments: u64::MAX,
@@ -482,9 +485,15 @@ impl World {
         }
     }
 
+    /// A packet takes its turn on the channel.
+    fn occupy_channel(&mut self) {
+        self.longest_wait = self.longest_wait.max(self.channel_free_at.since(self.now));
+        self.channel_free_at = self.channel_free_at.max(self.now) + self.packet_time;
+    }
+
     fn multicast(&mut self, round: u32, sn: u64, flags: u8) {
         self.data_packets += 1;
-        self.channel_free_at = self.channel_free_at.max(self.now) + self.packet_time;
+        self.occupy_channel();
         for peer in self.nodes.keys().copied().collect::<Vec<_>>() {
             let copies = 1 + u64::from(self.chance(self.faults.duplication));
             for _ in 0..copies {
@@ -524,11 +533,12 @@ impl World {
 
     fn multicast_patch(&mut self, sns: &[u64]) {
         self.patch_packets += 1;
+        self.occupy_channel();
         for peer in self.nodes.keys().copied().collect::<Vec<_>>() {
             if self.chance(self.faults.loss) {
                 continue;
             }
-            let arrived = self.now + DELAY;
+            let arrived = self.channel_free_at + DELAY;
             let Some(at) = self.enqueue(peer, arrived) else { continue };
             if let [sn] = sns {
                 self.schedule(

@@ -3,12 +3,12 @@
 use super::lease::{self, route};
 use super::streams::Streams;
 use crate::transfer::{ControlStep, NextPath, Path, PathNews, RouteChange, Steering};
-use polycast_api::SCHEDULING;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::manager_client::ManagerClient;
 use polycast_api::manager::manager_message::Message as Told;
 use polycast_api::manager::{self as api, AgentMessage};
+use polycast_api::{REQUEST_TO_PATH_AT_SOURCE, SCHEDULING};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,6 +43,8 @@ pub(super) struct Held {
     pub ends_at: Option<Instant>,
     /// How long the answer took, if the request did not have to wait.
     pub answered_after: Option<Duration>,
+    /// When it was asked for, until all devices are known to have it.
+    pub asked_at: Option<Instant>,
     pub steering: Arc<Steering>,
 }
 
@@ -267,6 +269,12 @@ impl Table {
             let micros = (took.as_micros() as u64).saturating_sub(scheduling);
             steps.insert(0, ControlStep { step: "messages".into(), micros });
         }
+        if news.state == State::Ready as i32
+            && let Some(asked_at) = held.asked_at.take()
+        {
+            let micros = asked_at.elapsed().as_micros() as u64;
+            steps.push(ControlStep { step: REQUEST_TO_PATH_AT_SOURCE.into(), micros });
+        }
         held.steering.tell(PathNews { waits, event, steps });
     }
 
@@ -304,7 +312,8 @@ impl Table {
     fn granted(&mut self, granted: api::Granted) {
         if self.streams.path(granted.request_id, Some((&granted.fabric, &granted.channel))) {
             let lease = lease_of(&granted, Vec::new(), self.streams.handle(granted.request_id));
-            let held = Held { lease, ends_at: None, answered_after: None, steering: Arc::default() };
+            let held =
+                Held { lease, ends_at: None, answered_after: None, asked_at: None, steering: Arc::default() };
             self.held.insert(granted.response_id, held);
             return;
         }
@@ -320,7 +329,8 @@ impl Table {
         let ends_at = end_of(&granted);
         let at_once = !matches!(*asked.answer.borrow(), Answer::Waiting(_));
         let answered_after = at_once.then(|| asked.since.elapsed());
-        let held = Held { lease, ends_at, answered_after, steering: asked.steering };
+        let asked_at = at_once.then_some(asked.since);
+        let held = Held { lease, ends_at, answered_after, asked_at, steering: asked.steering };
         self.held.insert(granted.response_id, held);
         asked.answer.send_replace(Answer::Granted(Box::new(granted)));
     }

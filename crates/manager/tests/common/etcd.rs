@@ -1,0 +1,39 @@
+//! A real etcd for tests, where one is installed.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+
+/// It ends with the test.
+pub struct Etcd(Child);
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A port that is free now.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Starts one that keeps its data in a folder; gives its address too. It may not have come up yet.
+pub fn start(folder: &str) -> Option<(Etcd, String)> {
+    let client = format!("127.0.0.1:{}", free_port());
+    let (url, peer) = (format!("http://{client}"), format!("http://127.0.0.1:{}", free_port()));
+    let cluster = format!("one={peer}");
+    let mut etcd = Command::new("etcd");
+    etcd.args(["--name", "one", "--data-dir", folder, "--listen-client-urls", &url])
+        .args(["--advertise-client-urls", &url, "--listen-peer-urls", &peer])
+        .args(["--initial-advertise-peer-urls", &peer, "--initial-cluster", &cluster])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    match etcd.spawn() {
+        Ok(child) => Some((Etcd(child), client)),
+        Err(error) => {
+            eprintln!("skipped: etcd cannot be started ({error}); install etcd-server");
+            None
+        }
+    }
+}
