@@ -240,6 +240,29 @@ fn receivers_come_and_go_and_the_path_with_them() {
     }
 }
 
+/// A path that ends though its stream goes on is asked for again, not at once and not only when somebody joins.
+#[test]
+fn a_path_that_is_taken_away_is_asked_for_again() {
+    let retry = StreamsConfig::default().retry;
+    let mut world = World::new(true, 8);
+    world.create(0, "ticks");
+    world.join(5, "ticks");
+    let request = world.agent(0).request(STREAMS_FROM + 7);
+    for _ in 0..3 {
+        assert!(world.hears(5, "ticks", 0));
+        world.leases.handle(world.now, Input::Withdraw { request: request.clone() });
+        world.drain();
+        assert_eq!(
+            (world.receivers(0), world.streams.deadline()),
+            (BTreeSet::new(), Some(world.now + retry))
+        );
+        world.pass(retry - Duration(1));
+        assert_eq!(world.receivers(0), BTreeSet::new());
+        world.pass(Duration(1));
+    }
+    assert!(world.hears(5, "ticks", 0));
+}
+
 #[test]
 fn mistakes_are_said_in_a_sentence() {
     let mut world = World::new(true, 1);

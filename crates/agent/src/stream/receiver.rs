@@ -20,6 +20,8 @@ use tokio::sync::mpsc;
 
 /// Messages that may wait for others before them.
 const MESSAGES_MAX: usize = 256;
+/// The memory that they may take, in bytes.
+const WAITING_BYTES_MAX: usize = 16 << 20;
 /// Messages, and bytes of them, that may wait for somebody who listens.
 const QUEUE_MAX: usize = 8_192;
 const QUEUE_BYTES_MAX: usize = 16 << 20;
@@ -184,7 +186,11 @@ impl Receiver {
         let (woken, wake) = io::pipe()?;
         let orders = Mutex::new(Orders { way: Some(way), joining: Vec::new() });
         let shared = Arc::new(Shared { orders, counts: Default::default() });
-        let order = Order::new(OrderConfig { hold: options.hold, messages_max: MESSAGES_MAX });
+        let order = Order::new(OrderConfig {
+            hold: options.hold,
+            messages_max: MESSAGES_MAX,
+            bytes_max: WAITING_BYTES_MAX,
+        });
         let task = Task {
             options,
             way,
@@ -341,7 +347,8 @@ impl Task {
             return self.foreign += 1;
         }
         let Header { number, piece, pieces, .. } = header;
-        if self.order.handle(self.clock.now(), OrderInput::Piece { number, piece, pieces }) {
+        let input = OrderInput::Piece { number, piece, pieces, len: payload.len() };
+        if self.order.handle(self.clock.now(), input) {
             let (kept, last) = self.kept.entry(number).or_default();
             kept.insert(piece, payload.to_vec());
             *last = arrived;

@@ -7,5 +7,5 @@
 mod order;
 mod table;
 
-pub use order::{Order, OrderConfig, OrderCounts, OrderInput, OrderOutput};
+pub use order::{Order, OrderConfig, OrderCounts, OrderInput, OrderOutput, PIECE_COST};
 pub use table::{StreamRefusal, StreamView, StreamWord, Streams, StreamsConfig, StreamsInput, StreamsOutput};

@@ -2,7 +2,7 @@
 //!
 //! A message that is whole waits for those before it at most as long as it is told to: several trees, or several agents of a
 //! rack, may let packets overtake each other. What has not come by then is lost, and what comes later still is dropped:
-//! numbers only ever rise.
+//! numbers only ever rise. What waits is bounded in messages and in memory, whatever a sender does.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use polycast_types::{Duration, Time};
@@ -15,7 +15,12 @@ pub struct OrderConfig {
     pub hold: Duration,
     /// How many messages may wait, whole or not; at least 1.
     pub messages_max: usize,
+    /// How much memory they may take, in bytes: their payload, and [`PIECE_COST`] for each piece.
+    pub bytes_max: usize,
 }
+
+/// What keeping a piece takes beside its payload, in bytes.
+pub const PIECE_COST: usize = 96;
 
 /// What happens to a receiver.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +33,8 @@ pub enum OrderInput {
         piece: u16,
         /// How many it has.
         pieces: u16,
+        /// The bytes of its payload.
+        len: usize,
     },
 }
 
@@ -66,8 +73,16 @@ pub struct OrderCounts {
 struct Partial {
     pieces: u16,
     have: BTreeSet<u16>,
+    /// The payload of these.
+    bytes: usize,
     /// When its last piece came.
     whole_at: Option<Time>,
+}
+
+impl Partial {
+    fn cost(&self) -> usize {
+        self.bytes + self.have.len() * PIECE_COST
+    }
 }
 
 /// The order of a stream's messages at a receiver.
@@ -77,6 +92,8 @@ pub struct Order {
     /// The number after the last one delivered or given up; `None` before the first message.
     next: Option<u64>,
     waiting: BTreeMap<u64, Partial>,
+    /// What these take.
+    bytes: usize,
     /// Lost since the last message that was delivered.
     lost: u64,
     counts: OrderCounts,
@@ -95,6 +112,7 @@ impl Order {
             config,
             next: None,
             waiting: BTreeMap::new(),
+            bytes: 0,
             lost: 0,
             counts: OrderCounts::default(),
             outputs: VecDeque::new(),
@@ -103,9 +121,10 @@ impl Order {
 
     /// Takes in what happened; gives whether the piece's payload is to be kept.
     pub fn handle(&mut self, now: Time, input: OrderInput) -> bool {
-        let OrderInput::Piece { number, piece, pieces } = input;
+        let OrderInput::Piece { number, piece, pieces, len } = input;
         // A message of no piece, or of more than the longest has bytes, is none; the last number has none after it.
-        let possible = piece < pieces && usize::from(pieces) <= MESSAGE_LEN_MAX && number < u64::MAX;
+        let counted = piece < pieces && usize::from(pieces) <= MESSAGE_LEN_MAX && number < u64::MAX;
+        let possible = counted && len <= MESSAGE_LEN_MAX;
         if !possible {
             self.counts.refused += 1;
             return false;
@@ -115,12 +134,15 @@ impl Order {
             self.counts.late += 1;
             return false;
         }
-        let fresh = || Partial { pieces, have: BTreeSet::new(), whole_at: None };
+        let fresh = || Partial { pieces, have: BTreeSet::new(), bytes: 0, whole_at: None };
         let partial = self.waiting.entry(number).or_insert_with(fresh);
-        if partial.pieces != pieces || !partial.have.insert(piece) {
+        let fits = partial.pieces == pieces && len <= MESSAGE_LEN_MAX - partial.bytes;
+        if !fits || !partial.have.insert(piece) {
             self.counts.refused += 1;
             return false;
         }
+        partial.bytes += len;
+        self.bytes += len + PIECE_COST;
         if partial.have.len() == usize::from(pieces) {
             partial.whole_at = Some(now);
         }
@@ -161,7 +183,7 @@ impl Order {
                 && (number == next || at + self.config.hold <= now)
             {
                 self.give_up_to(number);
-                self.waiting.remove(&number);
+                self.take_out(number);
                 self.next = Some(number + 1);
                 // Whoever joins in the middle of a message has not lost it.
                 if self.counts.delivered == 0 {
@@ -173,7 +195,7 @@ impl Order {
                 self.outputs.push_back(OrderOutput::Deliver { number, lost });
                 continue;
             }
-            if self.waiting.len() <= self.config.messages_max {
+            if self.waiting.len() <= self.config.messages_max && self.bytes <= self.config.bytes_max {
                 return;
             }
             // No room: up to the first that is whole, or the first of all.
@@ -182,16 +204,22 @@ impl Order {
         }
     }
 
+    fn take_out(&mut self, number: u64) {
+        if let Some(partial) = self.waiting.remove(&number) {
+            self.bytes -= partial.cost();
+        }
+    }
+
     /// Gives up all messages before this one.
     fn give_up_to(&mut self, number: u64) {
         let next = self.next.unwrap_or(number);
         self.lost += number.saturating_sub(next);
         self.next = Some(next.max(number));
-        while let Some(entry) = self.waiting.first_entry()
-            && *entry.key() < number
+        while let Some((&first, _)) = self.waiting.first_key_value()
+            && first < number
         {
-            let number = *entry.key();
-            entry.remove();
+            let number = first;
+            self.take_out(number);
             self.outputs.push_back(OrderOutput::Forget { number });
         }
     }
@@ -210,11 +238,11 @@ mod tests {
     }
 
     fn piece(number: u64, piece: u16, pieces: u16) -> OrderInput {
-        OrderInput::Piece { number, piece, pieces }
+        OrderInput::Piece { number, piece, pieces, len: 100 }
     }
 
     fn order(hold: Duration, messages_max: usize) -> Order {
-        Order::new(OrderConfig { hold, messages_max })
+        Order::new(OrderConfig { hold, messages_max, bytes_max: usize::MAX })
     }
 
     #[test]
@@ -269,6 +297,30 @@ mod tests {
         drain(&mut order, Time(0));
         assert_eq!(order.counts().delivered, 2, "no room to wait for the others");
         assert_eq!(order.counts().lost, 999_999);
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_a_sender_does() {
+        let mut order = Order::new(OrderConfig { hold: HOLD, messages_max: 1_000, bytes_max: 1 << 20 });
+        let piece = |number, piece, pieces, len| OrderInput::Piece { number, piece, pieces, len };
+        assert!(order.handle(Time(0), piece(1, 0, 1, 10)));
+        assert!(!order.handle(Time(0), piece(2, 0, 2, MESSAGE_LEN_MAX + 1)), "no message is so long");
+        assert!(order.handle(Time(0), piece(2, 0, 3, MESSAGE_LEN_MAX - 7)));
+        assert!(!order.handle(Time(0), piece(2, 1, 3, 8)), "nor in pieces");
+        assert!(order.handle(Time(0), piece(2, 1, 3, 7)));
+        // Of all pieces but one, long ones and empty ones.
+        for (number, len) in (3..40).map(|number| (number, if number % 2 == 0 { 50_000 } else { 0 })) {
+            for at in 0..if len == 0 { 20_000 } else { 5 } {
+                order.handle(Time(0), piece(number, at, 20_001, len));
+                let kept: usize = order.waiting.values().map(Partial::cost).sum();
+                assert!(order.bytes == kept && kept <= 1 << 20, "{kept}");
+                drain(&mut order, Time(0));
+            }
+        }
+        // Whole ones go on.
+        assert!(order.handle(Time(0), piece(100, 0, 1, 10)));
+        drain(&mut order, Time(2_000));
+        assert_eq!((order.counts().delivered, order.bytes), (2, 0));
     }
 
     /// Messages 0 to n, cut, shuffled within a distance, some pieces lost or doubled.
