@@ -6,7 +6,7 @@
 //! keeps the rack back for too long is put out: it speaks for itself from then on, and the source serves it as it serves any
 //! slow receiver.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_types::{Duration, RangeSet, Time};
@@ -17,7 +17,7 @@ use polycast_wire::control::{Control, MEMBERS_MAX, RANGES_MAX};
 pub struct FeedbackConfig {
     /// The speaker's own number.
     pub own: u32,
-    /// How long requests are gathered.
+    /// How long requests are gathered, and reports where not every receiver has said something.
     pub gather: Duration,
     /// How long the answer to a request may take: before that it is not repeated.
     pub hold: Duration,
@@ -86,6 +86,8 @@ pub struct Feedback {
     /// What was reported last, and when it is said again.
     reported: u64,
     report_at: Option<Time>,
+    /// Who has said something since then.
+    said: BTreeSet<u32>,
     gathered: RangeSet,
     ask_at: Option<Time>,
     /// What was asked for, and until when that holds.
@@ -105,6 +107,7 @@ impl Feedback {
             members: BTreeMap::new(),
             reported: 0,
             report_at: None,
+            said: BTreeSet::new(),
             gathered: RangeSet::new(),
             ask_at: None,
             asked: VecDeque::new(),
@@ -198,10 +201,14 @@ impl Feedback {
             let behind = member.row.position < best;
             member.behind_since = if !behind || moves { None } else { member.behind_since.or(Some(now)) };
         }
-        if self.is_alone() || self.position() > self.reported {
+        self.said.insert(number);
+        // Receivers report at different moments, and each moves the slowest a little: one report does for all of them.
+        let moves = self.position() > self.reported;
+        if self.is_alone() || moves && self.members.keys().all(|member| self.said.contains(member)) {
             self.report(now);
-        } else if self.report_at.is_none() {
-            self.report_at = Some(now + self.config.heartbeat);
+        } else {
+            let at = now + if moves { self.config.gather } else { self.config.heartbeat };
+            self.report_at = Some(self.report_at.map_or(at, |before| before.min(at)));
         }
     }
 
@@ -247,6 +254,7 @@ impl Feedback {
     /// where the speaker is where the slowest is.
     fn report(&mut self, now: Time) {
         self.report_at = None;
+        self.said.clear();
         let rows = || self.members.values().map(|member| member.row);
         let position = self.position();
         let (Some(received), Some(verified_bytes)) =
@@ -386,8 +394,10 @@ mod tests {
             FeedbackOutput::ToSource(report)
         };
         assert_eq!(said(&mut feedback, Time::ZERO), [report(100, 90, 19, 1_000, 3)]);
+        // The others are given a moment to say something, too.
         say(&mut feedback, Time::ZERO, 0, &progress(130, 120, 0));
-        assert_eq!(said(&mut feedback, Time::ZERO), [report(101, 91, 19, 0, 0)]);
+        assert_eq!(said(&mut feedback, Time::ZERO), []);
+        assert_eq!(said(&mut feedback, Time::ZERO + MS), [report(101, 91, 19, 0, 0)]);
         // Nobody waits for one that has left, and one that is no member is not heard.
         (1..5).for_each(|member| feedback.handle(Time::ZERO, FeedbackInput::Left { member }));
         let after = said(&mut feedback, Time::ZERO);
@@ -395,7 +405,21 @@ mod tests {
         assert!(after.contains(&FeedbackOutput::ToSource(Control::Rack((5..20).collect()))));
         say(&mut feedback, Time::ZERO, 1, &Control::PtchReq(one(1..2)));
         assert_eq!(feedback.foreign(), 1);
-        assert_eq!(said(&mut feedback, Time::ZERO + MS), []);
+        assert_eq!(said(&mut feedback, Time::ZERO + MS * 2), []);
+    }
+
+    /// Receivers that report in turn, each a little further than the one before: the source hears one of as many as there are.
+    #[test]
+    fn reports_at_different_moments_are_one() {
+        let mut feedback = feedback();
+        let mut heard = 0;
+        for step in 0..2_000u64 {
+            let now = Time::ZERO + Duration::from_micros(20) * step;
+            say(&mut feedback, now, (step % 20) as u32, &progress(100 + step, 100 + step, 0));
+            heard += said(&mut feedback, now).len();
+        }
+        assert!((99..=101).contains(&heard), "{heard}");
+        assert_eq!(feedback.position(), feedback.reported);
     }
 
     #[test]
@@ -468,20 +492,20 @@ mod tests {
         /// Whatever receivers say and whenever they leave: the last report is what the slowest of those that are left has said.
         #[test]
         fn reports_are_the_slowest_ones(words in proptest::collection::vec((0u32..6, 0u64..50, any::<bool>()), 1..100)) {
-            let mut feedback = Feedback::new(FeedbackConfig { patience: MS * 1_000_000, ..config() });
+            let mut feedback = Feedback::new(FeedbackConfig { patience: MS * 1_000_000, heartbeat: MS * 1_000_000, ..config() });
             let mut has: BTreeMap<u32, u64> = BTreeMap::new();
             let mut best = 0;
-            for (member, step, leaves) in words {
+            for ((member, step, leaves), now) in words.into_iter().zip((0..).map(|step| Time::ZERO + MS * step)) {
                 let leaves = leaves && member > 0;
                 if leaves {
                     has.remove(&member);
-                    feedback.handle(Time::ZERO, FeedbackInput::Left { member });
+                    feedback.handle(now, FeedbackInput::Left { member });
                 } else {
                     let position = has.get(&member).copied().unwrap_or(0) + step;
                     has.insert(member, position);
-                    say(&mut feedback, Time::ZERO, member, &progress(position, position, 0));
+                    say(&mut feedback, now, member, &progress(position, position, 0));
                 }
-                let reports: Vec<u64> = said(&mut feedback, Time::ZERO).into_iter().filter_map(|output| match output {
+                let reports: Vec<u64> = said(&mut feedback, now + MS).into_iter().filter_map(|output| match output {
                     FeedbackOutput::ToSource(Control::Progress { position, .. }) => Some(position),
                     _ => None,
                 }).collect();
