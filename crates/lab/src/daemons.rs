@@ -1,5 +1,6 @@
 //! The manager and the agents of a lab: real processes, each in the namespace of its host.
 
+use crate::cast::ProcessorTime;
 use crate::error::LabError;
 use crate::layout::{Host, Layout, MANAGER_PORT};
 use crate::system::{Space, run};
@@ -253,9 +254,9 @@ impl Daemons {
         self.running.get(name).map(|daemon| rustix::process::Pid::from_child(&daemon.child))
     }
 
-    /// Processor time that a process has used so far, in seconds.
-    pub(crate) fn cpu_s(&self, name: &str) -> Option<f64> {
-        cpu_s(self.running.get(name)?.child.id())
+    /// Processor time that a process has used so far.
+    pub(crate) fn cpu(&self, name: &str) -> Option<ProcessorTime> {
+        cpu(self.running.get(name)?.child.id())
     }
 
     /// Memory of a process that is in use now, in bytes.
@@ -300,13 +301,13 @@ impl Daemons {
     }
 }
 
-/// Processor time of a process so far, its own and the kernel's for it, in seconds.
-pub(crate) fn cpu_s(pid: u32) -> Option<f64> {
+/// Processor time of a process so far.
+pub(crate) fn cpu(pid: u32) -> Option<ProcessorTime> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in brackets may hold anything; the 12th and 13th fields after it are the times.
     let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
-    let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    Some((user + system) as f64 / TICKS_PER_SECOND)
+    let mut seconds = || Some(fields.next()?.parse::<u64>().ok()? as f64 / TICKS_PER_SECOND);
+    Some(ProcessorTime { user_s: seconds()?, system_s: seconds()? })
 }
 
 /// What a daemon says first.

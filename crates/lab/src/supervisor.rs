@@ -329,8 +329,8 @@ impl Lab {
         command.args(["--json", "--socket"]);
         command.arg(self.places.socket(&source.name));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let cpu_s = || lock(&self.daemons).cpu_s(&source.name);
-        let used_before = cpu_s();
+        let cpu = || lock(&self.daemons).cpu(&source.name).unwrap_or_default();
+        let used_before = cpu();
         let failed = |error: io::Error| LabError::system("send", error);
         let child = command.spawn().map_err(failed)?;
         let joins = options.joins.iter().map(|join| Ok((self.host(&join.host)?.name.clone(), join.at_s)));
@@ -338,7 +338,7 @@ impl Lab {
             self.join_later(host, at_s, object.clone(), source);
         }
         let output = child.wait_with_output().map_err(failed)?;
-        let source_cpu_s = used_before.zip(cpu_s()).map_or(0.0, |(before, after)| after - before);
+        let source_cpu = cpu().since(used_before);
         let delivery: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         Ok(CastOutcome {
             // What the manager's devices did for the path is in the report.
@@ -346,7 +346,7 @@ impl Lab {
             delivery,
             said: String::from_utf8_lossy(&output.stderr).into_owned(),
             exit: output.status.code().unwrap_or(2),
-            source_cpu_s,
+            source_cpu,
             ..CastOutcome::default()
         })
     }
@@ -383,10 +383,10 @@ impl Lab {
             source: source.clone(),
             receivers: receivers.to_vec(),
         };
-        let (delivery, source_cpu_s) = baselines::deliver(options.way, &job)?;
+        let (delivery, source_cpu) = baselines::deliver(options.way, &job)?;
         let all =
             delivery["receivers"].as_array().is_some_and(|list| list.iter().all(|r| r["verified"] == true));
-        Ok(CastOutcome { delivery, exit: i32::from(!all), source_cpu_s, ..CastOutcome::default() })
+        Ok(CastOutcome { delivery, exit: i32::from(!all), source_cpu, ..CastOutcome::default() })
     }
 
     /// Another manager that plans a single tree, or the usual one again.

@@ -122,14 +122,14 @@ fn watch(job: &Job<'_>, tracker: &Tracker, clients: &mut Clients) -> Result<Outc
             (held, moved_at) = (now_held, Instant::now());
         }
     }
-    let source_cpu_s = clients.0.first().and_then(|child| crate::daemons::cpu_s(child.id())).unwrap_or(0.0);
+    let source_cpu = clients.0.first().and_then(|child| crate::daemons::cpu(child.id())).unwrap_or_default();
     let end = begun.elapsed().as_secs_f64();
     let receiver = |(host, done): (&Host, Option<f64>)| Done {
         seconds: done.unwrap_or(end),
         error: done.is_none().then(|| "it did not get everything".to_string()),
         copy: copy(host),
     };
-    Ok(Outcome { receivers: job.receivers.iter().zip(done).map(receiver).collect(), source_cpu_s })
+    Ok(Outcome { receivers: job.receivers.iter().zip(done).map(receiver).collect(), source_cpu })
 }
 
 fn blocks_of(path: &PathBuf) -> u64 {

@@ -4,6 +4,7 @@
 mod bittorrent;
 mod tcp;
 
+use crate::cast::ProcessorTime;
 use crate::compare::Way;
 use crate::datacast;
 use crate::error::LabError;
@@ -42,7 +43,7 @@ struct Done {
 /// What came of it: when each receiver had everything, and the source's processor time.
 struct Outcome {
     receivers: Vec<Done>,
-    source_cpu_s: f64,
+    source_cpu: ProcessorTime,
 }
 
 impl Job<'_> {
@@ -64,11 +65,11 @@ pub(crate) fn address(spec: &Spec, layout: &Layout, host: &Host) -> Ipv4Addr {
     }
 }
 
-/// Delivers a file. Gives what `send` would report, and the source's processor time in seconds.
+/// Delivers a file. Gives what `send` would report, and the source's processor time.
 ///
 /// # Errors
 /// It is no file, or a program cannot be run. Receivers that fail are in the report.
-pub(crate) fn deliver(way: Way, job: &Job<'_>) -> Result<(Value, f64), LabError> {
+pub(crate) fn deliver(way: Way, job: &Job<'_>) -> Result<(Value, ProcessorTime), LabError> {
     let metadata = std::fs::metadata(job.path).map_err(|error| LabError::path("read", job.path, &error))?;
     if !metadata.is_file() {
         let reason = "it delivers single files: name one".to_string();
@@ -84,7 +85,7 @@ pub(crate) fn deliver(way: Way, job: &Job<'_>) -> Result<(Value, f64), LabError>
     report
 }
 
-fn report(way: Way, job: &Job<'_>, bytes: u64, outcome: Outcome) -> Result<(Value, f64), LabError> {
+fn report(way: Way, job: &Job<'_>, bytes: u64, outcome: Outcome) -> Result<(Value, ProcessorTime), LabError> {
     let mut receivers = Vec::new();
     let mut seconds = 0.0f64;
     for (host, Done { seconds: took, mut error, copy }) in job.receivers.iter().zip(outcome.receivers) {
@@ -103,7 +104,7 @@ fn report(way: Way, job: &Job<'_>, bytes: u64, outcome: Outcome) -> Result<(Valu
         "object": "", "name": name, "bytes": bytes, "seconds": seconds, "goodput_bps": goodput_bps,
         "fabric": way.to_string(), "receivers": receivers, "sent_bytes": 0, "patched_bytes": 0,
     });
-    Ok((delivery, outcome.source_cpu_s))
+    Ok((delivery, outcome.source_cpu))
 }
 
 /// Whether two files hold the same.

@@ -2,6 +2,7 @@
 //! (section 5.1).
 
 use super::{Done, Job, Outcome, STALLED_AFTER};
+use crate::cast::ProcessorTime;
 use crate::error::LabError;
 use polycast_net::bpf::in_namespace;
 use rustix::time::{ClockId, clock_gettime};
@@ -26,7 +27,7 @@ pub(super) fn deliver(job: &Job<'_>, bytes: u64) -> Result<Outcome, LabError> {
         pairs.push((near, far, job.folder.join(&host.name)));
     }
     let begun = Instant::now();
-    let (source, mut receivers, mut source_cpu_s) = (job.path, Vec::new(), 0.0);
+    let (source, mut receivers, mut source_cpu) = (job.path, Vec::new(), ProcessorTime::default());
     std::thread::scope(|scope| {
         let start = |(near, far, copy): (TcpStream, TcpStream, std::path::PathBuf)| {
             let sends = scope.spawn(move || send(source, near));
@@ -39,22 +40,25 @@ pub(super) fn deliver(job: &Job<'_>, bytes: u64) -> Result<Outcome, LabError> {
         let threads: Vec<_> = pairs.into_iter().map(start).collect();
         for (sends, takes) in threads {
             // What becomes of the sending end shows at the other one.
-            source_cpu_s +=
-                sends.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).unwrap_or(0.0);
+            let used =
+                sends.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).unwrap_or_default();
+            source_cpu.user_s += used.user_s;
+            source_cpu.system_s += used.system_s;
             receivers.push(takes.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }
     });
-    Ok(Outcome { receivers, source_cpu_s })
+    Ok(Outcome { receivers, source_cpu })
 }
 
 /// Gives the processor time that it took.
-fn send(source: &Path, mut stream: TcpStream) -> io::Result<f64> {
+fn send(source: &Path, mut stream: TcpStream) -> io::Result<ProcessorTime> {
     stream.set_write_timeout(Some(STALLED_AFTER))?;
     io::copy(&mut File::open(source)?, &mut stream)?;
     stream.flush()?;
     stream.shutdown(std::net::Shutdown::Write)?;
+    // The kernel has done it all.
     let used = clock_gettime(ClockId::ThreadCPUTime);
-    Ok(used.tv_sec as f64 + used.tv_nsec as f64 / 1e9)
+    Ok(ProcessorTime { user_s: 0.0, system_s: used.tv_sec as f64 + used.tv_nsec as f64 / 1e9 })
 }
 
 fn take(stream: TcpStream, copy: &Path, bytes: u64) -> io::Result<()> {

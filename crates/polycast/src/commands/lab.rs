@@ -210,6 +210,7 @@ struct LabDelivery {
     nodes: Value,
     wall_s: f64,
     source_cpu_s: f64,
+    source_user_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     readings: Option<Readings>,
 }
@@ -282,7 +283,7 @@ fn cast(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
     progress.finish();
     let (outcome, setup_s) = outcome?;
     let mut delivery = delivery_of(&outcome)?;
-    let CastOutcome { said, exit, links, control, nodes, source_cpu_s, readings, wall_s, .. } = outcome;
+    let CastOutcome { said, exit, links, control, nodes, source_cpu, readings, wall_s, .. } = outcome;
     let mut text = cast_text(&delivery, setup_s, &links, &control);
     // Times of receivers count from the start of the transfer, readings from the request.
     text.push_str(&rates_text(&delivery, &readings, (wall_s - delivery.seconds).max(0.0)));
@@ -298,7 +299,8 @@ fn cast(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
         control,
         nodes,
         wall_s,
-        source_cpu_s,
+        source_cpu_s: source_cpu.total_s(),
+        source_user_s: source_cpu.user_s,
         readings,
     };
     output::result(format, &document, &text)?;

@@ -61,6 +61,8 @@ struct Row {
     /// `None` where nothing crossed the network.
     stress: Option<Stress>,
     source_cpu_s: f64,
+    /// Without the kernel's work in its time, which is that of the lab's switches, too.
+    source_user_s: f64,
     /// Times as long as Polycast in this round.
     slower: Option<f64>,
     /// Bytes in the network, times those of Polycast in this round.
@@ -167,7 +169,8 @@ fn compare_in_one(
             goodput_bps: delivery.goodput_bps,
             verified: delivery.receivers.iter().all(|receiver| receiver.verified),
             stress: stress(&args.spec, &group.source, group.ideal_links, delivery.bytes, &done.outcome),
-            source_cpu_s: done.outcome.source_cpu_s,
+            source_cpu_s: done.outcome.source_cpu.total_s(),
+            source_user_s: done.outcome.source_cpu.user_s,
             slower: None,
             network_ratio: None,
             paper: paper(&args.spec, done.way),
@@ -196,7 +199,7 @@ fn text_of(comparison: &Comparison) -> String {
     let Comparison { receivers, runs, bytes, setup_s, ideal_links, .. } = comparison;
     let mut text = format!(
         "{} to {} over {ideal_links} links of an ideal tree; lab set up in {}\n\
-         way            finish   in all  slower  link stress                source  network stress  source's CPU\n",
+         way            finish   in all  slower  link stress                source  network stress  source's CPU, of it its own\n",
         format_bytes(*bytes),
         receivers.len(),
         report::seconds(*setup_s),
@@ -215,12 +218,13 @@ fn text_of(comparison: &Comparison) -> String {
         // Writing to a string cannot fail.
         let _ = write!(
             text,
-            "{:12} {:>8} {:>8} {:>7}  {link:>6} {busiest:19} {source:>6}  {network:>14}  {:>12}",
+            "{:12} {:>8} {:>8} {:>7}  {link:>6} {busiest:19} {source:>6}  {network:>14}  {:>12}  {:>10}",
             row.way.to_string(),
             report::seconds(row.seconds),
             report::seconds(row.wall_s),
             times(row.slower),
             report::seconds(row.source_cpu_s),
+            report::seconds(row.source_user_s),
         );
         if let Some(paper) = row.paper {
             let _ = write!(text, "  (paper: {} times as long", paper.slower);
