@@ -33,12 +33,15 @@ struct {
 	__type(value, __u32);
 } interface_of SEC(".maps");
 
+/* Bit n of word w of the rack stands for port 32 w + n. */
 struct agents {
 	__u32 count;
 	__u32 ports[AGENTS_MAX];
+	__u32 rack[DOWN_MAX / 32];
 };
 
-/* A leaf's active agents. */
+/* A leaf's active agents, which are handed packets, and the ports of all agents of its rack, which may name hosts: who was
+ * active a moment ago still sends what it was handed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -53,6 +56,14 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } turn SEC(".maps");
+
+/* When an agent at a port of a leaf sent a relabelled packet last, by the monotonic clock in nanoseconds; 0 for never. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, DOWN_MAX);
+	__type(key, __u32);
+	__type(value, __u64);
+} relabelled SEC(".maps");
 
 struct buckets {
 	__u16 of_port[DOWN_MAX];
@@ -107,14 +118,21 @@ static __always_inline int finish(const struct copies *copies)
 	return bpf_redirect(copies->last, 0);
 }
 
-/* Whether an active agent of this rack is at a port. */
+/* Whether an agent of this rack is at a port, active or not. */
 static __always_inline int is_agent(const struct agents *agents, __u32 port)
 {
-	for (__u32 i = 0; i < AGENTS_MAX; i++) {
-		if (i < agents->count && agents->ports[i] == port)
-			return 1;
-	}
-	return 0;
+	__u32 word = port / 32;
+
+	return word < DOWN_MAX / 32 && agents->rack[word] >> (port % 32) & 1;
+}
+
+/* Notes that the agent at a port lives. */
+static __always_inline void note_life(__u32 port)
+{
+	__u64 *at = bpf_map_lookup_elem(&relabelled, &port);
+
+	if (at)
+		*at = bpf_ktime_get_ns();
 }
 
 static __always_inline int leaf(struct __sk_buff *skb, const struct header *header, __u32 port)
@@ -147,6 +165,7 @@ static __always_inline int leaf(struct __sk_buff *skb, const struct header *head
 	}
 	if (!is_agent(agents, port))
 		return fault(NOT_AN_AGENT);
+	note_life(port);
 	for (__u32 host = 0; host < DOWN_MAX; host++) {
 		if (host >= down_ports)
 			break;

@@ -1,9 +1,9 @@
 // A leaf switch (Orca, section 3.5): one clock from a packet's label to its ports, and no state of sessions.
 //
 // From above, a packet goes to the next active agent of the rack. From below, a source label goes up by the port that
-// it names, and a leaf label goes to the hosts that it names if it comes from a port with an active agent: nobody else may
-// name hosts. A packet with no port to go to is dropped: `out_valid` without a port. The controller of the leaf writes
-// which ports have active agents.
+// it names, and a leaf label goes to the hosts that it names if it comes from a port with an agent of the rack, active or
+// not: nobody else may name hosts. A packet with no port to go to is dropped: `out_valid` without a port. The controller
+// of the leaf writes which ports have agents, and which of them are active.
 //
 // Bitmaps count ports from the left: bit 0 is port 0.
 `default_nettype none
@@ -23,7 +23,8 @@ module orca_leaf #(
     input wire reset,
 
     input wire agents_write,
-    input wire [0:LEAF_DOWN-1] agents,
+    input wire [0:LEAF_DOWN-1] agents,         // the active ones
+    input wire [0:LEAF_DOWN-1] rack_agents,    // all of the rack
 
     input wire in_valid,
     input wire in_from_above,
@@ -40,6 +41,8 @@ module orca_leaf #(
     // The active agents, and the one that had the last packet.
     reg [0:LEAF_DOWN-1] active;
     reg [0:LEAF_DOWN-1] served;
+    // All agents of the rack.
+    reg [0:LEAF_DOWN-1] rack;
 
     // The first port of a bitmap.
     function [0:LEAF_DOWN-1] first(input [0:LEAF_DOWN-1] ports);
@@ -80,14 +83,18 @@ module orca_leaf #(
                 out_down <= agent;
                 if (agent != 0) served <= agent;
             end else if (leaf_status) begin
-                if ((active & in_port) != 0) out_down <= in_label[1 +: LEAF_DOWN];
+                if ((rack & in_port) != 0) out_down <= in_label[1 +: LEAF_DOWN];
             end else
                 for (port = 0; port < LEAF_UP; port = port + 1)
                     out_up[port] <= up_port == port;
         end
-        if (agents_write) active <= agents;
+        if (agents_write) begin
+            active <= agents;
+            rack <= rack_agents;
+        end
         if (reset) begin
             active <= 0;
+            rack <= 0;
             served <= 0;
         end
     end

@@ -62,7 +62,7 @@ fn start_rack(
     };
     let mut leaf = LeafController::open(options)?;
     let stopped = Arc::clone(stop);
-    let mut threads = vec![std::thread::spawn(move || drop(leaf.run(&stopped, |_| {})))];
+    let mut threads = vec![std::thread::spawn(move || drop(leaf.run(&stopped, &mut ())))];
     for port in 0..AGENTS {
         let options = ControllerOptions {
             rack: rack.into(),

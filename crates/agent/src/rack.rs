@@ -1,13 +1,14 @@
 //! A rack's agent on this server (Orca, sections 3.4 and 3.5): leaf labels in place of source labels.
 //!
-//! The kernel relabels packets of the sessions that were active last; all others come up here once by an interface of their
-//! own, are relabelled here, and are known to the kernel from then on. What has no label is dropped and counted.
+//! The kernel relabels packets of the sessions that were told or active last, so that an agent that stood by can take over at
+//! once; all others come up here once by an interface of their own, are relabelled here, and are known to the kernel from
+//! then on. What has no label is dropped and counted.
 
 mod controller;
 mod leaf;
 
 pub use controller::{Controller, ControllerOptions, LabelMap, incarnation};
-pub use leaf::{LeafController, LeafOptions};
+pub use leaf::{LeafController, LeafOptions, LeafSwitch, Losses};
 
 use crate::transfer::clock::{Clock, wait};
 use polycast_net::bpf::BpfError;
@@ -190,7 +191,7 @@ impl LabelMap for RackAgent {
     fn set_label(&mut self, session: u32, label: &[u8]) -> Result<(), RackError> {
         let mut state = lock(&self.state);
         state.labels.set(session, label)?;
-        Ok(state.kernel.replace_label(session, label)?)
+        Ok(state.kernel.set_label(session, label)?)
     }
 
     fn remove_label(&mut self, session: u32) -> Result<(), RackError> {

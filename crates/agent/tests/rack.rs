@@ -2,7 +2,7 @@
 //! machine's loopback.
 
 use polycast_agent::rack::{
-    Controller, ControllerOptions, LabelMap, LeafController, LeafOptions, RackError, incarnation,
+    Controller, ControllerOptions, LabelMap, LeafController, LeafOptions, LeafSwitch, RackError, incarnation,
 };
 use polycast_manager::Racks;
 use polycast_protocol::rack::{Change, FeedConfig, LeafConfig};
@@ -35,6 +35,20 @@ impl LabelMap for Kept {
     }
 }
 
+/// A switch that only keeps which agents are active.
+#[derive(Clone, Default)]
+struct Active(Arc<Mutex<Vec<u32>>>);
+
+impl LeafSwitch for Active {
+    fn set_agents(&mut self, active: &[u32], _rack: u128) {
+        *self.0.lock().unwrap() = active.to_vec();
+    }
+
+    fn since_relabelled(&mut self, _port: u32) -> Option<Duration> {
+        None
+    }
+}
+
 /// A port that nobody listens at now.
 fn free(ip: Ipv4Addr) -> SocketAddrV4 {
     let socket = UdpSocket::bind((ip, 0)).unwrap();
@@ -44,7 +58,7 @@ fn free(ip: Ipv4Addr) -> SocketAddrV4 {
 
 /// A rack: its controller, and agents that can be stopped.
 struct RackOf {
-    active: Arc<Mutex<Vec<u32>>>,
+    active: Active,
     kept: Vec<Kept>,
     stops: Vec<Arc<AtomicBool>>,
     stop: Arc<AtomicBool>,
@@ -69,10 +83,10 @@ fn start_rack(rack: u32, listen: SocketAddrV4, central: SocketAddrV4) -> RackOf 
         central,
         servers: (0..SERVERS).map(server).collect(),
     };
-    let (stop, active) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+    let (stop, active) = (Arc::new(AtomicBool::new(false)), Active::default());
     let mut leaf = LeafController::open(options).unwrap();
-    let (stopped, told) = (Arc::clone(&stop), Arc::clone(&active));
-    std::thread::spawn(move || leaf.run(&stopped, |ports| *told.lock().unwrap() = ports.to_vec()));
+    let (stopped, mut told) = (Arc::clone(&stop), active.clone());
+    std::thread::spawn(move || leaf.run(&stopped, &mut told));
     let (mut kept, mut stops) = (Vec::new(), Vec::new());
     for port in 0..2 {
         let (labels, stop) = (Kept::default(), Arc::new(AtomicBool::new(false)));
@@ -130,10 +144,10 @@ async fn labels_reach_all_agents_and_a_standby_takes_over() {
     assert_eq!(refused, Err("there is no leaf 2: the leafs are 0 to 1".into()));
     // One agent falls silent: the other takes its place, and knows what changes from then on.
     let rack = &started[0];
-    until("an agent is active", || rack.active.lock().unwrap().len() == 1).await;
-    let first = rack.active.lock().unwrap()[0];
+    until("an agent is active", || rack.active.0.lock().unwrap().len() == 1).await;
+    let first = rack.active.0.lock().unwrap()[0];
     rack.stops[first as usize].store(true, Ordering::Relaxed);
-    until("the standby is active", || rack.active.lock().unwrap()[..] == [1 - first]).await;
+    until("the standby is active", || rack.active.0.lock().unwrap()[..] == [1 - first]).await;
     let confirmed = racks.set(vec![Change { leaf: 0, session: 7, label: Vec::new() }]).unwrap();
     tokio::time::timeout(WITHIN, confirmed).await.unwrap().unwrap().unwrap();
     assert!(!rack.kept[1 - first as usize].0.lock().unwrap().contains_key(&7));
@@ -194,10 +208,11 @@ fn a_leaf_controller_knows_who_speaks() {
     };
     let options = LeafOptions { config, listen, central, servers: (0..SERVERS as u8).map(server).collect() };
     let mut leaf = LeafController::open(options).unwrap();
-    let (log, stop, active) = (Log::default(), AtomicBool::new(false), Mutex::new(Vec::new()));
+    let (log, stop, active) = (Log::default(), AtomicBool::new(false), Active::default());
+    let mut told = active.clone();
     std::thread::scope(|scope| {
         let runs = scope.spawn(|| {
-            log.hear(|| leaf.run(&stop, |ports| *active.lock().unwrap() = ports.to_vec())).unwrap();
+            log.hear(|| leaf.run(&stop, &mut told)).unwrap();
             leaf.counts()
         });
         let claim = |rack: u32, port: u32| {
@@ -222,12 +237,12 @@ fn a_leaf_controller_knows_who_speaks() {
         // When an honest one has its place, everything before has been read.
         let honest = UdpSocket::bind((server(1), 0)).unwrap();
         let begun = std::time::Instant::now();
-        while active.lock().unwrap().is_empty() {
+        while active.0.lock().unwrap().is_empty() {
             honest.send_to(&claim(4, 1), listen).unwrap();
             assert!(begun.elapsed() < WITHIN, "{}", log.text());
             std::thread::sleep(Span::from_millis(5));
         }
-        assert_eq!(*active.lock().unwrap(), [1], "only the honest one gets packets");
+        assert_eq!(*active.0.lock().unwrap(), [1], "only the honest one gets packets");
         stop.store(true, Ordering::Relaxed);
         let (counts, foreign) = runs.join().unwrap();
         assert_eq!((counts.refused["another rack"], counts.refused["another port"]), (3, 3));

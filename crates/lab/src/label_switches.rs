@@ -10,7 +10,8 @@ use crate::layout::{self, CONTROL_ADDRESS, GROUPS, LEAF_BRIDGE, LEAF_TO_CORE, La
 use crate::spec::{Network, Spec};
 use crate::system::Space;
 use polycast_agent::rack::{
-    Controller, ControllerOptions, LeafController, LeafOptions, RackAgent, RackOptions, incarnation,
+    Controller, ControllerOptions, LeafController, LeafOptions, LeafSwitch, Losses, RackAgent, RackOptions,
+    incarnation,
 };
 use polycast_net::bpf::orca::{KernelSwitch, Layer, Packets, SwitchSettings};
 use polycast_net::bpf::{BpfError, in_namespace};
@@ -32,6 +33,8 @@ use std::time::Duration;
 pub(crate) const CHANGES: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(CONTROL_ADDRESS), 7_475);
 /// Where it is told what to break.
 const FAULTS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(CONTROL_ADDRESS), 7_477);
+/// The line that asks how many agents were lost.
+const LOSSES: &str = "losses";
 /// The longest such line.
 const FAULT_LEN_MAX: u64 = 64;
 /// UDP port of labelled packets.
@@ -177,10 +180,11 @@ pub fn run(spec: &Spec, ready: impl FnOnce(SocketAddr)) -> Result<(), LabError> 
         .map_err(|error| failed("lay out labels")(&error))?;
     let devices = Devices::load(&planner)?;
     let timeout = Duration::from_micros(timeout_us.into());
+    let mut losses = Vec::new();
     for rack in 0..clos.leafs() {
         let switch = devices.switches.get(&clos.leaf(rack)).map(Arc::clone);
         let switch = switch.ok_or_else(|| LabError::system("set up leafs", "a leaf is missing"))?;
-        control_leaf(&clos, rack, (agents, standby), timeout, switch)?;
+        losses.push(control_leaf(&clos, rack, (agents, standby), timeout, switch)?);
     }
     let listener = TcpListener::bind(CHANGES).map_err(|error| failed("take changes")(&error))?;
     let devices = Arc::new(Mutex::new(devices));
@@ -203,7 +207,7 @@ pub fn run(spec: &Spec, ready: impl FnOnce(SocketAddr)) -> Result<(), LabError> 
     let silenced = Arc::clone(&devices);
     std::thread::spawn(move || {
         for stream in faults.incoming().map_while(Result::ok) {
-            if let Err(error) = take_fault(stream, &silenced) {
+            if let Err(error) = answer(stream, &silenced, &losses) {
                 tracing::warn!(%error, "a fault was not understood");
             }
         }
@@ -230,7 +234,7 @@ fn control_leaf(
     (active, standby): (u32, u32),
     timeout: Duration,
     switch: Arc<Mutex<KernelSwitch>>,
-) -> Result<(), LabError> {
+) -> Result<Arc<Mutex<Losses>>, LabError> {
     let options = LeafOptions {
         config: LeafConfig {
             rack,
@@ -248,16 +252,32 @@ fn control_leaf(
         servers: (0..clos.hosts_per_leaf()).map(|place| host_address(rack, place)).collect(),
     };
     let mut controller = in_space(clos, clos.leaf(rack), || LeafController::open(options))?;
+    let losses = controller.losses();
     std::thread::spawn(move || {
-        let set_active = |ports: &[u32]| {
-            if let Err(error) = lock(&switch).set_agents(ports) {
-                tracing::error!(rack, %error, "the leaf does not know its agents");
-            }
-        };
-        let ended = controller.run(&AtomicBool::new(false), set_active);
+        let ended = controller.run(&AtomicBool::new(false), &mut OwnSwitch { rack, switch });
         tracing::error!(rack, ?ended, "the controller of a leaf has ended");
     });
-    Ok(())
+    Ok(losses)
+}
+
+/// The switch of a leaf's controller.
+struct OwnSwitch {
+    rack: u32,
+    switch: Arc<Mutex<KernelSwitch>>,
+}
+
+impl LeafSwitch for OwnSwitch {
+    fn set_agents(&mut self, active: &[u32], rack: u128) {
+        if let Err(error) = lock(&self.switch).set_agents(active, rack) {
+            tracing::error!(rack = self.rack, %error, "the leaf does not know its agents");
+        }
+    }
+
+    fn since_relabelled(&mut self, port: u32) -> Option<polycast_types::Duration> {
+        // A switch that does not tell has not seen anything.
+        let ago = lock(&self.switch).since_relabelled(port).ok().flatten()?;
+        Some(polycast_types::Duration(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX)))
+    }
 }
 
 /// Runs the agent of a rack at a host until the process ends; to be called in the host's namespace.
@@ -399,11 +419,19 @@ impl Devices {
     }
 }
 
-/// Breaks what a line names, and answers with a line.
-fn take_fault(mut stream: TcpStream, devices: &Mutex<Devices>) -> io::Result<()> {
+/// Answers a line with a line: breaks the switch that it names, or counts the agents that leafs have lost.
+fn answer(mut stream: TcpStream, devices: &Mutex<Devices>, losses: &[Arc<Mutex<Losses>>]) -> io::Result<()> {
     stream.set_read_timeout(Some(WRITES_WITHIN))?;
     let mut name = String::new();
     BufReader::new(stream.try_clone()?).take(FAULT_LEN_MAX).read_line(&mut name)?;
+    if name.trim() == LOSSES {
+        let all = losses.iter().map(|losses| *lock(losses));
+        let all = all.fold(Losses::default(), |sum, of_leaf| Losses {
+            lost: sum.lost + of_leaf.lost,
+            returned: sum.returned + of_leaf.returned,
+        });
+        return writeln!(stream, "{} {}", all.lost, all.returned);
+    }
     let devices = lock(devices);
     let node = layout::find_label_switch(&devices.clos, name.trim());
     let stopped = match node.and_then(|node| devices.switches.get(&node)) {
@@ -417,18 +445,30 @@ fn take_fault(mut stream: TcpStream, devices: &Mutex<Devices>) -> io::Result<()>
 /// Has a switch forward nothing any more, while all its links stay up.
 pub(crate) fn silence(name: &str) -> Result<(), LabError> {
     let failed = |error: &dyn std::fmt::Display| LabError::system(format!("silence {name}"), error);
-    let ask = || {
-        let mut stream = TcpStream::connect(FAULTS)?;
-        stream.set_read_timeout(Some(WRITES_WITHIN))?;
-        writeln!(stream, "{name}")?;
-        let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer)?;
-        Ok::<_, io::Error>(answer)
-    };
-    match ask().map_err(|error| failed(&error))?.trim() {
+    match ask(name).map_err(|error| failed(&error))?.trim() {
         "ok" => Ok(()),
         other => Err(failed(&other)),
     }
+}
+
+/// How often leafs have lost an agent so far, and how often one was only late.
+pub(crate) fn losses() -> Result<Losses, LabError> {
+    let failed = |error: &dyn std::fmt::Display| LabError::system("count lost agents", error);
+    let answer = ask(LOSSES).map_err(|error| failed(&error))?;
+    let counts = answer.trim().split_once(' ');
+    let counts = counts.and_then(|(lost, returned)| Some((lost.parse().ok()?, returned.parse().ok()?)));
+    let (lost, returned) = counts.ok_or_else(|| failed(&format!("the switches say '{}'", answer.trim())))?;
+    Ok(Losses { lost, returned })
+}
+
+/// What the switches answer to a line.
+fn ask(line: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(FAULTS)?;
+    stream.set_read_timeout(Some(WRITES_WITHIN))?;
+    writeln!(stream, "{line}")?;
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer)?;
+    Ok(answer)
 }
 
 /// Runs something in the namespace of a switch or host.

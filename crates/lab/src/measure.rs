@@ -6,6 +6,7 @@
 
 use crate::daemons::{Daemons, Places};
 use crate::error::LabError;
+use crate::label_switches;
 use crate::layout::{Host, Layout};
 use crate::spec::{Network, Spec};
 use crate::supervisor::{lock, start_rack_agent};
@@ -19,16 +20,25 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The stream's name.
 const STREAM: &str = "measured";
-/// How often messages go to the agent.
+/// How often messages go to the agent, at most and at least: four times in T where that is between these.
 const TICK: Duration = Duration::from_millis(1);
+const TICK_MIN: Duration = Duration::from_micros(250);
+/// Messages that the sender has not been given yet, in ticks.
+const TICKS_MAX: usize = 64;
 /// Quiet time before a kill, in which the stream's own unevenness is seen.
 const QUIET: Duration = Duration::from_millis(400);
 /// How long the stream is watched after a kill: at least this, and some T.
-const WATCHED: Duration = Duration::from_millis(600);
+const WATCHED: Duration = Duration::from_millis(500);
+/// How long packets of agents are counted to see which one is active.
+const COUNTED: Duration = Duration::from_millis(30);
+/// Messages that are late by less than this are not lost: who takes over may overtake the one before.
+const HOLD: Span = Span::from_millis(2);
 /// After an agent has begun anew: time to get its labels.
 const SETTLES: Duration = Duration::from_millis(400);
 /// Somebody who has not heard anything for this long has failed.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Kills beyond four times those asked for that may cost nothing.
+const IDLE_MAX: u32 = 10;
 /// Between two who join.
 const BETWEEN: Duration = Duration::from_millis(20);
 
@@ -67,8 +77,11 @@ pub enum Measured {
     Kills {
         /// One for each kill and receiver.
         gaps: Vec<Gap>,
-        /// Kills that hit an agent that was not active any more when it died, or not yet: nothing stopped.
+        /// Kills that cost nothing: the agent was not active, or another one took over while the kernel still took apart its
+        /// process, and went on with its packets.
         idle: u32,
+        /// How often leafs of the whole lab took living agents for dead.
+        wrongly_lost: u64,
         /// The stream.
         flow: Flow,
     },
@@ -105,14 +118,16 @@ pub struct Gap {
     pub killed: String,
     /// The receiver.
     pub receiver: String,
-    /// From the last message before to the first one after, as they came to the host.
+    /// From the last message before those that were lost to the first one after, as they came to the host.
     pub gap_ns: u64,
-    /// Messages in between that did not come.
+    /// Messages since the kill that did not come.
     pub lost: u64,
     /// Messages that came or were lost while the stream was watched, gap and all.
     pub watched: u64,
     /// The longest time between two messages in the quiet time before.
     pub quiet_ns: u64,
+    /// Messages that did not come in the quiet time before.
+    pub quiet_lost: u64,
 }
 
 /// What one who joined saw.
@@ -236,16 +251,18 @@ impl Stage<'_> {
         session.create_stream(STREAM).await.map_err(|error| failed("make a stream", error))?;
         let mut ears = Vec::new();
         for host in rack {
-            ears.push(self.listen(host, self.hold()).await?);
+            ears.push(self.listen(host, HOLD).await?);
         }
-        let sender = Sending::start(session.clone(), load);
-        let watched = WATCHED + 4 * Duration::from_micros(timeout_us.into());
+        let timeout = Duration::from_micros(timeout_us.into());
+        let sender = Sending::start(session.clone(), load, timeout / 4);
+        let watched = WATCHED + 4 * timeout;
         let (mut gaps, mut idle, mut kill) = (Vec::new(), 0, 0);
         tokio::time::sleep(SETTLES).await;
+        let late_before = label_switches::losses()?.returned;
         while kill < kills {
             ears.iter().for_each(|ear| ear.lock().clear());
-            let active = self.busiest(agents).await?;
             tokio::time::sleep(QUIET).await;
+            let active = self.busiest(agents).await?;
             let killed_at = unix_ns();
             lock(self.daemons).kill(&format!("rack-{}", active.name));
             tokio::time::sleep(watched).await;
@@ -258,23 +275,27 @@ impl Stage<'_> {
             tokio::time::sleep(SETTLES).await;
             if seen.iter().flatten().all(|gap| gap.lost == 0) {
                 idle += 1;
-                if idle > kills {
-                    return Err(failed("kill agents of racks", "the agents that died were not active"));
+                if idle > kills * 4 + IDLE_MAX {
+                    return Err(failed(
+                        "kill agents of racks",
+                        "nobody missed a message: the agents that died were not active",
+                    ));
                 }
                 continue;
             }
             gaps.extend(seen.into_iter().flatten());
             kill += 1;
         }
+        let wrongly_lost = label_switches::losses()?.returned - late_before;
         let flow = finish(sender, &session, ears).await?;
-        Ok(Measured::Kills { gaps, idle, flow })
+        Ok(Measured::Kills { gaps, idle, wrongly_lost, flow })
     }
 
     /// The agent's host that sends most: an active agent sends all packets of its rack back to the leaf.
     async fn busiest<'h>(&self, agents: &'h [Host]) -> Result<&'h Host, LabError> {
         let sent = || -> Result<Vec<u64>, LabError> { agents.iter().map(world::sent_bytes).collect() };
         let before = sent()?;
-        tokio::time::sleep(Duration::from_millis(60)).await;
+        tokio::time::sleep(COUNTED).await;
         let after = sent()?;
         let grown = agents.iter().zip(before.iter().zip(&after).map(|(before, after)| after - before));
         let busiest = grown.max_by_key(|(_, grown)| *grown).map(|(host, _)| host);
@@ -295,7 +316,7 @@ impl Stage<'_> {
         // So that some join in the source's rack, some in one with a receiver, and most elsewhere.
         let stays = &hosts[2];
         let ears = vec![self.listen(stays, self.hold()).await?];
-        let sender = Sending::start(session.clone(), load);
+        let sender = Sending::start(session.clone(), load, TICK);
         tokio::time::sleep(SETTLES).await;
         let mut sessions = Vec::new();
         for host in hosts.iter().skip(1).filter(|host| *host != stays) {
@@ -358,20 +379,26 @@ async fn await_joined(receiver: &mut MessageReceiver) -> Result<(), LabError> {
     joined.map_err(|error| failed("join the stream", error))
 }
 
-/// What a receiver saw of a kill: the longest time without a message since then.
+/// What a receiver saw of a kill: the time without a message in which most were lost since then, and of times without loss the
+/// longest.
 fn gap(kill: u32, killed: &Host, ear: &Ear, killed_at: u64, quiet: u64) -> Option<Gap> {
-    let arrived = ear.lock();
+    let mut arrived = ear.lock().clone();
+    arrived.sort_by_key(|(at, ..)| *at);
     let at = arrived.partition_point(|(at, ..)| *at < killed_at);
-    let longest = |pairs: &[Arrived]| pairs.windows(2).map(|pair| pair[1].0.saturating_sub(pair[0].0)).max();
+    let gaps = |pairs: &'_ [Arrived]| {
+        pairs.windows(2).map(|pair| (pair[1].2, pair[1].0 - pair[0].0)).collect::<Vec<_>>()
+    };
     let before = arrived.partition_point(|(at, ..)| *at + quiet < killed_at);
-    let quiet_ns = longest(&arrived[before..at]).unwrap_or(0);
+    let quiet = gaps(&arrived[before..at]);
+    let quiet_ns = quiet.iter().map(|(_, ns)| *ns).max().unwrap_or(0);
+    let quiet_lost = quiet.iter().map(|(lost, _)| lost).sum();
     // From the last one before the kill on.
-    let since = &arrived[at.saturating_sub(1)..];
-    let gap_ns = longest(since)?;
-    let lost: u64 = since.iter().skip(1).map(|(.., lost)| lost).sum();
-    let watched = since.len() as u64 + lost;
+    let since = gaps(&arrived[at.saturating_sub(1)..]);
+    let gap_ns = since.iter().max()?.1;
+    let lost: u64 = since.iter().map(|(lost, _)| lost).sum();
+    let watched = 1 + since.len() as u64 + lost;
     let (killed, receiver) = (killed.name.clone(), ear.host.clone());
-    Some(Gap { kill, killed, receiver, gap_ns, lost, watched, quiet_ns })
+    Some(Gap { kill, killed, receiver, gap_ns, lost, watched, quiet_ns, quiet_lost })
 }
 
 /// The load.
@@ -381,23 +408,31 @@ struct Sending {
 }
 
 impl Sending {
-    fn start(session: Session, load: Load) -> Self {
+    fn start(session: Session, load: Load, tick: Duration) -> Self {
         let stop: Arc<AtomicBool> = Arc::default();
         let stopped = Arc::clone(&stop);
-        let task = tokio::spawn(async move {
-            let begun = Instant::now();
-            let mut sender = session.send_messages(STREAM);
-            let mut ticks = tokio::time::interval(TICK);
-            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        let (counts, mut due) = tokio::sync::mpsc::channel(TICKS_MAX);
+        // The runtime's timers count in milliseconds.
+        std::thread::spawn(move || {
+            let (begun, tick) = (Instant::now(), tick.clamp(TICK_MIN, TICK));
             let mut sent = 0;
             while !stopped.load(Ordering::Relaxed) {
-                ticks.tick().await;
+                std::thread::sleep(tick);
                 let due = (begun.elapsed().as_secs_f64() * load.rate) as u64;
                 // A burst after a pause of the machine's is no load that anybody asked for.
                 let most = (load.rate * 0.02) as u64 + 1;
                 let count = (due - sent).min(most);
                 sent = due;
-                if count > 0 && !sender.send(vec![vec![0; load.bytes]; count as usize]).await {
+                if count > 0 && counts.blocking_send(count as usize).is_err() {
+                    break;
+                }
+            }
+        });
+        let task = tokio::spawn(async move {
+            let begun = Instant::now();
+            let mut sender = session.send_messages(STREAM);
+            while let Some(count) = due.recv().await {
+                if !sender.send(vec![vec![0; load.bytes]; count]).await {
                     break;
                 }
             }
@@ -432,18 +467,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gap_is_the_longest_silence_since_the_kill() {
+    fn a_gap_is_where_most_was_lost_since_the_kill() {
         let host = |name: &str| {
             let layout = Layout::new(&"orca:4".parse().unwrap());
             layout.host(name).unwrap().clone()
         };
         let task =
             || tokio::runtime::Builder::new_current_thread().build().unwrap().spawn(async { Ok((0, 0)) });
-        let arrived: Vec<Arrived> =
-            vec![(100, 0, 0), (140, 1, 0), (200, 2, 0), (210, 3, 0), (900, 9, 5), (910, 10, 0), (950, 13, 2)];
+        let arrived: Vec<Arrived> = vec![
+            (100, 0, 0),
+            (140, 3, 2),
+            (200, 4, 0),
+            (210, 5, 0),
+            (900, 11, 5),
+            (1_700, 12, 0),
+            (1_750, 15, 2),
+        ];
         let ear = Ear { host: "h15".into(), arrived: Arc::new(Mutex::new(arrived)), task: task() };
         let gap = gap(3, &host("h14"), &ear, 205, 1_000).unwrap();
         assert_eq!((gap.gap_ns, gap.lost, gap.watched, gap.quiet_ns), (690, 7, 12, 60));
+        assert_eq!(gap.quiet_lost, 2);
         assert_eq!((gap.kill, gap.killed.as_str(), gap.receiver.as_str()), (3, "h14", "h15"));
     }
 }

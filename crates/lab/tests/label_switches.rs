@@ -2,6 +2,7 @@
 //! labels, sessions and ports. Each kernel switch is in a namespace of the test's own, and every port an interface that the
 //! test reads and writes. Skipped with a word without root, or where there was no clang.
 
+use polycast_agent::rack::{LabelMap as _, RackAgent, RackError, RackOptions};
 use polycast_lab::label_switches;
 use polycast_net::bpf::BpfError;
 use polycast_net::bpf::orca::Packets;
@@ -13,6 +14,7 @@ use polycast_types::Time;
 use polycast_wire::label::{Fault, Header, Probe};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const UDP_PORT: u16 = 7_474;
@@ -113,12 +115,16 @@ fn compare(planner: &Arc<LabelPlanner>, node: u32, random: &mut Random) -> Resul
                 kernel.set_blocked(session, blocked)?;
                 tell(&mut machine, Input::Block { session, ports: blocked });
             }
-            let agents: Vec<u32> = (0..clos.hosts_per_leaf())
-                .filter(|_| leaf && round > 0 && random.below(2) == 0)
-                .take(AGENTS_MAX)
-                .collect();
-            kernel.set_agents(&agents)?;
-            tell(&mut machine, Input::Agents(agents));
+            let mut some = || -> Vec<u32> {
+                (0..clos.hosts_per_leaf())
+                    .filter(|_| leaf && round > 0 && random.below(2) == 0)
+                    .take(AGENTS_MAX)
+                    .collect()
+            };
+            // Neither are all agents active, nor need the active ones be known as agents.
+            let (active, rack) = (some(), some().into_iter().fold(0, |rack, port| rack | 1 << port));
+            kernel.set_agents(&active, rack)?;
+            tell(&mut machine, Input::Agents { active, rack });
         }
         let (from, payload) = (random.below(ports), payload(random, label_len as usize));
         let outputs = tell(&mut machine, Input::Packet { port: from, header: &payload });
@@ -154,6 +160,12 @@ fn compare(planner: &Arc<LabelPlanner>, node: u32, random: &mut Random) -> Resul
     for fault in Fault::ALL {
         assert_eq!(counts.fault(fault), machine.dropped(fault), "node {node}: {fault}");
     }
+    if leaf {
+        for port in 0..clos.hosts_per_leaf() {
+            let alive = kernel.since_relabelled(port)?.is_some();
+            assert_eq!(alive, machine.relabelled_at(port).is_some(), "node {node}: port {port}");
+        }
+    }
     assert!(answers > PACKETS / 40, "node {node} answered too few probes to compare");
     assert!(counts.copies() > u64::from(PACKETS) / 8, "node {node} forwarded too little to compare");
     Ok(())
@@ -169,27 +181,82 @@ fn networks() -> Vec<(Clos, LabelOptions)> {
     ]
 }
 
-#[test]
-fn the_kernel_forwards_as_the_machine_does() {
+/// Runs a test in a namespace of its own, which ends with it.
+fn isolated(test: impl FnOnce() -> Result<(), BpfError> + Send) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             if let Err(error) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {
                 eprintln!("skipped: a network namespace cannot be made ({error}); run as root");
                 return;
             }
-            let mut random = Random(0x1234_5678_9abc_def1);
-            for (clos, options) in networks() {
-                let planner = Arc::new(LabelPlanner::with_options(clos, options).unwrap());
-                let mut nodes = vec![clos.leaf(1), clos.spine(clos.pods() - 1, 1)];
-                nodes.extend((clos.cores() > 0).then(|| clos.core(1, 0)));
-                for node in nodes {
-                    match compare(&planner, node, &mut random) {
-                        Ok(()) => {}
-                        Err(error @ BpfError::NotBuilt { .. }) => return eprintln!("skipped: {error}"),
-                        Err(error) => panic!("{error}"),
-                    }
-                }
+            match test() {
+                Ok(()) => {}
+                Err(error @ BpfError::NotBuilt { .. }) => eprintln!("skipped: {error}"),
+                Err(error) => panic!("{error}"),
             }
         });
+    });
+}
+
+#[test]
+fn the_kernel_forwards_as_the_machine_does() {
+    isolated(|| {
+        let mut random = Random(0x1234_5678_9abc_def1);
+        for (clos, options) in networks() {
+            let planner = Arc::new(LabelPlanner::with_options(clos, options).unwrap());
+            let mut nodes = vec![clos.leaf(1), clos.spine(clos.pods() - 1, 1)];
+            nodes.extend((clos.cores() > 0).then(|| clos.core(1, 0)));
+            nodes.into_iter().try_for_each(|node| compare(&planner, node, &mut random))?;
+        }
+        Ok(())
+    });
+}
+
+/// The kernel has room for few sessions: what it does not know goes through user space once, and is relabelled all the same.
+#[test]
+fn an_agent_relabels_sessions_that_the_kernel_has_no_room_for() {
+    const SESSIONS: u32 = 500;
+    isolated(|| {
+        let wire = Tap::open("wire").unwrap();
+        let packets = Packets { udp_port: UDP_PORT, label_len: 3 };
+        let options = RackOptions { packets, sessions_max: SESSIONS as usize, active_max: 64 };
+        let attached = RackAgent::attach(options, "wire");
+        let (mut agent, mut slow) = match attached {
+            Err(RackError::Kernel(error)) => return Err(error),
+            other => other.unwrap(),
+        };
+        agent.set_active(true).unwrap();
+        let label = |session: u32| [0x80 | (session as u8 & 0x70), 0, 0];
+        let packet = |session: u32, label: &[u8]| {
+            let mut bytes = Vec::new();
+            Header { session, label }.emit(&mut bytes);
+            bytes.extend(session.to_be_bytes());
+            frame(&bytes)
+        };
+        for session in 0..SESSIONS {
+            agent.set_label(session, &label(session)).unwrap();
+        }
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let runs = scope.spawn(|| slow.run(&stop));
+            for session in (0..SESSIONS).rev() {
+                for _ in 0..2 {
+                    wire.send(&packet(session, &[0; 3])).unwrap();
+                    let came = comes(&wire, &packet(session, &label(session)), Duration::from_secs(5));
+                    assert!(came, "session {session}");
+                }
+            }
+            let (in_kernel, here) = agent.relabelled().unwrap();
+            assert_eq!(in_kernel + here, u64::from(2 * SESSIONS));
+            assert!(in_kernel > 300 && here > 300, "{in_kernel} in the kernel, {here} in user space");
+            // What was told last needs no user space.
+            agent.set_label(7, &label(16)).unwrap();
+            wire.send(&packet(7, &[0; 3])).unwrap();
+            assert!(comes(&wire, &packet(7, &label(16)), Duration::from_secs(5)));
+            assert_eq!(agent.relabelled().unwrap(), (in_kernel + 1, here));
+            stop.store(true, Ordering::Relaxed);
+            runs.join().unwrap().unwrap();
+        });
+        Ok(())
     });
 }

@@ -113,7 +113,8 @@ fn a_leaf_forwards_by_labels_and_drops_what_is_wrong() {
         for (port, name) in names.iter().enumerate() {
             switch.attach(port as u32, name)?;
         }
-        switch.set_agents(&[2, 1])?;
+        switch.set_agents(&[2, 1], 0b110)?;
+        assert_eq!(switch.since_relabelled(1)?, None);
         let expect = |from: usize, packet: &[u8], to: &[usize]| {
             ports[from].send(packet).unwrap();
             for (port, tap) in ports.iter().enumerate() {
@@ -131,6 +132,12 @@ fn a_leaf_forwards_by_labels_and_drops_what_is_wrong() {
         }
         // From an agent to the hosts, itself among them.
         expect(1, &labelled(5, &[0b1110_0000, 0, 0], b"x"), &[0, 1]);
+        assert!(switch.since_relabelled(1)?.is_some_and(|ago| ago < SOON));
+        assert_eq!(switch.since_relabelled(2)?, None);
+        // Who is an agent of the rack may do so though it is handed nothing any more.
+        switch.set_agents(&[2], 0b110)?;
+        expect(3, &labelled(5, &[0; 3], b"x"), &[2]);
+        expect(1, &labelled(5, &[0b1110_0000, 0, 0], b"y"), &[0, 1]);
         // Not from others; not to a port that is not there; not of another length, version or kind.
         expect(0, &labelled(5, &[0b1110_0000, 0, 0], b"x"), &[]);
         expect(0, &labelled(5, &[0b0110_0000, 0, 0], b"x"), &[]);
@@ -142,12 +149,12 @@ fn a_leaf_forwards_by_labels_and_drops_what_is_wrong() {
         wrong[HEADER_AT + 2] = 1;
         expect(0, &wrong, &[]);
         expect(0, &frame(PACKETS.udp_port, &[1, 3, 0, 0]), &[]);
-        switch.set_agents(&[])?;
+        switch.set_agents(&[], 0b001)?;
         expect(4, &labelled(5, &[0; 3], b"x"), &[]);
         let counts = switch.counts()?;
         let faults: Vec<u64> = Fault::ALL.iter().map(|fault| counts.fault(*fault)).collect();
         assert_eq!(faults, [2, 1, 1, 1, 1, 1, 0, 0]);
-        assert_eq!((counts.packets(), counts.copies()), (9, 7));
+        assert_eq!((counts.packets(), counts.copies()), (11, 10));
         Ok(())
     });
 }

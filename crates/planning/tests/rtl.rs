@@ -166,7 +166,7 @@ struct LeafLines {
 fn leaf_lines(case: &mut Case) -> LeafLines {
     let (clos, format) = (case.clos(), *case.planner.format());
     let (down, up) = (clos.hosts_per_leaf(), clos.spines_per_pod());
-    let (mut active, mut served) = (0u128, 0);
+    let (mut active, mut rack, mut served) = (0u128, 0u128, 0);
     let mut said = LeafLines { lines: String::new(), refused: 0, taken: 0 };
     for _ in 0..LINES {
         let label = case.label();
@@ -175,7 +175,7 @@ fn leaf_lines(case: &mut Case) -> LeafLines {
         let (mut to_down, mut to_up) = (0, 0);
         let from = if above { 0 } else { 1u128 << case.random.below(down) };
         if valid {
-            match switches::guarded_leaf(&format, &label, ingress, active & from != 0) {
+            match switches::guarded_leaf(&format, &label, ingress, rack & from != 0) {
                 None => said.refused += 1,
                 Some(LeafAction::Up(port)) if port < up => to_up = 1 << port,
                 Some(LeafAction::Up(_)) => {}
@@ -189,13 +189,14 @@ fn leaf_lines(case: &mut Case) -> LeafLines {
                 }
             }
         }
-        let write = case.random.one_in(20).then(|| case.random.ports(down));
-        let agents = ports(write.unwrap_or(0), down);
+        let write = case.random.one_in(20).then(|| (case.random.ports(down), case.random.ports(down)));
+        let (agents, others) = write.unwrap_or((0, 0));
+        let agents = format!("{} {}", ports(agents, down), ports(others, down));
         let from = ports(from, down);
         let inputs = format!("{} {agents} {} {} {from}", write.is_some() as u8, valid as u8, above as u8);
         let outputs = format!("{} {} {}", valid as u8, ports(to_down, down), ports(to_up, up));
         writeln!(said.lines, "{inputs} {} {outputs}", label.to_hex()).unwrap();
-        active = write.unwrap_or(active);
+        (active, rack) = write.unwrap_or((active, rack));
     }
     said
 }

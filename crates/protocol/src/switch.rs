@@ -12,7 +12,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use polycast_planning::labels::switches::{self, Ingress, LeafAction};
 use polycast_planning::labels::{Label, LabelPlanner};
-use polycast_topology::{Clos, Graph, Kind, Node};
+use polycast_topology::{Graph, Kind, Node};
 use polycast_types::Time;
 use polycast_wire::label::{Fault, Header, Probe};
 
@@ -39,8 +39,13 @@ pub enum Input<'a> {
         /// The ports, as bits.
         ports: u128,
     },
-    /// The ports of a leaf's active agents, at most [`AGENTS_MAX`].
-    Agents(Vec<u32>),
+    /// A leaf's agents.
+    Agents {
+        /// The ports of those that are active, at most [`AGENTS_MAX`]: they are handed packets in turn.
+        active: Vec<u32>,
+        /// The ports of all agents of the rack, as bits: they may name hosts.
+        rack: u128,
+    },
 }
 
 /// What a switch does.
@@ -77,9 +82,12 @@ pub struct Switch {
     node: Node,
     entries_max: usize,
     blocked: BTreeMap<u32, u128>,
-    agents: Vec<u32>,
+    active: Vec<u32>,
+    rack: u128,
     /// How many packets agents were given.
     turn: u32,
+    /// When the agent at a port sent a relabelled packet last.
+    relabelled: BTreeMap<u32, Time>,
     faults: [u64; Fault::ALL.len()],
     outputs: VecDeque<Output>,
 }
@@ -98,8 +106,10 @@ impl Switch {
             node,
             entries_max,
             blocked: BTreeMap::new(),
-            agents: Vec::new(),
+            active: Vec::new(),
+            rack: 0,
             turn: 0,
+            relabelled: BTreeMap::new(),
             faults: [0; Fault::ALL.len()],
             outputs: VecDeque::new(),
         }
@@ -109,11 +119,11 @@ impl Switch {
     ///
     /// # Panics
     /// If what it wants done for the input before has not been taken, or more than [`AGENTS_MAX`] agents are named.
-    pub fn handle(&mut self, _now: Time, input: Input<'_>) {
+    pub fn handle(&mut self, now: Time, input: Input<'_>) {
         assert!(self.outputs.is_empty(), "all outputs are taken before the next input");
         match input {
             Input::Packet { port, header } => {
-                if let Err(fault) = self.forward(port, header) {
+                if let Err(fault) = self.forward(now, port, header) {
                     // Whatever was decided before the fault was seen is not done.
                     self.outputs.clear();
                     let count = &mut self.faults[fault as usize];
@@ -131,9 +141,9 @@ impl Switch {
                     self.blocked.insert(session, ports);
                 }
             }
-            Input::Agents(ports) => {
-                assert!(ports.len() <= AGENTS_MAX, "a rack has at most {AGENTS_MAX} active agents");
-                self.agents = ports;
+            Input::Agents { active, rack } => {
+                assert!(active.len() <= AGENTS_MAX, "a rack has at most {AGENTS_MAX} active agents");
+                (self.active, self.rack) = (active, rack);
             }
         }
     }
@@ -155,7 +165,13 @@ impl Switch {
         self.faults[fault as usize]
     }
 
-    fn forward(&mut self, port: u32, bytes: &[u8]) -> Result<(), Fault> {
+    /// When the agent at a port of a leaf sent a relabelled packet last.
+    #[must_use]
+    pub fn relabelled_at(&self, port: u32) -> Option<Time> {
+        self.relabelled.get(&port).copied()
+    }
+
+    fn forward(&mut self, now: Time, port: u32, bytes: &[u8]) -> Result<(), Fault> {
         let planner = Arc::clone(&self.planner);
         let (clos, format) = (planner.clos(), planner.format());
         let probe = Probe::parse(bytes);
@@ -174,7 +190,7 @@ impl Switch {
         let label = Label(header.label.to_vec());
         let (kind, index) = clos.kind(self.node);
         match kind {
-            Kind::Leaf => self.leaf(clos, &planner, &label, port),
+            Kind::Leaf => self.leaf(now, &planner, &label, port),
             Kind::Spine => {
                 let down_ports = clos.leafs_per_pod();
                 if format.spine_up(&label) >= clos.cores_per_spine().max(1) {
@@ -197,9 +213,10 @@ impl Switch {
         }
     }
 
-    fn leaf(&mut self, clos: &Clos, planner: &LabelPlanner, label: &Label, port: u32) -> Result<(), Fault> {
+    fn leaf(&mut self, now: Time, planner: &LabelPlanner, label: &Label, port: u32) -> Result<(), Fault> {
+        let clos = planner.clos();
         let down_ports = clos.hosts_per_leaf();
-        let is_from_agent = self.agents.contains(&port);
+        let is_from_agent = port < down_ports && self.rack >> port & 1 == 1;
         let side = side(port, down_ports);
         let action = switches::guarded_leaf(planner.format(), label, side, is_from_agent);
         match action.ok_or(Fault::NotAnAgent)? {
@@ -209,13 +226,14 @@ impl Switch {
                 Ok(())
             }
             LeafAction::ToAgent => {
-                let active = u32::try_from(self.agents.len()).unwrap_or(0);
+                let active = u32::try_from(self.active.len()).unwrap_or(0);
                 let at = self.turn.checked_rem(active).ok_or(Fault::NoAgent)?;
                 self.turn = self.turn.wrapping_add(1);
-                self.copy([self.agents[at as usize]]);
+                self.copy([self.active[at as usize]]);
                 Ok(())
             }
             LeafAction::ToHosts(hosts) => {
+                self.relabelled.insert(port, now);
                 self.copy(ones(hosts));
                 Ok(())
             }

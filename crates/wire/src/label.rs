@@ -142,7 +142,7 @@ pub enum Fault {
     LabelLength,
     /// It came in by, or should go out by, a port that the switch does not have.
     NoPort,
-    /// A leaf label from a server that is no active agent of this rack.
+    /// A leaf label from a server that is no agent of this rack, active or not.
     NotAnAgent,
     /// The rack has no active agent.
     NoAgent,
@@ -173,7 +173,7 @@ impl fmt::Display for Fault {
             Fault::Version => "a labelled packet of another version",
             Fault::LabelLength => "a label of another length than this network's",
             Fault::NoPort => "a port that the switch does not have",
-            Fault::NotAnAgent => "a leaf label from a server that is no active agent of this rack",
+            Fault::NotAnAgent => "a leaf label from a server that is no agent of this rack",
             Fault::NoAgent => "a packet for a rack without an active agent",
             Fault::UnknownSession => "a session without a leaf label",
             Fault::Stray => "a source label at a server that is no agent",

@@ -3,7 +3,7 @@
 
 use super::RackError;
 use crate::transfer::clock::{Clock, wait};
-use polycast_net::priority::{control_socket, raise_thread};
+use polycast_net::priority::{Scheduling, control_socket, raise_thread};
 use polycast_protocol::rack::{Agent, AgentConfig, AgentCounts, AgentInput, AgentOutput};
 use polycast_protocol::switch::RackLabels;
 use polycast_types::Duration;
@@ -16,6 +16,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How often it is looked whether to stop, and whether something new has been dropped.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// Heartbeats that are less than this apart are late where other threads come first.
+const SHORT_PERIOD: Duration = Duration::from_millis(10);
 /// Messages that are handled before heartbeats get their turn.
 const BURST_MAX: usize = 64;
 
@@ -80,6 +82,7 @@ pub struct Controller<L> {
     labels: L,
     socket: UdpSocket,
     clock: Clock,
+    period: Duration,
     malformed: u64,
 }
 
@@ -95,7 +98,7 @@ impl<L: LabelMap> Controller<L> {
         let config = AgentConfig { rack, port, incarnation: incarnation(), period, labels_max };
         let clock = Clock::start();
         let machine = Agent::new(config, clock.now());
-        Ok(Controller { machine, labels, socket, clock, malformed: 0 })
+        Ok(Controller { machine, labels, socket, clock, period, malformed: 0 })
     }
 
     /// What was refused so far, and how many datagrams were no message at all.
@@ -110,7 +113,16 @@ impl<L: LabelMap> Controller<L> {
     /// # Errors
     /// The kernel refuses a label: the leaf controller notices that this agent is gone, and puts another in its place.
     pub fn run(&mut self, stop: &AtomicBool) -> Result<(), RackError> {
-        tracing::info!(scheduling = %raise_thread(), "the thread of heartbeats");
+        let scheduling = raise_thread();
+        tracing::info!(%scheduling, "the thread of heartbeats");
+        if scheduling != Scheduling::RealTime && self.period < SHORT_PERIOD {
+            tracing::warn!(
+                %scheduling,
+                "heartbeats {} apart need a real-time thread (CAP_SYS_NICE): without it this agent will be taken for \
+                 dead when its machine is busy",
+                self.period
+            );
+        }
         let mut look_at = self.clock.now() + LOOK_AGAIN;
         while !stop.load(Ordering::Relaxed) {
             self.drain()?;

@@ -5,7 +5,7 @@ use super::RackError;
 use crate::transfer::clock::{Clock, wait};
 use polycast_net::priority::{control_socket, raise_thread};
 use polycast_protocol::rack::{Leaf, LeafConfig, LeafCounts, LeafInput, LeafOutput};
-use polycast_types::Duration;
+use polycast_types::{Duration, Time};
 use polycast_wire::rack::{MESSAGE_LEN_MAX, Rack};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
@@ -13,6 +13,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How often it is looked whether to stop.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -32,6 +33,36 @@ pub struct LeafOptions {
     pub servers: Vec<Ipv4Addr>,
 }
 
+/// How often agents that fall silent are named in the log.
+const NAMED_EVERY: Duration = Duration::from_millis(1_000);
+
+/// The leaf's switch.
+pub trait LeafSwitch {
+    /// Hands packets to the agents at these ports, in turn; those at the ports of `rack`, as bits, may name hosts.
+    fn set_agents(&mut self, active: &[u32], rack: u128);
+
+    /// How long ago the agent at a port sent a relabelled packet last; `None` if it never did, or nobody knows.
+    fn since_relabelled(&mut self, port: u32) -> Option<Duration>;
+}
+
+/// No switch: only labels are handed on.
+impl LeafSwitch for () {
+    fn set_agents(&mut self, _active: &[u32], _rack: u128) {}
+
+    fn since_relabelled(&mut self, _port: u32) -> Option<Duration> {
+        None
+    }
+}
+
+/// Agents that were lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// How often an agent was taken out.
+    pub lost: u64,
+    /// How often one was heard again in the same run: it was only late.
+    pub returned: u64,
+}
+
 /// The controller of a leaf.
 #[derive(Debug)]
 pub struct LeafController {
@@ -44,6 +75,9 @@ pub struct LeafController {
     agents: BTreeMap<u32, SocketAddrV4>,
     /// Datagrams that are no messages, or come from nowhere in the rack.
     foreign: u64,
+    losses: Arc<Mutex<Losses>>,
+    /// What the log has said of them, and when it may say more.
+    named: (Losses, Time),
 }
 
 impl LeafController {
@@ -57,7 +91,15 @@ impl LeafController {
         let clock = Clock::start();
         let machine = Leaf::new(config, clock.now());
         let ports = servers.into_iter().zip(0..).collect();
-        Ok(LeafController { machine, socket, clock, central, ports, agents: BTreeMap::new(), foreign: 0 })
+        let agents = BTreeMap::new();
+        let (losses, named) = (Arc::default(), (Losses::default(), Time::ZERO));
+        Ok(LeafController { machine, socket, clock, central, ports, agents, foreign: 0, losses, named })
+    }
+
+    /// Agents that were lost, to be read while the controller runs.
+    #[must_use]
+    pub fn losses(&self) -> Arc<Mutex<Losses>> {
+        Arc::clone(&self.losses)
     }
 
     /// What was refused so far, and how many datagrams were no message or from nowhere in the rack.
@@ -66,14 +108,15 @@ impl LeafController {
         (self.machine.counts(), self.foreign)
     }
 
-    /// Runs until `stop` is set; `set_active` tells the switch at which ports agents get packets.
+    /// Runs until `stop` is set.
     ///
     /// # Errors
     /// The socket is gone.
-    pub fn run(&mut self, stop: &AtomicBool, mut set_active: impl FnMut(&[u32])) -> Result<(), RackError> {
+    pub fn run(&mut self, stop: &AtomicBool, switch: &mut impl LeafSwitch) -> Result<(), RackError> {
         tracing::info!(scheduling = %raise_thread(), "the thread of a leaf's controller");
         while !stop.load(Ordering::Relaxed) {
-            self.drain(&mut set_active);
+            self.drain(switch);
+            self.name_losses();
             let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN)];
             wait(&mut fds, self.clock.now(), self.machine.deadline(), LOOK_AGAIN)
                 .map_err(RackError::Controller)?;
@@ -118,7 +161,22 @@ impl LeafController {
         }
     }
 
-    fn drain(&mut self, set_active: &mut impl FnMut(&[u32])) {
+    fn lock_losses(&self) -> MutexGuard<'_, Losses> {
+        // Whoever broke down while it read has changed nothing.
+        self.losses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says in the log who has been lost: at most once in a while, as late agents are lost again and again.
+    fn name_losses(&mut self) {
+        let (losses, now) = (*self.lock_losses(), self.clock.now());
+        if losses != self.named.0 && now >= self.named.1 {
+            self.named = (losses, now + NAMED_EVERY);
+            let Losses { lost, returned } = losses;
+            tracing::warn!(lost, returned, "agents have fallen silent; those that returned were only late");
+        }
+    }
+
+    fn drain(&mut self, switch: &mut impl LeafSwitch) {
         while let Some(output) = self.machine.poll(self.clock.now()) {
             match output {
                 LeafOutput::ToAgent { port, datagram } => {
@@ -128,12 +186,24 @@ impl LeafController {
                     }
                 }
                 LeafOutput::ToCentral(datagram) => drop(self.socket.send_to(&datagram, self.central)),
-                LeafOutput::Active(ports) => {
-                    set_active(&ports);
-                    tracing::info!(?ports, "active agents");
+                LeafOutput::Agents { active, rack } => {
+                    switch.set_agents(&active, rack);
+                    tracing::debug!(?active, rack, "agents");
+                }
+                LeafOutput::Look { port } => {
+                    if let Some(ago) = switch.since_relabelled(port) {
+                        let now = self.clock.now();
+                        let at = Time(now.0.saturating_sub(ago.0));
+                        self.machine.handle(now, LeafInput::Relabelled { port, at });
+                    }
                 }
                 LeafOutput::Lost { port, active } => {
-                    tracing::warn!(port, active, "an agent has fallen silent")
+                    self.lock_losses().lost += 1;
+                    tracing::debug!(port, active, "an agent has fallen silent");
+                }
+                LeafOutput::Returned { port } => {
+                    self.lock_losses().returned += 1;
+                    tracing::debug!(port, "an agent is heard again");
                 }
                 LeafOutput::Refused { port, why } => tracing::warn!(port, "refused: {why}"),
                 LeafOutput::Full => tracing::warn!("the rack is full: newer sessions get no label here"),

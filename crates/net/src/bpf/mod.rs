@@ -134,26 +134,15 @@ impl Object {
             .map_err(|error| BpfError::new(format!("write the map {map}"), chain(&error)))
     }
 
+    fn get<V: Pod>(&mut self, map: &str, index: u32) -> Result<V, BpfError> {
+        let array: Array<&mut MapData, V> = checked(Array::try_from(self.map(map)));
+        array.get(&index, 0).map_err(|error| BpfError::new(format!("read the map {map}"), chain(&error)))
+    }
+
     fn insert<V: Pod>(&mut self, map: &str, key: u32, value: V) -> Result<(), BpfError> {
         let mut table: HashMap<&mut MapData, u32, V> = checked(HashMap::try_from(self.map(map)));
         let inserted = table.insert(key, value, 0);
         inserted.map_err(|error| BpfError::new(format!("add to the map {map}"), chain(&error)))
-    }
-
-    /// Nothing happens if the key is not there.
-    fn replace<V: Pod>(&mut self, map: &str, key: u32, value: V) -> Result<(), BpfError> {
-        /// `BPF_EXIST`.
-        const IF_THERE: u64 = 2;
-        let mut table: HashMap<&mut MapData, u32, V> = checked(HashMap::try_from(self.map(map)));
-        match table.insert(key, value, IF_THERE) {
-            Ok(()) => Ok(()),
-            Err(aya::maps::MapError::SyscallError(error))
-                if error.io_error.kind() == io::ErrorKind::NotFound =>
-            {
-                Ok(())
-            }
-            Err(error) => Err(BpfError::new(format!("change the map {map}"), chain(&error))),
-        }
     }
 
     /// How often a program ran while runs were measured, and how long in all.

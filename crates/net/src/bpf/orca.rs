@@ -100,6 +100,7 @@ impl Counts {
 struct Agents {
     count: u32,
     ports: [u32; AGENTS_MAX],
+    rack: [u32; DOWN_MAX as usize / 32],
 }
 
 #[derive(Clone, Copy)]
@@ -220,17 +221,31 @@ impl KernelSwitch {
         self.interfaces.values().try_for_each(|index| self.object.remove::<u32>("port_of", *index))
     }
 
-    /// The ports of a leaf's active agents, which take turns.
+    /// The ports of a leaf's active agents, which are handed packets in turn, and of all agents of its rack, as bits: those
+    /// may name hosts.
     ///
     /// # Errors
     /// The kernel refuses it.
     ///
     /// # Panics
-    /// If there are more than [`AGENTS_MAX`].
-    pub fn set_agents(&mut self, ports: &[u32]) -> Result<(), BpfError> {
-        let mut agents = Agents { count: ports.len() as u32, ports: [0; AGENTS_MAX] };
-        agents.ports[..ports.len()].copy_from_slice(ports);
+    /// If more than [`AGENTS_MAX`] are active.
+    pub fn set_agents(&mut self, active: &[u32], rack: u128) -> Result<(), BpfError> {
+        let word = |at: usize| (rack >> (32 * at)) as u32;
+        let mut agents =
+            Agents { count: active.len() as u32, ports: [0; AGENTS_MAX], rack: std::array::from_fn(word) };
+        agents.ports[..active.len()].copy_from_slice(active);
         self.object.set("rack", 0, agents)
+    }
+
+    /// How long ago the agent at a port of a leaf sent a relabelled packet last; `None` if it never did.
+    ///
+    /// # Errors
+    /// The kernel refuses to tell.
+    pub fn since_relabelled(&mut self, port: u32) -> Result<Option<Duration>, BpfError> {
+        let at: u64 = self.object.get("relabelled", port)?;
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let now = Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32);
+        Ok((at > 0).then(|| now.saturating_sub(Duration::from_nanos(at))))
     }
 
     /// A spine's buckets of the filter for packets whose label names this port up: one for every port down.
@@ -327,14 +342,6 @@ impl KernelAgent {
     /// The kernel refuses it.
     pub fn set_label(&mut self, session: u32, label: &[u8]) -> Result<(), BpfError> {
         self.object.insert("labels", session.to_be(), LeafLabel::new(label))
-    }
-
-    /// The same, only if the kernel knows a label of the session.
-    ///
-    /// # Errors
-    /// The kernel refuses it.
-    pub fn replace_label(&mut self, session: u32, label: &[u8]) -> Result<(), BpfError> {
-        self.object.replace("labels", session.to_be(), LeafLabel::new(label))
     }
 
     /// How often the program ran while [`super::measure_runs`] was in force, and how long in all.

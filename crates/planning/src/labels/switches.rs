@@ -41,8 +41,8 @@ pub fn leaf(format: &LabelFormat, label: &Label, ingress: Ingress) -> LeafAction
     }
 }
 
-/// The same for a leaf that knows its rack: only from a port with an active agent are hosts named. `None`: the packet is
-/// dropped.
+/// The same for a leaf that knows its rack: only from a port with an agent of the rack, active or not, are hosts named.
+/// `None`: the packet is dropped.
 #[must_use]
 pub fn guarded_leaf(
     format: &LabelFormat,

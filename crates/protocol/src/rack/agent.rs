@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use polycast_types::{Duration, Time};
 use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Updates};
 
-use super::STANDBY_SLOWER;
 use super::follower::Follower;
+use super::slower;
 
 /// An agent's place and times.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct AgentConfig {
     /// Which run this is: larger than any before.
     pub incarnation: u64,
     /// Time between heartbeats while it is active: a third of the leaf controller's T or less. One that stands by takes four
-    /// times as long.
+    /// times as long, and one without any session sixteen times.
     pub period: Duration,
     /// How many sessions its map holds.
     pub labels_max: usize,
@@ -118,7 +118,7 @@ impl Agent {
         if now < self.next_heartbeat {
             return None;
         }
-        self.next_heartbeat = now + self.config.period * if self.active { 1 } else { STANDBY_SLOWER };
+        self.next_heartbeat = now + self.config.period * slower(self.active, self.follower.len() > 0);
         let mut datagram = Vec::new();
         let heartbeat = Heartbeat {
             from: self.name(),

@@ -1,4 +1,9 @@
 //! The controller of a leaf: hands updates on to the rack's agents, and replaces those that fall silent.
+//!
+//! An agent is heard by its heartbeats, and an active one by the packets that it relabels, too: the leaf switch sees them.
+//! A suspicion that is wrong costs nothing: an agent that is replaced may name hosts for a while, so that what it was handed
+//! arrives; it has its place again as soon as it is heard; and where nobody can take its place it goes on being handed
+//! packets, which would be lost in any case.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -7,7 +12,15 @@ use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Updates};
 
 use super::follower::Follower;
 use super::log::{Feed, Log};
-use super::{FeedConfig, STANDBY_SLOWER};
+use super::{FeedConfig, slower};
+
+/// The packets that an agent relabels count for so many T after its last heartbeat, and for [`VOUCH_MIN`] at least. The
+/// kernel may go on with packets when the agent itself hangs, and new labels do not get through then.
+const VOUCH: u64 = 8;
+/// The least time that packets count without heartbeats.
+const VOUCH_MIN: Duration = Duration::from_millis(100);
+/// An agent that was replaced may name hosts for so long: what it was handed is on its way, or it is only late.
+const LINGER: Duration = Duration::from_millis(1_000);
 
 /// A controller that comes this part of T too late to a time-out was held up.
 const LATE_PART: u64 = 4;
@@ -26,7 +39,8 @@ pub struct LeafConfig {
     pub active: usize,
     /// How many more stand by (M).
     pub standby: usize,
-    /// An agent that has been silent for this long has failed (T).
+    /// An active agent that has been silent for this long has failed (T). One that stands by has four times as long, and where
+    /// there is no session all have sixteen times.
     pub timeout: Duration,
     /// Time between heartbeats to the central controller.
     pub period: Duration,
@@ -48,6 +62,14 @@ pub enum LeafInput<'a> {
     },
     /// A message of the central controller.
     FromCentral(Rack<'a>),
+    /// The answer to [`LeafOutput::Look`]: the agent at a port sent a relabelled packet then. If it never did there is no
+    /// answer.
+    Relabelled {
+        /// The port.
+        port: u32,
+        /// When its last packet came to the switch.
+        at: Time,
+    },
 }
 
 /// What the driver is to do.
@@ -62,14 +84,30 @@ pub enum LeafOutput {
     },
     /// Send this to the central controller.
     ToCentral(Vec<u8>),
-    /// The leaf switch is to hand packets to the agents at these ports, in turn.
-    Active(Vec<u32>),
+    /// What the leaf switch is to know of its agents.
+    Agents {
+        /// It hands packets to the agents at these ports, in turn.
+        active: Vec<u32>,
+        /// Those at these ports may name hosts: bit n stands for port n.
+        rack: u128,
+    },
+    /// An active agent has not said anything for T: when did the switch have a packet of its? To be answered before the next
+    /// `poll`, by which it is lost otherwise.
+    Look {
+        /// Its port.
+        port: u32,
+    },
     /// An agent has been silent for T, or has started anew.
     Lost {
         /// Its port.
         port: u32,
         /// Whether it was active.
         active: bool,
+    },
+    /// An agent that was lost is heard again in the same run: it was only late.
+    Returned {
+        /// Its port.
+        port: u32,
     },
     /// The first message of this kind that was refused from this port, for the log.
     Refused {
@@ -137,6 +175,10 @@ struct Member {
     incarnation: u64,
     feed: Feed,
     heard_at: Time,
+    /// When the switch had a packet of its, as far as it was asked.
+    relabelled_at: Time,
+    /// Whether the switch has been asked since it counts as silent.
+    looked: bool,
     /// What it has beyond T, because this controller was late itself.
     grace: Duration,
     active: bool,
@@ -144,9 +186,24 @@ struct Member {
 
 impl Member {
     /// When it counts as silent.
-    fn silent_at(&self, timeout: Duration) -> Time {
-        self.heard_at + timeout * if self.active { 1 } else { STANDBY_SLOWER } + self.grace
+    fn silent_at(&self, timeout: Duration, has_sessions: bool) -> Time {
+        let vouched = (timeout * VOUCH).max(VOUCH_MIN);
+        let alive_at = match self.active {
+            true => self.heard_at.max(self.relabelled_at.min(self.heard_at + vouched)),
+            false => self.heard_at,
+        };
+        alive_at + timeout * slower(self.active, has_sessions) + self.grace
     }
+}
+
+/// An agent that was lost.
+#[derive(Debug)]
+struct Gone {
+    incarnation: u64,
+    /// Its stream, so that one who was only late goes on where it was.
+    stream: u64,
+    /// Until when it may name hosts; `None` when that is over.
+    trusted_until: Option<Time>,
 }
 
 /// The controller of a leaf.
@@ -157,16 +214,18 @@ pub struct Leaf {
     log: Log,
     next_stream: u64,
     members: BTreeMap<u32, Member>,
-    /// The run and stream that each port had last, so that one who was only late goes on where it was.
-    before: BTreeMap<u32, (u64, u64)>,
+    /// What each port had last.
+    before: BTreeMap<u32, Gone>,
+    /// The active agent that was lost last, if nobody was there to take its place.
+    last_hope: Option<u32>,
     /// The port whose turn it is to be sent something.
     turn: u32,
     next_heartbeat: Time,
     /// What the last heartbeat said.
     reported: (u64, u64),
     full: bool,
-    /// Whether the switch knows which agents are active.
-    switch_told: bool,
+    /// What the switch knows: the active agents, and all.
+    told: (Vec<u32>, u128),
     refused: BTreeMap<&'static str, u64>,
     named: BTreeSet<(u32, &'static str)>,
     misdirected: u64,
@@ -177,11 +236,13 @@ impl Leaf {
     /// A leaf controller that knows nobody yet; its first heartbeat is due at once.
     ///
     /// # Panics
-    /// If no agent is to be active, so that packets would go nowhere, or there is no time between heartbeats.
+    /// If no agent is to be active, so that packets would go nowhere, if there is no time between heartbeats, or if there are
+    /// more ports than a label has room for.
     #[must_use]
     pub fn new(config: LeafConfig, now: Time) -> Self {
         assert!(config.active > 0, "a rack needs at least one active agent");
         assert!(config.period > Duration::ZERO, "heartbeats need time between them");
+        assert!(config.ports <= u128::BITS, "a leaf has at most {} ports down", u128::BITS);
         Leaf {
             next_stream: config.incarnation,
             config,
@@ -189,11 +250,12 @@ impl Leaf {
             log: Log::default(),
             members: BTreeMap::new(),
             before: BTreeMap::new(),
+            last_hope: None,
             turn: 0,
             next_heartbeat: now,
             reported: (0, 0),
             full: false,
-            switch_told: true,
+            told: (Vec::new(), 0),
             refused: BTreeMap::new(),
             named: BTreeSet::new(),
             misdirected: 0,
@@ -211,6 +273,13 @@ impl Leaf {
                 }
             }
             LeafInput::FromCentral(message) => self.take_from_central(now, &message),
+            LeafInput::Relabelled { port, at } => {
+                let has_sessions = self.has_sessions();
+                if let Some(member) = self.members.get_mut(&port) {
+                    member.relabelled_at = member.relabelled_at.max(at.min(now));
+                    member.looked = member.silent_at(self.config.timeout, has_sessions) <= now;
+                }
+            }
         }
     }
 
@@ -218,9 +287,10 @@ impl Leaf {
     pub fn poll(&mut self, now: Time) -> Option<LeafOutput> {
         self.expire(now);
         // The switch comes first: packets are being lost until it knows.
-        if !core::mem::replace(&mut self.switch_told, true) {
-            let active = self.members.iter().filter(|(_, member)| member.active).map(|(port, _)| *port);
-            return Some(LeafOutput::Active(active.collect()));
+        let agents = self.switch_agents();
+        if agents != self.told {
+            self.told = agents.clone();
+            return Some(LeafOutput::Agents { active: agents.0, rack: agents.1 });
         }
         if let Some(output) = self.outputs.pop_front() {
             return Some(output);
@@ -251,9 +321,24 @@ impl Leaf {
     /// When to poll again even if nothing happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        let silent = self.members.values().map(|member| member.silent_at(self.config.timeout));
+        let silent =
+            self.members.values().map(|member| member.silent_at(self.config.timeout, self.has_sessions()));
         let resend = self.members.values().filter_map(|member| member.feed.deadline());
-        silent.chain(resend).chain([self.next_heartbeat]).min()
+        let trusted = self.before.values().filter_map(|gone| gone.trusted_until);
+        silent.chain(resend).chain(trusted).chain([self.next_heartbeat]).min()
+    }
+
+    /// The active agents, and the ports of all that may name hosts.
+    fn switch_agents(&self) -> (Vec<u32>, u128) {
+        let mut active: Vec<u32> =
+            self.members.iter().filter(|(_, member)| member.active).map(|(port, _)| *port).collect();
+        if active.is_empty() {
+            active.extend(self.last_hope);
+        }
+        let lingering = self.before.iter().filter(|(_, gone)| gone.trusted_until.is_some());
+        let ports = self.members.keys().chain(lingering.map(|(port, _)| port)).chain(&active);
+        let rack = ports.fold(0, |rack, port| rack | 1 << port);
+        (active, rack)
     }
 
     /// The agents, by port.
@@ -319,7 +404,7 @@ impl Leaf {
             None => return Err(Refusal::Senseless),
         }
         let known = self.members.get(&port).map(|member| member.incarnation);
-        let last = known.or(self.before.get(&port).map(|(incarnation, _)| *incarnation));
+        let last = known.or(self.before.get(&port).map(|gone| gone.incarnation));
         if last.is_some_and(|incarnation| heartbeat.incarnation < incarnation) {
             return Err(Refusal::OldRun);
         }
@@ -338,18 +423,29 @@ impl Leaf {
         if self.members.len() >= self.config.active + self.config.standby {
             return Err(Refusal::NoPlace);
         }
-        let same = self.before.get(&port) == Some(&(heartbeat.incarnation, heartbeat.stream));
+        let gone = self.before.remove(&port).filter(|gone| gone.incarnation == heartbeat.incarnation);
+        if gone.is_some() {
+            self.outputs.push_back(LeafOutput::Returned { port });
+        }
+        let same = gone.is_some_and(|gone| gone.stream == heartbeat.stream);
         let feed = if same && self.log.can_resume(heartbeat.applied) {
             Feed::new(heartbeat.stream, heartbeat.applied)
         } else {
             self.begin_stream()
         };
         let active = self.active_count() < self.config.active;
-        let member =
-            Member { incarnation: heartbeat.incarnation, feed, heard_at: now, grace: Duration::ZERO, active };
+        let member = Member {
+            incarnation: heartbeat.incarnation,
+            feed,
+            heard_at: now,
+            relabelled_at: Time::ZERO,
+            looked: false,
+            grace: Duration::ZERO,
+            active,
+        };
         self.members.insert(port, member);
         if active {
-            self.switch_told = false;
+            self.last_hope = None;
         }
         Ok(())
     }
@@ -362,7 +458,7 @@ impl Leaf {
     fn heard(&mut self, now: Time, port: u32, heartbeat: &Heartbeat) -> Result<(), Refusal> {
         let settled = self.follower.settled();
         let Some(member) = self.members.get_mut(&port) else { return Ok(()) };
-        (member.heard_at, member.grace) = (now, Duration::ZERO);
+        (member.heard_at, member.grace, member.looked) = (now, Duration::ZERO, false);
         let same = heartbeat.stream == member.feed.stream();
         if same && !member.feed.confirm(now, heartbeat.applied, &self.log, &self.config.feed) {
             return Err(Refusal::Senseless);
@@ -408,7 +504,7 @@ impl Leaf {
             }
             Rack::Updates(updates) if updates.to == own => {
                 self.begin(updates.stream);
-                self.updates(updates);
+                self.updates(now, updates);
                 self.next_heartbeat = now;
             }
             _ => self.misdirected += 1,
@@ -428,10 +524,15 @@ impl Leaf {
                 member.feed = feed;
             }
         }
-        self.before.values_mut().for_each(|(_, stream)| *stream = 0);
+        self.before.values_mut().for_each(|gone| gone.stream = 0);
     }
 
-    fn updates(&mut self, message: &Updates<'_>) {
+    fn has_sessions(&self) -> bool {
+        self.follower.len() > 0
+    }
+
+    fn updates(&mut self, now: Time, message: &Updates<'_>) {
+        let had_sessions = self.has_sessions();
         for update in self.follower.fresh(message) {
             if !self.log.has(update.session) && self.log.len() >= self.config.labels_max {
                 if !core::mem::replace(&mut self.full, true) {
@@ -441,6 +542,10 @@ impl Leaf {
             }
             self.follower.apply(update);
             self.log.set(update.number, update.session, update.label);
+        }
+        if !had_sessions && self.has_sessions() {
+            // From now on agents have to say more often that they live.
+            self.members.values_mut().for_each(|member| member.grace = now.since(member.heard_at));
         }
     }
 
@@ -460,28 +565,39 @@ impl Leaf {
         None
     }
 
-    /// Takes out agents that have been silent for T. A controller that comes late to this moment was held up itself, and
-    /// what held it up may have held up the agents' words: it looks once more, half of T later.
+    /// Takes out agents that have been silent for T, after a look at the packets that an active one relabels. A controller
+    /// that comes late to this moment was held up itself, and what held it up may have held up the agents' words: it looks
+    /// once more, half of T later.
     fn expire(&mut self, now: Time) {
-        let timeout = self.config.timeout;
+        let (timeout, has_sessions) = (self.config.timeout, self.has_sessions());
         let mut silent = Vec::new();
-        for (&port, member) in self.members.iter_mut().filter(|(_, member)| member.silent_at(timeout) <= now)
-        {
-            let late = now.since(member.silent_at(timeout)) >= timeout / LATE_PART;
-            if late && member.grace == Duration::ZERO {
-                member.grace = now.since(member.silent_at(timeout)) + timeout / 2;
+        for (&port, member) in &mut self.members {
+            let silent_at = member.silent_at(timeout, has_sessions);
+            if silent_at > now {
+                continue;
+            }
+            let late = now.since(silent_at);
+            if member.active && !member.looked {
+                member.looked = true;
+                self.outputs.push_front(LeafOutput::Look { port });
+            } else if late >= timeout / LATE_PART && member.grace == Duration::ZERO {
+                (member.grace, member.looked) = (late + timeout / 2, false);
             } else {
                 silent.push(port);
             }
         }
         silent.into_iter().for_each(|port| self.lose(now, port));
+        for gone in self.before.values_mut() {
+            gone.trusted_until = gone.trusted_until.filter(|until| *until > now);
+        }
     }
 
     /// Takes an agent out. If it was active, the standby that is most up to date takes its place.
     fn lose(&mut self, now: Time, port: u32) {
         let Some(member) = self.members.remove(&port) else { return };
         let mut promoted = None;
-        self.before.insert(port, (member.incarnation, member.feed.stream()));
+        let (incarnation, stream) = (member.incarnation, member.feed.stream());
+        self.before.insert(port, Gone { incarnation, stream, trusted_until: Some(now + LINGER) });
         if member.active {
             let standby = self.members.iter_mut().filter(|(_, other)| !other.active);
             let best =
@@ -491,8 +607,9 @@ impl Leaf {
                 // From now on it has to say more often that it lives, and is told so at once.
                 other.grace = now.since(other.heard_at);
                 promoted = Some(*port);
+            } else if self.active_count() == 0 {
+                self.last_hope = Some(port);
             }
-            self.switch_told = false;
         }
         self.outputs.push_back(LeafOutput::Lost { port, active: member.active });
         promoted.into_iter().for_each(|port| self.tell_standing(port));

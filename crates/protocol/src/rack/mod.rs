@@ -27,6 +27,17 @@ use polycast_types::Duration;
 /// One that stands by says this much less often that it lives, and may be silent for this much longer: nothing is lost
 /// meanwhile if it is dead, and a rack has more to do with heartbeats than with anything else where T is short.
 const STANDBY_SLOWER: u64 = 4;
+/// The same in a rack without any session: nothing is lost there, whoever is dead.
+const IDLE_SLOWER: u64 = 16;
+
+/// How many times as long as under load an agent may be silent, and takes from one heartbeat to the next.
+fn slower(is_active: bool, has_sessions: bool) -> u64 {
+    match (has_sessions, is_active) {
+        (false, _) => IDLE_SLOWER,
+        (true, false) => STANDBY_SLOWER,
+        (true, true) => 1,
+    }
+}
 
 /// How updates are sent and sent again.
 #[derive(Clone, Copy, Debug)]

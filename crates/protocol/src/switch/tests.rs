@@ -4,7 +4,7 @@ use super::*;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use polycast_planning::labels::LabelOptions;
-use polycast_topology::Failures;
+use polycast_topology::{Clos, Failures};
 use proptest::prelude::*;
 
 fn planner(clos: Clos, filter_bits: u32) -> Arc<LabelPlanner> {
@@ -54,8 +54,9 @@ proptest! {
         }
         let mut racks: BTreeMap<u32, RackLabels> = BTreeMap::new();
         for leaf in 0..clos.leafs() {
-            let agents = (0..clos.hosts_per_leaf()).collect();
-            outputs(switches.get_mut(&clos.leaf(leaf)).unwrap(), Input::Agents(agents));
+            let active = (0..clos.hosts_per_leaf()).collect();
+            let agents = Input::Agents { active, rack: u128::MAX };
+            outputs(switches.get_mut(&clos.leaf(leaf)).unwrap(), agents);
         }
         for entry in &plan.leaf_hosts {
             let mut labels = RackLabels::new(planner.format().bytes() as usize, 4);
@@ -98,13 +99,23 @@ fn agents_take_turns_and_only_they_may_name_hosts() {
     assert_eq!(to_agent(&mut leaf), [Output::Dropped(Fault::NoAgent)]);
     assert_eq!(to_agent(&mut leaf), []);
     assert_eq!(leaf.dropped(Fault::NoAgent), 2);
-    outputs(&mut leaf, Input::Agents(vec![3, 1]));
+    outputs(&mut leaf, Input::Agents { active: vec![3, 1], rack: 0b1010 });
     let turns: Vec<u32> = (0..4).flat_map(|_| ports(&to_agent(&mut leaf))).collect();
     assert_eq!(turns, [3, 1, 3, 1]);
     let hosts = packet(1, &planner.format().leaf_label(0b1011).0);
     assert_eq!(ports(&outputs(&mut leaf, Input::Packet { port: 1, header: &hosts })), [0, 1, 3]);
     let dropped = outputs(&mut leaf, Input::Packet { port: 0, header: &hosts });
     assert_eq!(dropped, [Output::Dropped(Fault::NotAnAgent)]);
+    // Who was active a moment ago is handed nothing, and what it has is taken.
+    outputs(&mut leaf, Input::Agents { active: vec![3], rack: 0b1010 });
+    assert_eq!(ports(&to_agent(&mut leaf)), [3]);
+    assert_eq!((leaf.relabelled_at(1), leaf.relabelled_at(3)), (Some(Time::ZERO), None));
+    leaf.handle(Time(7), Input::Packet { port: 1, header: &hosts });
+    assert_eq!(core::iter::from_fn(|| leaf.poll(Time(7))).count(), 3);
+    assert_eq!(leaf.relabelled_at(1), Some(Time(7)));
+    outputs(&mut leaf, Input::Agents { active: vec![3], rack: 0b1000 });
+    assert_eq!(outputs(&mut leaf, Input::Packet { port: 1, header: &hosts }), []);
+    assert_eq!(leaf.dropped(Fault::NotAnAgent), 2);
 }
 
 #[test]

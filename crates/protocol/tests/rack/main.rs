@@ -101,11 +101,63 @@ fn an_agent_that_dies_is_replaced_within_t() {
     }
 }
 
+/// An agent that is late loses no packet: its packets count, for a while; then another takes over, and it stands by when it
+/// is heard again.
+#[test]
+fn an_agent_that_is_late_costs_no_packet() {
+    let every = Duration::from_micros(50);
+    let shape = Shape { agents: 2, active: 1, standby: 1, racks: 1, ..shape() };
+    let mut world = World::new(shape, Faults::default(), 8);
+    world.set(1, 7, &[(0, true)]);
+    world.run_until(ms(10));
+    world.packets(0, 7, every, ms(400));
+    let late = world.switches[&0].0[0];
+    // T is 1 ms: packets count for 100 ms without a heartbeat.
+    world.mute.insert((0, late), ms(90));
+    world.run_until(ms(100));
+    assert_eq!((world.switches[&0].0[0], world.returned), (late, 0));
+    world.mute.insert((0, late), ms(250));
+    world.run_until(ms(190));
+    assert_eq!(world.switches[&0].0[0], late);
+    world.run_until(ms(240));
+    assert_ne!(world.switches[&0].0[0], late, "it may be deaf to new labels");
+    world.run_until(ms(400));
+    assert_eq!(world.returned, 1);
+    assert!(world.longest_gap(0) <= every, "{}", world.longest_gap(0));
+    world.assert_healed();
+}
+
+/// Where nobody can take over, packets go on to the one that has fallen silent: it may only be late.
+#[test]
+fn the_last_agent_goes_on_being_handed_packets() {
+    let every = Duration::from_micros(50);
+    let shape = Shape { agents: 1, active: 1, standby: 0, racks: 1, ..shape() };
+    let mut world = World::new(shape, Faults::default(), 9);
+    world.set(1, 7, &[(0, true)]);
+    world.run_until(ms(10));
+    world.mute.insert((0, 0), ms(2_500));
+    world.run_until(ms(2_000));
+    assert_eq!(world.leafs[&0].agents().count(), 0);
+    world.packets(0, 7, every, ms(3_000));
+    world.run_until(ms(3_000));
+    assert_eq!(world.returned, 1);
+    assert!(world.longest_gap(0) <= every, "{}", world.longest_gap(0));
+    assert_eq!(world.through[&0][0], ms(2_000));
+    world.assert_healed();
+}
+
 /// A leaf with two agents, and what it finds when it looks.
 struct LeafAlone(Leaf);
 
 impl LeafAlone {
     fn new(timeout: Duration) -> Self {
+        let mut leaf = LeafAlone::idle(timeout);
+        // Without a session it would not mind for long.
+        leaf.begin_session(ms(0));
+        leaf
+    }
+
+    fn idle(timeout: Duration) -> Self {
         let config = LeafConfig {
             rack: 3,
             ports: 2,
@@ -118,6 +170,12 @@ impl LeafAlone {
             feed: FeedConfig::default(),
         };
         LeafAlone(Leaf::new(config, ms(0)))
+    }
+
+    fn begin_session(&mut self, now: Time) {
+        let mut updates = Updates::new(Name { rack: 3, agent: None }, 1, 0);
+        assert!(updates.push(Update { number: 1, session: 7, label: &[0x80] }));
+        self.0.handle(now, LeafInput::FromCentral(Rack::Updates(updates)));
     }
 
     fn beat(&mut self, now: Time, port: u32) {
@@ -134,7 +192,9 @@ impl LeafAlone {
         while let Some(output) = self.0.poll(now) {
             match output {
                 LeafOutput::Lost { port, .. } => lost.push(port),
-                LeafOutput::ToAgent { port, .. } => told.push(port),
+                LeafOutput::ToAgent { port, datagram } => {
+                    told.extend(matches!(Rack::parse(&datagram), Ok(Rack::Standing(_))).then_some(port));
+                }
                 _ => {}
             }
         }
@@ -160,6 +220,82 @@ fn a_leaf_that_comes_late_gives_its_agents_time() {
     leaf.beat(ms(63), 0);
     assert_eq!(leaf.look(ms(66)).0, []);
     assert_eq!(leaf.look(ms(67)).0, [0]);
+}
+
+/// Whoever is replaced may name hosts for a second; a host that never was an agent may not.
+#[test]
+fn an_agent_that_is_replaced_is_trusted_for_a_while() {
+    let mut leaf = LeafAlone::new(MS * 4);
+    let agents = |leaf: &mut LeafAlone, now: Time| {
+        let outputs = std::iter::from_fn(|| leaf.0.poll(now));
+        outputs
+            .filter_map(|output| match output {
+                LeafOutput::Agents { active, rack } => Some((active, rack)),
+                _ => None,
+            })
+            .last()
+    };
+    leaf.beat(ms(1), 0);
+    assert_eq!(agents(&mut leaf, ms(1)), Some((vec![0], 0b01)));
+    leaf.beat(ms(2), 1);
+    assert_eq!(agents(&mut leaf, ms(2)), Some((vec![0], 0b11)));
+    leaf.beat(ms(5), 1);
+    assert_eq!(agents(&mut leaf, ms(5)), Some((vec![1], 0b11)));
+    for at in (6..1_005).step_by(3) {
+        leaf.beat(ms(at), 1);
+        assert_eq!(agents(&mut leaf, ms(at)), None, "at {at} ms");
+    }
+    leaf.beat(ms(1_005), 1);
+    assert_eq!(leaf.0.deadline(), Some(ms(1_005)));
+    assert_eq!(agents(&mut leaf, ms(1_005)), Some((vec![1], 0b10)));
+}
+
+/// Where there is no session nobody has to hurry; with the first one T is T again, from then on.
+#[test]
+fn a_rack_without_sessions_says_little() {
+    let shape = Shape { agents: 2, active: 1, standby: 1, racks: 1, ..shape() };
+    let mut world = World::new(shape, Faults::default(), 10);
+    world.run_until(ms(10));
+    let sent = world.beats;
+    world.run_until(ms(90));
+    let mut other = World::new(shape, Faults::default(), 11);
+    for at in [30, 61, 93] {
+        other.run_until(ms(at));
+        other.set(at, 7, &[(0, true)]);
+        other.run_until(ms(at + 9));
+        other.set(at + 1, 7, &[(0, false)]);
+    }
+    other.run_until(ms(110));
+    assert_eq!((other.lost, other.confirmed.len()), (0, 6), "the first session takes nobody by surprise");
+    // Two agents, a heartbeat each in 4 ms.
+    assert!((38..=42).contains(&(world.beats - sent)), "{}", world.beats - sent);
+    let dead = world.switches[&0].0[0];
+    world.crash(Who::Agent(0, dead));
+    world.run_until(ms(94));
+    world.set(1, 7, &[(0, true)]);
+    world.run_until(ms(95) + shape.delay * 2 + shape.jitter * 2);
+    assert_eq!(world.switches[&0].0, [1 - dead]);
+    world.run_until(ms(96));
+    assert!(world.confirmed.contains_key(&1));
+    world.set(2, 7, &[(0, false)]);
+    world.run_until(ms(100));
+    assert_eq!(world.leafs[&0].agents().count(), 1);
+    world.run_until(ms(400));
+    assert_eq!((world.leafs[&0].agents().count(), world.returned), (1, 0), "it is not lost for being quiet");
+}
+
+/// With the first session T begins for all, whenever they were heard last.
+#[test]
+fn t_begins_with_the_first_session() {
+    let mut leaf = LeafAlone::idle(MS * 4);
+    (0..2).for_each(|port| leaf.beat(ms(1), port));
+    assert_eq!(leaf.look(ms(40)).0, []);
+    (0..2).for_each(|port| leaf.beat(ms(41), port));
+    let begun = ms(45) + Duration::from_micros(100);
+    leaf.begin_session(begun);
+    assert_eq!(leaf.look(begun).0, []);
+    assert_eq!(leaf.look(begun + MS * 4 - Duration(1)).0, []);
+    assert_eq!(leaf.look(begun + MS * 4).0, [0]);
 }
 
 /// One that stands by may be silent for longer; when it takes over it is told so at once, and has T to say something.
@@ -268,7 +404,7 @@ fn wrong_agents_are_refused() {
         }
         let named = |output: &&LeafOutput| **output == LeafOutput::Refused { port, why };
         assert_eq!(said.iter().filter(named).count(), 1, "{why}: {said:?}");
-        assert!(!said.iter().any(|output| matches!(output, LeafOutput::Active(_))));
+        assert!(!said.iter().any(|output| matches!(output, LeafOutput::Agents { .. })));
     }
     assert_eq!(leaf.counts().refused.values().sum::<u64>(), 18);
     assert_eq!(leaf.counts().refused["another rack"], 3);

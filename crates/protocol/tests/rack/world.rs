@@ -80,6 +80,16 @@ pub struct World {
     pub confirmed: BTreeMap<u64, Time>,
     /// When packets came through, by rack.
     pub through: BTreeMap<u32, Vec<Time>>,
+    /// When the agents at ports of racks relabelled a packet last.
+    relabelled: BTreeMap<(u32, u32), Time>,
+    /// Agents that speak to nobody until then.
+    pub mute: BTreeMap<(u32, u32), Time>,
+    /// What agents have said.
+    pub beats: u64,
+    /// How often agents were lost.
+    pub lost: u64,
+    /// How often agents were lost that lived, and said so later.
+    pub returned: u64,
     pub refused: u64,
     versions: u64,
     events: BTreeMap<(Time, u64), Event>,
@@ -114,6 +124,11 @@ impl World {
             steady: BTreeMap::new(),
             confirmed: BTreeMap::new(),
             through: BTreeMap::new(),
+            relabelled: BTreeMap::new(),
+            mute: BTreeMap::new(),
+            beats: 0,
+            lost: 0,
+            returned: 0,
             refused: 0,
             versions: 0,
             events: BTreeMap::new(),
@@ -397,11 +412,23 @@ impl World {
                 self.send(Who::Leaf(rack), Who::Agent(rack, port), datagram);
             }
             LeafOutput::ToCentral(datagram) => self.send(Who::Leaf(rack), Who::Central, datagram),
-            LeafOutput::Active(ports) => {
-                assert!(ports.len() <= self.shape.active, "no more than N are active");
-                self.switches.insert(rack, (ports, 0));
+            LeafOutput::Agents { active, rack: all } => {
+                assert!(active.len() <= self.shape.active, "no more than N are active");
+                assert!(active.iter().all(|port| all >> port & 1 == 1), "active agents may name hosts");
+                self.switches.insert(rack, (active, 0));
             }
-            LeafOutput::Lost { port, .. } => self.disturb(rack, port),
+            LeafOutput::Look { port } => {
+                if let (Some(&at), Some(leaf)) =
+                    (self.relabelled.get(&(rack, port)), self.leafs.get_mut(&rack))
+                {
+                    leaf.handle(self.now, LeafInput::Relabelled { port, at });
+                }
+            }
+            LeafOutput::Returned { .. } => self.returned += 1,
+            LeafOutput::Lost { port, .. } => {
+                self.lost += 1;
+                self.disturb(rack, port);
+            }
             LeafOutput::Refused { .. } => {}
             LeafOutput::Full => unreachable!("there is room"),
         }
@@ -410,7 +437,11 @@ impl World {
     fn do_agent(&mut self, rack: u32, port: u32, output: AgentOutput) {
         let Some(node) = self.agents.get_mut(&(rack, port)) else { return };
         match output {
-            AgentOutput::Send(datagram) => self.send(Who::Agent(rack, port), Who::Leaf(rack), datagram),
+            AgentOutput::Send(_) if self.mute.get(&(rack, port)).is_some_and(|until| self.now < *until) => {}
+            AgentOutput::Send(datagram) => {
+                self.beats += 1;
+                self.send(Who::Agent(rack, port), Who::Leaf(rack), datagram);
+            }
             AgentOutput::Set { session, label } => {
                 let version = u64::from_be_bytes(label.try_into().expect("a version has eight bytes"));
                 let before = node.newest.insert(session, version);
@@ -435,6 +466,7 @@ impl World {
         *turn = (*turn + 1) % active.len();
         let port = active[*turn];
         if self.agents.get(&(rack, port)).is_some_and(|node| node.labels.contains_key(&session)) {
+            self.relabelled.insert((rack, port), self.now);
             self.through.entry(rack).or_default().push(self.now);
         }
     }

@@ -77,10 +77,10 @@ pub fn kills(args: &BenchKillArgs, format: Format) -> Result<Exit, Failure> {
     for spec in specs {
         output::say(&format!("killing agents in {spec}"));
         let measured = measure(&spec, &Measurement::Kills { kills, load })?;
-        let Measured::Kills { gaps, idle, flow } = measured else {
+        let Measured::Kills { gaps, idle, wrongly_lost, flow } = measured else {
             return Err(Failure::unexpected("the lab has measured something else"));
         };
-        let (document, lines) = kill_report(&spec, &gaps, idle, &flow)?;
+        let (document, lines) = kill_report(&spec, &gaps, (idle, wrongly_lost), &flow)?;
         documents.push(document);
         text += &lines;
     }
@@ -101,7 +101,12 @@ fn with_timeout(spec: &Spec, timeout: Duration) -> Result<Spec, Failure> {
     Ok(spec.to_string().parse::<Spec>()?)
 }
 
-fn kill_report(spec: &Spec, gaps: &[Gap], idle: u32, flow: &Flow) -> Result<(Value, String), Failure> {
+fn kill_report(
+    spec: &Spec,
+    gaps: &[Gap],
+    (idle, wrongly_lost): (u32, u64),
+    flow: &Flow,
+) -> Result<(Value, String), Failure> {
     let Network::Orca { timeout_us, .. } = spec.network else {
         return Err(Failure::unexpected("the lab has no agents of racks"));
     };
@@ -114,12 +119,13 @@ fn kill_report(spec: &Spec, gaps: &[Gap], idle: u32, flow: &Flow) -> Result<(Val
     let lost = spread(&|gap| gap.lost as f64)?;
     let share = spread(&|gap| gap.lost as f64 / gap.watched.max(1) as f64)?;
     let count = gaps.iter().map(|gap| gap.kill).max().map_or(0, |last| last + 1);
+    let quiet_lost: u64 = gaps.iter().map(|gap| gap.quiet_lost).sum();
     let total = flow.received + flow.lost;
     let loss_rate = flow.lost as f64 / total.max(1) as f64;
     let document = json!({
         "lab": spec.to_string(), "kills": count, "idle_kills": idle, "timeout_ms": timeout_ms, "gap_ms": gap_ms,
         "gap_by_timeout": ratio, "quiet_gap_ms": quiet_ms, "lost_messages": lost, "lost_share_while_watched": share,
-        "loss_rate": loss_rate, "flow": flow, "gaps": gaps,
+        "lost_in_quiet_times": quiet_lost, "living_agents_replaced": wrongly_lost, "loss_rate": loss_rate, "flow": flow, "gaps": gaps,
     });
     let mut text = format!(
         "{spec}: {count} kills, each seen by {} receivers, T = {timeout_ms} ms, {:.0} messages a second\n",
@@ -130,9 +136,14 @@ fn kill_report(spec: &Spec, gaps: &[Gap], idle: u32, flow: &Flow) -> Result<(Val
     let _ = writeln!(text, "  gap by T         {}", ratio.text("T"));
     let _ = writeln!(text, "  without a kill   {}", quiet_ms.text("ms"));
     let _ = writeln!(text, "  lost             {}", lost.text("messages"));
+    let _ = writeln!(text, "  lost before      {quiet_lost} messages in the quiet times before all kills");
+    let _ = writeln!(text, "  taken for dead   {wrongly_lost} times a living agent, in all racks");
     let _ = writeln!(text, "  lost of all      {:.4} % of {total} messages", loss_rate * 100.0);
     if idle > 0 {
-        let _ = writeln!(text, "  {idle} more kills hit an agent that was not active: nothing stopped");
+        let _ = writeln!(
+            text,
+            "  {idle} more kills cost nothing: another agent had taken over before the packets stopped"
+        );
     }
     Ok((document, text))
 }
