@@ -294,7 +294,7 @@ fn t_begins_with_the_first_session() {
     let begun = ms(45) + Duration::from_micros(100);
     leaf.begin_session(begun);
     assert_eq!(leaf.look(begun).0, []);
-    assert_eq!(leaf.look(begun + MS * 4 - Duration(1)).0, []);
+    assert_eq!(leaf.look(begun + (MS * 4 - Duration(1))).0, []);
     assert_eq!(leaf.look(begun + MS * 4).0, [0]);
 }
 
