@@ -212,6 +212,15 @@ fn the_kernel_forwards_as_the_machine_does() {
     });
 }
 
+/// Sets its flag when it is dropped.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// The kernel has room for few sessions: what it does not know goes through user space once, and is relabelled all the same.
 #[test]
 fn an_agent_relabels_sessions_that_the_kernel_has_no_room_for() {
@@ -239,6 +248,8 @@ fn an_agent_relabels_sessions_that_the_kernel_has_no_room_for() {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let runs = scope.spawn(|| slow.run(&stop));
+            // However this ends: nobody waits for the thread for ever.
+            let _stops = Stops(&stop);
             for session in (0..SESSIONS).rev() {
                 for _ in 0..2 {
                     wire.send(&packet(session, &[0; 3])).unwrap();
