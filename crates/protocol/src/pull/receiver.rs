@@ -15,8 +15,7 @@ use super::route::Route;
 pub enum RetryTime {
     /// Always as long; the paper's is 20 ms.
     Fixed(Duration),
-    /// From the round trips that were seen, smoothed as TCP does it (RFC 6298), and more patient: eight of them and four
-    /// deviations.
+    /// From the round trips that were seen, as TCP does (RFC 6298).
     Adaptive {
         /// Before the first round trip.
         initial: Duration,
@@ -27,11 +26,6 @@ pub enum RetryTime {
 
 /// A tree that stays silent is asked ever more seldom, but at least this often.
 const RETRY_MOST: Duration = Duration::from_secs(1);
-
-/// An adaptive time to wait is that of so many round trips. The paper's 20 ms are about twenty times what its 16 packets take
-/// at 1 Gbit/s. Here a packet that is only late, as a node had to wait for its processor, would halve the rate of all
-/// receivers when it is asked for again; one that is lost costs a credit meanwhile.
-const ROUND_TRIPS: u64 = 8;
 
 /// The time to wait is doubled at most so often.
 const DOUBLED_MOST: u32 = 6;
@@ -525,7 +519,7 @@ impl RoundTrips {
             RetryTime::Fixed(time) => return time,
             RetryTime::Adaptive { initial, .. } if self.smoothed_ns == 0 => initial,
             RetryTime::Adaptive { least, .. } => {
-                Duration(ROUND_TRIPS * self.smoothed_ns + 4 * self.deviation_ns).clamp(least, RETRY_MOST)
+                Duration(self.smoothed_ns + 4 * self.deviation_ns).clamp(least, RETRY_MOST)
             }
         };
         Duration(time.0 << self.doubled).min(RETRY_MOST.max(time))

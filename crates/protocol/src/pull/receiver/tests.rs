@@ -120,8 +120,7 @@ fn an_adaptive_rto_follows_the_round_trips() {
         asked(&mut receiver, now);
     }
     let wait = receiver.deadline().unwrap().since(Time(now)).0;
-    // Three packets are out, so that round trips are 3000 ns; the oldest has been out for two thirds of one.
-    assert!((20_000..26_000).contains(&wait), "{wait}");
+    assert!((1000..9000).contains(&wait), "three packets are out, so round trips are 3000 ns: {wait}");
 }
 
 #[test]
