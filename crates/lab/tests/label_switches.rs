@@ -259,7 +259,8 @@ fn an_agent_relabels_sessions_that_the_kernel_has_no_room_for() {
             }
             let (in_kernel, here) = agent.relabelled().unwrap();
             assert_eq!(in_kernel + here, u64::from(2 * SESSIONS));
-            assert!(in_kernel > 300 && here > 300, "{in_kernel} in the kernel, {here} in user space");
+            // A second packet may come before the kernel is told.
+            assert!(in_kernel > 20 && here > 300, "{in_kernel} in the kernel, {here} in user space");
             // What was told last needs no user space.
             agent.set_label(7, &label(16)).unwrap();
             wire.send(&packet(7, &[0; 3])).unwrap();
