@@ -433,6 +433,27 @@ fn patches_keep_to_a_granted_rate_too() {
 }
 
 #[test]
+fn patches_of_a_long_gap_keep_to_a_granted_rate_too() {
+    let mut config = config(geometry(20_000));
+    let rate = Rate(500_000_000);
+    config.rate = Some(rate);
+    let mut world = World::new(15, 4, config, Faults::default());
+    world.window_packets = 4_096;
+    world.packet_time = rate.time_for(u64::from(FRAGMENT) + 52);
+    world.start();
+    world.close();
+    world.run(Time(1) + Duration::from_millis(100));
+    (0..2).for_each(|peer| world.cut_multicast(peer));
+    world.run(Time(1) + Duration::from_millis(200));
+    (0..2).for_each(|peer| world.mend_multicast(peer));
+    world.run(seconds(20));
+    world.assert_all_done();
+    assert!(world.patch_packets > 500, "{} patches", world.patch_packets);
+    let most = world.packet_time * 8 + Duration::from_millis(2);
+    assert!(world.longest_wait <= most, "a packet waited for {:?}, not {most:?}", world.longest_wait);
+}
+
+#[test]
 fn what_waits_in_the_host_follows_a_granted_rate_whatever_receivers_see() {
     for rate in [100_000_000, 1_000_000_000, 40_000_000_000] {
         let mut config = config(geometry(1_000));
