@@ -414,43 +414,43 @@ fn a_granted_rate_is_kept() {
     assert!((ideal * 0.99..ideal * 1.03 + 0.01).contains(&took), "{took} s, ideal {ideal} s");
 }
 
-/// The path is as fast as what was granted: whatever goes out beyond that has to wait somewhere.
-#[test]
-fn patches_keep_to_a_granted_rate_too() {
-    let mut config = config(geometry(5_000));
+/// Four receivers on a path that is as fast as what was granted: whatever goes out beyond that has to wait somewhere.
+fn on_a_granted_path(fragments: u64, faults: Faults) -> World {
     let rate = Rate(500_000_000);
-    config.rate = Some(rate);
-    let mut world = World::new(15, 4, config, Faults { loss: 80, ..Faults::default() });
+    let mut world =
+        World::new(15, 4, SenderConfig { rate: Some(rate), ..config(geometry(fragments)) }, faults);
     world.packet_time = rate.time_for(u64::from(FRAGMENT) + 52);
-    world.start();
-    world.close();
+    world
+}
+
+/// Many patches went out, and no packet waited for more than a batch and what a late call may catch up.
+fn assert_patches_kept_to_the_rate(world: &mut World) {
     world.run(seconds(20));
     world.assert_all_done();
     assert!(world.patch_packets > 500, "{} patches", world.patch_packets);
-    // A batch, and what a late call may catch up.
     let most = world.packet_time * 8 + Duration::from_millis(2);
     assert!(world.longest_wait <= most, "a packet waited for {:?}, not {most:?}", world.longest_wait);
 }
 
 #[test]
+fn patches_keep_to_a_granted_rate_too() {
+    let mut world = on_a_granted_path(5_000, Faults { loss: 80, ..Faults::default() });
+    world.start();
+    world.close();
+    assert_patches_kept_to_the_rate(&mut world);
+}
+
+#[test]
 fn patches_of_a_long_gap_keep_to_a_granted_rate_too() {
-    let mut config = config(geometry(20_000));
-    let rate = Rate(500_000_000);
-    config.rate = Some(rate);
-    let mut world = World::new(15, 4, config, Faults::default());
+    let mut world = on_a_granted_path(20_000, Faults::default());
     world.window_packets = 4_096;
-    world.packet_time = rate.time_for(u64::from(FRAGMENT) + 52);
     world.start();
     world.close();
     world.run(Time(1) + Duration::from_millis(100));
     (0..2).for_each(|peer| world.cut_multicast(peer));
     world.run(Time(1) + Duration::from_millis(200));
     (0..2).for_each(|peer| world.mend_multicast(peer));
-    world.run(seconds(20));
-    world.assert_all_done();
-    assert!(world.patch_packets > 500, "{} patches", world.patch_packets);
-    let most = world.packet_time * 8 + Duration::from_millis(2);
-    assert!(world.longest_wait <= most, "a packet waited for {:?}, not {most:?}", world.longest_wait);
+    assert_patches_kept_to_the_rate(&mut world);
 }
 
 #[test]
