@@ -11,5 +11,6 @@ pub mod leases;
 pub mod pull;
 pub mod push;
 pub mod rack;
+pub mod session;
 pub mod stream;
 pub mod switch;

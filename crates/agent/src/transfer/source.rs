@@ -22,6 +22,7 @@ use polycast_protocol::push::{
     AttemptInterval, Geometry, Pace, PeerId, Sender, SenderConfig, SenderInput as Input,
     SenderOutput as Output,
 };
+use polycast_protocol::session::Why;
 use polycast_types::{Duration, Handle, RangeSet, Time};
 use polycast_wire::control::{Control, HASHES_MAX, Welcome};
 use polycast_wire::data::fragment_len_for_mtu;
@@ -343,7 +344,7 @@ impl Run {
         match named.map(|(peer, conn)| (*peer, conn.joined, conn.settled.is_some())) {
             Some((_, _, true)) => {}
             Some((peer, true, _)) => {
-                self.machine.handle(now, Input::Left { peer, reason: TAKEN_OUT.into() });
+                self.machine.handle(now, Input::Left { peer, why: Why::TakenOut });
             }
             // It has not said yet what it has, or not come: nobody waits for it.
             early => {
@@ -497,12 +498,12 @@ impl Run {
         let Some(conn) = self.conns.get_mut(&peer) else { return };
         conn.stream = None;
         conn.patches.clear();
-        let reason = match error {
-            FrameError::Closed => "it went away in mid-transfer".to_string(),
-            other => format!("its connection failed: {other}"),
+        let why = match error {
+            FrameError::Closed => Why::WentAway,
+            other => Why::Broken(other.to_string()),
         };
         if conn.joined {
-            self.machine.handle(self.clock.now(), Input::Left { peer, reason });
+            self.machine.handle(self.clock.now(), Input::Left { peer, why });
         } else if conn.settled.is_none() {
             self.conns.remove(&peer);
         }
@@ -815,8 +816,8 @@ impl Run {
                 self.conns.remove(&peer);
             }
             Control::Refuse(reason) => {
-                let reason = (*reason).to_string();
-                self.machine.handle(now, Input::Left { peer, reason });
+                let why = Why::Said((*reason).to_string());
+                self.machine.handle(now, Input::Left { peer, why });
             }
             control if conn.joined => self.machine.handle(now, Input::Control { peer, control }),
             _ => {}

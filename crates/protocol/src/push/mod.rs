@@ -10,6 +10,7 @@
 
 mod attempt;
 pub mod chain;
+pub mod coded;
 pub mod congestion;
 pub mod delay;
 mod geometry;
@@ -20,8 +21,7 @@ mod sender;
 
 pub use attempt::AttemptInterval;
 pub use geometry::Geometry;
-pub use receiver::{Input as ReceiverInput, Output as ReceiverOutput, Receiver, ReceiverConfig};
+pub use receiver::{BATCH_MAX, Input as ReceiverInput, Output as ReceiverOutput, Receiver, ReceiverConfig};
 pub use sender::{
-    Failure, Input as SenderInput, Output as SenderOutput, Pace, PeerId, PeerStatus, Sender, SenderConfig,
-    SlowPolicy,
+    Input as SenderInput, Output as SenderOutput, Pace, PeerId, PeerStatus, Sender, SenderConfig, SlowPolicy,
 };

@@ -2,7 +2,8 @@
 
 use super::congestion::{LossHistory, OTHERS_SPAN};
 use super::delay::PathDelay;
-use super::sender::{Failure, PeerId};
+use super::sender::PeerId;
+use crate::session::Why;
 use core::ops::Range;
 use polycast_types::{Duration, RangeSet, Time};
 
@@ -20,7 +21,7 @@ pub(super) enum Service {
     /// Everything is verified and stored there.
     Done,
     /// Given up.
-    Failed(Failure),
+    Failed(Why),
 }
 
 /// On a path that others use, a receiver is late only if packets wait in its socket for this long.

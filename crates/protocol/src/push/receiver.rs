@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_types::{Duration, RangeSet, Time};
 use polycast_wire::control::{Control, RANGES_MAX};
-use polycast_wire::data::{FLAG_ATTEMPT, FLAG_PATCH, FLAG_REPORT};
+use polycast_wire::data::{FLAG_ATTEMPT, FLAG_PATCH, FLAG_REPORT, HEADER_LEN};
 
 /// Settings of a receiver.
 #[derive(Clone, Debug)]
@@ -26,6 +26,28 @@ pub struct ReceiverConfig {
     pub report_packets: u64,
     /// Report at least this often.
     pub heartbeat: Duration,
+}
+
+/// Most fragments of one segmented datagram.
+pub const BATCH_MAX: u64 = 64;
+
+impl ReceiverConfig {
+    /// What is shipped, for a socket that holds so many bytes of datagrams; before every datagram the network has a header of
+    /// its own of `outer_len` bytes.
+    #[must_use]
+    pub fn new(geometry: Geometry, window_bytes: u64, outer_len: u32) -> Self {
+        let packet_len = u64::from(geometry.fragment_len) + u64::from(outer_len) + HEADER_LEN as u64;
+        ReceiverConfig {
+            geometry,
+            // Within one datagram batch nothing is reordered; between batches a few may be.
+            reorder_packets: 3 * BATCH_MAX,
+            reorder_delay: Duration::from_millis(1),
+            gather_delay: Duration::from_millis(12),
+            retry_delay: Duration::from_millis(40),
+            report_packets: (window_bytes / packet_len / 2).max(1),
+            heartbeat: Duration::from_millis(50),
+        }
+    }
 }
 
 /// What happens to a receiver.

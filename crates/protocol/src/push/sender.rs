@@ -4,13 +4,14 @@ mod path;
 mod racks;
 mod words;
 
-pub use words::{Failure, Input, Output, Pace, PeerId, PeerStatus, SenderConfig, SlowPolicy};
+pub use words::{Input, Output, Pace, PeerId, PeerStatus, SenderConfig, SlowPolicy};
 
 use super::attempt::{CLEAN_PACKETS, Settling};
 use super::chain::{Chain, Link};
 use super::congestion::{Congestion, Others};
 use super::patches::combine;
 use super::peer::{Peer, Service};
+use crate::session::Why;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -163,7 +164,7 @@ impl Sender {
                 }
             }
             Input::Control { peer, control } => self.control(now, peer, control),
-            Input::Left { peer, reason } => self.settle(peer, Some(Failure::Left(reason))),
+            Input::Left { peer, why } => self.settle(peer, Some(why)),
             Input::Rack { speaker, members } => self.allow(speaker, members),
             Input::Close => self.closed = true,
             Input::Open => self.closed = false,
@@ -794,9 +795,9 @@ impl Sender {
             if let Some(deadline) = self.config.deadline
                 && now.since(started) >= deadline
             {
-                self.settle(id, Some(Failure::Deadline(deadline)));
+                self.settle(id, Some(Why::Deadline(deadline)));
             } else if now.since(peer.heard_at) >= self.config.stall_timeout {
-                self.settle(id, Some(Failure::Stalled(self.config.stall_timeout)));
+                self.settle(id, Some(Why::Stalled(self.config.stall_timeout)));
             } else {
                 self.check_path(now, id);
             }
@@ -917,7 +918,7 @@ impl Sender {
         self.outputs.push_back(Output::Chain(link));
     }
 
-    fn settle(&mut self, id: PeerId, failure: Option<Failure>) {
+    fn settle(&mut self, id: PeerId, failure: Option<Why>) {
         self.disband(id);
         let Some(peer) = self.peers.get_mut(&id) else { return };
         if !peer.is_active() {

@@ -8,6 +8,7 @@ use polycast_protocol::push::{
     SenderInput, SenderOutput, SlowPolicy,
 };
 use polycast_protocol::rack::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
+use polycast_protocol::session::Why;
 use polycast_types::{Duration, Handle, RangeSet, Time};
 use polycast_wire::control::Control;
 use polycast_wire::data::FLAG_PATCH;
@@ -309,7 +310,7 @@ impl World {
                     node.handle(now, FeedbackInput::Left { member: peer });
                 }
                 self.wakes.remove(&Some(peer));
-                self.sender.handle(now, SenderInput::Left { peer: PeerId(peer), reason: "crashed".into() });
+                self.sender.handle(now, SenderInput::Left { peer: PeerId(peer), why: Why::WentAway });
                 self.wakes.insert(None, now);
             }
             Event::Data { peer, round, sn, count, flags, arrived } => {

@@ -3,10 +3,9 @@
 use super::super::attempt::AttemptInterval;
 use super::super::chain::Link;
 use super::super::geometry::Geometry;
+use crate::session::Why;
 use alloc::collections::BTreeSet;
-use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt;
 use core::ops::Range;
 use polycast_types::{Duration, Handle, RangeSet, Rate};
 use polycast_wire::control::Control;
@@ -56,23 +55,24 @@ pub struct SenderConfig {
     pub patch_delay: Duration,
 }
 
-/// Why a receiver was given up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// Its control connection ended.
-    Left(String),
-    /// No sign of life for so long.
-    Stalled(Duration),
-    /// It was not done when the deadline came.
-    Deadline(Duration),
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Failure::Left(reason) => f.write_str(reason),
-            Failure::Stalled(span) => write!(f, "no sign of life for {span}"),
-            Failure::Deadline(span) => write!(f, "not done at the deadline of {span}"),
+impl SenderConfig {
+    /// What is shipped: a shared path that all of the object may be sent on, and the times that daemons and simulations use.
+    /// `batch` is how many fragments one segmented datagram takes.
+    #[must_use]
+    pub fn new(handle: Handle, geometry: Geometry, batch: u32) -> Self {
+        SenderConfig {
+            handle,
+            geometry,
+            batch,
+            rate: None,
+            multicast: true,
+            allowance: None,
+            attempt_interval: AttemptInterval::Adaptive,
+            path_timeout: Duration::from_millis(1_000),
+            stall_timeout: Duration::from_secs(10),
+            deadline: None,
+            slow: SlowPolicy::DropToPatches { after: Duration::from_secs(2) },
+            patch_delay: Duration::from_millis(10),
         }
     }
 }
@@ -102,8 +102,8 @@ pub enum Input<'a> {
     Left {
         /// Which.
         peer: PeerId,
-        /// Why, in a few words.
-        reason: String,
+        /// Why.
+        why: Why,
     },
     /// These receivers share a rack: the first may speak for the others, as soon as it names them.
     Rack {
@@ -174,7 +174,7 @@ pub enum Output {
         /// Which.
         peer: PeerId,
         /// Why it failed, if it did.
-        failure: Option<Failure>,
+        failure: Option<Why>,
     },
     /// Every receiver is settled; nothing will follow.
     Finished,

@@ -13,6 +13,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use polycast_protocol::push::{PeerId, ReceiverInput, SenderInput, SenderOutput};
+use polycast_protocol::session::Why;
 use polycast_types::RangeSet;
 use polycast_wire::control::Control;
 use polycast_wire::data::{FLAG_ATTEMPT, FLAG_PATCH};
@@ -420,8 +421,7 @@ impl Cluster {
                 let ready = source.peers.get(&peer).is_some_and(|slot| slot.ready);
                 match source.machine.as_mut() {
                     Some(machine) if ready => {
-                        machine
-                            .handle(now, SenderInput::Left { peer, reason: "the connection ended".into() });
+                        machine.handle(now, SenderInput::Left { peer, why: Why::WentAway });
                     }
                     // It has left before it was ready: nobody waits for it.
                     Some(_) => source.expected = source.expected.saturating_sub(u32::from(!source.started)),

@@ -1,0 +1,416 @@
+//! A receiver's end of a session: from HELLO to the last word.
+
+use super::{COMPLAIN_AFTER, GOODBYE_WITHIN, Gone};
+use crate::push::Geometry;
+use alloc::collections::VecDeque;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use polycast_types::{Duration, Handle, ObjectId, Time};
+use polycast_wire::WireError;
+use polycast_wire::control::{Control, Hello, Welcome};
+
+/// Settings of a guest.
+#[derive(Clone, Debug)]
+pub struct GuestConfig {
+    /// The transfer.
+    pub handle: Handle,
+    /// Its own name.
+    pub name: String,
+    /// Bytes of datagrams that its socket holds; 0 where there is no data channel.
+    pub window_bytes: u64,
+    /// TCP port where it serves others; 0 where it does not.
+    pub serve_port: u16,
+    /// A source that does not answer HELLO for so long is given up.
+    pub stall_timeout: Duration,
+}
+
+/// What WELCOME said, without borrowed parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The object's name.
+    pub object: ObjectId,
+    /// Its file or directory name at the source.
+    pub name: String,
+    /// Whether it is a directory.
+    pub directory: bool,
+    /// The object's division.
+    pub geometry: Geometry,
+    /// Address and port of the data channel; port 0 where there is none.
+    pub channel: ([u8; 4], u16),
+    /// Bytes of the network's own header before every datagram.
+    pub outer_len: u8,
+    /// A source without any sign of life for so long is given up.
+    pub stall: Duration,
+}
+
+impl From<&Welcome<'_>> for Offer {
+    fn from(welcome: &Welcome<'_>) -> Self {
+        Offer {
+            object: welcome.object,
+            name: welcome.name.to_string(),
+            directory: welcome.directory,
+            geometry: Geometry {
+                object_len: welcome.object_len,
+                fragment_len: welcome.fragment_len,
+                group_len: welcome.group_len,
+            },
+            channel: welcome.channel,
+            outer_len: welcome.outer_len,
+            stall: Duration(welcome.stall_ns),
+        }
+    }
+}
+
+/// What happens to a guest.
+#[derive(Clone, Debug)]
+pub enum Input<'a> {
+    /// A frame came from the source.
+    Frame(&'a Control<'a>),
+    /// The connection to the source has ended.
+    Gone(Gone),
+    /// There is room for the object.
+    Stored {
+        /// Whether an earlier try has left some of it, which has to be checked against hashes first.
+        resumes: bool,
+    },
+    /// All hashes that the check of an earlier try's part needs are here.
+    Verifiable,
+    /// What an earlier try left has been checked.
+    Checked,
+    /// This end cannot go on, for this reason.
+    Failed(String),
+    /// The connection to the upstream could not be made, or has ended.
+    UpstreamGone,
+    /// Whether others fetch from here just now.
+    Serves(bool),
+    /// The object is where it belongs.
+    Committed,
+}
+
+/// How a session has ended for a receiver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It has the object, and is not needed any more.
+    Done,
+    /// The source refuses, or gives it up, in these words.
+    Refused(String),
+    /// The source has not answered HELLO for so long.
+    NoAnswer(Duration),
+    /// The connection to the source has ended.
+    Lost(Gone),
+    /// The source has shown no sign of life for so long.
+    Silent(Duration),
+    /// This end cannot go on, for this reason; the source has been told.
+    Failed(String),
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Say HELLO, as [`Guest::hello`] has it.
+    Hello,
+    /// The source offers this: make room for it.
+    Offer(Offer),
+    /// Check what an earlier try has left.
+    Resume,
+    /// Say HAVE and take what comes.
+    Begin,
+    /// Say this to the source.
+    Say(Control<'static>),
+    /// Say REFUSE with this reason.
+    Refuse(String),
+    /// Take packets from this data channel from now on.
+    Channel {
+        /// Address and port.
+        channel: ([u8; 4], u16),
+        /// Bytes of the network's own header before every datagram.
+        outer_len: u8,
+    },
+    /// Fetch what is missing from there, over TCP.
+    Fetch {
+        /// IPv4 address.
+        address: [u8; 4],
+        /// TCP port.
+        port: u16,
+    },
+    /// Speak for these receivers of the rack.
+    Speak {
+        /// Its own number.
+        own: u32,
+        /// Theirs.
+        members: Vec<u32>,
+    },
+    /// Let the receiver there speak for this one.
+    Follow {
+        /// Its own number.
+        member: u32,
+        /// IPv4 address of the other.
+        address: [u8; 4],
+        /// Its TCP port.
+        port: u16,
+    },
+    /// Speak for itself, and for no other.
+    Alone,
+    /// The session is over; nothing will follow.
+    Ended(End),
+}
+
+/// How far a guest is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It has said HELLO.
+    Knocking,
+    /// It makes room.
+    Storing,
+    /// It needs hashes to check what an earlier try has left.
+    Waiting,
+    /// It checks.
+    Checking,
+    /// It receives.
+    Running,
+    /// It has the object since then.
+    Committed(Time),
+    /// It is over.
+    Ended,
+}
+
+/// A receiver's end of a session; see the [module](super).
+#[derive(Debug)]
+pub struct Guest {
+    config: GuestConfig,
+    stage: Stage,
+    /// How long the source may be silent.
+    stall: Duration,
+    outputs: VecDeque<Output>,
+    heard_at: Time,
+    verifiable: bool,
+    chained: bool,
+    serves: bool,
+    /// The source has said FINISHED, or is gone after the object was here.
+    dismissed: bool,
+    /// When to tell the source that the upstream is gone.
+    complain_at: Option<Time>,
+}
+
+impl Guest {
+    /// A guest that says HELLO on a connection that stands.
+    #[must_use]
+    pub fn new(now: Time, config: GuestConfig) -> Self {
+        Guest {
+            stage: Stage::Knocking,
+            stall: config.stall_timeout,
+            outputs: [Output::Hello].into(),
+            heard_at: now,
+            verifiable: false,
+            chained: false,
+            serves: false,
+            dismissed: false,
+            complain_at: None,
+            config,
+        }
+    }
+
+    /// Its first frame.
+    #[must_use]
+    pub fn hello(&self) -> Control<'_> {
+        let GuestConfig { handle, ref name, window_bytes, serve_port, .. } = self.config;
+        Control::Hello(Hello { handle, name, window_bytes, serve_port })
+    }
+
+    /// Whether the rest comes over the TCP chain.
+    #[must_use]
+    pub fn is_chained(&self) -> bool {
+        self.chained
+    }
+
+    /// Takes in what happened. Frames that have come are to be handed over before the next `poll`: the source's silence is
+    /// judged there.
+    pub fn handle(&mut self, now: Time, input: Input<'_>) {
+        if self.stage == Stage::Ended {
+            return;
+        }
+        match input {
+            Input::Frame(control) => {
+                self.heard_at = now;
+                self.frame(control);
+            }
+            Input::Gone(how) => self.gone(how),
+            Input::Stored { resumes } => {
+                assert_eq!(self.stage, Stage::Storing, "room is made once, for what was offered");
+                self.stage = if resumes { Stage::Waiting } else { Stage::Running };
+                self.outputs.extend((!resumes).then_some(Output::Begin));
+                self.resume();
+            }
+            Input::Verifiable => {
+                self.verifiable = true;
+                self.resume();
+            }
+            Input::Checked => {
+                assert_eq!(self.stage, Stage::Checking, "what an earlier try left is checked once");
+                // The frames that have come meanwhile are still to be read.
+                self.heard_at = now;
+                self.stage = Stage::Running;
+                self.outputs.push_back(Output::Begin);
+            }
+            Input::Failed(reason) => {
+                self.outputs.push_back(Output::Refuse(reason.clone()));
+                self.end(End::Failed(reason));
+            }
+            Input::UpstreamGone => {
+                if !self.is_committed() {
+                    // Not at once: another one may be gone too, and would be asked for in a tight circle.
+                    self.complain_at = Some(now + COMPLAIN_AFTER);
+                }
+            }
+            Input::Serves(serves) => self.serves = serves,
+            Input::Committed => {
+                assert_eq!(self.stage, Stage::Running, "an object is received once, after it has begun");
+                self.stage = Stage::Committed(now);
+                self.complain_at = None;
+                self.outputs.push_back(Output::Alone);
+            }
+        }
+        if cfg!(debug_assertions) {
+            self.check();
+        }
+    }
+
+    /// What to do next, or `None` until `deadline` or the next input.
+    pub fn poll(&mut self, now: Time) -> Option<Output> {
+        if self.outputs.is_empty() {
+            self.look(now);
+        }
+        self.outputs.pop_front()
+    }
+
+    /// When `poll` is to be called again if nothing happens before.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        if !self.outputs.is_empty() {
+            return Some(Time::ZERO);
+        }
+        match self.stage {
+            Stage::Ended => None,
+            Stage::Committed(_) if self.dismissed => Some(Time::ZERO),
+            Stage::Committed(_) if self.chained || self.serves => None,
+            Stage::Committed(at) => Some(at + GOODBYE_WITHIN),
+            // The driver is at work, and reads no frames meanwhile.
+            Stage::Storing | Stage::Checking => None,
+            Stage::Knocking | Stage::Waiting | Stage::Running => {
+                let silent = self.heard_at + self.stall;
+                Some(self.complain_at.map_or(silent, |at| at.min(silent)))
+            }
+        }
+    }
+
+    fn is_committed(&self) -> bool {
+        matches!(self.stage, Stage::Committed(_))
+    }
+
+    fn end(&mut self, end: End) {
+        self.stage = Stage::Ended;
+        self.outputs.push_back(Output::Ended(end));
+    }
+
+    fn frame(&mut self, control: &Control<'_>) {
+        match (self.stage, control) {
+            // It has what it came for, whatever the source says now.
+            (Stage::Committed(_), Control::Refuse(_) | Control::Finished) => self.dismissed = true,
+            (_, Control::Refuse(reason)) => self.end(End::Refused((*reason).to_string())),
+            (_, Control::Finished) => self.end(End::Refused("it is over".to_string())),
+            (Stage::Knocking, Control::Welcome(welcome)) => {
+                let offer = Offer::from(welcome);
+                self.stall = offer.stall;
+                self.stage = Stage::Storing;
+                self.outputs.push_back(Output::Offer(offer));
+            }
+            // Nothing else can be the answer to HELLO.
+            (Stage::Knocking, _) => self.end(End::Lost(Gone::Foreign(WireError::Malformed))),
+            (_, control) => self.later_frame(control),
+        }
+    }
+
+    fn later_frame(&mut self, control: &Control<'_>) {
+        match *control {
+            Control::Channel { channel, outer_len } => {
+                self.outputs.push_back(Output::Channel { channel, outer_len });
+            }
+            Control::Upstream { address, port } => {
+                self.chained = true;
+                self.complain_at = None;
+                self.outputs.push_back(Output::Alone);
+                if !self.is_committed() {
+                    self.outputs.push_back(Output::Fetch { address, port });
+                }
+            }
+            Control::Gather { own, ref members } if self.may_share() => {
+                self.outputs.push_back(Output::Speak { own, members: members.clone() });
+            }
+            Control::Speaker { port: 0, .. } => self.outputs.push_back(Output::Alone),
+            Control::Speaker { member, address, port } if self.may_share() => {
+                self.outputs.push_back(Output::Follow { member, address, port });
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the rack may share its reports: one that is done or chained has none to share.
+    fn may_share(&self) -> bool {
+        !self.is_committed() && !self.chained
+    }
+
+    fn gone(&mut self, how: Gone) {
+        match self.stage {
+            Stage::Committed(_) => self.dismissed = true,
+            _ => self.end(End::Lost(how)),
+        }
+    }
+
+    fn resume(&mut self) {
+        if self.stage == Stage::Waiting && self.verifiable {
+            self.stage = Stage::Checking;
+            self.outputs.push_back(Output::Resume);
+        }
+    }
+
+    /// Does what is due.
+    fn look(&mut self, now: Time) {
+        match self.stage {
+            Stage::Committed(at) => {
+                // One of a chain serves those behind it until the source says that all are done.
+                let needed = self.chained || self.serves;
+                if self.dismissed || (!needed && now.since(at) >= GOODBYE_WITHIN) {
+                    self.end(End::Done);
+                }
+            }
+            Stage::Knocking | Stage::Waiting | Stage::Running => {
+                if now.since(self.heard_at) >= self.stall {
+                    let knocking = self.stage == Stage::Knocking;
+                    self.end(if knocking { End::NoAnswer(self.stall) } else { End::Silent(self.stall) });
+                } else if self.complain_at.take_if(|at| now >= *at).is_some() {
+                    self.outputs.push_back(Output::Say(Control::UpstreamLost));
+                }
+            }
+            Stage::Storing | Stage::Checking | Stage::Ended => {}
+        }
+    }
+
+    /// Holds the guest against itself.
+    ///
+    /// # Panics
+    /// Two of its own records contradict each other: a bug here.
+    pub fn check(&self) {
+        assert!(self.complain_at.is_none() || self.chained, "it complains of an upstream that it never had");
+        assert!(self.complain_at.is_none() || !self.is_committed(), "it complains, and needs nothing");
+        assert!(
+            !self.dismissed || matches!(self.stage, Stage::Committed(_) | Stage::Ended),
+            "dismissed early"
+        );
+        let ends = self.outputs.iter().filter(|output| matches!(output, Output::Ended(_))).count();
+        assert!(ends <= 1, "it ends twice");
+        assert!(ends == 0 || self.stage == Stage::Ended, "it goes on after its end");
+    }
+}
+
+#[cfg(test)]
+mod tests;

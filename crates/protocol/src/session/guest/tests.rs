@@ -1,0 +1,234 @@
+//! The stages of a guest, its time-outs, and random frames.
+
+use super::*;
+use alloc::vec;
+use proptest::prelude::*;
+
+const STALL: Duration = Duration::from_secs(10);
+
+fn ms(at: u64) -> Time {
+    Time(at * 1_000_000)
+}
+
+fn guest() -> Guest {
+    let config = GuestConfig {
+        handle: Handle(7),
+        name: "a".into(),
+        window_bytes: 1 << 20,
+        serve_port: 9,
+        stall_timeout: STALL,
+    };
+    Guest::new(ms(0), config)
+}
+
+fn welcome() -> Control<'static> {
+    Control::Welcome(Welcome {
+        object: ObjectId::default(),
+        directory: false,
+        name: "x",
+        object_len: 100,
+        fragment_len: 10,
+        group_len: 64,
+        channel: ([239, 0, 0, 1], 7),
+        outer_len: 0,
+        stall_ns: 5_000_000_000,
+    })
+}
+
+fn outputs(guest: &mut Guest, now: Time) -> Vec<Output> {
+    core::iter::from_fn(|| guest.poll(now)).collect()
+}
+
+fn hear(guest: &mut Guest, now: Time, control: &Control<'_>) {
+    guest.handle(now, Input::Frame(control));
+}
+
+fn running() -> Guest {
+    let mut guest = guest();
+    hear(&mut guest, ms(1), &welcome());
+    guest.handle(ms(1), Input::Stored { resumes: false });
+    outputs(&mut guest, ms(1));
+    guest
+}
+
+#[test]
+fn a_guest_that_has_nothing_begins_at_once() {
+    let mut guest = guest();
+    assert_eq!(outputs(&mut guest, ms(0)), [Output::Hello]);
+    hear(&mut guest, ms(1), &welcome());
+    let offered = outputs(&mut guest, ms(1));
+    assert!(matches!(&offered[..], [Output::Offer(offer)] if offer.name == "x"), "{offered:?}");
+    guest.handle(ms(2), Input::Stored { resumes: false });
+    assert_eq!(outputs(&mut guest, ms(2)), [Output::Begin]);
+    guest.handle(ms(3), Input::Committed);
+    assert_eq!(outputs(&mut guest, ms(3)), [Output::Alone]);
+    hear(&mut guest, ms(4), &Control::Finished);
+    assert_eq!(outputs(&mut guest, ms(4)), [Output::Ended(End::Done)]);
+    assert_eq!(guest.deadline(), None);
+}
+
+/// What an earlier try left is checked when the hashes are here, before or after there is room.
+#[test]
+fn a_guest_that_resumes_waits_for_hashes() {
+    for early in [false, true] {
+        let mut guest = guest();
+        hear(&mut guest, ms(1), &welcome());
+        outputs(&mut guest, ms(1));
+        if early {
+            guest.handle(ms(1), Input::Verifiable);
+        }
+        guest.handle(ms(2), Input::Stored { resumes: true });
+        assert_eq!(outputs(&mut guest, ms(2)).contains(&Output::Resume), early);
+        if !early {
+            guest.handle(ms(3), Input::Verifiable);
+            assert_eq!(outputs(&mut guest, ms(3)), [Output::Resume]);
+        }
+        // Checking takes longer than a source may be silent, and its frames are read after it.
+        assert_eq!(guest.deadline(), None);
+        assert!(outputs(&mut guest, ms(60_000)).is_empty());
+        guest.handle(ms(60_000), Input::Checked);
+        assert_eq!(outputs(&mut guest, ms(60_000)), [Output::Begin]);
+    }
+}
+
+/// Every way in which a session ends for a receiver.
+#[test]
+fn the_ends() {
+    type Play = fn(&mut Guest) -> Vec<Output>;
+    let cases: [(End, Play); 8] = [
+        (End::NoAnswer(STALL), |guest| outputs(guest, ms(10_000))),
+        (End::Refused("full".into()), |guest| {
+            hear(guest, ms(1), &Control::Refuse("full"));
+            outputs(guest, ms(1))
+        }),
+        (End::Lost(Gone::Foreign(WireError::Malformed)), |guest| {
+            hear(guest, ms(1), &Control::Alive);
+            outputs(guest, ms(1))
+        }),
+        (End::Lost(Gone::Closed), |guest| {
+            guest.handle(ms(1), Input::Gone(Gone::Closed));
+            outputs(guest, ms(1))
+        }),
+        (End::Silent(Duration::from_secs(5)), |guest| {
+            *guest = running();
+            outputs(guest, ms(5_001))
+        }),
+        (End::Refused("it is over".into()), |guest| {
+            *guest = running();
+            hear(guest, ms(2), &Control::Finished);
+            outputs(guest, ms(2))
+        }),
+        (End::Failed("no room".into()), |guest| {
+            hear(guest, ms(1), &welcome());
+            guest.handle(ms(1), Input::Failed("no room".into()));
+            outputs(guest, ms(1))
+        }),
+        (End::Done, |guest| {
+            *guest = running();
+            guest.handle(ms(2), Input::Committed);
+            assert_eq!(outputs(guest, ms(3_001)), [Output::Alone]);
+            outputs(guest, ms(3_002))
+        }),
+    ];
+    for (end, play) in cases {
+        let mut guest = guest();
+        outputs(&mut guest, ms(0));
+        assert_eq!(play(&mut guest).last(), Some(&Output::Ended(end)));
+        guest.handle(ms(10_001), Input::Gone(Gone::Closed));
+        assert!(outputs(&mut guest, ms(60_000)).is_empty(), "nothing follows");
+    }
+}
+
+#[test]
+fn one_that_is_done_stays_while_it_is_needed() {
+    let mut guest = running();
+    hear(&mut guest, ms(2), &Control::Upstream { address: [10, 0, 0, 1], port: 5 });
+    assert_eq!(
+        outputs(&mut guest, ms(2)),
+        [Output::Alone, Output::Fetch { address: [10, 0, 0, 1], port: 5 }]
+    );
+    guest.handle(ms(3), Input::Committed);
+    outputs(&mut guest, ms(3));
+    assert!(outputs(&mut guest, ms(60_000)).is_empty(), "those behind it fetch from it");
+    // A word against it does not take away what it has.
+    hear(&mut guest, ms(60_001), &Control::Refuse("the source failed"));
+    assert_eq!(outputs(&mut guest, ms(60_001)), [Output::Ended(End::Done)]);
+}
+
+#[test]
+fn a_lost_upstream_is_complained_of_a_little_later_and_once() {
+    let mut guest = running();
+    hear(&mut guest, ms(2), &Control::Upstream { address: [10, 0, 0, 1], port: 5 });
+    outputs(&mut guest, ms(2));
+    guest.handle(ms(10), Input::UpstreamGone);
+    assert!(outputs(&mut guest, ms(59)).is_empty());
+    assert_eq!(outputs(&mut guest, ms(60)), [Output::Say(Control::UpstreamLost)]);
+    assert!(outputs(&mut guest, ms(200)).is_empty());
+    // Another upstream settles it.
+    guest.handle(ms(210), Input::UpstreamGone);
+    hear(&mut guest, ms(220), &Control::Upstream { address: [10, 0, 0, 2], port: 5 });
+    outputs(&mut guest, ms(220));
+    assert!(outputs(&mut guest, ms(400)).is_empty());
+}
+
+#[test]
+fn racks_are_for_those_on_the_data_channel() {
+    let speak = Control::Gather { own: 1, members: vec![2, 3] };
+    let follow = Control::Speaker { member: 1, address: [10, 0, 0, 9], port: 4 };
+    let mut guest = running();
+    hear(&mut guest, ms(2), &speak);
+    hear(&mut guest, ms(2), &follow);
+    let said = outputs(&mut guest, ms(2));
+    assert_eq!(said[0], Output::Speak { own: 1, members: vec![2, 3] });
+    assert_eq!(said[1], Output::Follow { member: 1, address: [10, 0, 0, 9], port: 4 });
+    hear(&mut guest, ms(2), &Control::Speaker { member: 1, address: [0; 4], port: 0 });
+    assert_eq!(outputs(&mut guest, ms(2)), [Output::Alone]);
+    hear(&mut guest, ms(3), &Control::Upstream { address: [10, 0, 0, 1], port: 5 });
+    outputs(&mut guest, ms(3));
+    hear(&mut guest, ms(4), &speak);
+    hear(&mut guest, ms(4), &follow);
+    assert!(outputs(&mut guest, ms(4)).is_empty());
+}
+
+fn frame() -> impl Strategy<Value = Control<'static>> {
+    prop_oneof![
+        Just(welcome()),
+        Just(Control::Refuse("no")),
+        Just(Control::Finished),
+        Just(Control::Alive),
+        Just(Control::Have(vec![0..3])),
+        any::<u16>().prop_map(|port| Control::Upstream { address: [127, 0, 0, 1], port }),
+        any::<u16>().prop_map(|port| Control::Speaker { member: 1, address: [127, 0, 0, 1], port }),
+        any::<u32>().prop_map(|own| Control::Gather { own, members: vec![own] }),
+        any::<u8>().prop_map(|outer_len| Control::Channel { channel: ([239, 0, 0, 2], 9), outer_len }),
+    ]
+}
+
+proptest! {
+    /// Whatever a source says, a guest ends once, and says nothing after it.
+    #[test]
+    fn any_source_ends_a_guest_once(
+        frames in proptest::collection::vec((frame(), 0u64..4_000), 0..40),
+        resumes in any::<bool>(),
+    ) {
+        let mut guest = guest();
+        let (mut now, mut ended) = (ms(1), 0);
+        for (control, wait) in frames {
+            now = now + Duration::from_millis(wait);
+            hear(&mut guest, now, &control);
+            guest.check();
+            while let Some(output) = guest.poll(now) {
+                prop_assert_eq!(ended, 0, "{:?} follows the end", output);
+                match output {
+                    Output::Offer(_) => guest.handle(now, Input::Stored { resumes }),
+                    Output::Resume => guest.handle(now, Input::Checked),
+                    Output::Fetch { port, .. } if port % 2 == 0 => guest.handle(now, Input::UpstreamGone),
+                    Output::Begin if wait % 3 == 0 => guest.handle(now, Input::Committed),
+                    Output::Ended(_) => ended += 1,
+                    _ => {}
+                }
+            }
+            prop_assert!(guest.deadline().is_none_or(|at| at > now));
+        }
+    }
+}

@@ -1,0 +1,743 @@
+//! The source's end of a session: the list of receivers, and what has become of each.
+
+use super::{ALIVE_INTERVAL, Gone, QUIET_AFTER, Why};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use polycast_types::{Duration, Handle, RangeSet, Time};
+use polycast_wire::control::{Control, Hello};
+
+/// A connection to the source. The driver counts them; a number is never used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct GuestId(pub u32);
+
+/// Whom a transfer is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// Receivers that are called by name.
+    Named(Vec<String>),
+    /// So many, whatever their names.
+    Count(u32),
+}
+
+/// Who notices that a receiver is done, silent or late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdicts {
+    /// The transport's sender does, and says so by [`Input::Settled`] (push).
+    Sender,
+    /// The roster does: a receiver is done when it says DATA_RCVD, and starves when its verified bytes do not grow (pull).
+    /// Those that are done stay connected until all are.
+    Roster {
+        /// Receivers that are not done this long after the start have failed.
+        deadline: Option<Duration>,
+    },
+}
+
+/// Settings of a roster.
+#[derive(Clone, Debug)]
+pub struct RosterConfig {
+    /// The transfer.
+    pub handle: Handle,
+    /// Its receivers.
+    pub expected: Expected,
+    /// The object's length in bytes: no receiver has verified more.
+    pub object_len: u64,
+    /// How long receivers may take to join.
+    pub join_timeout: Duration,
+    /// One that joins, or is served, without any sign of life for this long has failed.
+    pub stall_timeout: Duration,
+    /// Who judges receivers that are ready.
+    pub verdicts: Verdicts,
+}
+
+/// What happens to a roster.
+#[derive(Clone, Debug)]
+pub enum Input<'a> {
+    /// A connection has said HELLO.
+    Hello {
+        /// Which.
+        guest: GuestId,
+        /// What it said.
+        hello: &'a Hello<'a>,
+    },
+    /// A connection that was welcomed has said something else.
+    Frame {
+        /// Which.
+        guest: GuestId,
+        /// What it said.
+        control: &'a Control<'a>,
+    },
+    /// A connection has ended, or cannot be used any more.
+    Gone {
+        /// Which.
+        guest: GuestId,
+        /// How.
+        how: Gone,
+    },
+    /// Something was sent to a connection.
+    Told {
+        /// Which.
+        guest: GuestId,
+    },
+    /// A receiver was called and does not come.
+    NotComing {
+        /// Its name.
+        name: &'a str,
+        /// Why, in its agent's words.
+        why: String,
+    },
+    /// A further receiver, by name; one that has failed is called again.
+    Add(&'a str),
+    /// A receiver, by name, that needs nothing any more.
+    Remove(&'a str),
+    /// The path cannot serve a receiver, for this reason.
+    Fail {
+        /// Its name.
+        name: &'a str,
+        /// Why.
+        why: Why,
+    },
+    /// The transport's sender has settled a receiver.
+    Settled {
+        /// Which.
+        guest: GuestId,
+        /// Why it failed, if it did.
+        failure: Option<Why>,
+        /// Whether it stays, because others fetch from it.
+        serves: bool,
+    },
+    /// The transfer has ended.
+    Over(Goodbye),
+}
+
+/// The last word to a receiver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Goodbye {
+    /// FINISHED.
+    Finished,
+    /// REFUSE with this sentence.
+    Refuse(Why),
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Call a receiver: its agent is to join.
+    Call(String),
+    /// Answer HELLO with WELCOME and what is known of the object.
+    Welcome(GuestId),
+    /// A receiver is ready: tell the transport.
+    Ready {
+        /// Which.
+        guest: GuestId,
+        /// The fragments that it holds already.
+        have: RangeSet,
+        /// Whether the transfer runs already.
+        late: bool,
+    },
+    /// Begin; each receiver that is ready has been named before.
+    Start,
+    /// Receivers may still join.
+    Open,
+    /// No receiver is waited for any more: the transfer ends when those that are ready are settled.
+    Close,
+    /// A receiver that was ready has failed, or one that was done serves others no more: tell the transport.
+    Left {
+        /// Which.
+        guest: GuestId,
+        /// Why.
+        why: Why,
+    },
+    /// Send ALIVE: the connection has heard nothing for a while.
+    Alive(GuestId),
+    /// Say this to a connection and end it.
+    Goodbye(GuestId, Goodbye),
+    /// Counted receivers did not come in time: there is no transfer.
+    NoneCame,
+    /// Every receiver is settled, and the transport will not say so: it has not begun, or leaves that to the roster.
+    Finished,
+}
+
+/// How far a receiver is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Called; it has not come.
+    Called,
+    /// It has said HELLO, and not yet what it holds.
+    Present,
+    /// It has said HAVE.
+    Ready,
+    /// It has the object.
+    Done,
+    /// It was given up.
+    Failed(Why),
+}
+
+/// What the roster knows of one receiver.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Its name, different from all others'.
+    pub name: String,
+    /// Its connection, the last one if there were several.
+    pub guest: Option<GuestId>,
+    /// How far it is.
+    pub stage: Stage,
+    /// Bytes that it has verified, as far as frames that the roster hears have said.
+    pub verified_bytes: u64,
+    /// When it was settled.
+    pub settled_at: Option<Time>,
+    connected: bool,
+    called_at: Time,
+    heard_at: Time,
+    told_at: Time,
+    progressed_at: Time,
+}
+
+impl Entry {
+    fn new(name: String, now: Time) -> Self {
+        Entry {
+            name,
+            guest: None,
+            stage: Stage::Called,
+            verified_bytes: 0,
+            settled_at: None,
+            connected: false,
+            called_at: now,
+            heard_at: now,
+            told_at: now,
+            progressed_at: now,
+        }
+    }
+
+    /// Whether it is done or was given up.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        matches!(self.stage, Stage::Done | Stage::Failed(_))
+    }
+
+    /// Whether it is not ready yet and may still become so.
+    fn is_awaited(&self) -> bool {
+        matches!(self.stage, Stage::Called | Stage::Present)
+    }
+
+    /// Whether it takes a place where receivers are counted.
+    fn takes_place(&self) -> bool {
+        !matches!(self.stage, Stage::Failed(_))
+    }
+
+    /// Why it was given up, if it was.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Why> {
+        match &self.stage {
+            Stage::Failed(why) => Some(why),
+            _ => None,
+        }
+    }
+}
+
+/// The source's end of a session; see the [module](super).
+#[derive(Debug)]
+pub struct Roster {
+    config: RosterConfig,
+    entries: Vec<Entry>,
+    by_guest: BTreeMap<GuestId, usize>,
+    outputs: VecDeque<Output>,
+    born_at: Time,
+    started_at: Option<Time>,
+    /// When a receiver became ready last.
+    ready_at: Option<Time>,
+    /// Whether the transport has been told that receivers may still join.
+    open: bool,
+    over: bool,
+    finished: bool,
+    heard: u64,
+    /// When something may be due.
+    next_check: Time,
+}
+
+impl Roster {
+    /// A roster whose named receivers are called at once.
+    #[must_use]
+    pub fn new(now: Time, config: RosterConfig) -> Self {
+        let mut roster = Roster {
+            entries: Vec::new(),
+            by_guest: BTreeMap::new(),
+            outputs: VecDeque::new(),
+            born_at: now,
+            started_at: None,
+            ready_at: None,
+            open: true,
+            over: false,
+            finished: false,
+            heard: 0,
+            next_check: now,
+            config,
+        };
+        if let Expected::Named(names) = &roster.config.expected {
+            for name in names.clone() {
+                if roster.position(&name).is_none() {
+                    roster.entries.push(Entry::new(name.clone(), now));
+                    roster.outputs.push_back(Output::Call(name));
+                }
+            }
+        }
+        roster
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, now: Time, input: Input<'_>) {
+        match input {
+            Input::Told { guest } => {
+                if let Some(&at) = self.by_guest.get(&guest) {
+                    self.entries[at].told_at = now;
+                }
+                return;
+            }
+            Input::Frame { guest, control } => self.frame(now, guest, control),
+            Input::Hello { guest, hello } => self.hello(now, guest, hello),
+            Input::Gone { guest, how } => self.gone(now, guest, how),
+            Input::NotComing { name, why } => {
+                if let Some(at) = self.position(name).filter(|at| self.entries[*at].stage == Stage::Called) {
+                    self.fail(now, at, Why::NotComing(why));
+                }
+            }
+            Input::Add(name) => self.add(now, name),
+            Input::Remove(name) => self.give_up(now, name, Why::TakenOut),
+            Input::Fail { name, why } => self.give_up(now, name, why),
+            Input::Settled { guest, failure, serves } => {
+                self.settled(now, guest, failure, serves);
+            }
+            Input::Over(word) => self.end(now, &word),
+        }
+        if cfg!(debug_assertions) {
+            self.check();
+        }
+    }
+
+    /// What to do next, or `None` until `deadline` or the next input.
+    pub fn poll(&mut self, now: Time) -> Option<Output> {
+        if self.outputs.is_empty() && now >= self.next_check && !self.over {
+            self.look(now);
+        }
+        self.outputs.pop_front()
+    }
+
+    /// When `poll` is to be called again if nothing happens before.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        if !self.outputs.is_empty() {
+            return Some(Time::ZERO);
+        }
+        (!self.over && self.next_check.0 < u64::MAX).then_some(self.next_check)
+    }
+
+    /// All receivers: named ones in the order of their list, counted ones as they came.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter()
+    }
+
+    /// The receiver behind a connection; `None` if it was turned away, or another connection took its place.
+    #[must_use]
+    pub fn entry(&self, guest: GuestId) -> Option<&Entry> {
+        self.by_guest.get(&guest).map(|&at| &self.entries[at])
+    }
+
+    /// The receiver of this name.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<&Entry> {
+        self.position(name).map(|at| &self.entries[at])
+    }
+
+    /// Whether a connection is that of a receiver which is ready and not settled: its frames are for the transport.
+    #[must_use]
+    pub fn is_ready(&self, guest: GuestId) -> bool {
+        self.entry(guest).is_some_and(|entry| entry.stage == Stage::Ready)
+    }
+
+    /// When the transfer started.
+    #[must_use]
+    pub fn started_at(&self) -> Option<Time> {
+        self.started_at
+    }
+
+    /// Frames heard of receivers since the start.
+    #[must_use]
+    pub fn heard(&self) -> u64 {
+        self.heard
+    }
+
+    /// Counted receivers that have not come; named ones have entries of their own.
+    #[must_use]
+    pub fn free_places(&self) -> u32 {
+        let Expected::Count(count) = self.config.expected else { return 0 };
+        let taken = self.entries.iter().filter(|entry| entry.takes_place()).count();
+        count.saturating_sub(taken as u32)
+    }
+
+    /// Places of counted receivers for which one is waited: none has come for them, or one that was lost. One that has said
+    /// that it cannot receive is not waited for.
+    fn vacant(&self) -> u32 {
+        let Expected::Count(count) = self.config.expected else { return 0 };
+        let lost = |entry: &&Entry| matches!(entry.stage, Stage::Failed(Why::WentAway | Why::Broken(_)));
+        count.saturating_sub((self.entries.len() - self.entries.iter().filter(lost).count()) as u32)
+    }
+
+    /// From the start to when a receiver was settled, or to `now`; nothing before the start.
+    #[must_use]
+    pub fn time_of(&self, entry: &Entry, now: Time) -> Duration {
+        let Some(started_at) = self.started_at else { return Duration::ZERO };
+        entry.settled_at.unwrap_or(now).since(started_at)
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.name == name)
+    }
+
+    fn hello(&mut self, now: Time, guest: GuestId, hello: &Hello<'_>) {
+        assert!(
+            !self.by_guest.contains_key(&guest),
+            "{guest:?} says HELLO twice: connections are numbered once"
+        );
+        match self.place(now, hello) {
+            Ok(at) => {
+                let entry = &mut self.entries[at];
+                if let Some(before) = entry.guest.replace(guest) {
+                    self.by_guest.remove(&before);
+                }
+                (entry.stage, entry.settled_at, entry.connected) = (Stage::Present, None, true);
+                (entry.heard_at, entry.told_at) = (now, now);
+                self.by_guest.insert(guest, at);
+                self.outputs.push_back(Output::Welcome(guest));
+                self.next_check = now;
+            }
+            Err(why) => self.outputs.push_back(Output::Goodbye(guest, Goodbye::Refuse(why))),
+        }
+    }
+
+    /// The entry for one that says HELLO.
+    fn place(&mut self, now: Time, hello: &Hello<'_>) -> Result<usize, Why> {
+        if hello.handle != self.config.handle {
+            return Err(Why::UnknownHandle);
+        }
+        if self.over || self.finished {
+            return Err(Why::Over);
+        }
+        let Expected::Count(count) = self.config.expected else {
+            let at = self.position(hello.name).ok_or(Why::NotListed)?;
+            return match &self.entries[at].stage {
+                Stage::Called => Ok(at),
+                Stage::Present | Stage::Ready | Stage::Done => Err(Why::Twice),
+                Stage::Failed(why) if why.is_final() => Err(why.clone()),
+                Stage::Failed(_) => {
+                    self.entries[at].called_at = now;
+                    Ok(at)
+                }
+            };
+        };
+        if self.free_places() == 0 {
+            return Err(Why::Full);
+        }
+        // One that comes again has its own place, and otherwise one that failed makes room.
+        let failed = |entry: &Entry| !entry.takes_place();
+        let own = self.entries.iter().position(|entry| failed(entry) && entry.name == hello.name);
+        let full = self.entries.len() >= count as usize;
+        let at = own.or_else(|| full.then(|| self.entries.iter().position(failed)).flatten());
+        let name = match own {
+            Some(at) => self.entries[at].name.clone(),
+            None => self.unused_name(hello.name),
+        };
+        let entry = Entry::new(name, now);
+        match at {
+            Some(at) => {
+                let before = core::mem::replace(&mut self.entries[at], entry);
+                if let Some(guest) = before.guest {
+                    self.by_guest.remove(&guest);
+                }
+                Ok(at)
+            }
+            None => {
+                self.entries.push(entry);
+                Ok(self.entries.len() - 1)
+            }
+        }
+    }
+
+    /// Several receivers of one host call themselves alike: the report tells them apart.
+    fn unused_name(&self, name: &str) -> String {
+        let mut unused = name.to_string();
+        let mut number = 2;
+        while self.position(&unused).is_some() {
+            unused = format!("{name}#{number}");
+            number += 1;
+        }
+        unused
+    }
+
+    fn frame(&mut self, now: Time, guest: GuestId, control: &Control<'_>) {
+        let Some(&at) = self.by_guest.get(&guest) else { return };
+        let (late, judges) = (self.started_at.is_some(), self.judges());
+        self.heard += u64::from(late);
+        let entry = &mut self.entries[at];
+        entry.heard_at = now;
+        if entry.is_settled() {
+            return;
+        }
+        match control {
+            Control::Have(ranges) if entry.stage == Stage::Present => {
+                (entry.stage, entry.progressed_at) = (Stage::Ready, now);
+                let have = ranges.iter().cloned().collect();
+                self.outputs.push_back(Output::Ready { guest, have, late });
+                (self.ready_at, self.next_check) = (Some(now), now);
+            }
+            Control::Refuse(words) => self.fail(now, at, Why::Said((*words).to_string())),
+            Control::Progress { verified_bytes, .. } if *verified_bytes > entry.verified_bytes => {
+                entry.verified_bytes = (*verified_bytes).min(self.config.object_len);
+                entry.progressed_at = now;
+            }
+            Control::DataRcvd { .. } if judges && entry.stage == Stage::Ready => {
+                entry.verified_bytes = self.config.object_len;
+                self.settled(now, guest, None, true);
+            }
+            _ => {}
+        }
+    }
+
+    fn judges(&self) -> bool {
+        matches!(self.config.verdicts, Verdicts::Roster { .. })
+    }
+
+    fn gone(&mut self, now: Time, guest: GuestId, how: Gone) {
+        let Some(&at) = self.by_guest.get(&guest) else { return };
+        let was_connected = core::mem::replace(&mut self.entries[at].connected, false);
+        match self.entries[at].stage {
+            Stage::Called | Stage::Present | Stage::Ready => self.fail(now, at, how.into()),
+            // It has the object, but others may have been sent to fetch from it.
+            Stage::Done if was_connected => self.outputs.push_back(Output::Left { guest, why: how.into() }),
+            Stage::Done | Stage::Failed(_) => {}
+        }
+    }
+
+    fn add(&mut self, now: Time, name: &str) {
+        if !matches!(self.config.expected, Expected::Named(_)) {
+            return;
+        }
+        let at = match self.position(name) {
+            Some(at) if self.entries[at].takes_place() => return,
+            Some(at) => {
+                let before = core::mem::replace(&mut self.entries[at], Entry::new(name.into(), now));
+                if let Some(guest) = before.guest {
+                    self.by_guest.remove(&guest);
+                }
+                at
+            }
+            None => {
+                self.entries.push(Entry::new(name.into(), now));
+                self.entries.len() - 1
+            }
+        };
+        if self.over || self.finished {
+            self.fail(now, at, Why::AddedLate);
+            return;
+        }
+        self.outputs.push_back(Output::Call(name.into()));
+        self.next_check = now;
+    }
+
+    fn give_up(&mut self, now: Time, name: &str, why: Why) {
+        if let Some(at) = self.position(name).filter(|at| !self.entries[*at].is_settled()) {
+            self.fail(now, at, why);
+        }
+    }
+
+    fn settled(&mut self, now: Time, guest: GuestId, failure: Option<Why>, serves: bool) {
+        let Some(&at) = self.by_guest.get(&guest) else { return };
+        // What the roster has given up itself, the sender settles after it.
+        if self.entries[at].is_settled() {
+            return;
+        }
+        let Some(why) = failure else {
+            let entry = &mut self.entries[at];
+            (entry.stage, entry.settled_at) = (Stage::Done, Some(now));
+            self.next_check = now;
+            if !serves {
+                self.say_goodbye(at, Goodbye::Finished);
+            }
+            return;
+        };
+        self.settle_failed(now, at, why);
+    }
+
+    /// Gives up a receiver that is not settled, and tells the transport.
+    fn fail(&mut self, now: Time, at: usize, why: Why) {
+        if let (Stage::Ready, Some(guest)) = (&self.entries[at].stage, self.entries[at].guest) {
+            self.outputs.push_back(Output::Left { guest, why: why.clone() });
+        }
+        self.settle_failed(now, at, why);
+    }
+
+    fn settle_failed(&mut self, now: Time, at: usize, why: Why) {
+        let entry = &mut self.entries[at];
+        assert!(!entry.is_settled(), "'{}' ends a second time", entry.name);
+        (entry.stage, entry.settled_at) = (Stage::Failed(why.clone()), Some(now));
+        self.next_check = now;
+        self.say_goodbye(at, Goodbye::Refuse(why));
+    }
+
+    /// Ends a receiver's connection, if there is one.
+    fn say_goodbye(&mut self, at: usize, word: Goodbye) {
+        let entry = &mut self.entries[at];
+        if let Some(guest) = entry.guest.filter(|_| core::mem::replace(&mut entry.connected, false)) {
+            self.outputs.push_back(Output::Goodbye(guest, word));
+        }
+    }
+
+    fn end(&mut self, now: Time, word: &Goodbye) {
+        if core::mem::replace(&mut self.over, true) {
+            return;
+        }
+        for at in 0..self.entries.len() {
+            if self.entries[at].is_settled() {
+                self.say_goodbye(at, Goodbye::Finished);
+                continue;
+            }
+            let why = match word {
+                Goodbye::Refuse(why) => why.clone(),
+                Goodbye::Finished => Why::NeverJoined,
+            };
+            self.fail(now, at, why);
+        }
+        self.next_check = Time(u64::MAX);
+    }
+
+    /// Does what is due, and notes when something will be again.
+    fn look(&mut self, now: Time) {
+        self.give_up_late(now);
+        self.keep_alive(now);
+        self.begin(now);
+        self.tell_open();
+        self.finish();
+        self.next_check = self.next_due(now);
+    }
+
+    /// When one that is awaited is given up. One that is here may take its time as long as it shows that it lives.
+    fn patience(&self, entry: &Entry) -> Option<Time> {
+        let called = entry.called_at + self.config.join_timeout;
+        match entry.stage {
+            Stage::Called => Some(called),
+            Stage::Present => Some(called.max(entry.heard_at + self.config.stall_timeout)),
+            Stage::Ready if self.judges() && self.started_at.is_some() => {
+                let since = self.started_at.map_or(entry.progressed_at, |at| at.max(entry.progressed_at));
+                Some(since + self.config.stall_timeout)
+            }
+            Stage::Ready | Stage::Done | Stage::Failed(_) => None,
+        }
+    }
+
+    /// When a roster that judges gives up all who are not done.
+    fn end_of_all(&self) -> Option<(Time, Duration)> {
+        match self.config.verdicts {
+            Verdicts::Roster { deadline: Some(deadline) } => Some((self.started_at? + deadline, deadline)),
+            _ => None,
+        }
+    }
+
+    fn give_up_late(&mut self, now: Time) {
+        let over = self.end_of_all().filter(|(at, _)| now >= *at);
+        for at in 0..self.entries.len() {
+            let entry = &self.entries[at];
+            if let Some((_, span)) = over.filter(|_| !entry.is_settled()) {
+                self.fail(now, at, Why::Deadline(span));
+            } else if self.patience(entry).is_some_and(|until| now >= until) {
+                let starved = entry.stage == Stage::Ready;
+                let why = if starved { Why::Starved(self.config.stall_timeout) } else { Why::NeverJoined };
+                self.fail(now, at, why);
+            }
+        }
+    }
+
+    fn keep_alive(&mut self, now: Time) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.connected) {
+            if now.since(entry.told_at) >= ALIVE_INTERVAL {
+                entry.told_at = now;
+                self.outputs.extend(entry.guest.map(Output::Alive));
+            }
+        }
+    }
+
+    /// When it starts without those that are awaited.
+    fn starts_without(&self) -> Option<Time> {
+        match self.config.expected {
+            Expected::Named(_) => self.ready_at.map(|at| at + QUIET_AFTER),
+            Expected::Count(_) => Some(self.born_at + self.config.join_timeout),
+        }
+    }
+
+    fn begin(&mut self, now: Time) {
+        if self.started_at.is_some() || self.finished {
+            return;
+        }
+        // One that an earlier try has left everything may be done before the start.
+        let ready = self.entries.iter().any(|entry| matches!(entry.stage, Stage::Ready | Stage::Done));
+        let waits = self.entries.iter().any(Entry::is_awaited) || self.vacant() > 0;
+        let late = self.starts_without().is_some_and(|at| now >= at);
+        if ready && (!waits || late) {
+            self.started_at = Some(now);
+            self.outputs.push_back(Output::Start);
+        } else if !ready && late && !self.entries.iter().any(Entry::is_awaited) && self.vacant() > 0 {
+            self.finished = true;
+            self.outputs.push_back(Output::NoneCame);
+        }
+    }
+
+    fn tell_open(&mut self) {
+        let open = self.entries.iter().any(Entry::is_awaited);
+        if self.started_at.is_some() && core::mem::replace(&mut self.open, open) != open {
+            self.outputs.push_back(if open { Output::Open } else { Output::Close });
+        }
+    }
+
+    fn finish(&mut self) {
+        let settled = self.entries.iter().all(Entry::is_settled);
+        let over = settled && (self.started_at.is_some() || self.vacant() == 0);
+        let ours = self.judges() || self.started_at.is_none();
+        if ours && over && !core::mem::replace(&mut self.finished, true) {
+            self.outputs.push_back(Output::Finished);
+        }
+    }
+
+    fn next_due(&self, now: Time) -> Time {
+        let alive = self.entries.iter().filter(|entry| entry.connected);
+        let alive = alive.map(|entry| entry.told_at + ALIVE_INTERVAL);
+        let patience = self.entries.iter().filter_map(|entry| self.patience(entry));
+        let start = self.starts_without().filter(|at| self.started_at.is_none() && *at > now);
+        let all = self.end_of_all().map(|(at, _)| at);
+        alive.chain(patience).chain(start).chain(all).min().unwrap_or(Time(u64::MAX))
+    }
+
+    /// Holds the roster against itself.
+    ///
+    /// # Panics
+    /// Two of its own records contradict each other: a bug here.
+    pub fn check(&self) {
+        for (guest, &at) in &self.by_guest {
+            assert_eq!(self.entries[at].guest, Some(*guest), "a connection leads to another's entry");
+        }
+        let mut names = BTreeSet::new();
+        for entry in &self.entries {
+            let name = &entry.name;
+            assert!(names.insert(name), "two receivers are called '{name}'");
+            assert_eq!(entry.is_settled(), entry.settled_at.is_some(), "'{name}' is settled or is not");
+            assert!(!entry.connected || entry.guest.is_some(), "'{name}' is connected by nothing");
+            assert!(entry.stage != Stage::Called || !entry.connected, "'{name}' is called and here");
+            assert!(entry.failure().is_none() || !entry.connected, "'{name}' has failed and stays");
+            assert!(entry.verified_bytes <= self.config.object_len, "'{name}' has more than all");
+        }
+        if let Expected::Count(count) = self.config.expected {
+            assert!(self.entries.len() <= count as usize, "more receivers than places");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,486 @@
+//! Tables of the sentences, the start rule, and random sequences against a small model.
+
+use super::*;
+use alloc::vec;
+use alloc::vec::Vec;
+use polycast_wire::WireError;
+use proptest::prelude::*;
+
+const JOIN: Duration = Duration::from_secs(30);
+const STALL: Duration = Duration::from_secs(10);
+const HANDLE: Handle = Handle(7);
+
+fn config(expected: Expected, verdicts: Verdicts) -> RosterConfig {
+    RosterConfig {
+        handle: HANDLE,
+        expected,
+        object_len: 1_000,
+        join_timeout: JOIN,
+        stall_timeout: STALL,
+        verdicts,
+    }
+}
+
+fn named(names: &[&str]) -> Expected {
+    Expected::Named(names.iter().map(|name| (*name).to_string()).collect())
+}
+
+/// Both transports: push judges by its sender, pull by the roster.
+const BOTH: [Verdicts; 2] = [Verdicts::Sender, Verdicts::Roster { deadline: None }];
+
+fn ms(at: u64) -> Time {
+    Time(at * 1_000_000)
+}
+
+fn outputs(roster: &mut Roster, now: Time) -> Vec<Output> {
+    core::iter::from_fn(|| roster.poll(now)).collect()
+}
+
+fn hello(roster: &mut Roster, now: Time, guest: u32, name: &str) {
+    let hello = Hello { handle: HANDLE, name, window_bytes: 1 << 20, serve_port: 9 };
+    roster.handle(now, Input::Hello { guest: GuestId(guest), hello: &hello });
+}
+
+fn have(roster: &mut Roster, now: Time, guest: u32) {
+    roster.handle(now, Input::Frame { guest: GuestId(guest), control: &Control::Have(vec![]) });
+}
+
+fn join(roster: &mut Roster, now: Time, guest: u32, name: &str) {
+    hello(roster, now, guest, name);
+    have(roster, now, guest);
+}
+
+fn refused(outputs: &[Output]) -> Option<String> {
+    outputs.iter().find_map(|output| match output {
+        Output::Goodbye(_, Goodbye::Refuse(why)) => Some(why.to_string()),
+        _ => None,
+    })
+}
+
+/// Every refusal of a session has one sentence, whatever the transport.
+#[test]
+fn refusals_have_one_sentence_each() {
+    for verdicts in BOTH {
+        type Prepare = fn(&mut Roster);
+        let cases: [(&str, Expected, Prepare, u64, &str); 6] = [
+            ("there is no such transfer here", named(&["a"]), |_| {}, 8, "a"),
+            ("its name is not among this transfer's receivers", named(&["a"]), |_| {}, 7, "b"),
+            (
+                "a receiver of this name has joined already",
+                named(&["a", "b"]),
+                |roster| hello(roster, ms(0), 1, "a"),
+                7,
+                "a",
+            ),
+            (
+                "all its receivers have joined",
+                Expected::Count(1),
+                |roster| hello(roster, ms(0), 1, "a"),
+                7,
+                "b",
+            ),
+            (
+                "taken out of the transfer",
+                named(&["a", "b"]),
+                |roster| roster.handle(ms(0), Input::Remove("a")),
+                7,
+                "a",
+            ),
+            (
+                "the transfer is over",
+                named(&["a"]),
+                |roster| roster.handle(ms(0), Input::Over(Goodbye::Finished)),
+                7,
+                "a",
+            ),
+        ];
+        for (sentence, expected, prepare, handle, name) in cases {
+            let mut roster = Roster::new(ms(0), config(expected, verdicts));
+            prepare(&mut roster);
+            outputs(&mut roster, ms(0));
+            let hello = Hello { handle: Handle(handle), name, window_bytes: 0, serve_port: 0 };
+            roster.handle(ms(1), Input::Hello { guest: GuestId(5), hello: &hello });
+            assert_eq!(refused(&outputs(&mut roster, ms(1))).as_deref(), Some(sentence));
+        }
+    }
+    let words = Why::Foreign(WireError::Version(9)).to_string();
+    assert!(words.contains("protocol version 9"), "{words}");
+    assert_eq!(Why::Foreign(WireError::Malformed).to_string(), "malformed packet");
+}
+
+/// How each way to fail is told, whatever the transport.
+#[test]
+fn failures_have_one_sentence_each() {
+    for verdicts in BOTH {
+        type Fail = fn(&mut Roster);
+        let cases: [(&str, Fail); 5] = [
+            ("it went away in mid-transfer", |roster| {
+                roster.handle(ms(1), Input::Gone { guest: GuestId(1), how: Gone::Closed });
+            }),
+            ("its connection failed: reset", |roster| {
+                let how = Gone::Broken("reset".into());
+                roster.handle(ms(1), Input::Gone { guest: GuestId(1), how });
+            }),
+            ("its connection failed: malformed packet", |roster| {
+                let how = Gone::Foreign(WireError::Malformed);
+                roster.handle(ms(1), Input::Gone { guest: GuestId(1), how });
+            }),
+            ("the disk is full", |roster| {
+                let control = Control::Refuse("the disk is full");
+                roster.handle(ms(1), Input::Frame { guest: GuestId(1), control: &control });
+            }),
+            ("taken out of the transfer", |roster| roster.handle(ms(1), Input::Remove("a"))),
+        ];
+        for (sentence, fail) in cases {
+            let mut roster = Roster::new(ms(0), config(named(&["a", "b"]), verdicts));
+            join(&mut roster, ms(0), 1, "a");
+            outputs(&mut roster, ms(0));
+            fail(&mut roster);
+            let why = roster.named("a").and_then(Entry::failure).map(ToString::to_string);
+            assert_eq!(why.as_deref(), Some(sentence));
+            let told = outputs(&mut roster, ms(1));
+            assert!(told.iter().any(|output| matches!(output, Output::Left { guest: GuestId(1), .. })));
+        }
+        let mut roster = Roster::new(ms(0), config(named(&["a", "b"]), verdicts));
+        let why = "no route".to_string();
+        roster.handle(ms(1), Input::NotComing { name: "a", why });
+        assert_eq!(roster.named("a").unwrap().failure().unwrap().to_string(), "no route");
+        outputs(&mut roster, ms(30_000));
+        assert_eq!(roster.named("b").unwrap().failure(), Some(&Why::NeverJoined));
+        assert_eq!(Why::NeverJoined.to_string(), "never joined");
+        roster.handle(ms(30_001), Input::Over(Goodbye::Finished));
+        roster.handle(ms(30_001), Input::Add("c"));
+        assert_eq!(
+            roster.named("c").unwrap().failure().unwrap().to_string(),
+            "the transfer had ended when it was added"
+        );
+    }
+}
+
+#[test]
+fn named_receivers_wait_for_each_other_but_not_for_long() {
+    for verdicts in BOTH {
+        let mut roster = Roster::new(ms(0), config(named(&["a", "b", "c"]), verdicts));
+        let calls = outputs(&mut roster, ms(0));
+        assert_eq!(calls, ["a", "b", "c"].map(|name| Output::Call(name.into())));
+        join(&mut roster, ms(10), 1, "a");
+        join(&mut roster, ms(400), 2, "b");
+        assert!(!outputs(&mut roster, ms(899)).contains(&Output::Start), "b has just come");
+        assert!(outputs(&mut roster, ms(900)).contains(&Output::Start));
+        // The third is still welcome, and the transfer open for it until its time is over.
+        hello(&mut roster, ms(1_000), 3, "c");
+        assert!(outputs(&mut roster, ms(1_000)).contains(&Output::Welcome(GuestId(3))));
+        have(&mut roster, ms(1_001), 3);
+        let late = outputs(&mut roster, ms(1_001));
+        let ready = Output::Ready { guest: GuestId(3), have: RangeSet::new(), late: true };
+        assert_eq!(late, [ready, Output::Close]);
+    }
+}
+
+#[test]
+fn counted_receivers_are_waited_for_until_their_time_is_over() {
+    for verdicts in BOTH {
+        let mut roster = Roster::new(ms(0), config(Expected::Count(2), verdicts));
+        join(&mut roster, ms(10), 1, "a");
+        assert!(!outputs(&mut roster, ms(29_999)).contains(&Output::Start));
+        let late = outputs(&mut roster, ms(30_000));
+        assert_eq!(late.iter().filter(|output| **output == Output::Start).count(), 1);
+        assert_eq!(late.last(), Some(&Output::Close));
+        assert_eq!(roster.free_places(), 1);
+        let mut none = Roster::new(ms(0), config(Expected::Count(2), verdicts));
+        assert_eq!(outputs(&mut none, ms(30_000)), [Output::NoneCame]);
+    }
+}
+
+/// One that cannot take the object is not waited for; one that was lost before it was ready leaves its place to another.
+#[test]
+fn a_place_is_free_again_when_a_counted_receiver_is_lost() {
+    let mut roster = Roster::new(ms(0), config(Expected::Count(2), Verdicts::Sender));
+    hello(&mut roster, ms(1), 1, "a");
+    let full = Control::Refuse("the disk is full");
+    roster.handle(ms(2), Input::Frame { guest: GuestId(1), control: &full });
+    join(&mut roster, ms(3), 2, "b");
+    assert!(outputs(&mut roster, ms(3)).contains(&Output::Start));
+    let mut roster = Roster::new(ms(0), config(Expected::Count(2), Verdicts::Sender));
+    hello(&mut roster, ms(1), 1, "a");
+    roster.handle(ms(2), Input::Gone { guest: GuestId(1), how: Gone::Closed });
+    join(&mut roster, ms(3), 2, "b");
+    assert!(!outputs(&mut roster, ms(3)).contains(&Output::Start), "a's place is free, and is waited for");
+    join(&mut roster, ms(4), 3, "a");
+    assert!(outputs(&mut roster, ms(4)).contains(&Output::Start));
+    assert_eq!(roster.entries().map(|entry| entry.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+}
+
+#[test]
+fn doubles_of_counted_receivers_get_numbers() {
+    let mut roster = Roster::new(ms(0), config(Expected::Count(3), Verdicts::Sender));
+    (1..=3).for_each(|guest| join(&mut roster, ms(1), guest, "x"));
+    assert_eq!(roster.entries().map(|entry| entry.name.as_str()).collect::<Vec<_>>(), ["x", "x#2", "x#3"]);
+    roster.handle(ms(2), Input::Gone { guest: GuestId(2), how: Gone::Closed });
+    hello(&mut roster, ms(3), 4, "x#2");
+    assert_eq!(roster.entry(GuestId(4)).unwrap().name, "x#2");
+    assert!(roster.entry(GuestId(2)).is_none(), "another connection has its place");
+}
+
+#[test]
+fn a_receiver_that_was_lost_comes_again_and_one_taken_out_does_not() {
+    for verdicts in BOTH {
+        let mut roster = Roster::new(ms(0), config(named(&["a", "b"]), verdicts));
+        join(&mut roster, ms(0), 1, "a");
+        join(&mut roster, ms(0), 2, "b");
+        outputs(&mut roster, ms(0));
+        roster.handle(ms(1), Input::Gone { guest: GuestId(1), how: Gone::Closed });
+        outputs(&mut roster, ms(1));
+        join(&mut roster, ms(2), 3, "a");
+        let back = outputs(&mut roster, ms(2));
+        assert!(back.iter().any(|output| matches!(output, Output::Ready { late: true, .. })), "{back:?}");
+        roster.handle(ms(3), Input::Remove("a"));
+        outputs(&mut roster, ms(3));
+        hello(&mut roster, ms(4), 4, "a");
+        assert_eq!(refused(&outputs(&mut roster, ms(4))).as_deref(), Some("taken out of the transfer"));
+        roster.handle(ms(5), Input::Add("a"));
+        assert!(outputs(&mut roster, ms(5)).contains(&Output::Call("a".into())), "it is wanted again");
+    }
+}
+
+#[test]
+fn a_roster_that_judges_ends_the_transfer_itself() {
+    let deadline = Some(Duration::from_secs(20));
+    let mut roster = Roster::new(ms(0), config(named(&["a", "b", "c"]), Verdicts::Roster { deadline }));
+    for (guest, name) in [(1, "a"), (2, "b"), (3, "c")] {
+        join(&mut roster, ms(0), guest, name);
+    }
+    outputs(&mut roster, ms(0));
+    let done = Control::DataRcvd { patched_bytes: 0 };
+    roster.handle(ms(5), Input::Frame { guest: GuestId(1), control: &done });
+    let progress = Control::Progress {
+        position: 0,
+        received: 0,
+        lost: 0,
+        verified_bytes: u64::MAX,
+        arrived_ns: 0,
+        waited_ns: 0,
+    };
+    roster.handle(ms(9_000), Input::Frame { guest: GuestId(2), control: &progress });
+    outputs(&mut roster, ms(10_000));
+    assert_eq!(roster.named("c").unwrap().failure(), Some(&Why::Starved(STALL)));
+    assert_eq!(roster.named("b").unwrap().verified_bytes, 1_000, "none has more than all");
+    assert!(!outputs(&mut roster, ms(18_999)).contains(&Output::Finished));
+    let last = outputs(&mut roster, ms(19_000));
+    assert_eq!(roster.named("b").unwrap().failure(), Some(&Why::Starved(STALL)));
+    assert_eq!(last.iter().filter(|output| **output == Output::Finished).count(), 1, "{last:?}");
+    // One that is done stays, since others may fetch what it holds, until all is over.
+    roster.handle(ms(19_001), Input::Over(Goodbye::Finished));
+    let goodbye = Output::Goodbye(GuestId(1), Goodbye::Finished);
+    assert!(outputs(&mut roster, ms(19_001)).contains(&goodbye));
+}
+
+#[test]
+fn the_deadline_names_all_who_are_not_done() {
+    let deadline = Some(Duration::from_secs(2));
+    let mut roster = Roster::new(ms(0), config(named(&["a", "b"]), Verdicts::Roster { deadline }));
+    join(&mut roster, ms(0), 1, "a");
+    outputs(&mut roster, ms(500));
+    assert_eq!(roster.started_at(), Some(ms(500)));
+    outputs(&mut roster, ms(2_500));
+    for name in ["a", "b"] {
+        assert!(matches!(roster.named(name).unwrap().failure(), Some(Why::Deadline(_))), "{name}");
+    }
+}
+
+#[test]
+fn a_connection_hears_something_every_half_second() {
+    let mut roster = Roster::new(ms(0), config(named(&["a"]), Verdicts::Sender));
+    join(&mut roster, ms(0), 1, "a");
+    outputs(&mut roster, ms(0));
+    assert_eq!(roster.deadline(), Some(ms(500)));
+    roster.handle(ms(300), Input::Told { guest: GuestId(1) });
+    assert!(outputs(&mut roster, ms(500)).is_empty(), "it has just heard something");
+    assert_eq!(outputs(&mut roster, ms(800)), [Output::Alive(GuestId(1))]);
+}
+
+/// An earlier try may have left a receiver everything: there is nothing to send, and the transfer is over all the same.
+#[test]
+fn receivers_that_are_done_before_the_start_end_the_transfer() {
+    for verdicts in BOTH {
+        let mut roster = Roster::new(ms(0), config(named(&["a"]), verdicts));
+        join(&mut roster, ms(1), 1, "a");
+        let done = Control::DataRcvd { patched_bytes: 0 };
+        roster.handle(ms(1), Input::Frame { guest: GuestId(1), control: &done });
+        roster.handle(ms(1), Input::Settled { guest: GuestId(1), failure: None, serves: false });
+        let said = outputs(&mut roster, ms(1));
+        assert!(said.contains(&Output::Start), "{said:?}");
+        assert_eq!(said.contains(&Output::Finished), verdicts != Verdicts::Sender);
+    }
+}
+
+/// What a driver, its peers and its user may do to a roster.
+#[derive(Clone, Debug)]
+enum Step {
+    Hello(u8),
+    Have(u8),
+    Refuse(u8),
+    Done(u8),
+    Progress(u8, u64),
+    Gone(u8),
+    NotComing(u8),
+    Add(u8),
+    Remove(u8),
+    Settle(u8, bool),
+    Wait(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0u8..6).prop_map(Step::Hello),
+        6 => (0u8..24).prop_map(Step::Have),
+        1 => (0u8..24).prop_map(Step::Refuse),
+        2 => (0u8..24).prop_map(Step::Done),
+        1 => (0u8..24, any::<u64>()).prop_map(|(guest, bytes)| Step::Progress(guest, bytes)),
+        2 => (0u8..24).prop_map(Step::Gone),
+        1 => (0u8..6).prop_map(Step::NotComing),
+        2 => (0u8..6).prop_map(Step::Add),
+        2 => (0u8..6).prop_map(Step::Remove),
+        2 => (0u8..24, any::<bool>()).prop_map(|(guest, fails)| Step::Settle(guest, fails)),
+        3 => (0u64..20_000).prop_map(Step::Wait),
+    ]
+}
+
+/// What the outputs so far have said, held against what must hold.
+#[derive(Default)]
+struct Model {
+    started: bool,
+    closed: bool,
+    finished: bool,
+    /// Connections that were named to the transport as ready, and those that it was told have left.
+    ready: BTreeSet<u32>,
+    left: BTreeSet<u32>,
+    /// Connections that were ended.
+    dismissed: BTreeSet<u32>,
+}
+
+impl Model {
+    fn hear(&mut self, output: &Output) {
+        match output {
+            Output::Start => assert!(!core::mem::replace(&mut self.started, true), "it starts twice"),
+            Output::Ready { guest, late, .. } => {
+                assert_eq!(*late, self.started, "late is after the start");
+                assert!(self.ready.insert(guest.0), "ready twice");
+            }
+            Output::Left { guest, .. } => {
+                assert!(self.ready.contains(&guest.0), "only who was ready can leave the transport");
+                assert!(self.left.insert(guest.0), "it leaves twice");
+            }
+            Output::Close => assert!(self.started && !core::mem::replace(&mut self.closed, true)),
+            Output::Open => assert!(self.started && core::mem::replace(&mut self.closed, false)),
+            Output::Goodbye(guest, _) => assert!(self.dismissed.insert(guest.0), "a second goodbye"),
+            Output::Finished | Output::NoneCame => {
+                assert!(!core::mem::replace(&mut self.finished, true), "it finishes twice");
+            }
+            Output::Alive(guest) => assert!(!self.dismissed.contains(&guest.0), "a word after the goodbye"),
+            Output::Welcome(_) | Output::Call(_) => {}
+        }
+    }
+}
+
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+fn apply(roster: &mut Roster, now: Time, step: &Step, guests: &mut u32) {
+    let guest = |number: &u8| GuestId(u32::from(*number));
+    match step {
+        Step::Hello(name) => {
+            hello(roster, now, *guests, NAMES[usize::from(*name)]);
+            *guests += 1;
+        }
+        Step::Have(number) => have(roster, now, u32::from(*number)),
+        Step::Refuse(number) => {
+            roster.handle(now, Input::Frame { guest: guest(number), control: &Control::Refuse("no") });
+        }
+        Step::Done(number) => {
+            let control = Control::DataRcvd { patched_bytes: 0 };
+            roster.handle(now, Input::Frame { guest: guest(number), control: &control });
+        }
+        Step::Progress(number, verified_bytes) => {
+            let control = Control::Progress {
+                position: 0,
+                received: 0,
+                lost: 0,
+                verified_bytes: *verified_bytes,
+                arrived_ns: 0,
+                waited_ns: 0,
+            };
+            roster.handle(now, Input::Frame { guest: guest(number), control: &control });
+        }
+        Step::Gone(number) => roster.handle(now, Input::Gone { guest: guest(number), how: Gone::Closed }),
+        Step::NotComing(name) => {
+            let why = "no".to_string();
+            roster.handle(now, Input::NotComing { name: NAMES[usize::from(*name)], why });
+        }
+        Step::Add(name) => roster.handle(now, Input::Add(NAMES[usize::from(*name)])),
+        Step::Remove(name) => roster.handle(now, Input::Remove(NAMES[usize::from(*name)])),
+        Step::Settle(number, fails) => {
+            // A sender settles those only whom it knows.
+            if roster.is_ready(guest(number)) && !roster.judges() {
+                let failure = fails.then_some(Why::Stalled(STALL));
+                roster.handle(now, Input::Settled { guest: guest(number), failure, serves: false });
+            }
+        }
+        Step::Wait(_) => {}
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Whatever happens in whatever order: it starts once, each connection becomes ready once, leaves once and hears one
+    /// goodbye, the transport hears of whom it knows only, and in the end none is waited for without end.
+    #[test]
+    fn any_sequence_keeps_the_rules(
+        count in proptest::option::of(1u32..5),
+        judged in any::<bool>(),
+        steps in proptest::collection::vec(step(), 0..80),
+    ) {
+        let expected = count.map_or_else(|| named(&NAMES[..3]), Expected::Count);
+        let verdicts = if judged { Verdicts::Roster { deadline: None } } else { Verdicts::Sender };
+        let mut roster = Roster::new(ms(1), config(expected, verdicts));
+        let (mut model, mut now, mut guests) = (Model::default(), ms(1), 0);
+        for step in &steps {
+            if let Step::Wait(span) = step {
+                now = now + Duration::from_millis(*span);
+            }
+            apply(&mut roster, now, step, &mut guests);
+            roster.check();
+            while let Some(output) = roster.poll(now) {
+                model.hear(&output);
+            }
+            // Between two steps nothing is due.
+            prop_assert!(roster.deadline().is_none_or(|at| at > now), "{:?} at {now:?}", roster.deadline());
+        }
+        // Silence: those who are awaited are given up, and a transfer that can begin has begun.
+        for _ in 0..4 {
+            now = now + JOIN + STALL;
+            while let Some(output) = roster.poll(now) {
+                model.hear(&output);
+            }
+        }
+        prop_assert!(!roster.entries().any(Entry::is_awaited), "waited for without end");
+        if judged {
+            prop_assert!(roster.entries().all(Entry::is_settled));
+            prop_assert!(model.finished);
+        } else if !roster.entries().all(Entry::is_settled) {
+            prop_assert!(model.started && model.closed);
+        } else {
+            prop_assert!(model.started || model.finished);
+        }
+        for entry in roster.entries().filter(|entry| entry.stage == Stage::Ready) {
+            let guest = entry.guest.unwrap().0;
+            prop_assert!(model.ready.contains(&guest) && !model.left.contains(&guest));
+        }
+        roster.handle(now, Input::Over(Goodbye::Finished));
+        while let Some(output) = roster.poll(now) {
+            model.hear(&output);
+        }
+        prop_assert!(roster.entries().all(Entry::is_settled));
+        prop_assert_eq!(roster.deadline(), None);
+    }
+}

@@ -1,0 +1,105 @@
+//! Why one is no receiver of a transfer, or not any more: the only place of these sentences.
+
+use alloc::string::{String, ToString};
+use polycast_types::Duration;
+use polycast_wire::WireError;
+
+/// How a control connection ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// The other end closed it.
+    Closed,
+    /// The network broke it, in these words.
+    Broken(String),
+    /// What came is not our protocol, or another version of it.
+    Foreign(WireError),
+}
+
+/// Why a receiver was turned away or given up.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Why {
+    /// HELLO names another transfer.
+    #[error("there is no such transfer here")]
+    UnknownHandle,
+    /// The receivers are named, and this name is not among them.
+    #[error("its name is not among this transfer's receivers")]
+    NotListed,
+    /// A receiver of this name is here.
+    #[error("a receiver of this name has joined already")]
+    Twice,
+    /// The receivers are counted, and all are here.
+    #[error("all its receivers have joined")]
+    Full,
+    /// The transfer has ended.
+    #[error("the transfer is over")]
+    Over,
+    /// What came is not our protocol, or another version of it.
+    #[error("{0}")]
+    Foreign(WireError),
+    /// It was called, and its agent does not let it join, or cannot be reached; in the agent's words.
+    #[error("{0}")]
+    NotComing(String),
+    /// It was called and did not become ready in time.
+    #[error("never joined")]
+    NeverJoined,
+    /// It was added too late.
+    #[error("the transfer had ended when it was added")]
+    AddedLate,
+    /// The group has changed without it.
+    #[error("taken out of the transfer")]
+    TakenOut,
+    /// Its control connection was closed.
+    #[error("it went away in mid-transfer")]
+    WentAway,
+    /// Its control connection broke.
+    #[error("its connection failed: {0}")]
+    Broken(String),
+    /// It gave up, in its own words.
+    #[error("{0}")]
+    Said(String),
+    /// It has said nothing for so long.
+    #[error("no sign of life for {0}")]
+    Stalled(Duration),
+    /// It lives, but no bytes have reached it for so long.
+    #[error("nothing has reached it for {0}")]
+    Starved(Duration),
+    /// It was not done when the deadline came.
+    #[error("not done at the deadline of {0}")]
+    Deadline(Duration),
+    /// No path of the network leads to it.
+    #[error("failed links cut it off from the source")]
+    CutOff,
+    /// The path that it depends on is lost, for this reason.
+    #[error("the trees are lost: {0}")]
+    TreesLost(String),
+    /// The source's user ended the transfer.
+    #[error("the source was cancelled")]
+    SourceCancelled,
+    /// The source cannot go on.
+    #[error("the source failed")]
+    SourceFailed,
+}
+
+impl Why {
+    /// Whether the path is to blame: another one may reach the receiver.
+    #[must_use]
+    pub fn blames_path(&self) -> bool {
+        matches!(self, Why::Starved(_) | Why::CutOff | Why::TreesLost(_))
+    }
+
+    /// Whether it must not come again while the transfer runs.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        self.blames_path() || matches!(self, Why::TakenOut | Why::Deadline(_) | Why::AddedLate)
+    }
+}
+
+impl From<Gone> for Why {
+    fn from(gone: Gone) -> Self {
+        match gone {
+            Gone::Closed => Why::WentAway,
+            Gone::Broken(words) => Why::Broken(words),
+            Gone::Foreign(error) => Why::Broken(error.to_string()),
+        }
+    }
+}
