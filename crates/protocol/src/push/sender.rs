@@ -154,12 +154,14 @@ impl Sender {
                 assert!(self.started_at.is_none(), "a transfer starts once");
                 self.started_at = Some(now);
                 self.next_send = now;
-                for peer in self.peers.values_mut() {
+                // One that has left meanwhile, or has had everything from an earlier try, is settled already.
+                for peer in self.peers.values_mut().filter(|peer| peer.is_active()) {
                     peer.service = Service::Listening { since: now };
                     peer.heard_at = now;
                 }
                 if !self.config.multicast {
-                    let all: Vec<PeerId> = self.peers.keys().copied().collect();
+                    let active = self.peers.iter().filter(|(_, peer)| peer.is_active());
+                    let all: Vec<PeerId> = active.map(|(id, _)| *id).collect();
                     all.into_iter().for_each(|peer| self.move_to_chain(now, peer));
                 }
             }
