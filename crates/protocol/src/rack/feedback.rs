@@ -29,6 +29,23 @@ pub struct FeedbackConfig {
     pub ranges_max: usize,
 }
 
+impl FeedbackConfig {
+    /// What is shipped, for the speaker of this number.
+    #[must_use]
+    pub fn new(own: u32) -> Self {
+        FeedbackConfig {
+            own,
+            gather: Duration::from_millis(1),
+            // A receiver repeats a request later than that, and by itself.
+            hold: Duration::from_millis(30),
+            // As a receiver's own report.
+            heartbeat: Duration::from_millis(50),
+            patience: Duration::from_millis(100),
+            ranges_max: 4_096,
+        }
+    }
+}
+
 /// What happens to a rack's feedback on one transfer.
 #[derive(Clone, Debug)]
 pub enum FeedbackInput<'a> {

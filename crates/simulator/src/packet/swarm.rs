@@ -12,6 +12,7 @@ mod pull;
 mod push;
 mod wire;
 
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 pub use draw::Random;
 
@@ -34,6 +35,18 @@ pub enum Plant {
     ForgetLease,
     /// A grant never gets to the agent that asked.
     LoseGrant,
+    /// A source goes on waiting for receivers that are taken out of its transfer.
+    ForgetRemoval,
+    /// A receiver that becomes ready while a transfer runs is never named to the transport.
+    ForgetReady,
+    /// A receiver is not told that its upstream is gone.
+    ForgetUpstream,
+    /// Receivers are not told of the data channel that takes the place of theirs.
+    SilentSwitch,
+    /// A source whose path's allowance is used up asks for no other path.
+    IgnoreAllowance,
+    /// What a rack's speaker reports counts for receivers that are not in its rack.
+    ForeignRack,
 }
 
 /// What a seed has shown.
@@ -49,6 +62,8 @@ pub struct Verdict {
     pub trace_hash: u64,
     /// Events of the run.
     pub events: u64,
+    /// How often each thing has happened, and each machine was told each thing, by name.
+    pub coverage: BTreeMap<&'static str, u64>,
 }
 
 /// Runs one seed, with a planted bug or without.

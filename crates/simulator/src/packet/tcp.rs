@@ -128,6 +128,12 @@ impl TcpSender {
         self.written
     }
 
+    /// Bytes that wait to be sent for the first time.
+    #[must_use]
+    pub fn unsent(&self) -> u64 {
+        self.written - self.highest
+    }
+
     /// Bytes acknowledged so far.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {

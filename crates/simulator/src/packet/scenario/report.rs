@@ -66,7 +66,7 @@ impl Report {
                     for (receiver, number) in push.receivers().iter().zip(0u32..) {
                         drops += receiver.overflows();
                         duplicates += receiver.duplicates();
-                        let failed = || push.source().failures().get(&number).cloned();
+                        let failed = || push.failure_of(number);
                         let lacks = || Some("not done when the run ended".to_string());
                         let done = receiver.phase() == Phase::Done;
                         receivers.push(ReceiverReport {

@@ -126,7 +126,8 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
     };
     let failure = world.live(random).err();
     let (hash, events) = world.wire.as_ref().map_or((0, 0), Wire::trace);
-    Verdict { seed, case, failure, trace_hash: world.trace.0 ^ hash, events: world.events + events }
+    let coverage = world.wire.as_ref().map(Wire::coverage).unwrap_or_default();
+    Verdict { seed, case, failure, trace_hash: world.trace.0 ^ hash, events: world.events + events, coverage }
 }
 
 impl World {

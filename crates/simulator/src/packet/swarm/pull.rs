@@ -82,7 +82,8 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         }
         Err(error) => Some(format!("no trees were planned though nothing failed: {error}")),
     };
-    Verdict { seed, case: summary, failure, trace_hash: net.trace_hash(), events: net.events() }
+    let (trace_hash, events) = (net.trace_hash(), net.events());
+    Verdict { seed, case: summary, failure, trace_hash, events, coverage: Default::default() }
 }
 
 /// TCP between servers, in one case of three.

@@ -66,7 +66,7 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
     let growth = if random.one_in(2) { Growth::Reno } else { Growth::Cubic };
     let mut cluster = Cluster::new(seed, TcpConfig { growth, ..TcpConfig::default() });
     cluster.set_plant(plant);
-    let config = config(random, &case);
+    let config = config(random);
     let mut summary = format!(
         "push{} on {}, {} receivers, {bytes} bytes{}",
         if labels { " by labels" } else { "" },
@@ -86,10 +86,11 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
     plan_storm(random, &mut net, &mut cluster, &case);
     plan_more(random, &mut net, &mut cluster, &mut case, &mut summary);
     let failure = live(&mut net, &mut cluster, &case).err();
-    Verdict { seed, case: summary, failure, trace_hash: net.trace_hash(), events: net.events() }
+    let coverage = cluster.coverage();
+    Verdict { seed, case: summary, failure, trace_hash: net.trace_hash(), events: net.events(), coverage }
 }
 
-fn config(random: &mut Random, case: &Case) -> PushConfig {
+fn config(random: &mut Random) -> PushConfig {
     let after = Duration(random.magnitude(50_000_000..=2_000_000_000));
     PushConfig {
         fragment_bytes: random.magnitude(100..=8_900) as u32,
@@ -100,7 +101,7 @@ fn config(random: &mut Random, case: &Case) -> PushConfig {
         stall_timeout: Duration(random.magnitude(1_000_000_000..=10_000_000_000)),
         slow: if random.one_in(3) { SlowPolicy::Wait } else { SlowPolicy::DropToPatches { after } },
         multicast: !random.one_in(12),
-        open_until: Some(case.heal_at + Duration::from_millis(20)),
+        join_timeout: Duration(random.magnitude(1_000_000_000..=10_000_000_000)),
         ..PushConfig::default()
     }
 }

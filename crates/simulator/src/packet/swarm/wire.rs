@@ -17,9 +17,6 @@ use alloc::vec::Vec;
 use polycast_planning::PlanId;
 use polycast_types::{Duration, Rate, Time};
 
-/// A source waits so long for receivers that come back.
-const OPEN: Duration = Duration::from_millis(500);
-
 /// One object on its way from a host to others.
 struct Delivery {
     source: usize,
@@ -87,7 +84,7 @@ impl Wire {
             self.cluster.add_push(&self.net, NodeId(source as u32), &nodes, bytes, config, None)
         });
         self.over.insert(plan, transfer);
-        self.cluster.set_way(transfer, multicast, Some(now + OPEN));
+        self.cluster.set_way(transfer, multicast);
         self.cluster.plan(&mut self.net, now, Happening::StartTransfer { transfer });
         for (&host, receiver) in self.deliveries[transfer as usize].receivers.iter().zip(0..) {
             if self.down.contains(&host) {
@@ -174,6 +171,11 @@ impl Wire {
     pub(super) fn is_done(&self) -> bool {
         (0..self.deliveries.len() as u32)
             .all(|transfer| self.cluster.push(transfer).lacking().next().is_none())
+    }
+
+    /// How often each thing has happened.
+    pub(super) fn coverage(&self) -> BTreeMap<&'static str, u64> {
+        self.cluster.coverage()
     }
 
     /// What the network has done, for the trace.

@@ -1,55 +1,133 @@
-//! What the control connections and the TCP chain carry.
+//! What connections carry, and what addresses stand for.
+//!
+//! Frames are what [`polycast_wire::control`] makes of them, byte for byte. Only contents in bulk are counted and not carried:
+//! hashes, patches and groups. The IPv4 address of a host is its number; a data channel's group is the channel's number.
 
+use crate::packet::NodeId;
 use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_protocol::push::Geometry;
 use polycast_wire::control::Control;
 
-/// A frame on a connection. Frames that machines make travel as their real bytes.
+/// What a frame holds.
 #[derive(Clone, Debug)]
-pub enum Frame {
-    /// A receiver opens its control connection.
-    Hello,
-    /// The source answers, with the hashes of all groups.
-    Welcome,
-    /// A frame of a machine.
-    Control(Vec<u8>),
-    /// Fragments as PTCH_DATA.
-    PatchData(Range<u64>),
-    /// The source says from whom to fetch: a receiver, or itself where that is `None`.
-    Upstream(Option<u32>),
-    /// A receiver asks its upstream for all groups but these.
-    Fetch(Vec<Range<u64>>),
-    /// A verified hash group.
+pub(super) enum Body {
+    /// Its bytes.
+    Bytes(Vec<u8>),
+    /// HASHES of these groups.
+    Hashes(Range<u64>),
+    /// PTCH_DATA with these fragments.
+    Patch(Range<u64>),
+    /// GROUP with this hash group.
     Group(u64),
-    /// The transfer is over for all.
-    Finished,
+    /// The end of what this end says.
+    Fin,
 }
 
-/// Bytes of a frame without variable parts, roughly those of HELLO and WELCOME with their names.
-const SMALL_LEN: u64 = 64;
-const HASH_LEN: u64 = 32;
+/// A frame on a connection.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    pub(super) body: Body,
+    /// The data channel that its source used when it wrote this; for a check outside the machines.
+    pub(super) channel: u32,
+}
 
-impl Frame {
+const HASH_LEN: u64 = 32;
+/// Length, kind and one number.
+const BULK_HEADER_LEN: u64 = 4 + 1 + 8;
+
+impl Body {
+    /// A frame with all its bytes.
+    pub(super) fn of(control: &Control<'_>) -> Body {
+        let mut frame = Vec::new();
+        control.emit(&mut frame);
+        Body::Bytes(frame)
+    }
+
     /// Bytes on the connection.
     pub(super) fn len(&self, geometry: &Geometry) -> u64 {
         let bytes = |range: Range<u64>| range.end - range.start;
         match self {
-            Frame::Hello | Frame::Upstream(_) | Frame::Fetch(_) | Frame::Finished => SMALL_LEN,
-            Frame::Welcome => SMALL_LEN + geometry.groups() * HASH_LEN,
-            Frame::Control(frame) => frame.len() as u64,
-            Frame::PatchData(sns) => {
+            Body::Bytes(frame) => frame.len() as u64,
+            Body::Hashes(groups) => BULK_HEADER_LEN + bytes(groups.clone()) * HASH_LEN,
+            Body::Patch(sns) => {
                 let last = geometry.fragment_bytes(sns.end - 1).end;
-                13 + last - geometry.fragment_bytes(sns.start).start
+                BULK_HEADER_LEN + last - geometry.fragment_bytes(sns.start).start
             }
-            Frame::Group(group) => 13 + bytes(geometry.group_bytes(*group)),
+            Body::Group(group) => BULK_HEADER_LEN + bytes(geometry.group_bytes(*group)),
+            // As TCP counts it.
+            Body::Fin => 1,
         }
     }
 
-    /// A machine's frame.
-    pub(super) fn of(control: &Control<'_>) -> Frame {
-        let mut frame = Vec::new();
-        control.emit(&mut frame);
-        Frame::Control(frame)
+    /// What it says, without its contents in bulk; `None` for the end, and for bytes that are no frame of this version.
+    pub(super) fn control(&self) -> Option<Control<'_>> {
+        match self {
+            Body::Bytes(frame) => Control::parse(frame).ok(),
+            Body::Hashes(groups) => Some(Control::Hashes { first: groups.start, hashes: Vec::new() }),
+            Body::Patch(sns) => Some(Control::PtchData { sn: sns.start, payload: &[] }),
+            Body::Group(index) => Some(Control::Group { index: *index, payload: &[] }),
+            Body::Fin => None,
+        }
+    }
+}
+
+/// The port on which the source of a transfer listens.
+const SOURCE_PORT: u16 = 0x4000;
+/// The port on which receivers of a transfer serve others.
+const RECEIVER_PORT: u16 = 0x8000;
+/// The port of every data channel.
+const CHANNEL_PORT: u16 = 7_410;
+/// The place in HELLO of the protocol's version.
+const VERSION_AT: usize = 5;
+
+/// The address of a host.
+pub(super) fn address_of(node: NodeId) -> [u8; 4] {
+    let [zero, a, b, c] = node.0.to_be_bytes();
+    assert_eq!(zero, 0, "hosts have 24 bits of an address");
+    [10, a, b, c]
+}
+
+/// Whose address it is.
+pub(super) fn node_at([_, a, b, c]: [u8; 4]) -> NodeId {
+    NodeId(u32::from_be_bytes([0, a, b, c]))
+}
+
+fn port(base: u16, transfer: u32) -> u16 {
+    assert!(transfer < u32::from(SOURCE_PORT), "transfers have 14 bits of a port");
+    base + transfer as u16
+}
+
+/// Where the source of a transfer listens.
+pub(super) fn source_port(transfer: u32) -> u16 {
+    port(SOURCE_PORT, transfer)
+}
+
+/// Where receivers of a transfer serve others.
+pub(super) fn receiver_port(transfer: u32) -> u16 {
+    port(RECEIVER_PORT, transfer)
+}
+
+/// The address of a data channel; of none for number 0.
+pub(super) fn channel_address(channel: u32) -> ([u8; 4], u16) {
+    let [_, a, b, c] = channel.to_be_bytes();
+    if channel == 0 { ([0; 4], 0) } else { ([239, a, b, c], CHANNEL_PORT) }
+}
+
+/// The number of a data channel.
+pub(super) fn channel_at(([_, a, b, c], _): ([u8; 4], u16)) -> u32 {
+    u32::from_be_bytes([0, a, b, c])
+}
+
+/// What WELCOME says of hash groups. The shortest on the wire have 64 KiB; worlds with small objects have shorter ones, so that
+/// there are several.
+pub(super) fn group_len_of(group_len: u32) -> u32 {
+    group_len.next_power_of_two().clamp(1 << 16, 1 << 20)
+}
+
+/// Makes a HELLO that of another version.
+pub(super) fn change_version(hello: &mut Body) {
+    if let Body::Bytes(bytes) = hello {
+        bytes[VERSION_AT] = bytes[VERSION_AT].wrapping_add(1);
     }
 }

@@ -1,36 +1,43 @@
 //! A data center at packet level: hosts that drive the push machines, switches, TCP, and planned failures.
 //!
 //! [`Cluster`] is the [`World`] of the packet engine for everything but pull. It holds transfers by push
-//! (Republic section III-A: [`PushSource`], [`PushReceiver`]), transfers and background flows by TCP
-//! ([`streams`]), the networks' forwarding ([`forward`]), optical switches that lose packets while they
+//! (Republic section III-A: [`PushSource`], [`PushReceiver`]; their session is the one that production runs, with the bytes of
+//! its frames), transfers and background flows by TCP ([`streams`]), the networks' forwarding ([`forward`]), optical switches that lose packets while they
 //! turn (Blast section IV), and a plan of what happens when ([`Happening`]).
 
-mod drive;
+mod chain;
+mod coverage;
+mod ends;
 pub mod forward;
 mod frames;
+mod plan;
+mod racks;
 mod receiver;
+mod receiving;
 pub mod routes;
+mod sending;
 mod source;
 pub mod streams;
 
-pub use receiver::{Phase, PushReceiver, content_of};
+pub use plan::Happening;
+pub use receiver::{Mood, Phase, PushReceiver, content_of};
 pub use source::{PushConfig, PushSource};
 
 use super::swarm::Plant;
 use super::tcp::TcpConfig;
-use super::{Faults, LinkId, Network, NodeId, Packet, World};
+use super::{LinkId, Network, NodeId, Packet, World};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use coverage::{Coverage, RECEIVER};
 use forward::{FRESH, Forwarding, Tree};
-use polycast_protocol::push::{ReceiverConfig, Sender};
 use polycast_types::{Duration, Time};
 use receiver::Waiting;
 use routes::Distances;
-use streams::{End, Segment, StreamId, Streams};
+use streams::{Arrival, End, Segment, StreamId, Streams};
 
 /// A packet of the data channel.
 #[derive(Clone, Debug)]
@@ -39,6 +46,8 @@ pub struct Fragment {
     pub(crate) transfer: u32,
     /// The transfer's name on the wire: a source that restarts uses another one.
     pub(crate) handle: u32,
+    /// The data channel that it is on.
+    pub(crate) channel: u32,
     /// How far the label has been changed; see [`forward`].
     pub(crate) stage: u8,
     pub(crate) flags: u8,
@@ -151,107 +160,6 @@ impl Alarm {
     }
 }
 
-/// Something planned for a time.
-#[derive(Clone, Debug)]
-pub enum Happening {
-    /// A link of one direction goes down or up.
-    Link {
-        /// Which.
-        link: LinkId,
-        /// Whether it is up from now on.
-        up: bool,
-    },
-    /// All links of a node go down or up, in both directions.
-    Node {
-        /// Which.
-        node: NodeId,
-        /// Whether it is up from now on.
-        up: bool,
-    },
-    /// A link has other faults from now on.
-    Faults {
-        /// Which.
-        link: LinkId,
-        /// What goes wrong on it.
-        faults: Faults,
-    },
-    /// An optical switch turns: until it is ready, this share of the data channel's packets is lost in it.
-    Turn {
-        /// Which.
-        node: NodeId,
-        /// When its circuits are ready.
-        ready_at: Time,
-        /// What it loses until then, in parts of a million.
-        loss_ppm: u32,
-    },
-    /// Paths and trees are computed anew over what is up.
-    Reroute,
-    /// A receiver's host crashes: its machine and what is not verified are gone.
-    CrashReceiver {
-        /// The transfer.
-        transfer: u32,
-        /// The receiver's number in it.
-        receiver: u32,
-    },
-    /// A receiver joins, or joins again with what it has stored.
-    JoinReceiver {
-        /// The transfer.
-        transfer: u32,
-        /// The receiver's number in it.
-        receiver: u32,
-    },
-    /// The source's host crashes.
-    CrashSource {
-        /// The transfer.
-        transfer: u32,
-    },
-    /// The source starts the transfer, for all receivers that are not done; they join.
-    StartTransfer {
-        /// The transfer.
-        transfer: u32,
-    },
-    /// No more receivers may join from now on; planned by the transfer itself.
-    CloseTransfer {
-        /// The transfer.
-        transfer: u32,
-    },
-    /// A receiver takes another time for each packet from now on.
-    Service {
-        /// The transfer.
-        transfer: u32,
-        /// The receiver's number in it.
-        receiver: u32,
-        /// Time for one packet.
-        service: Duration,
-    },
-    /// A background flow starts.
-    StartFlow {
-        /// Its number.
-        flow: u32,
-    },
-    /// The session of a transfer by labels is planned anew.
-    Relabel {
-        /// The transfer.
-        transfer: u32,
-        /// How packets go from now on.
-        forwarding: Arc<Forwarding>,
-        /// The hosts that are in the session from now on.
-        members: Vec<NodeId>,
-    },
-    /// The source must not use its data channel any more.
-    LosePath {
-        /// The transfer.
-        transfer: u32,
-    },
-    /// One end of a broken connection is told.
-    Broken {
-        /// The connection.
-        stream: StreamId,
-        /// The end that is told.
-        end: End,
-    },
-}
-
 /// Whose connection it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
@@ -259,6 +167,8 @@ enum Owner {
     Control { transfer: u32, receiver: u32 },
     /// Opened by a receiver (end 0) to its upstream (end 1): a receiver, or the source if `None`.
     Chain { transfer: u32, receiver: u32, upstream: Option<u32> },
+    /// Opened by a receiver (end 0) to the one that speaks for its rack (end 1).
+    Rack { transfer: u32, member: u32, speaker: u32 },
     /// A transfer over TCP from the source (end 0) to a receiver (end 1).
     Bulk { transfer: u32, receiver: u32 },
     /// A background flow.
@@ -279,8 +189,12 @@ pub struct PushTransfer {
     plans: u32,
     /// Whether the tree is computed anew when the network changes.
     pub(crate) reroutes: bool,
-    /// Receiver by node.
+    /// How many data channels it has had, and whether the one in use carries nothing while it is set up.
+    channels: u32,
+    dark: bool,
+    /// Receiver by node, and by name.
     at_node: BTreeMap<NodeId, u32>,
+    by_name: BTreeMap<String, u32>,
 }
 
 impl PushTransfer {
@@ -302,9 +216,10 @@ impl PushTransfer {
         &self.forwarding
     }
 
-    /// The receivers that do not have the object, by number.
+    /// The receivers that are to have the object and do not have it, by number.
     pub fn lacking(&self) -> impl Iterator<Item = u32> + '_ {
-        self.receivers.iter().zip(0..).filter(|(host, _)| host.phase != Phase::Done).map(|(_, number)| number)
+        let lacks = |host: &PushReceiver| host.wanted && host.phase != Phase::Done;
+        self.receivers.iter().zip(0..).filter(move |(host, _)| lacks(host)).map(|(_, number)| number)
     }
 }
 
@@ -379,6 +294,9 @@ pub struct Cluster {
     out: Vec<(LinkId, u8)>,
     breaches: Vec<String>,
     plant: Option<Plant>,
+    /// Whether the machines are held against themselves after every input.
+    checks: bool,
+    coverage: Coverage,
 }
 
 impl Cluster {
@@ -399,18 +317,37 @@ impl Cluster {
             out: Vec::new(),
             breaches: Vec::new(),
             plant: None,
+            checks: false,
+            coverage: Coverage::default(),
         }
     }
 
-    /// Puts a bug in around the machines, for tests of the swarm.
+    /// Sets the world up for the swarm: machines are held against themselves, and a bug may be put in around them.
     pub(crate) fn set_plant(&mut self, plant: Option<Plant>) {
-        self.plant = plant;
+        (self.plant, self.checks) = (plant, true);
     }
 
-    /// Whether a transfer that begins has a data channel, and until when receivers may join it.
-    pub(crate) fn set_way(&mut self, transfer: u32, multicast: bool, open_until: Option<Time>) {
-        let config = &mut self.push_mut(transfer).config;
-        (config.multicast, config.open_until) = (multicast, open_until);
+    /// Whether a transfer that begins has a data channel.
+    pub(crate) fn set_way(&mut self, transfer: u32, multicast: bool) {
+        self.push_mut(transfer).config.multicast = multicast;
+    }
+
+    /// A receiver is not among those that a transfer begins with; [`Happening::AddReceiver`] adds it.
+    pub fn leave_out(&mut self, transfer: u32, receiver: u32) {
+        self.push_mut(transfer).receivers[receiver as usize].wanted = false;
+    }
+
+    /// How often each thing has happened, and the machines were told each thing, by name.
+    #[must_use]
+    pub fn coverage(&self) -> BTreeMap<&'static str, u64> {
+        let mut counts = self.coverage.0.clone();
+        for transfer in &self.transfers {
+            let Transfer::Push(push) = transfer else { continue };
+            for (name, count) in push.receivers.iter().flat_map(|host| RECEIVER.iter().zip(host.counts)) {
+                *counts.entry(name).or_default() += count;
+            }
+        }
+        counts
     }
 
     /// What is sent from now on must reach these hosts only.
@@ -450,22 +387,16 @@ impl Cluster {
             let links = Distances::from(net, source).tree(net, receivers, self.seed);
             Forwarding::Tree(Tree::new(net, &links))
         });
-        let packet_bytes = u64::from(config.packet_bytes());
-        let receiver_config = ReceiverConfig {
-            geometry: config.geometry(object_len),
-            reorder_packets: 3 * 64,
-            reorder_delay: Duration::from_millis(1),
-            gather_delay: Duration::from_millis(12),
-            retry_delay: Duration::from_millis(40),
-            report_packets: (config.window_bytes / packet_bytes / 2).max(1),
-            heartbeat: Duration::from_millis(50),
+        let geometry = config.geometry(object_len);
+        let host = |&node: &NodeId| {
+            let name = format!("host-{}", node.0);
+            PushReceiver::new(node, name, object, geometry, (config.window_bytes, config.service))
         };
-        let hosts = receivers.iter().map(|&node| {
-            PushReceiver::new(node, object, receiver_config.clone(), config.window_bytes, config.service)
-        });
+        let hosts: Vec<PushReceiver> = receivers.iter().map(host).collect();
+        let by_name = hosts.iter().map(|host| host.name.clone()).zip(0..).collect();
         self.transfers.push(Transfer::Push(Box::new(PushTransfer {
             source: PushSource::new(source),
-            receivers: hosts.collect(),
+            receivers: hosts,
             config,
             object,
             object_len,
@@ -473,7 +404,10 @@ impl Cluster {
             members: None,
             plans: 0,
             reroutes,
+            channels: 0,
+            dark: false,
             at_node: receivers.iter().zip(0..).map(|(&node, index)| (node, index)).collect(),
+            by_name,
         })));
         transfer
     }
@@ -656,8 +590,9 @@ impl Cluster {
         let push = self.push_mut(transfer);
         let bytes = u64::from(push.config.packet_bytes());
         let host = &mut push.receivers[receiver as usize];
-        // Before WELCOME it does not listen, and packets of another transfer are not for it.
-        if host.machine.is_none() || host.handle != fragment.handle {
+        // Before WELCOME it does not listen, and packets of other channels and transfers are not for it.
+        let listens = host.machine.is_some() && host.channel == fragment.channel;
+        if !listens || host.handle != fragment.handle {
             return;
         }
         let waiting = Waiting { arrived: net.now(), fragment, bytes };
@@ -691,18 +626,21 @@ impl Cluster {
         self.drive_receiver(net, transfer, receiver);
     }
 
-    /// A machine for the source of a transfer.
-    fn new_sender(&mut self, transfer: u32) -> (Sender, u32) {
-        self.next_handle += 1;
-        let handle = self.next_handle;
-        let push = self.push(transfer);
-        (Sender::new(push.config.sender(handle, push.object_len)), handle)
-    }
-
     fn new_fragment(&self, transfer: u32) -> Fragment {
         let push = self.push(transfer);
-        let (handle, plan) = (push.source.handle, push.plans);
-        Fragment { transfer, handle, stage: FRESH, flags: 0, plan, round: 0, sn: 0, content: 0, coded: None }
+        let handle = push.source.run.as_ref().map_or(0, |run| run.handle);
+        Fragment {
+            transfer,
+            handle,
+            channel: push.source.channel(),
+            stage: FRESH,
+            flags: 0,
+            plan: push.plans,
+            round: 0,
+            sn: 0,
+            content: 0,
+            coded: None,
+        }
     }
 }
 
@@ -712,11 +650,11 @@ impl World for Cluster {
     fn arrive(&mut self, net: &mut Network<Datagram>, node: NodeId, link: LinkId, packet: Datagram) {
         match packet {
             Datagram::Fragment(fragment) => self.fragment(net, node, link, fragment),
-            Datagram::Segment(segment) => {
-                if self.streams.arrive(net, node, segment) {
-                    self.take_frames(net, segment.stream, segment.to);
-                }
-            }
+            Datagram::Segment(segment) => match self.streams.arrive(net, node, segment) {
+                Arrival::Nothing => {}
+                Arrival::Data => self.take_frames(net, segment.stream, segment.to),
+                Arrival::Room => self.has_room(net, segment.stream, segment.to),
+            },
         }
     }
 
@@ -745,9 +683,10 @@ impl World for Cluster {
     fn idle(&mut self, net: &mut Network<Datagram>, _: NodeId, link: LinkId) {
         for transfer in 0..self.transfers.len() as u32 {
             if let Transfer::Push(push) = &mut self.transfers[transfer as usize]
-                && push.source.waits_for == Some(link)
+                && let Some(run) = push.source.run.as_deref_mut()
+                && run.waits_for == Some(link)
             {
-                push.source.waits_for = None;
+                run.waits_for = None;
                 self.drive_source(net, transfer);
             }
         }

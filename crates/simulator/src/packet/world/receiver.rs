@@ -1,18 +1,21 @@
-//! A host that receives by push: drives `protocol::push::Receiver` and keeps what it received.
+//! A host that receives by push: its end of the session, `protocol::push::Receiver`, and what it has received.
 //!
 //! In place of bytes there are content ids: a number a fragment, which a fault of a link changes and which
 //! a coded patch carries as the XOR of its fragments'. So wrong and stale bytes are seen here as a hash
 //! would see them. The checks of this file stand outside the machine: a breach is kept as a sentence.
 
+use super::coverage::{self, ReceiverCounts};
+use super::racks::Rack;
 use super::streams::StreamId;
 use super::{Alarm, Fragment};
 use crate::packet::NodeId;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::String;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
+use polycast_protocol::push::coded::{Coded, Decodable};
 use polycast_protocol::push::{Geometry, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput};
+use polycast_protocol::session::{End, Guest};
 use polycast_types::{Duration, RangeSet, Time};
 use polycast_wire::control::Control;
 
@@ -38,9 +41,6 @@ pub enum Phase {
     Failed,
 }
 
-/// How many coded patches wait for fragments, as in the daemons.
-const UNDECODED_MAX: usize = 64;
-
 /// What came in by the data channel and waits in the socket.
 #[derive(Clone, Debug)]
 pub(super) struct Waiting {
@@ -56,16 +56,40 @@ pub(super) struct Serving {
     pub(super) sent: RangeSet,
 }
 
+/// What is out of order with a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mood {
+    /// Its agent does not let it join.
+    Unwilling,
+    /// It has no room for the object.
+    Full,
+    /// It speaks another version of the protocol.
+    Foreign,
+}
+
 /// One receiver of a push transfer.
 pub struct PushReceiver {
     pub(super) node: NodeId,
+    pub(super) name: String,
     pub(super) object: u64,
     pub(super) geometry: Geometry,
-    pub(super) config: ReceiverConfig,
     pub(super) phase: Phase,
+    /// Whether the transfer is for it.
+    pub(super) wanted: bool,
+    /// Whether its host has crashed.
+    pub(super) down: bool,
+    pub(super) mood: Option<Mood>,
+    /// Its end of the session, and how earlier ones have ended.
+    pub(super) guest: Option<Guest>,
+    pub(super) ends: Vec<End>,
     pub(super) machine: Option<Receiver>,
-    /// The transfer that it takes packets of.
+    /// Whether it has said what it holds, and takes packets.
+    pub(super) begun: bool,
+    /// The transfer that it takes packets of, and the data channel.
     pub(super) handle: u32,
+    pub(super) channel: u32,
+    pub(super) rack: Rack,
+    pub(super) counts: ReceiverCounts,
     pub(super) control: Option<StreamId>,
     pub(super) upstream: Option<StreamId>,
     pub(super) serving: Vec<Serving>,
@@ -81,6 +105,7 @@ pub struct PushReceiver {
     pub(super) duplicates: u64,
     /// What is stored: groups that were verified survive a crash.
     pub(super) intact: BTreeSet<u64>,
+    pub(super) verified_bytes: u64,
     kept: RangeSet,
     /// Kept once, also if taken back since.
     ever: RangeSet,
@@ -88,8 +113,7 @@ pub struct PushReceiver {
     wrong: BTreeMap<(u64, u64), u64>,
     /// The fragments that were handed to the machine last, and their content where it is one.
     last: Option<(u64, u64)>,
-    /// Coded patches of which several fragments are missing still, as the daemons keep them.
-    undecoded: VecDeque<(Arc<[u64]>, u64)>,
+    coded: Coded<u64>,
     pub(super) breaches: Vec<String>,
     /// A planted bug: wrong groups pass.
     pub(super) skips_checks: bool,
@@ -97,8 +121,10 @@ pub struct PushReceiver {
 
 /// What the host is to do for its machine.
 pub(super) enum Wish {
-    /// Send a frame to the source.
+    /// Send a frame to the source; some may go by way of the rack's speaker.
     Say(Control<'static>),
+    /// Send a frame to the source itself.
+    Repeat(Control<'static>),
     /// A group was verified: serve it to those who fetch.
     Verified,
     /// The object is whole.
@@ -108,19 +134,28 @@ pub(super) enum Wish {
 impl PushReceiver {
     pub(super) fn new(
         node: NodeId,
+        name: String,
         object: u64,
-        config: ReceiverConfig,
-        window_bytes: u64,
-        service: Duration,
+        geometry: Geometry,
+        (window_bytes, service): (u64, Duration),
     ) -> Self {
         PushReceiver {
             node,
+            name,
             object,
-            geometry: config.geometry,
-            config,
+            geometry,
             phase: Phase::Absent,
+            wanted: true,
+            down: false,
+            mood: None,
+            guest: None,
+            ends: Vec::new(),
             machine: None,
+            begun: false,
             handle: 0,
+            channel: 0,
+            rack: Rack::Alone,
+            counts: ReceiverCounts::default(),
             control: None,
             upstream: None,
             serving: Vec::new(),
@@ -133,11 +168,12 @@ impl PushReceiver {
             finished_at: None,
             duplicates: 0,
             intact: BTreeSet::new(),
+            verified_bytes: 0,
             kept: RangeSet::new(),
             ever: RangeSet::new(),
             wrong: BTreeMap::new(),
             last: None,
-            undecoded: VecDeque::new(),
+            coded: Coded::default(),
             breaches: Vec::new(),
             skips_checks: false,
         }
@@ -153,6 +189,24 @@ impl PushReceiver {
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.phase
+    }
+
+    /// Whether the transfer is for it: it was not left out, and not taken out.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        self.wanted
+    }
+
+    /// What is out of order with its host.
+    #[must_use]
+    pub fn mood(&self) -> Option<Mood> {
+        self.mood
+    }
+
+    /// How its sessions have ended that are over, without those that a crash has ended.
+    #[must_use]
+    pub fn ends(&self) -> &[End] {
+        &self.ends
     }
 
     /// When it had the whole object.
@@ -196,27 +250,34 @@ impl PushReceiver {
         Ok(())
     }
 
-    /// WELCOME has come: the machine begins with what is stored.
-    pub(super) fn begin(&mut self, now: Time) {
-        let mut machine = Receiver::new(self.config.clone());
+    /// There is room for the object: a machine that waits until what is stored has been checked.
+    pub(super) fn prepare(&mut self, outer_len: u32) {
+        self.machine = Some(Receiver::new(ReceiverConfig::new(self.geometry, self.window_bytes, outer_len)));
         self.kept.clear();
         self.ever.clear();
         self.wrong.clear();
-        for &group in &self.intact {
-            machine.handle(now, ReceiverInput::Held { group });
-        }
-        machine.handle(now, ReceiverInput::Begin);
-        for group in self.intact.clone() {
-            self.hold(group);
-        }
-        self.machine = Some(machine);
-        self.phase = Phase::Running;
     }
 
-    /// The machine and all that is not stored are lost.
+    /// What is stored is what it should be.
+    pub(super) fn check_held(&mut self, now: Time) {
+        for group in self.intact.clone() {
+            self.handle(now, ReceiverInput::Held { group });
+            self.hold(group);
+        }
+    }
+
+    /// Tells the machine something, if there is one.
+    pub(super) fn handle(&mut self, now: Time, input: ReceiverInput<'_>) {
+        let Some(machine) = self.machine.as_mut() else { return };
+        self.counts[coverage::of_receiver(&input)] += 1;
+        machine.handle(now, input);
+    }
+
+    /// The machines and all that is not stored are lost.
     pub(super) fn forget(&mut self, phase: Phase) {
-        self.machine = None;
-        self.undecoded.clear();
+        (self.machine, self.guest, self.begun) = (None, None, false);
+        (self.control, self.upstream, self.rack) = (None, None, Rack::Alone);
+        self.coded.clear();
         self.socket.clear();
         self.socket_bytes = 0;
         self.serving.clear();
@@ -225,49 +286,41 @@ impl PushReceiver {
         }
     }
 
+    /// Whether it takes packets of the data channel.
+    pub(super) fn takes_packets(&self) -> bool {
+        self.begun && self.phase == Phase::Running
+    }
+
     /// A packet of the data channel is taken out of the socket.
     pub(super) fn fragment(&mut self, now: Time, waiting: &Waiting) {
-        let Some(machine) = self.machine.as_mut() else { return };
+        let Some(machine) = self.machine.as_ref().filter(|_| self.takes_packets()) else { return };
         let Fragment { round, sn, flags, content, ref coded, .. } = waiting.fragment;
-        let Some(coded) = coded else {
+        let Some(sns) = coded else {
             self.last = Some((sn, content));
             self.duplicates += u64::from(sn < self.geometry.fragments() && machine.missing_of(&[sn]) == 0);
             let arrived = waiting.arrived;
-            machine.handle(now, ReceiverInput::Data { round, sn, count: 1, flags, arrived });
+            self.handle(now, ReceiverInput::Data { round, sn, count: 1, flags, arrived });
             return;
         };
-        match machine.missing_of(coded) {
-            0 => self.duplicates += 1,
-            1 => self.decode(now, coded, content),
-            _ => {
-                if self.undecoded.len() == UNDECODED_MAX {
-                    self.undecoded.pop_front();
-                }
-                self.undecoded.push_back((coded.clone(), content));
-            }
+        self.duplicates += u64::from(machine.missing_of(sns) == 0);
+        if let Some(sn) = self.coded.came(machine, sns, || content) {
+            self.decode(now, sn, sns, content);
         }
     }
 
-    /// Takes the missing fragment out of a coded patch, if exactly one is missing.
-    fn decode(&mut self, now: Time, coded: &[u64], content: u64) {
-        let Some(missing) = self.machine.as_ref().and_then(|machine| machine.decodable(coded)) else {
-            return;
-        };
-        let others = coded.iter().filter(|sn| **sn != missing);
+    /// Takes the missing fragment out of a coded patch.
+    fn decode(&mut self, now: Time, missing: u64, sns: &[u64], content: u64) {
+        let others = sns.iter().filter(|sn| **sn != missing);
         let content = others.fold(content, |content, sn| content ^ self.stored(*sn));
         self.last = Some((missing, content));
-        if let Some(machine) = self.machine.as_mut() {
-            machine.handle(now, ReceiverInput::Patched { sn: missing, count: 1 });
-        }
+        self.handle(now, ReceiverInput::Patched { sn: missing, count: 1 });
     }
 
     /// Tries an earlier coded patch again that lacked too much then; false if none can be of use now.
     pub(super) fn decode_earlier(&mut self, now: Time) -> bool {
         let Some(machine) = &self.machine else { return false };
-        let usable = |(coded, _): &(Arc<[u64]>, u64)| machine.missing_of(coded) < 2;
-        let at = self.undecoded.iter().position(usable);
-        let Some((coded, content)) = at.and_then(|at| self.undecoded.remove(at)) else { return false };
-        self.decode(now, &coded, content);
+        let Some(Decodable { sn, sns, payload }) = self.coded.next_decodable(machine) else { return false };
+        self.decode(now, sn, &sns, payload);
         true
     }
 
@@ -282,24 +335,31 @@ impl PushReceiver {
     pub(super) fn patch_data(&mut self, now: Time, sns: core::ops::Range<u64>) {
         self.last = None;
         let count = (sns.end - sns.start) as u32;
-        if let Some(machine) = self.machine.as_mut() {
-            machine.handle(now, ReceiverInput::Patched { sn: sns.start, count });
+        if self.takes_packets() {
+            self.handle(now, ReceiverInput::Patched { sn: sns.start, count });
         }
     }
 
     /// A group came over the chain.
     pub(super) fn fetched(&mut self, now: Time, group: u64) {
-        if let Some(machine) = self.machine.as_mut()
-            && !machine.is_verified(group)
-        {
-            machine.handle(now, ReceiverInput::Fetched { group });
-            self.intact.insert(group);
+        let lacks = self.machine.as_ref().is_some_and(|machine| !machine.is_verified(group));
+        if lacks && self.takes_packets() {
+            self.handle(now, ReceiverInput::Fetched { group });
+            self.verify(group);
             self.hold(group);
             // The verified group is stored in place of what came before.
             for sn in self.geometry.fragments_of_group(group) {
                 self.wrong.remove(&(group, sn));
             }
         }
+    }
+
+    /// A group is stored for good; whether it was not before.
+    fn verify(&mut self, group: u64) -> bool {
+        let new = self.intact.insert(group);
+        let bytes = self.geometry.group_bytes(group);
+        self.verified_bytes += if new { bytes.end - bytes.start } else { 0 };
+        new
     }
 
     /// A stored group's fragments are there, as far as they lie in stored groups entirely.
@@ -323,19 +383,18 @@ impl PushReceiver {
             }
             ReceiverOutput::Check { group } => {
                 let intact = self.check(group);
-                let machine = self.machine.as_mut().expect("it has just spoken");
-                machine.handle(now, ReceiverInput::Checked { group, intact });
+                self.handle(now, ReceiverInput::Checked { group, intact });
                 intact.then_some(Wish::Verified)
             }
-            ReceiverOutput::Control(control) | ReceiverOutput::Repeat(control) => Some(Wish::Say(control)),
+            ReceiverOutput::Control(control) => Some(Wish::Say(control)),
+            ReceiverOutput::Repeat(control) => Some(Wish::Repeat(control)),
             ReceiverOutput::Complete => {
                 if self.intact.len() as u64 != self.geometry.groups() || self.phase == Phase::Done {
                     self.breach("completed without all groups, or twice");
                 }
                 self.phase = Phase::Done;
                 self.finished_at = Some(now);
-                let machine = self.machine.as_mut().expect("it has just spoken");
-                machine.handle(now, ReceiverInput::Committed);
+                self.handle(now, ReceiverInput::Committed);
                 Some(Wish::Completed)
             }
         })
@@ -386,13 +445,13 @@ impl PushReceiver {
             }
             return false;
         }
-        if !self.intact.insert(group) {
+        if !self.verify(group) {
             self.breach(&format!("group {group} was verified twice"));
         }
         true
     }
 
-    fn breach(&mut self, what: &str) {
+    pub(super) fn breach(&mut self, what: &str) {
         self.breaches.push(format!("receiver at node {}: {what}", self.node.0));
     }
 }

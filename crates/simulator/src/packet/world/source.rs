@@ -1,15 +1,16 @@
-//! A host that sends by push: drives `protocol::push::Sender`, clocked by its network card.
+//! A host that sends by push: drives `protocol::session::Roster` and `protocol::push::Sender`, clocked by its network card.
 
 use super::Alarm;
 use super::receiver::Serving;
 use super::streams::StreamId;
 use crate::packet::{LinkId, NodeId};
-use alloc::collections::BTreeMap;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
-use polycast_protocol::push::{AttemptInterval, Geometry, PeerId, Sender, SenderConfig, SlowPolicy};
+use polycast_protocol::push::{AttemptInterval, BATCH_MAX, Geometry, Sender, SenderConfig, SlowPolicy};
+use polycast_protocol::session::{Expected, Roster, RosterConfig, Verdicts};
 use polycast_types::{Duration, Handle, RangeSet, Rate, Time};
-use polycast_wire::control::Control;
 use polycast_wire::data::{HEADER_LEN, IP_UDP_LEN};
 
 /// Settings of a push transfer; the defaults are those of the daemons.
@@ -31,28 +32,43 @@ pub struct PushConfig {
     pub deadline: Option<Duration>,
     /// A receiver without sign of life for this long has failed.
     pub stall_timeout: Duration,
+    /// How long receivers may take to join.
+    pub join_timeout: Duration,
     /// Policy for slow receivers.
     pub slow: SlowPolicy,
     /// Whether there is a data channel; without one everybody is chained.
     pub multicast: bool,
-    /// Until when receivers may join after the start; at the start itself if `None`.
-    pub open_until: Option<Time>,
+    /// Bytes that a path is granted for; all that are needed if `None`.
+    pub allowance: Option<u64>,
+    /// How long it takes until there is another path when the allowance is used up.
+    pub next_path: Duration,
+    /// Whether receivers are counted and come by themselves; otherwise they are called by name.
+    pub counted: bool,
+    /// So many receivers, one after the other, share a rack, and one of them speaks for it; below 2 each is on its own.
+    pub rack: u32,
 }
 
 impl Default for PushConfig {
     fn default() -> Self {
+        let (fragment_bytes, group_bytes) = (1_448, 256 << 10);
+        let geometry = Geometry { object_len: 0, fragment_len: fragment_bytes, group_len: group_bytes };
+        let shipped = SenderConfig::new(Handle(0), geometry, 1);
         PushConfig {
-            fragment_bytes: 1_448,
-            group_bytes: 256 << 10,
-            rate: None,
-            attempt_interval: AttemptInterval::Adaptive,
+            fragment_bytes,
+            group_bytes,
+            rate: shipped.rate,
+            attempt_interval: shipped.attempt_interval,
             window_bytes: 1 << 20,
             service: Duration::ZERO,
-            deadline: None,
-            stall_timeout: Duration::from_secs(10),
-            slow: SlowPolicy::DropToPatches { after: Duration::from_secs(2) },
-            multicast: true,
-            open_until: None,
+            deadline: shipped.deadline,
+            stall_timeout: shipped.stall_timeout,
+            join_timeout: Duration::from_secs(30),
+            slow: shipped.slow,
+            multicast: shipped.multicast,
+            allowance: None,
+            next_path: Duration::ZERO,
+            counted: false,
+            rack: 0,
         }
     }
 }
@@ -72,55 +88,86 @@ impl PushConfig {
     }
 
     pub(super) fn sender(&self, handle: u32, object_len: u64) -> SenderConfig {
+        let handle = Handle(handle.into());
         SenderConfig {
-            handle: Handle(handle.into()),
-            geometry: self.geometry(object_len),
-            batch: self.batch(),
             rate: self.rate,
             multicast: self.multicast,
-            allowance: None,
+            allowance: self.fragments_of(self.allowance),
             attempt_interval: self.attempt_interval,
-            path_timeout: Duration::from_millis(1_000),
             stall_timeout: self.stall_timeout,
             deadline: self.deadline,
             slow: self.slow,
-            patch_delay: Duration::from_millis(10),
+            ..SenderConfig::new(handle, self.geometry(object_len), self.batch())
         }
+    }
+
+    pub(super) fn roster(&self, handle: u32, object_len: u64, expected: Expected) -> RosterConfig {
+        RosterConfig {
+            handle: Handle(handle.into()),
+            expected,
+            object_len,
+            join_timeout: self.join_timeout,
+            stall_timeout: self.stall_timeout,
+            verdicts: Verdicts::Sender,
+        }
+    }
+
+    /// Fragments for which a path is granted that is granted for so many bytes.
+    pub(super) fn fragments_of(&self, bytes: Option<u64>) -> Option<u64> {
+        bytes.map(|bytes| bytes.div_ceil(self.fragment_bytes.into()).max(1))
     }
 
     /// Fragments of one segmented datagram.
     pub(super) fn batch(&self) -> u32 {
-        (DATAGRAM_BYTES_MAX / self.packet_bytes()).clamp(1, 64)
+        (DATAGRAM_BYTES_MAX / self.packet_bytes()).clamp(1, BATCH_MAX as u32)
     }
 }
 
-/// One receiver as its source knows it.
-pub(super) struct PeerSlot {
+/// The connection of a receiver, as its source knows it.
+pub(super) struct Conn {
     pub(super) receiver: u32,
-    pub(super) stream: StreamId,
-    pub(super) ready: bool,
+    /// What HELLO said.
+    pub(super) window_bytes: u64,
+    pub(super) serve_port: u16,
+    /// Fragments to send as PTCH_DATA when the connection has room.
+    pub(super) patches: RangeSet,
+    /// Whether the last word was said; it is said once.
+    pub(super) dismissed: bool,
+    /// Whether the sender has settled it; it does so once.
+    pub(super) settled: bool,
+}
+
+/// A transfer that runs, from the first call to the last word.
+pub(super) struct Sending {
+    /// The transfer's name on the wire.
+    pub(super) handle: u32,
+    pub(super) roster: Roster,
+    pub(super) machine: Sender,
+    pub(super) conns: BTreeMap<StreamId, Conn>,
+    pub(super) serving: Vec<Serving>,
+    /// A link whose queue must drain before more is sent.
+    pub(super) waits_for: Option<LinkId>,
+    /// The number of its data channel; 0 for none.
+    pub(super) channel: u32,
+    /// Whoever was on the path goes on over the chain.
+    pub(super) without_path: bool,
+    /// Fragments that the path was granted for, and those sent on it at full rate.
+    pub(super) granted: Option<u64>,
+    pub(super) spent: u64,
+    /// Receivers that were taken out before they were settled, and not added again.
+    pub(super) removed: BTreeSet<String>,
+    pub(super) over: bool,
 }
 
 /// The source of a push transfer.
 pub struct PushSource {
     pub(super) node: NodeId,
-    /// `None` while it is crashed.
-    pub(super) machine: Option<Sender>,
-    pub(super) handle: u32,
-    pub(super) peers: BTreeMap<PeerId, PeerSlot>,
-    pub(super) serving: Vec<Serving>,
-    pub(super) expected: u32,
-    pub(super) ready: u32,
-    pub(super) started: bool,
-    pub(super) closed: bool,
+    /// `None` while it is crashed, or has not begun.
+    pub(super) run: Option<Box<Sending>>,
     pub(super) alarm: Alarm,
-    /// A link whose queue must drain before more is sent.
-    pub(super) waits_for: Option<LinkId>,
     pub(super) finished_at: Option<Time>,
     /// When attempt sending ended for the first time.
     pub(super) full_rate_at: Option<Time>,
-    /// Receivers that were given up, and why.
-    pub(super) failures: BTreeMap<u32, String>,
     /// Fragments sent on the data channel, patches on it, and fragments sent as PTCH_DATA.
     pub(super) fragments_sent: u64,
     pub(super) patches_sent: u64,
@@ -131,19 +178,10 @@ impl PushSource {
     pub(super) fn new(node: NodeId) -> Self {
         PushSource {
             node,
-            machine: None,
-            handle: 0,
-            peers: BTreeMap::new(),
-            serving: Vec::new(),
-            expected: 0,
-            ready: 0,
-            started: false,
-            closed: false,
+            run: None,
             alarm: Alarm::default(),
-            waits_for: None,
             finished_at: None,
             full_rate_at: None,
-            failures: BTreeMap::new(),
             fragments_sent: 0,
             patches_sent: 0,
             unicast_fragments: 0,
@@ -159,7 +197,7 @@ impl PushSource {
     /// Whether its host has crashed, or has not begun.
     #[must_use]
     pub fn is_crashed(&self) -> bool {
-        self.machine.is_none()
+        self.run.is_none()
     }
 
     /// When every receiver was settled.
@@ -174,10 +212,10 @@ impl PushSource {
         self.full_rate_at
     }
 
-    /// Receivers that were given up, by number, and why.
+    /// The source's end of the session; `None` while it is crashed, or has not begun.
     #[must_use]
-    pub fn failures(&self) -> &BTreeMap<u32, String> {
-        &self.failures
+    pub fn roster(&self) -> Option<&Roster> {
+        self.run.as_ref().map(|run| &run.roster)
     }
 
     /// Fragments sent on the data channel, coded patches on it, and fragments sent over TCP.
@@ -186,25 +224,8 @@ impl PushSource {
         (self.fragments_sent, self.patches_sent, self.unicast_fragments)
     }
 
-    /// Begins a transfer to so many receivers.
-    pub(super) fn begin(&mut self, machine: Sender, handle: u32, expected: u32) {
-        *self = PushSource {
-            machine: Some(machine),
-            handle,
-            expected,
-            alarm: core::mem::take(&mut self.alarm),
-            fragments_sent: self.fragments_sent,
-            patches_sent: self.patches_sent,
-            unicast_fragments: self.unicast_fragments,
-            ..PushSource::new(self.node)
-        };
-    }
-}
-
-/// What a HAVE says.
-pub(super) fn have_of(control: &Control<'_>) -> Option<RangeSet> {
-    match control {
-        Control::Have(ranges) => Some(ranges.iter().cloned().collect()),
-        _ => None,
+    /// The number of the data channel in use.
+    pub(super) fn channel(&self) -> u32 {
+        self.run.as_ref().map_or(0, |run| run.channel)
     }
 }

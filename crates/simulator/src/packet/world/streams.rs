@@ -14,6 +14,17 @@ pub struct StreamId(pub u32);
 /// One of a connection's two ends: who opened it is 0, the other 1.
 pub type End = u8;
 
+/// What has come of a segment at a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// Nothing for the host there.
+    Nothing,
+    /// Data came to its end: [`Streams::next_frame`] is worth a look.
+    Data,
+    /// An acknowledgement came: there may be room to write.
+    Room,
+}
+
 /// A segment on its way.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
@@ -129,6 +140,11 @@ impl Streams {
         self.streams[id.0 as usize].directions[usize::from(from)].sender.write(bytes);
     }
 
+    /// Bytes that an end has written and not sent yet.
+    pub(super) fn waiting(&self, id: StreamId, from: End) -> u64 {
+        self.streams[id.0 as usize].directions[usize::from(from)].sender.unsent()
+    }
+
     /// Bytes that came from an end to the other without a gap.
     #[must_use]
     pub fn delivered(&self, id: StreamId, from: End) -> u64 {
@@ -160,14 +176,18 @@ impl Streams {
         }
     }
 
-    /// A segment at `node`, the end of a link: passes it on, or takes it in. True if data came to its end,
-    /// so that [`Streams::next_frame`] is worth a look.
-    pub(super) fn arrive(&mut self, net: &mut Network<Datagram>, node: NodeId, mut segment: Segment) -> bool {
+    /// A segment at `node`, the end of a link: passes it on, or takes it in.
+    pub(super) fn arrive(
+        &mut self,
+        net: &mut Network<Datagram>,
+        node: NodeId,
+        mut segment: Segment,
+    ) -> Arrival {
         let stream = &mut self.streams[segment.stream.0 as usize];
         let from = usize::from(1 - segment.to);
         let hop = usize::from(segment.hop) + 1;
         if !stream.open {
-            return false;
+            return Arrival::Nothing;
         }
         if node != stream.ends[usize::from(segment.to)] {
             // A path that was changed meanwhile may not lead through this node any more: lost.
@@ -177,15 +197,15 @@ impl Streams {
                 segment.hop += 1;
                 net.send(link, Datagram::Segment(segment), segment.len + SEGMENT_HEADER_LEN, 0);
             }
-            return false;
+            return Arrival::Nothing;
         }
         if segment.corrupt {
-            return false;
+            return Arrival::Nothing;
         }
         if segment.len == 0 {
             stream.directions[usize::from(segment.to)].sender.acknowledge(net.now(), segment.at);
             self.pump(net, segment.stream, segment.to);
-            return false;
+            return Arrival::Room;
         }
         let receiver = &mut stream.directions[from].receiver;
         receiver.segment(segment.at..segment.at + u64::from(segment.len));
@@ -193,7 +213,7 @@ impl Streams {
         if let Some(&link) = stream.directions[usize::from(segment.to)].path.first() {
             net.send(link, Datagram::Segment(back), SEGMENT_HEADER_LEN, 0);
         }
-        true
+        Arrival::Data
     }
 
     /// The next frame that has come whole from an end to the other.

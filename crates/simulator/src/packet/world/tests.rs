@@ -1,6 +1,6 @@
 use super::forward::{LabelSwitches, Relays};
 use super::*;
-use crate::packet::{Builder, LinkConfig, Outcome};
+use crate::packet::{Builder, Faults, LinkConfig, Outcome};
 use alloc::collections::BTreeSet;
 use alloc::format;
 use polycast_planning::labels::LabelPlanner;
@@ -76,17 +76,16 @@ fn loss_corruption_duplicates_and_disorder_are_repaired() {
 fn a_receiver_that_crashes_resumes_with_what_it_has() {
     let mut net = network("leaf-spine:2,1,2", config(), 3);
     let mut cluster = Cluster::new(3, TcpConfig::default());
-    let open_until = Some(Time(20_000_000));
-    let settings = PushConfig { open_until, ..small_objects() };
-    cluster.add_push(&net, NodeId(0), &nodes([1, 2, 3]), 10_000_000, settings, None);
+    cluster.add_push(&net, NodeId(0), &nodes([1, 2, 3]), 20_000_000, small_objects(), None);
     let crashed = Happening::CrashReceiver { transfer: 0, receiver: 1 };
     cluster.plan(&mut net, Time(5_000_000), crashed);
     let back = Happening::JoinReceiver { transfer: 0, receiver: 1 };
-    cluster.plan(&mut net, Time(15_000_000), back);
+    cluster.plan(&mut net, Time(12_000_000), back);
     run(&mut net, &mut cluster);
     assert!(all_done(&cluster));
-    let at = cluster.push(0).receivers()[1].finished_at().unwrap();
-    assert!(at > Time(15_000_000));
+    let done_at = |receiver: usize| cluster.push(0).receivers()[receiver].finished_at().unwrap();
+    assert!(done_at(1) > done_at(0));
+    assert!(cluster.coverage()["guest: Stored, resumes"] == 1);
 }
 
 #[test]

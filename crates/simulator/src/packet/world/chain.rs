@@ -1,0 +1,179 @@
+//! The TCP chain: a receiver fetches groups from its upstream, another receiver or the source.
+
+use super::frames::{Body, Frame, node_at, receiver_port, source_port};
+use super::receiver::Serving;
+use super::streams::StreamId;
+use super::{Cluster, Datagram, Owner};
+use crate::packet::{Network, NodeId};
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::vec::Vec;
+use core::ops::Range;
+use polycast_protocol::push::ReceiverInput;
+use polycast_protocol::session::GuestInput;
+use polycast_types::{Handle, RangeSet};
+use polycast_wire::control::{Control, RANGES_MAX};
+
+impl Cluster {
+    /// Whose address it is in a transfer: a receiver's, or the source's if `None`.
+    pub(super) fn place(
+        &self,
+        transfer: u32,
+        (address, port): ([u8; 4], u16),
+    ) -> Option<(NodeId, Option<u32>)> {
+        let (push, node) = (self.push(transfer), node_at(address));
+        if node == push.source.node && port == source_port(transfer) {
+            return Some((node, None));
+        }
+        let receiver = push.at_node.get(&node).filter(|_| port == receiver_port(transfer))?;
+        Some((node, Some(*receiver)))
+    }
+
+    /// Whether a process listens there.
+    pub(super) fn listens(&self, transfer: u32, at: Option<u32>) -> bool {
+        let push = self.push(transfer);
+        match at {
+            None => push.source.run.is_some(),
+            Some(receiver) => push.receivers[receiver as usize].guest.is_some(),
+        }
+    }
+
+    /// A receiver is told to fetch from there.
+    pub(super) fn fetch_from(
+        &mut self,
+        net: &mut Network<Datagram>,
+        transfer: u32,
+        receiver: u32,
+        address: ([u8; 4], u16),
+    ) {
+        let Some((to, upstream)) = self.place(transfer, address) else {
+            self.breaches.push(format!("receiver {receiver} is sent to {address:?}, where nobody is"));
+            return;
+        };
+        let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+        host.handle(net.now(), ReceiverInput::Chained);
+        let held: RangeSet = host.intact.iter().map(|&group| group..group + 1).collect();
+        let have: Vec<Range<u64>> = held.iter().take(RANGES_MAX).collect();
+        let (node, handle, geometry) = (host.node, Handle(host.handle.into()), host.geometry);
+        if let Some(before) = host.upstream.take() {
+            self.finish(net, before, 0);
+        }
+        let stream = self.open(net, node, to, Owner::Chain { transfer, receiver, upstream });
+        self.push_mut(transfer).receivers[receiver as usize].upstream = Some(stream);
+        let body = Body::of(&Control::Fetch { handle, have });
+        let len = body.len(&geometry);
+        self.streams.write(stream, 0, Frame { body, channel: 0 }, len);
+        self.streams.pump(net, stream, 0);
+        if !self.listens(transfer, upstream) {
+            self.break_stream(net, stream, 0);
+        }
+    }
+
+    /// A frame on a connection of the chain, at one of its ends.
+    pub(super) fn chain_frame(
+        &mut self,
+        net: &mut Network<Datagram>,
+        (transfer, receiver, upstream): (u32, u32, Option<u32>),
+        stream: StreamId,
+        body: &Body,
+    ) {
+        match body.control() {
+            Some(Control::Fetch { handle, have }) => {
+                let push = self.push(transfer);
+                let own = match upstream {
+                    None => push.source.run.as_ref().map(|run| run.handle),
+                    Some(at) => Some(push.receivers[at as usize].handle),
+                };
+                if own.is_some_and(|own| Handle(own.into()) == handle) && self.listens(transfer, upstream) {
+                    self.fetch(net, transfer, upstream, stream, have);
+                } else {
+                    self.finish(net, stream, 1);
+                }
+            }
+            Some(Control::Group { index, .. }) => {
+                let now = net.now();
+                let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+                if host.upstream == Some(stream) {
+                    host.fetched(now, index);
+                    self.drive_receiver(net, transfer, receiver);
+                    self.serve(net, transfer, Some(receiver));
+                }
+            }
+            other => self.breaches.push(format!("{other:?} on the chain")),
+        }
+    }
+
+    fn fetch(
+        &mut self,
+        net: &mut Network<Datagram>,
+        transfer: u32,
+        server: Option<u32>,
+        stream: StreamId,
+        have: Vec<Range<u64>>,
+    ) {
+        let serving = Serving { stream, sent: have.into_iter().collect() };
+        match server {
+            None => self.run_mut(transfer).expect("it listens").serving.push(serving),
+            Some(server) => {
+                self.push_mut(transfer).receivers[server as usize].serving.push(serving);
+                self.to_guest(net.now(), transfer, server, GuestInput::Serves(true));
+            }
+        }
+        self.serve(net, transfer, server);
+    }
+
+    /// One that fetched from here does not any more.
+    pub(super) fn unserve(
+        &mut self,
+        net: &mut Network<Datagram>,
+        transfer: u32,
+        server: Option<u32>,
+        stream: StreamId,
+    ) {
+        let Some(server) = server else {
+            if let Some(run) = self.run_mut(transfer) {
+                run.serving.retain(|peer| peer.stream != stream);
+            }
+            return;
+        };
+        let host = &mut self.push_mut(transfer).receivers[server as usize];
+        host.serving.retain(|peer| peer.stream != stream);
+        let serves = !host.serving.is_empty();
+        self.to_guest(net.now(), transfer, server, GuestInput::Serves(serves));
+        self.drive_receiver(net, transfer, server);
+    }
+
+    /// Sends those who fetch from a host what it has and they lack.
+    pub(super) fn serve(&mut self, net: &mut Network<Datagram>, transfer: u32, server: Option<u32>) {
+        let push = self.push_mut(transfer);
+        let geometry = push.config.geometry(push.object_len);
+        let (serving, groups): (&mut Vec<Serving>, Vec<u64>) = match server {
+            None => match push.source.run.as_deref_mut() {
+                Some(run) if !run.serving.is_empty() => (&mut run.serving, (0..geometry.groups()).collect()),
+                _ => return,
+            },
+            Some(receiver) => {
+                let host = &mut push.receivers[receiver as usize];
+                if host.serving.is_empty() {
+                    return;
+                }
+                (&mut host.serving, host.intact.iter().copied().collect())
+            }
+        };
+        let mut writes = Vec::new();
+        for fetcher in serving {
+            for &group in &groups {
+                if fetcher.sent.insert(group..group + 1) > 0 {
+                    writes.push((fetcher.stream, Body::Group(group)));
+                }
+            }
+        }
+        let mut streams = BTreeSet::new();
+        for (stream, body) in writes {
+            let len = body.len(&geometry);
+            self.streams.write(stream, 1, Frame { body, channel: 0 }, len);
+            streams.insert(stream);
+        }
+        streams.into_iter().for_each(|stream| self.streams.pump(net, stream, 1));
+    }
+}

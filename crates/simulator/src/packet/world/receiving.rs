@@ -1,0 +1,261 @@
+//! Driving a receiver: what its end of the session and its machine want done.
+
+use super::coverage::of_guest;
+use super::frames::{Body, Frame, change_version, channel_at, group_len_of, receiver_port};
+use super::receiver::{Mood, Phase, Wish};
+use super::streams::StreamId;
+use super::{Cluster, Datagram, Owner, Token};
+use crate::packet::Network;
+use crate::packet::swarm::Plant;
+use alloc::format;
+use alloc::string::ToString;
+use polycast_protocol::push::{Geometry, ReceiverInput};
+use polycast_protocol::session::{End, Guest, GuestConfig, GuestInput, GuestOutput};
+use polycast_types::{Handle, Time};
+use polycast_wire::control::Control;
+
+impl Cluster {
+    /// A receiver opens its control connection, unless it is done.
+    pub(super) fn join(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) {
+        let push = self.push_mut(transfer);
+        let (source, stall_timeout) = (push.source.node, push.config.stall_timeout);
+        let Some(handle) = push.source.run.as_ref().map(|run| run.handle) else { return };
+        let counted = push.config.counted;
+        let host = &mut push.receivers[receiver as usize];
+        if host.phase == Phase::Done {
+            return;
+        }
+        if host.guest.is_some() {
+            self.break_all(net, transfer, Some(receiver));
+        }
+        let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+        host.forget(Phase::Joining);
+        host.handle = handle;
+        let config = GuestConfig {
+            handle: Handle(handle.into()),
+            // Receivers that come by themselves may be called alike.
+            name: if counted { "one of them".into() } else { host.name.clone() },
+            window_bytes: host.window_bytes,
+            serve_port: receiver_port(transfer),
+            stall_timeout,
+        };
+        host.guest = Some(Guest::new(net.now(), config));
+        let node = host.node;
+        let stream = self.open(net, node, source, Owner::Control { transfer, receiver });
+        self.push_mut(transfer).receivers[receiver as usize].control = Some(stream);
+        self.drive_receiver(net, transfer, receiver);
+    }
+
+    pub(super) fn to_guest(&mut self, now: Time, transfer: u32, receiver: u32, input: GuestInput<'_>) {
+        self.coverage.count(of_guest(&input));
+        let checks = self.checks && !cfg!(debug_assertions);
+        let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+        let Some(guest) = host.guest.as_mut() else { return };
+        guest.handle(now, input);
+        if checks {
+            guest.check();
+        }
+    }
+
+    /// Does what a receiver's end of the session wants done.
+    fn drive_guest(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) {
+        let now = net.now();
+        loop {
+            let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+            let Some(guest) = host.guest.as_mut() else { return };
+            let due = guest.deadline().is_some_and(|at| at <= now);
+            let Some(output) = due.then(|| guest.poll(now)).flatten() else { return };
+            self.guest_output(net, transfer, receiver, output);
+        }
+    }
+
+    fn guest_output(
+        &mut self,
+        net: &mut Network<Datagram>,
+        transfer: u32,
+        receiver: u32,
+        output: GuestOutput,
+    ) {
+        let now = net.now();
+        let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+        match output {
+            GuestOutput::Hello => {
+                let Some(guest) = &host.guest else { return };
+                let mut hello = Body::of(&guest.hello());
+                if host.mood == Some(Mood::Foreign) {
+                    change_version(&mut hello);
+                }
+                self.say_body(net, transfer, receiver, hello);
+            }
+            GuestOutput::Offer(offer) => {
+                if host.mood == Some(Mood::Full) {
+                    let full = GuestInput::Failed("no room for the object".into());
+                    return self.to_guest(now, transfer, receiver, full);
+                }
+                let group_len = group_len_of(host.geometry.group_len);
+                let foreign = offer.geometry != Geometry { group_len, ..host.geometry };
+                host.channel = channel_at(offer.channel);
+                host.prepare(offer.outer_len.into());
+                let resumes = !host.intact.is_empty();
+                if foreign {
+                    self.breaches.push(format!("receiver {receiver} was offered {offer:?}"));
+                }
+                self.to_guest(now, transfer, receiver, GuestInput::Stored { resumes });
+            }
+            GuestOutput::Resume => {
+                host.check_held(now);
+                self.to_guest(now, transfer, receiver, GuestInput::Checked);
+            }
+            GuestOutput::Begin => {
+                (host.begun, host.phase) = (true, Phase::Running);
+                host.handle(now, ReceiverInput::Begin);
+            }
+            GuestOutput::Say(control) => self.say(net, transfer, receiver, &control),
+            GuestOutput::Refuse(reason) => self.say(net, transfer, receiver, &Control::Refuse(&reason)),
+            GuestOutput::Channel { channel, .. } => host.channel = channel_at(channel),
+            GuestOutput::Fetch { address, port } => {
+                self.fetch_from(net, transfer, receiver, (address, port));
+            }
+            GuestOutput::Speak { own, members } => self.speak(net, transfer, receiver, (own, members)),
+            GuestOutput::Follow { member, address, port } => {
+                self.follow(net, transfer, receiver, (member, address, port));
+            }
+            GuestOutput::Alone => self.leave_rack(net, transfer, receiver),
+            GuestOutput::Ended(end) => self.ended(net, transfer, receiver, end),
+        }
+    }
+
+    /// A receiver's session is over: its process ends.
+    fn ended(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32, end: End) {
+        self.leave_rack(net, transfer, receiver);
+        let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+        if (end == End::Done) != (host.phase == Phase::Done) {
+            let what = format!("receiver {receiver} ends with {end:?} at {:?}", host.phase);
+            host.breaches.push(what);
+        }
+        host.ends.push(end);
+        let own = host.control.into_iter().chain(host.upstream);
+        let ends: alloc::vec::Vec<(StreamId, u8)> =
+            own.map(|stream| (stream, 0)).chain(host.serving.iter().map(|peer| (peer.stream, 1))).collect();
+        host.forget(Phase::Failed);
+        ends.into_iter().for_each(|(stream, end)| self.finish(net, stream, end));
+    }
+
+    /// Polls a receiver until it has nothing to say.
+    pub(super) fn drive_receiver(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) {
+        let now = net.now();
+        let mut verified = false;
+        let skips_checks = self.plant == Some(Plant::SkipCheck);
+        loop {
+            self.drive_guest(net, transfer, receiver);
+            let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+            host.skips_checks = skips_checks;
+            let Some(wish) = host.poll(now) else {
+                if host.decode_earlier(now) {
+                    continue;
+                }
+                break;
+            };
+            match wish {
+                Some(Wish::Say(control)) => self.say_in_rack(net, transfer, receiver, &control),
+                Some(Wish::Repeat(control)) => self.say(net, transfer, receiver, &control),
+                Some(Wish::Verified) => verified = true,
+                Some(Wish::Completed) => {
+                    verified = true;
+                    if let Some(upstream) = host.upstream.take() {
+                        self.finish(net, upstream, 0);
+                    }
+                    self.to_guest(now, transfer, receiver, GuestInput::Committed);
+                }
+                None => {}
+            }
+        }
+        self.drive_rack(net, transfer, receiver);
+        let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+        let deadlines = [
+            host.machine.as_ref().and_then(|machine| machine.deadline()),
+            host.guest.as_ref().and_then(|guest| guest.deadline()),
+            host.rack.deadline(),
+        ];
+        let deadline = deadlines.into_iter().flatten().min();
+        let (node, control) = (host.node, host.control);
+        host.alarm.set(net, node, Token::Receiver(transfer, receiver), deadline);
+        if let Some(stream) = control {
+            self.streams.pump(net, stream, 0);
+        }
+        if verified {
+            self.serve(net, transfer, Some(receiver));
+        }
+    }
+
+    /// Says something to the source.
+    pub(super) fn say(
+        &mut self,
+        net: &mut Network<Datagram>,
+        transfer: u32,
+        receiver: u32,
+        control: &Control<'_>,
+    ) {
+        self.say_body(net, transfer, receiver, Body::of(control));
+    }
+
+    fn say_body(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32, body: Body) {
+        let host = &self.push(transfer).receivers[receiver as usize];
+        let Some(stream) = host.control else { return };
+        let len = body.len(&host.geometry);
+        self.streams.write(stream, 0, Frame { body, channel: 0 }, len);
+        self.streams.pump(net, stream, 0);
+    }
+
+    /// A frame came from the source.
+    pub(super) fn frame_to_receiver(
+        &mut self,
+        net: &mut Network<Datagram>,
+        (transfer, receiver): (u32, u32),
+        stream: StreamId,
+        frame: &Frame,
+    ) {
+        let now = net.now();
+        let host = &self.push(transfer).receivers[receiver as usize];
+        if host.control != Some(stream) {
+            return;
+        }
+        let Some(control) = frame.body.control() else {
+            self.breaches.push(format!("the source wrote a frame that is none: {frame:?}"));
+            return;
+        };
+        self.to_guest(now, transfer, receiver, GuestInput::Frame(&control));
+        let push = self.push(transfer);
+        let groups = push.config.geometry(push.object_len).groups();
+        if matches!(&frame.body, Body::Hashes(hashes) if hashes.end == groups) {
+            self.to_guest(now, transfer, receiver, GuestInput::Verifiable);
+        }
+        self.drive_guest(net, transfer, receiver);
+        let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+        if host.machine.is_some() && host.channel != frame.channel {
+            let (has, needs) = (host.channel, frame.channel);
+            let what = format!("listens on data channel {has}, and {needs} is in use: it was not told");
+            host.breach(&what);
+        }
+        match &frame.body {
+            Body::Patch(sns) => host.patch_data(now, sns.clone()),
+            _ if matches!(control, Control::DataFnsd { .. }) => {
+                host.handle(now, ReceiverInput::Control(&control));
+            }
+            _ => {}
+        }
+        // What a patch brings is kept before the next one comes.
+        self.drive_receiver(net, transfer, receiver);
+    }
+}
+
+impl super::PushReceiver {
+    /// The words in which its last session was refused, if it was.
+    #[must_use]
+    pub fn refusal(&self) -> Option<alloc::string::String> {
+        match self.ends.last()? {
+            End::Refused(words) => Some(words.to_string()),
+            _ => None,
+        }
+    }
+}
