@@ -121,7 +121,8 @@ impl Feedback {
     pub fn new(config: FeedbackConfig) -> Self {
         Feedback {
             config,
-            members: BTreeMap::new(),
+            // What the rack has is at most what the speaker has, also before it has said anything.
+            members: BTreeMap::from([(config.own, Member { row: Row::default(), behind_since: None })]),
             reported: 0,
             report_at: None,
             said: BTreeSet::new(),
@@ -507,10 +508,11 @@ mod tests {
         }
 
         /// Whatever receivers say and whenever they leave: the last report is what the slowest of those that are left has said.
+        /// A speaker that has said nothing yet has nothing.
         #[test]
         fn reports_are_the_slowest_ones(words in proptest::collection::vec((0u32..6, 0u64..50, any::<bool>()), 1..100)) {
             let mut feedback = Feedback::new(FeedbackConfig { patience: MS * 1_000_000, heartbeat: MS * 1_000_000, ..config() });
-            let mut has: BTreeMap<u32, u64> = BTreeMap::new();
+            let mut has: BTreeMap<u32, u64> = BTreeMap::from([(0, 0)]);
             let mut best = 0;
             for ((member, step, leaves), now) in words.into_iter().zip((0..).map(|step| Time::ZERO + MS * step)) {
                 let leaves = leaves && member > 0;
