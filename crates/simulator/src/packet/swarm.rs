@@ -10,6 +10,7 @@ mod draw;
 mod manager;
 mod pull;
 mod push;
+mod session;
 mod wire;
 
 use alloc::collections::BTreeMap;

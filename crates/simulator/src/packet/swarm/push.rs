@@ -1,11 +1,11 @@
 //! Cases by push: trees, labels and relays that change, circuits that turn, TCP beside it, and the TCP chain.
 
 use super::draw::{self, Random};
-use super::{Plant, Verdict};
+use super::{Plant, Verdict, session as sessions};
 use crate::packet::scenario::Layout;
 use crate::packet::tcp::{Growth, TcpConfig};
 use crate::packet::world::forward::{Forwarding, LabelSwitches, Relays};
-use crate::packet::world::{Cluster, Datagram, Flow, Happening, Phase, PushConfig, Transfer};
+use crate::packet::world::{Cluster, Datagram, Flow, Happening, Phase, PushConfig};
 use crate::packet::{Faults, LinkId, Network, NodeId, Outcome};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -66,23 +66,39 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
     let growth = if random.one_in(2) { Growth::Reno } else { Growth::Cubic };
     let mut cluster = Cluster::new(seed, TcpConfig { growth, ..TcpConfig::default() });
     cluster.set_plant(plant);
-    let config = config(random);
+    let config = config_of(random);
+    let mut drawn = String::new();
+    let config = sessions::config(random, bytes, config, &mut drawn);
     let mut summary = format!(
         "push{} on {}, {} receivers, {bytes} bytes{}",
         if labels { " by labels" } else { "" },
         case.name,
         case.receivers.len(),
         if config.multicast { "" } else { ", chained" },
-    );
+    ) + &drawn;
     let nodes: Vec<NodeId> = case.receivers.iter().map(|&host| NodeId(host)).collect();
     let wants_plan = labels || layout.shufflecast().is_some();
     let forwarding = wants_plan.then(|| session(&case, &case.receivers, false)).flatten();
     case.planned = forwarding.is_some();
-    cluster.add_push(&net, NodeId(source), &nodes, bytes, config, forwarding);
+    cluster.add_push(&net, NodeId(source), &nodes, bytes, config.clone(), forwarding);
     if case.planned {
         cluster.set_members(0, &nodes);
     }
-    cluster.plan(&mut net, Time::ZERO, Happening::StartTransfer { transfer: 0 });
+    sessions::plan(random, &mut net, &mut cluster, (0, heal_at), &config, &mut summary);
+    if random.one_in(4) {
+        let hosts = draw::hosts(random, case.layout.hosts(), 6);
+        summary.push_str(", beside another source");
+        let bytes = random.magnitude(2_000..=1_000_000);
+        let config = config_of(random);
+        let config = sessions::config(random, bytes, config, &mut summary);
+        let both = (bytes, config.clone());
+        let second = sessions::second_source(random, &net, &mut cluster, &hosts, both);
+        sessions::plan(random, &mut net, &mut cluster, (second, heal_at), &config, &mut summary);
+    }
+    for transfer in 0..cluster.transfers().len() as u32 {
+        cluster.plan(&mut net, Time::ZERO, Happening::StartTransfer { transfer });
+        plan_hosts(random, &mut net, &mut cluster, &case, transfer);
+    }
     plan_storm(random, &mut net, &mut cluster, &case);
     plan_more(random, &mut net, &mut cluster, &mut case, &mut summary);
     let failure = live(&mut net, &mut cluster, &case).err();
@@ -90,7 +106,7 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
     Verdict { seed, case: summary, failure, trace_hash: net.trace_hash(), events: net.events(), coverage }
 }
 
-fn config(random: &mut Random) -> PushConfig {
+fn config_of(random: &mut Random) -> PushConfig {
     let after = Duration(random.magnitude(50_000_000..=2_000_000_000));
     PushConfig {
         fragment_bytes: random.magnitude(100..=8_900) as u32,
@@ -100,8 +116,7 @@ fn config(random: &mut Random) -> PushConfig {
         service: if random.one_in(4) { Duration(random.magnitude(100..=50_000)) } else { Duration::ZERO },
         stall_timeout: Duration(random.magnitude(1_000_000_000..=10_000_000_000)),
         slow: if random.one_in(3) { SlowPolicy::Wait } else { SlowPolicy::DropToPatches { after } },
-        multicast: !random.one_in(12),
-        join_timeout: Duration(random.magnitude(1_000_000_000..=10_000_000_000)),
+        multicast: !random.one_in(8),
         ..PushConfig::default()
     }
 }
@@ -128,7 +143,7 @@ fn session(case: &Case, hosts: &[u32], failed: bool) -> Option<Forwarding> {
 
 /// Plans what fails in the safety phase; everything is repaired at its end.
 fn plan_storm(random: &mut Random, net: &mut Network<Datagram>, cluster: &mut Cluster, case: &Case) {
-    let (transfer, end) = (0, case.heal_at);
+    let end = case.heal_at;
     for _ in 0..random.below(4) {
         let link = LinkId(random.below(net.link_count().into()) as u32);
         let back = net.reverse(link).filter(|_| random.one_in(2));
@@ -149,12 +164,24 @@ fn plan_storm(random: &mut Random, net: &mut Network<Datagram>, cluster: &mut Cl
         cluster.plan(net, up, Happening::Node { node, up: true });
         cluster.plan(net, down + Duration::from_millis(2), Happening::Reroute);
     }
-    for receiver in 0..case.receivers.len() as u32 {
+}
+
+/// Plans crashes of the hosts of a transfer, and slow ones.
+fn plan_hosts(
+    random: &mut Random,
+    net: &mut Network<Datagram>,
+    cluster: &mut Cluster,
+    case: &Case,
+    transfer: u32,
+) {
+    let end = case.heal_at;
+    let receivers = cluster.push(transfer).receivers().len() as u32;
+    for receiver in 0..receivers {
         if random.one_in(5) {
             let (down, up) = span(random, end);
             cluster.plan(net, down, Happening::CrashReceiver { transfer, receiver });
             cluster.plan(net, up, Happening::JoinReceiver { transfer, receiver });
-            if case.planned && case.layout.clos().is_some() {
+            if transfer == 0 && case.planned && case.layout.clos().is_some() {
                 relabel(net, cluster, case, receiver, down, up);
             }
         }
@@ -283,6 +310,7 @@ fn relabel(
 fn live(net: &mut Network<Datagram>, cluster: &mut Cluster, case: &Case) -> Result<(), String> {
     cluster.set_stop_when_done(false);
     net.run(cluster, case.heal_at);
+    sessions::check_moods(cluster)?;
     heal(net, cluster, case);
     // What is planned for now happens first.
     net.run(cluster, net.now());
@@ -296,18 +324,20 @@ fn live(net: &mut Network<Datagram>, cluster: &mut Cluster, case: &Case) -> Resu
         if let Some(breach) = cluster.breaches().into_iter().next() {
             return Err(breach);
         }
-        let Transfer::Push(push) = &cluster.transfers()[0] else { return Ok(()) };
+        let pushes = || (0..cluster.transfers().len() as u32).map(|transfer| cluster.push(transfer));
         if outcome != Outcome::Stopped {
-            let phases: Vec<Phase> = push.receivers().iter().map(|receiver| receiver.phase()).collect();
+            let phases: Vec<Phase> =
+                pushes().flat_map(|push| push.receivers().iter().map(|receiver| receiver.phase())).collect();
             return Err(format!(
                 "the transfer was not over {LIVENESS} after everything was healed: {phases:?}"
             ));
         }
-        if let Some(lacking) = push.receivers().iter().find_map(|receiver| receiver.check_object().err()) {
-            return Err(lacking);
+        let mut receivers = pushes().flat_map(|push| push.receivers());
+        if let Some(wrong) = receivers.find_map(|receiver| receiver.check_object().err()) {
+            return Err(wrong);
         }
-        let lacking: Vec<u32> = push.lacking().collect();
-        if lacking.is_empty() {
+        let lacking: Vec<Vec<u32>> = pushes().map(|push| push.lacking().collect()).collect();
+        if lacking.iter().all(Vec::is_empty) {
             return Ok(());
         }
         if round == ROUNDS {
@@ -317,7 +347,9 @@ fn live(net: &mut Network<Datagram>, cluster: &mut Cluster, case: &Case) -> Resu
         }
         // Those who were given up are served once more, as an operator would.
         let now = net.now();
-        cluster.plan(net, now, Happening::StartTransfer { transfer: 0 });
+        for (_, transfer) in lacking.iter().zip(0..).filter(|(lacking, _)| !lacking.is_empty()) {
+            cluster.plan(net, now, Happening::StartTransfer { transfer });
+        }
         net.run(cluster, now);
     }
     Ok(())
@@ -339,25 +371,25 @@ fn heal(net: &mut Network<Datagram>, cluster: &mut Cluster, case: &Case) {
     if case.planned {
         replan(net, cluster, case, now, &case.receivers);
     }
-    let Transfer::Push(push) = &cluster.transfers()[0] else { return };
-    let lacking: Vec<u32> = push.lacking().collect();
-    let absent: Vec<u32> = lacking
-        .iter()
-        .copied()
-        .filter(|&receiver| {
-            !matches!(push.receivers()[receiver as usize].phase(), Phase::Running | Phase::Joining)
-        })
-        .collect();
-    let crashed = push.source().is_crashed();
-    for receiver in lacking {
-        let service = Duration::ZERO;
-        cluster.plan(net, now, Happening::Service { transfer: 0, receiver, service });
-    }
-    if crashed {
-        cluster.plan(net, now, Happening::StartTransfer { transfer: 0 });
-        return;
-    }
-    for receiver in absent {
-        cluster.plan(net, now, Happening::JoinReceiver { transfer: 0, receiver });
+    sessions::heal(net, cluster);
+    for transfer in 0..cluster.transfers().len() as u32 {
+        let push = cluster.push(transfer);
+        let lacking: Vec<u32> = push.lacking().collect();
+        let is_absent = |receiver: &u32| {
+            !matches!(push.receivers()[*receiver as usize].phase(), Phase::Running | Phase::Joining)
+        };
+        let absent: Vec<u32> = lacking.iter().copied().filter(is_absent).collect();
+        let crashed = push.source().is_crashed();
+        for receiver in lacking {
+            let service = Duration::ZERO;
+            cluster.plan(net, now, Happening::Service { transfer, receiver, service });
+        }
+        if crashed {
+            cluster.plan(net, now, Happening::StartTransfer { transfer });
+            continue;
+        }
+        for receiver in absent {
+            cluster.plan(net, now, Happening::JoinReceiver { transfer, receiver });
+        }
     }
 }

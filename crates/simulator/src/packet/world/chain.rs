@@ -116,7 +116,7 @@ impl Cluster {
             None => self.run_mut(transfer).expect("it listens").serving.push(serving),
             Some(server) => {
                 self.push_mut(transfer).receivers[server as usize].serving.push(serving);
-                self.to_guest(net.now(), transfer, server, GuestInput::Serves(true));
+                self.tell_guest(net.now(), transfer, server, GuestInput::Serves(true));
             }
         }
         self.serve(net, transfer, server);
@@ -139,7 +139,7 @@ impl Cluster {
         let host = &mut self.push_mut(transfer).receivers[server as usize];
         host.serving.retain(|peer| peer.stream != stream);
         let serves = !host.serving.is_empty();
-        self.to_guest(net.now(), transfer, server, GuestInput::Serves(serves));
+        self.tell_guest(net.now(), transfer, server, GuestInput::Serves(serves));
         self.drive_receiver(net, transfer, server);
     }
 

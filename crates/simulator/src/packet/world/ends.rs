@@ -128,14 +128,14 @@ impl Cluster {
         let now = net.now();
         match (self.owners[stream.0 as usize], end) {
             (Owner::Control { transfer, .. }, 1) => {
-                self.to_roster(now, transfer, RosterInput::Gone { guest: GuestId(stream.0), how });
+                self.tell_roster(now, transfer, RosterInput::Gone { guest: GuestId(stream.0), how });
                 self.drive_source(net, transfer);
             }
             (Owner::Control { transfer, receiver }, _) => {
                 let host = &mut self.push_mut(transfer).receivers[receiver as usize];
                 if host.control == Some(stream) {
                     host.control = None;
-                    self.to_guest(now, transfer, receiver, GuestInput::Gone(how));
+                    self.tell_guest(now, transfer, receiver, GuestInput::Gone(how));
                     self.drive_receiver(net, transfer, receiver);
                 }
             }
@@ -144,7 +144,7 @@ impl Cluster {
                 if host.upstream == Some(stream) {
                     host.upstream = None;
                     if self.plant != Some(Plant::ForgetUpstream) {
-                        self.to_guest(now, transfer, receiver, GuestInput::UpstreamGone);
+                        self.tell_guest(now, transfer, receiver, GuestInput::UpstreamGone);
                     }
                     self.drive_receiver(net, transfer, receiver);
                 }

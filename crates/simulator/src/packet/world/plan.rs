@@ -233,7 +233,7 @@ impl Cluster {
             Happening::LosePath { transfer } => {
                 if let Some(run) = self.run_mut(transfer) {
                     run.without_path = true;
-                    self.to_sender(net.now(), transfer, SenderInput::PathLost);
+                    self.tell_sender(net.now(), transfer, SenderInput::PathLost);
                     self.drive_source(net, transfer);
                 }
             }
@@ -242,7 +242,7 @@ impl Cluster {
             }
             Happening::PathWaits { transfer, waits } => {
                 self.push_mut(transfer).dark = waits;
-                self.to_sender(net.now(), transfer, SenderInput::PathWaits(waits));
+                self.tell_sender(net.now(), transfer, SenderInput::PathWaits(waits));
                 self.drive_source(net, transfer);
             }
             happening => self.happen_to_receiver(net, happening),
@@ -269,14 +269,14 @@ impl Cluster {
             }
             Happening::CutOff { transfer, receiver } => {
                 let name = self.push(transfer).receivers[receiver as usize].name.clone();
-                self.to_roster(net.now(), transfer, RosterInput::Fail { name: &name, why: Why::CutOff });
+                self.tell_roster(net.now(), transfer, RosterInput::Fail { name: &name, why: Why::CutOff });
                 self.drive_source(net, transfer);
             }
             Happening::NotComing { transfer, receiver, handle } => {
                 let name = self.push(transfer).receivers[receiver as usize].name.clone();
                 if self.run_mut(transfer).is_some_and(|run| run.handle == handle) {
                     let why = "its agent does not let it join".to_string();
-                    self.to_roster(net.now(), transfer, RosterInput::NotComing { name: &name, why });
+                    self.tell_roster(net.now(), transfer, RosterInput::NotComing { name: &name, why });
                     self.drive_source(net, transfer);
                 }
             }

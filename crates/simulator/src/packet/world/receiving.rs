@@ -46,7 +46,7 @@ impl Cluster {
         self.drive_receiver(net, transfer, receiver);
     }
 
-    pub(super) fn to_guest(&mut self, now: Time, transfer: u32, receiver: u32, input: GuestInput<'_>) {
+    pub(super) fn tell_guest(&mut self, now: Time, transfer: u32, receiver: u32, input: GuestInput<'_>) {
         self.coverage.count(of_guest(&input));
         let checks = self.checks && !cfg!(debug_assertions);
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];
@@ -90,7 +90,7 @@ impl Cluster {
             GuestOutput::Offer(offer) => {
                 if host.mood == Some(Mood::Full) {
                     let full = GuestInput::Failed("no room for the object".into());
-                    return self.to_guest(now, transfer, receiver, full);
+                    return self.tell_guest(now, transfer, receiver, full);
                 }
                 let group_len = group_len_of(host.geometry.group_len);
                 let foreign = offer.geometry != Geometry { group_len, ..host.geometry };
@@ -100,11 +100,11 @@ impl Cluster {
                 if foreign {
                     self.breaches.push(format!("receiver {receiver} was offered {offer:?}"));
                 }
-                self.to_guest(now, transfer, receiver, GuestInput::Stored { resumes });
+                self.tell_guest(now, transfer, receiver, GuestInput::Stored { resumes });
             }
             GuestOutput::Resume => {
                 host.check_held(now);
-                self.to_guest(now, transfer, receiver, GuestInput::Checked);
+                self.tell_guest(now, transfer, receiver, GuestInput::Checked);
             }
             GuestOutput::Begin => {
                 (host.begun, host.phase) = (true, Phase::Running);
@@ -165,7 +165,7 @@ impl Cluster {
                     if let Some(upstream) = host.upstream.take() {
                         self.finish(net, upstream, 0);
                     }
-                    self.to_guest(now, transfer, receiver, GuestInput::Committed);
+                    self.tell_guest(now, transfer, receiver, GuestInput::Committed);
                 }
                 None => {}
             }
@@ -224,11 +224,11 @@ impl Cluster {
             self.breaches.push(format!("the source wrote a frame that is none: {frame:?}"));
             return;
         };
-        self.to_guest(now, transfer, receiver, GuestInput::Frame(&control));
+        self.tell_guest(now, transfer, receiver, GuestInput::Frame(&control));
         let push = self.push(transfer);
         let groups = push.config.geometry(push.object_len).groups();
         if matches!(&frame.body, Body::Hashes(hashes) if hashes.end == groups) {
-            self.to_guest(now, transfer, receiver, GuestInput::Verifiable);
+            self.tell_guest(now, transfer, receiver, GuestInput::Verifiable);
         }
         self.drive_guest(net, transfer, receiver);
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];

@@ -78,7 +78,7 @@ impl Cluster {
         self.push_mut(transfer).source.run.as_deref_mut()
     }
 
-    pub(super) fn to_roster(&mut self, now: Time, transfer: u32, input: RosterInput<'_>) {
+    pub(super) fn tell_roster(&mut self, now: Time, transfer: u32, input: RosterInput<'_>) {
         self.coverage.count(of_roster(&input));
         let checks = self.checks && !cfg!(debug_assertions);
         let Some(run) = self.run_mut(transfer) else { return };
@@ -88,7 +88,7 @@ impl Cluster {
         }
     }
 
-    pub(super) fn to_sender(&mut self, now: Time, transfer: u32, input: SenderInput<'_>) {
+    pub(super) fn tell_sender(&mut self, now: Time, transfer: u32, input: SenderInput<'_>) {
         self.coverage.count(of_sender(&input));
         let Some(run) = self.run_mut(transfer) else { return };
         run.machine.handle(now, input);
@@ -152,16 +152,16 @@ impl Cluster {
                 let run = self.run_mut(transfer).expect("it has just spoken");
                 let Some(conn) = run.conns.get(&StreamId(guest.0)) else { return };
                 let (peer, window_bytes) = (PeerId(guest.0), conn.window_bytes);
-                self.to_sender(now, transfer, SenderInput::Ready { peer, window_bytes, have });
+                self.tell_sender(now, transfer, SenderInput::Ready { peer, window_bytes, have });
             }
             RosterOutput::Start => {
                 self.gather_racks(net, transfer);
-                self.to_sender(now, transfer, SenderInput::Start);
+                self.tell_sender(now, transfer, SenderInput::Start);
             }
-            RosterOutput::Open => self.to_sender(now, transfer, SenderInput::Open),
-            RosterOutput::Close => self.to_sender(now, transfer, SenderInput::Close),
+            RosterOutput::Open => self.tell_sender(now, transfer, SenderInput::Open),
+            RosterOutput::Close => self.tell_sender(now, transfer, SenderInput::Close),
             RosterOutput::Left { guest, why } => {
-                self.to_sender(now, transfer, SenderInput::Left { peer: PeerId(guest.0), why });
+                self.tell_sender(now, transfer, SenderInput::Left { peer: PeerId(guest.0), why });
             }
             RosterOutput::Alive(guest) => self.tell(net, transfer, StreamId(guest.0), &Control::Alive),
             RosterOutput::Goodbye(guest, word) => self.dismiss(net, transfer, StreamId(guest.0), &word),
@@ -228,7 +228,7 @@ impl Cluster {
 
     /// The transfer is over, in this way.
     pub(super) fn end(&mut self, net: &mut Network<Datagram>, transfer: u32, word: Goodbye) {
-        self.to_roster(net.now(), transfer, RosterInput::Over(word));
+        self.tell_roster(net.now(), transfer, RosterInput::Over(word));
         self.push_mut(transfer).source.finished_at = Some(net.now());
         let Some(run) = self.run_mut(transfer) else { return };
         run.over = true;
@@ -369,7 +369,7 @@ impl Cluster {
         let push = self.push(transfer);
         let len = body.len(&push.config.geometry(push.object_len));
         let channel = push.source.channel();
-        self.to_roster(net.now(), transfer, RosterInput::Told { guest: GuestId(stream.0) });
+        self.tell_roster(net.now(), transfer, RosterInput::Told { guest: GuestId(stream.0) });
         self.streams.write(stream, 1, Frame { body, channel }, len);
         self.streams.pump(net, stream, 1);
     }
@@ -395,7 +395,7 @@ impl Cluster {
         conn.patches = RangeSet::new();
         let lacks = failure.is_none() && push.receivers[receiver as usize].phase != Phase::Done;
         let guest = GuestId(peer.0);
-        self.to_roster(now, transfer, RosterInput::Settled { guest, failure, serves });
+        self.tell_roster(now, transfer, RosterInput::Settled { guest, failure, serves });
         if twice {
             self.breaches.push(format!("receiver {receiver} was settled twice"));
         }
@@ -428,11 +428,11 @@ impl Cluster {
                     settled: false,
                 };
                 run.conns.insert(stream, conn);
-                self.to_roster(now, transfer, RosterInput::Hello { guest, hello: &hello });
+                self.tell_roster(now, transfer, RosterInput::Hello { guest, hello: &hello });
             }
             Ok(control) => {
                 let is_ready = run.roster.is_ready(guest);
-                self.to_roster(now, transfer, RosterInput::Frame { guest, control: &control });
+                self.tell_roster(now, transfer, RosterInput::Frame { guest, control: &control });
                 if is_ready {
                     self.hear(now, transfer, PeerId(guest.0), &control);
                 }
@@ -443,7 +443,7 @@ impl Cluster {
                 self.finish(net, stream, 1);
             }
             Err(error) => {
-                self.to_roster(now, transfer, RosterInput::Gone { guest, how: Gone::Foreign(error) });
+                self.tell_roster(now, transfer, RosterInput::Gone { guest, how: Gone::Foreign(error) });
             }
         }
     }
@@ -459,7 +459,7 @@ impl Cluster {
             _ => None,
         };
         let control = everyone.as_ref().unwrap_or(control);
-        self.to_sender(now, transfer, SenderInput::Control { peer, control });
+        self.tell_sender(now, transfer, SenderInput::Control { peer, control });
         let push = self.push(transfer);
         let Some(run) = push.source.run.as_ref() else { return };
         if push.config.rack < 2 || !matches!(control, Control::Progress { .. }) {
@@ -489,13 +489,13 @@ impl Cluster {
         let Some(run) = self.run_mut(transfer) else { return };
         if wanted {
             run.removed.remove(&name);
-            self.to_roster(now, transfer, RosterInput::Add(&name));
+            self.tell_roster(now, transfer, RosterInput::Add(&name));
         } else {
             if run.roster.named(&name).is_some_and(|entry| !entry.is_settled()) {
                 run.removed.insert(name.clone());
             }
             if self.plant != Some(Plant::ForgetRemoval) {
-                self.to_roster(now, transfer, RosterInput::Remove(&name));
+                self.tell_roster(now, transfer, RosterInput::Remove(&name));
             }
         }
         self.drive_source(net, transfer);
@@ -531,7 +531,7 @@ impl Cluster {
             }
         }
         let input = SenderInput::Path { rate, attempt_interval, allowance };
-        self.to_sender(net.now(), transfer, input);
+        self.tell_sender(net.now(), transfer, input);
         self.drive_source(net, transfer);
     }
 
@@ -557,7 +557,7 @@ impl Cluster {
             if self.plant == Some(Plant::ForeignRack) {
                 members = everyone.iter().copied().filter(|peer| *peer != speaker).collect();
             }
-            self.to_sender(net.now(), transfer, SenderInput::Rack { speaker, members });
+            self.tell_sender(net.now(), transfer, SenderInput::Rack { speaker, members });
             let push = self.push(transfer);
             let receiver = push.source.run.as_ref().expect("looked at above").conns[&StreamId(own)].receiver;
             let address = address_of(push.receivers[receiver as usize].node);
