@@ -4,12 +4,15 @@
 //! thread until the transfer has ended, and may be run for many transfers at the same time.
 
 pub(crate) mod assembler;
+pub(crate) mod bell;
 mod channel;
 pub(crate) mod clock;
+mod control;
 mod discovery;
 mod entrance;
 mod error;
 mod invite;
+mod link;
 pub(crate) mod pull;
 mod receiver;
 mod serve;
