@@ -11,7 +11,6 @@ pub const LEADER_KEY: &str = "polycast-leader";
 
 /// What kind of refusal it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
 pub enum Kind {
     /// The process has not registered.
     NotRegistered,

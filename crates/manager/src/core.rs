@@ -13,7 +13,7 @@ use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::manager_message::Message;
 use polycast_api::manager::{self as api, ManagerMessage};
 use polycast_api::settings::SettingsError;
-use polycast_planning::{DeviceCommand, HostId, Plan, PlanId};
+use polycast_planning::{DeviceCommand, FabricName, HostId, Plan, PlanId};
 use polycast_protocol::leases::{
     AgentKey, Grant, Input, Join, JoinRefusal, Leases, LeasesConfig, Member, NotMember, Output, PathState,
     Record, RecordKey, ReleaseReason, RequestKey, StateError, Wait,
@@ -43,7 +43,7 @@ pub struct Snapshot {
     pub leases: Vec<LeaseSnapshot>,
     pub pending: Vec<PendingSnapshot>,
     pub streams: Vec<StreamView>,
-    pub fabrics: Vec<&'static str>,
+    pub fabrics: Vec<FabricName>,
     pub scheduler: &'static str,
     pub now: Time,
     pub uptime: std::time::Duration,
@@ -716,7 +716,7 @@ impl Inner {
                 if !plan.commands.is_empty() {
                     self.change(Some(plan_id), instead_of, plan.commands);
                 }
-                tracing::info!(response = plan_id.0, fabric = plan.fabric, "granted");
+                tracing::info!(response = plan_id.0, fabric = %plan.fabric, "granted");
             }
             Output::Again { plan_id, plan } => self.change(Some(plan_id), Vec::new(), plan.commands),
             Output::Forgotten { plan } => self.change(None, plan.commands, Vec::new()),
@@ -736,8 +736,8 @@ impl Inner {
                 }
                 let heard = self.failure.as_ref().map(|(_, heard)| *heard);
                 let why = reason.or_else(|| self.failure.as_ref().map(|(words, _)| words.clone()));
-                tracing::info!(response = plan_id.0, source = %request.agent.name, before = before.fabric,
-                    fabric = plan.fabric, why, "planned anew");
+                tracing::info!(response = plan_id.0, source = %request.agent.name, before = %before.fabric,
+                    fabric = %plan.fabric, why, "planned anew");
                 if plan.channel == before.channel {
                     // Without a reason its group has changed, and the answer to that tells the plan.
                     if let Some(reason) = why {

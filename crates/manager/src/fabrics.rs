@@ -15,7 +15,9 @@ use crate::devices::{Device, DeviceId};
 use polycast_api::settings::SettingsError;
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::tcp_chain::TcpChain;
-use polycast_planning::{Fabric, Fabrics, Fcfs, GreedyMatching, HostId, PartitionFcfs, Scheduler};
+use polycast_planning::{
+    Fabric, FabricName, Fabrics, Fcfs, GreedyMatching, HostId, PartitionFcfs, Scheduler,
+};
 use polycast_protocol::leases::known_hosts;
 use polycast_types::{Duration, Rate};
 use serde::Deserialize;
@@ -34,7 +36,7 @@ pub(crate) type Named = (DeviceId, Box<dyn Device>);
 /// What the settings make of a fabric.
 pub(crate) trait Offer: Sync {
     /// Its name in the setting `fabrics`.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> FabricName;
 
     /// The planner.
     fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError>;
@@ -148,11 +150,11 @@ fn offers(config: &ManagerConfig) -> Result<Vec<&'static dyn Offer>, SettingsErr
     let wrong = |reason: String| SettingsError::Value { setting: "fabrics", reason };
     let mut chosen: Vec<&'static dyn Offer> = Vec::new();
     for name in &config.fabrics {
-        if chosen.iter().any(|offer| offer.name() == name) {
+        if chosen.iter().any(|offer| offer.name() == name.as_str()) {
             return Err(wrong(format!("'{name}' is named twice")));
         }
-        let known = || OFFERS.map(|offer| offer.name()).join(", ");
-        let offer = OFFERS.into_iter().find(|offer| offer.name() == name);
+        let known = || OFFERS.map(|offer| String::from(offer.name())).join(", ");
+        let offer = OFFERS.into_iter().find(|offer| offer.name() == name.as_str());
         chosen.push(offer.ok_or_else(|| wrong(format!("there is no fabric '{name}', only {}", known())))?);
     }
     if chosen.is_empty() {
@@ -197,7 +199,7 @@ pub(crate) fn rate<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<
 struct IpMulticastOffer;
 
 impl Offer for IpMulticastOffer {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> FabricName {
         IpMulticast::NAME
     }
 
@@ -212,7 +214,7 @@ impl Offer for IpMulticastOffer {
 struct TcpChainOffer;
 
 impl Offer for TcpChainOffer {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> FabricName {
         TcpChain::NAME
     }
 

@@ -7,7 +7,7 @@ use crate::devices::{DeviceId, Forwarders};
 use polycast_api::forwarder::Word;
 use polycast_api::settings::SettingsError;
 use polycast_planning::datacast::{Datacast, DatacastConfig};
-use polycast_planning::{Fabric, Failure, Part, Pulling};
+use polycast_planning::{Fabric, FabricName, Failure, Part, Pulling};
 use polycast_protocol::pull::{HOPS_MAX, HOPS_USUAL, PORTS_MAX};
 use polycast_topology::{Graph as _, Network};
 use polycast_types::Rate;
@@ -85,7 +85,7 @@ fn network(settings: &DatacastSettings) -> Result<Network, SettingsError> {
 pub(super) struct DatacastOffer;
 
 impl Offer for DatacastOffer {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> FabricName {
         Datacast::NAME
     }
 

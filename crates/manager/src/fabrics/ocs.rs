@@ -5,8 +5,8 @@ use super::{Hosts, Named, Offer, interval, pool, rate, tors};
 use crate::config::ManagerConfig;
 use crate::devices::{CircuitSwitch, DeviceId};
 use polycast_api::settings::SettingsError;
-use polycast_planning::Fabric;
 use polycast_planning::ocs::{Ocs, OcsConfig};
+use polycast_planning::{Fabric, FabricName};
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
 use polycast_types::Rate;
@@ -106,7 +106,7 @@ fn hybrid(config: &ManagerConfig) -> Result<Hybrid, SettingsError> {
 pub(super) struct OcsOffer;
 
 impl Offer for OcsOffer {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> FabricName {
         Ocs::NAME
     }
 

@@ -5,9 +5,9 @@ use super::{Health, Hosts, Named, Offer, pool};
 use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, LabelSwitches};
 use polycast_api::settings::SettingsError;
-use polycast_planning::Fabric;
 use polycast_planning::labels::LabelOptions;
 use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
+use polycast_planning::{Fabric, FabricName};
 use polycast_topology::Clos;
 use polycast_types::Rate;
 use serde::Deserialize;
@@ -96,7 +96,7 @@ fn section(config: &ManagerConfig) -> Result<&OrcaSettings, SettingsError> {
 pub(super) struct OrcaOffer;
 
 impl Offer for OrcaOffer {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> FabricName {
         Orca::NAME
     }
 

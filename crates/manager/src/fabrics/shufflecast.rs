@@ -4,8 +4,8 @@ use super::health::{Health, OfRelays};
 use super::{Hosts, Named, Offer, interval, pool, rate, tors};
 use crate::config::ManagerConfig;
 use polycast_api::settings::SettingsError;
-use polycast_planning::Fabric;
 use polycast_planning::shufflecast::{Shufflecast, ShufflecastConfig};
+use polycast_planning::{Fabric, FabricName};
 use polycast_types::Rate;
 use serde::Deserialize;
 
@@ -67,7 +67,7 @@ fn network(settings: &ShufflecastSettings) -> Result<polycast_topology::Shufflec
 pub(super) struct ShufflecastOffer;
 
 impl Offer for ShufflecastOffer {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> FabricName {
         Shufflecast::NAME
     }
 
