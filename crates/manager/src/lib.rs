@@ -26,7 +26,7 @@ mod store;
 
 pub use config::{EtcdConfig, IpMulticastConfig, ManagerConfig, OnDeviceFailure, WhenBusy};
 pub use fabrics::{DatacastSettings, OcsSettings, ShufflecastSettings, TorHost, TorSettings};
-pub use racks::{RackCounts, Racks};
+pub use racks::{RackCounts, Racks, RacksError};
 
 use crate::core::Core;
 use leader::Role;

@@ -50,6 +50,7 @@ impl Inner {
             News::SetUp { plan, result, steps } => {
                 let steps = self.set_ups.ended(plan, result.is_ok(), steps);
                 self.tell_steps(plan, steps);
+                let result = result.map_err(|error| error.to_string());
                 self.apply(Input::SetUp { plan, result });
             }
             News::Found { commands } => self.apply(Input::Found { commands }),

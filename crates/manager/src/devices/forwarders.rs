@@ -4,7 +4,7 @@
 //! together are reported one after the other, by both ends: words are gathered for a moment, so that trees are
 //! repaired once.
 
-use super::{Device, Job, News, PAUSES};
+use super::{Device, DeviceError, Job, News, PAUSES};
 use polycast_api::forwarder::{WATCH, Word};
 use std::future::Future;
 use std::net::SocketAddr;
@@ -57,8 +57,9 @@ async fn run(forwarders: Forwarders, mut jobs: mpsc::Receiver<Job>, news: mpsc::
         let first = tokio::select! {
             job = jobs.recv() => {
                 let Some(job) = job else { return };
-                // Plans have no commands for them.
-                let _ = job.reply.send(Ok(()));
+                // No command is for them; whoever asked may be ending.
+                let command = job.change.set.iter().chain(&job.change.clear).next();
+                let _ = job.reply.send(command.map_or(Ok(()), |command| Err(DeviceError::foreign(command))));
                 continue;
             }
             Some(word) = words.recv() => word,
