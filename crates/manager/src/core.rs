@@ -56,7 +56,7 @@ struct Inner {
     set_ups: SetUps,
     /// The answer to what is being handled, where the machine owes one at once.
     answer: Option<Answer>,
-    /// Whether the core has ended: nobody can join, and nothing is said any more.
+    /// Whether the core has ended: no agent can join, and nothing is said any more.
     stopped: bool,
 }
 
@@ -90,7 +90,7 @@ impl Core {
         let leases = leases_config(config, asks);
         let mut machine = Leases::new(leases, fabrics::fabrics(config)?, fabrics::scheduler(config)?);
         // Fabrics that know the hosts' places have these numbers in their plans.
-        for name in config.host_names() {
+        for name in fabrics::host_names(config) {
             machine.know_host(name);
         }
         let (devices, news) = Devices::start(devices);
@@ -130,7 +130,7 @@ impl Core {
         }
     }
 
-    /// Ends all sessions; nobody can join any more.
+    /// Ends all sessions; no agent can join any more.
     pub fn stop(&self) {
         self.with(|inner| self.end(inner));
     }
@@ -138,7 +138,7 @@ impl Core {
     fn end(&self, inner: &mut Inner) {
         inner.stopped = true;
         inner.seats.clear();
-        // Whoever leads next talks to the devices; two at a time would undo each other's work.
+        // The next leader talks to the devices; two at a time would undo each other's work.
         inner.networks.devices.stop();
         self.stopped.send_replace(true);
     }
@@ -192,7 +192,7 @@ fn leases_config(config: &ManagerConfig, asks: bool) -> LeasesConfig {
         agents_max: config.agents_max,
         on_device_failure: config.on_device_failure.into(),
         kept_max: config.kept_paths_max,
-        // Agents come back with growing pauses; whoever has not come by then is dead.
+        // Agents come back with growing pauses; one that has not come by then is dead.
         claims: asks.then(|| millis(config.reconnect_ms.max(config.silence_ms))),
         recorded: !config.etcd.endpoints.is_empty(),
         first_plan: PlanId(u64::try_from(since_epoch.as_micros()).unwrap_or(1)),

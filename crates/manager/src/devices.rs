@@ -154,7 +154,7 @@ pub(crate) struct Step {
 
 /// A device's task.
 pub(crate) trait Device: Send {
-    /// Does its jobs, and keeps what they said through losses of the connection, until there is nobody to send jobs.
+    /// Does its jobs, and keeps what they said through losses of the connection, until no more jobs can come.
     fn run(
         self: Box<Self>,
         jobs: mpsc::Receiver<Job>,

@@ -18,14 +18,13 @@ mod config;
 mod convert;
 mod core;
 mod devices;
-mod fabrics;
+pub mod fabrics;
 mod leader;
 mod racks;
 mod service;
 mod store;
 
-pub use config::{EtcdConfig, IpMulticastConfig, ManagerConfig, OnDeviceFailure, WhenBusy};
-pub use fabrics::{DatacastSettings, OcsSettings, ShufflecastSettings, TorHost, TorSettings};
+pub use config::{EtcdConfig, ManagerConfig, OnDeviceFailure, WhenBusy};
 pub use racks::{RackCounts, Racks, RacksError};
 
 use crate::core::Core;

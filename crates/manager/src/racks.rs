@@ -47,7 +47,7 @@ pub enum RacksError {
     /// The central controller takes none of them.
     #[error(transparent)]
     Refused(#[from] SetRefusal),
-    /// Nobody knows what has become of them.
+    /// What has become of them is not known.
     #[error("the central controller has ended")]
     Ended,
 }
@@ -109,7 +109,7 @@ impl Racks {
     }
 
     /// Hands changes of labels on, in the order of the calls; what is given resolves when all agents have them, or to the
-    /// reason why not. Whoever drops it before does not wait any more.
+    /// reason why not. A caller that drops it before does not wait any more.
     ///
     /// # Errors
     /// Too many changes wait.
@@ -196,13 +196,13 @@ impl Task {
                     refused: self.machine.refused() + self.foreign,
                     waiting: self.machine.waiting(),
                 };
-                // Whoever asked may have gone.
+                // The caller may have gone.
                 let _ = answer.send(counts);
             }
         }
     }
 
-    /// Forgets tickets that nobody waits for any more.
+    /// Forgets tickets that no caller waits for any more.
     fn forget(&mut self) {
         let left: Vec<u64> =
             self.waiting.iter().filter(|(_, done)| done.is_closed()).map(|(ticket, _)| *ticket).collect();
@@ -254,7 +254,7 @@ impl Task {
                 CentralOutput::Refused { ticket, why } => (ticket, Err(why.into())),
             };
             if let Some(done) = self.waiting.remove(&ticket) {
-                // Whoever asked may have given up.
+                // The caller may have given up.
                 let _ = done.send(result);
             }
         }

@@ -57,7 +57,7 @@ pub trait Fabric: fmt::Debug + Send {
         false
     }
 
-    /// What a device that keeps this has in use, whoever told it.
+    /// What a device that keeps this has in use, no matter which manager told it.
     fn resources_of(&self, _command: &DeviceCommand) -> Vec<Resource> {
         Vec::new()
     }

@@ -28,7 +28,7 @@ pub struct NetworkState {
     failed_parts: BTreeSet<Part>,
     /// Where fabrics begin to look for free resources, so that what was just released rests for a while.
     turn: u64,
-    /// Plans that nobody holds any more and that devices still do, oldest first.
+    /// Plans that no transfer holds any more and that devices still do, oldest first.
     kept: Vec<Running>,
 }
 
@@ -46,7 +46,7 @@ impl NetworkState {
         self.can_hold(resource) && !(self.circuits_unknown && resource.is_of_circuits())
     }
 
-    /// Whether it can be held by whoever has it already, as far as anybody knows.
+    /// Whether it can be held by one that has it already, as far as is known.
     fn can_hold(&self, resource: &Resource) -> bool {
         !self.holders.contains_key(resource)
             && !self.failed.contains(resource)
@@ -114,7 +114,7 @@ impl NetworkState {
         self.kept.push(running);
     }
 
-    /// The plans that devices hold for nobody, oldest first.
+    /// The plans that devices hold and no transfer does, oldest first.
     pub fn kept(&self) -> impl Iterator<Item = &Running> {
         self.kept.iter()
     }
@@ -143,12 +143,12 @@ impl NetworkState {
         self.kept.iter().rev().find(fits).map(|running| &running.plan)
     }
 
-    /// Lends these to nobody until [`NetworkState::claim`] or [`NetworkState::end_reservations`].
+    /// Keeps these from being lent until [`NetworkState::claim`] or [`NetworkState::end_reservations`].
     pub fn reserve(&mut self, resources: impl IntoIterator<Item = Resource>) {
         self.reserved.extend(resources);
     }
 
-    /// What was reserved for whoever has this plan is theirs: it can be held.
+    /// What was reserved for the holder of this plan is free for it: it can be held.
     pub fn claim(&mut self, plan: &Plan) {
         plan.resources.iter().for_each(|resource| {
             self.reserved.remove(resource);
@@ -160,7 +160,7 @@ impl NetworkState {
         self.reserved.clear();
     }
 
-    /// Takes a resource out of use; whoever holds it keeps it until its release.
+    /// Takes a resource out of use; its holder keeps it until it is released.
     pub fn fail(&mut self, resource: Resource) {
         self.failed.insert(resource);
     }

@@ -147,7 +147,7 @@ pub enum DeviceCommand {
         to: Vec<RackPort>,
     },
     /// The switch of a rack relays what comes from the servers of a source rack into its splitter. At the
-    /// source itself the rule matches only packets from its servers, or they would circle for ever.
+    /// source itself the rule matches only packets from its servers, or they would circle without end.
     RelayRule {
         /// The switch that relays.
         rack: u32,
@@ -315,7 +315,7 @@ pub enum Refusal {
     /// Not ever, as this network is.
     #[error("{0}")]
     Impossible(String),
-    /// Not ever, for the settings do not say where one of the group is. Whoever knows the host's name should say that.
+    /// Not ever, for the settings do not say where one of the group is. The caller that knows the host's name should say that.
     #[error("the settings of the fabric {fabric} do not say where host {} is", host.0)]
     NoPlace {
         /// The host.

@@ -94,7 +94,7 @@ impl Core {
     /// Does what had to wait until a change was written.
     pub fn perform(&self, acts: Vec<Act>) {
         self.with(|inner| {
-            // One that leads no more tells nobody anything.
+            // One that leads no more says nothing.
             if inner.stopped {
                 return;
             }
@@ -195,7 +195,7 @@ mod tests {
     type Messages = mpsc::Receiver<Result<ManagerMessage, tonic::Status>>;
 
     #[tokio::test]
-    async fn a_core_whose_changes_nobody_writes_ends_and_says_so() {
+    async fn a_core_whose_changes_are_not_written_ends_and_says_so() {
         let settings = "[etcd]\nendpoints = ['127.0.0.1:1']\nadvertise = '127.0.0.1:2'";
         let config = ManagerConfig::from_toml(settings).unwrap();
         let (core, _news, mut commits) = Core::restored(&config, Vec::new()).unwrap();

@@ -202,7 +202,7 @@ impl Inner {
     fn tell_routes(&mut self, what: &Replanned) -> bool {
         let Replanned { plan_id, request, before, plan, why, .. } = what;
         let why = why.as_deref();
-        // Without a reason, whoever is in no tree now was taken out of the group, and not cut off.
+        // Without a reason, a receiver that is in no tree now was taken out of the group, and not cut off.
         let changes = convert::route_changes(&before.channel, &plan.channel, why.is_some(), &self.names());
         let Some(Ok(changes)) = changes else { return false };
         let reason = why.unwrap_or("the group has changed, or the manager has begun anew").to_string();

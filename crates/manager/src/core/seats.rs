@@ -124,7 +124,7 @@ impl Seat {
         let came_at = Instant::now();
         self.core.with(|inner| {
             if inner.seats.number_of(&self.agent) != Some(self.number) {
-                // Whoever has superseded it has told it so; a session that is only gone begins again.
+                // One that was superseded has been told so; a session that is only gone begins again.
                 return Err(convert::not_member(&NotMember::Unknown(self.agent.name.clone())));
             }
             inner.take_in(&self.agent, message, came_at)

@@ -1,7 +1,7 @@
 //! The optical circuit switch as a device: TL1 over telnet (Blast section IV-B, Republic section IV).
 //!
 //! What the switch says it has done is not taken on trust: after every change its circuits are retrieved, and one that
-//! is missing has failed. Changes that share no port go on at the same time, so that a late answer holds up nobody else.
+//! is missing has failed. Changes that share no port go on at the same time, so that a late answer holds up no other change.
 
 use super::{Change, Device, DeviceError, JOBS_MAX, Job, News, PAUSES};
 use futures_util::future::join_all;
@@ -97,7 +97,7 @@ impl Work {
 struct Done {
     jobs: Vec<Work>,
     results: Vec<Result<(), DeviceError>>,
-    /// What has gone and what has come; `None` if nobody knows.
+    /// What has gone and what has come; `None` if that is not known.
     changed: Option<(Vec<Circuit>, Vec<Circuit>)>,
     /// What there was before, if the switch was asked.
     before: Option<BTreeSet<Circuit>>,
@@ -154,7 +154,7 @@ impl Task {
     fn take(&mut self, Job { change: Change { clear, set }, reply }: Job) {
         match (circuits(&clear), circuits(&set)) {
             (Ok(clear), Ok(set)) => self.waiting.push_back(Work { clear, set, reply }),
-            // Whoever asked may be ending.
+            // The core may be ending.
             (Err(error), _) | (_, Err(error)) => drop(reply.send(Err(error))),
         }
     }
@@ -260,7 +260,7 @@ impl Task {
                 // What has failed is not wanted; what of it is there goes when its port is needed.
                 Err(_) => job.set.iter().for_each(|circuit| self.forget(*circuit)),
             }
-            // Whoever asked may be ending.
+            // The core may be ending.
             let _ = job.reply.send(result);
         }
     }

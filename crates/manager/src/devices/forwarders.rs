@@ -57,7 +57,7 @@ async fn run(forwarders: Forwarders, mut jobs: mpsc::Receiver<Job>, news: mpsc::
         let first = tokio::select! {
             job = jobs.recv() => {
                 let Some(job) = job else { return };
-                // No command is for them; whoever asked may be ending.
+                // No command is for them; the core may be ending.
                 let command = job.change.set.iter().chain(&job.change.clear).next();
                 let _ = job.reply.send(command.map_or(Ok(()), |command| Err(DeviceError::foreign(command))));
                 continue;
@@ -76,7 +76,7 @@ async fn run(forwarders: Forwarders, mut jobs: mpsc::Receiver<Job>, news: mpsc::
     }
 }
 
-/// Hears one process for ever.
+/// Hears one process until the manager ends.
 async fn listen(address: SocketAddr, words: mpsc::Sender<Word>) {
     let mut pause = PAUSES.0;
     loop {

@@ -95,7 +95,7 @@ impl Task {
         }
     }
 
-    /// Connects, and says all that plans need: whoever listens there may have begun anew.
+    /// Connects, and says all that plans need: what listens there may have begun anew.
     async fn connect(&mut self) -> Result<(), DeviceError> {
         if self.connection.is_some() {
             return Ok(());
@@ -134,7 +134,7 @@ impl Task {
         let (labels, entries) = match self.parts(&change) {
             Ok(parts) => parts,
             Err(error) => {
-                // Whoever asked may be ending.
+                // The core may be ending.
                 let _ = reply.send(Err(error));
                 return;
             }
@@ -154,7 +154,7 @@ impl Task {
                 },
                 Err(error) => Err(error),
             };
-            // Whoever asked may be ending.
+            // The core may be ending.
             let _ = reply.send(entered.and(confirmed));
         });
     }
@@ -283,7 +283,7 @@ enum Part<'a> {
     Entry(Entry),
 }
 
-/// Whom a command is for. Labels of pods' spines are for nobody yet: only planners and the simulator use them.
+/// Whom a command is for. No device takes labels of pods' spines yet: only planners and the simulator use them.
 fn part(command: &DeviceCommand) -> Result<Part<'_>, DeviceError> {
     match command {
         DeviceCommand::LeafLabel { leaf, session, label } => {
@@ -308,7 +308,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Hands the next word to `hear`. Whoever stops waiting loses nothing.
+    /// Hands the next word to `hear`. A call that is dropped while it waits loses nothing.
     async fn next(&mut self, hear: impl FnOnce(Word<'_>)) -> Result<(), DeviceError> {
         self.inbox.drain(..std::mem::take(&mut self.used));
         let len = loop {
@@ -447,7 +447,7 @@ mod tests {
             LabelChange { leaf: 0, session: 8, label: vec![] },
         ];
         assert_eq!(labels, expected);
-        // What nobody here can do is an error, and never left out.
+        // What no device here can do is an error, and never left out.
         let spine = DeviceCommand::SpineLabel { leaf: 16, session: 7, label: vec![1] };
         for change in [
             Change { clear: vec![], set: vec![entry(6), spine.clone()] },

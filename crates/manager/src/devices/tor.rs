@@ -165,7 +165,7 @@ impl Task {
                 job = jobs.recv() => {
                     let Some(job) = job else { return };
                     let result = self.perform(&job.change).await;
-                    // Whoever asked may be ending.
+                    // The core may be ending.
                     let _ = job.reply.send(result);
                 }
                 event = self.connected.event() => match event {
