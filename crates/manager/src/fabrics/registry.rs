@@ -90,3 +90,27 @@ pub(crate) fn scheduler(config: &ManagerConfig) -> Result<Box<dyn Scheduler>, Se
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn the_sample_describes_every_fabric() {
+        let sample = include_str!("../../../../docs/manager.sample.toml");
+        for offer in OFFERS {
+            let start = format!("#   {} ", offer.name());
+            assert!(sample.lines().any(|line| line.starts_with(&start)), "{} is missing", offer.name());
+        }
+    }
+
+    #[test]
+    fn the_files_of_the_guide_are_there() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let guide = include_str!("../../../../docs/howto/fabric.md");
+        let named = guide.split('`').filter(|text| text.starts_with("crates/") && !text.contains("my_"));
+        let missing: Vec<&str> = named.filter(|path| !root.join(path).exists()).collect();
+        assert!(missing.is_empty(), "docs/howto/fabric.md names files that are not there: {missing:?}");
+    }
+}
