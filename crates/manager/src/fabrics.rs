@@ -1,7 +1,7 @@
 //! The fabrics that a manager can offer, a module each. A fabric has a name, perhaps a settings section, a planner, and
 //! perhaps devices that hold what its plans need (Republic section III-B: fabrics are plug-ins).
 //!
-//! This file says what a fabric has to bring ([`Offer`]) and lends what several need; [`registry`] lists the offers and
+//! This file says what a fabric has to bring (`Offer`) and lends what several need; `registry` lists the offers and
 //! chooses among them. docs/howto/fabric.md says how to add one.
 
 pub mod datacast;

@@ -315,7 +315,8 @@ pub enum Refusal {
     /// Not ever, as this network is.
     #[error("{0}")]
     Impossible(String),
-    /// Not ever, for the settings do not say where one of the group is. The caller that knows the host's name should say that.
+    /// Not ever, for the settings do not say where one of the group is. The caller that knows the host's name should say
+    /// that.
     #[error("the settings of the fabric {fabric} do not say where host {} is", host.0)]
     NoPlace {
         /// The host.
