@@ -31,8 +31,8 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use members::{Arrival, Members};
 use polycast_planning::{
-    Channel, Decision, Draft, Fabrics, Group, HostId, NetworkState, Pending, Plan, PlanId, Refusal,
-    RequestId, Scheduler,
+    Channel, Decision, Draft, FabricName, Fabrics, Group, HostId, NetworkState, Pending, Plan, PlanId,
+    Refusal, RequestId, Scheduler,
 };
 use polycast_types::{Duration, ObjectId, Time};
 
@@ -272,7 +272,7 @@ impl Leases {
     }
 
     /// Names of the fabrics, best first.
-    pub fn fabrics(&self) -> impl Iterator<Item = &'static str> {
+    pub fn fabrics(&self) -> impl Iterator<Item = FabricName> {
         self.fabrics.names()
     }
 

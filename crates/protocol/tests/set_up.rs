@@ -109,7 +109,7 @@ fn where_devices_fail_another_fabric_takes_over() {
     assert_eq!(grant.plan.fabric, "ocs");
     let outputs = apply(&mut manager, Time(1), failed(&grant));
     let [Output::Replanned { before, plan, reason, .. }] = &outputs[..] else { panic!("{outputs:?}") };
-    assert_eq!((before, plan.fabric), (&grant.plan, "tcp-chain"));
+    assert_eq!((before, plan.fabric.as_str()), (&grant.plan, "tcp-chain"));
     assert_eq!(reason.as_deref(), Some("the circuit switch: no"));
     // What the circuits held is free for others.
     let (second, _) = ask(&mut manager, Time(2), 0, 2, &[1, 2]);

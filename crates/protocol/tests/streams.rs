@@ -295,7 +295,10 @@ fn a_manager_without_a_fabric_for_many_refuses() {
     (0..2).for_each(|host| world.arrive(host, Vec::new()));
     world.create(0, "a");
     world.join(1, "a");
-    assert!(refusal(world.word(1, "a")).contains("orca and ip-multicast have"));
+    assert!(
+        refusal(world.word(1, "a"))
+            .contains("no fabric of this network (tcp-chain) has paths that many can use")
+    );
 }
 
 #[test]

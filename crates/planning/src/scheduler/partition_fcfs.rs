@@ -1,7 +1,8 @@
 //! Taking turns at the relays of a Shufflecast (Shufflecast, section IV-C).
 
 use super::{Decision, Draft, Pending, Scheduler};
-use crate::fabric::{Channel, Fabrics, Plan, Resource};
+use crate::plan::{Channel, Plan, Resource};
+use crate::registry::Fabrics;
 use alloc::vec::Vec;
 use polycast_types::Time;
 

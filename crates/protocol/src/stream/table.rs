@@ -9,7 +9,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::{String, ToString};
 
 use alloc::vec::Vec;
-use polycast_planning::{Channel, Plan};
+use polycast_planning::{Channel, FabricName, Plan};
 use polycast_types::{AppId, DataId, Duration, Handle, ObjectId, Time};
 
 /// The longest name of a stream, in bytes.
@@ -141,7 +141,7 @@ pub enum StreamWord {
         /// Where to listen.
         channel: Channel,
         /// The fabric's name.
-        fabric: &'static str,
+        fabric: FabricName,
         /// The source's name.
         source: String,
         /// What packets carry.
@@ -194,7 +194,7 @@ pub struct StreamView {
     /// Who receives, and who waits for it.
     pub receivers: Vec<String>,
     /// The fabric that carries it; none while nobody listens, or there is no path.
-    pub fabric: Option<&'static str>,
+    pub fabric: Option<FabricName>,
 }
 
 /// What is lent to a stream.
