@@ -200,6 +200,10 @@ proptest! {
                 prop_assert_eq!(set.contains(number), numbers.contains(&number));
             }
             prop_assert_eq!(set.iter().collect::<RangeSet>(), set.clone());
+            // Gaps are whole: none is empty, and none begins where another ends.
+            let gaps = set.gaps(base + 5..base + 50);
+            prop_assert!(gaps.iter().all(|gap| !gap.is_empty()));
+            prop_assert!(gaps.windows(2).all(|pair| pair[0].end < pair[1].start));
         }
     }
 }
