@@ -217,6 +217,17 @@ mod tests {
         }
     }
 
+    /// Geometric with 1/3: 2/3 of the draws pass over none, 2/9 over one, 2/27 over two.
+    #[test]
+    fn a_third_of_the_candidates_is_passed_over() {
+        let mut random = ElmoRandom::new(5);
+        let mut counts = [0u32; 65];
+        (0..27_000).for_each(|_| counts[random.passed_over()] += 1);
+        for (count, expected) in counts.into_iter().zip([18_000u32, 6_000, 2_000, 667, 222]) {
+            assert!(count.abs_diff(expected) < expected / 10 + 50, "{count} instead of {expected}");
+        }
+    }
+
     #[test]
     fn few_switches_share_nothing() {
         let switches: Vec<SwitchPorts> =

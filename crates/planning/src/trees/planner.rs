@@ -88,6 +88,15 @@ impl Workspace {
         }
     }
 
+    /// The arcs that trees use, as (arc, number of the tree).
+    #[cfg(test)]
+    pub(super) fn used_arcs(&self) -> impl Iterator<Item = (Arc, u32)> {
+        let owners = (0..).zip(self.owner.iter().copied());
+        owners
+            .filter(|(_, owner)| ![FREE, FAILED].contains(owner))
+            .map(|(arc, owner)| (arc, u32::from(owner) - 1))
+    }
+
     fn working_in(&self, graph: &CompactGraph, node: Node) -> u32 {
         graph.arcs(node).filter(|&arc| self.owner[graph.reverse(arc) as usize] != FAILED).count() as u32
     }
