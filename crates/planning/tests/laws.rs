@@ -240,6 +240,9 @@ fn deciding_changes_nothing() {
     }
 }
 
+/// What is made of a rule's rack, group address, and the ports that packets come from and go to.
+type ChangeOfRule<'a> = &'a dyn Fn(&mut u32, &mut [u8; 4], &mut RackPort, &mut Vec<RackPort>);
+
 /// A fabric vouches for its own plans and for none that was changed to reach further.
 #[test]
 fn circuits_are_vouched_for_only_as_planned() {
@@ -256,7 +259,7 @@ fn circuits_are_vouched_for_only_as_planned() {
         change(&mut plan);
         fabrics.vouches(&ours, &plan)
     };
-    let with_rule = |change: &dyn Fn(&mut u32, &mut [u8; 4], &mut RackPort, &mut Vec<RackPort>)| {
+    let with_rule = |change: ChangeOfRule<'_>| {
         with(&|plan| match &mut plan.commands[rule_at] {
             DeviceCommand::RackRule { rack, group, from, to } => change(rack, group, from, to),
             other => panic!("{other:?}"),

@@ -42,11 +42,14 @@ const OTHER: u32 = 0x7172_7374;
 const PORT: u16 = 0x8182;
 const ADDRESS: [u8; 4] = [239, 10, 20, 30];
 
+/// What `parse` must make of the bytes.
+type Check = Box<dyn Fn(&[u8])>;
+
 /// One packet: its name in the file, what `emit` writes, and a check of what `parse` reads.
 struct Golden {
     name: String,
     emitted: Vec<u8>,
-    check: Box<dyn Fn(&[u8])>,
+    check: Check,
 }
 
 impl Golden {
@@ -203,13 +206,13 @@ fn control_frames() -> Vec<Control<'static>> {
             arrived_ns: E,
             waited_ns: F,
         },
-        Control::PtchReq(vec![B..C]),
+        Control::PtchReq(vec![B..C, D..E]),
         Control::PtchData { sn: C, payload: b"payload" },
         Control::DataRcvd { patched_bytes: D },
         Control::DataFnsd { position: B },
         Control::Upstream { address: ADDRESS, port: PORT },
         Control::UpstreamLost,
-        Control::Fetch { handle, have: vec![A..C] },
+        Control::Fetch { handle, have: vec![A..B, C..E] },
         Control::Group { index: F, payload: b"group" },
         Control::Finished,
         Control::Invite { address: ADDRESS, port: PORT, handle, object: object(), pulled: true },
@@ -220,7 +223,7 @@ fn control_frames() -> Vec<Control<'static>> {
         Control::Speaker { member: SHORT, address: ADDRESS, port: PORT },
         Control::Member { handle, member: OTHER },
         Control::Rack(vec![4, SHORT]),
-        Control::RackReq(vec![C..E]),
+        Control::RackReq(vec![C..D, E..F]),
         Control::Trees { count: 4, block_bytes: D, credits: 0x8182 },
         Control::Route { tree: 5, begins: Some(SHORT), hops: &[1, 0x82, 3] },
         Control::Digests { first: E, digests: vec![digest(0x10), digest(0x70)] },
