@@ -187,7 +187,11 @@ fn routes_have_at_most_14_hops() {
     for (count, taken) in [(0, true), (14, true), (15, false), (200, false)] {
         assert_eq!(is_taken(&frame(41, &[&[3, 0, 0, 0, 9][..], &vec![1; count]].concat())), taken, "{count}");
         if (1..=HOPS_MAX).contains(&count) {
-            assert!(pull::Hops::new(&vec![1; count], 0).is_some());
+            for position in 0..=count as u8 {
+                let hops = pull::Hops::new(&vec![1; count], position).unwrap();
+                assert_eq!((hops.bytes(), hops.position()), (&vec![1; count][..], position));
+            }
+            assert!(pull::Hops::new(&vec![1; count], count as u8 + 1).is_none());
         } else {
             assert!(pull::Hops::new(&vec![1; count], 0).is_none());
         }
