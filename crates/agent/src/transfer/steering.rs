@@ -1,6 +1,7 @@
 //! What a transfer is told while it runs: that its path is lost, and that its group has changed (Blast section IV-A).
 
 use super::Path;
+pub use polycast_api::report::ControlStep;
 use polycast_protocol::pull::Route;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,15 +15,6 @@ pub enum Change {
     Add(String, SocketAddr),
     /// A receiver, by name, that needs nothing any more.
     Remove(String),
-}
-
-/// Something that a device did for the path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ControlStep {
-    /// What, in a few words.
-    pub step: String,
-    /// How long after it was needed it was done, in microseconds.
-    pub micros: u64,
 }
 
 /// What is known about the path.
