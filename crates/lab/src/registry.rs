@@ -274,7 +274,7 @@ impl Running {
     fn cast(&mut self, options: &CastOptions) -> Result<CastOutcome, LabError> {
         self.tell(&Request::Cast(options.clone()))?;
         match self.hear()? {
-            Word::Cast(outcome) => Ok(outcome),
+            Word::Cast(outcome) => Ok(*outcome),
             Word::Error(said) => Err(LabError::Said(said)),
             Word::Ready { .. } | Word::Measured(_) | Word::Soak(_) => {
                 Err(LabError::system("go on with the lab", "it reported out of turn"))

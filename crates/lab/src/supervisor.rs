@@ -56,7 +56,7 @@ pub enum Word {
         control: Vec<ControlStep>,
     },
     /// What came of a delivery.
-    Cast(CastOutcome),
+    Cast(Box<CastOutcome>),
     /// What was measured.
     Measured(Measured),
     /// What came of many.
@@ -145,7 +145,7 @@ fn serve(lab: Lab) {
     });
     for request in requests {
         let answer = match request {
-            Request::Cast(options) => lab.cast(&options).map(Word::Cast),
+            Request::Cast(options) => lab.cast(&options).map(|outcome| Word::Cast(Box::new(outcome))),
             Request::Measure(what) => lab.measure(&what).map(Word::Measured),
             Request::Soak(options) => lab.soak(&options).map(Word::Soak),
             Request::Stay => continue,
