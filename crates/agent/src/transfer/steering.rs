@@ -2,6 +2,7 @@
 
 use super::Path;
 use super::bell::Bell;
+pub use polycast_api::report::ControlStep;
 use polycast_protocol::pull::Route;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,15 +16,6 @@ pub enum Change {
     Add(String, SocketAddr),
     /// A receiver, by name, that needs nothing any more.
     Remove(String),
-}
-
-/// Something that a device did for the path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ControlStep {
-    /// What, in a few words.
-    pub step: String,
-    /// How long after it was needed it was done, in microseconds.
-    pub micros: u64,
 }
 
 /// What is known about the path.
