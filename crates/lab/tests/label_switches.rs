@@ -1,6 +1,6 @@
 //! The switch in the kernel and the switch machine send the same packets to the same ports and drop the same ones, for random
 //! labels, sessions and ports. Each kernel switch is in a namespace of the test's own, and every port an interface that the
-//! test reads and writes. Skipped with a word without root, or where there was no clang.
+//! test reads and writes. Skipped without root, or where there was no clang.
 
 use polycast_agent::rack::{LabelMap as _, RackAgent, RackError, RackOptions};
 use polycast_lab::label_switches;
@@ -181,19 +181,11 @@ fn networks() -> Vec<(Clos, LabelOptions)> {
 
 /// Runs a test in a namespace of its own, which ends with it.
 fn isolated(test: impl FnOnce() -> Result<(), BpfError> + Send) {
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            if let Err(error) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {
-                eprintln!("skipped: a network namespace cannot be made ({error}); run as root");
-                return;
-            }
-            match test() {
-                Ok(()) => {}
-                Err(error @ BpfError::NotBuilt { .. }) => eprintln!("skipped: {error}"),
-                Err(error) => panic!("{error}"),
-            }
-        });
-    });
+    match polycast_testing::isolated(test) {
+        None | Some(Ok(())) => {}
+        Some(Err(error @ BpfError::NotBuilt { .. })) => polycast_testing::skip(&error.to_string()),
+        Some(Err(error)) => panic!("{error}"),
+    }
 }
 
 #[test]

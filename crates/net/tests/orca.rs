@@ -1,5 +1,5 @@
-//! Orca's programs in a network namespace of the test's own, with interfaces that the test reads and writes. Skipped with a
-//! word without root, or where there was no clang to compile them.
+//! Orca's programs in a network namespace of the test's own, with interfaces that the test reads and writes. Skipped
+//! without root, or where there was no clang to compile them.
 
 use polycast_net::bpf::BpfError;
 use polycast_net::bpf::orca::{KernelAgent, KernelSwitch, Layer, Packets, SwitchSettings};
@@ -16,19 +16,11 @@ const HEADER_AT: usize = 42;
 
 /// Runs a test in a namespace of its own, which ends with it.
 fn isolated(test: impl FnOnce() -> Result<(), BpfError> + Send) {
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            if let Err(error) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {
-                eprintln!("skipped: a network namespace cannot be made ({error}); run as root");
-                return;
-            }
-            match test() {
-                Ok(()) => {}
-                Err(error @ BpfError::NotBuilt { .. }) => eprintln!("skipped: {error}"),
-                Err(error) => panic!("{error}"),
-            }
-        });
-    });
+    match polycast_testing::isolated(test) {
+        None | Some(Ok(())) => {}
+        Some(Err(error @ BpfError::NotBuilt { .. })) => polycast_testing::skip(&error.to_string()),
+        Some(Err(error)) => panic!("{error}"),
+    }
 }
 
 fn taps(names: &[&str]) -> Vec<Tap> {

@@ -1,4 +1,4 @@
-//! The kernel's fast path against the machine, on packets of all kinds. Skipped with a word without root, or where there
+//! The kernel's fast path against the machine, on packets of all kinds. Skipped without root, or where there
 //! was no clang to compile the program.
 
 use polycast_net::bpf::BpfError;
@@ -6,6 +6,7 @@ use polycast_net::bpf::datacast::{KernelNode, REDIRECTED, TO_SOCKET};
 use polycast_protocol::pull::{
     Face, Forwarder, ForwarderConfig, ForwarderInput, ForwarderOutput, Packet, Payload,
 };
+use polycast_testing::{Need, needs};
 use polycast_types::{Handle, Time};
 use polycast_wire::pull as wire;
 use proptest::prelude::*;
@@ -55,22 +56,17 @@ fn node(came_by: u8) -> Option<KernelNode> {
         }
         Ok(node)
     };
+    if !needs(&[Need::Root]) {
+        return None;
+    }
     match load() {
         Ok(node) => Some(node),
-        Err(error @ (BpfError::NotBuilt { .. } | BpfError::Kernel { .. })) if !is_root() => {
-            eprintln!("skipped: {error}");
-            None
-        }
         Err(error @ BpfError::NotBuilt { .. }) => {
-            eprintln!("skipped: {error}");
+            polycast_testing::skip(&error.to_string());
             None
         }
         Err(error) => panic!("{error}"),
     }
-}
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
 }
 
 fn kinds() -> impl Strategy<Value = wire::Kind> {

@@ -40,8 +40,10 @@ impl fmt::Display for RecordKey {
 }
 
 /// What is known under a key.
-// One is made for each change and written at once: nobody keeps many of them.
-#[allow(clippy::large_enum_variant)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one is made for each change and written at once: there are never many of them"
+)]
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Record {
     /// A member.
