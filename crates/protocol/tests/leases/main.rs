@@ -600,3 +600,34 @@ fn held_lease(request: u64, grant: &Grant, plan: PlanId) -> HeldLease {
         kept: Some(grant.plan.clone()),
     }
 }
+
+#[test]
+fn a_join_renews_what_is_its_own_and_nothing_else() {
+    let mut manager = with_three_agents(manager(1, false));
+    let grant = ask(&mut manager, Time(0), request(agent(0, 1), 1, &["host-1"])).unwrap();
+    let ends = |manager: &Leases| manager.leases().map(|lease| lease.expires_at).collect::<Vec<_>>();
+    let again = |number: u8| {
+        let leases = vec![held_lease(1, &grant, grant.plan_id)];
+        Input::Join(Join { agent: agent(number, 1), address: ([10, 0, 0, number], 7401), leases })
+    };
+    let later = Time(1_000_000_000);
+    apply(&mut manager, later, again(1));
+    assert_eq!(ends(&manager), [Time(0) + LEASE], "it is another one's");
+    apply(&mut manager, later, again(0));
+    assert_eq!(ends(&manager), [later + LEASE]);
+}
+
+#[test]
+fn no_more_leases_are_taken_over_than_there_may_be() {
+    let limited = LeasesConfig { leases_max: 2, ..config() };
+    let mut manager = with_three_agents(with_config(limited, 1, true, Box::new(Fcfs)));
+    let first = ask(&mut manager, Time(0), request(agent(0, 1), 1, &["host-1"])).unwrap();
+    let second = ask(&mut manager, Time(0), request(agent(0, 1), 2, &["host-1"])).unwrap();
+    assert_eq!(second.plan.fabric, "tcp-chain");
+    apply(&mut manager, Time(1), Input::Release { request: agent(0, 1).request(1), plan: first.plan_id });
+    let leases = (3..6).map(|number| held_lease(number, &second, PlanId(5_000 + number))).collect();
+    let again = Join { agent: agent(0, 1), address: ([10, 0, 0, 0], 7401), leases };
+    apply(&mut manager, Time(2), Input::Join(again));
+    let there: Vec<_> = manager.leases().map(|lease| lease.grant.plan_id).collect();
+    assert_eq!(there, [second.plan_id, PlanId(5_003)]);
+}
