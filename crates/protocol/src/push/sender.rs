@@ -867,8 +867,8 @@ impl Sender {
         }
     }
 
-    /// One that gets nothing goes to the tail, so that it holds nobody. If it gets nothing there either, whoever it fetches
-    /// from may be at fault, and only say that he has something: to the head, once, for the source tells the truth.
+    /// One that gets nothing goes to the tail, so that it does not hold others. If it gets nothing there either, the one
+    /// before it may be at fault, with less than it reports: to the head, once, since the source has everything.
     fn move_in_chain(&mut self, id: PeerId) -> Vec<Link> {
         let Some(peer) = self.peers.get_mut(&id) else { return Vec::new() };
         peer.moves = peer.moves.saturating_add(1);

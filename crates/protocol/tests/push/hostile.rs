@@ -349,6 +349,6 @@ fn who_is_settled_before_the_start_stays_so() {
         assert_eq!(settled(&mut sender, Time(3)), 0);
         sender.handle(Time(4), control(2, &Control::DataRcvd { patched_bytes: 0 }));
         let outputs: Vec<_> = std::iter::from_fn(|| sender.poll(Time(4))).collect();
-        assert_eq!(outputs.last(), Some(&SenderOutput::Finished), "nobody else is waited for");
+        assert_eq!(outputs.last(), Some(&SenderOutput::Finished), "no other is waited for");
     }
 }

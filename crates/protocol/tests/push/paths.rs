@@ -74,7 +74,7 @@ fn nothing_of_an_old_channel_goes_out_on_a_new_one() {
     }
 }
 
-/// While a path settles and everything has been offered, attempts carry what somebody lacks, wherever that lies.
+/// While a path settles and everything has been offered, attempts carry what some receiver lacks, wherever that lies.
 #[test]
 fn attempts_while_a_path_settles_carry_what_is_missing() {
     let mut sender = that_have_lost(5..6);
@@ -93,7 +93,7 @@ fn attempts_while_a_path_settles_carry_what_is_missing() {
 
 /// Patches are repeated by multicast for racks alone: one that says so without a rack gets its own by TCP.
 #[test]
-fn who_speaks_for_nobody_has_nothing_repeated_for_all() {
+fn one_without_a_rack_has_nothing_repeated_for_all() {
     let mut sender = that_have_lost(5..6);
     let patch = |output: &SenderOutput| matches!(output, SenderOutput::SendPatch(_));
     assert_eq!(said(&mut sender, millis(10)).iter().filter(|output| patch(output)).count(), 1);
@@ -107,7 +107,7 @@ fn who_speaks_for_nobody_has_nothing_repeated_for_all() {
     assert_eq!(single, 1, "once, and not again within seconds");
 }
 
-/// Nobody is chained for not being reached by a channel that is still being set up, and from its end on each has the
+/// No receiver is chained for not being reached by a channel that is still being set up, and from its end on each has the
 /// whole time to be reached.
 #[test]
 fn who_waits_for_a_path_is_given_time_when_it_is_there() {
@@ -130,7 +130,7 @@ fn who_waits_for_a_path_is_given_time_when_it_is_there() {
     );
 }
 
-/// To be told once more that nothing waits gives nobody more time.
+/// To be told once more that nothing waits gives no receiver more time.
 #[test]
 fn a_path_that_does_not_wait_may_be_said_not_to_again_and_again() {
     let mut world = World::new(22, 2, config(geometry(300)), Faults::default());
@@ -259,7 +259,7 @@ fn one_of_a_rack_that_missed_the_end_is_told_so() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// What comes late is no loss: nobody asks for it.
+    /// What comes late is no loss: no receiver asks for it.
     #[test]
     fn reordering_costs_no_repairs(seed: u64, receivers in 1u32..5, fragments in 1u64..400, reordering in 1u64..200) {
         let world = deliver(seed, receivers, fragments, Faults { reordering, ..Faults::default() });
