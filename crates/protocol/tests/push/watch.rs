@@ -33,6 +33,8 @@ pub struct Watch {
     pub reports: Vec<Time>,
     /// Requests of receivers.
     pub requests: u64,
+    /// The most fragments that a receiver has taken for lost.
+    pub lost: u64,
 }
 
 impl Watch {
@@ -49,6 +51,7 @@ impl Watch {
             finishes: BTreeMap::new(),
             reports: Vec::new(),
             requests: 0,
+            lost: 0,
         }
     }
 

@@ -719,6 +719,7 @@ impl World {
                 ReceiverOutput::Control(control) => {
                     match &control {
                         Control::PtchReq(sns) => self.watch.request(now, peer, sns, false, &node.spoiled),
+                        Control::Progress { lost, .. } => self.watch.lost = self.watch.lost.max(*lost),
                         Control::DataRcvd { patched_bytes } => self.watch.done(peer, *patched_bytes),
                         _ => {}
                     }
