@@ -2,7 +2,9 @@
 
 use super::{PullPacket, content_of};
 use crate::packet::{LinkId, Network, NodeId, Packet};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_protocol::pull::{
     self, Data, Face, Forwarder, ForwarderConfig, ForwarderInput, ForwarderOutput, Interest, Payload,
@@ -20,10 +22,30 @@ pub struct ReceiverLog {
     pub finished_at: Option<Time>,
     /// Packets that came with the wrong content.
     pub corrupt: u64,
+    /// Packets whose content, as it was kept last, is not the object's.
+    pub wrong: BTreeSet<u64>,
     /// How often it found a tree silent.
     pub stalls: u64,
     /// How many packets took a round trip of so many microseconds; kept if asked for.
     pub round_trips: Option<BTreeMap<u64, u64>>,
+}
+
+impl ReceiverLog {
+    /// A packet is kept with this content.
+    fn note(&mut self, transfer: Handle, sn: u64, content: u32) {
+        if content == content_of(transfer, sn) {
+            self.wrong.remove(&sn);
+        } else {
+            self.wrong.insert(sn);
+        }
+    }
+
+    /// Why what a receiver has is not the object, if so: who is done must have the exact object.
+    #[must_use]
+    pub fn breach(&self, machine: &Receiver) -> Option<String> {
+        let kept = self.wrong.iter().find(|sn| machine.has(**sn))?;
+        Some(format!("packet {kept} was kept with the wrong content"))
+    }
 }
 
 struct ReceiverAt {
@@ -207,7 +229,8 @@ impl PullNode {
 
     fn complete(&mut self, now: Time, at: usize) -> u32 {
         let ReceiverAt { machine, log, .. } = &mut self.receivers[at];
-        if !machine.is_complete() || log.finished_at.is_some() {
+        // The checker is not the driver: one whose content is wrong is not done, whatever the machine was told.
+        if !machine.is_complete() || log.finished_at.is_some() || log.breach(machine).is_some() {
             return 0;
         }
         log.finished_at = Some(now);
@@ -274,6 +297,7 @@ impl PullNode {
         if let (Some(counts), Some(Duration(nanos))) = (&mut receiver.log.round_trips, round_trip) {
             *counts.entry(nanos / 1000).or_default() += 1;
         }
+        receiver.log.note(transfer, sn, content);
         if content != content_of(transfer, sn) {
             receiver.log.corrupt += 1;
             receiver.machine.handle(now, ReceiverInput::Corrupt { sns: sn..sn + 1 });

@@ -154,6 +154,9 @@ fn live(
     for &receiver in &group.receivers {
         let found = world.inner.node(receiver).receiver(group.transfer);
         let Some((machine, log)) = found else { return Err(format!("receiver {receiver} is not there")) };
+        if let Some(breach) = log.breach(machine) {
+            return Err(format!("receiver {receiver}: {breach}"));
+        }
         if !machine.is_complete() || log.finished_at.is_none() {
             return Err(format!("receiver {receiver} did not get the object within {LIVENESS} of healing"));
         }
