@@ -313,9 +313,13 @@ impl Leases {
     /// Takes a lease over that an earlier run of the manager has granted, or that had expired here.
     fn take_over(&mut self, now: Time, agent: &AgentKey, held: HeldLease) {
         let key = agent.request(held.request);
-        let known = self.leases.get(&held.plan).is_some_and(|lease| lease.key == key);
-        if known {
-            return self.renew(now, held.plan);
+        if let Some(lease) = self.leases.get(&held.plan).filter(|lease| lease.key == key) {
+            if lease.grant.plan.channel.is_heard_like(&held.channel) {
+                return self.renew(now, held.plan);
+            }
+            // Its holder has not heard that the path goes another way, and uses what may be somebody else's by now. The
+            // answer to its next heartbeat says that the path is lost.
+            return self.end(held.plan, ReleaseReason::Failed);
         }
         let Some(source) = self.members.get(&agent.name) else { return };
         if self.by_request.contains_key(&key) || self.leases.len() >= self.config.leases_max {

@@ -1,6 +1,7 @@
 //! One node: it moves packets between the engine and the machines.
 
 use super::{PullPacket, content_of};
+use crate::packet::swarm::coverage::{self, Coverage};
 use crate::packet::{LinkId, Network, NodeId, Packet};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -66,6 +67,7 @@ pub struct PullNode {
     armed: Time,
     /// Data lost before it comes to a port's queue, in parts of a million.
     entry_losses: Vec<(u8, u32)>,
+    coverage: Coverage,
 }
 
 impl PullNode {
@@ -80,7 +82,13 @@ impl PullNode {
             sources: Vec::new(),
             armed: NEVER,
             entry_losses: Vec::new(),
+            coverage: Coverage::default(),
         }
+    }
+
+    /// How often each input of its machines has happened.
+    pub(crate) fn coverage(&self) -> &Coverage {
+        &self.coverage
     }
 
     /// Puts a receiver behind the local face, in place of an earlier one of the same transfer.
@@ -101,6 +109,7 @@ impl PullNode {
     pub fn crash(&mut self, config: ForwarderConfig) {
         *self = PullNode {
             entry_losses: core::mem::take(&mut self.entry_losses),
+            coverage: core::mem::take(&mut self.coverage),
             ..Self::new(config, self.header_bytes)
         };
     }
@@ -146,6 +155,7 @@ impl PullNode {
         P: Packet + From<PullPacket>,
     {
         let input = ForwarderInput::Packet { from: Face::Port(port), packet: packet.packet };
+        self.coverage.hit(coverage::of_forwarder(&input));
         self.forwarder.handle(net.now(), input);
         self.drive(net, node, packet.content)
     }
@@ -162,6 +172,7 @@ impl PullNode {
         P: Packet + From<PullPacket>,
     {
         for receiver in self.receivers.iter_mut().filter(|receiver| receiver.transfer == transfer) {
+            self.coverage.hit(coverage::of_pull_receiver(&input));
             receiver.machine.handle(net.now(), input.clone());
         }
         self.drive(net, node, 0)
@@ -173,6 +184,7 @@ impl PullNode {
         P: Packet + From<PullPacket>,
     {
         if let Some((_, source)) = self.sources.iter_mut().find(|(other, _)| *other == transfer) {
+            self.coverage.hit(coverage::of_pull_source(&input));
             source.handle(net.now(), input);
         }
         self.drive(net, node, 0);
@@ -261,7 +273,9 @@ impl PullNode {
                 ForwarderOutput::Serve { port, interest } => {
                     let transfer = interest.name.transfer;
                     if let Some((_, source)) = self.sources.iter_mut().find(|(other, _)| *other == transfer) {
-                        source.handle(net.now(), SourceInput::Interest { port, interest });
+                        let input = SourceInput::Interest { port, interest };
+                        self.coverage.hit(coverage::of_pull_source(&input));
+                        source.handle(net.now(), input);
                     }
                 }
             }
@@ -283,7 +297,9 @@ impl PullNode {
         };
         let sn = data.name.sn;
         let before = receiver.machine.has(sn);
-        receiver.machine.handle(now, ReceiverInput::Data(data));
+        let input = ReceiverInput::Data(data);
+        self.coverage.hit(coverage::of_pull_receiver(&input));
+        receiver.machine.handle(now, input);
         if before || !receiver.machine.has(sn) {
             return;
         }
@@ -300,7 +316,9 @@ impl PullNode {
         receiver.log.note(transfer, sn, content);
         if content != content_of(transfer, sn) {
             receiver.log.corrupt += 1;
-            receiver.machine.handle(now, ReceiverInput::Corrupt { sns: sn..sn + 1 });
+            let input = ReceiverInput::Corrupt { sns: sn..sn + 1 };
+            self.coverage.hit(coverage::of_pull_receiver(&input));
+            receiver.machine.handle(now, input);
         }
     }
 
