@@ -1,83 +1,104 @@
 //! What has to pass before a change lands.
 
+use crate::limit::{self, Ended};
+use crate::tests_run::{self, Records};
 use crate::workspace;
 use std::process::{Command, ExitCode};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// A check: its name, cargo's arguments, and variables of its environment.
+/// How many of the slowest steps and test programs are named at the end.
+const SLOWEST: usize = 5;
+
+/// A check: its name, cargo's arguments, variables of its environment, and when it is given up.
 struct Step {
     name: &'static str,
     arguments: &'static [&'static str],
     environment: &'static [(&'static str, &'static str)],
+    minutes_max: u64,
 }
 
+/// Limits are several times what the steps take on two cores from nothing.
 const STEPS: &[Step] = &[
-    Step { name: "fmt", arguments: &["fmt", "--all", "--", "--check"], environment: &[] },
-    Step {
-        name: "fmt",
-        arguments: &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--", "--check"],
-        environment: &[],
-    },
+    Step { name: "fmt", arguments: &["fmt", "--all", "--", "--check"], environment: &[], minutes_max: 5 },
     Step {
         name: "clippy",
-        arguments: &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        arguments: &["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"],
         environment: &[],
+        minutes_max: 20,
     },
     Step {
         name: "doc",
-        arguments: &["doc", "--workspace", "--no-deps"],
+        arguments: &["doc", "--locked", "--workspace", "--no-deps"],
         environment: &[("RUSTDOCFLAGS", "-D warnings")],
+        minutes_max: 10,
     },
-    Step { name: "test", arguments: &["test", "--workspace"], environment: &[] },
-    // The fuzz targets' bodies, on seeds and noise: so that they still build and hold.
     Step {
-        name: "fuzz",
-        arguments: &[
-            "test",
-            "--manifest-path",
-            "fuzz/Cargo.toml",
-            "--no-default-features",
-            "--target-dir",
-            "target/fuzz",
-        ],
+        name: "test",
+        arguments: &["test", "--locked", "--workspace", "--no-fail-fast"],
         environment: &[],
+        minutes_max: 50,
     },
 ];
 
 /// Runs the steps named, or all of them; each runs even if one before it failed.
 pub fn run(names: &[String]) -> ExitCode {
     if let Some(unknown) = names.iter().find(|name| STEPS.iter().all(|step| step.name != name.as_str())) {
-        let mut known: Vec<_> = STEPS.iter().map(|step| step.name).collect();
-        known.dedup();
+        let known: Vec<_> = STEPS.iter().map(|step| step.name).collect();
         eprintln!("there is no step '{unknown}': choose from {}", known.join(", "));
         return ExitCode::FAILURE;
     }
-    let mut failed = Vec::new();
+    let begun = Instant::now();
+    let records = Records::new();
+    let (mut failed, mut times) = (Vec::new(), Vec::new());
+    let mut all_required = false;
     for step in STEPS.iter().filter(|step| names.is_empty() || names.iter().any(|name| name == step.name)) {
         println!("==> {}: cargo {}", step.name, step.arguments.join(" "));
+        let mut cargo = cargo();
+        if step.name == "test" {
+            all_required = records.ask(&mut cargo);
+        }
+        cargo.args(step.arguments).envs(step.environment.iter().copied());
         let start = Instant::now();
-        let passed = run_step(step);
+        let passed = run_step(step, &mut cargo);
+        let seconds = start.elapsed().as_secs_f64();
         let outcome = if passed { "ok" } else { "FAILED" };
-        println!("==> {}: {outcome} after {:.0} s", step.name, start.elapsed().as_secs_f64());
-        if !passed && !failed.contains(&step.name) {
+        println!("==> {}: {outcome} after {seconds:.0} s", step.name);
+        times.push((seconds, format!("step {}", step.name)));
+        if !passed {
             failed.push(step.name);
         }
     }
+    times.extend(records.times());
+    println!("==> slowest: {}", slowest(times));
+    if !report_skips(&records.skips(), all_required) && !failed.contains(&"test") {
+        failed.push("test");
+    }
+    let seconds = begun.elapsed().as_secs_f64();
     if failed.is_empty() {
-        println!("==> everything is fine");
+        println!("==> everything is fine after {seconds:.0} s");
         ExitCode::SUCCESS
     } else {
-        println!("==> failed: {}", failed.join(", "));
+        println!("==> failed: {} after {seconds:.0} s", failed.join(", "));
         ExitCode::FAILURE
     }
 }
 
-fn run_step(step: &Step) -> bool {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(step.arguments).envs(step.environment.iter().copied()).current_dir(workspace::root());
-    match command.status() {
-        Ok(status) => status.success(),
+fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(workspace::root());
+    command
+}
+
+fn run_step(step: &Step, cargo: &mut Command) -> bool {
+    let limit = Duration::from_secs(step.minutes_max * 60).mul_f64(limit::patience());
+    match limit::run(cargo, limit) {
+        Ok(ended) => {
+            if let Ended::Killed(running) = &ended {
+                println!("step {} was still running after {:.0} s", step.name, limit.as_secs_f64());
+                running.iter().for_each(|line| println!("    killed {line}"));
+            }
+            ended.is_success()
+        }
         Err(error) => {
             println!("cargo cannot be run: {error}");
             false
@@ -85,12 +106,35 @@ fn run_step(step: &Step) -> bool {
     }
 }
 
-/// Runs seeds of the swarm, optimised: the arguments are those of its program.
+/// The slowest steps and programs, in one line.
+fn slowest(mut times: Vec<(f64, String)>) -> String {
+    times.sort_by(|one, other| other.0.total_cmp(&one.0));
+    let most = times.iter().take(SLOWEST).map(|(seconds, name)| format!("{name} {seconds:.0} s"));
+    most.collect::<Vec<_>>().join(", ")
+}
+
+/// Says what was skipped; gives whether that may be.
+fn report_skips(skips: &str, all_required: bool) -> bool {
+    if skips.is_empty() {
+        return true;
+    }
+    for line in tests_run::describe_skips(skips) {
+        println!("==> {line}");
+    }
+    if all_required {
+        println!(
+            "==> as root every test has to run: .ci/run installs what is missing; POLYCAST_REQUIRE=none lets them be"
+        );
+    }
+    !all_required
+}
+
+/// Runs seeds of the swarm, optimised: the arguments are those of its program, which uses all cores.
 pub fn swarm(arguments: &[String]) -> ExitCode {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args([
+    let mut cargo = cargo();
+    cargo.args([
         "run",
+        "--locked",
         "--release",
         "--quiet",
         "--package",
@@ -99,12 +143,44 @@ pub fn swarm(arguments: &[String]) -> ExitCode {
         "swarm",
         "--",
     ]);
-    match command.args(arguments).current_dir(workspace::root()).status() {
+    match cargo.args(arguments).status() {
         Ok(status) if status.success() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
             println!("cargo cannot be run: {error}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_are_named_first() {
+        let times = (0..9).map(|n| (f64::from(n % 7), format!("t{n}"))).collect();
+        assert_eq!(slowest(times), "t6 6 s, t5 5 s, t4 4 s, t3 3 s, t2 2 s");
+    }
+
+    #[test]
+    fn skips_fail_only_where_all_is_required() {
+        assert!(report_skips("", true));
+        assert!(report_skips("lab: a\tneeds root\n", false));
+        assert!(!report_skips("lab: a\tneeds root\n", true));
+    }
+
+    #[test]
+    fn steps_that_hang_are_ended() {
+        let step = Step { name: "sleep", arguments: &[], environment: &[], minutes_max: 0 };
+        assert!(!run_step(&step, Command::new("sleep").arg("1000")));
+    }
+
+    /// Nothing is built from other versions than those written down.
+    #[test]
+    fn builds_are_locked() {
+        for step in STEPS.iter().filter(|step| step.name != "fmt") {
+            assert!(step.arguments.contains(&"--locked"), "{}", step.name);
         }
     }
 }

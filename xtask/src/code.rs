@@ -133,6 +133,28 @@ fn item_end(lines: &[&str], attribute: usize) -> usize {
     lines.len() - 1
 }
 
+/// Every function with a body: its name, its first line from 1, and how many lines it has. Relies on rustfmt's layout.
+pub fn functions(code: &str) -> Vec<(&str, usize, usize)> {
+    let lines: Vec<&str> = code.lines().collect();
+    let mut found = Vec::new();
+    for (i, line) in lines.iter().enumerate() {
+        let Some(at) = line.find("fn ").filter(|_| has_word(line, "fn")) else { continue };
+        let before_is_modifiers = line[..at]
+            .split_whitespace()
+            .all(|word| !word.contains(['=', ':', ',']) || word.starts_with("pub("));
+        let name =
+            line[at + 3..].split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+        if !before_is_modifiers || name.is_empty() {
+            continue;
+        }
+        let end = if line.trim_end().ends_with(['}', ';']) { i } else { item_end(&lines, i) };
+        if !lines[end].trim_end().ends_with(';') {
+            found.push((name, i + 1, end - i + 1));
+        }
+    }
+    found
+}
+
 /// Whether `word` stands in `line`, not as a part of a longer word.
 pub fn has_word(line: &str, word: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
@@ -146,6 +168,32 @@ pub fn has_word(line: &str, word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn functions_have_names_and_lines() {
+        let code = "\
+fn one() { two() }
+impl A {
+    pub(super) async fn three(
+        at: fn(u8) -> u8,
+    ) -> bool
+    where
+        T: X,
+    {
+        if a {
+            b();
+        }
+    }
+    fn declared(
+        self,
+    );
+    const fn last() {
+    }
+}
+type F = fn (u8);
+";
+        assert_eq!(functions(code), [("one", 1, 1), ("three", 3, 10), ("last", 16, 2)]);
+    }
 
     #[test]
     fn comments_and_strings_become_spaces() {

@@ -3,7 +3,9 @@
 mod arrows;
 mod ci;
 mod code;
+mod limit;
 mod purity;
+mod tests_run;
 mod tidy;
 mod workspace;
 
@@ -15,7 +17,7 @@ Development tasks of Polycast
 Usage: cargo xtask TASK
 
 Tasks:
-  ci [STEP]...  Run all checks, or only the steps named: fmt, clippy, doc, test, fuzz
+  ci [STEP]...  Run all checks, or only the steps named: fmt, clippy, doc, test
   swarm [ARG].. Run simulated transfers with faults drawn from seeds: --seeds A..B or --minutes N
   arrows        Show which crate uses which, and check that arrows only point down
   tidy          Check the rules of style that no other tool knows";
@@ -28,13 +30,17 @@ fn main() -> ExitCode {
     };
     match task {
         "ci" => ci::run(rest),
+        tests_run::TASK => tests_run::run(rest),
         "swarm" => ci::swarm(rest),
         "arrows" => {
             let workspace = workspace::load();
             println!("{}", arrows::picture(&workspace.members));
             report(&[arrows::check(&workspace.members), purity::check(&workspace)].concat())
         }
-        "tidy" => report(&tidy::check(&workspace::load().sources)),
+        "tidy" => {
+            let sources = workspace::load().sources;
+            report(&[tidy::check(&sources), tidy::check_list(&sources)].concat())
+        }
         "help" | "--help" | "-h" => {
             println!("{USAGE}");
             ExitCode::SUCCESS

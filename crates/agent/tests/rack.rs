@@ -141,7 +141,7 @@ async fn labels_reach_all_agents_and_a_standby_takes_over() {
     }
     assert_eq!(racks.counts().await.confirmed_updates, 400);
     let refused = racks.set(vec![change(1, 2, 1)]).unwrap().await.unwrap();
-    assert_eq!(refused, Err("there is no leaf 2: the leafs are 0 to 1".into()));
+    assert_eq!(refused.unwrap_err().to_string(), "there is no leaf 2: the leafs are 0 to 1");
     // One agent falls silent: the other takes its place, and knows what changes from then on.
     let rack = &started[0];
     until("an agent is active", || rack.active.0.lock().unwrap().len() == 1).await;

@@ -6,10 +6,11 @@ use tonic::{Code, Status};
 
 /// Metadata entry that names the kind of a refusal.
 pub const KIND_KEY: &str = "polycast-error";
+/// Metadata entry with the address of the manager that leads, beside the kind `not-leader`.
+pub const LEADER_KEY: &str = "polycast-leader";
 
 /// What kind of refusal it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
 pub enum Kind {
     /// The process has not registered.
     NotRegistered,
@@ -37,7 +38,7 @@ pub enum Kind {
     Denied,
     /// The agent has not joined the manager, or the manager has forgotten it.
     NotJoined,
-    /// Another manager leads; its address ends the sentence, where it is known.
+    /// Another manager leads: [`Refusal::leader`], where it is known.
     NotLeader,
     /// Another agent has this name.
     NameTaken,
@@ -115,13 +116,25 @@ pub struct Refusal {
     pub kind: Kind,
     /// For people.
     pub message: String,
+    /// Where the manager that leads is reached, `HOST:PORT`, as it advertises itself. Only beside [`Kind::NotLeader`].
+    pub leader: Option<String>,
 }
 
 impl Refusal {
     /// A refusal of this kind.
     #[must_use]
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Refusal { kind, message: message.into() }
+        Refusal { kind, message: message.into(), leader: None }
+    }
+
+    /// The refusal of a manager that does not lead; `leader` is the address of the one that does, where it is known.
+    #[must_use]
+    pub fn not_leader(leader: Option<&str>) -> Self {
+        let message = match leader {
+            Some(leader) => format!("another manager leads, the one at {leader}"),
+            None => "no manager leads now".into(),
+        };
+        Refusal { kind: Kind::NotLeader, message, leader: leader.map(str::to_string) }
     }
 
     /// The refusal that a status from a Polycast service carries; `None` if it comes from elsewhere.
@@ -130,7 +143,9 @@ impl Refusal {
         let name = status.metadata().get(KIND_KEY)?.to_str().ok()?;
         // A kind that a later version has added is still a refusal with a sentence.
         let kind = Kind::from_name(name).unwrap_or(Kind::Internal);
-        Some(Refusal { kind, message: status.message().to_string() })
+        let leader = status.metadata().get(LEADER_KEY).and_then(|leader| leader.to_str().ok());
+        let leader = leader.filter(|_| kind == Kind::NotLeader).map(str::to_string);
+        Some(Refusal { kind, message: status.message().to_string(), leader })
     }
 }
 
@@ -138,9 +153,16 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let (_, name, code) = refusal.kind.entry();
         let mut status = Status::new(*code, refusal.message);
-        let value: Result<MetadataValue<_>, InvalidMetadataValue> = name.parse();
-        if let Ok(value) = value {
-            status.metadata_mut().insert(KIND_KEY, value);
+        let mut insert = |key: &'static str, text: &str| {
+            let value: Result<MetadataValue<_>, InvalidMetadataValue> = text.parse();
+            // The kinds are plain ASCII. An address that is not names no host that could be reached.
+            if let Ok(value) = value {
+                status.metadata_mut().insert(key, value);
+            }
+        };
+        insert(KIND_KEY, name);
+        if let Some(leader) = &refusal.leader {
+            insert(LEADER_KEY, leader);
         }
         status
     }
@@ -184,6 +206,19 @@ mod tests {
             assert_eq!(status.code(), code);
             assert_eq!(Refusal::from_status(&status), Some(refusal));
         }
+    }
+
+    #[test]
+    fn the_leader_is_a_field_and_survives_the_wire() {
+        for leader in [Some("11.0.0.1:7000"), None] {
+            let refusal = Refusal::not_leader(leader);
+            assert_eq!((refusal.kind, refusal.leader.as_deref()), (Kind::NotLeader, leader));
+            assert_eq!(Refusal::from_status(&Status::from(refusal.clone())), Some(refusal));
+        }
+        // Another kind has no leader, whatever the metadata say.
+        let mut status = Status::from(Refusal::new(Kind::Denied, "no path"));
+        status.metadata_mut().insert(LEADER_KEY, "11.0.0.1:7000".parse().unwrap());
+        assert_eq!(Refusal::from_status(&status).unwrap().leader, None);
     }
 
     #[test]

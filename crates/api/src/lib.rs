@@ -6,6 +6,7 @@
 //! - [`client`]: a thin client of the agent's service, over its Unix socket.
 //! - [`error`]: what refusals look like on the wire.
 //! - [`forwarder`]: what Datacast's forwarders say of their links.
+//! - [`report`]: what a transfer came to.
 //! - [`settings`]: the settings files of the daemons.
 #![warn(missing_docs)]
 
@@ -13,6 +14,7 @@ pub mod client;
 pub mod convert;
 pub mod error;
 pub mod forwarder;
+pub mod report;
 pub mod settings;
 
 /// The step of a path's set-up that says how long the manager took to decide: from the request's arrival to its answer.

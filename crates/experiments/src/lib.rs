@@ -1,10 +1,12 @@
 //! The papers' figures and tables, one function each, and the yardsticks that planners are measured with.
 //!
 //! A function returns [`Row`]s: what the paper says, what we get. Times are of the machine it runs on.
-//! Each module lists its [`report::Item`]s in a constant `ITEMS`; [`report`] runs them and draws the figures.
+//! Each module lists its [`report::Item`]s in a constant `ITEMS`; [`catalogue`] has them all, [`report`] runs them and
+//! draws the figures.
 #![warn(missing_docs)]
 
 pub mod blast;
+pub mod catalogue;
 pub mod datacast;
 pub mod exact;
 pub mod orca;

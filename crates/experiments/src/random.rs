@@ -12,7 +12,7 @@ impl Random {
     }
 
     /// The next 64 bits.
-    #[allow(clippy::should_implement_trait)]
+    #[allow(clippy::should_implement_trait, reason = "it is a generator, which never ends, and no iterator")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

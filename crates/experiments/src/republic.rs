@@ -57,7 +57,7 @@ fn manager(options: &Options) -> Result<Outcome, ItemError> {
         let rate = requests_a_second(agents, receivers, requests * RECEIVERS / receivers, options.seed)?;
         let paper = (agents == 40).then_some(735.0);
         let name = format!("requests with {receivers} receivers among {agents} agents");
-        rows.push(Row::new("", name, paper, rate, "1/s").note("measured on one thread, the core alone"));
+        rows.push(Row::new(name, paper, rate, "1/s").note("measured on one thread, the core alone"));
     }
     Ok(Outcome::from(rows).note(
         "The paper's 735 a second is one over the 1.36 ms that an agent waits for an answer, network and remote \
@@ -350,7 +350,7 @@ fn compare(
 ) -> Vec<Row> {
     let best = fixed.iter().map(|(_, m)| m.total_s).fold(f64::INFINITY, f64::min);
     let worst = fixed.iter().map(|(_, m)| m.total_s).fold(0.0, f64::max);
-    let row = |name: &str, ours, unit| Row::new("", format!("set-up {setup_name}: {name}"), None, ours, unit);
+    let row = |name: &str, ours, unit| Row::new(format!("set-up {setup_name}: {name}"), None, ours, unit);
     let mut rows = Vec::new();
     if setup > Duration::ZERO {
         let optimum = fixed.iter().min_by(|a, b| a.1.total_s.total_cmp(&b.1.total_s)).map(|(at, _)| *at);

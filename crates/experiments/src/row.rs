@@ -5,7 +5,7 @@ use serde::Serialize;
 /// A figure of a paper beside what we get.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The figure, table or section.
+    /// The words that name its item on the command line, once that is done.
     pub item: String,
     /// What is measured.
     pub name: String,
@@ -22,8 +22,9 @@ pub struct Row {
 impl Row {
     /// A row without a note.
     #[must_use]
-    pub fn new(item: &str, name: impl Into<String>, paper: Option<f64>, ours: f64, unit: &str) -> Self {
-        Row { item: item.into(), name: name.into(), paper, ours, unit: unit.into(), note: String::new() }
+    pub fn new(name: impl Into<String>, paper: Option<f64>, ours: f64, unit: &str) -> Self {
+        let (item, note) = (String::new(), String::new());
+        Row { item, name: name.into(), paper, ours, unit: unit.into(), note }
     }
 
     /// The same row with a note.

@@ -4,9 +4,13 @@ use crate::compare::Way;
 use crate::error::LabError;
 use crate::failure::Failure;
 use crate::traffic::{Flow, Readings};
+use polycast_api::report::{ControlStep, Delivery};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::str::FromStr;
+
+/// The exit status of a program that met something unexpected.
+pub(crate) const UNEXPECTED: i32 = 2;
 
 /// What is to be delivered in a lab.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -54,10 +58,10 @@ impl FromStr for Join {
 }
 
 /// What came of it.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CastOutcome {
     /// What `polycast send --json` reported.
-    pub delivery: serde_json::Value,
+    pub delivery: Result<Delivery, NoReport>,
     /// What it said to people.
     pub said: String,
     /// Its exit status.
@@ -78,6 +82,50 @@ pub struct CastOutcome {
     /// Rates while it ran.
     #[serde(default)]
     pub readings: Readings,
+}
+
+/// Why there is no report: what `polycast send --json` says in its place.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NoReport {
+    /// What went wrong.
+    pub error: String,
+    /// What the user can do.
+    #[serde(default)]
+    pub hint: Option<String>,
+}
+
+impl CastOutcome {
+    /// A delivery of which nothing else is known yet.
+    pub(crate) fn new(delivery: Result<Delivery, NoReport>, exit: i32, source_cpu: ProcessorTime) -> Self {
+        CastOutcome {
+            delivery,
+            said: String::new(),
+            exit,
+            links: Vec::new(),
+            control: Vec::new(),
+            nodes: serde_json::Value::Null,
+            wall_s: 0.0,
+            source_cpu,
+            readings: Readings::default(),
+        }
+    }
+
+    /// What `polycast send --json` has printed, what it said to people, and its exit status.
+    pub(crate) fn of_send(printed: &[u8], said: String, exit: i32, source_cpu: ProcessorTime) -> Self {
+        let (delivery, exit) = match (serde_json::from_slice(printed), serde_json::from_slice(printed)) {
+            (Ok(delivery), _) => (Ok(delivery), exit),
+            (Err(_), Ok(why)) => (Err(why), exit),
+            (Err(error), Err(_)) => {
+                let error = format!("the report cannot be read: {error}; it said: {said}");
+                (Err(NoReport { error, hint: None }), UNEXPECTED)
+            }
+        };
+        let mut outcome = CastOutcome::new(delivery, exit, source_cpu);
+        outcome.said = said;
+        // What the manager's devices did for the path is in the report.
+        outcome.control = outcome.delivery.as_ref().map_or_else(|_| Vec::new(), |d| d.report.control.clone());
+        outcome
+    }
 }
 
 /// Processor time of a process, in seconds. Where the kernel does the work of a lab's switches, it does so in the time of
@@ -115,18 +163,33 @@ pub struct LinkBytes {
     pub bytes: u64,
 }
 
-/// One step of the set-up of a lab or a path.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ControlStep {
-    /// What was done.
-    pub step: String,
-    /// How long it took, in microseconds.
-    pub micros: u64,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_send_has_printed_is_a_report_or_says_why_there_is_none() {
+        let of = |printed: &str, exit| {
+            CastOutcome::of_send(printed.as_bytes(), "error: no".into(), exit, ProcessorTime::default())
+        };
+        let printed = r#"{"object": "7", "name": "f", "bytes": 10, "seconds": 2.0, "goodput_bps": 40.0,
+            "fabric": "ocs", "receivers": [{"name": "h1", "verified": true, "seconds": 2.0, "patched_bytes": 0}],
+            "sent_bytes": 10, "patched_bytes": 0, "control": [{"step": "scheduling", "micros": 5}]}"#;
+        let outcome = of(printed, 0);
+        let delivery = outcome.delivery.as_ref().unwrap();
+        assert_eq!((delivery.name.as_str(), delivery.report.receivers[0].verified), ("f", true));
+        assert_eq!(outcome.control, [ControlStep { step: "scheduling".into(), micros: 5 }]);
+        // The words between a supervisor and who has started it are JSON.
+        let word = serde_json::to_string(&outcome).unwrap();
+        assert_eq!(serde_json::from_str::<CastOutcome>(&word).unwrap(), outcome);
+        let refused = of(r#"{"error": "there is no path", "hint": "wait"}"#, 1);
+        let why = NoReport { error: "there is no path".into(), hint: Some("wait".into()) };
+        assert_eq!((refused.delivery.unwrap_err(), refused.exit), (why, 1));
+        let broken = of("{\"bytes\": ", 0);
+        let why = broken.delivery.unwrap_err().error;
+        assert!(why.contains("cannot be read") && why.ends_with("it said: error: no"), "{why}");
+        assert_eq!(broken.exit, UNEXPECTED);
+    }
 
     #[test]
     fn joins_are_read() {

@@ -4,7 +4,7 @@
 //! A link's stress is what crossed it in proportion to the object, and a network's stress is what crossed all of its links
 //! in proportion to an ideal multicast, which crosses every link of one tree once.
 
-use crate::cast::{CastOutcome, LinkBytes};
+use crate::cast::LinkBytes;
 use crate::datacast;
 use crate::error::LabError;
 use crate::layout::Layout;
@@ -103,9 +103,9 @@ pub fn stress(
     source: &str,
     ideal_links: u64,
     bytes: u64,
-    outcome: &CastOutcome,
+    links: &[LinkBytes],
 ) -> Option<Stress> {
-    let links = outcome.links.iter().filter(|link| carries_data(spec, &link.from, &link.to));
+    let links = links.iter().filter(|link| carries_data(spec, &link.from, &link.to));
     let links: Vec<&LinkBytes> = links.collect();
     let busiest = (*links.iter().max_by_key(|link| link.bytes)?).clone();
     if bytes == 0 || ideal_links == 0 {
@@ -222,11 +222,10 @@ mod tests {
             link("s16", "h0", 20),
             link("s16", "h2", 700),
         ];
-        let outcome = CastOutcome { links, ..CastOutcome::default() };
-        let found = stress(&spec, "h0", 2, 1_000, &outcome).unwrap();
+        let found = stress(&spec, "h0", 2, 1_000, &links).unwrap();
         assert_eq!((found.link, found.source, found.network_bytes), (0.7, 1.1, 1_820));
         assert_eq!((found.busiest.to.as_str(), found.network), ("h2", 0.91));
-        assert_eq!(stress(&spec, "h0", 2, 0, &outcome), None);
+        assert_eq!(stress(&spec, "h0", 2, 0, &links), None);
     }
 
     #[test]

@@ -40,5 +40,5 @@ mod system;
 pub mod traffic;
 mod world;
 
-pub use cast::{CastOptions, CastOutcome, ControlStep, Join, LinkBytes};
+pub use cast::{CastOptions, CastOutcome, Join, LinkBytes, NoReport};
 pub use error::LabError;

@@ -166,12 +166,13 @@ fn await_file(path: &Path) -> Result<(), LabError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polycast_testing::{Need, needs};
     use rustix::net::{SocketType, socket};
 
     #[test]
     fn packet_sockets_of_a_process_get_room_and_others_do_not() {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: packet sockets need root");
+        // Packet sockets are root's.
+        if !needs(&[Need::Root]) {
             return;
         }
         let packets = [(); 2].map(|()| socket(AddressFamily::PACKET, SocketType::RAW, None).unwrap());

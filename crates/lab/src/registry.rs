@@ -1,7 +1,7 @@
 //! The labs that there are. Each has a folder in `/run/polycast-lab` that says who it is; a folder whose
 //! lab has ended, however it did, is taken away by whoever looks next.
 
-use crate::cast::{CastOptions, CastOutcome, ControlStep};
+use crate::cast::{CastOptions, CastOutcome};
 use crate::compare::Way;
 use crate::error::LabError;
 use crate::measure::{Measured, Measurement};
@@ -12,6 +12,7 @@ use crate::system::require;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use polycast_api::report::ControlStep;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
@@ -273,7 +274,7 @@ impl Running {
     fn cast(&mut self, options: &CastOptions) -> Result<CastOutcome, LabError> {
         self.tell(&Request::Cast(options.clone()))?;
         match self.hear()? {
-            Word::Cast(outcome) => Ok(outcome),
+            Word::Cast(outcome) => Ok(*outcome),
             Word::Error(said) => Err(LabError::Said(said)),
             Word::Ready { .. } | Word::Measured(_) | Word::Soak(_) => {
                 Err(LabError::system("go on with the lab", "it reported out of turn"))

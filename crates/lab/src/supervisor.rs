@@ -6,7 +6,7 @@
 //! stay, it ends when its standard input does: so a killed `lab cast` leaves nothing behind.
 
 use crate::baselines::{self, Job};
-use crate::cast::{CastOptions, CastOutcome, ControlStep};
+use crate::cast::{CastOptions, CastOutcome, UNEXPECTED};
 use crate::compare::Way;
 use crate::daemons::{Daemons, Places, Ready};
 use crate::error::LabError;
@@ -20,7 +20,9 @@ use crate::traffic::{Flow, Placed};
 use crate::{datacast, label_switches, optical, traffic, world};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use polycast_api::report::ControlStep;
 use polycast_topology::Node;
+use polycast_types::ObjectId;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, BufRead, Write};
@@ -54,7 +56,7 @@ pub enum Word {
         control: Vec<ControlStep>,
     },
     /// What came of a delivery.
-    Cast(CastOutcome),
+    Cast(Box<CastOutcome>),
     /// What was measured.
     Measured(Measured),
     /// What came of many.
@@ -143,7 +145,7 @@ fn serve(lab: Lab) {
     });
     for request in requests {
         let answer = match request {
-            Request::Cast(options) => lab.cast(&options).map(Word::Cast),
+            Request::Cast(options) => lab.cast(&options).map(|outcome| Word::Cast(Box::new(outcome))),
             Request::Measure(what) => lab.measure(&what).map(Word::Measured),
             Request::Soak(options) => lab.soak(&options).map(Word::Soak),
             Request::Stay => continue,
@@ -338,17 +340,9 @@ impl Lab {
             self.join_later(host, at_s, object.clone(), source);
         }
         let output = child.wait_with_output().map_err(failed)?;
-        let source_cpu = cpu().since(used_before);
-        let delivery: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        Ok(CastOutcome {
-            // What the manager's devices did for the path is in the report.
-            control: serde_json::from_value(delivery["control"].clone()).unwrap_or_default(),
-            delivery,
-            said: String::from_utf8_lossy(&output.stderr).into_owned(),
-            exit: output.status.code().unwrap_or(2),
-            source_cpu,
-            ..CastOutcome::default()
-        })
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let exit = output.status.code().unwrap_or(UNEXPECTED);
+        Ok(CastOutcome::of_send(&output.stdout, said, exit, cpu().since(used_before)))
     }
 
     /// Lets the source's agent take another receiver in, some time from now.
@@ -384,9 +378,8 @@ impl Lab {
             receivers: receivers.to_vec(),
         };
         let (delivery, source_cpu) = baselines::deliver(options.way, &job)?;
-        let all =
-            delivery["receivers"].as_array().is_some_and(|list| list.iter().all(|r| r["verified"] == true));
-        Ok(CastOutcome { delivery, exit: i32::from(!all), source_cpu, ..CastOutcome::default() })
+        let all = delivery.report.receivers.iter().all(|receiver| receiver.verified);
+        Ok(CastOutcome::new(Ok(delivery), i32::from(!all), source_cpu))
     }
 
     /// Another manager that plans a single tree, or the usual one again.
@@ -404,12 +397,15 @@ impl Lab {
 
     /// Takes what was delivered away at all hosts, so that deliveries one after the other need no more memory than one.
     fn forget(&self, outcome: &CastOutcome) {
-        let Some(object) = outcome.delivery["object"].as_str().filter(|object| !object.is_empty()) else {
+        // What went without Polycast has no number.
+        let object = outcome.delivery.as_ref().map_or(ObjectId::default(), |delivery| delivery.report.object);
+        if object == ObjectId::default() {
             return;
-        };
+        }
+        let object = object.to_string();
         for host in &self.layout.hosts {
             let mut command = std::process::Command::new(&self.places.program);
-            command.args(["rm", object, "--socket"]).arg(self.places.socket(&host.name));
+            command.args(["rm", &object, "--socket"]).arg(self.places.socket(&host.name));
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             // Most hosts have no such object.
             let _ = command.status();

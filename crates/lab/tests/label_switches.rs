@@ -1,6 +1,6 @@
 //! The switch in the kernel and the switch machine send the same packets to the same ports and drop the same ones, for random
 //! labels, sessions and ports. Each kernel switch is in a namespace of the test's own, and every port an interface that the
-//! test reads and writes. Skipped with a word without root, or where there was no clang.
+//! test reads and writes. Skipped without root, or where there was no clang.
 
 use polycast_agent::rack::{LabelMap as _, RackAgent, RackError, RackOptions};
 use polycast_lab::label_switches;
@@ -13,9 +13,13 @@ use polycast_topology::{Clos, Graph as _, Kind};
 use polycast_types::Time;
 use polycast_wire::label::{Fault, Header, Probe};
 use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+#[path = "../../net/tests/common/frame.rs"]
+mod common;
 
 const UDP_PORT: u16 = 7_474;
 const HEADER_AT: usize = 42;
@@ -39,14 +43,8 @@ impl Random {
 
 /// A frame; switches do not look at check sums.
 fn frame(payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![0x01, 0, 0x5e, 0, 0, 9, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0];
-    frame.extend((28 + payload.len() as u16).to_be_bytes());
-    frame.extend([0, 0, 0x40, 0, 16, 17, 0, 0, 10, 0, 0, 1, 239, 1, 1, 9, 1, 1]);
-    frame.extend(UDP_PORT.to_be_bytes());
-    frame.extend((8 + payload.len() as u16).to_be_bytes());
-    frame.extend([0, 0]);
-    frame.extend(payload);
-    frame
+    let (from, to) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(239, 1, 1, 9));
+    common::without_udp_sum(SocketAddrV4::new(from, 257), SocketAddrV4::new(to, UDP_PORT), payload)
 }
 
 /// Whether a frame comes in time; others than ours are the kernel's own business.
@@ -183,19 +181,11 @@ fn networks() -> Vec<(Clos, LabelOptions)> {
 
 /// Runs a test in a namespace of its own, which ends with it.
 fn isolated(test: impl FnOnce() -> Result<(), BpfError> + Send) {
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            if let Err(error) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {
-                eprintln!("skipped: a network namespace cannot be made ({error}); run as root");
-                return;
-            }
-            match test() {
-                Ok(()) => {}
-                Err(error @ BpfError::NotBuilt { .. }) => eprintln!("skipped: {error}"),
-                Err(error) => panic!("{error}"),
-            }
-        });
-    });
+    match polycast_testing::isolated(test) {
+        None | Some(Ok(())) => {}
+        Some(Err(error @ BpfError::NotBuilt { .. })) => polycast_testing::skip(&error.to_string()),
+        Some(Err(error)) => panic!("{error}"),
+    }
 }
 
 #[test]

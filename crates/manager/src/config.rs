@@ -1,12 +1,11 @@
 //! The manager's settings, as TOML. `docs/manager.sample.toml` explains each.
 
-use crate::fabrics::{self, DatacastSettings, OcsSettings, OrcaSettings, ShufflecastSettings, TorSettings};
+use crate::fabrics;
 use polycast_api::settings::{self, SettingsError};
 use polycast_planning::Fcfs;
 use polycast_planning::ip_multicast::IpMulticast;
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_protocol::leases;
-use polycast_types::Rate;
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -19,7 +18,7 @@ pub struct ManagerConfig {
     pub listen: SocketAddr,
     /// Name of the scheduler: `fcfs`, `greedy-matching`, `partition-fcfs`.
     pub scheduler: String,
-    /// Names of the fabrics, best first: `ocs`, `shufflecast`, `orca`, `datacast`, `ip-multicast`, `tcp-chain`.
+    /// Names of the fabrics, best first; a name that there is not is refused with the list of all.
     pub fabrics: Vec<String>,
     /// What becomes of a request whose best fabric is in use.
     pub when_busy: WhenBusy,
@@ -49,17 +48,17 @@ pub struct ManagerConfig {
     /// How many paths may be lent at the same time.
     pub leases_max: usize,
     /// The fabric `ip-multicast`.
-    pub ip_multicast: IpMulticastConfig,
+    pub ip_multicast: fabrics::ip_multicast::IpMulticastSettings,
     /// The fabric `ocs`.
-    pub ocs: Option<OcsSettings>,
+    pub ocs: Option<fabrics::ocs::OcsSettings>,
     /// The fabric `shufflecast`.
-    pub shufflecast: Option<ShufflecastSettings>,
+    pub shufflecast: Option<fabrics::shufflecast::ShufflecastSettings>,
     /// The fabric `orca`.
-    pub orca: Option<OrcaSettings>,
+    pub orca: Option<fabrics::orca::OrcaSettings>,
     /// The fabric `datacast`.
-    pub datacast: Option<DatacastSettings>,
+    pub datacast: Option<fabrics::datacast::DatacastSettings>,
     /// The switches of the racks, by the racks' numbers, for the fabrics that need to know them.
-    pub tor: Vec<TorSettings>,
+    pub tor: Vec<fabrics::tors::TorSettings>,
 }
 
 /// What becomes of a request whose best fabric is in use.
@@ -104,22 +103,6 @@ impl Default for EtcdConfig {
     }
 }
 
-/// Settings of the fabric `ip-multicast`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-pub struct IpMulticastConfig {
-    /// Group addresses to lend, such as `239.255.64.0/24`.
-    pub pool: String,
-    /// UDP port of the data channels.
-    pub port: u16,
-    /// Rate of each transfer on a network that is ours alone, such as `5gbit`; without it transfers share
-    /// the network and adapt.
-    #[serde(deserialize_with = "some_rate")]
-    pub rate: Option<Rate>,
-    /// Interval of attempt sending, in microseconds.
-    pub attempt_interval_us: u64,
-}
-
 impl From<OnDeviceFailure> for leases::OnDeviceFailure {
     fn from(setting: OnDeviceFailure) -> Self {
         match setting {
@@ -148,23 +131,12 @@ impl Default for ManagerConfig {
             agents_max: 10_000,
             pending_max: 1_024,
             leases_max: 10_000,
-            ip_multicast: IpMulticastConfig::default(),
+            ip_multicast: Default::default(),
             ocs: None,
             shufflecast: None,
             orca: None,
             datacast: None,
             tor: Vec::new(),
-        }
-    }
-}
-
-impl Default for IpMulticastConfig {
-    fn default() -> Self {
-        IpMulticastConfig {
-            pool: "239.255.64.0/24".into(),
-            port: 7410,
-            rate: None,
-            attempt_interval_us: 1_000,
         }
     }
 }
@@ -244,14 +216,6 @@ impl ManagerConfig {
         }
         Ok(())
     }
-
-    /// The hosts that the settings name, rack by rack; one may come twice.
-    pub(crate) fn host_names(&self) -> impl Iterator<Item = &str> {
-        let in_racks = self.tor.iter().flat_map(|tor| &tor.hosts).map(|host| host.name.as_str());
-        let in_orca = self.orca.iter().flat_map(|orca| &orca.hosts).map(String::as_str);
-        let in_datacast = self.datacast.iter().flat_map(|datacast| &datacast.hosts).map(String::as_str);
-        in_racks.chain(in_orca).chain(in_datacast)
-    }
 }
 
 fn some_bytes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
@@ -259,13 +223,10 @@ fn some_bytes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Optio
     polycast_types::parse_bytes(&text).map(Some).map_err(serde::de::Error::custom)
 }
 
-fn some_rate<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Rate>, D::Error> {
-    fabrics::rate(deserializer).map(Some)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polycast_types::Rate;
 
     #[test]
     fn nothing_said_is_the_default() {
@@ -323,7 +284,7 @@ mod tests {
         let config = ManagerConfig::from_toml(&text).unwrap();
         assert_eq!(fabrics::fabrics(&config).unwrap().names().collect::<Vec<_>>(), ["ocs", "tcp-chain"]);
         assert_eq!(fabrics::devices(&config).unwrap().len(), 3);
-        assert_eq!(config.host_names().collect::<Vec<_>>(), ["h0", "h1", "h2", "h3"]);
+        assert_eq!(fabrics::host_names(&config).collect::<Vec<_>>(), ["h0", "h1", "h2", "h3"]);
         let racks = racks(true, "splitter-ports = [10, 11]");
         let text = format!(
             "fabrics = ['shufflecast']\nscheduler = 'partition-fcfs'\n[shufflecast]\np = 2\nk = 1\nrate = '1gbit'\n{racks}"
@@ -341,7 +302,7 @@ mod tests {
         let config = ManagerConfig::from_toml(ORCA).unwrap();
         assert_eq!(fabrics::fabrics(&config).unwrap().names().collect::<Vec<_>>(), ["orca", "tcp-chain"]);
         assert_eq!(fabrics::devices(&config).unwrap().len(), 1);
-        assert_eq!(config.host_names().collect::<Vec<_>>(), ["a", "b", "c"]);
+        assert_eq!(fabrics::host_names(&config).collect::<Vec<_>>(), ["a", "b", "c"]);
         let nine = "hosts = ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i']";
         for (text, part) in [
             ("fabrics = ['orca']".to_string(), "the fabric orca needs a section [orca]"),
@@ -369,7 +330,7 @@ mod tests {
             (fabrics::devices(&config).unwrap().len(), fabrics::health(&config).unwrap().len()),
             (1, 1)
         );
-        assert_eq!(config.host_names().collect::<Vec<_>>(), ["a", "b", "c"]);
+        assert_eq!(fabrics::host_names(&config).collect::<Vec<_>>(), ["a", "b", "c"]);
         for (text, part) in [
             ("fabrics = ['datacast']".to_string(), "the fabric datacast needs a section [datacast]"),
             (DATACAST.replace("'c']", "'c', 'd', 'e']"), "5 hosts are named, and bcube:2,2 has 4 servers"),

@@ -3,7 +3,7 @@
 use polycast_api::convert::object_id;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
-use polycast_planning::{Channel, HostId, Plan, PlanId, Pulling, TreeRoutes};
+use polycast_planning::{Channel, FabricName, HostId, Plan, PlanId, Pulling, TreeRoutes};
 use polycast_protocol::leases::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, NotMember, PathRequest, Receivers,
     ReleaseReason, STREAMS_FROM, Wait,
@@ -174,10 +174,10 @@ pub fn granted(request_id: u64, grant: Grant, names: Names<'_>) -> Result<api::G
 
 /// The channel of a plan in the service's words.
 pub fn to_channel(plan: &Plan, names: Names<'_>) -> Result<api::Channel, Refusal> {
-    channel_of(plan.fabric, &plan.channel, names)
+    channel_of(&plan.channel, names)
 }
 
-fn channel_of(fabric: &str, channel: &Channel, names: Names<'_>) -> Result<api::Channel, Refusal> {
+fn channel_of(channel: &Channel, names: Names<'_>) -> Result<api::Channel, Refusal> {
     let channel = match *channel {
         Channel::Multicast { group: (group, port), rate, attempt_interval } => {
             api::channel::Channel::Multicast(api::Multicast {
@@ -207,10 +207,6 @@ fn channel_of(fabric: &str, channel: &Channel, names: Names<'_>) -> Result<api::
                 link_rate_bps: pulling.link_rate.0,
                 receivers: receiver_routes(tree_count, trees, names)?,
             })
-        }
-        _ => {
-            let what = format!("agents cannot use the channel of the fabric {fabric}");
-            return Err(Refusal::new(Kind::Internal, what));
         }
     };
     Ok(api::Channel { channel: Some(channel) })
@@ -292,13 +288,13 @@ pub fn denied(request_id: u64, refusal: &Refusal) -> api::Denied {
 /// What an agent is told about a stream.
 pub fn stream_news(name: String, word: StreamWord) -> api::StreamNews {
     use api::stream_news::News;
-    let joined = |channel: &Channel, fabric: &str, source, handle: Handle| {
+    let joined = |channel: &Channel, fabric: FabricName, source, handle: Handle| {
         // Messages go over channels that name no hosts: nobody answers a stream's source, so none speaks for a rack.
         let mut channel = channel.clone();
         if let Channel::Label { racks, .. } = &mut channel {
             racks.clear();
         }
-        let channel = Some(channel_of(fabric, &channel, &|_| None)?);
+        let channel = Some(channel_of(&channel, &|_| None)?);
         Ok(News::Joined(api::StreamJoined { channel, fabric: fabric.into(), source, handle: handle.0 }))
     };
     let news = match word {

@@ -1,32 +1,31 @@
-//! The fabrics that a manager can offer. Each has a name, a settings section, a planner, and perhaps devices that
-//! hold what its plans need (Republic section III-B: fabrics are plug-ins).
+//! The fabrics that a manager can offer, a module each. A fabric has a name, perhaps a settings section, a planner, and
+//! perhaps devices that hold what its plans need (Republic section III-B: fabrics are plug-ins).
 //!
-//! A new fabric is one more [`Offer`] in [`OFFERS`] and one more section in the settings.
+//! This file says what a fabric has to bring (`Offer`) and lends what several need; `registry` lists the offers and
+//! chooses among them. docs/howto/fabric.md says how to add one.
 
-mod datacast;
+pub mod datacast;
 mod health;
-mod ocs;
-mod orca;
-mod shufflecast;
-mod tors;
+pub mod ip_multicast;
+pub mod ocs;
+pub mod orca;
+mod registry;
+pub mod shufflecast;
+mod tcp_chain;
+pub mod tors;
 
-use crate::config::{ManagerConfig, WhenBusy};
+pub(crate) use health::{Health, Verdict};
+pub(crate) use registry::{check, devices, fabrics, health, host_names, scheduler};
+
+use crate::config::ManagerConfig;
 use crate::devices::{Device, DeviceId};
 use polycast_api::settings::SettingsError;
-use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
-use polycast_planning::tcp_chain::TcpChain;
-use polycast_planning::{Fabric, Fabrics, Fcfs, GreedyMatching, HostId, PartitionFcfs, Scheduler};
+use polycast_planning::ip_multicast::AddressPool;
+use polycast_planning::{Fabric, FabricName, HostId};
 use polycast_protocol::leases::known_hosts;
 use polycast_types::{Duration, Rate};
 use serde::Deserialize;
-use std::collections::BTreeMap;
-
-pub use datacast::DatacastSettings;
-pub(crate) use health::{Health, Verdict};
-pub use ocs::OcsSettings;
-pub use orca::OrcaSettings;
-pub use shufflecast::ShufflecastSettings;
-pub use tors::{TorHost, TorSettings};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A device with its name.
 pub(crate) type Named = (DeviceId, Box<dyn Device>);
@@ -34,7 +33,7 @@ pub(crate) type Named = (DeviceId, Box<dyn Device>);
 /// What the settings make of a fabric.
 pub(crate) trait Offer: Sync {
     /// Its name in the setting `fabrics`.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> FabricName;
 
     /// The planner.
     fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError>;
@@ -44,21 +43,17 @@ pub(crate) trait Offer: Sync {
         Ok(Vec::new())
     }
 
+    /// The hosts that its settings name, which have to have their numbers before the first agent joins. One may come twice,
+    /// and may be in the settings of other fabrics too.
+    fn hosts<'a>(&self, _config: &'a ManagerConfig) -> Vec<&'a str> {
+        Vec::new()
+    }
+
     /// What draws conclusions about its network from what devices say, if anything does.
     fn health(&self, _config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, SettingsError> {
         Ok(None)
     }
 }
-
-/// All of them.
-const OFFERS: [&dyn Offer; 6] = [
-    &IpMulticastOffer,
-    &TcpChainOffer,
-    &ocs::OcsOffer,
-    &shufflecast::ShufflecastOffer,
-    &orca::OrcaOffer,
-    &datacast::DatacastOffer,
-];
 
 /// The hosts that the settings name, with the numbers that they have in plans and their racks and places.
 #[derive(Debug, Default)]
@@ -77,7 +72,7 @@ struct Placed {
 
 impl Hosts {
     fn new(config: &ManagerConfig) -> Self {
-        let numbers: BTreeMap<&str, HostId> = known_hosts(config.host_names()).collect();
+        let numbers: BTreeMap<&str, HostId> = known_hosts(host_names(config)).collect();
         let racks = (0..).zip(&config.tor);
         let placed = racks.flat_map(|(rack, tor)| {
             let numbers = &numbers;
@@ -107,84 +102,43 @@ impl Hosts {
     }
 }
 
-/// Checks all that the settings say of fabrics, racks and the scheduler.
-pub(crate) fn check(config: &ManagerConfig) -> Result<(), SettingsError> {
-    tors::check(&config.tor)?;
-    scheduler(config)?;
-    fabrics(config)?;
-    devices(config).map(drop)
+/// A setting that is wrong; `reason` is the end of a sentence about it.
+fn wrong(setting: &'static str, reason: impl std::fmt::Display) -> SettingsError {
+    SettingsError::Value { setting, reason: reason.to_string() }
 }
 
-/// The fabrics that the settings name, best first.
-pub(crate) fn fabrics(config: &ManagerConfig) -> Result<Fabrics, SettingsError> {
-    let hosts = Hosts::new(config);
-    let offers = offers(config)?;
-    let fabrics = offers.iter().map(|offer| offer.fabric(config, &hosts)).collect::<Result<_, _>>()?;
-    let fabrics = Fabrics::new(fabrics);
-    Ok(match config.when_busy {
-        WhenBusy::Next => fabrics,
-        WhenBusy::Wait => fabrics.waiting_for_the_best(),
-    })
+/// A fabric's section, which it cannot do without.
+fn section<'a, T>(fabric: &'static str, section: &'a Option<T>) -> Result<&'a T, SettingsError> {
+    section.as_ref().ok_or_else(|| wrong(fabric, format!("the fabric {fabric} needs a section [{fabric}]")))
 }
 
-/// The devices of these fabrics.
-pub(crate) fn devices(config: &ManagerConfig) -> Result<BTreeMap<DeviceId, Box<dyn Device>>, SettingsError> {
-    let mut devices = BTreeMap::new();
-    for offer in offers(config)? {
-        for (id, device) in offer.devices(config)? {
-            devices.entry(id).or_insert(device);
-        }
+/// Checks that hosts, named server by server, fit into a network and are named once each.
+fn check_hosts(
+    setting: &'static str,
+    hosts: &[String],
+    servers: u32,
+    network: &str,
+) -> Result<(), SettingsError> {
+    if hosts.len() > servers as usize {
+        let named = hosts.len();
+        return Err(wrong(setting, format!("{named} hosts are named, and {network} {servers} servers")));
     }
-    Ok(devices)
-}
-
-/// What draws conclusions about the networks of these fabrics.
-pub(crate) fn health(config: &ManagerConfig) -> Result<Vec<Box<dyn Health>>, SettingsError> {
-    let offers = offers(config)?;
-    offers.iter().filter_map(|offer| offer.health(config).transpose()).collect()
-}
-
-fn offers(config: &ManagerConfig) -> Result<Vec<&'static dyn Offer>, SettingsError> {
-    let wrong = |reason: String| SettingsError::Value { setting: "fabrics", reason };
-    let mut chosen: Vec<&'static dyn Offer> = Vec::new();
-    for name in &config.fabrics {
-        if chosen.iter().any(|offer| offer.name() == name) {
-            return Err(wrong(format!("'{name}' is named twice")));
-        }
-        let known = || OFFERS.map(|offer| offer.name()).join(", ");
-        let offer = OFFERS.into_iter().find(|offer| offer.name() == name);
-        chosen.push(offer.ok_or_else(|| wrong(format!("there is no fabric '{name}', only {}", known())))?);
-    }
-    if chosen.is_empty() {
-        return Err(wrong("name at least one".into()));
-    }
-    Ok(chosen)
-}
-
-/// The scheduler that the settings name.
-pub(crate) fn scheduler(config: &ManagerConfig) -> Result<Box<dyn Scheduler>, SettingsError> {
-    match config.scheduler.as_str() {
-        Fcfs::NAME => Ok(Box::new(Fcfs)),
-        GreedyMatching::NAME => Ok(Box::new(GreedyMatching::new(Hosts::new(config).racks()))),
-        PartitionFcfs::NAME => Ok(Box::new(PartitionFcfs)),
-        other => {
-            let known = [Fcfs::NAME, GreedyMatching::NAME, PartitionFcfs::NAME].join(", ");
-            let reason = format!("there is no scheduler '{other}', only {known}");
-            Err(SettingsError::Value { setting: "scheduler", reason })
-        }
+    let mut names = BTreeSet::new();
+    match hosts.iter().find(|name| !names.insert(*name)) {
+        Some(name) => Err(wrong(setting, format!("the host '{name}' is named twice"))),
+        None => Ok(()),
     }
 }
 
 /// Addresses of a fabric's groups.
 fn pool(setting: &'static str, pool: &str, port: u16) -> Result<AddressPool, SettingsError> {
-    AddressPool::parse(pool, port)
-        .map_err(|error| SettingsError::Value { setting, reason: error.to_string() })
+    AddressPool::parse(pool, port).map_err(|error| wrong(setting, error))
 }
 
 /// An interval of attempt sending.
 fn interval(setting: &'static str, micros: u64) -> Result<Duration, SettingsError> {
     if micros == 0 {
-        return Err(SettingsError::Value { setting, reason: "it must not be 0".into() });
+        return Err(wrong(setting, "it must not be 0"));
     }
     Ok(Duration::from_nanos(micros.saturating_mul(1_000)))
 }
@@ -194,29 +148,7 @@ pub(crate) fn rate<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<
     String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
 }
 
-struct IpMulticastOffer;
-
-impl Offer for IpMulticastOffer {
-    fn name(&self) -> &'static str {
-        IpMulticast::NAME
-    }
-
-    fn fabric(&self, config: &ManagerConfig, _hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError> {
-        let settings = &config.ip_multicast;
-        let pool = pool("ip-multicast.pool", &settings.pool, settings.port)?;
-        let interval = interval("ip-multicast.attempt-interval-us", settings.attempt_interval_us)?;
-        Ok(Box::new(IpMulticast::new(pool).with_rate(settings.rate).with_attempt_interval(interval)))
-    }
-}
-
-struct TcpChainOffer;
-
-impl Offer for TcpChainOffer {
-    fn name(&self) -> &'static str {
-        TcpChain::NAME
-    }
-
-    fn fabric(&self, _config: &ManagerConfig, _hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError> {
-        Ok(Box::new(TcpChain))
-    }
+/// The same where there need not be one.
+pub(crate) fn some_rate<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Rate>, D::Error> {
+    rate(deserializer).map(Some)
 }

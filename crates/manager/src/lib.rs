@@ -18,15 +18,14 @@ mod config;
 mod convert;
 mod core;
 mod devices;
-mod fabrics;
+pub mod fabrics;
 mod leader;
 mod racks;
 mod service;
 mod store;
 
-pub use config::{EtcdConfig, IpMulticastConfig, ManagerConfig, OnDeviceFailure, WhenBusy};
-pub use fabrics::{DatacastSettings, OcsSettings, ShufflecastSettings, TorHost, TorSettings};
-pub use racks::{RackCounts, Racks};
+pub use config::{EtcdConfig, ManagerConfig, OnDeviceFailure, WhenBusy};
+pub use racks::{RackCounts, Racks, RacksError};
 
 use crate::core::Core;
 use leader::Role;
@@ -38,7 +37,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use store::Store;
+use store::{Store, StoreError};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tonic::transport::Server;
@@ -109,7 +108,10 @@ impl Manager {
         let store = match self.config.etcd.endpoints.as_slice() {
             [] => None,
             endpoints => {
-                let wrong = |reason| SettingsError::Value { setting: "etcd.endpoints", reason };
+                let wrong = |error: StoreError| SettingsError::Value {
+                    setting: "etcd.endpoints",
+                    reason: error.to_string(),
+                };
                 Some(Store::new(endpoints, &self.config.etcd.prefix).map_err(wrong)?)
             }
         };

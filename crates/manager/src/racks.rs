@@ -2,7 +2,9 @@
 //! confirmed when all agents of its racks have it.
 
 use polycast_net::priority::control_socket;
-use polycast_protocol::rack::{Central, CentralConfig, CentralInput, CentralOutput, Change, FeedConfig};
+use polycast_protocol::rack::{
+    Central, CentralConfig, CentralInput, CentralOutput, Change, FeedConfig, SetRefusal,
+};
 use polycast_types::{Duration, Time};
 use polycast_wire::rack::{MESSAGE_LEN_MAX, Rack};
 use std::collections::BTreeMap;
@@ -36,8 +38,25 @@ pub struct RackCounts {
     pub waiting: usize,
 }
 
+/// Why racks have not taken changes of labels.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RacksError {
+    /// Too many wait.
+    #[error("{ASKS_MAX} changes wait for the controllers of racks already")]
+    Busy,
+    /// The central controller takes none of them.
+    #[error(transparent)]
+    Refused(#[from] SetRefusal),
+    /// What has become of them is not known.
+    #[error("the central controller has ended")]
+    Ended,
+}
+
+/// Where the result of a set of changes goes.
+type Done = oneshot::Sender<Result<(), RacksError>>;
+
 enum Ask {
-    Set { changes: Vec<Change>, done: oneshot::Sender<Result<(), String>> },
+    Set { changes: Vec<Change>, done: Done },
     Counts(oneshot::Sender<RackCounts>),
 }
 
@@ -89,15 +108,17 @@ impl Racks {
         self.address
     }
 
-    /// Hands changes of labels on, in the order of the calls; what is given resolves when all agents have them, or to a
-    /// sentence why not. Whoever drops it before does not wait any more.
+    /// Hands changes of labels on, in the order of the calls; what is given resolves when all agents have them, or to the
+    /// reason why not. A caller that drops it before does not wait any more.
     ///
     /// # Errors
     /// Too many changes wait.
-    pub fn set(&self, changes: Vec<Change>) -> Result<oneshot::Receiver<Result<(), String>>, String> {
+    pub fn set(&self, changes: Vec<Change>) -> Result<oneshot::Receiver<Result<(), RacksError>>, RacksError> {
         let (done, confirmed) = oneshot::channel();
-        let full = |_| format!("{ASKS_MAX} changes wait for the controllers of racks already");
-        self.asks.try_send(Ask::Set { changes, done }).map_err(full)?;
+        self.asks.try_send(Ask::Set { changes, done }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => RacksError::Busy,
+            mpsc::error::TrySendError::Closed(_) => RacksError::Ended,
+        })?;
         Ok(confirmed)
     }
 
@@ -116,7 +137,7 @@ struct Task {
     leafs: Vec<SocketAddr>,
     numbers: BTreeMap<SocketAddr, u32>,
     start: Instant,
-    waiting: BTreeMap<u64, oneshot::Sender<Result<(), String>>>,
+    waiting: BTreeMap<u64, Done>,
     /// Of the last set of changes.
     ticket: u64,
     /// Datagrams that were no message, or from nowhere.
@@ -175,13 +196,13 @@ impl Task {
                     refused: self.machine.refused() + self.foreign,
                     waiting: self.machine.waiting(),
                 };
-                // Whoever asked may have gone.
+                // The caller may have gone.
                 let _ = answer.send(counts);
             }
         }
     }
 
-    /// Forgets tickets that nobody waits for any more.
+    /// Forgets tickets that no caller waits for any more.
     fn forget(&mut self) {
         let left: Vec<u64> =
             self.waiting.iter().filter(|(_, done)| done.is_closed()).map(|(ticket, _)| *ticket).collect();
@@ -230,10 +251,10 @@ impl Task {
                     continue;
                 }
                 CentralOutput::Confirmed { ticket } => (ticket, Ok(())),
-                CentralOutput::Refused { ticket, why } => (ticket, Err(why.to_string())),
+                CentralOutput::Refused { ticket, why } => (ticket, Err(why.into())),
             };
             if let Some(done) = self.waiting.remove(&ticket) {
-                // Whoever asked may have given up.
+                // The caller may have given up.
                 let _ = done.send(result);
             }
         }

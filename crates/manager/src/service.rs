@@ -43,10 +43,7 @@ impl Service {
     fn core(&self) -> Result<Arc<Core>, Refusal> {
         match &*self.role.borrow() {
             Role::Leader(core) => Ok(Arc::clone(core)),
-            Role::Follower(Some(leader)) => {
-                Err(Refusal::new(Kind::NotLeader, format!("another manager leads, the one at {leader}")))
-            }
-            Role::Follower(None) => Err(Refusal::new(Kind::NotLeader, "no manager leads now")),
+            Role::Follower(leader) => Err(Refusal::not_leader(leader.as_deref())),
         }
     }
 }

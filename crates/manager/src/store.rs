@@ -37,6 +37,14 @@ pub enum StoreError {
     /// The lease has ended, or another manager leads.
     #[error("another manager may lead by now")]
     Superseded,
+    /// It cannot be asked: the settings name it wrongly.
+    #[error("'{address}': {reason}")]
+    Address {
+        /// As the settings say.
+        address: String,
+        /// Why.
+        reason: String,
+    },
     /// What is stored is not ours.
     #[error("what etcd holds under '{key}' is not a record of this version: {reason}")]
     Record {
@@ -74,11 +82,15 @@ pub struct Mandate {
 
 impl Store {
     /// Connections to these; nothing is sent yet. Needs a tokio runtime around it.
-    pub fn new(endpoints: &[String], prefix: &str) -> Result<Self, String> {
+    pub fn new(endpoints: &[String], prefix: &str) -> Result<Self, StoreError> {
         let channel = |address: &String| {
             let endpoint = Endpoint::from_shared(format!("http://{address}"));
-            let endpoint = endpoint.map_err(|error| format!("'{address}': {error}"))?;
-            Ok::<_, String>(endpoint.connect_timeout(ANSWER_TIMEOUT).tcp_nodelay(true).connect_lazy())
+            let wrong = |error: tonic::transport::Error| StoreError::Address {
+                address: address.clone(),
+                reason: polycast_api::error::innermost(&error),
+            };
+            let endpoint = endpoint.map_err(wrong)?;
+            Ok::<_, StoreError>(endpoint.connect_timeout(ANSWER_TIMEOUT).tcp_nodelay(true).connect_lazy())
         };
         let channels = endpoints.iter().map(channel).collect::<Result<_, _>>()?;
         Ok(Store { channels, at: AtomicUsize::new(0), prefix: prefix.trim_end_matches('/').to_string() })

@@ -26,7 +26,6 @@ use std::path::PathBuf;
 
 /// Why a directory could not be read as an object, or an object not be unpacked.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ArchiveError {
     /// The path to read as a tree is something else.
     #[error("{} is not a directory", path.display())]

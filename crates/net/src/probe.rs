@@ -197,49 +197,43 @@ mod tests {
 
     #[test]
     fn probes_cross_an_interface() {
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                if let Err(error) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {
-                    eprintln!("skipped: a network namespace cannot be made ({error}); run as root");
-                    return;
-                }
-                let tap = Tap::open("probes0").unwrap();
-                let index = nix::net::if_::if_nametoindex("probes0").unwrap();
-                let socket = ProbeSocket::open(7_474).unwrap();
-                let question = Probe { is_answer: false, number: 77 };
-                socket.send(index, question).unwrap();
-                let mut buffer = [0; 2_000];
-                let begun = Instant::now();
-                let sent = loop {
-                    assert!(begun.elapsed() < Duration::from_secs(5), "the probe never went out");
-                    // Others are the interface's own words.
-                    match tap.receive(&mut buffer).unwrap() {
-                        Some(frame) if frame.get(23) == Some(&17) && frame.len() == FRAME_LEN => {
-                            break frame.to_vec();
-                        }
-                        _ => std::thread::yield_now(),
+        polycast_testing::isolated(|| {
+            let tap = Tap::open("probes0").unwrap();
+            let index = nix::net::if_::if_nametoindex("probes0").unwrap();
+            let socket = ProbeSocket::open(7_474).unwrap();
+            let question = Probe { is_answer: false, number: 77 };
+            socket.send(index, question).unwrap();
+            let mut buffer = [0; 2_000];
+            let begun = Instant::now();
+            let sent = loop {
+                assert!(begun.elapsed() < Duration::from_secs(5), "the probe never went out");
+                // Others are the interface's own words.
+                match tap.receive(&mut buffer).unwrap() {
+                    Some(frame) if frame.get(23) == Some(&17) && frame.len() == FRAME_LEN => {
+                        break frame.to_vec();
                     }
-                };
-                assert_eq!(Probe::parse(&sent[PROBE_AT..]), Ok(question));
-                // Only probes of this network come in: not other datagrams to the port, nor probes to other ports.
-                let mut labelled = sent.clone();
-                labelled[PROBE_AT] = 1;
-                let mut elsewhere = sent.clone();
-                elsewhere[UDP_AT + 3] ^= 1;
-                let mut answer = sent;
-                answer[PROBE_AT + 1] = 1;
-                for frame in [&labelled, &elsewhere, &answer] {
-                    tap.send(frame).unwrap();
+                    _ => std::thread::yield_now(),
                 }
-                let begun = Instant::now();
-                let mut heard = Vec::new();
-                while heard.is_empty() {
-                    assert!(begun.elapsed() < Duration::from_secs(5), "the answer never came");
-                    heard.extend(socket.receive().unwrap());
-                }
-                assert_eq!(heard, [(index, Probe { is_answer: true, number: 77 })]);
-                assert_eq!(socket.receive().unwrap(), None);
-            });
+            };
+            assert_eq!(Probe::parse(&sent[PROBE_AT..]), Ok(question));
+            // Only probes of this network come in: not other datagrams to the port, nor probes to other ports.
+            let mut labelled = sent.clone();
+            labelled[PROBE_AT] = 1;
+            let mut elsewhere = sent.clone();
+            elsewhere[UDP_AT + 3] ^= 1;
+            let mut answer = sent;
+            answer[PROBE_AT + 1] = 1;
+            for frame in [&labelled, &elsewhere, &answer] {
+                tap.send(frame).unwrap();
+            }
+            let begun = Instant::now();
+            let mut heard = Vec::new();
+            while heard.is_empty() {
+                assert!(begun.elapsed() < Duration::from_secs(5), "the answer never came");
+                heard.extend(socket.receive().unwrap());
+            }
+            assert_eq!(heard, [(index, Probe { is_answer: true, number: 77 })]);
+            assert_eq!(socket.receive().unwrap(), None);
         });
     }
 

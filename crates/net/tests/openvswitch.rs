@@ -1,11 +1,11 @@
 //! The OpenFlow client against a real Open vSwitch: its own database and daemon, and ports without devices,
-//! so that it needs no root and touches nothing else on the machine. Skipped with a word where it is not
-//! installed.
+//! so that it needs no root and touches nothing else on the machine. Skipped where it is not installed.
 
 use polycast_net::devices::openflow::{
     Action, Change, Endpoint, Field, FlowMod, GroupMod, Link, Match, PortChange, Switch, SwitchError,
     SwitchListener, SwitchOptions,
 };
+use polycast_testing::{Need, needs};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -21,11 +21,7 @@ struct OpenVswitch {
 impl OpenVswitch {
     /// One bridge with ports 1, 2 and 3, or `None` where Open vSwitch is not installed.
     fn start() -> Option<Self> {
-        let installed = |program: &str| {
-            Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok_and(|s| s.success())
-        };
-        if !Path::new(SCHEMA).exists() || !installed("ovs-vswitchd") || !installed("setpriv") {
-            eprintln!("skipped: Open vSwitch is not installed (Debian: openvswitch-switch)");
+        if !needs(&[Need::File(SCHEMA), Need::Tool("ovs-vswitchd"), Need::Tool("setpriv")]) {
             return None;
         }
         let mut switch = OpenVswitch { place: tempfile::tempdir().unwrap(), daemons: Vec::new() };

@@ -1,68 +1,35 @@
-//! Orca's programs in a network namespace of the test's own, with interfaces that the test reads and writes. Skipped with a
-//! word without root, or where there was no clang to compile them.
+//! Orca's programs in a network namespace of the test's own, with interfaces that the test reads and writes. Skipped
+//! without root, or where there was no clang to compile them.
 
 use polycast_net::bpf::BpfError;
 use polycast_net::bpf::orca::{KernelAgent, KernelSwitch, Layer, Packets, SwitchSettings};
 use polycast_net::tap::Tap;
 use polycast_wire::label::{Fault, Header};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
+
+#[path = "common/frame.rs"]
+mod common;
 
 const PACKETS: Packets = Packets { udp_port: 7_474, label_len: 3 };
 const HEADER_AT: usize = 42;
 
 /// Runs a test in a namespace of its own, which ends with it.
 fn isolated(test: impl FnOnce() -> Result<(), BpfError> + Send) {
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            if let Err(error) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {
-                eprintln!("skipped: a network namespace cannot be made ({error}); run as root");
-                return;
-            }
-            match test() {
-                Ok(()) => {}
-                Err(error @ BpfError::NotBuilt { .. }) => eprintln!("skipped: {error}"),
-                Err(error) => panic!("{error}"),
-            }
-        });
-    });
+    match polycast_testing::isolated(test) {
+        None | Some(Ok(())) => {}
+        Some(Err(error @ BpfError::NotBuilt { .. })) => polycast_testing::skip(&error.to_string()),
+        Some(Err(error)) => panic!("{error}"),
+    }
 }
 
 fn taps(names: &[&str]) -> Vec<Tap> {
     names.iter().map(|name| Tap::open(name).unwrap()).collect()
 }
 
-/// The sum over 16-bit words that a right packet makes all ones.
-fn sum(bytes: &[u8]) -> u16 {
-    let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0)));
-    let total: u32 = words.sum();
-    let folded = (total & 0xffff) + (total >> 16);
-    (folded + (folded >> 16)) as u16
-}
-
-fn udp_is_right(frame: &[u8]) -> bool {
-    let udp = &frame[34..];
-    let pseudo = [&frame[26..34], &[0, 17], &(udp.len() as u16).to_be_bytes()].concat();
-    sum(&[&pseudo[..], udp].concat()) == 0xffff
-}
-
 fn frame(port: u16, payload: &[u8]) -> Vec<u8> {
-    let udp_len = (8 + payload.len()) as u16;
-    let mut frame = vec![0x01, 0, 0x5e, 0, 0, 9, 2, 0, 0, 0, 0, 1, 8, 0];
-    frame.extend([0x45, 0]);
-    frame.extend((20 + udp_len).to_be_bytes());
-    frame.extend([0, 0, 0x40, 0, 16, 17, 0, 0, 10, 0, 0, 1, 239, 1, 1, 9]);
-    let check = !sum(&frame[14..34]);
-    frame[24..26].copy_from_slice(&check.to_be_bytes());
-    frame.extend(40_000u16.to_be_bytes());
-    frame.extend(port.to_be_bytes());
-    frame.extend(udp_len.to_be_bytes());
-    frame.extend([0, 0]);
-    frame.extend(payload);
-    let pseudo = [&frame[26..34], &[0, 17], &udp_len.to_be_bytes(), &frame[34..]].concat();
-    let check = !sum(&pseudo);
-    frame[40..42].copy_from_slice(&check.to_be_bytes());
-    assert!(udp_is_right(&frame));
-    frame
+    let (from, to) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(239, 1, 1, 9));
+    common::udp(SocketAddrV4::new(from, 40_000), SocketAddrV4::new(to, port), payload)
 }
 
 fn labelled(session: u32, label: &[u8], payload: &[u8]) -> Vec<u8> {
@@ -175,7 +142,7 @@ fn an_agent_relabels_and_asks_user_space_for_what_it_does_not_know() {
         let relabelled = next(&wire, SOON).unwrap();
         let expected = labelled(77, &[0b1100_0000, 0, 0], b"something to carry");
         assert_eq!(relabelled, expected);
-        assert!(udp_is_right(&relabelled));
+        assert!(common::udp_is_right(&relabelled));
         // What has a leaf label is for this server.
         wire.send(&expected).unwrap();
         assert_eq!(next(&wire, NOTHING), None);
@@ -234,7 +201,7 @@ fn datagrams_that_the_kernel_has_not_cut_yet_are_all_relabelled() {
         assert!(sender.send(&parts, 2, header.len() + payload.len()).unwrap());
         for datagram in 0..30 {
             let frame = next(&out, SOON).unwrap_or_else(|| panic!("datagram {datagram} is missing"));
-            assert!(udp_is_right(&frame), "{datagram}");
+            assert!(common::udp_is_right(&frame), "{datagram}");
             let (read, len) = Header::parse_for(&frame[HEADER_AT..], 3).unwrap();
             assert_eq!((read.label, read.session), (&[0b1010_0000, 0, 0][..], 0xef01_0109));
             assert_eq!(frame[HEADER_AT + len..], payload);

@@ -12,12 +12,12 @@ use core::cell::RefCell;
 use polycast_topology::{Graph as _, Network, Node};
 use polycast_types::Rate;
 
-use crate::fabric::{
-    Channel, Fabric, Failure, Group, HostId, NetworkState, Part, Plan, PlanId, Pulling, Refusal, Replan,
-    TreeRoutes, replan_each,
-};
+use crate::fabric::{Fabric, Replan, replan_each};
+use crate::fabric_name::FabricName;
+use crate::network_state::NetworkState;
 use crate::orca::failures_of;
 use crate::places::{PlaceError, Places};
+use crate::plan::{Channel, Failure, Group, HostId, Part, Plan, PlanId, Pulling, Refusal, TreeRoutes};
 use crate::trees::{TreePlan, TreePlanner};
 
 /// Limits of the fabric.
@@ -69,7 +69,7 @@ struct Servers {
 
 impl Datacast {
     /// Its name.
-    pub const NAME: &str = "datacast";
+    pub const NAME: FabricName = FabricName::new("datacast");
 
     /// The fabric, with the server of every host.
     ///
@@ -209,7 +209,7 @@ impl Datacast {
 }
 
 impl Fabric for Datacast {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> FabricName {
         Self::NAME
     }
 

@@ -218,6 +218,60 @@ mod tests {
     }
 
     #[test]
+    fn headers_count_rules_and_the_default() {
+        let rule = |switches: &[u32]| PacketRule { ports: 1, switches: switches.to_vec() };
+        let mut layer = ElmoLayer { packet_rules: vec![rule(&[1]), rule(&[2, 3])], ..ElmoLayer::default() };
+        // Two rules of 8 ports and a bit, three switches of 5 bits and one.
+        assert_eq!(layer.header_bits(8, 5), 2 * 9 + 3 * 6);
+        layer.default_switches.push(4);
+        assert_eq!(layer.header_bits(8, 5), 2 * 9 + 3 * 6 + 8);
+    }
+
+    /// Three switches in one rule send to each other's ports: it is made only where that is allowed.
+    #[test]
+    fn rules_are_shared_up_to_their_redundancy() {
+        let switches: Vec<SwitchPorts> =
+            (0..3).map(|switch| SwitchPorts { switch, ports: 1 << switch }).collect();
+        let encode = |redundancy_max, table_size| {
+            let limits = ElmoLimits { rules_max: 1, switches_per_rule_max: 3, redundancy_max, table_size };
+            encode_layer(&switches, &limits, &mut [0; 3], &mut ElmoRandom::new(1))
+        };
+        // Each of the three sends to two ports that are not its own.
+        let shared = encode(6, 0);
+        assert_eq!(
+            (shared.packet_rules.len(), shared.packet_rules[0].ports, shared.redundant_ports),
+            (1, 7, 6)
+        );
+        // With less, two share: two wrong ports, and one is left for the default.
+        let two = encode(5, 0);
+        assert_eq!(
+            (two.packet_rules[0].switches.len(), two.default_switches.len(), two.redundant_ports),
+            (2, 1, 2)
+        );
+        let one = encode(1, 0);
+        assert_eq!(
+            (one.packet_rules[0].switches.len(), one.default_switches.len(), one.redundant_ports),
+            (1, 2, 2)
+        );
+        let tables = encode(1, 1);
+        assert_eq!(
+            (tables.switch_rules.len(), tables.default_switches.len(), tables.redundant_ports),
+            (2, 0, 0)
+        );
+    }
+
+    /// Geometric with 1/3: 2/3 of the draws pass over none, 2/9 over one, 2/27 over two.
+    #[test]
+    fn a_third_of_the_candidates_is_passed_over() {
+        let mut random = ElmoRandom::new(5);
+        let mut counts = [0u32; 65];
+        (0..27_000).for_each(|_| counts[random.passed_over()] += 1);
+        for (count, expected) in counts.into_iter().zip([18_000u32, 6_000, 2_000, 667, 222]) {
+            assert!(count.abs_diff(expected) < expected / 10 + 50, "{count} instead of {expected}");
+        }
+    }
+
+    #[test]
     fn few_switches_share_nothing() {
         let switches: Vec<SwitchPorts> =
             (0..10).map(|switch| SwitchPorts { switch, ports: 1 << switch }).collect();

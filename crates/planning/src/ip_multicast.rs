@@ -3,9 +3,10 @@
 //! All it lends is a group address from a pool of the operator's, one for each transfer that runs, so that
 //! no host gets packets of a transfer that it has no part in.
 
-use crate::fabric::{
-    Channel, Fabric, Failure, Group, NetworkState, Plan, Refusal, Replan, Resource, replan_each,
-};
+use crate::fabric::{Fabric, Replan, replan_each};
+use crate::fabric_name::FabricName;
+use crate::network_state::NetworkState;
+use crate::plan::{Channel, Failure, Group, Plan, Refusal, Resource};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -110,7 +111,7 @@ pub struct IpMulticast {
 
 impl IpMulticast {
     /// Its name.
-    pub const NAME: &str = "ip-multicast";
+    pub const NAME: FabricName = FabricName::new("ip-multicast");
 
     /// A shared network with these addresses.
     #[must_use]
@@ -148,7 +149,7 @@ impl IpMulticast {
 }
 
 impl Fabric for IpMulticast {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> FabricName {
         Self::NAME
     }
 
@@ -191,7 +192,8 @@ pub(crate) fn address_of(network: &NetworkState, plan: &Plan) -> Option<([u8; 4]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::{HostId, PlanId, ReplanOutcome};
+    use crate::fabric::ReplanOutcome;
+    use crate::plan::{HostId, PlanId};
 
     fn group() -> Group {
         Group { source: HostId(0), receivers: [HostId(1)].into() }

@@ -13,20 +13,28 @@ pub mod datacast;
 pub mod economics;
 pub mod elmo;
 mod fabric;
+mod fabric_name;
 pub mod ip_multicast;
 pub mod labels;
+mod network_state;
 pub mod ocs;
 pub mod orca;
 mod places;
+mod plan;
+mod registry;
 pub mod relays;
 mod scheduler;
 pub mod shufflecast;
 pub mod tcp_chain;
 pub mod trees;
 
-pub use fabric::{
-    Channel, DeviceCommand, Fabric, FabricName, Fabrics, Failure, Group, HostId, NetworkState, Part, Plan,
-    PlanId, Pulling, RackPort, Refusal, Replan, ReplanOutcome, Resource, Running, TreeRoutes,
-};
+pub use fabric::{Fabric, Replan, ReplanOutcome};
+pub use fabric_name::{FabricName, FabricNameError};
+pub use network_state::{NetworkState, Running};
 pub use places::{PlaceError, Places};
+pub use plan::{
+    Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, PlanId, Pulling, RackPort, Refusal, Resource,
+    TreeRoutes,
+};
+pub use registry::Fabrics;
 pub use scheduler::{Decision, Draft, Fcfs, GreedyMatching, PartitionFcfs, Pending, RequestId, Scheduler};

@@ -14,12 +14,12 @@ use polycast_topology::optics::{PowerBudget, racks_reachable, splitters_needed};
 use polycast_types::{Duration, Rate};
 
 use crate::circuits::{CircuitSetup, PortPool, Rejection, SetupError, setup};
-use crate::fabric::{
-    Channel, DeviceCommand, Fabric, Failure, Group, HostId, NetworkState, Plan, RackPort, Refusal, Replan,
-    Resource, replan_each,
-};
+use crate::fabric::{Fabric, Replan, replan_each};
+use crate::fabric_name::FabricName;
 use crate::ip_multicast::{AddressPool, address_of, resource};
+use crate::network_state::NetworkState;
 use crate::places::{PlaceError, Places};
+use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Plan, RackPort, Refusal, Resource};
 
 /// What the fabric is made of.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,7 @@ pub struct Ocs {
 
 impl Ocs {
     /// Its name.
-    pub const NAME: &str = "ocs";
+    pub const NAME: FabricName = FabricName::new("ocs");
 
     /// The fabric, with the server of every host: rack by rack, `servers_per_rack` each.
     ///
@@ -191,7 +191,7 @@ impl Ocs {
 }
 
 impl Fabric for Ocs {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> FabricName {
         Self::NAME
     }
 

@@ -12,14 +12,14 @@ use core::cell::RefCell;
 use polycast_topology::{Clos, Failures, Graph, Node};
 use polycast_types::Rate;
 
-use crate::fabric::{
-    Channel, DeviceCommand, Fabric, Failure, Group, HostId, NetworkState, Part, Plan, Refusal, Replan,
-    Resource, replan_each,
-};
+use crate::fabric::{Fabric, Replan, replan_each};
+use crate::fabric_name::FabricName;
 use crate::ip_multicast::{AddressPool, resource};
 use crate::labels::pod_labels::{self, PodLabelFormat};
 use crate::labels::{LabelError, LabelOptions, LabelPlan, LabelPlanner, SpineState};
+use crate::network_state::NetworkState;
 use crate::places::{PlaceError, Places};
+use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, Refusal, Resource};
 
 /// How labels name leafs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -82,7 +82,7 @@ pub struct Orca {
 
 impl Orca {
     /// Its name.
-    pub const NAME: &str = "orca";
+    pub const NAME: FabricName = FabricName::new("orca");
 
     /// The fabric, with the server of every host.
     ///
@@ -286,7 +286,7 @@ fn entries(network: &NetworkState) -> impl Iterator<Item = (u32, u32)> {
 }
 
 /// The failed nodes and links of a fabric's network.
-pub(crate) fn failures_of<G: Graph>(name: &str, network: &NetworkState, graph: &G) -> Failures {
+pub(crate) fn failures_of<G: Graph>(name: FabricName, network: &NetworkState, graph: &G) -> Failures {
     let mut failures = Failures::none();
     for part in network.failed_parts(name) {
         match part {
@@ -337,7 +337,7 @@ fn used_by(clos: &Clos, source: Node, plan: &LabelPlan) -> BTreeSet<Part> {
 }
 
 impl Fabric for Orca {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> FabricName {
         Self::NAME
     }
 

@@ -3,7 +3,8 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use crate::fabric::{Group, HostId, Refusal};
+use crate::fabric_name::FabricName;
+use crate::plan::{Group, HostId, Refusal};
 
 /// The server's number of every host that a fabric reaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,7 +66,11 @@ impl Places {
     }
 
     /// The servers of a group: the source's, and the receivers' in the order of the hosts.
-    pub(crate) fn of_group(&self, fabric: &str, group: &Group) -> Result<(u32, Vec<(HostId, u32)>), Refusal> {
+    pub(crate) fn of_group(
+        &self,
+        fabric: FabricName,
+        group: &Group,
+    ) -> Result<(u32, Vec<(HostId, u32)>), Refusal> {
         if group.receivers.is_empty() {
             return Err(Refusal::Impossible("there is no receiver".into()));
         }

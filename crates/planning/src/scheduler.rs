@@ -6,7 +6,9 @@ mod partition_fcfs;
 pub use greedy_matching::GreedyMatching;
 pub use partition_fcfs::PartitionFcfs;
 
-use crate::fabric::{Fabrics, Group, NetworkState, Plan, PlanId, Refusal};
+use crate::network_state::NetworkState;
+use crate::plan::{Group, Plan, PlanId, Refusal};
+use crate::registry::Fabrics;
 use alloc::vec::Vec;
 use core::fmt;
 use polycast_types::Time;
@@ -170,8 +172,8 @@ impl Scheduler for Fcfs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::HostId;
     use crate::ip_multicast::{AddressPool, IpMulticast};
+    use crate::plan::HostId;
     use alloc::boxed::Box;
     use alloc::collections::BTreeSet;
     use alloc::vec;

@@ -11,12 +11,12 @@ use alloc::vec::Vec;
 use polycast_topology::Shufflecast as Network;
 use polycast_types::{Duration, Rate};
 
-use crate::fabric::{
-    Channel, DeviceCommand, Fabric, Failure, Group, HostId, NetworkState, Part, Plan, RackPort, Refusal,
-    Replan, Resource, replan_each,
-};
+use crate::fabric::{Fabric, Replan, replan_each};
+use crate::fabric_name::FabricName;
 use crate::ip_multicast::{AddressPool, address_of, resource};
+use crate::network_state::NetworkState;
 use crate::places::{PlaceError, Places};
+use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, RackPort, Refusal, Resource};
 use crate::relays::{self, Recovery, StaticRules, UNREACHED};
 
 /// What the fabric is made of.
@@ -44,7 +44,7 @@ pub struct Shufflecast {
 
 impl Shufflecast {
     /// Its name.
-    pub const NAME: &str = "shufflecast";
+    pub const NAME: FabricName = FabricName::new("shufflecast");
 
     /// The fabric, with the server of every host: rack by rack, `servers_per_rack` each.
     ///
@@ -171,7 +171,7 @@ fn rules(
 }
 
 impl Fabric for Shufflecast {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> FabricName {
         Self::NAME
     }
 

@@ -3,7 +3,10 @@
 //! The source sends to the first receiver over TCP, which passes on what it has verified to the second,
 //! and so on. It holds nothing of the network, so there is always a plan: the last resort.
 
-use crate::fabric::{Channel, Fabric, Failure, Group, NetworkState, Plan, Refusal, Replan, replan_each};
+use crate::fabric::{Fabric, Replan, replan_each};
+use crate::fabric_name::FabricName;
+use crate::network_state::NetworkState;
+use crate::plan::{Channel, Failure, Group, Plan, Refusal};
 use alloc::vec::Vec;
 
 /// The fabric.
@@ -12,11 +15,11 @@ pub struct TcpChain;
 
 impl TcpChain {
     /// Its name.
-    pub const NAME: &str = "tcp-chain";
+    pub const NAME: FabricName = FabricName::new("tcp-chain");
 }
 
 impl Fabric for TcpChain {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> FabricName {
         Self::NAME
     }
 
@@ -45,7 +48,7 @@ fn with(channel: Channel) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::{HostId, PlanId};
+    use crate::plan::{HostId, PlanId};
 
     #[test]
     fn the_chain_holds_nothing_and_has_one_order() {

@@ -427,7 +427,6 @@ proptest! {
                         Failure::Resource(resource) => network.fail(resource),
                         Failure::Part(part) => network.fail_part(part),
                         Failure::Host(_) => {}
-                        _ => unreachable!(),
                     }
                     let touched = fabrics.replan(&network, &failure);
                     let olds: Vec<_> = touched.iter().map(|replan| network.release(replan.id).unwrap()).collect();

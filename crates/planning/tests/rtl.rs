@@ -1,10 +1,11 @@
 //! The Verilog switches of `rtl/` do what the forwarding code of `labels::switches` does, clock by clock.
 //!
 //! Every test writes lines of inputs and of the outputs that our own code gives, and lets iverilog compare. The lines
-//! are described in `rtl/README.md`. Without iverilog the tests say so and pass.
+//! are described in `rtl/README.md`. Skipped without iverilog.
 
 use polycast_planning::labels::switches::{self, Ingress, LeafAction};
 use polycast_planning::labels::{Label, LabelOptions, LabelPlanner};
+use polycast_testing::{Need, needs};
 use polycast_topology::{Clos, Failures, Network, Node};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -112,11 +113,7 @@ fn rtl() -> PathBuf {
 }
 
 fn has_iverilog() -> bool {
-    let found = Command::new("iverilog").arg("-V").output().is_ok_and(|output| output.status.success());
-    if !found {
-        eprintln!("SKIPPED: iverilog is not installed, so the Verilog switches are not compared");
-    }
-    found
+    needs(&[Need::Tool("iverilog"), Need::Tool("vvp")])
 }
 
 /// Simulates a switch with these lines: how many were compared, and how many outputs were wrong.

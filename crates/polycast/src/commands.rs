@@ -43,20 +43,12 @@ pub fn run(args: Args) -> Exit {
         Command::Ls(args) => cluster::ls(args, format),
         Command::Rm(args) => cluster::rm(args, format),
         Command::Status(args) => cluster::status(args, format),
-        Command::Plan(args) => plan_and_print(args, format),
+        Command::Plan(args) => plan::run(args, format),
         Command::Reproduce(args) => reproduce::run(args, format),
         Command::Lab(args) => lab::run(args, format),
         Command::Simulate(args) => simulate::run(args, format),
     });
     outcome.unwrap_or_else(|failure| output::failure(format, &failure))
-}
-
-fn plan_and_print(args: &plan::PlanArgs, format: Format) -> Result<Exit, Failure> {
-    let document = plan::run(args.clone()).map_err(|error| Failure::input(error.to_string()))?;
-    let text = serde_json::to_string_pretty(&document)
-        .map_err(|error| Failure::unexpected(format!("cannot write JSON: {error}")))?;
-    output::result(format, &document, &text)?;
-    Ok(Exit::Done)
 }
 
 impl From<TransferError> for Failure {

@@ -2,7 +2,8 @@
 
 use crate::output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use polycast_agent::transfer::{ReceiverProgress, ReceiverReport, Report};
+use polycast_agent::transfer::ReceiverProgress;
+use polycast_api::report::{ReceiverReport, Report};
 use std::fmt::Write;
 
 /// Up to so many receivers are shown one by one.

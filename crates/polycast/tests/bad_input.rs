@@ -2,13 +2,32 @@
 
 mod common;
 
-use common::{Place, polycast};
+use common::{Place, Ran, polycast};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
 
 /// Runs a command that must fail as the user's fault, and returns what it says.
 fn refusal(arguments: &[&str]) -> String {
-    let ran = polycast(arguments);
+    sentence(arguments, polycast(arguments))
+}
+
+/// Runs it as `refusal` does, bound by permissions: the rights that free root of them are dropped.
+fn refusal_of_permissions(arguments: &[&str]) -> String {
+    if !rustix::process::geteuid().is_root() {
+        return refusal(arguments);
+    }
+    let rights = "-dac_override,-dac_read_search";
+    let program = common::command(arguments);
+    let mut bound = Command::new("setpriv");
+    bound.args(["--bounding-set", rights, "--inh-caps", rights]).arg(program.get_program());
+    let ran =
+        bound.args(arguments).stdin(Stdio::null()).output().expect("setpriv is a part of Linux systems");
+    sentence(arguments, ran.into())
+}
+
+/// The first line of what a command said that had to fail.
+fn sentence(arguments: &[&str], ran: Ran) -> String {
     assert_eq!(ran.status, 1, "{arguments:?}: {}", ran.stderr);
     assert!(ran.stdout.is_empty(), "{arguments:?} printed {}", ran.stdout);
     let first = ran.stderr.lines().next().unwrap_or_default().to_string();
@@ -63,15 +82,11 @@ fn objects_that_cannot_be_read_are_named() {
 
 #[test]
 fn a_file_without_permission_is_named() {
-    if rustix::process::geteuid().is_root() {
-        // Permissions don't bind root.
-        return;
-    }
     let place = Place::new();
     let locked = place.file("locked", b"x");
     fs::set_permissions(&locked, fs::Permissions::from_mode(0o000)).unwrap();
-    assert!(refusal(&["cast", &locked]).contains("locked: permission denied"));
-    assert!(refusal(&["cast", place.root()]).contains("locked: Permission denied"));
+    assert!(refusal_of_permissions(&["cast", &locked]).contains("locked: permission denied"));
+    assert!(refusal_of_permissions(&["cast", place.root()]).contains("locked: Permission denied"));
 }
 
 #[test]

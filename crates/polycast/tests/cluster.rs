@@ -2,105 +2,11 @@
 
 mod common;
 
-use common::{Place, Ran, command, noise, polycast};
-use serde_json::Value;
+use common::cluster::{Cluster, Daemon};
+use common::{Place, begin, command, end, noise, polycast, signal};
+use rustix::process::Signal;
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::process::Child;
 use std::time::{Duration, Instant};
-
-/// A daemon that ends with the test.
-struct Daemon {
-    child: Child,
-    /// What it said when it was ready.
-    ready: Value,
-}
-
-impl Daemon {
-    fn start(arguments: &[&str]) -> Self {
-        let mut child = command(arguments).stderr(std::process::Stdio::null()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Daemon { ready: serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: '{line}'")), child }
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-struct Cluster {
-    place: Place,
-    manager: Daemon,
-    agents: Vec<Daemon>,
-}
-
-impl Cluster {
-    fn start(names: &[&str]) -> Self {
-        let place = Place::new();
-        let manager = Daemon::start(&["manager", "--listen", "127.0.0.1:0", "--json"]);
-        let address = manager.ready["listening"].as_str().unwrap().to_string();
-        let agent = |name: &&str| {
-            let (store, socket) = (place.path(&format!("store-{name}")), place.path(&format!("{name}.sock")));
-            Daemon::start(&[
-                "agent",
-                "--manager",
-                &address,
-                "--name",
-                name,
-                "--interface",
-                "lo",
-                "--store",
-                &store,
-                "--socket",
-                &socket,
-                "--json",
-            ])
-        };
-        let agents = names.iter().map(agent).collect();
-        let cluster = Cluster { place, manager, agents };
-        cluster.await_status(names[0], |s| s["peers"].as_array().is_some_and(|p| p.len() == names.len()));
-        cluster
-    }
-
-    /// Runs a command at an agent.
-    fn at(&self, agent: &str, arguments: &[&str]) -> Ran {
-        let socket = self.place.path(&format!("{agent}.sock"));
-        polycast(&[arguments, &["--socket", &socket, "--json"]].concat())
-    }
-
-    fn await_stream(&self, agent: &str, is: impl Fn(&Value) -> bool) {
-        let begun = Instant::now();
-        loop {
-            let streams = self.at(agent, &["stream", "ls"]).json();
-            if streams.as_array().is_some_and(|streams| streams.len() == 1 && is(&streams[0])) {
-                return;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(20), "{streams}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn await_status(&self, agent: &str, is: impl Fn(&Value) -> bool) -> Value {
-        let begun = Instant::now();
-        loop {
-            let status = self.at(agent, &["status"]).json();
-            if is(&status) {
-                return status;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(20), "{status}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-}
 
 #[test]
 fn objects_travel_between_agents() {
@@ -156,7 +62,7 @@ fn wrong_input_gets_one_sentence() {
         assert_eq!(ran.status, 1, "{arguments:?}: {}", ran.stderr);
         assert!(ran.stderr.contains(says), "{arguments:?}: {}", ran.stderr);
     }
-    let address = cluster.manager.ready["listening"].as_str().unwrap();
+    let address = cluster.managers[0].address();
     let second = polycast(&["manager", "--listen", address]);
     assert_eq!(second.status, 1);
     assert!(second.stderr.contains("in use"), "{}", second.stderr);
@@ -171,12 +77,10 @@ fn a_killed_manager_stops_nothing_that_runs_and_may_come_back() {
     let mut cluster = Cluster::start(&["a", "b"]);
     let bytes = noise(60_000_000);
     let file = cluster.place.file("f", &bytes);
-    let socket = cluster.place.path("a.sock");
-    let sending =
-        command(&["send", &file, "--to", "b", "--id", "1", "--socket", &socket, "--json"]).spawn().unwrap();
+    let sending = cluster.begin("a", &["send", &file, "--to", "b", "--id", "1"]);
     cluster.await_status("b", |s| s["transfers"].as_array().is_some_and(|t| !t.is_empty()));
-    cluster.manager.kill();
-    let sent: Ran = sending.wait_with_output().unwrap().into();
+    cluster.managers[0].kill();
+    let sent = end(sending);
     assert_eq!(sent.status, 0, "{}", sent.stderr);
     let status = cluster.await_status("a", |s| s["manager_connected"] == false);
     let error = status["manager_error"].as_str().unwrap();
@@ -187,8 +91,8 @@ fn a_killed_manager_stops_nothing_that_runs_and_may_come_back() {
     assert!(refused.stderr.contains("manager"), "{}", refused.stderr);
     assert!(begun.elapsed() < Duration::from_secs(10), "it took {:?} to say so", begun.elapsed());
 
-    let address = cluster.manager.ready["listening"].as_str().unwrap().to_string();
-    cluster.manager = Daemon::start(&["manager", "--listen", &address, "--json"]);
+    let address = cluster.managers[0].address().to_string();
+    cluster.managers[0] = Daemon::manager(&address, &[]);
     cluster.await_status("a", |s| s["peers"].as_array().is_some_and(|p| p.len() == 2));
     assert_eq!(cluster.at("a", &["send", &file, "--to", "b", "--id", "3"]).status, 0);
 }
@@ -196,15 +100,11 @@ fn a_killed_manager_stops_nothing_that_runs_and_may_come_back() {
 #[test]
 fn a_killed_agent_is_named_and_the_others_finish() {
     let mut cluster = Cluster::start(&["a", "b", "c"]);
-    let file = cluster.place.path("big");
-    // Without contents on the disk, but not without bytes to move.
-    fs::File::create(&file).unwrap().set_len(1_500_000_000).unwrap();
-    let socket = cluster.place.path("a.sock");
-    let sending =
-        command(&["send", &file, "--to", "b,c", "--id", "1", "--socket", &socket, "--json"]).spawn().unwrap();
+    let file = cluster.big(1_500_000_000);
+    let sending = cluster.begin("a", &["send", &file, "--to", "b,c", "--id", "1"]);
     cluster.await_status("b", |s| s["transfers"].as_array().is_some_and(|t| !t.is_empty()));
     cluster.agents[1].kill();
-    let sent: Ran = sending.wait_with_output().unwrap().into();
+    let sent = end(sending);
     assert_eq!(sent.status, 1, "{}", sent.stderr);
     for receiver in sent.json()["receivers"].as_array().unwrap() {
         assert_eq!(receiver["verified"], receiver["name"] == "c", "{receiver}");
@@ -212,27 +112,18 @@ fn a_killed_agent_is_named_and_the_others_finish() {
     assert!(sent.stderr.contains("b failed"), "{}", sent.stderr);
 }
 
-/// Asks a process to end in one of the ways that people and systems do.
-fn signal(child: &Child, name: &str) {
-    let killed = std::process::Command::new("kill").args([name, &child.id().to_string()]).status();
-    assert!(killed.is_ok_and(|status| status.success()), "cannot send {name}");
-}
-
 #[test]
 fn a_cancelled_send_leaves_its_id_free() {
     let cluster = Cluster::start(&["a", "b"]);
-    let big = cluster.place.path("big");
-    fs::File::create(&big).unwrap().set_len(4_000_000_000).unwrap();
-    let socket = cluster.place.path("a.sock");
-    let sending =
-        command(&["send", &big, "--to", "b", "--id", "1", "--socket", &socket, "--json"]).spawn().unwrap();
+    let big = cluster.big(4_000_000_000);
+    let sending = cluster.begin("a", &["send", &big, "--to", "b", "--id", "1"]);
     for (agent, direction) in [("a", "sending"), ("b", "receiving")] {
         let status =
             cluster.await_status(agent, |s| s["transfers"].as_array().is_some_and(|t| !t.is_empty()));
         assert_eq!(status["transfers"][0]["direction"], direction, "{status}");
     }
-    signal(&sending, "-INT");
-    let sent: Ran = sending.wait_with_output().unwrap().into();
+    signal(&sending, Signal::INT);
+    let sent = end(sending);
     assert_eq!(sent.status, 1, "{}", sent.stderr);
     assert!(sent.stderr.contains("cancelled"), "{}", sent.stderr);
     assert_eq!(cluster.at("a", &["ls"]).json(), serde_json::json!([]));
@@ -244,27 +135,11 @@ fn a_cancelled_send_leaves_its_id_free() {
 #[test]
 fn a_daemon_ends_in_order_from_its_first_line_on() {
     let place = Place::new();
-    for name in ["-TERM", "-INT"] {
-        let mut manager = Daemon::start(&["manager", "--listen", "127.0.0.1:0", "--json"]);
-        signal(&manager.child, name);
-        assert_eq!(manager.child.wait().unwrap().code(), Some(0), "manager, {name}");
-        let (store, socket) = (place.path("store"), place.path("agent.sock"));
-        let mut agent = Daemon::start(&[
-            "agent",
-            "--manager",
-            "127.0.0.1:9",
-            "--name",
-            "x",
-            "--interface",
-            "lo",
-            "--store",
-            &store,
-            "--socket",
-            &socket,
-            "--json",
-        ]);
-        signal(&agent.child, name);
-        assert_eq!(agent.child.wait().unwrap().code(), Some(0), "agent, {name}");
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut manager = Daemon::manager("127.0.0.1:0", &[]);
+        assert_eq!(manager.stop(signal), Some(0), "manager, {signal:?}");
+        let mut agent = Daemon::agent(&place, "127.0.0.1:9", "x");
+        assert_eq!(agent.stop(signal), Some(0), "agent, {signal:?}");
     }
 }
 
@@ -279,10 +154,11 @@ fn lines_go_from_one_agent_to_those_who_have_joined() {
     );
     let recv = |agent: &str, arguments: &[&str]| {
         let socket = cluster.place.path(&format!("{agent}.sock"));
-        command(&[&["stream", "recv", "ticks", "--socket", &socket], arguments].concat()).spawn().unwrap()
+        begin(&[&["stream", "recv", "ticks", "--socket", &socket], arguments].concat())
     };
     let (text, json) = (recv("b", &["--count", "3"]), recv("c", &["--count", "3", "--json"]));
-    cluster.await_stream("a", |stream| {
+    cluster.await_answer("a", &["stream", "ls"], |streams| {
+        let stream = &streams[0];
         stream["receivers"].as_array().is_some_and(|r| r.len() == 2) && stream["fabric"] == "ip-multicast"
     });
     // The source's agent hears of its path at the same time as we did.
@@ -293,7 +169,7 @@ fn lines_go_from_one_agent_to_those_who_have_joined() {
             .spawn()
             .unwrap();
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), lines.as_bytes()).unwrap();
-        Ran::from(child.wait_with_output().unwrap()).json()
+        end(child).json()
     };
     let begun = Instant::now();
     let first = loop {
@@ -305,9 +181,9 @@ fn lines_go_from_one_agent_to_those_who_have_joined() {
     };
     assert_eq!(first, 1);
     assert_eq!(send("\nthree, without an end")["messages"], 2);
-    let text = Ran::from(text.wait_with_output().unwrap());
+    let text = end(text);
     assert_eq!((text.status, text.stdout.as_str()), (0, "one\n\nthree, without an end\n"), "{}", text.stderr);
-    let document = Ran::from(json.wait_with_output().unwrap()).json();
+    let document = end(json).json();
     assert_eq!((&document["source"], &document["lost"]), (&"a".into(), &0.into()));
     let texts: Vec<&str> =
         document["messages"].as_array().unwrap().iter().map(|m| m["text"].as_str().unwrap()).collect();
@@ -324,9 +200,5 @@ fn lines_go_from_one_agent_to_those_who_have_joined() {
     }
     assert_eq!(cluster.at("a", &["stream", "end", "ticks"]).json()["ended"], true);
     // The manager hears of it a moment later.
-    let begun = Instant::now();
-    while cluster.at("a", &["stream", "ls"]).json() != serde_json::json!([]) {
-        assert!(begun.elapsed() < Duration::from_secs(20), "the stream is still listed");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    cluster.await_answer("a", &["stream", "ls"], |streams| *streams == serde_json::json!([]));
 }

@@ -7,31 +7,19 @@ mod common;
 #[path = "../../manager/tests/common/etcd.rs"]
 mod etcd;
 
-use common::{Place, Ran, command, polycast};
-use serde_json::Value;
-use std::fs;
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use common::cluster::{Cluster, Daemon};
+use common::{Place, end};
+use std::time::Instant;
 
-/// A process that ends with the test.
-struct Daemon(Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-struct Cluster {
-    place: Place,
+/// A cluster with three managers.
+struct Managers {
+    cluster: Cluster,
     etcd: String,
-    managers: Vec<(String, Daemon)>,
-    _agents: Vec<Daemon>,
+    config: String,
     _etcd: etcd::Etcd,
 }
 
-impl Cluster {
+impl Managers {
     fn start() -> Option<Self> {
         let place = Place::new();
         let (daemon, etcd) = etcd::start(&place.path("etcd"))?;
@@ -40,105 +28,60 @@ impl Cluster {
         let settings = format!(
             "fabrics = ['ip-multicast']\n[ip-multicast]\npool = '239.254.{third}.{last}/32'\nport = 17412\nrate = '400mbit'\n"
         );
-        place.file("manager.toml", settings.as_bytes());
-        let addresses: Vec<String> = (0..3).map(|_| format!("127.0.0.1:{}", etcd::free_port())).collect();
-        let managers =
-            addresses.iter().map(|address| (address.clone(), start_manager(&place, &etcd, address)));
-        let managers = managers.collect();
-        let all = addresses.join(",");
-        let agent = |name: &&str| {
-            let (store, socket) = (place.path(&format!("store-{name}")), place.path(&format!("{name}.sock")));
-            let arguments = [
-                "agent",
-                "--manager",
-                &all,
-                "--name",
-                name,
-                "--interface",
-                "lo",
-                "--store",
-                &store,
-                "--socket",
-                &socket,
-            ];
-            Daemon(quiet(&arguments))
+        let config = place.file("manager.toml", settings.as_bytes());
+        let manager = |_| {
+            let address = format!("127.0.0.1:{}", etcd::free_port());
+            Daemon::manager(&address, &["--config", &config, "--etcd", &etcd])
         };
-        let agents = ["a", "b", "c"].iter().map(agent).collect();
-        let cluster = Cluster { place, etcd, managers, _agents: agents, _etcd: daemon };
-        cluster.await_status("a", |s| s["peers"].as_array().is_some_and(|p| p.len() == 3));
-        Some(cluster)
-    }
-
-    fn await_status(&self, agent: &str, is: impl Fn(&Value) -> bool) -> Value {
-        let begun = Instant::now();
-        let socket = self.place.path(&format!("{agent}.sock"));
-        loop {
-            let ran = polycast(&["status", "--socket", &socket, "--json"]);
-            let status: Value = serde_json::from_str(&ran.stdout).unwrap_or_default();
-            if is(&status) {
-                return status;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(30), "{status} {}", ran.stderr);
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn send(&self, agent: &str, file: &str, id: &str) -> Child {
-        let socket = self.place.path(&format!("{agent}.sock"));
-        let to = if agent == "a" { "b,c" } else { "a,c" };
-        command(&["send", file, "--to", to, "--id", id, "--socket", &socket, "--json"]).spawn().unwrap()
+        let managers = (0..3).map(manager).collect();
+        let cluster = Cluster::of(place, managers, &["a", "b", "c"]);
+        Some(Managers { cluster, etcd, config, _etcd: daemon })
     }
 
     /// Kills the leader; gives its address.
     fn kill_leader(&mut self) -> String {
-        let leader = self.await_status("a", |s| s["manager_connected"] == true)["manager"].clone();
+        let leader = self.cluster.await_status("a", |s| s["manager_connected"] == true)["manager"].clone();
         let leader = leader.as_str().unwrap().to_string();
-        let (_, daemon) = self.managers.iter_mut().find(|(address, _)| *address == leader).unwrap();
-        daemon.0.kill().unwrap();
-        daemon.0.wait().unwrap();
+        self.manager(&leader).kill();
         leader
     }
 
     /// Starts a manager again.
     fn start_again(&mut self, address: &str) {
-        let (_, daemon) = self.managers.iter_mut().find(|(known, _)| known == address).unwrap();
-        *daemon = start_manager(&self.place, &self.etcd, address);
+        let again = Daemon::manager(address, &["--config", &self.config, "--etcd", &self.etcd]);
+        *self.manager(address) = again;
     }
-}
 
-fn start_manager(place: &Place, etcd: &str, address: &str) -> Daemon {
-    let config = place.path("manager.toml");
-    Daemon(quiet(&["manager", "--config", &config, "--listen", address, "--etcd", etcd]))
-}
-
-fn quiet(arguments: &[&str]) -> Child {
-    command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    fn manager(&mut self, address: &str) -> &mut Daemon {
+        self.cluster.managers.iter_mut().find(|manager| manager.address() == address).unwrap()
+    }
 }
 
 #[test]
 fn killed_leaders_lose_no_transfer_and_no_request() {
-    let Some(mut cluster) = Cluster::start() else { return };
+    let Some(mut managers) = Managers::start() else { return };
     let kills = std::env::var("POLYCAST_RUNS").map_or(1, |text| text.parse::<u32>().unwrap());
-    let big = cluster.place.path("big");
-    fs::File::create(&big).unwrap().set_len(60_000_000).unwrap();
+    let big = managers.cluster.big(60_000_000);
     let (mut noticed, mut gaps) = (Vec::new(), Vec::new());
     for round in 0..kills {
         let (first, second) = (format!("{}", 2 * round + 1), format!("{}", 2 * round + 2));
-        let running = cluster.send("a", &big, &first);
+        let cluster = &managers.cluster;
+        let running = cluster.begin("a", &["send", &big, "--to", "b,c", "--id", &first]);
         cluster.await_status("a", |s| s["transfers"][0]["path"]["fabric"] == "ip-multicast");
-        let waiting = cluster.send("b", &big, &second);
+        let waiting = cluster.begin("b", &["send", &big, "--to", "a,c", "--id", &second]);
         cluster.await_status("b", |s| {
             s["transfers"].as_array().is_some_and(|all| all.iter().any(|t| t["waiting"]["before"] == 0))
         });
-        let killed = cluster.kill_leader();
+        let killed = managers.kill_leader();
+        let cluster = &managers.cluster;
         let begun = Instant::now();
         cluster.await_status("b", |s| s["manager_connected"] == false || s["manager"] != killed.as_str());
         noticed.push(begun.elapsed());
         cluster.await_status("b", |s| s["manager_connected"] == true && s["manager"] != killed.as_str());
         gaps.push(begun.elapsed());
-        cluster.start_again(&killed);
+        managers.start_again(&killed);
         for (name, child) in [("running", running), ("waiting", waiting)] {
-            let ran: Ran = child.wait_with_output().unwrap().into();
+            let ran = end(child);
             assert_eq!(ran.status, 0, "round {round}, the {name} one: {} {}", ran.stdout, ran.stderr);
             let report = ran.json();
             let receivers = report["receivers"].as_array().unwrap();
@@ -147,8 +90,7 @@ fn killed_leaders_lose_no_transfer_and_no_request() {
         }
         for (id, agents) in [(&first, ["b", "c"]), (&second, ["a", "c"])] {
             for agent in agents {
-                let socket = cluster.place.path(&format!("{agent}.sock"));
-                assert_eq!(polycast(&["rm", id, "--socket", &socket]).status, 0);
+                assert_eq!(managers.cluster.at(agent, &["rm", id]).status, 0);
             }
         }
     }

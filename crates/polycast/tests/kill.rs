@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Place, Ran, command, noise};
-use rustix::process::{Pid, Signal, kill_process};
+use common::{Place, begin, end, noise, signal};
+use rustix::process::Signal;
 use std::fs;
 use std::process::Child;
 use std::sync::{Mutex, PoisonError};
@@ -15,24 +15,12 @@ static NETWORK: Mutex<()> = Mutex::new(());
 /// Length of the object: 1.3 s at the rate of the offers here.
 const LEN: usize = 40_000_000;
 
-fn start(arguments: &[&str]) -> Child {
-    command(arguments).spawn().unwrap()
-}
-
 fn accept(out: &str, name: &str) -> Child {
-    start(&["accept", "--out", out, "--interface", "lo", "--name", name, "--json"])
+    begin(&["accept", "--out", out, "--interface", "lo", "--name", name, "--json"])
 }
 
 fn offer(file: &str, receivers: &str) -> Child {
-    start(&["offer", file, "--receivers", receivers, "--interface", "lo", "--rate", "240mbit", "--json"])
-}
-
-fn end(child: Child) -> Ran {
-    child.wait_with_output().unwrap().into()
-}
-
-fn signal(child: &Child, signal: Signal) {
-    kill_process(Pid::from_child(child), signal).unwrap();
+    begin(&["offer", file, "--receivers", receivers, "--interface", "lo", "--rate", "240mbit", "--json"])
 }
 
 /// Waits until a receiver has begun to write.

@@ -1,31 +1,21 @@
-//! Labs with real namespaces, daemons, switches and devices. Skipped with a word without root or the
-//! programs that they need.
+//! Labs with real namespaces, daemons, switches and devices. Skipped without root or the programs
+//! that they need.
 
 mod common;
 
 use common::{Place, Ran, command, noise, polycast};
+use polycast_testing::{Need, needs};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-fn can(programs: &[&str]) -> bool {
-    let root = std::fs::read_to_string("/proc/self/status").is_ok_and(|s| s.contains("Uid:\t0\t0"));
-    let namespaces = || {
-        let made = Command::new("unshare").args(["--net", "--pid", "--mount", "--fork", "true"]).status();
-        made.is_ok_and(|status| status.success())
-    };
-    let there = |program: &&str| {
-        ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
-            .iter()
-            .any(|folder| Path::new(folder).join(program).exists())
-    };
-    let able = root && programs.iter().all(there) && namespaces();
-    if !able {
-        eprintln!("skipped: a lab needs root, namespaces and {}", programs.join(", "));
-    }
-    able
+/// Whether a lab can run here that uses these programs.
+fn can(programs: &[&'static str]) -> bool {
+    let rights = [Need::Root, Need::Namespaces];
+    let needed: Vec<Need> = rights.into_iter().chain(programs.iter().copied().map(Need::Tool)).collect();
+    needs(&needed)
 }
 
 const BRIDGE: [&str; 2] = ["ip", "tc"];

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Place, Ran, command, noise};
-use rustix::process::{Pid, Signal, kill_process};
+use common::{Place, begin, end, noise, signal};
+use rustix::process::Signal;
 use std::fs;
 use std::process::Child;
 use std::sync::{Mutex, PoisonError};
@@ -11,18 +11,6 @@ use std::time::{Duration, Instant};
 
 /// An acceptor takes whatever is offered on its network: one test at a time.
 static NETWORK: Mutex<()> = Mutex::new(());
-
-fn start(arguments: &[&str]) -> Child {
-    command(arguments).spawn().unwrap()
-}
-
-fn end(child: Child) -> Ran {
-    child.wait_with_output().unwrap().into()
-}
-
-fn interrupt(child: &Child, signal: Signal) {
-    kill_process(Pid::from_child(child), signal).unwrap();
-}
 
 #[test]
 fn an_offer_reaches_all_who_accept() {
@@ -35,9 +23,9 @@ fn an_offer_reaches_all_who_accept() {
     let acceptors: Vec<Child> = ["first", "second"]
         .iter()
         .zip(&outs)
-        .map(|(name, out)| start(&["accept", "--out", out, "--interface", "lo", "--name", name, "--json"]))
+        .map(|(name, out)| begin(&["accept", "--out", out, "--interface", "lo", "--name", name, "--json"]))
         .collect();
-    let offer = end(start(&["offer", &file, "--receivers", "2", "--interface", "127.0.0.1", "--json"]));
+    let offer = end(begin(&["offer", &file, "--receivers", "2", "--interface", "127.0.0.1", "--json"]));
     assert_eq!(offer.status, 0, "{}", offer.stderr);
     let report = offer.json();
     let mut names: Vec<_> =
@@ -63,7 +51,7 @@ fn an_offer_that_nobody_accepts_says_so() {
     let place = Place::new();
     let file = place.file("object.bin", b"x");
     let start_at = Instant::now();
-    let ran = end(start(&["offer", &file, "--receivers", "1", "--interface", "lo", "--timeout", "1s"]));
+    let ran = end(begin(&["offer", &file, "--receivers", "1", "--interface", "lo", "--timeout", "1s"]));
     assert_eq!(ran.status, 1, "{}", ran.stdout);
     assert!(ran.stderr.contains("no receiver joined"), "{}", ran.stderr);
     assert!(start_at.elapsed() < Duration::from_secs(10));
@@ -72,12 +60,12 @@ fn an_offer_that_nobody_accepts_says_so() {
 #[test]
 fn signals_leave_nothing_behind() {
     let _alone = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);
-    for signal in [Signal::INT, Signal::TERM] {
+    for asked in [Signal::INT, Signal::TERM] {
         let place = Place::new();
         let out = place.path("out");
-        let acceptor = start(&["accept", "--out", &out, "--interface", "lo"]);
+        let acceptor = begin(&["accept", "--out", &out, "--interface", "lo"]);
         std::thread::sleep(Duration::from_millis(300));
-        interrupt(&acceptor, signal);
+        signal(&acceptor, asked);
         let ran = end(acceptor);
         assert_eq!(ran.status, 1, "{}", ran.stderr);
         assert!(ran.stderr.contains("cancelled"), "{}", ran.stderr);

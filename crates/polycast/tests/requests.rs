@@ -2,106 +2,26 @@
 
 mod common;
 
-use common::{Place, Ran, command, noise, polycast};
-use serde_json::Value;
+use common::cluster::Cluster;
+use common::{end, noise, signal};
+use rustix::process::Signal;
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-struct Daemon(Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A manager with these fabrics, that lends this one address at 100 Mbit/s.
+fn cluster_of(fabrics: &str, group: &str, names: &[&str]) -> Cluster {
+    let multicast = format!("[ip-multicast]\npool = '{group}/32'\nport = 17413\nrate = '100mbit'\n");
+    Cluster::with(&format!("{fabrics}\n{multicast}"), names)
 }
 
-struct Cluster {
-    place: Place,
-    _manager: Daemon,
-    agents: Vec<Daemon>,
-}
-
-impl Cluster {
-    /// A manager that lends one path at a time, at 100 Mbit/s.
-    fn start(group: &str, names: &[&str]) -> Self {
-        Self::with("fabrics = ['ip-multicast']", group, names)
-    }
-
-    fn with(settings: &str, group: &str, names: &[&str]) -> Self {
-        let place = Place::new();
-        let settings =
-            format!("{settings}\n[ip-multicast]\npool = '{group}/32'\nport = 17413\nrate = '100mbit'\n");
-        let config = place.file("manager.toml", settings.as_bytes());
-        let mut manager = command(&["manager", "--config", &config, "--listen", "127.0.0.1:0", "--json"])
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(manager.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let ready: Value = serde_json::from_str(&line).unwrap();
-        let address = ready["listening"].as_str().unwrap();
-        let agent = |name: &&str| {
-            let (store, socket) = (place.path(&format!("store-{name}")), place.path(&format!("{name}.sock")));
-            let arguments = [
-                "agent",
-                "--manager",
-                address,
-                "--name",
-                name,
-                "--interface",
-                "lo",
-                "--store",
-                &store,
-                "--socket",
-                &socket,
-            ];
-            Daemon(command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
-        };
-        let agents = names.iter().map(agent).collect();
-        let cluster = Cluster { place, _manager: Daemon(manager), agents };
-        cluster.await_status(names[0], |s| s["peers"].as_array().is_some_and(|p| p.len() == names.len()));
-        cluster
-    }
-
-    fn at(&self, agent: &str, arguments: &[&str]) -> Ran {
-        let socket = self.place.path(&format!("{agent}.sock"));
-        polycast(&[arguments, &["--socket", &socket, "--json"]].concat())
-    }
-
-    fn begin(&self, agent: &str, arguments: &[&str]) -> Child {
-        let socket = self.place.path(&format!("{agent}.sock"));
-        command(&[arguments, &["--socket", &socket, "--json"]].concat()).spawn().unwrap()
-    }
-
-    fn await_status(&self, agent: &str, is: impl Fn(&Value) -> bool) -> Value {
-        let begun = Instant::now();
-        loop {
-            let status: Value = serde_json::from_str(&self.at(agent, &["status"]).stdout).unwrap_or_default();
-            if is(&status) {
-                return status;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(20), "{status}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn big(&self, bytes: u64) -> String {
-        let path = self.place.path("big");
-        fs::File::create(&path).unwrap().set_len(bytes).unwrap();
-        path
-    }
-}
-
-fn end(child: Child) -> Ran {
-    child.wait_with_output().unwrap().into()
+/// A manager that lends one path at a time.
+fn one_path(group: &str, names: &[&str]) -> Cluster {
+    cluster_of("fabrics = ['ip-multicast']", group, names)
 }
 
 #[test]
 fn a_request_waits_and_can_be_withdrawn_or_cancelled() {
-    let cluster = Cluster::start("239.255.69.0", &["a", "b", "c"]);
+    let cluster = one_path("239.255.69.0", &["a", "b", "c"]);
     let big = cluster.big(40_000_000);
     let first = cluster.begin("a", &["send", &big, "--to", "b", "--id", "1"]);
     let status = cluster.await_status("a", |s| s["transfers"][0]["path"].is_object());
@@ -128,8 +48,7 @@ fn a_request_waits_and_can_be_withdrawn_or_cancelled() {
         s["transfers"].as_array().unwrap().iter().any(|t| t["waiting"]["before"] == 0)
     });
     // Ctrl-C withdraws too.
-    let killed = std::process::Command::new("kill").args(["-INT", &third.id().to_string()]).status().unwrap();
-    assert!(killed.success());
+    signal(&third, Signal::INT);
     assert_eq!(end(third).status, 1);
     cluster.await_status("c", |s| s["transfers"].as_array().unwrap().iter().all(|t| t["waiting"].is_null()));
     let first = end(first);
@@ -147,7 +66,7 @@ fn a_request_waits_and_can_be_withdrawn_or_cancelled() {
 
 #[test]
 fn a_running_transfer_takes_receivers_in_and_out_and_survives_the_end_of_its_lease() {
-    let cluster = Cluster::start("239.255.70.0", &["a", "b", "c", "d"]);
+    let cluster = one_path("239.255.70.0", &["a", "b", "c", "d"]);
     let big = cluster.big(30_000_000);
     let sending = cluster.begin("a", &["send", &big, "--to", "b,c", "--id", "1", "--lease", "30s"]);
     cluster.await_status("b", |s| s["transfers"].as_array().is_some_and(|t| !t.is_empty()));
@@ -172,7 +91,7 @@ fn a_running_transfer_takes_receivers_in_and_out_and_survives_the_end_of_its_lea
 /// An agent that dies loses its path at once: the next in the queue need not wait for a lease to expire.
 #[test]
 fn the_path_of_a_killed_agent_goes_to_the_next() {
-    let mut cluster = Cluster::start("239.255.71.0", &["a", "b", "c"]);
+    let mut cluster = one_path("239.255.71.0", &["a", "b", "c"]);
     let big = cluster.big(200_000_000);
     let small = cluster.place.file("small", b"waits");
     let dying = cluster.begin("a", &["send", &big, "--to", "c", "--id", "1"]);
@@ -180,7 +99,7 @@ fn the_path_of_a_killed_agent_goes_to_the_next() {
     let waiting = cluster.begin("b", &["send", &small, "--to", "c", "--id", "2"]);
     cluster
         .await_status("b", |s| s["transfers"].as_array().unwrap().iter().any(|t| t["waiting"].is_object()));
-    cluster.agents[0].0.kill().unwrap();
+    cluster.agents[0].kill();
     let begun = Instant::now();
     let waited = end(waiting);
     assert_eq!(waited.status, 0, "{}", waited.stderr);
@@ -192,7 +111,7 @@ fn the_path_of_a_killed_agent_goes_to_the_next() {
 #[test]
 fn transfers_take_turns_where_parts_are_granted() {
     let settings = "fabrics = ['ip-multicast']\ngrant-max = '3M'";
-    let cluster = Cluster::with(settings, "239.255.72.0", &["a", "b", "c"]);
+    let cluster = cluster_of(settings, "239.255.72.0", &["a", "b", "c"]);
     // The network's own digest notices a fragment that went astray between two sessions.
     let one = cluster.place.file("one", &noise(12_000_000));
     let other = cluster.place.file("other", &noise(12_000_001));
@@ -224,7 +143,7 @@ fn transfers_take_turns_where_parts_are_granted() {
 #[test]
 fn the_time_of_a_path_does_not_begin_again_with_every_part() {
     let settings = "fabrics = ['ip-multicast']\ngrant-max = '3M'";
-    let cluster = Cluster::with(settings, "239.255.74.0", &["a", "b", "c"]);
+    let cluster = cluster_of(settings, "239.255.74.0", &["a", "b", "c"]);
     let file = cluster.place.file("file", &noise(12_000_000));
     // A part takes a quarter of a second, all of them a second.
     let ran = cluster.at("a", &["send", &file, "--to", "b,c", "--id", "1", "--lease", "600ms"]);
@@ -242,7 +161,7 @@ fn the_next_fabric_takes_over_where_devices_fail() {
         splitter-fanout = 2\nrate = '200mbit'\npool = '239.255.73.128/32'\n\
         [[tor]]\nopenflow = 'unix:/nowhere/0'\nfibre-ports = [9]\nhosts = [{ name = 'a', port = 1 }]\n\
         [[tor]]\nopenflow = 'unix:/nowhere/1'\nfibre-ports = [9]\nhosts = [{ name = 'b', port = 1 }]";
-    let cluster = Cluster::with(settings, "239.255.73.0", &["a", "b"]);
+    let cluster = cluster_of(settings, "239.255.73.0", &["a", "b"]);
     let file = cluster.place.file("file", &noise(8_000_000));
     let ran = cluster.at("a", &["send", &file, "--to", "b", "--id", "1"]);
     assert_eq!(ran.status, 0, "{}", ran.stderr);

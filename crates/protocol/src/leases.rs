@@ -13,6 +13,7 @@
 //! takes them over, so that no path is lent a second time while a transfer uses it.
 
 mod changes;
+mod check;
 mod members;
 mod set_up;
 mod state;
@@ -31,8 +32,8 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use members::{Arrival, Members};
 use polycast_planning::{
-    Channel, Decision, Draft, Fabrics, Group, HostId, NetworkState, Pending, Plan, PlanId, Refusal,
-    RequestId, Scheduler,
+    Channel, Decision, Draft, FabricName, Fabrics, Group, HostId, NetworkState, Pending, Plan, PlanId,
+    Refusal, RequestId, Scheduler,
 };
 use polycast_types::{Duration, ObjectId, Time};
 
@@ -80,6 +81,9 @@ pub fn known_hosts<'a>(names: impl IntoIterator<Item = &'a str>) -> impl Iterato
     let mut seen = BTreeSet::new();
     names.into_iter().filter(move |name| seen.insert(*name)).zip((0..).map(HostId))
 }
+
+/// Leases have numbers below this; those from the top are for what schedulers only try.
+const PLANS_END: u64 = 1 << 63;
 
 /// A request that waits.
 #[derive(Debug)]
@@ -155,6 +159,7 @@ pub struct Leases {
     claims: Claims,
     /// Records that have changed, where somebody wants to know.
     changed: BTreeSet<RecordKey>,
+    restored: state::Restored,
     outputs: VecDeque<Output>,
 }
 
@@ -180,6 +185,7 @@ impl Leases {
             undecided: false,
             claims: if config.claims.is_some() { Claims::Unknown } else { Claims::Known },
             changed: BTreeSet::new(),
+            restored: state::Restored::default(),
             outputs: VecDeque::new(),
             config,
         }
@@ -207,6 +213,9 @@ impl Leases {
             Input::Withdraw { request } => self.withdraw(&request),
             Input::Extend { request, time, add, remove } => self.extend(now, request, time, &add, &remove),
             Input::Release { request, plan } => self.release(&request, plan),
+        }
+        if cfg!(debug_assertions) {
+            self.check();
         }
     }
 
@@ -272,7 +281,7 @@ impl Leases {
     }
 
     /// Names of the fabrics, best first.
-    pub fn fabrics(&self) -> impl Iterator<Item = &'static str> {
+    pub fn fabrics(&self) -> impl Iterator<Item = FabricName> {
         self.fabrics.names()
     }
 
@@ -304,12 +313,19 @@ impl Leases {
     /// Takes a lease over that an earlier run of the manager has granted, or that had expired here.
     fn take_over(&mut self, now: Time, agent: &AgentKey, held: HeldLease) {
         let key = agent.request(held.request);
-        let known = self.leases.get(&held.plan).is_some_and(|lease| lease.key == key);
-        if known {
-            return self.renew(now, held.plan);
+        if let Some(lease) = self.leases.get(&held.plan).filter(|lease| lease.key == key) {
+            if lease.grant.plan.channel.is_heard_like(&held.channel) {
+                return self.renew(now, held.plan);
+            }
+            // Its holder has not heard that the path goes another way, and uses what may be somebody else's by now. The
+            // answer to its next heartbeat says that the path is lost.
+            return self.end(held.plan, ReleaseReason::Failed);
         }
         let Some(source) = self.members.get(&agent.name) else { return };
         if self.by_request.contains_key(&key) || self.leases.len() >= self.config.leases_max {
+            return;
+        }
+        if held.plan.0 >= PLANS_END {
             return;
         }
         let receivers: Vec<_> = held.receivers.iter().filter_map(|name| self.members.entry(name)).collect();
@@ -356,6 +372,12 @@ impl Leases {
                     reason,
                 });
             }
+            if let Some(id) = self.pending_by_key.get(&key).copied() {
+                // It has asked for a second path meanwhile, not knowing that it may go on with the first.
+                self.take_pending(id);
+                let response = Ok(grant.clone());
+                self.outputs.push_back(Output::Response { request: key.clone(), response });
+            }
             self.keep(now, key, held.object, grant);
         }
     }
@@ -368,7 +390,11 @@ impl Leases {
         let held: BTreeSet<_> =
             self.leases.values().flat_map(|lease| lease.grant.plan.commands.iter()).collect();
         let unclaimed = commands.iter().filter(|command| !held.contains(command));
-        let resources: Vec<_> = unclaimed.flat_map(|command| self.fabrics.resources_of(command)).collect();
+        // What a lease holds is its holder's, whatever else its device keeps there.
+        let resources: Vec<_> = unclaimed
+            .flat_map(|command| self.fabrics.resources_of(command))
+            .filter(|resource| self.network.holder(resource).is_none())
+            .collect();
         self.claims = match self.config.claims {
             Some(wait) if !resources.is_empty() => Claims::Until(now + wait),
             _ => Claims::Known,

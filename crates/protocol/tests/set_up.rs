@@ -109,7 +109,7 @@ fn where_devices_fail_another_fabric_takes_over() {
     assert_eq!(grant.plan.fabric, "ocs");
     let outputs = apply(&mut manager, Time(1), failed(&grant));
     let [Output::Replanned { before, plan, reason, .. }] = &outputs[..] else { panic!("{outputs:?}") };
-    assert_eq!((before, plan.fabric), (&grant.plan, "tcp-chain"));
+    assert_eq!((before, plan.fabric.as_str()), (&grant.plan, "tcp-chain"));
     assert_eq!(reason.as_deref(), Some("the circuit switch: no"));
     // What the circuits held is free for others.
     let (second, _) = ask(&mut manager, Time(2), 0, 2, &[1, 2]);
@@ -200,4 +200,32 @@ fn a_path_is_kept_ready_by_the_next_leader_too() {
     // It is in use now, and that is written too.
     let kept = next.changes().into_iter().find(|(key, _)| *key == RecordKey::Kept);
     assert_eq!(kept, Some((RecordKey::Kept, None)));
+}
+
+/// A leader whose settings allow fewer kept paths takes the oldest ones down.
+#[test]
+fn the_next_leader_keeps_no_more_than_it_may() {
+    let mut first = manager(OnDeviceFailure::Fallback, 2);
+    let (one, _) = ask(&mut first, Time(0), 0, 1, &[1]);
+    let (two, _) = ask(&mut first, Time(0), 2, 1, &[3]);
+    release(&mut first, Time(1), 0, 1, &one);
+    release(&mut first, Time(2), 2, 1, &two);
+    assert_eq!(first.kept_commands().count(), one.plan.commands.len() + two.plan.commands.len());
+    let mut next = empty_manager(OnDeviceFailure::Fallback, 1);
+    next.restore(Time(3), first.records()).unwrap();
+    assert_eq!(next.poll(Time(3)), Some(Output::Forgotten { plan: one.plan }));
+    assert_eq!(next.kept_commands().collect::<Vec<_>>(), two.plan.commands.iter().collect::<Vec<_>>());
+}
+
+/// Of a record of kept paths and one of a lease that was not written yet, the lease counts.
+#[test]
+fn what_is_lent_is_not_kept_for_others() {
+    let mut first = manager(OnDeviceFailure::Fallback, 2);
+    let (grant, _) = ask(&mut first, Time(0), 0, 1, &[1]);
+    let lent = first.records();
+    release(&mut first, Time(1), 0, 1, &grant);
+    let kept = first.records().into_iter().filter(|record| matches!(record, Record::Kept { .. }));
+    let mut next = empty_manager(OnDeviceFailure::Fallback, 2);
+    next.restore(Time(2), lent.into_iter().chain(kept)).unwrap();
+    assert_eq!((next.kept_commands().count(), next.leases().count()), (0, 1));
 }

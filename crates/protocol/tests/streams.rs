@@ -4,13 +4,14 @@ use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::labels::LabelOptions;
 use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
 use polycast_planning::tcp_chain::TcpChain;
-use polycast_planning::{Channel, Fabric, Fabrics, Failure, Fcfs, PlanId, Resource};
+use polycast_planning::{Channel, Fabric, Fabrics, Failure, Fcfs, HostId, Plan, PlanId, Resource};
 use polycast_protocol::leases::{
-    AgentKey, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, STREAMS_FROM,
-    known_hosts,
+    AgentKey, Denial, Grant, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output,
+    STREAMS_FROM, known_hosts,
 };
 use polycast_protocol::stream::{
-    StreamRefusal, StreamWord, Streams, StreamsConfig, StreamsInput, StreamsOutput,
+    Order, OrderConfig, OrderInput, OrderOutput, StreamRefusal, StreamWord, Streams, StreamsConfig,
+    StreamsInput, StreamsOutput,
 };
 use polycast_topology::Clos;
 use polycast_types::{Duration, Handle, Time};
@@ -295,7 +296,10 @@ fn a_manager_without_a_fabric_for_many_refuses() {
     (0..2).for_each(|host| world.arrive(host, Vec::new()));
     world.create(0, "a");
     world.join(1, "a");
-    assert!(refusal(world.word(1, "a")).contains("orca and ip-multicast have"));
+    assert!(
+        refusal(world.word(1, "a"))
+            .contains("no fabric of this network (tcp-chain) has paths that many can use")
+    );
 }
 
 #[test]
@@ -479,6 +483,117 @@ proptest! {
             prop_assert_eq!(world.leases.leases().count(), busy);
             let known: Vec<String> = world.streams.streams().map(|stream| stream.name).collect();
             prop_assert_eq!(known, model.keys().cloned().collect::<Vec<_>>());
+        }
+    }
+}
+
+/// What comes to a table: from agents that say anything in any order, and answers to what was never asked.
+fn anything() -> impl Strategy<Value = StreamsInput> {
+    let agent = || {
+        (0u8..4, 0u64..3).prop_map(|(host, incarnation)| AgentKey { name: format!("h{host}"), incarnation })
+    };
+    let title = || prop_oneof![9 => (0u8..5).prop_map(|n| format!("s{n}")), 1 => any::<String>()];
+    let number = || prop_oneof![9 => (0u64..3).prop_map(|n| STREAMS_FROM + n), 1 => any::<u64>()];
+    let request = move || (agent(), number()).prop_map(|(agent, request)| agent.request(request));
+    let names = || proptest::collection::vec((0u8..5).prop_map(|host| format!("h{host}")), 0..4);
+    let plan = || {
+        (0u8..3, any::<bool>()).prop_map(|(which, chain)| {
+            let group = ([239, 255, 0, which], 7);
+            let attempt_interval = Duration(1);
+            let channel = if chain {
+                Channel::Chain { order: vec![HostId(which.into())] }
+            } else {
+                Channel::Multicast { group, rate: None, attempt_interval }
+            };
+            Plan { fabric: "ip-multicast", resources: vec![], uses: vec![], commands: vec![], channel }
+        })
+    };
+    let grant = move || {
+        (plan(), names(), any::<u64>()).prop_map(|(plan, names, number)| Grant {
+            plan_id: PlanId(number),
+            accepted_bytes: number,
+            receivers: names.into_iter().map(|name| (name, ([10, 0, 0, 1], 1))).collect(),
+            plan,
+            service: None,
+            lease: None,
+        })
+    };
+    let denial = move || {
+        prop_oneof![
+            (0u8..5).prop_map(|host| Denial::AlreadyReceiver(format!("h{host}"))),
+            (0u8..5).prop_map(|host| Denial::NotReceiver(format!("h{host}"))),
+            Just(Denial::NotHeld(1)),
+            Just(Denial::NoReceivers),
+        ]
+    };
+    let held = proptest::option::of((plan(), names()));
+    prop_oneof![
+        2 => agent().prop_map(|agent| StreamsInput::Arrived { agent }),
+        1 => agent().prop_map(|agent| StreamsInput::Gone { agent }),
+        6 => (agent(), title(), number(), 0u64..3, held).prop_map(|(agent, name, request, handle, held)| {
+            StreamsInput::Create { agent, name, request, handle: Handle(handle), held }
+        }),
+        1 => (agent(), title()).prop_map(|(agent, name)| StreamsInput::End { agent, name }),
+        6 => (agent(), title()).prop_map(|(agent, name)| StreamsInput::Join { agent, name }),
+        2 => (agent(), title()).prop_map(|(agent, name)| StreamsInput::Leave { agent, name }),
+        3 => (request(), grant()).prop_map(|(request, grant)| StreamsInput::Response { request, response: Ok(grant) }),
+        1 => (request(), denial()).prop_map(|(request, denial)| {
+            StreamsInput::Response { request, response: Err(denial) }
+        }),
+        2 => (request(), proptest::option::of(grant())).prop_map(|(request, grant)| {
+            StreamsInput::Changed { request, result: Ok(grant) }
+        }),
+        2 => (request(), denial()).prop_map(|(request, denial)| {
+            StreamsInput::Changed { request, result: Err(denial) }
+        }),
+        1 => (request(), plan()).prop_map(|(request, plan)| StreamsInput::Replanned { request, plan }),
+        1 => request().prop_map(|request| StreamsInput::Ended { request }),
+    ]
+}
+
+proptest! {
+    /// Whatever is said, in whatever order: the table does not panic, keeps to its bounds, and comes to an end.
+    #[test]
+    fn a_table_survives_all_words(inputs in proptest::collection::vec((anything(), 0u64..3_000), 1..120)) {
+        let config = StreamsConfig { streams_max: 3, parked_max: 4, ..StreamsConfig::default() };
+        let mut streams = Streams::new(config, Time(0));
+        let mut now = Time(0);
+        for (input, millis) in inputs {
+            now += Duration::from_millis(if millis < 2_000 { 0 } else { millis });
+            streams.handle(now, input);
+            let outputs = std::iter::from_fn(|| streams.poll(now)).take(10_001).count();
+            prop_assert!(outputs <= 10_000, "it never comes to an end");
+            streams.check();
+            prop_assert!(streams.streams().count() <= 3);
+            prop_assert!(streams.deadline().is_none_or(|at| at > now));
+        }
+    }
+
+    /// Whatever pieces come: numbers rise, nothing panics, and what waits is bounded.
+    #[test]
+    fn an_order_survives_all_pieces(
+        pieces in proptest::collection::vec(
+            (
+                prop_oneof![9 => 0u64..40, 1 => any::<u64>(), 1 => (0u64..3).prop_map(|n| u64::MAX - n)],
+                0u16..5, 0u16..5, prop_oneof![9 => 0usize..2_000, 1 => any::<usize>()], 0u64..50,
+            ),
+            1..200,
+        ),
+        messages_max in 1usize..6, bytes_max in 0usize..9_000,
+    ) {
+        let mut order = Order::new(OrderConfig { hold: Duration(100), messages_max, bytes_max });
+        let (mut now, mut last) = (Time(0), None);
+        for (number, piece, pieces, len, step) in pieces {
+            now += Duration(step);
+            order.handle(now, OrderInput::Piece { number, piece, pieces, len });
+            while let Some(output) = order.poll(now) {
+                if let OrderOutput::Deliver { number, .. } = output {
+                    prop_assert!(last.is_none_or(|last| last < number), "{number} after {last:?}");
+                    last = Some(number);
+                }
+            }
+            order.check();
+            prop_assert!(order.deadline().is_none_or(|at| at > now));
         }
     }
 }

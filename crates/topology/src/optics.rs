@@ -1,6 +1,8 @@
 //! Light through splitters: insertion loss, cascades, amplifiers and the power budget
 //! (Blast, sections II and III-C; Shufflecast, table I).
 
+use alloc::collections::BTreeSet;
+use alloc::vec;
 use alloc::vec::Vec;
 
 /// The loss of a splitter beyond the even split itself.
@@ -95,7 +97,7 @@ pub struct PowerBudget {
      {budget_db:.1} dB: use fewer receivers, smaller splitters or amplifiers of a higher gain"
 )]
 pub struct PowerError {
-    /// The loss at the receiver that is farthest from the source, amplifiers included.
+    /// The loss where the light goes out: at the weakest receiver, or before an amplifier. Gains of amplifiers are counted.
     pub loss_db: f64,
     /// What was allowed.
     pub budget_db: f64,
@@ -113,38 +115,52 @@ pub struct PowerPlan {
 }
 
 impl PowerBudget {
-    /// Places as few amplifiers as suffice along every path from the source, each as late as possible.
+    /// Places as few amplifiers as suffice on the way to the receivers that are farthest from the source, each as late as
+    /// possible. Splitters of the same depth get the same light, so they are amplified together.
     ///
     /// # Errors
     /// If some receiver would stay too dark even with an amplifier before every splitter.
     pub fn plan(&self, cascade: &Cascade) -> Result<PowerPlan, PowerError> {
-        let mut margin_after = Vec::with_capacity(cascade.stages.len());
-        let mut amplified = Vec::new();
-        for (splitter, stage) in cascade.stages.iter().enumerate() {
-            let before = stage.fed_by.map_or(self.budget_db, |(parent, _)| margin_after[parent as usize]);
-            let at_input = before - self.switch_loss_db;
-            // What follows the splitter is at least one more pass through the switch.
-            let after = at_input - self.splitter_loss_db;
-            if after - self.switch_loss_db >= 0.0 {
-                margin_after.push(after);
-                continue;
+        let ends: BTreeSet<u32> =
+            cascade.receivers.iter().map(|&(splitter, _)| cascade.stages[splitter as usize].depth).collect();
+        let levels = cascade.stages.iter().map(|stage| stage.depth).max().unwrap_or(0);
+        let mut amplified = vec![self.amplifier_gain_db > 0.0; levels as usize];
+        // Light that is amplified is never weaker for it: if this is not enough, nothing is.
+        let mut margin_db = self.margin(&amplified, &ends).map_err(|dark| self.error(dark, cascade))?;
+        // An amplifier does more good the later it comes, so the first ones are taken away where those behind them suffice.
+        for level in 0..amplified.len() {
+            let was = core::mem::replace(&mut amplified[level], false);
+            match self.margin(&amplified, &ends) {
+                Ok(margin) => margin_db = margin,
+                Err(_) => amplified[level] = was,
             }
-            // An amplifier cannot lift the light above the power that a transmitter may launch.
-            let lifted = (at_input + self.amplifier_gain_db).min(self.budget_db);
-            if at_input < 0.0 || self.amplifier_gain_db <= 0.0 {
-                return Err(self.error(after - self.switch_loss_db, cascade));
+        }
+        let is_amplified = |stage: &Stage| amplified[stage.depth as usize - 1];
+        let stages = (0..).zip(&cascade.stages).filter(|(_, stage)| is_amplified(stage));
+        Ok(PowerPlan { amplified: stages.map(|(splitter, _)| splitter).collect(), margin_db })
+    }
+
+    /// What is left of the budget at the weakest receiver, where the splitters of these depths, from 1 on, are amplified and
+    /// receivers hang from splitters of the depths `ends`. An error says how much is missing where the light goes out.
+    fn margin(&self, amplified: &[bool], ends: &BTreeSet<u32>) -> Result<f64, f64> {
+        let mut light = self.budget_db;
+        let mut weakest = if amplified.is_empty() { light - self.switch_loss_db } else { f64::MAX };
+        for (depth, &amplified) in (1..).zip(amplified) {
+            light -= self.switch_loss_db;
+            if amplified && light < 0.0 {
+                return Err(light);
             }
-            amplified.push(splitter as u32);
-            margin_after.push(lifted - self.splitter_loss_db);
+            if amplified {
+                // An amplifier cannot lift the light above the power that a transmitter may launch.
+                light = (light + self.amplifier_gain_db).min(self.budget_db);
+            }
+            light -= self.splitter_loss_db;
+            if ends.contains(&depth) {
+                // The last pass through the switch.
+                weakest = weakest.min(light - self.switch_loss_db);
+            }
         }
-        let ends = cascade.receivers.iter().map(|&(splitter, _)| margin_after[splitter as usize]);
-        let weakest = if cascade.stages.is_empty() { self.budget_db } else { ends.fold(f64::MAX, f64::min) };
-        let margin_db = weakest - self.switch_loss_db;
-        if margin_db < 0.0 {
-            Err(self.error(margin_db, cascade))
-        } else {
-            Ok(PowerPlan { amplified, margin_db })
-        }
+        if weakest < 0.0 { Err(weakest) } else { Ok(weakest) }
     }
 
     fn error(&self, margin_db: f64, cascade: &Cascade) -> PowerError {
@@ -159,7 +175,6 @@ impl PowerBudget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::collections::BTreeSet;
 
     #[test]
     fn reach_and_need_are_inverse() {

@@ -1,56 +1,111 @@
-//! Reading and writing of integers and strings, with bounds always checked.
+//! Reading and writing of integers and strings in network byte order, with bounds always checked: for our own packets and
+//! for other languages of bytes.
 
 use crate::WireError;
 use alloc::vec::Vec;
 
-/// Reads from the front of a byte slice.
-pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
+/// Reads from the front of a byte slice. Where that is too short, it is [`WireError::Malformed`].
+pub struct Reader<'a>(
+    /// What has not been read yet.
+    pub &'a [u8],
+);
 
 impl<'a> Reader<'a> {
-    pub(crate) fn take(&mut self, n: usize) -> Result<&'a [u8], WireError> {
+    /// The next `n` bytes.
+    ///
+    /// # Errors
+    /// There are fewer.
+    pub fn take(&mut self, n: usize) -> Result<&'a [u8], WireError> {
         let (head, tail) = self.0.split_at_checked(n).ok_or(WireError::Malformed)?;
         self.0 = tail;
         Ok(head)
     }
 
-    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+    /// Passes over `n` bytes.
+    ///
+    /// # Errors
+    /// There are fewer.
+    pub fn skip(&mut self, n: usize) -> Result<(), WireError> {
+        self.take(n).map(drop)
+    }
+
+    /// All that is left.
+    pub fn rest(&mut self) -> &'a [u8] {
+        core::mem::take(&mut self.0)
+    }
+
+    /// The next `N` bytes.
+    ///
+    /// # Errors
+    /// There are fewer.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
         self.take(N)?.try_into().map_err(|_| WireError::Malformed)
     }
 
-    pub(crate) fn u8(&mut self) -> Result<u8, WireError> {
+    /// The next byte.
+    ///
+    /// # Errors
+    /// There are fewer.
+    pub fn u8(&mut self) -> Result<u8, WireError> {
         Ok(self.array::<1>()?[0])
     }
 
-    pub(crate) fn u16(&mut self) -> Result<u16, WireError> {
+    /// The next two bytes.
+    ///
+    /// # Errors
+    /// There are fewer.
+    pub fn u16(&mut self) -> Result<u16, WireError> {
         Ok(u16::from_be_bytes(self.array()?))
     }
 
-    pub(crate) fn u32(&mut self) -> Result<u32, WireError> {
+    /// The next four bytes.
+    ///
+    /// # Errors
+    /// There are fewer.
+    pub fn u32(&mut self) -> Result<u32, WireError> {
         Ok(u32::from_be_bytes(self.array()?))
     }
 
-    pub(crate) fn u64(&mut self) -> Result<u64, WireError> {
+    /// The next eight bytes.
+    ///
+    /// # Errors
+    /// There are fewer.
+    pub fn u64(&mut self) -> Result<u64, WireError> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
     /// A string with a 2-byte length before it.
-    pub(crate) fn text(&mut self) -> Result<&'a str, WireError> {
+    ///
+    /// # Errors
+    /// There are fewer bytes, or they are no text.
+    pub fn text(&mut self) -> Result<&'a str, WireError> {
         let len = self.u16()?;
         core::str::from_utf8(self.take(usize::from(len))?).map_err(|_| WireError::Malformed)
     }
 
-    pub(crate) fn end(self) -> Result<(), WireError> {
+    /// There must be nothing left.
+    ///
+    /// # Errors
+    /// There is.
+    pub fn end(self) -> Result<(), WireError> {
         if self.0.is_empty() { Ok(()) } else { Err(WireError::Malformed) }
     }
 }
 
 /// Appends to a byte vector.
-pub(crate) trait Put {
+pub trait Put {
+    /// One byte.
     fn u8(&mut self, v: u8);
+    /// Two bytes.
     fn u16(&mut self, v: u16);
+    /// Four bytes.
     fn u32(&mut self, v: u32);
+    /// Eight bytes.
     fn u64(&mut self, v: u64);
+    /// A string behind its 2-byte length.
     fn text(&mut self, v: &str);
+    /// As many zeros.
+    fn zeros(&mut self, count: usize);
 }
 
 impl Put for Vec<u8> {
@@ -65,6 +120,9 @@ impl Put for Vec<u8> {
     }
     fn u64(&mut self, v: u64) {
         self.extend_from_slice(&v.to_be_bytes());
+    }
+    fn zeros(&mut self, count: usize) {
+        self.resize(self.len() + count, 0);
     }
     fn text(&mut self, v: &str) {
         // A name longer than this is our own caller's mistake; names come from file names and host names.

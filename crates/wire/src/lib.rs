@@ -18,7 +18,7 @@
 extern crate alloc;
 
 pub mod control;
-mod cursor;
+pub mod cursor;
 pub mod data;
 pub mod discovery;
 pub mod label;

@@ -3,8 +3,7 @@
 use super::Shared;
 use super::catalog::{Available, Snapshot};
 use super::sends::{Granted, Waiting};
-use crate::forwarder::TreeStatus;
-use crate::transfer::{Options, Report, SlowPolicy};
+use crate::transfer::{Options, SlowPolicy};
 use polycast_api::agent::{self as api, PathForm, SlowReceivers};
 use polycast_api::client::Receivers;
 use polycast_api::convert::app_id;
@@ -121,53 +120,4 @@ pub fn waiting(waiting: Option<&Waiting>) -> api::Waiting {
 
 pub fn lease(request: &api::SendRequest) -> Option<Duration> {
     request.lease_ms.map(|millis| Duration::from_nanos(millis.saturating_mul(1_000_000)))
-}
-
-pub fn report(report: &Report) -> api::TransferReport {
-    let receiver = |receiver: &crate::transfer::ReceiverReport| api::ReceiverReport {
-        name: receiver.name.clone(),
-        verified: receiver.verified,
-        seconds: receiver.seconds,
-        bytes: receiver.bytes,
-        patched_bytes: receiver.patched_bytes,
-        fabric: receiver.fabric.clone(),
-        error: receiver.error.clone().unwrap_or_default(),
-    };
-    api::TransferReport {
-        app_id: report.object.app.0.to_vec(),
-        data_id: report.object.data.0,
-        length: report.bytes,
-        root: report.root.clone().unwrap_or_default(),
-        seconds: report.seconds,
-        sent_bytes: report.sent_bytes,
-        patched_bytes: report.patched_bytes,
-        fabric: report.fabric.clone(),
-        receivers: report.receivers.iter().map(receiver).collect(),
-        path_lost: report.path_lost.clone().unwrap_or_default(),
-        events: report
-            .events
-            .iter()
-            .map(|(seconds, what)| api::PathEvent { seconds: *seconds, what: what.clone() })
-            .collect(),
-        control: report
-            .control
-            .iter()
-            .map(|step| api::ControlStep { step: step.step.clone(), micros: step.micros })
-            .collect(),
-        trees: report.trees.iter().map(tree).collect(),
-        heard: report.heard,
-    }
-}
-
-fn tree(tree: &TreeStatus) -> api::TreeReport {
-    api::TreeReport {
-        tree: tree.tree.into(),
-        interests: tree.interests,
-        duplicates: tree.duplicates,
-        halved: tree.halved,
-        packets: tree.packets,
-        sent_bytes: tree.sent_bytes,
-        first_bytes: tree.first_bytes,
-        rate_bps: tree.rate_bps,
-    }
 }

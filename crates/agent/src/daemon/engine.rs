@@ -67,7 +67,7 @@ impl Engine for Transports {
 }
 
 fn no_node() -> TransferError {
-    TransferError::Refused(
+    TransferError::Unusable(
         "this agent has no node of a Datacast fabric: its settings lack [forwarder]".into(),
     )
 }

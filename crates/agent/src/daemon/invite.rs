@@ -154,7 +154,10 @@ fn enter(shared: &Shared, id: ObjectId, received: &Received) -> Result<Descripti
     if received.object != id {
         // The source has sent something else than it has announced.
         remove(shared, id);
-        return Err(TransferError::Refused(format!("it sent object {}", received.object)));
+        return Err(TransferError::Contradiction(format!(
+            "it called for {id} and sent object {}",
+            received.object
+        )));
     }
     let description = Description {
         name: received.name.clone(),

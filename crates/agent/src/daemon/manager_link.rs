@@ -159,7 +159,7 @@ impl ManagerLink {
                 Fault::Refused(refusal) if refusal.kind == Kind::NotJoined => continue,
                 Fault::Refused(refusal) if refusal.kind == Kind::NotLeader => {
                     self.away(&refusal.message);
-                    self.turn_to(&refusal.message);
+                    self.turn_to(refusal.leader.as_deref());
                 }
                 other => {
                     let reason = other.to_string();
@@ -185,10 +185,11 @@ impl ManagerLink {
         });
     }
 
-    /// The next manager to try: the leader that is named, if it is one of ours.
-    fn turn_to(&self, message: &str) {
+    /// The next manager to try: the leader that is named, if it is one of ours; otherwise the one after this.
+    fn turn_to(&self, leader: Option<&str>) {
+        let named =
+            leader.and_then(|leader| self.0.managers.iter().position(|(manager, _)| manager == leader));
         let mut table = self.table();
-        let named = self.0.managers.iter().position(|(manager, _)| message.ends_with(manager.as_str()));
         table.manager = named.unwrap_or(table.manager + 1);
     }
 
@@ -342,4 +343,29 @@ async fn in_time_stream(
 ) -> Result<Option<Told>, Fault> {
     let message = in_time(async { Ok(tonic::Response::new(message.await?)) }).await?;
     Ok(message.and_then(|message| message.message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(managers: &str) -> ManagerLink {
+        let me = Identity { name: "a".into(), address: Ipv4Addr::LOCALHOST, control_port: 1 };
+        ManagerLink::new(managers, me).unwrap()
+    }
+
+    /// The end of one address can be another address: only the whole one names the leader.
+    #[tokio::test]
+    async fn the_leader_is_the_manager_of_exactly_this_address() {
+        let link = link("1.0.0.1:7000, 11.0.0.1:7000, 12.0.0.1:7000");
+        link.turn_to(Some("11.0.0.1:7000"));
+        assert_eq!(link.manager(), "11.0.0.1:7000");
+        link.turn_to(Some("1.0.0.1:7000"));
+        assert_eq!(link.manager(), "1.0.0.1:7000");
+        // One that our settings do not name is not guessed at: the others are tried in turn.
+        link.turn_to(Some("2.0.0.1:7000"));
+        assert_eq!(link.manager(), "11.0.0.1:7000");
+        link.turn_to(None);
+        assert_eq!(link.manager(), "12.0.0.1:7000");
+    }
 }

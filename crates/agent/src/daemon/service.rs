@@ -72,7 +72,7 @@ impl Service {
                 direction: Direction::Sending.into(),
                 length: report.as_ref().map_or(0, |report| report.bytes),
                 bytes: slowest.unwrap_or(0),
-                report: report.map(|report| convert::report(&report)),
+                report: report.map(|report| report.as_ref().into()),
                 waiting: standing.granted.is_none().then(|| convert::waiting(standing.waiting.as_ref())),
                 granted: standing.granted.as_ref().map(convert::granted),
             });
@@ -321,7 +321,7 @@ async fn tell(mut watcher: Watcher, events: mpsc::Sender<Result<SendEvent, Statu
         }
         if let Some(outcome) = &standing.outcome {
             let last = match outcome {
-                Ok(report) => event(Event::Finished(convert::report(report))),
+                Ok(report) => event(Event::Finished(report.as_ref().into())),
                 Err(refusal) => Err(refusal.clone().into()),
             };
             // Nobody is there to hear it if this fails.
@@ -333,7 +333,7 @@ async fn tell(mut watcher: Watcher, events: mpsc::Sender<Result<SendEvent, Statu
             .as_ref()
             .filter(|report| told.report.as_ref().is_none_or(|told| !Arc::ptr_eq(told, report)));
         if let Some(report) = new_report
-            && events.send(event(Event::Progress(convert::report(report)))).await.is_err()
+            && events.send(event(Event::Progress(report.as_ref().into()))).await.is_err()
         {
             return;
         }

@@ -1,6 +1,7 @@
 //! What is behind the local face of a node: sources that read objects, and receivers that assemble them.
 
 use crate::transfer::assembler::{Assembler, Check};
+use crate::transfer::bell::Bell;
 use crate::transfer::pull::sums::Sums;
 use polycast_net::object::ObjectSource;
 use polycast_net::store::{PartFile, StoreError};
@@ -101,6 +102,8 @@ pub struct ReceiverEnd {
     left: u64,
     digests: Vec<Digest>,
     events: mpsc::Sender<ReceiverEvent>,
+    /// Rings when there is an event.
+    bell: Bell,
     verified_bytes: Arc<AtomicU64>,
 }
 
@@ -113,7 +116,7 @@ impl ReceiverEnd {
         assembler: Assembler,
         verified: Vec<bool>,
         digests: Vec<Digest>,
-        events: mpsc::Sender<ReceiverEvent>,
+        (events, bell): (mpsc::Sender<ReceiverEvent>, Bell),
         verified_bytes: Arc<AtomicU64>,
     ) -> Self {
         let packets = config.blocks.packets();
@@ -139,6 +142,7 @@ impl ReceiverEnd {
             left,
             digests,
             events,
+            bell,
             verified_bytes,
         }
     }
@@ -164,10 +168,16 @@ impl ReceiverEnd {
         }
     }
 
+    /// Tells the end that waits, unless it is gone.
+    fn tell(&self, event: ReceiverEvent) {
+        if self.events.send(event).is_ok() {
+            self.bell.ring();
+        }
+    }
+
     fn fail(&mut self, error: StoreError) {
         self.assembler = None;
-        // Whoever waited may have gone.
-        let _ = self.events.send(ReceiverEvent::Failed(error));
+        self.tell(ReceiverEvent::Failed(error));
     }
 
     pub(super) fn reroute(&mut self, now: Time, tree: u8, route: Option<Route>, begins: Option<u32>) {
@@ -216,7 +226,7 @@ impl ReceiverEnd {
                     }
                 }
                 ReceiverOutput::Stalled { tree } => {
-                    let _ = self.events.send(ReceiverEvent::Stalled { tree });
+                    self.tell(ReceiverEvent::Stalled { tree });
                 }
                 // What counts is that all groups are verified.
                 ReceiverOutput::Complete => {}
@@ -225,7 +235,7 @@ impl ReceiverEnd {
         if self.left == 0
             && let Some(assembler) = self.assembler.take()
         {
-            let _ = self.events.send(ReceiverEvent::Done(assembler.into_part()));
+            self.tell(ReceiverEvent::Done(assembler.into_part()));
         }
     }
 

@@ -1,4 +1,4 @@
-//! The kernel's fast path against the machine, on packets of all kinds. Skipped with a word without root, or where there
+//! The kernel's fast path against the machine, on packets of all kinds. Skipped without root, or where there
 //! was no clang to compile the program.
 
 use polycast_net::bpf::BpfError;
@@ -6,11 +6,17 @@ use polycast_net::bpf::datacast::{KernelNode, REDIRECTED, TO_SOCKET};
 use polycast_protocol::pull::{
     Face, Forwarder, ForwarderConfig, ForwarderInput, ForwarderOutput, Packet, Payload,
 };
+use polycast_testing::{Need, needs};
 use polycast_types::{Handle, Time};
 use polycast_wire::pull as wire;
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::net::{Ipv4Addr, SocketAddrV4};
+
+use self::common::{is_right, udp as frame};
+
+#[path = "../../../net/tests/common/frame.rs"]
+mod common;
 
 const PORTS: u8 = 5;
 
@@ -20,43 +26,6 @@ fn local(port: u8) -> SocketAddrV4 {
 
 fn peer(port: u8) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::new(10, 128, port, 1), 7_500 + u16::from(port))
-}
-
-/// The sum over 16-bit words that a right packet makes all ones.
-fn sum(bytes: &[u8]) -> u16 {
-    let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0)));
-    let total: u32 = words.sum();
-    let folded = (total & 0xffff) + (total >> 16);
-    (folded + (folded >> 16)) as u16
-}
-
-fn is_right(frame: &[u8]) -> bool {
-    let udp = &frame[34..];
-    let pseudo = [&frame[26..34], &[0, 17], &(udp.len() as u16).to_be_bytes()].concat();
-    sum(&frame[14..34]) == 0xffff && sum(&[&pseudo[..], udp].concat()) == 0xffff
-}
-
-/// An Ethernet frame with right sums.
-fn frame(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
-    let udp_len = (8 + payload.len()) as u16;
-    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
-    frame.extend([0x45, 0]);
-    frame.extend((20 + udp_len).to_be_bytes());
-    frame.extend([0, 0, 0x40, 0, 64, 17, 0, 0]);
-    frame.extend(from.ip().octets());
-    frame.extend(to.ip().octets());
-    let check = !sum(&frame[14..34]);
-    frame[24..26].copy_from_slice(&check.to_be_bytes());
-    frame.extend(from.port().to_be_bytes());
-    frame.extend(to.port().to_be_bytes());
-    frame.extend(udp_len.to_be_bytes());
-    frame.extend([0, 0]);
-    frame.extend(payload);
-    let pseudo = [&frame[26..34], &[0, 17], &udp_len.to_be_bytes(), &frame[34..]].concat();
-    let check = !sum(&pseudo);
-    frame[40..42].copy_from_slice(&check.to_be_bytes());
-    assert!(is_right(&frame));
-    frame
 }
 
 /// What the machine passes on: the port, and the packet as it leaves.
@@ -87,22 +56,17 @@ fn node(came_by: u8) -> Option<KernelNode> {
         }
         Ok(node)
     };
+    if !needs(&[Need::Root]) {
+        return None;
+    }
     match load() {
         Ok(node) => Some(node),
-        Err(error @ (BpfError::NotBuilt { .. } | BpfError::Kernel { .. })) if !is_root() => {
-            eprintln!("skipped: {error}");
-            None
-        }
         Err(error @ BpfError::NotBuilt { .. }) => {
-            eprintln!("skipped: {error}");
+            polycast_testing::skip(&error.to_string());
             None
         }
         Err(error) => panic!("{error}"),
     }
-}
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
 }
 
 fn kinds() -> impl Strategy<Value = wire::Kind> {

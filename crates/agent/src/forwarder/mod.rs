@@ -24,8 +24,9 @@ pub use ends::{ReceiverEnd, ReceiverEvent, SourceEnd};
 pub(crate) use node::digest_of;
 pub use node::{LinkEvent, NodeHandle, start};
 
+pub use polycast_api::report::TreeStatus;
 use polycast_protocol::pull::{ForwarderCounters, SourceCounters};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// What a node has counted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -86,40 +87,9 @@ pub struct PortStatus {
 }
 
 /// What the source of a transfer has counted in one tree.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TreeStatus {
-    /// Its number.
-    pub tree: u8,
-    /// Interests that reached the source.
-    pub interests: u64,
-    /// Of these for packets that had been sent already.
-    pub duplicates: u64,
-    /// How often the rate was halved.
-    pub halved: u64,
-    /// Packets sent.
-    pub packets: u64,
-    /// Bytes of payload sent.
-    pub sent_bytes: u64,
-    /// Bytes of payload sent for the first time.
-    pub first_bytes: u64,
-    /// The rate at present, in bits a second.
-    pub rate_bps: u64,
-}
-
-impl TreeStatus {
-    fn new(tree: u8, counters: SourceCounters, rate_bps: u64) -> Self {
-        let SourceCounters { interests, duplicates, signals, packets, sent_bytes, first_bytes } = counters;
-        TreeStatus {
-            tree,
-            interests,
-            duplicates,
-            halved: signals,
-            packets,
-            sent_bytes,
-            first_bytes,
-            rate_bps,
-        }
-    }
+fn tree_status(tree: u8, counters: SourceCounters, rate_bps: u64) -> TreeStatus {
+    let SourceCounters { interests, duplicates, signals, packets, sent_bytes, first_bytes } = counters;
+    TreeStatus { tree, interests, duplicates, halved: signals, packets, sent_bytes, first_bytes, rate_bps }
 }
 
 impl NodeStatus {

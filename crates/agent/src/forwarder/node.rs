@@ -2,7 +2,7 @@
 
 use super::ends::{ReceiverEnd, SourceEnd};
 use super::port::Port;
-use super::{NodeConfig, NodeStatus, TreeStatus};
+use super::{NodeConfig, NodeStatus, TreeStatus, tree_status};
 use crate::transfer::clock::{Clock, wait};
 use polycast_net::bpf::datacast::KernelNode;
 use polycast_net::bpf::in_namespace;
@@ -589,7 +589,7 @@ impl Node {
         let Some(source) = self.sources.get(&transfer) else { return Vec::new() };
         let machine = source.machine();
         (0..machine.trees())
-            .map(|tree| TreeStatus::new(tree, machine.counters(tree), machine.rate_bps(tree)))
+            .map(|tree| tree_status(tree, machine.counters(tree), machine.rate_bps(tree)))
             .collect()
     }
 }

@@ -1,7 +1,7 @@
 //! Where receivers come in at a source, whatever transport the transfer has: the control listener, the transfer's
 //! handle, and the calls to the agents that are to join.
 
-use super::Receivers;
+use super::bell::Bell;
 use super::error::TransferError;
 use super::invite::{Invitation, invite};
 use polycast_types::{Handle, ObjectId};
@@ -48,27 +48,23 @@ pub(super) struct Calls {
     invitation: Invitation,
     sender: mpsc::Sender<Answer>,
     answers: mpsc::Receiver<Answer>,
-    begun: bool,
+    bell: Bell,
 }
 
 impl Calls {
-    /// Calls every receiver that is named.
-    pub(super) fn start(invitation: Invitation, receivers: &Receivers) -> Self {
+    /// Calls to this transfer; each answer rings the bell.
+    pub(super) fn new(invitation: Invitation, bell: Bell) -> Self {
         let (sender, answers) = mpsc::channel();
-        let mut calls = Calls { invitation, sender, answers, begun: false };
-        if let Receivers::Named(named) = receivers {
-            calls.call(named.clone());
-        }
-        calls
+        Calls { invitation, sender, answers, bell }
     }
 
     /// Calls these agents, in threads because some may not answer.
     pub(super) fn call(&mut self, named: Vec<(String, SocketAddr)>) {
-        self.begun = true;
         let threads = named.len().min(CALLS_MAX);
         let queue = Arc::new(Mutex::new(named));
         for _ in 0..threads {
             let (sender, queue, invitation) = (self.sender.clone(), Arc::clone(&queue), self.invitation);
+            let bell = self.bell.clone();
             std::thread::spawn(move || {
                 loop {
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -76,14 +72,10 @@ impl Calls {
                     if sender.send((name, invite(address, &invitation))).is_err() {
                         return;
                     }
+                    bell.ring();
                 }
             });
         }
-    }
-
-    /// Whether anybody was called.
-    pub(super) fn have_begun(&self) -> bool {
-        self.begun
     }
 
     /// The next agent that does not join, and why.

@@ -1,8 +1,8 @@
 //! Why a transfer as a whole fails, in a sentence each.
 
-use polycast_net::frames::FrameError;
 use polycast_net::interface::InterfaceError;
 use polycast_net::store::StoreError;
+use polycast_types::Duration;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -50,6 +50,15 @@ pub enum TransferError {
     /// The source turned us down.
     #[error("the source refused: {0}")]
     Refused(String),
+    /// What this end was asked to do cannot be done here.
+    #[error("{0}")]
+    Unusable(String),
+    /// What the source says of its object does not fit together.
+    #[error("the source contradicts itself: {0}")]
+    Contradiction(String),
+    /// The source does not say what it has.
+    #[error("the source did not answer within {0}")]
+    NoAnswer(Duration),
     /// The connection to the source ended in mid-transfer.
     #[error(
         "the source went away with {verified} of {total} bytes verified: {reason}; what is verified is kept for another try"
@@ -77,14 +86,4 @@ pub enum TransferError {
     /// The kernel fails us.
     #[error("system error: {0}")]
     System(#[from] io::Error),
-}
-
-impl TransferError {
-    /// How the connection to the source ended, as an error of the transfer.
-    pub(crate) fn source_lost(error: FrameError, verified: u64, total: u64) -> Self {
-        match error {
-            FrameError::Wire(error) => TransferError::Protocol(error),
-            other => TransferError::SourceLost { verified, total, reason: other.to_string() },
-        }
-    }
 }

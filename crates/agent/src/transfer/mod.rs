@@ -4,12 +4,15 @@
 //! thread until the transfer has ended, and may be run for many transfers at the same time.
 
 pub(crate) mod assembler;
+pub(crate) mod bell;
 mod channel;
 pub(crate) mod clock;
+mod control;
 mod discovery;
 mod entrance;
 mod error;
 mod invite;
+mod link;
 pub(crate) mod pull;
 mod receiver;
 mod serve;
@@ -24,7 +27,6 @@ pub use receiver::receive;
 pub use source::{Prepared, deliver, prepare};
 pub use steering::{Change, ControlStep, NextPath, PathNews, Rest, RouteChange, Steering};
 
-use crate::forwarder::TreeStatus;
 use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_protocol::pull::Route;
 use polycast_types::{Duration, Handle, ObjectId, Rate};
@@ -70,6 +72,7 @@ pub struct TreePath {
     pub routes: BTreeMap<String, Vec<Option<Route>>>,
 }
 
+pub use polycast_api::report::{ReceiverReport, Report};
 pub use polycast_protocol::push::SlowPolicy;
 
 /// What can be set for a transfer; `Default` is right for most.
@@ -174,86 +177,9 @@ pub struct ReceiverSpec {
     pub cancel: Arc<AtomicBool>,
 }
 
-/// A receiver's state while a transfer runs or when it has ended.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ReceiverReport {
-    /// Its name.
-    pub name: String,
-    /// Whether every byte was verified and stored.
-    pub verified: bool,
-    /// Seconds from the transfer's start to this receiver's end.
-    pub seconds: f64,
-    /// Bytes it has so far.
-    pub bytes: u64,
-    /// Bytes that reached it as patches.
-    pub patched_bytes: u64,
-    /// `ip-multicast` or the fabric of the path, or `tcp-chain`: what carried its bytes last.
-    pub fabric: String,
-    /// Why it failed, in a sentence.
-    pub error: Option<String>,
-}
-
 /// What the engine calls its two ways.
 const MULTICAST: &str = "ip-multicast";
 const CHAIN: &str = "tcp-chain";
-
-/// The report of a transfer, or its state while it runs.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Report {
-    /// The object.
-    pub object: ObjectId,
-    /// Its length in bytes.
-    pub bytes: u64,
-    /// BLAKE3 root hash in hex, once known.
-    pub root: Option<String>,
-    /// Seconds from the start to the last receiver's end.
-    pub seconds: f64,
-    /// Payload bytes that the source put on the wire, repetitions and patches included.
-    pub sent_bytes: u64,
-    /// Bytes of those that were patches.
-    pub patched_bytes: u64,
-    /// Messages that the source heard of receivers from the start on.
-    pub heard: u64,
-    /// What carried the object: the fabrics of its paths, one after the other, and `tcp-chain` where that helped, such as
-    /// `ocs+ip-multicast+tcp-chain`.
-    pub fabric: String,
-    /// Why the path was lost, if the transfer had to go on without it.
-    pub path_lost: Option<String>,
-    /// What happened to the path, and how many seconds after the source began.
-    pub events: Vec<(f64, String)>,
-    /// What devices did for the path.
-    pub control: Vec<ControlStep>,
-    /// One entry a receiver.
-    pub receivers: Vec<ReceiverReport>,
-    /// What the source counted in each tree, where receivers pulled over trees.
-    pub trees: Vec<TreeStatus>,
-    /// Receivers that failed because of the path: another one may reach them.
-    pub left: Vec<String>,
-}
-
-impl Report {
-    /// Takes in what became of those that were left, over another path that was taken `after` seconds of this one.
-    #[must_use]
-    pub fn continued(mut self, mut rest: Report, after: f64) -> Self {
-        rest.receivers.iter_mut().for_each(|receiver| receiver.seconds += after);
-        let again: Vec<ReceiverReport> = rest.receivers;
-        self.receivers.retain(|receiver| again.iter().all(|other| other.name != receiver.name));
-        self.receivers.extend(again);
-        self.receivers.sort_by(|a, b| a.name.cmp(&b.name));
-        self.seconds = self.receivers.iter().map(|receiver| receiver.seconds).fold(0.0, f64::max);
-        self.sent_bytes += rest.sent_bytes;
-        self.patched_bytes += rest.patched_bytes;
-        self.heard += rest.heard;
-        if !self.fabric.split('+').any(|fabric| fabric == rest.fabric) {
-            self.fabric = format!("{}+{}", self.fabric, rest.fabric);
-        }
-        self.events.extend(rest.events.into_iter().map(|(seconds, what)| (seconds + after, what)));
-        self.control.extend(rest.control);
-        self.root = self.root.or(rest.root);
-        self.left = rest.left;
-        self
-    }
-}
 
 /// What a receiver got.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,6 +5,7 @@ mod rack;
 use super::assembler::{Assembler, Check, xor};
 use super::clock::{Clock, wait};
 use super::error::TransferError;
+use super::link::{Link, error_of};
 use super::serve::{Served, Supply};
 use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sink, discovery};
 use polycast_net::archive;
@@ -13,17 +14,19 @@ use polycast_net::hash::{hex, root_hash};
 use polycast_net::object::ObjectKind;
 use polycast_net::store::PartFile;
 use polycast_net::udp::{Arrival, DataReceiver, SEGMENTS_MAX};
+use polycast_protocol::push::coded::Coded;
 use polycast_protocol::push::{
     Geometry, Receiver, ReceiverConfig, ReceiverInput as Input, ReceiverOutput as Output,
 };
-use polycast_types::{Duration, Handle, ObjectId, RangeSet, Time};
-use polycast_wire::control::{Control, Hash, Hello, RANGES_MAX, Welcome};
-use polycast_wire::data::{CodedHeader, FLAG_PATCH, HEADER_LEN, Header};
+use polycast_protocol::session::{End, GuestInput, GuestOutput, Offer};
+use polycast_types::{Duration, Handle, RangeSet, Time};
+use polycast_wire::control::{Control, Hash, RANGES_MAX};
+use polycast_wire::data::{FLAG_PATCH, HEADER_LEN, Header};
 use rack::Rack;
 use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
 use rustix::event::{PollFd, PollFlags};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io::IoSliceMut;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::ops::Range;
@@ -44,10 +47,8 @@ const NAP_BATCHES_MAX: usize = 8;
 const NAP_AFTER_BATCHES: u64 = 32;
 /// Groups from the chain that may wait for their hashes.
 const UNHASHED_MAX: usize = 16;
-/// Coded patches that wait until they can be decoded.
-const UNDECODED_MAX: usize = 64;
-/// How long a receiver that is done waits for the source's FINISHED.
-const GOODBYE: Duration = Duration::from_secs(3);
+/// The caller hears of the transfer this often, and it is seen whether it was cancelled.
+const EVENT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Receives one object; blocks until it is stored, or has failed.
 ///
@@ -62,32 +63,23 @@ pub fn receive(
         let (address, handle) = match &spec.rendezvous {
             Rendezvous::At(address, handle) => (*address, *handle),
             Rendezvous::Pull(..) => {
-                return Err(TransferError::Refused("an object that is pulled needs a node".into()));
+                return Err(TransferError::Unusable("an object that is pulled needs a node".into()));
             }
             Rendezvous::Discover => discovery::find_source(spec.interface, None, &refused, &spec.cancel)?,
         };
         let clock = Clock::start();
         match join(&spec, address, handle, clock) {
             // Another receiver took the last place meanwhile: wait for another offer.
-            Err(TransferError::Refused(reason)) if matches!(spec.rendezvous, Rendezvous::Discover) => {
-                tracing::info!(%reason, "turned down, waiting for another offer");
+            Err(error @ (TransferError::Refused(_) | TransferError::NoAnswer(_)))
+                if matches!(spec.rendezvous, Rendezvous::Discover) =>
+            {
+                tracing::info!(%error, "turned down, waiting for another offer");
                 refused.push(handle);
             }
             Err(error) => return Err(error),
             Ok(mut run) => return run.run(on_event),
         }
     }
-}
-
-/// What WELCOME said, without borrowed parts.
-pub(super) struct Offer {
-    pub(super) object: ObjectId,
-    pub(super) name: String,
-    pub(super) kind: ObjectKind,
-    pub(super) geometry: Geometry,
-    channel: SocketAddrV4,
-    outer_len: usize,
-    pub(super) stall: Duration,
 }
 
 /// Opens everything and says HELLO.
@@ -102,26 +94,11 @@ fn join(
     let listening = |source| TransferError::Listen { address: listen, source };
     let listener = TcpListener::bind(listen).map_err(listening)?;
     listener.set_nonblocking(true).map_err(listening)?;
-    let mut source = FrameStream::connect(address, std::time::Duration::from_secs(5))
-        .map_err(|source| TransferError::Unreachable { address, source })?;
-    let hello = Hello {
-        handle,
-        name: &spec.name,
-        window_bytes: data.window_bytes(),
-        serve_port: listener.local_addr()?.port(),
-    };
-    source.send(&Control::Hello(hello)).map_err(|e| TransferError::source_lost(e, 0, 0))?;
-    let offer = await_welcome(&mut source, spec, clock)?;
-    let (target, part) = match open_store(spec, &offer, &data) {
-        Ok(store) => store,
-        Err(error) => {
-            // The source need not wait for this end, and its report can say why.
-            let _ = source.send(&Control::Refuse(&error.to_string()));
-            source.part(std::time::Duration::from_secs(1));
-            return Err(error);
-        }
-    };
-    let ends = Ends { data, source, listener };
+    let own = (data.window_bytes(), listener.local_addr()?.port());
+    let (mut link, offer) = Link::join(spec, address, handle, own, clock)?;
+    let (target, part) = open_store(spec, &offer, &data).inspect_err(|error| link.fail(error))?;
+    link.handle(GuestInput::Stored { resumes: part.is_resumed() });
+    let ends = Ends { data, link, listener };
     Ok(Run::new(spec.clone(), offer, handle, clock, ends, target, part))
 }
 
@@ -133,9 +110,10 @@ fn open_store(
 ) -> Result<(PathBuf, PartFile), TransferError> {
     let target = target_of(&spec.sink, &offer.name)?;
     let part = PartFile::open(&target, offer.geometry.object_len)?;
-    if offer.channel.port() != 0 {
+    let channel = channel_of(offer.channel);
+    if channel.port() != 0 {
         let multicast = |source| TransferError::Multicast { interface: spec.interface, source };
-        data.join(spec.interface, offer.channel).map_err(multicast)?;
+        data.join(spec.interface, channel).map_err(multicast)?;
     }
     Ok((target, part))
 }
@@ -143,51 +121,17 @@ fn open_store(
 /// The sockets of a transfer.
 struct Ends {
     data: DataReceiver,
-    source: FrameStream,
+    link: Link,
     listener: TcpListener,
 }
 
-pub(super) fn await_welcome(
-    source: &mut FrameStream,
-    spec: &ReceiverSpec,
-    clock: Clock,
-) -> Result<Offer, TransferError> {
-    let lost = |error| TransferError::source_lost(error, 0, 0);
-    loop {
-        if spec.cancel.load(Ordering::Relaxed) {
-            return Err(TransferError::Cancelled);
-        }
-        let open = source.fill();
-        match source.next_frame().map_err(lost)? {
-            Some(Control::Welcome(welcome)) => return Ok(Offer::from(welcome)),
-            Some(Control::Refuse(reason)) => return Err(TransferError::Refused(reason.to_string())),
-            Some(_) => return Err(polycast_wire::WireError::Malformed.into()),
-            None => {}
-        }
-        open.map_err(lost)?;
-        if clock.seconds() > spec.options.stall_timeout.as_secs_f64() {
-            return Err(TransferError::Refused("no answer to HELLO".into()));
-        }
-        source.wait(std::time::Duration::from_millis(100))?;
-    }
+fn channel_of((address, port): ([u8; 4], u16)) -> SocketAddrV4 {
+    SocketAddrV4::new(address.into(), port)
 }
 
-impl From<Welcome<'_>> for Offer {
-    fn from(welcome: Welcome<'_>) -> Self {
-        Offer {
-            object: welcome.object,
-            name: welcome.name.to_string(),
-            kind: if welcome.directory { ObjectKind::Directory } else { ObjectKind::File },
-            geometry: Geometry {
-                object_len: welcome.object_len,
-                fragment_len: welcome.fragment_len,
-                group_len: welcome.group_len,
-            },
-            channel: SocketAddrV4::new(welcome.channel.0.into(), welcome.channel.1),
-            outer_len: welcome.outer_len.into(),
-            stall: Duration(welcome.stall_ns),
-        }
-    }
+/// File or directory, as WELCOME says it.
+pub(super) fn kind_of(offer: &Offer) -> ObjectKind {
+    if offer.directory { ObjectKind::Directory } else { ObjectKind::File }
 }
 
 /// A transfer that is being received.
@@ -197,31 +141,29 @@ struct Run {
     handle: Handle,
     clock: Clock,
     machine: Receiver,
+    link: Link,
     /// `None` once the object is committed.
     assembler: Option<Assembler>,
     target: PathBuf,
-    data: DataReceiver,
-    source: FrameStream,
+    root: Option<Hash>,
+    intake: Intake,
+    /// Coded patches of which more than one fragment was missing when they came.
+    coded: Coded<Vec<u8>>,
     listener: TcpListener,
     served: Arc<Served>,
     upstream: Option<FrameStream>,
-    rack: Rack,
-    /// When to tell the source that the upstream is lost.
-    complain_at: Option<Time>,
-    chained: bool,
     /// Groups that came over the chain before their hash.
     unhashed: BTreeMap<u64, Vec<u8>>,
-    root: Option<Hash>,
+    rack: Rack,
     begun: bool,
-    resuming: bool,
-    finished: bool,
-    source_gone: bool,
     committed_at: Option<Time>,
-    /// That of which the caller has been told.
-    told_committed: Option<Time>,
-    heard_at: Time,
+}
+
+/// The data channel, and the buffers of the receive path.
+struct Intake {
+    data: DataReceiver,
     loss: Option<(Pcg64Mcg, u64)>,
-    /// Buffers of the receive path, taken out while in use.
+    /// Taken out while in use.
     headers: Vec<[u8; HEADER_LEN]>,
     outers: Vec<u8>,
     overflow: Vec<u8>,
@@ -230,8 +172,26 @@ struct Run {
     expected: usize,
     /// Datagram batches taken from the data channel so far.
     batches: u64,
-    /// Coded patches of which more than one fragment was missing when they came.
-    undecoded: VecDeque<(CodedHeader, Vec<u8>)>,
+}
+
+impl Intake {
+    fn new(spec: &ReceiverSpec, data: DataReceiver, outer_len: usize) -> Self {
+        let loss = (spec.options.loss > 0.0).then(|| {
+            let seed = name_seed(spec.options.seed, &spec.name);
+            (Pcg64Mcg::new(u128::from(seed) << 1 | 1), (spec.options.loss * u64::MAX as f64) as u64)
+        });
+        Intake {
+            data,
+            loss,
+            headers: vec![[0; HEADER_LEN]; SEGMENTS_MAX],
+            outers: vec![0; outer_len * SEGMENTS_MAX],
+            overflow: vec![0; OVERFLOW_LEN],
+            linear: Vec::new(),
+            sum: Vec::new(),
+            expected: SEGMENTS_MAX,
+            batches: 0,
+        }
+    }
 }
 
 /// Where the bytes of the fragments being handled are.
@@ -255,55 +215,26 @@ impl Run {
         target: PathBuf,
         part: PartFile,
     ) -> Self {
-        let Ends { data, source, listener } = ends;
+        let Ends { data, link, listener } = ends;
         let geometry = offer.geometry;
-        let packet_len = u64::from(geometry.fragment_len) + (offer.outer_len + HEADER_LEN) as u64;
-        let machine = Receiver::new(ReceiverConfig {
-            geometry,
-            // Within one datagram batch nothing is reordered; between batches a few may be.
-            reorder_packets: 3 * SEGMENTS_MAX as u64,
-            reorder_delay: Duration::from_millis(1),
-            gather_delay: Duration::from_millis(12),
-            retry_delay: Duration::from_millis(40),
-            report_packets: (data.window_bytes() / packet_len / 2).max(1),
-            heartbeat: Duration::from_millis(50),
-        });
-        let loss = (spec.options.loss > 0.0).then(|| {
-            let seed = name_seed(spec.options.seed, &spec.name);
-            (Pcg64Mcg::new(u128::from(seed) << 1 | 1), (spec.options.loss * u64::MAX as f64) as u64)
-        });
-        let resuming = part.is_resumed();
+        let window_bytes = data.window_bytes();
+        let machine = Receiver::new(ReceiverConfig::new(geometry, window_bytes, offer.outer_len.into()));
         let served = Served::new(handle, geometry, Supply::Part(part.file()));
         Run {
             machine,
+            link,
             served,
             target,
             assembler: Some(Assembler::new(geometry, part)),
-            data,
-            source,
+            root: None,
+            intake: Intake::new(&spec, data, offer.outer_len.into()),
+            coded: Coded::default(),
             listener,
             upstream: None,
-            rack: Rack::Alone,
-            complain_at: None,
-            chained: false,
             unhashed: BTreeMap::new(),
-            root: None,
+            rack: Rack::Alone,
             begun: false,
-            resuming,
-            finished: false,
-            source_gone: false,
             committed_at: None,
-            told_committed: None,
-            heard_at: clock.now(),
-            loss,
-            headers: vec![[0; HEADER_LEN]; SEGMENTS_MAX],
-            outers: vec![0; offer.outer_len * SEGMENTS_MAX],
-            overflow: vec![0; OVERFLOW_LEN],
-            linear: Vec::new(),
-            sum: Vec::new(),
-            expected: SEGMENTS_MAX,
-            batches: 0,
-            undecoded: VecDeque::new(),
             spec,
             offer,
             handle,
@@ -314,12 +245,8 @@ impl Run {
     fn run(&mut self, on_event: &mut dyn FnMut(&ReceiverProgress)) -> Result<Received, TransferError> {
         let result = self.run_inner(on_event);
         self.served.stop();
-        if let Err(error) = &result
-            && !self.source_gone
-        {
-            // The source's report can say why.
-            let _ = self.source.send(&Control::Refuse(&error.to_string()));
-            self.source.part(std::time::Duration::from_millis(500));
+        if let Err(error) = &result {
+            self.link.fail(error);
         }
         if let (Err(TransferError::SourceLost { .. }), Some(assembler)) = (&result, &mut self.assembler)
             && self.machine.verified_bytes() > 0
@@ -331,14 +258,13 @@ impl Run {
 
     fn run_inner(&mut self, on_event: &mut dyn FnMut(&ReceiverProgress)) -> Result<Received, TransferError> {
         let mut next_event = self.clock.now();
-        if !self.resuming {
-            self.begin()?;
-        }
+        let mut told_committed = false;
+        // Frames that came with WELCOME are here already.
+        let mut ready = Ready { source: true, ..Ready::default() };
         loop {
             if self.spec.cancel.load(Ordering::Relaxed) {
                 return Err(TransferError::Cancelled);
             }
-            let ready = self.wait()?;
             if ready.source {
                 self.read_source()?;
             }
@@ -353,49 +279,50 @@ impl Run {
             }
             self.drain(Landing::Nowhere)?;
             let now = self.clock.now();
-            self.rack_turn(now, ready.rack)?;
-            if self.complain_at.take_if(|at| now >= *at).is_some() {
-                self.say(&Control::UpstreamLost)?;
-            }
+            self.rack_turn(now, ready.rack);
             if now >= next_event {
-                next_event = now + Duration::from_millis(100);
+                next_event = now + EVENT_INTERVAL;
                 on_event(&ReceiverProgress {
                     bytes: self.machine.verified_bytes(),
                     total: self.offer.geometry.object_len,
                     received: None,
                 });
             }
-            if self.told_committed.is_none() && self.committed_at.is_some() {
-                self.told_committed = self.committed_at;
+            if self.committed_at.is_some() && !std::mem::replace(&mut told_committed, true) {
                 let total = self.offer.geometry.object_len;
                 on_event(&ReceiverProgress { bytes: total, total, received: self.received() });
             }
-            if let Some(received) = self.ended(now)? {
+            self.link.handle(GuestInput::Serves(self.served.active() > 0));
+            if let Some(received) = self.turn_session()? {
                 return Ok(received);
             }
+            ready = self.wait()?;
         }
     }
 
-    /// Whether there is nothing more to do here.
-    fn ended(&mut self, now: Time) -> Result<Option<Received>, TransferError> {
-        let lost = |reason: String, run: &Self| TransferError::SourceLost {
-            verified: run.machine.verified_bytes(),
-            total: run.offer.geometry.object_len,
-            reason,
-        };
-        let Some(committed_at) = self.committed_at else {
-            if self.source_gone {
-                return Err(lost("the connection was closed".into(), self));
+    /// Does what the session wants; gives what was received when it has ended.
+    fn turn_session(&mut self) -> Result<Option<Received>, TransferError> {
+        while let Some(output) = self.link.poll() {
+            match output {
+                GuestOutput::Begin => self.begin()?,
+                GuestOutput::Resume => self.resume()?,
+                GuestOutput::Channel { channel, outer_len } => self.change_channel(channel, outer_len)?,
+                GuestOutput::Fetch { address, port } => self.fetch_from((address, port).into()),
+                GuestOutput::Speak { own, members } => self.gather(own, &members),
+                GuestOutput::Follow { member, address, port } => self.follow(member, (address, port).into()),
+                GuestOutput::Alone => self.leave_rack(),
+                GuestOutput::Ended(End::Done) => return Ok(self.received()),
+                GuestOutput::Ended(end) => {
+                    let (verified, total) = (self.machine.verified_bytes(), self.offer.geometry.object_len);
+                    return Err(error_of(end, verified, total));
+                }
+                GuestOutput::Offer(_) => unreachable!("an offer is taken before the transfer runs"),
+                GuestOutput::Hello | GuestOutput::Say(_) | GuestOutput::Refuse(_) => {
+                    unreachable!("the link says these itself")
+                }
             }
-            if now.since(self.heard_at) >= self.offer.stall {
-                return Err(lost(format!("no sign of life for {}", self.offer.stall), self));
-            }
-            return Ok(None);
-        };
-        // One of a chain serves those behind it until the source says that all are done.
-        let needed = self.chained || self.served.active() > 0;
-        let over = self.finished || self.source_gone || (!needed && now.since(committed_at) >= GOODBYE);
-        Ok(if over { self.received() } else { None })
+        }
+        Ok(None)
     }
 
     /// What was received, once it is where it belongs.
@@ -403,7 +330,7 @@ impl Run {
         Some(Received {
             object: self.offer.object,
             name: self.offer.name.clone(),
-            kind: self.offer.kind,
+            kind: kind_of(&self.offer),
             bytes: self.offer.geometry.object_len,
             root: self.root.map(|root| hex(&root)).unwrap_or_default(),
             path: self.target.clone(),
@@ -429,42 +356,36 @@ impl Run {
             }
             // Verifying may take a while: the source is to see that this end lives.
             if group % 256 == 255 {
-                let _ = self.source.send(&Control::Alive);
+                self.link.say(&Control::Alive);
             }
         }
         tracing::info!(bytes = self.machine.verified_bytes(), "resumed from an earlier try");
-        self.begin()
+        self.link.handle(GuestInput::Checked);
+        Ok(())
     }
 
     fn wait(&mut self) -> Result<Ready, TransferError> {
         let now = self.clock.now();
-        let deadline = self.machine.deadline().into_iter().chain(self.rack.deadline()).min();
-        let writing = if self.source.queued() > 0 { PollFlags::OUT } else { PollFlags::empty() };
+        let own = self.machine.deadline().into_iter().chain(self.link.guest.deadline());
+        let deadline = own.chain(self.rack.deadline()).min();
+        let idle = || PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::empty());
+        let upstream = self.upstream.as_ref().filter(|_| self.unhashed.len() < UNHASHED_MAX);
         let mut fds = vec![
-            PollFd::from_borrowed_fd(self.data.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.intake.data.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
+            self.link.descriptor().unwrap_or_else(idle),
+            upstream.map_or_else(idle, |stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)),
         ];
-        let source_at = fds.len();
-        if !self.source_gone {
-            fds.push(PollFd::from_borrowed_fd(self.source.as_fd(), PollFlags::IN | writing));
-        }
-        let upstream_at = fds.len();
-        if let Some(upstream) = &self.upstream
-            && self.unhashed.len() < UNHASHED_MAX
-        {
-            fds.push(PollFd::from_borrowed_fd(upstream.as_fd(), PollFlags::IN));
-        }
-        let rack_at = fds.len().max(upstream_at + 1);
-        fds.resize_with(rack_at, || PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::empty()));
+        let rack_at = fds.len();
         fds.extend(self.rack.descriptors());
-        wait(&mut fds, now, deadline, Duration::from_millis(100))?;
-        let is = |i: usize| fds.get(i).is_some_and(|fd| !fd.revents().is_empty());
+        wait(&mut fds, now, deadline, EVENT_INTERVAL)?;
+        let is = |i: usize| !fds[i].revents().is_empty();
         Ok(Ready {
             data: is(0),
             listener: is(1),
-            source: !self.source_gone && is(source_at),
-            upstream: is(upstream_at),
-            rack: fds[rack_at..].iter().any(|fd| !fd.revents().is_empty()),
+            source: is(2),
+            upstream: is(3),
+            rack: (rack_at..fds.len()).any(is),
         })
     }
 
@@ -475,8 +396,8 @@ impl Run {
         while batches < RECEIVES_MAX && self.read_data()? {
             batches += 1;
         }
-        self.batches += batches as u64;
-        let streaming = self.batches > NAP_AFTER_BATCHES
+        self.intake.batches += batches as u64;
+        let streaming = self.intake.batches > NAP_AFTER_BATCHES
             && self.machine.expects_more(NAP_AFTER_BATCHES * SEGMENTS_MAX as u64);
         if streaming && (1..=NAP_BATCHES_MAX).contains(&batches) {
             self.drain(Landing::Nowhere)?;
@@ -488,20 +409,21 @@ impl Run {
     /// Takes one datagram batch from the data channel; gives whether there was one.
     fn read_data(&mut self) -> Result<bool, TransferError> {
         let sn = self.machine.next_sn();
-        let run = self.machine.missing_run(sn, self.expected as u64);
-        let (handle, geometry, outer_len) = (self.handle, self.offer.geometry, self.offer.outer_len);
+        let run = self.machine.missing_run(sn, self.intake.expected as u64);
+        let (handle, geometry, outer_len) =
+            (self.handle, self.offer.geometry, usize::from(self.offer.outer_len));
         let Some(assembler) = self.assembler.as_mut().filter(|_| self.begun) else {
             // Not needed (any more): keep the socket empty.
-            let mut parts = [IoSliceMut::new(&mut self.overflow)];
-            return Ok(self.data.receive(&mut parts)?.is_some());
+            let mut parts = [IoSliceMut::new(&mut self.intake.overflow)];
+            return Ok(self.intake.data.receive(&mut parts)?.is_some());
         };
         let mut parts = Vec::with_capacity(3 * run as usize + 8);
-        let (headers, outers) = (&mut self.headers, &mut self.outers);
+        let (headers, outers) = (&mut self.intake.headers, &mut self.intake.outers);
         let scattered = assembler.scatter(sn, run as usize, headers, outers, &mut parts)?;
-        parts.push(IoSliceMut::new(&mut self.overflow));
-        let Some(arrival) = self.data.receive(&mut parts)? else { return Ok(false) };
+        parts.push(IoSliceMut::new(&mut self.intake.overflow));
+        let Some(arrival) = self.intake.data.receive(&mut parts)? else { return Ok(false) };
         let segments = arrival.len.div_ceil(arrival.segment_len);
-        self.expected = segments.clamp(1, SEGMENTS_MAX);
+        self.intake.expected = segments.clamp(1, SEGMENTS_MAX);
         let landed = if segments <= scattered {
             in_place(&parts, sn, arrival, handle, &geometry, outer_len)
         } else {
@@ -518,7 +440,7 @@ impl Run {
             }
             return Ok(true);
         }
-        let mut linear = std::mem::take(&mut self.linear);
+        let mut linear = std::mem::take(&mut self.intake.linear);
         linear.clear();
         for part in &parts {
             let take = part.len().min(arrival.len - linear.len());
@@ -531,18 +453,18 @@ impl Run {
                 self.datagram(now, arrived, inner)?;
             }
         }
-        self.linear = linear;
+        self.intake.linear = linear;
         Ok(true)
     }
 
     /// Whether the next datagram falls to the loss that was asked for.
     fn loses(&mut self) -> bool {
-        self.loss.as_mut().is_some_and(|(rng, threshold)| rng.next_u64() < *threshold)
+        self.intake.loss.as_mut().is_some_and(|(rng, threshold)| rng.next_u64() < *threshold)
     }
 
     /// The runs that the loss that was asked for leaves of fragments.
     fn survivors(&mut self, sns: Range<u64>) -> Vec<Range<u64>> {
-        if self.loss.is_none() {
+        if self.intake.loss.is_none() {
             return vec![sns];
         }
         let mut left = RangeSet::new();
@@ -574,42 +496,28 @@ impl Run {
                 self.drain(Landing::At(sn, payload))
             }
             Header::Coded(header) if header.handle == self.handle => {
-                let missing = self.machine.missing_of(header.sns());
-                if missing > 1 && payload.len() <= geometry.fragment_len as usize {
-                    // Other patches may bring all but one of them.
-                    if self.undecoded.len() == UNDECODED_MAX {
-                        self.undecoded.pop_front();
-                    }
-                    self.undecoded.push_back((header, payload.to_vec()));
+                if payload.len() > geometry.fragment_len as usize {
                     return Ok(());
                 }
-                self.decode(now, header.sns(), payload)?;
-                self.decode_earlier(now)
+                if let Some(sn) = self.coded.came(&self.machine, header.sns(), || payload.to_vec()) {
+                    self.decode(now, header.sns(), sn, payload)?;
+                }
+                // Other patches may have lacked just this one.
+                while self.assembler.is_some()
+                    && let Some(earlier) = self.coded.next_decodable(&self.machine)
+                {
+                    self.decode(now, &earlier.sns, earlier.sn, &earlier.payload)?;
+                }
+                Ok(())
             }
             Header::Coded(_) => Ok(()),
         }
     }
 
-    /// Tries earlier coded patches again that lacked too much then.
-    fn decode_earlier(&mut self, now: Time) -> Result<(), TransferError> {
-        while self.assembler.is_some()
-            && let Some(at) = self.undecoded.iter().position(|(h, _)| self.machine.missing_of(h.sns()) < 2)
-        {
-            if let Some((header, payload)) = self.undecoded.remove(at) {
-                self.decode(now, header.sns(), &payload)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes the missing fragment out of a coded patch, if exactly one is missing.
-    fn decode(&mut self, now: Time, sns: &[u64], payload: &[u8]) -> Result<(), TransferError> {
+    /// Takes the one missing fragment out of a coded patch.
+    fn decode(&mut self, now: Time, sns: &[u64], sn: u64, payload: &[u8]) -> Result<(), TransferError> {
         let geometry = self.offer.geometry;
-        let Some(sn) = self.machine.decodable(sns) else { return Ok(()) };
-        if payload.len() > geometry.fragment_len as usize {
-            return Ok(());
-        }
-        let mut sum = std::mem::take(&mut self.sum);
+        let mut sum = std::mem::take(&mut self.intake.sum);
         sum.clear();
         sum.resize(geometry.fragment_len as usize, 0);
         xor(&mut sum[..payload.len()], payload);
@@ -620,7 +528,7 @@ impl Run {
         let bytes = geometry.fragment_bytes(sn);
         self.machine.handle(now, Input::Patched { sn, count: 1 });
         self.drain(Landing::At(sn, &sum[..(bytes.end - bytes.start) as usize]))?;
-        self.sum = sum;
+        self.intake.sum = sum;
         Ok(())
     }
 
@@ -634,8 +542,8 @@ impl Run {
                     Landing::Nowhere => unreachable!("fragments are kept while they are handled"),
                 },
                 Output::Check { group } => self.check(group)?,
-                Output::Control(control) => self.say_in_rack(&control)?,
-                Output::Repeat(control) => self.say(&control)?,
+                Output::Control(control) => self.say_in_rack(&control),
+                Output::Repeat(control) => self.link.say(&control),
                 Output::Complete => self.commit()?,
             }
         }
@@ -669,103 +577,68 @@ impl Run {
         Ok(())
     }
 
-    fn say(&mut self, control: &Control<'_>) -> Result<(), TransferError> {
-        if self.source_gone {
-            return Ok(());
-        }
-        let sent = self.source.send(control);
-        self.note_source(sent.map(|()| true))
-    }
-
     /// Puts the object where it belongs.
     fn commit(&mut self) -> Result<(), TransferError> {
         let root = root_hash(self.assembler.as_ref().expect("committed once").hashes());
         if self.root.is_some_and(|announced| announced != root) {
-            return Err(TransferError::Refused("its hashes contradict its root hash".into()));
+            return Err(TransferError::Contradiction("its hashes do not give its root hash".into()));
         }
         self.root = Some(root);
         let part = self.assembler.take().expect("committed once").into_part();
-        put_in_place(part, &self.target, &self.spec.sink, self.offer.kind)?;
+        put_in_place(part, &self.target, &self.spec.sink, kind_of(&self.offer))?;
         let now = self.clock.now();
         self.committed_at = Some(now);
         self.upstream = None;
-        self.leave_rack();
+        self.link.handle(GuestInput::Committed);
         self.machine.handle(now, Input::Committed);
         Ok(())
     }
 
     fn read_source(&mut self) -> Result<(), TransferError> {
-        let flushed = self.source.flush().map(|()| true);
-        self.note_source(flushed)?;
-        let filled = self.source.fill();
+        self.link.fill();
         // What came before the end still counts.
-        self.source_frames()?;
-        self.note_source(filled)
-    }
-
-    /// Notes a source that is gone; only an end that does not speak our protocol is an error at once.
-    fn note_source(&mut self, result: Result<bool, FrameError>) -> Result<(), TransferError> {
-        match result {
-            Ok(_) => Ok(()),
-            Err(FrameError::Wire(error)) => Err(error.into()),
-            Err(_) => {
-                self.source_gone = true;
-                Ok(())
-            }
-        }
-    }
-
-    fn source_frames(&mut self) -> Result<(), TransferError> {
-        loop {
-            let now = self.clock.now();
-            let frame = match self.source.next_frame() {
-                Ok(Some(frame)) => frame,
-                Ok(None) => return Ok(()),
-                Err(error) => return self.note_source(Err(error)),
-            };
-            self.heard_at = now;
+        while let Some(frame) = self.link.next_frame() {
             match frame {
                 Control::Hashes { first, hashes } => self.add_hashes(first, &hashes)?,
                 Control::Root(root) => self.root = Some(root),
                 Control::PtchData { sn, payload } => {
                     // The frame is borrowed from the stream: its bytes are few enough to be moved.
                     let payload = payload.to_vec();
-                    self.patch(now, sn, &payload)?;
+                    self.patch(self.clock.now(), sn, &payload)?;
                 }
-                control @ Control::DataFnsd { .. } => self.machine.handle(now, Input::Control(&control)),
-                Control::Channel { channel: (address, port), outer_len } => {
-                    self.change_channel(SocketAddrV4::new(address.into(), port), outer_len.into())?;
+                Control::DataFnsd { position } => {
+                    let control = Control::DataFnsd { position };
+                    self.machine.handle(self.clock.now(), Input::Control(&control));
                 }
-                Control::Upstream { address, port } => self.fetch_from((address, port).into())?,
-                Control::Gather { own, members } => self.gather(own, &members),
-                Control::Speaker { member, address, port } => self.follow(member, (address, port).into()),
-                Control::Finished => self.finished = true,
-                Control::Refuse(reason) => return Err(TransferError::Refused(reason.to_string())),
                 _ => {}
             }
-            if self.resuming && !self.begun && self.all_hashes() {
-                self.resume()?;
+            if !self.begun && self.all_hashes() {
+                self.link.handle(GuestInput::Verifiable);
             }
         }
+        self.link.note_end();
+        Ok(())
     }
 
     /// Listens on another data channel from now on. What waits on the one before is taken first.
-    fn change_channel(&mut self, channel: SocketAddrV4, outer_len: usize) -> Result<(), TransferError> {
+    fn change_channel(&mut self, channel: ([u8; 4], u16), outer_len: u8) -> Result<(), TransferError> {
         let mut batches = 0;
         while batches < RECEIVES_MAX && self.read_data()? {
             batches += 1;
         }
         let opened = DataReceiver::open().and_then(|data| {
-            data.join(self.spec.interface, channel)?;
+            data.join(self.spec.interface, channel_of(channel))?;
             Ok(data)
         });
         match opened {
-            Ok(data) => self.data = data,
+            Ok(data) => self.intake.data = data,
             // The source notices that nothing comes here, and serves this end over TCP.
-            Err(error) => tracing::warn!(%channel, %error, "cannot listen on the new data channel"),
+            Err(error) => {
+                tracing::warn!(channel = %channel_of(channel), %error, "cannot listen on the new data channel")
+            }
         }
         (self.offer.channel, self.offer.outer_len) = (channel, outer_len);
-        self.outers = vec![0; outer_len * SEGMENTS_MAX];
+        self.intake.outers = vec![0; usize::from(outer_len) * SEGMENTS_MAX];
         Ok(())
     }
 
@@ -802,14 +675,8 @@ impl Run {
     }
 
     /// Begins to fetch over TCP what is still missing.
-    fn fetch_from(&mut self, address: SocketAddr) -> Result<(), TransferError> {
-        self.chained = true;
-        self.leave_rack();
-        self.complain_at = None;
+    fn fetch_from(&mut self, address: SocketAddr) {
         self.machine.handle(self.clock.now(), Input::Chained);
-        if self.assembler.is_none() {
-            return Ok(());
-        }
         tracing::info!(%address, "fetching over the TCP chain");
         let groups = self.offer.geometry.groups();
         let verified = (0..groups).filter(|g| self.machine.is_verified(*g)).map(|g| g..g + 1);
@@ -825,14 +692,12 @@ impl Run {
             Ok(stream) => self.upstream = Some(stream),
             Err(error) => self.upstream_lost(&error),
         }
-        Ok(())
     }
 
-    /// Asks for another upstream, but not in a tight circle.
     fn upstream_lost(&mut self, error: &FrameError) {
         tracing::info!(%error, "the upstream is gone");
         self.upstream = None;
-        self.complain_at = Some(self.clock.now() + Duration::from_millis(50));
+        self.link.handle(GuestInput::UpstreamGone);
     }
 
     fn read_upstream(&mut self) -> Result<(), TransferError> {
@@ -842,7 +707,9 @@ impl Run {
             match upstream.next_frame() {
                 Ok(Some(Control::Group { index, payload })) => {
                     let payload = payload.to_vec();
-                    self.accept(index, &payload)?;
+                    if !self.accept(index, &payload)? {
+                        return Ok(());
+                    }
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => break,
@@ -854,38 +721,39 @@ impl Run {
         }
         match filled {
             Err(error) if self.assembler.is_some() => self.upstream_lost(&error),
-            Ok(_) if self.assembler.is_some() && self.complain_at.is_none() => self.upstream = Some(upstream),
+            Ok(_) if self.assembler.is_some() => self.upstream = Some(upstream),
             _ => {}
         }
         Ok(())
     }
 
-    /// A group that came over the chain.
-    fn accept(&mut self, group: u64, payload: &[u8]) -> Result<(), TransferError> {
-        let Some(assembler) = &mut self.assembler else { return Ok(()) };
+    /// A group that came over the chain; false where its upstream serves wrong bytes, and is given up.
+    fn accept(&mut self, group: u64, payload: &[u8]) -> Result<bool, TransferError> {
+        let Some(assembler) = &mut self.assembler else { return Ok(true) };
         if group >= self.offer.geometry.groups() {
-            return Ok(());
+            return Ok(true);
         }
         match assembler.accept(group, payload)? {
             Check::Intact => {
                 self.served.mark(group);
                 self.machine.handle(self.clock.now(), Input::Fetched { group });
-                self.drain(Landing::Nowhere)
+                self.drain(Landing::Nowhere)?;
             }
             Check::Corrupt => {
                 tracing::warn!(group, "the upstream served wrong bytes");
                 self.upstream_lost(&FrameError::Wire(polycast_wire::WireError::Malformed));
-                Ok(())
+                return Ok(false);
             }
             Check::Later => {
                 self.unhashed.insert(group, payload.to_vec());
-                Ok(())
             }
         }
+        Ok(true)
     }
 }
 
 /// What can be read.
+#[derive(Clone, Copy, Debug, Default)]
 struct Ready {
     data: bool,
     listener: bool,

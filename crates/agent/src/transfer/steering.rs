@@ -1,10 +1,12 @@
 //! What a transfer is told while it runs: that its path is lost, and that its group has changed (Blast section IV-A).
 
 use super::Path;
+use super::bell::Bell;
+pub use polycast_api::report::ControlStep;
 use polycast_protocol::pull::Route;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::watch;
 
 /// A change of a transfer's group.
@@ -14,15 +16,6 @@ pub enum Change {
     Add(String, SocketAddr),
     /// A receiver, by name, that needs nothing any more.
     Remove(String),
-}
-
-/// Something that a device did for the path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ControlStep {
-    /// What, in a few words.
-    pub step: String,
-    /// How long after it was needed it was done, in microseconds.
-    pub micros: u64,
 }
 
 /// What is known about the path.
@@ -77,11 +70,13 @@ const NEWS_MAX: usize = 1_024;
 pub struct Steering {
     orders: Mutex<Orders>,
     rest: watch::Sender<Option<Rest>>,
+    /// Wakes the driver that takes the changes in.
+    bell: OnceLock<Bell>,
 }
 
 impl Default for Steering {
     fn default() -> Self {
-        Steering { orders: Mutex::default(), rest: watch::Sender::new(None) }
+        Steering { orders: Mutex::default(), rest: watch::Sender::new(None), bell: OnceLock::new() }
     }
 }
 
@@ -102,6 +97,17 @@ struct Orders {
 }
 
 impl Steering {
+    /// What wakes the driver that takes the changes in; there is one.
+    pub(crate) fn wake_by(&self, bell: Bell) {
+        assert!(self.bell.set(bell).is_ok(), "a second driver takes the same changes in");
+    }
+
+    fn ring(&self) {
+        if let Some(bell) = self.bell.get() {
+            bell.ring();
+        }
+    }
+
     /// What the first path is: its fabric, and the bytes that it was granted for where these are not all.
     pub fn begin(&self, fabric: &str, bytes: Option<u64>) {
         let mut orders = self.lock();
@@ -133,6 +139,8 @@ impl Steering {
         let mut orders = self.lock();
         // Headers for the path before mean nothing on this one.
         (orders.next, orders.outer) = (Some(next), None);
+        drop(orders);
+        self.ring();
     }
 
     /// The path to go on over, if there is a new one.
@@ -154,6 +162,7 @@ impl Steering {
     /// The path must not be used any more, for this reason.
     pub fn lose_path(&self, reason: &str) {
         self.lock().lost.get_or_insert_with(|| reason.to_string());
+        self.ring();
     }
 
     /// The path goes another way in the same network: its datagrams have these headers from now on, for this reason.
@@ -170,6 +179,7 @@ impl Steering {
     /// Changes the group.
     pub fn change(&self, change: Change) {
         self.lock().changes.push(change);
+        self.ring();
     }
 
     /// Tells what is known about the path.
@@ -178,12 +188,15 @@ impl Steering {
         if orders.news.len() < NEWS_MAX || news.waits.is_some() {
             orders.news.push(news);
         }
+        drop(orders);
+        self.ring();
     }
 
     /// Changes ways to the source.
     pub fn change_routes(&self, changes: impl IntoIterator<Item = RouteChange>) {
         let changes = changes.into_iter().map(|change| ((change.receiver, change.tree), change.route));
         self.lock().routes.extend(changes);
+        self.ring();
     }
 
     /// The ways that have changed since the last call.

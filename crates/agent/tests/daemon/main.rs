@@ -1,5 +1,6 @@
 //! The agent's service: over real sockets, with a manager, mostly with an engine that needs no network.
 
+mod leader;
 mod memory;
 mod real;
 mod streams;
@@ -16,7 +17,7 @@ use polycast_api::manager::manager_client::ManagerClient;
 use polycast_types::{AppId, DataId, Duration as Span};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use world::{World, events, manager, serve, until};
+use world::{World, events, manager, serve, started, stopped, until};
 
 fn named(names: &[&str]) -> Receivers {
     Receivers::Named(names.iter().map(|name| (*name).to_string()).collect())
@@ -33,9 +34,7 @@ async fn leases(manager: std::net::SocketAddr) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_goes_from_one_host_to_the_others() {
-    let manager = manager(0, "").await;
-    let world = World::new(manager.address);
-    let [a, b, c] = world.agents(["a", "b", "c"]).await;
+    let (manager, world, [a, b, c]) = started("", ["a", "b", "c"]).await;
     let source = a.session(1).await;
     assert_eq!(source.agent_name(), "a");
     let path = world.file("model.bin", b"0123456789");
@@ -77,17 +76,12 @@ async fn an_object_goes_from_one_host_to_the_others() {
     assert_eq!(reader.delete(DataId(42)).await.unwrap_err().to_string(), "there is no object 42 here");
     source.delete(DataId(42)).await.unwrap();
     assert!(path.exists(), "an added file is the user's");
-    for agent in [a, b, c] {
-        agent.task.stop().await;
-    }
-    manager.task.stop().await;
+    stopped([a, b, c], manager).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mistakes_get_one_sentence() {
-    let manager = manager(0, "").await;
-    let world = World::new(manager.address);
-    let [a, b] = world.agents(["a", "b"]).await;
+    let (manager, world, [a, b]) = started("", ["a", "b"]).await;
     let session = a.session(1).await;
     let path = world.file("x", b"x");
     session.add(DataId(1), &path).await.unwrap();
@@ -132,16 +126,12 @@ async fn mistakes_get_one_sentence() {
 
     let error = AgentClient::connect("/no/such.sock".as_ref()).await.unwrap_err().to_string();
     assert!(error.starts_with("no agent listens on /no/such.sock: No such file"), "{error}");
-    a.task.stop().await;
-    b.task.stop().await;
-    manager.task.stop().await;
+    stopped([a, b], manager).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_file_is_not_sent() {
-    let manager = manager(0, "").await;
-    let world = World::new(manager.address);
-    let [a, b] = world.agents(["a", "b"]).await;
+    let (manager, world, [a, b]) = started("", ["a", "b"]).await;
     let session = a.session(1).await;
     let path = world.file("x", b"x");
     session.add(DataId(1), &path).await.unwrap();
@@ -149,16 +139,12 @@ async fn a_changed_file_is_not_sent() {
     let sending = session.send(DataId(1), &Receivers::All, &SendOptions::default()).await.unwrap();
     let error = events(sending).await.1.unwrap().to_string();
     assert!(error.ends_with("has changed since it was added"), "{error}");
-    a.task.stop().await;
-    b.task.stop().await;
-    manager.task.stop().await;
+    stopped([a, b], manager).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_share_a_transfer() {
-    let manager = manager(0, "").await;
-    let world = World::new(manager.address);
-    let [a, b] = world.agents(["a", "b"]).await;
+    let (manager, world, [a, b]) = started("", ["a", "b"]).await;
     let (first, second) = (a.session(1).await, a.session(2).await);
     first.add(DataId(1), &world.file("x", b"x")).await.unwrap();
     world.engine.hold.store(true, Ordering::SeqCst);
@@ -183,16 +169,12 @@ async fn processes_share_a_transfer() {
     assert!(error.is_none(), "{error:?}");
     assert!(matches!(events.last(), Some(Event::Finished(report)) if report.is_complete()));
     assert_eq!(world.engine.deliveries.load(Ordering::SeqCst), 1);
-    a.task.stop().await;
-    b.task.stop().await;
-    manager.task.stop().await;
+    stopped([a, b], manager).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transfer_that_nobody_watches_is_cancelled_unless_detached() {
-    let manager = manager(0, "").await;
-    let world = World::new(manager.address);
-    let [a, b] = world.agents(["a", "b"]).await;
+    let (manager, world, [a, b]) = started("", ["a", "b"]).await;
     let session = a.session(1).await;
     session.add(DataId(1), &world.file("x", b"x")).await.unwrap();
     session.add(DataId(2), &world.file("y", b"y")).await.unwrap();
@@ -206,16 +188,12 @@ async fn a_transfer_that_nobody_watches_is_cancelled_unless_detached() {
     until("the other runs", async || world.engine.deliveries.load(Ordering::SeqCst) == 2).await;
     world.engine.hold.store(false, Ordering::SeqCst);
     assert!(b.session(1).await.read(DataId(2), SOON).await.is_ok());
-    a.task.stop().await;
-    b.task.stop().await;
-    manager.task.stop().await;
+    stopped([a, b], manager).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receiver_that_has_the_object_says_so() {
-    let manager = manager(0, "").await;
-    let world = World::new(manager.address);
-    let [a, b, c] = world.agents(["a", "b", "c"]).await;
+    let (manager, world, [a, b, c]) = started("", ["a", "b", "c"]).await;
     let session = a.session(1).await;
     session.add(DataId(1), &world.file("x", b"x")).await.unwrap();
     b.session(1).await.add(DataId(1), &world.file("y", b"other")).await.unwrap();
@@ -225,17 +203,12 @@ async fn a_receiver_that_has_the_object_says_so() {
     let state: Vec<_> =
         report.receivers.iter().map(|r| (r.name.as_str(), r.verified, r.error.as_str())).collect();
     assert_eq!(state, [("b", false, "there is an object 1 already"), ("c", true, "")]);
-    for agent in [a, b, c] {
-        agent.task.stop().await;
-    }
-    manager.task.stop().await;
+    stopped([a, b, c], manager).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_learn_why_an_object_did_not_come() {
-    let manager = manager(0, "").await;
-    let world = World::new(manager.address);
-    let [a, b] = world.agents(["a", "b"]).await;
+    let (manager, world, [a, b]) = started("", ["a", "b"]).await;
     let session = a.session(1).await;
     session.add(DataId(1), &world.file("x", b"x")).await.unwrap();
     world.engine.hold.store(true, Ordering::SeqCst);
@@ -251,9 +224,7 @@ async fn readers_learn_why_an_object_did_not_come() {
     let reason = "object 1 could not be received: /store is full: the object needs 2 B, 1 B are free";
     assert_eq!(error.to_string(), reason);
     drop(sending);
-    a.task.stop().await;
-    b.task.stop().await;
-    manager.task.stop().await;
+    stopped([a, b], manager).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -293,16 +264,13 @@ async fn transfers_outlive_the_manager() {
     let (events, error) = events(running).await;
     assert!(error.is_none() && matches!(events.last(), Some(Event::Finished(_))), "{error:?}");
     until("the path is released", async || leases(second.address).await == 0).await;
-    a.task.stop().await;
-    b.task.stop().await;
-    second.task.stop().await;
+    stopped([a, b], second).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_for_a_path_waits_for_its_deadline() {
-    let manager = manager(0, "fabrics = ['ip-multicast']\n[ip-multicast]\npool = '239.255.64.0/32'").await;
-    let world = World::new(manager.address);
-    let [a, b] = world.agents(["a", "b"]).await;
+    let (manager, world, [a, b]) =
+        started("fabrics = ['ip-multicast']\n[ip-multicast]\npool = '239.255.64.0/32'", ["a", "b"]).await;
     let session = a.session(1).await;
     session.add(DataId(1), &world.file("x", b"x")).await.unwrap();
     session.add(DataId(2), &world.file("y", b"y")).await.unwrap();
@@ -316,16 +284,12 @@ async fn a_request_for_a_path_waits_for_its_deadline() {
     // It has been told that it is the first in the queue.
     let [Event::Waiting(first), Event::Waiting(then)] = &seen[..] else { panic!("{seen:?}") };
     assert_eq!((first.before, then.before), (None, Some(0)));
-    a.task.stop().await;
-    b.task.stop().await;
-    manager.task.stop().await;
+    stopped([a, b], manager).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn received_objects_survive_a_restart() {
-    let manager = manager(0, "").await;
-    let world = World::new(manager.address);
-    let [a, b] = world.agents(["a", "b"]).await;
+    let (manager, world, [a, b]) = started("", ["a", "b"]).await;
     let session = a.session(1).await;
     session.add(DataId(1), &world.file("x", b"x")).await.unwrap();
     let sending = session.send(DataId(1), &Receivers::All, &SendOptions::default()).await.unwrap();
@@ -334,9 +298,7 @@ async fn received_objects_survive_a_restart() {
     b.task.stop().await;
     let b = world.agent("b").await;
     assert_eq!(b.session(1).await.read(DataId(1), NOW).await.unwrap(), before);
-    a.task.stop().await;
-    b.task.stop().await;
-    manager.task.stop().await;
+    stopped([a, b], manager).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -376,9 +338,7 @@ async fn what_cannot_be_used_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_that_wait_end_with_the_agent() {
-    let manager = manager(0, "").await;
-    let world = World::new(manager.address);
-    let [a, b] = world.agents(["a", "b"]).await;
+    let (manager, world, [a, b]) = started("", ["a", "b"]).await;
     let reader = a.session(1).await;
     reader.add(DataId(2), &world.file("x", b"x")).await.unwrap();
     world.engine.hold.store(true, Ordering::SeqCst);

@@ -1,7 +1,7 @@
 //! What is left in memory of groups that were served: nothing (Datacast, section 2, scalable group state management).
 
 use crate::real::Daemons;
-use crate::world::{events, until};
+use crate::world::{events, stopped, until};
 use cap::Cap;
 use polycast_api::agent::send_event::Event;
 use polycast_api::client::{Receivers, SendOptions, Session};
@@ -71,10 +71,7 @@ async fn serve_groups() {
     let steps: Vec<f64> = steps.collect();
     eprintln!("allocated: {readings:?} bytes; {steps:.1?} bytes a group");
     assert!(steps.iter().any(|growth| *growth < GROWTH_MAX), "{readings:?}");
-    for agent in daemons.agents {
-        agent.task.stop().await;
-    }
-    daemons.manager.task.stop().await;
+    stopped(daemons.agents, daemons.manager).await;
 }
 
 /// A manager, four agents and their nodes, over whole deliveries from `add` to `delete`.

@@ -1,6 +1,6 @@
 //! The service with the real engine, over the loopback interface.
 
-use super::world::{AgentTask, ManagerTask, World, events, manager, serve, until};
+use super::world::{AgentTask, ManagerTask, World, events, manager, serve, stopped, until};
 use polycast_agent::daemon::{Agent, AgentConfig};
 use polycast_agent::forwarder::daemon::Nodes;
 use polycast_agent::forwarder::{ForwarderConfig, NodeConfig, PortConfig};
@@ -57,10 +57,7 @@ async fn deliver(settings: &str) -> String {
         assert!(target.join("empty").is_dir());
         std::fs::remove_dir_all(target).unwrap();
     }
-    for agent in agents {
-        agent.task.stop().await;
-    }
-    manager.task.stop().await;
+    stopped(agents, manager).await;
     fabric
 }
 
@@ -169,10 +166,7 @@ async fn pull(test: u16, meanwhile: impl AsyncFnOnce(std::sync::Arc<Nodes>)) -> 
         let file = agent.session(1).await.read(DataId(1), SOON).await.unwrap();
         assert!(std::fs::read(&file.path).unwrap() == bytes);
     }
-    for agent in agents {
-        agent.task.stop().await;
-    }
-    manager.task.stop().await;
+    stopped(agents, manager).await;
     report.clone()
 }
 

@@ -1,6 +1,6 @@
 //! Streams of messages between agents, with a manager, over the loopback's multicast.
 
-use super::world::{AgentTask, ManagerTask, World, manager, until};
+use super::world::{AgentTask, World, manager, started, stopped, until};
 use polycast_api::agent::Message;
 use polycast_api::client::{MessageReceiver, Received, Session};
 use polycast_api::error::Kind;
@@ -60,18 +60,9 @@ async fn heard(session: &Session, name: &str) {
     until("somebody listens", async || send(session, name, &["?"]).await.1 == 0).await;
 }
 
-async fn stop(manager: ManagerTask, agents: impl IntoIterator<Item = AgentTask>) {
-    for agent in agents {
-        agent.task.stop().await;
-    }
-    manager.task.stop().await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_reach_all_who_have_joined_and_nobody_else() {
-    let manager = manager(0, "").await;
-    let world = World::new(manager.address);
-    let [a, b, c] = world.agents(["a", "b", "c"]).await;
+    let (manager, _world, [a, b, c]) = started("", ["a", "b", "c"]).await;
     let source = a.session(1).await;
     source.create_stream("ticks").await.unwrap();
     assert_eq!(send(&source, "ticks", &["alone"]).await, (1, 1), "nobody listens yet");
@@ -119,7 +110,7 @@ async fn messages_reach_all_who_have_joined_and_nobody_else() {
     let error = ended(&mut again.receiver).await;
     assert_eq!(error.to_string(), "the stream 'ticks' has ended");
     assert_eq!(b.client().await.streams().await.unwrap(), []);
-    stop(manager, [a, b, c]).await;
+    stopped([a, b, c], manager).await;
 }
 
 /// The receivers of a stream, and how many messages an agent has lost.
@@ -142,9 +133,7 @@ async fn ended(receiver: &mut MessageReceiver) -> polycast_api::client::ClientEr
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mistakes_with_streams_get_one_sentence() {
-    let manager = manager(0, "").await;
-    let world = World::new(manager.address);
-    let [a, b] = world.agents(["a", "b"]).await;
+    let (manager, _world, [a, b]) = started("", ["a", "b"]).await;
     let (source, receiver) = (a.session(1).await, b.session(1).await);
     let error = source.create_stream("a/b").await.unwrap_err();
     assert_eq!(error.kind(), Some(Kind::Invalid), "{error}");
@@ -177,21 +166,19 @@ async fn mistakes_with_streams_get_one_sentence() {
     assert_eq!(error.to_string(), "there is no stream 'nowhere': its source has to create it first");
     source.unregister().await.unwrap();
     assert_eq!(source.create_stream("x").await.unwrap_err().kind(), Some(Kind::NotRegistered));
-    stop(manager, [a, b]).await;
+    stopped([a, b], manager).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_network_without_multicast_refuses_streams() {
-    let manager = manager(0, "fabrics = ['tcp-chain']").await;
-    let world = World::new(manager.address);
-    let [a, b] = world.agents(["a", "b"]).await;
+    let (manager, _world, [a, b]) = started("fabrics = ['tcp-chain']", ["a", "b"]).await;
     let (source, session) = (a.session(1).await, b.session(1).await);
     source.create_stream("ticks").await.unwrap();
     let mut receiver = session.receive_messages("ticks", None).await.unwrap();
     let error = ended(&mut receiver).await;
     assert_eq!(error.kind(), Some(Kind::Denied));
     assert!(error.to_string().contains("orca and ip-multicast have"), "{error}");
-    stop(manager, [a, b]).await;
+    stopped([a, b], manager).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -223,5 +210,5 @@ async fn streams_outlive_the_manager() {
     for receiver in [&mut receiver, &mut other] {
         assert_eq!(ended(&mut receiver.receiver).await.to_string(), "the stream 'ticks' has ended");
     }
-    stop(second, [b, c]).await;
+    stopped([b, c], second).await;
 }

@@ -243,6 +243,25 @@ impl World {
     }
 }
 
+/// Starts a manager with these settings, and agents that know each other.
+pub async fn started<const N: usize>(
+    settings: &str,
+    names: [&str; N],
+) -> (ManagerTask, World, [AgentTask; N]) {
+    let manager = manager(0, settings).await;
+    let world = World::new(manager.address);
+    let agents = world.agents(names).await;
+    (manager, world, agents)
+}
+
+/// Ends agents and their manager in good order.
+pub async fn stopped(agents: impl IntoIterator<Item = AgentTask>, manager: ManagerTask) {
+    for agent in agents {
+        agent.task.stop().await;
+    }
+    manager.task.stop().await;
+}
+
 pub fn serve(agent: Agent) -> AgentTask {
     let (socket, store) = (agent.socket().to_path_buf(), agent.store());
     let (stop, stopped) = oneshot::channel::<()>();

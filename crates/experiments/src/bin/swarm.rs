@@ -1,9 +1,9 @@
 //! Runs seeds of the swarm on all cores: `swarm --seeds A..B` or `swarm --minutes N`.
 //!
-//! Prints each failure with the command that replays it, and a line with what was run. One seed gives one
-//! verdict, whatever the number of threads.
+//! Prints each failure with the command that replays it, a table of how often what was drawn, and a line with what was
+//! run. One seed gives one verdict, whatever the number of threads.
 
-use polycast_simulator::packet::swarm::{self, Verdict};
+use polycast_simulator::packet::swarm::{self, Coverage, Verdict};
 use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,6 +76,7 @@ fn main() -> ExitCode {
     let next = AtomicU64::new(options.seeds.start);
     let (sender, receiver) = mpsc::channel::<Verdict>();
     let (mut runs, mut failures, mut events, mut hashes) = (0u64, 0u64, 0u64, 0u64);
+    let mut coverage = Coverage::default();
     std::thread::scope(|scope| {
         for _ in 0..options.threads {
             let (sender, next, options) = (sender.clone(), &next, &options);
@@ -92,18 +93,21 @@ fn main() -> ExitCode {
         for verdict in receiver {
             runs += 1;
             events += verdict.events;
+            coverage.merge(&verdict.coverage);
             // A sum does not depend on the order in which threads finish.
             hashes = hashes.wrapping_add(verdict.trace_hash ^ verdict.seed);
             if let Some(failure) = &verdict.failure {
                 failures += 1;
-                let seed = verdict.seed;
-                println!("seed {seed} failed ({}): {failure}", verdict.case);
-                println!("  replay: cargo xtask swarm --seeds {seed}..{}", seed + 1);
+                println!("seed {} failed ({}): {failure}", verdict.seed, verdict.case);
+                println!("  replay: {}", swarm::command(verdict.seed));
             } else if options.verbose {
                 println!("seed {} ({}): {} events", verdict.seed, verdict.case, verdict.events);
             }
         }
     });
+    for (name, count) in coverage.table() {
+        println!("{count:>12} {name}");
+    }
     let seconds = begun.elapsed().as_secs_f64();
     println!("{runs} seeds, {failures} failures, {events} events in {seconds:.1} s; traces {hashes:016x}");
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -120,6 +124,7 @@ fn run(seed: u64) -> Verdict {
             failure: Some(said.unwrap_or_default()),
             trace_hash: 0,
             events: 0,
+            coverage: Coverage::default(),
         }
     })
 }

@@ -112,13 +112,13 @@ pub fn fig_4(options: &Options) -> Result<Outcome, ItemError> {
         for (at, background) in Background::ALL.into_iter().enumerate() {
             let paper = (scheme == BLAST).then_some(PAPERS_BLAST_S[at]);
             let name = format!("{name}, {} background", background.name());
-            rows.push(Row::new("", name, paper, seconds[at], "s"));
+            rows.push(Row::new(name, paper, seconds[at], "s"));
         }
         heavy.push(seconds[2]);
         series.push(BarSeries::ours(name, seconds.map(Some).to_vec()));
     }
     let blast = heavy[6];
-    let ratio = |name: &str, paper, seconds: f64| Row::new("", name, Some(paper), seconds / blast, "x");
+    let ratio = |name: &str, paper, seconds: f64| Row::new(name, Some(paper), seconds / blast, "x");
     rows.push(ratio("overlay, non-blocking, heavy, in proportion to Blast", PAPERS_OVERLAY, heavy[5]));
     rows.push(ratio("HDFS, non-blocking, heavy, in proportion to Blast", PAPERS_HDFS, heavy[3]));
     let elsewhere = cell(Scheme::Hdfs { in_group: false }, fast, Background::Heavy, compute_s, options)?;
@@ -127,7 +127,7 @@ pub fn fig_4(options: &Options) -> Result<Outcome, ItemError> {
             .note("the paper says in a different rack, and not which"),
     );
     rows.push(
-        Row::new("", "scheduler for the 36 groups", None, compute_s * 1e3, "ms")
+        Row::new("scheduler for the 36 groups", None, compute_s * 1e3, "ms")
             .note("measured, part of Blast's times"),
     );
     series.push(BarSeries::paper("Blast, 10:1", PAPERS_BLAST_S.map(Some).to_vec()));
@@ -173,7 +173,7 @@ pub fn both_cores(options: &Options) -> Result<Outcome, ItemError> {
             for (at, background) in Background::ALL.into_iter().enumerate() {
                 let paper = (scheme == BLAST && core == Core::Oversubscribed).then_some(PAPERS_BLAST_S[at]);
                 let name = format!("{name}, {}, {} background", core.name(), background.name());
-                rows.push(Row::new("", name, paper, seconds[at], "s"));
+                rows.push(Row::new(name, paper, seconds[at], "s"));
                 values.push(Some(seconds[at]));
             }
         }
@@ -222,7 +222,7 @@ fn shortcut(options: &Options) -> Result<Vec<Row>, ItemError> {
             "{} flows at once, solved in {seconds:.2} s; {whole_s:.3} and {alone_s:.3} s at the first rates",
             whole.flows.len()
         );
-        rows.push(Row::new("", name, None, 100.0 * (alone_s / whole_s - 1.0), "%").note(note));
+        rows.push(Row::new(name, None, 100.0 * (alone_s / whole_s - 1.0), "%").note(note));
     }
     Ok(rows)
 }

@@ -113,7 +113,6 @@ pub fn optical(racks: u32) -> CircuitNetwork {
 /// # Errors
 /// If the solver fails.
 pub fn scheduling(runs: u32, seed: u64) -> Result<Vec<Row>, exact::ExactError> {
-    let item = "blast III-C";
     let mut rows = Vec::new();
     for size in [100, 200, 500, 1000] {
         let mut random = Random::new(seed);
@@ -130,7 +129,7 @@ pub fn scheduling(runs: u32, seed: u64) -> Result<Vec<Row>, exact::ExactError> {
         rows.push(optimality(&optical(200), runs, name, &mut random, draw)?);
     }
     let worst = worst_ms(1000, 100, seed)?;
-    rows.push(Row::new(item, "greedy, 1000 racks, 1000 groups, worst of 100", Some(166.0), worst, "ms"));
+    rows.push(Row::new("greedy, 1000 racks, 1000 groups, worst of 100", Some(166.0), worst, "ms"));
     Ok(rows)
 }
 
@@ -169,5 +168,5 @@ fn optimality(
     }
     let (mean, each_s) = (100.0 * sum / f64::from(runs), solver_s / f64::from(runs));
     let note = format!("worst {:.1} %, {proven} of {runs} proven, solver {each_s:.2} s each", 100.0 * worst);
-    Ok(Row::new("blast III-C", name, Some(99.0), mean, "%").note(note))
+    Ok(Row::new(name, Some(99.0), mean, "%").note(note))
 }

@@ -72,7 +72,7 @@ pub fn comparison(options: &Options) -> Result<Outcome, ItemError> {
     let mut outcome = Outcome::default();
     for ((name, scheme), paper) in ["Datacast", "CCN", "BitTorrent"].into_iter().zip(&schemes).zip(papers) {
         let mut row = |what: &str, paper, ours, unit: &str| {
-            outcome.rows.push(Row::new("", format!("{name}: {what}"), paper, ours, unit));
+            outcome.rows.push(Row::new(format!("{name}: {what}"), paper, ours, unit));
         };
         row("finish", paper[0], scheme.finish_s * scale, "s");
         row("sent by the source", paper[1], scheme.source_gb * scale, "GB");
@@ -80,14 +80,14 @@ pub fn comparison(options: &Options) -> Result<Outcome, ItemError> {
         row("bytes on all links, Datacast's being 1", paper[3], scheme.all_gb / schemes[0].all_gb, "x");
     }
     let first = schemes[2].first_s * scale;
-    outcome.rows.push(Row::new("", "BitTorrent: first receiver's finish", Some(41.0), first, "s"));
+    outcome.rows.push(Row::new("BitTorrent: first receiver's finish", Some(41.0), first, "s"));
     let ratio = |at: usize| schemes[at].finish_s / schemes[0].finish_s;
-    outcome.rows.push(Row::new("", "CCN's finish, Datacast's being 1", Some(1.7), ratio(1), "x"));
-    outcome.rows.push(Row::new("", "BitTorrent's finish, Datacast's being 1", Some(2.3), ratio(2), "x"));
+    outcome.rows.push(Row::new("CCN's finish, Datacast's being 1", Some(1.7), ratio(1), "x"));
+    outcome.rows.push(Row::new("BitTorrent's finish, Datacast's being 1", Some(2.3), ratio(2), "x"));
     for (name, reading) in READINGS {
         let scheme = bit_torrent(&setting, reading, options.seed)?;
         let row = |what: &str, paper, ours, unit: &str| {
-            Row::new("", format!("BitTorrent, {name}: {what}"), Some(paper), ours, unit)
+            Row::new(format!("BitTorrent, {name}: {what}"), Some(paper), ours, unit)
         };
         outcome.rows.push(row("finish, Datacast's being 1", 2.3, scheme.finish_s / schemes[0].finish_s, "x"));
         outcome.rows.push(row("sent by the source", 9.25, scheme.source_gb * scale, "GB"));

@@ -74,9 +74,9 @@ pub fn figure_13(options: &Options) -> Result<Outcome, ItemError> {
     let ns2 = sharing_run(options, 16, reno(&[0, 16, 1], 1000, 40, 20_000, 200_000_000 / scale), scale)?;
     let mut outcome = Outcome::default();
     let credits_note = "w = 16, a TCP window of 20 packets of 1000 bytes as ns-2's is";
-    outcome.rows.push(Row::new("", "TCP", Some(425.0), ns2.tcp_mbps, "Mb/s").note(credits_note));
-    outcome.rows.push(Row::new("", "Datacast Tree A beside it", Some(557.0), ns2.tree_mbps, "Mb/s"));
-    outcome.rows.push(Row::new("", "Tree A alone", None, ns2.alone_mbps, "Mb/s"));
+    outcome.rows.push(Row::new("TCP", Some(425.0), ns2.tcp_mbps, "Mb/s").note(credits_note));
+    outcome.rows.push(Row::new("Datacast Tree A beside it", Some(557.0), ns2.tree_mbps, "Mb/s"));
+    outcome.rows.push(Row::new("Tree A alone", None, ns2.alone_mbps, "Mb/s"));
     outcome.figures.push(ns2.figure);
     for (credits, window) in [(16, 65_536), (32, 20_000), (32, 65_536), (32, 1 << 20)] {
         let flow = reno(&[0, 16, 1], 1448, 52, window, 200_000_000 / scale);
@@ -84,7 +84,7 @@ pub fn figure_13(options: &Options) -> Result<Outcome, ItemError> {
         let name = format!("w = {credits}, TCP window of {window} bytes: TCP's part");
         let part = 100.0 * run.tcp_mbps / (run.tcp_mbps + run.tree_mbps);
         let note = format!("{:.0} and {:.0} Mb/s", run.tcp_mbps, run.tree_mbps);
-        outcome.rows.push(Row::new("", name, None, part, "%").note(note));
+        outcome.rows.push(Row::new(name, None, part, "%").note(note));
     }
     let note = "Both hold a window, TCP's and w, and share the link as their windows are to each other. The paper says \
                 neither; with ns-2's own defaults its figures come out nearly.";
@@ -199,7 +199,7 @@ pub fn figure_6(options: &Options) -> Result<Outcome, ItemError> {
 fn figure_6_outcome(meter: &Meter, seconds: impl Fn(f64) -> f64, options: &Options) -> Outcome {
     let mut outcome = Outcome::default();
     let mean = |counter, from: f64, to: f64| meter.mean(counter, seconds(from), seconds(to));
-    let mut row = |name: &str, paper, ours| outcome.rows.push(Row::new("", name, paper, ours, "Mb/s"));
+    let mut row = |name: &str, paper, ours| outcome.rows.push(Row::new(name, paper, ours, "Mb/s"));
     row("Tree A alone", None, mean(0, 5.0, 23.0));
     row("Tree B alone", None, mean(1, 5.0, 23.0));
     row("TCP with a window of 64 KB", Some(288.0), mean(2, 26.0, 43.0));
@@ -217,7 +217,7 @@ fn figure_6_outcome(meter: &Meter, seconds: impl Fn(f64) -> f64, options: &Optio
         let note = if options.quick { "times are a tenth of the paper's" } else { "" };
         let took = at - seconds(83.0);
         let name = "after the repair, until Tree B has nine tenths of its rate";
-        outcome.rows.push(Row::new("", name, Some(seconds(4.0)), took, "s").note(note));
+        outcome.rows.push(Row::new(name, Some(seconds(4.0)), took, "s").note(note));
     }
     let named = |name, at: usize| Series::ours(name, meter.points[at].clone()).mark(Mark::Line);
     let series = vec![

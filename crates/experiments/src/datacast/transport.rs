@@ -40,7 +40,7 @@ pub fn table_1(options: &Options) -> Result<Outcome, ItemError> {
         let names = ["goodput", "Tree A", "Tree A, duplicates", "Tree B", "Tree B, duplicates"];
         for ((name, paper), ours) in names.into_iter().zip(paper).zip(ours) {
             let unit = if name.ends_with("duplicates") { "%" } else { "Mb/s" };
-            outcome.rows.push(Row::new("", format!("store of {store}: {name}"), Some(paper), ours, unit));
+            outcome.rows.push(Row::new(format!("store of {store}: {name}"), Some(paper), ours, unit));
         }
     }
     let note = "The paper's Tree B runs at 870 Mb/s because its servers forward by software; here links are the only \
@@ -83,22 +83,16 @@ pub fn table_2(options: &Options) -> Result<Outcome, ItemError> {
         let run = Setting { rate, ..base }.run()?;
         let name = format!("T = {interval_ms} ms, δ = {delta_mbps} Mb/s");
         let note = format!("duplicates: {:.2} % of interests", run.duplicates_percent(0));
-        let finish = Row::new("", format!("{name}: finish"), Some(seconds), run.finish_s * scale, "s");
+        let finish = Row::new(format!("{name}: finish"), Some(seconds), run.finish_s * scale, "s");
         outcome.rows.push(finish.note(note));
-        outcome.rows.push(Row::new(
-            "",
-            format!("{name}: bytes on all links"),
-            Some(gb),
-            run.gb * scale,
-            "GB",
-        ));
+        outcome.rows.push(Row::new(format!("{name}: bytes on all links"), Some(gb), run.gb * scale, "GB"));
     }
     let lru = Setting { replacement: Replacement::LeastRecentlyUsed, ..base }.run()?;
     let name = "T = 1 ms, δ = 50 Mb/s, stores forget the least recently used: bytes";
     let note = "packets that the slow receiver has used stay, and those that it will ask for go";
-    outcome.rows.push(Row::new("", name, None, lru.gb * scale, "GB").note(note));
-    outcome.rows.push(Row::new("", "ideal: finish", Some(42.0), base.ideal_s(200e6) * scale, "s"));
-    outcome.rows.push(Row::new("", "ideal: bytes", Some(14.311), base.ideal_gb() * scale, "GB"));
+    outcome.rows.push(Row::new(name, None, lru.gb * scale, "GB").note(note));
+    outcome.rows.push(Row::new("ideal: finish", Some(42.0), base.ideal_s(200e6) * scale, "s"));
+    outcome.rows.push(Row::new("ideal: bytes", Some(14.311), base.ideal_gb() * scale, "GB"));
     outcome.notes.extend(sizes_note(options).map(String::from));
     Ok(outcome)
 }
@@ -130,14 +124,12 @@ pub fn figure_12(options: &Options) -> Result<Outcome, ItemError> {
     let over = [lossy.finish_s / base.ideal_s(200e6), lossy.gb / base.ideal_gb()];
     for ((name, paper), over) in limits.into_iter().zip(over) {
         let name = format!("1 % lost before the queue: {name} above the ideal");
-        outcome.rows.push(Row::new("", name, Some(paper), 100.0 * (over - 1.0), "%"));
+        outcome.rows.push(Row::new(name, Some(paper), 100.0 * (over - 1.0), "%"));
     }
     let wire = Setting { loss: Loss::OnWire(10_000), ..base }.run()?;
     let over = 100.0 * (wire.finish_s / base.ideal_s(200e6) - 1.0);
     let note = "the link sends each lost packet twice, so 1.01 % is the least";
-    outcome
-        .rows
-        .push(Row::new("", "1 % lost on the wire: finish above the ideal", None, over, "%").note(note));
+    outcome.rows.push(Row::new("1 % lost on the wire: finish above the ideal", None, over, "%").note(note));
     let note = "The paper's 0.9 % for 1 % of loss is less than the link would need to send what was lost, so its \
                 losses come before the queue, as those of ns-2's error models do.";
     Ok(outcome.note(note))
@@ -160,8 +152,8 @@ fn sweep<T: Copy>(
         let (at, label) = label(value);
         finish.push((at, run.finish_s * scale));
         bytes.push((at, run.gb * scale));
-        outcome.rows.push(Row::new("", format!("{label}: finish"), None, run.finish_s * scale, "s"));
-        outcome.rows.push(Row::new("", format!("{label}: bytes"), None, run.gb * scale, "GB"));
+        outcome.rows.push(Row::new(format!("{label}: finish"), None, run.finish_s * scale, "s"));
+        outcome.rows.push(Row::new(format!("{label}: bytes"), None, run.gb * scale, "GB"));
     }
     let ends = [finish[0].0, finish[finish.len() - 1].0];
     let ideal =
@@ -187,25 +179,24 @@ pub fn two_trees(options: &Options) -> Result<Outcome, ItemError> {
     let both = Setting { trees: 2, ..Setting::appendix_b(false, options.seed).gigabit() };
     let run = both.run()?;
     let mut rows = vec![
-        Row::new("", "two trees: finish", Some(4.205), run.finish_s, "s"),
-        Row::new("", "two trees: ideal finish", Some(4.202), both.ideal_s(2e9), "s"),
+        Row::new("two trees: finish", Some(4.205), run.finish_s, "s"),
+        Row::new("two trees: ideal finish", Some(4.202), both.ideal_s(2e9), "s"),
         Row::new(
-            "",
             "two trees: finish above the ideal",
             Some(0.1),
             100.0 * (run.finish_s / both.ideal_s(2e9) - 1.0),
             "%",
         ),
-        Row::new("", "two trees: bytes on all links", Some(14.311), run.gb, "GB"),
+        Row::new("two trees: bytes on all links", Some(14.311), run.gb, "GB"),
     ];
     let speed = run.packet_hops as f64 / run.wall_s / 1e6;
     let note = format!("{} packet-hops in {:.2} s on one core", run.packet_hops, run.wall_s);
-    rows.push(Row::new("", "speed of the simulator", None, speed, "M packet-hops/s").note(note));
+    rows.push(Row::new("speed of the simulator", None, speed, "M packet-hops/s").note(note));
     let last = Setting { decide_ahead: 1, ..both }.run()?;
     let name = "two trees, the next block decided with the last packet: finish";
-    rows.push(Row::new("", name, Some(4.205), last.finish_s, "s").note("as the paper says"));
+    rows.push(Row::new(name, Some(4.205), last.finish_s, "s").note("as the paper says"));
     let one = Setting { trees: 1, ..both }.run()?;
-    rows.push(Row::new("", "one tree: finish", None, one.finish_s, "s"));
+    rows.push(Row::new("one tree: finish", None, one.finish_s, "s"));
     let note = "The paper's header size of '72 packets' is 72 bytes. Rates begin at 500 Mb/s a tree, and the rise to \
                 1 Gb/s is most of what is above the ideal.";
     Ok(Outcome::from(rows).note(note))
@@ -236,9 +227,7 @@ pub fn figure_14(options: &Options) -> Result<Outcome, ItemError> {
             let label = format!("server {}{}", receiver / 4, receiver % 4);
             let median = quantile(&counts, 0.5);
             let note = format!("99 %: {} us", quantile(&counts, 0.99));
-            outcome
-                .rows
-                .push(Row::new("", format!("{title}, {label}: median"), None, median, "us").note(note));
+            outcome.rows.push(Row::new(format!("{title}, {label}: median"), None, median, "us").note(note));
             series.push(distribution(&label, &counts));
         }
         let y = Axis::linear("fraction", "").range(0.0, 1.0);

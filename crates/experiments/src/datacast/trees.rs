@@ -80,7 +80,6 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 /// Figure 9 and section 4.3: worst time of 100 groups of 280 with 5 % failed links.
 #[must_use]
 pub fn speed(runs: u32, seed: u64) -> Vec<Row> {
-    let item = "datacast 4.3";
     let papers = [
         ("bcube:8,4", Some(4.4)),
         ("torus:16,3", Some(4.1)),
@@ -95,7 +94,7 @@ pub fn speed(runs: u32, seed: u64) -> Vec<Row> {
             let worst = plans.iter().map(|plan| plan.1).fold(0.0, f64::max);
             let average = mean(plans.iter().map(|plan| plan.1));
             let name = format!("{text}: worst of {runs} groups of 280, 5 % failed links");
-            Row::new(item, name, paper, worst, "ms").note(format!("mean {average:.3} ms"))
+            Row::new(name, paper, worst, "ms").note(format!("mean {average:.3} ms"))
         })
         .collect()
 }
@@ -103,7 +102,6 @@ pub fn speed(runs: u32, seed: u64) -> Vec<Row> {
 /// Appendix A.6 and A.7: number, size and branching of trees.
 #[must_use]
 pub fn quality(runs: u32, seed: u64) -> Vec<Row> {
-    let item = "datacast A.6";
     let mut rows = Vec::new();
     let bcube = network("bcube:8,4");
     let shapes = |plans: &[(TreePlan, f64)]| -> Vec<_> {
@@ -114,19 +112,13 @@ pub fn quality(runs: u32, seed: u64) -> Vec<Row> {
     };
     let whole = shapes(&plans(&bcube, 280, 0.0, runs, seed));
     let steiner = mean(whole.iter().map(|shape| shape.steiner_nodes.into()));
-    rows.push(Row::new(
-        item,
-        "Steiner nodes of a tree, BCube(8,4), 280 members",
-        Some(525.0),
-        steiner,
-        "nodes",
-    ));
+    rows.push(Row::new("Steiner nodes of a tree, BCube(8,4), 280 members", Some(525.0), steiner, "nodes"));
     rows.push(search_only(&bcube, runs, seed));
     let failing = shapes(&plans(&bcube, 280, 0.01, runs, seed));
     let steiner = mean(failing.iter().map(|shape| shape.steiner_nodes.into()));
     let single = mean(failing.iter().map(|shape| f64::from(shape.steiner_nodes - shape.branching)));
-    rows.push(Row::new(item, "Steiner nodes, 1 % failed links", Some(543.0), steiner, "nodes"));
-    rows.push(Row::new(item, "of these non-branching", Some(407.0), single, "nodes"));
+    rows.push(Row::new("Steiner nodes, 1 % failed links", Some(543.0), steiner, "nodes"));
+    rows.push(Row::new("of these non-branching", Some(407.0), single, "nodes"));
     rows.extend(counts(runs, seed));
     rows.extend(depths());
     rows.extend(["bcube:8,4", "torus:16,3"].into_iter().flat_map(|text| mended_depths(text, runs, seed)));
@@ -146,14 +138,13 @@ fn mended_depths(text: &str, runs: u32, seed: u64) -> Vec<Row> {
         mended.extend(repaired.map(|tree| f64::from(tree.shape(|node| plan.is_receiver(node)).depth)));
         least.push(f64::from(farthest(&network, draw.source, &plan.receivers, &draw.failures)));
     }
-    let item = "datacast A.6";
     let deepest = mended.iter().copied().fold(0.0, f64::max);
     let name = format!("{text}: depth of a mended tree, 280 members, 5 % failed links");
     let bound = format!("{text}: links to the farthest member of such a group by breadth-first search alone");
     vec![
-        Row::new(item, name, None, mean(mended.iter().copied()), "links")
+        Row::new(name, None, mean(mended.iter().copied()), "links")
             .note(format!("mean of {} trees, deepest {deepest:.0}", mended.len())),
-        Row::new(item, bound, None, mean(least.into_iter()), "links")
+        Row::new(bound, None, mean(least.into_iter()), "links")
             .note("no tree is less deep; one that shares no arc with others may have to be deeper"),
     ]
 }
@@ -186,7 +177,7 @@ fn search_only(network: &Network, runs: u32, seed: u64) -> Row {
         f64::from(bfs_steiner_nodes(network, &draw))
     });
     let name = "Steiner nodes by breadth-first search alone";
-    Row::new("datacast A.6", name, Some(493.0), mean(sizes), "nodes")
+    Row::new(name, Some(493.0), mean(sizes), "nodes")
 }
 
 /// The Steiner nodes of a shortest-path tree in which every node takes its first parent.
@@ -226,11 +217,11 @@ fn counts(runs: u32, seed: u64) -> Vec<Row> {
             all_bounds += bound;
             let name = format!("{text}: trees for {size} members, {} % failed links", 100.0 * failed);
             let note = format!("bound {:.2}", bound / f64::from(runs));
-            rows.push(Row::new("datacast A.6", name, None, trees / f64::from(runs), "trees").note(note));
+            rows.push(Row::new(name, None, trees / f64::from(runs), "trees").note(note));
         }
     }
     let less = 100.0 * (1.0 - all_trees / all_bounds);
-    rows.push(Row::new("datacast A.6", "trees below the bound, over all of these", Some(0.8), less, "%"));
+    rows.push(Row::new("trees below the bound, over all of these", Some(0.8), less, "%"));
     rows
 }
 
@@ -243,13 +234,7 @@ fn depths() -> Vec<Row> {
             let plan = TreePlanner::new(network).plan(0, &receivers, &Failures::none());
             let trees = plan.expect("nothing has failed").trees;
             let deepest = trees.iter().map(|tree| tree.shape(|_| true).depth).max().unwrap_or(0);
-            Row::new(
-                "datacast A.6",
-                format!("{text}: depth of spanning trees"),
-                Some(paper),
-                deepest.into(),
-                "links",
-            )
+            Row::new(format!("{text}: depth of spanning trees"), Some(paper), deepest.into(), "links")
         })
         .collect()
 }
@@ -279,7 +264,7 @@ pub fn figure_9(options: &Options) -> Outcome {
                 let worst = points.iter().map(|point| point.1).fold(0.0, f64::max);
                 let paper = if name == "fig-9a" { 20.0 } else { 1000.0 };
                 let row = format!("{label}: worst of all sizes");
-                outcome.rows.push(Row::new("", row, Some(paper), worst, "ms").note("paper: an upper bound"));
+                outcome.rows.push(Row::new(row, Some(paper), worst, "ms").note("paper: an upper bound"));
                 series.push(Series::ours(&label, points));
             }
         }
@@ -308,7 +293,7 @@ pub fn figure_10(options: &Options) -> Outcome {
                 }
                 if text == "bcube:8,4" && size == 280 && failed == 0.01 {
                     let name = "BCube(8,4), 280 members, 1 % failed links: non-branching nodes";
-                    rows.push(Row::new("", name, Some(75.0), quality[2], "%"));
+                    rows.push(Row::new(name, Some(75.0), quality[2], "%"));
                 }
             }
             let label = format!("{text}, {} % failed", 100.0 * failed);

@@ -40,7 +40,7 @@ pub fn figure_5c(options: &Options) -> Outcome {
         let each_ns = 1e9 * start.elapsed().as_secs_f64() / f64::from(packets);
         let paper = (sessions == 100_000).then_some(PAPER_NS);
         let name = format!("5c: look up and replace a label, {sessions} active sessions");
-        rows.push(Row::new("", name, paper, each_ns, "ns").note("in memory, without receiving and sending"));
+        rows.push(Row::new(name, paper, each_ns, "ns").note("in memory, without receiving and sending"));
     }
     Outcome::from(rows).note(
         "Left to a test bed: figures 4a and 4b (communication time of an application), 5a and 5b (throughput of a \

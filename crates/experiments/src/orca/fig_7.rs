@@ -4,9 +4,10 @@
 //! same tenants and groups. Elmo encodes a tenth of the groups, which takes most of the time; its entries are shown in
 //! proportion. Tables are unlimited, as in the paper's figure.
 
-use super::{
-    DATA_SETS, ElmoResult, ElmoRun, SIZE_STEP, SizeBin, elmo_run, events_of, papers_network, plan_data_set,
-};
+use super::data_set::{SIZE_STEP, SizeBin, plan_data_set};
+use super::elmo::{ELMO_SPINES, ElmoResult, ElmoRun, elmo_run};
+use super::updates::events_of;
+use super::{DATA_SETS, papers_network};
 use crate::Row;
 use crate::random::Random;
 use crate::report::{Axis, Figure, Mark, Options, Outcome, Series};
@@ -63,20 +64,10 @@ pub fn figure_7(sessions: u32, options: &Options) -> Outcome {
     let (mut state, by_size) = orca_state(sessions, options, &mut rows);
     let scale = 1e6 / f64::from(elmo_sessions);
     for ((name, _, _, paper, ..), result) in ELMO.iter().zip(&elmo) {
-        let spines = result.pod_entries.iter().flat_map(|&entries| [entries; super::ELMO_SPINES as usize]);
+        let spines = result.pod_entries.iter().flat_map(|&entries| [entries; ELMO_SPINES as usize]);
         let switches: Vec<u32> = result.leaf_entries.iter().copied().chain(spines).collect();
-        let samples = at_all_switches(&switches, super::ELMO_SPINES, scale);
-        for (what, fraction, paper) in [("99 %", 0.99, paper.map(|p| p.0)), ("most", 1.0, paper.map(|p| p.1))]
-        {
-            let ours = quantile(&samples, fraction);
-            rows.push(Row::new(
-                "",
-                format!("7a: {name}, Uni-S, entries of a switch, {what}"),
-                paper,
-                ours,
-                "entries",
-            ));
-        }
+        let samples = at_all_switches(&switches, ELMO_SPINES, scale);
+        rows.extend(most_entries(&format!("{name}, Uni-S"), *paper, &samples));
         state.push(((*name).into(), samples));
     }
     sizes(&by_size, &elmo, &mut rows);
@@ -118,6 +109,19 @@ pub fn figure_7(sessions: u32, options: &Options) -> Outcome {
         .note("The logarithmic axis has no place for switches without entries; the curves begin at their fraction.")
 }
 
+/// The entries of the switch that has more than 99 % of all, and of the one that has most.
+fn most_entries(name: &str, paper: Option<(f64, f64)>, samples: &[f64]) -> [Row; 2] {
+    let row = |what: &str, fraction, paper| {
+        Row::new(
+            format!("7a: {name}, entries of a switch, {what}"),
+            paper,
+            quantile(samples, fraction),
+            "entries",
+        )
+    };
+    [row("99 %", 0.99, paper.map(|p| p.0)), row("most", 1.0, paper.map(|p| p.1))]
+}
+
 /// How many sessions were drawn, and that entries are in proportion to a million.
 fn cdf_title(sessions: u32, elmo_sessions: u32) -> String {
     let drawn = format!("State in switches: all switches, {} sessions", grouped(sessions));
@@ -144,17 +148,7 @@ fn orca_state(
         let tenants = tenants::tenants(&clos, placement, sessions, &mut Random::new(options.seed));
         let set = plan_data_set(&clos, &tenants, sizes, LabelOptions::new(69), options, u64::MAX);
         let samples = at_all_switches(&set.entries, clos.leafs() + clos.cores(), 1e6 / f64::from(sessions));
-        for (what, fraction, paper) in [("99 %", 0.99, paper.map(|p| p.0)), ("most", 1.0, paper.map(|p| p.1))]
-        {
-            let ours = quantile(&samples, fraction);
-            rows.push(Row::new(
-                "",
-                format!("7a: {name}, entries of a switch, {what}"),
-                paper,
-                ours,
-                "entries",
-            ));
-        }
+        rows.extend(most_entries(name, paper, &samples));
         if by_size.is_empty() {
             by_size = set.by_size;
         }
@@ -168,21 +162,21 @@ fn sizes(orca: &[SizeBin], elmo: &[ElmoResult], rows: &mut Vec<Row>) {
     let bin = 2500 / SIZE_STEP;
     let most = |bins: &[SizeBin]| bins.get(bin).map_or(0.0, |bin| f64::from(bin.most));
     let name = |who: &str| format!("7b: {who}, Uni-S, most switches with state, 2500 to 2749 receivers");
-    rows.push(Row::new("", name("Orca"), Some(2.0), most(orca), "switches"));
+    rows.push(Row::new(name("Orca"), Some(2.0), most(orca), "switches"));
     for ((who, ..), result) in ELMO.iter().zip(elmo) {
         let paper = (*who == "Elmo-1").then_some(110.0);
-        rows.push(Row::new("", name(who), paper, most(&result.by_size), "switches"));
+        rows.push(Row::new(name(who), paper, most(&result.by_size), "switches"));
     }
 }
 
 /// Figure 7c.
 fn labels(elmo: &[ElmoResult], rows: &mut Vec<Row>) {
-    rows.push(Row::new("", "7c: Orca, label", Some(19.0), f64::from(orca_label_bytes()), "B"));
+    rows.push(Row::new("7c: Orca, label", Some(19.0), f64::from(orca_label_bytes()), "B"));
     for ((who, _, _, _, mean, longest), result) in ELMO.iter().zip(elmo) {
         let ours = result.header_bytes as f64 / result.groups.max(1) as f64;
-        rows.push(Row::new("", format!("7c: {who}, Uni-S, label, mean"), *mean, ours, "B"));
+        rows.push(Row::new(format!("7c: {who}, Uni-S, label, mean"), *mean, ours, "B"));
         let ours = f64::from(result.header_most);
-        rows.push(Row::new("", format!("7c: {who}, Uni-S, label, longest"), *longest, ours, "B"));
+        rows.push(Row::new(format!("7c: {who}, Uni-S, label, longest"), *longest, ours, "B"));
     }
 }
 
@@ -198,7 +192,7 @@ fn updates(sessions: u32, options: &Options, rows: &mut Vec<Row>) {
         let (messages, _) = events_of((placement, sizes), sessions / 10, events, options.seed);
         let paper = name.starts_with("WVE-S").then_some(1889.0);
         let name = format!("7d: Orca, {name}, messages a second at 1,000 joins and leaves a second");
-        rows.push(Row::new("", name, paper, messages, "messages"));
+        rows.push(Row::new(name, paper, messages, "messages"));
     }
 }
 
@@ -211,12 +205,11 @@ pub fn running_times(sessions: u32, options: &Options) -> Vec<Row> {
     let single = Options { threads: 1, ..*options };
     let set = plan_data_set(&clos, &tenants, Sizes::Uniform, LabelOptions::new(69), &single, u64::MAX);
     let orca = 1e6 * set.planning_s / set.sessions.max(1) as f64;
-    let mut rows = vec![Row::new("", "Orca, Uni-S, time to plan a session, mean", Some(340.0), orca, "us")];
+    let mut rows = vec![Row::new("Orca, Uni-S, time to plan a session, mean", Some(340.0), orca, "us")];
     let papers = [6100.0, 5500.0, 7286.0, 6500.0];
     for (((name, ..), result), paper) in ELMO.iter().zip(elmo_settings(sessions / 10, &single)).zip(papers) {
         let ours = 1e6 * result.seconds / result.groups.max(1) as f64;
-        let row =
-            Row::new("", format!("{name}, Uni-S, time to encode a group, mean"), Some(paper), ours, "us");
+        let row = Row::new(format!("{name}, Uni-S, time to encode a group, mean"), Some(paper), ours, "us");
         rows.push(row.note("both layers, our encoder; Elmo's own logs say 0.1 ms for the leafs"));
     }
     rows

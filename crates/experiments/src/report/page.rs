@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::draw::{self, DrawError};
-use super::{Done, Options, papers};
+use super::{Done, Options};
 use crate::Row;
 
 const STYLE: &str = "
@@ -27,7 +27,7 @@ p.failed { color: #a00000; font-weight: 600; }
 p.small { color: #555; font-size: .9rem; }
 ";
 
-/// The page.
+/// The page; items of one paper follow each other.
 ///
 /// # Errors
 /// If a figure cannot be drawn.
@@ -46,14 +46,9 @@ pub fn html(done: &[Done], options: &Options) -> Result<String, DrawError> {
         options.seed
     );
     contents(&mut page, done);
-    for (paper, _) in papers() {
-        let mut of_paper = done.iter().filter(|done| done.item.paper == paper).peekable();
-        if of_paper.peek().is_some() {
-            let _ = writeln!(page, "<h2>{}</h2>", escaped(&title_case(paper)));
-        }
-        for done in of_paper {
-            item(&mut page, done)?;
-        }
+    for of_paper in done.chunk_by(|one, next| one.item.paper == next.item.paper) {
+        let _ = writeln!(page, "<h2>{}</h2>", escaped(&title_case(of_paper[0].item.paper)));
+        of_paper.iter().try_for_each(|done| item(&mut page, done))?;
     }
     page.push_str("</body>\n</html>\n");
     Ok(page)
@@ -182,7 +177,7 @@ mod tests {
     fn the_page_holds_rows_figures_and_failures_and_needs_nothing_else() {
         let item = |name| Item { paper: "blast", name, title: "Time <all>", load: Load::Shared, run: fine };
         let figure = Figure::lines("f", "Figure", Axis::linear("x", "s"), Axis::linear("y", ""), vec![]);
-        let row = Row::new("", "finish & end", Some(2.0), 1.9, "s").note("quick");
+        let row = Row::new("finish & end", Some(2.0), 1.9, "s").note("quick");
         let outcome = Outcome::from(vec![row]).figure(figure).note("Only so.");
         let done = [
             Done { item: item("a"), outcome: Ok(outcome), seconds: 0.5 },

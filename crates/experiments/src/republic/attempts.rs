@@ -132,10 +132,10 @@ pub(super) fn grid(options: &Options) -> Result<Outcome, ItemError> {
     let count = |test: &dyn Fn(&Found) -> bool| found.iter().filter(|found| test(found)).count() as f64;
     let worst = found.iter().map(Found::over).fold(0.0, f64::max);
     let mut rows = vec![
-        Row::new("", "cells", None, found.len() as f64, "cells"),
-        Row::new("", "within 5 % of the best fixed interval", None, count(&|f| f.over() <= MARGIN), "cells"),
-        Row::new("", "within 5 % or one round trip", None, count(&Found::is_near), "cells"),
-        Row::new("", "most above the best fixed interval", None, 100.0 * worst, "%"),
+        Row::new("cells", None, found.len() as f64, "cells"),
+        Row::new("within 5 % of the best fixed interval", None, count(&|f| f.over() <= MARGIN), "cells"),
+        Row::new("within 5 % or one round trip", None, count(&Found::is_near), "cells"),
+        Row::new("most above the best fixed interval", None, 100.0 * worst, "%"),
     ];
     for (case, found) in cases.iter().zip(&found) {
         let note = format!(
@@ -145,7 +145,7 @@ pub(super) fn grid(options: &Options) -> Result<Outcome, ItemError> {
             found.best_s * 1e3
         );
         let name = format!("set-up {}: adaptive against the best fixed", case.name());
-        rows.push(Row::new("", name, None, 100.0 * found.over(), "%").note(note));
+        rows.push(Row::new(name, None, 100.0 * found.over(), "%").note(note));
     }
     Ok(Outcome::from(rows).note(format!(
         "Circuits as in figure 8. The best fixed interval is the best of {} for the cell, in the mean of {} runs: one \

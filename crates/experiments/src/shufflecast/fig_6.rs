@@ -140,7 +140,7 @@ pub fn fig_6a(_: &Options) -> Result<Outcome, ItemError> {
         }
         let last = points[points.len() - 1].1;
         let percent = 100.0 * 1e9 * last / LINE_BPS;
-        rows.push(Row::new("", format!("{name}, part of the line rate"), paper, percent, "%").note(note));
+        rows.push(Row::new(format!("{name}, part of the line rate"), paper, percent, "%").note(note));
         series.push(Series::ours(name, points));
     }
     let flat = |percent: f64| vec![(200.0, percent / 10.0), (1400.0, percent / 10.0)];
@@ -179,7 +179,7 @@ pub fn fig_6d(_: &Options) -> Result<Outcome, ItemError> {
                 SERVERS => "a source does not receive its own group, so that 15 share a link",
                 _ => "the paper: the line rate shared fairly; its measurements are close to it",
             };
-            rows.push(Row::new("", name, Some(fair), mean, "Gbit/s").note(note));
+            rows.push(Row::new(name, Some(fair), mean, "Gbit/s").note(note));
         }
     }
     for (p, k) in [(4, 3), (6, 2), (8, 2)] {
@@ -220,7 +220,7 @@ fn parallel_groups(p: u32, k: u32) -> Vec<Row> {
     rows.into_iter()
         .map(|(name, active, paper)| {
             let name = format!("{p},{k}-Shufflecast, {} {name}, rate of each", active.len());
-            Row::new("", name, paper, slowest(&active), "Gbit/s")
+            Row::new(name, paper, slowest(&active), "Gbit/s")
         })
         .collect()
 }
@@ -260,12 +260,12 @@ pub fn fig_6e(_: &Options) -> Result<Outcome, ItemError> {
     let mut rows: Vec<Row> = ends
         .iter()
         .enumerate()
-        .map(|(i, &end)| Row::new("", format!("end of flow {}", i + 1), None, end, "s"))
+        .map(|(i, &end)| Row::new(format!("end of flow {}", i + 1), None, end, "s"))
         .collect();
     let last = ends.last().copied().unwrap_or(0.0);
     let used = 100.0 * 4.0 * 32e9 / (last * LINE_BPS);
     let note = "the paper: close to line rate";
-    rows.push(Row::new("", "mean use of the line rate", Some(100.0), used, "%").note(note));
+    rows.push(Row::new("mean use of the line rate", Some(100.0), used, "%").note(note));
     let names = ["flow 1", "flow 2", "flow 3", "flow 4", "all together"];
     let series =
         names.iter().zip(curves).map(|(name, curve)| Series::ours(name, curve).mark(Mark::Line)).collect();

@@ -48,7 +48,7 @@ pub fn fig_7a(options: &Options) -> Result<Outcome, ItemError> {
         let tors = f64::from(network.tors());
         let unaffected = 100.0 * f64::from(distribution[0].1) / tors;
         let name = format!("{p},{}-Shufflecast, sources that lose nothing", network.columns());
-        rows.push(Row::new("", name, Some(paper), unaffected, "%"));
+        rows.push(Row::new(name, Some(paper), unaffected, "%"));
         let points = steps(&distribution, 100.0 / tors);
         series.push(Series::ours(&format!("p = {p}"), points).mark(Mark::Line));
         series.push(Series::paper(&format!("p = {p}"), vec![(0.0, paper / 100.0)]));
@@ -56,7 +56,7 @@ pub fn fig_7a(options: &Options) -> Result<Outcome, ItemError> {
         let lost: usize = live(&network).map(|s| recovery.reach(&network, s).unreachable().len()).sum();
         let name =
             format!("{p},{}-Shufflecast, ToRs that any source misses after recovery", network.columns());
-        rows.push(Row::new("", name, Some(0.0), lost as f64, "ToRs"));
+        rows.push(Row::new(name, Some(0.0), lost as f64, "ToRs"));
     }
     let figure = Figure::lines(
         "fig-7a",
@@ -98,10 +98,10 @@ pub fn fig_7b(options: &Options) -> Result<Outcome, ItemError> {
                 _ => None,
             };
             let name = |what: &str| format!("{p},{}, {whose}: {what}", network.columns());
-            rows.push(Row::new("", name("sources with unchanged hops"), paper, share, "%"));
+            rows.push(Row::new(name("sources with unchanged hops"), paper, share, "%"));
             let most = excess.last().copied().unwrap_or(0);
             let bound = Some(f64::from(network.columns()));
-            rows.push(Row::new("", name("most excess hops, bound k"), bound, most.into(), "hops"));
+            rows.push(Row::new(name("most excess hops, bound k"), bound, most.into(), "hops"));
             let line = Series::ours(&format!("p = {p}, {whose}"), steps(&distribution, 1.0));
             series.push(line.mark(Mark::Line));
         }
@@ -189,11 +189,11 @@ pub fn fig_7c(options: &Options) -> Result<Outcome, ItemError> {
             }
             let name = |what: &str| format!("{p},{}, {whose}: {what}", network.columns());
             rows.push(
-                Row::new("", name("most mean loss of throughput"), Some(bound), most, "%")
+                Row::new(name("most mean loss of throughput"), Some(bound), most, "%")
                     .note("the paper's number is a bound"),
             );
             let worst = degradation(&healthy, &failed, &sources).1;
-            rows.push(Row::new("", name("worst loss of one source, all active"), None, worst, "%"));
+            rows.push(Row::new(name("worst loss of one source, all active"), None, worst, "%"));
             series.push(Series::ours(&format!("p = {p}, {whose}"), points));
         }
         series.push(

@@ -104,7 +104,6 @@ fn network(p: u32, k: u32) -> Shufflecast {
 /// Section III: routes, rules and their speed.
 #[must_use]
 pub fn relaying() -> Vec<Row> {
-    let item = "shufflecast III";
     let small = network(2, 2);
     let routes: usize = [0, 3]
         .into_iter()
@@ -117,9 +116,9 @@ pub fn relaying() -> Vec<Row> {
     let rules = relays::StaticRules::new(&large);
     let milliseconds = start.elapsed().as_secs_f64() * 1e3;
     vec![
-        Row::new(item, "hops of the 14 routes of figure 3", Some(28.0), routes as f64, "hops"),
-        Row::new(item, "rules a ToR, 4,4-Shufflecast", Some(256.0), rules.rules_per_tor().into(), "rules"),
-        Row::new(item, "time for all rules of a 4,4-Shufflecast", None, milliseconds, "ms"),
+        Row::new("hops of the 14 routes of figure 3", Some(28.0), routes as f64, "hops"),
+        Row::new("rules a ToR, 4,4-Shufflecast", Some(256.0), rules.rules_per_tor().into(), "rules"),
+        Row::new("time for all rules of a 4,4-Shufflecast", None, milliseconds, "ms"),
     ]
 }
 
@@ -134,10 +133,10 @@ fn after_recovery(p: u32, k: u32) -> Vec<Row> {
         let sources = (0..network.tors()).filter(|&source| source != failed);
         let lost: usize = sources.map(|source| recovery.reach(&network, source).unreachable().len()).sum();
         let name = |what: &str| format!("{p},{k}, {whose}: {what}");
-        rows.push(Row::new("", name("unreached ToRs, all sources"), Some(0.0), lost as f64, "ToRs"));
+        rows.push(Row::new(name("unreached ToRs, all sources"), Some(0.0), lost as f64, "ToRs"));
         let rules = f64::from(recovery.rules_per_tor_max(&network));
         let more = rules / f64::from(k * network.partition_size());
-        rows.push(Row::new("", name("rules of the busiest relay, in proportion"), None, more, "x"));
+        rows.push(Row::new(name("rules of the busiest relay, in proportion"), None, more, "x"));
     }
     rows
 }
@@ -147,8 +146,8 @@ fn excess() -> Vec<Row> {
     let usage = |tors, ports| 100.0 * economics::excess_usage(tors, ports).expect("switches have ports");
     let name = |tors, ports| format!("excess resources, {tors} ToRs, {ports}-port switches");
     vec![
-        Row::new("", name(8, 4), Some(175.0), usage(8, 4), "%"),
-        Row::new("", name(192, 32), Some(107.0), usage(192, 32), "%"),
+        Row::new(name(8, 4), Some(175.0), usage(8, 4), "%"),
+        Row::new(name(192, 32), Some(107.0), usage(192, 32), "%"),
     ]
 }
 
@@ -169,8 +168,8 @@ fn range(name: &str, paper: (f64, f64), ratios: &[(f64, f64)], note: &str) -> [R
     let (low, high) =
         ratios.iter().fold((f64::MAX, f64::MIN), |(a, b), point| (a.min(point.1), b.max(point.1)));
     [
-        Row::new("", format!("{name}, least"), Some(paper.0), low, "x").note(note),
-        Row::new("", format!("{name}, most"), Some(paper.1), high, "x").note(note),
+        Row::new(format!("{name}, least"), Some(paper.0), low, "x").note(note),
+        Row::new(format!("{name}, most"), Some(paper.1), high, "x").note(note),
     ]
 }
 
@@ -190,7 +189,7 @@ fn power() -> Outcome {
         let mean = of_k.iter().map(|point| point.1).sum::<f64>() / of_k.len() as f64;
         let note = if k <= 3 { "the paper: more than 1" } else { "the paper: slightly less than 1" };
         let name = format!("mean latency, IP multicast, networks of k = {k}");
-        rows.push(Row::new("", name, None, mean, "x").note(note));
+        rows.push(Row::new(name, None, mean, "x").note(note));
     }
     let figure = Figure::lines(
         "fig-6b",
@@ -228,7 +227,7 @@ fn cost() -> Outcome {
     for (gbps, paper) in [(10, 487.0), (100, 1867.0)] {
         let cost = economics::deployment_cost_per_tor_usd(&catalogue, &network(4, 4), gbps);
         let name = format!("cost of a 4,4-Shufflecast a ToR, {gbps} Gbit/s");
-        let row = Row::new("", name, Some(paper), cost.expect("the catalogue is whole"), "USD");
+        let row = Row::new(name, Some(paper), cost.expect("the catalogue is whole"), "USD");
         rows.push(row.note("the paper's figures come out with the price of a 1:2 and of a 1:8 splitter"));
     }
     let mut series: Vec<Series> = rates
@@ -267,9 +266,8 @@ fn unused() -> Outcome {
         100.0 * unused.iter().filter(|unused| test(unused)).count() as f64 / unused.len() as f64
     };
     let rows_of = |name: &str, all: &[Unused], equal: &[Unused]| {
-        let row = |what: &str, paper, ours| {
-            Row::new("", format!("{name}{what}"), Some(paper), ours, "%").note(note)
-        };
+        let row =
+            |what: &str, paper, ours| Row::new(format!("{name}{what}"), Some(paper), ours, "%").note(note);
         [
             row("cases with 2 unused ports or more", 79.0, share(all, &|u| u.ports >= 2)),
             row("cases with 100 Gbit/s unused or more", 73.0, share(all, &|u| u.gbps >= 100)),

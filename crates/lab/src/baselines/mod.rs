@@ -10,7 +10,8 @@ use crate::datacast;
 use crate::error::LabError;
 use crate::layout::{Host, Layout};
 use crate::spec::Spec;
-use serde_json::{Value, json};
+use polycast_api::report::{Delivery, ReceiverReport, Report};
+use polycast_types::ObjectId;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::Ipv4Addr;
@@ -69,7 +70,7 @@ pub(crate) fn address(spec: &Spec, layout: &Layout, host: &Host) -> Ipv4Addr {
 ///
 /// # Errors
 /// It is no file, or a program cannot be run. Receivers that fail are in the report.
-pub(crate) fn deliver(way: Way, job: &Job<'_>) -> Result<(Value, ProcessorTime), LabError> {
+pub(crate) fn deliver(way: Way, job: &Job<'_>) -> Result<(Delivery, ProcessorTime), LabError> {
     let metadata = std::fs::metadata(job.path).map_err(|error| LabError::path("read", job.path, &error))?;
     if !metadata.is_file() {
         let reason = "it delivers single files: name one".to_string();
@@ -85,7 +86,12 @@ pub(crate) fn deliver(way: Way, job: &Job<'_>) -> Result<(Value, ProcessorTime),
     report
 }
 
-fn report(way: Way, job: &Job<'_>, bytes: u64, outcome: Outcome) -> Result<(Value, ProcessorTime), LabError> {
+fn report(
+    way: Way,
+    job: &Job<'_>,
+    bytes: u64,
+    outcome: Outcome,
+) -> Result<(Delivery, ProcessorTime), LabError> {
     let mut receivers = Vec::new();
     let mut seconds = 0.0f64;
     for (host, Done { seconds: took, mut error, copy }) in job.receivers.iter().zip(outcome.receivers) {
@@ -93,18 +99,34 @@ fn report(way: Way, job: &Job<'_>, bytes: u64, outcome: Outcome) -> Result<(Valu
         if error.is_none() && !is_same(job.path, &copy).map_err(|e| LabError::path("read", &copy, &e))? {
             error = Some("what it got is not the object".into());
         }
-        receivers.push(json!({
-            "name": host.name, "verified": error.is_none(), "seconds": took, "patched_bytes": 0,
-            "fabric": way.to_string(), "error": error,
-        }));
+        receivers.push(ReceiverReport {
+            name: host.name.clone(),
+            verified: error.is_none(),
+            seconds: took,
+            bytes: if error.is_none() { bytes } else { 0 },
+            patched_bytes: 0,
+            fabric: way.to_string(),
+            error,
+        });
     }
+    let report = Report {
+        object: ObjectId::default(),
+        bytes,
+        seconds,
+        fabric: way.to_string(),
+        receivers,
+        sent_bytes: 0,
+        patched_bytes: 0,
+        heard: 0,
+        root: None,
+        path_lost: None,
+        events: Vec::new(),
+        control: Vec::new(),
+        trees: Vec::new(),
+        left: Vec::new(),
+    };
     let name = job.path.file_name().unwrap_or_default().to_string_lossy();
-    let goodput_bps = if seconds > 0.0 { bytes as f64 * 8.0 / seconds } else { 0.0 };
-    let delivery = json!({
-        "object": "", "name": name, "bytes": bytes, "seconds": seconds, "goodput_bps": goodput_bps,
-        "fabric": way.to_string(), "receivers": receivers, "sent_bytes": 0, "patched_bytes": 0,
-    });
-    Ok((delivery, outcome.source_cpu))
+    Ok((Delivery::new(&name, report), outcome.source_cpu))
 }
 
 /// Whether two files hold the same.

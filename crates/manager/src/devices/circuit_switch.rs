@@ -1,9 +1,9 @@
 //! The optical circuit switch as a device: TL1 over telnet (Blast section IV-B, Republic section IV).
 //!
 //! What the switch says it has done is not taken on trust: after every change its circuits are retrieved, and one that
-//! is missing has failed. Changes that share no port go on at the same time, so that a late answer holds up nobody else.
+//! is missing has failed. Changes that share no port go on at the same time, so that a late answer holds up no other change.
 
-use super::{Change, Device, JOBS_MAX, Job, News, PAUSES};
+use super::{Change, Device, DeviceError, JOBS_MAX, Job, News, PAUSES};
 use futures_util::future::join_all;
 use polycast_net::devices::tl1::{Circuit, Link, Tl1Client, Tl1Error, Tl1Options};
 use polycast_planning::DeviceCommand;
@@ -12,7 +12,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 /// Jobs that are done together: whatever has come meanwhile and needs other ports.
@@ -70,7 +70,7 @@ struct Task {
     /// The circuits that plans need, by the port where light enters.
     wanted: BTreeMap<u32, u32>,
     /// Jobs that need a port of one that is being done, or of one that waits before them.
-    waiting: VecDeque<Job>,
+    waiting: VecDeque<Work>,
     /// The ports of jobs that are being done.
     busy: BTreeSet<u32>,
     running: JoinSet<Done>,
@@ -78,11 +78,26 @@ struct Task {
     news: Option<mpsc::UnboundedSender<News>>,
 }
 
+/// A job in this device's words.
+struct Work {
+    clear: Vec<Circuit>,
+    set: Vec<Circuit>,
+    reply: oneshot::Sender<Result<(), DeviceError>>,
+}
+
+impl Work {
+    /// The ports that it is about, those where light enters and those where it leaves.
+    fn ports(&self) -> impl Iterator<Item = u32> + '_ {
+        // A port is a fibre in and a fibre out, but two plans never share one.
+        self.clear.iter().chain(&self.set).flat_map(|circuit| [circuit.from, circuit.to])
+    }
+}
+
 /// Jobs that were done together.
 struct Done {
-    jobs: Vec<Job>,
-    results: Vec<Result<(), String>>,
-    /// What has gone and what has come; `None` if nobody knows.
+    jobs: Vec<Work>,
+    results: Vec<Result<(), DeviceError>>,
+    /// What has gone and what has come; `None` if that is not known.
     changed: Option<(Vec<Circuit>, Vec<Circuit>)>,
     /// What there was before, if the switch was asked.
     before: Option<BTreeSet<Circuit>>,
@@ -108,9 +123,9 @@ impl Task {
                 // As many may wait here as in the inbox.
                 job = jobs.recv(), if self.waiting.len() < JOBS_MAX => {
                     let Some(job) = job else { return };
-                    self.waiting.push_back(job);
+                    self.take(job);
                     while self.waiting.len() < JOBS_MAX && let Ok(job) = jobs.try_recv() {
-                        self.waiting.push_back(job);
+                        self.take(job);
                     }
                     self.begin().await;
                 }
@@ -135,15 +150,24 @@ impl Task {
         }
     }
 
+    /// Puts a job into the queue, if it is for this device.
+    fn take(&mut self, Job { change: Change { clear, set }, reply }: Job) {
+        match (circuits(&clear), circuits(&set)) {
+            (Ok(clear), Ok(set)) => self.waiting.push_back(Work { clear, set, reply }),
+            // The core may be ending.
+            (Err(error), _) | (_, Err(error)) => drop(reply.send(Err(error))),
+        }
+    }
+
     /// Tells which circuits there are before anything is asked for; none where the switch does not say.
     async fn introduce(&mut self) {
         let there = match self.connect().await {
-            Ok(client) => client.retrieve().await.map_err(|error| error.to_string()),
-            Err(reason) => Err(reason),
+            Ok(client) => client.retrieve().await,
+            Err(error) => Err(error),
         };
         self.there = there.as_ref().ok().map(|there| there.iter().copied().collect());
-        let there = there.unwrap_or_else(|reason| {
-            tracing::warn!(address = %self.address, %reason, "the circuit switch does not say what it holds");
+        let there = there.unwrap_or_else(|error| {
+            tracing::warn!(address = %self.address, %error, "the circuit switch does not say what it holds");
             Vec::new()
         });
         let commands =
@@ -154,12 +178,11 @@ impl Task {
         }
     }
 
-    async fn connect(&mut self) -> Result<Tl1Client, String> {
+    async fn connect(&mut self) -> Result<Tl1Client, Tl1Error> {
         if let Some(client) = &self.client {
             return Ok(client.clone());
         }
-        let client = Tl1Client::connect(self.address, self.options.clone()).await;
-        let client = client.map_err(|error| error.to_string())?;
+        let client = Tl1Client::connect(self.address, self.options.clone()).await?;
         tracing::info!(address = %self.address, "connected to the circuit switch");
         self.client = Some(client.clone());
         Ok(client)
@@ -191,7 +214,7 @@ impl Task {
         let mut taken = self.busy.clone();
         let (mut now, mut later) = (Vec::new(), VecDeque::new());
         for job in std::mem::take(&mut self.waiting) {
-            let ports: BTreeSet<u32> = ports(&job.change).collect();
+            let ports: BTreeSet<u32> = job.ports().collect();
             let is_free = ports.is_disjoint(&taken);
             taken.extend(&ports);
             if is_free && now.len() < TOGETHER_MAX {
@@ -206,7 +229,7 @@ impl Task {
             return;
         }
         for job in &now {
-            circuits(&job.change.clear).for_each(|circuit| self.forget(circuit));
+            job.clear.iter().for_each(|circuit| self.forget(*circuit));
         }
         let client = self.connect().await;
         self.running.spawn(perform(client, now, self.there.clone()));
@@ -227,17 +250,17 @@ impl Task {
             (None, _) => self.there = None,
         }
         for (job, result) in jobs.into_iter().zip(results) {
-            ports(&job.change).for_each(|port| {
+            job.ports().for_each(|port| {
                 self.busy.remove(&port);
             });
             match &result {
                 Ok(()) => {
-                    self.wanted.extend(circuits(&job.change.set).map(|circuit| (circuit.from, circuit.to)));
+                    self.wanted.extend(job.set.iter().map(|circuit| (circuit.from, circuit.to)));
                 }
                 // What has failed is not wanted; what of it is there goes when its port is needed.
-                Err(_) => circuits(&job.change.set).for_each(|circuit| self.forget(circuit)),
+                Err(_) => job.set.iter().for_each(|circuit| self.forget(*circuit)),
             }
-            // Whoever asked may be ending.
+            // The core may be ending.
             let _ = job.reply.send(result);
         }
     }
@@ -252,15 +275,16 @@ impl Task {
 /// Does several jobs at a time that have no port in common. What the switch has is asked for only where `there` does not
 /// say it, or is wrong.
 async fn perform(
-    client: Result<Tl1Client, String>,
-    jobs: Vec<Job>,
+    client: Result<Tl1Client, Tl1Error>,
+    jobs: Vec<Work>,
     there: Option<BTreeSet<Circuit>>,
 ) -> Done {
-    let all_failed =
-        |reason: String| -> Vec<Result<(), String>> { jobs.iter().map(|_| Err(reason.clone())).collect() };
+    let all_failed = |error: Tl1Error| -> Vec<Result<(), DeviceError>> {
+        jobs.iter().map(|_| Err(error.clone().into())).collect()
+    };
     let client = match client {
         Ok(client) => client,
-        Err(reason) => return Done { results: all_failed(reason), jobs, changed: None, before: None },
+        Err(error) => return Done { results: all_failed(error), jobs, changed: None, before: None },
     };
     let mut first = None;
     if let Some(there) = there {
@@ -269,14 +293,14 @@ async fn perform(
                 return Done { jobs, results, changed: Some(changed), before: None };
             }
             Ok((results, _)) => first = Some(results),
-            Err(reason) => first = Some(all_failed(reason)),
+            Err(error) => first = Some(all_failed(error)),
         }
     }
     let listed: Result<BTreeSet<Circuit>, _> =
         client.retrieve().await.map(|there| there.into_iter().collect());
     let performed = match &listed {
         Ok(there) => perform_all(&client, &jobs, there).await,
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error.clone()),
     };
     match performed {
         // What failed has perhaps been done in part.
@@ -284,23 +308,23 @@ async fn perform(
             let known = results.iter().all(Result::is_ok);
             Done { jobs, results, changed: known.then_some(changed), before: listed.ok() }
         }
-        Err(reason) => {
-            let results = first.unwrap_or_else(|| all_failed(reason));
+        Err(error) => {
+            let results = first.unwrap_or_else(|| all_failed(error));
             Done { jobs, results, changed: None, before: None }
         }
     }
 }
 
 /// What became of each job; and the circuits that have gone and come.
-type Performed = (Vec<Result<(), String>>, (Vec<Circuit>, Vec<Circuit>));
+type Performed = (Vec<Result<(), DeviceError>>, (Vec<Circuit>, Vec<Circuit>));
 
 async fn perform_all(
     client: &Tl1Client,
-    jobs: &[Job],
+    jobs: &[Work],
     there: &BTreeSet<Circuit>,
-) -> Result<Performed, String> {
-    let setting: Vec<Circuit> = jobs.iter().flat_map(|job| circuits(&job.change.set)).collect();
-    let cleared: Vec<Circuit> = jobs.iter().flat_map(|job| circuits(&job.change.clear)).collect();
+) -> Result<Performed, Tl1Error> {
+    let setting: Vec<Circuit> = jobs.iter().flat_map(|job| &job.set).copied().collect();
+    let cleared: Vec<Circuit> = jobs.iter().flat_map(|job| &job.clear).copied().collect();
     // Beside what is not needed any more, whatever stands in the way: left by failures, or by a manager before.
     let from: BTreeSet<u32> = setting.iter().map(|circuit| circuit.from).collect();
     let to: BTreeSet<u32> = setting.iter().map(|circuit| circuit.to).collect();
@@ -309,7 +333,7 @@ async fn perform_all(
         !setting.contains(circuit) && (in_the_way || cleared.contains(circuit))
     };
     let going: Vec<Circuit> = there.iter().filter(goes).copied().collect();
-    let mut wrong: BTreeMap<Circuit, String> = BTreeMap::new();
+    let mut wrong: BTreeMap<Circuit, DeviceError> = BTreeMap::new();
     for (circuit, result) in each(client, &going, false).await {
         if let Err(error) = result {
             tracing::warn!(circuit = %circuit.aid(), %error, "a circuit cannot be taken down");
@@ -318,34 +342,28 @@ async fn perform_all(
     let coming: Vec<Circuit> = setting.iter().filter(|circuit| !there.contains(circuit)).copied().collect();
     for (circuit, result) in each(client, &coming, true).await {
         if let Err(error) = result {
-            wrong.insert(circuit, error.to_string());
+            wrong.insert(circuit, error.into());
         }
     }
     if wrong.len() < coming.len() {
-        let there = client.retrieve().await.map_err(|error| error.to_string())?;
+        let there = client.retrieve().await?;
         for circuit in setting.iter().filter(|circuit| !there.contains(circuit)) {
-            let reason = || format!("it says that circuit {} is made, and does not list it", circuit.aid());
-            wrong.entry(*circuit).or_insert_with(reason);
+            wrong.entry(*circuit).or_insert_with(|| DeviceError::NotListed(circuit.aid()));
         }
     }
-    let of_job = |job: &Job| match circuits(&job.change.set).find_map(|circuit| wrong.get(&circuit)) {
-        Some(reason) => Err(reason.clone()),
+    let of_job = |job: &Work| match job.set.iter().find_map(|circuit| wrong.get(circuit)) {
+        Some(error) => Err(error.clone()),
         None => Ok(()),
     };
     Ok((jobs.iter().map(of_job).collect(), (going, coming)))
 }
 
-/// The ports that a change is about, those where light enters and those where it leaves.
-fn ports(change: &Change) -> impl Iterator<Item = u32> + '_ {
-    // A port is a fibre in and a fibre out, but two plans never share one.
-    circuits(&change.clear).chain(circuits(&change.set)).flat_map(|circuit| [circuit.from, circuit.to])
-}
-
-fn circuits(commands: &[DeviceCommand]) -> impl Iterator<Item = Circuit> + '_ {
-    commands.iter().filter_map(|command| match *command {
-        DeviceCommand::CrossConnect { from, to } => Some(Circuit { from, to }),
-        _ => None,
-    })
+fn circuits(commands: &[DeviceCommand]) -> Result<Vec<Circuit>, DeviceError> {
+    let circuit = |command: &DeviceCommand| match *command {
+        DeviceCommand::CrossConnect { from, to } => Ok(Circuit { from, to }),
+        ref other => Err(DeviceError::foreign(other)),
+    };
+    commands.iter().map(circuit).collect()
 }
 
 /// Makes circuits or takes them down, all at the same time. All are asked for before any answer is waited for, so that

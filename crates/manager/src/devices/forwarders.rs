@@ -4,7 +4,7 @@
 //! together are reported one after the other, by both ends: words are gathered for a moment, so that trees are
 //! repaired once.
 
-use super::{Device, Job, News, PAUSES};
+use super::{Device, DeviceError, Job, News, PAUSES};
 use polycast_api::forwarder::{WATCH, Word};
 use std::future::Future;
 use std::net::SocketAddr;
@@ -57,8 +57,9 @@ async fn run(forwarders: Forwarders, mut jobs: mpsc::Receiver<Job>, news: mpsc::
         let first = tokio::select! {
             job = jobs.recv() => {
                 let Some(job) = job else { return };
-                // Plans have no commands for them.
-                let _ = job.reply.send(Ok(()));
+                // No command is for them; the core may be ending.
+                let command = job.change.set.iter().chain(&job.change.clear).next();
+                let _ = job.reply.send(command.map_or(Ok(()), |command| Err(DeviceError::foreign(command))));
                 continue;
             }
             Some(word) = words.recv() => word,
@@ -75,7 +76,7 @@ async fn run(forwarders: Forwarders, mut jobs: mpsc::Receiver<Job>, news: mpsc::
     }
 }
 
-/// Hears one process for ever.
+/// Hears one process until the manager ends.
 async fn listen(address: SocketAddr, words: mpsc::Sender<Word>) {
     let mut pause = PAUSES.0;
     loop {

@@ -2,8 +2,8 @@
 //! leaf controllers of racks take labels (section 3.4). What comes is there before anything goes, so that packets under way
 //! keep their way.
 
-use super::{Change, Device, Job, News, PAUSES};
-use crate::racks::Racks;
+use super::{Change, Device, DeviceError, Job, News, PAUSES};
+use crate::racks::{Racks, RacksError};
 use polycast_planning::DeviceCommand;
 use polycast_protocol::rack::Change as LabelChange;
 use polycast_wire::switches::{Change as WireChange, FRAME_LEN_MAX, Word};
@@ -46,7 +46,7 @@ struct Task {
     racks: Option<Racks>,
     connection: Option<Connection>,
     /// The entries that plans need.
-    wanted: BTreeSet<DeviceCommand>,
+    wanted: BTreeSet<Entry>,
     /// Of the last change.
     number: u32,
     news: mpsc::UnboundedSender<News>,
@@ -59,8 +59,8 @@ impl Task {
 
     async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
         let mut pause = PAUSES.0;
-        if let Err(reason) = self.racks() {
-            tracing::warn!(%reason, "no leaf controllers yet");
+        if let Err(error) = self.racks() {
+            tracing::warn!(%error, "no leaf controllers yet");
         }
         loop {
             let connecting = self.connection.is_none();
@@ -79,8 +79,8 @@ impl Task {
                     self.perform(job).await;
                 }
                 heard = heard => {
-                    if let Err(reason) = heard {
-                        tracing::warn!(%reason, "the connection to the label switches has ended");
+                    if let Err(error) = heard {
+                        tracing::warn!(%error, "the connection to the label switches has ended");
                         self.connection = None;
                     }
                     if connecting {
@@ -95,108 +95,125 @@ impl Task {
         }
     }
 
-    /// Connects, and says all that plans need: whoever listens there may have begun anew.
-    async fn connect(&mut self) -> Result<(), String> {
+    /// Connects, and says all that plans need: what listens there may have begun anew.
+    async fn connect(&mut self) -> Result<(), DeviceError> {
         if self.connection.is_some() {
             return Ok(());
         }
-        let connecting =
-            tokio::time::timeout(self.settings.answers_within, TcpStream::connect(self.settings.switches));
-        let stream = connecting.await.map_err(|_| "no connection in time".to_string())?;
-        let stream = stream.map_err(|error| format!("{}: {error}", self.settings.switches))?;
+        let (address, within) = (self.settings.switches, self.settings.answers_within);
+        let connecting = tokio::time::timeout(within, TcpStream::connect(address));
+        let millis = within.as_millis();
+        let stream = connecting.await.map_err(|_| DeviceError::NotInTime { millis })?;
+        let unreachable =
+            |error: std::io::Error| DeviceError::Unreachable { address, reason: error.to_string() };
+        let stream = stream.map_err(unreachable)?;
         // Without it small words would wait for each other, which costs time and nothing else.
         let _ = stream.set_nodelay(true);
         tracing::info!(address = %self.settings.switches, "connected to the label switches");
         self.connection = Some(Connection { stream, inbox: Vec::new(), used: 0 });
-        let wanted: Vec<DeviceCommand> = self.wanted.iter().cloned().collect();
+        let wanted: Vec<Entry> = self.wanted.iter().copied().collect();
         self.ask(&wanted, &[]).await
     }
 
     /// The central controller, which begins when it can.
-    fn racks(&mut self) -> Result<&Racks, String> {
+    fn racks(&mut self) -> Result<&Racks, DeviceError> {
         if self.racks.is_none() {
             let LabelSwitches { listen, ref leaf_controllers, .. } = self.settings;
             let started = Racks::start(listen, leaf_controllers.clone());
-            self.racks =
-                Some(started.map_err(|error| format!("leaf controllers cannot call {listen}: {error}"))?);
+            let fails =
+                |error: std::io::Error| DeviceError::NoController { listen, reason: error.to_string() };
+            self.racks = Some(started.map_err(fails)?);
         }
-        self.racks.as_ref().ok_or_else(|| "no central controller".into())
+        Ok(self.racks.as_ref().expect("it was started just now, if not before"))
     }
 
     /// Hands labels to the racks, waits for the switches, and answers when both are done; the next job does not wait for the
     /// racks of this one.
     async fn perform(&mut self, job: Job) {
         let Job { change, reply } = job;
-        let labels = self.labels(&change);
+        let (labels, entries) = match self.parts(&change) {
+            Ok(parts) => parts,
+            Err(error) => {
+                // The core may be ending.
+                let _ = reply.send(Err(error));
+                return;
+            }
+        };
         let confirmed = match labels.is_empty() {
             true => Ok(None),
-            false => self.racks().and_then(|racks| racks.set(labels)).map(Some),
+            false => self.racks().and_then(|racks| Ok(Some(racks.set(labels)?))),
         };
-        let entries = |commands: &[DeviceCommand]| -> Vec<DeviceCommand> {
-            commands.iter().filter(|command| wire(command, true).is_some()).cloned().collect()
-        };
-        let entered = self.enter(&entries(&change.set), &entries(&change.clear)).await;
+        let entered = self.enter(&entries.set, &entries.clear).await;
         let within = self.settings.answers_within;
         tokio::spawn(async move {
             let confirmed = match confirmed {
                 Ok(None) => Ok(()),
                 Ok(Some(confirmed)) => match tokio::time::timeout(within, confirmed).await {
-                    Ok(result) => result.unwrap_or_else(|_| Err("the central controller has ended".into())),
-                    Err(_) => {
-                        let millis = within.as_millis();
-                        Err(format!("a rack's agents have not confirmed their label within {millis} ms"))
-                    }
+                    Ok(result) => result.unwrap_or(Err(RacksError::Ended)).map_err(DeviceError::from),
+                    Err(_) => Err(DeviceError::Unconfirmed { millis: within.as_millis() }),
                 },
-                Err(reason) => Err(reason),
+                Err(error) => Err(error),
             };
-            // Whoever asked may be ending.
+            // The core may be ending.
             let _ = reply.send(entered.and(confirmed));
         });
     }
 
-    /// What changes at racks.
-    fn labels(&self, change: &Change) -> Vec<LabelChange> {
-        let cleared = change.clear.iter().filter(|command| !is_replaced(command, &change.set));
-        let label = |command: &DeviceCommand, set: bool| match command {
-            DeviceCommand::LeafLabel { leaf, session, label } => Some(LabelChange {
-                leaf: leaf.wrapping_sub(self.settings.first_leaf),
-                session: *session,
-                label: if set { label.clone() } else { Vec::new() },
-            }),
-            _ => None,
-        };
-        let set = change.set.iter().filter_map(|command| label(command, true));
-        set.chain(cleared.filter_map(|command| label(command, false))).collect()
+    /// What changes at racks, and at switches. A label that is replaced is not cleared.
+    fn parts(&self, change: &Change) -> Result<(Vec<LabelChange>, Entries), DeviceError> {
+        let (mut labels, mut entries) = (Vec::new(), Entries::default());
+        for command in &change.set {
+            match part(command)? {
+                Part::Label { leaf, session, label } => {
+                    labels.push(self.label(leaf, session, label.to_vec()));
+                }
+                Part::Entry(entry) => entries.set.push(entry),
+            }
+        }
+        let set: BTreeSet<(u32, u32)> = labels.iter().map(|label| (label.leaf, label.session)).collect();
+        for command in &change.clear {
+            match part(command)? {
+                Part::Label { leaf, session, .. } => {
+                    let cleared = self.label(leaf, session, Vec::new());
+                    labels.extend((!set.contains(&(cleared.leaf, session))).then_some(cleared));
+                }
+                Part::Entry(entry) => entries.clear.push(entry),
+            }
+        }
+        Ok((labels, entries))
+    }
+
+    fn label(&self, leaf: u32, session: u32, label: Vec<u8>) -> LabelChange {
+        LabelChange { leaf: leaf.wrapping_sub(self.settings.first_leaf), session, label }
     }
 
     /// Has switches keep and forget entries.
-    async fn enter(&mut self, set: &[DeviceCommand], clear: &[DeviceCommand]) -> Result<(), String> {
-        for command in clear {
-            self.wanted.remove(command);
+    async fn enter(&mut self, set: &[Entry], clear: &[Entry]) -> Result<(), DeviceError> {
+        for entry in clear {
+            self.wanted.remove(entry);
         }
         if set.is_empty() && clear.is_empty() {
             return Ok(());
         }
         self.connect().await?;
         self.ask(set, clear).await?;
-        self.wanted.extend(set.iter().cloned());
+        self.wanted.extend(set);
         Ok(())
     }
 
     /// Asks for changes and waits until all are done; gives the first reason why one is not.
-    async fn ask(&mut self, set: &[DeviceCommand], clear: &[DeviceCommand]) -> Result<(), String> {
+    async fn ask(&mut self, set: &[Entry], clear: &[Entry]) -> Result<(), DeviceError> {
         let mut bytes = Vec::new();
         let mut open = BTreeSet::new();
-        let setting = set.iter().filter_map(|command| wire(command, true));
-        for change in setting.chain(clear.iter().filter_map(|command| wire(command, false))) {
+        for change in set.iter().map(Entry::set).chain(clear.iter().map(Entry::clear)) {
             self.number = self.number.wrapping_add(1);
             open.insert(self.number);
             Word::Change { number: self.number, change }.emit(&mut bytes);
         }
-        let Some(connection) = &mut self.connection else { return Err("there is no connection".into()) };
+        let Some(connection) = &mut self.connection else { return Err(broken("connect again")) };
         let mut failure = None;
         let asked = async {
-            connection.stream.write_all(&bytes).await.map_err(|error| error.to_string())?;
+            connection.stream.write_all(&bytes).await.map_err(broken)?;
             while !open.is_empty() {
                 let answer = |word: Word<'_>| match word {
                     Word::Done { number } => drop(open.remove(&number)),
@@ -212,12 +229,12 @@ impl Task {
             Ok(())
         };
         match tokio::time::timeout(self.settings.answers_within, asked).await {
-            Ok(Ok(())) => failure.map_or(Ok(()), Err),
-            Ok(Err(reason)) => {
+            Ok(Ok(())) => failure.map_or(Ok(()), |reason| Err(DeviceError::Refused(reason))),
+            Ok(Err(error)) => {
                 self.connection = None;
-                Err(reason)
+                Err(error)
             }
-            Err(_) => Err(format!("no answer within {} ms", self.settings.answers_within.as_millis())),
+            Err(_) => Err(DeviceError::Silent { millis: self.settings.answers_within.as_millis() }),
         }
     }
 }
@@ -231,25 +248,56 @@ fn hear(news: &mpsc::UnboundedSender<News>, word: &Word<'_>) {
     }
 }
 
-/// Whether a label that goes is replaced by one that comes.
-fn is_replaced(command: &DeviceCommand, set: &[DeviceCommand]) -> bool {
-    let DeviceCommand::LeafLabel { leaf, session, .. } = command else { return false };
-    set.iter().any(|other| {
-        matches!(other, DeviceCommand::LeafLabel { leaf: l, session: s, .. } if (l, s) == (leaf, session))
-    })
+/// An entry of a spine switch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Entry {
+    spine: u32,
+    session: u32,
+    leaf: u32,
 }
 
-/// A command as switches are asked for it, if it is for them.
-fn wire(command: &DeviceCommand, set: bool) -> Option<WireChange> {
-    match *command {
-        DeviceCommand::SpineEntry { spine, session, leaf } if set => {
-            Some(WireChange::SetEntry { spine, session, leaf })
+impl Entry {
+    fn set(&self) -> WireChange {
+        let Entry { spine, session, leaf } = *self;
+        WireChange::SetEntry { spine, session, leaf }
+    }
+
+    fn clear(&self) -> WireChange {
+        let Entry { spine, session, leaf } = *self;
+        WireChange::ClearEntry { spine, session, leaf }
+    }
+}
+
+/// What changes at switches.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+struct Entries {
+    set: Vec<Entry>,
+    clear: Vec<Entry>,
+}
+
+/// A command by whom it is for.
+enum Part<'a> {
+    /// The agents of a rack.
+    Label { leaf: u32, session: u32, label: &'a [u8] },
+    /// A switch.
+    Entry(Entry),
+}
+
+/// Whom a command is for. No device takes labels of pods' spines yet: only planners and the simulator use them.
+fn part(command: &DeviceCommand) -> Result<Part<'_>, DeviceError> {
+    match command {
+        DeviceCommand::LeafLabel { leaf, session, label } => {
+            Ok(Part::Label { leaf: *leaf, session: *session, label })
         }
         DeviceCommand::SpineEntry { spine, session, leaf } => {
-            Some(WireChange::ClearEntry { spine, session, leaf })
+            Ok(Part::Entry(Entry { spine: *spine, session: *session, leaf: *leaf }))
         }
-        _ => None,
+        other => Err(DeviceError::foreign(other)),
     }
+}
+
+fn broken(reason: impl ToString) -> DeviceError {
+    DeviceError::Broken(reason.to_string())
 }
 
 struct Connection {
@@ -260,21 +308,21 @@ struct Connection {
 }
 
 impl Connection {
-    /// Hands the next word to `hear`. Whoever stops waiting loses nothing.
-    async fn next(&mut self, hear: impl FnOnce(Word<'_>)) -> Result<(), String> {
+    /// Hands the next word to `hear`. A call that is dropped while it waits loses nothing.
+    async fn next(&mut self, hear: impl FnOnce(Word<'_>)) -> Result<(), DeviceError> {
         self.inbox.drain(..std::mem::take(&mut self.used));
         let len = loop {
-            match Word::frame_len(&self.inbox).map_err(|error| error.to_string())? {
+            match Word::frame_len(&self.inbox).map_err(broken)? {
                 Some(len) if self.inbox.len() >= len => break len,
                 _ => {}
             }
             self.inbox.reserve(FRAME_LEN_MAX);
-            if self.stream.read_buf(&mut self.inbox).await.map_err(|error| error.to_string())? == 0 {
-                return Err("the other end has closed it".into());
+            if self.stream.read_buf(&mut self.inbox).await.map_err(broken)? == 0 {
+                return Err(broken("the other end has closed it"));
             }
         };
         self.used = len;
-        hear(Word::parse(&self.inbox[..len]).map_err(|error| error.to_string())?);
+        hear(Word::parse(&self.inbox[..len]).map_err(broken)?);
         Ok(())
     }
 }
@@ -364,11 +412,14 @@ mod tests {
         };
         let (job, answer) = ask(vec![entry(13), entry(14)]);
         let ((), heard) = tokio::join!(task.perform(job), serve(&listener, 2));
-        assert_eq!((answer.await.unwrap(), heard.len()), (Err("its table is full".into()), 2));
+        assert_eq!(
+            (answer.await.unwrap(), heard.len()),
+            (Err(DeviceError::Refused("its table is full".into())), 2)
+        );
         assert!(task.wanted.is_empty());
         let (job, answer) = ask(vec![label(13, 1)]);
         task.perform(job).await;
-        let reason = answer.await.unwrap().unwrap_err();
+        let reason = answer.await.unwrap().unwrap_err().to_string();
         assert!(reason.contains("have not confirmed their label within 300 ms"), "{reason}");
         let link = News::Link { ends: (16, 24), up: false };
         hear(&task.news, &Word::Link { ends: (16, 24), works: false });
@@ -389,11 +440,20 @@ mod tests {
         };
         let task = Task::new(settings, news);
         let change = Change { clear: vec![label(7, 1), label(8, 1), entry(7)], set: vec![label(7, 2)] };
-        let labels = task.labels(&change);
+        let (labels, entries) = task.parts(&change).unwrap();
+        assert_eq!(entries, Entries { set: vec![], clear: vec![Entry { spine: 24, session: 7, leaf: 17 }] });
         let expected = [
             LabelChange { leaf: 0, session: 7, label: vec![2; 3] },
             LabelChange { leaf: 0, session: 8, label: vec![] },
         ];
         assert_eq!(labels, expected);
+        // What no device here can do is an error, and never left out.
+        let spine = DeviceCommand::SpineLabel { leaf: 16, session: 7, label: vec![1] };
+        for change in [
+            Change { clear: vec![], set: vec![entry(6), spine.clone()] },
+            Change { clear: vec![spine.clone()], set: vec![] },
+        ] {
+            assert_eq!(task.parts(&change), Err(DeviceError::foreign(&spine)));
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! our rules match packets to groups, at priorities from [`PRIORITY_LIGHT`] up; the rest of the tables is the
 //! operator's, whose rules for packets to groups have to lie below.
 
-use super::{Change, Device, Fibre, Job, News, PAUSES};
+use super::{Change, Device, DeviceError, Fibre, Job, News, PAUSES};
 use polycast_net::devices::openflow::{
     Action, Change as Verb, Endpoint, Field, FlowMod, GroupMod, Instruction, Link, Match, Message,
     PortChange, PortEvent, Switch, SwitchOptions,
@@ -165,7 +165,7 @@ impl Task {
                 job = jobs.recv() => {
                     let Some(job) = job else { return };
                     let result = self.perform(&job.change).await;
-                    // Whoever asked may be ending.
+                    // The core may be ending.
                     let _ = job.reply.send(result);
                 }
                 event = self.connected.event() => match event {
@@ -194,14 +194,13 @@ impl Task {
     }
 
     /// Connects, and tells the switch all that it has to keep.
-    async fn connect(&mut self) -> Result<(), String> {
-        let connected = Switch::connect(&self.endpoint, self.options.clone()).await;
-        let switch = connected.map_err(|error| error.to_string())?;
+    async fn connect(&mut self) -> Result<(), DeviceError> {
+        let switch = Switch::connect(&self.endpoint, self.options.clone()).await?;
         let (events, link) = (switch.events(), switch.link());
         let mut messages = self.standing();
         messages.extend(self.wanted.iter().flat_map(|command| self.set(command).unwrap_or_default()));
-        switch.send(messages).await.map_err(|error| error.to_string())?;
-        let ports = switch.ports().await.map_err(|error| error.to_string())?;
+        switch.send(messages).await?;
+        let ports = switch.ports().await?;
         for (number, fibre) in self.fibres() {
             let port = ports.iter().find(|port| port.number == number);
             self.tell(fibre, port.is_some_and(|port| !port.link_down && !port.disabled));
@@ -232,11 +231,11 @@ impl Task {
         }
     }
 
-    async fn perform(&mut self, change: &Change) -> Result<(), String> {
+    async fn perform(&mut self, change: &Change) -> Result<(), DeviceError> {
         let mut messages = Vec::new();
         for command in &change.clear {
             self.wanted.remove(command);
-            messages.extend(self.clear(command));
+            messages.extend(self.clear(command)?);
         }
         for command in &change.set {
             messages.extend(self.set(command)?);
@@ -244,8 +243,10 @@ impl Task {
         if self.connected.switch.is_none() {
             self.connect().await?;
         }
-        let Some(switch) = &self.connected.switch else { return Err("there is no connection to it".into()) };
-        switch.send(messages).await.map_err(|error| error.to_string())?;
+        let Some(switch) = &self.connected.switch else {
+            return Err(DeviceError::Broken("connect again".into()));
+        };
+        switch.send(messages).await?;
         self.wanted.extend(change.set.iter().cloned());
         Ok(())
     }
@@ -290,18 +291,17 @@ impl Task {
         messages
     }
 
-    fn port(&self, port: RackPort) -> Result<u32, String> {
-        let missing = || format!("it has no port for {port:?}");
+    fn port(&self, port: RackPort) -> Result<u32, DeviceError> {
         match port {
             RackPort::Host(host) => self.ports.hosts.get(&host).copied(),
             RackPort::Circuit(uplink) => self.ports.fibres.get(uplink as usize).copied(),
             RackPort::Splitter => self.ports.fibres.first().copied(),
         }
-        .ok_or_else(missing)
+        .ok_or(DeviceError::NoPort(port))
     }
 
     /// The messages that put a rule in, or in the place of one for the same packets.
-    fn set(&self, command: &DeviceCommand) -> Result<Vec<Message>, String> {
+    fn set(&self, command: &DeviceCommand) -> Result<Vec<Message>, DeviceError> {
         match command {
             DeviceCommand::RackRule { group, from, to, .. } => {
                 let (mut fibres, mut hosts) = (Vec::new(), Vec::new());
@@ -332,20 +332,20 @@ impl Task {
             DeviceCommand::RelayRule { source, .. } if *source == self.rack => Ok(Vec::new()),
             DeviceCommand::RelayRule { source, .. } => {
                 let out = self.port(RackPort::Splitter)?;
-                let relayed = self.relayed(*source).ok_or("it does not know the addresses of that rack")?;
+                let relayed = self.relayed(*source).ok_or(DeviceError::NoSubnet(*source))?;
                 let relay = vec![
                     Instruction::ApplyActions(vec![Action::Output(out)]),
                     Instruction::GotoTable(DELIVERY),
                 ];
                 Ok(relayed.into_iter().map(|light| flow(0, PRIORITY_RELAY, light, relay.clone())).collect())
             }
-            other => Err(format!("a rack's switch cannot do {other:?}")),
+            other => Err(DeviceError::foreign(other)),
         }
     }
 
     /// The messages that take a rule out.
-    fn clear(&self, command: &DeviceCommand) -> Vec<Message> {
-        match command {
+    fn clear(&self, command: &DeviceCommand) -> Result<Vec<Message>, DeviceError> {
+        Ok(match command {
             DeviceCommand::RackRule { group, from, .. } => {
                 // The rule that uses the group goes with it.
                 let mut messages = vec![Message::GroupMod(GroupMod::delete(group_id(*group)))];
@@ -355,15 +355,16 @@ impl Task {
                 }
                 messages
             }
-            DeviceCommand::RelayRule { source, .. } if *source != self.rack => {
+            DeviceCommand::RelayRule { source, .. } if *source == self.rack => Vec::new(),
+            DeviceCommand::RelayRule { source, .. } => {
                 let relayed = self.relayed(*source).unwrap_or_default();
                 relayed
                     .into_iter()
                     .map(|light| Message::FlowMod(FlowMod::delete(PRIORITY_RELAY, light)))
                     .collect()
             }
-            _ => Vec::new(),
-        }
+            other => return Err(DeviceError::foreign(other)),
+        })
     }
 
     /// Light from a rack's hosts, at each of our ports.
@@ -447,7 +448,7 @@ mod tests {
         assert!(send.matching.fields.contains(&Field::InPort(1)), "{send:?}");
         assert_eq!((deliver.table, send.cookie & COOKIE_MASK), (DELIVERY, COOKIE));
         // Everything that was put in is taken out.
-        let undo = task().clear(&source);
+        let undo = task().clear(&source).unwrap();
         assert_eq!(undo[0], Message::GroupMod(GroupMod::delete(0x1fff_4007)));
         assert_eq!(flows(&undo)[0].matching, send.matching);
     }
@@ -463,15 +464,19 @@ mod tests {
             .collect();
         assert_eq!(ports, [20, 21]);
         assert_eq!(relay(1), Ok(Vec::new()));
-        assert!(relay(9).unwrap_err().contains("addresses"));
+        assert_eq!(relay(9), Err(DeviceError::NoSubnet(9)));
         let nowhere = rule(RackPort::Splitter, &[RackPort::Host(HostId(9))]);
-        assert!(task().set(&nowhere).unwrap_err().contains("no port"));
+        assert_eq!(task().set(&nowhere), Err(DeviceError::NoPort(RackPort::Host(HostId(9)))));
+        // Another device's command is an error, and never left out.
+        let circuit = DeviceCommand::CrossConnect { from: 1, to: 2 };
+        assert_eq!(task().set(&circuit), Err(DeviceError::foreign(&circuit)));
+        assert_eq!(task().clear(&circuit), Err(DeviceError::foreign(&circuit)));
     }
 
     #[tokio::test]
     async fn a_switch_that_is_not_there_is_named() {
         let change = Change { set: vec![rule(RackPort::Splitter, &[])], ..Change::default() };
-        let reason = task().perform(&change).await.unwrap_err();
+        let reason = task().perform(&change).await.unwrap_err().to_string();
         assert!(reason.contains("/no/such/socket"), "{reason}");
     }
 }

@@ -1,13 +1,13 @@
 //! The fabric `datacast` in the settings (Datacast section 3.1): the manager is the Fabric Manager, who knows the network
 //! and which links work, and the master of every group.
 
-use super::{Health, Hosts, Named, Offer, Verdict};
+use super::{Health, Hosts, Named, Offer, Verdict, check_hosts, section, wrong};
 use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, Forwarders};
 use polycast_api::forwarder::Word;
 use polycast_api::settings::SettingsError;
 use polycast_planning::datacast::{Datacast, DatacastConfig};
-use polycast_planning::{Fabric, Failure, Part, Pulling};
+use polycast_planning::{Fabric, FabricName, Failure, Part, Pulling};
 use polycast_protocol::pull::{HOPS_MAX, HOPS_USUAL, PORTS_MAX};
 use polycast_topology::{Graph as _, Network};
 use polycast_types::Rate;
@@ -67,17 +67,6 @@ fn gather_ms() -> u64 {
     10
 }
 
-fn wrong(setting: &'static str, reason: impl std::fmt::Display) -> SettingsError {
-    SettingsError::Value { setting, reason: reason.to_string() }
-}
-
-fn section(config: &ManagerConfig) -> Result<&DatacastSettings, SettingsError> {
-    config
-        .datacast
-        .as_ref()
-        .ok_or_else(|| wrong("datacast", "the fabric datacast needs a section [datacast]"))
-}
-
 fn network(settings: &DatacastSettings) -> Result<Network, SettingsError> {
     settings.network.parse().map_err(|error| wrong("datacast.network", error))
 }
@@ -85,22 +74,14 @@ fn network(settings: &DatacastSettings) -> Result<Network, SettingsError> {
 pub(super) struct DatacastOffer;
 
 impl Offer for DatacastOffer {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> FabricName {
         Datacast::NAME
     }
 
     fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError> {
-        let settings = section(config)?;
+        let settings = section("datacast", &config.datacast)?;
         let network = network(settings)?;
-        let (places, named) = (network.server_count() as usize, settings.hosts.len());
-        if named > places {
-            let reason = format!("{named} hosts are named, and {network} has {places} servers");
-            return Err(wrong("datacast.hosts", reason));
-        }
-        let mut names = BTreeSet::new();
-        if let Some(name) = settings.hosts.iter().find(|name| !names.insert(*name)) {
-            return Err(wrong("datacast.hosts", format!("the host '{name}' is named twice")));
-        }
+        check_hosts("datacast.hosts", &settings.hosts, network.server_count(), &format!("{network} has"))?;
         let positive = [
             ("datacast.link-rate", settings.link_rate.0),
             ("datacast.payload-bytes", settings.payload_bytes.into()),
@@ -146,15 +127,19 @@ impl Offer for DatacastOffer {
         Ok(Box::new(fabric))
     }
 
+    fn hosts<'a>(&self, config: &'a ManagerConfig) -> Vec<&'a str> {
+        config.datacast.iter().flat_map(|settings| &settings.hosts).map(String::as_str).collect()
+    }
+
     fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, SettingsError> {
-        let settings = section(config)?;
+        let settings = section("datacast", &config.datacast)?;
         let gather = Duration::from_millis(settings.gather_ms);
         let device = Forwarders::new(settings.forwarders.clone(), gather);
         Ok(vec![(DeviceId::Forwarders, Box::new(device))])
     }
 
     fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, SettingsError> {
-        Ok(Some(Box::new(OfLinks::new(network(section(config)?)?))))
+        Ok(Some(Box::new(OfLinks::new(network(section("datacast", &config.datacast)?)?))))
     }
 }
 

@@ -1,12 +1,12 @@
 //! The fabric `ocs` in the settings (Blast section III; Republic section II).
 
 use super::health::{Health, OfCircuits};
-use super::{Hosts, Named, Offer, interval, pool, rate, tors};
+use super::{Hosts, Named, Offer, interval, pool, rate, section, tors, wrong};
 use crate::config::ManagerConfig;
 use crate::devices::{CircuitSwitch, DeviceId};
 use polycast_api::settings::SettingsError;
-use polycast_planning::Fabric;
 use polycast_planning::ocs::{Ocs, OcsConfig};
+use polycast_planning::{Fabric, FabricName};
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
 use polycast_types::Rate;
@@ -71,17 +71,9 @@ fn attempt_interval_us() -> u64 {
     500
 }
 
-fn wrong(setting: &'static str, reason: impl std::fmt::Display) -> SettingsError {
-    SettingsError::Value { setting, reason: reason.to_string() }
-}
-
-fn section(config: &ManagerConfig) -> Result<&OcsSettings, SettingsError> {
-    config.ocs.as_ref().ok_or_else(|| wrong("ocs", "the fabric ocs needs a section [ocs]"))
-}
-
 /// The racks, fibres and splitters.
 fn hybrid(config: &ManagerConfig) -> Result<Hybrid, SettingsError> {
-    let settings = section(config)?;
+    let settings = section("ocs", &config.ocs)?;
     let ports_per_rack = config.tor.first().map_or(0, |tor| tor.fibre_ports.len());
     if ports_per_rack == 0 {
         return Err(wrong("tor", "circuits need racks with fibre-ports: name one [[tor]] a rack"));
@@ -106,12 +98,12 @@ fn hybrid(config: &ManagerConfig) -> Result<Hybrid, SettingsError> {
 pub(super) struct OcsOffer;
 
 impl Offer for OcsOffer {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> FabricName {
         Ocs::NAME
     }
 
     fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError> {
-        let settings = section(config)?;
+        let settings = section("ocs", &config.ocs)?;
         let hybrid = hybrid(config)?;
         let losses = [
             ("ocs.budget-db", settings.budget_db),
@@ -146,8 +138,10 @@ impl Offer for OcsOffer {
 
     fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, SettingsError> {
         let mut devices = tors::devices(config, false)?;
-        let switch =
-            CircuitSwitch::new(section(config)?.tl1, Duration::from_millis(config.device_timeout_ms));
+        let switch = CircuitSwitch::new(
+            section("ocs", &config.ocs)?.tl1,
+            Duration::from_millis(config.device_timeout_ms),
+        );
         devices.push((DeviceId::CircuitSwitch, Box::new(switch)));
         Ok(devices)
     }

@@ -1,17 +1,16 @@
 //! The fabric `orca` in the settings (Orca section 3.3).
 
 use super::health::OfLabels;
-use super::{Health, Hosts, Named, Offer, pool};
+use super::{Health, Hosts, Named, Offer, check_hosts, pool, section, wrong};
 use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, LabelSwitches};
 use polycast_api::settings::SettingsError;
-use polycast_planning::Fabric;
 use polycast_planning::labels::LabelOptions;
 use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
+use polycast_planning::{Fabric, FabricName};
 use polycast_topology::Clos;
 use polycast_types::Rate;
 use serde::Deserialize;
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -47,7 +46,7 @@ pub struct OrcaSettings {
     #[serde(default = "trees")]
     pub trees: u32,
     /// Rate of a transfer on a network that is ours alone; without it transfers share the network and adapt.
-    #[serde(default, deserialize_with = "some_rate")]
+    #[serde(default, deserialize_with = "super::some_rate")]
     pub rate: Option<Rate>,
     /// Whether one receiver of a rack speaks for the others, so that a source hears racks and not hosts.
     #[serde(default = "rack_feedback")]
@@ -81,40 +80,18 @@ fn port() -> u16 {
     7474
 }
 
-fn some_rate<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Rate>, D::Error> {
-    super::rate(deserializer).map(Some)
-}
-
-fn wrong(setting: &'static str, reason: impl std::fmt::Display) -> SettingsError {
-    SettingsError::Value { setting, reason: reason.to_string() }
-}
-
-fn section(config: &ManagerConfig) -> Result<&OrcaSettings, SettingsError> {
-    config.orca.as_ref().ok_or_else(|| wrong("orca", "the fabric orca needs a section [orca]"))
-}
-
 pub(super) struct OrcaOffer;
 
 impl Offer for OrcaOffer {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> FabricName {
         Orca::NAME
     }
 
     fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError> {
-        let settings = section(config)?;
+        let settings = section("orca", &config.orca)?;
         let OrcaSettings { pods, leafs, spines, servers, cores, .. } = *settings;
         let clos = Clos::new(pods, leafs, spines, servers, cores).map_err(|error| wrong("orca", error))?;
-        let (places, named) = (clos.hosts() as usize, settings.hosts.len());
-        if named > places {
-            return Err(wrong(
-                "orca.hosts",
-                format!("{named} hosts are named, and there are {places} servers"),
-            ));
-        }
-        let mut names = BTreeSet::new();
-        if let Some(name) = settings.hosts.iter().find(|name| !names.insert(*name)) {
-            return Err(wrong("orca.hosts", format!("the host '{name}' is named twice")));
-        }
+        check_hosts("orca.hosts", &settings.hosts, clos.hosts(), "there are")?;
         if settings.trees == 0 {
             return Err(wrong("orca.trees", "a transfer needs at least one"));
         }
@@ -136,15 +113,19 @@ impl Offer for OrcaOffer {
         Ok(Box::new(Orca::new(fabric, places, pool).map_err(|error| wrong("orca", error))?))
     }
 
+    fn hosts<'a>(&self, config: &'a ManagerConfig) -> Vec<&'a str> {
+        config.orca.iter().flat_map(|settings| &settings.hosts).map(String::as_str).collect()
+    }
+
     fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, SettingsError> {
-        let OrcaSettings { pods, leafs, spines, servers, cores, .. } = *section(config)?;
+        let OrcaSettings { pods, leafs, spines, servers, cores, .. } = *section("orca", &config.orca)?;
         let clos = Clos::new(pods, leafs, spines, servers, cores).map_err(|error| wrong("orca", error))?;
         Ok(Some(Box::new(OfLabels::new(clos))))
     }
 
     fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, SettingsError> {
         let answers_within = Duration::from_millis(config.device_timeout_ms);
-        let settings = section(config)?;
+        let settings = section("orca", &config.orca)?;
         let leafs = u64::from(settings.pods) * u64::from(settings.leafs);
         let leaf_controllers = settings.leaf_controllers.clone();
         if leaf_controllers.len() as u64 != leafs {

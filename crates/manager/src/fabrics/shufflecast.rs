@@ -1,11 +1,11 @@
 //! The fabric `shufflecast` in the settings (Shufflecast section III).
 
 use super::health::{Health, OfRelays};
-use super::{Hosts, Named, Offer, interval, pool, rate, tors};
+use super::{Hosts, Named, Offer, interval, pool, rate, section, tors, wrong};
 use crate::config::ManagerConfig;
 use polycast_api::settings::SettingsError;
-use polycast_planning::Fabric;
 use polycast_planning::shufflecast::{Shufflecast, ShufflecastConfig};
+use polycast_planning::{Fabric, FabricName};
 use polycast_types::Rate;
 use serde::Deserialize;
 
@@ -50,15 +50,6 @@ fn attempt_interval_us() -> u64 {
     100
 }
 
-fn wrong(setting: &'static str, reason: impl std::fmt::Display) -> SettingsError {
-    SettingsError::Value { setting, reason: reason.to_string() }
-}
-
-fn section(config: &ManagerConfig) -> Result<&ShufflecastSettings, SettingsError> {
-    let missing = || wrong("shufflecast", "the fabric shufflecast needs a section [shufflecast]");
-    config.shufflecast.as_ref().ok_or_else(missing)
-}
-
 fn network(settings: &ShufflecastSettings) -> Result<polycast_topology::Shufflecast, SettingsError> {
     let network = polycast_topology::Shufflecast::new(settings.p, settings.k);
     network.map_err(|error| wrong("shufflecast", error))
@@ -67,12 +58,12 @@ fn network(settings: &ShufflecastSettings) -> Result<polycast_topology::Shufflec
 pub(super) struct ShufflecastOffer;
 
 impl Offer for ShufflecastOffer {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> FabricName {
         Shufflecast::NAME
     }
 
     fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError> {
-        let settings = section(config)?;
+        let settings = section("shufflecast", &config.shufflecast)?;
         let network = network(settings)?;
         let (racks, named) = (network.tors() as usize, config.tor.len());
         if racks != named {
@@ -118,6 +109,6 @@ impl Offer for ShufflecastOffer {
     }
 
     fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, SettingsError> {
-        Ok(Some(Box::new(OfRelays::new(network(section(config)?)?))))
+        Ok(Some(Box::new(OfRelays::new(network(section("shufflecast", &config.shufflecast)?)?))))
     }
 }

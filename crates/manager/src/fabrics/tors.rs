@@ -1,7 +1,7 @@
 //! The racks of a data center as the settings say: the ToR switch of each, how it is reached, and what is at its
 //! ports.
 
-use super::Named;
+use super::{Named, wrong};
 use crate::config::ManagerConfig;
 use crate::devices::{Device, DeviceId, Tor, TorPorts};
 use polycast_api::settings::SettingsError;
@@ -41,8 +41,9 @@ pub struct TorHost {
     pub port: u32,
 }
 
-fn wrong(setting: &'static str, rack: usize, reason: impl std::fmt::Display) -> SettingsError {
-    SettingsError::Value { setting, reason: format!("rack {rack}: {reason}") }
+/// A setting of one rack that is wrong.
+fn wrong_at(setting: &'static str, rack: usize, reason: impl std::fmt::Display) -> SettingsError {
+    wrong(setting, format!("rack {rack}: {reason}"))
 }
 
 /// What can be checked without knowing the fabric.
@@ -58,15 +59,19 @@ pub(crate) fn check(tors: &[TorSettings]) -> Result<(), SettingsError> {
         for port in hosts.chain(tor.fibre_ports.iter().copied()).chain(tor.splitter_ports.iter().copied()) {
             // Higher numbers mean other things than ports.
             if port == 0 || port >= 0xffff_ff00 {
-                return Err(wrong("tor", rack, format!("{port} is no port: OpenFlow counts ports from 1")));
+                return Err(wrong_at(
+                    "tor",
+                    rack,
+                    format!("{port} is no port: OpenFlow counts ports from 1"),
+                ));
             }
             if !ports.insert(port) {
-                return Err(wrong("tor", rack, format!("port {port} is named twice")));
+                return Err(wrong_at("tor", rack, format!("port {port} is named twice")));
             }
         }
         for host in &tor.hosts {
             if !names.insert(&host.name) {
-                return Err(wrong("tor.hosts", rack, format!("the host '{}' is named twice", host.name)));
+                return Err(wrong_at("tor.hosts", rack, format!("the host '{}' is named twice", host.name)));
             }
         }
     }
@@ -80,7 +85,7 @@ fn endpoint(rack: usize, text: &str) -> Result<Endpoint, SettingsError> {
     let address: Result<SocketAddr, _> = text.parse();
     address.map(Endpoint::Tcp).map_err(|_| {
         let reason = format!("'{text}' is no address: write one such as 10.0.0.1:6653, or unix:PATH");
-        wrong("tor.openflow", rack, reason)
+        wrong_at("tor.openflow", rack, reason)
     })
 }
 
@@ -94,7 +99,7 @@ fn subnet(rack: usize, text: &str) -> Result<([u8; 4], [u8; 4]), SettingsError> 
         (u32::from(address) & !mask == 0).then_some((address.octets(), mask.to_be_bytes()))
     };
     let reason = || format!("'{text}' is no network: write one such as 10.0.1.0/24");
-    parse().ok_or_else(|| wrong("tor.subnet", rack, reason()))
+    parse().ok_or_else(|| wrong_at("tor.subnet", rack, reason()))
 }
 
 /// The servers of the largest rack.
@@ -108,7 +113,7 @@ pub(crate) fn devices(config: &ManagerConfig, relaying: bool) -> Result<Vec<Name
     if relaying {
         for (rack, tor) in config.tor.iter().enumerate() {
             let text = tor.subnet.as_deref();
-            let text = text.ok_or_else(|| wrong("tor.subnet", rack, "a Shufflecast needs it"))?;
+            let text = text.ok_or_else(|| wrong_at("tor.subnet", rack, "a Shufflecast needs it"))?;
             subnets.push(subnet(rack, text)?);
         }
     }

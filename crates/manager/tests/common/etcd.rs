@@ -20,6 +20,9 @@ pub fn free_port() -> u16 {
 
 /// Starts one that keeps its data in a folder; gives its address too. It may not have come up yet.
 pub fn start(folder: &str) -> Option<(Etcd, String)> {
+    if !polycast_testing::needs(&[polycast_testing::Need::Tool("etcd")]) {
+        return None;
+    }
     let client = format!("127.0.0.1:{}", free_port());
     let (url, peer) = (format!("http://{client}"), format!("http://127.0.0.1:{}", free_port()));
     let cluster = format!("one={peer}");
@@ -29,11 +32,5 @@ pub fn start(folder: &str) -> Option<(Etcd, String)> {
         .args(["--initial-advertise-peer-urls", &peer, "--initial-cluster", &cluster])
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    match etcd.spawn() {
-        Ok(child) => Some((Etcd(child), client)),
-        Err(error) => {
-            eprintln!("skipped: etcd cannot be started ({error}); install etcd-server");
-            None
-        }
-    }
+    Some((Etcd(etcd.spawn().expect("etcd is there")), client))
 }

@@ -6,6 +6,7 @@
 //! Each has a codec and a machine without I/O, and a client on tokio. [`at_once`] lets all devices of a
 //! plan work at the same time.
 
+mod conversation;
 pub mod openflow;
 pub mod telnet;
 pub mod tl1;

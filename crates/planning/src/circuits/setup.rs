@@ -75,7 +75,7 @@ impl PortPool {
     /// Gives back what a group held.
     pub fn release(&mut self, setup: &CircuitSetup) {
         self.free_splitters.extend(setup.splitters.iter().rev());
-        for &(rack, uplink) in &setup.uplinks {
+        for &(rack, uplink) in setup.uplinks.iter().rev() {
             self.free_uplinks[rack as usize].push(uplink);
         }
     }

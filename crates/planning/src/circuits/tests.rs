@@ -1,4 +1,5 @@
 use super::*;
+use alloc::format;
 use alloc::string::ToString;
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
@@ -129,4 +130,98 @@ fn circuits_use_every_port_once_and_reach_every_rack() {
     assert!(setup(&mut pool, 0, &[1], &budget).is_ok());
     let dark = PowerBudget { budget_db: 5.0, amplifier_gain_db: 0.0, ..budget };
     assert!(matches!(setup(&mut pool, 2, &[3, 4], &dark), Err(SetupError::Power(_))));
+}
+
+/// Each bound of a request from both sides.
+#[test]
+fn bounds_of_requests() {
+    let none = BTreeSet::new();
+    let ask = |network: CircuitNetwork, groups: &[CircuitGroup]| schedule(&network, groups, &none);
+    let pair = [group(1, &[0, 1], 5, 2)];
+    assert!(ask(NETWORK, &pair).is_ok());
+    assert_eq!(ask(CircuitNetwork { racks: 0, ..NETWORK }, &[]), Err(CircuitError::Empty { what: "racks" }));
+    let without = CircuitNetwork { ports_per_rack: 0, ..NETWORK };
+    assert_eq!(ask(without, &[]), Err(CircuitError::Empty { what: "ports per rack" }));
+    assert!(ask(CircuitNetwork { racks: 1 << 20, ..NETWORK }, &pair).is_ok());
+    let many = CircuitNetwork { racks: (1 << 20) + 1, ..NETWORK };
+    assert_eq!(ask(many, &pair), Err(CircuitError::TooManyRacks { racks: (1 << 20) + 1, limit: 1 << 20 }));
+    let dull =
+        |splitters, splitter_fanout| ask(CircuitNetwork { splitters, splitter_fanout, ..NETWORK }, &pair);
+    assert_eq!(dull(1, 1), Err(CircuitError::SplitterFanout { fanout: 1 }));
+    assert!(dull(0, 0).is_ok() && dull(0, 1).is_ok() && dull(1, 2).is_ok());
+    assert_eq!(ask(NETWORK, &[group(4, &[1, 1], 1, 1)]), Err(CircuitError::SameRack { group: 4, rack: 1 }));
+    assert_eq!(
+        ask(NETWORK, &[group(4, &[8], 1, 1)]),
+        Err(CircuitError::RackRange { group: 4, rack: 8, last: 7 })
+    );
+    assert!(ask(NETWORK, &[group(4, &[7, 6], 1, 1)]).is_ok());
+    // Two groups may name the same rack.
+    assert!(ask(NETWORK, &[group(4, &[1, 2], 1, 1), group(5, &[2, 1], 1, 1)]).is_ok());
+    // Six racks take two splitters of three outputs: one is too few, two suffice.
+    let six = [group(1, &[0, 1, 2, 3, 4, 5], 5, 2)];
+    let with = |splitters| ask(CircuitNetwork { splitters, ..NETWORK }, &six).unwrap();
+    assert_eq!(with(1).rejected, [(1, Rejection::Splitters { needed: 2, splitters: 1 })]);
+    assert_eq!(with(2).granted, [1]);
+}
+
+/// What runs is taken out of the network, and more than there is cannot run.
+#[test]
+fn what_runs_is_taken_out() {
+    let network = CircuitNetwork { ports_per_rack: 2, ..NETWORK };
+    let groups = [group(1, &[0, 1, 2], 1, 1), group(2, &[0, 3, 4, 5], 1, 1), group(3, &[6, 7], 1, 1)];
+    let left = residual(&network, &groups, &[1, 2].into()).unwrap();
+    assert_eq!((left.candidates.clone(), left.free_splitters), (vec![2], 1));
+    assert_eq!(left.free_ports, [0, 1, 1, 1, 1, 1, 2, 2]);
+    assert!(left.fits(&network, &groups[2]) && !left.fits(&network, &groups[0]), "rack 0 has no fibre left");
+    assert!(
+        left.fits(&network, &group(9, &[1, 2, 3], 1, 1))
+            && !left.fits(&network, &group(9, &[1, 2, 3, 4, 5], 1, 1))
+    );
+    let one = CircuitNetwork { splitters: 1, ..network };
+    let much = residual(&one, &groups, &[1, 2].into()).unwrap_err();
+    assert_eq!(much, CircuitError::RunningTooMuch { what: "splitter number", value: 1, limit: 1 });
+    let narrow =
+        residual(&CircuitNetwork { ports_per_rack: 1, ..network }, &groups, &[1, 2].into()).unwrap_err();
+    assert_eq!(narrow, CircuitError::RunningTooMuch { what: "rack", value: 0, limit: 1 });
+}
+
+/// A set-up that fails leaves the pool as it was, and one that is released gives all of it back.
+#[test]
+fn pools_are_whole_after_refusals() {
+    let hybrid =
+        Hybrid { racks: 4, servers_per_rack: 1, ports_per_rack: 2, splitters: 1, splitter_fanout: 2 };
+    let budget =
+        PowerBudget { budget_db: 90.0, switch_loss_db: 1.0, splitter_loss_db: 4.0, amplifier_gain_db: 0.0 };
+    let mut pool = PortPool::new(hybrid);
+    let whole = format!("{pool:?}");
+    let refused = setup(&mut pool, 0, &[1, 4], &budget).unwrap_err();
+    assert_eq!(refused, SetupError::RackRange { rack: 4, last: 3 });
+    assert!(matches!(setup(&mut pool, 9, &[1], &budget), Err(SetupError::RackRange { rack: 9, last: 3 })));
+    assert_eq!(
+        setup(&mut pool, 0, &[1, 2, 3], &budget).unwrap_err(),
+        SetupError::SplittersBusy { needed: 2, free: 1 }
+    );
+    // Three times the same rack: it has two fibres.
+    let dense = Hybrid { splitters: 3, ..hybrid };
+    let mut dense = PortPool::new(dense);
+    let before = format!("{dense:?}");
+    assert_eq!(
+        setup(&mut dense, 0, &[1, 1, 1], &budget).unwrap_err(),
+        SetupError::RackBusy { rack: 1, ports: 2 }
+    );
+    assert_eq!(format!("{dense:?}"), before);
+    let made = setup(&mut pool, 0, &[3, 1], &budget).unwrap();
+    // Into the splitter, and from its outputs to the racks in the order in which they were named.
+    let ports: Vec<(u32, u32)> = made.connections.iter().map(|made| (made.from, made.to)).collect();
+    assert_eq!((ports, made.uplinks.clone()), (vec![(0, 8), (9, 6), (10, 2)], vec![(0, 0), (3, 0), (1, 0)]));
+    assert_eq!(
+        (made.connections[1].tl1_enter(3), made.connections[1].tl1_delete(4)),
+        ("ENT-CRS-FIBER::10,7:3;".to_string(), "DLT-CRS-FIBER::10,7:4;".to_string())
+    );
+    let direct = setup(&mut pool, 0, &[3], &budget).unwrap();
+    assert_eq!((direct.connections[0].from, direct.connections[0].to), (1, 7));
+    assert!(matches!(setup(&mut pool, 0, &[2], &budget), Err(SetupError::RackBusy { rack: 0, ports: 2 })));
+    pool.release(&direct);
+    pool.release(&made);
+    assert_eq!(format!("{pool:?}"), whole);
 }

@@ -166,6 +166,63 @@ mod tests {
         assert_eq!(left_over(&switch, &Rack { oversubscription: 1.0, ..rack }, plain), None);
     }
 
+    /// The same by a list of single ports: servers take the slowest that are fast enough, four of them one that can be split;
+    /// uplinks take the fastest.
+    fn port_by_port(switch: &TorSwitch, rack: &Rack, reading: Reading) -> Option<Unused> {
+        let mut ports: Vec<u32> = switch
+            .banks
+            .iter()
+            .flat_map(|bank| core::iter::repeat_n(bank.gbps, bank.count as usize))
+            .collect();
+        ports.sort_unstable();
+        let fastest = switch.banks.iter().map(|bank| bank.gbps).max()?;
+        let two_speeds = switch.banks.iter().any(|bank| bank.gbps != fastest);
+        let mut servers = rack.servers * rack.ports_per_server;
+        let demand = f64::from(servers * rack.port_gbps) / rack.oversubscription;
+        while servers > 0 {
+            let fits = |gbps: &u32| {
+                *gbps >= rack.port_gbps && !(reading.uplinks_apart && two_speeds && *gbps == fastest)
+            };
+            let at = ports.iter().position(fits)?;
+            let of_port = if ports.remove(at) >= 4 * rack.port_gbps { 4 } else { 1 };
+            servers = servers.saturating_sub(of_port);
+        }
+        let mut up = 0.0;
+        while up < demand {
+            let gbps = ports.last().copied().filter(|gbps| !reading.uplinks_apart || *gbps == fastest)?;
+            ports.pop();
+            up += f64::from(gbps);
+        }
+        let split = |gbps: &u32| if reading.counts_split && *gbps >= 40 { 4 } else { 1 };
+        Some(Unused { ports: ports.iter().map(split).sum(), gbps: ports.iter().sum() })
+    }
+
+    #[test]
+    fn counts_of_banks_are_those_of_single_ports() {
+        let (switches, racks) = (papers_switches(), papers_racks());
+        assert_eq!((switches.len(), racks.len()), (14, 18 * 5 * 12));
+        for uplinks_apart in [false, true] {
+            for counts_split in [false, true] {
+                let reading = Reading { uplinks_apart, counts_split };
+                for rack in racks.iter().step_by(7) {
+                    let all: Vec<Option<Unused>> =
+                        switches.iter().map(|switch| port_by_port(switch, rack, reading)).collect();
+                    for (switch, expected) in switches.iter().zip(&all) {
+                        assert_eq!(
+                            left_over(switch, rack, reading),
+                            *expected,
+                            "{switch:?} {rack:?} {reading:?}"
+                        );
+                    }
+                    let best = all.into_iter().flatten().min_by_key(|unused| (unused.gbps, unused.ports));
+                    assert_eq!(best_left_over(&switches, rack, reading), best);
+                }
+            }
+        }
+        let empty = TorSwitch::new(&[]);
+        assert_eq!(left_over(&empty, &racks[0], Reading::default()), None);
+    }
+
     #[test]
     fn unused_ports_often_exist() {
         let (switches, racks) = (papers_switches(), papers_racks());

@@ -1,5 +1,6 @@
 use super::*;
 use alloc::collections::BTreeSet;
+use alloc::format;
 use alloc::string::ToString;
 use polycast_topology::{FatTree, Graph, Network};
 use proptest::prelude::*;
@@ -34,11 +35,19 @@ fn check(planner: &LabelPlanner, session: u64, source: Node, plan: &LabelPlan, r
     let clos = planner.clos();
     let delivery = switches::deliver(clos, planner.format(), planner.filter(), source, plan);
     assert_eq!(delivery.redundant(clos, receivers), []);
+    // Up to a spine and a core, down to the other pods; to each leaf, its agent and back, and to its hosts.
+    let others = plan.tree.pods.iter().filter(|pod| pod.pod != plan.tree.source_pod).count() as u32;
+    let up = 2 + if clos.cores_per_spine() > 0 { 1 + others } else { 0 };
+    let links = up + 3 * plan.leaf_hosts.len() as u32 + receivers.len() as u32;
+    assert_eq!(delivery.links, links);
     assert_eq!(delivery.hosts.keys().copied().collect::<BTreeSet<_>>(), *receivers);
     let format = pod_labels::PodLabelFormat::new(clos, planner.format().bytes()).unwrap();
     let pods = pod_labels::encode(&format, plan);
     let delivery = pod_labels::deliver(clos, &format, session, source, plan, &pods);
     assert_eq!(delivery.redundant(clos, receivers), []);
+    // A pod beyond the slots costs four more: to a leaf, its agent, and both ways back.
+    assert_eq!(delivery.links, links + 4 * pods.spine_labels.len() as u32);
+    assert_eq!(pods.spine_labels.len(), plan.tree.pods.len().saturating_sub(format.slots() as usize));
     assert_eq!(delivery.hosts.keys().copied().collect::<BTreeSet<_>>(), *receivers);
 }
 
@@ -121,6 +130,124 @@ fn rows_are_their_buckets() {
                 }
             }
         }
+    }
+}
+
+/// The numbers of SplitMix64 from seed 0, as its authors give them.
+#[test]
+fn links_are_spread_by_split_mix_64() {
+    let gamma = 0x9e37_79b9_7f4a_7c15u64;
+    let numbers =
+        [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f, 0xf88b_b8a8_724c_81ec];
+    for (at, number) in numbers.into_iter().enumerate() {
+        assert_eq!(format::mix(gamma.wrapping_mul(at as u64)), number);
+    }
+}
+
+#[test]
+fn bits_are_counted() {
+    assert_eq!([0, 1, 2, 3, 4, 5, 24, 32, 33].map(format::number_bits), [0, 0, 1, 2, 2, 3, 5, 5, 6]);
+    assert_eq!([0, 1, 7, 127].map(format::low_bits), [0, 1, 127, u128::MAX >> 1]);
+    assert_eq!((format::low_bits(128), format::low_bits(200)), (u128::MAX, u128::MAX));
+    assert_eq!(format::ones(1 << 127 | 1 << 5 | 1).collect::<Vec<_>>(), [0, 5, 127]);
+    assert_eq!(format::ones(0).count(), 0);
+}
+
+/// Every field of a label comes back as it was put in, and no two fields share a bit.
+#[test]
+fn fields_of_labels_lie_apart() {
+    for (text, filter_bits) in
+        [("fat-tree:8,3", 20), ("clos:5,6,3,9,2", 7), ("leaf-spine:7,3,5", 1), ("clos:12,48,4,48,1", 69)]
+    {
+        let clos = clos(text);
+        let format = *LabelPlanner::new(clos, filter_bits).unwrap().format();
+        let widths = [
+            format.leaf_up_bits,
+            format.spine_up_bits,
+            format.spine_down,
+            format.filter_bits,
+            format.core_down,
+        ];
+        let ends: Vec<u32> = widths
+            .iter()
+            .scan(1, |end, width| {
+                *end += width;
+                Some(*end)
+            })
+            .collect();
+        assert_eq!(
+            [format.spine_up_at(), format.common_at(), format.filter_at(), format.core_at()],
+            ends[..4]
+        );
+        assert_eq!(format.bits(), ends[4].max(1 + clos.hosts_per_leaf()), "{text}");
+        assert_eq!(format.bytes(), format.bits().div_ceil(8));
+        let path =
+            TreePath { plane: clos.spines_per_pod() - 1, core: clos.cores_per_spine().saturating_sub(1) };
+        let (common, cores) =
+            (format::low_bits(format.spine_down) & 0b1101, format::low_bits(format.core_down) & 0b1011);
+        let mut filter = FilterBits::EMPTY;
+        (0..filter_bits).step_by(3).for_each(|bucket| filter.set(bucket));
+        let label = format.source_label(path, common, &filter, cores);
+        assert!(!format.leaf_status(&label));
+        assert_eq!((format.leaf_up(&label), format.spine_up(&label)), (path.plane, path.core), "{text}");
+        assert_eq!((format.common(&label), format.cores_down(&label)), (common, cores), "{text}");
+        assert!((0..filter_bits).all(|bucket| format.filter_has(&label, bucket) == (bucket % 3 == 0)));
+        let hosts = format::low_bits(clos.hosts_per_leaf()) & 0b10_1001;
+        let label = format.leaf_label(hosts);
+        assert!(format.leaf_status(&label) && format.hosts(&label) == hosts);
+        assert_eq!(format!("{label:?}"), label.to_hex());
+    }
+}
+
+/// The table of section 3.5, and what a leaf that knows its rack drops.
+#[test]
+fn leafs_do_what_labels_say() {
+    use switches::{Ingress, LeafAction, guarded_leaf, leaf};
+    let format = *LabelPlanner::new(clos("fat-tree:8,3"), 20).unwrap().format();
+    let source = format.source_label(TreePath { plane: 3, core: 1 }, 0, &FilterBits::EMPTY, 0);
+    let hosts = format.leaf_label(0b101);
+    for (label, ingress, action) in [
+        (&source, Ingress::Below, LeafAction::Up(3)),
+        (&source, Ingress::Above, LeafAction::ToAgent),
+        (&hosts, Ingress::Below, LeafAction::ToHosts(0b101)),
+        (&hosts, Ingress::Above, LeafAction::ToAgent),
+    ] {
+        assert_eq!(leaf(&format, label, ingress), action);
+        assert_eq!(guarded_leaf(&format, label, ingress, true), Some(action));
+        let names_hosts = matches!(action, LeafAction::ToHosts(_));
+        assert_eq!(guarded_leaf(&format, label, ingress, false), (!names_hosts).then_some(action));
+    }
+}
+
+#[test]
+fn devices_are_told_once() {
+    let entry = |spine, leaf| SpineState { spine, leaf };
+    let update = Update {
+        source_label: true,
+        leafs: vec![4, 9],
+        added: vec![entry(50, 1), entry(50, 2), entry(51, 1)],
+        removed: vec![entry(51, 2), entry(52, 1), entry(52, 3)],
+    };
+    // The source, two leafs, and the spines 50, 51 and 52; the last one only drops entries.
+    assert_eq!((update.messages(), update.urgent_messages()), (6, 5));
+    assert_eq!((Update::default().messages(), Update::default().urgent_messages()), (0, 0));
+    let label = Update { source_label: true, ..Update::default() };
+    assert_eq!(label.messages(), 1);
+}
+
+#[test]
+fn labels_have_sizes_that_bitmaps_hold() {
+    let planner =
+        |leafs, hosts, pods| LabelPlanner::new(Clos::new(pods, leafs, 1, hosts, 1).unwrap(), 9).map(drop);
+    assert_eq!(planner(128, 128, 128), Ok(()));
+    for (leafs, hosts, pods) in [(129, 1, 1), (1, 129, 1), (1, 1, 129)] {
+        assert!(matches!(
+            planner(leafs, hosts, pods),
+            Err(LabelError::TooManyPorts { value: 129, limit: 128, .. })
+        ));
+    }
+    for (bits, fits) in [(0, false), (1, true), (1024, true), (1025, false)] {
+        assert_eq!(LabelPlanner::new(k48(), bits).is_ok(), fits, "{bits}");
     }
 }
 

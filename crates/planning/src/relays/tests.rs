@@ -214,3 +214,93 @@ fn tors_out_of_range_are_named() {
     assert_eq!(checked_tor(&network, 7), Ok(7));
     assert!(checked_tor(&network, 8).unwrap_err().to_string().contains("ToR 8 is out of range"));
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+    /// Max-min fairness: no partition carries more than the line rate, and every source has one that is full and in which
+    /// none has more than it.
+    #[test]
+    fn shares_are_max_min_fair(which in 0usize..9, drawn in proptest::collection::btree_set(0u32..1000, 1..12)) {
+        let network = instances()[which];
+        let active: Vec<u32> = drawn.iter().map(|at| at % network.tors()).collect::<BTreeSet<_>>().into_iter().collect();
+        let shares = fair_shares(&network, &active);
+        prop_assert_eq!(shares.len(), active.len());
+        let places = |source: u32| (0..network.columns()).map(move |column| (column, relaying_partition(&network, source, column)));
+        let mut carried: BTreeMap<(u32, u32), (f64, f64)> = BTreeMap::new();
+        for (&source, &share) in active.iter().zip(&shares) {
+            for place in places(source) {
+                let (sum, most) = carried.entry(place).or_insert((0.0, 0.0));
+                (*sum, *most) = (*sum + share, most.max(share));
+            }
+        }
+        prop_assert!(carried.values().all(|(sum, _)| *sum < 1.0 + 1e-9));
+        for (&source, &share) in active.iter().zip(&shares) {
+            let is_bottleneck = |place| carried[&place].0 > 1.0 - 1e-9 && carried[&place].1 < share + 1e-9;
+            prop_assert!(places(source).any(is_bottleneck), "{} has {} and could have more", source, share);
+        }
+    }
+
+    /// A source is admitted where no admitted one has a partition of its own.
+    #[test]
+    fn partitions_are_lent_once(which in 0usize..9, steps in proptest::collection::vec((any::<bool>(), 0u32..1000), 1..40)) {
+        let network = instances()[which];
+        let places = |source: u32| -> BTreeSet<(u32, u32)> {
+            (0..network.columns()).map(|column| (column, relaying_partition(&network, source, column))).collect()
+        };
+        let mut table = PartitionTable::new(network);
+        let mut admitted: Vec<u32> = Vec::new();
+        for (comes, number) in steps {
+            if comes || admitted.is_empty() {
+                let source = number % network.tors();
+                let free = admitted.iter().all(|&other| places(other).is_disjoint(&places(source)));
+                prop_assert_eq!(table.admit(source), free);
+                admitted.extend(free.then_some(source));
+            } else {
+                table.release(admitted.swap_remove(number as usize % admitted.len()));
+            }
+        }
+    }
+}
+
+/// Hops and losses by hand on 2,2-Shufflecast (figure 3), and the mean over those that are reached.
+#[test]
+fn reaches_are_measured_over_who_is_reached() {
+    let reach = Reach { hops: vec![0, 3, UNREACHED, 1, 2, UNREACHED], copies: vec![0; 6] };
+    assert_eq!((reach.unreachable(), reach.max_hops(), reach.mean_hops()), (vec![2, 5], 3, 2.0));
+    let alone = Reach { hops: vec![0, UNREACHED], copies: vec![0; 2] };
+    assert_eq!((alone.max_hops(), alone.mean_hops()), (0, 0.0));
+    let network = Shufflecast::new(2, 2).unwrap();
+    let whole = reach_before_recovery(&network, 0, &BTreeSet::new());
+    assert_eq!((whole.hops.clone(), whole.mean_hops()), (vec![0, 2, 2, 2, 1, 1, 3, 3], 2.0));
+    // For each source, what a failure of ToR 0 leaves unreached, counted source by source.
+    for network in instances() {
+        let mut counted: BTreeMap<u32, u32> = BTreeMap::new();
+        for source in 0..network.tors() {
+            let lost = (0..network.tors()).filter(|&tor| {
+                let relays = |at: u32| at != 0 && is_relay(&network, at, source);
+                walk(&network, source, relays).hops[tor as usize] == UNREACHED
+            });
+            *counted.entry(lost.count() as u32).or_default() += 1;
+        }
+        assert_eq!(loss_distribution(&network), counted.into_iter().collect::<Vec<_>>());
+    }
+}
+
+/// What changes for one source is the part of the whole recovery that is about it.
+#[test]
+fn recovery_of_a_source_is_its_part_of_the_whole() {
+    for network in [Shufflecast::new(2, 3).unwrap(), Shufflecast::new(3, 2).unwrap()] {
+        for failed in [BTreeSet::from([0]), BTreeSet::from([1, 5]), BTreeSet::from([3, 7, 11])] {
+            let whole = recover(&network, &failed);
+            for source in (0..network.tors()).filter(|source| !failed.contains(source)) {
+                let of_source = |set: &BTreeSet<(u32, u32)>| -> BTreeSet<(u32, u32)> {
+                    set.iter().copied().filter(|rule| rule.1 == source).collect()
+                };
+                let part = recover_source(&network, &failed, source);
+                assert_eq!(part.failed, failed);
+                assert_eq!(part.activated, of_source(&whole.activated), "{failed:?} for {source}");
+                assert_eq!(part.deactivated, of_source(&whole.deactivated), "{failed:?} for {source}");
+            }
+        }
+    }
+}

@@ -1,7 +1,8 @@
 //! Most traffic per rack first (Blast, section III-C).
 
 use super::{Decision, Draft, Pending, Scheduler};
-use crate::fabric::{Fabrics, Group, HostId};
+use crate::plan::{Group, HostId};
+use crate::registry::Fabrics;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use polycast_types::Time;

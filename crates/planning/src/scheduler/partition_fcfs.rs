@@ -1,7 +1,8 @@
 //! Taking turns at the relays of a Shufflecast (Shufflecast, section IV-C).
 
 use super::{Decision, Draft, Pending, Scheduler};
-use crate::fabric::{Channel, Fabrics, Plan, Resource};
+use crate::plan::{Plan, Resource};
+use crate::registry::Fabrics;
 use alloc::vec::Vec;
 use polycast_types::Time;
 
@@ -43,10 +44,7 @@ impl Scheduler for PartitionFcfs {
                     shares.find(|share| draft.network().is_free(share))
                 };
                 let resources: Vec<Resource> = wanted.resources.iter().filter_map(first_free).collect();
-                let nothing = Channel::Chain { order: Vec::new() };
-                let kept =
-                    Plan { resources, uses: Vec::new(), commands: Vec::new(), channel: nothing, ..wanted };
-                draft.hold(request.group.clone(), kept);
+                draft.hold(request.group.clone(), Plan { resources, ..wanted });
             }
         }
         draft.into_decisions()

@@ -88,6 +88,15 @@ impl Workspace {
         }
     }
 
+    /// The arcs that trees use, as (arc, number of the tree).
+    #[cfg(test)]
+    pub(super) fn used_arcs(&self) -> impl Iterator<Item = (Arc, u32)> {
+        let owners = (0..).zip(self.owner.iter().copied());
+        owners
+            .filter(|(_, owner)| ![FREE, FAILED].contains(owner))
+            .map(|(arc, owner)| (arc, u32::from(owner) - 1))
+    }
+
     fn working_in(&self, graph: &CompactGraph, node: Node) -> u32 {
         graph.arcs(node).filter(|&arc| self.owner[graph.reverse(arc) as usize] != FAILED).count() as u32
     }
@@ -403,7 +412,8 @@ impl TreePlanner {
         true
     }
 
-    /// Makes the way that a search has found from `from` to `to` part of the tree.
+    /// Makes the way that a search has found from `from` to `to` part of the tree. An arc that a node was entered by before
+    /// stays the tree's until all branches are attached: then those that are left over are freed together.
     fn take_way(&mut self, from: Node, to: Node, owner: u8, stamp: u32, taken: &mut Vec<Arc>) {
         let work = &mut self.work;
         let mut at = from;
@@ -412,12 +422,6 @@ impl TreePlanner {
             let depth = work.level[at as usize] + 1;
             at = self.graph.target(arc);
             work.level[at as usize] = depth;
-            if work.old_mark[at as usize] == stamp {
-                let before = work.old_arc[at as usize];
-                if before != arc && work.owner[before as usize] == owner {
-                    work.owner[before as usize] = FREE;
-                }
-            }
             work.old_mark[at as usize] = stamp;
             work.old_arc[at as usize] = arc;
             work.owner[arc as usize] = owner;

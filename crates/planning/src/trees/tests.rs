@@ -51,6 +51,14 @@ fn check(planner: &TreePlanner, plan: &TreePlan, failures: &Failures) {
         assert!(leaves.iter().all(|&leaf| plan.is_receiver(leaf)), "a branch without a receiver");
     }
     assert!(!plan.trees.is_empty() && plan.trees.len() as u32 <= plan.bound);
+    // An arc that the planner keeps for a tree is in this tree: others could use it.
+    for (arc, number) in planner.work.used_arcs() {
+        let tree = plan.trees.iter().find(|tree| tree.spanning_tree == number);
+        assert!(
+            tree.is_some_and(|tree| tree.nodes.iter().any(|node| node.arc == arc)),
+            "arc {arc} is kept in vain"
+        );
+    }
 }
 
 #[test]

@@ -5,13 +5,15 @@ use crate::args::CastArgs;
 use crate::cancel;
 use crate::exit::{Exit, Failure};
 use crate::object::{self, Named};
-use crate::output::Format;
+use crate::output::{self, Format};
 use crate::progress::Progress;
-use crate::report::Delivery;
+use crate::report::{self, Copies};
 use polycast_agent::transfer::{
     self, Options, Path as DataPath, Received, ReceiverSpec, Receivers, Rendezvous, Report, Sink, SourceSpec,
 };
+use polycast_api::report::Delivery;
 use polycast_types::format_bytes;
+use serde_json::Value;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -32,15 +34,16 @@ pub fn run(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
     let progress = Progress::start(&format!("delivering {name}"));
     let outcome = perform(args, object, &folders, &cancel, &progress);
     progress.finish();
-    let (report, received) = outcome?;
-    let mut delivery = Delivery::new(&name, report);
+    let (mut report, received) = outcome?;
     // They joined in any order; people count.
-    delivery.receivers.sort_by_key(|receiver| (receiver.name.len(), receiver.name.clone()));
+    report.receivers.sort_by_key(|receiver| (receiver.name.len(), receiver.name.clone()));
+    let mut copies = Copies::new();
     for (number, outcome) in received.into_iter().enumerate() {
         let name = receiver_name(number);
-        if let Some(receiver) = delivery.receivers.iter_mut().find(|receiver| receiver.name == name) {
+        if let Some(receiver) = report.receivers.iter_mut().find(|receiver| receiver.name == name) {
             match outcome {
-                Ok(received) => receiver.path = args.out.is_some().then_some(received.path),
+                Ok(received) if args.out.is_some() => drop(copies.insert(name, received.path)),
+                Ok(_) => {}
                 // The receiver itself knows best why it failed.
                 Err(failure) => {
                     receiver.verified = false;
@@ -49,7 +52,21 @@ pub fn run(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
             }
         }
     }
-    delivery.conclude(format)
+    let delivery = Delivery::new(&name, report);
+    output::result(format, &document(&delivery, &copies)?, &report::text(&delivery, &copies))?;
+    Ok(report::complain(&delivery.report))
+}
+
+/// The report, and where each receiver's copy is.
+fn document(delivery: &Delivery, copies: &Copies) -> Result<Value, Failure> {
+    let mut document = serde_json::to_value(delivery)
+        .map_err(|error| Failure::unexpected(format!("cannot write JSON: {error}")))?;
+    for (at, receiver) in delivery.report.receivers.iter().enumerate() {
+        if let Some(path) = copies.get(&receiver.name) {
+            document["receivers"][at]["path"] = path.to_string_lossy().into();
+        }
+    }
+    Ok(document)
 }
 
 fn receiver_name(number: usize) -> String {

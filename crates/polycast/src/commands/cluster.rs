@@ -8,19 +8,18 @@ use crate::exit::{Exit, Failure, without_numbers};
 use crate::object;
 use crate::output::{self, Format};
 use crate::progress::Progress;
-use crate::report::Delivery;
+use crate::report;
 use polycast_agent::daemon::{Agent, AgentConfig, AgentError};
-use polycast_agent::forwarder::TreeStatus;
-use polycast_agent::transfer::{ControlStep, ReceiverReport, Report};
 use polycast_api::agent::send_event::Event;
 use polycast_api::agent::transfer::Direction;
 use polycast_api::agent::{
-    Granted, Object, ObjectKind, ObjectState, PathForm, StatusResponse, TransferReport, TreeReport, Waiting,
+    Granted, Object, ObjectKind, ObjectState, PathForm, StatusResponse, TransferReport, Waiting,
 };
 use polycast_api::client::{
     AgentClient, ClientError, Extension, Receivers, SendOptions, Session, Wait, default_socket,
 };
 use polycast_api::error::Kind;
+use polycast_api::report::{Delivery, Report};
 use polycast_manager::{Manager, ManagerConfig, ManagerError};
 use polycast_net::archive::{self, TreeSource};
 use polycast_net::object::ObjectSource;
@@ -178,7 +177,7 @@ pub fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
         };
         progress.finish();
         match outcome {
-            Ok(report) => Delivery::new(&object.name, report).conclude(format),
+            Ok(report) => report::conclude(&Delivery::new(&object.name, report), format),
             Err(failure) => {
                 forget(session, id.data).await;
                 Err(failure)
@@ -203,6 +202,10 @@ async fn forget(session: &Session, data: DataId) {
 /// A number that no other object has.
 fn fresh_number() -> DataId {
     DataId(uuid::Uuid::new_v4().as_u64_pair().0 >> 1)
+}
+
+fn account(report: TransferReport) -> Result<Report, Failure> {
+    Ok(report.try_into().map_err(ClientError::from)?)
 }
 
 async fn follow(
@@ -291,54 +294,6 @@ pub fn withdraw(args: &WithdrawArgs, format: Format) -> Result<Exit, Failure> {
     let document = json!({ "object": args.id.to_string(), "withdrawn": true });
     output::result(format, &document, &format!("withdrawn {}", args.id))?;
     Ok(Exit::Done)
-}
-
-/// The agent's report in the engine's words.
-fn account(report: TransferReport) -> Result<Report, Failure> {
-    let object =
-        polycast_api::convert::object_id(&report.app_id, report.data_id).map_err(ClientError::from)?;
-    let receivers = report.receivers.into_iter().map(|receiver| ReceiverReport {
-        verified: receiver.verified,
-        seconds: receiver.seconds,
-        bytes: receiver.bytes,
-        patched_bytes: receiver.patched_bytes,
-        fabric: receiver.fabric,
-        error: (!receiver.error.is_empty()).then_some(receiver.error),
-        name: receiver.name,
-    });
-    Ok(Report {
-        object,
-        bytes: report.length,
-        root: (!report.root.is_empty()).then_some(report.root),
-        seconds: report.seconds,
-        sent_bytes: report.sent_bytes,
-        patched_bytes: report.patched_bytes,
-        heard: report.heard,
-        fabric: report.fabric,
-        path_lost: (!report.path_lost.is_empty()).then_some(report.path_lost),
-        events: report.events.into_iter().map(|event| (event.seconds, event.what)).collect(),
-        control: report
-            .control
-            .into_iter()
-            .map(|step| ControlStep { step: step.step, micros: step.micros })
-            .collect(),
-        receivers: receivers.collect(),
-        trees: report.trees.into_iter().map(tree).collect(),
-        left: Vec::new(),
-    })
-}
-
-fn tree(tree: TreeReport) -> TreeStatus {
-    TreeStatus {
-        tree: u8::try_from(tree.tree).unwrap_or(u8::MAX),
-        interests: tree.interests,
-        duplicates: tree.duplicates,
-        halved: tree.halved,
-        packets: tree.packets,
-        sent_bytes: tree.sent_bytes,
-        first_bytes: tree.first_bytes,
-        rate_bps: tree.rate_bps,
-    }
 }
 
 /// `polycast get`

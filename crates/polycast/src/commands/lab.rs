@@ -8,15 +8,16 @@ use crate::exit::{Exit, Failure};
 use crate::object;
 use crate::output::{self, Format};
 use crate::progress::Progress;
-use crate::report::{self, Delivery};
+use crate::report::{self, Copies};
 use clap::{Args as Arguments, Subcommand};
+use polycast_api::report::{ControlStep, Delivery, Report};
 use polycast_lab::compare::Way;
 use polycast_lab::failure::Failure as Broken;
 use polycast_lab::label_switches;
 use polycast_lab::ocs::{self, OcsOptions};
 use polycast_lab::spec::Spec;
 use polycast_lab::traffic::{Flow, Readings};
-use polycast_lab::{CastOptions, CastOutcome, ControlStep, Join, LabError, LinkBytes, registry, supervisor};
+use polycast_lab::{CastOptions, CastOutcome, Join, LabError, LinkBytes, NoReport, registry, supervisor};
 use polycast_types::{format_bytes, format_rate};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -260,17 +261,13 @@ fn options_of(
 }
 
 /// What `send` reported, if it delivered anything.
-fn delivery_of(outcome: &CastOutcome) -> Result<Delivery, Failure> {
-    let delivery = &outcome.delivery;
-    if let Some(error) = delivery["error"].as_str() {
+fn delivery_of(outcome: &CastOutcome) -> Result<&Delivery, Failure> {
+    outcome.delivery.as_ref().map_err(|NoReport { error, hint }| {
         let failure = if outcome.exit == 1 { Failure::input(error) } else { Failure::unexpected(error) };
-        return Err(match delivery["hint"].as_str() {
+        match hint {
             Some(hint) => failure.hint(hint),
             None => failure,
-        });
-    }
-    serde_json::from_value(delivery.clone()).map_err(|error| {
-        Failure::unexpected(format!("the report cannot be read: {error}; it said: {}", outcome.said))
+        }
     })
 }
 
@@ -282,14 +279,14 @@ fn cast(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
     let outcome = registry::cast(&args.spec, &options, &program()?);
     progress.finish();
     let (outcome, setup_s) = outcome?;
-    let mut delivery = delivery_of(&outcome)?;
+    let mut delivery = delivery_of(&outcome)?.clone();
     let CastOutcome { said, exit, links, control, nodes, source_cpu, readings, wall_s, .. } = outcome;
     let mut text = cast_text(&delivery, setup_s, &links, &control);
     // Times of receivers count from the start of the transfer, readings from the request.
-    text.push_str(&rates_text(&delivery, &readings, (wall_s - delivery.seconds).max(0.0)));
+    text.push_str(&rates_text(&delivery.report, &readings, (wall_s - delivery.report.seconds).max(0.0)));
     // They are among the lab's.
-    delivery.control.clear();
-    let verified = delivery.receivers.iter().all(|receiver| receiver.verified);
+    delivery.report.control.clear();
+    let verified = delivery.report.receivers.iter().all(|receiver| receiver.verified);
     let readings = (!readings.samples.is_empty()).then_some(readings);
     let document = LabDelivery {
         delivery,
@@ -309,9 +306,9 @@ fn cast(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
 }
 
 /// What trees and flows did, and how fast they were until each receiver ended.
-fn rates_text(delivery: &Delivery, readings: &Readings, started_s: f64) -> String {
+fn rates_text(report: &Report, readings: &Readings, started_s: f64) -> String {
     let mut text = String::new();
-    for tree in &delivery.trees {
+    for tree in &report.trees {
         let percent = 100.0 * tree.duplicates as f64 / tree.interests.max(1) as f64;
         // Writing to a string cannot fail.
         let _ = writeln!(
@@ -323,8 +320,7 @@ fn rates_text(delivery: &Delivery, readings: &Readings, started_s: f64) -> Strin
             tree.duplicates
         );
     }
-    let mut ends: Vec<(f64, &str)> =
-        delivery.receivers.iter().map(|r| (r.seconds, r.name.as_str())).collect();
+    let mut ends: Vec<(f64, &str)> = report.receivers.iter().map(|r| (r.seconds, r.name.as_str())).collect();
     ends.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut from = started_s;
     let Some(last) = readings.samples.last().map(|sample| sample.at_s) else { return text };
@@ -353,15 +349,15 @@ fn rates_text(delivery: &Delivery, readings: &Readings, started_s: f64) -> Strin
 
 /// The report, and the cables that carried most.
 fn cast_text(delivery: &Delivery, setup_s: f64, links: &[LinkBytes], control: &[ControlStep]) -> String {
-    let mut text = delivery.text();
+    let bytes = delivery.report.bytes;
+    let mut text = report::text(delivery, &Copies::new());
     let _ = writeln!(text, "set up in {}", report::seconds(setup_s));
     for ControlStep { step, micros } in control {
         let _ = writeln!(text, "  {:>9}  {step}", report::seconds(*micros as f64 / 1e6));
     }
-    let busy = links.iter().filter(|link| delivery.bytes > 0 && link.bytes > delivery.bytes / 2);
-    for LinkBytes { from, to, bytes } in busy {
-        let times = *bytes as f64 / delivery.bytes as f64;
-        let _ = writeln!(text, "  {from} -> {to}: {} ({times:.2} times the object)", format_bytes(*bytes));
+    for link in links.iter().filter(|link| bytes > 0 && link.bytes > bytes / 2) {
+        let (times, crossed) = (link.bytes as f64 / bytes as f64, format_bytes(link.bytes));
+        let _ = writeln!(text, "  {} -> {}: {crossed} ({times:.2} times the object)", link.from, link.to);
     }
     text
 }

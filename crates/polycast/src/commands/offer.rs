@@ -5,9 +5,9 @@ use crate::args::OfferArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::Format;
 use crate::progress::Progress;
-use crate::report::Delivery;
-use crate::{cancel, object};
+use crate::{cancel, object, report};
 use polycast_agent::transfer::{self, Options, Path, Receivers, SourceSpec};
+use polycast_api::report::Delivery;
 use std::sync::Arc;
 
 /// Waits for the receivers and delivers to them.
@@ -37,7 +37,7 @@ pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
         steering: Arc::default(),
     };
     let progress = Progress::start(&format!("waiting for {} receivers of {name}", args.receivers));
-    let report = transfer::deliver(spec, &mut |report| progress.delivery(report));
+    let outcome = transfer::deliver(spec, &mut |report| progress.delivery(report));
     progress.finish();
-    Delivery::new(&name, report?).conclude(format)
+    report::conclude(&Delivery::new(&name, outcome?), format)
 }

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use polycast_experiments::Row;
+use polycast_experiments::catalogue::{self, papers};
 use polycast_experiments::report::page::{deviation, number};
-use polycast_experiments::report::{self, Done, Item, Options, draw, page, papers};
+use polycast_experiments::report::{self, Done, Item, Options, draw, page};
 use serde_json::json;
 
 use crate::exit::{Exit, Failure};
@@ -35,7 +36,7 @@ pub struct ReproduceArgs {
 
 /// Lists the items, or computes those that were asked for.
 pub fn run(args: &ReproduceArgs, format: Format) -> Result<Exit, Failure> {
-    let items = report::select(args.paper.as_deref(), args.item.as_deref())
+    let items = catalogue::select(args.paper.as_deref(), args.item.as_deref())
         .map_err(|error| Failure::input(error.to_string()))?;
     if args.paper.is_none() && !args.quick && args.out.is_none() {
         return list(&items, format);

@@ -1,9 +1,12 @@
 //! What the tests of the command line share.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub mod cluster;
+
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
 /// How a command ended.
@@ -45,6 +48,21 @@ pub fn command(arguments: &[&str]) -> Command {
 /// Runs the program to its end.
 pub fn polycast(arguments: &[&str]) -> Ran {
     command(arguments).output().unwrap().into()
+}
+
+/// Begins a command.
+pub fn begin(arguments: &[&str]) -> Child {
+    command(arguments).spawn().unwrap()
+}
+
+/// Waits for the end of a command.
+pub fn end(child: Child) -> Ran {
+    child.wait_with_output().unwrap().into()
+}
+
+/// Asks a process to end in one of the ways that people and systems do.
+pub fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
 }
 
 /// A folder that is removed afterwards.

@@ -38,14 +38,14 @@ pub(super) enum Arrival {
 
 #[derive(Debug)]
 pub(super) struct Members {
-    by_name: BTreeMap<String, Member>,
-    names: BTreeMap<HostId, String>,
+    pub(super) by_name: BTreeMap<String, Member>,
+    pub(super) names: BTreeMap<HostId, String>,
     /// Numbers that belong to names for ever, whether or not their agents are here.
-    known: BTreeMap<String, HostId>,
+    pub(super) known: BTreeMap<String, HostId>,
     /// When each was heard of last, longest ago first.
-    heard: BTreeSet<(Time, HostId)>,
-    next_host: u32,
-    most: usize,
+    pub(super) heard: BTreeSet<(Time, HostId)>,
+    pub(super) next_host: u32,
+    pub(super) most: usize,
     silence: Duration,
 }
 
@@ -80,10 +80,13 @@ impl Members {
         let host = member.host;
         let elsewhere = self.known.get(&name).is_some_and(|known| *known != host);
         let taken = self.known.iter().any(|(other, known)| *known == host && *other != name);
+        if host.0 == u32::MAX {
+            return Err(alloc::format!("agent '{name}' has number {}, which no manager gives", host.0));
+        }
         if elsewhere || taken || self.names.contains_key(&host) || self.by_name.contains_key(&name) {
             return Err(alloc::format!("agent '{name}' has number {}, which is another one's", host.0));
         }
-        self.next_host = self.next_host.max(host.0.saturating_add(1));
+        self.next_host = self.next_host.max(host.0 + 1);
         self.heard.insert((member.heard_at, host));
         self.names.insert(host, name.clone());
         self.by_name.insert(name, member);

@@ -6,7 +6,7 @@
 
 use super::members::Member;
 use super::words::{AgentKey, Grant, RequestKey};
-use super::{Lease, Leases, Waiting};
+use super::{Lease, Leases, PLANS_END, Waiting};
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -40,8 +40,10 @@ impl fmt::Display for RecordKey {
 }
 
 /// What is known under a key.
-// One is made for each change and written at once: nobody keeps many of them.
-#[allow(clippy::large_enum_variant)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one is made for each change and written at once: there are never many of them"
+)]
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Record {
     /// A member.
@@ -86,6 +88,14 @@ pub enum Record {
         /// Each with the group that it serves.
         paths: Vec<(Group, Plan)>,
     },
+}
+
+/// How much an earlier manager has handed down: its limits may have been wider.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Restored {
+    pub(super) members: usize,
+    pub(super) leases: usize,
+    pub(super) pending: usize,
 }
 
 /// Records that contradict each other.
@@ -175,6 +185,12 @@ impl Leases {
                 }
                 Record::Lease { key, object, group, grant, granted_at, ends_at } => {
                     let id = grant.plan_id;
+                    if id.0 >= PLANS_END {
+                        return Err(StateError(alloc::format!("no manager gives a path number {}", id.0)));
+                    }
+                    if self.by_request.contains_key(&key) {
+                        return Err(StateError(alloc::format!("path {} is the second of one request", id.0)));
+                    }
                     if !self.network.hold(id, group, grant.plan.clone()) {
                         return Err(StateError(alloc::format!("what path {} holds is held already", id.0)));
                     }
@@ -184,7 +200,18 @@ impl Leases {
                     self.enter(id, lease);
                 }
                 Record::Pending { key, object, pending, all, lease } => {
-                    self.next_request = self.next_request.max(pending.id.0 + 1);
+                    let id = pending.id.0;
+                    let Some(after) = id.checked_add(1) else {
+                        return Err(StateError(alloc::format!("no request has number {id}")));
+                    };
+                    let twice =
+                        self.pending.contains_key(&pending.id) || self.pending_by_key.contains_key(&key);
+                    if twice || pending.group.receivers.is_empty() {
+                        return Err(StateError(alloc::format!(
+                            "request {id} waits twice or for no receiver"
+                        )));
+                    }
+                    self.next_request = self.next_request.max(after);
                     self.pending_by_key.insert(key.clone(), pending.id);
                     let waiting = Waiting { key, object, all, lease, told: None };
                     self.pending.insert(pending.id, (pending, waiting));
@@ -197,7 +224,25 @@ impl Leases {
                 }
             }
         }
+        self.settle_restored();
         self.undecided = true;
+        if cfg!(debug_assertions) {
+            self.check();
+        }
         Ok(())
+    }
+
+    /// What one change of the state has written and taken away may have been cut in the middle: what is newer counts.
+    fn settle_restored(&mut self) {
+        let granted: Vec<RequestId> =
+            self.by_request.keys().filter_map(|key| self.pending_by_key.get(key)).copied().collect();
+        granted.into_iter().for_each(|id| drop(self.take_pending(id)));
+        let lent: Vec<Plan> = self.leases.values().map(|lease| lease.grant.plan.clone()).collect();
+        lent.iter().for_each(|plan| drop(self.displace(plan)));
+        self.restored = Restored {
+            members: self.members.iter().count(),
+            leases: self.leases.len(),
+            pending: self.pending.len(),
+        };
     }
 }

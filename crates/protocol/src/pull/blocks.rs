@@ -158,6 +158,21 @@ mod tests {
         assert_eq!(Blocks::bytes_for(1000, 8192, 2, 16), 8192 * 64);
     }
 
+    /// Whole words of packets, and their borders.
+    #[test]
+    fn the_first_missing_packet_is_found_over_words() {
+        for held in [0u64, 1, 63, 64, 65, 127, 128, 129, 190] {
+            let mut bits = Bits::new(200);
+            (0..held).for_each(|sn| assert!(bits.insert(sn)));
+            assert!((0..200).all(|sn| bits.has(sn) == (sn < held)));
+            for from in 0..200 {
+                let missing = (held.max(from) < 195).then_some(held.max(from));
+                assert_eq!(bits.first_missing(from..195), missing, "{held} are there, from {from}");
+            }
+            assert_eq!(bits.first_missing(0..held), None);
+        }
+    }
+
     proptest! {
         #[test]
         fn bits_are_a_set(len in 1u64..200, steps in prop::collection::vec((any::<bool>(), 0u64..200), 0..200)) {

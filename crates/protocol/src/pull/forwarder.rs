@@ -159,6 +159,19 @@ impl Forwarder {
             Packet::Interest(interest) => self.interest(now, from, interest),
             Packet::Data(data) => self.data(from, data),
         }
+        if cfg!(debug_assertions) {
+            self.check();
+        }
+    }
+
+    /// Panics if the machine contradicts itself: that is a bug of ours, never a peer's fault. Called after every input in
+    /// debug builds.
+    ///
+    /// # Panics
+    /// If something that always holds does not.
+    pub fn check(&self) {
+        self.pending.check();
+        self.store.check();
     }
 
     /// What to do next, or `None` until the next input.
@@ -408,6 +421,21 @@ mod tests {
         let out = take(&mut node, 1, Face::Port(1), Packet::Data(data(7, arrived)));
         assert_eq!(out.len(), 3, "delivered, sent on, kept: {out:?}");
         assert!(out.iter().any(|output| matches!(output, Output::Deliver { payload: Payload::Arrived, .. })));
+    }
+
+    #[test]
+    fn an_interest_that_comes_again_by_another_way_is_answered_by_that() {
+        let mut node = forwarder(4);
+        let by = |below: u8| {
+            let way = route(&[(0, false), (2, true), (1, false)]).turned(below).turned(below);
+            Packet::Interest(interest(5, way))
+        };
+        take(&mut node, 0, Face::Port(3), by(4));
+        assert_eq!(take(&mut node, 1, Face::Port(3), by(6)), [], "it waits already");
+        let arrived = at_second(0, false).stepped();
+        let out = take(&mut node, 2, Face::Port(1), Packet::Data(data(5, arrived)));
+        let Output::Send { port: 3, packet: Packet::Data(sent), .. } = out[0] else { panic!("{out:?}") };
+        assert_eq!(sent.route.bytes(), [3, 6], "over the node that passes packets on, as the last one came");
     }
 
     #[test]

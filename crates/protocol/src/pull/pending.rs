@@ -66,6 +66,15 @@ impl PendingTable {
         self.entries.len()
     }
 
+    /// See [`super::Forwarder::check`].
+    pub(super) fn check(&self) {
+        self.entries.check();
+        let (waiters, names) = (self.waiters_in_use, self.entries.len());
+        assert!(waiters <= self.waiters_max, "{waiters} wait, where {} may", self.waiters_max);
+        assert!(names <= waiters, "{waiters} wait for {names} names: somebody must wait for each");
+        assert!(waiters as usize <= self.waiters.len(), "who waits has a place");
+    }
+
     /// Enters an interest.
     ///
     /// It is sent on if the name is new, or if what was sent on has been lost, it seems: the same face asks

@@ -234,6 +234,7 @@ impl Receiver {
             Input::Held { sns } => {
                 for sn in sns.start..sns.end.min(self.config.blocks.packets()) {
                     self.have.insert(sn);
+                    self.fresh.remove(sn..sn + 1);
                 }
             }
             Input::Begin => {
@@ -259,6 +260,42 @@ impl Receiver {
                 self.begin_block(tree, block);
             }
         }
+        if cfg!(debug_assertions) {
+            self.check();
+        }
+    }
+
+    /// Panics if the machine contradicts itself: that is a bug of ours, never a peer's fault. Called after every input in
+    /// debug builds.
+    ///
+    /// # Panics
+    /// If something that always holds does not.
+    pub fn check(&self) {
+        let blocks = self.config.blocks;
+        assert!(self.have.count() <= blocks.packets(), "it has more packets than there are");
+        for (number, tree) in self.trees.iter().enumerate() {
+            assert!(
+                tree.open.len() <= self.config.credits as usize,
+                "tree {number} has more open than credits"
+            );
+            let sent = tree.open.iter().map(|open| open.sent_at);
+            assert!(sent.is_sorted(), "what tree {number} has open is in the order of asking");
+            let within = tree.open.iter().all(|open| open.sn < blocks.packets());
+            assert!(within, "tree {number} asks for packets that there are not");
+            let Some(block) = tree.block else { continue };
+            let packets = blocks.packets_of(block);
+            assert!(block < blocks.count() && tree.end == packets.end, "tree {number} carries no such block");
+            assert!((packets.start..=packets.end).contains(&tree.cursor), "tree {number} has left its block");
+            assert!(tree.moves <= blocks.count(), "tree {number} goes in a circle");
+        }
+        let known = |sn: &u64| *sn < blocks.packets();
+        let mut fresh = self.fresh.iter().flatten();
+        assert!(fresh.all(|sn| known(&sn) && !self.have.has(sn)), "what it has is to come from the source");
+        assert!(
+            self.redo.iter().next_back().is_none_or(|last| last.end <= blocks.packets()),
+            "no such packet"
+        );
+        assert!(self.sweep <= blocks.packets(), "it looks for packets that there are not");
     }
 
     /// What to do next, or `None` until `deadline` or the next input.
@@ -368,11 +405,13 @@ impl Receiver {
     /// A packet that was asked for has come with an impossible length. Stores on the way may hold it, so that
     /// only the source can help.
     fn forged(&mut self, number: usize, sn: u64) {
-        let open = &mut self.trees[number].open;
-        if let Some(at) = open.iter().position(|open| open.sn == sn)
+        let tree = &mut self.trees[number];
+        if let Some(at) = tree.open.iter().position(|open| open.sn == sn)
             && !self.have.has(sn)
         {
-            open.remove(at);
+            tree.open.remove(at);
+            // Another tree may ask for it now. Where this one goes on, only its own answer tells.
+            tree.asked_last &= sn + 1 != tree.end;
             self.redo.insert(sn..sn + 1);
             self.fresh.insert(sn..sn + 1);
         }
@@ -404,7 +443,8 @@ impl Receiver {
                 Decision::Open => {
                     // All of the block was there before. Its last packet tells where the tree goes on.
                     tree.asked_last = true;
-                    return Some(tree.end - 1);
+                    let last = tree.end - 1;
+                    return (!tree.open.iter().any(|open| open.sn == last)).then_some(last);
                 }
                 Decision::Next(next) if tree.moves < blocks.count() => {
                     let packets = blocks.packets_of(next);
@@ -462,7 +502,10 @@ impl Receiver {
         tree.timer.doubled = 0;
         if route.is_some() {
             // All that is open is due at once: the old way may never answer.
-            tree.open.iter_mut().for_each(|open| open.sent_at = Time::ZERO);
+            // Whose answer comes then, and how long it took, cannot be told.
+            tree.open
+                .iter_mut()
+                .for_each(|open| (open.sent_at, open.tries) = (Time::ZERO, open.tries.max(1)));
             return;
         }
         let open = core::mem::take(&mut tree.open);

@@ -204,6 +204,16 @@ mod tests {
     }
 
     #[test]
+    fn the_position_is_the_number_of_nodes_that_were_left() {
+        let route = Route::new(&hops(&[(1, false), (2, true), (3, false)])).unwrap();
+        assert_eq!(
+            (route.position(), route.turned(7).position(), route.turned(7).stepped().position()),
+            (0, 1, 2)
+        );
+        assert_eq!(Route::from_bytes(&[1, 2], 2).unwrap().position(), 2);
+    }
+
+    #[test]
     fn a_route_without_a_keeper_leads_back_to_its_first_node() {
         let route = Route::new(&hops(&[(1, true), (2, true)])).unwrap();
         assert_eq!(route.turned(0).turned(9).way_back(8).bytes(), [8, 9]);

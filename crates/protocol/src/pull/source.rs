@@ -199,6 +199,44 @@ impl Source {
                 self.full_ports = if open { self.full_ports & !bit } else { self.full_ports | bit };
             }
         }
+        if cfg!(debug_assertions) {
+            self.check();
+        }
+    }
+
+    /// Panics if the machine contradicts itself: that is a bug of ours, never a peer's fault. Called after every input in
+    /// debug builds.
+    ///
+    /// # Panics
+    /// If something that always holds does not.
+    pub fn check(&self) {
+        let undecided = |block: u32| self.decisions[block as usize] == Decision::Open;
+        for (number, tree) in self.trees.iter().enumerate() {
+            assert!(!tree.gone || tree.block.is_none(), "tree {number} is gone, and carries a block");
+            let others = self.trees[..number].iter().filter_map(|other| other.block);
+            if let Some(block) = tree.block {
+                let twice = others.chain(self.unassigned.iter().copied()).any(|other| other == block);
+                assert!(
+                    !twice && undecided(block),
+                    "block {block} is carried by tree {number} and not by it alone"
+                );
+            }
+            tree.lanes.iter().for_each(|lane| lane.check(self.config.waiting_max));
+            let counts = &tree.counters;
+            assert!(
+                counts.duplicates <= counts.interests && counts.signals <= counts.duplicates,
+                "{counts:?}"
+            );
+            assert!(
+                counts.packets <= counts.interests && counts.first_bytes <= counts.sent_bytes,
+                "{counts:?}"
+            );
+        }
+        assert!(self.unassigned.len() <= self.decisions.len(), "there are not so many blocks");
+        assert!(
+            self.unassigned.front().is_none_or(|block| undecided(*block)),
+            "what follows is decided already"
+        );
     }
 
     /// What to do next, or `None` until `deadline` or the next input.
@@ -319,6 +357,10 @@ impl Source {
         if decided != Decision::Open {
             return decided;
         }
+        // Late interests in a tree that is gone give it no block: another tree is to carry that.
+        if self.trees[number].gone {
+            return Decision::Open;
+        }
         if self.trees[number].block != Some(block) {
             // After a restart receivers go on where they were: the tree takes up the block it is asked for.
             let Some(at) = self.unassigned.iter().position(|&other| other == block) else {
@@ -352,6 +394,16 @@ impl Source {
 
 fn is_full(ports: u128, port: u8) -> bool {
     ports >> (u32::from(port) % PORTS_MAX) & 1 == 1
+}
+
+impl Lane {
+    fn check(&self, waiting_max: u32) {
+        let waiting = self.first.len() + self.again.len();
+        assert!(waiting <= waiting_max as usize, "{waiting} wait at port {}", self.port);
+        assert!(self.first.len() as u64 <= self.asked.count(), "what waits was asked for");
+        let mut front = self.first.front().into_iter().chain(self.again.front());
+        assert!(front.all(|next| self.asked.has(next.sn)), "what waits was asked for");
+    }
 }
 
 impl Tree {

@@ -65,6 +65,12 @@ impl ContentStore {
         self.first.len() + self.again.len()
     }
 
+    /// See [`super::Forwarder::check`].
+    pub(super) fn check(&self) {
+        self.first.check();
+        self.again.check();
+    }
+
     /// The packet of that name, without its route, and the slot of its payload.
     pub(super) fn get(&mut self, name: Name) -> Option<(Held, u32)> {
         let renews = self.replacement == Replacement::LeastRecentlyUsed;

@@ -56,6 +56,14 @@ impl<V: Copy> NameTable<V> {
         self.len() == self.capacity
     }
 
+    /// See [`super::Forwarder::check`].
+    pub(super) fn check(&self) {
+        assert!(self.len() <= self.capacity, "{} names in room for {}", self.len(), self.capacity);
+        assert_eq!(self.index.len(), self.len() as usize, "every name is in the index, and nothing else");
+        assert_eq!(self.oldest == NONE, self.len() == 0, "the order knows as many names as the table");
+        assert_eq!(self.newest == NONE, self.len() == 0, "the order knows as many names as the table");
+    }
+
     #[inline]
     pub(super) fn find(&self, name: Name) -> Option<u32> {
         let slots = &self.slots;
@@ -163,6 +171,17 @@ mod tests {
 
     fn name(sn: u64) -> Name {
         Name::new(Handle(7), sn)
+    }
+
+    /// Neither many packets of one transfer nor many transfers fall on one place.
+    #[test]
+    fn names_are_spread() {
+        for secret in [0x5bd1_e995_97f4_a7c5, 0x1f83_d9ab_fb41_bd6b, 0x9b05_688c_2b3e_6c1f] {
+            let transfers = (0..256u64).map(|handle| Name::new(Handle(handle), 3));
+            let places: alloc::collections::BTreeSet<u64> =
+                transfers.chain((0..256).map(name)).map(|name| hash(secret, name)).collect();
+            assert!(places.len() >= 511, "{} places for 512 names", places.len());
+        }
     }
 
     proptest! {

@@ -290,9 +290,9 @@ impl Congestion {
         path: &mut PathDelay,
         round_trip: Duration,
     ) {
-        history.received += received;
-        history.lost += lost;
-        let counted = history.received + history.lost;
+        history.received = history.received.saturating_add(received);
+        history.lost = history.lost.saturating_add(lost);
+        let counted = history.received.saturating_add(history.lost);
         if counted < ROUND_FRAGMENTS_MIN || now.since(history.since) < round_trip {
             return;
         }
@@ -334,7 +334,7 @@ impl LossHistory {
 
     /// What was lost in a `quiet` round was lost by chance.
     fn end_round(&mut self, now: Time, counted: u64, quiet: bool) {
-        let loss = self.lost * 1_000_000 / counted;
+        let loss = (u128::from(self.lost) * 1_000_000 / u128::from(counted)) as u64;
         if quiet || loss < self.usual {
             self.usual = ((self.usual * 15 + loss) / 16).min(USUAL_LOSS_MAX);
         }

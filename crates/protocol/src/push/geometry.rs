@@ -65,14 +65,16 @@ impl Geometry {
         start..end.max(start + 1)
     }
 
-    /// Whether a packet with these numbers can belong to the object; its position if so.
+    /// Whether a packet with these numbers can belong to the object; its position if so. The position after it is a
+    /// number too.
     #[must_use]
     pub fn position(&self, round: u32, sn: u64, count: u32) -> Option<u64> {
         let total = self.fragments();
         if count == 0 || sn.checked_add(u64::from(count))? > total {
             return None;
         }
-        u64::from(round).checked_mul(total)?.checked_add(sn)
+        let position = u64::from(round).checked_mul(total)?.checked_add(sn)?;
+        position.checked_add(u64::from(count)).map(|_| position)
     }
 
     /// The sns of a range of positions within one lap, as at most two ranges.
@@ -136,5 +138,8 @@ mod tests {
         assert_eq!(g.position(0, 3, 8), None);
         assert_eq!(g.position(0, u64::MAX, 2), None);
         assert_eq!(g.position(0, 0, 0), None);
+        let vast = Geometry { object_len: 1 << 32, fragment_len: 1, group_len: 1024 };
+        assert_eq!(vast.position(u32::MAX, (1 << 32) - 1, 1), None, "the position after it is no number");
+        assert!(vast.position(u32::MAX, (1 << 32) - 2, 1).is_some());
     }
 }

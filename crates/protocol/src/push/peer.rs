@@ -77,6 +77,8 @@ pub(super) struct Peer {
     pub(super) finish_at: Option<Time>,
     /// For how long it alone has held the sender back.
     pub(super) held: Duration,
+    /// How often it was moved in the chain since it last got anything.
+    pub(super) moves: u32,
     /// Who reports for it, if it does not do so itself.
     pub(super) spoken_by: Option<PeerId>,
     /// Its next report tells its own totals, which were not known meanwhile.
@@ -101,6 +103,13 @@ impl Peer {
         let others = self.shared_at.is_some_and(|at| now.since(at) < OTHERS_SPAN);
         let long = waited >= if others { LATE_BESIDE_OTHERS } else { Duration::ZERO };
         self.is_late = waited * 2 >= sample && long;
+    }
+
+    /// It has verified so many bytes.
+    pub(super) fn has_verified(&mut self, now: Time, bytes: u64) {
+        if bytes > self.verified_bytes {
+            (self.verified_bytes, self.verified_at, self.moves) = (bytes, now, 0);
+        }
     }
 
     /// Nobody reports for it any more.
@@ -179,6 +188,7 @@ impl Peer {
             unicast: [RangeSet::new(), RangeSet::new()],
             finish_at: None,
             held: Duration::ZERO,
+            moves: 0,
             spoken_by: None,
             totals_unknown: false,
         }

@@ -1,5 +1,7 @@
 //! A receiver of a push transfer (Republic section III-A).
 
+mod check;
+
 use super::geometry::Geometry;
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -293,10 +295,11 @@ impl Receiver {
                 self.complete_if_all();
             }
             Input::Data { round, sn, count, flags, arrived } => {
-                self.data(now, arrived, round, sn..sn + u64::from(count), flags);
+                self.data(now, arrived, (round, sn, count), flags);
             }
             Input::Patched { sn, count } => {
-                if sn.checked_add(u64::from(count)).is_some_and(|end| end <= self.fragments) {
+                // Numbers that are none of the object have no position.
+                if self.config.geometry.position(0, sn, count).is_some() {
                     self.patched(sn..sn + u64::from(count));
                 }
             }
@@ -324,6 +327,9 @@ impl Receiver {
                 let patched_bytes = self.patched_bytes;
                 self.outputs.push_back(Output::Control(Control::DataRcvd { patched_bytes }));
             }
+        }
+        if cfg!(debug_assertions) {
+            self.check();
         }
     }
 
@@ -372,9 +378,10 @@ impl Receiver {
         Some(at)
     }
 
-    fn data(&mut self, now: Time, arrived: Time, round: u32, sns: Range<u64>, flags: u8) {
-        let count = sns.end - sns.start;
-        let Some(position) = self.config.geometry.position(round, sns.start, count as u32) else { return };
+    fn data(&mut self, now: Time, arrived: Time, (round, sn, count): (u32, u64, u32), flags: u8) {
+        let Some(position) = self.config.geometry.position(round, sn, count) else { return };
+        let count = u64::from(count);
+        let sns = sn..sn + count;
         if flags & FLAG_PATCH != 0 {
             return self.patched(sns);
         }
@@ -384,7 +391,8 @@ impl Receiver {
             self.next = position;
             self.outputs.push_back(Output::Control(Control::IntlSeq { position }));
         }
-        if position > self.next && self.lap_over_at.is_none() {
+        // Over the chain everything comes, lost or not.
+        if position > self.next && self.lap_over_at.is_none() && !self.chained {
             let attempts = flags & FLAG_ATTEMPT != 0;
             self.suspects.push_back(Suspect { positions: self.next..position, at: now, attempts });
         }
@@ -476,17 +484,22 @@ impl Receiver {
     fn group_corrupt(&mut self, now: Time, group: u64) {
         self.corrupt_groups += 1;
         self.checking.set(group, false);
+        if self.verified.get(group) {
+            return; // It has come over the chain meanwhile.
+        }
         let sns = self.config.geometry.fragments_of_group(group);
         self.have.remove(sns.clone());
         // The neighbours keep what they have verified; one that was still incomplete lacks the shared
         // fragment again, and one being checked has its bytes already.
-        self.request(now, vec![sns], 0);
+        if !self.chained {
+            self.request(now, vec![sns], 0);
+        }
     }
 
     /// Turns skipped positions into losses once they cannot be late packets any more.
     fn find_losses(&mut self, now: Time) {
         while let Some(suspect) = self.suspects.front() {
-            let passed = self.next >= suspect.positions.end + self.config.reorder_packets;
+            let passed = self.next >= suspect.positions.end.saturating_add(self.config.reorder_packets);
             if !passed && now.since(suspect.at) < self.config.reorder_delay {
                 break;
             }
@@ -498,7 +511,7 @@ impl Receiver {
             self.lap_over_at = Some(Time(u64::MAX));
             self.suspects.clear();
             let initial = self.initial.expect("a lap that is over has begun");
-            self.declare_lost(now, initial..initial + self.fragments, false);
+            self.declare_lost(now, initial..self.lap_end(), false);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The sender of a push transfer (Republic section III-A).
 
+mod check;
 mod path;
 mod racks;
 mod words;
@@ -154,15 +155,13 @@ impl Sender {
                 assert!(self.started_at.is_none(), "a transfer starts once");
                 self.started_at = Some(now);
                 self.next_send = now;
-                // One that has left meanwhile, or has had everything from an earlier try, is settled already.
+                // One that has everything already, or has left, is settled before the start.
                 for peer in self.peers.values_mut().filter(|peer| peer.is_active()) {
                     peer.service = Service::Listening { since: now };
                     peer.heard_at = now;
                 }
                 if !self.config.multicast {
-                    let active = self.peers.iter().filter(|(_, peer)| peer.is_active());
-                    let all: Vec<PeerId> = active.map(|(id, _)| *id).collect();
-                    all.into_iter().for_each(|peer| self.move_to_chain(now, peer));
+                    self.chain_all(now);
                 }
             }
             Input::Control { peer, control } => self.control(now, peer, control),
@@ -178,6 +177,9 @@ impl Sender {
                 self.config.allowance = allowance.or(self.config.allowance);
                 self.take_path(now);
             }
+        }
+        if cfg!(debug_assertions) {
+            self.check();
         }
     }
 
@@ -195,7 +197,7 @@ impl Sender {
             return Some(Output::Finished);
         }
         if now >= self.next_check {
-            self.check(now, started);
+            self.look_at_timers(now, started);
             self.next_check = now + CHECK_INTERVAL;
         }
         if self.outputs.is_empty() && self.next_patch.is_some_and(|at| now >= at) {
@@ -294,13 +296,11 @@ impl Sender {
         match control {
             Control::IntlSeq { position } => self.initial(now, id, *position),
             Control::Progress { position, received, lost, verified_bytes, arrived_ns, waited_ns } => {
-                if *verified_bytes > peer.verified_bytes {
-                    peer.verified_bytes = *verified_bytes;
-                    peer.verified_at = now;
-                }
+                let verified_bytes = (*verified_bytes).min(self.config.geometry.object_len);
+                peer.has_verified(now, verified_bytes);
                 let arrival = (Time(*arrived_ns), Duration(*waited_ns));
                 if self.speaks_for_others(id) {
-                    self.rack_progress(now, id, *position, *verified_bytes);
+                    self.rack_progress(now, id, *position, verified_bytes);
                 }
                 self.progress(now, id, *position, (*received, *lost), arrival);
             }
@@ -312,8 +312,8 @@ impl Sender {
                 peer.verified_bytes = self.config.geometry.object_len;
                 self.settle(id, None);
             }
-            Control::UpstreamLost => {
-                let links = self.chain.demote(id);
+            Control::UpstreamLost if self.chain.contains(id) => {
+                let links = self.move_in_chain(id);
                 let link = Link { peer: id, upstream: None };
                 // The tail has nobody to change places with: it fetches from the source.
                 let links = if links.is_empty() { [link].to_vec() } else { links };
@@ -351,6 +351,8 @@ impl Sender {
         if position > self.position {
             return; // Not a position of ours: a confused peer harms only itself.
         }
+        // What a receiver says of itself governs the pace of all: no more can have come, or been lost, than was sent.
+        let (received, lost) = (received.min(self.packets), lost.min(self.packets));
         let before = self.acknowledged_min();
         let acknowledged = self.packets_before(position);
         let sent = self.sent_at(position);
@@ -782,7 +784,7 @@ impl Sender {
     }
 
     /// Timers: stalls, deadlines, paths that do not get through, slow receivers, DATA_FNSD.
-    fn check(&mut self, now: Time, started: Time) {
+    fn look_at_timers(&mut self, now: Time, started: Time) {
         let ids: Vec<PeerId> = self.peers.iter().filter(|(_, p)| p.is_active()).map(|(id, _)| *id).collect();
         if now >= self.next_generation {
             self.next_generation = now + UNICAST_GENERATION;
@@ -861,9 +863,17 @@ impl Sender {
         };
         if ahead > peer.verified_bytes && now.since(peer.verified_at) >= CHAIN_STALL {
             self.peers.get_mut(&id).expect("looked up above").verified_at = now;
-            let links = self.chain.demote(id);
+            let links = self.move_in_chain(id);
             self.outputs.extend(links.into_iter().map(Output::Chain));
         }
+    }
+
+    /// One that gets nothing goes to the tail, so that it does not hold others. If it gets nothing there either, the one
+    /// before it may be at fault, with less than it reports: to the head, once, since the source has everything.
+    fn move_in_chain(&mut self, id: PeerId) -> Vec<Link> {
+        let Some(peer) = self.peers.get_mut(&id) else { return Vec::new() };
+        peer.moves = peer.moves.saturating_add(1);
+        if peer.moves == 2 { self.chain.promote(id) } else { self.chain.demote(id) }
     }
 
     /// A receiver that alone keeps the window shut, while the next slowest has half of it free, is slow: by its
@@ -907,6 +917,13 @@ impl Sender {
             }
         }
         dropped.into_iter().for_each(|id| self.disband(id));
+    }
+
+    /// Those that still take the data channel go on over the chain.
+    fn chain_all(&mut self, now: Time) {
+        let on_channel = self.peers.iter().filter(|(_, peer)| peer.is_on_channel()).map(|(id, _)| *id);
+        let on_channel: Vec<PeerId> = on_channel.collect();
+        on_channel.into_iter().for_each(|peer| self.move_to_chain(now, peer));
     }
 
     fn move_to_chain(&mut self, now: Time, id: PeerId) {

@@ -108,6 +108,9 @@ impl Agent {
             Rack::Updates(updates) if updates.to == self.name() => self.updates(now, &updates),
             _ => self.refused += 1,
         }
+        if cfg!(debug_assertions) {
+            self.check();
+        }
     }
 
     /// The next thing to do, until there is none.
@@ -163,6 +166,16 @@ impl Agent {
         AgentCounts { refused: self.refused, stale: self.follower.stale, gaps: self.follower.gaps }
     }
 
+    /// Looks whether the state agrees with itself, and its bound holds.
+    ///
+    /// # Panics
+    /// If it does not, which is our own mistake.
+    pub fn check(&self) {
+        self.follower.check();
+        let (labels, most) = (self.follower.len(), self.config.labels_max);
+        assert!(labels <= most, "an agent has {labels} labels, {most} it may have");
+    }
+
     fn name(&self) -> Name {
         Name { rack: self.config.rack, agent: Some(self.config.port) }
     }
@@ -186,9 +199,18 @@ impl Agent {
     }
 
     fn updates(&mut self, now: Time, message: &Updates<'_>) {
-        self.follower.begin(message.stream);
+        // The confirmation; one of an update that was had before may have been lost. One of a stream that is not known yet
+        // asks for it.
+        self.next_heartbeat = now;
+        if !self.follower.follows(message) {
+            return;
+        }
         for update in self.follower.fresh(message) {
-            if self.follower.grows(update) && self.follower.len() >= self.config.labels_max {
+            let is_too_much = self.follower.grows(update) && self.follower.len() >= self.config.labels_max;
+            // What an earlier run has named makes room, or what is new would never be complete.
+            let room = if is_too_much { self.follower.make_room() } else { None };
+            self.outputs.extend(room.map(|session| AgentOutput::Remove { session }));
+            if is_too_much && room.is_none() {
                 if !core::mem::replace(&mut self.full, true) {
                     self.outputs.push_back(AgentOutput::Full);
                 }
@@ -201,7 +223,5 @@ impl Agent {
                 AgentOutput::Set { session: update.session, label: update.label.to_vec() }
             });
         }
-        // The confirmation; one of an update that was had before may have been lost.
-        self.next_heartbeat = now;
     }
 }

@@ -135,7 +135,16 @@ struct RackState {
     /// Up to which number all its agents have the updates.
     confirmed: u64,
     /// Who waits for which number.
-    waiting: BTreeMap<u64, Vec<u64>>,
+    waiting: BTreeMap<u64, Waiting>,
+}
+
+/// What waits for the confirmation of a number.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// How many changes: this one, and those that it has replaced.
+    changes: u64,
+    /// Whose these are, one for each, as far as they are waited for.
+    tickets: Vec<u64>,
 }
 
 /// The central controller.
@@ -185,16 +194,19 @@ impl Central {
     /// Takes in what happened.
     pub fn handle(&mut self, now: Time, input: CentralInput<'_>) {
         match input {
-            CentralInput::Set { ticket, changes } => match self.check(ticket, &changes) {
+            CentralInput::Set { ticket, changes } => match self.admit(ticket, &changes) {
                 Ok(()) => self.set(ticket, &changes),
                 Err(why) => self.outputs.push_back(CentralOutput::Refused { ticket, why }),
             },
-            CentralInput::Forget { ticket } => drop(self.tickets.remove(&ticket)),
+            CentralInput::Forget { ticket } => self.forget(ticket),
             CentralInput::FromLeaf { leaf, message } => {
                 if !self.take_from_leaf(now, leaf, &message) {
                     self.refused += 1;
                 }
             }
+        }
+        if cfg!(debug_assertions) {
+            self.check();
         }
     }
 
@@ -249,7 +261,7 @@ impl Central {
         self.tickets.len()
     }
 
-    fn check(&self, ticket: u64, changes: &[Change]) -> Result<(), SetRefusal> {
+    fn admit(&self, ticket: u64, changes: &[Change]) -> Result<(), SetRefusal> {
         if self.tickets.contains_key(&ticket) {
             return Err(SetRefusal::TicketTaken(ticket));
         }
@@ -284,7 +296,8 @@ impl Central {
             let before = rack.log.set(number, change.session, &change.label);
             // Who waits for the change that this one replaces has to wait for this one: the other is not sent any more.
             let mut waiting = before.and_then(|before| rack.waiting.remove(&before)).unwrap_or_default();
-            waiting.push(ticket);
+            waiting.changes = waiting.changes.saturating_add(1);
+            waiting.tickets.push(ticket);
             rack.waiting.insert(number, waiting);
             self.stirred.insert(change.leaf);
         }
@@ -293,6 +306,48 @@ impl Central {
         } else {
             self.tickets.insert(ticket, changes.len());
         }
+    }
+
+    fn forget(&mut self, ticket: u64) {
+        if self.tickets.remove(&ticket).is_none() {
+            return;
+        }
+        // The number may be given to other changes, which these have nothing to do with.
+        for waiting in self.racks.iter_mut().flat_map(|rack| rack.waiting.values_mut()) {
+            waiting.tickets.retain(|other| *other != ticket);
+        }
+    }
+
+    /// Looks whether the state agrees with itself: counts, bounds, and that numbers are in order. It takes time in proportion
+    /// to all that there is, so only debug builds do it after every input.
+    ///
+    /// # Panics
+    /// If it does not, which is our own mistake.
+    pub fn check(&self) {
+        let (tickets, most) = (self.tickets.len(), self.config.tickets_max);
+        assert!(tickets <= most, "{tickets} sets of changes wait, {most} may");
+        let mut left: BTreeMap<u64, usize> = BTreeMap::new();
+        let mut streams = BTreeSet::new();
+        for (leaf, rack) in (0u32..).zip(&self.racks) {
+            rack.log.check();
+            rack.feed.check(&rack.log, &self.config.feed);
+            let (sessions, most) = (rack.log.len(), self.config.labels_max);
+            assert!(sessions <= most, "rack {leaf} has {sessions} sessions, {most} it may have");
+            assert!(rack.confirmed <= rack.log.head(), "rack {leaf} has confirmed what there is not");
+            assert!(rack.log.floor() <= rack.confirmed, "what rack {leaf} had confirmed is open again");
+            assert!(streams.insert(rack.feed.stream()), "two racks follow one stream");
+            assert!(rack.feed.stream() <= self.next_stream, "a stream will be given out again");
+            for (number, waiting) in &rack.waiting {
+                assert!(*number > rack.confirmed, "change {number} is confirmed and waited for");
+                assert!(rack.log.keeps(*number), "change {number} will never be sent");
+                waiting.tickets.iter().for_each(|ticket| *left.entry(*ticket).or_default() += 1);
+            }
+            let silent_at = rack.heard_at.map(|at| (at + self.config.silence, leaf));
+            assert!(silent_at.is_none_or(|at| self.silences.contains(&at)), "leaf {leaf} is never silent");
+        }
+        assert_eq!(left, self.tickets, "each set of changes waits for as many numbers as there are");
+        let heard = self.racks.iter().filter(|rack| rack.heard_at.is_some()).count();
+        assert_eq!(heard, self.silences.len(), "each leaf that was heard falls silent once");
     }
 
     /// Whether the message makes sense.
@@ -317,8 +372,9 @@ impl Central {
         let rack = &mut self.racks[leaf as usize];
         let same = heartbeat.stream == rack.feed.stream();
         if same {
-            let known = heartbeat.confirmed <= rack.log.head();
-            if !known || !rack.feed.confirm(now, heartbeat.applied, &rack.log, &self.config.feed) {
+            // No agent has what its leaf controller has not.
+            let known = heartbeat.confirmed <= heartbeat.applied;
+            if !known || !rack.feed.confirm(now, heartbeat.applied, &self.config.feed) {
                 return false;
             }
         }
@@ -340,8 +396,9 @@ impl Central {
         while let Some(entry) = rack.waiting.first_entry()
             && *entry.key() <= rack.confirmed
         {
-            for ticket in entry.remove() {
-                self.confirmed_updates += 1;
+            let Waiting { changes, tickets } = entry.remove();
+            self.confirmed_updates += changes;
+            for ticket in tickets {
                 let Some(left) = self.tickets.get_mut(&ticket) else { continue };
                 *left -= 1;
                 if *left == 0 {

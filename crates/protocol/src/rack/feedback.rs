@@ -163,6 +163,9 @@ impl Feedback {
             }
             FeedbackInput::Left { member } => self.leave(now, member),
         }
+        if cfg!(debug_assertions) {
+            self.check();
+        }
     }
 
     /// The next thing to do, until there is none.
@@ -200,7 +203,7 @@ impl Feedback {
 
     fn progress(&mut self, now: Time, number: u32, row: Row) {
         if !self.members.contains_key(&number) {
-            if self.members.len() > MEMBERS_MAX {
+            if number != self.config.own && self.others() >= MEMBERS_MAX {
                 self.foreign += 1;
                 return;
             }
@@ -209,16 +212,13 @@ impl Feedback {
                 self.name_members();
             }
         }
-        let best =
-            self.members.values().map(|member| member.row.position).max().unwrap_or(0).max(row.position);
-        for (other, member) in &mut self.members {
-            let moves = *other == number && row.position > member.row.position;
-            if *other == number {
-                member.row = row;
+        if let Some(member) = self.members.get_mut(&number) {
+            if row.position > member.row.position {
+                member.behind_since = None;
             }
-            let behind = member.row.position < best;
-            member.behind_since = if !behind || moves { None } else { member.behind_since.or(Some(now)) };
+            member.row = row;
         }
+        self.compare(now);
         self.said.insert(number);
         // Receivers report at different moments, and each moves the slowest a little: one report does for all of them.
         let moves = self.position() > self.reported;
@@ -230,13 +230,52 @@ impl Feedback {
         }
     }
 
+    /// Finds out who lacks what others have.
+    fn compare(&mut self, now: Time) {
+        let best = self.best();
+        for member in self.members.values_mut() {
+            let behind = member.row.position < best;
+            member.behind_since = behind.then(|| member.behind_since.unwrap_or(now));
+        }
+    }
+
     fn leave(&mut self, now: Time, number: u32) {
         if self.members.remove(&number).is_some() {
+            self.said.remove(&number);
+            self.compare(now);
             self.name_members();
             if self.position() > self.reported {
                 self.report(now);
             }
         }
+    }
+
+    /// Looks whether the state agrees with itself, and its bounds hold.
+    ///
+    /// # Panics
+    /// If it does not, which is our own mistake.
+    pub fn check(&self) {
+        let others = self.others();
+        assert!(others <= MEMBERS_MAX, "a speaker speaks for {others} others, {MEMBERS_MAX} it may");
+        assert!(self.said.iter().all(|number| self.members.contains_key(number)), "who speaks is a member");
+        let (ranges, most) = (self.gathered.range_count(), self.config.ranges_max);
+        assert!(ranges <= most, "{ranges} ranges are gathered, {most} may be");
+        assert!(self.ask_at.is_some() || self.gathered.is_empty(), "what is gathered is asked for");
+        assert!(self.asked.iter().all(|(_, asked)| asked.range_count() <= most), "all was gathered before");
+        let untils = || self.asked.iter().map(|(until, _)| until);
+        assert!(
+            untils().zip(untils().skip(1)).all(|(one, next)| one <= next),
+            "what is asked first holds first"
+        );
+        let best = self.best();
+        let agrees = |member: &Member| (member.row.position < best) == member.behind_since.is_some();
+        assert!(self.members.values().all(agrees), "who lacks nothing is not behind");
+        assert!(self.is_alone() || self.report_at.is_some(), "a rack says that it lives");
+    }
+
+    /// How many receivers beside the speaker there are.
+    fn others(&self) -> usize {
+        self.members.len() - usize::from(self.members.contains_key(&self.config.own))
     }
 
     /// Tells the source for whom the speaker speaks.
@@ -261,6 +300,11 @@ impl Feedback {
     /// Whether the speaker speaks for itself alone: then it does so as it would without a rack.
     fn is_alone(&self) -> bool {
         self.members.keys().all(|number| *number == self.config.own)
+    }
+
+    /// Where the fastest is.
+    fn best(&self) -> u64 {
+        self.members.values().map(|member| member.row.position).max().unwrap_or(0)
     }
 
     /// Where the slowest is.
@@ -311,9 +355,13 @@ impl Feedback {
                     missing.remove(part);
                 });
             }
-            missing.iter().for_each(|part| {
+            for part in missing.iter() {
+                // Between others it could be one more.
+                if self.gathered.range_count() >= self.config.ranges_max {
+                    break;
+                }
                 self.gathered.insert(part);
-            });
+            }
         }
         if !self.gathered.is_empty() && self.ask_at.is_none() {
             self.ask_at = Some(now + self.config.gather);

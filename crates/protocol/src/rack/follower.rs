@@ -49,6 +49,13 @@ impl Follower {
         self.sessions.len() + self.old.len()
     }
 
+    /// Whether a message is of the stream that is followed. One of a newer stream comes too early: only the word of how one
+    /// stands names the run that it is for, so only that begins a stream.
+    pub(super) fn follows(&mut self, message: &Updates<'_>) -> bool {
+        self.gaps += u64::from(message.stream > self.stream);
+        message.stream <= self.stream
+    }
+
     /// Begins a stream if it is a newer one.
     pub(super) fn begin(&mut self, stream: u64) -> bool {
         if stream <= self.stream {
@@ -94,6 +101,22 @@ impl Follower {
         } else {
             self.sessions.insert(update.session);
         }
+    }
+
+    /// Gives a label of before this stream up, so that there is room for one of this stream: which session's.
+    pub(super) fn make_room(&mut self) -> Option<u32> {
+        self.old.pop_first()
+    }
+
+    /// How many sessions with a label this stream has named.
+    pub(super) fn named(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Looks whether all of it agrees.
+    pub(super) fn check(&self) {
+        assert!(self.sessions.is_disjoint(&self.old), "a label is of this stream or of before");
+        assert!(!self.settled || self.old.is_empty(), "nothing is left of before once that is settled");
     }
 
     /// The sessions that are gone for good, if the stream is complete up to here.

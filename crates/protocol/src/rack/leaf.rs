@@ -200,8 +200,9 @@ impl Member {
 #[derive(Debug)]
 struct Gone {
     incarnation: u64,
-    /// Its stream, so that one who was only late goes on where it was.
-    stream: u64,
+    /// Its stream and the last number that it can have of it, so that one who was only late goes on where it was; `None` if
+    /// that is over.
+    stream: Option<(u64, u64)>,
     /// Until when it may name hosts; `None` when that is over.
     trusted_until: Option<Time>,
 }
@@ -280,6 +281,9 @@ impl Leaf {
                     member.looked = member.silent_at(self.config.timeout, has_sessions) <= now;
                 }
             }
+        }
+        if cfg!(debug_assertions) {
+            self.check();
         }
     }
 
@@ -368,6 +372,35 @@ impl Leaf {
         }
     }
 
+    /// Looks whether the state agrees with itself: counts, bounds, and that no port is in two states. It takes time in
+    /// proportion to all that there is, so only debug builds do it after every input.
+    ///
+    /// # Panics
+    /// If it does not, which is our own mistake.
+    pub fn check(&self) {
+        self.follower.check();
+        self.log.check();
+        let (labels, most) = (self.log.len().max(self.follower.len()), self.config.labels_max);
+        assert!(labels <= most, "a rack has {labels} sessions, {most} it may have");
+        assert_eq!(self.log.head(), self.follower.applied(), "what is taken is handed on");
+        assert_eq!(self.log.labelled(), self.follower.named(), "every label that is taken is handed on");
+        let (members, active) = (self.members.len(), self.active_count());
+        assert!(members <= self.config.active + self.config.standby, "a rack has {members} agents");
+        assert_eq!(active, members.min(self.config.active), "of {members} agents the active ones");
+        let mut streams = BTreeSet::new();
+        for (port, member) in &self.members {
+            assert!(*port < self.config.ports, "there is no port {port}");
+            assert!(!self.before.contains_key(port), "the agent at port {port} is there and lost");
+            member.feed.check(&self.log, &self.config.feed);
+            assert!(streams.insert(member.feed.stream()), "two agents follow one stream");
+            assert!(member.feed.stream() <= self.next_stream, "a stream will be given out again");
+        }
+        assert!(self.before.keys().all(|port| *port < self.config.ports), "what was lost was at a port");
+        assert!(self.last_hope.is_none() || active == 0, "there is more than a last hope");
+        let kinds = 6 * (self.config.ports as usize + 1);
+        assert!(self.named.len() <= kinds, "each kind of refusal is named once a port");
+    }
+
     /// Up to which number all agents have the updates; without an agent none is confirmed.
     fn confirmed(&self) -> u64 {
         let all = self.members.values().map(|member| self.log.reached(member.feed.confirmed())).min();
@@ -427,12 +460,10 @@ impl Leaf {
         if gone.is_some() {
             self.outputs.push_back(LeafOutput::Returned { port });
         }
-        let same = gone.is_some_and(|gone| gone.stream == heartbeat.stream);
-        let feed = if same && self.log.can_resume(heartbeat.applied) {
-            Feed::new(heartbeat.stream, heartbeat.applied)
-        } else {
-            self.begin_stream()
-        };
+        let before = gone.and_then(|gone| gone.stream).filter(|(stream, _)| *stream == heartbeat.stream);
+        let resumed =
+            before.and_then(|(stream, reached)| Feed::resumed(stream, reached, heartbeat.applied, &self.log));
+        let feed = resumed.unwrap_or_else(|| self.begin_stream());
         let active = self.active_count() < self.config.active;
         let member = Member {
             incarnation: heartbeat.incarnation,
@@ -456,11 +487,11 @@ impl Leaf {
     }
 
     fn heard(&mut self, now: Time, port: u32, heartbeat: &Heartbeat) -> Result<(), Refusal> {
-        let settled = self.follower.settled();
+        let settled = self.is_settled();
         let Some(member) = self.members.get_mut(&port) else { return Ok(()) };
         (member.heard_at, member.grace, member.looked) = (now, Duration::ZERO, false);
         let same = heartbeat.stream == member.feed.stream();
-        if same && !member.feed.confirm(now, heartbeat.applied, &self.log, &self.config.feed) {
+        if same && !member.feed.confirm(now, heartbeat.applied, &self.config.feed) {
             return Err(Refusal::Senseless);
         }
         if !same || heartbeat.active != member.active || (settled && !heartbeat.settled) {
@@ -480,7 +511,7 @@ impl Leaf {
             stream: member.feed.stream(),
             head: self.log.last(),
             active: member.active,
-            settled: self.follower.settled(),
+            settled: self.is_settled(),
         };
         let mut datagram = Vec::new();
         Rack::Standing(standing).emit(&mut datagram);
@@ -503,9 +534,11 @@ impl Leaf {
                 }
             }
             Rack::Updates(updates) if updates.to == own => {
-                self.begin(updates.stream);
-                self.updates(now, updates);
+                // The confirmation, or a question for a stream that is not known yet.
                 self.next_heartbeat = now;
+                if self.follower.follows(updates) {
+                    self.updates(now, updates);
+                }
             }
             _ => self.misdirected += 1,
         }
@@ -523,8 +556,15 @@ impl Leaf {
             if let Some(member) = self.members.get_mut(&port) {
                 member.feed = feed;
             }
+            // Only this names the run that the stream is for.
+            self.tell_standing(port);
         }
-        self.before.values_mut().for_each(|gone| gone.stream = 0);
+        self.before.values_mut().for_each(|gone| gone.stream = None);
+    }
+
+    /// Whether the rack's row is all that there is. Before the central controller has said anything it is not.
+    fn is_settled(&self) -> bool {
+        self.follower.stream() > 0 && self.follower.settled()
     }
 
     fn has_sessions(&self) -> bool {
@@ -539,6 +579,9 @@ impl Leaf {
                     self.outputs.push_back(LeafOutput::Full);
                 }
                 break;
+            }
+            if self.follower.grows(update) && self.follower.len() >= self.config.labels_max {
+                self.follower.make_room();
             }
             self.follower.apply(update);
             self.log.set(update.number, update.session, update.label);
@@ -596,7 +639,7 @@ impl Leaf {
     fn lose(&mut self, now: Time, port: u32) {
         let Some(member) = self.members.remove(&port) else { return };
         let mut promoted = None;
-        let (incarnation, stream) = (member.incarnation, member.feed.stream());
+        let (incarnation, stream) = (member.incarnation, Some((member.feed.stream(), member.feed.reached())));
         self.before.insert(port, Gone { incarnation, stream, trusted_until: Some(now + LINGER) });
         if member.active {
             let standby = self.members.iter_mut().filter(|(_, other)| !other.active);

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
+use core::ops::Bound;
 use polycast_types::Time;
 use polycast_wire::rack::{Name, Rack, Update, Updates};
 
@@ -56,7 +57,7 @@ impl Log {
     }
 
     /// Whether a follower that is so far can go on.
-    pub(super) fn can_resume(&self, applied: u64) -> bool {
+    fn can_resume(&self, applied: u64) -> bool {
         (self.floor..=self.head).contains(&applied)
     }
 
@@ -73,6 +74,36 @@ impl Log {
     /// A follower's number, where one that has all that is kept counts as being at the head.
     pub(super) fn reached(&self, applied: u64) -> u64 {
         if applied >= self.last() { self.head } else { applied }
+    }
+
+    /// How many sessions have a label.
+    pub(super) fn labelled(&self) -> usize {
+        self.entries.len() - self.removed.len()
+    }
+
+    /// Whether the newest change of some session has this number.
+    pub(super) fn keeps(&self, number: u64) -> bool {
+        self.entries.contains_key(&number)
+    }
+
+    /// The last number of those that were forgotten.
+    pub(super) fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// Looks whether all of it agrees.
+    pub(super) fn check(&self) {
+        assert_eq!(self.entries.len(), self.numbers.len(), "each session has one newest change");
+        assert!(self.last() <= self.head && self.floor <= self.head, "the head is the newest number");
+        assert!(self.removed.first().is_none_or(|first| *first > self.floor), "what is forgotten is gone");
+        let removed = self.entries.values().filter(|entry| entry.label.is_empty()).count();
+        assert_eq!(removed, self.removed.len(), "every change without a label is known as one");
+        for (session, number) in &self.numbers {
+            let entry = self.entries.get(number).expect("the newest change of a session is kept");
+            assert_eq!(entry.session, *session, "change {number} is of one session");
+            let is_removed = self.removed.contains(number);
+            assert_eq!(entry.label.is_empty(), is_removed, "change {number} takes a label away or does not");
+        }
     }
 
     /// Forgets what was taken away, once all followers know.
@@ -94,6 +125,8 @@ impl Log {
 pub(super) struct Feed {
     stream: u64,
     sent: u64,
+    /// The last number that was ever sent in this stream, or that the follower had at its beginning.
+    reached: u64,
     confirmed: u64,
     /// The last numbers of the datagrams on their way.
     in_flight: VecDeque<u64>,
@@ -104,11 +137,23 @@ pub(super) struct Feed {
 impl Feed {
     /// From where the follower is in this stream.
     pub(super) fn new(stream: u64, confirmed: u64) -> Self {
-        Feed { stream, sent: confirmed, confirmed, in_flight: VecDeque::new(), resend_at: None, tries: 0 }
+        let in_flight = VecDeque::new();
+        Feed { stream, sent: confirmed, reached: confirmed, confirmed, in_flight, resend_at: None, tries: 0 }
+    }
+
+    /// The same way of a follower that was away, from where it is. Whether that is possible.
+    pub(super) fn resumed(stream: u64, reached: u64, applied: u64, log: &Log) -> Option<Self> {
+        let possible = applied <= reached && log.can_resume(applied);
+        possible.then(|| Feed { reached, ..Feed::new(stream, applied) })
     }
 
     pub(super) fn stream(&self) -> u64 {
         self.stream
+    }
+
+    /// The last number that the follower can have.
+    pub(super) fn reached(&self) -> u64 {
+        self.reached
     }
 
     pub(super) fn confirmed(&self) -> u64 {
@@ -116,8 +161,8 @@ impl Feed {
     }
 
     /// The follower is so far. Whether that is possible.
-    pub(super) fn confirm(&mut self, now: Time, applied: u64, log: &Log, config: &FeedConfig) -> bool {
-        if applied > log.head() {
+    pub(super) fn confirm(&mut self, now: Time, applied: u64, config: &FeedConfig) -> bool {
+        if applied > self.reached {
             return false;
         }
         if applied > self.confirmed {
@@ -139,13 +184,13 @@ impl Feed {
             self.sent = self.confirmed;
             self.in_flight.clear();
             self.resend_at = None;
-            self.tries += 1;
+            self.tries = self.tries.saturating_add(1);
         }
         if self.in_flight.len() >= config.window.max(1) {
             return None;
         }
         let mut message = Updates::new(to, self.stream, self.sent);
-        for (&number, entry) in log.entries.range(self.sent + 1..) {
+        for (&number, entry) in log.entries.range((Bound::Excluded(self.sent), Bound::Unbounded)) {
             if !message.push(Update { number, session: entry.session, label: &entry.label }) {
                 break;
             }
@@ -154,6 +199,7 @@ impl Feed {
             return None;
         }
         self.sent = message.last();
+        self.reached = self.reached.max(self.sent);
         self.in_flight.push_back(self.sent);
         if self.resend_at.is_none() {
             self.resend_at = Some(now + config.retry * (1 << self.tries.min(6)));
@@ -165,5 +211,16 @@ impl Feed {
 
     pub(super) fn deadline(&self) -> Option<Time> {
         self.resend_at
+    }
+
+    /// Looks whether it agrees with itself and with the row that it leads through.
+    pub(super) fn check(&self, log: &Log, config: &FeedConfig) {
+        let rises = self.confirmed <= self.sent && self.sent <= self.reached && self.reached <= log.head();
+        assert!(rises, "{self:?} is not in order below {}", log.head());
+        assert!(self.in_flight.len() <= config.window.max(1), "the window is {}", config.window);
+        assert_eq!(self.in_flight.is_empty(), self.resend_at.is_none(), "what is on its way is sent again");
+        let below = core::iter::once(&self.confirmed).chain(&self.in_flight);
+        assert!(below.zip(&self.in_flight).all(|(before, last)| before < last), "{self:?} is not in order");
+        assert!(self.in_flight.back().is_none_or(|last| *last <= self.sent), "{self:?} has sent more");
     }
 }

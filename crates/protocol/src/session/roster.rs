@@ -367,7 +367,14 @@ impl Roster {
         self.heard
     }
 
-    /// Counted receivers that have not come; named ones have entries of their own.
+    /// Counted receivers that never came; named ones have entries of their own.
+    #[must_use]
+    pub fn missing(&self) -> u32 {
+        let Expected::Count(count) = self.config.expected else { return 0 };
+        count.saturating_sub(self.entries.len() as u32)
+    }
+
+    /// Places that a counted receiver may take: one that has failed makes room.
     #[must_use]
     pub fn free_places(&self) -> u32 {
         let Expected::Count(count) = self.config.expected else { return 0 };

@@ -121,6 +121,14 @@ impl Order {
 
     /// Takes in what happened; gives whether the piece's payload is to be kept.
     pub fn handle(&mut self, now: Time, input: OrderInput) -> bool {
+        let is_kept = self.take_in(now, input);
+        if cfg!(debug_assertions) {
+            self.check();
+        }
+        is_kept
+    }
+
+    fn take_in(&mut self, now: Time, input: OrderInput) -> bool {
         let OrderInput::Piece { number, piece, pieces, len } = input;
         // A message of no piece, or of more than the longest has bytes, is none; the last number has none after it.
         let counted = piece < pieces && usize::from(pieces) <= MESSAGE_LEN_MAX && number < u64::MAX;
@@ -168,6 +176,25 @@ impl Order {
     #[must_use]
     pub fn counts(&self) -> OrderCounts {
         self.counts
+    }
+
+    /// Looks whether the state agrees with itself, and its bounds hold.
+    ///
+    /// # Panics
+    /// If it does not, which is our own mistake.
+    pub fn check(&self) {
+        let OrderConfig { messages_max, bytes_max, .. } = self.config;
+        assert!(self.waiting.len() <= messages_max, "{} messages wait", self.waiting.len());
+        assert!(self.bytes <= bytes_max, "messages that wait take {} bytes", self.bytes);
+        let costs: usize = self.waiting.values().map(Partial::cost).sum();
+        assert_eq!(self.bytes, costs, "what messages take adds up");
+        for (number, partial) in &self.waiting {
+            assert!(self.next.is_some_and(|next| next <= *number), "message {number} is over and waits");
+            let (have, pieces) = (partial.have.len(), usize::from(partial.pieces));
+            assert!(0 < have && have <= pieces, "message {number} has {have} of {pieces} pieces");
+            assert_eq!(partial.whole_at.is_some(), have == pieces, "message {number} is whole or not");
+            assert!(partial.bytes <= MESSAGE_LEN_MAX, "message {number} has {} bytes", partial.bytes);
+        }
     }
 
     fn first_whole(&self) -> Option<(u64, Time)> {

@@ -9,7 +9,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::{String, ToString};
 
 use alloc::vec::Vec;
-use polycast_planning::{Channel, Plan};
+use polycast_planning::{Channel, FabricName, Plan};
 use polycast_types::{AppId, DataId, Duration, Handle, ObjectId, Time};
 
 /// The longest name of a stream, in bytes.
@@ -141,7 +141,7 @@ pub enum StreamWord {
         /// Where to listen.
         channel: Channel,
         /// The fabric's name.
-        fabric: &'static str,
+        fabric: FabricName,
         /// The source's name.
         source: String,
         /// What packets carry.
@@ -194,7 +194,7 @@ pub struct StreamView {
     /// Who receives, and who waits for it.
     pub receivers: Vec<String>,
     /// The fabric that carries it; none while nobody listens, or there is no path.
-    pub fabric: Option<&'static str>,
+    pub fabric: Option<FabricName>,
 }
 
 /// What is lent to a stream.
@@ -287,6 +287,9 @@ impl Streams {
             StreamsInput::Replanned { request, plan } => self.replanned(now, &request, plan),
             StreamsInput::Ended { request } => self.ended(now, &request),
         }
+        if cfg!(debug_assertions) {
+            self.check();
+        }
     }
 
     /// The next thing to do, until there is none.
@@ -346,6 +349,41 @@ impl Streams {
         })
     }
 
+    /// Looks whether the state agrees with itself: counts, bounds, and that nothing is in two states.
+    ///
+    /// # Panics
+    /// If it does not, which is our own mistake.
+    pub fn check(&self) {
+        let (streams, parked) = (self.streams.len(), self.parked.len());
+        assert!(streams <= self.config.streams_max, "there are {streams} streams");
+        assert!(parked <= self.config.parked_max, "{parked} receivers wait for streams");
+        assert_eq!(self.names.len(), streams, "each stream has one request");
+        for (name, stream) in &self.streams {
+            let key = stream.source.request(stream.request);
+            assert_eq!(self.names.get(&key), Some(name), "the request of '{name}' is another stream's");
+            assert!(key.is_stream(), "{key:?} is no stream's");
+            let is_own = |(name, agent): (&String, &AgentKey)| *name == agent.name;
+            assert!(stream.members.iter().all(is_own), "a receiver of '{name}' has another one's name");
+            assert!(!stream.members.contains_key(&stream.source.name), "the source of '{name}' receives it");
+            assert!(stream.lent.is_none() || stream.asked != Asked::Path, "'{name}' asks for a second path");
+        }
+        let is_there = |(name, _): &(String, AgentKey)| self.streams.contains_key(name);
+        assert!(!self.parked.iter().any(is_there), "a receiver waits for a stream that is there");
+        let mut once = BTreeSet::new();
+        for (_, unsure) in &self.unsure {
+            let (Unsure::Source(name) | Unsure::Member(name, _)) = unsure;
+            assert!(self.streams.contains_key(name), "'{name}' is over and may end");
+            assert!(once.insert(unsure), "{unsure:?} is waited for twice");
+        }
+    }
+
+    /// Waits until then for somebody to say again what it wants; from when it was asked first.
+    fn doubt(&mut self, until: Time, unsure: Unsure) {
+        if !self.unsure.iter().any(|(_, other)| *other == unsure) {
+            self.unsure.insert((until, unsure));
+        }
+    }
+
     fn tell(&mut self, agent: &AgentKey, name: &str, word: StreamWord) {
         self.outputs.push_back(StreamsOutput::Tell { agent: agent.clone(), name: name.to_string(), word });
     }
@@ -353,23 +391,24 @@ impl Streams {
     /// An agent says again what it wants, until then.
     fn arrived(&mut self, now: Time, agent: &AgentKey) {
         let until = now + self.config.settle;
-        let mut gone = Vec::new();
+        let (mut gone, mut doubts) = (Vec::new(), Vec::new());
         for (name, stream) in &self.streams {
             if stream.source.name == agent.name {
                 if stream.source == *agent {
-                    self.unsure.insert((until, Unsure::Source(name.clone())));
+                    doubts.push(Unsure::Source(name.clone()));
                 } else {
                     gone.push(stream.source.clone());
                 }
             }
             if let Some(member) = stream.members.get(&agent.name) {
                 if member == agent {
-                    self.unsure.insert((until, Unsure::Member(name.clone(), agent.name.clone())));
+                    doubts.push(Unsure::Member(name.clone(), agent.name.clone()));
                 } else {
                     gone.push(member.clone());
                 }
             }
         }
+        doubts.into_iter().for_each(|unsure| self.doubt(until, unsure));
         // Another run of it wants nothing of this any more.
         gone.dedup();
         for agent in gone {
@@ -605,7 +644,10 @@ impl Streams {
     fn changed(&mut self, now: Time, request: &RequestKey, result: Result<Option<Grant>, Denial>) {
         let Some(name) = self.names.get(request).cloned() else { return };
         let Some(stream) = self.streams.get_mut(&name) else { return };
-        let Asked::Change { add } = core::mem::replace(&mut stream.asked, Asked::Nothing) else { return };
+        // An answer to what was asked of an earlier lease leaves what is asked now as it is.
+        let Asked::Change { add } = &mut stream.asked else { return };
+        let add = core::mem::take(add);
+        stream.asked = Asked::Nothing;
         let Some(lent) = &mut stream.lent else { return self.reconcile(now, &name) };
         match result {
             Ok(Some(grant)) => {

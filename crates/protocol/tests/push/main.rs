@@ -1,6 +1,10 @@
 //! The push machines in virtual time: loss, reordering, duplication, corruption, late join, crash and
 //! restart, slow and stuck receivers, paths that do not get through.
 
+mod hostile;
+mod liar;
+mod paths;
+mod watch;
 mod world;
 
 use polycast_protocol::push::{Geometry, SenderConfig, SlowPolicy};

@@ -3,6 +3,8 @@
 //! Checkers live here, outside the machines: every receiver that lives must end with every fragment
 //! kept and every hash group checked intact, and no `Keep` may name a fragment it holds already.
 
+use crate::liar::Liar;
+use crate::watch::{RETRY_DELAY, Watch};
 use polycast_protocol::push::{
     Geometry, PeerId, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Sender, SenderConfig,
     SenderInput, SenderOutput, SlowPolicy,
@@ -11,7 +13,7 @@ use polycast_protocol::rack::feedback::{Feedback, FeedbackConfig, FeedbackInput,
 use polycast_protocol::session::Why;
 use polycast_types::{Duration, Handle, RangeSet, Time};
 use polycast_wire::control::Control;
-use polycast_wire::data::FLAG_PATCH;
+use polycast_wire::data::{FLAG_ATTEMPT, FLAG_PATCH, FLAG_REPORT};
 use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +41,7 @@ enum Event {
     Join { peer: u32 },
     Crash { peer: u32 },
     NextSession,
+    Lie { peer: u32 },
 }
 
 pub struct Node {
@@ -99,6 +102,13 @@ pub struct World {
     pub heard: u64,
     /// Receivers that share a rack: numbers one after the other.
     rack_size: u32,
+    /// Packets that the sockets of single receivers hold, where these are others than `window_packets`.
+    pub windows: BTreeMap<u32, u64>,
+    /// The sender's host does something else until then.
+    pub busy_until: Time,
+    /// Who says anything instead of the truth.
+    liars: BTreeMap<u32, Liar>,
+    pub watch: Watch,
 }
 
 const DELAY: Duration = Duration::from_micros(50);
@@ -135,6 +145,7 @@ fn feedback(own: u32) -> FeedbackConfig {
 impl World {
     pub fn new(seed: u64, receivers: u32, config: SenderConfig, faults: Faults) -> Self {
         let geometry = config.geometry;
+        let watch = Watch::new(geometry, config.rate);
         let mut world = World {
             sender: Sender::new(config),
             nodes: BTreeMap::new(),
@@ -165,6 +176,10 @@ impl World {
             held: BTreeMap::new(),
             heard: 0,
             rack_size: 1,
+            windows: BTreeMap::new(),
+            busy_until: Time::ZERO,
+            liars: BTreeMap::new(),
+            watch,
         };
         for peer in 0..receivers {
             world.join_at(peer, Time(1));
@@ -231,6 +246,31 @@ impl World {
         self.nodes.get_mut(&peer).unwrap().reached_by_multicast = false;
     }
 
+    /// From now on the receiver takes nothing, and says whatever `liar` draws.
+    pub fn lie(&mut self, peer: u32, liar: Liar) {
+        self.freeze(peer);
+        self.liars.insert(peer, liar);
+        self.schedule(self.now, Event::Lie { peer });
+    }
+
+    /// Liars say nothing more.
+    pub fn silence(&mut self) {
+        self.liars.clear();
+    }
+
+    /// A lie, and when the next one follows.
+    fn tell_a_lie(&mut self, peer: u32) {
+        let (peers, position) = (self.joined as u64, self.sender.pace().packets);
+        let fragments = self.geometry.fragments();
+        let Some(liar) = self.liars.get_mut(&peer) else { return };
+        let near = if liar.below(2) == 0 { fragments } else { position };
+        let (frame, pause) = (liar.to_source(near, peers), Duration(liar.below(2_000_000)));
+        let control = &Control::parse(&frame).unwrap();
+        self.sender.handle(self.now, SenderInput::Control { peer: PeerId(peer), control });
+        self.wakes.insert(None, self.now);
+        self.schedule(self.now + pause, Event::Lie { peer });
+    }
+
     /// What the receiver holds when it joins (again).
     pub fn hold(&mut self, peer: u32, groups: BTreeSet<u64>) {
         self.held.insert(peer, groups);
@@ -293,7 +333,9 @@ impl World {
         }
         match event {
             Event::Join { peer } => self.join(peer),
+            Event::Lie { peer } => self.tell_a_lie(peer),
             Event::NextSession => {
+                self.watch.rate = None;
                 let attempt_interval = Duration::from_micros(500).into();
                 let allowance = Some(self.session_fragments);
                 self.sender.handle(now, SenderInput::Path { rate: None, attempt_interval, allowance });
@@ -314,19 +356,27 @@ impl World {
                 self.wakes.insert(None, now);
             }
             Event::Data { peer, round, sn, count, flags, arrived } => {
+                if flags & FLAG_PATCH != 0 {
+                    self.watch_patch(peer, sn..sn + 1);
+                }
                 if let Some(node) = self.nodes.get_mut(&peer) {
                     node.queued -= 1;
                     node.machine.handle(now, ReceiverInput::Data { round, sn, count, flags, arrived });
                 }
             }
             Event::Coded { peer, sns } => {
+                let decoded = self.nodes.get(&peer).and_then(|node| node.machine.decodable(&sns));
+                if let Some(sn) = decoded {
+                    self.watch_patch(peer, sn..sn + 1);
+                }
                 if let Some(node) = self.nodes.get_mut(&peer)
-                    && let Some(sn) = node.machine.decodable(&sns)
+                    && let Some(sn) = decoded
                 {
                     node.machine.handle(now, ReceiverInput::Patched { sn, count: 1 });
                 }
             }
             Event::PatchData { peer, sns } => {
+                self.watch_patch(peer, sns.clone());
                 if let Some(node) = self.nodes.get_mut(&peer) {
                     let count = (sns.end - sns.start) as u32;
                     node.machine.handle(now, ReceiverInput::Patched { sn: sns.start, count });
@@ -385,13 +435,21 @@ impl World {
         }
     }
 
+    /// Notes what comes as a patch and was not there.
+    fn watch_patch(&mut self, peer: u32, sns: std::ops::Range<u64>) {
+        let Some(node) = self.nodes.get(&peer) else { return };
+        for sn in sns.filter(|sn| node.machine.missing_of(&[*sn]) == 1) {
+            self.watch.patch(peer, sn);
+        }
+    }
+
     fn join(&mut self, peer: u32) {
         let config = ReceiverConfig {
             geometry: self.geometry,
             reorder_packets: 40,
             reorder_delay: Duration::from_millis(1),
             gather_delay: Duration::from_millis(2),
-            retry_delay: Duration::from_millis(20),
+            retry_delay: RETRY_DELAY,
             report_packets: 100,
             heartbeat: Duration::from_millis(50),
         };
@@ -423,10 +481,14 @@ impl World {
         }
         node.kept = have.clone();
         self.nodes.insert(peer, node);
-        let window_bytes = self.window_packets * u64::from(self.geometry.fragment_len + 52);
+        let window_bytes = self.window_of(peer) * u64::from(self.geometry.fragment_len + 52);
         self.sender.handle(self.now, SenderInput::Ready { peer: PeerId(peer), window_bytes, have });
         self.joined += 1;
         self.wakes.insert(Some(peer), self.now);
+    }
+
+    fn window_of(&self, peer: u32) -> u64 {
+        self.windows.get(&peer).copied().unwrap_or(self.window_packets)
     }
 
     pub fn start(&mut self) {
@@ -447,33 +509,58 @@ impl World {
     }
 
     fn drain_sender(&mut self) {
+        if self.now < self.busy_until {
+            self.wakes.insert(None, self.busy_until);
+            return;
+        }
         while let Some(output) = self.sender.poll(self.now) {
             match output {
                 SenderOutput::Send { round, sn, count, flags } => {
                     self.longest_burst = self.longest_burst.max(count);
+                    self.watch.stream(round, sn, count);
+                    // Attempts have an interval of their own.
+                    let attempt = flags & FLAG_ATTEMPT != 0;
+                    self.watch.left(self.now, if attempt { 0 } else { u64::from(count) });
+                    if flags & FLAG_REPORT != 0 && !attempt {
+                        self.watch.reports.push(self.now);
+                    }
                     for i in 0..u64::from(count) {
                         let last = i + 1 == u64::from(count);
                         self.multicast(round, sn + i, if last { flags } else { 0 });
                     }
                 }
-                SenderOutput::SendPatch(sns) => self.multicast_patch(&sns),
+                SenderOutput::SendPatch(sns) => {
+                    self.watch.left(self.now, 1);
+                    self.multicast_patch(&sns);
+                }
                 SenderOutput::Patch { peer, sns } => {
-                    assert!(sns.end <= self.geometry.fragments() && !sns.is_empty());
+                    self.watch.unicast(self.now, peer.0, sns.clone());
                     self.unicast_fragments += sns.end - sns.start;
                     self.schedule(self.now + DELAY * 2, Event::PatchData { peer: peer.0, sns });
                 }
                 SenderOutput::Control { peer, control } => {
+                    if let Control::DataFnsd { .. } = control {
+                        self.watch.finishes.entry(peer.0).or_default().push(self.now);
+                    }
                     let mut frame = Vec::new();
                     control.emit(&mut frame);
                     self.schedule(self.now + DELAY, Event::ToReceiver { peer: peer.0, frame });
                 }
-                SenderOutput::Chain(link) => self.link(link.peer.0, link.upstream.map(|p| p.0)),
+                SenderOutput::Chain(link) => {
+                    self.watch.chain(link.peer.0);
+                    self.link(link.peer.0, link.upstream.map(|p| p.0));
+                }
                 SenderOutput::Settled { peer, failure } => {
                     let known = self.settled.insert(peer.0, failure.map(|f| f.to_string()));
                     assert!(known.is_none(), "{peer:?} settled twice");
                 }
                 SenderOutput::AllowanceUsed { remaining_bytes } => {
                     assert!((1..=self.geometry.object_len).contains(&remaining_bytes), "{remaining_bytes}");
+                    // Enough for the one that lacks most.
+                    let on_channel = self.nodes.values().filter(|node| node.upstream.is_none() && !node.done);
+                    let verified = on_channel.map(|node| node.machine.verified_bytes()).min();
+                    let rest = verified.map_or(0, |bytes| self.geometry.object_len - bytes);
+                    assert!(remaining_bytes >= rest, "{remaining_bytes} are asked for, one lacks {rest}");
                     self.sessions += 1;
                     self.schedule(self.now + self.between_sessions, Event::NextSession);
                 }
@@ -516,7 +603,7 @@ impl World {
     fn enqueue(&mut self, peer: u32, at: Time) -> Option<Time> {
         let service = self.service.get(&peer).copied().unwrap_or(Duration(1_000));
         let frozen = self.frozen.contains(&peer);
-        let window = self.window_packets;
+        let window = self.window_of(peer);
         let node = self.nodes.get_mut(&peer)?;
         if !node.reached_by_multicast || frozen {
             return None;
@@ -631,6 +718,12 @@ impl World {
                     node.machine.handle(now, ReceiverInput::Checked { group, intact });
                 }
                 ReceiverOutput::Control(control) => {
+                    match &control {
+                        Control::PtchReq(sns) => self.watch.request(now, peer, sns, false, &node.spoiled),
+                        Control::Progress { lost, .. } => self.watch.lost = self.watch.lost.max(*lost),
+                        Control::DataRcvd { patched_bytes } => self.watch.done(peer, *patched_bytes),
+                        _ => {}
+                    }
                     let is_for_rack = matches!(control, Control::Progress { .. } | Control::PtchReq(_));
                     match (&mut node.feedback, node.speaker) {
                         (Some(feedback), _) if is_for_rack => {
@@ -640,7 +733,12 @@ impl World {
                         _ => frames.push((None, control)),
                     }
                 }
-                ReceiverOutput::Repeat(control) => frames.push((None, control)),
+                ReceiverOutput::Repeat(control) => {
+                    if let Control::PtchReq(sns) = &control {
+                        self.watch.request(now, peer, sns, true, &node.spoiled);
+                    }
+                    frames.push((None, control));
+                }
                 ReceiverOutput::Complete => {
                     assert_eq!(node.intact.len() as u64, geometry.groups(), "complete without all groups");
                     assert!(!node.done, "complete twice");

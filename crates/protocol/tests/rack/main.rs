@@ -1,12 +1,14 @@
 //! Orca's controllers in virtual time: loss, reordering, repetition, crashes and take-over.
 
+mod hostile;
+mod limits;
 mod world;
 
 use polycast_protocol::rack::{FeedConfig, Leaf, LeafConfig, LeafInput, LeafOutput, Refusal};
 use polycast_types::{Duration, Time};
 use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Update, Updates};
 use proptest::prelude::*;
-use world::{Faults, Shape, Who, World};
+use world::{Faults, Limits, Shape, Who, World};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -19,6 +21,7 @@ fn shape() -> Shape {
         timeout: MS,
         delay: Duration::from_micros(20),
         jitter: Duration::from_micros(10),
+        limits: Limits::WIDE,
     }
 }
 
@@ -173,7 +176,10 @@ impl LeafAlone {
     }
 
     fn begin_session(&mut self, now: Time) {
-        let mut updates = Updates::new(Name { rack: 3, agent: None }, 1, 0);
+        let to = Name { rack: 3, agent: None };
+        let standing = Standing { to, incarnation: 5, stream: 1, head: 1, active: false, settled: true };
+        self.0.handle(now, LeafInput::FromCentral(Rack::Standing(standing)));
+        let mut updates = Updates::new(to, 1, 0);
         assert!(updates.push(Update { number: 1, session: 7, label: &[0x80] }));
         self.0.handle(now, LeafInput::FromCentral(Rack::Updates(updates)));
     }
@@ -411,6 +417,50 @@ fn wrong_agents_are_refused() {
     assert_eq!(leaf.agents().map(|agent| (agent.port, agent.active)).collect::<Vec<_>>(), before);
 }
 
+/// A leaf controller that has heard nothing yet does not say that there is nothing.
+#[test]
+fn a_leaf_that_knows_nothing_lets_agents_keep_their_labels() {
+    let mut leaf = LeafAlone::idle(MS * 4);
+    let settled = |leaf: &mut LeafAlone, now| {
+        leaf.beat(now, 0);
+        let told = std::iter::from_fn(|| leaf.0.poll(now)).filter_map(|output| match output {
+            LeafOutput::ToAgent { datagram, .. } => match Rack::parse(&datagram) {
+                Ok(Rack::Standing(standing)) => Some(standing.settled),
+                _ => None,
+            },
+            _ => None,
+        });
+        told.last().expect("an agent of another stream is told")
+    };
+    assert!(!settled(&mut leaf, ms(1)));
+    leaf.begin_session(ms(2));
+    assert!(!settled(&mut leaf, ms(2)), "it has a stream, and may not have all of it");
+    let to = Name { rack: 3, agent: None };
+    let standing = Standing { to, incarnation: 5, stream: 1, head: 1, active: false, settled: true };
+    leaf.0.handle(ms(3), LeafInput::FromCentral(Rack::Standing(standing)));
+    assert!(settled(&mut leaf, ms(3)));
+}
+
+/// What was meant for an earlier run of a leaf controller begins nothing: only the word of how one stands names the run.
+#[test]
+fn updates_of_a_stream_that_was_not_begun_change_nothing() {
+    let mut leaf = LeafAlone::idle(MS * 4);
+    let to = Name { rack: 3, agent: None };
+    let mut updates = Updates::new(to, 9, 0);
+    assert!(updates.push(Update { number: 1, session: 7, label: &[0x80] }));
+    let message = Rack::Updates(updates);
+    let standing = |incarnation| {
+        Rack::Standing(Standing { to, incarnation, stream: 9, head: 0, active: false, settled: true })
+    };
+    for (message, labels) in
+        [(message.clone(), 0), (standing(4), 0), (message.clone(), 0), (standing(5), 0), (message, 1)]
+    {
+        leaf.0.handle(ms(1), LeafInput::FromCentral(message));
+        assert_eq!(leaf.0.labels(), labels);
+    }
+    assert_eq!((leaf.0.counts().gaps, leaf.0.counts().misdirected), (2, 1));
+}
+
 /// What is repeated or late is refused by its number, and changes nothing.
 #[test]
 fn stale_numbers_are_refused() {
@@ -448,11 +498,13 @@ proptest! {
         active in 1usize..4,
         standby in 0usize..3,
         crashes in 0u64..6,
+        replays in prop_oneof![Just(0), 1u64..200],
+        lies in prop_oneof![Just(0), 1u64..200],
     ) {
         let agents = (active + standby) as u32;
         let jitter = Duration::from_micros(jitter_us);
         let shape = Shape { racks: 3, agents, active, standby, timeout: MS * 2, jitter, ..shape() };
-        let mut world = World::new(shape, Faults { loss, duplication }, seed);
+        let mut world = World::new(shape, Faults { loss, duplication, replays, lies }, seed);
         let mut ticket = 0;
         let crash_every = 40 / (crashes + 1) + 1;
         for step in 0..40 {
@@ -467,10 +519,14 @@ proptest! {
             if step % crash_every == crash_every - 1 {
                 let rack = world.random(3) as u32;
                 let port = world.random(agents.into()) as u32;
-                let who = if world.random(4) == 0 { Who::Leaf(rack) } else { Who::Agent(rack, port) };
-                world.crash(who);
                 let away = Duration::from_micros(world.random(6_000));
-                world.start_at(world.now + away, who);
+                if world.random(5) == 0 {
+                    world.restart_central(away);
+                } else {
+                    let who = if world.random(4) == 0 { Who::Leaf(rack) } else { Who::Agent(rack, port) };
+                    world.crash(who);
+                    world.start_at(world.now + away, who);
+                }
             }
             world.run_until(world.now + Duration::from_micros(300));
         }

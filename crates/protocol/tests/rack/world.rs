@@ -6,7 +6,7 @@ use polycast_protocol::rack::{
     FeedConfig, Leaf, LeafConfig, LeafInput, LeafOutput,
 };
 use polycast_types::{Duration, Time};
-use polycast_wire::rack::Rack;
+use polycast_wire::rack::{Heartbeat, Rack};
 use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +16,23 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Faults {
     pub loss: u64,
     pub duplication: u64,
+    /// Messages that come once more at any later time, when those who said them, or heard them, may have started anew.
+    pub replays: u64,
+    /// Heartbeats that are followed by one that claims what was never sent.
+    pub lies: u64,
+}
+
+/// What the machines may keep.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub tickets: usize,
+    pub central: usize,
+    pub leaf: usize,
+    pub agent: usize,
+}
+
+impl Limits {
+    pub const WIDE: Limits = Limits { tickets: 10_000, central: 10_000, leaf: 10_000, agent: 10_000 };
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +44,7 @@ pub struct Shape {
     pub timeout: Duration,
     pub delay: Duration,
     pub jitter: Duration,
+    pub limits: Limits,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,6 +85,10 @@ pub struct World {
     pub faults: Faults,
     pub now: Time,
     pub central: Central,
+    /// Whether it runs.
+    central_lives: bool,
+    /// The newest run of each leaf controller that this run of it has heard.
+    heard: BTreeMap<u32, u64>,
     pub leafs: BTreeMap<u32, Leaf>,
     pub agents: BTreeMap<(u32, u32), AgentNode>,
     /// Which agents the leaf switches hand packets to, and who is next.
@@ -91,7 +113,11 @@ pub struct World {
     /// How often agents were lost that lived, and said so later.
     pub returned: u64,
     pub refused: u64,
+    /// How often a machine said that it is full.
+    pub full: u64,
     versions: u64,
+    /// Messages that may come once more.
+    past: Vec<(Who, Who, Vec<u8>)>,
     events: BTreeMap<(Time, u64), Event>,
     wakes: BTreeMap<Who, Time>,
     sequence: u64,
@@ -101,20 +127,13 @@ pub struct World {
 
 impl World {
     pub fn new(shape: Shape, faults: Faults, seed: u64) -> World {
-        let central = Central::new(CentralConfig {
-            leafs: shape.racks,
-            incarnation: 1,
-            silence: shape.timeout * 10,
-            settles_at: Time::ZERO,
-            tickets_max: 10_000,
-            labels_max: 10_000,
-            feed: feed(&shape),
-        });
         let mut world = World {
             shape,
             faults,
             now: Time::ZERO,
-            central,
+            central: central(&shape, 1, Time::ZERO),
+            central_lives: true,
+            heard: BTreeMap::new(),
             leafs: BTreeMap::new(),
             agents: BTreeMap::new(),
             switches: BTreeMap::new(),
@@ -130,7 +149,9 @@ impl World {
             lost: 0,
             returned: 0,
             refused: 0,
+            full: 0,
             versions: 0,
+            past: Vec::new(),
             events: BTreeMap::new(),
             wakes: BTreeMap::new(),
             sequence: 0,
@@ -164,21 +185,41 @@ impl World {
                     standby: self.shape.standby,
                     timeout: self.shape.timeout,
                     period: self.shape.timeout / 2,
-                    labels_max: 10_000,
+                    labels_max: self.shape.limits.leaf,
                     feed: feed(&self.shape),
                 };
                 self.leafs.insert(rack, Leaf::new(config, self.now));
             }
             Who::Agent(rack, port) => {
                 let period = self.shape.timeout / 4;
-                let config = AgentConfig { rack, port, incarnation, period, labels_max: 10_000 };
+                let config =
+                    AgentConfig { rack, port, incarnation, period, labels_max: self.shape.limits.agent };
                 let machine = Agent::new(config, self.now);
                 let node = AgentNode { machine, labels: BTreeMap::new(), newest: BTreeMap::new() };
                 self.agents.insert((rack, port), node);
             }
-            Who::Central => unreachable!("the central controller is always there"),
+            Who::Central => {
+                // It may not know all sessions for a while.
+                self.central = central(&self.shape, incarnation, self.now + self.shape.timeout * 2);
+                self.central_lives = true;
+            }
         }
         self.drain(who);
+    }
+
+    /// The central controller dies and begins anew after a while: it is told again what labels there are, bit by bit.
+    pub fn restart_central(&mut self, away: Duration) {
+        self.crash(Who::Central);
+        self.run_until(self.now + away);
+        self.start(Who::Central);
+        let wanted: Vec<_> = self.wanted.iter().map(|(place, version)| (*place, *version)).collect();
+        for ((leaf, session), version) in wanted.into_iter().filter(|(_, version)| *version > 0) {
+            self.versions += 1;
+            let ticket = u64::MAX - self.versions;
+            let label = version.to_be_bytes().to_vec();
+            self.make(ticket, [Change { leaf, session, label }].into(), [(leaf, session, version)].into());
+            self.run_until(self.now + self.shape.delay / 4);
+        }
     }
 
     pub fn crash(&mut self, who: Who) {
@@ -191,7 +232,14 @@ impl World {
                 self.agents.remove(&(rack, port));
                 self.disturb(rack, port);
             }
-            Who::Central => unreachable!("the central controller is always there"),
+            Who::Central => {
+                self.central_lives = false;
+                self.heard.clear();
+                // Those who wait are told by nobody; what they wanted is told to the next run.
+                let confirmed = &self.confirmed;
+                self.tickets.retain(|ticket, _| confirmed.contains_key(ticket));
+                self.steady.clear();
+            }
         }
     }
 
@@ -220,6 +268,10 @@ impl World {
                 self.removals.insert((leaf, session, version));
             }
         }
+        self.make(ticket, changes, wants);
+    }
+
+    fn make(&mut self, ticket: u64, changes: Vec<Change>, wants: Vec<(u32, u32, u64)>) {
         let places = self.leafs.iter();
         let places = places.flat_map(|(rack, leaf)| leaf.agents().map(|agent| (*rack, agent.port)));
         self.steady.insert(ticket, places.collect());
@@ -287,9 +339,16 @@ impl World {
         } else {
             1
         };
-        for _ in 0..copies {
+        let mut messages = vec![(from, to, datagram.clone()); copies];
+        if self.faults.replays > 0 {
+            self.past.push((from, to, datagram));
+            if self.rng.next_u64() % 1000 < self.faults.replays {
+                let which = self.rng.next_u64() as usize % self.past.len();
+                messages.push(self.past[which].clone());
+            }
+        }
+        for (from, to, datagram) in messages {
             let delay = self.shape.delay.0 + self.rng.next_u64() % (self.shape.jitter.0 + 1);
-            let datagram = datagram.clone();
             self.at(self.now + Duration(delay), Event::Deliver { to, from, datagram });
         }
     }
@@ -314,16 +373,31 @@ impl World {
                     self.at(self.now + every, Event::Packet { rack, session, every, until });
                 }
             }
-            Event::Deliver { to, from, datagram } => self.deliver(to, from, &datagram),
+            Event::Deliver { to, from, datagram } => {
+                self.deliver(to, from, &datagram);
+                if self.rng.next_u64() % 1000 < self.faults.lies
+                    && let Ok(Rack::Heartbeat(heartbeat)) = Rack::parse(&datagram)
+                {
+                    let which = self.random(3);
+                    self.deliver(to, from, &lie(heartbeat, which));
+                }
+            }
         }
     }
 
     fn deliver(&mut self, to: Who, from: Who, datagram: &[u8]) {
         let message = Rack::parse(datagram).expect("machines write what parses");
         match (to, from) {
-            (Who::Central, Who::Leaf(leaf)) => {
+            (Who::Central, Who::Leaf(leaf)) if self.central_lives => {
+                let Rack::Heartbeat(Heartbeat { incarnation, .. }) = message else { panic!("{message:?}") };
+                let newest = self.heard.entry(leaf).or_default();
+                *newest = incarnation.max(*newest);
+                let (is_old, refused) = (incarnation < *newest, self.central.refused());
                 self.central.handle(self.now, CentralInput::FromLeaf { leaf, message });
+                let is_refused = self.central.refused() > refused;
+                assert!(is_refused || !is_old, "leaf {leaf} of an earlier run was heard");
             }
+            (Who::Central, Who::Leaf(_)) => return,
             (Who::Leaf(rack), from) => {
                 let Some(leaf) = self.leafs.get_mut(&rack) else { return };
                 let input = match from {
@@ -344,6 +418,7 @@ impl World {
     fn drain(&mut self, who: Who) {
         let now = self.now;
         let deadline = match who {
+            Who::Central if !self.central_lives => None,
             Who::Central => {
                 while let Some(output) = self.central.poll(now) {
                     self.do_central(output);
@@ -383,7 +458,11 @@ impl World {
                 assert!(self.confirmed.insert(ticket, self.now).is_none(), "{ticket} is confirmed twice");
                 self.assert_known(ticket);
             }
-            CentralOutput::Refused { .. } => self.refused += 1,
+            CentralOutput::Refused { ticket, .. } => {
+                self.refused += 1;
+                self.tickets.remove(&ticket);
+                self.steady.remove(&ticket);
+            }
             CentralOutput::Silent { .. } => {}
         }
     }
@@ -430,7 +509,7 @@ impl World {
                 self.disturb(rack, port);
             }
             LeafOutput::Refused { .. } => {}
-            LeafOutput::Full => unreachable!("there is room"),
+            LeafOutput::Full => self.full += 1,
         }
     }
 
@@ -450,10 +529,13 @@ impl World {
                 node.labels.insert(session, version);
             }
             AgentOutput::Remove { session } => {
+                let mut taken_away = self.removals.range((rack, session, 0)..=(rack, session, u64::MAX));
+                let was_asked = taken_away.next().is_some();
+                assert!(was_asked, "agent {port} of rack {rack} has lost the label of session {session}");
                 node.labels.remove(&session);
             }
             AgentOutput::Active(_) => {}
-            AgentOutput::Full => unreachable!("there is room"),
+            AgentOutput::Full => self.full += 1,
         }
     }
 
@@ -470,6 +552,28 @@ impl World {
             self.through.entry(rack).or_default().push(self.now);
         }
     }
+}
+
+fn central(shape: &Shape, incarnation: u64, settles_at: Time) -> Central {
+    Central::new(CentralConfig {
+        leafs: shape.racks,
+        incarnation,
+        silence: shape.timeout * 10,
+        settles_at,
+        tickets_max: shape.limits.tickets,
+        labels_max: shape.limits.central,
+        feed: feed(shape),
+    })
+}
+
+/// The same heartbeat, of one that claims to have what was not sent yet.
+fn lie(heartbeat: Heartbeat, which: u64) -> Vec<u8> {
+    let Heartbeat { applied, confirmed, .. } = heartbeat;
+    let future = applied + 1_000_000;
+    let (applied, confirmed) = [(future, confirmed), (applied, future), (future, future)][which as usize];
+    let mut datagram = Vec::new();
+    Rack::Heartbeat(Heartbeat { applied, confirmed, ..heartbeat }).emit(&mut datagram);
+    datagram
 }
 
 fn feed(shape: &Shape) -> FeedConfig {

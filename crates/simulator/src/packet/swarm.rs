@@ -1,4 +1,5 @@
-//! The swarm: a seed draws a whole scenario with its faults, runs it and checks what must hold.
+//! The swarm: a seed draws a whole scenario with its faults, runs it and checks what must hold: transfers by push and
+//! pull, managers with agents, streams of messages, the controllers of racks and their feedback.
 //!
 //! Two phases, as in TigerBeetle's simulator: in the *safety* phase anything may fail and nothing may go
 //! wrong; then everything is *healed*, and every receiver must get the exact object within a bounded time.
@@ -6,15 +7,20 @@
 //! nothing that was not verified counts, content ids are the object's, a label reaches nobody who has left.
 //! A failure is one sentence; its seed replays it.
 
+pub(crate) mod coverage;
 mod draw;
+mod feedback;
 mod manager;
+mod messages;
 mod pull;
 mod push;
+mod racks;
 mod session;
 mod wire;
 
-use alloc::collections::BTreeMap;
 use alloc::string::String;
+use core::ops::Range;
+pub use coverage::Coverage;
 pub use draw::Random;
 
 /// A bug that is put in on purpose, around the machines, to show that the swarm finds it.
@@ -48,6 +54,26 @@ pub enum Plant {
     IgnoreAllowance,
     /// What a rack's speaker reports counts for receivers that are not in its rack.
     ForeignRack,
+    /// A manager that goes on from records forgets what is lent, and lends it again.
+    ForgetLent,
+    /// A manager tells agents what is not written yet.
+    WordsFirst,
+    /// A manager that goes on from records forgets the requests that wait.
+    ForgetWaiting,
+    /// A manager does not see that the holder of a path has missed where it goes now.
+    MissReplan,
+    /// Every manager gives its leases the same numbers.
+    ReuseNumbers,
+    /// A central controller of racks takes what confirms an earlier run for a confirmation of its own.
+    OldConfirmation,
+    /// Agents of racks apply changes of streams that have ended.
+    OldLabels,
+    /// What the speaker of a rack has counts for all its receivers.
+    SpeakerForAll,
+    /// Gaps in a stream of messages are not said.
+    HideGap,
+    /// A piece of a message counts as kept and is not.
+    LosePiece,
 }
 
 /// What a seed has shown.
@@ -63,17 +89,34 @@ pub struct Verdict {
     pub trace_hash: u64,
     /// Events of the run.
     pub events: u64,
-    /// How often each thing has happened, and each machine was told each thing, by name.
-    pub coverage: BTreeMap<&'static str, u64>,
+    /// How often what was drawn.
+    pub coverage: Coverage,
+}
+
+/// A seed is first of all one of so many kinds; those that are named by nothing here are by push.
+const KINDS: u64 = 20;
+const MANAGERS: Range<u64> = 0..4;
+const STREAMS: Range<u64> = 4..6;
+const RACKS: Range<u64> = 6..7;
+const FEEDBACK: Range<u64> = 7..8;
+const PULL: Range<u64> = 8..11;
+
+/// The command that runs a seed alone.
+#[must_use]
+pub fn command(seed: u64) -> String {
+    alloc::format!("cargo xtask swarm --seeds {seed}..{}", seed + 1)
 }
 
 /// Runs one seed, with a planted bug or without.
 #[must_use]
 pub fn run(seed: u64, plant: Option<Plant>) -> Verdict {
     let mut random = Random::new(seed);
-    match random.below(10) {
-        0 => manager::run(seed, &mut random, plant),
-        1 | 2 => pull::run(seed, &mut random, plant),
+    match random.below(KINDS) {
+        kind if MANAGERS.contains(&kind) => manager::run(seed, &mut random, plant),
+        kind if STREAMS.contains(&kind) => messages::run(seed, &mut random, plant),
+        kind if RACKS.contains(&kind) => racks::run(seed, &mut random, plant),
+        kind if FEEDBACK.contains(&kind) => feedback::run(seed, &mut random, plant),
+        kind if PULL.contains(&kind) => pull::run(seed, &mut random, plant),
         _ => push::run(seed, &mut random, plant),
     }
 }

@@ -1,18 +1,20 @@
 //! A receiver's end of a pull transfer: it hears what there is and where, lets its node pull, and stores the object.
 
 use super::super::assembler::Assembler;
-use super::super::clock::Clock;
+use super::super::bell::Bell;
+use super::super::clock::{Clock, wait};
 use super::super::error::TransferError;
-use super::super::receiver::{Offer, await_welcome, put_in_place, target_of};
+use super::super::link::{Link, error_of};
+use super::super::receiver::{kind_of, put_in_place, target_of};
 use super::super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous};
 use crate::forwarder::{NodeHandle, ReceiverEnd, ReceiverEvent};
-use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::hash::{hex, root_hash};
 use polycast_net::store::PartFile;
 use polycast_protocol::pull::{Blocks, Digest, ReceiverConfig, RetryTime, Route};
-use polycast_types::{Duration, Handle};
+use polycast_protocol::session::{End, GuestInput, GuestOutput, Offer};
+use polycast_types::{Duration, Handle, Time};
 use polycast_wire::WireError;
-use polycast_wire::control::{Control, Hash, Hello};
+use polycast_wire::control::{Control, Hash};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -24,9 +26,9 @@ const RETRY_LEAST: Duration = Duration::from_millis(20);
 /// A tree in which nothing comes for so long is reported.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
 /// How often the source hears how far this receiver is.
-const PROGRESS_INTERVAL: f64 = 0.1;
-/// How long a receiver that is done waits for the source's FINISHED, in seconds.
-const GOODBYE: f64 = 3.0;
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+/// The longest time without a look at whether the caller wants to end it.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Digests of more packets than this are not taken.
 const PACKETS_MAX: u64 = 1 << 28;
 
@@ -41,20 +43,18 @@ pub fn fetch(
 ) -> Result<Received, TransferError> {
     let clock = Clock::start();
     let Rendezvous::Pull(address, handle) = spec.rendezvous else {
-        return Err(TransferError::Refused("only what is offered over trees can be pulled".into()));
+        return Err(TransferError::Unusable("only what is offered over trees can be pulled".into()));
     };
-    let mut source = FrameStream::connect(address, std::time::Duration::from_secs(5))
-        .map_err(|source| TransferError::Unreachable { address, source })?;
-    let hello = Hello { handle, name: &spec.name, window_bytes: 0, serve_port: 0 };
-    source.send(&Control::Hello(hello)).map_err(|error| TransferError::source_lost(error, 0, 0))?;
-    let offer = await_welcome(&mut source, spec, clock)?;
+    // It serves no others and has no data channel.
+    let (link, offer) = Link::join(spec, address, handle, (0, 0), clock)?;
     let mut run = Run {
         spec,
         node,
         clock,
         handle,
         offer,
-        source,
+        link,
+        bell: Bell::new()?,
         trees: None,
         ways: Vec::new(),
         hashes: Vec::new(),
@@ -67,9 +67,7 @@ pub fn fetch(
     // Another path, or another try, may bring the rest.
     node.end_keeping(handle, !matches!(result, Ok(_) | Err(TransferError::Cancelled)));
     if let Err(error) = &result {
-        // The source need not wait for this end, and its report can say why.
-        let _ = run.source.send(&Control::Refuse(&error.to_string()));
-        run.source.part(std::time::Duration::from_secs(1));
+        run.link.fail(error);
     }
     result
 }
@@ -96,7 +94,8 @@ enum Word {
     Hashes(u64, Vec<Hash>),
     Digests(u64, Vec<Digest>),
     Way(u8, Way),
-    Nothing,
+    /// The session's own.
+    Other,
 }
 
 impl Word {
@@ -111,9 +110,7 @@ impl Word {
             Control::Route { tree, begins, hops } => {
                 Word::Way(tree, Way { route: read_route(hops)?, begins })
             }
-            Control::Refuse(reason) => return Err(TransferError::Refused(reason.to_string())),
-            Control::Finished => return Err(TransferError::Refused("it is over".into())),
-            Control::Alive => Word::Nothing,
+            Control::Refuse(_) | Control::Finished | Control::Alive => Word::Other,
             _ => return Err(WireError::Malformed.into()),
         })
     }
@@ -125,7 +122,9 @@ struct Run<'a> {
     clock: Clock,
     handle: Handle,
     offer: Offer,
-    source: FrameStream,
+    link: Link,
+    /// The node rings it when it has something for us.
+    bell: Bell,
     trees: Option<Trees>,
     /// A way for every tree, as far as the source has said.
     ways: Vec<Option<Way>>,
@@ -142,18 +141,21 @@ impl Run<'_> {
     fn receive(&mut self, on_event: &mut dyn FnMut(&ReceiverProgress)) -> Result<Received, TransferError> {
         let packets = self.offer.geometry.fragments();
         if packets > PACKETS_MAX {
-            return Err(TransferError::Refused(format!("{packets} packets are more than {PACKETS_MAX}")));
+            return Err(TransferError::Unusable(format!("{packets} packets are more than {PACKETS_MAX}")));
         }
         let target = target_of(&self.spec.sink, &self.offer.name)?;
         let part = PartFile::open(&target, self.offer.geometry.object_len)?;
-        if part.is_resumed() {
+        let resumes = part.is_resumed();
+        self.link.handle(GuestInput::Stored { resumes });
+        if resumes {
             // What an earlier try has left can only be checked against hashes.
             self.hear_until(Self::knows_all, None)?;
+            self.link.handle(GuestInput::Verifiable);
         }
         let mut assembler = Assembler::new(self.offer.geometry, part);
         assembler.add_hashes(0, &self.hashes);
-        let verified = self.check_held(&mut assembler)?;
-        self.say(&Control::Have(Vec::new()))?;
+        let verified = self.await_begin(&mut assembler)?;
+        self.link.say(&Control::Have(Vec::new()));
         let patience = self.spec.options.join_timeout.as_secs_f64() + self.offer.stall.as_secs_f64();
         let told = |run: &Self| !run.ways.is_empty() && run.ways.iter().all(Option::is_some);
         self.hear_until(told, Some(patience))?;
@@ -184,7 +186,7 @@ impl Run<'_> {
             assembler,
             verified,
             digests,
-            sender,
+            (sender, self.bell.clone()),
             Arc::clone(&progress),
         ));
         self.pulling = true;
@@ -196,17 +198,36 @@ impl Run<'_> {
         self.hear_until(|run| run.root.is_some(), Some(self.offer.stall.as_secs_f64()))?;
         let root = root_hash(&self.hashes);
         if self.root != Some(root) {
-            return Err(TransferError::Refused("its hashes do not give its root hash".into()));
+            return Err(TransferError::Contradiction("its hashes do not give its root hash".into()));
         }
         self.finish(part, target, hex(&root))
     }
 
-    fn lost(&self, error: FrameError) -> TransferError {
-        TransferError::source_lost(error, 0, self.offer.geometry.object_len)
+    /// Does what the session wants until it may begin; gives which groups an earlier try has left whole.
+    fn await_begin(&mut self, assembler: &mut Assembler) -> Result<Vec<bool>, TransferError> {
+        let mut verified = vec![false; self.offer.geometry.groups() as usize];
+        while let Some(output) = self.link.poll() {
+            match output {
+                GuestOutput::Resume => {
+                    for (group, held) in (0u64..).zip(&mut verified) {
+                        *held = assembler.check_held(group)?;
+                        // Verifying may take a while: the source is to see that this end lives.
+                        if group % 256 == 255 {
+                            self.link.say(&Control::Alive);
+                        }
+                    }
+                    self.link.handle(GuestInput::Checked);
+                }
+                GuestOutput::Begin => break,
+                GuestOutput::Ended(end) => return Err(self.error(end, 0)),
+                _ => {}
+            }
+        }
+        Ok(verified)
     }
 
-    fn say(&mut self, control: &Control<'_>) -> Result<(), TransferError> {
-        self.source.send(control).map_err(|error| self.lost(error))
+    fn error(&self, end: End, verified_bytes: u64) -> TransferError {
+        error_of(end, verified_bytes, self.offer.geometry.object_len)
     }
 
     /// Every hash and digest is there.
@@ -217,21 +238,30 @@ impl Run<'_> {
         whole && self.root.is_some()
     }
 
-    /// Takes all frames that have come; gives how the connection is.
-    fn hear(&mut self, verified_bytes: u64) -> Result<(), TransferError> {
-        let total = self.offer.geometry.object_len;
-        let lost = |error| TransferError::source_lost(error, verified_bytes, total);
-        let open = self.source.flush().and_then(|()| self.source.fill().map(drop));
+    /// Takes all frames that have come.
+    fn hear(&mut self) -> Result<(), TransferError> {
+        self.link.fill();
         let known = self.hashes.len();
-        while let Some(frame) = self.source.next_frame().map_err(lost)? {
+        while let Some(frame) = self.link.next_frame() {
             let word = Word::of(frame)?;
             self.take(word)?;
         }
+        self.link.note_end();
         if self.pulling && (self.hashes.len() > known || !self.digests.is_empty()) {
             let (hashes, digests) = (self.hashes[known..].to_vec(), std::mem::take(&mut self.digests));
             self.node.learn(self.handle, known as u64, hashes, digests);
         }
-        open.map_err(lost)
+        Ok(())
+    }
+
+    /// Whether the session has ended: then how.
+    fn end(&mut self) -> Option<End> {
+        while let Some(output) = self.link.poll() {
+            if let GuestOutput::Ended(end) = output {
+                return Some(end);
+            }
+        }
+        None
     }
 
     fn take(&mut self, word: Word) -> Result<(), TransferError> {
@@ -253,7 +283,7 @@ impl Run<'_> {
                     self.node.reroute(self.handle, tree, way.route, way.begins);
                 }
             }
-            Word::Nothing => {}
+            Word::Other => {}
             Word::Trees(_) | Word::Hashes(..) | Word::Digests(..) => return Err(WireError::Malformed.into()),
         }
         let fits = self.hashes.len() as u64 <= groups && self.digests_heard <= packets;
@@ -269,29 +299,31 @@ impl Run<'_> {
         let begun = self.clock.seconds();
         loop {
             self.check_cancelled()?;
-            let heard = self.hear(0);
+            self.hear()?;
             if done(self) {
                 return Ok(());
             }
-            heard?;
-            if patience.is_some_and(|patience| self.clock.seconds() - begun > patience) {
-                return Err(TransferError::Refused("it never began".into()));
+            if let Some(end) = self.end() {
+                return Err(self.error(end, 0));
             }
-            self.source.wait(std::time::Duration::from_millis(100))?;
+            if let Some(patience) = patience.filter(|patience| self.clock.seconds() - begun > *patience) {
+                return Err(TransferError::NoAnswer(Duration((patience * 1e9) as u64)));
+            }
+            self.wait(self.clock.now() + LOOK_INTERVAL)?;
         }
+    }
+
+    /// Waits until the source or the node has something, or until then.
+    fn wait(&self, until: Time) -> Result<(), TransferError> {
+        let now = self.clock.now();
+        let mut fds = vec![self.bell.descriptor()];
+        fds.extend(self.link.descriptor());
+        let deadline = self.link.guest.deadline().into_iter().chain([until]).min();
+        Ok(wait(&mut fds, now, deadline, LOOK_INTERVAL)?)
     }
 
     fn check_cancelled(&self) -> Result<(), TransferError> {
         if self.spec.cancel.load(Ordering::Relaxed) { Err(TransferError::Cancelled) } else { Ok(()) }
-    }
-
-    /// Which groups an earlier try has left whole.
-    fn check_held(&self, assembler: &mut Assembler) -> Result<Vec<bool>, TransferError> {
-        let groups = self.offer.geometry.groups();
-        if !assembler.part_mut().is_resumed() {
-            return Ok(vec![false; groups as usize]);
-        }
-        (0..groups).map(|group| Ok(assembler.check_held(group)?)).collect()
     }
 
     /// Lets the node pull until every byte is verified.
@@ -302,54 +334,54 @@ impl Run<'_> {
         on_event: &mut dyn FnMut(&ReceiverProgress),
     ) -> Result<PartFile, TransferError> {
         let total = self.offer.geometry.object_len;
-        let mut said_at = 0.0;
+        let mut say_at = self.clock.now();
         loop {
             self.check_cancelled()?;
-            match events.recv_timeout(std::time::Duration::from_millis(5)) {
+            self.bell.clear();
+            match events.try_recv() {
                 Ok(ReceiverEvent::Done(part)) => return Ok(part),
                 Ok(ReceiverEvent::Failed(error)) => return Err(error.into()),
-                Ok(ReceiverEvent::Stalled { tree }) => self.say(&Control::Stalled { tree })?,
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
-                Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    return Err(TransferError::Refused("the node has ended".into()));
+                Ok(ReceiverEvent::Stalled { tree }) => self.link.say(&Control::Stalled { tree }),
+                Err(mpsc::TryRecvError::Empty) => self.wait(say_at)?,
+                Err(mpsc::TryRecvError::Disconnected) => {
+                    return Err(TransferError::Unusable("this agent's node has ended".into()));
                 }
             }
             let verified_bytes = progress.load(Ordering::Relaxed);
-            if self.clock.seconds() - said_at > PROGRESS_INTERVAL {
-                said_at = self.clock.seconds();
-                self.say(&Control::Progress {
+            let now = self.clock.now();
+            if now >= say_at {
+                say_at = now + PROGRESS_INTERVAL;
+                self.link.say(&Control::Progress {
                     position: 0,
                     received: 0,
                     lost: 0,
                     verified_bytes,
                     arrived_ns: 0,
                     waited_ns: 0,
-                })?;
+                });
                 on_event(&ReceiverProgress { bytes: verified_bytes, total, received: None });
             }
-            self.hear(verified_bytes)?;
+            self.hear()?;
+            if let Some(end) = self.end() {
+                return Err(self.error(end, verified_bytes));
+            }
         }
     }
 
     fn finish(&mut self, part: PartFile, target: PathBuf, root: String) -> Result<Received, TransferError> {
-        let path = put_in_place(part, &target, &self.spec.sink, self.offer.kind)?;
+        let path = put_in_place(part, &target, &self.spec.sink, kind_of(&self.offer))?;
         let seconds = self.clock.seconds();
-        self.say(&Control::DataRcvd { patched_bytes: 0 })?;
-        let begun = self.clock.seconds();
+        self.link.handle(GuestInput::Committed);
+        self.link.say(&Control::DataRcvd { patched_bytes: 0 });
         // The object is there, whatever the source says now.
-        while self.clock.seconds() - begun < GOODBYE {
-            if self.source.flush().is_err() || self.source.fill().is_err() {
-                break;
-            }
-            if matches!(self.source.next_frame(), Ok(Some(Control::Finished)) | Err(_)) {
-                break;
-            }
-            self.source.wait(std::time::Duration::from_millis(20))?;
+        while self.end().is_none() {
+            self.wait(self.clock.now() + LOOK_INTERVAL)?;
+            self.hear()?;
         }
         Ok(Received {
             object: self.offer.object,
             name: self.offer.name.clone(),
-            kind: self.offer.kind,
+            kind: kind_of(&self.offer),
             bytes: self.offer.geometry.object_len,
             root,
             path,
@@ -363,5 +395,5 @@ fn read_route(hops: &[u8]) -> Result<Option<Route>, TransferError> {
     if hops.is_empty() {
         return Ok(None);
     }
-    Route::from_bytes(hops, 0).map(Some).map_err(|error| TransferError::Refused(error.to_string()))
+    Route::from_bytes(hops, 0).map(Some).map_err(|error| TransferError::Contradiction(error.to_string()))
 }

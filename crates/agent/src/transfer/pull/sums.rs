@@ -3,6 +3,7 @@
 //! Threads read and hash the object from its beginning while the first packets travel already. What is known reaches the
 //! receivers part by part, in the order of the object.
 
+use super::super::bell::Bell;
 use super::super::error::TransferError;
 use crate::forwarder::digest_of;
 use polycast_net::hash::{group_hash, root_hash};
@@ -29,6 +30,8 @@ pub(crate) struct Sums {
     /// Parts that are not known yet.
     left: AtomicUsize,
     root: OnceLock<Hash>,
+    /// Rings when more is known, or nothing more will be.
+    bell: Bell,
     failed: OnceLock<io::Error>,
 }
 
@@ -40,7 +43,11 @@ pub(crate) struct Part {
 
 impl Sums {
     /// Begins to read the object. Threads end when all is known, or nobody needs it any more.
-    pub(crate) fn start(source: &Arc<dyn ObjectSource>, geometry: Geometry) -> io::Result<Arc<Self>> {
+    pub(crate) fn start(
+        source: &Arc<dyn ObjectSource>,
+        geometry: Geometry,
+        bell: Bell,
+    ) -> io::Result<Arc<Self>> {
         let count = geometry.groups().div_ceil(PART_GROUPS) as usize;
         let sums = Arc::new(Sums {
             geometry,
@@ -48,6 +55,7 @@ impl Sums {
             next: AtomicUsize::new(0),
             left: AtomicUsize::new(count),
             root: OnceLock::new(),
+            bell,
             failed: OnceLock::new(),
         });
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
@@ -55,7 +63,11 @@ impl Sums {
             let (weak, source) = (Arc::downgrade(&sums), Arc::clone(source));
             let work = move || {
                 let mut bytes = Vec::new();
-                while weak.upgrade().is_some_and(|sums| sums.find_out_more(source.as_ref(), &mut bytes)) {}
+                while weak.upgrade().is_some_and(|sums| {
+                    let more = sums.find_out_more(source.as_ref(), &mut bytes);
+                    sums.bell.ring();
+                    more
+                }) {}
             };
             std::thread::Builder::new().name("hashes".into()).spawn(work)?;
         }
@@ -191,7 +203,7 @@ mod tests {
             let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + at / 251) as u8).collect();
             let geometry = Geometry { object_len: len as u64, fragment_len: packet, group_len: GROUP_LEN };
             let object: Arc<dyn ObjectSource> = Arc::new(bytes.clone());
-            let sums = Sums::start(&object, geometry).unwrap();
+            let sums = Sums::start(&object, geometry, Bell::new().unwrap()).unwrap();
             let (hashes, digests) = all_of(&sums);
             let mut supply = Supply::new(object, geometry);
             while supply.root().is_none() {
@@ -235,7 +247,7 @@ mod tests {
         let (allow, allowed) = std::sync::mpsc::channel();
         let object: Arc<dyn ObjectSource> = Arc::new(Slow(std::sync::Mutex::new(allowed)));
         let geometry = Geometry { object_len: object.len(), fragment_len: 8_192, group_len: GROUP_LEN };
-        let sums = Sums::start(&object, geometry).unwrap();
+        let sums = Sums::start(&object, geometry, Bell::new().unwrap()).unwrap();
         while sums.digest(0).is_none() {
             std::thread::yield_now();
         }

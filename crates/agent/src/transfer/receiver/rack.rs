@@ -1,7 +1,7 @@
 //! A receiver's place in its rack (Orca appendix A.4): where several share one, the source hears one of them. That one is the
 //! speaker; the others are connected to it, and speak for themselves when it is gone.
 
-use super::{FrameError, FrameStream, Run, SocketAddr, Time, TransferError};
+use super::{FrameError, FrameStream, Run, SocketAddr, Time};
 use polycast_protocol::rack::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
 use polycast_types::Duration;
 use polycast_wire::control::Control;
@@ -70,9 +70,6 @@ impl Rack {
 impl Run {
     /// The source says that this receiver may speak for others.
     pub(super) fn gather(&mut self, own: u32, members: &[u32]) {
-        if self.committed_at.is_some() || self.chained {
-            return;
-        }
         let config = FeedbackConfig {
             own,
             gather: GATHER,
@@ -85,12 +82,9 @@ impl Run {
         self.rack = Rack::Speaker(Box::new(Speaker { own, expected, feedback, members: BTreeMap::new() }));
     }
 
-    /// The source says who speaks for this receiver; port 0 stands for nobody.
+    /// The source says who speaks for this receiver.
     pub(super) fn follow(&mut self, member: u32, address: SocketAddr) {
         self.rack = Rack::Alone;
-        if address.port() == 0 || self.committed_at.is_some() || self.chained {
-            return;
-        }
         let connected = FrameStream::connect(address, CONNECT_WITHIN).map_err(FrameError::from);
         let said = connected.and_then(|mut stream| {
             stream.send(&Control::Member { handle: self.handle, member })?;
@@ -109,12 +103,12 @@ impl Run {
     }
 
     /// Says PROGRESS or PTCH_REQ by way of the rack's speaker, if there is one, and everything else to the source.
-    pub(super) fn say_in_rack(&mut self, control: &Control<'static>) -> Result<(), TransferError> {
+    pub(super) fn say_in_rack(&mut self, control: &Control<'static>) {
         let now = self.clock.now();
         match &mut self.rack {
             Rack::Member { speaker } if is_for_rack(control) => {
                 if speaker.send(control).is_ok() {
-                    return Ok(());
+                    return;
                 }
                 tracing::info!("the rack's speaker is gone");
                 self.rack = Rack::Alone;
@@ -122,20 +116,20 @@ impl Run {
             Rack::Speaker(speaker) if is_for_rack(control) => {
                 let member = speaker.own;
                 speaker.feedback.handle(now, FeedbackInput::Said { member, control });
-                return self.drain_rack(now);
+                self.drain_rack(now);
+                return;
             }
             _ => {}
         }
-        self.say(control)
+        self.link.say(control);
     }
 
     /// Takes in what the rack's receivers say, and passes it on.
-    pub(super) fn rack_turn(&mut self, now: Time, readable: bool) -> Result<(), TransferError> {
+    pub(super) fn rack_turn(&mut self, now: Time, readable: bool) {
         match &mut self.rack {
             Rack::Alone => {
                 // Who comes to one that speaks for nobody is sent away.
                 drop(self.served.newcomers());
-                Ok(())
             }
             Rack::Member { speaker } => {
                 // A speaker says nothing: what is there to read is the end.
@@ -143,7 +137,6 @@ impl Run {
                     tracing::info!("the rack's speaker is gone");
                     self.rack = Rack::Alone;
                 }
-                Ok(())
             }
             Rack::Speaker(speaker) => {
                 for (member, stream) in self.served.newcomers() {
@@ -154,12 +147,12 @@ impl Run {
                 if readable {
                     speaker.hear(now);
                 }
-                self.drain_rack(now)
+                self.drain_rack(now);
             }
         }
     }
 
-    fn drain_rack(&mut self, now: Time) -> Result<(), TransferError> {
+    fn drain_rack(&mut self, now: Time) {
         let mut said = Vec::new();
         if let Rack::Speaker(speaker) = &mut self.rack {
             while let Some(output) = speaker.feedback.poll(now) {
@@ -172,7 +165,7 @@ impl Run {
                 }
             }
         }
-        said.iter().try_for_each(|control| self.say(control))
+        said.iter().for_each(|control| self.link.say(control));
     }
 }
 

@@ -2,16 +2,16 @@
 //! section III-B: a transfer may be granted in several sessions).
 
 use super::super::{NextPath, Path, Rest};
-use super::{AttemptInterval, Channel, Control, DataSender, Input, PeerId, Run};
+use super::{AttemptInterval, Channel, Control, DataSender, Input, Run};
 use polycast_types::Time;
 
 impl Run {
     /// Asks for a path for what is left when the path's part of the bytes is sent.
     pub(super) fn ask_for_more(&mut self, now: Time, bytes: u64) {
-        let open = self.conns.values().filter(|conn| conn.settled.is_none());
-        let receivers = open.map(|conn| conn.name.clone()).collect();
+        let open = self.session.roster.entries().filter(|entry| entry.guest.is_some() && !entry.is_settled());
+        let receivers = open.map(|entry| entry.name.clone()).collect();
         let words = format!("the part that was granted is sent: asking for a path for {bytes} bytes more");
-        self.events.push((now.since(Time::ZERO).as_secs_f64(), words));
+        self.account.note(now, words);
         self.spec.steering.ask_for(Rest { bytes, receivers });
     }
 
@@ -21,24 +21,23 @@ impl Run {
         if self.without_path || self.channel.is_none() {
             return;
         }
-        let at_s = now.since(Time::ZERO).as_secs_f64();
         if let Some(reason) = &next.lost {
             tracing::warn!(%reason, "going on over another path");
-            self.events.push((at_s, reason.clone()));
-            self.path_lost.get_or_insert_with(|| reason.clone());
+            self.account.note(now, reason.clone());
+            self.account.path_lost.get_or_insert_with(|| reason.clone());
         }
         let fabric = next.fabric.clone();
         if let Err(why) = self.switch(now, next) {
             let reason = format!("the path of {fabric} cannot be used: {why}");
             tracing::warn!(%reason, "going on without a path");
-            self.events.push((at_s, reason.clone()));
+            self.account.note(now, reason.clone());
             self.go_without_path(now, reason);
         }
     }
 
     /// Serves everyone by the chain from here on.
     pub(super) fn go_without_path(&mut self, now: Time, reason: String) {
-        self.path_lost.get_or_insert(reason);
+        self.account.path_lost.get_or_insert(reason);
         self.without_path = true;
         self.machine.handle(now, Input::PathLost);
     }
@@ -64,9 +63,8 @@ impl Run {
         let told =
             Control::Channel { channel: (group.ip().octets(), group.port()), outer_len: outer_len as u8 };
         self.spec.path = next.path;
-        (self.fabric, self.multicast_used) = (next.fabric, false);
-        let peers: Vec<PeerId> = self.conns.keys().copied().collect();
-        peers.into_iter().for_each(|peer| self.tell(peer, &told));
+        self.account.change_fabric(next.fabric);
+        self.session.connected().into_iter().for_each(|guest| self.session.tell(guest, &told));
         let fragment_len = u64::from(self.geometry.fragment_len);
         self.machine.handle(
             now,

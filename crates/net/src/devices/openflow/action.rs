@@ -1,8 +1,8 @@
 //! What rules do to packets.
 
-use super::CodecError;
-use super::cursor::{Put, Reader, set_len};
 use super::matching::Field;
+use super::{CodecError, set_len};
+use polycast_wire::cursor::{Put, Reader};
 
 /// One thing that is done to a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -2,23 +2,18 @@
 
 use super::session::{Event, Reply, Session};
 use super::{CodecError, FlowMod, GroupMod, Message, Port, PortChange, PortStats};
-use std::collections::{BTreeMap, VecDeque};
+use crate::devices::conversation::{Asker, Broken, Codec, Conversation, Heard, NoAnswer, Stream, Times, tcp};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::net::{TcpListener, UnixStream};
+use tokio::sync::{broadcast, watch};
+use tokio::time::timeout;
 
-/// Transactions that wait to be sent.
-const ASKS_MAX: usize = 1_024;
 /// Changes of ports that a slow listener may be behind by.
 const EVENTS_MAX: usize = 1_024;
-/// What one read asks for, in bytes.
-const READ_LEN: usize = 64 << 10;
 
 /// Where a switch listens for its controller.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -142,25 +137,57 @@ pub enum Link {
     Gone,
 }
 
-enum Question {
+/// What callers ask.
+pub(in crate::devices) enum Question {
     Apply(Vec<Message>),
     Ports,
     PortStats,
 }
 
-struct Ask {
-    question: Question,
-    reply: oneshot::Sender<Result<Reply, SwitchError>>,
-}
+impl Codec for Session {
+    type Question = Question;
+    type Answer = Reply;
+    type Word = Event;
+    type Fault = CodecError;
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+    fn ask(&mut self, question: &Question) -> Option<u32> {
+        match question {
+            Question::Apply(changes) => self.apply(changes),
+            Question::Ports => self.ask_ports(),
+            Question::PortStats => self.ask_port_stats(),
+        }
+    }
+
+    fn probe(&mut self) -> Option<u32> {
+        self.echo();
+        None
+    }
+
+    fn forget(&mut self, transaction: u32) {
+        Session::forget(self, transaction);
+    }
+
+    fn receive(&mut self, bytes: &[u8]) -> Result<(), CodecError> {
+        Session::receive(self, bytes)
+    }
+
+    fn outgoing(&mut self) -> Vec<u8> {
+        Session::outgoing(self)
+    }
+
+    fn poll(&mut self) -> Option<Heard<Reply, Event>> {
+        Some(match Session::poll(self)? {
+            Event::Done { transaction, reply } => Heard::Answer(transaction, reply),
+            event => Heard::Word(event),
+        })
+    }
+}
 
 /// A switch that speaks OpenFlow 1.3. Clones share the connection; the last one's end closes it.
 #[derive(Clone, Debug)]
 pub struct Switch {
     datapath_id: u64,
-    asks: mpsc::Sender<Ask>,
+    asker: Asker<Session>,
     events: broadcast::Sender<PortEvent>,
     link: watch::Receiver<Link>,
 }
@@ -177,25 +204,32 @@ impl Switch {
                 Endpoint::Tcp(address) => Box::new(tcp(*address).await.map_err(wrong)?),
                 Endpoint::Unix(path) => Box::new(UnixStream::connect(path).await.map_err(wrong)?),
             };
-            Connection::greet(stream).await.map_err(|broken| unreachable(endpoint, broken.to_string()))
+            greet(stream).await.map_err(|broken| unreachable(endpoint, broken.to_string()))
         };
         let late =
             || unreachable(endpoint, format!("no answer within {} ms", options.connect_timeout.as_millis()));
-        let (connection, datapath_id) =
+        let (conversation, datapath_id) =
             timeout(options.connect_timeout, connecting).await.unwrap_or_else(|_| Err(late()))?;
-        Ok(Self::over(connection, datapath_id, options))
+        Ok(Self::over(conversation, datapath_id, &options))
     }
 
-    fn over(connection: Connection, datapath_id: u64, options: SwitchOptions) -> Self {
-        let (asks, taken) = mpsc::channel(ASKS_MAX);
+    fn over(mut conversation: Conversation<Session>, datapath_id: u64, options: &SwitchOptions) -> Self {
+        let (asker, mut asks) = Asker::new();
         let (events, _) = broadcast::channel(EVENTS_MAX);
         let (up, link) = watch::channel(Link::Up);
-        let keeper = Keeper { options, asks: taken, events: events.clone(), datapath_id };
+        let (answer, keepalive) = (options.command_timeout, options.keepalive);
+        let times = Times { answer, keepalive, grace: keepalive };
+        let listeners = events.clone();
         tokio::spawn(async move {
-            keeper.run(connection).await;
+            let word = |event| tell(&listeners, datapath_id, event);
+            if let Err(broken) = conversation.serve(&mut asks, times, word).await {
+                tracing::warn!(switch = datapath_id, %broken, "lost the connection to the switch");
+            }
+            // Callers still waiting hear of it, because their senders go with the conversation.
+            drop(conversation);
             up.send_replace(Link::Gone);
         });
-        Switch { datapath_id, asks, events, link }
+        Switch { datapath_id, asker, events, link }
     }
 
     /// The switch's number.
@@ -267,23 +301,41 @@ impl Switch {
     }
 
     async fn ask(&self, question: Question) -> Result<Reply, SwitchError> {
-        let (reply, answer) = oneshot::channel();
-        self.asks.try_send(Ask { question, reply }).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => SwitchError::Busy,
-            mpsc::error::TrySendError::Closed(_) => SwitchError::Gone,
-        })?;
-        answer.await.unwrap_or(Err(SwitchError::Gone))
+        self.asker.ask(question).await.map_err(|why| match why {
+            NoAnswer::Busy => SwitchError::Busy,
+            NoAnswer::TimedOut(millis) => SwitchError::TimedOut { millis },
+            NoAnswer::Disconnected | NoAnswer::Lost => SwitchError::Gone,
+        })
+    }
+}
+
+/// Shakes hands; gives the switch's number.
+async fn greet(stream: Box<dyn Stream>) -> Result<(Conversation<Session>, u64), Broken> {
+    let mut conversation = Conversation::new(stream, Session::new());
+    let ready = |heard| match heard {
+        Heard::Word(Event::Ready { datapath_id }) => Some(datapath_id),
+        _ => None,
+    };
+    let datapath_id = conversation.greet(None, ready).await?;
+    Ok((conversation, datapath_id))
+}
+
+/// What a switch says of its own accord.
+fn tell(listeners: &broadcast::Sender<PortEvent>, switch: u64, event: Event) {
+    match event {
+        Event::Port { change, port } => {
+            // There may be no listener.
+            let _ = listeners.send(PortEvent { change, port });
+        }
+        Event::Error { kind, code } => {
+            tracing::warn!(switch, kind, code, "an error that belongs to nothing");
+        }
+        Event::Alive | Event::Ready { .. } | Event::Done { .. } => {}
     }
 }
 
 fn unreachable(endpoint: &Endpoint, reason: String) -> SwitchError {
     SwitchError::Unreachable { endpoint: endpoint.to_string(), reason }
-}
-
-async fn tcp(address: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
 }
 
 /// Waits for switches that connect to their controller of their own accord, as most do.
@@ -321,175 +373,10 @@ impl SwitchListener {
         let (stream, address) = self.listener.accept().await.map_err(|error| ours(error.to_string()))?;
         let wrong = |reason: String| unreachable(&Endpoint::Tcp(address), reason);
         stream.set_nodelay(true).map_err(|error| wrong(error.to_string()))?;
-        match timeout(self.options.connect_timeout, Connection::greet(Box::new(stream))).await {
-            Ok(Ok((connection, id))) => Ok(Switch::over(connection, id, self.options.clone())),
+        match timeout(self.options.connect_timeout, greet(Box::new(stream))).await {
+            Ok(Ok((conversation, id))) => Ok(Switch::over(conversation, id, &self.options)),
             Ok(Err(broken)) => Err(wrong(broken.to_string())),
             Err(_) => Err(wrong("it does not shake hands".into())),
-        }
-    }
-}
-
-/// Why a connection ended.
-#[derive(Debug, thiserror::Error)]
-enum Broken {
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("the other end closed it")]
-    Closed,
-    #[error("{0}")]
-    Codec(#[from] CodecError),
-    #[error("no sign of life")]
-    Silent,
-}
-
-/// A stream and the machine on it.
-struct Connection {
-    stream: Box<dyn Stream>,
-    session: Session,
-    waiting: BTreeMap<u32, oneshot::Sender<Result<Reply, SwitchError>>>,
-    /// When each transaction runs out, in the order of sending.
-    deadlines: VecDeque<(Instant, u32)>,
-    buffer: Vec<u8>,
-}
-
-impl Connection {
-    /// Shakes hands; gives the switch's number.
-    async fn greet(stream: Box<dyn Stream>) -> Result<(Self, u64), Broken> {
-        let (waiting, deadlines) = (BTreeMap::new(), VecDeque::new());
-        let buffer = vec![0; READ_LEN];
-        let mut connection = Connection { stream, session: Session::new(), waiting, deadlines, buffer };
-        loop {
-            connection.flush().await?;
-            connection.read().await?;
-            while let Some(event) = connection.session.poll() {
-                if let Event::Ready { datapath_id } = event {
-                    return Ok((connection, datapath_id));
-                }
-            }
-        }
-    }
-
-    /// Reads once and lets the machine have it. Can be cancelled without loss.
-    async fn read(&mut self) -> Result<(), Broken> {
-        match self.stream.read(&mut self.buffer).await? {
-            0 => Err(Broken::Closed),
-            len => Ok(self.session.receive(&self.buffer[..len])?),
-        }
-    }
-
-    async fn flush(&mut self) -> io::Result<()> {
-        let bytes = self.session.outgoing();
-        if bytes.is_empty() { Ok(()) } else { self.stream.write_all(&bytes).await }
-    }
-
-    fn send(&mut self, Ask { question, reply }: Ask, by: Instant) {
-        let transaction = match question {
-            Question::Apply(changes) => self.session.apply(&changes),
-            Question::Ports => self.session.ask_ports(),
-            Question::PortStats => self.session.ask_port_stats(),
-        };
-        match transaction {
-            Some(transaction) => {
-                self.waiting.insert(transaction, reply);
-                self.deadlines.push_back((by, transaction));
-            }
-            None => answer(reply, Err(SwitchError::Busy)),
-        }
-    }
-
-    fn deadline(&mut self) -> Option<Instant> {
-        while let Some((at, transaction)) = self.deadlines.front() {
-            if self.waiting.contains_key(transaction) {
-                return Some(*at);
-            }
-            self.deadlines.pop_front();
-        }
-        None
-    }
-
-    fn expire(&mut self, now: Instant, allowed: Duration) {
-        while self.deadline().is_some_and(|at| at <= now) {
-            let Some((_, transaction)) = self.deadlines.pop_front() else { return };
-            self.session.forget(transaction);
-            if let Some(reply) = self.waiting.remove(&transaction) {
-                answer(reply, Err(SwitchError::TimedOut { millis: allowed.as_millis() as u64 }));
-            }
-        }
-    }
-}
-
-/// A caller that has gone away needs no answer.
-fn answer(reply: oneshot::Sender<Result<Reply, SwitchError>>, result: Result<Reply, SwitchError>) {
-    let _ = reply.send(result);
-}
-
-struct Keeper {
-    options: SwitchOptions,
-    asks: mpsc::Receiver<Ask>,
-    events: broadcast::Sender<PortEvent>,
-    datapath_id: u64,
-}
-
-impl Keeper {
-    async fn run(mut self, mut connection: Connection) {
-        if let Err(broken) = self.serve(&mut connection).await {
-            tracing::warn!(switch = self.datapath_id, %broken, "lost the connection to the switch");
-        }
-        // Callers still waiting hear of it, because their senders go with the connection.
-    }
-
-    /// Serves until the last handle is gone, or the connection breaks.
-    async fn serve(&mut self, connection: &mut Connection) -> Result<(), Broken> {
-        let mut heard = Instant::now();
-        let mut asked = false;
-        loop {
-            // A switch that does not even read is as good as gone.
-            let flushed = timeout(self.options.command_timeout, connection.flush()).await;
-            flushed.map_err(|_| Broken::Silent)??;
-            let quiet = heard + self.options.keepalive * if asked { 2 } else { 1 };
-            let wake = connection.deadline().map_or(quiet, |deadline| deadline.min(quiet));
-            tokio::select! {
-                ask = self.asks.recv() => {
-                    let Some(ask) = ask else { return Ok(()) };
-                    connection.send(ask, Instant::now() + self.options.command_timeout);
-                }
-                read = connection.read() => {
-                    read?;
-                    (heard, asked) = (Instant::now(), false);
-                    self.settle(connection);
-                }
-                () = sleep_until(wake) => {
-                    let now = Instant::now();
-                    connection.expire(now, self.options.command_timeout);
-                    if now >= quiet {
-                        if asked {
-                            return Err(Broken::Silent);
-                        }
-                        connection.session.echo();
-                        asked = true;
-                    }
-                }
-            }
-        }
-    }
-
-    fn settle(&self, connection: &mut Connection) {
-        while let Some(event) = connection.session.poll() {
-            match event {
-                Event::Done { transaction, reply } => {
-                    if let Some(waiting) = connection.waiting.remove(&transaction) {
-                        answer(waiting, Ok(reply));
-                    }
-                }
-                Event::Port { change, port } => {
-                    // Nobody may be listening.
-                    let _ = self.events.send(PortEvent { change, port });
-                }
-                Event::Error { kind, code } => {
-                    tracing::warn!(switch = self.datapath_id, kind, code, "an error that belongs to nothing");
-                }
-                Event::Alive | Event::Ready { .. } => {}
-            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What rules match: fields of a packet in OXM's form.
 
-use super::CodecError;
-use super::cursor::{Put, Reader, set_len};
+use super::{CodecError, set_len};
+use polycast_wire::cursor::{Put, Reader};
 
 /// One field of a packet. Of a masked field only the bits of the mask are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,11 +7,11 @@
 
 mod action;
 mod client;
-mod cursor;
 mod matching;
 mod session;
 
-use cursor::{Put, Reader};
+use polycast_wire::WireError;
+use polycast_wire::cursor::{Put, Reader};
 
 pub use action::{Action, Instruction};
 pub use client::{Endpoint, Link, PortEvent, Switch, SwitchError, SwitchListener, SwitchOptions};
@@ -53,6 +53,19 @@ pub enum CodecError {
     /// Another version.
     #[error("the switch speaks OpenFlow version {0} on the wire and version 4 (OpenFlow 1.3) is needed")]
     Version(u8),
+}
+
+impl From<WireError> for CodecError {
+    /// A cursor knows only bytes that are too few.
+    fn from(_: WireError) -> Self {
+        CodecError::Malformed
+    }
+}
+
+/// Writes the number of bytes from `start` to the end as the 16-bit length at `at`.
+fn set_len(wire: &mut [u8], start: usize, at: usize) {
+    let len = u16::try_from(wire.len() - start).expect("an OpenFlow structure is shorter than 64 KiB");
+    wire[at..at + 2].copy_from_slice(&len.to_be_bytes());
 }
 
 /// What is done with flows or groups.
@@ -547,7 +560,7 @@ fn emit_group_mod(group: &GroupMod, wire: &mut Vec<u8>) {
         wire.u32(GROUP_ANY);
         wire.zeros(4);
         actions.iter().for_each(|action| action.emit(wire));
-        cursor::set_len(wire, start, start);
+        set_len(wire, start, start);
     }
 }
 

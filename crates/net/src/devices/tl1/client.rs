@@ -1,23 +1,16 @@
 //! The TL1 client on a socket: it keeps the connection, logs in again after a loss, and lets many callers
 //! have commands under way at the same time.
 
-use super::session::{Answer, Event, Session};
+use super::session::{Answer, Event, Failure, Session};
 use super::{Circuit, FrameError, Request, Severity};
-use std::collections::{BTreeMap, VecDeque};
-use std::io;
+use crate::devices::conversation::{Ask, Asker, Broken, Codec, Conversation, Heard, NoAnswer, Times, tcp};
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio::time::{sleep, timeout};
 
-/// Commands that wait to be sent.
-const ASKS_MAX: usize = 1_024;
 /// Reports that a slow listener may be behind by.
 const REPORTS_MAX: usize = 1_024;
-/// What one read asks for, in bytes.
-const READ_LEN: usize = 16 << 10;
 
 /// Who we say we are.
 #[derive(Clone, PartialEq, Eq)]
@@ -146,16 +139,45 @@ pub struct Report {
     pub lines: Vec<String>,
 }
 
-struct Ask {
-    request: Request,
-    reply: oneshot::Sender<Result<Answer, Tl1Error>>,
+impl Codec for Session {
+    type Question = Request;
+    type Answer = Result<Answer, Failure>;
+    type Word = Report;
+    type Fault = FrameError;
+
+    fn ask(&mut self, request: &Request) -> Option<u32> {
+        self.request(request)
+    }
+
+    fn probe(&mut self) -> Option<u32> {
+        self.request(&Request::Header)
+    }
+
+    fn forget(&mut self, tag: u32) {
+        Session::forget(self, tag);
+    }
+
+    fn receive(&mut self, bytes: &[u8]) -> Result<(), FrameError> {
+        Session::receive(self, bytes)
+    }
+
+    fn outgoing(&mut self) -> Vec<u8> {
+        Session::outgoing(self)
+    }
+
+    fn poll(&mut self) -> Option<Heard<Result<Answer, Failure>, Report>> {
+        Some(match Session::poll(self)? {
+            Event::Done { tag, result } => Heard::Answer(tag, result),
+            Event::Report { severity, verb, lines } => Heard::Word(Report { severity, verb, lines }),
+        })
+    }
 }
 
 /// A circuit switch that speaks TL1. Clones share the connection; the last one's end closes it.
 #[derive(Clone, Debug)]
 pub struct Tl1Client {
     address: SocketAddr,
-    asks: mpsc::Sender<Ask>,
+    asker: Asker<Session>,
     reports: broadcast::Sender<Report>,
     link: watch::Receiver<Link>,
 }
@@ -166,13 +188,13 @@ impl Tl1Client {
     /// # Errors
     /// The switch cannot be reached or refuses the login. Later losses are mended without a word.
     pub async fn connect(address: SocketAddr, options: Tl1Options) -> Result<Self, Tl1Error> {
-        let (asks, taken) = mpsc::channel(ASKS_MAX);
+        let (asker, asks) = Asker::new();
         let (reports, _) = broadcast::channel(REPORTS_MAX);
-        let connection = Connection::open(address, &options).await?;
+        let conversation = open(address, &options).await?;
         let (up, link) = watch::channel(Link::Up(1));
-        let keeper = Keeper { address, options, asks: taken, reports: reports.clone(), link: up, count: 1 };
-        tokio::spawn(keeper.run(connection));
-        Ok(Tl1Client { address, asks, reports, link })
+        let keeper = Keeper { address, options, asks, reports: reports.clone(), link: up, count: 1 };
+        tokio::spawn(keeper.run(conversation));
+        Ok(Tl1Client { address, asker, reports, link })
     }
 
     /// Makes a circuit.
@@ -217,14 +239,15 @@ impl Tl1Client {
     /// # Errors
     /// It was refused, or it is not known what became of it.
     pub async fn ask(&self, request: Request) -> Result<Answer, Tl1Error> {
-        let (reply, answer) = oneshot::channel();
-        let gone = Tl1Error::Disconnected { address: self.address };
-        let command = request.describe();
-        self.asks.try_send(Ask { request, reply }).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => Tl1Error::Busy,
-            mpsc::error::TrySendError::Closed(_) => gone,
-        })?;
-        answer.await.unwrap_or(Err(Tl1Error::Lost { command }))
+        let (address, command) = (self.address, request.describe());
+        match self.asker.ask(request).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(Failure { code, text })) => Err(Tl1Error::Denied { command, code, text }),
+            Err(NoAnswer::Busy) => Err(Tl1Error::Busy),
+            Err(NoAnswer::Disconnected) => Err(Tl1Error::Disconnected { address }),
+            Err(NoAnswer::TimedOut(millis)) => Err(Tl1Error::TimedOut { command, millis }),
+            Err(NoAnswer::Lost) => Err(Tl1Error::Lost { command }),
+        }
     }
 
     /// What the switch says of its own accord, from now on.
@@ -241,179 +264,63 @@ impl Tl1Client {
     }
 }
 
-/// A command under way.
-struct Waiting {
-    command: String,
-    /// `None` for our own question whether the switch lives.
-    reply: Option<oneshot::Sender<Result<Answer, Tl1Error>>>,
+/// Connects and logs in.
+async fn open(address: SocketAddr, options: &Tl1Options) -> Result<Conversation<Session>, Tl1Error> {
+    let unreachable = |reason: String| Tl1Error::Unreachable { address, reason };
+    let opening = async {
+        let stream = tcp(address).await.map_err(|error| unreachable(error.to_string()))?;
+        let mut conversation = Conversation::new(Box::new(stream), Session::new());
+        if let Some(login) = &options.login {
+            let answer = log_in(&mut conversation, login).await;
+            answer.map_err(|broken| unreachable(broken.to_string()))?.map_err(|failure| {
+                let reason = format!("{} ({})", failure.text, failure.code);
+                Tl1Error::Login { address, user: login.user.clone(), reason }
+            })?;
+        }
+        Ok(conversation)
+    };
+    let late = || unreachable(format!("no answer within {} ms", options.connect_timeout.as_millis()));
+    timeout(options.connect_timeout, opening).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// One TCP connection and the machine on it.
-struct Connection {
-    stream: TcpStream,
-    session: Session,
-    waiting: BTreeMap<u32, Waiting>,
-    /// When each command runs out, in the order of sending.
-    deadlines: VecDeque<(Instant, u32)>,
-}
-
-/// Why a connection ended.
-#[derive(Debug, thiserror::Error)]
-enum Broken {
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("the other end closed it")]
-    Closed,
-    #[error("{0}")]
-    Frame(#[from] FrameError),
-    #[error("no sign of life")]
-    Silent,
-}
-
-impl Connection {
-    async fn open(address: SocketAddr, options: &Tl1Options) -> Result<Self, Tl1Error> {
-        let unreachable = |reason: String| Tl1Error::Unreachable { address, reason };
-        let opening = async {
-            let stream = TcpStream::connect(address).await.map_err(|error| unreachable(error.to_string()))?;
-            stream.set_nodelay(true).map_err(|error| unreachable(error.to_string()))?;
-            let (waiting, deadlines) = (BTreeMap::new(), VecDeque::new());
-            let mut connection = Connection { stream, session: Session::new(), waiting, deadlines };
-            if let Some(login) = &options.login {
-                connection.log_in(address, login).await?;
-            }
-            Ok(connection)
-        };
-        let late = || unreachable(format!("no answer within {} ms", options.connect_timeout.as_millis()));
-        timeout(options.connect_timeout, opening).await.unwrap_or_else(|_| Err(late()))
-    }
-
-    async fn log_in(&mut self, address: SocketAddr, login: &Login) -> Result<(), Tl1Error> {
-        let unreachable = |error: Broken| Tl1Error::Unreachable { address, reason: error.to_string() };
-        let request = Request::Login { user: login.user.clone(), password: login.password.clone() };
-        let ours = self.session.request(&request);
-        loop {
-            self.flush().await.map_err(|error| unreachable(error.into()))?;
-            self.read().await.map_err(unreachable)?;
-            while let Some(event) = self.session.poll() {
-                match event {
-                    Event::Done { tag, result: Ok(_) } if Some(tag) == ours => return Ok(()),
-                    Event::Done { tag, result: Err(failure) } if Some(tag) == ours => {
-                        let reason = format!("{} ({})", failure.text, failure.code);
-                        return Err(Tl1Error::Login { address, user: login.user.clone(), reason });
-                    }
-                    _ => {}
-                }
-            }
-        }
-    }
-
-    /// Reads once and lets the machine have it. Can be cancelled without loss.
-    async fn read(&mut self) -> Result<(), Broken> {
-        let mut buffer = [0; READ_LEN];
-        match self.stream.read(&mut buffer).await? {
-            0 => Err(Broken::Closed),
-            len => Ok(self.session.receive(&buffer[..len])?),
-        }
-    }
-
-    async fn flush(&mut self) -> io::Result<()> {
-        let bytes = self.session.outgoing();
-        if bytes.is_empty() { Ok(()) } else { self.stream.write_all(&bytes).await }
-    }
-
-    fn send(
-        &mut self,
-        request: &Request,
-        reply: Option<oneshot::Sender<Result<Answer, Tl1Error>>>,
-        by: Instant,
-    ) {
-        match self.session.request(request) {
-            Some(tag) => {
-                self.waiting.insert(tag, Waiting { command: request.describe(), reply });
-                self.deadlines.push_back((by, tag));
-            }
-            None => answer(reply, Err(Tl1Error::Busy)),
-        }
-    }
-
-    /// When the next command runs out that still waits.
-    fn deadline(&mut self) -> Option<Instant> {
-        while let Some((at, tag)) = self.deadlines.front() {
-            if self.waiting.contains_key(tag) {
-                return Some(*at);
-            }
-            self.deadlines.pop_front();
-        }
-        None
-    }
-
-    /// Gives up what has run out.
-    fn expire(&mut self, now: Instant, options: &Tl1Options) -> Result<(), Broken> {
-        while self.deadline().is_some_and(|at| at <= now) {
-            let Some((_, tag)) = self.deadlines.pop_front() else { break };
-            self.session.forget(tag);
-            if let Some(Waiting { command, reply }) = self.waiting.remove(&tag) {
-                if reply.is_none() {
-                    return Err(Broken::Silent);
-                }
-                let millis = options.command_timeout.as_millis() as u64;
-                answer(reply, Err(Tl1Error::TimedOut { command, millis }));
-            }
-        }
-        Ok(())
-    }
-
-    fn settle(&mut self, reports: &broadcast::Sender<Report>) {
-        while let Some(event) = self.session.poll() {
-            match event {
-                Event::Done { tag, result } => {
-                    let Some(Waiting { command, reply }) = self.waiting.remove(&tag) else { continue };
-                    let denied = |failure: super::Failure| Tl1Error::Denied {
-                        command,
-                        code: failure.code,
-                        text: failure.text,
-                    };
-                    answer(reply, result.map_err(denied));
-                }
-                Event::Report { severity, verb, lines } => {
-                    // Nobody may be listening.
-                    let _ = reports.send(Report { severity, verb, lines });
-                }
-            }
-        }
-    }
-}
-
-/// A caller that has gone away needs no answer.
-fn answer(reply: Option<oneshot::Sender<Result<Answer, Tl1Error>>>, result: Result<Answer, Tl1Error>) {
-    if let Some(reply) = reply {
-        let _ = reply.send(result);
-    }
+/// The login is the first question: no other answer can come.
+async fn log_in(
+    conversation: &mut Conversation<Session>,
+    login: &Login,
+) -> Result<<Session as Codec>::Answer, Broken> {
+    let request = Request::Login { user: login.user.clone(), password: login.password.clone() };
+    let answer = |heard| match heard {
+        Heard::Answer(_, answer) => Some(answer),
+        Heard::Word(_) => None,
+    };
+    conversation.greet(Some(&request), answer).await
 }
 
 /// Keeps the connection as long as there is a client.
 struct Keeper {
     address: SocketAddr,
     options: Tl1Options,
-    asks: mpsc::Receiver<Ask>,
+    asks: mpsc::Receiver<Ask<Session>>,
     reports: broadcast::Sender<Report>,
     link: watch::Sender<Link>,
     count: u64,
 }
 
 impl Keeper {
-    async fn run(mut self, mut connection: Connection) {
+    async fn run(mut self, mut conversation: Conversation<Session>) {
+        // Any word is a sign of life, and the answer to our own question comes as late as any other.
+        let (answer, keepalive) = (self.options.command_timeout, self.options.keepalive);
+        let times = Times { answer, keepalive, grace: answer };
         loop {
-            let outcome = self.serve(&mut connection).await;
-            for (_, Waiting { command, reply }) in std::mem::take(&mut connection.waiting) {
-                answer(reply, Err(Tl1Error::Lost { command }));
-            }
-            let Err(broken) = outcome else { return };
+            let reports = self.reports.clone();
+            // There may be no listener.
+            let report = |report| drop(reports.send(report));
+            let Err(broken) = conversation.serve(&mut self.asks, times, report).await else { return };
             tracing::warn!(address = %self.address, %broken, "lost the connection to the circuit switch");
             self.link.send_replace(Link::Down);
-            drop(connection);
+            drop(conversation);
             match self.reconnect().await {
-                Some(next) => connection = next,
+                Some(next) => conversation = next,
                 None => return,
             }
             self.count += 1;
@@ -421,45 +328,8 @@ impl Keeper {
         }
     }
 
-    /// Serves until the last client is gone, or the connection breaks.
-    async fn serve(&mut self, connection: &mut Connection) -> Result<(), Broken> {
-        let mut heard = Instant::now();
-        let mut asked = false;
-        loop {
-            // A switch that does not even read is as good as gone.
-            let flushed = timeout(self.options.command_timeout, connection.flush()).await;
-            flushed.map_err(|_| Broken::Silent)??;
-            let quiet = heard + self.options.keepalive;
-            let wake = connection.deadline().into_iter().chain((!asked).then_some(quiet)).min();
-            tokio::select! {
-                ask = self.asks.recv() => {
-                    let by = Instant::now() + self.options.command_timeout;
-                    let Some(Ask { request, reply }) = ask else { return Ok(()) };
-                    connection.send(&request, Some(reply), by);
-                    // The circuits of a path are asked for at the same time, and go out together.
-                    while let Ok(Ask { request, reply }) = self.asks.try_recv() {
-                        connection.send(&request, Some(reply), by);
-                    }
-                }
-                read = connection.read() => {
-                    read?;
-                    (heard, asked) = (Instant::now(), false);
-                    connection.settle(&self.reports);
-                }
-                () = sleep_until(wake.unwrap_or(quiet)) => {
-                    let now = Instant::now();
-                    connection.expire(now, &self.options)?;
-                    if !asked && now >= quiet {
-                        asked = true;
-                        connection.send(&Request::Header, None, now + self.options.command_timeout);
-                    }
-                }
-            }
-        }
-    }
-
     /// A new connection, or `None` if nobody wants one any more.
-    async fn reconnect(&mut self) -> Option<Connection> {
+    async fn reconnect(&mut self) -> Option<Conversation<Session>> {
         let mut pause = self.options.retry_first;
         loop {
             // Who asks now hears at once that there is nobody to ask.
@@ -469,12 +339,12 @@ impl Keeper {
                 tokio::select! {
                     () = &mut pausing => break,
                     ask = self.asks.recv() => {
-                        answer(Some(ask?.reply), Err(Tl1Error::Disconnected { address: self.address }));
+                        ask?.refuse(NoAnswer::Disconnected);
                     }
                 }
             }
-            match Connection::open(self.address, &self.options).await {
-                Ok(connection) => return Some(connection),
+            match open(self.address, &self.options).await {
+                Ok(conversation) => return Some(conversation),
                 Err(error) => tracing::debug!(%error, "cannot connect yet"),
             }
             pause = (pause * 2).min(self.options.retry_most);

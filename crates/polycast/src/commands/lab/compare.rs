@@ -2,8 +2,7 @@
 //! (Datacast, section 7, the comparison study).
 
 use super::{
-    Broken, CastOptions, Delivery, Receivers, Spec, Traffic, Way, delivery_of, options_of, program,
-    receivers, registry,
+    Broken, CastOptions, Receivers, Spec, Traffic, Way, delivery_of, options_of, program, receivers, registry,
 };
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
@@ -155,20 +154,21 @@ fn compare_in_one(
     let mut rows: Vec<Row> = Vec::new();
     let mut bytes = 0;
     for done in &compared {
-        let delivery: Delivery = delivery_of(&done.outcome)?;
-        bytes = delivery.bytes;
-        for receiver in delivery.receivers.iter().filter(|receiver| !receiver.verified) {
-            let why = receiver.error.as_deref().unwrap_or("it did not verify all bytes");
+        let delivery = delivery_of(&done.outcome)?;
+        let told = &delivery.report;
+        bytes = told.bytes;
+        for receiver in told.receivers.iter().filter(|receiver| !receiver.verified) {
+            let why = report::why(receiver);
             output::say(&format!("error: {}: {} failed: {why}", done.way, receiver.name));
         }
         let mut row = Row {
             way: done.way,
             round: done.round,
-            seconds: delivery.seconds,
+            seconds: told.seconds,
             wall_s: done.outcome.wall_s,
             goodput_bps: delivery.goodput_bps,
-            verified: delivery.receivers.iter().all(|receiver| receiver.verified),
-            stress: stress(&args.spec, &group.source, group.ideal_links, delivery.bytes, &done.outcome),
+            verified: told.receivers.iter().all(|receiver| receiver.verified),
+            stress: stress(&args.spec, &group.source, group.ideal_links, told.bytes, &done.outcome.links),
             source_cpu_s: done.outcome.source_cpu.total_s(),
             source_user_s: done.outcome.source_cpu.user_s,
             slower: None,

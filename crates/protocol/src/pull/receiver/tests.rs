@@ -301,3 +301,78 @@ fn a_tree_that_is_back_goes_on_with_its_block() {
     give(&mut receiver, 9, 20, 1, Decision::Open);
     assert!(asked(&mut receiver, 9).contains(&(1, 23)));
 }
+
+#[test]
+fn one_round_trip_is_taken_with_half_of_it_as_its_deviation() {
+    let retry = RetryTime::Adaptive { initial: Duration(50_000), least: Duration(1) };
+    let mut receiver = receiver(30, 1, retry);
+    receiver.handle(Time(0), Input::Begin);
+    asked(&mut receiver, 0);
+    give(&mut receiver, 1_000, 0, 0, Decision::Open);
+    asked(&mut receiver, 1_000);
+    // RFC 6298: R, and four times R / 2; two packets are open since 0.
+    assert_eq!(receiver.deadline(), Some(Time(3_000)));
+}
+
+#[test]
+fn a_new_way_begins_with_the_time_that_round_trips_take() {
+    let retry = RetryTime::Adaptive { initial: Duration::from_millis(10), least: Duration::from_millis(1) };
+    let mut receiver = receiver(30, 1, retry);
+    receiver.handle(Time(0), Input::Begin);
+    asked(&mut receiver, 0);
+    // Nothing comes: the time doubles.
+    let mut now = Time(0);
+    while receiver.trees[0].timer.doubled < 4 {
+        now = receiver.deadline().unwrap();
+        asked(&mut receiver, now.0);
+    }
+    let route = Route::new(&[Hop { port: 2, non_branching: false }]).unwrap();
+    receiver.handle(now, Input::Rerouted { tree: 0, route: Some(route) });
+    assert_eq!(asked(&mut receiver, now.0).len(), 3);
+    // Asked again at once, which may be one more time in vain.
+    let wait = receiver.deadline().unwrap().since(now);
+    assert!(wait <= Duration::from_millis(20), "{wait}");
+}
+
+/// A packet of the old way that comes just before it would be asked for by the new one tells nothing of round trips.
+#[test]
+fn an_answer_by_the_old_way_is_no_round_trip() {
+    let retry = RetryTime::Adaptive { initial: Duration::from_millis(10), least: Duration::from_millis(1) };
+    let mut receiver = receiver(30, 1, retry);
+    let start = 3_600_000_000_000;
+    receiver.handle(Time(start), Input::Begin);
+    asked(&mut receiver, start);
+    let route = Route::new(&[Hop { port: 2, non_branching: false }]).unwrap();
+    receiver.handle(Time(start + 10), Input::Rerouted { tree: 0, route: Some(route) });
+    give(&mut receiver, start + 20, 0, 0, Decision::Open);
+    assert_eq!(outputs(&mut receiver, start + 20)[0], Output::Keep { sn: 0, round_trip: None });
+}
+
+/// What has come from the source once may come from anywhere when it is asked for again.
+#[test]
+fn what_came_fresh_is_fresh_no_more() {
+    let mut receiver = receiver(20, 1, fixed());
+    receiver.handle(Time(0), Input::Held { sns: 0..9 });
+    receiver.handle(Time(0), Input::Begin);
+    assert_eq!(asked(&mut receiver, 0), [(0, 9)]);
+    let forged = Data { length: 999, ..data(9, 0, Decision::Open) };
+    receiver.handle(Time(1), Input::Data(forged));
+    let fresh = |receiver: &mut Receiver, now| {
+        let ask = |output| match output {
+            Output::Ask(interest) => Some((interest.name.sn, interest.fresh)),
+            _ => None,
+        };
+        outputs(receiver, now).into_iter().filter_map(ask).collect::<Vec<_>>()
+    };
+    assert_eq!(fresh(&mut receiver, 1), [(9, true)]);
+    give(&mut receiver, 2, 9, 0, Decision::Next(1));
+    assert_eq!(fresh(&mut receiver, 2), [(10, false), (11, false), (12, false)]);
+    // It is corrupt, comes again, and is what a tree that comes back asks for.
+    receiver.handle(Time(3), Input::Corrupt { sns: 9..10 });
+    give(&mut receiver, 4, 9, 0, Decision::Open);
+    outputs(&mut receiver, 4);
+    (10..13).for_each(|sn| give(&mut receiver, 5, sn, 0, Decision::Open));
+    let route = Route::new(&[Hop { port: 1, non_branching: false }]).unwrap();
+    receiver.handle(Time(5), Input::Regained { tree: 0, route, block: 0 });
+    assert_eq!(fresh(&mut receiver, 5)[0], (9, false), "the last packet of a block that is there");
+}

@@ -246,3 +246,41 @@ fn a_tree_that_is_back_carries_the_next_block() {
     source.handle(Time(1), Input::Interest { port: 1, interest: interest(29, 1) });
     assert_eq!(sent(&mut source, 1, 1)[0].2.decision, Decision::Next(3));
 }
+
+#[test]
+fn what_waits_in_a_tree_that_is_gone_is_not_sent() {
+    let mut source = source(30, 2);
+    (0..5).for_each(|sn| ask(&mut source, 0, 0, sn));
+    source.handle(Time(0), Input::Interest { port: 0, interest: interest(12, 1) });
+    assert_eq!(sns(&sent(&mut source, 0, 0)), [0, 12]);
+    source.handle(Time(0), Input::TreeGone { tree: 0 });
+    assert_eq!(sent(&mut source, 0, 100_000_000), [], "the tree leads to no receiver");
+    assert_eq!(source.deadline(), None);
+}
+
+#[test]
+fn late_interests_give_no_block_to_a_tree_that_is_gone() {
+    let mut source = source(40, 2);
+    source.handle(Time(0), Input::TreeGone { tree: 1 });
+    source.handle(Time(1), Input::Interest { port: 0, interest: interest(19, 1) });
+    assert_eq!(sent(&mut source, 1, 1)[0].2.decision, Decision::Open);
+    assert_eq!(source.block(1), None);
+    ask(&mut source, 1_000_000, 0, 9);
+    assert_eq!(
+        sent(&mut source, 1_000_000, 1_000_001)[0].2.decision,
+        Decision::Next(1),
+        "nothing is left out"
+    );
+}
+
+#[test]
+fn an_interest_that_comes_again_by_another_way_is_answered_by_that() {
+    let mut source = source(10, 1);
+    (0..3).for_each(|sn| ask(&mut source, 0, 0, sn));
+    let route =
+        Route::new(&[Hop { port: 7, non_branching: false }, Hop { port: 3, non_branching: false }]).unwrap();
+    source.handle(Time(5), Input::Interest { port: 0, interest: Interest { route, ..interest(2, 0) } });
+    let sent = sent(&mut source, 5, 900_000);
+    let ways: Vec<_> = sent.iter().map(|(_, _, data)| (data.name.sn, data.route.bytes().to_vec())).collect();
+    assert_eq!(ways, [(0, [1].to_vec()), (1, [1].to_vec()), (2, [7, 3].to_vec())]);
+}

@@ -1,8 +1,7 @@
 //! What a sender does about its data channel: one that is being set up, one that is lost, and another one that takes its
 //! place (Republic section III-B: a transfer may be granted in several sessions).
 
-use super::{Output, PeerId, Sender, Service};
-use alloc::vec::Vec;
+use super::{Output, Sender, Service};
 use polycast_types::Time;
 
 impl Sender {
@@ -24,9 +23,7 @@ impl Sender {
         self.next_patch = None;
         self.outputs.retain(|output| !matches!(output, Output::Send { .. } | Output::SendPatch(_)));
         if self.started_at.is_some() {
-            let on_channel = self.peers.iter().filter(|(_, peer)| peer.is_on_channel()).map(|(id, _)| *id);
-            let on_channel: Vec<PeerId> = on_channel.collect();
-            on_channel.into_iter().for_each(|peer| self.move_to_chain(now, peer));
+            self.chain_all(now);
         }
     }
 

@@ -18,7 +18,12 @@ use super::Output;
 impl Sender {
     /// Who may speak for whom, and is told so.
     pub(super) fn allow(&mut self, speaker: PeerId, members: BTreeSet<PeerId>) {
-        self.racks.insert(speaker, members);
+        let before = self.racks.insert(speaker, members).unwrap_or_default();
+        for member in before.difference(&self.racks[&speaker]) {
+            if let Some(peer) = self.peers.get_mut(member).filter(|peer| peer.spoken_by == Some(speaker)) {
+                peer.speak_for_itself();
+            }
+        }
     }
 
     /// A speaker names those whom it speaks for now.
@@ -29,7 +34,7 @@ impl Sender {
         let named: BTreeSet<PeerId> = named.iter().map(|number| PeerId(*number)).collect();
         let mut window = u64::MAX;
         for id in allowed {
-            let Some(peer) = self.peers.get_mut(id) else { continue };
+            let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.is_active()) else { continue };
             if named.contains(id) {
                 peer.spoken_by = Some(speaker);
                 window = window.min(peer.window);
@@ -64,10 +69,7 @@ impl Sender {
         for id in members {
             let Some(peer) = self.peers.get_mut(&id) else { continue };
             peer.heard_at = now;
-            if verified_bytes > peer.verified_bytes {
-                peer.verified_bytes = verified_bytes;
-                peer.verified_at = now;
-            }
+            peer.has_verified(now, verified_bytes);
             if peer.initial.is_some() && position > peer.position {
                 peer.position = position;
                 peer.acknowledged = peer.acknowledged.max(acknowledged);
@@ -81,6 +83,10 @@ impl Sender {
         let streams = self.peers.get(&speaker).is_some_and(|peer| peer.service == Service::Streaming);
         if !streams {
             return;
+        }
+        if !self.speaks_for_others(speaker) {
+            // Patches are repeated for racks, not for one that speaks for itself alone.
+            return self.request(now, speaker, ranges);
         }
         for range in ranges {
             let range = range.start.min(self.fragments)..range.end.min(self.fragments);

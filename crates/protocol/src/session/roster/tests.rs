@@ -186,7 +186,7 @@ fn counted_receivers_are_waited_for_until_their_time_is_over() {
         let late = outputs(&mut roster, ms(30_000));
         assert_eq!(late.iter().filter(|output| **output == Output::Start).count(), 1);
         assert_eq!(late.last(), Some(&Output::Close));
-        assert_eq!(roster.free_places(), 1);
+        assert_eq!((roster.free_places(), roster.missing()), (1, 1));
         let mut none = Roster::new(ms(0), config(Expected::Count(2), verdicts));
         assert_eq!(outputs(&mut none, ms(30_000)), [Output::NoneCame]);
     }

@@ -1,8 +1,11 @@
 //! One node: it moves packets between the engine and the machines.
 
 use super::{PullPacket, content_of};
+use crate::packet::swarm::coverage::{self, Coverage};
 use crate::packet::{LinkId, Network, NodeId, Packet};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_protocol::pull::{
     self, Data, Face, Forwarder, ForwarderConfig, ForwarderInput, ForwarderOutput, Interest, Payload,
@@ -20,10 +23,30 @@ pub struct ReceiverLog {
     pub finished_at: Option<Time>,
     /// Packets that came with the wrong content.
     pub corrupt: u64,
+    /// Packets whose content, as it was kept last, is not the object's.
+    pub wrong: BTreeSet<u64>,
     /// How often it found a tree silent.
     pub stalls: u64,
     /// How many packets took a round trip of so many microseconds; kept if asked for.
     pub round_trips: Option<BTreeMap<u64, u64>>,
+}
+
+impl ReceiverLog {
+    /// A packet is kept with this content.
+    fn note(&mut self, transfer: Handle, sn: u64, content: u32) {
+        if content == content_of(transfer, sn) {
+            self.wrong.remove(&sn);
+        } else {
+            self.wrong.insert(sn);
+        }
+    }
+
+    /// Why what a receiver has is not the object, if so: who is done must have the exact object.
+    #[must_use]
+    pub fn breach(&self, machine: &Receiver) -> Option<String> {
+        let kept = self.wrong.iter().find(|sn| machine.has(**sn))?;
+        Some(format!("packet {kept} was kept with the wrong content"))
+    }
 }
 
 struct ReceiverAt {
@@ -44,6 +67,7 @@ pub struct PullNode {
     armed: Time,
     /// Data lost before it comes to a port's queue, in parts of a million.
     entry_losses: Vec<(u8, u32)>,
+    coverage: Coverage,
 }
 
 impl PullNode {
@@ -58,7 +82,13 @@ impl PullNode {
             sources: Vec::new(),
             armed: NEVER,
             entry_losses: Vec::new(),
+            coverage: Coverage::default(),
         }
+    }
+
+    /// How often each input of its machines has happened.
+    pub(crate) fn coverage(&self) -> &Coverage {
+        &self.coverage
     }
 
     /// Puts a receiver behind the local face, in place of an earlier one of the same transfer.
@@ -79,6 +109,7 @@ impl PullNode {
     pub fn crash(&mut self, config: ForwarderConfig) {
         *self = PullNode {
             entry_losses: core::mem::take(&mut self.entry_losses),
+            coverage: core::mem::take(&mut self.coverage),
             ..Self::new(config, self.header_bytes)
         };
     }
@@ -124,6 +155,7 @@ impl PullNode {
         P: Packet + From<PullPacket>,
     {
         let input = ForwarderInput::Packet { from: Face::Port(port), packet: packet.packet };
+        self.coverage.hit(coverage::of_forwarder(&input));
         self.forwarder.handle(net.now(), input);
         self.drive(net, node, packet.content)
     }
@@ -140,6 +172,7 @@ impl PullNode {
         P: Packet + From<PullPacket>,
     {
         for receiver in self.receivers.iter_mut().filter(|receiver| receiver.transfer == transfer) {
+            self.coverage.hit(coverage::of_pull_receiver(&input));
             receiver.machine.handle(net.now(), input.clone());
         }
         self.drive(net, node, 0)
@@ -151,6 +184,7 @@ impl PullNode {
         P: Packet + From<PullPacket>,
     {
         if let Some((_, source)) = self.sources.iter_mut().find(|(other, _)| *other == transfer) {
+            self.coverage.hit(coverage::of_pull_source(&input));
             source.handle(net.now(), input);
         }
         self.drive(net, node, 0);
@@ -207,7 +241,8 @@ impl PullNode {
 
     fn complete(&mut self, now: Time, at: usize) -> u32 {
         let ReceiverAt { machine, log, .. } = &mut self.receivers[at];
-        if !machine.is_complete() || log.finished_at.is_some() {
+        // The checker is not the driver: one whose content is wrong is not done, whatever the machine was told.
+        if !machine.is_complete() || log.finished_at.is_some() || log.breach(machine).is_some() {
             return 0;
         }
         log.finished_at = Some(now);
@@ -238,7 +273,9 @@ impl PullNode {
                 ForwarderOutput::Serve { port, interest } => {
                     let transfer = interest.name.transfer;
                     if let Some((_, source)) = self.sources.iter_mut().find(|(other, _)| *other == transfer) {
-                        source.handle(net.now(), SourceInput::Interest { port, interest });
+                        let input = SourceInput::Interest { port, interest };
+                        self.coverage.hit(coverage::of_pull_source(&input));
+                        source.handle(net.now(), input);
                     }
                 }
             }
@@ -260,7 +297,9 @@ impl PullNode {
         };
         let sn = data.name.sn;
         let before = receiver.machine.has(sn);
-        receiver.machine.handle(now, ReceiverInput::Data(data));
+        let input = ReceiverInput::Data(data);
+        self.coverage.hit(coverage::of_pull_receiver(&input));
+        receiver.machine.handle(now, input);
         if before || !receiver.machine.has(sn) {
             return;
         }
@@ -274,9 +313,12 @@ impl PullNode {
         if let (Some(counts), Some(Duration(nanos))) = (&mut receiver.log.round_trips, round_trip) {
             *counts.entry(nanos / 1000).or_default() += 1;
         }
+        receiver.log.note(transfer, sn, content);
         if content != content_of(transfer, sn) {
             receiver.log.corrupt += 1;
-            receiver.machine.handle(now, ReceiverInput::Corrupt { sns: sn..sn + 1 });
+            let input = ReceiverInput::Corrupt { sns: sn..sn + 1 };
+            self.coverage.hit(coverage::of_pull_receiver(&input));
+            receiver.machine.handle(now, input);
         }
     }
 

@@ -266,6 +266,8 @@ fn report(net: &Network<Datagram>, world: &PullWorld, group: &Group) -> Report {
             if finished_at.is_some() && !found.is_some_and(|(machine, _)| machine.is_complete()) {
                 breaches.push(format!("receiver {node} is done, but lacks packets"));
             }
+            let breach = found.and_then(|(machine, log)| log.breach(machine));
+            breaches.extend(breach.map(|breach| format!("receiver {node}: {breach}")));
             let failure = finished_at.is_none().then(|| "not done when the run ended".to_string());
             ReceiverReport { id: node, finished_at, failure }
         })

@@ -2,16 +2,17 @@
 //! forwarders and of the source.
 
 use super::draw::{self, Random};
-use super::{Plant, Verdict};
+use super::{Coverage, Plant, Verdict, coverage};
 use crate::packet::pull::{Datagram, FlowConfig, Group, PullPacket, PullWorld};
 use crate::packet::tcp::TcpConfig;
 use crate::packet::world::routes::Distances;
 use crate::packet::{Builder, Faults, LinkId, Network, NodeId, Outcome, World};
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_planning::trees::TreePlanner;
-use polycast_protocol::pull::{Blocks, ForwarderConfig, Packet};
+use polycast_protocol::pull::{Blocks, ForwarderConfig, Packet, ReceiverInput, SourceInput};
 use polycast_topology::{Graph, Network as Topology};
 use polycast_types::{Duration, Time};
 
@@ -59,10 +60,10 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
     let payload = random.magnitude(200..=8_000) as u16;
     let blocks =
         Blocks::new(bytes, payload, random.magnitude(2_000..=200_000)).expect("sizes are above zero");
-    let link = {
-        let faults = draw::faults(random);
-        draw::link(random, faults)
-    };
+    let mut coverage = Coverage::default();
+    let faults = draw::faults(random);
+    coverage.faults(&faults);
+    let link = draw::link(random, faults);
     let mut planner = TreePlanner::new(topology);
     let summary = format!("pull on {name}, {} receivers, {bytes} bytes", hosts.len());
     let group = Group::plan(&mut planner, source, &hosts, blocks, link.rate.0);
@@ -78,12 +79,14 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
             let mut world = Tampered { inner, topology, skips_credits, forgets_source };
             begin_flows(random, &mut net, &mut world);
             world.inner.start(&mut net, &group);
-            live(random, &mut net, &mut world, &group, store_packets).err()
+            let failure = live(random, &mut net, &mut world, &group, store_packets, &mut coverage).err();
+            let nodes = (0..net.node_count()).map(|node| world.inner.node(node).coverage());
+            nodes.for_each(|counted| coverage.merge(counted));
+            failure
         }
         Err(error) => Some(format!("no trees were planned though nothing failed: {error}")),
     };
-    let (trace_hash, events) = (net.trace_hash(), net.events());
-    Verdict { seed, case: summary, failure, trace_hash, events, coverage: Default::default() }
+    Verdict { seed, case: summary, failure, trace_hash: net.trace_hash(), events: net.events(), coverage }
 }
 
 /// TCP between servers, in one case of three.
@@ -104,13 +107,108 @@ fn begin_flows(random: &mut Random, net: &mut Network<Datagram>, world: &mut Tam
     }
 }
 
+/// Trees without a way, ports of the source without room, and packets whose names are not known yet.
+#[derive(Default)]
+struct Trees {
+    gone: BTreeSet<u8>,
+    full: BTreeSet<u8>,
+}
+
+impl Trees {
+    /// In some cases not all names are known at once.
+    fn begin(
+        &mut self,
+        random: &mut Random,
+        net: &mut Network<Datagram>,
+        world: &mut Tampered,
+        group: &Group,
+    ) {
+        if random.one_in(4) {
+            let until = random.below(group.blocks.packets() + 1);
+            self.known(net, world, group, until);
+        }
+    }
+
+    fn known(&self, net: &mut Network<Datagram>, world: &mut Tampered, group: &Group, until: u64) {
+        for &receiver in &group.receivers {
+            world.inner.tell(net, receiver, group.transfer, ReceiverInput::Known { until });
+        }
+    }
+
+    fn tell_source(
+        &self,
+        net: &mut Network<Datagram>,
+        world: &mut Tampered,
+        group: &Group,
+        input: SourceInput,
+    ) {
+        let node = NodeId(group.source);
+        world.inner.node_mut(group.source).tell_source(net, node, group.transfer, input);
+    }
+
+    /// A tree loses its way or has one again, or a port of the source has no room, or has it again.
+    fn change(
+        &mut self,
+        random: &mut Random,
+        net: &mut Network<Datagram>,
+        world: &mut Tampered,
+        group: &Group,
+    ) {
+        if random.one_in(3) {
+            let ports = world.topology.port_count(group.source).clamp(1, 255);
+            let port = random.below(ports.into()) as u8;
+            let open = self.full.remove(&port) || !self.full.insert(port);
+            return self.tell_source(net, world, group, SourceInput::Port { port, open });
+        }
+        let tree = random.below(group.trees() as u64) as u8;
+        if self.gone.remove(&tree) {
+            return self.regain(net, world, group, tree);
+        }
+        if self.gone.len() + 1 < group.trees() {
+            self.gone.insert(tree);
+            self.tell_source(net, world, group, SourceInput::TreeGone { tree });
+            for &receiver in &group.receivers {
+                let input = ReceiverInput::Rerouted { tree, route: None };
+                world.inner.tell(net, receiver, group.transfer, input);
+            }
+        }
+    }
+
+    fn regain(&self, net: &mut Network<Datagram>, world: &mut Tampered, group: &Group, tree: u8) {
+        self.tell_source(net, world, group, SourceInput::TreeBack { tree });
+        let source = world.inner.node(group.source).source(group.transfer);
+        let block = source.and_then(|source| source.block(tree));
+        for (&receiver, routes) in group.receivers.iter().zip(&group.routes) {
+            let Some(&route) = routes.get(usize::from(tree)) else { continue };
+            let input = match (route, block) {
+                (Some(route), Some(block)) => ReceiverInput::Regained { tree, route, block },
+                _ => ReceiverInput::Rerouted { tree, route },
+            };
+            world.inner.tell(net, receiver, group.transfer, input);
+        }
+    }
+
+    fn heal(&mut self, net: &mut Network<Datagram>, world: &mut Tampered, group: &Group) {
+        for port in core::mem::take(&mut self.full) {
+            self.tell_source(net, world, group, SourceInput::Port { port, open: true });
+        }
+        for tree in core::mem::take(&mut self.gone) {
+            self.regain(net, world, group, tree);
+        }
+        self.known(net, world, group, u64::MAX);
+    }
+}
+
 fn live(
     random: &mut Random,
     net: &mut Network<Datagram>,
     world: &mut Tampered,
     group: &Group,
     store_packets: u32,
+    coverage: &mut Coverage,
 ) -> Result<(), String> {
+    let mut trees = Trees::default();
+    trees.begin(random, net, world, group);
     let span = net.rate(LinkId(0)).time_for(group.blocks.object_bytes()) * 3 + Duration::from_millis(2);
     let heal_at = Time(random.magnitude(200_000..=span.0));
     let mut times: Vec<Time> = (0..random.below(5)).map(|_| random.time_below(heal_at)).collect();
@@ -120,7 +218,10 @@ fn live(
         if net.run(world, at) == Outcome::Stopped || net.now() < at {
             break;
         }
-        if random.one_in(2) {
+        if random.one_in(3) {
+            trees.change(random, net, world, group);
+        } else if random.one_in(2) {
+            coverage.hit(coverage::PULL_CRASH);
             // Any node may crash, those that have a part in it more often than others.
             let node = match random.below(3) {
                 0 => *random.pick(&group.receivers),
@@ -137,6 +238,7 @@ fn live(
                 None => world.inner.node_mut(node).crash(config),
             }
         } else {
+            coverage.hit(coverage::PULL_LINK);
             let link = LinkId(random.below(net.link_count().into()) as u32);
             net.set_up(link, random.one_in(3));
         }
@@ -148,6 +250,7 @@ fn live(
         net.set_up(link, true);
         net.set_faults(link, Faults::NONE);
     }
+    trees.heal(net, world, group);
     let end = net.now() + LIVENESS;
     if world.inner.missing() > 0 {
         net.run(world, end);
@@ -155,6 +258,9 @@ fn live(
     for &receiver in &group.receivers {
         let found = world.inner.node(receiver).receiver(group.transfer);
         let Some((machine, log)) = found else { return Err(format!("receiver {receiver} is not there")) };
+        if let Some(breach) = log.breach(machine) {
+            return Err(format!("receiver {receiver}: {breach}"));
+        }
         if !machine.is_complete() || log.finished_at.is_none() {
             return Err(format!("receiver {receiver} did not get the object within {LIVENESS} of healing"));
         }

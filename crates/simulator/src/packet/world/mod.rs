@@ -6,7 +6,6 @@
 //! turn (Blast section IV), and a plan of what happens when ([`Happening`]).
 
 mod chain;
-mod coverage;
 mod ends;
 pub mod forward;
 mod frames;
@@ -23,7 +22,7 @@ pub use plan::Happening;
 pub use receiver::{Mood, Phase, PushReceiver, content_of};
 pub use source::{PushConfig, PushSource};
 
-use super::swarm::Plant;
+use super::swarm::{Coverage, Plant};
 use super::tcp::TcpConfig;
 use super::{LinkId, Network, NodeId, Packet, World};
 use alloc::boxed::Box;
@@ -32,7 +31,6 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use coverage::{Coverage, RECEIVER};
 use forward::{FRESH, Forwarding, Tree};
 use polycast_types::{Duration, Time};
 use receiver::Waiting;
@@ -339,15 +337,14 @@ impl Cluster {
 
     /// How often each thing has happened, and the machines were told each thing, by name.
     #[must_use]
-    pub fn coverage(&self) -> BTreeMap<&'static str, u64> {
-        let mut counts = self.coverage.0.clone();
+    pub fn coverage(&self) -> Coverage {
+        let mut coverage = self.coverage.clone();
         for transfer in &self.transfers {
-            let Transfer::Push(push) = transfer else { continue };
-            for (name, count) in push.receivers.iter().flat_map(|host| RECEIVER.iter().zip(host.counts)) {
-                *counts.entry(name).or_default() += count;
+            if let Transfer::Push(push) = transfer {
+                push.receivers.iter().for_each(|host| coverage.merge(&host.coverage));
             }
         }
-        counts
+        coverage
     }
 
     /// What is sent from now on must reach these hosts only.

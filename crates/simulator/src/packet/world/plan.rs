@@ -1,11 +1,11 @@
 //! What happens in a [`Cluster`] at a time that was planned.
 
-use super::coverage::of_happening;
 use super::forward::Forwarding;
 use super::receiver::{Mood, Phase};
 use super::streams::{End, StreamId};
 use super::{Cluster, Datagram, Flow, Owner, Transfer};
 use crate::packet::swarm::Plant;
+use crate::packet::swarm::coverage::of_happening;
 use crate::packet::{Faults, LinkId, Network, NodeId};
 use alloc::string::ToString;
 use alloc::sync::Arc;
@@ -187,7 +187,7 @@ pub enum Happening {
 impl Cluster {
     /// Does what was planned.
     pub(super) fn happen(&mut self, net: &mut Network<Datagram>, happening: Happening) {
-        self.coverage.count(of_happening(&happening));
+        self.coverage.hit(of_happening(&happening));
         match happening {
             Happening::Link { link, up } => net.set_up(link, up),
             Happening::Node { node, up } => {

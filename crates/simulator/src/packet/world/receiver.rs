@@ -4,11 +4,11 @@
 //! a coded patch carries as the XOR of its fragments'. So wrong and stale bytes are seen here as a hash
 //! would see them. The checks of this file stand outside the machine: a breach is kept as a sentence.
 
-use super::coverage::{self, ReceiverCounts};
 use super::racks::Rack;
 use super::streams::StreamId;
 use super::{Alarm, Fragment};
 use crate::packet::NodeId;
+use crate::packet::swarm::coverage::{Coverage, of_receiver};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::String;
@@ -89,7 +89,7 @@ pub struct PushReceiver {
     pub(super) handle: u32,
     pub(super) channel: u32,
     pub(super) rack: Rack,
-    pub(super) counts: ReceiverCounts,
+    pub(super) coverage: Coverage,
     pub(super) control: Option<StreamId>,
     pub(super) upstream: Option<StreamId>,
     pub(super) serving: Vec<Serving>,
@@ -155,7 +155,7 @@ impl PushReceiver {
             handle: 0,
             channel: 0,
             rack: Rack::Alone,
-            counts: ReceiverCounts::default(),
+            coverage: Coverage::default(),
             control: None,
             upstream: None,
             serving: Vec::new(),
@@ -269,7 +269,7 @@ impl PushReceiver {
     /// Tells the machine something, if there is one.
     pub(super) fn handle(&mut self, now: Time, input: ReceiverInput<'_>) {
         let Some(machine) = self.machine.as_mut() else { return };
-        self.counts[coverage::of_receiver(&input)] += 1;
+        self.coverage.hit(of_receiver(&input));
         machine.handle(now, input);
     }
 

@@ -1,12 +1,12 @@
 //! Driving a receiver: what its end of the session and its machine want done.
 
-use super::coverage::of_guest;
 use super::frames::{Body, Frame, change_version, channel_at, group_len_of, receiver_port};
 use super::receiver::{Mood, Phase, Wish};
 use super::streams::StreamId;
 use super::{Cluster, Datagram, Owner, Token};
 use crate::packet::Network;
 use crate::packet::swarm::Plant;
+use crate::packet::swarm::coverage::of_guest;
 use alloc::format;
 use alloc::string::ToString;
 use polycast_protocol::push::{Geometry, ReceiverInput};
@@ -47,7 +47,7 @@ impl Cluster {
     }
 
     pub(super) fn tell_guest(&mut self, now: Time, transfer: u32, receiver: u32, input: GuestInput<'_>) {
-        self.coverage.count(of_guest(&input));
+        self.coverage.hit(of_guest(&input));
         let checks = self.checks && !cfg!(debug_assertions);
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];
         let Some(guest) = host.guest.as_mut() else { return };

@@ -1,12 +1,12 @@
 //! Driving a source: what its end of the session and its sender want done.
 
-use super::coverage::{of_roster, of_sender};
 use super::frames::{Body, Frame, address_of, channel_address, group_len_of, receiver_port};
 use super::receiver::{Phase, content_of};
 use super::source::{Conn, Sending};
 use super::streams::StreamId;
 use super::{Cluster, Datagram, Fragment, Happening, Owner, Token};
 use crate::packet::swarm::Plant;
+use crate::packet::swarm::coverage::{of_roster, of_sender};
 use crate::packet::{LinkId, Network};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -79,7 +79,7 @@ impl Cluster {
     }
 
     pub(super) fn tell_roster(&mut self, now: Time, transfer: u32, input: RosterInput<'_>) {
-        self.coverage.count(of_roster(&input));
+        self.coverage.hit(of_roster(&input));
         let checks = self.checks && !cfg!(debug_assertions);
         let Some(run) = self.run_mut(transfer) else { return };
         run.roster.handle(now, input);
@@ -89,7 +89,7 @@ impl Cluster {
     }
 
     pub(super) fn tell_sender(&mut self, now: Time, transfer: u32, input: SenderInput<'_>) {
-        self.coverage.count(of_sender(&input));
+        self.coverage.hit(of_sender(&input));
         let Some(run) = self.run_mut(transfer) else { return };
         run.machine.handle(now, input);
     }

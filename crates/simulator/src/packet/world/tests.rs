@@ -85,7 +85,7 @@ fn a_receiver_that_crashes_resumes_with_what_it_has() {
     assert!(all_done(&cluster));
     let done_at = |receiver: usize| cluster.push(0).receivers()[receiver].finished_at().unwrap();
     assert!(done_at(1) > done_at(0));
-    assert!(cluster.coverage()["guest: Stored, resumes"] == 1);
+    assert!(cluster.coverage().table()["guest: Stored, resumes"] == 1);
 }
 
 #[test]

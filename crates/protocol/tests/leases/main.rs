@@ -1,21 +1,22 @@
 //! The manager's core in virtual time.
 
+mod histories;
+mod hostile;
+
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{
     Channel, Decision, DeviceCommand, Draft, Fabric, Fabrics, Failure, Fcfs, GreedyMatching, Pending, PlanId,
-    Resource, Scheduler,
+    Scheduler,
 };
 use polycast_protocol::leases::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, Leases, LeasesConfig, NotMember,
-    OnDeviceFailure, Output, PathRequest, Receivers, Record, ReleaseReason, RequestKey, Wait, known_hosts,
+    OnDeviceFailure, Output, PathRequest, Receivers, ReleaseReason, RequestKey, Wait, known_hosts,
 };
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
 use polycast_types::{AppId, DataId, Duration, ObjectId, Rate, Time};
-use proptest::prelude::*;
-use std::collections::{BTreeMap, BTreeSet};
 
 const LEASE: Duration = Duration::from_secs(30);
 const SILENCE: Duration = Duration::from_secs(3);
@@ -42,12 +43,16 @@ fn manager(addresses: u32, chain: bool) -> Leases {
 }
 
 fn with_scheduler(addresses: u32, chain: bool, scheduler: Box<dyn Scheduler>) -> Leases {
+    with_config(config(), addresses, chain, scheduler)
+}
+
+fn with_config(config: LeasesConfig, addresses: u32, chain: bool, scheduler: Box<dyn Scheduler>) -> Leases {
     let pool = AddressPool::new([239, 255, 64, 0], addresses, 7410).unwrap();
     let mut fabrics: Vec<Box<dyn Fabric>> = vec![Box::new(IpMulticast::new(pool))];
     if chain {
         fabrics.push(Box::new(TcpChain));
     }
-    Leases::new(config(), Fabrics::new(fabrics), scheduler)
+    Leases::new(config, Fabrics::new(fabrics), scheduler)
 }
 
 fn agent(number: u8, incarnation: u64) -> AgentKey {
@@ -559,260 +564,70 @@ fn what_a_dead_agent_held_comes_back_at_once() {
     assert_eq!(manager.members().count(), 3);
 }
 
-#[derive(Clone, Debug)]
-enum Step {
-    Join(u8),
-    Restart(u8),
-    Leave(u8),
-    Request(u8, u8, u8),
-    Repeat(u8, u64),
-    Release(usize),
-    Withdraw(u8, u64),
-    Beat(u8, bool),
-    Fail(u8),
-    Repair(u8),
-    Extend(u8, u64, Option<u64>, u8, u8),
-    Pass(u64),
+/// One that has asked for a second path before it could name the one that it has goes on with that.
+#[test]
+fn who_has_a_path_does_not_wait_for_another_one() {
+    let mut before = with_three_agents(manager(1, false));
+    let grant = ask(&mut before, Time(0), request(agent(0, 1), 1, &["host-1"])).unwrap();
+    let held = held_lease(1, &grant, PlanId(5_000));
+    let mut after = with_three_agents(manager(1, false));
+    ask(&mut after, Time(1), request(agent(2, 1), 1, &["host-1"])).unwrap();
+    apply(&mut after, Time(1), Input::Request(request(agent(0, 1), 1, &["host-1"])));
+    assert_eq!(after.pending().len(), 1);
+    let address = ([10, 0, 0, 0], 7401);
+    let again = |held| Input::Join(Join { agent: agent(0, 1), address, leases: vec![held] });
+    apply(&mut after, Time(2), again(held.clone()));
+    assert_eq!(after.pending().len(), 1, "its address is lent to another one by now");
+    let mut elsewhere = held;
+    let Channel::Multicast { group, .. } = &mut elsewhere.channel else { panic!() };
+    group.1 += 1;
+    let outputs = apply(&mut after, Time(3), again(elsewhere));
+    assert_eq!(response(&outputs).unwrap().plan_id, PlanId(5_000));
+    assert_eq!((after.pending().len(), after.leases().count()), (0, 2));
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    let number = 0u8..5;
-    prop_oneof![
-        3 => number.clone().prop_map(Step::Join),
-        1 => number.clone().prop_map(Step::Restart),
-        1 => number.clone().prop_map(Step::Leave),
-        8 => (number.clone(), number.clone(), number.clone()).prop_map(|(a, b, c)| Step::Request(a, b, c)),
-        2 => (number.clone(), 0u64..30).prop_map(|(a, r)| Step::Repeat(a, r)),
-        4 => (0usize..8).prop_map(Step::Release),
-        1 => (number.clone(), 0u64..30).prop_map(|(a, r)| Step::Withdraw(a, r)),
-        1 => number.clone().prop_map(Step::Fail),
-        1 => number.clone().prop_map(Step::Repair),
-        3 => (number.clone(), 0u64..30, proptest::option::of(0u64..9_000), number.clone(), number.clone())
-            .prop_map(|(a, r, time, add, remove)| Step::Extend(a, r, time, add, remove)),
-        6 => (number, any::<bool>()).prop_map(|(a, named)| Step::Beat(a, named)),
-        4 => (0u64..800).prop_map(Step::Pass),
-        1 => (0u64..20_000).prop_map(Step::Pass),
-    ]
-}
-
-fn address_failure(number: u8) -> Failure {
-    Failure::Resource(Resource::MulticastAddress { address: [239, 255, 64, number], port: 7410 })
-}
-
-/// What the outside has seen of the manager.
-#[derive(Default)]
-struct World {
-    incarnations: BTreeMap<u8, u64>,
-    next_request: u64,
-    held: BTreeMap<PlanId, (RequestKey, Grant)>,
-    granted: BTreeSet<PlanId>,
-}
-
-impl World {
-    fn key(&self, number: u8) -> AgentKey {
-        agent(number, self.incarnations.get(&number).copied().unwrap_or(1))
-    }
-
-    fn input(&mut self, step: &Step) -> Option<Input> {
-        Some(match step {
-            Step::Join(number) => join(*number, self.key(*number).incarnation),
-            Step::Restart(number) => {
-                *self.incarnations.entry(*number).or_insert(1) += 1;
-                join(*number, self.key(*number).incarnation)
-            }
-            Step::Leave(number) => Input::Leave { agent: self.key(*number) },
-            Step::Request(source, a, b) => {
-                self.next_request += 1;
-                let names = [format!("host-{a}"), format!("host-{b}")];
-                let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                Input::Request(request(self.key(*source), self.next_request, &names))
-            }
-            Step::Repeat(source, number) => {
-                Input::Request(request(self.key(*source), *number, &["host-0", "host-1"]))
-            }
-            Step::Release(index) => {
-                let (plan, (request, _)) = self.held.iter().nth(*index)?;
-                Input::Release { request: request.clone(), plan: *plan }
-            }
-            Step::Withdraw(source, number) => Input::Withdraw { request: self.key(*source).request(*number) },
-            Step::Beat(number, named) => Input::Heartbeat {
-                agent: self.key(*number),
-                leases: if *named { self.held.keys().copied().collect() } else { Vec::new() },
-            },
-            Step::Fail(number) => Input::Failed { failures: vec![address_failure(*number)] },
-            Step::Repair(number) => Input::Repaired { failures: vec![address_failure(*number)] },
-            Step::Extend(source, number, millis, add, remove) => Input::Extend {
-                request: self.key(*source).request(*number),
-                time: millis.map(Duration::from_millis),
-                add: vec![format!("host-{add}")],
-                remove: vec![format!("host-{remove}")],
-            },
-            Step::Pass(_) => return None,
-        })
-    }
-
-    fn see(&mut self, outputs: &[Output]) {
-        for output in outputs {
-            match output {
-                Output::Granted { plan_id, .. } => {
-                    assert!(self.granted.insert(*plan_id), "{plan_id:?} again")
-                }
-                Output::Response { request, response: Ok(grant) } => {
-                    self.held.insert(grant.plan_id, (request.clone(), grant.clone()));
-                }
-                Output::Replanned { plan_id, before, plan, .. } => {
-                    let (_, grant) = self.held.get_mut(plan_id).expect("planned anew but not held");
-                    assert_eq!(grant.plan, *before);
-                    grant.plan = plan.clone();
-                }
-                Output::Extended { request, result: Ok(Some(changed)) } => {
-                    let (holder, grant) = self.held.get_mut(&changed.plan_id).expect("changed but not held");
-                    assert_eq!((&*holder, &grant.plan), (request, &changed.plan));
-                    *grant = changed.clone();
-                }
-                Output::Released { plan_id, .. } => {
-                    assert!(self.held.remove(plan_id).is_some(), "{plan_id:?} released but not held");
-                }
-                _ => {}
-            }
-        }
-    }
-
-    fn addresses(&self) -> Vec<Resource> {
-        self.held.values().flat_map(|(_, grant)| grant.plan.resources.clone()).collect()
+/// A lease as its holder would name it, by this number.
+fn held_lease(request: u64, grant: &Grant, plan: PlanId) -> HeldLease {
+    HeldLease {
+        request,
+        plan,
+        object: object(request),
+        receivers: grant.receivers.iter().map(|(name, _)| name.clone()).collect(),
+        bytes: grant.accepted_bytes,
+        fabric: grant.plan.fabric.into(),
+        channel: grant.plan.channel.clone(),
+        left: grant.lease,
+        kept: Some(grant.plan.clone()),
     }
 }
 
-proptest! {
-    /// Whatever happens: no address is lent twice at the same time, the outside and the manager agree on
-    /// what is held, and in the end everything has come back and can be lent again.
-    #[test]
-    fn addresses_are_lent_once_and_come_back(
-        steps in proptest::collection::vec(step(), 1..120), addresses in 1u32..5, chain: bool,
-    ) {
-        let mut manager = manager(addresses, chain);
-        let mut world = World::default();
-        let mut now = Time(1);
-        for step in &steps {
-            if let Step::Pass(millis) = step {
-                now += Duration::from_millis(*millis);
-                // Between two events time stands at every deadline once.
-                while let Some(at) = manager.deadline().filter(|at| *at <= now) {
-                    let outputs = drain(&mut manager, at);
-                    prop_assert!(!outputs.is_empty(), "nothing happens at the deadline");
-                    world.see(&outputs);
-                }
-            }
-            if let Some(input) = world.input(step) {
-                manager.handle(now, input);
-            }
-            let outputs = drain(&mut manager, now);
-            world.see(&outputs);
-            let lent = world.addresses();
-            prop_assert_eq!(lent.iter().collect::<BTreeSet<_>>().len(), lent.len(), "lent twice: {:?}", lent);
-            let held: Vec<PlanId> = manager.leases().map(|lease| lease.grant.plan_id).collect();
-            prop_assert_eq!(held, world.held.keys().copied().collect::<Vec<_>>());
-            prop_assert!(manager.deadline().is_none_or(|at| at > now));
-        }
-        now += LEASE;
-        let outputs = drain(&mut manager, now);
-        world.see(&outputs);
-        now += LEASE;
-        let outputs = drain(&mut manager, now);
-        world.see(&outputs);
-        prop_assert!(world.held.is_empty(), "never returned: {:?}", world.held);
-        prop_assert_eq!(manager.pending().len(), 0);
-        for number in 0..5 {
-            apply(&mut manager, now, Input::Repaired { failures: vec![address_failure(number)] });
-        }
-        for number in 0..2 {
-            apply(&mut manager, now, join(number, 100));
-        }
-        let lent: BTreeSet<_> = (0..u64::from(addresses))
-            .map(|n| ask(&mut manager, now, request(agent(0, 100), 1_000 + n, &["host-1"])).unwrap())
-            .map(|grant| matches!(grant.plan.channel, Channel::Multicast { .. }).then(|| grant.plan.resources))
-            .collect();
-        prop_assert_eq!(lent.len(), addresses as usize, "not all can be lent again");
-    }
+#[test]
+fn a_join_renews_what_is_its_own_and_nothing_else() {
+    let mut manager = with_three_agents(manager(1, false));
+    let grant = ask(&mut manager, Time(0), request(agent(0, 1), 1, &["host-1"])).unwrap();
+    let ends = |manager: &Leases| manager.leases().map(|lease| lease.expires_at).collect::<Vec<_>>();
+    let again = |number: u8| {
+        let leases = vec![held_lease(1, &grant, grant.plan_id)];
+        Input::Join(Join { agent: agent(number, 1), address: ([10, 0, 0, number], 7401), leases })
+    };
+    let later = Time(1_000_000_000);
+    apply(&mut manager, later, again(1));
+    assert_eq!(ends(&manager), [Time(0) + LEASE], "it is another one's");
+    apply(&mut manager, later, again(0));
+    assert_eq!(ends(&manager), [later + LEASE]);
+}
 
-    /// Another manager that has read what was written goes on where the first one has ended: after any history its
-    /// state is the same, and so is what it writes.
-    #[test]
-    fn a_restored_manager_is_like_the_original(
-        steps in proptest::collection::vec(step(), 1..100), addresses in 1u32..4, chain: bool,
-    ) {
-        let mut original = manager(addresses, chain);
-        let mut world = World::default();
-        let mut now = Time(1);
-        let mut written: BTreeMap<String, String> = BTreeMap::new();
-        for step in &steps {
-            if let Step::Pass(millis) = step {
-                now += Duration::from_millis(*millis);
-            }
-            if let Some(input) = world.input(step) {
-                // Failures of devices are not in the state: who takes over finds them again.
-                if !matches!(input, Input::Failed { .. } | Input::Repaired { .. }) {
-                    original.handle(now, input);
-                }
-            }
-            let outputs = drain(&mut original, now);
-            world.see(&outputs);
-            for (key, record) in original.changes() {
-                match record {
-                    Some(record) => written.insert(key.to_string(), serde_json::to_string(&record).unwrap()),
-                    None => written.remove(&key.to_string()),
-                };
-            }
-        }
-        // In the order in which a store gives them.
-        let records = written.values().map(|text| serde_json::from_str::<Record>(text).unwrap());
-        let mut restored = manager(addresses, chain);
-        restored.restore(now, records).unwrap();
-        prop_assert_eq!(restored.records(), original.records());
-        // What is free is the same too: both lend as much, and nothing twice.
-        for number in 0..2 {
-            for manager in [&mut original, &mut restored] {
-                apply(manager, now, join(number, 100));
-            }
-        }
-        for number in 0..8 {
-            let wanted = request(agent(0, 100), 1_000 + number, &["host-1"]);
-            let [first, second] = [&mut original, &mut restored].map(|manager| {
-                let outputs = apply(manager, now, Input::Request(wanted.clone()));
-                let granted = outputs.iter().any(|output| {
-                    matches!(output, Output::Response { request, response: Ok(_) } if request.request == 1_000 + number)
-                });
-                (granted, manager.leases().count(), manager.pending().len())
-            });
-            prop_assert_eq!(first, second);
-            for manager in [&original, &restored] {
-                let held: Vec<Resource> = manager.leases().flat_map(|l| l.grant.plan.resources.clone()).collect();
-                prop_assert_eq!(held.iter().collect::<BTreeSet<_>>().len(), held.len());
-            }
-        }
-    }
-
-    /// The same inputs give the same outputs.
-    #[test]
-    fn the_machine_is_deterministic(steps in proptest::collection::vec(step(), 1..60)) {
-        let run = || {
-            let mut manager = manager(2, true);
-            let mut world = World::default();
-            let mut now = Time(1);
-            let mut all = Vec::new();
-            for step in &steps {
-                if let Step::Pass(millis) = step {
-                    now += Duration::from_millis(*millis);
-                }
-                if let Some(input) = world.input(step) {
-                    manager.handle(now, input);
-                }
-                let outputs = drain(&mut manager, now);
-                world.see(&outputs);
-                all.extend(outputs);
-            }
-            all
-        };
-        prop_assert_eq!(run(), run());
-    }
+#[test]
+fn no_more_leases_are_taken_over_than_there_may_be() {
+    let limited = LeasesConfig { leases_max: 2, ..config() };
+    let mut manager = with_three_agents(with_config(limited, 1, true, Box::new(Fcfs)));
+    let first = ask(&mut manager, Time(0), request(agent(0, 1), 1, &["host-1"])).unwrap();
+    let second = ask(&mut manager, Time(0), request(agent(0, 1), 2, &["host-1"])).unwrap();
+    assert_eq!(second.plan.fabric, "tcp-chain");
+    apply(&mut manager, Time(1), Input::Release { request: agent(0, 1).request(1), plan: first.plan_id });
+    let leases = (3..6).map(|number| held_lease(number, &second, PlanId(5_000 + number))).collect();
+    let again = Join { agent: agent(0, 1), address: ([10, 0, 0, 0], 7401), leases };
+    apply(&mut manager, Time(2), Input::Join(again));
+    let there: Vec<_> = manager.leases().map(|lease| lease.grant.plan_id).collect();
+    assert_eq!(there, [second.plan_id, PlanId(5_003)]);
 }

@@ -1,0 +1,359 @@
+//! The control connections of a source, for push and pull alike: the listener, those who have not said HELLO, a stream of
+//! frames to every receiver, and the roster that decides (`protocol::session`).
+
+use super::bell::Bell;
+use super::clock::Clock;
+use super::entrance::{Calls, Entrance};
+use super::{Change, Receivers, SourceSpec};
+use polycast_net::frames::{FrameError, FrameStream};
+use polycast_protocol::session::{
+    Expected, Gone, Goodbye, GuestId, Roster, RosterConfig, RosterInput as Input, RosterOutput as Output,
+    Verdicts, Why,
+};
+use polycast_types::{Duration, RangeSet, Time};
+use polycast_wire::control::{Control, Hello};
+use rustix::event::{PollFd, PollFlags};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+
+/// Connections that have not said HELLO yet; more wait in the system's queue.
+const STRANGERS_MAX: usize = 256;
+/// A connection that says nothing for so long is closed.
+const STRANGER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a receiver has said of itself in HELLO.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Guest {
+    /// Where it serves others.
+    pub(super) serve: Option<SocketAddr>,
+    /// Bytes of datagrams that its socket holds.
+    pub(super) window_bytes: u64,
+}
+
+/// What the session wants of the transport.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// Say WELCOME, and what is known of the object.
+    Welcome(GuestId),
+    /// A receiver is ready.
+    Ready { guest: GuestId, have: RangeSet, late: bool },
+    /// Begin.
+    Start,
+    /// Receivers may still join, or none any more.
+    Open(bool),
+    /// A receiver needs nothing any more.
+    Left { guest: GuestId, why: Why },
+    /// Counted receivers did not come.
+    NoneCame,
+    /// It is over.
+    Finished,
+}
+
+/// A connection that is not a receiver's: FETCH of a chain's member, and its connection.
+pub(super) type Fetcher = (FrameStream, Control<'static>);
+
+impl Receivers {
+    /// Whom the roster expects, and where the agents of those are called who are named.
+    pub(super) fn expected(&self) -> (Expected, BTreeMap<String, SocketAddr>) {
+        match self {
+            Receivers::Count(count) | Receivers::Told(count) => {
+                (Expected::Count(u32::try_from(*count).unwrap_or(u32::MAX)), BTreeMap::new())
+            }
+            Receivers::Named(named) => {
+                let names = named.iter().map(|(name, _)| name.clone()).collect();
+                (Expected::Named(names), named.iter().cloned().collect())
+            }
+        }
+    }
+}
+
+/// A source's end of its session: sockets around a [`Roster`].
+pub(super) struct Session {
+    pub(super) roster: Roster,
+    pub(super) clock: Clock,
+    listener: TcpListener,
+    strangers: Vec<(FrameStream, Time)>,
+    streams: BTreeMap<GuestId, FrameStream>,
+    guests: BTreeMap<GuestId, Guest>,
+    next_guest: u32,
+    calls: Calls,
+    /// Where the agents of named receivers are called.
+    addresses: BTreeMap<String, SocketAddr>,
+    bell: Bell,
+}
+
+impl Session {
+    /// Begins a session: named receivers are called by the first [`Session::poll`].
+    pub(super) fn begin(
+        spec: &SourceSpec,
+        expected: Expected,
+        addresses: BTreeMap<String, SocketAddr>,
+        entrance: Entrance,
+        pulled: bool,
+        verdicts: Verdicts,
+        bell: Bell,
+    ) -> Self {
+        let calls = Calls::new(entrance.invitation(spec.object, pulled), bell.clone());
+        let clock = Clock::start();
+        let config = RosterConfig {
+            handle: entrance.handle,
+            expected,
+            object_len: spec.source.len(),
+            join_timeout: spec.options.join_timeout,
+            stall_timeout: spec.options.stall_timeout,
+            verdicts,
+        };
+        Session {
+            roster: Roster::new(clock.now(), config),
+            clock,
+            listener: entrance.listener,
+            strangers: Vec::new(),
+            streams: BTreeMap::new(),
+            guests: BTreeMap::new(),
+            next_guest: 0,
+            calls,
+            addresses,
+            bell,
+        }
+    }
+
+    pub(super) fn handle(&mut self, input: Input<'_>) {
+        self.roster.handle(self.clock.now(), input);
+    }
+
+    /// A change of the group.
+    pub(super) fn change(&mut self, change: Change) {
+        match change {
+            Change::Add(name, address) => {
+                self.addresses.insert(name.clone(), address);
+                self.handle(Input::Add(&name));
+            }
+            Change::Remove(name) => self.handle(Input::Remove(&name)),
+        }
+    }
+
+    /// What the transport is to do next; everything else is done here.
+    pub(super) fn poll(&mut self) -> Option<Event> {
+        while let Some((name, why)) = self.calls.refused() {
+            self.handle(Input::NotComing { name: &name, why });
+        }
+        let mut called = Vec::new();
+        let event = loop {
+            let Some(output) = self.roster.poll(self.clock.now()) else { break None };
+            match output {
+                Output::Call(name) => {
+                    // The others are told some other way.
+                    if let Some(address) = self.addresses.get(&name) {
+                        called.push((name, *address));
+                    }
+                }
+                Output::Alive(guest) => self.tell(guest, &Control::Alive),
+                Output::Goodbye(guest, word) => self.dismiss(guest, &word),
+                Output::Welcome(guest) => break Some(Event::Welcome(guest)),
+                Output::Ready { guest, have, late } => break Some(Event::Ready { guest, have, late }),
+                Output::Start => break Some(Event::Start),
+                Output::Open => break Some(Event::Open(true)),
+                Output::Close => break Some(Event::Open(false)),
+                Output::Left { guest, why } => break Some(Event::Left { guest, why }),
+                Output::NoneCame => break Some(Event::NoneCame),
+                Output::Finished => break Some(Event::Finished),
+            }
+        };
+        if !called.is_empty() {
+            self.calls.call(called);
+        }
+        event
+    }
+
+    /// What a receiver has said of itself.
+    pub(super) fn guest(&self, guest: GuestId) -> Option<Guest> {
+        self.guests.get(&guest).copied()
+    }
+
+    /// Connections that stand.
+    pub(super) fn connected(&self) -> Vec<GuestId> {
+        self.streams.keys().copied().collect()
+    }
+
+    /// Bytes that wait to be sent to a receiver; `None` where it is not connected.
+    pub(super) fn queued(&self, guest: GuestId) -> Option<usize> {
+        self.streams.get(&guest).map(FrameStream::queued)
+    }
+
+    /// Sends a frame; a connection that does not take it is gone.
+    pub(super) fn tell(&mut self, guest: GuestId, control: &Control<'_>) {
+        let Some(stream) = self.streams.get_mut(&guest) else { return };
+        match stream.send(control) {
+            Ok(()) => self.handle(Input::Told { guest }),
+            Err(error) => self.lose(guest, error),
+        }
+    }
+
+    fn lose(&mut self, guest: GuestId, error: FrameError) {
+        self.streams.remove(&guest);
+        self.handle(Input::Gone { guest, how: gone(error) });
+    }
+
+    /// Says the last word on a connection.
+    fn dismiss(&mut self, guest: GuestId, word: &Goodbye) {
+        if let Goodbye::Refuse(why) = word {
+            let receiver = self.roster.entry(guest).map_or("a stranger", |entry| &entry.name);
+            tracing::warn!(%receiver, %why, "is not a receiver, or not any more");
+        }
+        if let Some(mut stream) = self.streams.remove(&guest) {
+            // One that does not hear this notices that the connection ends.
+            let _ = match word {
+                Goodbye::Finished => stream.send(&Control::Finished),
+                Goodbye::Refuse(why) => stream.send(&Control::Refuse(&why.to_string())),
+            };
+            stream.finish();
+        }
+    }
+
+    /// Ends the session: everyone hears how.
+    pub(super) fn end(&mut self, word: Goodbye) {
+        self.handle(Input::Over(word));
+        while self.poll().is_some() {}
+    }
+
+    /// What to wait on: the bell, the listener while there is room, and every connection.
+    pub(super) fn descriptors<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        fds.push(self.bell.descriptor());
+        let accepting = if self.strangers.len() < STRANGERS_MAX { PollFlags::IN } else { PollFlags::empty() };
+        fds.push(PollFd::from_borrowed_fd(self.listener.as_fd(), accepting));
+        for stream in self.streams.values() {
+            let out = if stream.queued() > 0 { PollFlags::OUT } else { PollFlags::empty() };
+            fds.push(PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN | out));
+        }
+        let strangers = self.strangers.iter();
+        fds.extend(strangers.map(|(stream, _)| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)));
+    }
+
+    /// Which of the descriptors that [`Session::descriptors`] gave have something.
+    pub(super) fn woken(&self, fds: &[PollFd<'_>]) -> Woken {
+        let is = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        let guests = self.streams.keys().enumerate().filter(|(at, _)| is(at + 2)).map(|(_, guest)| *guest);
+        Woken {
+            bell: is(0),
+            newcomers: is(1) || (2 + self.streams.len()..fds.len()).any(is),
+            guests: guests.collect(),
+        }
+    }
+
+    /// Takes new connections and reads their first frame: HELLO is for the roster, FETCH is given back.
+    pub(super) fn meet_strangers(&mut self) -> Vec<Fetcher> {
+        let now = self.clock.now();
+        while self.strangers.len() < STRANGERS_MAX {
+            let Ok((stream, _)) = self.listener.accept() else { break };
+            if let Ok(stream) = FrameStream::new(stream) {
+                self.strangers.push((stream, now));
+            }
+        }
+        let mut fetchers = Vec::new();
+        for (mut stream, since) in std::mem::take(&mut self.strangers) {
+            let open = stream.fill().is_ok();
+            let first = match stream.next_frame() {
+                Ok(None) => {
+                    if open && now.since(since) < STRANGER_TIMEOUT {
+                        self.strangers.push((stream, since));
+                    }
+                    continue;
+                }
+                Ok(Some(Control::Hello(Hello { handle, name, window_bytes, serve_port }))) => {
+                    let words = Hello { handle, name: "", window_bytes, serve_port };
+                    First::Hello { name: name.to_string(), words }
+                }
+                Ok(Some(Control::Fetch { handle, have })) => First::Fetch(Control::Fetch { handle, have }),
+                Ok(Some(_)) => First::Foreign(polycast_wire::WireError::Malformed),
+                Err(FrameError::Wire(error)) => First::Foreign(error),
+                Err(_) => continue,
+            };
+            match first {
+                First::Hello { name, words } => self.hello(stream, Hello { name: &name, ..words }),
+                First::Fetch(frame) => fetchers.push((stream, frame)),
+                First::Foreign(error) => {
+                    // A peer of another version is told so.
+                    let _ = stream.send(&Control::Refuse(&Why::Foreign(error).to_string()));
+                    stream.finish();
+                }
+            }
+        }
+        fetchers
+    }
+
+    fn hello(&mut self, stream: FrameStream, hello: Hello<'_>) {
+        let guest = GuestId(self.next_guest);
+        self.next_guest += 1;
+        let serve = stream.peer().map(|peer| SocketAddr::from((peer.ip(), hello.serve_port)));
+        self.guests.insert(guest, Guest { serve, window_bytes: hello.window_bytes });
+        self.streams.insert(guest, stream);
+        self.handle(Input::Hello { guest, hello: &hello });
+        // Those who are turned away leave nothing behind.
+        if self.roster.entry(guest).is_none() {
+            self.guests.remove(&guest);
+        }
+    }
+
+    /// Reads what a receiver has said: the roster hears every frame, and `transport` after it those of receivers that are
+    /// ready.
+    pub(super) fn read(&mut self, guest: GuestId, mut transport: impl FnMut(&Control<'_>)) {
+        let Some(mut stream) = self.streams.remove(&guest) else { return };
+        let flushed = stream.flush();
+        let filled = stream.fill();
+        let end = loop {
+            match stream.next_frame() {
+                Ok(Some(control)) => {
+                    let ready = self.roster.is_ready(guest);
+                    self.roster.handle(self.clock.now(), Input::Frame { guest, control: &control });
+                    if ready {
+                        transport(&control);
+                    }
+                }
+                Ok(None) => break flushed.and(filled.map(drop)),
+                Err(error) => break Err(error),
+            }
+        };
+        match end {
+            Ok(()) => drop(self.streams.insert(guest, stream)),
+            Err(error) => self.lose(guest, error),
+        }
+    }
+
+    /// The bell was heard.
+    pub(super) fn clear_bell(&self) {
+        self.bell.clear();
+    }
+}
+
+/// What has something to read, or room to write.
+pub(super) struct Woken {
+    pub(super) bell: bool,
+    pub(super) newcomers: bool,
+    pub(super) guests: Vec<GuestId>,
+}
+
+/// The first frame of a connection.
+enum First {
+    /// HELLO, its name apart.
+    Hello {
+        name: String,
+        words: Hello<'static>,
+    },
+    Fetch(Control<'static>),
+    Foreign(polycast_wire::WireError),
+}
+
+/// How a connection has ended.
+pub(super) fn gone(error: FrameError) -> Gone {
+    match error {
+        FrameError::Closed => Gone::Closed,
+        FrameError::Wire(error) => Gone::Foreign(error),
+        FrameError::Io(error) => broken(&error),
+    }
+}
+
+fn broken(error: &io::Error) -> Gone {
+    Gone::Broken(error.to_string())
+}

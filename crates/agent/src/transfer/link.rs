@@ -1,0 +1,184 @@
+//! A receiver's control connection to its source, for push and pull alike: frames, and the machine that decides
+//! (`protocol::session`).
+
+use super::ReceiverSpec;
+use super::clock::Clock;
+use super::control::gone;
+use super::error::TransferError;
+use polycast_net::frames::{FrameError, FrameStream};
+use polycast_protocol::session::{End, Gone, Guest, GuestConfig, GuestInput, GuestOutput, Offer};
+use polycast_types::Handle;
+use polycast_wire::control::Control;
+use rustix::event::{PollFd, PollFlags};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long a source may take to accept the connection.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How long this end waits for its last word to be taken.
+const PART_WITHIN: Duration = Duration::from_secs(1);
+
+/// The connection and the machine behind it.
+pub(super) struct Link {
+    pub(super) guest: Guest,
+    clock: Clock,
+    stream: FrameStream,
+    /// It cannot be used any more.
+    gone: bool,
+    /// How it has ended, while frames that came before are still to be taken.
+    ended: Option<Gone>,
+}
+
+impl Link {
+    /// Connects, says HELLO and waits for the source's answer.
+    pub(super) fn join(
+        spec: &ReceiverSpec,
+        address: SocketAddr,
+        handle: Handle,
+        (window_bytes, serve_port): (u64, u16),
+        clock: Clock,
+    ) -> Result<(Self, Offer), TransferError> {
+        let stream = FrameStream::connect(address, CONNECT_WITHIN)
+            .map_err(|source| TransferError::Unreachable { address, source })?;
+        let config = GuestConfig {
+            handle,
+            name: spec.name.clone(),
+            window_bytes,
+            serve_port,
+            stall_timeout: spec.options.stall_timeout,
+        };
+        let mut link =
+            Link { guest: Guest::new(clock.now(), config), clock, stream, gone: false, ended: None };
+        let offer = link.await_offer(spec)?;
+        Ok((link, offer))
+    }
+
+    fn await_offer(&mut self, spec: &ReceiverSpec) -> Result<Offer, TransferError> {
+        loop {
+            if spec.cancel.load(Ordering::Relaxed) {
+                return Err(TransferError::Cancelled);
+            }
+            while let Some(output) = self.poll() {
+                match output {
+                    GuestOutput::Offer(offer) => return Ok(offer),
+                    GuestOutput::Ended(end) => return Err(error_of(end, 0, 0)),
+                    _ => {}
+                }
+            }
+            self.stream.wait(Duration::from_millis(100))?;
+            self.fill();
+            // One frame: what follows WELCOME is for those who take the offer.
+            drop(self.next_frame());
+            self.note_end();
+        }
+    }
+
+    /// The machine's next output; what only has to be said is said here.
+    pub(super) fn poll(&mut self) -> Option<GuestOutput> {
+        loop {
+            match self.guest.poll(self.clock.now())? {
+                GuestOutput::Hello => {
+                    let sent = self.stream.send(&self.guest.hello());
+                    self.note(sent);
+                }
+                GuestOutput::Say(control) => self.say(&control),
+                GuestOutput::Refuse(reason) => {
+                    if !self.gone {
+                        // The source need not wait for this end, and its report can say why.
+                        let _ = self.stream.send(&Control::Refuse(&reason));
+                        self.stream.part(PART_WITHIN);
+                    }
+                }
+                output => return Some(output),
+            }
+        }
+    }
+
+    pub(super) fn handle(&mut self, input: GuestInput<'_>) {
+        self.guest.handle(self.clock.now(), input);
+    }
+
+    /// Says a word, if there is still one to hear it.
+    pub(super) fn say(&mut self, control: &Control<'_>) {
+        if !self.gone {
+            let sent = self.stream.send(control);
+            self.note(sent);
+        }
+    }
+
+    /// This end cannot go on: the source is told, unless it knows.
+    pub(super) fn fail(&mut self, error: &TransferError) {
+        self.handle(GuestInput::Failed(error.to_string()));
+        while self.poll().is_some() {}
+    }
+
+    /// Sends what waits and reads what has come. The connection's end counts after its last frame: see
+    /// [`Link::note_end`].
+    pub(super) fn fill(&mut self) {
+        if !self.gone {
+            let flushed = self.stream.flush();
+            let filled = self.stream.fill().map(drop);
+            self.ended = flushed.and(filled).err().map(gone);
+        }
+    }
+
+    /// The next frame; the machine has heard it.
+    pub(super) fn next_frame(&mut self) -> Option<Control<'_>> {
+        if self.gone {
+            return None;
+        }
+        match self.stream.next_frame() {
+            Ok(Some(control)) => {
+                self.guest.handle(self.clock.now(), GuestInput::Frame(&control));
+                Some(control)
+            }
+            Ok(None) => None,
+            Err(error) => {
+                self.ended.get_or_insert(gone(error));
+                None
+            }
+        }
+    }
+
+    /// All frames that had come are taken: if the connection has ended, that counts now.
+    pub(super) fn note_end(&mut self) {
+        if let Some(how) = self.ended.take() {
+            self.end(how);
+        }
+    }
+
+    fn note(&mut self, sent: Result<(), FrameError>) {
+        if let Err(error) = sent {
+            self.end(gone(error));
+        }
+    }
+
+    fn end(&mut self, how: Gone) {
+        if !std::mem::replace(&mut self.gone, true) {
+            self.handle(GuestInput::Gone(how));
+        }
+    }
+
+    /// What to wait on; nothing where the connection has ended.
+    pub(super) fn descriptor(&self) -> Option<PollFd<'_>> {
+        let writing = if self.stream.queued() > 0 { PollFlags::OUT } else { PollFlags::empty() };
+        (!self.gone).then(|| PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::IN | writing))
+    }
+}
+
+/// A session that has ended before the object was there, as an error of the transfer.
+pub(super) fn error_of(end: End, verified: u64, total: u64) -> TransferError {
+    let reason = match end {
+        End::Done => unreachable!("a session that ends well is no error"),
+        End::Refused(words) => return TransferError::Refused(words),
+        End::NoAnswer(span) => return TransferError::NoAnswer(span),
+        End::Lost(Gone::Foreign(error)) => return TransferError::Protocol(error),
+        End::Failed(words) => return TransferError::Unusable(words),
+        End::Lost(Gone::Closed) => "the connection was closed".to_string(),
+        End::Lost(Gone::Broken(words)) => words,
+        End::Silent(span) => format!("no sign of life for {span}"),
+    };
+    TransferError::SourceLost { verified, total, reason }
+}

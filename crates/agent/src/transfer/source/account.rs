@@ -1,0 +1,150 @@
+//! What a source's report tells: which fabrics carried the object, what happened to the path, how each receiver fared.
+
+use super::super::{CHAIN, ControlStep, MULTICAST, ReceiverReport, Report};
+use super::{Channel, Run};
+use polycast_net::hash::hex;
+use polycast_protocol::push::PeerId;
+use polycast_protocol::session::{Entry, Stage, Why};
+use polycast_types::Time;
+use std::collections::BTreeMap;
+
+/// The notes of a transfer.
+pub(super) struct Account {
+    /// The fabric of the path, and those of all paths that carried something.
+    pub(super) fabric: String,
+    used: Vec<String>,
+    multicast_used: bool,
+    pub(super) chain_used: bool,
+    /// Payload bytes of PTCH_DATA.
+    pub(super) unicast_bytes: u64,
+    pub(super) path_lost: Option<String>,
+    events: Vec<(f64, String)>,
+    pub(super) control: Vec<ControlStep>,
+    /// What carried the last bytes of those that are settled.
+    fabrics: BTreeMap<PeerId, String>,
+}
+
+impl Account {
+    pub(super) fn new(fabric: Option<String>) -> Self {
+        Account {
+            fabric: fabric.unwrap_or_else(|| MULTICAST.into()),
+            used: Vec::new(),
+            multicast_used: false,
+            chain_used: false,
+            unicast_bytes: 0,
+            path_lost: None,
+            events: Vec::new(),
+            control: Vec::new(),
+            fabrics: BTreeMap::new(),
+        }
+    }
+
+    /// Something has happened to the path.
+    pub(super) fn note(&mut self, now: Time, what: String) {
+        self.events.push((now.since(Time::ZERO).as_secs_f64(), what));
+    }
+
+    /// The path carries fragments.
+    pub(super) fn multicast_carries(&mut self) {
+        if !std::mem::replace(&mut self.multicast_used, true) && !self.used.contains(&self.fabric) {
+            self.used.push(self.fabric.clone());
+        }
+    }
+
+    /// Another path takes the place of the one before.
+    pub(super) fn change_fabric(&mut self, fabric: String) {
+        (self.fabric, self.multicast_used) = (fabric, false);
+    }
+
+    pub(super) fn settled(&mut self, peer: PeerId, chained: bool) {
+        let fabric = if chained { CHAIN.to_string() } else { self.fabric.clone() };
+        self.fabrics.insert(peer, fabric);
+    }
+}
+
+impl Run {
+    pub(super) fn report(&self) -> Report {
+        let roster = &self.session.roster;
+        let now = self.now();
+        let mut receivers: Vec<ReceiverReport> =
+            roster.entries().map(|entry| self.report_of(entry, now)).collect();
+        if roster.started_at().is_some() {
+            let came = receivers.len() + 1;
+            let missing = (0..roster.missing() as usize).map(|at| format!("receiver {}", came + at));
+            receivers.extend(missing.map(|name| ReceiverReport {
+                name,
+                verified: false,
+                seconds: self.elapsed(now),
+                bytes: 0,
+                patched_bytes: 0,
+                fabric: "none".into(),
+                error: Some(Why::NeverJoined.to_string()),
+            }));
+        }
+        let account = &self.account;
+        let channel = self.channel.as_ref();
+        let carried: u64 = channel.map_or(0, |channel| channel.sent_bytes);
+        Report {
+            object: self.spec.object,
+            bytes: self.geometry.object_len,
+            root: self.supply.root().map(|root| hex(&root)),
+            seconds: receivers.iter().map(|r| r.seconds).fold(0.0, f64::max),
+            sent_bytes: account.unicast_bytes + carried + self.served.sent_bytes(),
+            patched_bytes: account.unicast_bytes + channel.map_or(0, |channel| channel.patched_bytes),
+            heard: roster.heard(),
+            fabric: self.fabrics(channel),
+            path_lost: account.path_lost.clone(),
+            events: account.events.clone(),
+            control: account.control.clone(),
+            receivers,
+            trees: Vec::new(),
+            left: Vec::new(),
+        }
+    }
+
+    fn elapsed(&self, now: Time) -> f64 {
+        self.session.roster.started_at().map_or(0.0, |at| now.since(at).as_secs_f64())
+    }
+
+    fn report_of(&self, entry: &Entry, now: Time) -> ReceiverReport {
+        let peer = entry.guest.map(|guest| PeerId(guest.0));
+        let status = peer.and_then(|peer| self.machine.status(peer));
+        let status = status.as_ref();
+        let settled = peer.and_then(|peer| self.account.fabrics.get(&peer)).cloned();
+        let fabric = match (settled, status) {
+            (Some(fabric), _) => fabric,
+            (None, Some(status)) if status.chained => CHAIN.into(),
+            // It never came.
+            (None, None) if entry.is_settled() => "none".into(),
+            (None, _) => self.account.fabric.clone(),
+        };
+        ReceiverReport {
+            name: entry.name.clone(),
+            verified: entry.stage == Stage::Done,
+            seconds: self.session.roster.time_of(entry, now).as_secs_f64(),
+            bytes: status.map_or(0, |status| status.verified_bytes),
+            patched_bytes: status.map_or(0, |status| status.patched_bytes),
+            fabric,
+            error: entry.failure().map(ToString::to_string),
+        }
+    }
+
+    /// What carried the object.
+    fn fabrics(&self, channel: Option<&Channel>) -> String {
+        let Account { used, chain_used, fabric, .. } = &self.account;
+        match (!used.is_empty() && !self.only_chain(), *chain_used) {
+            (true, true) => format!("{}+{CHAIN}", used.join("+")),
+            (false, true) => CHAIN.to_string(),
+            _ if channel.is_none() => CHAIN.to_string(),
+            (true, false) => used.join("+"),
+            (false, false) => fabric.clone(),
+        }
+    }
+
+    /// Whether multicast carried nothing to any receiver.
+    fn only_chain(&self) -> bool {
+        let guests = self.session.roster.entries().filter_map(|entry| entry.guest);
+        let mut statuses = guests.filter_map(|guest| self.machine.status(PeerId(guest.0)));
+        statuses.all(|status| status.chained && !status.streamed)
+    }
+}

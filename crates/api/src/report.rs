@@ -1,0 +1,435 @@
+//! What a transfer came to: one report, from the engine that counts to the programs that read it.
+//!
+//! A source fills in a [`Report`]; the agent's service carries it as [`TransferReport`], and the conversions to and from
+//! that message are here. [`Delivery`] is what `polycast send --json` prints of it.
+
+use crate::agent::{self as wire, TransferReport};
+use crate::convert::object_id;
+use crate::error::Refusal;
+use polycast_types::ObjectId;
+use serde::{Deserialize, Serialize};
+
+/// The report of a transfer, or its state while it runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The object.
+    #[serde(with = "text")]
+    pub object: ObjectId,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Seconds from the start to the last receiver's end.
+    pub seconds: f64,
+    /// What carried the object: the fabrics of its paths, one after the other, and `tcp-chain` where that helped, such as
+    /// `ocs+ip-multicast+tcp-chain`.
+    pub fabric: String,
+    /// One entry a receiver.
+    pub receivers: Vec<ReceiverReport>,
+    /// Payload bytes that the source put on the wire, repetitions and patches included.
+    pub sent_bytes: u64,
+    /// Bytes of those that were patches.
+    pub patched_bytes: u64,
+    /// Messages that the source heard of receivers from the start on.
+    #[serde(default)]
+    pub heard: u64,
+    /// BLAKE3 root hash in hex, once known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
+    /// Why the path was lost, if the transfer had to go on without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_lost: Option<String>,
+    /// What happened to the path, and how many seconds after the source began.
+    #[serde(default, with = "events", skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<(f64, String)>,
+    /// What devices did for the path.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub control: Vec<ControlStep>,
+    /// What the source counted in each tree, where receivers pulled over trees.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trees: Vec<TreeStatus>,
+    /// Receivers that failed because of the path: another one may reach them. Known at the source only.
+    #[serde(skip)]
+    pub left: Vec<String>,
+}
+
+/// A receiver's state while a transfer runs or when it has ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReceiverReport {
+    /// Its name.
+    pub name: String,
+    /// Whether every byte was verified and stored.
+    pub verified: bool,
+    /// Seconds from the transfer's start to this receiver's end.
+    pub seconds: f64,
+    /// Bytes it has so far; of use while the transfer runs.
+    #[serde(skip)]
+    pub bytes: u64,
+    /// Bytes that reached it as patches.
+    pub patched_bytes: u64,
+    /// `ip-multicast` or the fabric of the path, or `tcp-chain`: what carried its bytes last.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub fabric: String,
+    /// Why it failed, in a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Something that was done for a path or for a lab.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlStep {
+    /// What, in a few words.
+    pub step: String,
+    /// How long after it was needed it was done, in microseconds.
+    pub micros: u64,
+}
+
+/// What the source of a transfer has counted in one tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TreeStatus {
+    /// Its number.
+    pub tree: u8,
+    /// Interests that reached the source.
+    pub interests: u64,
+    /// Of these for packets that had been sent already.
+    pub duplicates: u64,
+    /// How often the rate was halved.
+    pub halved: u64,
+    /// Packets sent.
+    pub packets: u64,
+    /// Bytes of payload sent.
+    pub sent_bytes: u64,
+    /// Bytes of payload sent for the first time.
+    pub first_bytes: u64,
+    /// The rate at present, in bits a second.
+    pub rate_bps: u64,
+}
+
+/// The report of a transfer that has ended, under its object's name: what `polycast send --json` prints.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Delivery {
+    /// The object's name at the source.
+    pub name: String,
+    /// Bits of the object a second, at the last receiver.
+    pub goodput_bps: f64,
+    /// The rest.
+    #[serde(flatten)]
+    pub report: Report,
+}
+
+/// Bits a second; none at all in no time.
+#[must_use]
+pub fn goodput_bps(bytes: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { bytes as f64 * 8.0 / seconds } else { 0.0 }
+}
+
+impl Delivery {
+    /// The report of a transfer of an object of this name.
+    #[must_use]
+    pub fn new(name: &str, report: Report) -> Self {
+        let goodput_bps = goodput_bps(report.bytes, report.seconds);
+        Delivery { name: name.to_string(), goodput_bps, report }
+    }
+}
+
+impl Report {
+    /// Takes in what became of those that were left, over another path that was taken `after` seconds of this one.
+    #[must_use]
+    pub fn continued(mut self, mut rest: Report, after: f64) -> Self {
+        rest.receivers.iter_mut().for_each(|receiver| receiver.seconds += after);
+        let again: Vec<ReceiverReport> = rest.receivers;
+        self.receivers.retain(|receiver| again.iter().all(|other| other.name != receiver.name));
+        self.receivers.extend(again);
+        self.receivers.sort_by(|a, b| a.name.cmp(&b.name));
+        self.seconds = self.receivers.iter().map(|receiver| receiver.seconds).fold(0.0, f64::max);
+        self.sent_bytes += rest.sent_bytes;
+        self.patched_bytes += rest.patched_bytes;
+        self.heard += rest.heard;
+        if !self.fabric.split('+').any(|fabric| fabric == rest.fabric) {
+            self.fabric = format!("{}+{}", self.fabric, rest.fabric);
+        }
+        self.events.extend(rest.events.into_iter().map(|(seconds, what)| (seconds + after, what)));
+        self.control.extend(rest.control);
+        self.root = self.root.or(rest.root);
+        self.left = rest.left;
+        self
+    }
+}
+
+impl From<&Report> for TransferReport {
+    fn from(report: &Report) -> Self {
+        TransferReport {
+            app_id: report.object.app.0.to_vec(),
+            data_id: report.object.data.0,
+            length: report.bytes,
+            root: report.root.clone().unwrap_or_default(),
+            seconds: report.seconds,
+            sent_bytes: report.sent_bytes,
+            patched_bytes: report.patched_bytes,
+            fabric: report.fabric.clone(),
+            receivers: report.receivers.iter().map(Into::into).collect(),
+            path_lost: report.path_lost.clone().unwrap_or_default(),
+            events: report
+                .events
+                .iter()
+                .map(|(seconds, what)| wire::PathEvent { seconds: *seconds, what: what.clone() })
+                .collect(),
+            control: report
+                .control
+                .iter()
+                .map(|step| wire::ControlStep { step: step.step.clone(), micros: step.micros })
+                .collect(),
+            trees: report.trees.iter().map(Into::into).collect(),
+            heard: report.heard,
+        }
+    }
+}
+
+impl TryFrom<TransferReport> for Report {
+    type Error = Refusal;
+
+    fn try_from(report: TransferReport) -> Result<Self, Refusal> {
+        Ok(Report {
+            object: object_id(&report.app_id, report.data_id)?,
+            bytes: report.length,
+            root: said(report.root),
+            seconds: report.seconds,
+            sent_bytes: report.sent_bytes,
+            patched_bytes: report.patched_bytes,
+            heard: report.heard,
+            fabric: report.fabric,
+            path_lost: said(report.path_lost),
+            events: report.events.into_iter().map(|event| (event.seconds, event.what)).collect(),
+            control: report
+                .control
+                .into_iter()
+                .map(|step| ControlStep { step: step.step, micros: step.micros })
+                .collect(),
+            receivers: report.receivers.into_iter().map(Into::into).collect(),
+            trees: report.trees.into_iter().map(Into::into).collect(),
+            left: Vec::new(),
+        })
+    }
+}
+
+impl From<&ReceiverReport> for wire::ReceiverReport {
+    fn from(receiver: &ReceiverReport) -> Self {
+        wire::ReceiverReport {
+            name: receiver.name.clone(),
+            verified: receiver.verified,
+            seconds: receiver.seconds,
+            bytes: receiver.bytes,
+            patched_bytes: receiver.patched_bytes,
+            fabric: receiver.fabric.clone(),
+            error: receiver.error.clone().unwrap_or_default(),
+        }
+    }
+}
+
+impl From<wire::ReceiverReport> for ReceiverReport {
+    fn from(receiver: wire::ReceiverReport) -> Self {
+        ReceiverReport {
+            name: receiver.name,
+            verified: receiver.verified,
+            seconds: receiver.seconds,
+            bytes: receiver.bytes,
+            patched_bytes: receiver.patched_bytes,
+            fabric: receiver.fabric,
+            error: said(receiver.error),
+        }
+    }
+}
+
+impl From<&TreeStatus> for wire::TreeReport {
+    fn from(tree: &TreeStatus) -> Self {
+        wire::TreeReport {
+            tree: tree.tree.into(),
+            interests: tree.interests,
+            duplicates: tree.duplicates,
+            halved: tree.halved,
+            packets: tree.packets,
+            sent_bytes: tree.sent_bytes,
+            first_bytes: tree.first_bytes,
+            rate_bps: tree.rate_bps,
+        }
+    }
+}
+
+impl From<wire::TreeReport> for TreeStatus {
+    fn from(tree: wire::TreeReport) -> Self {
+        TreeStatus {
+            tree: u8::try_from(tree.tree).unwrap_or(u8::MAX),
+            interests: tree.interests,
+            duplicates: tree.duplicates,
+            halved: tree.halved,
+            packets: tree.packets,
+            sent_bytes: tree.sent_bytes,
+            first_bytes: tree.first_bytes,
+            rate_bps: tree.rate_bps,
+        }
+    }
+}
+
+/// On the wire, an empty text is none.
+fn said(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+/// An object's name as text.
+mod text {
+    use polycast_types::ObjectId;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(object: &ObjectId, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(object)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectId, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// Events as `{seconds, what}`.
+mod events {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Event<T> {
+        seconds: f64,
+        what: T,
+    }
+
+    pub fn serialize<S: Serializer>(events: &[(f64, String)], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(events.iter().map(|(seconds, what)| Event { seconds: *seconds, what }))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(f64, String)>, D::Error> {
+        let events = Vec::<Event<String>>::deserialize(from)?;
+        Ok(events.into_iter().map(|event| (event.seconds, event.what)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polycast_types::{AppId, DataId};
+    use serde_json::json;
+
+    fn receiver(name: &str, error: Option<&str>) -> ReceiverReport {
+        ReceiverReport {
+            name: name.into(),
+            verified: error.is_none(),
+            seconds: 1.25,
+            bytes: 900,
+            patched_bytes: 30,
+            fabric: "ocs".into(),
+            error: error.map(str::to_string),
+        }
+    }
+
+    fn report() -> Report {
+        Report {
+            object: ObjectId { app: AppId(*b"0123456789abcdef"), data: DataId(7) },
+            bytes: 1_000,
+            root: Some("ab".into()),
+            seconds: 2.0,
+            sent_bytes: 1_100,
+            patched_bytes: 100,
+            heard: 12,
+            fabric: "ocs+tcp-chain".into(),
+            path_lost: Some("the light went out".into()),
+            events: vec![(0.5, "the light went out".into())],
+            control: vec![ControlStep { step: "scheduling".into(), micros: 40 }],
+            receivers: vec![receiver("a", None), receiver("b", Some("it went away"))],
+            trees: vec![TreeStatus {
+                tree: 1,
+                interests: 2,
+                duplicates: 3,
+                halved: 4,
+                ..TreeStatus::default()
+            }],
+            left: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_report_is_the_same_behind_the_service() {
+        assert_eq!(Report::try_from(TransferReport::from(&report())), Ok(report()));
+        let bare = Report { root: None, path_lost: None, events: Vec::new(), ..report() };
+        assert_eq!(Report::try_from(TransferReport::from(&bare)), Ok(bare));
+        let foreign = TransferReport { app_id: vec![1], ..TransferReport::from(&report()) };
+        assert!(Report::try_from(foreign).unwrap_err().message.contains("16 bytes, not 1"));
+    }
+
+    /// Programs read these names.
+    #[test]
+    fn a_delivery_is_printed_and_read_again() {
+        let delivery = Delivery::new("model.bin", report());
+        let document = serde_json::to_value(&delivery).unwrap();
+        let expected = json!({
+            "object": "30313233-3435-3637-3839-616263646566/7", "name": "model.bin", "bytes": 1_000,
+            "seconds": 2.0, "goodput_bps": 4_000.0, "fabric": "ocs+tcp-chain",
+            "receivers": [
+                { "name": "a", "verified": true, "seconds": 1.25, "patched_bytes": 30, "fabric": "ocs" },
+                { "name": "b", "verified": false, "seconds": 1.25, "patched_bytes": 30, "fabric": "ocs",
+                  "error": "it went away" },
+            ],
+            "sent_bytes": 1_100, "patched_bytes": 100, "heard": 12, "root": "ab",
+            "path_lost": "the light went out",
+            "events": [{ "seconds": 0.5, "what": "the light went out" }],
+            "control": [{ "step": "scheduling", "micros": 40 }],
+            "trees": [{ "tree": 1, "interests": 2, "duplicates": 3, "halved": 4, "packets": 0, "sent_bytes": 0,
+                        "first_bytes": 0, "rate_bps": 0 }],
+        });
+        assert_eq!(document, expected);
+        let mut read: Delivery = serde_json::from_value(document).unwrap();
+        read.report.receivers.iter_mut().for_each(|receiver| receiver.bytes = 900);
+        assert_eq!(read, delivery);
+        let bare = Report {
+            root: None,
+            path_lost: None,
+            events: Vec::new(),
+            control: Vec::new(),
+            trees: Vec::new(),
+            ..report()
+        };
+        let document = serde_json::to_value(Delivery::new("f", bare)).unwrap();
+        let names: Vec<&str> = document.as_object().unwrap().keys().map(String::as_str).collect();
+        let always = [
+            "bytes",
+            "fabric",
+            "goodput_bps",
+            "heard",
+            "name",
+            "object",
+            "patched_bytes",
+            "receivers",
+            "seconds",
+            "sent_bytes",
+        ];
+        assert_eq!(names, always);
+    }
+
+    #[test]
+    fn a_second_path_counts_on() {
+        let rest = Report {
+            receivers: vec![receiver("b", None)],
+            fabric: "ip-multicast".into(),
+            path_lost: None,
+            ..report()
+        };
+        let whole = report().continued(rest, 3.0);
+        let ends: Vec<_> = whole.receivers.iter().map(|r| (r.name.as_str(), r.verified, r.seconds)).collect();
+        assert_eq!(ends, [("a", true, 1.25), ("b", true, 4.25)]);
+        assert_eq!(
+            (whole.seconds, whole.sent_bytes, whole.patched_bytes, whole.heard),
+            (4.25, 2_200, 200, 24)
+        );
+        assert_eq!(whole.fabric, "ocs+tcp-chain+ip-multicast");
+        assert_eq!(whole.events[1], (3.5, "the light went out".to_string()));
+    }
+
+    #[test]
+    fn goodput_is_finite() {
+        assert_eq!(goodput_bps(0, 0.0), 0.0);
+        assert_eq!(goodput_bps(125, 1.0), 1000.0);
+    }
+}

@@ -1,0 +1,229 @@
+//! What makes another manager able to go on where this one ends: changes of the state on their way to be written, and a
+//! core that begins with what an earlier leader has written.
+
+use super::{Core, Inner};
+use crate::config::ManagerConfig;
+use crate::devices::News;
+use polycast_api::manager::ManagerMessage;
+use polycast_api::settings::SettingsError;
+use polycast_planning::{DeviceCommand, PlanId};
+use polycast_protocol::leases::{AgentKey, Record, RecordKey, StateError};
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::mpsc;
+
+/// Changes of the state that may wait to be written.
+const COMMITS_MAX: usize = 16_384;
+
+/// Something that another manager must not learn of before the change of state behind it is written.
+#[derive(Debug)]
+pub enum Act {
+    /// A message to an agent, in its session of this number.
+    Say { agent: AgentKey, session: u64, message: Box<ManagerMessage> },
+    /// Devices go from what they hold to something else.
+    Change { plan: Option<PlanId>, old: Vec<DeviceCommand>, new: Vec<DeviceCommand> },
+}
+
+/// Changes of the state that are to be written, and what is to be done then.
+#[derive(Debug)]
+pub struct Commit {
+    changes: BTreeMap<RecordKey, Option<Record>>,
+    pub acts: Vec<Act>,
+}
+
+impl Commit {
+    /// Adds a later one.
+    pub fn add(&mut self, later: Commit) {
+        self.changes.extend(later.changes);
+        self.acts.extend(later.acts);
+    }
+
+    /// The changes, in the order of their keys.
+    pub fn changes(&self) -> Vec<(RecordKey, Option<Record>)> {
+        self.changes.iter().map(|(key, record)| (key.clone(), record.clone())).collect()
+    }
+}
+
+/// Why a core cannot go on with what an earlier leader has left.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The settings are wrong.
+    #[error(transparent)]
+    Config(#[from] SettingsError),
+    /// The records are.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+/// Changes of the state cannot be written as fast as they come, or not any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum Unwritten {
+    /// [`COMMITS_MAX`] wait.
+    #[error("changes of the state cannot be written as fast as they come")]
+    TooMany,
+    /// The task that writes them has ended.
+    #[error("nothing writes the changes of the state any more")]
+    NoWriter,
+}
+
+/// What waits until the change behind it is written; nothing does in a manager that keeps its state to itself.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    /// Where changes of the state go to be written, if they are.
+    commits: Option<mpsc::Sender<Commit>>,
+    /// What is to be done when they are.
+    waiting: Vec<Act>,
+}
+
+impl Core {
+    /// A core that goes on with the state of an earlier leader, and whose changes have to be written down: what it says
+    /// is said by [`Core::perform`] only.
+    pub fn restored(
+        config: &ManagerConfig,
+        records: Vec<Record>,
+    ) -> Result<(Self, mpsc::UnboundedReceiver<News>, mpsc::Receiver<Commit>), RestoreError> {
+        // Times in the records are those of the wall clock, which managers have in common.
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (core, news) =
+            Self::with_clock(config, u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX))?;
+        let (sender, commits) = mpsc::channel(COMMITS_MAX);
+        core.with(|inner| inner.restore(config, records, sender))?;
+        Ok((core, news, commits))
+    }
+
+    /// Does what had to wait until a change was written.
+    pub fn perform(&self, acts: Vec<Act>) {
+        self.with(|inner| {
+            // One that leads no more says nothing.
+            if inner.stopped {
+                return;
+            }
+            for act in acts {
+                match act {
+                    Act::Say { agent, session, message } => inner.post(&agent, Some(session), *message),
+                    Act::Change { plan, old, new } => inner.networks.devices.change(plan, &old, &new),
+                }
+            }
+        });
+    }
+}
+
+impl Inner {
+    /// Begins with what an earlier leader has written.
+    fn restore(
+        &mut self,
+        config: &ManagerConfig,
+        records: Vec<Record>,
+        commits: mpsc::Sender<Commit>,
+    ) -> Result<(), StateError> {
+        let now = self.now();
+        self.machine.restore(now, records)?;
+        // Agents that do not come to this manager have died with the one before.
+        let patience = super::millis(config.reconnect_ms.max(config.silence_ms));
+        for (name, member) in self.machine.members() {
+            let agent = AgentKey { name: name.to_string(), incarnation: member.incarnation };
+            self.seats.await_until(agent, now + patience);
+        }
+        // Devices hold most of this already. What one of them has lost is noticed as with a new path.
+        for lease in self.machine.leases() {
+            let plan = &lease.grant.plan;
+            if !plan.commands.is_empty() {
+                self.networks.devices.change(Some(lease.grant.plan_id), &[], &plan.commands);
+            }
+        }
+        let kept: Vec<DeviceCommand> = self.machine.kept_commands().cloned().collect();
+        self.networks.devices.change(None, &[], &kept);
+        self.outgoing.commits = Some(commits);
+        Ok(())
+    }
+
+    /// Hands changes of the state over to be written, with what is to be said then.
+    pub(super) fn flush(&mut self) -> Result<(), Unwritten> {
+        let Some(commits) = &self.outgoing.commits else { return Ok(()) };
+        let (changes, acts) = (self.machine.changes(), std::mem::take(&mut self.outgoing.waiting));
+        if changes.is_empty() && acts.is_empty() {
+            return Ok(());
+        }
+        let commit = Commit { changes: changes.into_iter().collect(), acts };
+        commits.try_send(commit).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => Unwritten::TooMany,
+            mpsc::error::TrySendError::Closed(_) => Unwritten::NoWriter,
+        })
+    }
+
+    /// Brings devices from one state to another, at once or when what is behind it is written.
+    pub(super) fn change(&mut self, plan: Option<PlanId>, old: Vec<DeviceCommand>, new: Vec<DeviceCommand>) {
+        if self.outgoing.commits.is_none() {
+            self.networks.devices.change(plan, &old, &new);
+        } else {
+            self.outgoing.waiting.push(Act::Change { plan, old, new });
+        }
+    }
+
+    /// Says something to an agent, at once or when what is behind it is written. One that has no session now asks again
+    /// when it has one.
+    pub(super) fn tell(&mut self, agent: &AgentKey, message: super::obey::Message) {
+        let message = ManagerMessage { message: Some(message) };
+        if self.outgoing.commits.is_none() {
+            self.post(agent, None, message);
+        } else if let Some(session) = self.seats.number_of(agent) {
+            self.outgoing.waiting.push(Act::Say {
+                agent: agent.clone(),
+                session,
+                message: Box::new(message),
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polycast_api::error::{Kind, Refusal};
+    use polycast_api::manager::Joined;
+    use polycast_protocol::leases::Join;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    fn join(core: &Arc<Core>, name: &str) -> Result<(super::super::Seat, Messages), Refusal> {
+        let (outbox, messages) = mpsc::channel(8);
+        let agent = AgentKey { name: name.into(), incarnation: 1 };
+        let join = Join { agent, address: ([10, 0, 0, 1], 1), leases: Vec::new() };
+        Ok((core.join(join, outbox, super::super::obey::Message::Joined(Joined::default()))?, messages))
+    }
+
+    type Messages = mpsc::Receiver<Result<ManagerMessage, tonic::Status>>;
+
+    #[tokio::test]
+    async fn a_core_whose_changes_are_not_written_ends_and_says_so() {
+        let settings = "[etcd]\nendpoints = ['127.0.0.1:1']\nadvertise = '127.0.0.1:2'";
+        let config = ManagerConfig::from_toml(settings).unwrap();
+        let (core, _news, mut commits) = Core::restored(&config, Vec::new()).unwrap();
+        let core = Arc::new(core);
+        let (_seat, mut messages) = join(&core, "a").unwrap();
+        assert!(messages.recv().await.unwrap().is_ok(), "it has joined");
+        assert!(!commits.recv().await.unwrap().changes().is_empty(), "there is a member");
+        drop(commits);
+        // What follows from this cannot be written: the core must not go on as if it were.
+        let _late = join(&core, "b");
+        tokio::time::timeout(Duration::from_secs(5), core.stopped()).await.expect("it ends");
+        assert!(messages.recv().await.is_none(), "its sessions end");
+        assert_eq!(join(&core, "c").unwrap_err().kind, Kind::ManagerUnreachable);
+    }
+
+    #[tokio::test]
+    async fn an_agent_whose_session_is_lost_can_come_back() {
+        let (core, _news) = Core::new(&ManagerConfig::default()).unwrap();
+        let core = Arc::new(core);
+        let (seat, _messages) = join(&core, "a").unwrap();
+        assert!(core.with(|inner| inner.seats.deadline().is_none()));
+        drop(seat);
+        assert!(core.with(|inner| inner.seats.deadline().is_some()), "it is missed");
+        let (first, _messages) = join(&core, "a").unwrap();
+        assert!(core.with(|inner| inner.seats.deadline().is_none()), "it is back");
+        // A seat that another session has taken leaves nothing behind.
+        let (_second, _messages) = join(&core, "a").unwrap();
+        drop(first);
+        assert!(core.with(|inner| inner.seats.deadline().is_none()), "the second session is there");
+    }
+}

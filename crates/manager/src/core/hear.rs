@@ -1,0 +1,122 @@
+//! What devices say of themselves and of the networks behind them, and what follows from it.
+
+use super::Inner;
+use super::obey::Message;
+use crate::devices::{Devices, News, Step};
+use crate::fabrics::{Health, Verdict};
+use polycast_api::manager as api;
+use polycast_planning::{DeviceCommand, PlanId};
+use polycast_protocol::leases::{Input, RequestKey};
+use std::time::Instant;
+
+/// The devices, and what is known of the networks that they make up.
+#[derive(Debug)]
+pub(super) struct Networks {
+    pub(super) devices: Devices,
+    /// Draw conclusions from what devices say, one for each fabric that has such a network.
+    pub(super) health: Vec<Box<dyn Health>>,
+    /// What devices keep all the time.
+    pub(super) standing: Vec<DeviceCommand>,
+    /// What has just failed or works again, in a sentence, and when that was heard.
+    pub(super) failure: Option<(String, Instant)>,
+}
+
+impl Networks {
+    /// When to look again though nothing is said.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        self.health.iter().filter_map(|health| health.next_look()).min()
+    }
+
+    fn verdicts(&mut self, ask: impl FnMut(&mut Box<dyn Health>) -> Verdict) -> Vec<Verdict> {
+        self.health.iter_mut().map(ask).collect()
+    }
+}
+
+impl Inner {
+    /// Concludes what only time tells.
+    pub(super) fn look_at_health(&mut self) {
+        let now = Instant::now();
+        if self.networks.next_look().is_some_and(|at| at <= now) {
+            let verdicts = self.networks.verdicts(|health| health.look(now));
+            self.judge(verdicts, now);
+        }
+    }
+
+    /// Takes in what devices say.
+    pub(super) fn hear(&mut self, news: News) {
+        tracing::debug!(?news, "a device says");
+        let now = Instant::now();
+        match news {
+            News::SetUp { plan, result, steps } => {
+                let steps = self.set_ups.ended(plan, result.is_ok(), steps);
+                self.tell_steps(plan, steps);
+                let result = result.map_err(|error| error.to_string());
+                self.apply(Input::SetUp { plan, result });
+            }
+            News::Found { commands } => self.apply(Input::Found { commands }),
+            News::Fibre { rack, fibre, up } => {
+                let verdicts = self.networks.verdicts(|health| health.fibre(now, rack, fibre, up));
+                self.judge(verdicts, now);
+            }
+            News::Link { ends, up } => {
+                let verdicts = self.networks.verdicts(|health| health.link(ends, up));
+                self.judge(verdicts, now);
+            }
+            News::Switch { rack, up } => {
+                if !up {
+                    tracing::warn!(rack, "the switch of a rack cannot be reached");
+                }
+                let verdicts = self.networks.verdicts(|health| health.switch(now, rack, up));
+                self.judge(verdicts, now);
+            }
+            News::Links { words, heard } => {
+                let verdicts = self.networks.verdicts(|health| health.links(&words));
+                self.judge(verdicts, heard);
+            }
+        }
+    }
+
+    /// Tells a path's source what devices did for it, and how long that took.
+    fn tell_steps(&mut self, plan: PlanId, steps: Vec<Step>) {
+        let Some(request) = self.machine.leases().find(|lease| lease.grant.plan_id == plan) else { return };
+        let request = request.key.clone();
+        let steps =
+            steps.into_iter().map(|step| api::Step { what: step.what, micros: step.micros }).collect();
+        self.tell_path(plan, &request, api::path_news::State::Steps, String::new(), steps);
+    }
+
+    /// Tells a path's source how it stands.
+    pub(super) fn tell_path(
+        &mut self,
+        plan: PlanId,
+        request: &RequestKey,
+        state: api::path_news::State,
+        reason: String,
+        steps: Vec<api::Step>,
+    ) {
+        let (request_id, response_id, state) = (request.request, plan.0, state.into());
+        let news = api::PathNews { request_id, response_id, state, reason, steps, plan: Vec::new() };
+        self.tell(&request.agent, Message::Path(news));
+    }
+
+    /// Acts on what has failed and what works again.
+    fn judge(&mut self, verdicts: Vec<Verdict>, heard: Instant) {
+        for Verdict { failed, repaired, words } in verdicts {
+            if failed.is_empty() && repaired.is_empty() {
+                continue;
+            }
+            tracing::warn!("{words}");
+            self.networks.failure = Some((words, heard));
+            if !repaired.is_empty() {
+                self.apply(Input::Repaired { failures: repaired });
+            }
+            if !failed.is_empty() {
+                self.apply(Input::Failed { failures: failed });
+            }
+            self.networks.failure = None;
+            let standing = self.machine.standing_commands();
+            let before = std::mem::replace(&mut self.networks.standing, standing.clone());
+            self.change(None, before, standing);
+        }
+    }
+}

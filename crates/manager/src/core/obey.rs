@@ -1,0 +1,262 @@
+//! What the machine wants done: one function for each of its outputs.
+
+use super::{Inner, streams};
+use crate::convert;
+use crate::devices::{self, Step};
+use polycast_api::error::Refusal;
+pub use polycast_api::manager::manager_message::Message;
+use polycast_api::manager::{self as api, path_news};
+use polycast_planning::{DeviceCommand, HostId, Plan, PlanId};
+use polycast_protocol::leases::{
+    Denial, Grant, JoinRefusal, NotMember, Output, PathState, ReleaseReason, RequestKey,
+};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// What the machine answers at once, to the call that has asked.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Join(Result<(), JoinRefusal>),
+    /// The leases that are lost.
+    Heartbeat(Result<Vec<PlanId>, NotMember>),
+}
+
+/// When requests came whose paths devices are being told of (Blast's Table II measures it).
+#[derive(Debug, Default)]
+pub(super) struct SetUps {
+    /// The request that is being handled, and when it came.
+    pub(super) asked: Option<(RequestKey, Instant)>,
+    /// By plan: a plan's set-up ends, so none stays.
+    began: BTreeMap<PlanId, Instant>,
+}
+
+impl SetUps {
+    /// Devices are told of a request's path; gives since when the request has been there, where it has come just now.
+    fn begins(&mut self, plan: PlanId, request: &RequestKey) -> Option<Instant> {
+        let (_, came_at) = self.asked.as_ref().filter(|(asked, _)| asked == request)?;
+        self.began.insert(plan, *came_at);
+        Some(*came_at)
+    }
+
+    /// What devices did for a path, and how long all of it took if it came about.
+    pub(super) fn ended(&mut self, plan: PlanId, is_ready: bool, mut steps: Vec<Step>) -> Vec<Step> {
+        if let Some(came_at) = self.began.remove(&plan).filter(|_| is_ready) {
+            let micros = came_at.elapsed().as_micros() as u64;
+            steps.push(Step { what: polycast_api::REQUEST_TO_PATH.into(), micros });
+        }
+        steps
+    }
+}
+
+/// A path that was planned anew.
+struct Replanned {
+    plan_id: PlanId,
+    request: RequestKey,
+    before: Plan,
+    plan: Plan,
+    /// What devices kept ready that stands in the way.
+    displaced: Vec<DeviceCommand>,
+    /// In a sentence; where only the group has changed there is none.
+    why: Option<String>,
+}
+
+impl Inner {
+    /// Does all that the machine and the table of streams want done.
+    pub(super) fn drain(&mut self) {
+        loop {
+            while let Some(output) = self.machine.poll(self.now()) {
+                self.obey(output);
+            }
+            // What streams want of the leases is answered by them.
+            let Some(output) = self.streams.poll(self.now()) else { return };
+            self.serve_stream(output);
+        }
+    }
+
+    fn obey(&mut self, output: Output) {
+        if let Some(input) = streams::heard(&output) {
+            let now = self.now();
+            self.streams.handle(now, input);
+        }
+        match output {
+            Output::Join { result, .. } => self.answer = Some(Answer::Join(result)),
+            Output::Heartbeat { result, .. } => self.answer = Some(Answer::Heartbeat(result)),
+            Output::Waiting { request, wait } => {
+                self.tell(&request.agent, Message::Waiting(convert::waiting(request.request, wait)));
+            }
+            Output::Response { request, response: Ok(grant) } => self.respond(&request, grant),
+            Output::Response { request, response: Err(denial) } => self.deny(&request, &denial),
+            Output::Extended { request, result } => self.extended(&request, result),
+            Output::Granted { plan_id, plan, instead_of } => self.set_up(plan_id, plan, instead_of),
+            Output::Again { plan_id, plan } => self.change(Some(plan_id), Vec::new(), plan.commands),
+            Output::Forgotten { plan } => self.change(None, plan.commands, Vec::new()),
+            Output::Path { plan_id, request, state } => self.path(plan_id, &request, state),
+            Output::Replanned { plan_id, request, before, plan, displaced, reason } => {
+                let why = reason.or_else(|| self.networks.failure.as_ref().map(|(words, _)| words.clone()));
+                self.replanned(&Replanned { plan_id, request, before, plan, displaced, why });
+            }
+            Output::Released { plan_id, request, plan, reason, kept } => {
+                if !kept && !plan.commands.is_empty() {
+                    self.change(None, plan.commands, Vec::new());
+                }
+                self.released(plan_id, &request, reason);
+            }
+            Output::Gone { agent } => tracing::info!(agent = %agent.name, "gone"),
+        }
+    }
+
+    /// A request has its path.
+    fn respond(&mut self, request: &RequestKey, grant: Grant) {
+        let set_up = (!grant.plan.commands.is_empty()).then_some(grant.plan_id);
+        let message = match convert::granted(request.request, grant, &self.names()) {
+            Ok(granted) => Message::Granted(granted),
+            Err(refusal) => Message::Denied(convert::denied(request.request, &refusal)),
+        };
+        self.tell(&request.agent, message);
+        if let Some(plan) = set_up {
+            // What Blast's Table II calls scheduling: from the request to the answer, queue and all.
+            let scheduling = self.set_ups.begins(plan, request).map(|came_at| api::Step {
+                what: polycast_api::SCHEDULING.into(),
+                micros: came_at.elapsed().as_micros() as u64,
+            });
+            let steps = scheduling.into_iter().collect();
+            self.tell_path(plan, request, path_news::State::SettingUp, String::new(), steps);
+        }
+    }
+
+    /// A request will have no path. Of a stream's the table of streams tells those who wanted to join.
+    fn deny(&mut self, request: &RequestKey, denial: &Denial) {
+        if request.is_stream() {
+            return;
+        }
+        tracing::info!(source = %request.agent.name, request = request.request, %denial, "denied");
+        let denied = convert::denied(request.request, &convert::denial(denial));
+        self.tell(&request.agent, Message::Denied(denied));
+    }
+
+    fn extended(&mut self, request: &RequestKey, result: Result<Option<Grant>, Denial>) {
+        let answer: Result<_, Refusal> =
+            result.map_err(|denial| convert::denial(&denial)).and_then(|grant| {
+                grant.map(|grant| convert::granted(request.request, grant, &self.names())).transpose()
+            });
+        let (granted, denied) = match answer {
+            Ok(granted) => (granted, None),
+            Err(refusal) => (None, Some(convert::denied(request.request, &refusal))),
+        };
+        let extended = api::Extended { request_id: request.request, granted, denied };
+        self.tell(&request.agent, Message::Extended(extended));
+    }
+
+    /// Devices are told of a new path.
+    fn set_up(&mut self, plan_id: PlanId, plan: Plan, instead_of: Vec<DeviceCommand>) {
+        if !plan.commands.is_empty() {
+            self.change(Some(plan_id), instead_of, plan.commands);
+        }
+        tracing::info!(response = plan_id.0, fabric = %plan.fabric, "granted");
+    }
+
+    /// A path's devices hold it, or one of them has failed.
+    fn path(&mut self, plan_id: PlanId, request: &RequestKey, state: PathState) {
+        tracing::info!(response = plan_id.0, source = %request.agent.name, ?state, "path");
+        let (state, reason) = match state {
+            PathState::Ready => (path_news::State::Ready, String::new()),
+            PathState::Waits { reason } => (path_news::State::Waits, reason),
+        };
+        self.tell_path(plan_id, request, state, reason, Vec::new());
+    }
+
+    /// Devices go over to the new plan, and the source is told what is new to it: nothing but the plan, other ways over the
+    /// same trees, or another channel.
+    fn replanned(&mut self, what: &Replanned) {
+        let Replanned { plan_id, request, before, plan, displaced, why } = what;
+        let old: Vec<_> = before.commands.iter().chain(displaced).cloned().collect();
+        let told = devices::messages(&old, &plan.commands);
+        if !(old.is_empty() && plan.commands.is_empty()) {
+            self.change(Some(*plan_id), old, plan.commands.clone());
+        }
+        tracing::info!(response = plan_id.0, source = %request.agent.name, before = %before.fabric,
+            fabric = %plan.fabric, why, "planned anew");
+        if plan.channel == before.channel {
+            self.tell_replanned(what);
+        } else if !self.tell_routes(what) {
+            self.tell_channel(what, told);
+        }
+    }
+
+    /// Tells the source of a plan whose channel has stayed. Without a reason its group has changed, and the answer to that
+    /// tells the plan.
+    fn tell_replanned(&mut self, what: &Replanned) {
+        let Some(reason) = what.why.clone() else { return };
+        let news = api::PathNews {
+            request_id: what.request.request,
+            response_id: what.plan_id.0,
+            state: path_news::State::Replanned.into(),
+            reason,
+            plan: convert::kept_plan(&what.plan),
+            steps: Vec::new(),
+        };
+        self.tell(&what.request.agent, Message::Path(news));
+    }
+
+    /// Tells the source which ways have changed, where both plans are over trees; gives whether they are.
+    fn tell_routes(&mut self, what: &Replanned) -> bool {
+        let Replanned { plan_id, request, before, plan, why, .. } = what;
+        let why = why.as_deref();
+        // Without a reason, a receiver that is in no tree now was taken out of the group, and not cut off.
+        let changes = convert::route_changes(&before.channel, &plan.channel, why.is_some(), &self.names());
+        let Some(Ok(changes)) = changes else { return false };
+        let reason = why.unwrap_or("the group has changed, or the manager has begun anew").to_string();
+        let done = match why {
+            Some(_) => format!("{reason}: trees repaired and told, {} ways changed", changes.len()),
+            None => format!("{reason}: {} ways told", changes.len()),
+        };
+        let heard = self.networks.failure.as_ref().map(|(_, heard)| *heard);
+        let micros = heard.map_or(0, |heard| heard.elapsed().as_micros() as u64);
+        let rerouted = api::Rerouted {
+            request_id: request.request,
+            response_id: plan_id.0,
+            changes,
+            reason,
+            steps: vec![api::Step { what: done, micros }],
+        };
+        self.tell(&request.agent, Message::Rerouted(rerouted));
+        true
+    }
+
+    /// Tells the source of another channel; `told` is how many words to devices that took.
+    fn tell_channel(&mut self, what: &Replanned, told: usize) {
+        let Replanned { plan_id, request, before, plan, why, .. } = what;
+        let why = why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+        let replanned = api::Replanned {
+            request_id: request.request,
+            response_id: plan_id.0,
+            fabric: plan.fabric.to_string(),
+            channel: convert::to_channel(plan, &self.names()).ok(),
+            plan: convert::kept_plan(plan),
+            reason: if plan.fabric == before.fabric {
+                format!("{} goes another way{why}: {told} changes at devices, 1 at the source", plan.fabric)
+            } else {
+                format!("after a failure {} took over{why}", plan.fabric)
+            },
+        };
+        self.tell(&request.agent, Message::Replanned(replanned));
+        if !plan.commands.is_empty() {
+            let state = path_news::State::SettingUp;
+            self.tell_path(*plan_id, request, state, String::new(), Vec::new());
+        }
+    }
+
+    fn names(&self) -> impl Fn(HostId) -> Option<String> {
+        |host| self.machine.name_of(host).map(str::to_string)
+    }
+
+    fn released(&mut self, plan_id: PlanId, request: &RequestKey, reason: ReleaseReason) {
+        tracing::info!(response = plan_id.0, source = %request.agent.name, ?reason, "released");
+        let unheard = request.is_stream().then_some("nobody listens to the stream any more");
+        if let Some(reason) = convert::end_reason(reason).or(unheard) {
+            let (request_id, response_id) = (request.request, plan_id.0);
+            let ended = api::Ended { request_id, response_id, reason: reason.to_string() };
+            self.tell(&request.agent, Message::Ended(ended));
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The agents' places at the manager: sessions that are there, and agents whose session has ended without a farewell.
+
+use super::obey::{Answer, Message};
+use super::{Core, Inner};
+use crate::convert;
+use polycast_api::error::{Kind, Refusal};
+use polycast_api::manager::agent_message::Message as Said;
+use polycast_api::manager::{self as api, ManagerMessage};
+use polycast_planning::PlanId;
+use polycast_protocol::leases::{AgentKey, Input, Join, NotMember};
+use polycast_protocol::stream::StreamsInput;
+use polycast_types::{Duration, Time};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::mpsc;
+use tonic::Status;
+
+/// Messages on their way to an agent.
+pub type Outbox = mpsc::Sender<Result<ManagerMessage, Status>>;
+
+/// All places. There is at most one session for each agent's name.
+#[derive(Debug)]
+pub(super) struct Seats {
+    sessions: BTreeMap<AgentKey, Session>,
+    /// Agents whose sessions have ended without a farewell, and until when they may come back.
+    missing: BTreeMap<AgentKey, Time>,
+    last_number: u64,
+    /// How long an agent may take to come back.
+    reconnect: Duration,
+}
+
+#[derive(Debug)]
+struct Session {
+    number: u64,
+    outbox: Outbox,
+}
+
+impl Seats {
+    pub(super) fn new(reconnect: Duration) -> Self {
+        Seats { sessions: BTreeMap::new(), missing: BTreeMap::new(), last_number: 0, reconnect }
+    }
+
+    /// Ends all sessions.
+    pub(super) fn clear(&mut self) {
+        self.sessions.clear();
+    }
+
+    /// The number of an agent's session, if it has one.
+    pub(super) fn number_of(&self, agent: &AgentKey) -> Option<u64> {
+        self.sessions.get(agent).map(|session| session.number)
+    }
+
+    /// When the first of those who are missing is dead.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.missing.values().copied().min()
+    }
+
+    /// Takes an agent for dead if it has no session by then.
+    pub(super) fn await_until(&mut self, agent: AgentKey, until: Time) {
+        self.missing.insert(agent, until);
+    }
+
+    /// Those who have not come back in time; they are not waited for any more.
+    fn take_dead(&mut self, now: Time) -> Vec<AgentKey> {
+        self.missing.extract_if(.., |_, until| *until <= now).map(|(agent, _)| agent).collect()
+    }
+
+    /// Ends earlier sessions of an agent's name. Another run of the agent is told so.
+    fn supersede(&mut self, agent: &AgentKey) {
+        self.missing.retain(|key, _| key.name != agent.name);
+        self.sessions.retain(|key, session| {
+            if key.name != agent.name {
+                return true;
+            }
+            if key.incarnation != agent.incarnation {
+                let refusal = convert::not_member(&NotMember::Superseded(agent.name.clone()));
+                // It is told by its next message where there is no room for this one.
+                let _ = session.outbox.try_send(Err(refusal.into()));
+            }
+            false
+        });
+    }
+
+    /// Gives an agent a session; gives its number.
+    fn seat(&mut self, agent: AgentKey, outbox: Outbox) -> u64 {
+        self.last_number += 1;
+        self.sessions.insert(agent, Session { number: self.last_number, outbox });
+        self.last_number
+    }
+
+    /// Ends a session without a farewell: the agent may come back. Gives whether there was one of this number.
+    fn lose(&mut self, agent: &AgentKey, number: u64, now: Time) -> bool {
+        let is_there = self.number_of(agent) == Some(number);
+        if is_there {
+            self.sessions.remove(agent);
+            self.missing.insert(agent.clone(), now + self.reconnect);
+        }
+        is_there
+    }
+}
+
+/// An agent's place in the core; gone when dropped.
+#[derive(Debug)]
+pub struct Seat {
+    core: Arc<Core>,
+    agent: AgentKey,
+    number: u64,
+}
+
+impl Core {
+    /// Lets an agent in, if that can be; its answers go to `outbox` from then on, the first is `joined`.
+    pub fn join(self: &Arc<Self>, join: Join, outbox: Outbox, joined: Message) -> Result<Seat, Refusal> {
+        let agent = join.agent.clone();
+        let number = self.with(|inner| inner.join(join, outbox, joined))?;
+        self.changed.notify_one();
+        Ok(Seat { core: Arc::clone(self), agent, number })
+    }
+}
+
+impl Seat {
+    /// Does what a message says. A message that makes no sense ends the session.
+    pub fn handle(&self, message: Said) -> Result<(), Refusal> {
+        let came_at = Instant::now();
+        self.core.with(|inner| {
+            if inner.seats.number_of(&self.agent) != Some(self.number) {
+                // One that was superseded has been told so; a session that is only gone begins again.
+                return Err(convert::not_member(&NotMember::Unknown(self.agent.name.clone())));
+            }
+            inner.take_in(&self.agent, message, came_at)
+        })
+    }
+
+    /// Waits until the manager ends.
+    pub async fn stopped(&self) {
+        self.core.stopped().await;
+    }
+}
+
+impl Drop for Seat {
+    // Only the session ends here, which can be done at any time. Nothing of it is written, and the machine hears of the
+    // agent when it has not come back.
+    fn drop(&mut self) {
+        let mut inner = self.core.lock();
+        let now = inner.now();
+        if inner.seats.lose(&self.agent, self.number, now) {
+            tracing::info!(agent = %self.agent.name, "its session has ended");
+            self.core.changed.notify_one();
+        }
+    }
+}
+
+impl Inner {
+    /// Lets an agent in; gives the number of its session.
+    fn join(&mut self, join: Join, outbox: Outbox, joined: Message) -> Result<u64, Refusal> {
+        if self.stopped {
+            return Err(Refusal::new(Kind::ManagerUnreachable, "the manager is shutting down"));
+        }
+        let agent = join.agent.clone();
+        self.apply(Input::Join(join));
+        let Some(Answer::Join(answer)) = self.answer.take() else {
+            unreachable!("every join is answered at once")
+        };
+        if let Err(refusal) = answer {
+            tracing::warn!(agent = %agent.name, %refusal, "turned down");
+            return Err(convert::join_refusal(&refusal));
+        }
+        tracing::info!(agent = %agent.name, "joined");
+        self.seats.supersede(&agent);
+        self.stream(StreamsInput::Arrived { agent: agent.clone() });
+        // It is empty: there is room.
+        let _ = outbox.try_send(Ok(ManagerMessage { message: Some(joined) }));
+        Ok(self.seats.seat(agent, outbox))
+    }
+
+    /// Does what an agent's message says.
+    fn take_in(&mut self, agent: &AgentKey, message: Said, came_at: Instant) -> Result<(), Refusal> {
+        let key = agent.clone();
+        match message {
+            Said::Join(_) => return Err(Refusal::new(Kind::Invalid, "the agent has joined already")),
+            Said::Heartbeat(beat) => {
+                self.heartbeat(agent, beat.number, convert::plan_ids(beat.leases)?)?;
+            }
+            Said::Leave(_) => {
+                self.apply(Input::Leave { agent: key });
+                self.seats.sessions.remove(agent);
+            }
+            Said::Request(request) => self.request(agent, request, came_at),
+            Said::Withdraw(withdraw) => {
+                self.apply(Input::Withdraw { request: agent.request(withdraw.request_id) });
+            }
+            Said::Extend(extend) => self.extend(agent, extend),
+            Said::Release(release) => {
+                let request = agent.request(release.request_id);
+                self.apply(Input::Release { request, plan: PlanId(release.response_id) });
+            }
+            Said::CreateStream(create) => self.create_stream(agent, create),
+            Said::EndStream(end) => self.stream(StreamsInput::End { agent: key, name: end.name }),
+            Said::JoinStream(join) => self.stream(StreamsInput::Join { agent: key, name: join.name }),
+            Said::LeaveStream(leave) => self.stream(StreamsInput::Leave { agent: key, name: leave.name }),
+        }
+        Ok(())
+    }
+
+    fn request(&mut self, agent: &AgentKey, request: api::PathRequest, came_at: Instant) {
+        let id = request.request_id;
+        match convert::path_request(agent.clone(), request) {
+            Ok(request) => {
+                self.set_ups.asked = Some((agent.request(id), came_at));
+                self.apply(Input::Request(request));
+                self.set_ups.asked = None;
+            }
+            Err(refusal) => self.tell(agent, Message::Denied(convert::denied(id, &refusal))),
+        }
+    }
+
+    fn extend(&mut self, agent: &AgentKey, extend: api::Extend) {
+        let id = extend.request_id;
+        match convert::extend(agent, extend) {
+            Ok(input) => self.apply(input),
+            Err(refusal) => {
+                let denied = Some(convert::denied(id, &refusal));
+                self.tell(agent, Message::Extended(api::Extended { request_id: id, granted: None, denied }));
+            }
+        }
+    }
+
+    fn heartbeat(&mut self, agent: &AgentKey, number: u64, leases: Vec<PlanId>) -> Result<(), Refusal> {
+        self.apply(Input::Heartbeat { agent: agent.clone(), leases });
+        let Some(Answer::Heartbeat(answer)) = self.answer.take() else {
+            unreachable!("every heartbeat is answered at once")
+        };
+        let lost = answer.map_err(|error| convert::not_member(&error))?;
+        let lost_leases = lost.into_iter().map(|id| id.0).collect();
+        self.tell(agent, Message::Heartbeat(api::HeartbeatAnswer { number, lost_leases }));
+        Ok(())
+    }
+
+    /// Agents that have not come back are dead.
+    pub(super) fn bury(&mut self) {
+        for agent in self.seats.take_dead(self.now()) {
+            tracing::warn!(agent = %agent.name, "has not come back");
+            self.apply(Input::Died { agent });
+        }
+    }
+
+    /// Puts a message into the queue of an agent's session, if it still is the one that is meant.
+    pub(super) fn post(&mut self, agent: &AgentKey, number: Option<u64>, message: ManagerMessage) {
+        let Some(session) = self.seats.sessions.get(agent) else { return };
+        let of_session = session.number;
+        if number.is_some_and(|number| number != of_session) {
+            return;
+        }
+        if let Err(mpsc::error::TrySendError::Full(_)) = session.outbox.try_send(Ok(message)) {
+            tracing::warn!(agent = %agent.name, "it does not read its answers: its session ends");
+            let now = self.now();
+            self.seats.lose(agent, of_session, now);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Why a device did not do what a plan needs.
+
+use super::{DeviceId, JOBS_MAX};
+use crate::racks::RacksError;
+use polycast_net::devices::openflow::SwitchError;
+use polycast_net::devices::tl1::Tl1Error;
+use polycast_planning::{DeviceCommand, RackPort};
+use std::fmt;
+use std::net::SocketAddr;
+
+/// Why one device did not do a job. Its sentence follows the device's name.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum DeviceError {
+    /// No device of this name was started.
+    #[error("the settings do not say where it is")]
+    Unknown,
+    /// Its queue is full.
+    #[error("{JOBS_MAX} jobs wait for it already")]
+    Busy,
+    /// Nothing takes its jobs any more.
+    #[error("its task has ended")]
+    Ended,
+    /// The job was dropped.
+    #[error("the manager is ending")]
+    Ending,
+    /// The command is another device's, or needs what this device does not have.
+    #[error("it cannot do {0:?}")]
+    Foreign(Box<DeviceCommand>),
+    /// The circuit switch refused, or did not answer.
+    #[error(transparent)]
+    Tl1(#[from] Tl1Error),
+    /// A circuit is not there although it should be.
+    #[error("it says that circuit {0} is made, and does not list it")]
+    NotListed(String),
+    /// A rack's switch refused, or did not answer.
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
+    /// The settings name no such port of a rack's switch.
+    #[error("it has no port for {0:?}")]
+    NoPort(RackPort),
+    /// The settings do not say which addresses a rack has.
+    #[error("it does not know the addresses of rack {0}")]
+    NoSubnet(u32),
+    /// No connection was made in time.
+    #[error("no connection within {millis} ms")]
+    NotInTime {
+        /// How long it had.
+        millis: u128,
+    },
+    /// No connection could be made.
+    #[error("{address}: {reason}")]
+    Unreachable {
+        /// Where.
+        address: SocketAddr,
+        /// Why, in the system's words.
+        reason: String,
+    },
+    /// The connection broke, or there is none.
+    #[error("the connection has ended: {0}")]
+    Broken(String),
+    /// There was no answer in time: whether it was done is not known.
+    #[error("no answer within {millis} ms")]
+    Silent {
+        /// How long it had.
+        millis: u128,
+    },
+    /// Label switches said no.
+    #[error("{0}")]
+    Refused(String),
+    /// The controllers of racks cannot be heard at this address.
+    #[error("leaf controllers cannot call {listen}: {reason}")]
+    NoController {
+        /// Where they were to call.
+        listen: SocketAddr,
+        /// Why, in the system's words.
+        reason: String,
+    },
+    /// The central controller refused.
+    #[error(transparent)]
+    Racks(#[from] RacksError),
+    /// The agents of a rack have not confirmed a label in time.
+    #[error("a rack's agents have not confirmed their label within {millis} ms")]
+    Unconfirmed {
+        /// How long they had.
+        millis: u128,
+    },
+}
+
+impl DeviceError {
+    /// It is not for this device.
+    pub(super) fn foreign(command: &DeviceCommand) -> Self {
+        DeviceError::Foreign(Box::new(command.clone()))
+    }
+}
+
+/// The devices that failed to set up a plan, each with the reason.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SetUpError(pub(crate) Vec<(DeviceId, DeviceError)>);
+
+impl fmt::Display for SetUpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (id, error)) in self.0.iter().enumerate() {
+            let between = if at == 0 { "" } else { "; " };
+            write!(f, "{between}{id}: {error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for SetUpError {}

@@ -1,0 +1,116 @@
+//! The list of the offers, and what a manager takes of them.
+
+use super::{Health, Hosts, Offer, tors, wrong};
+use crate::config::{ManagerConfig, WhenBusy};
+use crate::devices::{Device, DeviceId};
+use polycast_api::settings::SettingsError;
+use polycast_planning::{Fabrics, Fcfs, GreedyMatching, PartitionFcfs, Scheduler};
+use std::collections::BTreeMap;
+
+/// All fabrics that there are, in the order in which an error names them. The only list of them.
+static OFFERS: &[&dyn Offer] = &[
+    &super::ip_multicast::IpMulticastOffer,
+    &super::tcp_chain::TcpChainOffer,
+    &super::ocs::OcsOffer,
+    &super::shufflecast::ShufflecastOffer,
+    &super::orca::OrcaOffer,
+    &super::datacast::DatacastOffer,
+];
+
+/// The hosts that the settings name, rack by rack and fabric by fabric; one may come twice.
+pub(crate) fn host_names(config: &ManagerConfig) -> impl Iterator<Item = &str> {
+    let in_racks = config.tor.iter().flat_map(|tor| &tor.hosts).map(|host| host.name.as_str());
+    in_racks.chain(OFFERS.iter().flat_map(|offer| offer.hosts(config)))
+}
+
+/// Checks all that the settings say of fabrics, racks and the scheduler.
+pub(crate) fn check(config: &ManagerConfig) -> Result<(), SettingsError> {
+    tors::check(&config.tor)?;
+    scheduler(config)?;
+    fabrics(config)?;
+    devices(config).map(drop)
+}
+
+/// The fabrics that the settings name, best first.
+pub(crate) fn fabrics(config: &ManagerConfig) -> Result<Fabrics, SettingsError> {
+    let hosts = Hosts::new(config);
+    let offers = offers(config)?;
+    let fabrics = offers.iter().map(|offer| offer.fabric(config, &hosts)).collect::<Result<_, _>>()?;
+    let fabrics = Fabrics::new(fabrics);
+    Ok(match config.when_busy {
+        WhenBusy::Next => fabrics,
+        WhenBusy::Wait => fabrics.waiting_for_the_best(),
+    })
+}
+
+/// The devices of these fabrics.
+pub(crate) fn devices(config: &ManagerConfig) -> Result<BTreeMap<DeviceId, Box<dyn Device>>, SettingsError> {
+    let mut devices = BTreeMap::new();
+    for offer in offers(config)? {
+        for (id, device) in offer.devices(config)? {
+            devices.entry(id).or_insert(device);
+        }
+    }
+    Ok(devices)
+}
+
+/// What draws conclusions about the networks of these fabrics.
+pub(crate) fn health(config: &ManagerConfig) -> Result<Vec<Box<dyn Health>>, SettingsError> {
+    let offers = offers(config)?;
+    offers.iter().filter_map(|offer| offer.health(config).transpose()).collect()
+}
+
+fn offers(config: &ManagerConfig) -> Result<Vec<&'static dyn Offer>, SettingsError> {
+    let wrong = |reason: String| wrong("fabrics", reason);
+    let mut chosen: Vec<&'static dyn Offer> = Vec::new();
+    for name in &config.fabrics {
+        if chosen.iter().any(|offer| offer.name() == name.as_str()) {
+            return Err(wrong(format!("'{name}' is named twice")));
+        }
+        let known = || OFFERS.iter().map(|offer| String::from(offer.name())).collect::<Vec<_>>().join(", ");
+        let offer = OFFERS.iter().find(|offer| offer.name() == name.as_str()).copied();
+        chosen.push(offer.ok_or_else(|| wrong(format!("there is no fabric '{name}', only {}", known())))?);
+    }
+    if chosen.is_empty() {
+        return Err(wrong("name at least one".into()));
+    }
+    Ok(chosen)
+}
+
+/// The scheduler that the settings name.
+pub(crate) fn scheduler(config: &ManagerConfig) -> Result<Box<dyn Scheduler>, SettingsError> {
+    match config.scheduler.as_str() {
+        Fcfs::NAME => Ok(Box::new(Fcfs)),
+        GreedyMatching::NAME => Ok(Box::new(GreedyMatching::new(Hosts::new(config).racks()))),
+        PartitionFcfs::NAME => Ok(Box::new(PartitionFcfs)),
+        other => {
+            let known = [Fcfs::NAME, GreedyMatching::NAME, PartitionFcfs::NAME].join(", ");
+            let reason = format!("there is no scheduler '{other}', only {known}");
+            Err(wrong("scheduler", reason))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn the_sample_describes_every_fabric() {
+        let sample = include_str!("../../../../docs/manager.sample.toml");
+        for offer in OFFERS {
+            let start = format!("#   {} ", offer.name());
+            assert!(sample.lines().any(|line| line.starts_with(&start)), "{} is missing", offer.name());
+        }
+    }
+
+    #[test]
+    fn the_files_of_the_guide_are_there() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let guide = include_str!("../../../../docs/howto/fabric.md");
+        let named = guide.split('`').filter(|text| text.starts_with("crates/") && !text.contains("my_"));
+        let missing: Vec<&str> = named.filter(|path| !root.join(path).exists()).collect();
+        assert!(missing.is_empty(), "docs/howto/fabric.md names files that are not there: {missing:?}");
+    }
+}

@@ -1,0 +1,209 @@
+//! The state of a network: which plans are in force, what they hold, what has failed, and what is kept ready
+//! (Republic section III-B).
+
+use crate::fabric_name::FabricName;
+use crate::plan::{Group, Part, Plan, PlanId, Resource};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+/// A plan in force and the group that it serves.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Running {
+    /// Whom it serves.
+    pub group: Group,
+    /// The plan.
+    pub plan: Plan,
+}
+
+/// What is held and what has failed.
+#[derive(Clone, Default, Debug)]
+pub struct NetworkState {
+    running: BTreeMap<PlanId, Running>,
+    holders: BTreeMap<Resource, PlanId>,
+    failed: BTreeSet<Resource>,
+    /// What may be in use by transfers that have not been heard of yet.
+    reserved: BTreeSet<Resource>,
+    /// Whether the circuit switch has yet to say what it holds.
+    circuits_unknown: bool,
+    failed_parts: BTreeSet<Part>,
+    /// Where fabrics begin to look for free resources, so that what was just released rests for a while.
+    turn: u64,
+    /// Plans that no transfer holds any more and that devices still do, oldest first.
+    kept: Vec<Running>,
+}
+
+impl NetworkState {
+    /// A network where nothing is held. Fabrics with many equal resources begin to look at the one of this
+    /// number, so that two managers, one after the other, are unlikely to begin with the same.
+    #[must_use]
+    pub fn new(first_turn: u64) -> Self {
+        NetworkState { turn: first_turn, ..NetworkState::default() }
+    }
+
+    /// Whether `resource` can be lent now.
+    #[must_use]
+    pub fn is_free(&self, resource: &Resource) -> bool {
+        self.can_hold(resource) && !(self.circuits_unknown && resource.is_of_circuits())
+    }
+
+    /// Whether it can be held by one that has it already, as far as is known.
+    fn can_hold(&self, resource: &Resource) -> bool {
+        !self.holders.contains_key(resource)
+            && !self.failed.contains(resource)
+            && !self.reserved.contains(resource)
+    }
+
+    /// Whether it is known what the circuit switch holds. Until then none of its ports and splitters is lent to anybody
+    /// new, and other fabrics serve those who do not wait.
+    pub fn set_circuits_known(&mut self, known: bool) {
+        self.circuits_unknown = !known;
+    }
+
+    /// Who holds `resource`.
+    #[must_use]
+    pub fn holder(&self, resource: &Resource) -> Option<PlanId> {
+        self.holders.get(resource).copied()
+    }
+
+    /// Where to begin the search among equal resources.
+    #[must_use]
+    pub fn turn(&self) -> u64 {
+        self.turn
+    }
+
+    /// Sets where to begin the search, when what moved it on is undone.
+    pub(crate) fn set_turn(&mut self, turn: u64) {
+        self.turn = turn;
+    }
+
+    /// The plans in force, in the order of their numbers.
+    pub fn running(&self) -> impl Iterator<Item = (PlanId, &Running)> {
+        self.running.iter().map(|(id, running)| (*id, running))
+    }
+
+    /// The plan of this number, if it is in force.
+    #[must_use]
+    pub fn get(&self, id: PlanId) -> Option<&Running> {
+        self.running.get(&id)
+    }
+
+    /// Puts a plan in force. Gives whether that was possible: it is not if the number is in use or a
+    /// resource is not free, and then nothing has changed.
+    #[must_use]
+    pub fn hold(&mut self, id: PlanId, group: Group, plan: Plan) -> bool {
+        if self.running.contains_key(&id) || !plan.resources.iter().all(|resource| self.can_hold(resource)) {
+            return false;
+        }
+        self.holders.extend(plan.resources.iter().map(|resource| (*resource, id)));
+        self.running.insert(id, Running { group, plan });
+        self.turn = self.turn.wrapping_add(1);
+        true
+    }
+
+    /// Ends a plan; what it held is free again.
+    pub fn release(&mut self, id: PlanId) -> Option<Running> {
+        let running = self.running.remove(&id)?;
+        for resource in &running.plan.resources {
+            self.holders.remove(resource);
+        }
+        Some(running)
+    }
+
+    /// Remembers a plan that has ended and that devices still hold: the same group can have it again as it is.
+    pub fn keep(&mut self, running: Running) {
+        self.kept.push(running);
+    }
+
+    /// The plans that devices hold and no transfer does, oldest first.
+    pub fn kept(&self) -> impl Iterator<Item = &Running> {
+        self.kept.iter()
+    }
+
+    /// Forgets the oldest of the kept plans.
+    pub fn forget_oldest(&mut self) -> Option<Running> {
+        (!self.kept.is_empty()).then(|| self.kept.remove(0))
+    }
+
+    /// Forgets the kept plans that have a resource in common with `plan`, which is about to be set up.
+    pub fn displace(&mut self, plan: &Plan) -> Vec<Running> {
+        let shares = |running: &mut Running| {
+            running.plan.resources.iter().any(|resource| plan.resources.contains(resource))
+        };
+        self.kept.extract_if(.., shares).collect()
+    }
+
+    /// The kept plan of a fabric for exactly this group, if all of it is free and works.
+    pub(crate) fn ready(&self, fabric: FabricName, group: &Group) -> Option<&Plan> {
+        let fits = |running: &&Running| {
+            running.plan.fabric == fabric
+                && running.group == *group
+                && running.plan.resources.iter().all(|resource| self.is_free(resource))
+                && !running.plan.uses.iter().any(|part| self.failed_parts.contains(part))
+        };
+        self.kept.iter().rev().find(fits).map(|running| &running.plan)
+    }
+
+    /// Keeps these from being lent until [`NetworkState::claim`] or [`NetworkState::end_reservations`].
+    pub fn reserve(&mut self, resources: impl IntoIterator<Item = Resource>) {
+        self.reserved.extend(resources);
+    }
+
+    /// What was reserved for the holder of this plan is free for it: it can be held.
+    pub fn claim(&mut self, plan: &Plan) {
+        plan.resources.iter().for_each(|resource| {
+            self.reserved.remove(resource);
+        });
+    }
+
+    /// What is reserved still can be lent.
+    pub fn end_reservations(&mut self) {
+        self.reserved.clear();
+    }
+
+    /// Takes a resource out of use; its holder keeps it until it is released.
+    pub fn fail(&mut self, resource: Resource) {
+        self.failed.insert(resource);
+    }
+
+    /// Whether a resource is out of use.
+    #[must_use]
+    pub fn has_failed(&self, resource: &Resource) -> bool {
+        self.failed.contains(resource)
+    }
+
+    /// The resources between two in their order that plans hold.
+    pub fn held_between(&self, first: Resource, last: Resource) -> impl Iterator<Item = Resource> {
+        self.holders.range(first..=last).map(|(resource, _)| *resource)
+    }
+
+    /// Takes a part of a network out of use; the plans that use it stay until they are planned anew.
+    pub fn fail_part(&mut self, part: Part) {
+        self.failed_parts.insert(part);
+    }
+
+    /// Takes a part that had failed into use again.
+    pub fn repair_part(&mut self, part: &Part) {
+        self.failed_parts.remove(part);
+    }
+
+    /// The parts of a fabric's network that are out of use, in rising order.
+    pub fn failed_parts(&self, fabric: FabricName) -> impl Iterator<Item = Part> {
+        self.failed_parts.iter().copied().filter(move |part| part.fabric() == fabric)
+    }
+
+    /// The same network, with the same failures, where nothing is held.
+    #[must_use]
+    pub fn idle(&self) -> Self {
+        NetworkState {
+            failed: self.failed.clone(),
+            failed_parts: self.failed_parts.clone(),
+            turn: self.turn,
+            ..NetworkState::default()
+        }
+    }
+
+    /// Takes a resource that had failed into use again.
+    pub fn repair(&mut self, resource: &Resource) {
+        self.failed.remove(resource);
+    }
+}

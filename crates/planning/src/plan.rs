@@ -1,0 +1,338 @@
+//! Plans: who is served, what a path holds of the network, what its devices keep, and how the transport reaches the
+//! receivers (Republic section III-B, Table II).
+//!
+//! All of it is data, which managers write down and hand on to each other. Where a kind is added to [`Resource`],
+//! [`DeviceCommand`] or [`Channel`], the compiler names the places that have to know it: nothing here is matched by `_`.
+
+use crate::fabric_name::FabricName;
+use crate::trees::{SteinerTree, TreeHop};
+use alloc::collections::BTreeSet;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use polycast_types::{Duration, Rate};
+use serde::{Deserialize, Serialize};
+
+/// A host that can send and receive, by a number that the manager gave it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct HostId(pub u32);
+
+/// One source and its receivers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Group {
+    /// Who sends.
+    pub source: HostId,
+    /// Who receives; never the source, never empty.
+    pub receivers: BTreeSet<HostId>,
+}
+
+/// A plan that is in force (Republic's `responseID`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct PlanId(pub u64);
+
+/// Something of the network that only one plan can hold at a time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Resource {
+    /// An IP multicast group with its UDP port.
+    MulticastAddress {
+        /// IPv4 group address.
+        address: [u8; 4],
+        /// UDP port.
+        port: u16,
+    },
+    /// A port of the optical circuit switch that leads to a rack, in both directions.
+    CircuitPort {
+        /// Its number at the switch.
+        port: u32,
+    },
+    /// An optical splitter.
+    Splitter {
+        /// Its number.
+        splitter: u32,
+    },
+    /// A share of the relays of one partition of a Shufflecast.
+    RelayPartition {
+        /// The column.
+        column: u32,
+        /// The partition of this column.
+        partition: u32,
+        /// Which of the shares of the relays' rate.
+        share: u32,
+    },
+    /// A place in the table of a spine switch.
+    SpineEntry {
+        /// The switch, by its number in the network.
+        spine: u32,
+        /// The place.
+        slot: u32,
+    },
+}
+
+impl Resource {
+    /// Whether it belongs to the optical circuit switch.
+    pub(crate) fn is_of_circuits(&self) -> bool {
+        matches!(self, Resource::CircuitPort { .. } | Resource::Splitter { .. })
+    }
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Resource::MulticastAddress { address: [a, b, c, d], port } => write!(f, "{a}.{b}.{c}.{d}:{port}"),
+            Resource::CircuitPort { port } => write!(f, "port {port} of the circuit switch"),
+            Resource::Splitter { splitter } => write!(f, "splitter {splitter}"),
+            Resource::RelayPartition { column, partition, share } => {
+                write!(f, "share {share} of partition {partition} of column {column}")
+            }
+            Resource::SpineEntry { spine, slot } => write!(f, "entry {slot} of spine {spine}"),
+        }
+    }
+}
+
+/// Something of a network that many plans use at the same time and that can fail. Its numbers are those of
+/// the fabric's own network.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Part {
+    /// A server or switch.
+    Node {
+        /// The fabric's name.
+        fabric: FabricName,
+        /// The node.
+        node: u32,
+    },
+    /// A link.
+    Link {
+        /// The fabric's name.
+        fabric: FabricName,
+        /// Its two ends, the lower number first.
+        ends: (u32, u32),
+    },
+}
+
+impl Part {
+    /// The link between two nodes.
+    #[must_use]
+    pub fn link(fabric: FabricName, one: u32, other: u32) -> Self {
+        Part::Link { fabric, ends: (one.min(other), one.max(other)) }
+    }
+
+    /// The fabric's name.
+    #[must_use]
+    pub fn fabric(&self) -> FabricName {
+        match *self {
+            Part::Node { fabric, .. } | Part::Link { fabric, .. } => fabric,
+        }
+    }
+}
+
+/// What a device keeps while a plan is in force: set before the path is used, and taken away after it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum DeviceCommand {
+    /// The optical circuit switch leads light that enters at one port to another.
+    CrossConnect {
+        /// Where it enters.
+        from: u32,
+        /// Where it leaves.
+        to: u32,
+    },
+    /// The switch of a rack copies the packets of a multicast group.
+    RackRule {
+        /// The rack.
+        rack: u32,
+        /// The group address.
+        group: [u8; 4],
+        /// The port that they come from.
+        from: RackPort,
+        /// The ports that they go to.
+        to: Vec<RackPort>,
+    },
+    /// The switch of a rack relays what comes from the servers of a source rack into its splitter. At the
+    /// source itself the rule matches only packets from its servers, or they would circle without end.
+    RelayRule {
+        /// The switch that relays.
+        rack: u32,
+        /// The rack of the source.
+        source: u32,
+    },
+    /// A spine switch leaves a link out for a session, although the label's filter says yes to it.
+    SpineEntry {
+        /// The switch.
+        spine: u32,
+        /// The session.
+        session: u32,
+        /// The leaf at the other end of the link.
+        leaf: u32,
+    },
+    /// The agents of a rack put this label in for a session.
+    LeafLabel {
+        /// The leaf switch of the rack.
+        leaf: u32,
+        /// The session.
+        session: u32,
+        /// The label.
+        label: Vec<u8>,
+    },
+    /// The agents of the rack that a pod's spine asks for a session put this label in (pod labels).
+    SpineLabel {
+        /// The leaf switch of that rack.
+        leaf: u32,
+        /// The session.
+        session: u32,
+        /// The label.
+        label: Vec<u8>,
+    },
+}
+
+/// A port of a rack's switch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum RackPort {
+    /// To a server.
+    Host(HostId),
+    /// To the optical circuit switch: which of the rack's fibres.
+    Circuit(u32),
+    /// To the rack's splitter, or from the splitters that feed the rack.
+    Splitter,
+}
+
+/// How the transport reaches the receivers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Channel {
+    /// One send reaches all of them.
+    Multicast {
+        /// Group address and UDP port of the data channel.
+        group: ([u8; 4], u16),
+        /// The rate of a dedicated path; `None` on a shared network, where the sender adapts.
+        rate: Option<Rate>,
+        /// Interval of attempt sending (Republic's `i_a`).
+        attempt_interval: Duration,
+    },
+    /// One send reaches all of them; the label before every packet says where it goes (Orca).
+    Label {
+        /// Group address and UDP port of the data channel.
+        group: ([u8; 4], u16),
+        /// The session that switches and agents look up; it travels beside the label.
+        session: u32,
+        /// The source label.
+        label: Vec<u8>,
+        /// Source labels of further trees of the same receivers, as long as the first: packets take turns among all.
+        further: Vec<Vec<u8>>,
+        /// The racks of receivers: where several share one, the source need hear only one of them. None where it is to hear
+        /// all.
+        #[serde(default)]
+        racks: Vec<(HostId, u32)>,
+        /// The rate of a dedicated path; `None` on a shared network, where the sender adapts.
+        rate: Option<Rate>,
+    },
+    /// Receivers pull over several trees that share no arc (Datacast).
+    SourceRoutes {
+        /// How many trees there are when nothing has failed; trees are numbered below that.
+        tree_count: u32,
+        /// How receivers pull.
+        pulling: Pulling,
+        /// The trees in use.
+        trees: Vec<TreeRoutes>,
+    },
+    /// Over TCP from the source to the first, from there to the second, and so on.
+    Chain {
+        /// The receivers in this order.
+        order: Vec<HostId>,
+    },
+}
+
+impl Channel {
+    /// Whether receivers of one hear the other: the same, but for labels, and for ways over trees, which receivers are told
+    /// anew.
+    #[must_use]
+    pub fn is_heard_like(&self, other: &Channel) -> bool {
+        match (self, other) {
+            (
+                Channel::Label { group, session, label, .. },
+                Channel::Label { group: other_group, session: other_session, label: other_label, .. },
+            ) => (group, session, label.len()) == (other_group, other_session, other_label.len()),
+            (
+                Channel::SourceRoutes { tree_count, pulling, .. },
+                Channel::SourceRoutes { tree_count: other_count, pulling: other_pulling, .. },
+            ) => (tree_count, pulling) == (other_count, other_pulling),
+            _ => self == other,
+        }
+    }
+}
+
+/// One tree as interests travel it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TreeRoutes {
+    /// The tree; its number stays the same however it is repaired.
+    pub tree: SteinerTree,
+    /// For each receiver the way of its interests to the source.
+    pub routes: Vec<(HostId, Vec<TreeHop>)>,
+}
+
+/// How receivers pull, the same for all transfers of a fabric.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Pulling {
+    /// Bytes of the object in a packet.
+    pub payload_bytes: u16,
+    /// How many packets a receiver may ask for at a time in each tree (w of Datacast, section 5.1).
+    pub credits: u32,
+    /// The rate of a link: no tree is ever sent faster.
+    pub link_rate: Rate,
+}
+
+/// How one group is served.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    /// Name of the fabric that made it.
+    pub fabric: FabricName,
+    /// What it holds while it is in force.
+    pub resources: Vec<Resource>,
+    /// What it uses beside others, in rising order: when one of these fails the plan is touched.
+    pub uses: Vec<Part>,
+    /// What devices have to do to set it up.
+    pub commands: Vec<DeviceCommand>,
+    /// How the transport uses it.
+    pub channel: Channel,
+}
+
+impl Plan {
+    /// Whether a failure touches this plan, which serves `group`. A receiver that is down does not: the others go
+    /// on without it.
+    #[must_use]
+    pub fn is_touched(&self, group: &Group, failure: &Failure) -> bool {
+        match failure {
+            Failure::Host(host) => group.source == *host,
+            Failure::Resource(resource) => self.resources.contains(resource),
+            Failure::Part(part) => self.uses.binary_search(part).is_ok(),
+        }
+    }
+}
+
+/// Why there is no plan.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Not now: what it needs is held by others.
+    #[error("{0}")]
+    Busy(String),
+    /// Not ever, as this network is.
+    #[error("{0}")]
+    Impossible(String),
+    /// Not ever, for the settings do not say where one of the group is. The caller that knows the host's name should say
+    /// that.
+    #[error("the settings of the fabric {fabric} do not say where host {} is", host.0)]
+    NoPlace {
+        /// The host.
+        host: HostId,
+        /// The fabric.
+        fabric: String,
+    },
+}
+
+/// Something that broke.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// A host is down.
+    Host(HostId),
+    /// A resource can no longer be used.
+    Resource(Resource),
+    /// A part of a network has failed.
+    Part(Part),
+}

@@ -1,0 +1,304 @@
+//! The fabrics of one network, in their order of preference. What fabrics there are, and by which names plans mean them,
+//! is said here and nowhere else.
+
+use crate::fabric::{Fabric, Replan, ReplanOutcome};
+use crate::fabric_name::FabricName;
+use crate::network_state::{NetworkState, Running};
+use crate::plan::{Channel, DeviceCommand, Failure, Group, Plan, PlanId, Refusal, Resource};
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// The fabrics of a network.
+#[derive(Debug)]
+pub struct Fabrics {
+    /// Best first.
+    fabrics: Vec<Box<dyn Fabric>>,
+    /// Whether a group waits for the best fabric that could carry it.
+    wait_for_best: bool,
+}
+
+impl Fabrics {
+    /// These fabrics, in this order of preference.
+    #[must_use]
+    pub fn new(fabrics: Vec<Box<dyn Fabric>>) -> Self {
+        Fabrics { fabrics, wait_for_best: false }
+    }
+
+    /// A group waits for the best fabric that could carry it, instead of taking the next one that is free.
+    #[must_use]
+    pub fn waiting_for_the_best(self) -> Self {
+        Fabrics { wait_for_best: true, ..self }
+    }
+
+    /// Their names, best first.
+    pub fn names(&self) -> impl Iterator<Item = FabricName> {
+        self.fabrics.iter().map(|fabric| fabric.name())
+    }
+
+    /// The fabric of a name, if this network has one. Names come from plans and settings: there may be none.
+    fn named(&self, name: &str) -> Option<&dyn Fabric> {
+        self.fabrics.iter().map(AsRef::as_ref).find(|fabric| fabric.name() == name)
+    }
+
+    /// The plan of the first fabric that has one.
+    ///
+    /// # Errors
+    /// None has: [`Refusal::Busy`] if one of them may have later.
+    pub fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
+        self.plan_among(network, group, |_| true)
+    }
+
+    /// The same, without the fabric of this name.
+    ///
+    /// # Errors
+    /// As [`Fabrics::plan`].
+    pub fn plan_without(
+        &self,
+        network: &NetworkState,
+        group: &Group,
+        without: FabricName,
+    ) -> Result<Plan, Refusal> {
+        self.plan_among(network, group, |fabric| fabric != without)
+    }
+
+    fn plan_among(
+        &self,
+        network: &NetworkState,
+        group: &Group,
+        may: impl Fn(FabricName) -> bool,
+    ) -> Result<Plan, Refusal> {
+        let mut why = Refusal::Impossible("the manager has no fabric to carry it".into());
+        for fabric in self.fabrics.iter().filter(|fabric| may(fabric.name())) {
+            if let Some(plan) = network.ready(fabric.name(), group) {
+                return Ok(plan.clone());
+            }
+            match fabric.plan(network, group) {
+                Ok(plan) => return Ok(plan),
+                Err(busy @ Refusal::Busy(_)) if self.wait_for_best => return Err(busy),
+                // The first that may be free later is the best one to wait for.
+                Err(busy @ Refusal::Busy(_)) if !matches!(why, Refusal::Busy(_)) => why = busy,
+                Err(Refusal::Busy(_)) => {}
+                Err(impossible) if !matches!(why, Refusal::Busy(_)) => why = impossible,
+                Err(_) => {}
+            }
+        }
+        Err(why)
+    }
+
+    /// The plan of the first shared fabric ([`Fabric::is_shared`]) that has one.
+    ///
+    /// # Errors
+    /// None has.
+    pub fn plan_shared(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
+        let none = || {
+            let names = self.names().map(String::from).collect::<Vec<_>>().join(", ");
+            format!(
+                "no fabric of this network ({names}) has paths that many can use at the same time, as a stream needs"
+            )
+        };
+        let mut why = Refusal::Impossible(none());
+        for fabric in self.fabrics.iter().filter(|fabric| fabric.is_shared()) {
+            match fabric.plan(network, group) {
+                Ok(plan) => return Ok(plan),
+                Err(refusal) => why = refusal,
+            }
+        }
+        Err(why)
+    }
+
+    /// The plan of a transfer that runs already ([`Fabric::adopt`]), by the name of its fabric.
+    #[must_use]
+    pub fn adopt(
+        &self,
+        fabric: &str,
+        network: &NetworkState,
+        group: &Group,
+        channel: &Channel,
+    ) -> Option<Plan> {
+        self.named(fabric)?.adopt(network, group, channel)
+    }
+
+    /// Whether the fabric of its name vouches for a plan ([`Fabric::vouches`]).
+    #[must_use]
+    pub fn vouches(&self, group: &Group, plan: &Plan) -> bool {
+        self.named(&plan.fabric).is_some_and(|fabric| fabric.vouches(group, plan))
+    }
+
+    /// What devices that keep this have in use ([`Fabric::resources_of`]).
+    #[must_use]
+    pub fn resources_of(&self, command: &DeviceCommand) -> Vec<Resource> {
+        self.fabrics.iter().flat_map(|fabric| fabric.resources_of(command)).collect()
+    }
+
+    /// The plan of a running transfer with another group ([`Fabric::regroup`]).
+    ///
+    /// # Errors
+    /// The fabric has none, or receivers would have to be told of another channel.
+    pub fn regroup(&self, network: &NetworkState, old: &Plan, group: &Group) -> Result<Plan, Refusal> {
+        let fabric = self.named(&old.fabric).ok_or_else(|| unknown(old.fabric))?;
+        let plan = fabric.regroup(network, old, group)?;
+        if !plan.channel.is_heard_like(&old.channel) {
+            return Err(Refusal::Impossible(
+                "the channel would change, and the transfer runs already".into(),
+            ));
+        }
+        Ok(plan)
+    }
+
+    /// What devices keep all the time ([`Fabric::standing_commands`]).
+    #[must_use]
+    pub fn standing_commands(&self, network: &NetworkState) -> Vec<DeviceCommand> {
+        self.fabrics.iter().flat_map(|fabric| fabric.standing_commands(network)).collect()
+    }
+
+    /// The running plans that can be better now that something works again ([`Fabric::improve`]).
+    #[must_use]
+    pub fn improve(&self, network: &NetworkState) -> Vec<(PlanId, Plan)> {
+        self.fabrics.iter().flat_map(|fabric| fabric.improve(network)).collect()
+    }
+
+    /// The running plans that `failure` touches. One that its own fabric cannot save may be saved by another, and so may
+    /// one whose fabric this network does not have: a manager with other settings may have made it.
+    pub fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
+        let ours = self.fabrics.iter().flat_map(|fabric| fabric.replan(network, failure));
+        let others = network.running().filter(|(_, running)| {
+            self.named(&running.plan.fabric).is_none() && running.plan.is_touched(&running.group, failure)
+        });
+        let lost = |(id, running): (PlanId, &Running)| Replan {
+            id,
+            outcome: ReplanOutcome::Lost(unknown(running.plan.fabric)),
+        };
+        let mut touched: Vec<Replan> = ours.chain(others.map(lost)).collect();
+        let mut draft = network.clone();
+        for replan in &mut touched {
+            let Some(old) = draft.release(replan.id) else { continue };
+            if matches!(replan.outcome, ReplanOutcome::Lost(_))
+                && *failure != Failure::Host(old.group.source)
+                && let Ok(plan) = self.plan(&draft, &old.group)
+            {
+                replan.outcome = ReplanOutcome::Replaced(plan);
+            }
+            if let ReplanOutcome::Replaced(plan) = &replan.outcome {
+                // Fabrics promise that their new plans do not collide; one that does loses its path.
+                if !draft.hold(replan.id, old.group, plan.clone()) {
+                    replan.outcome = ReplanOutcome::Lost(Refusal::Busy("another path took its place".into()));
+                }
+            }
+        }
+        touched
+    }
+}
+
+fn unknown(fabric: FabricName) -> Refusal {
+    Refusal::Impossible(format!("there is no fabric '{fabric}'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ip_multicast::IpMulticast;
+    use crate::plan::HostId;
+    use crate::tcp_chain::TcpChain;
+    use alloc::vec;
+
+    fn group(source: u32, receivers: &[u32]) -> Group {
+        Group { source: HostId(source), receivers: receivers.iter().map(|r| HostId(*r)).collect() }
+    }
+
+    fn fabrics(addresses: u32) -> Fabrics {
+        let pool = crate::ip_multicast::AddressPool::new([239, 255, 64, 0], addresses, 7410).unwrap();
+        Fabrics::new(vec![Box::new(IpMulticast::new(pool)), Box::new(TcpChain)])
+    }
+
+    #[test]
+    fn the_best_fabric_that_is_free_carries_it() {
+        let fabrics = fabrics(1);
+        let mut network = NetworkState::default();
+        let plan = fabrics.plan(&network, &group(0, &[1, 2])).unwrap();
+        assert_eq!(plan.fabric, "ip-multicast");
+        assert!(network.hold(PlanId(1), group(0, &[1, 2]), plan));
+        assert_eq!(fabrics.plan(&network, &group(3, &[1])).unwrap().fabric, "tcp-chain");
+        network.release(PlanId(1)).unwrap();
+        assert_eq!(fabrics.plan(&network, &group(3, &[1])).unwrap().fabric, "ip-multicast");
+    }
+
+    #[test]
+    fn a_group_can_wait_for_the_best_fabric() {
+        let fabrics = fabrics(1).waiting_for_the_best();
+        let mut network = NetworkState::default();
+        let plan = fabrics.plan(&network, &group(0, &[1])).unwrap();
+        assert!(network.hold(PlanId(1), group(0, &[1]), plan));
+        assert!(matches!(fabrics.plan(&network, &group(2, &[1])), Err(Refusal::Busy(_))));
+        network.release(PlanId(1)).unwrap();
+        assert_eq!(fabrics.plan(&network, &group(2, &[1])).unwrap().fabric, "ip-multicast");
+    }
+
+    #[test]
+    fn a_plan_that_is_kept_is_the_next_one_of_its_group() {
+        let fabrics = fabrics(4);
+        let mut network = NetworkState::default();
+        let plan = fabrics.plan(&network, &group(0, &[1])).unwrap();
+        network.keep(Running { group: group(0, &[1]), plan: plan.clone() });
+        assert_eq!(fabrics.plan(&network, &group(0, &[1])).unwrap(), plan);
+        // Not while somebody holds what it needs, and not any more when that has failed.
+        assert!(network.hold(PlanId(1), group(0, &[2]), plan.clone()));
+        assert_ne!(fabrics.plan(&network, &group(0, &[1])).unwrap(), plan);
+        network.release(PlanId(1)).unwrap();
+        network.fail(plan.resources[0]);
+        assert_ne!(fabrics.plan(&network, &group(0, &[1])).unwrap(), plan);
+        assert_eq!(network.displace(&plan).len(), 1);
+        assert!(network.forget_oldest().is_none());
+    }
+
+    #[test]
+    fn nothing_is_held_twice() {
+        let fabrics = fabrics(1);
+        let mut network = NetworkState::default();
+        let plan = fabrics.plan(&network, &group(0, &[1])).unwrap();
+        assert!(network.hold(PlanId(1), group(0, &[1]), plan.clone()));
+        assert!(!network.hold(PlanId(2), group(0, &[1]), plan.clone()));
+        assert!(network.get(PlanId(2)).is_none());
+        assert_eq!(network.holder(&plan.resources[0]), Some(PlanId(1)));
+    }
+
+    #[test]
+    fn a_path_that_fails_is_replaced_even_by_another_fabric() {
+        let fabrics = fabrics(1);
+        let mut network = NetworkState::default();
+        let plan = fabrics.plan(&network, &group(0, &[1])).unwrap();
+        let address = plan.resources[0];
+        assert!(network.hold(PlanId(1), group(0, &[1]), plan));
+        network.fail(address);
+        let touched = fabrics.replan(&network, &Failure::Resource(address));
+        assert_eq!(touched.len(), 1);
+        let ReplanOutcome::Replaced(plan) = &touched[0].outcome else { panic!("{touched:?}") };
+        assert_eq!(plan.fabric, "tcp-chain");
+    }
+
+    #[test]
+    fn a_plan_of_a_fabric_that_is_not_there_is_replaced_by_one_that_is() {
+        let (before, now) = (fabrics(1), Fabrics::new(vec![Box::new(TcpChain)]));
+        let mut network = NetworkState::default();
+        let plan = before.plan(&network, &group(0, &[1])).unwrap();
+        let address = plan.resources[0];
+        assert!(network.hold(PlanId(1), group(0, &[1]), plan.clone()));
+        assert!(!now.vouches(&group(0, &[1]), &plan));
+        let refusal = now.regroup(&network, &plan, &group(0, &[1, 2])).unwrap_err();
+        assert_eq!(refusal, Refusal::Impossible("there is no fabric 'ip-multicast'".into()));
+        assert_eq!(now.replan(&network, &Failure::Host(HostId(1))), []);
+        network.fail(address);
+        let touched = now.replan(&network, &Failure::Resource(address));
+        let [Replan { id: PlanId(1), outcome: ReplanOutcome::Replaced(plan) }] = &touched[..] else {
+            panic!("{touched:?}")
+        };
+        assert_eq!(plan.fabric, TcpChain::NAME);
+    }
+
+    #[test]
+    fn without_fabrics_nothing_is_possible() {
+        let refusal = Fabrics::new(Vec::new()).plan(&NetworkState::default(), &group(0, &[1])).unwrap_err();
+        assert!(matches!(refusal, Refusal::Impossible(_)));
+    }
+}

@@ -1,0 +1,486 @@
+//! Which fabric serves a group, and what is said where none does: by trying all short lists of fabrics with all their answers.
+
+use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
+use polycast_planning::tcp_chain::TcpChain;
+use polycast_planning::{
+    Channel, Decision, DeviceCommand, Draft, Fabric, FabricName, Fabrics, Failure, Fcfs, GreedyMatching,
+    Group, HostId, NetworkState, PartitionFcfs, Pending, Places, Plan, PlanId, Pulling, Refusal, Replan,
+    ReplanOutcome, RequestId, Resource, Scheduler, TreeRoutes,
+};
+use polycast_types::{Duration, Rate, Time};
+use proptest::prelude::*;
+
+/// What a stub says when it is asked for a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Says {
+    Plan,
+    Busy,
+    Never,
+}
+
+/// A fabric that says the same to everyone. Its plans hold the splitter of its number.
+#[derive(Clone, Debug)]
+struct Stub {
+    name: FabricName,
+    number: u32,
+    says: Says,
+    is_shared: bool,
+}
+
+const NAMES: [FabricName; 3] = [FabricName::new("ocs"), FabricName::new("orca"), FabricName::new("datacast")];
+
+impl Stub {
+    fn new(number: u32, says: Says) -> Self {
+        Stub { name: NAMES[number as usize], number, says, is_shared: false }
+    }
+
+    fn made(&self) -> Plan {
+        Plan {
+            fabric: self.name,
+            resources: vec![Resource::Splitter { splitter: self.number }],
+            uses: Vec::new(),
+            commands: Vec::new(),
+            channel: Channel::Chain { order: vec![HostId(self.number)] },
+        }
+    }
+}
+
+impl Fabric for Stub {
+    fn name(&self) -> FabricName {
+        self.name
+    }
+
+    fn plan(&self, _network: &NetworkState, _group: &Group) -> Result<Plan, Refusal> {
+        match self.says {
+            Says::Plan => Ok(self.made()),
+            Says::Busy => Err(Refusal::Busy(format!("busy {}", self.number))),
+            Says::Never => Err(Refusal::Impossible(format!("never {}", self.number))),
+        }
+    }
+
+    fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
+        let touched =
+            network.running().filter(|(_, running)| running.plan.is_touched(&running.group, failure));
+        let outcome = match self.says {
+            Says::Plan => ReplanOutcome::Replaced(self.made()),
+            _ => ReplanOutcome::Lost(Refusal::Impossible("lost".into())),
+        };
+        touched.map(|(id, _)| Replan { id, outcome: outcome.clone() }).collect()
+    }
+
+    fn adopt(&self, _network: &NetworkState, _group: &Group, channel: &Channel) -> Option<Plan> {
+        (self.says == Says::Plan).then(|| Plan { channel: channel.clone(), ..self.made() })
+    }
+
+    fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+}
+
+fn group(source: u32, receivers: &[u32]) -> Group {
+    Group { source: HostId(source), receivers: receivers.iter().map(|&host| HostId(host)).collect() }
+}
+
+fn list(answers: &[Says], is_shared: impl Fn(usize) -> bool) -> Fabrics {
+    let stubs = answers.iter().enumerate().map(|(at, says)| {
+        let stub = Stub { is_shared: is_shared(at), ..Stub::new(at as u32, *says) };
+        Box::new(stub) as Box<dyn Fabric>
+    });
+    Fabrics::new(stubs.collect())
+}
+
+/// All answers of up to three fabrics.
+fn all_answers() -> Vec<Vec<Says>> {
+    let mut all = vec![vec![]];
+    for _ in 0..3 {
+        let longer: Vec<Vec<Says>> = all
+            .iter()
+            .flat_map(|before: &Vec<Says>| {
+                [Says::Plan, Says::Busy, Says::Never].map(|says| [&before[..], &[says]].concat())
+            })
+            .collect();
+        all.extend(longer);
+        all.sort_by_key(Vec::len);
+        all.dedup();
+    }
+    all
+}
+
+/// What is said where these fabrics, by their numbers, were asked and none has a plan.
+fn refusal(asked: &[(usize, Says)]) -> Refusal {
+    let busy = asked.iter().find(|(_, says)| *says == Says::Busy);
+    let never = asked.iter().rev().find(|(_, says)| *says == Says::Never);
+    match (busy, never) {
+        (Some((at, _)), _) => Refusal::Busy(format!("busy {at}")),
+        (None, Some((at, _))) => Refusal::Impossible(format!("never {at}")),
+        (None, None) => Refusal::Impossible("the manager has no fabric to carry it".into()),
+    }
+}
+
+#[test]
+fn the_first_that_can_does_and_the_first_that_may_is_waited_for() {
+    let (network, group) = (NetworkState::default(), group(1, &[2]));
+    let name = |result: Result<Plan, Refusal>| result.map(|plan| plan.fabric);
+    for answers in all_answers() {
+        let numbered: Vec<(usize, Says)> = answers.iter().copied().enumerate().collect();
+        let fabrics = list(&answers, |_| false);
+        assert_eq!(fabrics.names().collect::<Vec<_>>(), NAMES[..answers.len()]);
+        for without in ["absent", "ocs", "orca", "datacast"].map(FabricName::new) {
+            let asked: Vec<(usize, Says)> =
+                numbered.iter().copied().filter(|(at, _)| NAMES[*at] != without).collect();
+            let can = asked.iter().find(|(_, says)| *says == Says::Plan);
+            let expected = can.map(|(at, _)| NAMES[*at]).ok_or_else(|| refusal(&asked));
+            assert_eq!(
+                name(fabrics.plan_without(&network, &group, without)),
+                expected,
+                "{answers:?} but {without}"
+            );
+        }
+        // One that waits for the best asks no fabric behind the first that may have a path later.
+        let waits = list(&answers, |_| false).waiting_for_the_best();
+        let first = numbered.iter().find(|(_, says)| *says != Says::Never);
+        let expected = match first {
+            Some((at, Says::Plan)) => Ok(NAMES[*at]),
+            _ => Err(refusal(&numbered)),
+        };
+        assert_eq!(name(waits.plan(&network, &group)), expected, "{answers:?}");
+    }
+}
+
+#[test]
+fn only_shared_fabrics_serve_streams() {
+    let (network, group) = (NetworkState::default(), group(1, &[2]));
+    for answers in all_answers() {
+        for shared in 0..8usize {
+            let fabrics = list(&answers, |at| shared >> at & 1 == 1);
+            let asked: Vec<(usize, Says)> =
+                answers.iter().copied().enumerate().filter(|(at, _)| shared >> at & 1 == 1).collect();
+            let found = fabrics.plan_shared(&network, &group).map(|plan| plan.fabric);
+            match asked.iter().find(|(_, says)| *says == Says::Plan) {
+                Some((at, _)) => assert_eq!(found, Ok(NAMES[*at])),
+                None if asked.is_empty() => {
+                    assert!(found.unwrap_err().to_string().contains("as a stream needs"))
+                }
+                None => assert!(found.is_err()),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_path_is_its_own_fabrics() {
+    let (network, group) = (NetworkState::default(), group(1, &[2]));
+    let fabrics = list(&[Says::Never, Says::Plan], |_| false);
+    let channel = Channel::Chain { order: vec![HostId(1)] };
+    let adopted = |name| fabrics.adopt(name, &network, &group, &channel).map(|plan| plan.fabric);
+    assert_eq!(
+        (adopted("ocs"), adopted("orca"), adopted("datacast")),
+        (None, Some(FabricName::new("orca")), None)
+    );
+    let old = Plan { fabric: FabricName::new("orca"), ..Stub::new(1, Says::Plan).made() };
+    assert_eq!(fabrics.regroup(&network, &old, &group).map(|plan| plan.fabric), Ok(FabricName::new("orca")));
+    let other = Plan { fabric: FabricName::new("ocs"), ..old.clone() };
+    assert!(
+        fabrics
+            .regroup(&network, &other, &group)
+            .unwrap_err()
+            .to_string()
+            .contains("cannot change its group")
+    );
+    let unknown = Plan { fabric: FabricName::new("datacast"), ..old.clone() };
+    assert!(
+        fabrics.regroup(&network, &unknown, &group).unwrap_err().to_string().contains("no fabric 'datacast'")
+    );
+    // What a fabric says nothing about, it does not do.
+    let stub = Stub::new(1, Says::Plan);
+    assert!(!stub.vouches(&group, &old) && !fabrics.vouches(&group, &old));
+    assert!(stub.improve(&network).is_empty() && fabrics.improve(&network).is_empty());
+    assert!(stub.standing_commands(&network).is_empty() && fabrics.standing_commands(&network).is_empty());
+    let command = DeviceCommand::CrossConnect { from: 1, to: 2 };
+    assert!(stub.resources_of(&command).is_empty() && fabrics.resources_of(&command).is_empty());
+}
+
+/// A fabric that answers a change of the group with another channel is refused: receivers are not told.
+#[test]
+fn a_channel_that_changes_is_no_change_of_the_group() {
+    #[derive(Debug)]
+    struct Turns;
+    impl Fabric for Turns {
+        fn name(&self) -> FabricName {
+            FabricName::new("ocs")
+        }
+        fn plan(&self, _: &NetworkState, _: &Group) -> Result<Plan, Refusal> {
+            Ok(Stub::new(0, Says::Plan).made())
+        }
+        fn replan(&self, _: &NetworkState, _: &Failure) -> Vec<Replan> {
+            Vec::new()
+        }
+        fn adopt(&self, _: &NetworkState, _: &Group, _: &Channel) -> Option<Plan> {
+            None
+        }
+        fn regroup(&self, _: &NetworkState, _: &Plan, _: &Group) -> Result<Plan, Refusal> {
+            Ok(Plan {
+                channel: Channel::Chain { order: vec![HostId(77)] },
+                ..Stub::new(0, Says::Plan).made()
+            })
+        }
+    }
+    let fabrics = Fabrics::new(vec![Box::new(Turns)]);
+    let old = Stub::new(0, Says::Plan).made();
+    let refused = fabrics.regroup(&NetworkState::default(), &old, &group(1, &[2])).unwrap_err();
+    assert!(refused.to_string().contains("channel would change"), "{refused}");
+}
+
+/// After a failure: what the own fabric saves stays there, what it loses another one may save, unless the source is down; and
+/// two new plans never hold the same.
+#[test]
+fn plans_after_failures_do_not_collide() {
+    let touched = |fabrics: &Fabrics, network: &NetworkState, failure| fabrics.replan(network, &failure);
+    let splitter = Resource::Splitter { splitter: 9 };
+    let running = |count: u64| {
+        let mut network = NetworkState::default();
+        for id in 0..count {
+            let resources = vec![if id == 0 { splitter } else { Resource::CircuitPort { port: id as u32 } }];
+            let uses = vec![polycast_planning::Part::Node { fabric: FabricName::new("ocs"), node: 1 }];
+            let plan = Plan { resources, uses, ..Stub::new(0, Says::Plan).made() };
+            assert!(network.hold(PlanId(id), group(id as u32, &[50]), plan));
+        }
+        network
+    };
+    let part = Failure::Part(polycast_planning::Part::Node { fabric: FabricName::new("ocs"), node: 1 });
+    let replaced = |replan: &Replan| match &replan.outcome {
+        ReplanOutcome::Replaced(plan) => Some(plan.fabric.as_str().to_string()),
+        ReplanOutcome::Lost(_) => None,
+    };
+    // Saved by its own fabric, lost and saved by the next, or lost.
+    for (answers, expected) in [(vec![Says::Plan], Some("ocs")), (vec![Says::Never], None)] {
+        let found = touched(&list(&answers, |_| false), &running(1), part);
+        assert_eq!(found.iter().map(replaced).collect::<Vec<_>>(), [expected.map(str::to_string)]);
+    }
+    // A chain serves those whose own fabric has nothing left, but not those whose source is down.
+    let pair = || Fabrics::new(vec![Box::new(Stub::new(0, Says::Never)), Box::new(TcpChain)]);
+    assert_eq!(
+        touched(&pair(), &running(1), part).iter().map(replaced).collect::<Vec<_>>(),
+        [Some("tcp-chain".to_string())]
+    );
+    let down = touched(&pair(), &running(1), Failure::Host(HostId(0)));
+    assert_eq!(down.iter().map(replaced).collect::<Vec<_>>(), [None]);
+    // Both are given the same splitter: the second one loses its path.
+    let found = touched(&list(&[Says::Plan], |_| false), &running(2), part);
+    assert_eq!(found.iter().map(replaced).collect::<Vec<_>>(), [Some("ocs".to_string()), None]);
+    assert!(
+        matches!(&found[1].outcome, ReplanOutcome::Lost(Refusal::Busy(why)) if why.contains("took its place"))
+    );
+}
+
+/// Receivers hear on as long as nothing changes that they were told.
+#[test]
+fn channels_are_heard_like_each_other() {
+    let multicast = |rate: u64, port: u16| Channel::Multicast {
+        group: ([239, 1, 2, 3], port),
+        rate: Some(Rate(rate)),
+        attempt_interval: Duration(1),
+    };
+    let label = |session: u32, label: &[u8], port: u16, racks: &[u32]| Channel::Label {
+        group: ([239, 1, 2, 3], port),
+        session,
+        label: label.to_vec(),
+        further: Vec::new(),
+        racks: racks.iter().map(|&rack| (HostId(rack), rack)).collect(),
+        rate: None,
+    };
+    let routes = |tree_count: u32, credits: u32, trees: Vec<TreeRoutes>| Channel::SourceRoutes {
+        tree_count,
+        pulling: Pulling { payload_bytes: 9, credits, link_rate: Rate(1) },
+        trees,
+    };
+    let tree = TreeRoutes {
+        tree: polycast_planning::trees::SteinerTree { spanning_tree: 0, repaired: false, nodes: Vec::new() },
+        routes: Vec::new(),
+    };
+    let chain = |order: &[u32]| Channel::Chain { order: order.iter().map(|&host| HostId(host)).collect() };
+    // Channels of one class are heard like each other.
+    let classes = [
+        vec![multicast(1, 5)],
+        vec![multicast(2, 5)],
+        vec![multicast(1, 6)],
+        vec![label(1, &[1, 2], 5, &[]), label(1, &[3, 4], 5, &[7])],
+        vec![label(1, &[1, 2, 3], 5, &[])],
+        vec![label(2, &[1, 2], 5, &[])],
+        vec![label(1, &[1, 2], 6, &[])],
+        vec![routes(2, 5, vec![]), routes(2, 5, vec![tree])],
+        vec![routes(3, 5, vec![])],
+        vec![routes(2, 6, vec![])],
+        vec![chain(&[1, 2])],
+        vec![chain(&[2, 1])],
+    ];
+    for (at, class) in classes.iter().enumerate() {
+        for (other_at, other) in classes.iter().enumerate() {
+            for (one, two) in class.iter().flat_map(|one| other.iter().map(move |two| (one, two))) {
+                assert_eq!(one.is_heard_like(two), at == other_at, "{one:?} and {two:?}");
+            }
+        }
+    }
+}
+
+/// Plans are written down and read again; what cannot be the name of a fabric is refused.
+#[test]
+fn plans_come_back_from_text() {
+    for name in ["ip-multicast", "tcp-chain", "ocs", "shufflecast", "orca", "datacast"] {
+        let plan = Plan { fabric: FabricName::new(name), ..Stub::new(0, Says::Plan).made() };
+        let text = serde_json::to_string(&plan).unwrap();
+        assert!(text.contains(&format!("\"{name}\"")), "{text}");
+        assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
+        let refused = serde_json::from_str::<Plan>(&text.replace(name, "Carrier Pigeon")).unwrap_err();
+        assert!(refused.to_string().contains("a fabric's name has 1 to 32"), "{refused}");
+    }
+}
+
+#[test]
+fn pools_hold_only_addresses_that_hosts_may_use() {
+    let pool = |first: [u8; 4], count, port| AddressPool::new(first, count, port).is_ok();
+    assert!(pool([224, 0, 1, 0], 1, 1) && !pool([224, 0, 0, 255], 1, 1) && !pool([224, 0, 0, 255], 2, 1));
+    assert!(
+        pool([239, 255, 255, 255], 1, 1) && !pool([239, 255, 255, 255], 2, 1) && !pool([240, 0, 0, 0], 1, 1)
+    );
+    assert!(pool([239, 255, 255, 0], 256, 65_535) && !pool([239, 255, 255, 0], 257, 1));
+    assert!(!pool([239, 1, 1, 1], 0, 1) && !pool([239, 1, 1, 1], 1, 0) && !pool([239, 1, 1, 1], u32::MAX, 1));
+    let parse = |text: &str| AddressPool::parse(text, 9).map(|pool| (pool.count(), pool.to_string()));
+    assert_eq!(parse("239.1.1.1/32"), Ok((1, "239.1.1.1 to 239.1.1.1, port 9".into())));
+    assert_eq!(parse("232.0.0.0/5").map(|pool| pool.0), Ok(1 << 27));
+    assert!(parse("224.0.0.0/4").unwrap_err().to_string().contains("268435456 addresses from 224.0.0.0"));
+    assert!(
+        parse("224.0.0.0/3").is_err() && parse("239.1.1.1/33").is_err() && parse("239.1.1.1/31").is_err()
+    );
+    // The pool is lent round, each address once, from the turn on.
+    let fabric = IpMulticast::new(AddressPool::new([239, 1, 1, 254], 5, 9).unwrap())
+        .with_rate(Some(Rate(7)))
+        .with_attempt_interval(Duration(3));
+    assert!(fabric.is_shared() && !TcpChain.is_shared());
+    for turn in [0, 1, 4, 5, 13] {
+        let mut network = NetworkState::new(turn);
+        let mut lent = Vec::new();
+        while let Ok(plan) = fabric.plan(&network, &group(1, &[2])) {
+            let Channel::Multicast {
+                group: (address, 9),
+                rate: Some(Rate(7)),
+                attempt_interval: Duration(3),
+            } = plan.channel
+            else {
+                panic!("{plan:?}")
+            };
+            lent.push(u32::from_be_bytes(address));
+            assert!(network.hold(PlanId(lent.len() as u64), group(1, &[2]), plan));
+        }
+        // The turn goes on with each plan, so every second address is passed over and comes later.
+        let (first, mut sorted) = (u32::from_be_bytes([239, 1, 1, 254]), lent.clone());
+        sorted.sort_unstable();
+        assert_eq!(sorted, (first..first + 5).collect::<Vec<_>>());
+        assert_eq!(lent[0], first + (turn % 5) as u32);
+    }
+    let nobody = Group { source: HostId(1), receivers: [].into() };
+    assert!(
+        fabric.plan(&NetworkState::default(), &nobody).is_err()
+            && TcpChain.plan(&NetworkState::default(), &nobody).is_err()
+    );
+    let adopted =
+        fabric.adopt(&NetworkState::default(), &group(1, &[2]), &Channel::Chain { order: Vec::new() });
+    assert_eq!(adopted, None);
+}
+
+#[test]
+fn a_host_has_one_place_and_a_place_one_host() {
+    // Who is named again has moved; where it was is free for another one.
+    let places = Places::new(4, [(HostId(7), 0), (HostId(7), 3), (HostId(8), 0), (HostId(8), 0)]).unwrap();
+    assert_eq!([7, 8, 9].map(|host| places.get(HostId(host))), [Some(3), Some(0), None]);
+    assert!(Places::new(4, [(HostId(7), 0), (HostId(8), 1), (HostId(7), 1)]).is_err());
+    assert!(Places::new(4, [(HostId(7), 3)]).is_ok() && Places::new(4, [(HostId(7), 4)]).is_err());
+    assert!(Places::new(0, []).is_ok() && Places::new(0, [(HostId(1), 0)]).is_err());
+}
+
+fn pending(id: u64, group: Group, bytes: u64) -> Pending {
+    Pending {
+        id: RequestId(id),
+        group,
+        object_bytes: bytes,
+        remaining_bytes: bytes,
+        divisible: true,
+        since: Time(id),
+    }
+}
+
+fn waits(decisions: &[Decision]) -> Vec<u64> {
+    let waiting = decisions.iter().filter_map(|decision| match decision {
+        Decision::Wait { request } => Some(request.0),
+        _ => None,
+    });
+    waiting.collect()
+}
+
+/// First come, first served: with some addresses left, the oldest requests get them, and the others wait.
+#[test]
+fn nobody_overtakes_the_oldest() {
+    let fabrics =
+        Fabrics::new(vec![Box::new(IpMulticast::new(AddressPool::new([239, 1, 1, 0], 2, 9).unwrap()))]);
+    let requests: Vec<Pending> = (0..5).map(|id| pending(id, group(id as u32, &[50]), 9)).collect();
+    let decisions = Fcfs.decide(
+        Time(0),
+        &requests.iter().collect::<Vec<_>>(),
+        Draft::new(&mut NetworkState::default()),
+        &fabrics,
+    );
+    let granted: Vec<u64> = decisions
+        .iter()
+        .filter_map(|decision| match decision {
+            Decision::Accept { request, bytes: 9, .. } => Some(request.0),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(granted, [0, 1]);
+    assert!(waits(&decisions).iter().all(|id| *id >= 2));
+    assert_eq!(
+        [Fcfs.name(), PartitionFcfs.name(), GreedyMatching::default().name()],
+        ["fcfs", "partition-fcfs", "greedy-matching"]
+    );
+}
+
+proptest! {
+    /// The order of the greedy matching is that of bytes times receivers over racks, as fractions; of equals the older goes
+    /// first. A host without a rack is one for itself.
+    #[test]
+    fn the_most_bytes_for_a_rack_go_first(
+        requests in proptest::collection::vec((0u64..40, proptest::collection::btree_set(0u32..9, 2..5)), 1..7),
+    ) {
+        let fabrics = Fabrics::new(vec![Box::new(TcpChain)]);
+        // Hosts 0 to 5 are in the racks 0 to 2; 6 to 8 have none that is known.
+        let rack = |host: u32| if host < 6 { host / 2 } else { 100 + host };
+        let mut scheduler = GreedyMatching::new((0..6).map(|host| (HostId(host), rack(host))));
+        let pending: Vec<Pending> = requests
+            .iter()
+            .zip(0..)
+            .map(|((bytes, members), id)| {
+                let members: Vec<u32> = members.iter().copied().collect();
+                pending(id, group(members[0], &members[1..]), *bytes)
+            })
+            .collect();
+        let decisions = scheduler.decide(
+            Time(0), &pending.iter().collect::<Vec<_>>(), Draft::new(&mut NetworkState::default()), &fabrics,
+        );
+        let order: Vec<u64> = decisions
+            .iter()
+            .map(|decision| match decision {
+                Decision::Accept { request, .. } => request.0,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        // Over 2520 = lcm(1 .. 9) the fractions are whole numbers.
+        let worth = |id: u64| {
+            let (bytes, members) = &requests[id as usize];
+            let racks: std::collections::BTreeSet<u32> = members.iter().map(|&host| rack(host)).collect();
+            bytes * (members.len() as u64 - 1) * 2520 / racks.len() as u64
+        };
+        let mut expected: Vec<u64> = (0..pending.len() as u64).collect();
+        expected.sort_by_key(|&id| (std::cmp::Reverse(worth(id)), id));
+        prop_assert_eq!(order, expected);
+    }
+}

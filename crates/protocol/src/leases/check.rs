@@ -1,0 +1,103 @@
+//! What always holds of a manager's core, whatever has happened: counts agree, bounds hold, and nothing is in two states.
+
+use super::members::Members;
+use super::{Lease, Leases, PLANS_END, RecordKey};
+use alloc::collections::BTreeSet;
+use polycast_planning::Resource;
+
+impl Leases {
+    /// Looks whether the state agrees with itself. It takes time in proportion to all that there is, so only debug builds
+    /// do it after every input.
+    ///
+    /// # Panics
+    /// If it does not, which is our own mistake.
+    pub fn check(&self) {
+        self.members.check_sound(self.restored.members);
+        self.check_requests();
+        self.check_leases();
+        self.check_resources();
+        if self.config.recorded {
+            let is_mine = |key: &RecordKey| match key {
+                RecordKey::Pending(id) => id.0 < self.next_request,
+                _ => true,
+            };
+            assert!(self.changed.iter().all(is_mine), "a request changed that was never made");
+        } else {
+            assert!(self.changed.is_empty(), "changes are noted that are not asked for");
+        }
+    }
+
+    fn check_requests(&self) {
+        let most = self.config.pending_max.max(self.restored.pending);
+        assert!(self.pending.len() <= most, "{} requests wait, {most} may", self.pending.len());
+        assert_eq!(self.pending.len(), self.pending_by_key.len(), "each request that waits has one name");
+        for (id, (pending, waiting)) in &self.pending {
+            assert_eq!(self.pending_by_key.get(&waiting.key), Some(id), "{:?} waits elsewhere", waiting.key);
+            assert_eq!(pending.id, *id, "a request has one number");
+            assert!(id.0 < self.next_request, "request {} will be given out again", id.0);
+            assert!(!self.by_request.contains_key(&waiting.key), "{:?} waits and has a path", waiting.key);
+            assert!(!pending.group.receivers.is_empty(), "{:?} waits for no receiver", waiting.key);
+        }
+    }
+
+    fn check_leases(&self) {
+        let most = self.config.leases_max.max(self.restored.leases);
+        assert!(self.leases.len() <= most, "{} paths are lent, {most} may be", self.leases.len());
+        assert_eq!(self.leases.len(), self.by_request.len(), "each lease has one request");
+        assert_eq!(self.leases.len(), self.expiries.len(), "each lease ends once");
+        assert_eq!(self.leases.len(), self.network.running().count(), "what is lent is held");
+        for (id, lease) in &self.leases {
+            let Lease { key, grant, .. } = lease;
+            assert!(grant.plan_id == *id && id.0 < PLANS_END, "a lease has one number that leases have");
+            assert_eq!(self.by_request.get(key), Some(id), "{key:?} has another path");
+            assert!(self.expiries.contains(&(lease.due_at(), *id)), "{id:?} does not end when it is due");
+            let running = self.network.get(*id).expect("every lease is held");
+            assert_eq!(running.plan, grant.plan, "{id:?} holds what was not granted");
+        }
+    }
+
+    fn check_resources(&self) {
+        let mut held: BTreeSet<Resource> = BTreeSet::new();
+        for (id, running) in self.network.running() {
+            let own: BTreeSet<Resource> = running.plan.resources.iter().copied().collect();
+            for resource in own {
+                assert_eq!(self.network.holder(&resource), Some(id), "{resource} has another holder");
+                assert!(held.insert(resource), "{resource} is lent twice");
+            }
+        }
+        let kept = self.network.kept().count();
+        assert!(kept <= self.config.kept_max, "{kept} paths are kept, {} may be", self.config.kept_max);
+        for resource in self.network.kept().flat_map(|kept| &kept.plan.resources) {
+            let holder = self.network.holder(resource).and_then(|id| self.network.get(id));
+            let displaces = holder.is_some_and(|running| !running.plan.commands.is_empty());
+            assert!(!displaces, "{resource} is kept ready and lent");
+        }
+    }
+}
+
+impl Members {
+    /// The same of the members; `restored` of them an earlier manager may have let in.
+    fn check_sound(&self, restored: usize) {
+        let most = self.most.max(restored);
+        assert!(self.by_name.len() <= most, "{} agents are here, {most} may be", self.by_name.len());
+        assert_eq!(self.by_name.len(), self.names.len(), "each agent has a number of its own");
+        assert_eq!(self.by_name.len(), self.heard.len(), "each agent was heard of last at one time");
+        for (name, member) in &self.by_name {
+            let host = member.host;
+            assert_eq!(self.names.get(&host), Some(name), "number {} is another one's", host.0);
+            assert!(self.heard.contains(&(member.heard_at, host)), "'{name}' was heard of at another time");
+            assert!(host.0 < self.next_host, "number {} will be given out again", host.0);
+            let known = self.known.get(name);
+            assert!(known.is_none_or(|known| *known == host), "'{name}' is known by another number");
+        }
+        let mut numbers = BTreeSet::new();
+        for (name, host) in &self.known {
+            assert!(numbers.insert(host), "number {} is known by two names", host.0);
+            assert!(
+                self.names.get(host).is_none_or(|other| other == name),
+                "number {} has two names",
+                host.0
+            );
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Bounds of Orca's controllers: what is just allowed is taken, one more is refused, and nothing grows beyond.
+
+use super::world::{Faults, Limits, Shape, World};
+use super::{MS, ms, shape};
+use polycast_protocol::rack::{
+    Agent, AgentConfig, AgentInput, AgentOutput, Central, CentralConfig, CentralInput, CentralOutput, Change,
+    FeedConfig, Leaf, LeafConfig, LeafInput, LeafOutput, SetRefusal,
+};
+use polycast_types::{Duration, Time};
+use polycast_wire::label::LABEL_LEN_MAX;
+use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Update, Updates};
+
+/// A world whose machines are too small for what is asked of them: each keeps to its bound.
+#[test]
+fn nothing_grows_beyond_its_bound() {
+    let limits = Limits { tickets: 6, central: 12, leaf: 9, agent: 6 };
+    let (mut refused, mut full) = (0, 0);
+    for seed in 0..30 {
+        let shape = Shape { racks: 2, limits, ..shape() };
+        let faults = Faults { loss: 100, duplication: 100, lies: 50, ..Faults::default() };
+        let mut world = World::new(shape, faults, seed);
+        for ticket in 0..120 {
+            let (session, leaf) = (world.random(20) as u32, world.random(2) as u32);
+            let is_member = world.random(3) > 0;
+            world.set(ticket, session, &[(leaf, is_member)]);
+            world.run_until(world.now + Duration::from_micros(100));
+            assert!(world.central.waiting() <= limits.tickets);
+            world.central.check();
+            for leaf in world.leafs.values() {
+                leaf.check();
+                assert!(leaf.labels() <= limits.leaf);
+            }
+            for node in world.agents.values() {
+                node.machine.check();
+                assert!(node.machine.labels() <= limits.agent && node.labels.len() <= limits.agent);
+            }
+        }
+        (refused, full) = (refused + world.refused, full + world.full);
+    }
+    assert!(refused > 0 && full > 0, "{refused} refused, {full} full: the bounds were not reached");
+}
+
+fn central(tickets_max: usize, labels_max: usize) -> Central {
+    Central::new(CentralConfig {
+        leafs: 2,
+        incarnation: 100,
+        silence: MS * 10,
+        settles_at: Time::ZERO,
+        tickets_max,
+        labels_max,
+        feed: FeedConfig::default(),
+    })
+}
+
+/// What becomes of a set of changes: `None` while it waits.
+fn set(central: &mut Central, ticket: u64, changes: &[(u32, u32, usize)]) -> Option<SetRefusal> {
+    let label = |len: &usize| vec![0x80; *len];
+    let changes = changes.iter().map(|(leaf, session, len)| Change {
+        leaf: *leaf,
+        session: *session,
+        label: label(len),
+    });
+    central.handle(ms(1), CentralInput::Set { ticket, changes: changes.collect() });
+    std::iter::from_fn(|| central.poll(ms(1))).find_map(|output| match output {
+        CentralOutput::Refused { ticket: of, why } => {
+            assert_eq!(of, ticket);
+            Some(why)
+        }
+        _ => None,
+    })
+}
+
+#[test]
+fn a_central_controller_takes_what_is_just_allowed_and_no_more() {
+    let mut central = central(3, 2);
+    assert_eq!(set(&mut central, 1, &[(0, 1, LABEL_LEN_MAX)]), None);
+    assert_eq!(
+        set(&mut central, 2, &[(0, 1, LABEL_LEN_MAX + 1)]),
+        Some(SetRefusal::LabelLength(LABEL_LEN_MAX + 1))
+    );
+    assert_eq!(set(&mut central, 2, &[(2, 1, 1)]), Some(SetRefusal::NoLeaf { leaf: 2, last: 1 }));
+    assert_eq!(set(&mut central, 1, &[(0, 1, 1)]), Some(SetRefusal::TicketTaken(1)));
+    let full = |sessions| Some(SetRefusal::RackFull { leaf: 0, sessions });
+    assert_eq!(set(&mut central, 2, &[(0, 2, 1), (0, 3, 1)]), full(1), "all of it or nothing");
+    assert_eq!(set(&mut central, 2, &[(0, 2, 1), (0, 2, 2), (0, 1, 3)]), None, "two sessions have room");
+    assert_eq!(set(&mut central, 3, &[(0, 3, 1)]), full(2));
+    assert_eq!(set(&mut central, 3, &[(1, 3, 1)]), None, "another rack has room");
+    assert_eq!(set(&mut central, 4, &[(1, 3, 1)]), Some(SetRefusal::TooMany(3)));
+    central.handle(ms(1), CentralInput::Forget { ticket: 2 });
+    assert_eq!(set(&mut central, 4, &[(1, 3, 2)]), None);
+    assert_eq!(central.waiting(), 3);
+}
+
+/// A number that is given to other changes says nothing about those that had it before.
+#[test]
+fn changes_that_are_forgotten_confirm_no_others() {
+    let mut central = central(10, 10);
+    let from = Name { rack: 0, agent: None };
+    let beat = |central: &mut Central, stream, applied| {
+        let heartbeat = Heartbeat {
+            from,
+            incarnation: 7,
+            stream,
+            applied,
+            confirmed: applied,
+            active: false,
+            settled: true,
+        };
+        central.handle(ms(2), CentralInput::FromLeaf { leaf: 0, message: Rack::Heartbeat(heartbeat) });
+        let outputs: Vec<_> = std::iter::from_fn(|| central.poll(ms(2))).collect();
+        outputs
+    };
+    let told = beat(&mut central, 0, 0).into_iter().find_map(|output| match output {
+        CentralOutput::ToLeaf { datagram, .. } => Some(datagram),
+        _ => None,
+    });
+    let Ok(Rack::Standing(Standing { stream, .. })) = Rack::parse(told.as_deref().unwrap()) else { panic!() };
+    assert_eq!(set(&mut central, 1, &[(0, 1, 1)]), None);
+    central.handle(ms(1), CentralInput::Forget { ticket: 1 });
+    assert_eq!(set(&mut central, 1, &[(0, 2, 1)]), None);
+    let confirmed = CentralOutput::Confirmed { ticket: 1 };
+    assert!(!beat(&mut central, stream, 1).contains(&confirmed), "these changes are number 2");
+    assert!(beat(&mut central, stream, 2).contains(&confirmed));
+    assert_eq!((central.waiting(), central.confirmed_updates()), (0, 2));
+}
+
+fn updates(to: Name, stream: u64, first: u64, sessions: &[u32]) -> Rack<'static> {
+    let mut updates = Updates::new(to, stream, first - 1);
+    for (number, session) in (first..).zip(sessions) {
+        assert!(updates.push(Update { number, session: *session, label: &[0x80] }));
+    }
+    Rack::Updates(updates)
+}
+
+fn standing(to: Name, stream: u64, head: u64) -> Rack<'static> {
+    Rack::Standing(Standing { to, incarnation: 5, stream, head, active: true, settled: true })
+}
+
+#[test]
+fn a_leaf_takes_as_many_sessions_as_it_may_have() {
+    let mut leaf = Leaf::new(
+        LeafConfig {
+            rack: 3,
+            ports: 2,
+            incarnation: 5,
+            active: 1,
+            standby: 1,
+            timeout: MS * 4,
+            period: MS,
+            labels_max: 3,
+            feed: FeedConfig::default(),
+        },
+        ms(0),
+    );
+    let to = Name { rack: 3, agent: None };
+    let mut take = |message| {
+        leaf.handle(ms(1), LeafInput::FromCentral(message));
+        let full =
+            std::iter::from_fn(|| leaf.poll(ms(1))).filter(|output| *output == LeafOutput::Full).count();
+        (leaf.labels(), full)
+    };
+    take(standing(to, 1, 0));
+    assert_eq!(take(updates(to, 1, 1, &[1, 2, 1, 3])), (3, 0));
+    assert_eq!(take(updates(to, 1, 5, &[3, 4, 1])), (3, 1));
+    assert_eq!(take(updates(to, 1, 6, &[4, 1])), (3, 0), "it is said once");
+    // Another stream begins with nothing.
+    take(standing(to, 2, 0));
+    assert_eq!(take(updates(to, 2, 1, &[7, 8, 9])), (3, 0));
+}
+
+#[test]
+fn an_agent_takes_as_many_labels_as_it_may_have() {
+    let config = AgentConfig { rack: 3, port: 1, incarnation: 5, period: MS, labels_max: 3 };
+    let mut agent = Agent::new(config, ms(0));
+    let to = Name { rack: 3, agent: Some(1) };
+    let mut take = |message| {
+        agent.handle(ms(1), AgentInput::Message(message));
+        let outputs: Vec<_> = std::iter::from_fn(|| agent.poll(ms(1))).collect();
+        let removed: Vec<u32> = outputs
+            .iter()
+            .filter_map(|output| match output {
+                AgentOutput::Remove { session } => Some(*session),
+                _ => None,
+            })
+            .collect();
+        (agent.labels(), outputs.contains(&AgentOutput::Full), removed)
+    };
+    take(standing(to, 1, 0));
+    assert_eq!(take(updates(to, 1, 1, &[1, 2, 1, 3])), (3, false, vec![]));
+    assert_eq!(take(updates(to, 1, 5, &[3, 4, 1])), (3, true, vec![]));
+    assert_eq!(take(updates(to, 1, 6, &[4, 1])), (3, false, vec![]), "it is said once");
+    // What an earlier run has named makes room, or what is new would never be complete.
+    take(standing(to, 2, 9));
+    assert_eq!(take(updates(to, 2, 1, &[3, 8, 9])), (3, false, vec![1, 2]));
+}

@@ -1,0 +1,305 @@
+//! How often each fault was drawn and each input of each machine happened: what a swarm has not drawn, it has not tested.
+//!
+//! Inputs are named by a `match` without a wildcard, so that a new one does not compile before it has a name here, and
+//! with its name it is in the table, where it counts as missing until a case draws it.
+
+use crate::packet::Faults;
+use crate::packet::world::Happening;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use polycast_protocol::push::{ReceiverInput, SenderInput};
+use polycast_protocol::rack::{CentralInput, LeafInput};
+use polycast_protocol::session::{GuestInput, RosterInput};
+use polycast_protocol::stream::{OrderInput, StreamsInput};
+use polycast_protocol::{leases, pull, rack};
+
+/// Counts by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coverage(Vec<(&'static str, u64)>);
+
+impl Coverage {
+    /// Counts one.
+    pub(crate) fn hit(&mut self, name: &'static str) {
+        self.add(name, 1);
+    }
+
+    fn add(&mut self, name: &'static str, count: u64) {
+        // There are few names in a run, and each has mostly one address: this costs no comparison of letters.
+        let known = self.0.iter_mut().find(|(other, _)| core::ptr::eq(*other, name));
+        match known {
+            Some((_, before)) => *before += count,
+            None => self.0.push((name, count)),
+        }
+    }
+
+    /// Counts what goes wrong with the packets of a case.
+    pub(crate) fn faults(&mut self, faults: &Faults) {
+        for (ppm, name) in [
+            (faults.loss_ppm, PACKETS_LOST),
+            (faults.corruption_ppm, PACKETS_CORRUPT),
+            (faults.duplication_ppm, PACKETS_DOUBLED),
+            (faults.reordering_ppm, PACKETS_REORDERED),
+        ] {
+            if ppm > 0 {
+                self.hit(name);
+            }
+        }
+    }
+
+    /// Adds what another run has counted.
+    pub fn merge(&mut self, other: &Coverage) {
+        other.0.iter().for_each(|(name, count)| self.add(name, *count));
+    }
+
+    /// All names in their order, each with how often it happened, also those that never did.
+    #[must_use]
+    pub fn table(&self) -> BTreeMap<&'static str, u64> {
+        let mut table: BTreeMap<&'static str, u64> =
+            ALL.iter().flat_map(|names| names.iter()).map(|name| (*name, 0)).collect();
+        for (name, count) in &self.0 {
+            *table.entry(name).or_default() += count;
+        }
+        table
+    }
+}
+
+/// A function that names inputs, and the list of its names.
+macro_rules! kinds {
+    ($function:ident, $names:ident, $type:ty: $($pattern:pat => $name:literal,)+) => {
+        /// The name of an input.
+        pub(crate) fn $function(input: &$type) -> &'static str {
+            match input { $($pattern => $name,)+ }
+        }
+        static $names: &[&str] = &[$($name,)+];
+    };
+}
+
+kinds!(of_leases, LEASES, leases::Input:
+    leases::Input::Join(_) => "leases: Join",
+    leases::Input::Heartbeat { .. } => "leases: Heartbeat",
+    leases::Input::Leave { .. } => "leases: Leave",
+    leases::Input::Died { .. } => "leases: Died",
+    leases::Input::SetUp { .. } => "leases: SetUp",
+    leases::Input::Failed { .. } => "leases: Failed",
+    leases::Input::Repaired { .. } => "leases: Repaired",
+    leases::Input::Found { .. } => "leases: Found",
+    leases::Input::Request(_) => "leases: Request",
+    leases::Input::Withdraw { .. } => "leases: Withdraw",
+    leases::Input::Extend { .. } => "leases: Extend",
+    leases::Input::Release { .. } => "leases: Release",
+);
+
+kinds!(of_streams, STREAMS, StreamsInput:
+    StreamsInput::Arrived { .. } => "streams: Arrived",
+    StreamsInput::Gone { .. } => "streams: Gone",
+    StreamsInput::Create { .. } => "streams: Create",
+    StreamsInput::End { .. } => "streams: End",
+    StreamsInput::Join { .. } => "streams: Join",
+    StreamsInput::Leave { .. } => "streams: Leave",
+    StreamsInput::Response { .. } => "streams: Response",
+    StreamsInput::Changed { .. } => "streams: Changed",
+    StreamsInput::Replanned { .. } => "streams: Replanned",
+    StreamsInput::Ended { .. } => "streams: Ended",
+);
+
+kinds!(of_order, ORDER, OrderInput:
+    OrderInput::Piece { .. } => "order: Piece",
+);
+
+kinds!(of_central, CENTRAL, CentralInput<'_>:
+    CentralInput::Set { .. } => "central: Set",
+    CentralInput::Forget { .. } => "central: Forget",
+    CentralInput::FromLeaf { .. } => "central: FromLeaf",
+);
+
+kinds!(of_leaf, LEAF, LeafInput<'_>:
+    LeafInput::FromAgent { .. } => "leaf: FromAgent",
+    LeafInput::FromCentral(_) => "leaf: FromCentral",
+    LeafInput::Relabelled { .. } => "leaf: Relabelled",
+);
+
+kinds!(of_rack_agent, RACK_AGENT, rack::AgentInput<'_>:
+    rack::AgentInput::Message(_) => "rack agent: Message",
+);
+
+kinds!(of_feedback, FEEDBACK, rack::feedback::FeedbackInput<'_>:
+    rack::feedback::FeedbackInput::Said { .. } => "feedback: Said",
+    rack::feedback::FeedbackInput::Left { .. } => "feedback: Left",
+);
+
+kinds!(of_forwarder, FORWARDER, pull::ForwarderInput:
+    pull::ForwarderInput::Packet { .. } => "forwarder: Packet",
+);
+
+kinds!(of_pull_source, PULL_SOURCE, pull::SourceInput:
+    pull::SourceInput::Interest { .. } => "pull source: Interest",
+    pull::SourceInput::TreeGone { .. } => "pull source: TreeGone",
+    pull::SourceInput::TreeBack { .. } => "pull source: TreeBack",
+    pull::SourceInput::Port { .. } => "pull source: Port",
+);
+
+kinds!(of_pull_receiver, PULL_RECEIVER, pull::ReceiverInput:
+    pull::ReceiverInput::Held { .. } => "pull receiver: Held",
+    pull::ReceiverInput::Begin => "pull receiver: Begin",
+    pull::ReceiverInput::Known { .. } => "pull receiver: Known",
+    pull::ReceiverInput::Data(_) => "pull receiver: Data",
+    pull::ReceiverInput::Corrupt { .. } => "pull receiver: Corrupt",
+    pull::ReceiverInput::Rerouted { .. } => "pull receiver: Rerouted",
+    pull::ReceiverInput::Regained { .. } => "pull receiver: Regained",
+);
+
+kinds!(of_sender, SENDER, SenderInput<'_>:
+    SenderInput::Ready { .. } => "push sender: Ready",
+    SenderInput::Start => "push sender: Start",
+    SenderInput::Control { .. } => "push sender: Control",
+    SenderInput::Left { .. } => "push sender: Left",
+    SenderInput::Rack { .. } => "push sender: Rack",
+    SenderInput::Close => "push sender: Close",
+    SenderInput::Open => "push sender: Open",
+    SenderInput::PathLost => "push sender: PathLost",
+    SenderInput::Path { .. } => "push sender: Path",
+    SenderInput::PathWaits(_) => "push sender: PathWaits",
+);
+
+kinds!(of_receiver, RECEIVER, ReceiverInput<'_>:
+    ReceiverInput::Held { .. } => "push receiver: Held",
+    ReceiverInput::Begin => "push receiver: Begin",
+    ReceiverInput::Data { .. } => "push receiver: Data",
+    ReceiverInput::Patched { .. } => "push receiver: Patched",
+    ReceiverInput::Checked { .. } => "push receiver: Checked",
+    ReceiverInput::Fetched { .. } => "push receiver: Fetched",
+    ReceiverInput::Chained => "push receiver: Chained",
+    ReceiverInput::Control(_) => "push receiver: Control",
+    ReceiverInput::Committed => "push receiver: Committed",
+);
+
+kinds!(of_roster, ROSTER, RosterInput<'_>:
+    RosterInput::Hello { .. } => "roster: Hello",
+    RosterInput::Frame { .. } => "roster: Frame",
+    RosterInput::Gone { .. } => "roster: Gone",
+    RosterInput::Told { .. } => "roster: Told",
+    RosterInput::NotComing { .. } => "roster: NotComing",
+    RosterInput::Add(_) => "roster: Add",
+    RosterInput::Remove(_) => "roster: Remove",
+    RosterInput::Fail { .. } => "roster: Fail",
+    RosterInput::Settled { .. } => "roster: Settled",
+    RosterInput::Over(_) => "roster: Over",
+);
+
+kinds!(of_guest, GUEST, GuestInput<'_>:
+    GuestInput::Frame(_) => "guest: Frame",
+    GuestInput::Gone(_) => "guest: Gone",
+    GuestInput::Stored { resumes: false } => "guest: Stored",
+    GuestInput::Stored { resumes: true } => "guest: Stored, resumes",
+    GuestInput::Verifiable => "guest: Verifiable",
+    GuestInput::Checked => "guest: Checked",
+    GuestInput::Failed(_) => "guest: Failed",
+    GuestInput::UpstreamGone => "guest: UpstreamGone",
+    GuestInput::Serves(_) => "guest: Serves",
+    GuestInput::Committed => "guest: Committed",
+);
+
+kinds!(of_happening, HAPPENINGS, Happening:
+    Happening::Link { .. } => "world: Link",
+    Happening::Node { .. } => "world: Node",
+    Happening::Faults { .. } => "world: Faults",
+    Happening::Turn { .. } => "world: Turn",
+    Happening::Reroute => "world: Reroute",
+    Happening::CrashReceiver { .. } => "world: CrashReceiver",
+    Happening::JoinReceiver { .. } => "world: JoinReceiver",
+    Happening::AddReceiver { .. } => "world: AddReceiver",
+    Happening::RemoveReceiver { .. } => "world: RemoveReceiver",
+    Happening::CutOff { .. } => "world: CutOff",
+    Happening::Mood { .. } => "world: Mood",
+    Happening::BreakControl { .. } => "world: BreakControl",
+    Happening::BreakChain { .. } => "world: BreakChain",
+    Happening::CrashSource { .. } => "world: CrashSource",
+    Happening::CancelSource { .. } => "world: CancelSource",
+    Happening::StartTransfer { .. } => "world: StartTransfer",
+    Happening::Service { .. } => "world: Service",
+    Happening::StartFlow { .. } => "world: StartFlow",
+    Happening::Relabel { .. } => "world: Relabel",
+    Happening::LosePath { .. } => "world: LosePath",
+    Happening::SwitchPath { .. } => "world: SwitchPath",
+    Happening::PathWaits { .. } => "world: PathWaits",
+    Happening::NotComing { .. } => "world: NotComing",
+    Happening::Broken { .. } => "world: Broken",
+);
+
+/// Names of what is drawn.
+macro_rules! events {
+    ($($name:ident = $text:literal,)+) => {
+        $(pub(crate) static $name: &str = $text;)+
+        static EVENTS: &[&str] = &[$($text,)+];
+    };
+}
+
+events! {
+    PACKETS_LOST = "packets are lost",
+    PACKETS_CORRUPT = "packets are corrupt",
+    PACKETS_DOUBLED = "packets come twice",
+    PACKETS_REORDERED = "packets are overtaken",
+    PULL_CRASH = "node of a pull transfer crashes",
+    PULL_LINK = "link of a pull transfer is cut, or joined again",
+    MANAGER_CRASHES = "manager crashes",
+    MANAGER_CRASHES_WITH_WAITING = "manager crashes while requests wait",
+    LEADER_CRASHES = "leader crashes",
+    LEADER_PAUSES = "leader pauses",
+    LEADER_SUPERSEDED = "leader finds that another one leads",
+    MANAGER_CUT_OFF = "manager is cut off from the store",
+    STORE_SILENT = "store answers nobody",
+    WRITE_SLOW = "write takes its time",
+    WRITE_UNANSWERED = "answer to a write is lost",
+    RESTORED = "manager goes on from records",
+    AGENT_CRASHES = "agent crashes",
+    AGENT_LEAVES = "agent leaves",
+    CALLS_CUT = "agent's calls wait",
+    ANSWERS_CUT = "agent's answers wait",
+    SESSION_BREAKS = "agent gives its session up",
+    DEVICE_FAILS = "device does not set a path up",
+    RESOURCE_FAILS = "resource fails",
+    PATH_REPLANNED = "path is planned anew",
+    PATH_KEPT = "path is kept ready",
+    PART_GRANTED = "part of a request is granted",
+    TIME_OVER = "lease ends by its time",
+    STREAM_SOURCE_CRASHES = "stream's agent crashes",
+    STREAM_SESSION_BREAKS = "stream's agent loses its session",
+    STREAM_MANAGER_CRASHES = "manager of streams crashes",
+    STREAM_PATH_FAILS = "stream's path fails",
+    PIECE_LOST = "piece of a message is lost",
+    PIECE_DOUBLED = "piece of a message comes twice",
+    PIECE_LATE = "piece of a message is overtaken",
+    MESSAGES_GIVEN_UP = "gap in a stream is said",
+    MESSAGE_FORGOTTEN = "message that lacks a piece is forgotten",
+    CENTRAL_CRASHES = "central controller crashes",
+    LEAF_CRASHES = "leaf controller crashes",
+    RACK_AGENT_CRASHES = "agent of a rack crashes",
+    RACK_AGENT_MUTE = "agent of a rack is mute",
+    RACK_MESSAGE_LOST = "message of a rack is lost",
+    RACK_MESSAGE_DOUBLED = "message of a rack comes twice",
+    RACK_FULL = "change of labels is refused",
+    RACK_CONFIRMED = "change of labels is confirmed",
+    RACK_AGENT_RETURNS = "agent of a rack was only late",
+    RECEIVER_BEHIND = "receiver of a rack is put out",
+    FEEDBACK_LOST = "report in a rack is lost",
+    RECEIVER_STARTS_ANEW = "receiver of a rack starts anew",
+}
+
+static ALL: &[&[&str]] = &[
+    EVENTS,
+    LEASES,
+    STREAMS,
+    ORDER,
+    CENTRAL,
+    LEAF,
+    RACK_AGENT,
+    FEEDBACK,
+    FORWARDER,
+    PULL_SOURCE,
+    PULL_RECEIVER,
+    SENDER,
+    RECEIVER,
+    ROSTER,
+    GUEST,
+    HAPPENINGS,
+];

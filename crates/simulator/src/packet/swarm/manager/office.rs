@@ -1,0 +1,660 @@
+//! The managers: one without records, or several with a store of which one leads (`manager::{core, leader, store}`).
+//!
+//! What a leader tells agents and devices waits until the change behind it is written. A manager may crash, be paused
+//! with calls that wait for it, or be cut off from the store; it may believe that it leads when it does not any more.
+
+use super::super::coverage::{self, Coverage};
+use super::super::{Plant, draw::Random};
+use super::store::{Changes, Store};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
+use polycast_planning::ocs::{Ocs, OcsConfig};
+use polycast_planning::tcp_chain::TcpChain;
+use polycast_planning::{DeviceCommand, Fabric, Fabrics, Failure, Fcfs, GreedyMatching, PlanId, Scheduler};
+use polycast_protocol::leases::{
+    AgentKey, Input, JoinRefusal, Leases, LeasesConfig, OnDeviceFailure, Output, Record, ReleaseReason,
+    known_hosts,
+};
+use polycast_topology::Hybrid;
+use polycast_topology::optics::{PowerBudget, splitter_loss_db};
+use polycast_types::{Duration, Rate, Time};
+
+/// How long a leader's key lives.
+const TTL: Duration = Duration::from_secs(2);
+/// An answer of the store that has not come by then is lost.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What all managers of a case have in common.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) agents: usize,
+    pub(super) addresses: u32,
+    pub(super) chain: bool,
+    pub(super) circuits: bool,
+    pub(super) kept_max: usize,
+    pub(super) grant_bytes_max: u64,
+    pub(super) on_device_failure: OnDeviceFailure,
+    pub(super) managers: usize,
+    pub(super) recorded: bool,
+}
+
+impl Settings {
+    /// A core that knows nobody.
+    fn core(&self, run: u64, plant: Option<Plant>) -> Leases {
+        let pool = AddressPool::new([239, 255, 64, 0], self.addresses, 7410).expect("these are addresses");
+        let names: Vec<String> = (0..self.agents).map(super::name).collect();
+        let places: Vec<_> =
+            known_hosts(names.iter().map(String::as_str)).map(|(_, host)| host).zip(0..).collect();
+        let mut fabrics: Vec<Box<dyn Fabric>> = Vec::new();
+        if self.circuits {
+            let ocs = Ocs::new(self.circuits(), places.clone(), pool);
+            fabrics.push(Box::new(ocs.expect("every host has a place")));
+        }
+        fabrics.push(Box::new(IpMulticast::new(pool)));
+        if self.chain {
+            fabrics.push(Box::new(TcpChain));
+        }
+        let scheduler: Box<dyn Scheduler> =
+            if self.circuits { Box::new(GreedyMatching::new(places)) } else { Box::new(Fcfs) };
+        // A real one takes the time of day.
+        let first = if plant == Some(Plant::ReuseNumbers) { 1 } else { 1 + run * 1_000_000 };
+        let config = LeasesConfig {
+            lease: super::LEASE,
+            silence: super::SILENCE,
+            pending_max: 64,
+            leases_max: 64,
+            grant_bytes_max: self.grant_bytes_max,
+            agents_max: 8,
+            on_device_failure: self.on_device_failure,
+            kept_max: self.kept_max,
+            claims: (self.circuits && !self.recorded).then_some(super::PATIENCE),
+            recorded: self.recorded,
+            first_plan: PlanId(first),
+        };
+        let mut leases = Leases::new(config, Fabrics::new(fabrics), scheduler);
+        for name in &names {
+            leases.know_host(name);
+        }
+        leases
+    }
+
+    /// Racks of one host each, with one fibre.
+    fn circuits(&self) -> OcsConfig {
+        let hybrid = Hybrid {
+            racks: self.agents as u32,
+            servers_per_rack: 1,
+            ports_per_rack: 1,
+            splitters: 2,
+            splitter_fanout: 2,
+        };
+        let splitter_loss_db = splitter_loss_db(2);
+        let budget =
+            PowerBudget { budget_db: 20.0, switch_loss_db: 1.0, splitter_loss_db, amplifier_gain_db: 0.0 };
+        let attempt_interval = Duration::from_millis(1);
+        OcsConfig { hybrid, cascade_max: 2, budget, rate: Rate(1_000_000_000), attempt_interval }
+    }
+}
+
+/// Something that may only be done when the change behind it is written.
+#[derive(Clone, Debug)]
+pub(super) struct Act {
+    /// The manager and its run.
+    pub(super) by: (usize, u64),
+    /// The session of the agent that it is for, if it is for one.
+    pub(super) session: Option<u64>,
+    pub(super) output: Output,
+}
+
+/// A session of an agent with a manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Session {
+    pub(super) manager: usize,
+    run: u64,
+    pub(super) number: u64,
+}
+
+/// A call on its way from an agent.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) agent: AgentKey,
+    pub(super) session: Session,
+    pub(super) input: Input,
+}
+
+#[derive(Debug)]
+struct Writing {
+    answer_at: Option<Time>,
+    timeout_at: Time,
+    acts: Vec<Act>,
+}
+
+/// A manager that leads, or believes that it does.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) leases: Leases,
+    run: u64,
+    term: u64,
+    /// When the store was asked last that has said that we lead.
+    kept_at: Time,
+    next_session: u64,
+    sessions: BTreeMap<AgentKey, u64>,
+    /// Agents that have to come back until then.
+    missing: BTreeMap<AgentKey, Time>,
+    commits: VecDeque<(Changes, Vec<Act>)>,
+    writing: Option<Writing>,
+    /// When devices answer about which path.
+    pub(super) set_ups: Vec<(Time, PlanId)>,
+    /// What it knows to have failed.
+    known_failed: Vec<Failure>,
+}
+
+#[derive(Debug, Default)]
+struct Manager {
+    core: Option<Core>,
+    down_until: Time,
+    paused_until: Time,
+    /// Calls that came while it was paused.
+    inbox: VecDeque<Call>,
+    /// The store does not hear it until then, nor it the store.
+    cut_until: Time,
+}
+
+/// All managers.
+#[derive(Debug)]
+pub(super) struct Office {
+    settings: Settings,
+    plant: Option<Plant>,
+    managers: Vec<Manager>,
+    pub(super) store: Option<Store>,
+    runs: u64,
+    /// What has to be done, in its order.
+    pub(super) acts: VecDeque<Act>,
+    pub(super) coverage: Coverage,
+    /// What has failed, as the managers see it when they look.
+    pub(super) failed: Vec<Failure>,
+    /// What the circuit switch holds.
+    pub(super) switch: Vec<DeviceCommand>,
+    /// Every lease that was ever granted, and by which run: two must never have one number.
+    pub(super) granted: BTreeMap<PlanId, u64>,
+    /// Why leases have ended, also where that was never written.
+    pub(super) ended: BTreeMap<PlanId, ReleaseReason>,
+    /// What went wrong here.
+    pub(super) breach: Option<String>,
+    /// Nothing fails any more.
+    is_healed: bool,
+}
+
+impl Office {
+    pub(super) fn new(settings: Settings, plant: Option<Plant>) -> Self {
+        Office {
+            managers: (0..settings.managers).map(|_| Manager::default()).collect(),
+            store: settings.recorded.then(Store::default),
+            settings,
+            plant,
+            runs: 0,
+            acts: VecDeque::new(),
+            coverage: Coverage::default(),
+            failed: Vec::new(),
+            switch: Vec::new(),
+            granted: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            breach: None,
+            is_healed: false,
+        }
+    }
+
+    /// How many managers there are.
+    pub(super) fn count(&self) -> usize {
+        self.managers.len()
+    }
+
+    /// Whether a session is with this run of this manager.
+    pub(super) fn is_run(&self, session: Option<Session>, by: (usize, u64)) -> bool {
+        session.is_some_and(|session| (session.manager, session.run) == by)
+    }
+
+    /// The managers that lead, or believe so.
+    pub(super) fn cores(&self) -> impl Iterator<Item = &Core> {
+        self.managers.iter().filter_map(|manager| manager.core.as_ref())
+    }
+
+    /// The manager that leads.
+    pub(super) fn leading(&self, now: Time) -> Option<&Core> {
+        match &self.store {
+            Some(store) => self.managers[store.leader(now)?].core.as_ref(),
+            None => self.managers[0].core.as_ref(),
+        }
+    }
+
+    /// The core of a manager in this run.
+    pub(super) fn core_mut(&mut self, (manager, run): (usize, u64)) -> Option<&mut Core> {
+        self.managers[manager].core.as_mut().filter(|core| core.run == run)
+    }
+
+    /// One of the managers fails in some way until then.
+    pub(super) fn fail(&mut self, random: &mut Random, now: Time, until: Time) {
+        let leader = self.store.as_ref().and_then(|store| store.leader(now));
+        let any = random.below(self.managers.len() as u64) as usize;
+        let at = leader.filter(|_| random.one_in(2)).unwrap_or(any);
+        let leads = leader == Some(at);
+        let short = until.min(now + Duration::from_secs(6));
+        match random.below(4) {
+            0 if self.store.is_some() => {
+                self.managers[at].paused_until = short;
+                self.coverage.hit(coverage::LEADER_PAUSES);
+            }
+            1 if self.store.is_some() => {
+                self.managers[at].cut_until = short;
+                self.coverage.hit(coverage::MANAGER_CUT_OFF);
+            }
+            2 if random.one_in(3) => {
+                if let Some(store) = &mut self.store {
+                    store.silent_until = short;
+                    self.coverage.hit(coverage::STORE_SILENT);
+                }
+            }
+            _ => {
+                let manager = &mut self.managers[at];
+                if let Some(core) = &manager.core {
+                    let waits = core.leases.pending().len() > 0;
+                    self.coverage.hit(coverage::MANAGER_CRASHES);
+                    if waits {
+                        self.coverage.hit(coverage::MANAGER_CRASHES_WITH_WAITING);
+                    }
+                    if leads {
+                        self.coverage.hit(coverage::LEADER_CRASHES);
+                    }
+                }
+                *manager = Manager { down_until: until, ..Manager::default() };
+            }
+        }
+    }
+
+    pub(super) fn heal(&mut self, now: Time) {
+        self.is_healed = true;
+        for manager in &mut self.managers {
+            for until in [&mut manager.down_until, &mut manager.paused_until, &mut manager.cut_until] {
+                *until = now.min(*until);
+            }
+        }
+        if let Some(store) = &mut self.store {
+            store.silent_until = now.min(store.silent_until);
+        }
+    }
+
+    /// Everything that managers do by themselves.
+    pub(super) fn advance(&mut self, random: &mut Random, now: Time) {
+        self.store_advances(random, now);
+        for at in 0..self.managers.len() {
+            let manager = &self.managers[at];
+            if now < manager.down_until || now < manager.paused_until {
+                continue;
+            }
+            // Whoever goes on after a pause may look first whether it still leads, or only later.
+            let looks_first = random.one_in(2);
+            if looks_first {
+                self.look(now, at);
+            }
+            while let Some(call) = self.managers[at].inbox.pop_front() {
+                self.take(now, call);
+            }
+            self.serve(random, now, at);
+            if !looks_first {
+                self.look(now, at);
+            }
+            self.begin(now, at);
+            self.serve(random, now, at);
+        }
+    }
+
+    fn store_advances(&mut self, random: &mut Random, now: Time) {
+        let Some(store) = &mut self.store else { return };
+        // Whatever is written, another manager has to be able to go on from it.
+        if now >= store.silent_until && store.advance(now) && random.one_in(8) {
+            let (load, records) = (store.load(), store.records());
+            let mut core = self.settings.core(0, None);
+            self.breach = self.breach.take().or_else(|| restores(&mut core, now, load, &records).err());
+        }
+    }
+
+    fn reaches_store(&self, now: Time, at: usize) -> bool {
+        let silent = self.store.as_ref().is_none_or(|store| now < store.silent_until);
+        !silent && now >= self.managers[at].cut_until
+    }
+
+    /// A leader keeps its key alive, or finds that it leads no more.
+    fn look(&mut self, now: Time, at: usize) {
+        let reaches = self.reaches_store(now, at);
+        let Some(store) = &mut self.store else { return };
+        let Some(core) = &mut self.managers[at].core else { return };
+        if reaches {
+            if store.keep(now, core.term, TTL) {
+                core.kept_at = now;
+                return;
+            }
+        } else if now.since(core.kept_at) < TTL {
+            return;
+        }
+        self.coverage.hit(coverage::LEADER_SUPERSEDED);
+        self.step_down(now, at);
+    }
+
+    fn step_down(&mut self, now: Time, at: usize) {
+        let reaches = self.reaches_store(now, at);
+        let Some(core) = self.managers[at].core.take() else { return };
+        self.managers[at].inbox.clear();
+        if let Some(store) = self.store.as_mut().filter(|_| reaches) {
+            store.revoke(core.term);
+        }
+    }
+
+    /// A manager begins, or becomes the leader and goes on from the records.
+    fn begin(&mut self, now: Time, at: usize) {
+        if self.managers[at].core.is_some() {
+            return;
+        }
+        let reaches = self.reaches_store(now, at);
+        let (mut term, mut records) = (0, None);
+        if let Some(store) = &mut self.store {
+            let Some(new) = Some(()).filter(|()| reaches).and_then(|()| store.campaign(now, at, TTL)) else {
+                return;
+            };
+            (term, records) = (new, Some((store.load(), store.records())));
+        }
+        self.runs += 1;
+        let mut leases = self.settings.core(self.runs, self.plant);
+        let mut missing = BTreeMap::new();
+        if let Some((mut load, records)) = records {
+            if self.plant == Some(Plant::ForgetWaiting) {
+                load.retain(|record| !matches!(record, Record::Pending { .. }));
+            }
+            if !load.is_empty() {
+                self.coverage.hit(coverage::RESTORED);
+            }
+            let forgets = self.plant == Some(Plant::ForgetLent);
+            if forgets {
+                load.retain(|record| !matches!(record, Record::Lease { .. }));
+            }
+            // That what is restored is not what was written is left for what comes of it.
+            if let Err(breach) = restores(&mut leases, now, load, &records)
+                && !forgets
+            {
+                self.breach.get_or_insert(breach);
+            }
+            let key = |(name, member): (&str, &polycast_protocol::leases::Member)| AgentKey {
+                name: name.into(),
+                incarnation: member.incarnation,
+            };
+            missing = leases.members().map(key).map(|agent| (agent, now + super::PATIENCE)).collect();
+        }
+        self.managers[at].core = Some(Core {
+            leases,
+            run: self.runs,
+            term,
+            kept_at: now,
+            next_session: 0,
+            sessions: BTreeMap::new(),
+            missing,
+            commits: VecDeque::new(),
+            writing: None,
+            set_ups: Vec::new(),
+            known_failed: Vec::new(),
+        });
+        if self.settings.circuits && self.store.is_none() {
+            let circuits = |command: &&DeviceCommand| matches!(command, DeviceCommand::CrossConnect { .. });
+            let commands = self.switch.iter().filter(circuits).cloned().collect();
+            self.handle(now, at, Input::Found { commands });
+        }
+    }
+
+    /// A leader sees what has failed and what works again.
+    fn see(&mut self, now: Time, at: usize) {
+        let Some(core) = &mut self.managers[at].core else { return };
+        let known = core::mem::replace(&mut core.known_failed, self.failed.clone());
+        let repaired: Vec<Failure> =
+            known.iter().filter(|failure| !self.failed.contains(failure)).copied().collect();
+        let failed: Vec<Failure> =
+            self.failed.iter().filter(|failure| !known.contains(failure)).copied().collect();
+        if !repaired.is_empty() {
+            self.handle(now, at, Input::Repaired { failures: repaired });
+        }
+        if !failed.is_empty() {
+            self.handle(now, at, Input::Failed { failures: failed });
+        }
+    }
+
+    /// What a leader does: buries the missing, hears of devices, writes.
+    fn serve(&mut self, random: &mut Random, now: Time, at: usize) {
+        self.see(now, at);
+        let Some(core) = &mut self.managers[at].core else { return };
+        let dead: Vec<AgentKey> =
+            core.missing.iter().filter(|(_, until)| **until <= now).map(|(agent, _)| agent.clone()).collect();
+        let answered: Vec<(Time, PlanId)> = core.set_ups.extract_if(.., |(due, _)| *due <= now).collect();
+        for agent in dead {
+            if let Some(core) = &mut self.managers[at].core {
+                core.missing.remove(&agent);
+            }
+            self.handle(now, at, Input::Died { agent });
+        }
+        for (_, plan) in answered {
+            let fails = !self.is_healed && random.one_in(4);
+            if fails {
+                self.coverage.hit(coverage::DEVICE_FAILS);
+            }
+            let result = if fails { Err(String::from("a switch does not answer")) } else { Ok(()) };
+            self.handle(now, at, Input::SetUp { plan, result });
+        }
+        self.drain(now, at);
+        self.write(random, now, at);
+    }
+
+    fn handle(&mut self, now: Time, at: usize, input: Input) {
+        let Some(core) = &mut self.managers[at].core else { return };
+        self.coverage.hit(coverage::of_leases(&input));
+        core.leases.handle(now, input);
+        self.drain(now, at);
+    }
+
+    /// What the core wants done waits for its record, or is done at once where there are none.
+    fn drain(&mut self, now: Time, at: usize) {
+        self.drain_after(now, at, Vec::new());
+    }
+
+    fn drain_after(&mut self, now: Time, at: usize, mut acts: Vec<Act>) {
+        let Some(core) = &mut self.managers[at].core else { return };
+        while let Some(output) = core.leases.poll(now) {
+            let session = listener(&output).and_then(|agent| core.sessions.get(agent).copied());
+            acts.push(Act { by: (at, core.run), session, output });
+        }
+        for act in &acts {
+            match &act.output {
+                Output::Granted { plan_id, plan, .. } => {
+                    if let Some(before) = self.granted.insert(*plan_id, act.by.1) {
+                        let run = act.by.1;
+                        self.breach.get_or_insert(format!(
+                            "the number {plan_id:?} was given twice, by runs {before} and {run}: {plan:?}"
+                        ));
+                    }
+                }
+                Output::Released { plan_id, reason, .. } => drop(self.ended.insert(*plan_id, *reason)),
+                _ => {}
+            }
+        }
+        if self.store.is_none() {
+            self.acts.extend(acts);
+            return;
+        }
+        let changes: Changes = core.leases.changes().into_iter().collect();
+        if self.plant == Some(Plant::WordsFirst) {
+            self.acts.extend(core::mem::take(&mut acts));
+        }
+        if !changes.is_empty() || !acts.is_empty() {
+            core.commits.push_back((changes, acts));
+        }
+    }
+
+    /// One transaction at a time, of all that waits.
+    fn write(&mut self, random: &mut Random, now: Time, at: usize) {
+        let reaches = self.reaches_store(now, at);
+        let (Some(store), Some(core)) = (&mut self.store, &mut self.managers[at].core) else { return };
+        if let Some(writing) = &core.writing {
+            if writing.answer_at.is_some_and(|answer_at| answer_at <= now) && reaches {
+                let made = store.outcome(core.term);
+                let Some(writing) = core.writing.take() else { return };
+                if made == Some(true) {
+                    self.acts.extend(writing.acts);
+                } else {
+                    self.coverage.hit(coverage::LEADER_SUPERSEDED);
+                    return self.step_down(now, at);
+                }
+            } else if writing.timeout_at <= now {
+                self.coverage.hit(coverage::WRITE_UNANSWERED);
+                return self.step_down(now, at);
+            } else {
+                return;
+            }
+        }
+        let Some(core) = &mut self.managers[at].core else { return };
+        let (mut changes, mut acts) = (Changes::new(), Vec::new());
+        for (more, later) in core.commits.drain(..) {
+            changes.extend(more);
+            acts.extend(later);
+        }
+        if changes.is_empty() {
+            // Nothing is written, and so nothing is waited for.
+            self.acts.extend(acts);
+            return;
+        }
+        let slow = |random: &mut Random| match random.below(12) {
+            0 => Duration(random.magnitude(100_000_000..=1_900_000_000)),
+            _ => Duration::ZERO,
+        };
+        let apply_at = now + slow(random);
+        let mut answer_at = Some(apply_at + slow(random));
+        if !self.is_healed && random.one_in(100) {
+            answer_at = None;
+        }
+        if answer_at > Some(now) {
+            self.coverage.hit(coverage::WRITE_SLOW);
+        }
+        // What does not reach the store is lost.
+        if reaches {
+            store.submit(apply_at, core.term, changes);
+        }
+        core.writing =
+            Some(Writing { answer_at: answer_at.filter(|_| reaches), timeout_at: now + WRITE_TIMEOUT, acts });
+        self.store_advances(random, now);
+        if answer_at == Some(now) && reaches {
+            self.write(random, now, at);
+        }
+    }
+
+    /// An agent joins at a manager, if one takes it: its session, or why not.
+    pub(super) fn join(
+        &mut self,
+        now: Time,
+        at: usize,
+        join: polycast_protocol::leases::Join,
+    ) -> Option<Result<Session, JoinRefusal>> {
+        if now < self.managers[at].paused_until {
+            return None;
+        }
+        let core = self.managers[at].core.as_mut()?;
+        let agent = join.agent.clone();
+        let input = Input::Join(join);
+        self.coverage.hit(coverage::of_leases(&input));
+        core.leases.handle(now, input);
+        let mut result = None;
+        let mut acts = Vec::new();
+        while let Some(output) = core.leases.poll(now) {
+            match output {
+                Output::Join { result: joined, .. } => result = Some(joined),
+                output => {
+                    let session = listener(&output).and_then(|agent| core.sessions.get(agent).copied());
+                    acts.push(Act { by: (at, core.run), session, output });
+                }
+            }
+        }
+        let run = core.run;
+        let joined = result.map(|result| {
+            result.map(|()| {
+                core.missing.retain(|key, _| key.name != agent.name);
+                core.sessions.retain(|key, _| key.name != agent.name);
+                core.next_session += 1;
+                core.sessions.insert(agent, core.next_session);
+                Session { manager: at, run, number: core.next_session }
+            })
+        });
+        self.drain_after(now, at, acts);
+        joined
+    }
+
+    /// Whether a session is still one, as far as an agent can see.
+    pub(super) fn is_there(&self, agent: &AgentKey, session: Session) -> bool {
+        let core = self.managers[session.manager].core.as_ref();
+        core.is_some_and(|core| core.run == session.run && core.sessions.get(agent) == Some(&session.number))
+    }
+
+    /// A manager sees that a session has ended.
+    pub(super) fn hang_up(&mut self, now: Time, agent: &AgentKey, session: Session) {
+        if self.is_there(agent, session)
+            && let Some(core) = &mut self.managers[session.manager].core
+        {
+            core.sessions.remove(agent);
+            core.missing.insert(agent.clone(), now + super::RECONNECT);
+        }
+    }
+
+    /// A call has come to its manager.
+    pub(super) fn call(&mut self, now: Time, call: Call) {
+        let manager = &mut self.managers[call.session.manager];
+        if now < manager.paused_until {
+            manager.inbox.push_back(call);
+        } else {
+            self.take(now, call);
+        }
+    }
+
+    fn take(&mut self, now: Time, call: Call) {
+        if !self.is_there(&call.agent, call.session) {
+            return;
+        }
+        let at = call.session.manager;
+        let leaves = matches!(call.input, Input::Leave { .. });
+        self.handle(now, at, call.input);
+        if let Some(core) = self.managers[at].core.as_mut().filter(|_| leaves) {
+            core.sessions.remove(&call.agent);
+        }
+    }
+}
+
+/// Whether a core that has nothing goes on from what is written, and then knows just that.
+fn restores(core: &mut Leases, now: Time, load: Vec<Record>, records: &[Record]) -> Result<(), String> {
+    core.restore(now, load).map_err(|error| format!("no manager can go on from what is written: {error}"))?;
+    let known = core.records();
+    if known != records {
+        return Err(format!("a manager that goes on from {records:?} knows {known:?}"));
+    }
+    Ok(())
+}
+
+/// The agent that is told.
+pub(super) fn listener(output: &Output) -> Option<&AgentKey> {
+    match output {
+        Output::Join { agent, .. } | Output::Heartbeat { agent, .. } => Some(agent),
+        Output::Response { request, .. }
+        | Output::Waiting { request, .. }
+        | Output::Extended { request, .. }
+        | Output::Path { request, .. }
+        | Output::Replanned { request, .. } => Some(&request.agent),
+        Output::Granted { .. }
+        | Output::Again { .. }
+        | Output::Forgotten { .. }
+        | Output::Released { .. }
+        | Output::Gone { .. } => None,
+    }
+}

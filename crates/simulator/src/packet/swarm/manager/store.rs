@@ -1,0 +1,137 @@
+//! A store in memory, as managers use etcd: a leader's key that lives as long as it is kept alive, and records that
+//! only the leader may write, in the same step in which it is seen to lead.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use polycast_planning::PlanId;
+use polycast_protocol::leases::{Record, RecordKey};
+use polycast_types::{Duration, Time};
+
+/// Changes that go into one transaction, by the key of each record.
+pub(super) type Changes = BTreeMap<RecordKey, Option<Record>>;
+
+/// Who leads.
+#[derive(Debug)]
+struct Leader {
+    term: u64,
+    manager: usize,
+    expires_at: Time,
+}
+
+/// A transaction on its way.
+#[derive(Debug)]
+struct Write {
+    apply_at: Time,
+    term: u64,
+    changes: Changes,
+}
+
+/// What is stored.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    records: BTreeMap<RecordKey, Record>,
+    leader: Option<Leader>,
+    terms: u64,
+    in_flight: Vec<Write>,
+    /// Whether the last write of a term was made.
+    outcomes: BTreeMap<u64, bool>,
+    /// It answers nobody until then.
+    pub(super) silent_until: Time,
+    /// Every lease that was ever written.
+    written: BTreeSet<PlanId>,
+    /// How often something was written.
+    pub(super) writes: u64,
+}
+
+impl Store {
+    fn leads(&self, now: Time, term: u64) -> bool {
+        self.leader.as_ref().is_some_and(|leader| leader.term == term && leader.expires_at > now)
+    }
+
+    /// Who leads.
+    pub(super) fn leader(&self, now: Time) -> Option<usize> {
+        self.leader.as_ref().filter(|leader| leader.expires_at > now).map(|leader| leader.manager)
+    }
+
+    /// Makes a manager the leader, if there is none; gives its term.
+    pub(super) fn campaign(&mut self, now: Time, manager: usize, ttl: Duration) -> Option<u64> {
+        if self.leader(now).is_some() {
+            return None;
+        }
+        self.terms += 1;
+        self.leader = Some(Leader { term: self.terms, manager, expires_at: now + ttl });
+        Some(self.terms)
+    }
+
+    /// Keeps a leader's key alive; gives whether it still leads.
+    pub(super) fn keep(&mut self, now: Time, term: u64, ttl: Duration) -> bool {
+        let leads = self.leads(now, term);
+        if let Some(leader) = self.leader.as_mut().filter(|_| leads) {
+            leader.expires_at = now + ttl;
+        }
+        leads
+    }
+
+    /// Ends a leadership.
+    pub(super) fn revoke(&mut self, term: u64) {
+        self.leader.take_if(|leader| leader.term == term);
+    }
+
+    /// A leader's transaction comes in at `apply_at`.
+    pub(super) fn submit(&mut self, apply_at: Time, term: u64, changes: Changes) {
+        self.in_flight.push(Write { apply_at, term, changes });
+    }
+
+    /// Makes the transactions that have come in; gives whether anything has changed.
+    pub(super) fn advance(&mut self, now: Time) -> bool {
+        let due: Vec<Write> = self.in_flight.extract_if(.., |write| write.apply_at <= now).collect();
+        let mut changed = false;
+        for Write { apply_at, term, changes } in due {
+            let leads = self.leads(apply_at, term);
+            self.outcomes.insert(term, leads);
+            if leads {
+                changed |= !changes.is_empty();
+                self.apply(changes);
+            }
+        }
+        changed
+    }
+
+    fn apply(&mut self, changes: Changes) {
+        self.writes += 1;
+        for (key, record) in changes {
+            if let RecordKey::Lease(plan) = key {
+                // One that is gone again before it was written was written as far as anybody can tell.
+                self.written.insert(plan);
+            }
+            match record {
+                Some(record) => drop(self.records.insert(key, record)),
+                None => drop(self.records.remove(&key)),
+            }
+        }
+    }
+
+    /// Takes the outcome of a term's last write, if it has one.
+    pub(super) fn outcome(&mut self, term: u64) -> Option<bool> {
+        self.outcomes.remove(&term)
+    }
+
+    /// Whether a lease was ever written.
+    pub(super) fn was_written(&self, plan: PlanId) -> bool {
+        self.written.contains(&plan)
+    }
+
+    /// The records in the order in which etcd gives them.
+    pub(super) fn load(&self) -> Vec<Record> {
+        let mut records: Vec<(String, &Record)> =
+            self.records.iter().map(|(key, record)| (key.to_string(), record)).collect();
+        records.sort_by(|(one, _), (other, _)| one.cmp(other));
+        records.into_iter().map(|(_, record)| record.clone()).collect()
+    }
+
+    /// The records in the order of their keys.
+    pub(super) fn records(&self) -> Vec<Record> {
+        self.records.values().cloned().collect()
+    }
+}

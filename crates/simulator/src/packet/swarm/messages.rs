@@ -1,0 +1,726 @@
+//! Cases of streams of messages (Orca section 4): the manager's table of streams on real leases, sources that come and
+//! go, receivers that join and leave, sessions that break, a manager that begins anew, and packets that are lost,
+//! doubled and overtaken.
+//!
+//! At a receiver numbers of messages only rise, every gap is said, and a message that lacks a piece is never delivered.
+//! In the end a path has the receivers that have joined, and all of them hear what is sent.
+
+use super::coverage::{self, Coverage};
+use super::draw::Random;
+use super::{Plant, Verdict};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
+use polycast_planning::tcp_chain::TcpChain;
+use polycast_planning::{Channel, Fabric, Fabrics, Failure, Fcfs, PlanId, Resource};
+use polycast_protocol::leases::{
+    AgentKey, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, Record, RecordKey,
+    STREAMS_FROM,
+};
+use polycast_protocol::stream::{
+    Order, OrderConfig, OrderInput, OrderOutput, StreamRefusal, StreamWord, Streams, StreamsConfig,
+    StreamsInput, StreamsOutput,
+};
+use polycast_types::{Duration, Handle, Time};
+
+const TICK: Duration = Duration::from_millis(100);
+/// After healing everybody hears what is sent within this time: a path that its source has never heard of has expired, and
+/// is asked for again.
+const LIVENESS: Duration = Duration::from_secs(40);
+/// The bytes of a piece.
+const PIECE: usize = 1_000;
+
+/// A stream as its source has it.
+struct Sends {
+    name: String,
+    request: u64,
+    handle: Handle,
+    next: u64,
+    /// The lease, and where it sends.
+    lent: Option<(PlanId, Channel)>,
+    lease: Option<HeldLease>,
+}
+
+/// A stream as a receiver has it.
+struct Hears {
+    /// Where it listens, and for what.
+    told: Option<(Channel, Handle)>,
+    order: Order,
+    kept: BTreeMap<u64, BTreeSet<u16>>,
+    /// The last message that was delivered.
+    last: Option<u64>,
+}
+
+struct Host {
+    incarnation: u64,
+    up: bool,
+    /// Whether it has a session with the manager.
+    session: bool,
+    /// When it comes back, or its session does.
+    back_at: Time,
+    requests: u64,
+    sends: Option<Sends>,
+    hears: BTreeMap<String, Hears>,
+}
+
+struct Manager {
+    leases: Leases,
+    streams: Streams,
+    missing: BTreeMap<AgentKey, Time>,
+}
+
+/// A piece on its way: to whom, of which source's run, and which of which message.
+struct Piece {
+    to: usize,
+    channel: Channel,
+    handle: Handle,
+    number: u64,
+    piece: u16,
+    pieces: u16,
+}
+
+struct World<'r> {
+    random: &'r mut Random,
+    plant: Option<Plant>,
+    now: Time,
+    hosts: Vec<Host>,
+    manager: Option<Manager>,
+    manager_back_at: Time,
+    /// What is written, where it is.
+    records: Option<BTreeMap<RecordKey, Record>>,
+    addresses: u32,
+    runs: u64,
+    failed: Option<Failure>,
+    pieces: BTreeMap<(Time, u64), Piece>,
+    sequence: u64,
+    /// How many pieces the messages of each run of a source have.
+    sent: BTreeMap<(Handle, u64), u16>,
+    loss: u64,
+    duplication: u64,
+    /// Pieces overtake each other by so much.
+    jitter: Duration,
+    order: OrderConfig,
+    hash: u64,
+    coverage: Coverage,
+}
+
+fn name(host: usize) -> String {
+    format!("host-{host}")
+}
+
+fn index(name: &str) -> usize {
+    name.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(usize::MAX)
+}
+
+pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdict {
+    let count = random.within(3..=6) as usize;
+    let addresses = random.within(1..=4) as u32;
+    let recorded = random.one_in(2);
+    let case = format!(
+        "streams among {count} hosts, {addresses} addresses{}",
+        if recorded { ", a manager with records" } else { "" }
+    );
+    let host = |_| Host {
+        incarnation: 1,
+        up: true,
+        session: false,
+        back_at: Time::ZERO,
+        requests: 0,
+        sends: None,
+        hears: BTreeMap::new(),
+    };
+    let share = |random: &mut Random| if random.one_in(2) { random.magnitude(1..=200) } else { 0 };
+    let mut world = World {
+        plant,
+        now: Time(1),
+        hosts: (0..count).map(host).collect(),
+        manager: None,
+        manager_back_at: Time::ZERO,
+        records: recorded.then(BTreeMap::new),
+        addresses,
+        runs: 0,
+        failed: None,
+        pieces: BTreeMap::new(),
+        sequence: 0,
+        sent: BTreeMap::new(),
+        loss: share(random),
+        duplication: share(random),
+        jitter: Duration(random.magnitude(10_000..=400_000_000)),
+        order: OrderConfig {
+            hold: Duration(random.magnitude(100_000..=300_000_000)),
+            messages_max: random.magnitude(1..=64) as usize,
+            bytes_max: random.magnitude(8_000..=1_000_000) as usize,
+        },
+        random,
+        hash: seed | 1,
+        coverage: Coverage::default(),
+    };
+    let failure = world.live().err();
+    let World { hash, sequence, coverage, .. } = world;
+    Verdict { seed, case, failure, trace_hash: hash, events: sequence, coverage }
+}
+
+impl World<'_> {
+    fn live(&mut self) -> Result<(), String> {
+        let heal_at = Time(self.random.magnitude(2_000_000_000..=40_000_000_000));
+        while self.now < heal_at {
+            self.fail_something(heal_at);
+            self.wish();
+            self.tick()?;
+        }
+        (self.loss, self.duplication, self.jitter) = (0, 0, Duration(1));
+        self.manager_back_at = self.now;
+        self.repair();
+        for host in &mut self.hosts {
+            host.back_at = self.now;
+        }
+        let end = self.now + LIVENESS;
+        while self.now < end {
+            self.tick()?;
+        }
+        self.check_paths()?;
+        let sent: BTreeMap<String, (Handle, u64)> =
+            self.sources().map(|sends| (sends.name.clone(), (sends.handle, sends.next))).collect();
+        for _ in 0..10 {
+            self.tick()?;
+        }
+        self.check_heard(&sent)
+    }
+
+    fn sources(&self) -> impl Iterator<Item = &Sends> {
+        self.hosts.iter().filter_map(|host| host.sends.as_ref())
+    }
+
+    fn fail_something(&mut self, heal_at: Time) {
+        if !self.random.one_in(25) {
+            return;
+        }
+        let until = self.now + Duration(self.random.magnitude(100_000_000..=10_000_000_000));
+        let until = until.min(heal_at);
+        let at = self.random.below(self.hosts.len() as u64) as usize;
+        match self.random.below(5) {
+            0 => {
+                self.coverage.hit(coverage::STREAM_MANAGER_CRASHES);
+                self.manager = None;
+                self.manager_back_at = until;
+                self.hosts.iter_mut().for_each(|host| host.session = false);
+            }
+            1 => {
+                self.coverage.hit(coverage::STREAM_SOURCE_CRASHES);
+                self.hang_up(at);
+                let host = &mut self.hosts[at];
+                (host.up, host.back_at) = (false, until);
+                host.incarnation += 1;
+                host.sends = None;
+                host.hears.clear();
+            }
+            2 | 3 => {
+                self.coverage.hit(coverage::STREAM_SESSION_BREAKS);
+                self.hang_up(at);
+                self.hosts[at].back_at = self.hosts[at].back_at.max(until.min(self.now + TICK * 30));
+            }
+            _ if self.failed.is_some() => self.repair(),
+            _ => {
+                let address = [239, 255, 64, self.random.below(self.addresses.into()) as u8];
+                self.coverage.hit(coverage::STREAM_PATH_FAILS);
+                self.failed = Some(Failure::Resource(Resource::MulticastAddress { address, port: 7474 }));
+                let failures = Vec::from_iter(self.failed);
+                self.lease(Input::Failed { failures });
+            }
+        }
+    }
+
+    fn repair(&mut self) {
+        let failures = Vec::from_iter(self.failed.take());
+        self.lease(Input::Repaired { failures });
+    }
+
+    fn agent(&self, at: usize) -> AgentKey {
+        AgentKey { name: name(at), incarnation: self.hosts[at].incarnation }
+    }
+
+    /// A session ends, and the manager sees it.
+    fn hang_up(&mut self, at: usize) {
+        let agent = self.agent(at);
+        if core::mem::take(&mut self.hosts[at].session)
+            && let Some(manager) = &mut self.manager
+        {
+            manager.missing.insert(agent, self.now + Duration::from_secs(2));
+        }
+    }
+
+    /// Somebody wants something else of a stream.
+    fn wish(&mut self) {
+        if !self.random.one_in(3) {
+            return;
+        }
+        let at = self.random.below(self.hosts.len() as u64) as usize;
+        if !self.hosts[at].up {
+            return;
+        }
+        let stream = format!("stream-{}", self.random.below(2));
+        let agent = self.agent(at);
+        let host = &mut self.hosts[at];
+        let hears = host.hears.contains_key(&stream);
+        match self.random.below(12) {
+            0 | 1 if host.sends.is_none() && !hears => {
+                host.requests += 1;
+                let (request, incarnation) = (STREAMS_FROM + host.requests, host.incarnation);
+                let handle = Handle((at as u64) << 48 | incarnation << 24 | host.requests);
+                let sends = Sends { name: stream, request, handle, next: 0, lent: None, lease: None };
+                host.sends = Some(sends);
+                self.create(at);
+            }
+            2 if host.sends.is_some() && self.random.one_in(3) => {
+                if let Some(sends) = host.sends.take() {
+                    self.stream(at, StreamsInput::End { agent, name: sends.name });
+                }
+            }
+            3 if hears => {
+                host.hears.remove(&stream);
+                self.stream(at, StreamsInput::Leave { agent, name: stream });
+            }
+            4.. if !hears && host.sends.as_ref().is_none_or(|sends| sends.name != stream) => {
+                let (order, kept) = (Order::new(self.order), BTreeMap::new());
+                host.hears.insert(stream.clone(), Hears { told: None, order, kept, last: None });
+                self.stream(at, StreamsInput::Join { agent, name: stream });
+            }
+            _ => {}
+        }
+    }
+
+    /// An agent says something in its session, if it has one; a new one begins with all that matters.
+    fn stream(&mut self, at: usize, input: StreamsInput) {
+        if self.hosts[at].session {
+            self.table(input);
+        }
+    }
+
+    fn table(&mut self, input: StreamsInput) {
+        let Some(manager) = &mut self.manager else { return };
+        self.coverage.hit(coverage::of_streams(&input));
+        manager.streams.handle(self.now, input);
+        self.drain();
+    }
+
+    fn lease(&mut self, input: Input) {
+        let Some(manager) = &mut self.manager else { return };
+        self.coverage.hit(coverage::of_leases(&input));
+        manager.leases.handle(self.now, input);
+        self.drain();
+    }
+
+    fn create(&mut self, at: usize) {
+        let agent = self.agent(at);
+        let Some(sends) = &self.hosts[at].sends else { return };
+        let key = agent.request(sends.request);
+        let manager = self.manager.as_ref();
+        let lease = manager.and_then(|manager| manager.leases.leases().find(|lease| *lease.key == key));
+        let held = lease.map(|lease| {
+            let receivers = lease.grant.receivers.iter().map(|(name, _)| name.clone()).collect();
+            (lease.grant.plan.clone(), receivers)
+        });
+        let (name, request, handle) = (sends.name.clone(), sends.request, sends.handle);
+        self.stream(at, StreamsInput::Create { agent, name, request, handle, held });
+    }
+
+    fn tick(&mut self) -> Result<(), String> {
+        self.now += TICK;
+        if self.manager.is_none() && self.now >= self.manager_back_at {
+            self.begin()?;
+        }
+        for at in 0..self.hosts.len() {
+            let host = &mut self.hosts[at];
+            if self.now >= host.back_at {
+                host.up = true;
+            }
+            if host.up && !host.session && self.now >= host.back_at && self.manager.is_some() {
+                self.join(at);
+            }
+            self.beat(at);
+            self.retry(at);
+            self.send(at);
+        }
+        let dead: Vec<AgentKey> = (self.manager.iter().flat_map(|manager| &manager.missing))
+            .filter(|(_, until)| **until <= self.now)
+            .map(|(agent, _)| agent.clone())
+            .collect();
+        for agent in dead {
+            if let Some(manager) = &mut self.manager {
+                manager.missing.remove(&agent);
+            }
+            self.lease(Input::Died { agent });
+        }
+        self.drain();
+        self.arrive()
+    }
+
+    /// A manager begins, and goes on from records if there are any.
+    fn begin(&mut self) -> Result<(), String> {
+        let pool = AddressPool::new([239, 255, 64, 0], self.addresses, 7474).expect("these are addresses");
+        let fabrics: Vec<Box<dyn Fabric>> = vec![Box::new(TcpChain), Box::new(IpMulticast::new(pool))];
+        self.runs += 1;
+        let config = LeasesConfig {
+            lease: Duration::from_secs(30),
+            silence: Duration::from_secs(4),
+            pending_max: 8,
+            leases_max: 100,
+            grant_bytes_max: u64::MAX,
+            agents_max: 64,
+            on_device_failure: OnDeviceFailure::Fallback,
+            kept_max: 0,
+            claims: None,
+            recorded: self.records.is_some(),
+            first_plan: PlanId(self.runs * 1_000_000),
+        };
+        let mut leases = Leases::new(config, Fabrics::new(fabrics), Box::new(Fcfs));
+        for host in 0..self.hosts.len() {
+            leases.know_host(&name(host));
+        }
+        let mut missing = BTreeMap::new();
+        if let Some(records) = &self.records {
+            leases
+                .restore(self.now, records.values().cloned())
+                .map_err(|error| format!("no manager can go on from what is written: {error}"))?;
+            let until = self.now + Duration::from_secs(4);
+            missing.extend(leases.members().map(|(name, member)| {
+                (AgentKey { name: name.into(), incarnation: member.incarnation }, until)
+            }));
+        }
+        let streams = Streams::new(StreamsConfig::default(), self.now);
+        self.manager = Some(Manager { leases, streams, missing });
+        let failures = Vec::from_iter(self.failed);
+        if !failures.is_empty() {
+            self.lease(Input::Failed { failures });
+        }
+        Ok(())
+    }
+
+    /// A session begins: the agent says again what it has and wants.
+    fn join(&mut self, at: usize) {
+        let agent = self.agent(at);
+        let leases = self.hosts[at].sends.iter().filter_map(|sends| sends.lease.clone()).collect();
+        if let Some(manager) = &mut self.manager {
+            manager.missing.retain(|key, _| key.name != agent.name);
+        }
+        self.hosts[at].session = true;
+        let address = ([10, 0, 0, at as u8], 7401);
+        self.lease(Input::Join(Join { agent: agent.clone(), address, leases }));
+        self.table(StreamsInput::Arrived { agent: agent.clone() });
+        self.create(at);
+        let wanted: Vec<String> = self.hosts[at].hears.keys().cloned().collect();
+        for name in wanted {
+            self.stream(at, StreamsInput::Join { agent: agent.clone(), name });
+        }
+    }
+
+    fn beat(&mut self, at: usize) {
+        if !self.hosts[at].session || self.now.0 / TICK.0 % 10 != at as u64 {
+            return;
+        }
+        let held = self.hosts[at].sends.iter().filter_map(|sends| Some(sends.lent.as_ref()?.0)).collect();
+        let agent = self.agent(at);
+        self.lease(Input::Heartbeat { agent, leases: held });
+    }
+
+    /// A receiver that was refused, or whose stream has ended, asks again.
+    fn retry(&mut self, at: usize) {
+        if !self.hosts[at].session || !self.random.one_in(20) {
+            return;
+        }
+        let agent = self.agent(at);
+        let host = &self.hosts[at];
+        let lost = host.hears.iter().find(|(_, hears)| hears.told.is_none()).map(|(name, _)| name.clone());
+        if let Some(name) = lost {
+            self.stream(at, StreamsInput::Join { agent, name });
+        }
+    }
+
+    /// A source sends messages, each in some pieces.
+    fn send(&mut self, at: usize) {
+        let Some(sends) = &mut self.hosts[at].sends else { return };
+        let Some((_, channel)) = sends.lent.clone() else { return };
+        let handle = sends.handle;
+        let mut copies = Vec::new();
+        for _ in 0..self.random.below(3) {
+            let number = sends.next;
+            sends.next += 1;
+            let pieces = self.random.within(1..=4) as u16;
+            self.sent.insert((handle, number), pieces);
+            copies.extend((0..pieces).map(|piece| (number, piece, pieces)));
+        }
+        let listens =
+            |hears: &Hears| hears.told.as_ref().is_some_and(|(told, _)| told.is_heard_like(&channel));
+        let to: Vec<usize> = (0..self.hosts.len())
+            .filter(|&host| self.hosts[host].up && self.hosts[host].hears.values().any(listens))
+            .collect();
+        for (number, piece, pieces) in copies {
+            for &to in &to {
+                let lost = self.random.below(1_000) < self.loss;
+                let doubled = self.random.below(1_000) < self.duplication;
+                if lost {
+                    self.coverage.hit(coverage::PIECE_LOST);
+                }
+                if doubled {
+                    self.coverage.hit(coverage::PIECE_DOUBLED);
+                }
+                for _ in 0..u32::from(!lost) + u32::from(doubled) {
+                    self.sequence += 1;
+                    let delay = self.random.below(self.jitter.0);
+                    if delay > 1_000_000 {
+                        self.coverage.hit(coverage::PIECE_LATE);
+                    }
+                    let channel = channel.clone();
+                    let piece = Piece { to, channel, handle, number, piece, pieces };
+                    self.pieces.insert((self.now + Duration(delay), self.sequence), piece);
+                }
+            }
+        }
+    }
+
+    /// Pieces come to those who listen.
+    fn arrive(&mut self) -> Result<(), String> {
+        while let Some((&(at, _), _)) = self.pieces.first_key_value()
+            && at <= self.now
+        {
+            let Some((_, piece)) = self.pieces.pop_first() else { break };
+            let forgets = self.plant == Some(Plant::LosePiece) && piece.number % 8 == 5;
+            let listens = |told: &Option<(Channel, Handle)>| {
+                told.as_ref().is_some_and(|(channel, handle)| {
+                    channel.is_heard_like(&piece.channel) && *handle == piece.handle
+                })
+            };
+            let host = &mut self.hosts[piece.to];
+            if let Some(hears) = host.hears.values_mut().find(|hears| listens(&hears.told)) {
+                let Piece { number, piece, pieces, .. } = piece;
+                let input = OrderInput::Piece { number, piece, pieces, len: PIECE };
+                self.coverage.hit(coverage::of_order(&input));
+                if hears.order.handle(at, input) && !(forgets && piece > 0) {
+                    hears.kept.entry(number).or_default().insert(piece);
+                }
+            }
+            self.deliver(piece.to, at)?;
+        }
+        (0..self.hosts.len()).try_for_each(|host| self.deliver(host, self.now))
+    }
+
+    /// Messages that can be delivered are; each after the one before, with the gap between them.
+    fn deliver(&mut self, at: usize, now: Time) -> Result<(), String> {
+        for (stream, hears) in &mut self.hosts[at].hears {
+            while let Some(output) = hears.order.poll(now) {
+                let (number, lost) = match output {
+                    OrderOutput::Forget { number } => {
+                        self.coverage.hit(coverage::MESSAGE_FORGOTTEN);
+                        hears.kept.remove(&number);
+                        continue;
+                    }
+                    OrderOutput::Deliver { number, lost } => (number, lost),
+                };
+                let lost = if self.plant == Some(Plant::HideGap) { 0 } else { lost };
+                if lost > 0 {
+                    self.coverage.hit(coverage::MESSAGES_GIVEN_UP);
+                }
+                self.hash = (self.hash ^ number ^ now.0).wrapping_mul(0x0000_0100_0000_01b3);
+                let Some((_, handle)) = hears.told else { continue };
+                let has = hears.kept.remove(&number).map_or(0, |pieces| pieces.len());
+                let pieces = self.sent.get(&(handle, number)).copied();
+                if pieces.map(usize::from) != Some(has) {
+                    return Err(format!(
+                        "message {number} of {stream} was delivered with {has} of {pieces:?} pieces"
+                    ));
+                }
+                let gap = match hears.last {
+                    Some(last) if number <= last => {
+                        return Err(format!("message {number} of {stream} was delivered after {last}"));
+                    }
+                    Some(last) => number - last - 1,
+                    None => 0,
+                };
+                if gap != lost {
+                    return Err(format!(
+                        "{gap} messages before {number} of {stream} are missing, and {lost} are said"
+                    ));
+                }
+                hears.last = Some(number);
+            }
+        }
+        Ok(())
+    }
+
+    /// As the manager's core does it: what leases and streams want of each other, and of agents.
+    fn drain(&mut self) {
+        let now = self.now;
+        loop {
+            while let Some(output) = self.manager.as_mut().and_then(|manager| manager.leases.poll(now)) {
+                self.obey(output);
+            }
+            let output = self.manager.as_mut().and_then(|manager| manager.streams.poll(now));
+            match output {
+                None => break,
+                Some(StreamsOutput::Lease(input)) => {
+                    self.coverage.hit(coverage::of_leases(&input));
+                    if let Some(manager) = &mut self.manager {
+                        manager.leases.handle(now, input);
+                    }
+                }
+                Some(StreamsOutput::Tell { agent, name, word }) => self.hear(&agent, &name, word),
+            }
+        }
+        if let (Some(manager), Some(records)) = (&mut self.manager, &mut self.records) {
+            for (key, record) in manager.leases.changes() {
+                match record {
+                    Some(record) => drop(records.insert(key, record)),
+                    None => drop(records.remove(&key)),
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, output: Output) {
+        let heard = match &output {
+            Output::Response { request, response } if request.is_stream() => {
+                Some(StreamsInput::Response { request: request.clone(), response: response.clone() })
+            }
+            Output::Extended { request, result } if request.is_stream() => {
+                Some(StreamsInput::Changed { request: request.clone(), result: result.clone() })
+            }
+            Output::Replanned { request, plan, .. } if request.is_stream() => {
+                Some(StreamsInput::Replanned { request: request.clone(), plan: plan.clone() })
+            }
+            Output::Released { request, .. } if request.is_stream() => {
+                Some(StreamsInput::Ended { request: request.clone() })
+            }
+            Output::Gone { agent } => Some(StreamsInput::Gone { agent: agent.clone() }),
+            _ => None,
+        };
+        if let Some(input) = heard {
+            self.coverage.hit(coverage::of_streams(&input));
+            if let Some(manager) = &mut self.manager {
+                manager.streams.handle(self.now, input);
+            }
+        }
+        self.tell(output);
+    }
+
+    /// What leases say to a source's agent, in its session.
+    fn tell(&mut self, output: Output) {
+        let agent = match &output {
+            Output::Response { request, .. } | Output::Replanned { request, .. } => &request.agent,
+            Output::Heartbeat { agent, .. } => agent,
+            _ => return,
+        };
+        let Some(host) = self.hosts.get_mut(index(&agent.name)) else { return };
+        if !host.session || host.incarnation != agent.incarnation {
+            return;
+        }
+        if let Output::Heartbeat { result: Err(_), .. } = output {
+            // It has to join again.
+            host.session = false;
+            return;
+        }
+        let Some(sends) = &mut host.sends else { return };
+        match output {
+            Output::Response { request, response: Ok(grant) } if request.request == sends.request => {
+                sends.lent = Some((grant.plan_id, grant.plan.channel.clone()));
+                sends.lease = Some(HeldLease {
+                    request: sends.request,
+                    plan: grant.plan_id,
+                    object: polycast_types::ObjectId {
+                        app: polycast_types::AppId::default(),
+                        data: polycast_types::DataId(sends.handle.0),
+                    },
+                    receivers: grant.receivers.iter().map(|(name, _)| name.clone()).collect(),
+                    bytes: grant.accepted_bytes,
+                    fabric: grant.plan.fabric.into(),
+                    channel: grant.plan.channel,
+                    left: None,
+                    kept: None,
+                });
+            }
+            Output::Replanned { request, plan, plan_id, .. } if request.request == sends.request => {
+                if let Some(lease) = &mut sends.lease {
+                    (lease.channel, lease.fabric) = (plan.channel.clone(), plan.fabric.into());
+                }
+                sends.lent = Some((plan_id, plan.channel));
+            }
+            Output::Heartbeat { result: Ok(lost), .. } => {
+                if sends.lent.as_ref().is_some_and(|(plan, _)| lost.contains(plan)) {
+                    (sends.lent, sends.lease) = (None, None);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What the table of streams says to an agent, in its session.
+    fn hear(&mut self, agent: &AgentKey, name: &str, word: StreamWord) {
+        let Some(host) = self.hosts.get_mut(index(&agent.name)) else { return };
+        if !host.session || host.incarnation != agent.incarnation {
+            return;
+        }
+        match word {
+            StreamWord::Created => {}
+            StreamWord::Refused(StreamRefusal::Taken { .. }) => {
+                host.sends.take_if(|sends| sends.name == name);
+            }
+            StreamWord::Refused(_) | StreamWord::Ended => {
+                if let Some(hears) = host.hears.get_mut(name) {
+                    hears.told = None;
+                }
+            }
+            StreamWord::Joined { channel, handle, .. } => {
+                let Some(hears) = host.hears.get_mut(name) else { return };
+                let is_new = hears.told.as_ref().is_none_or(|(_, before)| *before != handle);
+                if is_new {
+                    (hears.order, hears.last) = (Order::new(self.order), None);
+                    hears.kept.clear();
+                }
+                hears.told = Some((channel, handle));
+            }
+        }
+    }
+
+    /// Every stream's path has the receivers that want it and nobody else.
+    fn check_paths(&self) -> Result<(), String> {
+        let Some(manager) = &self.manager else { return Err("there is no manager".into()) };
+        for (at, host) in self.hosts.iter().enumerate() {
+            let Some(sends) = &host.sends else { continue };
+            let key = self.agent(at).request(sends.request);
+            let has: BTreeSet<String> = (manager.leases.records().into_iter())
+                .filter_map(|record| match record {
+                    Record::Lease { key: of, group, .. } if of == key => Some(group.receivers),
+                    _ => None,
+                })
+                .flat_map(|receivers| receivers.into_iter().map(|host| name(host.0 as usize)))
+                .collect();
+            let told = |hears: &Hears| hears.told.as_ref().is_some_and(|(_, handle)| *handle == sends.handle);
+            let wants: BTreeSet<String> = (0..self.hosts.len())
+                .filter(|&other| self.hosts[other].hears.get(&sends.name).is_some_and(told))
+                .map(name)
+                .collect();
+            if has != wants {
+                return Err(format!("the path of {} has {has:?}, and {wants:?} were let in", sends.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whoever was let in has heard all that was sent.
+    fn check_heard(&self, sent: &BTreeMap<String, (Handle, u64)>) -> Result<(), String> {
+        for (at, host) in self.hosts.iter().enumerate() {
+            for (stream, hears) in &host.hears {
+                let Some((handle, next)) = sent.get(stream) else { continue };
+                let Some((_, told)) = &hears.told else { continue };
+                if told == handle && *next > 0 && hears.last.is_none_or(|last| last + 1 < *next) {
+                    let last = hears.last;
+                    return Err(format!("{} has heard {stream} up to {last:?}, not to {next}", name(at)));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! Commands that end in time, or are ended with all that they have started.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::io;
+use std::process::{Child, Command, ExitStatus};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How often a command is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How often processes are looked at while all are being ended.
+const ROUNDS_MAX: u32 = 50;
+
+/// How a command ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// By itself.
+    Exited(ExitStatus),
+    /// It took too long and was killed. What ran below it, one line each.
+    Killed(Vec<String>),
+}
+
+impl Ended {
+    /// Whether all is well.
+    pub fn is_success(&self) -> bool {
+        matches!(self, Ended::Exited(status) if status.success())
+    }
+}
+
+/// Runs a command for at most `limit`.
+///
+/// # Errors
+/// It cannot be started.
+pub fn run(command: &mut Command, limit: Duration) -> io::Result<Ended> {
+    let begun = Instant::now();
+    let mut child = command.spawn()?;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Ended::Exited(status));
+        }
+        if begun.elapsed() >= limit {
+            return Ok(Ended::Killed(kill(&mut child)));
+        }
+        sleep(LOOK_AGAIN);
+    }
+}
+
+/// What a person allows: all limits are multiplied by `POLYCAST_PATIENCE`, for machines that are slow or busy.
+pub fn patience() -> f64 {
+    let said = std::env::var("POLYCAST_PATIENCE").ok().and_then(|text| text.parse::<f64>().ok());
+    said.filter(|factor| (0.001..=1_000.0).contains(factor)).unwrap_or(1.0)
+}
+
+/// Ends a child and all that it has started; gives what was running.
+fn kill(child: &mut Child) -> Vec<String> {
+    // All are halted before any is ended: what is halted starts nothing, and what has lost its parent is not found.
+    let mut halted = Vec::new();
+    for _ in 0..ROUNDS_MAX {
+        let mut fresh = below(child.id());
+        fresh.retain(|pid| !halted.contains(pid));
+        if fresh.is_empty() {
+            break;
+        }
+        fresh.iter().for_each(|pid| send(*pid, Signal::STOP));
+        halted.extend(fresh);
+    }
+    let seen = halted.iter().filter_map(|pid| command_line(*pid)).collect();
+    halted.iter().for_each(|pid| send(*pid, Signal::KILL));
+    let _ = child.wait();
+    for _ in 0..ROUNDS_MAX {
+        if halted.iter().all(|pid| is_dead(*pid)) {
+            break;
+        }
+        sleep(LOOK_AGAIN);
+    }
+    seen
+}
+
+fn send(pid: u32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
+        // It may have ended by itself.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// A process and those that it has started, directly or not; children behind their parents.
+fn below(root: u32) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|item| item.file_name().to_str()?.parse::<u32>().ok());
+    let parents: Vec<(u32, u32)> = pids.filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let mut found = vec![root];
+    let mut at = 0;
+    while at < found.len() {
+        let above = found[at];
+        found.extend(parents.iter().filter(|(_, parent)| *parent == above).map(|(pid, _)| *pid));
+        at += 1;
+    }
+    found
+}
+
+/// The fields of a process behind its name, which may have any character in it.
+fn status(pid: u32) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = text.rsplit_once(')')?;
+    Some(fields.split_whitespace().map(String::from).collect())
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    status(pid)?.get(1)?.parse().ok()
+}
+
+/// Gone, or only waited for.
+fn is_dead(pid: u32) -> bool {
+    status(pid).is_none_or(|fields| fields.first().is_none_or(|state| state == "Z"))
+}
+
+fn command_line(pid: u32) -> Option<String> {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let line = String::from_utf8_lossy(&bytes).replace('\0', " ");
+    let line: String = line.trim().chars().take(120).collect();
+    (!line.is_empty()).then(|| format!("{pid} {line}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(text: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", text]);
+        command
+    }
+
+    #[test]
+    fn commands_that_end_are_left_alone() {
+        let limit = Duration::from_secs(60);
+        assert!(run(&mut shell("true"), limit).unwrap().is_success());
+        assert!(!run(&mut shell("exit 3"), limit).unwrap().is_success());
+        assert!(run(&mut Command::new("/no/such/program"), limit).is_err());
+    }
+
+    #[test]
+    fn what_hangs_is_ended_with_all_below_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pids");
+        // A child of a child that would outlive both.
+        let text = format!("sh -c 'echo $$ >> {0}; sleep 1000; true' & echo $$ >> {0}; wait", file.display());
+        let ended = run(&mut shell(&text), Duration::from_secs(2)).unwrap();
+        let Ended::Killed(running) = ended else { panic!("{ended:?}") };
+        assert!(running.iter().any(|line| line.contains("sleep 1000")), "{running:?}");
+        let pids = fs::read_to_string(file).unwrap();
+        assert_eq!(pids.lines().count(), 2, "both had begun");
+        assert!(pids.lines().all(|pid| is_dead(pid.parse().unwrap())), "{pids}");
+        for line in running {
+            let pid = line.split(' ').next().unwrap().parse().unwrap();
+            assert!(is_dead(pid), "{line} runs on");
+        }
+    }
+}
