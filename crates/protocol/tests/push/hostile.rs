@@ -75,7 +75,7 @@ impl Heard {
                 self.sender.handle(now, SenderInput::Control { peer, control });
             }
             _ => {
-                let frame = liar.to_source(near, PEERS);
+                let frame = liar.word_to_source(near, PEERS);
                 let control = &Control::parse(&frame).expect("it keeps to the format");
                 self.sender.handle(now, SenderInput::Control { peer, control });
             }
