@@ -170,7 +170,12 @@ fn fragments_of_a_patch() -> Bound {
             waited_ns: 0,
         };
         say(&mut sender, now, peer as u32, &progress);
-        say(&mut sender, now, peer as u32, &Control::PtchReq(vec![2 * peer..2 * peer + 1]));
+        say(
+            &mut sender,
+            now,
+            peer as u32,
+            &Control::PtchReq(std::iter::once(2 * peer..2 * peer + 1).collect()),
+        );
     }
     let mut patches = Vec::new();
     while let Some(output) = sender.poll(now + Duration::from_millis(6)) {

@@ -4,7 +4,9 @@ use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::labels::LabelOptions;
 use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
 use polycast_planning::tcp_chain::TcpChain;
-use polycast_planning::{Channel, Fabric, Fabrics, Failure, Fcfs, HostId, Plan, PlanId, Resource};
+use polycast_planning::{
+    Channel, Fabric, FabricName, Fabrics, Failure, Fcfs, HostId, Plan, PlanId, Resource,
+};
 use polycast_protocol::leases::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output,
     STREAMS_FROM, known_hosts,
@@ -505,7 +507,13 @@ fn anything() -> impl Strategy<Value = StreamsInput> {
             } else {
                 Channel::Multicast { group, rate: None, attempt_interval }
             };
-            Plan { fabric: "ip-multicast", resources: vec![], uses: vec![], commands: vec![], channel }
+            Plan {
+                fabric: FabricName::new("ip-multicast"),
+                resources: vec![],
+                uses: vec![],
+                commands: vec![],
+                channel,
+            }
         })
     };
     let grant = move || {

@@ -5,7 +5,8 @@ use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{
-    Channel, DeviceCommand, Fabrics, Failure, Fcfs, HostId, Plan, PlanId, Pulling, RackPort, Resource,
+    Channel, DeviceCommand, FabricName, Fabrics, Failure, Fcfs, HostId, Plan, PlanId, Pulling, RackPort,
+    Resource,
 };
 use polycast_protocol::leases::{
     AgentKey, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, PathRequest, Receivers,
@@ -124,7 +125,13 @@ fn channel() -> impl Strategy<Value = Channel> {
 fn plan() -> impl Strategy<Value = Plan> {
     let fabric = prop_oneof![Just("ocs"), Just("ip-multicast"), Just("tcp-chain"), Just("orca")];
     (fabric, vec(resource(), 0..4), vec(command(), 0..3), channel()).prop_map(
-        |(fabric, resources, commands, channel)| Plan { fabric, resources, uses: vec![], commands, channel },
+        |(fabric, resources, commands, channel)| Plan {
+            fabric: FabricName::new(fabric),
+            resources,
+            uses: vec![],
+            commands,
+            channel,
+        },
     )
 }
 

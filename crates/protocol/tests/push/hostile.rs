@@ -8,6 +8,7 @@ use polycast_protocol::push::{
     PeerId, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Sender, SenderConfig, SenderInput,
     SenderOutput,
 };
+use polycast_protocol::session::Why;
 use polycast_types::{Duration, RangeSet, Rate, Time};
 use polycast_wire::control::{Control, RANGES_MAX};
 use polycast_wire::data::{CODED_FRAGMENTS_MAX, FLAG_ATTEMPT, FLAG_PATCH, FLAG_REPORT};
@@ -53,7 +54,7 @@ impl Heard {
             4 | 5 if !std::mem::replace(&mut self.started, true) => {
                 self.sender.handle(now, SenderInput::Start)
             }
-            6 => self.sender.handle(now, SenderInput::Left { peer, reason: "gone".into() }),
+            6 => self.sender.handle(now, SenderInput::Left { peer, why: Why::WentAway }),
             7 => {
                 let members = (0..PEERS as u32).map(PeerId).filter(|member| *member > peer);
                 let members = members.filter(|_| liar.below(2) == 0).collect();
@@ -74,7 +75,7 @@ impl Heard {
                 self.sender.handle(now, SenderInput::Control { peer, control });
             }
             _ => {
-                let frame = liar.to_source(near, PEERS);
+                let frame = liar.word_to_source(near, PEERS);
                 let control = &Control::parse(&frame).expect("it keeps to the format");
                 self.sender.handle(now, SenderInput::Control { peer, control });
             }
@@ -338,7 +339,7 @@ fn who_is_settled_before_the_start_stays_so() {
         }
         let control = |peer, control| SenderInput::Control { peer: PeerId(peer), control };
         sender.handle(Time(2), control(0, &Control::DataRcvd { patched_bytes: 0 }));
-        sender.handle(Time(2), SenderInput::Left { peer: PeerId(1), reason: "gone".into() });
+        sender.handle(Time(2), SenderInput::Left { peer: PeerId(1), why: Why::WentAway });
         let settled = |sender: &mut Sender, now| {
             let outputs: Vec<_> = std::iter::from_fn(|| sender.poll(now)).collect();
             outputs.into_iter().filter(|output| matches!(output, SenderOutput::Settled { .. })).count()

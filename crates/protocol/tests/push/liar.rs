@@ -37,7 +37,7 @@ impl Liar {
     }
 
     /// A frame of a receiver, as bytes that the parser takes.
-    pub fn to_source(&mut self, near: u64, peers: u64) -> Vec<u8> {
+    pub fn word_to_source(&mut self, near: u64, peers: u64) -> Vec<u8> {
         let control = match self.below(24) {
             0 => Control::Have(self.ranges(near)),
             1..=3 => Control::IntlSeq { position: self.number(near) },
@@ -60,7 +60,7 @@ impl Liar {
             19 | 20 => Control::UpstreamLost,
             21 => Control::DataFnsd { position: self.number(near) },
             22 => Control::Alive,
-            _ => Control::PtchReq(vec![0..near.max(1)]),
+            _ => Control::PtchReq(std::iter::once(0..near.max(1)).collect()),
         };
         let mut frame = Vec::new();
         control.emit(&mut frame);

@@ -99,7 +99,7 @@ fn one_without_a_rack_has_nothing_repeated_for_all() {
     assert_eq!(said(&mut sender, millis(10)).iter().filter(|output| patch(output)).count(), 1);
     let mut single = 0;
     for step in 0..20 {
-        say(&mut sender, millis(11 + step), 0, &Control::RackReq(vec![5..6]));
+        say(&mut sender, millis(11 + step), 0, &Control::RackReq(std::iter::once(5..6).collect()));
         let outputs = said(&mut sender, millis(11 + step));
         assert!(!outputs.iter().any(patch), "{outputs:?}");
         single += outputs.iter().filter(|output| matches!(output, SenderOutput::Patch { .. })).count();

@@ -264,7 +264,7 @@ impl World {
         let fragments = self.geometry.fragments();
         let Some(liar) = self.liars.get_mut(&peer) else { return };
         let near = if liar.below(2) == 0 { fragments } else { position };
-        let (frame, pause) = (liar.to_source(near, peers), Duration(liar.below(2_000_000)));
+        let (frame, pause) = (liar.word_to_source(near, peers), Duration(liar.below(2_000_000)));
         let control = &Control::parse(&frame).unwrap();
         self.sender.handle(self.now, SenderInput::Control { peer: PeerId(peer), control });
         self.wakes.insert(None, self.now);

@@ -196,7 +196,7 @@ fn frame() -> impl Strategy<Value = Control<'static>> {
         Just(Control::Refuse("no")),
         Just(Control::Finished),
         Just(Control::Alive),
-        Just(Control::Have(vec![0..3])),
+        Just(Control::Have(core::iter::once(0..3).collect())),
         any::<u16>().prop_map(|port| Control::Upstream { address: [127, 0, 0, 1], port }),
         any::<u16>().prop_map(|port| Control::Speaker { member: 1, address: [127, 0, 0, 1], port }),
         any::<u32>().prop_map(|own| Control::Gather { own, members: vec![own] }),
@@ -214,7 +214,7 @@ proptest! {
         let mut guest = guest();
         let (mut now, mut ended) = (ms(1), 0);
         for (control, wait) in frames {
-            now = now + Duration::from_millis(wait);
+            now += Duration::from_millis(wait);
             hear(&mut guest, now, &control);
             guest.check();
             while let Some(output) = guest.poll(now) {

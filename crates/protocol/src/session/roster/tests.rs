@@ -446,7 +446,7 @@ proptest! {
         let (mut model, mut now, mut guests) = (Model::default(), ms(1), 0);
         for step in &steps {
             if let Step::Wait(span) = step {
-                now = now + Duration::from_millis(*span);
+                now += Duration::from_millis(*span);
             }
             apply(&mut roster, now, step, &mut guests);
             roster.check();

@@ -647,10 +647,10 @@ impl World<'_> {
                 }
                 sends.lent = Some((plan_id, plan.channel));
             }
-            Output::Heartbeat { result: Ok(lost), .. } => {
-                if sends.lent.as_ref().is_some_and(|(plan, _)| lost.contains(plan)) {
-                    (sends.lent, sends.lease) = (None, None);
-                }
+            Output::Heartbeat { result: Ok(lost), .. }
+                if sends.lent.as_ref().is_some_and(|(plan, _)| lost.contains(plan)) =>
+            {
+                (sends.lent, sends.lease) = (None, None);
             }
             _ => {}
         }
