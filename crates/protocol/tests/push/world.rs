@@ -10,9 +10,12 @@ use polycast_protocol::push::{
     SenderInput, SenderOutput, SlowPolicy,
 };
 use polycast_protocol::rack::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
-use polycast_protocol::session::Why;
-use polycast_types::{Duration, Handle, RangeSet, Time};
-use polycast_wire::control::Control;
+use polycast_protocol::session::{
+    Expected, Gone, Goodbye, Guest, GuestConfig, GuestId, GuestInput, GuestOutput, Roster, RosterConfig,
+    RosterInput, RosterOutput, Verdicts,
+};
+use polycast_types::{Duration, Handle, ObjectId, RangeSet, Time};
+use polycast_wire::control::{Control, Welcome};
 use polycast_wire::data::{FLAG_ATTEMPT, FLAG_PATCH, FLAG_REPORT};
 use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
@@ -45,6 +48,8 @@ enum Event {
 }
 
 pub struct Node {
+    /// Its end of the session; `None` once that is over.
+    guest: Option<Guest>,
     pub machine: Receiver,
     pub kept: RangeSet,
     /// Fragments kept at any time.
@@ -65,6 +70,7 @@ pub struct Node {
 }
 
 pub struct World {
+    roster: Roster,
     pub sender: Sender,
     pub nodes: BTreeMap<u32, Node>,
     pub now: Time,
@@ -80,7 +86,6 @@ pub struct World {
     /// Time a receiver takes for one packet; its socket holds `window` packets.
     pub service: BTreeMap<u32, Duration>,
     pub window_packets: u64,
-    expected: usize,
     joined: usize,
     events: BTreeMap<(Time, u64), Event>,
     /// When each machine wants to be polled again; the sender is `None`.
@@ -112,10 +117,19 @@ pub struct World {
 }
 
 const DELAY: Duration = Duration::from_micros(50);
+const HANDLE: Handle = Handle(7);
+/// Stands for receivers that may still come.
+const NOBODY: &str = "nobody";
+
+fn bytes(control: &Control<'_>) -> Vec<u8> {
+    let mut frame = Vec::new();
+    control.emit(&mut frame);
+    frame
+}
 
 pub fn config(geometry: Geometry) -> SenderConfig {
     SenderConfig {
-        handle: Handle(7),
+        handle: HANDLE,
         geometry,
         batch: 7,
         rate: None,
@@ -146,7 +160,16 @@ impl World {
     pub fn new(seed: u64, receivers: u32, config: SenderConfig, faults: Faults) -> Self {
         let geometry = config.geometry;
         let watch = Watch::new(geometry, config.rate);
+        let roster = RosterConfig {
+            handle: config.handle,
+            expected: Expected::Named((0..receivers).map(|peer| peer.to_string()).collect()),
+            object_len: geometry.object_len,
+            join_timeout: Duration::from_secs(3_600),
+            stall_timeout: config.stall_timeout,
+            verdicts: Verdicts::Sender,
+        };
         let mut world = World {
+            roster: Roster::new(Time(1), roster),
             sender: Sender::new(config),
             nodes: BTreeMap::new(),
             now: Time(1),
@@ -160,7 +183,6 @@ impl World {
             faults,
             service: BTreeMap::new(),
             window_packets: 256,
-            expected: receivers as usize,
             joined: 0,
             events: BTreeMap::new(),
             wakes: BTreeMap::new(),
@@ -212,13 +234,135 @@ impl World {
     }
 
     fn tell(&mut self, peer: u32, control: &Control<'_>) {
-        let mut frame = Vec::new();
-        control.emit(&mut frame);
-        self.schedule(self.now + DELAY, Event::ToReceiver { peer, frame });
+        self.roster.handle(self.now, RosterInput::Told { guest: GuestId(peer) });
+        self.schedule(self.now + DELAY, Event::ToReceiver { peer, frame: bytes(control) });
+    }
+
+    /// Does what the source's end of the session wants done.
+    fn drain_roster(&mut self) {
+        while let Some(output) = self.roster.poll(self.now) {
+            let now = self.now;
+            match output {
+                // They come by themselves.
+                RosterOutput::Call(_) => {}
+                RosterOutput::Welcome(guest) => self.welcome(guest.0),
+                RosterOutput::Ready { guest, have, .. } => {
+                    let (peer, window_bytes) = (PeerId(guest.0), self.window_bytes_of(guest.0));
+                    self.sender.handle(now, SenderInput::Ready { peer, window_bytes, have });
+                }
+                RosterOutput::Start => {
+                    self.gather();
+                    self.sender.handle(now, SenderInput::Start);
+                }
+                RosterOutput::Open => self.sender.handle(now, SenderInput::Open),
+                RosterOutput::Close => self.sender.handle(now, SenderInput::Close),
+                RosterOutput::Left { guest, why } => {
+                    self.sender.handle(now, SenderInput::Left { peer: PeerId(guest.0), why });
+                }
+                RosterOutput::Alive(guest) => self.tell(guest.0, &Control::Alive),
+                RosterOutput::Goodbye(guest, Goodbye::Finished) => self.tell(guest.0, &Control::Finished),
+                RosterOutput::Goodbye(guest, Goodbye::Refuse(why)) => {
+                    self.tell(guest.0, &Control::Refuse(&why.to_string()));
+                }
+                RosterOutput::NoneCame | RosterOutput::Finished => unreachable!("{output:?}: some are named"),
+            }
+        }
+    }
+
+    /// The rest of the hand-shake: no time passes.
+    fn welcome(&mut self, peer: u32) {
+        let welcome = bytes(&Control::Welcome(Welcome {
+            object: ObjectId::default(),
+            directory: false,
+            name: "object",
+            object_len: self.geometry.object_len,
+            fragment_len: self.geometry.fragment_len,
+            group_len: self.geometry.group_len,
+            channel: ([239, 0, 0, 1], 1),
+            outer_len: 0,
+            stall_ns: u64::MAX,
+        }));
+        self.hear(peer, &Control::parse(&welcome).unwrap());
+        let node = self.nodes.get_mut(&peer).expect("it has said HELLO");
+        let Some(ReceiverOutput::Control(have @ Control::Have(_))) = node.machine.poll(self.now) else {
+            panic!("one that begins says what it holds");
+        };
+        if let Control::Have(ranges) = &have {
+            node.kept = ranges.iter().cloned().collect();
+        }
+        self.roster.handle(self.now, RosterInput::Frame { guest: GuestId(peer), control: &have });
+    }
+
+    /// A receiver's end of the session hears a frame, and what it wants done is done.
+    fn hear(&mut self, peer: u32, control: &Control<'_>) {
+        let now = self.now;
+        let Some(guest) = self.nodes.get_mut(&peer).and_then(|node| node.guest.as_mut()) else { return };
+        guest.handle(now, GuestInput::Frame(control));
+        self.drain_guest(peer);
+    }
+
+    fn drain_guest(&mut self, peer: u32) {
+        let now = self.now;
+        loop {
+            let Some(node) = self.nodes.get_mut(&peer) else { return };
+            let Some(output) = node.guest.as_mut().and_then(|guest| guest.poll(now)) else { return };
+            let guest = node.guest.as_mut().expect("it has just spoken");
+            match output {
+                GuestOutput::Hello => {
+                    let hello = bytes(&guest.hello());
+                    let Control::Hello(hello) = Control::parse(&hello).unwrap() else { unreachable!() };
+                    self.roster.handle(now, RosterInput::Hello { guest: GuestId(peer), hello: &hello });
+                }
+                GuestOutput::Offer(offer) => {
+                    assert_eq!(offer.geometry, self.geometry);
+                    guest.handle(now, GuestInput::Stored { resumes: !node.intact.is_empty() });
+                    guest.handle(now, GuestInput::Verifiable);
+                }
+                GuestOutput::Resume => {
+                    for &group in &node.intact {
+                        node.machine.handle(now, ReceiverInput::Held { group });
+                    }
+                    guest.handle(now, GuestInput::Checked);
+                }
+                GuestOutput::Begin => node.machine.handle(now, ReceiverInput::Begin),
+                GuestOutput::Speak { own, .. } => node.feedback = Some(Feedback::new(feedback(own))),
+                GuestOutput::Follow { port, .. } => {
+                    let speaker = u32::from(port) - 1;
+                    self.leave_rack(peer);
+                    self.nodes.get_mut(&peer).expect("it has just spoken").speaker = Some(speaker);
+                }
+                GuestOutput::Alone => self.leave_rack(peer),
+                // The chain is in short here: see `link`.
+                GuestOutput::Fetch { .. } | GuestOutput::Channel { .. } => {}
+                GuestOutput::Say(control) => {
+                    self.schedule(now + DELAY, Event::ToSender { peer, frame: bytes(&control) });
+                }
+                GuestOutput::Refuse(reason) => panic!("{peer} refuses: {reason}"),
+                GuestOutput::Ended(_) => node.guest = None,
+            }
+        }
+    }
+
+    /// One that leaves its rack, and those whom it spoke for, notice that connections end.
+    fn leave_rack(&mut self, peer: u32) {
+        let Some(node) = self.nodes.get_mut(&peer) else { return };
+        let (speaker, spoke) = (node.speaker.take(), node.feedback.take().is_some());
+        if spoke {
+            let followers = self.nodes.iter().filter(|(_, node)| node.speaker == Some(peer));
+            let followers: Vec<u32> = followers.map(|(member, _)| *member).collect();
+            for member in followers {
+                self.schedule(self.now + DELAY, Event::SpeakerGone { speaker: peer, member });
+            }
+        }
+        let left = speaker.and_then(|speaker| self.nodes.get_mut(&speaker)?.feedback.as_mut());
+        if let Some(feedback) = left {
+            feedback.handle(self.now, FeedbackInput::Left { member: peer });
+        }
     }
 
     /// Lets one more receiver join (or a crashed one come back) at a time.
     pub fn join_at(&mut self, peer: u32, at: Time) {
+        self.roster.handle(self.now, RosterInput::Add(&peer.to_string()));
         self.schedule(at, Event::Join { peer });
     }
 
@@ -266,7 +410,7 @@ impl World {
         let near = if liar.below(2) == 0 { fragments } else { position };
         let (frame, pause) = (liar.word_to_source(near, peers), Duration(liar.below(2_000_000)));
         let control = &Control::parse(&frame).unwrap();
-        self.sender.handle(self.now, SenderInput::Control { peer: PeerId(peer), control });
+        self.say(peer, control);
         self.wakes.insert(None, self.now);
         self.schedule(self.now + pause, Event::Lie { peer });
     }
@@ -352,7 +496,7 @@ impl World {
                     node.handle(now, FeedbackInput::Left { member: peer });
                 }
                 self.wakes.remove(&Some(peer));
-                self.sender.handle(now, SenderInput::Left { peer: PeerId(peer), why: Why::WentAway });
+                self.roster.handle(now, RosterInput::Gone { guest: GuestId(peer), how: Gone::Closed });
                 self.wakes.insert(None, now);
             }
             Event::Data { peer, round, sn, count, flags, arrived } => {
@@ -384,20 +528,10 @@ impl World {
             }
             Event::Fetched { peer, group } => self.fetched(peer, group),
             Event::ToReceiver { peer, frame } => {
-                if let Some(node) = self.nodes.get_mut(&peer) {
-                    match Control::parse(&frame).unwrap() {
-                        Control::Gather { own, .. } => node.feedback = Some(Feedback::new(feedback(own))),
-                        Control::Speaker { port, .. } => {
-                            let before =
-                                std::mem::replace(&mut node.speaker, port.checked_sub(1).map(u32::from));
-                            let left =
-                                before.and_then(|speaker| self.nodes.get_mut(&speaker)?.feedback.as_mut());
-                            if let Some(feedback) = left {
-                                feedback.handle(now, FeedbackInput::Left { member: peer });
-                            }
-                        }
-                        control => node.machine.handle(now, ReceiverInput::Control(&control)),
-                    }
+                let control = &Control::parse(&frame).unwrap();
+                self.hear(peer, control);
+                if let (Control::DataFnsd { .. }, Some(node)) = (control, self.nodes.get_mut(&peer)) {
+                    node.machine.handle(now, ReceiverInput::Control(control));
                 }
             }
             Event::ToSpeaker { speaker, member, frame } => {
@@ -429,9 +563,18 @@ impl World {
                             | Control::Rack(_)
                     );
                     self.heard += u64::from(counts);
-                    self.sender.handle(now, SenderInput::Control { peer: PeerId(peer), control: &control });
+                    self.say(peer, &control);
                 }
             }
+        }
+    }
+
+    /// The source hears a frame.
+    fn say(&mut self, peer: u32, control: &Control<'_>) {
+        let is_ready = self.roster.is_ready(GuestId(peer));
+        self.roster.handle(self.now, RosterInput::Frame { guest: GuestId(peer), control });
+        if is_ready {
+            self.sender.handle(self.now, SenderInput::Control { peer: PeerId(peer), control });
         }
     }
 
@@ -453,11 +596,19 @@ impl World {
             report_packets: 100,
             heartbeat: Duration::from_millis(50),
         };
-        let mut node = Node {
+        let guest = GuestConfig {
+            handle: HANDLE,
+            name: peer.to_string(),
+            window_bytes: self.window_bytes_of(peer),
+            serve_port: 1,
+            stall_timeout: Duration::from_secs(3_600),
+        };
+        let node = Node {
+            guest: Some(Guest::new(self.now, guest)),
             machine: Receiver::new(config),
             kept: RangeSet::new(),
             ever: RangeSet::new(),
-            intact: BTreeSet::new(),
+            intact: self.held.remove(&peer).unwrap_or_default(),
             spoiled: BTreeSet::new(),
             done: false,
             upstream: None,
@@ -468,23 +619,16 @@ impl World {
             busy_until: self.now,
             queued: 0,
         };
-        for group in self.held.remove(&peer).unwrap_or_default() {
-            node.intact.insert(group);
-            node.machine.handle(self.now, ReceiverInput::Held { group });
-        }
-        node.machine.handle(self.now, ReceiverInput::Begin);
-        let mut have = RangeSet::new();
-        if let Some(ReceiverOutput::Control(Control::Have(ranges))) = node.machine.poll(self.now) {
-            ranges.into_iter().for_each(|r| {
-                have.insert(r);
-            });
-        }
-        node.kept = have.clone();
         self.nodes.insert(peer, node);
-        let window_bytes = self.window_of(peer) * u64::from(self.geometry.fragment_len + 52);
-        self.sender.handle(self.now, SenderInput::Ready { peer: PeerId(peer), window_bytes, have });
+        self.drain_guest(peer);
+        self.drain_roster();
+        self.wakes.insert(None, self.now);
         self.joined += 1;
         self.wakes.insert(Some(peer), self.now);
+    }
+
+    fn window_bytes_of(&self, peer: u32) -> u64 {
+        self.window_of(peer) * u64::from(self.geometry.fragment_len + 52)
     }
 
     fn window_of(&self, peer: u32) -> u64 {
@@ -492,19 +636,22 @@ impl World {
     }
 
     pub fn start(&mut self) {
-        while self.joined < self.expected {
+        while self.roster.started_at().is_none() {
             let (&key, _) = self.events.first_key_value().expect("receivers join first");
             let event = self.events.remove(&key).unwrap();
             self.now = self.now.max(key.0);
             self.apply(event);
+            self.drain_roster();
         }
-        self.gather();
-        self.sender.handle(self.now, SenderInput::Start);
+        // Nobody is called so: the transfer is open until it is taken out.
+        self.roster.handle(self.now, RosterInput::Add(NOBODY));
+        self.drain_roster();
         self.wakes.insert(None, self.now);
     }
 
     pub fn close(&mut self) {
-        self.sender.handle(self.now, SenderInput::Close);
+        self.roster.handle(self.now, RosterInput::Remove(NOBODY));
+        self.drain_roster();
         self.wakes.insert(None, self.now);
     }
 
@@ -513,7 +660,9 @@ impl World {
             self.wakes.insert(None, self.busy_until);
             return;
         }
-        while let Some(output) = self.sender.poll(self.now) {
+        loop {
+            self.drain_roster();
+            let Some(output) = self.sender.poll(self.now) else { break };
             match output {
                 SenderOutput::Send { round, sn, count, flags } => {
                     self.longest_burst = self.longest_burst.max(count);
@@ -542,15 +691,17 @@ impl World {
                     if let Control::DataFnsd { .. } = control {
                         self.watch.finishes.entry(peer.0).or_default().push(self.now);
                     }
-                    let mut frame = Vec::new();
-                    control.emit(&mut frame);
-                    self.schedule(self.now + DELAY, Event::ToReceiver { peer: peer.0, frame });
+                    self.tell(peer.0, &control);
                 }
                 SenderOutput::Chain(link) => {
                     self.watch.chain(link.peer.0);
                     self.link(link.peer.0, link.upstream.map(|p| p.0));
                 }
                 SenderOutput::Settled { peer, failure } => {
+                    let (guest, serves) =
+                        (GuestId(peer.0), self.sender.status(peer).is_some_and(|s| s.chained));
+                    let settled = RosterInput::Settled { guest, failure: failure.clone(), serves };
+                    self.roster.handle(self.now, settled);
                     let known = self.settled.insert(peer.0, failure.map(|f| f.to_string()));
                     assert!(known.is_none(), "{peer:?} settled twice");
                 }
@@ -564,10 +715,15 @@ impl World {
                     self.sessions += 1;
                     self.schedule(self.now + self.between_sessions, Event::NextSession);
                 }
-                SenderOutput::Finished => self.finished_at = Some(self.now),
+                SenderOutput::Finished => {
+                    self.finished_at = Some(self.now);
+                    let open = self.roster.entries().find(|entry| !entry.is_settled());
+                    assert!(open.is_none(), "the sender is done, and not with {open:?}");
+                    self.roster.handle(self.now, RosterInput::Over(Goodbye::Finished));
+                }
             }
         }
-        if let Some(at) = self.sender.deadline() {
+        if let Some(at) = self.sender.deadline().into_iter().chain(self.roster.deadline()).min() {
             assert!(at > self.now, "poll was drained at {:?}, yet the deadline is {at:?}", self.now);
             self.wakes.insert(None, at);
         }
@@ -645,6 +801,8 @@ impl World {
         let Some(node) = self.nodes.get_mut(&peer) else { return };
         node.upstream = Some(upstream);
         node.machine.handle(self.now, ReceiverInput::Chained);
+        let place = bytes(&Control::Upstream { address: [0; 4], port: upstream.map_or(0, |up| up as u16) });
+        self.hear(peer, &Control::parse(&place).unwrap());
         self.wakes.insert(Some(peer), self.now);
         for group in 0..self.geometry.groups() {
             let at = self.now + Duration::from_millis(1) * (group + 1);
@@ -744,19 +902,11 @@ impl World {
                     assert!(!node.done, "complete twice");
                     node.done = true;
                     node.machine.handle(now, ReceiverInput::Committed);
+                    if let Some(guest) = node.guest.as_mut() {
+                        guest.handle(now, GuestInput::Committed);
+                    }
                     // One that is done leaves its rack, and its followers notice that.
-                    let (speaker, spoke) = (node.speaker.take(), node.feedback.take().is_some());
-                    if spoke {
-                        let followers = self.nodes.iter().filter(|(_, node)| node.speaker == Some(peer));
-                        let followers: Vec<u32> = followers.map(|(member, _)| *member).collect();
-                        for member in followers {
-                            self.schedule(now + DELAY, Event::SpeakerGone { speaker: peer, member });
-                        }
-                    }
-                    let left = speaker.and_then(|speaker| self.nodes.get_mut(&speaker)?.feedback.as_mut());
-                    if let Some(feedback) = left {
-                        feedback.handle(now, FeedbackInput::Left { member: peer });
-                    }
+                    self.drain_guest(peer);
                 }
             }
         }
@@ -773,8 +923,7 @@ impl World {
             self.schedule(self.now + DELAY, Event::SpeakerGone { speaker: peer, member });
         }
         for (speaker, control) in frames {
-            let mut frame = Vec::new();
-            control.emit(&mut frame);
+            let frame = bytes(&control);
             let event = match speaker {
                 Some(speaker) => Event::ToSpeaker { speaker, member: peer, frame },
                 None => Event::ToSender { peer, frame },
