@@ -102,6 +102,75 @@ fn a_source_that_restarts_serves_those_who_lack_something() {
 }
 
 #[test]
+fn one_of_another_version_is_told_so_and_the_others_finish() {
+    let mut net = network("leaf-spine:2,1,2", config(), 3);
+    let mut cluster = Cluster::new(3, TcpConfig::default());
+    let settings = PushConfig { join_timeout: Duration::from_secs(2), ..small_objects() };
+    cluster.add_push(&net, NodeId(0), &nodes([1, 2, 3]), 1_000_000, settings, None);
+    let mood = Some(Mood::Foreign);
+    cluster.plan(&mut net, Time::ZERO, Happening::Mood { transfer: 0, receiver: 1, mood });
+    run(&mut net, &mut cluster);
+    let push = cluster.push(0);
+    let done: Vec<bool> = push.receivers().iter().map(|host| host.phase() == Phase::Done).collect();
+    assert_eq!(done, [true, false, true]);
+    let said = push.receivers()[1].refusal().unwrap();
+    assert!(said.contains("version") && push.receivers()[1].ends().len() == 1, "{said}");
+    assert_eq!(push.failure_of(1).as_deref(), Some("never joined"));
+}
+
+#[test]
+fn the_group_changes_in_mid_transfer() {
+    let mut net = network("leaf-spine:2,1,2", config(), 3);
+    let mut cluster = Cluster::new(3, TcpConfig::default());
+    cluster.add_push(&net, NodeId(0), &nodes([1, 2, 3]), 10_000_000, small_objects(), None);
+    cluster.leave_out(0, 1);
+    let at = Time(3_000_000);
+    cluster.plan(&mut net, at, Happening::AddReceiver { transfer: 0, receiver: 1 });
+    cluster.plan(&mut net, at, Happening::RemoveReceiver { transfer: 0, receiver: 2 });
+    let end = run(&mut net, &mut cluster);
+    let push = cluster.push(0);
+    let failures: Vec<Option<String>> = (0..3).map(|receiver| push.failure_of(receiver)).collect();
+    assert_eq!(failures, [None, None, Some("taken out of the transfer".into())]);
+    assert_eq!(push.receivers()[2].refusal().as_deref(), Some("taken out of the transfer"));
+    assert_eq!((push.receivers()[0].phase(), push.receivers()[1].phase()), (Phase::Done, Phase::Done));
+    assert!(end < Time(500_000_000), "{end:?}");
+}
+
+#[test]
+fn a_rack_speaks_with_one_voice_until_its_speaker_crashes() {
+    let heard = |rack: u32, crashes: bool| {
+        let faults = Faults { loss_ppm: 5_000, ..Faults::NONE };
+        let mut net = network("leaf-spine:2,1,5", LinkConfig { faults, ..config() }, 3);
+        let mut cluster = Cluster::new(3, TcpConfig::default());
+        let settings = PushConfig { rack, ..small_objects() };
+        cluster.add_push(&net, NodeId(0), &nodes(1..9), 20_000_000, settings, None);
+        if crashes {
+            let at = Time(4_000_000);
+            cluster.plan(&mut net, at, Happening::CrashReceiver { transfer: 0, receiver: 0 });
+        }
+        run(&mut net, &mut cluster);
+        let lacking: Vec<u32> = cluster.push(0).lacking().collect();
+        assert_eq!(lacking, if crashes { [0].to_vec() } else { Vec::new() });
+        cluster.coverage().table()["push sender: Control"]
+    };
+    let (alone, together) = (heard(0, false), heard(4, false));
+    assert!(together * 3 < alone * 2, "{together} frames of racks, {alone} of receivers");
+    heard(4, true);
+}
+
+#[test]
+fn a_path_that_is_granted_in_parts_is_followed_by_others() {
+    let mut net = network("leaf-spine:2,1,2", config(), 3);
+    let mut cluster = Cluster::new(3, TcpConfig::default());
+    let (allowance, next_path) = (Some(3_000_000), Duration::from_millis(7));
+    let settings = PushConfig { allowance, next_path, ..small_objects() };
+    cluster.add_push(&net, NodeId(0), &nodes([1, 2, 3]), 10_000_000, settings, None);
+    let end = run(&mut net, &mut cluster);
+    assert!(all_done(&cluster) && end > Time(3 * 7_000_000), "{end:?}");
+    assert_eq!(cluster.coverage().table()["world: SwitchPath"], 3);
+}
+
+#[test]
 fn without_a_data_channel_everybody_is_served_by_the_chain() {
     let mut net = network("leaf-spine:2,1,2", config(), 3);
     let mut cluster = Cluster::new(3, TcpConfig::default());
