@@ -17,7 +17,7 @@ mod kernel_tests;
 mod node;
 mod port;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use config::{ForwarderConfig, ForwarderConfigError, NodeConfig, PortConfig};
 pub use ends::{ReceiverEnd, ReceiverEvent, SourceEnd};

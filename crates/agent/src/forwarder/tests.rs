@@ -24,7 +24,7 @@ fn address() -> SocketAddrV4 {
 }
 
 /// Links between numbered nodes; every node gets its ports in the order in which links name it.
-fn configs(nodes: usize, links: &[(usize, usize)]) -> Vec<NodeConfig> {
+pub(crate) fn configs(nodes: usize, links: &[(usize, usize)]) -> Vec<NodeConfig> {
     let mut configs: Vec<NodeConfig> = (0..nodes).map(|number| node(&format!("n{number}"))).collect();
     for &(a, b) in links {
         let (here, there) = (address(), address());
@@ -50,11 +50,11 @@ fn node(name: &str) -> NodeConfig {
     }
 }
 
-fn start_all(configs: &[NodeConfig]) -> Vec<NodeHandle> {
+pub(crate) fn start_all(configs: &[NodeConfig]) -> Vec<NodeHandle> {
     configs.iter().map(|config| start(config).unwrap()).collect()
 }
 
-fn route(hops: &[(u8, bool)]) -> Option<Route> {
+pub(crate) fn route(hops: &[(u8, bool)]) -> Option<Route> {
     let hops: Vec<Hop> = hops.iter().map(|&(port, non_branching)| Hop { port, non_branching }).collect();
     Some(Route::new(&hops).unwrap())
 }

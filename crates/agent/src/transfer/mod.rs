@@ -16,6 +16,8 @@ mod link;
 pub(crate) mod pull;
 mod receiver;
 mod serve;
+#[cfg(test)]
+mod session_tests;
 mod source;
 mod steering;
 mod supply;

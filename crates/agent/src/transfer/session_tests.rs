@@ -1,0 +1,162 @@
+//! What a foreign client hears of a source, over sockets: it writes frames itself, and knows no machine of ours.
+
+use super::{
+    Change, Options, Path, Receivers, Report, SourceSpec, Steering, TransferError, TreePath, prepare,
+    prepare_pull,
+};
+use crate::forwarder::tests::{configs, route, start_all};
+use polycast_net::object::ObjectKind;
+use polycast_types::{Duration, Handle, ObjectId};
+use polycast_wire::control::{Control, Hello};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// A source that runs, with receivers "a" and "b".
+struct Source {
+    address: SocketAddr,
+    handle: Handle,
+    steering: Arc<Steering>,
+    cancel: Arc<AtomicBool>,
+    thread: JoinHandle<Result<Report, TransferError>>,
+    /// Where their agents are called; no agent answers.
+    _agents: TcpListener,
+}
+
+fn start(pulled: bool) -> Source {
+    let agents = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let called = agents.local_addr().unwrap();
+    let (steering, cancel) = (Arc::new(Steering::default()), Arc::new(AtomicBool::new(false)));
+    let nodes = start_all(&configs(2, &[(0, 1)]));
+    let ways = vec![route(&[(0, false)])];
+    let path = if pulled {
+        Path::Trees(TreePath {
+            trees: 1,
+            payload_len: 1_400,
+            credits: 4,
+            link_bps: 1_000_000_000,
+            routes: ["a", "b"].map(|name| (name.to_string(), ways.clone())).into(),
+        })
+    } else {
+        Path::Chain
+    };
+    let spec = SourceSpec {
+        object: ObjectId::default(),
+        name: "object".into(),
+        kind: ObjectKind::File,
+        source: Arc::new(vec![7; 5_000]),
+        receivers: Receivers::Named(["a", "b"].map(|name| (name.to_string(), called)).into()),
+        interface: Ipv4Addr::LOCALHOST,
+        path,
+        options: Options { stall_timeout: Duration::from_secs(20), ..Options::default() },
+        cancel: Arc::clone(&cancel),
+        steering: Arc::clone(&steering),
+    };
+    let (address, handle, thread) = if pulled {
+        let prepared = prepare_pull(spec, &nodes[0]).unwrap();
+        let told = (prepared.control_address(), prepared.handle());
+        (told.0, told.1, std::thread::spawn(move || prepared.run(&mut |_| {})))
+    } else {
+        let prepared = prepare(spec).unwrap();
+        let told = (prepared.control_address(), prepared.handle());
+        (told.0, told.1, std::thread::spawn(move || prepared.run(&mut |_| {})))
+    };
+    Source { address, handle, steering, cancel, thread, _agents: agents }
+}
+
+fn frame(control: &Control<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    control.emit(&mut bytes);
+    bytes
+}
+
+fn hello(handle: Handle, name: &str) -> Vec<u8> {
+    frame(&Control::Hello(Hello { handle, name, window_bytes: 1 << 20, serve_port: 9 }))
+}
+
+/// Writes bytes on a connection of its own and gives the first frame of the answer that is no ALIVE.
+fn ask(source: &Source, bytes: &[u8]) -> (TcpStream, String) {
+    let mut stream = TcpStream::connect(source.address).unwrap();
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+    stream.write_all(bytes).unwrap();
+    let answer = next(&mut stream);
+    (stream, answer)
+}
+
+/// The next frame that is no ALIVE: REFUSE by its sentence.
+fn next(stream: &mut TcpStream) -> String {
+    loop {
+        let mut len = [0; 4];
+        stream.read_exact(&mut len).expect("an answer");
+        let mut answer = vec![0; 4 + u32::from_be_bytes(len) as usize];
+        answer[..4].copy_from_slice(&len);
+        stream.read_exact(&mut answer[4..]).unwrap();
+        match Control::parse(&answer).unwrap() {
+            Control::Refuse(why) => return why.to_string(),
+            Control::Alive => {}
+            Control::Welcome(_) => return "WELCOME".into(),
+            Control::Finished => return "FINISHED".into(),
+            _ => return "something else".into(),
+        }
+    }
+}
+
+/// Every refusal of a session, for both transports: one sentence each.
+#[test]
+fn refusals_read_the_same_over_both_transports() {
+    for pulled in [false, true] {
+        let source = start(pulled);
+        let handle = source.handle;
+        let other = hello(Handle(handle.0 ^ 1), "a");
+        assert_eq!(ask(&source, &other).1, "there is no such transfer here");
+        let stranger = hello(handle, "c");
+        assert_eq!(ask(&source, &stranger).1, "its name is not among this transfer's receivers");
+        // Byte 5 is the version.
+        let mut future = hello(handle, "a");
+        future[5] = 9;
+        let answer = ask(&source, &future).1;
+        assert!(answer.starts_with("the peer speaks protocol version 9"), "{answer}");
+        assert_eq!(ask(&source, &frame(&Control::Alive)).1, "malformed packet");
+        assert_eq!(ask(&source, &[0, 0, 0, 1, 255]).1, "malformed packet");
+
+        let (_first, welcome) = ask(&source, &hello(handle, "a"));
+        assert_eq!(welcome, "WELCOME");
+        assert_eq!(ask(&source, &hello(handle, "a")).1, "a receiver of this name has joined already");
+
+        // One that is taken out hears it, at once and whenever it comes again.
+        let (mut second, _) = ask(&source, &hello(handle, "b"));
+        source.steering.change(Change::Remove("b".into()));
+        let mut last = next(&mut second);
+        while last == "something else" {
+            last = next(&mut second);
+        }
+        assert_eq!(last, "taken out of the transfer");
+        assert_eq!(ask(&source, &hello(handle, "b")).1, "taken out of the transfer");
+        source.cancel.store(true, Ordering::Relaxed);
+        assert!(matches!(source.thread.join().unwrap(), Err(TransferError::Cancelled)));
+    }
+}
+
+/// A connection that says nothing, and one that ends in the middle of its first frame, harm none.
+#[test]
+fn silence_and_half_frames_end_no_session_but_their_own() {
+    for pulled in [false, true] {
+        let source = start(pulled);
+        let silent: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(source.address).unwrap()).collect();
+        for _ in 0..10 {
+            let mut half = TcpStream::connect(source.address).unwrap();
+            half.write_all(&hello(source.handle, "a")[..7]).unwrap();
+        }
+        let (mut a, welcome) = ask(&source, &hello(source.handle, "a"));
+        assert_eq!(welcome, "WELCOME");
+        a.write_all(&frame(&Control::Refuse("the disk is full"))).unwrap();
+        let (mut b, _) = ask(&source, &hello(source.handle, "b"));
+        b.write_all(&frame(&Control::Refuse("no room"))).unwrap();
+        let report = source.thread.join().unwrap().unwrap();
+        let errors: Vec<_> = report.receivers.iter().map(|receiver| receiver.error.as_deref()).collect();
+        assert_eq!(errors, [Some("the disk is full"), Some("no room")]);
+        drop(silent);
+    }
+}
