@@ -187,6 +187,8 @@ fn span(random: &mut Random, end: Time) -> (Time, Time) {
 #[cfg(test)]
 mod tests {
     use super::super::{KINDS, PULL, Plant, Random, run};
+    use alloc::format;
+    use alloc::string::String;
 
     /// The first seed that finds a planted bug, and what it says.
     fn found(plant: Plant) -> String {
@@ -197,8 +199,6 @@ mod tests {
         let (seed, what) = runs.next().unwrap_or_else(|| panic!("{plant:?} was not found"));
         format!("{seed}: {what}")
     }
-    use alloc::format;
-    use alloc::string::String;
 
     #[test]
     fn bugs_of_sessions_are_found() {
