@@ -13,7 +13,7 @@ use polycast_protocol::session::{
 use polycast_types::{Duration, RangeSet, Time};
 use polycast_wire::control::{Control, Hello};
 use rustix::event::{PollFd, PollFlags};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
@@ -76,6 +76,10 @@ pub(super) struct Session {
     listener: TcpListener,
     strangers: Vec<(FrameStream, Time)>,
     streams: BTreeMap<GuestId, FrameStream>,
+    /// Connections that have been welcomed: others must hear nothing before.
+    welcomed: BTreeSet<GuestId>,
+    /// Connections that take nothing any more. What came before their end is still to be read.
+    broken: BTreeSet<GuestId>,
     guests: BTreeMap<GuestId, Guest>,
     next_guest: u32,
     calls: Calls,
@@ -111,6 +115,8 @@ impl Session {
             listener: entrance.listener,
             strangers: Vec::new(),
             streams: BTreeMap::new(),
+            welcomed: BTreeSet::new(),
+            broken: BTreeSet::new(),
             guests: BTreeMap::new(),
             next_guest: 0,
             calls,
@@ -151,7 +157,10 @@ impl Session {
                 }
                 Output::Alive(guest) => self.tell(guest, &Control::Alive),
                 Output::Goodbye(guest, word) => self.dismiss(guest, &word),
-                Output::Welcome(guest) => break Some(Event::Welcome(guest)),
+                Output::Welcome(guest) => {
+                    self.welcomed.insert(guest);
+                    break Some(Event::Welcome(guest));
+                }
                 Output::Ready { guest, have, late } => break Some(Event::Ready { guest, have, late }),
                 Output::Start => break Some(Event::Start),
                 Output::Open => break Some(Event::Open(true)),
@@ -172,28 +181,37 @@ impl Session {
         self.guests.get(&guest).copied()
     }
 
-    /// Connections that stand.
+    /// Connections that stand and have been welcomed.
     pub(super) fn connected(&self) -> Vec<GuestId> {
-        self.streams.keys().copied().collect()
+        self.streams.keys().copied().filter(|guest| self.welcomed.contains(guest)).collect()
     }
 
     /// Bytes that wait to be sent to a receiver; `None` where it is not connected.
     pub(super) fn queued(&self, guest: GuestId) -> Option<usize> {
-        self.streams.get(&guest).map(FrameStream::queued)
+        self.streams.get(&guest).filter(|_| !self.broken.contains(&guest)).map(FrameStream::queued)
     }
 
-    /// Sends a frame; a connection that does not take it is gone.
+    /// Sends a frame. One that does not get through ends the connection when what came before has been read: the other end
+    /// may have said why it left.
     pub(super) fn tell(&mut self, guest: GuestId, control: &Control<'_>) {
-        let Some(stream) = self.streams.get_mut(&guest) else { return };
+        let Some(stream) = self.streams.get_mut(&guest).filter(|_| !self.broken.contains(&guest)) else {
+            return;
+        };
         match stream.send(control) {
             Ok(()) => self.handle(Input::Told { guest }),
-            Err(error) => self.lose(guest, error),
+            Err(_) => drop(self.broken.insert(guest)),
         }
     }
 
     fn lose(&mut self, guest: GuestId, error: FrameError) {
-        self.streams.remove(&guest);
+        self.forget(guest);
         self.handle(Input::Gone { guest, how: gone(error) });
+    }
+
+    fn forget(&mut self, guest: GuestId) -> Option<FrameStream> {
+        self.welcomed.remove(&guest);
+        self.broken.remove(&guest);
+        self.streams.remove(&guest)
     }
 
     /// Says the last word on a connection.
@@ -202,7 +220,7 @@ impl Session {
             let receiver = self.roster.entry(guest).map_or("a stranger", |entry| &entry.name);
             tracing::warn!(%receiver, %why, "is not a receiver, or not any more");
         }
-        if let Some(mut stream) = self.streams.remove(&guest) {
+        if let Some(mut stream) = self.forget(guest) {
             // One that does not hear this notices that the connection ends.
             let _ = match word {
                 Goodbye::Finished => stream.send(&Control::Finished),
@@ -311,7 +329,7 @@ impl Session {
                         transport(&control);
                     }
                 }
-                Ok(None) => break flushed.and(filled.map(drop)),
+                Ok(None) => break filled.map(drop).and(flushed),
                 Err(error) => break Err(error),
             }
         };

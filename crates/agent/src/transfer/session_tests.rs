@@ -1,15 +1,15 @@
 //! What a foreign client hears of a source, over sockets: it writes frames itself, and knows no machine of ours.
 
 use super::{
-    Change, Options, Path, Receivers, Report, SourceSpec, Steering, TransferError, TreePath, prepare,
-    prepare_pull,
+    Change, NextPath, Options, Path, Receivers, Report, SourceSpec, Steering, TransferError, TreePath,
+    prepare, prepare_pull,
 };
 use crate::forwarder::tests::{configs, route, start_all};
 use polycast_net::object::ObjectKind;
 use polycast_types::{Duration, Handle, ObjectId};
 use polycast_wire::control::{Control, Hello};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -40,7 +40,8 @@ fn start(pulled: bool) -> Source {
             routes: ["a", "b"].map(|name| (name.to_string(), ways.clone())).into(),
         })
     } else {
-        Path::Chain
+        let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 199, 255), 30_999);
+        Path::Multicast { group, rate: None, attempts: None, outer: Vec::new() }
     };
     let spec = SourceSpec {
         object: ObjectId::default(),
@@ -136,6 +137,32 @@ fn refusals_read_the_same_over_both_transports() {
         assert_eq!(ask(&source, &hello(handle, "b")).1, "taken out of the transfer");
         source.cancel.store(true, Ordering::Relaxed);
         assert!(matches!(source.thread.join().unwrap(), Err(TransferError::Cancelled)));
+    }
+}
+
+/// Whatever changes while a receiver says HELLO, WELCOME is what it hears first.
+#[test]
+fn welcome_is_the_first_word() {
+    for _ in 0..20 {
+        let source = start(false);
+        let channel = std::thread::scope(|scope| {
+            let steering = &source.steering;
+            let changes = scope.spawn(move || {
+                for number in 0..50 {
+                    let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 199, number), 30_999);
+                    let path = Path::Multicast { group, rate: None, attempts: None, outer: Vec::new() };
+                    let fabric = "ip-multicast".to_string();
+                    steering.take_path(NextPath { fabric, path, bytes: None, lost: None });
+                    std::thread::sleep(std::time::Duration::from_micros(200));
+                }
+            });
+            let heard = ["a", "b"].map(|name| ask(&source, &hello(source.handle, name)).1);
+            changes.join().unwrap();
+            heard
+        });
+        assert_eq!(channel, ["WELCOME", "WELCOME"]);
+        source.cancel.store(true, Ordering::Relaxed);
+        assert!(source.thread.join().unwrap().is_err());
     }
 }
 

@@ -705,16 +705,7 @@ impl World {
                     let known = self.settled.insert(peer.0, failure.map(|f| f.to_string()));
                     assert!(known.is_none(), "{peer:?} settled twice");
                 }
-                SenderOutput::AllowanceUsed { remaining_bytes } => {
-                    assert!((1..=self.geometry.object_len).contains(&remaining_bytes), "{remaining_bytes}");
-                    // Enough for the one that lacks most.
-                    let on_channel = self.nodes.values().filter(|node| node.upstream.is_none() && !node.done);
-                    let verified = on_channel.map(|node| node.machine.verified_bytes()).min();
-                    let rest = verified.map_or(0, |bytes| self.geometry.object_len - bytes);
-                    assert!(remaining_bytes >= rest, "{remaining_bytes} are asked for, one lacks {rest}");
-                    self.sessions += 1;
-                    self.schedule(self.now + self.between_sessions, Event::NextSession);
-                }
+                SenderOutput::AllowanceUsed { remaining_bytes } => self.grant_more(remaining_bytes),
                 SenderOutput::Finished => {
                     self.finished_at = Some(self.now);
                     let open = self.roster.entries().find(|entry| !entry.is_settled());
@@ -727,6 +718,18 @@ impl World {
             assert!(at > self.now, "poll was drained at {:?}, yet the deadline is {at:?}", self.now);
             self.wakes.insert(None, at);
         }
+    }
+
+    /// The sender asks for a path for what is left.
+    fn grant_more(&mut self, remaining_bytes: u64) {
+        assert!((1..=self.geometry.object_len).contains(&remaining_bytes), "{remaining_bytes}");
+        // Enough for the one that lacks most.
+        let on_channel = self.nodes.values().filter(|node| node.upstream.is_none() && !node.done);
+        let verified = on_channel.map(|node| node.machine.verified_bytes()).min();
+        let rest = verified.map_or(0, |bytes| self.geometry.object_len - bytes);
+        assert!(remaining_bytes >= rest, "{remaining_bytes} are asked for, one lacks {rest}");
+        self.sessions += 1;
+        self.schedule(self.now + self.between_sessions, Event::NextSession);
     }
 
     /// A packet takes its turn on the channel.

@@ -2,6 +2,7 @@ use super::*;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
+#[cfg(test)]
 extern crate std;
 
 /// Runs a seed; one that fails, or in which a machine panics, is shown with the command that runs it alone.
