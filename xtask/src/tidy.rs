@@ -8,14 +8,11 @@ const LINES_MAX: usize = 1_000;
 /// No function is longer, so that one screen shows it.
 const FUNCTION_LINES_MAX: usize = 70;
 /// Functions that were longer when this rule was made. The list only ever gets shorter.
-const LONG_FUNCTIONS: [(&str, &str); 13] = [
+const LONG_FUNCTIONS: [(&str, &str); 10] = [
     ("crates/agent/src/daemon/sends.rs", "deliver"),
     ("crates/agent/src/daemon/sends.rs", "perform"),
-    ("crates/agent/src/transfer/source.rs", "welcome"),
-    ("crates/experiments/src/orca.rs", "elmo"),
     ("crates/lab/src/spec.rs", "network"),
     ("crates/lab/tests/label_switches.rs", "compare"),
-    ("crates/manager/src/core.rs", "obey"),
     ("crates/net/src/devices/openflow/mod.rs", "emit_body"),
     ("crates/planning/tests/fabrics.rs", "plans_are_disjoint_and_reach_everybody"),
     ("crates/protocol/tests/push/world.rs", "apply"),
