@@ -310,16 +310,22 @@ impl Leases {
         self.outputs.push_back(Output::Join { agent, result });
     }
 
+    /// A holder comes back with a lease that is known here.
+    fn take_up(&mut self, now: Time, held: &HeldLease) {
+        if self.leases[&held.plan].grant.plan.channel.is_heard_like(&held.channel) {
+            self.renew(now, held.plan);
+        } else {
+            // Its holder has not heard that the path goes another way, and uses what may be another one's by now. The answer
+            // to its next heartbeat says that the path is lost.
+            self.end(held.plan, ReleaseReason::Failed);
+        }
+    }
+
     /// Takes a lease over that an earlier run of the manager has granted, or that had expired here.
     fn take_over(&mut self, now: Time, agent: &AgentKey, held: HeldLease) {
         let key = agent.request(held.request);
-        if let Some(lease) = self.leases.get(&held.plan).filter(|lease| lease.key == key) {
-            if lease.grant.plan.channel.is_heard_like(&held.channel) {
-                return self.renew(now, held.plan);
-            }
-            // Its holder has not heard that the path goes another way, and uses what may be somebody else's by now. The
-            // answer to its next heartbeat says that the path is lost.
-            return self.end(held.plan, ReleaseReason::Failed);
+        if self.leases.get(&held.plan).is_some_and(|lease| lease.key == key) {
+            return self.take_up(now, &held);
         }
         let Some(source) = self.members.get(&agent.name) else { return };
         if self.by_request.contains_key(&key) || self.leases.len() >= self.config.leases_max {
