@@ -332,6 +332,32 @@ fn lease(granted: &Granted) -> Lease {
     }
 }
 
+/// What follows from a join and is for the one who joins gets to it in the session that begins.
+#[tokio::test]
+async fn who_joins_hears_what_follows_from_it() {
+    let manager = Running::start(ONE_ADDRESS).await;
+    let client = manager.client().await;
+    let mut a = Session::join(&client, "a").await;
+    let _b = Session::join(&client, "b").await;
+    a.say(request(1, &["b"])).await;
+    let first = a.granted().await;
+    a.say(request(2, &["b"])).await;
+    assert_eq!(a.waiting().await, 0);
+    // It comes back with a path that goes another way than the manager knows: it has lost it, and the other gets its address.
+    let mut lost = lease(&first);
+    let Some(channel::Channel::Multicast(multicast)) =
+        lost.channel.as_mut().and_then(|channel| channel.channel.as_mut())
+    else {
+        panic!("{lost:?}")
+    };
+    multicast.attempt_interval_ns += 1;
+    let mut a = Session::open(&client, Join { leases: vec![lost], ..join("a") }).await.unwrap();
+    let Told::Ended(ended) = a.next().await.unwrap() else { panic!("it does not hear that it has lost it") };
+    assert_eq!(ended.response_id, first.response_id);
+    assert_eq!(a.granted().await.request_id, 2);
+    manager.stop().await;
+}
+
 #[tokio::test]
 async fn what_is_not_renewed_comes_back() {
     let settings = format!("heartbeat-ms = 50\nsilence-ms = 150\nlease-ms = 300\n{ONE_ADDRESS}");

@@ -7,7 +7,7 @@ use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::{self as api, ManagerMessage};
 use polycast_planning::PlanId;
-use polycast_protocol::leases::{AgentKey, Input, Join, NotMember};
+use polycast_protocol::leases::{AgentKey, Input, Join, NotMember, Output};
 use polycast_protocol::stream::StreamsInput;
 use polycast_types::{Duration, Time};
 use std::collections::BTreeMap;
@@ -157,20 +157,31 @@ impl Inner {
             return Err(Refusal::new(Kind::ManagerUnreachable, "the manager is shutting down"));
         }
         let agent = join.agent.clone();
-        self.apply(Input::Join(join));
+        let now = self.now();
+        self.machine.handle(now, Input::Join(join));
+        let outputs: Vec<Output> = std::iter::from_fn(|| self.machine.poll(now)).collect();
+        let (answer, others): (Vec<_>, Vec<_>) =
+            outputs.into_iter().partition(|output| matches!(output, Output::Join { .. }));
+        answer.into_iter().for_each(|output| self.obey(output));
         let Some(Answer::Join(answer)) = self.answer.take() else {
             unreachable!("every join is answered at once")
         };
-        if let Err(refusal) = answer {
+        // It has its session before anything else is done: among the rest are words for it, of paths that it has named.
+        let seat = answer.map(|()| {
+            self.seats.supersede(&agent);
+            // It is empty: there is room.
+            let _ = outbox.try_send(Ok(ManagerMessage { message: Some(joined) }));
+            self.seats.seat(agent.clone(), outbox)
+        });
+        others.into_iter().for_each(|output| self.obey(output));
+        self.drain();
+        let number = seat.map_err(|refusal| {
             tracing::warn!(agent = %agent.name, %refusal, "turned down");
-            return Err(convert::join_refusal(&refusal));
-        }
+            convert::join_refusal(&refusal)
+        })?;
         tracing::info!(agent = %agent.name, "joined");
-        self.seats.supersede(&agent);
-        self.stream(StreamsInput::Arrived { agent: agent.clone() });
-        // It is empty: there is room.
-        let _ = outbox.try_send(Ok(ManagerMessage { message: Some(joined) }));
-        Ok(self.seats.seat(agent, outbox))
+        self.stream(StreamsInput::Arrived { agent });
+        Ok(number)
     }
 
     /// Does what an agent's message says.

@@ -568,18 +568,13 @@ impl Office {
         let input = Input::Join(join);
         self.coverage.hit(coverage::of_leases(&input));
         core.leases.handle(now, input);
-        let mut result = None;
-        let mut acts = Vec::new();
-        while let Some(output) = core.leases.poll(now) {
-            match output {
-                Output::Join { result: joined, .. } => result = Some(joined),
-                output => {
-                    let session = listener(&output).and_then(|agent| core.sessions.get(agent).copied());
-                    acts.push(Act { by: (at, core.run), session, output });
-                }
-            }
-        }
+        let outputs: Vec<Output> = core::iter::from_fn(|| core.leases.poll(now)).collect();
+        let result = outputs.iter().find_map(|output| match output {
+            Output::Join { result, .. } => Some(result.clone()),
+            _ => None,
+        });
         let run = core.run;
+        // Its session is there before the rest is done, among which are words for it.
         let joined = result.map(|result| {
             result.map(|()| {
                 core.missing.retain(|key, _| key.name != agent.name);
@@ -589,6 +584,11 @@ impl Office {
                 Session { manager: at, run, number: core.next_session }
             })
         });
+        let mut acts = Vec::new();
+        for output in outputs.into_iter().filter(|output| !matches!(output, Output::Join { .. })) {
+            let session = listener(&output).and_then(|agent| core.sessions.get(agent).copied());
+            acts.push(Act { by: (at, core.run), session, output });
+        }
         self.drain_after(now, at, acts);
         joined
     }
