@@ -169,6 +169,7 @@ pub fn granted(request_id: u64, grant: Grant, names: Names<'_>) -> Result<api::G
         service_ms: grant.service.map(Duration::as_millis),
         lease_ms: grant.lease.map(Duration::as_millis),
         plan: kept_plan(&grant.plan),
+        absent: grant.absent,
     })
 }
 

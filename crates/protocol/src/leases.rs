@@ -341,11 +341,13 @@ impl Leases {
         let Some(plan) = plan else { return };
         let receivers =
             receivers.into_iter().map(|(name, member)| (String::from(name), member.address)).collect();
+        let absent = self.members.away(&group.receivers);
         let service = service_time(&plan, held.bytes);
         let grant = Grant {
             plan_id: held.plan,
             accepted_bytes: held.bytes,
             receivers,
+            absent,
             plan,
             service,
             lease: held.left,
@@ -353,6 +355,7 @@ impl Leases {
         // A path that has been lent to somebody else since is lost; the next heartbeat's answer says so.
         self.network.claim(&grant.plan);
         if self.network.hold(held.plan, group, grant.plan.clone()) {
+            self.make_way(&grant.plan);
             if !grant.plan.commands.is_empty() {
                 // Devices hold it already, unless they have lost it; from here on they know that it is needed.
                 self.outputs.push_back(Output::Again { plan_id: held.plan, plan: grant.plan.clone() });
@@ -552,7 +555,8 @@ impl Leases {
         }
         let receivers = self.in_order(&group, &plan.channel);
         let accepted_bytes = request.remaining_bytes;
-        let grant = Grant { plan_id, accepted_bytes, receivers, plan, service: None, lease: request.lease };
+        let (absent, service, lease) = (Vec::new(), None, request.lease);
+        let grant = Grant { plan_id, accepted_bytes, receivers, absent, plan, service, lease };
         self.lend(now, key, request.object, grant);
         Ok(())
     }
@@ -686,7 +690,8 @@ impl Leases {
         let receivers = self.in_order(&pending.group, &plan.channel);
         let accepted_bytes = bytes.min(remaining);
         let service = service_time(&plan, accepted_bytes);
-        let grant = Grant { plan_id, accepted_bytes, receivers, plan, service, lease: waiting.lease };
+        let (absent, lease) = (Vec::new(), waiting.lease);
+        let grant = Grant { plan_id, accepted_bytes, receivers, absent, plan, service, lease };
         self.lend(now, waiting.key, waiting.object, grant);
     }
 

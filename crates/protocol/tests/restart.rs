@@ -145,6 +145,43 @@ fn circuits_in_use_are_lent_to_nobody_else() {
     assert!(granted(&apply(&mut after, late, release)).is_some());
 }
 
+/// A path is planned for all of its receivers: its source names also those whose agents its manager did not see.
+#[test]
+fn a_path_is_named_with_receivers_that_are_gone() {
+    let mut before = manager(1);
+    apply(&mut before, Time(0), Input::Found { commands: vec![] });
+    (0..3).for_each(|host| drop(join(&mut before, Time(0), host, vec![])));
+    let receivers = Receivers::Named(vec![NAMES[1].into(), NAMES[2].into()]);
+    let wanted = PathRequest { receivers, ..request(1, 0, NAMES[1]) };
+    let first = granted(&apply(&mut before, Time(0), Input::Request(wanted))).unwrap();
+    apply(&mut before, Time(1), Input::Died { agent: agent(1) });
+    let request = agent(0).request(1);
+    let smaller = Input::Extend { request, time: None, add: vec![], remove: vec![NAMES[2].into()] };
+    let outputs = apply(&mut before, Time(2), smaller);
+    let grant = outputs.iter().find_map(|output| match output {
+        Output::Extended { result: Ok(grant), .. } => grant.clone(),
+        _ => None,
+    });
+    let grant = grant.expect("it is smaller now");
+    assert_ne!(grant.plan, first.plan);
+    assert_eq!(grant.receiver_names().collect::<Vec<_>>(), [NAMES[1]]);
+    let held = HeldLease {
+        request: 1,
+        plan: grant.plan_id,
+        object: object(0),
+        receivers: grant.receiver_names().cloned().collect(),
+        bytes: 1_000,
+        fabric: grant.plan.fabric.into(),
+        channel: grant.plan.channel.clone(),
+        left: None,
+        kept: Some(grant.plan.clone()),
+    };
+    let mut after = manager(1_000);
+    apply(&mut after, Time(3), Input::Found { commands: grant.plan.commands.clone() });
+    join(&mut after, Time(4), 0, vec![held]);
+    assert_eq!(after.leases().map(|lease| lease.grant.plan.clone()).collect::<Vec<_>>(), [grant.plan]);
+}
+
 #[test]
 fn what_nobody_claims_is_free_after_a_while() {
     let (_, commands) = in_use();

@@ -5,8 +5,8 @@ use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{DeviceCommand, Fabrics, Fcfs, HostId, PlanId};
 use polycast_protocol::leases::{
-    AgentKey, Grant, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest, PathState,
-    Receivers, Record, RecordKey,
+    AgentKey, Grant, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest,
+    PathState, Receivers, Record, RecordKey,
 };
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
@@ -177,6 +177,73 @@ fn no_more_paths_are_kept_than_allowed_and_none_that_failed() {
     apply(&mut one, Time(4), failed(&third));
     let released = release(&mut one, Time(5), 4, 1, &third);
     assert!(matches!(&released[..], [Output::Released { kept: false, .. }]), "{released:?}");
+}
+
+/// Joins again, and names a path.
+fn join_with(manager: &mut Leases, now: Time, host: u32, number: u64, grant: &Grant) -> Vec<Output> {
+    let held = HeldLease {
+        request: number,
+        plan: grant.plan_id,
+        object: ObjectId { app: AppId([0; 16]), data: DataId(number) },
+        receivers: grant.receiver_names().cloned().collect(),
+        bytes: grant.accepted_bytes,
+        fabric: grant.plan.fabric.into(),
+        channel: grant.plan.channel.clone(),
+        left: None,
+        kept: Some(grant.plan.clone()),
+    };
+    let join = Join { agent: agent(host), address: ([10, 0, 0, host as u8], 7401), leases: vec![held] };
+    apply(manager, now, Input::Join(join))
+}
+
+/// A path whose time was over is kept ready. Its holder comes back and goes on with it: from then on nobody takes it down.
+#[test]
+fn a_path_that_its_holder_comes_back_for_is_not_kept_ready_any_more() {
+    let mut manager = manager(OnDeviceFailure::Fallback, 1);
+    let (grant, _) = ask(&mut manager, Time(0), 0, 1, &[1, 2]);
+    let late = Time(0) + Duration::from_secs(31);
+    let expired: Vec<Output> = std::iter::from_fn(|| manager.poll(late)).collect();
+    assert!(matches!(&expired[..], [Output::Released { kept: true, .. }]), "{expired:?}");
+    let outputs = join_with(&mut manager, late, 0, 1, &grant);
+    let again = Output::Again { plan_id: grant.plan_id, plan: grant.plan.clone() };
+    assert!(outputs.contains(&again), "{outputs:?}");
+    let is_taken_down = |outputs: &[Output]| outputs.iter().any(|o| matches!(o, Output::Forgotten { .. }));
+    assert!(!is_taken_down(&outputs), "{outputs:?}");
+    assert_eq!(manager.kept_commands().count(), 0);
+    // There is room for the next one.
+    let (other, _) = ask(&mut manager, late, 3, 1, &[4]);
+    let released = release(&mut manager, late, 3, 1, &other);
+    assert!(!is_taken_down(&released), "{released:?}");
+}
+
+/// What is kept ready with something of a path that its holder comes back for is let go, but for what both need.
+#[test]
+fn a_path_that_its_holder_comes_back_for_displaces_what_is_kept_ready() {
+    let mut manager = manager(OnDeviceFailure::Fallback, 4);
+    let (grant, _) = ask(&mut manager, Time(0), 0, 1, &[1]);
+    let late = Time(0) + Duration::from_secs(31);
+    let (other, _) = ask(&mut manager, late, 3, 1, &[1]);
+    release(&mut manager, late, 3, 1, &other);
+    let outputs = join_with(&mut manager, late, 0, 1, &grant);
+    let forgotten: Vec<_> = outputs
+        .iter()
+        .filter_map(|output| match output {
+            Output::Forgotten { plan } => Some(&plan.commands),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    let not_needed: Vec<_> =
+        (other.plan.commands.iter()).filter(|command| !grant.plan.commands.contains(command)).collect();
+    assert!(!not_needed.is_empty());
+    assert_eq!(forgotten, not_needed);
+    let at = |wanted: fn(&Output) -> bool| outputs.iter().position(wanted);
+    let order = (
+        at(|o| matches!(o, Output::Forgotten { .. })).unwrap(),
+        at(|o| matches!(o, Output::Again { .. })).unwrap(),
+    );
+    assert!(order.0 < order.1, "devices let go of the old before they are told of the new: {outputs:?}");
+    assert_eq!(manager.kept_commands().count(), 0);
 }
 
 /// Who takes over from a leader knows what its devices hold ready.

@@ -8,8 +8,8 @@ use polycast_planning::{
     Channel, Fabric, FabricName, Fabrics, Failure, Fcfs, HostId, Plan, PlanId, Resource,
 };
 use polycast_protocol::leases::{
-    AgentKey, Denial, Grant, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output,
-    STREAMS_FROM, known_hosts,
+    AgentKey, Denial, Grant, HeldLease, Input, Join, LeaseView, Leases, LeasesConfig, OnDeviceFailure,
+    Output, Record, STREAMS_FROM, known_hosts,
 };
 use polycast_protocol::stream::{
     Order, OrderConfig, OrderInput, OrderOutput, StreamRefusal, StreamWord, Streams, StreamsConfig,
@@ -58,6 +58,15 @@ struct World {
 
 impl World {
     fn new(labels: bool, addresses: u32) -> Self {
+        let mut world = Self::empty(labels, addresses);
+        for host in 0..HOSTS {
+            world.arrive(host, Vec::new());
+        }
+        world
+    }
+
+    /// A manager that begins: no agent is here.
+    fn empty(labels: bool, addresses: u32) -> Self {
         let names: Vec<String> = (0..HOSTS).map(name).collect();
         let pool = AddressPool::new([239, 255, 64, 0], addresses, 7474).unwrap();
         let mut fabrics: Vec<Box<dyn Fabric>> = Vec::new();
@@ -82,7 +91,7 @@ impl World {
         for name in &names {
             leases.know_host(name);
         }
-        let mut world = World {
+        World {
             leases,
             streams: Streams::new(StreamsConfig::default(), Time(0)),
             now: Time(0),
@@ -90,11 +99,7 @@ impl World {
             told: BTreeMap::new(),
             lent: BTreeMap::new(),
             words: 0,
-        };
-        for host in 0..HOSTS {
-            world.arrive(host, Vec::new());
         }
-        world
     }
 
     fn agent(&self, host: u32) -> AgentKey {
@@ -119,10 +124,8 @@ impl World {
         let agent = self.agent(host);
         let key = agent.request(request);
         let lease = self.leases.leases().find(|lease| *lease.key == key);
-        let held = lease.map(|lease| {
-            let receivers = lease.grant.receivers.iter().map(|(name, _)| name.clone()).collect();
-            (lease.grant.plan.clone(), receivers)
-        });
+        let held =
+            lease.map(|lease| (lease.grant.plan.clone(), lease.grant.receiver_names().cloned().collect()));
         let handle = Handle(u64::from(host) << 32 | agent.incarnation);
         self.stream(StreamsInput::Create { agent, name: stream.into(), request, handle, held });
     }
@@ -196,6 +199,31 @@ impl World {
         lease.map_or_else(BTreeSet::new, |lease| {
             lease.grant.receivers.iter().map(|(name, _)| name.clone()).collect()
         })
+    }
+
+    /// All receivers of that path, whether or not their agents are here.
+    fn group(&self, host: u32) -> BTreeSet<u32> {
+        let of_path = |record| match record {
+            Record::Lease { key, group, .. } if key.agent.name == name(host) => Some(group.receivers),
+            _ => None,
+        };
+        self.leases.records().into_iter().filter_map(of_path).flatten().map(|host| host.0).collect()
+    }
+
+    /// The leases as their holders name them to another manager.
+    fn held(&self) -> Vec<HeldLease> {
+        let held = |lease: LeaseView<'_>| HeldLease {
+            request: lease.key.request,
+            plan: lease.grant.plan_id,
+            object: lease.object,
+            receivers: lease.grant.receiver_names().cloned().collect(),
+            bytes: 0,
+            fabric: lease.grant.plan.fabric.into(),
+            channel: lease.grant.plan.channel.clone(),
+            left: None,
+            kept: Some(lease.grant.plan.clone()),
+        };
+        self.leases.leases().map(held).collect()
     }
 
     fn word(&self, host: u32, stream: &str) -> Option<&StreamWord> {
@@ -309,21 +337,7 @@ fn a_new_manager_learns_the_streams_from_agents() {
     let mut old = World::new(true, 8);
     old.create(0, "ticks");
     [3, 7, 12].into_iter().for_each(|host| old.join(host, "ticks"));
-    let held: Vec<HeldLease> = old
-        .leases
-        .leases()
-        .map(|lease| HeldLease {
-            request: lease.key.request,
-            plan: lease.grant.plan_id,
-            object: lease.object,
-            receivers: lease.grant.receivers.iter().map(|(name, _)| name.clone()).collect(),
-            bytes: 0,
-            fabric: lease.grant.plan.fabric.into(),
-            channel: lease.grant.plan.channel.clone(),
-            left: None,
-            kept: Some(lease.grant.plan.clone()),
-        })
-        .collect();
+    let held = old.held();
     let mut world = World::new(true, 8);
     // A receiver's agent may be quicker than the source's.
     world.join(3, "ticks");
@@ -338,6 +352,98 @@ fn a_new_manager_learns_the_streams_from_agents() {
     assert!(world.receivers(0).contains(&name(12)), "it may still come");
     world.pass(SETTLE);
     assert_eq!(world.receivers(0), BTreeSet::from([name(3), name(7)]), "it has not");
+}
+
+/// Receivers of an earlier manager whose agents have not come back to this one are in the path all the same.
+#[test]
+fn who_was_let_in_before_and_does_not_come_back_is_taken_out() {
+    for labels in [true, false] {
+        let mut old = World::new(labels, 8);
+        old.create(0, "ticks");
+        [3, 7, 12].into_iter().for_each(|host| old.join(host, "ticks"));
+        let mut world = World::empty(labels, 8);
+        world.arrive(3, vec![]);
+        world.arrive(0, old.held());
+        world.create(0, "ticks");
+        assert_eq!(world.group(0), BTreeSet::from([3, 7, 12]), "they may still come");
+        // While nobody knows, others come and go.
+        world.join(3, "ticks");
+        world.arrive(5, vec![]);
+        world.join(5, "ticks");
+        assert_eq!(world.group(0), BTreeSet::from([3, 5, 7, 12]), "they may still come");
+        world.arrive(7, vec![]);
+        world.join(7, "ticks");
+        assert!(matches!(world.word(7, "ticks"), Some(StreamWord::Joined { .. })), "it goes on hearing");
+        world.pass(SETTLE);
+        assert_eq!(world.group(0), BTreeSet::from([3, 5, 7]), "it has not come");
+        // Late is as good as new.
+        world.arrive(12, vec![]);
+        world.join(12, "ticks");
+        assert!(matches!(world.word(12, "ticks"), Some(StreamWord::Joined { .. })));
+        assert_eq!(world.group(0), BTreeSet::from([3, 5, 7, 12]));
+    }
+}
+
+/// The path goes back where none of those has come back that it was lent for.
+#[test]
+fn a_path_whose_receivers_do_not_come_back_is_given_back() {
+    let mut old = World::new(false, 8);
+    old.create(0, "ticks");
+    [3, 7].into_iter().for_each(|host| old.join(host, "ticks"));
+    let mut world = World::empty(false, 8);
+    world.arrive(0, old.held());
+    world.create(0, "ticks");
+    assert_eq!(world.group(0), BTreeSet::from([3, 7]), "they may still come");
+    world.pass(SETTLE);
+    assert_eq!(world.leases.leases().count(), 0, "nobody has");
+}
+
+/// A source that has no session when its path is given back names it when it comes: somebody has to give it back again.
+#[test]
+fn a_path_that_was_given_back_unheard_is_given_back_again() {
+    let mut world = World::new(false, 8);
+    world.create(0, "ticks");
+    world.join(3, "ticks");
+    let held = world.held();
+    world.leave(3, "ticks");
+    assert_eq!(world.leases.leases().count(), 0);
+    world.arrive(0, held.clone());
+    assert_eq!(world.group(0), BTreeSet::from([3]), "it is taken over");
+    world.create(0, "ticks");
+    assert_eq!(world.leases.leases().count(), 0, "nobody listens");
+    // With a receiver it is put to use.
+    world.arrive(0, held);
+    world.join(5, "ticks");
+    world.create(0, "ticks");
+    world.pass(SETTLE);
+    assert_eq!(world.group(0), BTreeSet::from([5]));
+    assert!(matches!(world.word(5, "ticks"), Some(StreamWord::Joined { .. })));
+}
+
+/// Who has come again, and does not name a stream any more, does not wait for it.
+#[test]
+fn who_waits_for_a_stream_says_so_again() {
+    let mut world = World::new(false, 8);
+    world.join(3, "ticks");
+    world.join(5, "ticks");
+    world.arrive(3, vec![]);
+    world.create(0, "ticks");
+    world.pass(SETTLE);
+    assert_eq!(world.group(0), BTreeSet::from([5]));
+}
+
+/// The answer to the change that takes out the first does not hide the second.
+#[test]
+fn two_that_die_together_are_both_taken_out() {
+    let mut world = World::new(false, 8);
+    world.create(0, "ticks");
+    [3, 7, 12].into_iter().for_each(|host| world.join(host, "ticks"));
+    for host in [7, 12] {
+        let agent = world.agent(host);
+        world.leases.handle(world.now, Input::Died { agent });
+    }
+    world.drain();
+    assert_eq!(world.group(0), BTreeSet::from([3]));
 }
 
 #[test]
@@ -521,6 +627,7 @@ fn anything() -> impl Strategy<Value = StreamsInput> {
             plan_id: PlanId(number),
             accepted_bytes: number,
             receivers: names.into_iter().map(|name| (name, ([10, 0, 0, 1], 1))).collect(),
+            absent: vec![],
             plan,
             service: None,
             lease: None,

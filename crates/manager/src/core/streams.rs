@@ -21,10 +21,8 @@ impl Inner {
     pub(super) fn create_stream(&mut self, agent: &AgentKey, create: CreateStream) {
         let request = agent.request(create.request_id);
         let lease = self.machine.leases().find(|lease| *lease.key == request);
-        let held = lease.map(|lease| {
-            let receivers = lease.grant.receivers.iter().map(|(name, _)| name.clone()).collect();
-            (lease.grant.plan.clone(), receivers)
-        });
+        let held =
+            lease.map(|lease| (lease.grant.plan.clone(), lease.grant.receiver_names().cloned().collect()));
         let CreateStream { name, request_id: request, handle } = create;
         let (agent, handle) = (agent.clone(), Handle(handle));
         self.stream(StreamsInput::Create { agent, name, request, handle, held });

@@ -136,8 +136,9 @@ impl Leases {
             let group = &self.network.get(id).expect("held just now").group;
             let mut receivers: Vec<_> = group.receivers.iter().filter_map(names).collect();
             receivers.sort();
+            let absent = self.members.away(&group.receivers);
             let lease = self.leases.get_mut(&id).expect("looked up above");
-            (lease.grant.receivers, lease.grant.plan) = (receivers, plan);
+            (lease.grant.receivers, lease.grant.absent, lease.grant.plan) = (receivers, absent, plan);
         }
         self.touch(RecordKey::Lease(id));
         let lease = self.leases.get_mut(&id).expect("looked up above");

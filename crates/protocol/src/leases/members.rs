@@ -3,6 +3,7 @@
 use super::words::{AgentKey, Denial, JoinRefusal, NotMember};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 use polycast_planning::{Group, HostId};
 use polycast_types::{Duration, Time};
 
@@ -198,6 +199,12 @@ impl Members {
     pub(super) fn address_of(&self, host: HostId) -> Option<(String, ([u8; 4], u16))> {
         let name = self.names.get(&host)?;
         Some((name.clone(), self.by_name.get(name)?.address))
+    }
+
+    /// The names that are known for ever of those among these hosts that are not here.
+    pub(super) fn away(&self, hosts: &BTreeSet<HostId>) -> Vec<String> {
+        let known = self.known.iter().filter(|(_, host)| hosts.contains(host));
+        known.filter(|(_, host)| !self.names.contains_key(host)).map(|(name, _)| name.clone()).collect()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Member)> {

@@ -79,6 +79,21 @@ impl Leases {
         }
     }
 
+    /// Takes out the paths kept ready that share something with one that is taken over, which may be among them: devices let
+    /// go of what it does not need itself.
+    pub(super) fn make_way(&mut self, plan: &Plan) {
+        if plan.commands.is_empty() {
+            return;
+        }
+        for Running { plan: mut displaced, .. } in self.network.displace(plan) {
+            self.touch(RecordKey::Kept);
+            displaced.commands.retain(|command| !plan.commands.contains(command));
+            if !displaced.commands.is_empty() {
+                self.outputs.push_back(Output::Forgotten { plan: displaced });
+            }
+        }
+    }
+
     /// Takes out the paths kept ready that share something with `plan`; gives what devices hold for them.
     pub(super) fn displace(&mut self, plan: &Plan) -> Vec<DeviceCommand> {
         if plan.commands.is_empty() {

@@ -196,12 +196,23 @@ pub struct Grant {
     pub accepted_bytes: u64,
     /// The receivers by name, and where to reach their agents; with a chain in its order.
     pub receivers: Vec<(String, ([u8; 4], u16))>,
+    /// The receivers that the path has beside these and whose agents are not here: a manager before has let them in, and
+    /// they have not come back, or they have gone since.
+    #[serde(default)]
+    pub absent: Vec<String>,
     /// The path.
     pub plan: Plan,
     /// How long the transfer will take, where the path has a rate of its own (Blast's estimated service time).
     pub service: Option<Duration>,
     /// How long the path may be held from the grant, or the last extension, on; `None` until it is given back.
     pub lease: Option<Duration>,
+}
+
+impl Grant {
+    /// The names of all receivers that the path has, whether or not their agents are here.
+    pub fn receiver_names(&self) -> impl Iterator<Item = &String> {
+        self.receivers.iter().map(|(name, _)| name).chain(&self.absent)
+    }
 }
 
 /// How a request stands that waits.

@@ -63,7 +63,8 @@ pub enum StreamsInput {
         request: u64,
         /// What its packets carry.
         handle: Handle,
-        /// What the source's lease has, if it holds one already.
+        /// What the source's lease has, if it holds one already: the plan, and all receivers, also those whose agents are not
+        /// here.
         held: Option<(Plan, Vec<String>)>,
     },
     /// The source ends its stream.
@@ -390,6 +391,7 @@ impl Streams {
 
     /// An agent says again what it wants, until then.
     fn arrived(&mut self, now: Time, agent: &AgentKey) {
+        self.parked.retain(|(_, waiting)| waiting.name != agent.name);
         let until = now + self.config.settle;
         let (mut gone, mut doubts) = (Vec::new(), Vec::new());
         for (name, stream) in &self.streams {
@@ -448,13 +450,23 @@ impl Streams {
         if request < STREAMS_FROM {
             return Err(StreamRefusal::Number(request));
         }
-        if let Some(stream) = self.streams.get(name) {
+        let lent = held.map(|(plan, receivers)| Lent { plan, held: receivers.into_iter().collect() });
+        if let Some(stream) = self.streams.get_mut(name) {
             if stream.source != *agent || stream.request != request || stream.handle != handle {
                 let source_name = stream.source.name.clone();
                 return Err(StreamRefusal::Taken { name: name.into(), source_name });
             }
+            // Its path ended without its hearing of that, and it has named it again: nobody else would give it back.
+            let is_new = stream.lent.is_none() && stream.asked == Asked::Nothing;
+            if let Some(lent) = lent.filter(|_| is_new) {
+                stream.lent = Some(lent);
+            }
             self.sure(&Unsure::Source(name.into()));
             self.tell(agent, name, StreamWord::Created);
+            if is_new {
+                self.tell_all_joined(name);
+            }
+            self.reconcile(now, name);
             return Ok(());
         }
         if self.streams.len() >= self.config.streams_max {
@@ -464,7 +476,6 @@ impl Streams {
         if self.names.contains_key(&key) {
             return Err(StreamRefusal::Denied(Denial::RequestTaken(request)));
         }
-        let lent = held.map(|(plan, receivers)| Lent { plan, held: receivers.into_iter().collect() });
         // Those whom an earlier manager has let in say so again, or are taken out.
         for receiver in lent.iter().flat_map(|lent| &lent.held) {
             let until = now + self.config.settle;
@@ -554,6 +565,13 @@ impl Streams {
         }
     }
 
+    /// Tells all members that the path has where it goes.
+    fn tell_all_joined(&mut self, name: &str) {
+        let lent = self.streams.get(name).and_then(|stream| stream.lent.as_ref());
+        let held: Vec<String> = lent.into_iter().flat_map(|lent| &lent.held).cloned().collect();
+        held.iter().for_each(|member| self.tell_joined(name, member));
+    }
+
     /// Asks for the next change that brings the path nearer to what is wanted.
     fn reconcile(&mut self, now: Time, name: &str) {
         let unsure: BTreeSet<&String> = self
@@ -611,7 +629,7 @@ impl Streams {
         stream.asked = Asked::Nothing;
         match response {
             Ok(grant) => {
-                let held: BTreeSet<String> = grant.receivers.into_iter().map(|(name, _)| name).collect();
+                let held: BTreeSet<String> = grant.receiver_names().cloned().collect();
                 let new: Vec<String> = held.iter().cloned().collect();
                 stream.lent = Some(Lent { plan: grant.plan, held });
                 new.iter().for_each(|member| self.tell_joined(&name, member));
@@ -651,7 +669,7 @@ impl Streams {
         let Some(lent) = &mut stream.lent else { return self.reconcile(now, &name) };
         match result {
             Ok(Some(grant)) => {
-                lent.held = grant.receivers.into_iter().map(|(name, _)| name).collect();
+                lent.held = grant.receiver_names().cloned().collect();
                 lent.plan = grant.plan;
                 add.iter().for_each(|member| self.tell_joined(&name, member));
             }
@@ -688,8 +706,7 @@ impl Streams {
         let same = plan.channel.is_heard_like(&lent.plan.channel);
         lent.plan = plan;
         if !same {
-            let held: Vec<String> = lent.held.iter().cloned().collect();
-            held.iter().for_each(|member| self.tell_joined(&name, member));
+            self.tell_all_joined(&name);
         }
     }
 

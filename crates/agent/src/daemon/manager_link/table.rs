@@ -339,7 +339,7 @@ impl Table {
         if let Some(granted) = &extended.granted
             && let Some(held) = self.held.get_mut(&granted.response_id)
         {
-            held.lease.receivers = granted.receivers.iter().map(|receiver| receiver.name.clone()).collect();
+            held.lease.receivers = receiver_names(granted);
             held.lease.plan.clone_from(&granted.plan);
             held.ends_at = end_of(granted);
         }
@@ -352,12 +352,18 @@ impl Table {
     }
 }
 
+/// All receivers that a path has, also those whose agents the manager does not know now: it is planned for them.
+fn receiver_names(granted: &api::Granted) -> Vec<String> {
+    let here = granted.receivers.iter().map(|receiver| &receiver.name);
+    here.chain(&granted.absent).cloned().collect()
+}
+
 /// A granted path as it is named to a manager that does not know it.
 fn lease_of(granted: &api::Granted, app_id: Vec<u8>, data_id: u64) -> api::Lease {
     api::Lease {
         request_id: granted.request_id,
         response_id: granted.response_id,
-        receivers: granted.receivers.iter().map(|receiver| receiver.name.clone()).collect(),
+        receivers: receiver_names(granted),
         accepted_size: granted.accepted_size,
         fabric: granted.fabric.clone(),
         channel: granted.channel.clone(),

@@ -320,10 +320,8 @@ impl World<'_> {
         let key = agent.request(sends.request);
         let manager = self.manager.as_ref();
         let lease = manager.and_then(|manager| manager.leases.leases().find(|lease| *lease.key == key));
-        let held = lease.map(|lease| {
-            let receivers = lease.grant.receivers.iter().map(|(name, _)| name.clone()).collect();
-            (lease.grant.plan.clone(), receivers)
-        });
+        let held =
+            lease.map(|lease| (lease.grant.plan.clone(), lease.grant.receiver_names().cloned().collect()));
         let (name, request, handle) = (sends.name.clone(), sends.request, sends.handle);
         self.stream(at, StreamsInput::Create { agent, name, request, handle, held });
     }
@@ -609,7 +607,9 @@ impl World<'_> {
     /// What leases say to a source's agent, in its session.
     fn tell(&mut self, output: Output) {
         let agent = match &output {
-            Output::Response { request, .. } | Output::Replanned { request, .. } => &request.agent,
+            Output::Response { request, .. }
+            | Output::Extended { request, .. }
+            | Output::Replanned { request, .. } => &request.agent,
             Output::Heartbeat { agent, .. } => agent,
             _ => return,
         };
@@ -633,13 +633,18 @@ impl World<'_> {
                         app: polycast_types::AppId::default(),
                         data: polycast_types::DataId(sends.handle.0),
                     },
-                    receivers: grant.receivers.iter().map(|(name, _)| name.clone()).collect(),
+                    receivers: grant.receiver_names().cloned().collect(),
                     bytes: grant.accepted_bytes,
                     fabric: grant.plan.fabric.into(),
                     channel: grant.plan.channel,
                     left: None,
                     kept: None,
                 });
+            }
+            Output::Extended { request, result: Ok(Some(grant)) } if request.request == sends.request => {
+                if let Some(lease) = &mut sends.lease {
+                    lease.receivers = grant.receiver_names().cloned().collect();
+                }
             }
             Output::Replanned { request, plan, plan_id, .. } if request.request == sends.request => {
                 if let Some(lease) = &mut sends.lease {
