@@ -548,6 +548,12 @@ impl World {
                     self.coverage.hit(coverage::PART_GRANTED);
                 }
             }
+            Output::Granted { plan_id, plan, .. } => {
+                // It may have come back before anybody looks what is lent.
+                for resource in &plan.resources {
+                    self.lent.entry(*resource).or_default().insert(*plan_id, now);
+                }
+            }
             Output::Replanned { plan_id, before, plan, .. } => {
                 self.coverage.hit(coverage::PATH_REPLANNED);
                 self.revoke(now, *plan_id, before, Some(plan));
@@ -689,6 +695,8 @@ impl World {
         let lost = agent.held.remove(&plan);
         self.wire.iter_mut().for_each(|wire| wire.lose(now, plan));
         let Some(lost) = lost else { return Ok(()) };
+        // What has taken its place may have been lent in this very step.
+        self.note_lent(now);
         let ended = self.office.ended.contains_key(&plan);
         let over = lost.until.is_some_and(|until| until <= now);
         let lately = |at: &Time| now.since(*at) < LATELY;
@@ -741,7 +749,7 @@ impl World {
         self.agents[at].held.insert(plan, held(&ask, &grant));
         self.agents[at].ask = None;
         if let Some(wire) = &mut self.wire {
-            let to = names(&grant).iter().map(|receiver| index(receiver)).collect();
+            let to = grant.receivers.iter().map(|(receiver, _)| index(receiver)).collect();
             let multicast = matches!(grant.plan.channel, Channel::Multicast { .. });
             wire.start(random, now, (number, plan), (at, to), multicast);
         }
@@ -793,6 +801,7 @@ impl World {
 
     /// No manager lends anything twice by what it knows itself, and no lease was made up by anybody.
     fn check(&mut self, now: Time) -> Result<(), String> {
+        self.note_lent(now);
         for core in self.office.cores() {
             let mut lent: BTreeSet<Resource> = BTreeSet::new();
             for lease in core.leases.leases() {
@@ -800,7 +809,6 @@ impl World {
                     if !lent.insert(*resource) {
                         return Err(format!("{resource:?} is lent twice at the same time"));
                     }
-                    self.lent.entry(*resource).or_default().insert(lease.grant.plan_id, now);
                 }
                 if !self.office.granted.contains_key(&lease.grant.plan_id) {
                     return Err(format!("nobody ever granted {:?}", lease.grant.plan_id));
@@ -808,6 +816,15 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Notes what is lent now, and to which lease.
+    fn note_lent(&mut self, now: Time) {
+        for lease in self.office.cores().flat_map(|core| core.leases.leases()) {
+            for resource in &lease.grant.plan.resources {
+                self.lent.entry(*resource).or_default().insert(lease.grant.plan_id, now);
+            }
+        }
     }
 
     /// Everything has come back: nothing has leaked.

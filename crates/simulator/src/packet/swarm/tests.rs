@@ -17,6 +17,21 @@ fn seeds_run_without_a_failure() {
     (0..200).for_each(|seed| drop(sound(seed)));
 }
 
+/// Seeds that have failed once. A path was kept ready and lent again to the one who had held it; a path of a stream kept
+/// receivers that had not come back to a manager without records, or was named again by a source that had not heard of its
+/// end; a path was named without the receiver that its manager did not see. The checks were wrong where a manager without
+/// records had lent an address to another one in the same step, which is a reason for a loss, and where an agent was
+/// told late of a path whose time it had changed while it waited.
+const ONCE_FAILED: [u64; 20] = [
+    20_485, 20_973, 22_961, 30_517, 30_659, 31_971, 32_347, 32_592, 32_905, 104_165, 108_854, 113_896,
+    117_095, 118_371, 125_539, 130_507, 135_995, 137_019, 138_910, 218_760,
+];
+
+#[test]
+fn seeds_that_have_failed_once_do_not_fail() {
+    ONCE_FAILED.into_iter().for_each(|seed| drop(sound(seed)));
+}
+
 /// What is never drawn is not tested: every fault and every input of every machine that the swarm names happens.
 #[test]
 fn everything_is_drawn() {

@@ -104,12 +104,15 @@ pub(super) fn held(ask: &Ask, grant: &Grant) -> Held {
         kept: (!grant.plan.commands.is_empty()).then(|| grant.plan.clone()),
         left: None,
     };
-    let until = grant.lease.map(|span| ask.asked_at.unwrap_or_default() + span);
+    // What it has said of the time while it waited may count from the moment after the grant.
+    let span = ask.lease.into_iter().chain(grant.lease).min();
+    let until = span.map(|span| ask.asked_at.unwrap_or_default() + span);
     Held { lease, plan: grant.plan.clone(), until, rest: ask.bytes - grant.accepted_bytes }
 }
 
+/// All receivers of a path, also those whose agents are not there: it is planned for them.
 pub(super) fn names(grant: &Grant) -> Vec<String> {
-    grant.receivers.iter().map(|(name, _)| name.clone()).collect()
+    grant.receiver_names().cloned().collect()
 }
 
 impl Held {
