@@ -73,7 +73,7 @@ impl Inner {
         }
     }
 
-    fn obey(&mut self, output: Output) {
+    pub(super) fn obey(&mut self, output: Output) {
         if let Some(input) = streams::heard(&output) {
             let now = self.now();
             self.streams.handle(now, input);
