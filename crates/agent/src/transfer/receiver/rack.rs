@@ -3,22 +3,11 @@
 
 use super::{FrameError, FrameStream, Run, SocketAddr, Time};
 use polycast_protocol::rack::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
-use polycast_types::Duration;
 use polycast_wire::control::Control;
 use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd as _;
 
-/// Requests of the rack's receivers are gathered this long.
-const GATHER: Duration = Duration::from_millis(1);
-/// What was asked for is not asked for again for this long: a receiver repeats a request later than that, and by itself.
-const HOLD: Duration = Duration::from_millis(30);
-/// The rack's report is repeated this often, as a receiver's own is.
-const HEARTBEAT: Duration = Duration::from_millis(50);
-/// For this long one receiver may hold the rack back.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// Ranges that may wait to be asked for.
-const RANGES_MAX: usize = 4_096;
 /// A speaker is in the same rack: it is there at once, or not at all.
 const CONNECT_WITHIN: std::time::Duration = std::time::Duration::from_millis(250);
 
@@ -70,15 +59,8 @@ impl Rack {
 impl Run {
     /// The source says that this receiver may speak for others.
     pub(super) fn gather(&mut self, own: u32, members: &[u32]) {
-        let config = FeedbackConfig {
-            own,
-            gather: GATHER,
-            hold: HOLD,
-            heartbeat: HEARTBEAT,
-            patience: PATIENCE,
-            ranges_max: RANGES_MAX,
-        };
-        let (feedback, expected) = (Feedback::new(config), members.iter().copied().collect());
+        let (feedback, expected) =
+            (Feedback::new(FeedbackConfig::new(own)), members.iter().copied().collect());
         self.rack = Rack::Speaker(Box::new(Speaker { own, expected, feedback, members: BTreeMap::new() }));
     }
 
