@@ -678,6 +678,7 @@ impl World {
                     held.follow(&plan);
                 }
             }
+            Output::Released { plan_id, .. } => self.lose(now, at, plan_id, Duration::ZERO)?,
             Output::Extended { result: Ok(Some(grant)), .. } => {
                 if let Some(held) = self.agents[at].held.get_mut(&grant.plan_id) {
                     held.lease.receivers = names(&grant);

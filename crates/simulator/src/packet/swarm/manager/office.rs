@@ -651,10 +651,13 @@ pub(super) fn listener(output: &Output) -> Option<&AgentKey> {
         | Output::Extended { request, .. }
         | Output::Path { request, .. }
         | Output::Replanned { request, .. } => Some(&request.agent),
-        Output::Granted { .. }
-        | Output::Again { .. }
-        | Output::Forgotten { .. }
-        | Output::Released { .. }
-        | Output::Gone { .. } => None,
+        // As `manager::convert::end_reason`: a holder that has not given the path back itself is told.
+        Output::Released { request, reason, .. } => match reason {
+            ReleaseReason::Failed | ReleaseReason::TimeOver | ReleaseReason::Expired => Some(&request.agent),
+            ReleaseReason::Released | ReleaseReason::HolderGone | ReleaseReason::Withdrawn => None,
+        },
+        Output::Granted { .. } | Output::Again { .. } | Output::Forgotten { .. } | Output::Gone { .. } => {
+            None
+        }
     }
 }
