@@ -55,6 +55,7 @@ fn running() -> Guest {
 fn a_guest_that_has_nothing_begins_at_once() {
     let mut guest = guest();
     assert_eq!(outputs(&mut guest, ms(0)), [Output::Hello]);
+    assert_eq!(guest.deadline(), Some(ms(10_000)), "then the source has not answered");
     hear(&mut guest, ms(1), &welcome());
     let offered = outputs(&mut guest, ms(1));
     assert!(matches!(&offered[..], [Output::Offer(offer)] if offer.name == "x"), "{offered:?}");
@@ -62,7 +63,9 @@ fn a_guest_that_has_nothing_begins_at_once() {
     assert_eq!(outputs(&mut guest, ms(2)), [Output::Begin]);
     guest.handle(ms(3), Input::Committed);
     assert_eq!(outputs(&mut guest, ms(3)), [Output::Alone]);
+    assert!(!guest.is_chained());
     hear(&mut guest, ms(4), &Control::Finished);
+    assert_eq!(guest.deadline(), Some(Time::ZERO), "its end is due");
     assert_eq!(outputs(&mut guest, ms(4)), [Output::Ended(End::Done)]);
     assert_eq!(guest.deadline(), None);
 }

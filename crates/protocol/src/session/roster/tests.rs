@@ -291,9 +291,14 @@ fn the_deadline_names_all_who_are_not_done() {
 #[test]
 fn a_connection_hears_something_every_half_second() {
     let mut roster = Roster::new(ms(0), config(named(&["a"]), Verdicts::Sender));
-    join(&mut roster, ms(0), 1, "a");
+    hello(&mut roster, ms(0), 1, "a");
+    assert!(!roster.is_ready(GuestId(1)));
+    have(&mut roster, ms(0), 1);
+    assert!(roster.is_ready(GuestId(1)));
     outputs(&mut roster, ms(0));
     assert_eq!(roster.deadline(), Some(ms(500)));
+    roster.handle(ms(1), Input::Frame { guest: GuestId(1), control: &Control::Alive });
+    assert_eq!(roster.heard(), 1, "HAVE came before the start");
     roster.handle(ms(300), Input::Told { guest: GuestId(1) });
     assert!(outputs(&mut roster, ms(500)).is_empty(), "it has just heard something");
     assert_eq!(outputs(&mut roster, ms(800)), [Output::Alive(GuestId(1))]);
