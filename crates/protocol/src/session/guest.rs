@@ -9,6 +9,9 @@ use polycast_types::{Duration, Handle, ObjectId, Time};
 use polycast_wire::WireError;
 use polycast_wire::control::{Control, Hello, Welcome};
 
+/// A source may ask for no more patience than this: the number is a peer's.
+const STALL_MAX: Duration = Duration::from_secs(3_600);
+
 /// Settings of a guest.
 #[derive(Clone, Debug)]
 pub struct GuestConfig {
@@ -56,7 +59,7 @@ impl From<&Welcome<'_>> for Offer {
             },
             channel: welcome.channel,
             outer_len: welcome.outer_len,
-            stall: Duration(welcome.stall_ns),
+            stall: Duration(welcome.stall_ns).min(STALL_MAX),
         }
     }
 }

@@ -142,6 +142,18 @@ fn the_ends() {
     }
 }
 
+/// The time that WELCOME names is a peer's number.
+#[test]
+fn no_source_asks_for_patience_without_end() {
+    let mut guest = guest();
+    let Control::Welcome(mut welcome) = welcome() else { unreachable!("it is one") };
+    welcome.stall_ns = u64::MAX;
+    hear(&mut guest, ms(1), &Control::Welcome(welcome));
+    guest.handle(ms(1), Input::Stored { resumes: false });
+    outputs(&mut guest, ms(1));
+    assert_eq!(guest.deadline(), Some(ms(3_600_001)));
+}
+
 #[test]
 fn one_that_is_done_stays_while_it_is_needed() {
     let mut guest = running();
