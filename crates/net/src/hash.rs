@@ -48,6 +48,12 @@ fn left_len(len: usize) -> usize {
     len.next_power_of_two() / 2
 }
 
+/// What only one can say who has these bytes and knows the key.
+#[must_use]
+pub fn keyed_hash(key: &[u8; 32], bytes: &[u8]) -> Hash {
+    *blake3::keyed_hash(key, bytes).as_bytes()
+}
+
 /// A hash in hex.
 #[must_use]
 pub fn hex(hash: &Hash) -> String {

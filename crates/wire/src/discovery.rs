@@ -4,7 +4,7 @@
 //! [`Discovery::Solicit`], so that neither waits for the other's next beat. Both go to [`GROUP`] and
 //! [`PORT`] on the chosen interface.
 
-use crate::cursor::{Put, Reader};
+use crate::cursor::{NAME_LEN_MAX, Put, Reader};
 use crate::{VERSION, WireError};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -30,7 +30,7 @@ pub struct Announcement {
     pub port: u16,
     /// How many more receivers the source takes.
     pub places: u32,
-    /// Name of the file or directory, for people.
+    /// Name of the file or directory, for people; of more than [`NAME_LEN_MAX`] bytes only the beginning is sent.
     pub name: String,
 }
 
@@ -63,7 +63,7 @@ impl Discovery {
                 address: r.array()?,
                 port: r.u16()?,
                 places: r.u32()?,
-                name: r.text()?.to_string(),
+                name: r.text(NAME_LEN_MAX)?.to_string(),
             }),
             KIND_SOLICIT => Discovery::Solicit,
             _ => return Err(WireError::Malformed),
@@ -84,7 +84,7 @@ impl Discovery {
                 out.extend_from_slice(&a.address);
                 out.u16(a.port);
                 out.u32(a.places);
-                out.text(&a.name);
+                out.text(&a.name, NAME_LEN_MAX);
             }
             Discovery::Solicit => out.u8(KIND_SOLICIT),
         }

@@ -2,7 +2,7 @@
 
 use polycast_net::interface::InterfaceError;
 use polycast_net::store::StoreError;
-use polycast_types::Duration;
+use polycast_types::{Duration, Printable};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -48,7 +48,7 @@ pub enum TransferError {
         source: io::Error,
     },
     /// The source turned us down.
-    #[error("the source refused: {0}")]
+    #[error("the source refused: {}", Printable(.0))]
     Refused(String),
     /// What this end was asked to do cannot be done here.
     #[error("{0}")]

@@ -11,6 +11,8 @@ mod control;
 mod discovery;
 mod entrance;
 mod error;
+#[cfg(test)]
+mod hostile_tests;
 mod invite;
 mod link;
 pub(crate) mod pull;
@@ -20,10 +22,12 @@ mod serve;
 mod session_tests;
 mod source;
 mod steering;
+pub(crate) mod strangers;
 mod supply;
 
 pub use error::TransferError;
-pub use invite::{Invitation, accept_invite};
+pub use invite::Invitation;
+pub(crate) use invite::answer;
 pub use pull::{PreparedPull, deliver_pull, fetch, prepare_pull};
 pub use receiver::receive;
 pub use source::{Prepared, deliver, prepare};

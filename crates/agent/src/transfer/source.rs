@@ -444,7 +444,9 @@ impl Run {
         for guest in woken.guests {
             let (now, machine) = (self.session.clock.now(), &mut self.machine);
             let peer = PeerId(guest.0);
-            self.session.read(guest, |control| machine.handle(now, Input::Control { peer, control }));
+            let heard =
+                self.session.read(guest, |control| machine.handle(now, Input::Control { peer, control }));
+            heard.map_err(TransferError::Read)?;
         }
         if woken.newcomers {
             self.meet_strangers();
@@ -467,7 +469,7 @@ impl Run {
     fn meet_strangers(&mut self) {
         for (stream, frame) in self.session.meet_strangers() {
             match self.served.fetched(&frame) {
-                Some(have) => self.served.serve_stream(stream, Some(have)),
+                Some(have) => self.served.serve_stream(stream, have),
                 None => tracing::debug!("a connection that is not of this transfer"),
             }
         }
@@ -491,6 +493,7 @@ impl Run {
             channel,
             outer_len,
             stall_ns: self.spec.options.stall_timeout.0,
+            salt: self.session.guest(guest).map_or([0; 32], |guest| guest.salt),
         });
         self.session.tell(guest, &welcome);
         for (i, part) in self.supply.hashes().chunks(HASHES_MAX).enumerate() {
