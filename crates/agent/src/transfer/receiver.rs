@@ -349,6 +349,7 @@ impl Run {
             path: self.target.clone(),
             seconds: Duration(self.committed_at?.0).as_secs_f64(),
             patched_bytes: self.machine.patched_bytes(),
+            corrupt_groups: self.machine.corrupt_groups(),
         })
     }
 
