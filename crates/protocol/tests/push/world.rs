@@ -139,7 +139,7 @@ pub fn config(geometry: Geometry) -> SenderConfig {
         path_timeout: Duration::from_millis(500),
         stall_timeout: Duration::from_secs(5),
         deadline: None,
-        slow: SlowPolicy::DropToPatches { after: Duration::from_millis(400) },
+        slow: SlowPolicy::CatchUp { after: Duration::from_millis(400) },
         patch_delay: Duration::from_millis(5),
     }
 }
