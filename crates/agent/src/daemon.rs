@@ -76,7 +76,7 @@ impl Shared {
         Options {
             // Agents that are there answer at once; those that are not must not keep the others waiting.
             join_timeout: Span::from_secs(10),
-            slow: SlowPolicy::DropToPatches { after: Span::from_secs(2) },
+            slow: SlowPolicy::SHIPPED,
             ..Options::default()
         }
     }

@@ -122,10 +122,15 @@ pub enum Receivers {
 pub enum Slow {
     /// All go as fast as the slowest.
     Wait,
-    /// One that has held the others for this long gets what it lacks by unicast.
-    DropToPatches {
-        /// How long.
-        after: Duration,
+    /// One that has held the others for this long, and without which they are faster, catches up at its own pace.
+    CatchUp {
+        /// How long; `None` leaves it to the agent.
+        after: Option<Duration>,
+    },
+    /// As before, but it is given up.
+    Drop {
+        /// How long; `None` leaves it to the agent.
+        after: Option<Duration>,
     },
 }
 
@@ -286,10 +291,11 @@ impl Session {
             Receivers::All => (Vec::new(), true),
             Receivers::Named(names) => (names.clone(), false),
         };
-        let (slow_receivers, drop_after_ms) = match options.slow {
+        let (slow_receivers, slow_after_ms) = match options.slow {
             None => (SlowReceivers::Unspecified, None),
             Some(Slow::Wait) => (SlowReceivers::Wait, None),
-            Some(Slow::DropToPatches { after }) => (SlowReceivers::DropToPatches, Some(after.as_millis())),
+            Some(Slow::CatchUp { after }) => (SlowReceivers::CatchUp, after.map(Duration::as_millis)),
+            Some(Slow::Drop { after }) => (SlowReceivers::Drop, after.map(Duration::as_millis)),
         };
         let request = SendRequest {
             caller: Some(self.caller.clone()),
@@ -298,7 +304,7 @@ impl Session {
             all,
             deadline_ms: options.deadline.map(|deadline| deadline.as_millis().max(1)),
             slow_receivers: slow_receivers.into(),
-            drop_after_ms,
+            slow_after_ms,
             detached: options.detached,
             lease_ms: options.lease.map(|lease| lease.as_millis().max(1)),
         };

@@ -52,7 +52,7 @@ pub struct Report {
 }
 
 /// A receiver's state while a transfer runs or when it has ended.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReceiverReport {
     /// Its name.
     pub name: String,
@@ -68,6 +68,15 @@ pub struct ReceiverReport {
     /// `ip-multicast` or the fabric of the path, or `tcp-chain`: what carried its bytes last.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub fabric: String,
+    /// Whether it is slower than the others, which were not to wait for it.
+    #[serde(default)]
+    pub slow: bool,
+    /// Bits of the object a second that it has got, from the transfer's start to its end or until now.
+    #[serde(default)]
+    pub rate_bps: f64,
+    /// Why it is slow, in a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// Why it failed, in a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -220,6 +229,9 @@ impl From<&ReceiverReport> for wire::ReceiverReport {
             patched_bytes: receiver.patched_bytes,
             fabric: receiver.fabric.clone(),
             error: receiver.error.clone().unwrap_or_default(),
+            slow: receiver.slow,
+            rate_bps: receiver.rate_bps,
+            reason: receiver.reason.clone().unwrap_or_default(),
         }
     }
 }
@@ -233,6 +245,9 @@ impl From<wire::ReceiverReport> for ReceiverReport {
             bytes: receiver.bytes,
             patched_bytes: receiver.patched_bytes,
             fabric: receiver.fabric,
+            slow: receiver.slow,
+            rate_bps: receiver.rate_bps,
+            reason: said(receiver.reason),
             error: said(receiver.error),
         }
     }
@@ -321,6 +336,9 @@ mod tests {
             bytes: 900,
             patched_bytes: 30,
             fabric: "ocs".into(),
+            slow: error.is_some(),
+            rate_bps: 5_760.0,
+            reason: error.map(str::to_string),
             error: error.map(str::to_string),
         }
     }

@@ -302,7 +302,8 @@ struct PushKeys {
 #[serde(rename_all = "kebab-case")]
 enum SlowName {
     Wait,
-    DropToPatches,
+    CatchUp,
+    Drop,
 }
 
 #[derive(Deserialize, Default)]
@@ -498,12 +499,11 @@ impl PushKeys {
             return Err(problem("push.group", "a hash group is a power of two from 1 KiB to 1 GiB"));
         }
         let after = self.slow_after.map(|span| span.0);
+        let after = after.or(SlowPolicy::SHIPPED.patience()).unwrap_or(Duration::ZERO);
         let slow = match self.slow {
             Some(SlowName::Wait) => SlowPolicy::Wait,
-            _ => match (base.slow, after) {
-                (SlowPolicy::DropToPatches { .. }, Some(after)) => SlowPolicy::DropToPatches { after },
-                (base, _) => base,
-            },
+            Some(SlowName::CatchUp) | None => SlowPolicy::CatchUp { after },
+            Some(SlowName::Drop) => SlowPolicy::Drop { after },
         };
         Ok(PushConfig {
             fragment_bytes: fragment as u32,

@@ -4,6 +4,7 @@ use crate::output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use polycast_agent::transfer::ReceiverProgress;
 use polycast_api::report::{ReceiverReport, Report};
+use polycast_types::format_rate;
 use std::fmt::Write;
 
 /// Up to so many receivers are shown one by one.
@@ -92,6 +93,10 @@ fn states(receivers: &[ReceiverReport], total: u64) -> String {
             let _ = match (receiver.verified, &receiver.error) {
                 (true, _) => write!(line, "{} done  ", receiver.name),
                 (_, Some(error)) => write!(line, "{} FAILED ({error})  ", receiver.name),
+                (false, None) if receiver.slow => {
+                    let rate = format_rate(receiver.rate_bps);
+                    write!(line, "{} {}% (slow: {rate})  ", receiver.name, percent(receiver))
+                }
                 (false, None) => write!(line, "{} {}%  ", receiver.name, percent(receiver)),
             };
         }
@@ -120,6 +125,7 @@ mod tests {
             patched_bytes: 0,
             fabric: "ip-multicast".into(),
             error: error.map(str::to_string),
+            ..ReceiverReport::default()
         }
     }
 

@@ -100,6 +100,9 @@ pub fn text(delivery: &Delivery, copies: &Copies) -> String {
         if receiver.patched_bytes > 0 {
             let _ = write!(text, "  {} patched", format_bytes(receiver.patched_bytes));
         }
+        if receiver.slow {
+            let _ = write!(text, "  slow: {}", format_rate(receiver.rate_bps));
+        }
         if let Some(path) = copies.get(&receiver.name) {
             let _ = write!(text, "  {}", path.display());
         }

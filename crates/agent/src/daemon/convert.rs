@@ -50,10 +50,12 @@ pub fn receivers(request: &api::SendRequest) -> Result<Receivers, Refusal> {
 pub fn options(request: &api::SendRequest) -> Options {
     let default = Shared::default_options();
     let millis = |millis: u64| Duration::from_nanos(millis.saturating_mul(1_000_000));
-    let slow = match (request.slow_receivers(), request.drop_after_ms) {
-        (SlowReceivers::Wait, _) => SlowPolicy::Wait,
-        (_, Some(after)) => SlowPolicy::DropToPatches { after: millis(after) },
-        (_, None) => default.slow,
+    let after =
+        request.slow_after_ms.map(millis).or(SlowPolicy::SHIPPED.patience()).unwrap_or(Duration::ZERO);
+    let slow = match request.slow_receivers() {
+        SlowReceivers::Wait => SlowPolicy::Wait,
+        SlowReceivers::Drop => SlowPolicy::Drop { after },
+        SlowReceivers::CatchUp | SlowReceivers::Unspecified => SlowPolicy::CatchUp { after },
     };
     Options { deadline: request.deadline_ms.map(millis), slow, ..default }
 }

@@ -115,7 +115,7 @@ impl Default for Options {
             deadline: None,
             join_timeout: Duration::from_secs(30),
             stall_timeout: Duration::from_secs(10),
-            slow: SlowPolicy::DropToPatches { after: Duration::from_secs(2) },
+            slow: SlowPolicy::SHIPPED,
             loss: 0.0,
             seed: 0,
         }

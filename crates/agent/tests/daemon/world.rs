@@ -87,6 +87,7 @@ impl Engine for FakeEngine {
             patched_bytes: 0,
             fabric: "ip-multicast".into(),
             error: answer.clone().err(),
+            ..ReceiverReport::default()
         };
         report.receivers = named.iter().zip(&joined).map(receiver).collect();
         Ok(report)

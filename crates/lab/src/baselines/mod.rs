@@ -107,6 +107,7 @@ fn report(
             patched_bytes: 0,
             fabric: way.to_string(),
             error,
+            ..ReceiverReport::default()
         });
     }
     let report = Report {

@@ -51,6 +51,16 @@ impl Chain {
         Link { peer, upstream }
     }
 
+    /// Puts `peer` before the first member that `is_slower`, or at the tail; gives the links that change.
+    pub fn insert(&mut self, peer: PeerId, is_slower: impl Fn(PeerId) -> bool) -> Vec<Link> {
+        assert!(!self.contains(peer), "{peer:?} is in the chain already");
+        let at = self.members.iter().position(|member| is_slower(*member)).unwrap_or(self.members.len());
+        self.members.insert(at, peer);
+        let own = Link { peer, upstream: at.checked_sub(1).map(|i| self.members[i]) };
+        let behind = self.members.get(at + 1).map(|next| Link { peer: *next, upstream: Some(peer) });
+        core::iter::once(own).chain(behind).collect()
+    }
+
     /// Takes `peer` out; the member behind it gets a new upstream.
     pub fn remove(&mut self, peer: PeerId) -> Option<Link> {
         let at = self.members.iter().position(|p| *p == peer)?;
@@ -134,7 +144,7 @@ mod tests {
     proptest! {
         /// The links handed out always describe one chain from the source through all members.
         #[test]
-        fn links_always_form_one_chain(steps in proptest::collection::vec((0u32..8, 0u8..4), 0..60)) {
+        fn links_always_form_one_chain(steps in proptest::collection::vec((0u32..8, 0u8..5), 0..60)) {
             let mut chain = Chain::default();
             let mut links = BTreeMap::new();
             for (peer, action) in steps {
@@ -146,6 +156,7 @@ mod tests {
                         chain.remove(peer).into_iter().collect()
                     }
                     2 => chain.promote(peer),
+                    3 if !chain.contains(peer) => chain.insert(peer, |member| member.0 % 3 == 0),
                     _ => chain.demote(peer),
                 };
                 links.extend(changed.into_iter().map(|l| (l.peer, l.upstream)));

@@ -165,6 +165,26 @@ impl Congestion {
         self.window
     }
 
+    /// Whether the window has found what a path takes.
+    #[must_use]
+    pub fn has_found(&self) -> bool {
+        !self.slow_start
+    }
+
+    /// The receiver that the window was made for is not waited for now: what the others take has to be found anew.
+    pub fn seek(&mut self) {
+        self.slow_start = true;
+        self.mode = Mode::Queue { since: Time::ZERO, excess: None };
+        self.has_share = false;
+        self.crowded = false;
+    }
+
+    /// Goes back to a window that was right.
+    pub fn resume(&mut self, window: u64) {
+        self.slow_start = false;
+        self.window = self.window.min(window).max(self.window_min);
+    }
+
     /// How often the window was cut.
     #[must_use]
     pub fn cuts(&self) -> u64 {

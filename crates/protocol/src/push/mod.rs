@@ -24,4 +24,5 @@ pub use geometry::Geometry;
 pub use receiver::{BATCH_MAX, Input as ReceiverInput, Output as ReceiverOutput, Receiver, ReceiverConfig};
 pub use sender::{
     Input as SenderInput, Output as SenderOutput, Pace, PeerId, PeerStatus, Sender, SenderConfig, SlowPolicy,
+    Slower,
 };

@@ -2,7 +2,7 @@
 
 use super::congestion::{LossHistory, OTHERS_SPAN};
 use super::delay::PathDelay;
-use super::sender::PeerId;
+use super::sender::{PeerId, Slower};
 use crate::session::Why;
 use core::ops::Range;
 use polycast_types::{Duration, RangeSet, Time};
@@ -29,6 +29,33 @@ const LATE_BESIDE_OTHERS: Duration = Duration::from_millis(20);
 
 /// Fewer packets say nothing about a path.
 const LOOK_PACKETS: u64 = 8;
+
+/// What a while has shown of a receiver's path.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Look {
+    /// What it had lost in all when the while began.
+    pub(super) lost: u64,
+    queues: u64,
+    queue_ns: u64,
+}
+
+impl Look {
+    /// A while that begins when so much was lost in all.
+    pub(super) fn from(lost: u64) -> Self {
+        Look { lost, ..Look::default() }
+    }
+
+    /// A packet has queued for so long.
+    pub(super) fn queue(&mut self, queue: Duration) {
+        self.queues += 1;
+        self.queue_ns = self.queue_ns.saturating_add(queue.0);
+    }
+
+    /// The mean queue.
+    pub(super) fn mean_queue(&self) -> Duration {
+        Duration(self.queue_ns.checked_div(self.queues).unwrap_or(0))
+    }
+}
 
 /// One receiver.
 #[derive(Clone, Debug)]
@@ -82,6 +109,18 @@ pub(super) struct Peer {
     pub(super) finish_at: Option<Time>,
     /// For how long it alone has held the sender back.
     pub(super) held: Duration,
+    /// What was seen of its path since the last look at who is slow.
+    pub(super) look: Look,
+    /// How often the others were tried without it in vain, and when they may be again.
+    pub(super) tried: u32,
+    pub(super) try_at: Time,
+    /// The others do not wait for it any more, as it is so much slower.
+    pub(super) slower: Option<Slower>,
+    /// Bytes a second that reached it when it was found to hold others of the chain, or of the data channel.
+    pub(super) chain_rate: Option<u64>,
+    /// For how long its upstream in the chain has been what holds it, and what it had verified when that began.
+    pub(super) held_by_upstream: Duration,
+    pub(super) held_from: u64,
     /// How often it was moved in the chain since it last got anything.
     pub(super) moves: u32,
     /// Who reports for it, if it does not do so itself.
@@ -197,6 +236,13 @@ impl Peer {
             idle_from: None,
             finish_at: None,
             held: Duration::ZERO,
+            look: Look::default(),
+            tried: 0,
+            try_at: Time::ZERO,
+            slower: None,
+            chain_rate: None,
+            held_by_upstream: Duration::ZERO,
+            held_from: 0,
             moves: 0,
             spoken_by: None,
             totals_unknown: false,

@@ -4,9 +4,10 @@ mod check;
 mod path;
 mod progress;
 mod racks;
+mod slow;
 mod words;
 
-pub use words::{Input, Output, Pace, PeerId, PeerStatus, SenderConfig, SlowPolicy};
+pub use words::{Input, Output, Pace, PeerId, PeerStatus, SenderConfig, SlowPolicy, Slower};
 
 use super::attempt::{CLEAN_PACKETS, Settling};
 use super::chain::{Chain, Link};
@@ -33,17 +34,11 @@ struct Sent {
 const WINDOW_MIN: u64 = 4;
 /// Bytes by which the congestion window grows a round trip; at least a fragment.
 const STEP_BYTES: u64 = 4_500;
-/// One that reports no progress for this long is not held up by a shared path.
-const SILENCE: Duration = Duration::from_millis(100);
-/// A path is slow when others are this many times faster.
-const SLOW_PATH: u64 = 4;
 /// A window that stays shut lets a packet out after this and four round trips, then after twice as long, and so on.
 const PROBE_INTERVAL: Duration = Duration::from_millis(10);
 const PROBE_DOUBLINGS: u32 = 5;
 /// How often timers are looked at.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
-/// A chain member that gets nothing for this long, while it is behind its upstream, goes to the tail.
-const CHAIN_STALL: Duration = Duration::from_millis(1_500);
 /// What may always wait in the host for the wire, what beside it before a rate is known, and the most.
 const HOST_QUEUE_MIN: u64 = 40 << 10;
 const HOST_QUEUE_FIRST: u64 = 200 << 10;
@@ -100,6 +95,8 @@ pub struct Sender {
     next_look: Time,
     next_patch: Option<Time>,
     next_generation: Time,
+    /// Who is slower than the others, and what is being tried about it.
+    slow: slow::Watch,
 }
 
 impl Sender {
@@ -147,6 +144,7 @@ impl Sender {
             next_look: Time::ZERO,
             next_patch: None,
             next_generation: Time::ZERO,
+            slow: slow::Watch::default(),
             config,
         }
     }
@@ -242,7 +240,7 @@ impl Sender {
             patched_bytes: p.patched_bytes,
             chained: self.chain.contains(peer) || p.service == Service::Chained,
             streamed: p.initial.is_some(),
-            slow: p.service == Service::Patching,
+            slow: p.slower,
         })
     }
 
@@ -257,7 +255,7 @@ impl Sender {
             round_trip: self.round_trip,
             queue: queues.max().unwrap_or(Duration::ZERO),
             packets: self.packets,
-            slow: self.peers.values().filter(|p| p.service == Service::Patching).count(),
+            slow: self.peers.values().filter(|p| p.slower.is_some()).count(),
         }
     }
 
@@ -378,6 +376,7 @@ impl Sender {
         if let Some(sent) = sent {
             self.round_trip = Duration((self.round_trip.0 * 7 + now.since(sent).0) / 8);
             peer.arrived(now, sent, arrival);
+            peer.look.queue(peer.path.queue());
             self.best_rate = self.best_rate.max(peer.path.best_rate());
         }
         if peer.service != Service::Streaming {
@@ -878,16 +877,6 @@ impl Sender {
         }
     }
 
-    /// A chain member that is behind its upstream and gets nothing holds those behind it: to the tail.
-    fn check_chain(&mut self, now: Time, id: PeerId) {
-        let peer = &self.peers[&id];
-        if self.ahead_of(id) > peer.verified_bytes && now.since(peer.verified_at) >= CHAIN_STALL {
-            self.peers.get_mut(&id).expect("looked up above").verified_at = now;
-            let links = self.move_in_chain(id);
-            self.outputs.extend(links.into_iter().map(Output::Chain));
-        }
-    }
-
     /// Bytes that a chain member could fetch from its upstream.
     fn ahead_of(&self, id: PeerId) -> u64 {
         let upstream = self.chain.upstream(id);
@@ -900,49 +889,6 @@ impl Sender {
         let Some(peer) = self.peers.get_mut(&id) else { return Vec::new() };
         peer.moves = peer.moves.saturating_add(1);
         if peer.moves == 2 { self.chain.promote(id) } else { self.chain.demote(id) }
-    }
-
-    /// A receiver that alone keeps the window shut, while the next slowest has half of it free, is slow: by its
-    /// own fault, or because its path is far slower than others. One whose path is merely shared is not:
-    /// to go on at full rate would take that path from those it is shared with.
-    fn check_slow(&mut self, now: Time) {
-        let SlowPolicy::DropToPatches { after } = self.config.slow else { return };
-        if self.gating().next().is_none() {
-            // Only slow ones are left on their laps: they hold nobody any more, so they set the pace.
-            for peer in self.peers.values_mut().filter(|p| p.service == Service::Patching) {
-                peer.service = Service::Streaming;
-                peer.held = Duration::ZERO;
-            }
-            return;
-        }
-        let shut = self.room() == 0;
-        let mut behind: Vec<u64> = self.gating().map(|p| p.acknowledged).collect();
-        behind.sort_unstable();
-        let (limit, best_rate) = (self.limit(), self.best_rate);
-        let (position, fragments) = (self.position, self.fragments);
-        let mut dropped = Vec::new();
-        for (id, peer) in &mut self.peers {
-            let streams = peer.service == Service::Streaming && peer.spoken_by.is_none();
-            let gates = streams && peer.lap_end(fragments).is_some_and(|e| position < e);
-            let alone = match behind[..] {
-                [slowest, next, ..] => {
-                    let own_fault = peer.is_late || now.since(peer.advanced_at) >= SILENCE;
-                    let slow_path = peer.path.best_rate().saturating_mul(SLOW_PATH) < best_rate;
-                    (own_fault || slow_path) && peer.acknowledged == slowest && next - slowest >= limit / 2
-                }
-                _ => false,
-            };
-            if !gates || !shut || !alone {
-                peer.held = peer.held - CHECK_INTERVAL / 4;
-                continue;
-            }
-            peer.held = peer.held + CHECK_INTERVAL;
-            if peer.held >= after {
-                peer.service = Service::Patching;
-                dropped.push(*id);
-            }
-        }
-        dropped.into_iter().for_each(|id| self.disband(id));
     }
 
     /// Those that still take the data channel go on over the chain.
@@ -959,8 +905,7 @@ impl Sender {
         peer.missing.clear();
         peer.verified_at = now;
         self.needed = 0..0;
-        let link = self.chain.append(id);
-        self.outputs.push_back(Output::Chain(link));
+        self.enter_chain(id);
     }
 
     fn settle(&mut self, id: PeerId, failure: Option<Why>) {

@@ -1,5 +1,6 @@
 //! Why one is no receiver of a transfer, or not any more: the only place of these sentences.
 
+use crate::push::Slower;
 use alloc::string::{String, ToString};
 use polycast_types::{Duration, Printable};
 use polycast_wire::WireError;
@@ -75,6 +76,9 @@ pub enum Why {
     /// It was not done when the deadline came.
     #[error("not done at the deadline of {0}")]
     Deadline(Duration),
+    /// It is slower than the others, and is not to catch up.
+    #[error("{0}")]
+    Slow(Slower),
     /// No path of the network leads to it.
     #[error("failed links cut it off from the source")]
     CutOff,
@@ -102,7 +106,12 @@ impl Why {
         self.blames_path()
             || matches!(
                 self,
-                Why::TakenOut | Why::Deadline(_) | Why::AddedLate | Why::NoProgress(_) | Why::Unproven
+                Why::TakenOut
+                    | Why::Deadline(_)
+                    | Why::AddedLate
+                    | Why::NoProgress(_)
+                    | Why::Unproven
+                    | Why::Slow(_)
             )
     }
 }

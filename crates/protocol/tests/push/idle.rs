@@ -1,6 +1,6 @@
 //! Receivers that live and get nothing done are given up; those that wait for good reasons are not.
 
-use crate::world::config;
+use crate::settings::config;
 use crate::{geometry, seconds};
 use polycast_protocol::push::{PeerId, Sender, SenderConfig, SenderInput, SenderOutput, SlowPolicy};
 use polycast_protocol::session::Why;

@@ -18,8 +18,9 @@ pub fn config(geometry: Geometry) -> SenderConfig {
         attempt_interval: Duration::from_micros(500).into(),
         path_timeout: Duration::from_millis(500),
         stall_timeout: Duration::from_secs(5),
+        progress_timeout: Duration::from_secs(30),
         deadline: None,
-        slow: SlowPolicy::DropToPatches { after: Duration::from_millis(400) },
+        slow: SlowPolicy::CatchUp { after: Duration::from_millis(400) },
         patch_delay: Duration::from_millis(5),
     }
 }

@@ -452,6 +452,7 @@ impl Run {
             patched_bytes: 0,
             fabric: DATACAST.to_string(),
             error: entry.failure().map(ToString::to_string),
+            ..ReceiverReport::default()
         };
         let receivers: Vec<_> = roster.entries().map(receiver).collect();
         let left = roster.entries().filter(|entry| entry.failure().is_some_and(Why::blames_path));

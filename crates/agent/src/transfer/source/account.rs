@@ -2,6 +2,7 @@
 
 use super::super::{CHAIN, ControlStep, MULTICAST, ReceiverReport, Report};
 use super::{Channel, Run};
+use polycast_api::report::goodput_bps;
 use polycast_net::hash::hex;
 use polycast_protocol::push::PeerId;
 use polycast_protocol::session::{Entry, Stage, Why};
@@ -78,6 +79,9 @@ impl Run {
                 bytes: 0,
                 patched_bytes: 0,
                 fabric: "none".into(),
+                slow: false,
+                rate_bps: 0.0,
+                reason: None,
                 error: Some(Why::NeverJoined.to_string()),
             }));
         }
@@ -118,13 +122,19 @@ impl Run {
             (None, None) if entry.is_settled() => "none".into(),
             (None, _) => self.account.fabric.clone(),
         };
+        let seconds = self.session.roster.time_of(entry, now).as_secs_f64();
+        let bytes = status.map_or(0, |status| status.verified_bytes);
+        let slower = status.and_then(|status| status.slow);
         ReceiverReport {
             name: entry.name.clone(),
             verified: entry.stage == Stage::Done,
-            seconds: self.session.roster.time_of(entry, now).as_secs_f64(),
-            bytes: status.map_or(0, |status| status.verified_bytes),
+            seconds,
+            bytes,
             patched_bytes: status.map_or(0, |status| status.patched_bytes),
             fabric,
+            slow: slower.is_some(),
+            rate_bps: goodput_bps(bytes, seconds),
+            reason: slower.map(|slower| slower.to_string()),
             error: entry.failure().map(ToString::to_string),
         }
     }

@@ -64,7 +64,14 @@ impl Run {
             Control::Channel { channel: (group.ip().octets(), group.port()), outer_len: outer_len as u8 };
         self.spec.path = next.path;
         self.account.change_fabric(next.fabric);
-        self.session.connected().into_iter().for_each(|guest| self.session.tell(guest, &told));
+        for guest in self.session.connected() {
+            // One that is slower than the others has left the data channel for good.
+            let left =
+                self.machine.status(PeerId(guest.0)).is_some_and(|peer| peer.slow.is_some() && peer.chained);
+            if !left {
+                self.session.tell(guest, &told);
+            }
+        }
         let fragment_len = u64::from(self.geometry.fragment_len);
         self.machine.handle(
             now,

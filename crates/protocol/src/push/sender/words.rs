@@ -19,11 +19,37 @@ pub struct PeerId(pub u32);
 pub enum SlowPolicy {
     /// All go as fast as the slowest.
     Wait,
-    /// One that alone has held the others for this long is served by patches from then on.
-    DropToPatches {
+    /// One that has held the others for this long, and without which they are faster, is not waited for: it catches up at
+    /// its own pace.
+    CatchUp {
         /// How long it may hold the others.
         after: Duration,
     },
+    /// As before, but it is given up.
+    Drop {
+        /// How long it may hold the others.
+        after: Duration,
+    },
+}
+
+impl SlowPolicy {
+    /// What is shipped: it catches up, and holds the others for no longer than it takes to see that it does.
+    pub const SHIPPED: SlowPolicy = SlowPolicy::CatchUp { after: Duration::from_millis(30) };
+
+    /// The same patience, but one that is slower is given up.
+    #[must_use]
+    pub fn dropping(self) -> SlowPolicy {
+        self.patience().map_or(self, |after| SlowPolicy::Drop { after })
+    }
+
+    /// How long one may hold the others; `None` for as long as it likes.
+    #[must_use]
+    pub fn patience(self) -> Option<Duration> {
+        match self {
+            SlowPolicy::Wait => None,
+            SlowPolicy::CatchUp { after } | SlowPolicy::Drop { after } => Some(after),
+        }
+    }
 }
 
 /// Settings of a sender.
@@ -74,7 +100,7 @@ impl SenderConfig {
             stall_timeout: Duration::from_secs(10),
             progress_timeout: PROGRESS_WITHIN,
             deadline: None,
-            slow: SlowPolicy::DropToPatches { after: Duration::from_secs(2) },
+            slow: SlowPolicy::SHIPPED,
             patch_delay: Duration::from_millis(10),
         }
     }
@@ -183,6 +209,21 @@ pub enum Output {
     Finished,
 }
 
+/// How much slower than the others a receiver was when they went on without it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slower {
+    /// What reached it.
+    pub own: Rate,
+    /// What was sent to them.
+    pub others: Rate,
+}
+
+impl core::fmt::Display for Slower {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "slower than the others: {} reached it while they were sent {}", self.own, self.others)
+    }
+}
+
 /// What a report shows of a receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
@@ -194,8 +235,8 @@ pub struct PeerStatus {
     pub chained: bool,
     /// Whether the data channel has ever reached it.
     pub streamed: bool,
-    /// Whether it was dropped to patches for being slow.
-    pub slow: bool,
+    /// The others go on without waiting for it, as it is slower than they.
+    pub slow: Option<Slower>,
 }
 
 /// What governs the pace of a sender.

@@ -117,7 +117,11 @@ fn config_of(random: &mut Random) -> PushConfig {
         window_bytes: random.magnitude(64 << 10..=4 << 20),
         service: if random.one_in(4) { Duration(random.magnitude(100..=50_000)) } else { Duration::ZERO },
         stall_timeout: Duration(random.magnitude(1_000_000_000..=10_000_000_000)),
-        slow: if random.one_in(3) { SlowPolicy::Wait } else { SlowPolicy::DropToPatches { after } },
+        slow: match random.below(6) {
+            0 | 1 => SlowPolicy::Wait,
+            2 | 3 => SlowPolicy::SHIPPED,
+            _ => SlowPolicy::CatchUp { after },
+        },
         multicast: !random.one_in(8),
         ..PushConfig::default()
     }

@@ -13,7 +13,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use polycast_protocol::push::{PeerId, SenderInput, SenderOutput};
+use polycast_protocol::push::{PeerId, SenderInput, SenderOutput, Slower};
 use polycast_protocol::session::{Expected, Gone, Goodbye, GuestId, Roster, RosterInput, RosterOutput, Why};
 use polycast_types::{Duration, ObjectId, RangeSet, Time};
 use polycast_wire::control::{Control, HASHES_MAX, Welcome};
@@ -528,7 +528,13 @@ impl Cluster {
         if allowance.is_some() {
             (run.granted, run.spent) = (allowance, 0);
         }
-        let streams: Vec<StreamId> = run.conns.keys().copied().collect();
+        // Who is slower than the others has left the data channel for good.
+        let stays = |stream: &StreamId| {
+            !run.machine
+                .status(PeerId(stream.0))
+                .is_some_and(|status| status.slow.is_some() && status.chained)
+        };
+        let streams: Vec<StreamId> = run.conns.keys().copied().filter(stays).collect();
         let told = Control::Channel { channel: channel_address(run.channel), outer_len: 0 };
         for stream in streams {
             if self.plant != Some(Plant::SilentSwitch) {
@@ -589,6 +595,14 @@ impl super::PushTransfer {
             None => !self.config.counted && entry.name == *name,
         });
         entry?.failure().map(ToString::to_string)
+    }
+
+    /// How much slower than the others a receiver is, if they do not wait for it.
+    #[must_use]
+    pub fn slow_of(&self, receiver: u32) -> Option<Slower> {
+        let run = self.source.run.as_ref()?;
+        let (stream, _) = run.conns.iter().find(|(_, conn)| conn.receiver == receiver)?;
+        run.machine.status(PeerId(stream.0))?.slow
     }
 }
 

@@ -1,0 +1,322 @@
+//! Receivers that are slower than the others: they hold nobody.
+//!
+//! Republic's sender goes at the pace of the slowest receiver (section III-A); where one is far slower, all would be. Whether
+//! one is cannot be read off its reports: as long as all go at its pace, nothing shows what the others could take. So the
+//! others are tried without it. What makes a trial worth its cost is seen at once: queues or losses on one path alone, or a
+//! window that one receiver alone keeps shut. If the others get on faster, it stays off their pace: one whose path lets most
+//! packets through takes what it can of the stream, and asks for the rest; one whose path does not leaves the data channel,
+//! and fetches over TCP, so that the stream does not fill its path.
+//!
+//! The members of the chain are served in the order of their speed, for the same reason.
+
+use super::{CHECK_INTERVAL, Output, PeerId, Sender, Service, SlowPolicy, Slower};
+use crate::push::peer::{Look, Peer};
+use crate::session::Why;
+use alloc::vec::Vec;
+use polycast_types::{Duration, Rate, Time};
+use polycast_wire::control::Control;
+
+/// Reports of at least this long, and of so many round trips, are looked at together.
+const LOOK: Duration = Duration::from_millis(20);
+const LOOK_ROUNDS: u64 = 8;
+/// A shorter queue is none.
+const QUEUE_MIN: Duration = Duration::from_millis(1);
+/// Fewer losses in a look are chance.
+const LOST_MIN: u64 = 8;
+/// Queues and losses of a path are its own if all others have less than one part in so many.
+const OTHERS_PART: u64 = 4;
+/// A trial goes on for at least this long, and no longer than that.
+const TRIAL_MIN: Duration = Duration::from_millis(40);
+const TRIAL_MAX: Duration = Duration::from_millis(250);
+/// What the others must gain at least, in percent, to go on without it.
+const GAIN: u64 = 130;
+/// A gain that needs no more time to be believed.
+const GAIN_CLEAR: u64 = 200;
+/// After a trial in vain the next one of that receiver has to wait for this long, then for twice as long, and so on.
+const TRY_AGAIN: Duration = Duration::from_millis(500);
+const TRY_DOUBLINGS: u32 = 6;
+/// A chain member that gets nothing for this long, while it is behind its upstream, goes to the tail.
+const CHAIN_STALL: Duration = Duration::from_millis(1_500);
+/// One that is held by its upstream alone for so long changes places with it.
+const CHAIN_HELD: Duration = Duration::from_millis(120);
+/// .. if it would take at least this long to go on as before.
+const CHAIN_REST: Duration = Duration::from_secs(1);
+/// Groups by which an upstream has to be ahead to be worth it, and within which one has all that its upstream has.
+const CHAIN_AHEAD_GROUPS: u64 = 8;
+const CHAIN_CLOSE_GROUPS: u64 = 2;
+
+/// Who is watched, and what is tried.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Watch {
+    /// When the present look began, and the packets sent until then.
+    since: Time,
+    packets: u64,
+    /// Packets a second that were sent in the last look.
+    pace: u64,
+    trial: Option<Trial>,
+    /// A change in the chain that has to prove itself, and when the next one may be made.
+    swap: Option<Swap>,
+    swap_at: Time,
+    swaps_in_vain: u32,
+}
+
+/// The others go on without one, to see whether they are faster.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    peer: PeerId,
+    since: Time,
+    /// Packets sent, and those that it had got, when the trial began; the window and the pace before.
+    packets: u64,
+    received: u64,
+    window: u64,
+    pace: u64,
+}
+
+/// A member of the chain has come before its upstream.
+#[derive(Clone, Copy, Debug)]
+struct Swap {
+    peer: PeerId,
+    since: Time,
+    verified_bytes: u64,
+    /// Bytes a second that it got before.
+    rate: u64,
+}
+
+/// Packets a second.
+fn per_second(packets: u64, span: Duration) -> u64 {
+    u64::try_from(u128::from(packets) * 1_000_000_000 / u128::from(span.0.max(1))).unwrap_or(u64::MAX)
+}
+
+impl Sender {
+    /// Whoever holds the others is tried without, and left behind where that helps.
+    pub(super) fn check_slow(&mut self, now: Time) {
+        let Some(patience) = self.config.slow.patience() else { return };
+        if self.gating().next().is_none() {
+            self.serve_the_slow();
+            return;
+        }
+        if let Some(trial) = self.slow.trial {
+            self.judge(now, trial);
+            return;
+        }
+        let looked = self.look(now);
+        let alone = self.keeps_shut();
+        for (id, peer) in &mut self.peers {
+            if alone == Some(*id) {
+                peer.held = peer.held + CHECK_INTERVAL;
+            } else if let Some((narrow, span)) = looked {
+                peer.held = if narrow == Some(*id) { peer.held + span } else { peer.held - span / 4 };
+            }
+        }
+        let due = |peer: &Peer| peer.held >= patience && now >= peer.try_at;
+        let candidate = self.peers.iter().find(|(_, p)| p.service == Service::Streaming && due(p));
+        if let Some((&id, _)) = candidate {
+            self.try_without(now, id);
+        }
+    }
+
+    /// Only slow ones are left on their laps: they hold nobody any more, so they set the pace.
+    fn serve_the_slow(&mut self) {
+        self.slow.trial = None;
+        for peer in self.peers.values_mut().filter(|p| p.service == Service::Patching) {
+            peer.service = Service::Streaming;
+            peer.held = Duration::ZERO;
+        }
+    }
+
+    /// The receiver that alone keeps the window shut, while the next one has half of it free.
+    fn keeps_shut(&self) -> Option<PeerId> {
+        if self.room() > 0 {
+            return None;
+        }
+        let (position, fragments) = (self.position, self.fragments);
+        let gates = |p: &Peer| {
+            let streams = p.service == Service::Streaming && p.spoken_by.is_none();
+            streams && p.lap_end(fragments).is_some_and(|end| position < end)
+        };
+        let mut behind: Vec<(u64, PeerId)> =
+            self.peers.iter().filter(|(_, p)| gates(p)).map(|(id, p)| (p.acknowledged, *id)).collect();
+        behind.sort_unstable();
+        match behind[..] {
+            [(slowest, id), (next, _), ..] if next - slowest >= self.limit() / 2 => Some(id),
+            _ => None,
+        }
+    }
+
+    /// When reports enough have come: how long that took, and the one receiver whose path alone has queues or losses.
+    fn look(&mut self, now: Time) -> Option<(Option<PeerId>, Duration)> {
+        let span = now.since(self.slow.since);
+        if span < LOOK.max(self.round_trip * LOOK_ROUNDS) {
+            return None;
+        }
+        Some((self.narrow(now, span), span))
+    }
+
+    /// The one receiver whose path alone has had queues or losses in a while that is over now.
+    fn narrow(&mut self, now: Time, span: Duration) -> Option<PeerId> {
+        self.slow.pace = per_second(self.packets - self.slow.packets, span);
+        (self.slow.since, self.slow.packets) = (now, self.packets);
+        let seen: Vec<(PeerId, Duration, u64)> = self
+            .peers
+            .iter()
+            .filter(|(_, p)| p.service == Service::Streaming && p.spoken_by.is_none())
+            .map(|(id, p)| (*id, p.look.mean_queue(), p.lost.saturating_sub(p.look.lost)))
+            .collect();
+        for peer in self.peers.values_mut() {
+            peer.look = Look::from(peer.lost);
+        }
+        // A window that still grows has met nobody's limit, and a granted rate has none but the receivers' sockets.
+        if seen.len() < 2 || !self.congestion.has_found() || self.config.rate.is_some() {
+            return None;
+        }
+        let only = |measure: fn(&(PeerId, Duration, u64)) -> u64, least: u64| {
+            let worst = seen.iter().max_by_key(|peer| measure(peer))?;
+            let others = seen.iter().filter(|peer| peer.0 != worst.0).map(measure).max()?;
+            (measure(worst) >= least && others <= measure(worst) / OTHERS_PART).then_some(worst.0)
+        };
+        let by_queue = only(|peer| peer.1.0, QUEUE_MIN.0);
+        let by_loss = only(|peer| peer.2, LOST_MIN);
+        match (by_queue, by_loss) {
+            (Some(queue), Some(loss)) if queue != loss => None,
+            (queue, loss) => queue.or(loss),
+        }
+    }
+
+    /// The others go on without it for a while.
+    fn try_without(&mut self, now: Time, id: PeerId) {
+        let window = self.congestion.window();
+        let peer = self.peers.get_mut(&id).expect("a key of the same map");
+        (peer.service, peer.held) = (Service::Patching, Duration::ZERO);
+        let (received, packets, pace) = (peer.received, self.packets, self.slow.pace);
+        (self.slow.since, self.slow.packets) = (now, packets);
+        self.peers.values_mut().for_each(|peer| peer.look = Look::from(peer.lost));
+        self.slow.trial = Some(Trial { peer: id, since: now, packets, received, window, pace });
+        self.congestion.seek();
+        self.disband(id);
+    }
+
+    /// Looks at how the others get on without the one that a trial is about.
+    fn judge(&mut self, now: Time, trial: Trial) {
+        let span = now.since(trial.since);
+        let trying = self.peers.get(&trial.peer).is_some_and(|p| p.service == Service::Patching);
+        if !trying {
+            // It was settled, or lost its path, meanwhile.
+            self.slow.trial = None;
+            return;
+        }
+        let sent = self.packets - trial.packets;
+        let gained = per_second(sent, span).saturating_mul(100) / trial.pace.max(1);
+        if span < TRIAL_MIN.max(self.round_trip * 4) || (gained < GAIN_CLEAR && span < TRIAL_MAX) {
+            return;
+        }
+        self.slow.trial = None;
+        // What the trial has shown of the others' paths need not be waited for again.
+        let next = self.narrow(now, span);
+        if let Some(peer) = next.and_then(|id| self.peers.get_mut(&id)) {
+            peer.held = peer.held + span;
+        }
+        if gained < GAIN {
+            let peer = self.peers.get_mut(&trial.peer).expect("looked up above");
+            peer.service = Service::Streaming;
+            peer.try_at = now + TRY_AGAIN * (1 << peer.tried.min(TRY_DOUBLINGS));
+            peer.tried = peer.tried.saturating_add(1);
+            self.congestion.resume(trial.window);
+            return;
+        }
+        let received = self.peers[&trial.peer].received.saturating_sub(trial.received);
+        self.leave_behind(now, trial.peer, (received, sent), span);
+    }
+
+    /// The others are faster without it: of so many packets sent, so many have reached it meanwhile.
+    fn leave_behind(&mut self, now: Time, id: PeerId, (received, sent): (u64, u64), span: Duration) {
+        let packet_len = self.packet_len();
+        let rate = |packets| Rate(per_second(packets, span).saturating_mul(packet_len).saturating_mul(8));
+        let slower = Slower { own: rate(received), others: rate(sent) };
+        let peer = self.peers.get_mut(&id).expect("looked up by the caller");
+        peer.slower = Some(slower);
+        peer.chain_rate = Some(slower.own.0 / 8);
+        if let SlowPolicy::Drop { .. } = self.config.slow {
+            self.settle(id, Some(Why::Slow(slower)));
+        } else if received * 2 < sent && now.since(peer.heard_at) < self.config.path_timeout / 4 {
+            // What it cannot take would only fill its path.
+            let control = Control::Channel { channel: ([0; 4], 0), outer_len: 0 };
+            self.outputs.push_back(Output::Control { peer: id, control });
+            self.move_to_chain(now, id);
+        }
+    }
+
+    /// A chain member that is behind its upstream and gets nothing holds those behind it: to the tail. One whose upstream
+    /// is slower than what is before that comes before it.
+    pub(super) fn check_chain(&mut self, now: Time, id: PeerId) {
+        let whole = self.config.geometry.object_len;
+        let upstream = self.chain.upstream(id);
+        let ahead = self.ahead_of(id);
+        let peer = &self.peers[&id];
+        if ahead > peer.verified_bytes && now.since(peer.verified_at) >= CHAIN_STALL {
+            self.peers.get_mut(&id).expect("looked up above").verified_at = now;
+            let links = self.move_in_chain(id);
+            self.outputs.extend(links.into_iter().map(Output::Chain));
+            return;
+        }
+        let Some(upstream) = upstream else { return };
+        let group = u64::from(self.config.geometry.group_len);
+        let before = self.ahead_of(upstream);
+        let close = peer.verified_bytes + CHAIN_CLOSE_GROUPS * group >= ahead;
+        let held = close && ahead < whole && before >= ahead + CHAIN_AHEAD_GROUPS * group;
+        let peer = self.peers.get_mut(&id).expect("looked up above");
+        if !held {
+            (peer.held_by_upstream, peer.held_from) = (Duration::ZERO, peer.verified_bytes);
+            return;
+        }
+        peer.held_by_upstream = peer.held_by_upstream + CHECK_INTERVAL;
+        let rate = per_second(peer.verified_bytes.saturating_sub(peer.held_from), peer.held_by_upstream);
+        // Where little is left, a change costs more than it brings.
+        let long = (whole - peer.verified_bytes).saturating_mul(1_000)
+            >= rate.saturating_mul(CHAIN_REST.as_millis());
+        if peer.held_by_upstream >= CHAIN_HELD && long {
+            self.pass_upstream(now, id, upstream);
+        }
+    }
+
+    /// It has all that its upstream has, which is far behind what comes before it.
+    fn pass_upstream(&mut self, now: Time, id: PeerId, upstream: PeerId) {
+        if let Some(swap) = self.slow.swap {
+            let span = now.since(swap.since);
+            if span < CHAIN_HELD {
+                return;
+            }
+            let verified = self.peers.get(&swap.peer).map_or(0, |p| p.verified_bytes);
+            let rate = per_second(verified.saturating_sub(swap.verified_bytes), span);
+            // All of them may hang on one narrow path: changing places then brings nothing.
+            self.slow.swaps_in_vain = if rate.saturating_mul(100) >= swap.rate.saturating_mul(GAIN) {
+                0
+            } else {
+                self.slow.swaps_in_vain + 1
+            };
+            self.slow.swap = None;
+            if self.slow.swaps_in_vain > 0 {
+                self.slow.swap_at = now + TRY_AGAIN * (1 << self.slow.swaps_in_vain.min(TRY_DOUBLINGS));
+            }
+        }
+        if now < self.slow.swap_at {
+            return;
+        }
+        let peer = self.peers.get_mut(&id).expect("looked up by the caller");
+        let rate = per_second(peer.verified_bytes.saturating_sub(peer.held_from), peer.held_by_upstream);
+        (peer.held_by_upstream, peer.held_from) = (Duration::ZERO, peer.verified_bytes);
+        self.slow.swap = Some(Swap { peer: id, since: now, verified_bytes: peer.verified_bytes, rate });
+        let slow = self.peers.get_mut(&upstream).expect("a member of the chain");
+        slow.chain_rate = Some(rate);
+        let links = self.chain.remove(upstream);
+        self.outputs.extend(links.into_iter().map(Output::Chain));
+        self.enter_chain(upstream);
+    }
+
+    /// Where a receiver comes into the chain: before those that are slower, as far as that is known.
+    pub(super) fn enter_chain(&mut self, id: PeerId) {
+        let own = self.peers[&id].chain_rate.unwrap_or(u64::MAX);
+        let peers = &self.peers;
+        let links = self.chain.insert(id, |member| peers[&member].chain_rate.is_some_and(|rate| rate < own));
+        self.outputs.extend(links.into_iter().map(Output::Chain));
+    }
+}

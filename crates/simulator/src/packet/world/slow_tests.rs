@@ -1,0 +1,133 @@
+//! Receivers behind narrow, lossy or late paths: the others do not wait for them.
+
+use super::*;
+use crate::packet::{Builder, Faults, LinkConfig, Outcome};
+use polycast_protocol::push::SlowPolicy;
+use polycast_topology::Network as Topology;
+use polycast_types::Rate;
+
+const OBJECT_LEN: u64 = 60_000_000;
+
+/// What is special about the link to a receiver.
+#[derive(Clone, Copy, Default)]
+struct Special {
+    rate_mbps: Option<u64>,
+    loss_ppm: u32,
+    service: Duration,
+}
+
+/// Seven receivers of a network of 1 Gbit/s, of which the first ones are special, to the end.
+fn play(special: &[Special], settings: PushConfig, seed: u64) -> (Cluster, Time) {
+    let topology: Topology = "leaf-spine:2,2,4".parse().unwrap();
+    let usual = LinkConfig::new(Rate(1_000_000_000), Duration::from_micros(5));
+    let link = |NodeId(from): NodeId, NodeId(to): NodeId| {
+        let what = special.get((from.min(to) as usize).wrapping_sub(1)).copied().unwrap_or_default();
+        let faults = Faults { loss_ppm: if to < from { what.loss_ppm } else { 0 }, ..Faults::default() };
+        let rate = what.rate_mbps.map_or(usual.rate, |mbps| Rate(mbps * 1_000_000));
+        LinkConfig { rate, faults, ..usual }
+    };
+    let mut net = Builder::from_graph(&topology, link).build(seed);
+    let mut cluster = Cluster::new(seed, TcpConfig::default());
+    let receivers: Vec<NodeId> = (1..8).map(NodeId).collect();
+    cluster.add_push(&net, NodeId(0), &receivers, OBJECT_LEN, settings, None);
+    for (what, receiver) in special.iter().zip(0..) {
+        let happening = Happening::Service { transfer: 0, receiver, service: what.service };
+        cluster.plan(&mut net, Time::ZERO, happening);
+    }
+    cluster.plan(&mut net, Time::ZERO, Happening::StartTransfer { transfer: 0 });
+    let outcome = net.run(&mut cluster, Time(600_000_000_000));
+    assert_eq!(cluster.breaches(), Vec::<String>::new());
+    assert_eq!(outcome, Outcome::Stopped, "not over at {:?}", net.now());
+    (cluster, net.now())
+}
+
+/// When each of them had everything, and who is said to be slow.
+fn finish(special: &[Special], settings: PushConfig, seed: u64) -> (Vec<f64>, Vec<bool>) {
+    let (cluster, _) = play(special, settings, seed);
+    let push = cluster.push(0);
+    let times = push.receivers().iter().map(|host| host.finished_at().unwrap().0 as f64 / 1e9).collect();
+    let slow = (0..7).map(|receiver| push.slow_of(receiver).is_some()).collect();
+    (times, slow)
+}
+
+fn narrow(rate_mbps: u64) -> Special {
+    Special { rate_mbps: Some(rate_mbps), ..Special::default() }
+}
+
+/// Plays a group whose first receivers are special: these are named as slow, or none is; the others take at most so many
+/// percent of what they take without them.
+fn hold_nobody(special: &[Special], settings: &PushConfig, named: bool, percent_max: f64) -> Vec<f64> {
+    let (alone, none) = finish(&[], settings.clone(), 1);
+    assert_eq!(none, [false; 7], "all are alike");
+    for seed in 1..3 {
+        let (times, slow) = finish(special, settings.clone(), seed);
+        let (special_times, others) = times.split_at(special.len());
+        let last = |times: &[f64]| times.iter().copied().fold(0.0, f64::max);
+        let percent = last(others) / last(&alone) * 100.0;
+        assert!(percent <= percent_max, "{special_times:?} hold the others: {others:?} of {alone:?}");
+        let expected: Vec<bool> = (0..7).map(|at| named && at < special.len()).collect();
+        assert_eq!(slow, expected, "{times:?}");
+        if seed == 2 {
+            return special_times.to_vec();
+        }
+    }
+    Vec::new()
+}
+
+#[test]
+fn a_narrow_path_holds_nobody_and_is_used_to_the_full() {
+    for rate_mbps in [50, 100, 200] {
+        let times = hold_nobody(&[narrow(rate_mbps)], &PushConfig::default(), true, 115.0);
+        let ideal = OBJECT_LEN as f64 * 8.0 / (rate_mbps as f64 * 1e6);
+        assert!(times[0] < 1.4 * ideal, "{times:?} of {ideal} s");
+    }
+}
+
+#[test]
+fn several_narrow_paths_hold_neither_the_others_nor_each_other() {
+    let times = hold_nobody(&[narrow(50), narrow(200)], &PushConfig::default(), true, 120.0);
+    assert!(times[1] * 2.0 < times[0], "the wider one waits for the narrower: {times:?}");
+    hold_nobody(&[narrow(200), narrow(50), narrow(100)], &PushConfig::default(), true, 180.0);
+}
+
+#[test]
+fn a_lossy_path_and_a_late_host_hold_nobody() {
+    // What is lost by chance is repaired while the stream goes on: nobody waits, and nobody is slow.
+    let lossy = Special { loss_ppm: 100_000, ..Special::default() };
+    hold_nobody(&[lossy], &PushConfig::default(), false, 115.0);
+    let late = Special { service: Duration(50_000), ..Special::default() };
+    hold_nobody(&[late], &PushConfig::default(), true, 135.0);
+}
+
+#[test]
+fn who_is_hardly_slower_is_waited_for() {
+    hold_nobody(&[narrow(900)], &PushConfig::default(), false, 115.0);
+    let lossy = Special { loss_ppm: 10_000, ..Special::default() };
+    hold_nobody(&[lossy], &PushConfig::default(), false, 115.0);
+}
+
+#[test]
+fn with_the_policy_wait_all_go_at_the_pace_of_the_narrowest_path() {
+    let settings = PushConfig { slow: SlowPolicy::Wait, ..PushConfig::default() };
+    let (times, slow) = finish(&[narrow(100)], settings, 1);
+    assert!(times.iter().all(|time| *time > 4.0), "{times:?}");
+    assert_eq!(slow, [false; 7]);
+}
+
+#[test]
+fn with_the_policy_drop_a_slow_one_is_given_up_and_told_why() {
+    let settings = PushConfig { slow: SlowPolicy::SHIPPED.dropping(), ..PushConfig::default() };
+    let (cluster, _) = play(&[narrow(50)], settings, 1);
+    let said = cluster.push(0).failure_of(0).unwrap();
+    assert!(said.starts_with("slower than the others: "), "{said}");
+    assert!((1..7).all(|receiver| cluster.push(0).failure_of(receiver).is_none()));
+}
+
+#[test]
+fn a_narrow_path_holds_nobody_in_the_chain() {
+    let settings = PushConfig { multicast: false, ..PushConfig::default() };
+    let (alone, _) = finish(&[], settings.clone(), 1);
+    let (times, _) = finish(&[narrow(50)], settings, 1);
+    let last = |times: &[f64]| times.iter().copied().fold(0.0, f64::max);
+    assert!(last(&times[1..]) < last(&alone) + 0.6, "{times:?} of {alone:?}");
+}
