@@ -51,10 +51,20 @@ static __always_inline long put(struct __sk_buff *skb, struct header *old, struc
 	return bpf_l4_csum_replace(skb, UDP_CHECKSUM_AT, 0, change, BPF_F_MARK_MANGLED_0);
 }
 
-/* Puts a label into all datagrams of a packet that the kernel has not cut yet; their check sums do not exist yet. */
-static __always_inline long put_each(struct __sk_buff *skb, struct header *new, __u32 len)
+/* Datagrams in a packet. By their length: what comes from a virtual machine may not say how many there are. */
+static __always_inline __u32 segments_of(struct __sk_buff *skb)
 {
-	__u32 size = skb->gso_size, segments = skb->gso_segs;
+	__u32 size = skb->gso_size;
+
+	if (!size || skb->len <= HEADER_AT)
+		return 1;
+	return (skb->len - HEADER_AT + size - 1) / size;
+}
+
+/* Puts a label into all datagrams of a packet that the kernel has not cut yet; their check sums do not exist yet. */
+static __always_inline long put_each(struct __sk_buff *skb, __u32 segments, struct header *new, __u32 len)
+{
+	__u32 size = skb->gso_size;
 
 	for (__u32 i = 0; i < SEGMENTS_MAX; i++) {
 		__u32 at = HEADER_AT + FIXED_LEN + i * size;
@@ -71,7 +81,7 @@ SEC("classifier")
 int orca_agent(struct __sk_buff *skb)
 {
 	struct header header, relabelled;
-	__u32 zero = 0, session, len = padded_label_len();
+	__u32 zero = 0, session, segments, len = padded_label_len();
 	const struct leaf_label *label;
 	const struct role *mine;
 
@@ -101,7 +111,8 @@ int orca_agent(struct __sk_buff *skb)
 	__builtin_memcpy(relabelled.label, label->bytes, LEAF_LABEL_LEN);
 	if (len > LABEL_LEN_MAX || len < 4)
 		return fault(LABEL_LENGTH);
-	if (skb->gso_segs > 1 ? put_each(skb, &relabelled, len) : put(skb, &header, &relabelled, len))
+	segments = segments_of(skb);
+	if (segments > 1 ? put_each(skb, segments, &relabelled, len) : put(skb, &header, &relabelled, len))
 		return fault(MALFORMED);
 	add(PACKETS, 1);
 	return bpf_redirect(skb->ifindex, 0);

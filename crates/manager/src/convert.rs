@@ -287,16 +287,24 @@ pub fn denied(request_id: u64, refusal: &Refusal) -> api::Denied {
 }
 
 /// What an agent is told about a stream.
-pub fn stream_news(name: String, word: StreamWord) -> api::StreamNews {
+pub fn stream_news(
+    name: String,
+    word: StreamWord,
+    address_of: &dyn Fn(&str) -> Option<Ipv4Addr>,
+) -> api::StreamNews {
     use api::stream_news::News;
-    let joined = |channel: &Channel, fabric: FabricName, source, handle: Handle| {
+    let joined = |channel: &Channel, fabric: FabricName, source: String, handle: Handle| {
         // Messages go over channels that name no hosts: nobody answers a stream's source, so none speaks for a rack.
         let mut channel = channel.clone();
         if let Channel::Label { racks, .. } = &mut channel {
             racks.clear();
         }
         let channel = Some(channel_of(&channel, &|_| None)?);
-        Ok(News::Joined(api::StreamJoined { channel, fabric: fabric.into(), source, handle: handle.0 }))
+        // An agent sends streams through the interface whose address it has told us.
+        let source_address = address_of(&source).filter(|address| !address.is_unspecified());
+        let source_address = source_address.map(|address| address.to_string()).unwrap_or_default();
+        let (fabric, handle) = (fabric.into(), handle.0);
+        Ok(News::Joined(api::StreamJoined { channel, fabric, source, handle, source_address }))
     };
     let news = match word {
         StreamWord::Created => Ok(News::Created(api::StreamCreated {})),

@@ -4,6 +4,10 @@
 //! kernel cuts them as late as possible, and the receiver gets them back whole, scattered to where the
 //! caller expects them.
 
+mod only;
+
+pub use only::{Only, Outer};
+
 use nix::errno::Errno;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrIn, recvmsg, sendmmsg, sendmsg,
@@ -50,13 +54,12 @@ fn multicast_sender(interface: Ipv4Addr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Binds a socket to a multicast group and joins it on `interface`.
-fn join(socket: &Socket, interface: Ipv4Addr, group: SocketAddrV4) -> io::Result<()> {
+/// Binds a socket to a multicast group. Others on this host may be bound to the same one.
+fn bind(socket: &Socket, group: SocketAddrV4) -> io::Result<()> {
     socket.set_reuse_address(true)?;
-    // Only what comes through the interface that was asked for.
+    // Only what comes through the interface that is joined.
     socket.set_multicast_all_v4(false)?;
-    socket.bind(&group.into())?;
-    socket.join_multicast_v4(group.ip(), &interface)
+    socket.bind(&group.into())
 }
 
 impl DataSender {
@@ -231,6 +234,8 @@ pub struct Arrival {
     pub segment_len: usize,
     /// How long they waited in the socket; zero where the kernel does not say.
     pub waited: Duration,
+    /// Who sent them, where the socket hears several.
+    pub from: Option<SocketAddrV4>,
 }
 
 impl DataReceiver {
@@ -256,12 +261,22 @@ impl DataReceiver {
         Ok(DataReceiver { socket, window_bytes, control })
     }
 
-    /// Begins to hear `group` on the interface with this address.
+    /// Begins to hear `group` on the interface with this address: what is wanted of it. Where the source is known, the
+    /// network is asked for its packets only (source-specific multicast), and where it refuses that, for all.
     ///
     /// # Errors
     /// The port is taken by another kind of program, or the interface cannot take part in multicast.
-    pub fn join(&self, interface: Ipv4Addr, group: SocketAddrV4) -> io::Result<()> {
-        join(&self.socket, interface, group)
+    pub fn join(&self, interface: Ipv4Addr, group: SocketAddrV4, only: Only) -> io::Result<()> {
+        // Before anything can come.
+        only.attach(&self.socket)?;
+        bind(&self.socket, group)?;
+        if let Some(source) = only.source {
+            match self.socket.join_ssm_v4(&source, group.ip(), &interface) {
+                Ok(()) => return Ok(()),
+                Err(error) => tracing::info!(%error, "no source-specific multicast: the filter alone holds"),
+            }
+        }
+        self.socket.join_multicast_v4(group.ip(), &interface)
     }
 
     /// How many bytes of datagrams may be in flight without overflow.
@@ -285,12 +300,14 @@ pub(crate) fn receive_coalesced(
     parts: &mut [IoSliceMut<'_>],
     control: &mut [u8],
 ) -> io::Result<Option<Arrival>> {
-    let message = match recvmsg::<()>(socket.as_raw_fd(), parts, Some(control), MsgFlags::MSG_DONTWAIT) {
-        Ok(message) => message,
-        Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
+    let message =
+        match recvmsg::<SockaddrIn>(socket.as_raw_fd(), parts, Some(control), MsgFlags::MSG_DONTWAIT) {
+            Ok(message) => message,
+            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
     let len = message.bytes;
+    let from = message.address.map(|at| SocketAddrV4::new(at.ip(), at.port()));
     let (mut segment_len, mut waited) = (len, Duration::ZERO);
     for control in message.cmsgs()? {
         match control {
@@ -299,7 +316,7 @@ pub(crate) fn receive_coalesced(
             _ => {}
         }
     }
-    Ok(Some(Arrival { len, segment_len: segment_len.clamp(1, len.max(1)), waited }))
+    Ok(Some(Arrival { len, segment_len: segment_len.clamp(1, len.max(1)), waited, from }))
 }
 
 /// How long ago the kernel took in a packet; zero if the system's clock was set back since.
@@ -327,7 +344,8 @@ impl Beacon {
     /// The port is taken by another kind of program, or the interface cannot take part in multicast.
     pub fn open(interface: Ipv4Addr, group: SocketAddrV4) -> io::Result<Self> {
         let socket = multicast_sender(interface)?;
-        join(&socket, interface, group)?;
+        bind(&socket, group)?;
+        socket.join_multicast_v4(group.ip(), &interface)?;
         Ok(Beacon { socket, group })
     }
 
@@ -355,8 +373,25 @@ impl AsFd for Beacon {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polycast_types::Handle;
+    use polycast_wire::VERSION;
+    use polycast_wire::label;
 
     const LO: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+    const HANDLE: Handle = Handle(0x0102_0304_0506_0708);
+
+    fn only(outer: u8) -> Only {
+        Only { source: Some(LO), handle: HANDLE, outer: Outer::Bytes(outer) }
+    }
+
+    /// The header of a datagram of this transfer, with zeros for what no filter looks at.
+    fn header(handle: Handle) -> [u8; 24] {
+        let mut header = [0; 24];
+        header[0] = VERSION;
+        header[8..16].copy_from_slice(&handle.0.to_be_bytes());
+        header
+    }
 
     fn receive_all(receiver: &mut DataReceiver, want: usize) -> Vec<Vec<u8>> {
         let mut got = Vec::new();
@@ -377,14 +412,14 @@ mod tests {
 
     fn segments_arrive(segmentation: bool, outer: &[u8], group: SocketAddrV4) {
         let mut receivers = [DataReceiver::open().unwrap(), DataReceiver::open().unwrap()];
-        receivers.iter().for_each(|r| r.join(LO, group).unwrap());
+        receivers.iter().for_each(|r| r.join(LO, group, only(outer.len() as u8)).unwrap());
         let mut sender = DataSender::open(LO, group).unwrap().with_outer(if outer.is_empty() {
             vec![]
         } else {
             vec![outer.to_vec()]
         });
         sender.segmentation = segmentation;
-        let (header, payload, last) = ([7u8; 24], [8u8; 1_400], [9u8; 100]);
+        let (header, payload, last) = (header(HANDLE), [8u8; 1_400], [9u8; 100]);
         let mut parts = Vec::new();
         for i in 0..10 {
             parts.push(IoSlice::new(&header));
@@ -405,7 +440,7 @@ mod tests {
     fn a_queue_can_be_limited_and_still_takes_a_whole_segmented_send() {
         let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 1, 4), 29_105);
         let mut receiver = DataReceiver::open().unwrap();
-        receiver.join(LO, group).unwrap();
+        receiver.join(LO, group, only(0)).unwrap();
         let mut sender = DataSender::open(LO, group).unwrap();
         let buffer_len = |sender: &DataSender| sender.socket.send_buffer_size().unwrap();
         sender.limit_queue(30_000).unwrap();
@@ -413,7 +448,8 @@ mod tests {
         assert!((30_000..=60_000).contains(&limited), "the kernel may double it: {limited}");
         sender.limit_queue(31_000).unwrap();
         assert_eq!(buffer_len(&sender), limited, "a small change is not worth a system call");
-        let payload = [5u8; 1_400];
+        let mut payload = [5u8; 1_400];
+        payload[..24].copy_from_slice(&header(HANDLE));
         let parts: Vec<_> = (0..40).map(|_| IoSlice::new(&payload)).collect();
         assert!(sender.send(&parts, 1, 1_400).unwrap(), "56 kB at once");
         assert_eq!(receive_all(&mut receiver, 40).len(), 40);
@@ -444,5 +480,82 @@ mod tests {
         let receiver = DataReceiver::open().unwrap();
         let buffer = receiver.socket.recv_buffer_size().unwrap() as u64;
         assert!(receiver.window_bytes() > 50_000 && receiver.window_bytes() < buffer);
+    }
+
+    /// A socket of this host with an address of its own: all of 127.0.0.0/8 is.
+    fn stranger(address: Ipv4Addr) -> std::net::UdpSocket {
+        let socket = std::net::UdpSocket::bind((address, 0)).unwrap();
+        let socket2 = Socket::from(socket);
+        socket2.set_multicast_if_v4(&address).unwrap();
+        socket2.into()
+    }
+
+    /// What each of two receivers of one group gets: they want different sources, or different handles of one.
+    #[test]
+    fn receivers_of_one_group_get_what_each_of_them_wants() {
+        let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 1, 5), 29_106);
+        let other = Ipv4Addr::new(127, 0, 0, 2);
+        let wants = [
+            Only { source: Some(LO), handle: HANDLE, outer: Outer::Bytes(0) },
+            Only { source: Some(other), handle: HANDLE, outer: Outer::Bytes(0) },
+            Only { source: None, handle: Handle(9), outer: Outer::Bytes(0) },
+        ];
+        let mut receivers = wants.map(|want| {
+            let receiver = DataReceiver::open().unwrap();
+            receiver.join(LO, group, want).unwrap();
+            receiver
+        });
+        let datagram = |handle, who: u8| [&header(handle)[..], &[who]].concat();
+        let mut old = datagram(HANDLE, 0);
+        old[0] = VERSION ^ 3;
+        let senders = [stranger(LO), stranger(other)];
+        for (who, sender) in senders.iter().enumerate() {
+            let sent = [old.clone(), vec![VERSION; 23], datagram(Handle(8), 0), datagram(HANDLE, who as u8)];
+            assert!(sent.iter().all(|datagram| sender.send_to(datagram, group).is_ok()));
+        }
+        senders[1].send_to(&datagram(Handle(9), 7), group).unwrap();
+        for (receiver, who) in receivers.iter_mut().zip([0, 1, 7]) {
+            let got = receive_all(receiver, 1);
+            assert_eq!(got.len(), 1);
+            assert_eq!(got[0][24..], [who]);
+            let more = receiver.receive(&mut [IoSliceMut::new(&mut [0; 100])]).unwrap();
+            assert_eq!(more, None, "the kernel drops what is not wanted");
+        }
+    }
+
+    #[test]
+    fn the_filter_looks_behind_a_label_of_any_length() {
+        let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 1, 6), 29_107);
+        let mut receiver = DataReceiver::open().unwrap();
+        receiver.join(LO, group, Only { source: Some(LO), handle: HANDLE, outer: Outer::Label }).unwrap();
+        let sender = stranger(LO);
+        let mut sent = Vec::new();
+        for (len, handle) in [(1, HANDLE), (5, Handle(1)), (8, HANDLE), (23, HANDLE), (164, HANDLE)] {
+            let mut datagram = Vec::new();
+            label::Header { session: 5, label: &vec![0xff; len] }.emit(&mut datagram);
+            datagram.extend_from_slice(&header(handle));
+            sender.send_to(&datagram, group).unwrap();
+            sent.extend((handle == HANDLE).then_some(datagram));
+        }
+        // The kernel cuts datagrams of one flow out of what it coalesced by length: all of these differ.
+        assert_eq!(receive_all(&mut receiver, sent.len()), sent);
+        assert_eq!(receiver.receive(&mut [IoSliceMut::new(&mut [0; 300])]).unwrap(), None);
+    }
+
+    #[test]
+    fn arrivals_say_who_sent_them() {
+        let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 1, 7), 29_108);
+        let mut receiver = DataReceiver::open().unwrap();
+        receiver.join(LO, group, only(0)).unwrap();
+        let sender = stranger(LO);
+        sender.send_to(&header(HANDLE), group).unwrap();
+        let mut buffer = [0; 100];
+        let mut arrival = None;
+        for _ in 0..2_000 {
+            arrival = arrival.or(receiver.receive(&mut [IoSliceMut::new(&mut buffer)]).unwrap());
+            std::thread::sleep(std::time::Duration::from_millis(if arrival.is_some() { 0 } else { 1 }));
+        }
+        let from = arrival.and_then(|arrival| arrival.from).map(std::net::SocketAddr::V4);
+        assert_eq!(from, Some(sender.local_addr().unwrap()));
     }
 }

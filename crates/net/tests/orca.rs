@@ -161,6 +161,29 @@ fn an_agent_relabels_and_asks_user_space_for_what_it_does_not_know() {
     });
 }
 
+/// A packet of a virtual machine that is still to be cut need not say into how many datagrams: all of them get the label.
+#[test]
+fn datagrams_that_nobody_has_counted_are_all_relabelled() {
+    isolated(|| {
+        let _wire = Tap::open("wire").unwrap();
+        let mut agent = KernelAgent::attach(PACKETS, "wire", 4)?;
+        agent.set_agent(true)?;
+        agent.set_label(77, &[0b1100_0000, 0, 0])?;
+        let all = |label: &[u8]| {
+            let mut bytes = Vec::new();
+            for len in [500, 500, 500, 90] {
+                Header { session: 77, label }.emit(&mut bytes);
+                bytes.resize(bytes.len() + len, 3);
+            }
+            frame(PACKETS.udp_port, &bytes)
+        };
+        let (_, relabelled) = agent.try_on_uncut(&all(&[0b0010_0000, 7, 9]), 12 + 500)?;
+        assert_eq!(relabelled[HEADER_AT..], all(&[0b1100_0000, 0, 0])[HEADER_AT..]);
+        assert_eq!(agent.counts()?.packets(), 1);
+        Ok(())
+    });
+}
+
 #[test]
 fn datagrams_that_the_kernel_has_not_cut_yet_are_all_relabelled() {
     use polycast_net::udp::DataSender;

@@ -33,6 +33,8 @@ pub struct Acceptance {
     pub verified: bool,
     /// Bytes that came as patches.
     pub patched_bytes: u64,
+    /// Hash groups of 256 KiB that came with wrong bytes, and again: somebody else sends to the data channel, or a cable is bad.
+    pub corrupt_groups: u64,
     /// BLAKE3 root hash in hex.
     pub root: String,
     /// Where the object is.
@@ -122,6 +124,7 @@ impl From<Received> for Acceptance {
             goodput_bps: goodput_bps(received.bytes, received.seconds),
             verified: true,
             patched_bytes: received.patched_bytes,
+            corrupt_groups: received.corrupt_groups,
             root: received.root,
             path: received.path,
         }
@@ -141,6 +144,9 @@ impl Acceptance {
         );
         if self.patched_bytes > 0 {
             let _ = writeln!(text, "{} came as patches", format_bytes(self.patched_bytes));
+        }
+        if self.corrupt_groups > 0 {
+            let _ = writeln!(text, "{} groups of 256 KiB came with wrong bytes first", self.corrupt_groups);
         }
         let _ = writeln!(text, "BLAKE3 {}", self.root);
         text

@@ -48,6 +48,7 @@ fn receiver(geometry: Geometry) -> Receiver {
         reorder_delay: Duration::from_millis(1),
         gather_delay: Duration::from_millis(2),
         retry_delay: Duration::from_millis(20),
+        reach_packets: 300,
         report_packets: 100,
         heartbeat: Duration::from_millis(50),
     })

@@ -228,10 +228,12 @@ impl Streams {
         whereabouts: Whereabouts,
         inbox: &mut Option<(u64, Inbox)>,
     ) -> Result<Option<api::Joined>, Refusal> {
-        let (path, handle, fabric, source) = match whereabouts {
+        let (path, handle, fabric, source, address) = match whereabouts {
             Whereabouts::Unknown => return Ok(None),
             Whereabouts::Gone(refusal) => return Err(refusal),
-            Whereabouts::Here { path, handle, fabric, source } => (path, handle, fabric, source),
+            Whereabouts::Here { path, handle, fabric, source, address } => {
+                (path, handle, fabric, source, address)
+            }
         };
         let failed =
             |error: crate::stream::StreamError| Refusal::new(Kind::TransferFailed, error.to_string());
@@ -246,6 +248,7 @@ impl Streams {
                 let options = ReceiverOptions {
                     interface: self.shared.interface,
                     stream: Handle(handle),
+                    source: address,
                     hold: ear.hold,
                 };
                 &mut other.insert((handle, Receiver::start(options, way).map_err(failed)?)).1

@@ -3,7 +3,7 @@
 use super::StreamError;
 use crate::transfer::Path;
 use crate::transfer::clock::{Clock, wait};
-use polycast_net::udp::DataReceiver;
+use polycast_net::udp::{DataReceiver, Only, Outer};
 use polycast_protocol::stream::{Order, OrderConfig, OrderInput, OrderOutput};
 use polycast_types::{Duration, Handle};
 use polycast_wire::label;
@@ -59,6 +59,8 @@ pub struct ReceiverOptions {
     pub interface: Ipv4Addr,
     /// What packets carry.
     pub stream: Handle,
+    /// The address that they come from, where that is known.
+    pub source: Option<Ipv4Addr>,
     /// How long a message waits for those before it.
     pub hold: Duration,
 }
@@ -85,7 +87,7 @@ pub struct Heard {
     pub lost: u64,
     /// Pieces that came too late.
     pub late: u64,
-    /// Datagrams that are no pieces of this stream, or were there already.
+    /// Datagrams that are no pieces of this stream, as far as the kernel has not dropped them, or were there already.
     pub refused: u64,
 }
 
@@ -182,7 +184,7 @@ impl Receiver {
     /// # Errors
     /// The group cannot be joined.
     pub fn start(options: ReceiverOptions, way: Way) -> Result<Self, StreamError> {
-        let socket = open(options.interface, way)?;
+        let socket = open(options, way)?;
         let (woken, wake) = io::pipe()?;
         let orders = Mutex::new(Orders { way: Some(way), joining: Vec::new() });
         let shared = Arc::new(Shared { orders, counts: Default::default() });
@@ -243,9 +245,11 @@ impl Drop for Receiver {
     }
 }
 
-fn open(interface: Ipv4Addr, way: Way) -> io::Result<DataReceiver> {
+fn open(options: ReceiverOptions, way: Way) -> io::Result<DataReceiver> {
     let socket = DataReceiver::open()?;
-    socket.join(interface, way.group)?;
+    let outer = if way.labelled { Outer::Label } else { Outer::Bytes(0) };
+    let only = Only { source: options.source, handle: options.stream, outer };
+    socket.join(options.interface, way.group, only)?;
     Ok(socket)
 }
 
@@ -303,14 +307,11 @@ impl Task {
         self.listeners.extend(joining);
         let Some(way) = way else { return false };
         if way != self.way {
-            if way.group != self.way.group {
-                let opened = open(self.options.interface, way);
-                if let Err(error) = &opened {
-                    tracing::warn!(group = %way.group, %error, "a stream's group cannot be joined");
-                }
-                self.socket = opened.ok();
+            let opened = open(self.options, way);
+            if let Err(error) = &opened {
+                tracing::warn!(group = %way.group, %error, "a stream's group cannot be joined");
             }
-            self.way = way;
+            (self.socket, self.way) = (opened.ok(), way);
         }
         true
     }

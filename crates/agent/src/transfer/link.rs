@@ -10,7 +10,7 @@ use polycast_protocol::session::{End, Gone, Guest, GuestConfig, GuestInput, Gues
 use polycast_types::{Handle, Time};
 use polycast_wire::control::Control;
 use rustix::event::{PollFd, PollFlags};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -96,6 +96,14 @@ impl Link {
 
     pub(super) fn handle(&mut self, input: GuestInput<'_>) {
         self.guest.handle(self.clock.now(), input);
+    }
+
+    /// The source's address, where it is one of IPv4.
+    pub(super) fn source(&self) -> Option<Ipv4Addr> {
+        match self.stream.peer()?.ip() {
+            IpAddr::V4(address) => Some(address),
+            IpAddr::V6(address) => address.to_ipv4_mapped(),
+        }
     }
 
     /// Says a word, if there is still one to hear it.

@@ -206,6 +206,8 @@ pub struct Received {
     pub seconds: f64,
     /// Bytes that came as patches.
     pub patched_bytes: u64,
+    /// Hash groups that came with wrong bytes, and again.
+    pub corrupt_groups: u64,
 }
 
 /// A receiver's progress.

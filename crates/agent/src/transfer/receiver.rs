@@ -1,5 +1,6 @@
 //! Driver of the push receiver: sockets, part file and clock around the machine.
 
+mod origins;
 mod rack;
 
 use super::assembler::{Assembler, Check, prove, xor};
@@ -9,12 +10,13 @@ use super::link::{Link, error_of};
 use super::serve::{Served, Supply};
 use super::strangers::Strangers;
 use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sink, discovery};
+use origins::Origins;
 use polycast_net::archive;
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::hash::{hex, root_hash};
 use polycast_net::object::ObjectKind;
 use polycast_net::store::PartFile;
-use polycast_net::udp::{Arrival, DataReceiver, SEGMENTS_MAX};
+use polycast_net::udp::{Arrival, DataReceiver, Only, Outer, SEGMENTS_MAX};
 use polycast_protocol::push::coded::Coded;
 use polycast_protocol::push::{
     Geometry, Receiver, ReceiverConfig, ReceiverInput as Input, ReceiverOutput as Output,
@@ -29,7 +31,7 @@ use rand_pcg::Pcg64Mcg;
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
-use std::net::{SocketAddr, SocketAddrV4, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -97,7 +99,8 @@ fn join(
     listener.set_nonblocking(true).map_err(listening)?;
     let own = (data.window_bytes(), listener.local_addr()?.port());
     let (mut link, offer) = Link::join(spec, address, handle, own, clock)?;
-    let (target, part) = open_store(spec, &offer, &data).inspect_err(|error| link.fail(error))?;
+    let only = only_of(link.source(), handle, offer.outer_len);
+    let (target, part) = open_store(spec, &offer, &data, only).inspect_err(|error| link.fail(error))?;
     link.handle(GuestInput::Stored { resumes: part.is_resumed() });
     let ends = Ends { data, link, strangers: Strangers::new(listener) };
     Ok(Run::new(spec.clone(), offer, handle, clock, ends, target, part))
@@ -108,13 +111,14 @@ fn open_store(
     spec: &ReceiverSpec,
     offer: &Offer,
     data: &DataReceiver,
+    only: Only,
 ) -> Result<(PathBuf, PartFile), TransferError> {
     let target = target_of(&spec.sink, &offer.name)?;
     let part = PartFile::open(&target, offer.geometry.object_len)?;
     let channel = channel_of(offer.channel);
     if channel.port() != 0 {
         let multicast = |source| TransferError::Multicast { interface: spec.interface, source };
-        data.join(spec.interface, channel).map_err(multicast)?;
+        data.join(spec.interface, channel, only).map_err(multicast)?;
     }
     Ok((target, part))
 }
@@ -128,6 +132,12 @@ struct Ends {
 
 fn channel_of((address, port): ([u8; 4], u16)) -> SocketAddrV4 {
     SocketAddrV4::new(address.into(), port)
+}
+
+/// What this transfer's packets are: they come from where the control connection goes to, since a source opens both with one
+/// address. Nothing on the way changes it: labels stand behind it, and splitters and switches do not look at it.
+fn only_of(source: Option<Ipv4Addr>, handle: Handle, outer_len: u8) -> Only {
+    Only { source, handle, outer: Outer::Bytes(outer_len) }
 }
 
 /// File or directory, as WELCOME says it.
@@ -174,6 +184,8 @@ struct Intake {
     expected: usize,
     /// Datagram batches taken from the data channel so far.
     batches: u64,
+    /// Who sent them.
+    origins: Origins,
 }
 
 impl Intake {
@@ -192,6 +204,7 @@ impl Intake {
             sum: Vec::new(),
             expected: SEGMENTS_MAX,
             batches: 0,
+            origins: Origins::default(),
         }
     }
 }
@@ -340,6 +353,7 @@ impl Run {
             path: self.target.clone(),
             seconds: Duration(self.committed_at?.0).as_secs_f64(),
             patched_bytes: self.machine.patched_bytes(),
+            corrupt_groups: self.machine.corrupt_groups(),
         })
     }
 
@@ -426,6 +440,7 @@ impl Run {
         parts.push(IoSliceMut::new(&mut self.intake.overflow));
         let Some(arrival) = self.intake.data.receive(&mut parts)? else { return Ok(false) };
         let segments = arrival.len.div_ceil(arrival.segment_len);
+        self.intake.origins.came(arrival.from, segments as u64);
         self.intake.expected = segments.clamp(1, SEGMENTS_MAX);
         let landed = if segments <= scattered {
             in_place(&parts, sn, arrival, handle, &geometry, outer_len)
@@ -574,7 +589,7 @@ impl Run {
         if intact {
             self.served.mark(group);
         } else {
-            tracing::warn!(group, "wrong bytes arrived: asking for them again");
+            self.intake.origins.spoiled(self.clock.now(), group);
         }
         self.machine.handle(self.clock.now(), Input::Checked { group, intact });
         Ok(())
@@ -631,7 +646,8 @@ impl Run {
             batches += 1;
         }
         let opened = DataReceiver::open().and_then(|data| {
-            data.join(self.spec.interface, channel_of(channel))?;
+            let only = only_of(self.link.source(), self.handle, outer_len);
+            data.join(self.spec.interface, channel_of(channel), only)?;
             Ok(data)
         });
         match opened {
@@ -672,7 +688,7 @@ impl Run {
             && geometry.fragment_bytes(sn + count - 1).end - geometry.fragment_bytes(sn).start
                 == payload.len() as u64;
         if fits && self.assembler.is_some() {
-            self.machine.handle(now, Input::Patched { sn, count: count as u32 });
+            self.machine.handle(now, Input::Sent { sn, count: count as u32 });
             self.drain(Landing::At(sn, payload))?;
         }
         Ok(())

@@ -118,7 +118,8 @@ impl Engine for FakeEngine {
         let (app, data) = stem.rsplit_once('-').unwrap();
         let object = format!("{app}/{data}").parse().unwrap();
         let root = format!("{length:08x}");
-        Ok(Received { object, name, kind, bytes: length, root, path, seconds: 0.1, patched_bytes: 0 })
+        let (seconds, patched_bytes, corrupt_groups) = (0.1, 0, 0);
+        Ok(Received { object, name, kind, bytes: length, root, path, seconds, patched_bytes, corrupt_groups })
     }
 }
 

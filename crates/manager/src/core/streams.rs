@@ -8,6 +8,7 @@ use polycast_api::manager::manager_message::Message;
 use polycast_protocol::leases::{AgentKey, Output};
 use polycast_protocol::stream::{StreamsInput, StreamsOutput};
 use polycast_types::Handle;
+use std::net::Ipv4Addr;
 
 impl Inner {
     /// Hands something to the table of streams, and does what follows from it.
@@ -37,7 +38,11 @@ impl Inner {
             }
             StreamsOutput::Tell { agent, name, word } => {
                 tracing::info!(agent = %agent.name, stream = name, ?word, "stream");
-                self.tell(&agent, Message::Stream(convert::stream_news(name, word)));
+                let member = |source: &str| self.machine.members().find(|(name, _)| *name == source);
+                let address =
+                    |source: &str| member(source).map(|(_, member)| Ipv4Addr::from(member.address.0));
+                let news = convert::stream_news(name, word, &address);
+                self.tell(&agent, Message::Stream(news));
             }
         }
     }

@@ -110,10 +110,22 @@ impl Object {
         packet: &[u8],
         repeat: u32,
     ) -> Result<(u32, Vec<u8>, Duration), BpfError> {
+        self.try_in(program, packet, repeat, None)
+    }
+
+    /// The same, with what the kernel knows of the packet beside its bytes: a `struct __sk_buff`.
+    fn try_in(
+        &mut self,
+        program: &str,
+        packet: &[u8],
+        repeat: u32,
+        context: Option<&[u8]>,
+    ) -> Result<(u32, Vec<u8>, Duration), BpfError> {
         let mut out = vec![0; packet.len() + 256];
         let options = TestRunOptions {
             data_in: Some(packet),
             data_out: Some(&mut out),
+            ctx_in: context,
             repeat,
             ..TestRunOptions::new()
         };

@@ -379,4 +379,20 @@ impl KernelAgent {
         let (action, packet, took) = self.object.try_on("orca_agent", packet, repeat)?;
         Ok(((action != DROPPED).then_some(packet), took))
     }
+
+    /// Runs the program once on a packet that is still to be cut into datagrams of so many bytes, and does not say into how
+    /// many; gives the action that it took, and the packet as it left it.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn try_on_uncut(&mut self, packet: &[u8], segment_len: u32) -> Result<(u32, Vec<u8>), BpfError> {
+        /// Of `struct __sk_buff`.
+        const CONTEXT_LEN: usize = 192;
+        /// Where `gso_size` is in it.
+        const GSO_SIZE_AT: usize = 176;
+        let mut context = [0; CONTEXT_LEN];
+        context[GSO_SIZE_AT..GSO_SIZE_AT + 4].copy_from_slice(&segment_len.to_ne_bytes());
+        let (action, packet, _) = self.object.try_in("orca_agent", packet, 1, Some(&context))?;
+        Ok((action, packet))
+    }
 }

@@ -1,12 +1,14 @@
 //! A receiver of a push transfer (Republic section III-A).
 
 mod check;
+mod place;
 
 use super::geometry::Geometry;
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
+use place::{Claim, Claims};
 use polycast_types::{Duration, RangeSet, Time};
 use polycast_wire::control::{Control, Hash, RANGES_MAX};
 use polycast_wire::data::{FLAG_ATTEMPT, FLAG_PATCH, FLAG_REPORT, HEADER_LEN};
@@ -24,6 +26,9 @@ pub struct ReceiverConfig {
     pub gather_delay: Duration,
     /// A request that is not answered is repeated after this long, then after twice as long, and so on.
     pub retry_delay: Duration,
+    /// A packet that skips more missing fragments than this, or lies further back, is believed only when another one agrees
+    /// with it: more than can be on their way to this end.
+    pub reach_packets: u64,
     /// Report progress after this many packets.
     pub report_packets: u64,
     /// Report at least this often.
@@ -46,6 +51,7 @@ impl ReceiverConfig {
             reorder_delay: Duration::from_millis(1),
             gather_delay: Duration::from_millis(12),
             retry_delay: Duration::from_millis(40),
+            reach_packets: window_bytes / packet_len + 4 * BATCH_MAX,
             report_packets: (window_bytes / packet_len / 2).max(1),
             heartbeat: Duration::from_millis(50),
         }
@@ -75,8 +81,15 @@ pub enum Input<'a> {
         /// When they reached this host; `now` is when they were taken out of the socket.
         arrived: Time,
     },
-    /// A coded patch was decoded into this fragment, or fragments came as PTCH_DATA.
+    /// A coded patch was decoded into this fragment.
     Patched {
+        /// First fragment.
+        sn: u64,
+        /// How many.
+        count: u32,
+    },
+    /// Fragments came as PTCH_DATA: from the source itself, whatever came on the data channel.
+    Sent {
         /// First fragment.
         sn: u64,
         /// How many.
@@ -108,7 +121,8 @@ pub enum Input<'a> {
 /// What the driver is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Keep the bytes of these fragments of the last `Data` or `Patched` input.
+    /// Keep the bytes of these fragments of the last `Data`, `Patched` or `Sent` input; those of `Sent` take the place of
+    /// what is there.
     Keep {
         /// First fragment.
         sn: u64,
@@ -159,6 +173,10 @@ pub struct Receiver {
     initial: Option<u64>,
     /// Position after the last packet (the paper's prior sn, plus one).
     next: u64,
+    /// Places in the stream that packets claim to be from, far from `next`.
+    claims: Claims,
+    /// The source has said that it has offered everything before this position.
+    offered: u64,
     suspects: VecDeque<Suspect>,
     requests: Vec<Request>,
     /// Fragments in `requests` or `gathered`.
@@ -171,6 +189,11 @@ pub struct Receiver {
     /// Hash groups being checked or verified, and verified.
     checking: Bits,
     verified: Bits,
+    /// Hash groups that came with wrong bytes once, and twice: these come over the control connection only.
+    spoiled: Bits,
+    distrusted: Bits,
+    /// Fragments of groups that are not verified yet that came over the control connection.
+    sent: RangeSet,
     verified_bytes: u64,
     received: u64,
     lost: u64,
@@ -199,6 +222,8 @@ impl Receiver {
             have: RangeSet::new(),
             initial: None,
             next: 0,
+            claims: Claims::default(),
+            offered: 0,
             suspects: VecDeque::new(),
             requests: Vec::new(),
             requested: RangeSet::new(),
@@ -207,6 +232,9 @@ impl Receiver {
             lap_over_at: None,
             checking: Bits::new(groups),
             verified: Bits::new(groups),
+            spoiled: Bits::new(groups),
+            distrusted: Bits::new(groups),
+            sent: RangeSet::new(),
             verified_bytes: 0,
             received: 0,
             lost: 0,
@@ -306,11 +334,17 @@ impl Receiver {
                     self.patched(sn..sn + u64::from(count));
                 }
             }
+            Input::Sent { sn, count } => {
+                if self.config.geometry.position(0, sn, count).is_some() {
+                    self.sent(sn..sn + u64::from(count));
+                }
+            }
             Input::Checked { group, intact: true } => self.group_verified(group),
             Input::Checked { group, intact: false } => self.group_corrupt(now, group),
             Input::Fetched { group } => self.group_stored(group),
             Input::Chained => {
                 self.chained = true;
+                self.claims.clear();
                 self.suspects.clear();
                 self.requests.clear();
                 self.requested.clear();
@@ -318,10 +352,7 @@ impl Receiver {
                 self.gathered_at = None;
             }
             Input::Control(Control::DataFnsd { position }) if self.initial.is_some() => {
-                self.next = self.next.max(*position);
-                self.forget_answered(now);
-                let at = now + self.config.reorder_delay;
-                self.lap_over_at = Some(self.lap_over_at.map_or(at, |old| old.min(at)));
+                self.offered(now, *position);
             }
             Input::Control(_) => {}
             Input::Committed { proof } => {
@@ -345,6 +376,9 @@ impl Receiver {
             return None;
         }
         if !self.chained && !self.complete {
+            if let Some(claim) = self.claims.believed(now) {
+                self.believe(now, &claim);
+            }
             self.find_losses(now);
             self.request_gathered(now);
             self.repeat_requests(now);
@@ -371,7 +405,7 @@ impl Receiver {
             if let Some(suspect) = self.suspects.front() {
                 at = at.min(suspect.at + self.config.reorder_delay);
             }
-            for timer in [self.lap_over_at, self.gathered_at].into_iter().flatten() {
+            for timer in [self.lap_over_at, self.gathered_at, self.claims.deadline()].into_iter().flatten() {
                 at = at.min(timer);
             }
             if let Some(again) = self.requests.iter().map(|r| r.again_at).min() {
@@ -388,25 +422,93 @@ impl Receiver {
         if flags & FLAG_PATCH != 0 {
             return self.patched(sns);
         }
-        let end = position + count;
+        let (positions, attempts) = (position..position + count, flags & FLAG_ATTEMPT != 0);
         if self.initial.is_none() {
-            self.initial = Some(position);
+            self.begin_at(position);
             self.next = position;
-            self.outputs.push_back(Output::Control(Control::IntlSeq { position }));
         }
+        let fresh = self.missing_in(sns.clone(), count);
+        if !self.is_near(&positions) {
+            // What is there already, from an earlier place, is a packet that somebody sends again.
+            if fresh > 0 && position >= self.offered {
+                let waited = now.since(arrived);
+                let claim = Claim { positions, packets: count, attempts, arrived, waited };
+                self.claims.came(claim, self.config.reach_packets);
+            }
+            return self.keep_trusted(sns);
+        }
+        // Packets from before `next` count only if they were late.
+        let news = if position >= self.next { count } else { fresh };
+        if news > 0 {
+            self.claims.here(now);
+            // The first one was not, or overtook others: the source may not have believed its position.
+            if self.initial.is_some_and(|initial| position < initial) {
+                self.begin_at(position);
+            }
+            self.received += news;
+            self.report_due |= flags & FLAG_REPORT != 0;
+            self.pass(now, positions, attempts, (arrived, now.since(arrived)));
+        }
+        self.keep_trusted(sns);
+    }
+
+    /// The lap begins here.
+    fn begin_at(&mut self, position: u64) {
+        self.initial = Some(position);
+        self.outputs.push_back(Output::Control(Control::IntlSeq { position }));
+    }
+
+    /// Whether packets at these positions can be the next ones, with what may be on its way to this end.
+    fn is_near(&self, positions: &Range<u64>) -> bool {
+        let reach = self.config.reach_packets;
+        if positions.start <= self.next {
+            return self.next.saturating_sub(positions.end) <= reach;
+        }
+        let skipped = positions.start - self.next;
+        // The source skips what nobody lacks.
+        let missing = || {
+            let sns = self.config.geometry.sns_of_positions(self.next..positions.start);
+            sns.into_iter().map(|sns| self.missing_in(sns, reach + 1)).sum::<u64>()
+        };
+        skipped <= reach || skipped <= self.fragments && missing() <= reach
+    }
+
+    /// How many of these fragments are missing; it need not be told beyond `most`.
+    fn missing_in(&self, sns: Range<u64>, most: u64) -> u64 {
+        let (mut at, mut missing) = (sns.start, 0);
+        while missing < most {
+            at = self.have.first_missing(at);
+            if at >= sns.end {
+                break;
+            }
+            let until = self.have.first_present(at).unwrap_or(sns.end).min(sns.end);
+            missing += until - at;
+            at = until;
+        }
+        missing
+    }
+
+    /// Packets at these positions have come: what lies before them and has not may be lost.
+    fn pass(
+        &mut self,
+        now: Time,
+        positions: Range<u64>,
+        attempts: bool,
+        (arrived, waited): (Time, Duration),
+    ) {
         // Over the chain everything comes, lost or not.
-        if position > self.next && self.lap_over_at.is_none() && !self.chained {
-            let attempts = flags & FLAG_ATTEMPT != 0;
-            self.suspects.push_back(Suspect { positions: self.next..position, at: now, attempts });
+        if positions.start > self.next && self.lap_over_at.is_none() && !self.chained {
+            let skipped = self.next..positions.start;
+            self.suspects.push_back(Suspect { positions: skipped, at: now, attempts });
         }
-        if end > self.next {
-            self.next = end;
-            self.arrived = arrived;
-            self.waited = now.since(arrived);
+        if positions.end > self.next {
+            (self.next, self.arrived, self.waited) = (positions.end, arrived, waited);
         }
-        self.received += count;
-        self.report_due |= flags & FLAG_REPORT != 0;
-        self.keep(sns);
+        self.see_lap_end(now);
+    }
+
+    /// If every fragment has been offered once, what is missing is lost.
+    fn see_lap_end(&mut self, now: Time) {
         if self.lap_over_at.is_none() && self.next >= self.lap_end() {
             self.lap_over_at = Some(now + self.config.reorder_delay);
             // What is lost for certain need not wait for the rest.
@@ -414,19 +516,104 @@ impl Receiver {
         }
     }
 
+    /// The stream is somewhere else by now, or has been there all the time.
+    fn believe(&mut self, now: Time, claim: &Claim) {
+        let Claim { ref positions, packets, attempts, arrived, waited } = *claim;
+        self.received += packets;
+        self.report_due = true;
+        if self.is_near(positions) {
+            // The stream has come there meanwhile.
+            return self.pass(now, positions.clone(), attempts, (arrived, waited));
+        }
+        if positions.start < self.next {
+            self.go_back(positions.start);
+        }
+        // Between its packets some may be missing, too.
+        if self.lap_over_at.is_none() && self.next < positions.end {
+            let skipped = self.next..positions.end;
+            self.suspects.push_back(Suspect { positions: skipped, at: now, attempts });
+        }
+        (self.next, self.arrived, self.waited) = (positions.end, arrived, waited);
+        self.see_lap_end(now);
+    }
+
+    /// This end was taken too far: it goes back to this position.
+    fn go_back(&mut self, position: u64) {
+        self.suspects.retain_mut(|suspect| {
+            suspect.positions.end = suspect.positions.end.min(position);
+            suspect.positions.start < suspect.positions.end
+        });
+        if self.initial.is_some_and(|initial| position < initial) {
+            // The source has not believed the position that it was told.
+            self.begin_at(position);
+        }
+        self.next = position;
+        // Unless the source itself has said so.
+        if self.offered == 0 && self.next < self.lap_end() {
+            self.lap_over_at = None;
+        }
+    }
+
+    /// The source says that it has offered everything before this position.
+    fn offered(&mut self, now: Time, position: u64) {
+        self.offered = self.offered.max(position);
+        if self.next > position.saturating_add(self.config.reach_packets) {
+            self.suspects.clear();
+            self.next = position.max(self.initial.unwrap_or(0));
+        }
+        self.next = self.next.max(position);
+        self.claims.clear();
+        self.forget_answered(now);
+        let at = now + self.config.reorder_delay;
+        self.lap_over_at = Some(self.lap_over_at.map_or(at, |old| old.min(at)));
+    }
+
     /// Position where every fragment has been offered once.
     fn lap_end(&self) -> u64 {
         self.initial.map_or(u64::MAX, |initial| initial.saturating_add(self.fragments))
     }
 
+    /// How many bytes of these fragments are missing.
+    fn missing_bytes(&self, sns: Range<u64>) -> u64 {
+        let geometry = &self.config.geometry;
+        let bytes =
+            |r: &Range<u64>| geometry.fragment_bytes(r.end - 1).end - geometry.fragment_bytes(r.start).start;
+        self.have.gaps(sns).iter().map(bytes).sum()
+    }
+
     fn patched(&mut self, sns: Range<u64>) {
-        let bytes = |r: &Range<u64>| {
-            let geometry = &self.config.geometry;
-            geometry.fragment_bytes(r.end - 1).end - geometry.fragment_bytes(r.start).start
+        self.patched_bytes += self.missing_bytes(sns.clone());
+        self.keep_trusted(sns);
+    }
+
+    /// Fragments came from the source itself: they take the place of what came on the data channel.
+    fn sent(&mut self, sns: Range<u64>) {
+        self.patched_bytes += self.missing_bytes(sns.clone());
+        let unfinished = |sn: &u64| {
+            let mut groups = self.config.geometry.groups_of_fragments(*sn..*sn + 1);
+            !groups.all(|group| self.verified.get(group))
         };
-        let fresh: u64 = self.have.gaps(sns.clone()).iter().map(bytes).sum();
-        self.patched_bytes += fresh;
-        self.keep(sns);
+        let lacking: RangeSet = sns.filter(unfinished).map(|sn| sn..sn + 1).collect();
+        let news: Vec<_> = lacking.iter().flat_map(|run| self.sent.gaps(run)).collect();
+        for run in &news {
+            self.sent.insert(run.clone());
+            self.hold(run.clone());
+        }
+        // Only when all of them are in their place: what was there may have made a group whole.
+        news.into_iter().for_each(|run| self.check_groups(run));
+    }
+
+    /// Keeps fragments that came on the data channel, unless somebody has spoiled their group there twice.
+    fn keep_trusted(&mut self, sns: Range<u64>) {
+        if self.distrusted.count == 0 {
+            return self.keep(sns);
+        }
+        for sn in sns {
+            let mut groups = self.config.geometry.groups_of_fragments(sn..sn + 1);
+            if !groups.any(|group| self.distrusted.get(group)) {
+                self.keep(sn..sn + 1);
+            }
+        }
     }
 
     fn keep(&mut self, sns: Range<u64>) {
@@ -434,11 +621,19 @@ impl Receiver {
         // The common case: everything is new.
         let kept = if self.missing_run(sns.start, count) == count { vec![sns] } else { self.have.gaps(sns) };
         for run in kept {
-            self.have.insert(run.clone());
-            self.outputs.push_back(Output::Keep { sn: run.start, count: (run.end - run.start) as u32 });
-            for group in self.config.geometry.groups_of_fragments(run) {
-                self.check_if_whole(group);
-            }
+            self.hold(run.clone());
+            self.check_groups(run);
+        }
+    }
+
+    fn hold(&mut self, run: Range<u64>) {
+        self.outputs.push_back(Output::Keep { sn: run.start, count: (run.end - run.start) as u32 });
+        self.have.insert(run);
+    }
+
+    fn check_groups(&mut self, run: Range<u64>) {
+        for group in self.config.geometry.groups_of_fragments(run) {
+            self.check_if_whole(group);
         }
     }
 
@@ -456,7 +651,24 @@ impl Receiver {
         if self.verified.set(group, true) {
             let bytes = self.config.geometry.group_bytes(group);
             self.verified_bytes += bytes.end - bytes.start;
+            self.forget_sent(group);
             self.complete_if_all();
+        }
+    }
+
+    /// A group is verified: where its fragments came from is of no interest any more, but for those that another group
+    /// shares.
+    fn forget_sent(&mut self, group: u64) {
+        let sns = self.config.geometry.fragments_of_group(group);
+        let mut done = sns.clone();
+        for edge in [sns.start, sns.end - 1] {
+            let mut groups = self.config.geometry.groups_of_fragments(edge..edge + 1);
+            if !groups.all(|group| self.verified.get(group)) {
+                if edge == done.start { done.start += 1 } else { done.end -= 1 }
+            }
+        }
+        if done.start < done.end {
+            self.sent.remove(done);
         }
     }
 
@@ -490,12 +702,25 @@ impl Receiver {
         if self.verified.get(group) {
             return; // It has come over the chain meanwhile.
         }
+        let again = !self.spoiled.set(group, true);
+        if again {
+            self.distrusted.set(group, true);
+        }
         let sns = self.config.geometry.fragments_of_group(group);
-        self.have.remove(sns.clone());
+        // What the source itself has sent is right, unless nothing else is there: then all of it comes again.
+        let mut wrong = self.sent.gaps(sns.clone());
+        if wrong.is_empty() {
+            self.sent.remove(sns.clone());
+            wrong.push(sns);
+        }
+        for run in &wrong {
+            self.have.remove(run.clone());
+        }
         // The neighbours keep what they have verified; one that was still incomplete lacks the shared
         // fragment again, and one being checked has its bytes already.
         if !self.chained {
-            self.request(now, vec![sns], 0);
+            // What was in vain before is asked for at the source itself.
+            self.request(now, wrong, u32::from(again));
         }
     }
 

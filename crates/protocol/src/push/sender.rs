@@ -308,7 +308,10 @@ impl Sender {
                 }
                 self.progress(now, id, *position, (*received, *lost), arrival);
             }
-            Control::PtchReq(ranges) => self.request(now, id, ranges),
+            Control::PtchReq(ranges) => {
+                let ranges = self.offered_of(core::iter::once(id), ranges);
+                self.request(now, id, &ranges);
+            }
             Control::RackReq(ranges) => self.rack_request(now, id, ranges),
             Control::Rack(members) => self.name_rack(id, members),
             Control::DataRcvd { patched_bytes, .. } => {
@@ -352,9 +355,8 @@ impl Sender {
         (received, lost): (u64, u64),
         arrival: (Time, Duration),
     ) {
-        if position > self.position {
-            return; // Not a position of ours: a confused peer harms only itself.
-        }
+        // A stranger's packet may have taken it further than we are: all that was sent is behind it.
+        let position = position.min(self.position);
         // What a receiver says of itself governs the pace of all: no more can have come, or been lost, than was sent.
         let (received, lost) = (received.min(self.packets), lost.min(self.packets));
         let before = self.acknowledged_min();
@@ -451,6 +453,20 @@ impl Sender {
             let at = now + if streaming { self.config.patch_delay } else { self.short_patch_delay() };
             self.next_patch = Some(self.next_patch.map_or(at, |old| old.min(at)));
         }
+    }
+
+    /// What these have been offered of what one of them asks for. The rest is still to come: whoever asks for it has
+    /// believed a packet that is not ours.
+    fn offered_of(&self, ids: impl Iterator<Item = PeerId>, ranges: &[Range<u64>]) -> Vec<Range<u64>> {
+        let Some(initial) = ids.filter_map(|id| self.peers.get(&id)?.initial).min() else {
+            return Vec::new();
+        };
+        let offered = self.config.geometry.sns_of_positions(initial..self.position);
+        let within = |range: &Range<u64>| {
+            let range = range.clone();
+            offered.clone().map(|sns| sns.start.max(range.start)..sns.end.min(range.end))
+        };
+        ranges.iter().flat_map(within).filter(|range| range.start < range.end).collect()
     }
 
     /// The position at which this fragment was sent last, if it was.

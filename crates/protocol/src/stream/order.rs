@@ -3,6 +3,10 @@
 //! A message that is whole waits for those before it at most as long as it is told to: several trees, or several agents of a
 //! rack, may let packets overtake each other. What has not come by then is lost, and what comes later still is dropped:
 //! numbers only ever rise. What waits is bounded in messages and in memory, whatever a sender does.
+//!
+//! Anybody who can send to a stream's group can send a number. One that is far ahead of those before it is believed when another
+//! one agrees with it and the stream has been silent for a while where it was: otherwise a single datagram would make all that
+//! follows too late. So is the first number of all, until another one agrees with it.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use polycast_types::{Duration, Time};
@@ -18,6 +22,11 @@ pub struct OrderConfig {
     /// How much memory they may take, in bytes: their payload, and [`PIECE_COST`] for each piece.
     pub bytes_max: usize,
 }
+
+/// A number that is further ahead than this is a claim.
+pub const NUMBERS_AHEAD_MAX: u64 = 1 << 20;
+/// How long nothing may have come from where the stream was before such a claim is believed.
+pub const QUIET: Duration = Duration::from_millis(50);
 
 /// What keeping a piece takes beside its payload, in bytes.
 pub const PIECE_COST: usize = 96;
@@ -64,7 +73,7 @@ pub struct OrderCounts {
     pub lost: u64,
     /// Pieces that came after their message was given up or delivered.
     pub late: u64,
-    /// Pieces that were there already, or do not fit those of their message.
+    /// Pieces that were there already, do not fit those of their message, or claim a number far from all others.
     pub refused: u64,
 }
 
@@ -91,6 +100,12 @@ pub struct Order {
     config: OrderConfig,
     /// The number after the last one delivered or given up; `None` before the first message.
     next: Option<u64>,
+    /// When a piece came last that fits where the stream is.
+    here_at: Time,
+    /// The first piece of all, until another one agrees with it.
+    first: Option<(u64, u16)>,
+    /// A piece from far away: its message, and which one it is.
+    claim: Option<(u64, u16)>,
     waiting: BTreeMap<u64, Partial>,
     /// What these take.
     bytes: usize,
@@ -111,6 +126,9 @@ impl Order {
         Order {
             config,
             next: None,
+            here_at: Time::ZERO,
+            first: None,
+            claim: None,
             waiting: BTreeMap::new(),
             bytes: 0,
             lost: 0,
@@ -137,7 +155,10 @@ impl Order {
             self.counts.refused += 1;
             return false;
         }
-        let next = *self.next.get_or_insert(number);
+        let Some(next) = self.placed(now, number, piece) else {
+            self.counts.refused += 1;
+            return false;
+        };
         if number < next {
             self.counts.late += 1;
             return false;
@@ -156,6 +177,47 @@ impl Order {
         }
         self.advance(now);
         true
+    }
+
+    /// The number that is expected, if a piece of this message can be from where the stream is.
+    fn placed(&mut self, now: Time, number: u64, piece: u16) -> Option<u64> {
+        let Some(next) = self.next else {
+            (self.next, self.first, self.here_at) = (Some(number), Some((number, piece)), now);
+            return self.next;
+        };
+        let newest = self.waiting.keys().next_back().map_or(next, |newest| next.max(*newest));
+        if (next.saturating_sub(NUMBERS_AHEAD_MAX)..=newest.saturating_add(NUMBERS_AHEAD_MAX))
+            .contains(&number)
+        {
+            self.here_at = now;
+            self.first.take_if(|first| *first != (number, piece));
+            return self.next;
+        }
+        // What is far behind is old, unless the only piece that says so may be anybody's.
+        if number < next && self.first.is_none() {
+            return self.next;
+        }
+        let is_quiet = self.first.is_some() || now.since(self.here_at) >= QUIET;
+        let agrees = |(claimed, other): &(u64, u16)| {
+            number.abs_diff(*claimed) <= NUMBERS_AHEAD_MAX && (*claimed, *other) != (number, piece)
+        };
+        if self.claim.take_if(|claim| is_quiet && agrees(claim)).is_none() {
+            self.claim = Some((number, piece));
+            return None;
+        }
+        (self.here_at, self.first) = (now, None);
+        if number < next {
+            self.begin_anew(number);
+        }
+        self.next
+    }
+
+    /// The first piece was none of the stream's, which is here.
+    fn begin_anew(&mut self, number: u64) {
+        for number in core::mem::take(&mut self.waiting).into_keys() {
+            self.outputs.push_back(OrderOutput::Forget { number });
+        }
+        (self.next, self.bytes, self.lost) = (Some(number), 0, 0);
     }
 
     /// The next thing to do, until there is none.
@@ -289,6 +351,43 @@ mod tests {
         assert!(!order.handle(Time(1_700), piece(11, 0, 1)), "too late");
         assert_eq!(drain(&mut order, Time(9_999)), []);
         assert_eq!(order.counts(), OrderCounts { delivered: 4, lost: 2, late: 1, refused: 0 });
+    }
+
+    #[test]
+    fn a_number_far_away_needs_another_one_that_agrees() {
+        let mut order = order(HOLD, 8);
+        let at = |ms: u64| Time(1) + Duration::from_millis(ms);
+        let delivered = |order: &mut Order, now| {
+            let numbers = drain(order, now).into_iter().filter_map(|output| match output {
+                OrderOutput::Deliver { number, lost } => Some((number, lost)),
+                OrderOutput::Forget { .. } => None,
+            });
+            numbers.collect::<Vec<_>>()
+        };
+        // The first piece of all may be anybody's, too.
+        assert!(order.handle(at(0), piece(1 << 62, 0, 1)));
+        assert_eq!(delivered(&mut order, at(0)), [(1 << 62, 0)]);
+        assert!(!order.handle(at(1), piece(6, 0, 1)));
+        assert!(order.handle(at(2), piece(7, 0, 1)));
+        assert_eq!(delivered(&mut order, at(2)), [(7, 0)]);
+        // A datagram neither silences the stream nor does it again, nor do two while the stream goes on.
+        for forged in [1 << 63, 1 << 63, (1 << 63) + 1, u64::MAX - 1] {
+            assert!(!order.handle(at(3), piece(forged, 0, 1)), "{forged}");
+        }
+        assert!(order.handle(at(40), piece(8, 0, 1)));
+        assert!(!order.handle(at(80), piece(1 << 63, 0, 1)));
+        assert_eq!(delivered(&mut order, at(80)), [(8, 0)]);
+        // One that was away for a million messages goes on where the stream is.
+        let far = 9 + (1 << 21);
+        assert!(!order.handle(at(200), piece(far, 0, 1)));
+        assert!(!order.handle(at(200), piece(far, 0, 1)), "the same again agrees with nothing");
+        assert!(order.handle(at(201), piece(far + 1, 0, 1)));
+        assert_eq!(delivered(&mut order, at(202)), [(far + 1, far - 8)]);
+        // What is old stays old, however much of it comes.
+        for number in 5..9 {
+            assert!(!order.handle(at(500), piece(number, 0, 1)));
+        }
+        assert_eq!(delivered(&mut order, at(501)), []);
     }
 
     #[test]

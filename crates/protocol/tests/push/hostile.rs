@@ -2,7 +2,8 @@
 //! Honest receivers beside a liar get everything.
 
 use crate::liar::Liar;
-use crate::world::{Faults, World, config};
+use crate::settings::config;
+use crate::world::{Faults, World};
 use crate::{geometry, seconds};
 use polycast_protocol::push::{
     PeerId, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Sender, SenderConfig, SenderInput,
@@ -187,6 +188,7 @@ impl Told {
             reorder_delay: Duration::from_millis(1),
             gather_delay: Duration::from_millis(2),
             retry_delay: Duration::from_millis(20),
+            reach_packets: 300,
             report_packets: 100,
             heartbeat: Duration::from_millis(50),
         });
@@ -215,7 +217,15 @@ impl Told {
             }
             7..=10 => {
                 let count = if liar.below(4) == 0 { liar.number(near) as u32 } else { 1 };
-                machine.handle(now, ReceiverInput::Patched { sn: liar.number(near), count });
+                let (sn, sent) = (liar.number(near), liar.below(2) == 0);
+                machine.handle(
+                    now,
+                    if sent {
+                        ReceiverInput::Sent { sn, count }
+                    } else {
+                        ReceiverInput::Patched { sn, count }
+                    },
+                );
             }
             11 => {
                 let sns: Vec<u64> = (0..liar.below(17)).map(|_| liar.number(near)).collect();
@@ -273,7 +283,7 @@ impl Told {
             self.machine.handle(now, ReceiverInput::Begin);
         }
         for sn in 0..self.fragments {
-            self.machine.handle(now, ReceiverInput::Patched { sn, count: 1 });
+            self.machine.handle(now, ReceiverInput::Sent { sn, count: 1 });
         }
         self.drain(now, |_| true);
         assert!(

@@ -5,14 +5,17 @@ mod hostile;
 mod idle;
 mod liar;
 mod paths;
+mod settings;
+mod stranger;
 mod watch;
 mod world;
 
 use polycast_protocol::push::{Geometry, SenderConfig, SlowPolicy};
 use polycast_types::{Duration, Rate, Time};
 use proptest::prelude::*;
+use settings::config;
 use std::collections::BTreeSet;
-use world::{Faults, World, config};
+use world::{Faults, World};
 
 const FRAGMENT: u32 = 8_916;
 

@@ -1,7 +1,8 @@
 //! What a sender does about its path: one that waits, one that settles, one that another one follows; what a late call, a
 //! silent receiver and a small socket of a rack get.
 
-use crate::world::{Faults, World, config};
+use crate::settings::config;
+use crate::world::{Faults, World};
 use crate::{deliver, geometry, on_a_granted_path, seconds};
 use polycast_protocol::push::{PeerId, Sender, SenderConfig, SenderInput, SenderOutput};
 use polycast_types::{Duration, RangeSet, Time};

@@ -35,6 +35,8 @@ pub struct Watch {
     pub requests: u64,
     /// The most fragments that a receiver has taken for lost.
     pub lost: u64,
+    /// The most packets that a receiver says it has got.
+    pub received: u64,
 }
 
 impl Watch {
@@ -52,6 +54,7 @@ impl Watch {
             reports: Vec::new(),
             requests: 0,
             lost: 0,
+            received: 0,
         }
     }
 

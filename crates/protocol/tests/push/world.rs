@@ -4,17 +4,19 @@
 //! kept and every hash group checked intact, and no `Keep` may name a fragment it holds already.
 
 use crate::liar::Liar;
-use crate::watch::{RETRY_DELAY, Watch};
+use crate::settings::{HANDLE, feedback, receiver};
+use crate::stranger::{Strange, Stranger};
+use crate::watch::Watch;
 use polycast_protocol::push::{
-    Geometry, PeerId, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Sender, SenderConfig,
-    SenderInput, SenderOutput, SlowPolicy,
+    Geometry, PeerId, Receiver, ReceiverInput, ReceiverOutput, Sender, SenderConfig, SenderInput,
+    SenderOutput,
 };
-use polycast_protocol::rack::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
+use polycast_protocol::rack::feedback::{Feedback, FeedbackInput, FeedbackOutput};
 use polycast_protocol::session::{
     Expected, Gone, Goodbye, Guest, GuestConfig, GuestId, GuestInput, GuestOutput, Roster, RosterConfig,
     RosterInput, RosterOutput, Verdicts,
 };
-use polycast_types::{Duration, Handle, ObjectId, RangeSet, Time};
+use polycast_types::{Duration, ObjectId, RangeSet, Time};
 use polycast_wire::control::{Control, Welcome};
 use polycast_wire::data::{FLAG_ATTEMPT, FLAG_PATCH, FLAG_REPORT};
 use rand_core::Rng;
@@ -33,7 +35,7 @@ pub struct Faults {
 
 #[derive(Clone, Debug)]
 enum Event {
-    Data { peer: u32, round: u32, sn: u64, count: u32, flags: u8, arrived: Time },
+    Data { peer: u32, round: u32, sn: u64, flags: u8, arrived: Time, forged: bool },
     Coded { peer: u32, sns: Vec<u64> },
     ToReceiver { peer: u32, frame: Vec<u8> },
     ToSender { peer: u32, frame: Vec<u8> },
@@ -45,6 +47,7 @@ enum Event {
     Crash { peer: u32 },
     NextSession,
     Lie { peer: u32 },
+    Strange,
 }
 
 pub struct Node {
@@ -54,6 +57,11 @@ pub struct Node {
     pub kept: RangeSet,
     /// Fragments kept at any time.
     pub ever: RangeSet,
+    /// Fragments that are kept with wrong bytes, and whether what is being kept has wrong bytes.
+    pub wrong: RangeSet,
+    forged: bool,
+    /// Fragments that came by TCP.
+    pub sent: RangeSet,
     pub intact: BTreeSet<u64>,
     pub spoiled: BTreeSet<u64>,
     pub done: bool,
@@ -114,10 +122,11 @@ pub struct World {
     /// Who says anything instead of the truth.
     liars: BTreeMap<u32, Liar>,
     pub watch: Watch,
+    /// Who sends to the data channel without being asked.
+    stranger: Option<Stranger>,
 }
 
 const DELAY: Duration = Duration::from_micros(50);
-const HANDLE: Handle = Handle(7);
 /// Stands for receivers that may still come.
 const NOBODY: &str = "nobody";
 
@@ -125,36 +134,6 @@ fn bytes(control: &Control<'_>) -> Vec<u8> {
     let mut frame = Vec::new();
     control.emit(&mut frame);
     frame
-}
-
-pub fn config(geometry: Geometry) -> SenderConfig {
-    SenderConfig {
-        handle: HANDLE,
-        geometry,
-        batch: 7,
-        rate: None,
-        multicast: true,
-        allowance: None,
-        attempt_interval: Duration::from_micros(500).into(),
-        path_timeout: Duration::from_millis(500),
-        stall_timeout: Duration::from_secs(5),
-        progress_timeout: Duration::from_secs(30),
-        deadline: None,
-        slow: SlowPolicy::DropToPatches { after: Duration::from_millis(400) },
-        patch_delay: Duration::from_millis(5),
-    }
-}
-
-/// Times of a rack's feedback.
-fn feedback(own: u32) -> FeedbackConfig {
-    FeedbackConfig {
-        own,
-        gather: Duration::from_millis(1),
-        hold: Duration::from_millis(15),
-        heartbeat: Duration::from_millis(50),
-        patience: Duration::from_millis(100),
-        ranges_max: 4_096,
-    }
 }
 
 impl World {
@@ -201,6 +180,7 @@ impl World {
             busy_until: Time::ZERO,
             liars: BTreeMap::new(),
             watch,
+            stranger: None,
         };
         for peer in 0..receivers {
             world.join_at(peer, Time(1));
@@ -402,6 +382,31 @@ impl World {
         self.liars.clear();
     }
 
+    /// From now on somebody sends to the data channel whatever `stranger` makes up.
+    pub fn disturb(&mut self, stranger: Stranger) {
+        self.schedule(stranger.begins_at, Event::Strange);
+        self.stranger = Some(stranger);
+    }
+
+    /// A packet of nobody's, to all: it takes no room that the stream's packets need.
+    fn send_something_strange(&mut self) {
+        let fragments = self.geometry.fragments();
+        let Some((strange, next)) = self.stranger.as_mut().and_then(|s| s.next(self.now, fragments)) else {
+            return;
+        };
+        for peer in self.nodes.keys().copied().collect::<Vec<_>>() {
+            if self.frozen.contains(&peer) || !self.nodes[&peer].reached_by_multicast {
+                continue;
+            }
+            let (Strange { round, sn, flags, forged }, arrived) = (strange, self.now);
+            self.nodes.get_mut(&peer).expect("its key was just taken").queued += 1;
+            self.schedule(arrived, Event::Data { peer, round, sn, flags, arrived, forged });
+        }
+        if let Some(next) = next {
+            self.schedule(next, Event::Strange);
+        }
+    }
+
     /// A lie, and when the next one follows.
     fn tell_a_lie(&mut self, peer: u32) {
         let (peers, position) = (self.joined as u64, self.sender.pace().packets);
@@ -478,6 +483,7 @@ impl World {
         match event {
             Event::Join { peer } => self.join(peer),
             Event::Lie { peer } => self.tell_a_lie(peer),
+            Event::Strange => self.send_something_strange(),
             Event::NextSession => {
                 self.watch.rate = None;
                 let attempt_interval = Duration::from_micros(500).into();
@@ -499,13 +505,13 @@ impl World {
                 self.roster.handle(now, RosterInput::Gone { guest: GuestId(peer), how: Gone::Closed });
                 self.wakes.insert(None, now);
             }
-            Event::Data { peer, round, sn, count, flags, arrived } => {
+            Event::Data { peer, round, sn, flags, arrived, forged } => {
                 if flags & FLAG_PATCH != 0 {
                     self.watch_patch(peer, sn..sn + 1);
                 }
                 if let Some(node) = self.nodes.get_mut(&peer) {
-                    node.queued -= 1;
-                    node.machine.handle(now, ReceiverInput::Data { round, sn, count, flags, arrived });
+                    (node.queued, node.forged) = (node.queued - 1, forged);
+                    node.machine.handle(now, ReceiverInput::Data { round, sn, count: 1, flags, arrived });
                 }
             }
             Event::Coded { peer, sns } => {
@@ -516,6 +522,8 @@ impl World {
                 if let Some(node) = self.nodes.get_mut(&peer)
                     && let Some(sn) = decoded
                 {
+                    // Out of wrong bytes come wrong bytes.
+                    node.forged = sns.iter().any(|other| *other != sn && node.wrong.contains(*other));
                     node.machine.handle(now, ReceiverInput::Patched { sn, count: 1 });
                 }
             }
@@ -523,7 +531,9 @@ impl World {
                 self.watch_patch(peer, sns.clone());
                 if let Some(node) = self.nodes.get_mut(&peer) {
                     let count = (sns.end - sns.start) as u32;
-                    node.machine.handle(now, ReceiverInput::Patched { sn: sns.start, count });
+                    node.sent.insert(sns.clone());
+                    node.forged = false;
+                    node.machine.handle(now, ReceiverInput::Sent { sn: sns.start, count });
                 }
             }
             Event::Fetched { peer, group } => self.fetched(peer, group),
@@ -587,15 +597,6 @@ impl World {
     }
 
     fn join(&mut self, peer: u32) {
-        let config = ReceiverConfig {
-            geometry: self.geometry,
-            reorder_packets: 40,
-            reorder_delay: Duration::from_millis(1),
-            gather_delay: Duration::from_millis(2),
-            retry_delay: RETRY_DELAY,
-            report_packets: 100,
-            heartbeat: Duration::from_millis(50),
-        };
         let guest = GuestConfig {
             handle: HANDLE,
             name: peer.to_string(),
@@ -605,9 +606,12 @@ impl World {
         };
         let node = Node {
             guest: Some(Guest::new(self.now, guest)),
-            machine: Receiver::new(config),
+            machine: Receiver::new(receiver(self.geometry)),
             kept: RangeSet::new(),
             ever: RangeSet::new(),
+            sent: RangeSet::new(),
+            wrong: RangeSet::new(),
+            forged: false,
             intact: self.held.remove(&peer).unwrap_or_default(),
             spoiled: BTreeSet::new(),
             done: false,
@@ -741,6 +745,9 @@ impl World {
     fn multicast(&mut self, round: u32, sn: u64, flags: u8) {
         self.data_packets += 1;
         self.occupy_channel();
+        if let Some(stranger) = &mut self.stranger {
+            stranger.hear(self.now, (round, sn, flags));
+        }
         for peer in self.nodes.keys().copied().collect::<Vec<_>>() {
             let copies = 1 + u64::from(self.chance(self.faults.duplication));
             for _ in 0..copies {
@@ -752,7 +759,7 @@ impl World {
                 let at = self.channel_free_at + DELAY + late;
                 let arrived = at;
                 if let Some(at) = self.enqueue(peer, at) {
-                    self.schedule(at, Event::Data { peer, round, sn, count: 1, flags, arrived });
+                    self.schedule(at, Event::Data { peer, round, sn, flags, arrived, forged: false });
                 }
             }
         }
@@ -790,7 +797,7 @@ impl World {
             if let [sn] = sns {
                 self.schedule(
                     at,
-                    Event::Data { peer, round: 0, sn: *sn, count: 1, flags: FLAG_PATCH, arrived },
+                    Event::Data { peer, round: 0, sn: *sn, flags: FLAG_PATCH, arrived, forged: false },
                 );
             } else {
                 self.nodes.get_mut(&peer).unwrap().queued -= 1;
@@ -852,11 +859,15 @@ impl World {
                 ReceiverOutput::Keep { sn, count } => {
                     let run = sn..sn + u64::from(count);
                     node.ever.insert(run.clone());
-                    assert_eq!(
-                        node.kept.insert(run.clone()),
-                        run.end - run.start,
-                        "{run:?} kept twice by {peer}"
-                    );
+                    // What the source itself sends takes the place of what came on the data channel.
+                    if node.forged {
+                        node.wrong.insert(run.clone());
+                    } else {
+                        node.wrong.remove(run.clone());
+                    }
+                    let news = node.kept.insert(run.clone());
+                    let once = news == run.end - run.start || node.sent.covers(run.clone());
+                    assert!(once, "{run:?} kept twice by {peer}");
                 }
                 ReceiverOutput::Check { group } => {
                     let sns = geometry.fragments_of_group(group);
@@ -870,18 +881,34 @@ impl World {
                         "group {group} checked before it is whole: {sns:?}, {:?}",
                         node.kept.gaps(sns.clone())
                     );
-                    let intact = draw >= corruption || !node.spoiled.insert(group);
+                    let forged = sns.clone().any(|sn| node.wrong.contains(sn));
+                    if forged {
+                        node.spoiled.insert(group);
+                    }
+                    let intact = !forged && (draw >= corruption || !node.spoiled.insert(group));
                     if intact {
                         assert!(node.intact.insert(group), "group {group} checked twice");
                     } else {
-                        node.kept.remove(sns);
+                        // What the source itself has sent stays, unless nothing else is there.
+                        let mut wrong = node.sent.gaps(sns.clone());
+                        if wrong.is_empty() {
+                            node.sent.remove(sns.clone());
+                            wrong.push(sns);
+                        }
+                        for run in wrong {
+                            node.kept.remove(run.clone());
+                            node.wrong.remove(run);
+                        }
                     }
                     node.machine.handle(now, ReceiverInput::Checked { group, intact });
                 }
                 ReceiverOutput::Control(control) => {
                     match &control {
                         Control::PtchReq(sns) => self.watch.request(now, peer, sns, false, &node.spoiled),
-                        Control::Progress { lost, .. } => self.watch.lost = self.watch.lost.max(*lost),
+                        Control::Progress { received, lost, .. } => {
+                            self.watch.lost = self.watch.lost.max(*lost);
+                            self.watch.received = self.watch.received.max(*received);
+                        }
                         Control::DataRcvd { patched_bytes, .. } => self.watch.done(peer, *patched_bytes),
                         _ => {}
                     }

@@ -166,6 +166,10 @@ fn a_leaf_takes_as_many_sessions_as_it_may_have() {
     // Another stream begins with nothing.
     take(standing(to, 2, 0));
     assert_eq!(take(updates(to, 2, 1, &[7, 8, 9])), (3, 0));
+    // What an earlier stream has named makes room while the next one is not complete.
+    take(standing(to, 3, 9));
+    assert_eq!(take(updates(to, 3, 1, &[4, 5, 6])), (3, 0));
+    leaf.check();
 }
 
 #[test]

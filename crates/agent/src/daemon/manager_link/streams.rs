@@ -9,6 +9,7 @@ use polycast_api::manager::stream_news::News;
 use polycast_api::manager::{self as api, Channel, StreamNews};
 use polycast_protocol::leases::STREAMS_FROM;
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use tokio::sync::watch;
 
 /// A source's view of its stream.
@@ -35,6 +36,8 @@ pub enum Whereabouts {
         fabric: String,
         /// The source's name.
         source: String,
+        /// The address that packets come from, where that is known.
+        address: Option<Ipv4Addr>,
     },
     /// It has ended, or cannot be heard.
     Gone(Refusal),
@@ -120,9 +123,10 @@ impl Streams {
             }
             Some(News::Joined(joined)) => {
                 let Some(whereabouts) = self.joined.get(&name) else { return };
-                let api::StreamJoined { channel, fabric, source, handle } = joined;
+                let api::StreamJoined { channel, fabric, source, handle, source_address } = joined;
+                let address = source_address.parse().ok();
                 whereabouts.send_replace(match lease::path(channel) {
-                    Ok(path) => Whereabouts::Here { path, handle, fabric, source },
+                    Ok(path) => Whereabouts::Here { path, handle, fabric, source, address },
                     Err(refusal) => gone(refusal),
                 });
             }

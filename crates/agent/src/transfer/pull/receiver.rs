@@ -385,6 +385,8 @@ impl Run<'_> {
             path,
             seconds,
             patched_bytes: 0,
+            // Packets with wrong bytes are dropped one by one, by whoever hashes them first.
+            corrupt_groups: 0,
         })
     }
 }

@@ -33,12 +33,25 @@ impl Receiver {
         assert!(!self.committed || self.complete, "committed before it was complete");
         assert!(self.reported_received <= self.received, "it has reported more than came");
         self.check_positions();
+        self.check_sent();
         if self.chained {
             let waits = !self.suspects.is_empty() || asked.count() > 0 || !self.requested.is_empty();
             assert!(!waits, "it is chained, and waits for the data channel");
         } else {
             assert!(self.gathered.is_empty() || self.gathered_at.is_some(), "losses are never asked for");
         }
+    }
+
+    fn check_sent(&self) {
+        assert!(self.spoiled.agrees() && self.distrusted.agrees(), "spoiled groups are counted wrong");
+        assert!(self.distrusted.count <= self.spoiled.count, "a group is distrusted that was right");
+        let unfinished = |sn| {
+            let mut groups = self.config.geometry.groups_of_fragments(sn..sn + 1);
+            self.have.contains(sn) && groups.any(|group| !self.verified.get(group))
+        };
+        let mut borders = self.sent.iter().flat_map(|run| [run.start, run.end - 1]);
+        assert!(borders.all(unfinished), "it remembers who sent what is verified, or not there");
+        assert!(self.claims.len() <= super::place::CLAIMS_MAX, "too many places are looked at");
     }
 
     fn check_positions(&self) {

@@ -84,6 +84,7 @@ impl Sender {
         if !streams {
             return;
         }
+        let ranges = &self.offered_of(self.rack_of(speaker).chain([speaker]), ranges)[..];
         if !self.speaks_for_others(speaker) {
             // Patches are repeated for racks, not for one that speaks for itself alone.
             return self.request(now, speaker, ranges);

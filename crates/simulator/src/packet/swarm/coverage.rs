@@ -166,6 +166,7 @@ kinds!(of_receiver, RECEIVER, ReceiverInput<'_>:
     ReceiverInput::Begin => "push receiver: Begin",
     ReceiverInput::Data { .. } => "push receiver: Data",
     ReceiverInput::Patched { .. } => "push receiver: Patched",
+    ReceiverInput::Sent { .. } => "push receiver: Sent",
     ReceiverInput::Checked { .. } => "push receiver: Checked",
     ReceiverInput::Fetched { .. } => "push receiver: Fetched",
     ReceiverInput::Chained => "push receiver: Chained",

@@ -112,6 +112,8 @@ pub struct PushReceiver {
     pub(super) intact: BTreeSet<u64>,
     pub(super) verified_bytes: u64,
     kept: RangeSet,
+    /// Fragments that came over TCP.
+    sent: RangeSet,
     /// Kept once, also if taken back since.
     ever: RangeSet,
     /// Content that differs from the object's, by (group, fragment).
@@ -175,6 +177,7 @@ impl PushReceiver {
             intact: BTreeSet::new(),
             verified_bytes: 0,
             kept: RangeSet::new(),
+            sent: RangeSet::new(),
             ever: RangeSet::new(),
             wrong: BTreeMap::new(),
             last: None,
@@ -259,6 +262,7 @@ impl PushReceiver {
     pub(super) fn prepare(&mut self, outer_len: u32) {
         self.machine = Some(Receiver::new(ReceiverConfig::new(self.geometry, self.window_bytes, outer_len)));
         self.kept.clear();
+        self.sent.clear();
         self.ever.clear();
         self.wrong.clear();
     }
@@ -341,7 +345,8 @@ impl PushReceiver {
         self.last = None;
         let count = (sns.end - sns.start) as u32;
         if self.takes_packets() {
-            self.handle(now, ReceiverInput::Patched { sn: sns.start, count });
+            self.sent.insert(sns.clone());
+            self.handle(now, ReceiverInput::Sent { sn: sns.start, count });
         }
     }
 
@@ -407,7 +412,8 @@ impl PushReceiver {
 
     fn keep(&mut self, run: core::ops::Range<u64>) {
         self.ever.insert(run.clone());
-        if self.kept.insert(run.clone()) != run.end - run.start {
+        // What the source itself sends takes the place of what came on the data channel.
+        if self.kept.insert(run.clone()) != run.end - run.start && !self.sent.covers(run.clone()) {
             self.breach(&format!("kept fragments {run:?}, some of them for the second time"));
         }
         for sn in run {
@@ -444,8 +450,9 @@ impl PushReceiver {
             self.breach(&format!("group {group} was checked before it was whole"));
         }
         if !self.skips_checks && sns.clone().any(|sn| self.wrong.contains_key(&(group, sn))) {
-            self.kept.remove(sns.clone());
-            for sn in sns {
+            // What came from the source itself is right, and stays.
+            for sn in sns.filter(|sn| !self.sent.contains(*sn)) {
+                self.kept.remove(sn..sn + 1);
                 self.wrong.remove(&(group, sn));
             }
             return false;

@@ -1,0 +1,50 @@
+//! Settings of the machines in virtual time.
+
+use crate::watch::RETRY_DELAY;
+use polycast_protocol::push::{Geometry, ReceiverConfig, SenderConfig, SlowPolicy};
+use polycast_protocol::rack::feedback::FeedbackConfig;
+use polycast_types::{Duration, Handle};
+
+pub const HANDLE: Handle = Handle(7);
+
+pub fn config(geometry: Geometry) -> SenderConfig {
+    SenderConfig {
+        handle: HANDLE,
+        geometry,
+        batch: 7,
+        rate: None,
+        multicast: true,
+        allowance: None,
+        attempt_interval: Duration::from_micros(500).into(),
+        path_timeout: Duration::from_millis(500),
+        stall_timeout: Duration::from_secs(5),
+        deadline: None,
+        slow: SlowPolicy::DropToPatches { after: Duration::from_millis(400) },
+        patch_delay: Duration::from_millis(5),
+    }
+}
+
+/// Times of a rack's feedback.
+pub fn feedback(own: u32) -> FeedbackConfig {
+    FeedbackConfig {
+        own,
+        gather: Duration::from_millis(1),
+        hold: Duration::from_millis(15),
+        heartbeat: Duration::from_millis(50),
+        patience: Duration::from_millis(100),
+        ranges_max: 4_096,
+    }
+}
+
+pub fn receiver(geometry: Geometry) -> ReceiverConfig {
+    ReceiverConfig {
+        geometry,
+        reorder_packets: 40,
+        reorder_delay: Duration::from_millis(1),
+        gather_delay: Duration::from_millis(2),
+        retry_delay: RETRY_DELAY,
+        reach_packets: 300,
+        report_packets: 100,
+        heartbeat: Duration::from_millis(50),
+    }
+}
