@@ -237,3 +237,47 @@ impl Served {
         self.verified.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    /// Peers that take nothing leave room for others of the same address, and soon for all.
+    #[test]
+    fn idle_peers_do_not_stay() {
+        let object = vec![7u8; 96 << 20];
+        let geometry = Geometry { object_len: object.len() as u64, fragment_len: 1_400, group_len: 1 << 18 };
+        let served = Served::new(Handle(5), geometry, Supply::Object(Arc::new(object)));
+        (0..geometry.groups()).for_each(|group| served.mark(group));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut strangers = Strangers::new(listener);
+        let mut fetch = Vec::new();
+        Control::Fetch { handle: Handle(5), have: Vec::new() }.emit(&mut fetch);
+        let all = std::iter::once(0..geometry.groups()).collect();
+        let mut has_all = Vec::new();
+        Control::Fetch { handle: Handle(5), have: all }.emit(&mut has_all);
+        let peers: Vec<TcpStream> = (0..PEERS_OF_ONE_MAX + 4)
+            .map(|at| {
+                let mut peer = TcpStream::connect(address).unwrap();
+                peer.write_all(if at == 0 { &has_all } else { &fetch }).unwrap();
+                peer
+            })
+            .collect();
+        let clock = Clock::start();
+        while served.active() < PEERS_OF_ONE_MAX {
+            assert!(clock.seconds() < 10.0, "{} are served", served.active());
+            served.meet(&mut strangers);
+        }
+        served.meet(&mut strangers);
+        assert_eq!(served.active(), PEERS_OF_ONE_MAX, "of one address");
+        while served.active() > 0 {
+            assert!(clock.seconds() < 20.0, "{} take nothing and stay", served.active());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(peers);
+    }
+}

@@ -193,6 +193,8 @@ mod tests {
         // So many are taken at a time; the rest waits in the system's queue.
         (0..2).for_each(|_| assert!(strangers.meet(alive).is_empty()));
         std::thread::sleep(std::time::Duration::from_millis(150));
+        assert!(strangers.meet(alive).is_empty());
+        assert!(!is_ready(&strangers), "nobody says anything, and there is nothing to do");
         let mut speaker = TcpStream::connect(address).unwrap();
         speaker.write_all(&[0, 0, 0, 1, 20]).unwrap();
         let begun = std::time::Instant::now();
@@ -204,6 +206,28 @@ mod tests {
         assert!(strangers.meet(alive).is_empty());
         assert_eq!(strangers.len(), 0, "the silent are gone after a second");
         drop(silent);
+    }
+
+    /// Whether anything that is waited on has something.
+    fn is_ready(strangers: &Strangers) -> bool {
+        let mut fds = Vec::new();
+        strangers.descriptors(&mut fds);
+        super::super::clock::wait(&mut fds, Time::ZERO, None, Duration::from_millis(20)).unwrap();
+        fds.iter().any(|fd| !fd.revents().is_empty())
+    }
+
+    /// Where connections cannot be taken, the listener is left alone for a moment.
+    #[test]
+    fn a_listener_without_descriptors_rests() {
+        let (mut strangers, address) = open();
+        strangers.pause(strangers.clock.now(), &io::Error::from_raw_os_error(24));
+        let mut waiting = TcpStream::connect(address).unwrap();
+        waiting.write_all(&[0, 0, 0, 1, 20]).unwrap();
+        assert!(!is_ready(&strangers) && strangers.meet(alive).is_empty(), "it would be tried in a circle");
+        std::thread::sleep(std::time::Duration::from_millis(150));
+        assert_eq!(strangers.meet(alive).len(), 1);
+        let _next = TcpStream::connect(address).unwrap();
+        assert!(is_ready(&strangers), "it is looked at again");
     }
 
     /// Receivers of one host that come together are none too many, even before they have said anything.
