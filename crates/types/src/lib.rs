@@ -1,4 +1,4 @@
-//! Identifiers, units, time and ranges: the words that every Polycast crate shares.
+//! Identifiers, units, time, ranges and printable texts: the words that every Polycast crate shares.
 //!
 //! Nothing here knows a socket, a clock or an allocator's policy. Time is an integer number of
 //! nanoseconds since an origin that the driver of a machine chooses, so that the same machine runs
@@ -9,11 +9,13 @@
 extern crate alloc;
 
 mod id;
+mod printable;
 mod ranges;
 mod time;
 mod units;
 
 pub use id::{AppId, DataId, Handle, ObjectId, ParseIdError};
+pub use printable::Printable;
 pub use ranges::RangeSet;
 pub use time::{Duration, Time};
 pub use units::{ParseUnitError, Rate, format_bytes, format_rate, parse_bytes};
