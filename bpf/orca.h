@@ -9,9 +9,9 @@
 
 /* Version, length of the label, two zero bytes, session. */
 #define FIXED_LEN 8
-#define FORMAT_VERSION 1
+#define FORMAT_VERSION 2
 /* In place of the version: a probe, whose second byte says whether it is an answer. */
-#define PROBE_MARK 0x81
+#define PROBE_MARK 0x82
 /* The longest label, rounded up to 4 bytes. */
 #define LABEL_LEN_MAX 164
 #define LEAF_STATUS 0x80

@@ -221,7 +221,7 @@ mod tests {
             assert_eq!(changed(at, 1), (Err(WireError::Malformed), Err(Fault::Malformed)));
         }
         assert_eq!(changed(4, 1), (Ok(()), Ok(())));
-        assert_eq!(Header::parse(&vec![1; 400]), Err(WireError::Malformed));
+        assert_eq!(Header::parse(&vec![VERSION; 400]), Err(WireError::Malformed));
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub mod stream;
 pub mod switches;
 
 /// Version of all formats; both ends of a conversation must have the same.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// The bytes are not a packet of this format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
