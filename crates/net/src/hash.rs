@@ -48,6 +48,12 @@ fn left_len(len: usize) -> usize {
     len.next_power_of_two() / 2
 }
 
+/// A hash from hex; `None` where it is none.
+#[must_use]
+pub fn parse_hex(text: &str) -> Option<Hash> {
+    blake3::Hash::from_hex(text).ok().map(|hash| *hash.as_bytes())
+}
+
 /// A hash in hex.
 #[must_use]
 pub fn hex(hash: &Hash) -> String {
