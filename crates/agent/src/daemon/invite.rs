@@ -1,17 +1,20 @@
 //! Invitations from sources, and the transfers that follow.
 
 use super::Shared;
-use super::catalog::Receive;
+use super::catalog::{Confirm, Receive};
 use super::store::Description;
 use crate::transfer::{
-    Invitation, Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sink, TransferError, accept_invite,
+    Held, Invitation, Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sink, TransferError,
+    accept_invite,
 };
 use polycast_api::error::{Kind, Refusal};
+use polycast_net::hash::parse_hex;
 use polycast_net::store::StoreError;
 use polycast_types::ObjectId;
+use polycast_wire::control::Hash;
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -62,16 +65,27 @@ impl Invitations {
     }
 }
 
+/// What an invitation leads to.
+enum Answer {
+    /// The object comes.
+    Receive(Receive),
+    /// It is here: the source is told so.
+    Confirm(Confirm, Hash),
+}
+
 /// Reads an invitation, and receives the object if it can be taken.
 fn answer(shared: &Shared, stream: TcpStream, permit: OwnedSemaphorePermit) {
-    let mut receive = None;
+    let mut answer = None;
     let invitation = accept_invite(stream, |invitation| {
-        receive = Some(admit(shared, invitation)?);
+        answer = Some(admit(shared, invitation)?);
         Ok(())
     });
     drop(permit);
-    match (invitation, receive) {
-        (Ok(Some(invitation)), Some(receive)) => run(shared, &invitation, receive),
+    match (invitation, answer) {
+        (Ok(Some(invitation)), Some(Answer::Receive(receive))) => run(shared, &invitation, receive),
+        (Ok(Some(invitation)), Some(Answer::Confirm(held, root))) => {
+            confirm(shared, &invitation, &held, root)
+        }
         (Ok(_), _) => {}
         (Err(error), _) => tracing::warn!(%error, "an invitation failed"),
     }
@@ -79,7 +93,7 @@ fn answer(shared: &Shared, stream: TcpStream, permit: OwnedSemaphorePermit) {
 
 /// Whether there is a place for the object. Its size is not known yet: whether there is room for it is seen
 /// before the first byte comes.
-fn admit(shared: &Shared, invitation: &Invitation) -> Result<Receive, String> {
+fn admit(shared: &Shared, invitation: &Invitation) -> Result<Answer, String> {
     if invitation.pulled && !shared.engine.can_pull() {
         return Err("its agent has no node of a Datacast fabric".into());
     }
@@ -89,21 +103,43 @@ fn admit(shared: &Shared, invitation: &Invitation) -> Result<Receive, String> {
         // A transfer whose path was lost goes on over another one: the end of the first is about to be noticed.
         let busy = receive.as_ref().is_err_and(|refusal| refusal.kind == Kind::ObjectBusy);
         if !busy || begun.elapsed() > ENDING_WITHIN {
-            break receive.map_err(|refusal| refusal.to_string());
+            break receive;
         }
         std::thread::sleep(LOOK_AGAIN);
     };
-    match &receive {
+    let answer = match receive {
+        Ok(receive) => Ok(Answer::Receive(receive)),
+        Err(refusal) if refusal.kind == Kind::ObjectTaken => held(shared, invitation).ok_or(refusal),
+        Err(refusal) => Err(refusal),
+    };
+    match &answer {
         Ok(_) => tracing::info!(object = %invitation.object, source = %invitation.source, "invited"),
         Err(reason) => tracing::warn!(object = %invitation.object, %reason, "an invitation is turned down"),
     }
-    receive
+    answer.map_err(|refusal| refusal.to_string())
 }
 
-/// Receives an object and puts it into the catalog.
-fn run(shared: &Shared, invitation: &Invitation, receive: Receive) {
-    let id = receive.id();
-    let spec = ReceiverSpec {
+/// Whether what is here under the object's id can be what the source has.
+fn held(shared: &Shared, invitation: &Invitation) -> Option<Answer> {
+    let held = shared.catalog.begin_confirm(invitation.object).ok()?;
+    let root = parse_hex(&held.object().root)?;
+    let same =
+        held.object().length == invitation.object_len && invitation.root.is_none_or(|known| known == root);
+    same.then_some(Answer::Confirm(held, root))
+}
+
+/// Tells a source that the object is here.
+fn confirm(shared: &Shared, invitation: &Invitation, held: &Confirm, root: Hash) {
+    let spec = receiver(shared, invitation, Arc::default());
+    let length = held.object().length;
+    match shared.engine.confirm(&spec, &Held { object: invitation.object, length, root }) {
+        Ok(()) => tracing::info!(object = %invitation.object, "it is here already, and the source knows"),
+        Err(error) => tracing::warn!(object = %invitation.object, %error, "not confirmed"),
+    }
+}
+
+fn receiver(shared: &Shared, invitation: &Invitation, cancel: Arc<AtomicBool>) -> ReceiverSpec {
+    ReceiverSpec {
         name: shared.name.clone(),
         rendezvous: if invitation.pulled {
             Rendezvous::Pull(invitation.source, invitation.handle)
@@ -111,10 +147,19 @@ fn run(shared: &Shared, invitation: &Invitation, receive: Receive) {
             Rendezvous::At(invitation.source, invitation.handle)
         },
         interface: shared.interface,
-        sink: Sink::Raw(shared.store.path(id)),
+        sink: Sink::Raw(shared.store.path(invitation.object)),
         options: Shared::default_options(),
-        cancel: Arc::clone(&receive.progress().cancel),
-    };
+        cancel,
+    }
+}
+
+/// Receives an object and puts it into the catalog.
+fn run(shared: &Shared, invitation: &Invitation, receive: Receive) {
+    let id = receive.id();
+    let spec = receiver(shared, invitation, Arc::clone(&receive.progress().cancel));
+    if let Err(error) = shared.store.sweep() {
+        tracing::warn!(%error, "the store cannot be looked through");
+    }
     let receive = std::cell::RefCell::new(receive);
     let mut on_event = |progress: &ReceiverProgress| {
         let mut receive = receive.borrow_mut();
@@ -163,6 +208,7 @@ fn enter(shared: &Shared, id: ObjectId, received: &Received) -> Result<Descripti
         name: received.name.clone(),
         kind: received.kind,
         length: received.bytes,
+        mode: received.mode,
         root: received.root.clone(),
     };
     match shared.store.describe(id, &description) {

@@ -3,7 +3,7 @@
 use super::clock::Clock;
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_types::{Handle, ObjectId};
-use polycast_wire::control::Control;
+use polycast_wire::control::{Control, Hash};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -21,6 +21,10 @@ pub struct Invitation {
     pub object: ObjectId,
     /// Whether it is pulled over trees, by way of the agent's node.
     pub pulled: bool,
+    /// The object's length.
+    pub object_len: u64,
+    /// Its root hash, where the source knows it.
+    pub root: Option<Hash>,
 }
 
 /// Reads an invitation from a connection to an agent's control listener, asks `decide` whether to join, and
@@ -34,11 +38,13 @@ pub fn accept_invite(
 ) -> Result<Option<Invitation>, FrameError> {
     let mut stream = FrameStream::new(stream)?;
     let invitation = match await_frame(&mut stream, |frame| match frame {
-        Control::Invite { address, port, handle, object, pulled } => Some(Invitation {
+        Control::Invite { address, port, handle, object, pulled, object_len, root } => Some(Invitation {
             source: (*address, *port).into(),
             handle: *handle,
             object: *object,
             pulled: *pulled,
+            object_len: *object_len,
+            root: *root,
         }),
         _ => None,
     }) {
@@ -72,6 +78,8 @@ pub(crate) fn invite(address: SocketAddr, invitation: &Invitation) -> Result<(),
             handle: invitation.handle,
             object: invitation.object,
             pulled: invitation.pulled,
+            object_len: invitation.object_len,
+            root: invitation.root,
         })
         .map_err(failed)?;
     let answer = await_frame(&mut stream, |frame| match frame {
@@ -114,6 +122,8 @@ mod tests {
             handle: Handle(3),
             object: ObjectId::default(),
             pulled: true,
+            object_len: 5,
+            root: Some([6; 32]),
         };
         (invite(address, &invitation), agent.join().unwrap())
     }
@@ -124,6 +134,7 @@ mod tests {
         assert_eq!(told, Ok(()));
         let got = got.unwrap();
         assert_eq!((got.handle, got.pulled), (Handle(3), true));
+        assert_eq!((got.object_len, got.root), (5, Some([6; 32])));
         let (told, got) = exchange(Err("the store is full".into()));
         assert_eq!(told, Err("the store is full".into()));
         assert_eq!(got, None);

@@ -7,12 +7,14 @@ pub(crate) mod assembler;
 pub(crate) mod bell;
 mod channel;
 pub(crate) mod clock;
+mod confirm;
 mod control;
 mod discovery;
 mod entrance;
 mod error;
 mod invite;
 mod link;
+mod place;
 pub(crate) mod pull;
 mod receiver;
 mod serve;
@@ -22,6 +24,8 @@ mod source;
 mod steering;
 mod supply;
 
+pub use confirm::{Held, confirm};
+pub use discovery::{Announced, accept};
 pub use error::TransferError;
 pub use invite::{Invitation, accept_invite};
 pub use pull::{PreparedPull, deliver_pull, fetch, prepare_pull};
@@ -32,6 +36,7 @@ pub use steering::{Change, ControlStep, NextPath, PathNews, Rest, RouteChange, S
 use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_protocol::pull::Route;
 use polycast_types::{Duration, Handle, ObjectId, Rate};
+use polycast_wire::control::Hash;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
@@ -128,6 +133,8 @@ pub struct SourceSpec {
     pub kind: ObjectKind,
     /// The bytes.
     pub source: Arc<dyn ObjectSource>,
+    /// Their root hash, where it is known: receivers that have this object already need not get it again.
+    pub root: Option<Hash>,
     /// The receivers.
     pub receivers: Receivers,
     /// Address of the local interface to send from.
@@ -145,8 +152,8 @@ pub struct SourceSpec {
 /// Where a receiver finds the source.
 #[derive(Clone, Debug)]
 pub enum Rendezvous {
-    /// Wait for an announcement on the interface (`accept`).
-    Discover,
+    /// What an announcement said (`accept`).
+    Announced(Announced),
     /// The source's control address and the transfer's handle, from an invitation.
     At(SocketAddr, Handle),
     /// The same for an object that is pulled over trees.
@@ -157,7 +164,19 @@ pub enum Rendezvous {
 #[derive(Clone, Debug)]
 pub enum Sink {
     /// To this path: a file, or for a directory object the directory; nothing is there before all is verified.
-    Path(PathBuf),
+    At {
+        /// The path.
+        path: PathBuf,
+        /// What is there already is replaced; otherwise it stays, and nothing is received.
+        replace: bool,
+    },
+    /// Into this folder, under the name that the source gives the object.
+    Into {
+        /// The folder.
+        folder: PathBuf,
+        /// What has that name already is replaced; otherwise it stays, and nothing is received.
+        replace: bool,
+    },
     /// To this file as the raw object bytes, also for directories (the agent's store).
     Raw(PathBuf),
 }
@@ -194,6 +213,8 @@ pub struct Received {
     pub kind: ObjectKind,
     /// Its length in bytes.
     pub bytes: u64,
+    /// Permissions that the file has at the source.
+    pub mode: u16,
     /// BLAKE3 root hash in hex.
     pub root: String,
     /// Where it is now.

@@ -48,6 +48,7 @@ fn start(pulled: bool) -> Source {
         name: "object".into(),
         kind: ObjectKind::File,
         source: Arc::new(vec![7; 5_000]),
+        root: None,
         receivers: Receivers::Named(["a", "b"].map(|name| (name.to_string(), called)).into()),
         interface: Ipv4Addr::LOCALHOST,
         path,
