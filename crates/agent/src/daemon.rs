@@ -45,13 +45,12 @@ use processes::Processes;
 use sends::Sends;
 use service::Service;
 use std::future::Future;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::Store;
 use streams::Streams;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::transport::Server;
 
@@ -123,7 +122,7 @@ impl Agent {
         let local = local::Listener::bind(&config.resolved_socket())?;
         let wanted = SocketAddr::from((interface.address, config.control_port));
         let refused = |error: std::io::Error| AgentError::listen(wanted, &error);
-        let listener = TcpListener::bind(wanted).await.map_err(refused)?;
+        let listener = TcpListener::bind(wanted).map_err(refused)?;
         let control = listener.local_addr().map_err(refused)?;
         let me = Identity { name: name.clone(), address: interface.address, control_port: control.port() };
         let link = ManagerLink::new(&config.manager, me)?;
@@ -141,7 +140,8 @@ impl Agent {
         Ok(Agent {
             sends: Arc::new(Sends::new(Arc::clone(&shared), config.sends_max)),
             streams: Arc::new(Streams::new(Arc::clone(&shared), config.streams_max)),
-            invitations: Invitations::new(Arc::clone(&shared), listener),
+            invitations: Invitations::new(Arc::clone(&shared), listener, config.receives_max)
+                .map_err(refused)?,
             shared,
             local,
             shutdown: watch::Sender::new(false),

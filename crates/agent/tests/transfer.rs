@@ -347,10 +347,12 @@ fn permissions_travel_with_a_file() {
 fn a_receiver_that_has_the_object_needs_no_byte_of_it() {
     let object = bytes(3_000_000);
     let root = *blake3::hash(&object).as_bytes();
-    let held = Held { object: ObjectId::default(), length: object.len() as u64, root };
+    let (length, bytes) = (object.len() as u64, Arc::new(object.clone()));
+    let held = Held { object: ObjectId::default(), length, root, bytes };
     for path in [multicast(), Path::Chain] {
         let prepared = source(object.clone(), 1, path, Options::default());
         let spec = receiver_spec(&prepared, "r0", PathBuf::from("/nowhere"));
+        let held = held.clone();
         let running = std::thread::spawn(move || confirm(&spec, &held));
         let report = prepared.run(&mut |_| ()).unwrap();
         running.join().unwrap().unwrap();

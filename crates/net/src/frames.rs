@@ -1,7 +1,7 @@
 //! Control frames over TCP, without blocking.
 
 use polycast_wire::WireError;
-use polycast_wire::control::Control;
+use polycast_wire::control::{Control, FIRST_FRAME_LEN_MAX, FRAME_LEN_MAX, LENGTH_LEN};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -29,12 +29,17 @@ pub struct FrameStream {
     /// The bytes of `incoming` before this have been handed out; those after `filled` are free.
     taken: usize,
     filled: usize,
+    /// Longer frames are refused, and one read asks for so much.
+    frame_len_max: usize,
+    read_len: usize,
     outgoing: Vec<u8>,
     written: usize,
 }
 
-/// What one read asks for at least.
+/// What one read asks for at least,
 const READ_LEN: usize = 64 << 10;
+/// and what on a connection whose other end nobody knows yet.
+const FIRST_READ_LEN: usize = 4 << 10;
 
 impl FrameStream {
     /// Takes over a connection.
@@ -49,9 +54,33 @@ impl FrameStream {
             incoming: Vec::new(),
             taken: 0,
             filled: 0,
+            frame_len_max: FRAME_LEN_MAX,
+            read_len: READ_LEN,
             outgoing: Vec::new(),
             written: 0,
         })
+    }
+
+    /// Takes over a connection that anybody may have opened: until [`FrameStream::trust`] it takes short frames only.
+    ///
+    /// # Errors
+    /// It cannot be made non-blocking.
+    pub fn stranger(stream: TcpStream) -> io::Result<Self> {
+        let mut stream = Self::new(stream)?;
+        (stream.frame_len_max, stream.read_len) = (FIRST_FRAME_LEN_MAX, FIRST_READ_LEN);
+        Ok(stream)
+    }
+
+    /// The other end is known from here on: it may say all that the protocol allows.
+    pub fn trust(&mut self) {
+        (self.frame_len_max, self.read_len) = (FRAME_LEN_MAX, READ_LEN);
+    }
+
+    fn frame_len(&self, bytes: &[u8]) -> Result<Option<usize>, WireError> {
+        match Control::frame_len(bytes)? {
+            Some(len) if len > LENGTH_LEN + self.frame_len_max => Err(WireError::Malformed),
+            len => Ok(len),
+        }
     }
 
     /// Connects, waiting at most `timeout`.
@@ -112,8 +141,9 @@ impl FrameStream {
             self.filled -= self.taken;
             self.taken = 0;
         }
-        let want =
-            Control::frame_len(&self.incoming[..self.filled])?.unwrap_or(0).max(self.filled + READ_LEN);
+        let promised = self.frame_len(&self.incoming[..self.filled])?.unwrap_or(0);
+        // Room for a long frame is made as its bytes come: what is only promised takes none.
+        let want = promised.min(2 * self.filled).max(self.filled + self.read_len);
         if self.incoming.len() < want {
             self.incoming.resize(want, 0);
         }
@@ -137,7 +167,7 @@ impl FrameStream {
     /// It is not a frame of our protocol.
     pub fn next_frame(&mut self) -> Result<Option<Control<'_>>, FrameError> {
         let bytes = &self.incoming[self.taken..self.filled];
-        match Control::frame_len(bytes)? {
+        match self.frame_len(bytes)? {
             Some(len) if len <= bytes.len() => {
                 let start = self.taken;
                 self.taken += len;
@@ -199,6 +229,47 @@ impl AsFd for FrameStream {
 mod tests {
     use super::*;
     use std::net::TcpListener;
+
+    fn pair() -> (FrameStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (FrameStream::stranger(listener.accept().unwrap().0).unwrap(), other)
+    }
+
+    /// Reads until something came or the connection failed.
+    fn read(stream: &mut FrameStream) -> Result<(), FrameError> {
+        while !stream.fill()? {
+            stream.wait(Duration::from_secs(1)).unwrap();
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_promised_takes_no_room_before_it_comes() {
+        let (mut stream, mut other) = pair();
+        stream.trust();
+        other.write_all(&[0, 0x1f, 0xff, 0xff, 16]).unwrap();
+        for more in [0, 1_000, 1_000] {
+            other.write_all(&vec![0; more]).unwrap();
+            read(&mut stream).unwrap();
+        }
+        assert!(stream.incoming.len() < 3 * READ_LEN, "{} bytes for 2,005", stream.incoming.len());
+        assert!(matches!(stream.next_frame(), Ok(None)));
+    }
+
+    #[test]
+    fn a_stranger_says_no_long_frames() {
+        let promised = |len: u32| [&len.to_be_bytes()[..], &[16]].concat();
+        for (len, refused) in [(FIRST_FRAME_LEN_MAX as u32, false), (FIRST_FRAME_LEN_MAX as u32 + 1, true)] {
+            let (mut stream, mut other) = pair();
+            other.write_all(&promised(len)).unwrap();
+            read(&mut stream).unwrap();
+            assert!(stream.incoming.len() <= 2 * FIRST_READ_LEN);
+            assert_eq!(stream.next_frame().is_err(), refused, "{len}");
+            stream.trust();
+            assert!(matches!(stream.next_frame(), Ok(None)), "one that is known may say it");
+        }
+    }
 
     #[test]
     fn frames_of_all_sizes_pass_in_order() {

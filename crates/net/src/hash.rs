@@ -54,6 +54,12 @@ pub fn parse_hex(text: &str) -> Option<Hash> {
     blake3::Hash::from_hex(text).ok().map(|hash| *hash.as_bytes())
 }
 
+/// What only one can say who has these bytes and knows the key.
+#[must_use]
+pub fn keyed_hash(key: &[u8; 32], bytes: &[u8]) -> Hash {
+    *blake3::keyed_hash(key, bytes).as_bytes()
+}
+
 /// A hash in hex.
 #[must_use]
 pub fn hex(hash: &Hash) -> String {

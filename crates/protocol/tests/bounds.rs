@@ -100,6 +100,7 @@ fn sender(geometry: Geometry, batch: u32, rate: Option<Rate>) -> Sender {
         attempt_interval: Duration::from_micros(500).into(),
         path_timeout: Duration::from_secs(500),
         stall_timeout: Duration::from_secs(500),
+        progress_timeout: Duration::from_secs(500),
         deadline: None,
         slow: SlowPolicy::Wait,
         patch_delay: Duration::from_millis(5),

@@ -24,7 +24,7 @@
 //!
 //! Authentication will go between HELLO and WELCOME: both carry the version, and kinds are extensible.
 
-use crate::cursor::{Put, Reader};
+use crate::cursor::{NAME_LEN_MAX, Put, Reader, SENTENCE_LEN_MAX};
 use crate::pull::{DIGEST_LEN, Digest, HOPS_MAX};
 use crate::{VERSION, WireError};
 use alloc::vec::Vec;
@@ -35,10 +35,14 @@ use polycast_types::{AppId, DataId, Handle, ObjectId};
 pub const FRAME_LEN_MAX: usize = 2 << 20;
 /// Stands for no block in a ROUTE.
 const NO_BLOCK: u32 = u32::MAX;
+/// The longest frame that is taken on an accepted connection before its HELLO or MEMBER is accepted, length field not counted.
+pub const FIRST_FRAME_LEN_MAX: usize = 64 << 10;
 /// Bytes of the length field.
 pub const LENGTH_LEN: usize = 4;
 /// How many ranges one HAVE or PTCH_REQ may hold.
 pub const RANGES_MAX: usize = 4_096;
+/// How many ranges one FETCH may hold: it is the first frame of its connection.
+pub const FETCH_RANGES_MAX: usize = 4_095;
 /// How many hashes one HASHES may hold.
 pub const HASHES_MAX: usize = 8_192;
 /// How many digests one DIGESTS may hold.
@@ -53,12 +57,15 @@ pub const MEMBERS_MAX: usize = 256;
 /// A BLAKE3 hash or chaining value.
 pub type Hash = [u8; 32];
 
+/// What chooses the group that a receiver has to show, and how; see [`proven_group`].
+pub type Salt = [u8; 32];
+
 /// What a receiver says first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello<'a> {
     /// The transfer it wants to join.
     pub handle: Handle,
-    /// Its name in reports.
+    /// Its name in reports; of more than [`NAME_LEN_MAX`] bytes only the beginning is sent.
     pub name: &'a str,
     /// How many bytes of datagrams its socket can hold: the sender keeps no more in flight.
     pub window_bytes: u64,
@@ -75,7 +82,7 @@ pub struct Welcome<'a> {
     pub directory: bool,
     /// Permissions of the file at the source, at most [`MODE_MAX`]; those in a directory are in its stream.
     pub mode: u16,
-    /// File or directory name for receivers that choose none.
+    /// File or directory name for receivers that choose none; of more than [`NAME_LEN_MAX`] bytes only the beginning is sent.
     pub name: &'a str,
     /// The object's length in bytes.
     pub object_len: u64,
@@ -89,6 +96,20 @@ pub struct Welcome<'a> {
     pub outer_len: u8,
     /// After this many ns without a sign of life either end gives the other up.
     pub stall_ns: u64,
+    /// Random bytes, others for every receiver: DATA_RCVD has to show bytes that these choose.
+    pub salt: Salt,
+}
+
+/// The hash group that a receiver with this salt shows in the end, of an object of so many groups: the first 8 bytes of the
+/// salt, modulo the number of groups. The proof in DATA_RCVD is the BLAKE3 hash of that group's bytes, with the salt as the key.
+///
+/// # Panics
+/// There are no groups; an object has at least one.
+#[must_use]
+pub fn proven_group(salt: &Salt, groups: u64) -> u64 {
+    assert!(groups > 0, "an object has at least one hash group");
+    let (number, _) = salt.split_at(8);
+    number.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)) % groups
 }
 
 /// A frame of the control channel.
@@ -98,7 +119,7 @@ pub enum Control<'a> {
     Hello(Hello<'a>),
     /// Source: what it sends and how.
     Welcome(Welcome<'a>),
-    /// Either: no, and why. The connection ends.
+    /// Either: no, and why, of which at most [`SENTENCE_LEN_MAX`] bytes are sent. The connection ends.
     Refuse(&'a str),
     /// Source: chaining values of hash groups from `first` on.
     Hashes {
@@ -144,6 +165,8 @@ pub enum Control<'a> {
     DataRcvd {
         /// Bytes that came as patches.
         patched_bytes: u64,
+        /// What only one can know that has the bytes of [`proven_group`].
+        proof: Hash,
     },
     /// Source: the data channel has offered you everything up to this position (DATA_FNSD).
     DataFnsd {
@@ -303,14 +326,14 @@ impl<'a> Control<'a> {
             Control::Hello(h) => {
                 out.extend_from_slice(&[1, VERSION]);
                 out.u64(h.handle.0);
-                out.text(h.name);
+                out.text(h.name, NAME_LEN_MAX);
                 out.u64(h.window_bytes);
                 out.u16(h.serve_port);
             }
             Control::Welcome(w) => emit_welcome(w, out),
             Control::Refuse(reason) => {
                 out.u8(3);
-                out.text(reason);
+                out.text(reason, SENTENCE_LEN_MAX);
             }
             Control::Hashes { first, hashes } => {
                 out.u8(4);
@@ -329,7 +352,10 @@ impl<'a> Control<'a> {
             }
             Control::PtchReq(ranges) => emit_ranges(9, ranges, out),
             Control::PtchData { sn, payload } => emit_payload(10, *sn, payload, out),
-            Control::DataRcvd { patched_bytes } => emit_numbers(11, &[*patched_bytes], out),
+            Control::DataRcvd { patched_bytes, proof } => {
+                emit_numbers(11, &[*patched_bytes], out);
+                out.extend_from_slice(proof);
+            }
             Control::DataFnsd { position } => emit_numbers(12, &[*position], out),
             Control::Upstream { address, port } => {
                 out.u8(13);
@@ -340,7 +366,7 @@ impl<'a> Control<'a> {
             Control::Fetch { handle, have } => {
                 out.extend_from_slice(&[15, VERSION]);
                 out.u64(handle.0);
-                put_ranges(have, out);
+                put_ranges(have, FETCH_RANGES_MAX, out);
             }
             Control::Group { index, payload } => emit_payload(16, *index, payload, out),
             Control::Finished => out.u8(17),
@@ -411,16 +437,16 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
             version(r)?;
             Control::Hello(Hello {
                 handle: Handle(r.u64()?),
-                name: r.text()?,
+                name: r.text(NAME_LEN_MAX)?,
                 window_bytes: r.u64()?,
                 serve_port: r.u16()?,
             })
         }
         2 => Control::Welcome(parse_welcome(r)?),
-        3 => Control::Refuse(r.text()?),
+        3 => Control::Refuse(r.text(SENTENCE_LEN_MAX)?),
         4 => Control::Hashes { first: r.u64()?, hashes: parse_hashes(r)? },
         5 => Control::Root(r.array()?),
-        6 => Control::Have(take_ranges(r)?),
+        6 => Control::Have(take_ranges(r, RANGES_MAX)?),
         7 => Control::IntlSeq { position: r.u64()? },
         8 => Control::Progress {
             position: r.u64()?,
@@ -430,15 +456,15 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
             arrived_ns: r.u64()?,
             waited_ns: r.u64()?,
         },
-        9 => Control::PtchReq(take_ranges(r)?),
+        9 => Control::PtchReq(take_ranges(r, RANGES_MAX)?),
         10 => Control::PtchData { sn: r.u64()?, payload: r.take(r.0.len())? },
-        11 => Control::DataRcvd { patched_bytes: r.u64()? },
+        11 => Control::DataRcvd { patched_bytes: r.u64()?, proof: r.array()? },
         12 => Control::DataFnsd { position: r.u64()? },
         13 => Control::Upstream { address: r.array()?, port: r.u16()? },
         14 => Control::UpstreamLost,
         15 => {
             version(r)?;
-            Control::Fetch { handle: Handle(r.u64()?), have: take_ranges(r)? }
+            Control::Fetch { handle: Handle(r.u64()?), have: take_ranges(r, FETCH_RANGES_MAX)? }
         }
         16 => Control::Group { index: r.u64()?, payload: r.take(r.0.len())? },
         17 => Control::Finished,
@@ -470,7 +496,7 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
             Control::Member { handle: Handle(r.u64()?), member: r.u32()? }
         }
         33 => Control::Rack(take_members(r)?),
-        34 => Control::RackReq(take_ranges(r)?),
+        34 => Control::RackReq(take_ranges(r, RANGES_MAX)?),
         40 => parse_trees(r)?,
         41 => {
             let tree = r.u8()?;
@@ -510,7 +536,7 @@ fn emit_welcome(w: &Welcome<'_>, out: &mut Vec<u8>) {
     put_object(&w.object, out);
     out.u8(u8::from(w.directory));
     out.u16(w.mode);
-    out.text(w.name);
+    out.text(w.name, NAME_LEN_MAX);
     out.u64(w.object_len);
     out.u32(w.fragment_len);
     out.u32(w.group_len);
@@ -518,6 +544,7 @@ fn emit_welcome(w: &Welcome<'_>, out: &mut Vec<u8>) {
     out.u16(w.channel.1);
     out.u8(w.outer_len);
     out.u64(w.stall_ns);
+    out.extend_from_slice(&w.salt);
 }
 
 fn parse_welcome<'a>(r: &mut Reader<'a>) -> Result<Welcome<'a>, WireError> {
@@ -526,13 +553,14 @@ fn parse_welcome<'a>(r: &mut Reader<'a>) -> Result<Welcome<'a>, WireError> {
         object: take_object(r)?,
         directory: flag(r)?,
         mode: r.u16()?,
-        name: r.text()?,
+        name: r.text(NAME_LEN_MAX)?,
         object_len: r.u64()?,
         fragment_len: r.u32()?,
         group_len: r.u32()?,
         channel: (r.array()?, r.u16()?),
         outer_len: r.u8()?,
         stall_ns: r.u64()?,
+        salt: r.array()?,
     };
     // What the machines divide by and allocate for is checked here, once.
     let sane = (1..=65_535).contains(&welcome.fragment_len)
@@ -607,11 +635,11 @@ fn emit_payload(kind: u8, number: u64, payload: &[u8], out: &mut Vec<u8>) {
 
 fn emit_ranges(kind: u8, ranges: &[Range<u64>], out: &mut Vec<u8>) {
     out.u8(kind);
-    put_ranges(ranges, out);
+    put_ranges(ranges, RANGES_MAX, out);
 }
 
-fn put_ranges(ranges: &[Range<u64>], out: &mut Vec<u8>) {
-    assert!(ranges.len() <= RANGES_MAX, "{} ranges do not fit into one frame", ranges.len());
+fn put_ranges(ranges: &[Range<u64>], most: usize, out: &mut Vec<u8>) {
+    assert!(ranges.len() <= most, "{} ranges do not fit into one frame", ranges.len());
     for range in ranges {
         out.u64(range.start);
         out.u64(range.end);
@@ -619,9 +647,9 @@ fn put_ranges(ranges: &[Range<u64>], out: &mut Vec<u8>) {
 }
 
 /// Ranges to the end of the frame: each not empty, in rising order, apart from each other.
-fn take_ranges(r: &mut Reader<'_>) -> Result<Vec<Range<u64>>, WireError> {
+fn take_ranges(r: &mut Reader<'_>, most: usize) -> Result<Vec<Range<u64>>, WireError> {
     let (pairs, rest) = r.take(r.0.len())?.as_chunks::<16>();
-    if !rest.is_empty() || pairs.len() > RANGES_MAX {
+    if !rest.is_empty() || pairs.len() > most {
         return Err(WireError::Malformed);
     }
     let mut ranges: Vec<Range<u64>> = Vec::with_capacity(pairs.len());
@@ -688,7 +716,7 @@ mod tests {
                 }),
                 Control::Welcome(Welcome {
                     object, directory: flag, mode: port % 0o1000, name: &text, object_len: b >> 14,
-                    fragment_len: u32::from(port.max(1)), group_len: 1 << 18, channel: (address, port), outer_len: 4 * (port % 44) as u8, stall_ns: c,
+                    fragment_len: u32::from(port.max(1)), group_len: 1 << 18, channel: (address, port), outer_len: 4 * (port % 44) as u8, stall_ns: c, salt: hashes[0],
                 }),
                 Control::Refuse(&text),
                 Control::Root(hashes[0]),
@@ -696,7 +724,7 @@ mod tests {
                     address, port, handle: Handle(a), object, pulled: a % 2 == 1,
                     object_len: b, root: flag.then_some(hashes[0]),
                 },
-                Control::Hashes { first: a, hashes },
+                Control::Hashes { first: a, hashes: hashes.clone() },
                 Control::Have(ranges.clone()),
                 Control::IntlSeq { position: a },
                 Control::Progress {
@@ -709,7 +737,7 @@ mod tests {
                 },
                 Control::PtchReq(ranges.clone()),
                 Control::PtchData { sn: a, payload: &payload },
-                Control::DataRcvd { patched_bytes: b },
+                Control::DataRcvd { patched_bytes: b, proof: hashes[0] },
                 Control::DataFnsd { position: c },
                 Control::Upstream { address, port },
                 Control::UpstreamLost,

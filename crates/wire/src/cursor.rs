@@ -4,6 +4,11 @@
 use crate::WireError;
 use alloc::vec::Vec;
 
+/// The longest name in a packet, in bytes: no file or host has a longer one.
+pub const NAME_LEN_MAX: u16 = 255;
+/// The longest sentence in a packet, in bytes.
+pub const SENTENCE_LEN_MAX: u16 = 1_024;
+
 /// Reads from the front of a byte slice. Where that is too short, it is [`WireError::Malformed`].
 pub struct Reader<'a>(
     /// What has not been read yet.
@@ -74,12 +79,15 @@ impl<'a> Reader<'a> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
-    /// A string with a 2-byte length before it.
+    /// A string of at most `most` bytes with a 2-byte length before it.
     ///
     /// # Errors
-    /// There are fewer bytes, or they are no text.
-    pub fn text(&mut self) -> Result<&'a str, WireError> {
+    /// It is longer, there are fewer bytes, or they are no text.
+    pub fn text(&mut self, most: u16) -> Result<&'a str, WireError> {
         let len = self.u16()?;
+        if len > most {
+            return Err(WireError::Malformed);
+        }
         core::str::from_utf8(self.take(usize::from(len))?).map_err(|_| WireError::Malformed)
     }
 
@@ -102,8 +110,9 @@ pub trait Put {
     fn u32(&mut self, v: u32);
     /// Eight bytes.
     fn u64(&mut self, v: u64);
-    /// A string behind its 2-byte length.
-    fn text(&mut self, v: &str);
+    /// A string behind its 2-byte length. One of more than `most` bytes loses its end: it may have been made of a peer's words,
+    /// and whatever a peer says can be passed on.
+    fn text(&mut self, v: &str, most: u16);
     /// As many zeros.
     fn zeros(&mut self, count: usize);
 }
@@ -124,10 +133,9 @@ impl Put for Vec<u8> {
     fn zeros(&mut self, count: usize) {
         self.resize(self.len() + count, 0);
     }
-    fn text(&mut self, v: &str) {
-        // A name longer than this is our own caller's mistake; names come from file names and host names.
-        let len = u16::try_from(v.len()).expect("texts on the wire are shorter than 64 KiB");
-        self.u16(len);
-        self.extend_from_slice(v.as_bytes());
+    fn text(&mut self, v: &str, most: u16) {
+        let text = &v[..v.floor_char_boundary(usize::from(most))];
+        self.u16(text.len() as u16);
+        self.extend_from_slice(text.as_bytes());
     }
 }

@@ -4,7 +4,7 @@
 //! [`Discovery::Solicit`], so that neither waits for the other's next beat. Both go to [`GROUP`] and
 //! [`PORT`] on the chosen interface.
 
-use crate::cursor::{Put, Reader};
+use crate::cursor::{NAME_LEN_MAX, Put, Reader};
 use crate::{VERSION, WireError};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -32,7 +32,7 @@ pub struct Announcement {
     pub places: u32,
     /// The object's length in bytes, for people.
     pub object_len: u64,
-    /// Name of the file or directory, for people.
+    /// Name of the file or directory, for people; of more than [`NAME_LEN_MAX`] bytes only the beginning is sent.
     pub name: String,
 }
 
@@ -66,7 +66,7 @@ impl Discovery {
                 port: r.u16()?,
                 places: r.u32()?,
                 object_len: r.u64()?,
-                name: r.text()?.to_string(),
+                name: r.text(NAME_LEN_MAX)?.to_string(),
             }),
             KIND_SOLICIT => Discovery::Solicit,
             _ => return Err(WireError::Malformed),
@@ -88,7 +88,7 @@ impl Discovery {
                 out.u16(a.port);
                 out.u32(a.places);
                 out.u64(a.object_len);
-                out.text(&a.name);
+                out.text(&a.name, NAME_LEN_MAX);
             }
             Discovery::Solicit => out.u8(KIND_SOLICIT),
         }

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 /// The longest frame with its length.
 pub const FRAME_LEN_MAX: usize = 1_024;
 /// The longest reason of a failure that is sent, in bytes.
-const REASON_LEN_MAX: usize = 512;
+const REASON_LEN_MAX: u16 = 512;
 
 /// A word.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl<'a> Word<'a> {
         let word = match kind {
             3..=4 => Word::Change { number: reader.u32()?, change: change(kind, &mut reader)? },
             5 => Word::Done { number: reader.u32()? },
-            6 => Word::Failed { number: reader.u32()?, reason: reader.text()? },
+            6 => Word::Failed { number: reader.u32()?, reason: reader.text(REASON_LEN_MAX)? },
             7 => {
                 let ends = (reader.u32()?, reader.u32()?);
                 match reader.u8()? {
@@ -105,9 +105,6 @@ impl<'a> Word<'a> {
             }
             _ => return Err(WireError::Malformed),
         };
-        if matches!(word, Word::Failed { reason, .. } if reason.len() > REASON_LEN_MAX) {
-            return Err(WireError::Malformed);
-        }
         reader.end()?;
         Ok(word)
     }
@@ -125,7 +122,7 @@ impl<'a> Word<'a> {
             Word::Failed { number, reason } => {
                 out.u8(6);
                 out.u32(*number);
-                out.text(&reason[..reason.floor_char_boundary(REASON_LEN_MAX)]);
+                out.text(reason, REASON_LEN_MAX);
             }
             Word::Link { ends: (one, other), works } => {
                 out.u8(7);

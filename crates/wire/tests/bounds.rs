@@ -2,7 +2,8 @@
 //! trusted: what the machines divide by, allocate for or wait for is checked by the decoders, once.
 
 use polycast_types::{Handle, ObjectId};
-use polycast_wire::control::{self, Control, FRAME_LEN_MAX, LENGTH_LEN, Welcome};
+use polycast_wire::control::{self, Control, FRAME_LEN_MAX, Hello, LENGTH_LEN, Welcome};
+use polycast_wire::discovery::{Announcement, Discovery};
 use polycast_wire::pull::{self, Digest, HOPS_MAX};
 use polycast_wire::rack::{self, Name, Rack, Update, Updates};
 use polycast_wire::switches::{self, Change, Word};
@@ -75,6 +76,7 @@ fn a_welcome_holds_only_what_machines_can_work_with() {
         channel: ([239, 1, 2, 3], 9),
         outer_len: 0,
         stall_ns: 1,
+        salt: [9; 32],
     };
     let good = emitted(&Control::Welcome(welcome));
     // Behind the length, the kind and the version: object 24, directory 1, mode 2, name 2, object_len 8, fragment_len 4,
@@ -126,11 +128,22 @@ fn ranges_body(ranges: &[Range<u64>]) -> Vec<u8> {
 fn ranges_are_at_most_4096() {
     assert_eq!(control::RANGES_MAX, 4_096);
     let fetch = [&[polycast_wire::VERSION][..], &9u64.to_be_bytes()].concat();
-    for (kind, head) in [(6, &[][..]), (9, &[]), (34, &[]), (15, &fetch)] {
-        for (count, taken) in [(0, true), (1, true), (4_096, true), (4_097, false), (100_000, false)] {
+    for (kind, head, most) in [(6, &[][..], 4_096), (9, &[], 4_096), (34, &[], 4_096), (15, &fetch, 4_095)] {
+        for (count, taken) in [(0, true), (1, true), (most, true), (most + 1, false), (100_000, false)] {
             let body = [head, &ranges_body(&many_ranges(count))].concat();
             assert_eq!(is_taken(&frame(kind, &body)), taken, "{count} ranges in kind {kind}");
         }
+    }
+}
+
+/// What a connection begins with is short, however much FETCH names.
+#[test]
+fn first_frames_are_short() {
+    let name = "n".repeat(255);
+    let hello = Control::Hello(Hello { handle: Handle(1), name: &name, window_bytes: 1, serve_port: 1 });
+    let fetch = Control::Fetch { handle: Handle(1), have: many_ranges(control::FETCH_RANGES_MAX) };
+    for first in [hello, fetch] {
+        assert!(emitted(&first).len() - LENGTH_LEN <= control::FIRST_FRAME_LEN_MAX);
     }
 }
 
@@ -207,6 +220,48 @@ fn routes_have_at_most_14_hops() {
 #[should_panic(expected = "15 hops")]
 fn a_longer_route_is_not_written() {
     let _ = emitted(&Control::Route { tree: 0, begins: None, hops: &[1; 15] });
+}
+
+/// Whatever text is put into a packet, it can be written, loses only its end, and is read by the other end; longer ones are refused.
+#[test]
+fn texts_of_any_length_are_written_and_long_ones_are_not_read() {
+    let long = |len: usize| "ä".repeat(len / 2) + &"a".repeat(len % 2);
+    for len in [0, 1, 254, 255, 256, 511, 512, 513, 1_023, 1_024, 1_025, 65_535, 65_536, 1 << 20] {
+        let text = long(len);
+        let read = |bytes: &[u8]| match Control::parse(bytes) {
+            Ok(Control::Refuse(text) | Control::Hello(Hello { name: text, .. })) => text.to_string(),
+            other => panic!("{other:?}"),
+        };
+        let sentence = read(&emitted(&Control::Refuse(&text)));
+        assert!(text.starts_with(&sentence) && sentence.len() == len.min(1_024));
+        let name = read(&emitted(&Control::Hello(Hello {
+            handle: Handle(1),
+            name: &text,
+            window_bytes: 1,
+            serve_port: 1,
+        })));
+        assert!(text.starts_with(&name) && name.len() >= len.min(254));
+        let announcement =
+            Announcement { handle: Handle(1), address: [1; 4], port: 1, places: 1, name: text.clone() };
+        let Ok(Discovery::Announce(read)) = Discovery::parse(&Discovery::Announce(announcement).emit())
+        else {
+            panic!("an announcement of a name of {len} bytes is not read");
+        };
+        assert!(text.starts_with(&read.name) && read.name.len() >= len.min(254));
+    }
+    let refuse = |len: usize| [&(len as u16).to_be_bytes()[..], &vec![b'a'; len]].concat();
+    assert!(is_taken(&frame(3, &refuse(1_024))) && !is_taken(&frame(3, &refuse(1_025))));
+    let hello = |len: usize| [&[polycast_wire::VERSION][..], &[0; 8], &refuse(len), &[0; 10]].concat();
+    assert!(is_taken(&frame(1, &hello(255))) && !is_taken(&frame(1, &hello(256))));
+}
+
+#[test]
+fn proofs_are_asked_of_every_group() {
+    let mut salt = [0xff; 32];
+    salt[..8].copy_from_slice(&0x0102_0304_0506_0708u64.to_be_bytes());
+    assert_eq!(control::proven_group(&salt, 1), 0);
+    assert_eq!(control::proven_group(&salt, 1 << 32), 0x0506_0708);
+    assert_eq!(control::proven_group(&[0xff; 32], 1_000), u64::MAX % 1_000);
 }
 
 #[test]

@@ -3,24 +3,30 @@
 use super::Shared;
 use super::catalog::{Confirm, Receive};
 use super::store::Description;
+use crate::transfer::clock::wait;
+use crate::transfer::strangers::Strangers;
 use crate::transfer::{
-    Held, Invitation, Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sink, TransferError,
-    accept_invite,
+    Held, Invitation, Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sink, TransferError, answer,
 };
 use polycast_api::error::{Kind, Refusal};
+use polycast_net::frames::FrameStream;
 use polycast_net::hash::parse_hex;
 use polycast_net::store::StoreError;
-use polycast_types::ObjectId;
-use polycast_wire::control::Hash;
-use std::net::TcpStream;
-use std::sync::Arc;
+use polycast_types::{ObjectId, Time};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::net::{IpAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-/// Connections on which nothing has been read yet.
-const STRANGERS_MAX: usize = 32;
+/// Invitations that are being decided on; each has a thread.
+const DECISIONS_MAX: usize = 32;
+/// One source may take this part of the places of receives.
+const PART_OF_ONE: usize = 4;
+/// The longest time without a look at whether the agent ends.
+const LOOK_INTERVAL: polycast_types::Duration = polycast_types::Duration::from_millis(200);
 /// How long an earlier transfer of the same object may take to end,
 const ENDING_WITHIN: Duration = Duration::from_millis(1_500);
 /// and how often it is looked whether it has.
@@ -29,37 +35,70 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// The agent's control listener.
 pub struct Invitations {
     shared: Arc<Shared>,
-    listener: TcpListener,
-    strangers: Arc<Semaphore>,
+    strangers: Strangers,
+    decisions: Arc<Semaphore>,
+    sources: Arc<Sources>,
 }
 
 impl Invitations {
-    pub fn new(shared: Arc<Shared>, listener: TcpListener) -> Self {
-        Invitations { shared, listener, strangers: Arc::new(Semaphore::new(STRANGERS_MAX)) }
+    /// # Errors
+    /// The listener cannot be used.
+    pub fn new(shared: Arc<Shared>, listener: TcpListener, receives_max: usize) -> std::io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Ok(Invitations {
+            shared,
+            strangers: Strangers::new(listener),
+            decisions: Arc::new(Semaphore::new(DECISIONS_MAX)),
+            sources: Arc::new(Sources {
+                most: (receives_max / PART_OF_ONE).max(1),
+                receives: Mutex::default(),
+            }),
+        })
     }
 
     /// Takes invitations until told to end.
-    pub async fn run(self, mut ending: watch::Receiver<bool>) {
-        tokio::select! {
-            () = self.accept() => {}
-            _ = ending.wait_for(|ends| *ends) => {}
+    pub async fn run(mut self, mut ending: watch::Receiver<bool>) {
+        let ends = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&ends);
+        // One thread for all who have not said what they want.
+        let listening = tokio::task::spawn_blocking(move || {
+            while !told.load(Ordering::Relaxed) {
+                self.turn();
+            }
+        });
+        let _ = ending.wait_for(|ends| *ends).await;
+        ends.store(true, Ordering::Relaxed);
+        let _ = listening.await;
+    }
+
+    fn turn(&mut self) {
+        let mut fds = Vec::new();
+        self.strangers.descriptors(&mut fds);
+        if let Err(error) = wait(&mut fds, Time::ZERO, None, LOOK_INTERVAL) {
+            tracing::warn!(%error, "cannot wait for invitations");
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        drop(fds);
+        for (stream, invitation) in self.strangers.meet(Invitation::of) {
+            self.decide(stream, invitation);
         }
     }
 
-    async fn accept(&self) {
-        loop {
-            // More connections wait in the system's queue.
-            let Ok(permit) = Arc::clone(&self.strangers).acquire_owned().await else { return };
-            match self.listener.accept().await.and_then(|(stream, _)| stream.into_std()) {
-                Ok(stream) => {
-                    let shared = Arc::clone(&self.shared);
-                    tokio::task::spawn_blocking(move || answer(&shared, stream, permit));
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot take an invitation");
-                    // Out of descriptors, most likely: some will be free again.
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
+    fn decide(&self, mut stream: FrameStream, invitation: Invitation) {
+        let address = stream.peer().map(|peer| peer.ip());
+        let place = self.sources.place(address);
+        let permit = Arc::clone(&self.decisions).try_acquire_owned();
+        match (place, permit) {
+            (Ok(place), Ok(permit)) => {
+                let shared = Arc::clone(&self.shared);
+                tokio::task::spawn_blocking(move || join(&shared, stream, &invitation, place, permit));
+            }
+            (place, _) => {
+                let busy = || "it has too many invitations to answer at the moment".to_string();
+                let reason = place.err().unwrap_or_else(busy);
+                tracing::warn!(object = %invitation.object, %reason, "an invitation is turned down");
+                // One that does not hear this notices that the connection ends.
+                let _ = answer(&mut stream, Err(&reason));
             }
         }
     }
@@ -70,25 +109,64 @@ enum Answer {
     /// The object comes.
     Receive(Receive),
     /// It is here: the source is told so.
-    Confirm(Confirm, Hash),
+    Confirm(Confirm, Held),
 }
 
-/// Reads an invitation, and receives the object if it can be taken.
-fn answer(shared: &Shared, stream: TcpStream, permit: OwnedSemaphorePermit) {
-    let mut answer = None;
-    let invitation = accept_invite(stream, |invitation| {
-        answer = Some(admit(shared, invitation)?);
-        Ok(())
-    });
-    drop(permit);
-    match (invitation, answer) {
-        (Ok(Some(invitation)), Some(Answer::Receive(receive))) => run(shared, &invitation, receive),
-        (Ok(Some(invitation)), Some(Answer::Confirm(held, root))) => {
-            confirm(shared, &invitation, &held, root)
+/// How many objects each source sends to this agent.
+struct Sources {
+    most: usize,
+    receives: Mutex<BTreeMap<Option<IpAddr>, usize>>,
+}
+
+impl Sources {
+    /// A place for one more of this source.
+    fn place(self: &Arc<Self>, address: Option<IpAddr>) -> Result<Place, String> {
+        let mut receives = self.receives.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = receives.entry(address).or_default();
+        if *count >= self.most {
+            return Err(format!("it is receiving {count} objects of this source already"));
         }
-        (Ok(_), _) => {}
-        (Err(error), _) => tracing::warn!(%error, "an invitation failed"),
+        *count += 1;
+        Ok(Place { sources: Arc::clone(self), address })
     }
+}
+
+/// A source's place, until it is dropped.
+struct Place {
+    sources: Arc<Sources>,
+    address: Option<IpAddr>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut receives = self.sources.receives.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut entry) = receives.entry(self.address) {
+            *entry.get_mut() -= 1;
+            if *entry.get() == 0 {
+                entry.remove();
+            }
+        }
+    }
+}
+
+/// Answers an invitation, and receives the object if it can be taken.
+fn join(
+    shared: &Shared,
+    mut stream: FrameStream,
+    invitation: &Invitation,
+    place: Place,
+    permit: OwnedSemaphorePermit,
+) {
+    let admitted = admit(shared, invitation);
+    let told = answer(&mut stream, admitted.as_ref().map(drop).map_err(String::as_str));
+    drop((stream, permit));
+    match (admitted, told) {
+        (Ok(Answer::Receive(receive)), Ok(())) => run(shared, invitation, receive),
+        (Ok(Answer::Confirm(guard, held)), Ok(())) => confirm(shared, invitation, guard, &held),
+        (Ok(_), Err(error)) => tracing::warn!(%error, "an invitation failed"),
+        (Err(_), _) => {}
+    }
+    drop(place);
 }
 
 /// Whether there is a place for the object. Its size is not known yet: whether there is room for it is seen
@@ -121,21 +199,25 @@ fn admit(shared: &Shared, invitation: &Invitation) -> Result<Answer, String> {
 
 /// Whether what is here under the object's id can be what the source has.
 fn held(shared: &Shared, invitation: &Invitation) -> Option<Answer> {
-    let held = shared.catalog.begin_confirm(invitation.object).ok()?;
-    let root = parse_hex(&held.object().root)?;
-    let same =
-        held.object().length == invitation.object_len && invitation.root.is_none_or(|known| known == root);
-    same.then_some(Answer::Confirm(held, root))
+    let guard = shared.catalog.begin_confirm(invitation.object).ok()?;
+    let root = parse_hex(&guard.object().root)?;
+    let length = guard.object().length;
+    if length != invitation.object_len || invitation.root.is_some_and(|known| known != root) {
+        return None;
+    }
+    let path = guard.object().added_from.clone().unwrap_or_else(|| shared.store.path(invitation.object));
+    let bytes = super::sends::open(guard.object(), &path).ok()?;
+    Some(Answer::Confirm(guard, Held { object: invitation.object, length, root, bytes }))
 }
 
 /// Tells a source that the object is here.
-fn confirm(shared: &Shared, invitation: &Invitation, held: &Confirm, root: Hash) {
+fn confirm(shared: &Shared, invitation: &Invitation, guard: Confirm, held: &Held) {
     let spec = receiver(shared, invitation, Arc::default());
-    let length = held.object().length;
-    match shared.engine.confirm(&spec, &Held { object: invitation.object, length, root }) {
+    match shared.engine.confirm(&spec, held) {
         Ok(()) => tracing::info!(object = %invitation.object, "it is here already, and the source knows"),
         Err(error) => tracing::warn!(object = %invitation.object, %error, "not confirmed"),
     }
+    drop(guard);
 }
 
 fn receiver(shared: &Shared, invitation: &Invitation, cancel: Arc<AtomicBool>) -> ReceiverSpec {
@@ -226,5 +308,24 @@ fn enter(shared: &Shared, id: ObjectId, received: &Received) -> Result<Descripti
 fn remove(shared: &Shared, id: ObjectId) {
     if let Err(error) = shared.store.remove(id) {
         tracing::warn!(object = %id, %error, "cannot be removed from the store");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_source_takes_a_part_of_the_places_only() {
+        let sources = Arc::new(Sources { most: 2, receives: Mutex::default() });
+        let [one, other] = [1, 2].map(|last| Some(IpAddr::from([10, 0, 0, last])));
+        let first = sources.place(one).expect("a place");
+        let _second = sources.place(one).expect("a place");
+        let refused = sources.place(one).err();
+        assert_eq!(refused.as_deref(), Some("it is receiving 2 objects of this source already"));
+        assert!(sources.place(other).is_ok(), "others have places of their own");
+        drop(first);
+        assert!(sources.place(one).is_ok());
+        assert_eq!(sources.receives.lock().unwrap().len(), 1, "who has gone leaves nothing behind");
     }
 }

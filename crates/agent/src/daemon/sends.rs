@@ -552,7 +552,7 @@ fn sorted(receivers: &Receivers) -> Option<Vec<String>> {
 }
 
 /// Opens an object's bytes, which must not have changed since it was added.
-fn open(object: &Available, path: &Path) -> Result<Arc<dyn ObjectSource>, Refusal> {
+pub fn open(object: &Available, path: &Path) -> Result<Arc<dyn ObjectSource>, Refusal> {
     let in_place = object.added_from.is_some();
     let wrong = |error: String| Refusal::new(Kind::Path, format!("cannot read {}: {error}", path.display()));
     let source: Arc<dyn ObjectSource> = match object.kind {

@@ -5,10 +5,10 @@
 //! warm, and only then written to the part file. A group that stays incomplete for long is spilled to the
 //! part file and read back for its check, so that memory stays bounded whatever is lost.
 
-use polycast_net::hash::group_hash;
+use polycast_net::hash::{group_hash, keyed_hash};
 use polycast_net::store::{PartFile, StoreError};
 use polycast_protocol::push::Geometry;
-use polycast_wire::control::Hash;
+use polycast_wire::control::{Hash, Salt, proven_group};
 use polycast_wire::data::HEADER_LEN;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSliceMut;
@@ -260,6 +260,14 @@ impl Assembler {
         self.slots.insert(group, slot);
         Ok(())
     }
+}
+
+/// What shows the source that this end has a verified object: see DATA_RCVD.
+pub(crate) fn prove(part: &PartFile, geometry: &Geometry, salt: &Salt) -> Result<Hash, StoreError> {
+    let range = geometry.group_bytes(proven_group(salt, geometry.groups()));
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    part.read(&mut bytes, range.start)?;
+    Ok(keyed_hash(salt, &bytes))
 }
 
 /// A byte range of the object as indices into a buffer that starts at `origin`.

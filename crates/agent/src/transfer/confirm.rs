@@ -6,7 +6,10 @@ use super::link::{Link, error_of};
 use super::{ReceiverSpec, Rendezvous};
 use polycast_protocol::session::{End, GuestInput, GuestOutput, Offer};
 use polycast_types::{Duration, ObjectId};
-use polycast_wire::control::{Control, Hash};
+use polycast_net::hash::keyed_hash;
+use polycast_net::object::ObjectSource;
+use polycast_wire::control::{Control, Hash, proven_group};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The source waits for nobody's socket: this one has none.
@@ -15,7 +18,7 @@ const WINDOW_BYTES: u64 = 1 << 20;
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// An object that is here, whole and verified.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Held {
     /// Its name.
     pub object: ObjectId,
@@ -23,6 +26,8 @@ pub struct Held {
     pub length: u64,
     /// Its root hash.
     pub root: Hash,
+    /// Its bytes.
+    pub bytes: Arc<dyn ObjectSource>,
 }
 
 /// Joins a transfer of an object that is here, waits for the source's root hash, and says that all of it is verified.
@@ -74,7 +79,8 @@ fn perform(
                 GuestOutput::Begin => {
                     link.say(&Control::Have(vec![0..offer.geometry.fragments()]));
                     link.handle(GuestInput::Committed);
-                    link.say(&Control::DataRcvd { patched_bytes: 0 });
+                    let proof = prove(held, offer)?;
+                    link.say(&Control::DataRcvd { patched_bytes: 0, proof });
                 }
                 GuestOutput::Ended(End::Done) => return Ok(()),
                 GuestOutput::Ended(end) => return Err(error_of(end, 0, held.length)),
@@ -85,4 +91,12 @@ fn perform(
         let now = clock.now();
         wait(&mut fds, now, link.guest.deadline(), LOOK_INTERVAL)?;
     }
+}
+
+/// What shows the source that the bytes are here: see DATA_RCVD.
+fn prove(held: &Held, offer: &Offer) -> Result<Hash, TransferError> {
+    let range = offer.geometry.group_bytes(proven_group(&offer.salt, offer.geometry.groups()));
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    held.bytes.read_exact_at(&mut bytes, range.start).map_err(TransferError::Read)?;
+    Ok(keyed_hash(&offer.salt, &bytes))
 }

@@ -4,24 +4,24 @@
 use super::bell::Bell;
 use super::clock::Clock;
 use super::entrance::{Calls, Entrance};
+use super::strangers::Strangers;
 use super::{Change, Receivers, SourceSpec};
 use polycast_net::frames::{FrameError, FrameStream};
+use polycast_net::hash::{GROUP_LEN, keyed_hash};
+use polycast_net::object::ObjectSource;
+use polycast_protocol::push::Geometry;
 use polycast_protocol::session::{
     Expected, Gone, Goodbye, GuestId, Roster, RosterConfig, RosterInput as Input, RosterOutput as Output,
     Verdicts, Why,
 };
-use polycast_types::{Duration, RangeSet, Time};
-use polycast_wire::control::{Control, Hello};
+use polycast_types::RangeSet;
+use polycast_wire::control::{Control, Hash, Hello, Salt, proven_group};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
-
-/// Connections that have not said HELLO yet; more wait in the system's queue.
-const STRANGERS_MAX: usize = 256;
-/// A connection that says nothing for so long is closed.
-const STRANGER_TIMEOUT: Duration = Duration::from_secs(5);
+use std::sync::Arc;
 
 /// What a receiver has said of itself in HELLO.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +30,8 @@ pub(super) struct Guest {
     pub(super) serve: Option<SocketAddr>,
     /// Bytes of datagrams that its socket holds.
     pub(super) window_bytes: u64,
+    /// What it has been told in WELCOME: it chooses the bytes that this receiver shows in the end.
+    pub(super) salt: Salt,
 }
 
 /// What the session wants of the transport.
@@ -73,8 +75,9 @@ impl Receivers {
 pub(super) struct Session {
     pub(super) roster: Roster,
     pub(super) clock: Clock,
-    listener: TcpListener,
-    strangers: Vec<(FrameStream, Time)>,
+    strangers: Strangers,
+    /// What the receivers are to have in the end.
+    object: Arc<dyn ObjectSource>,
     streams: BTreeMap<GuestId, FrameStream>,
     /// Connections that have been welcomed: others must hear nothing before.
     welcomed: BTreeSet<GuestId>,
@@ -102,18 +105,15 @@ impl Session {
         let calls = Calls::new(entrance.invitation(spec, pulled), bell.clone());
         let clock = Clock::start();
         let config = RosterConfig {
-            handle: entrance.handle,
-            expected,
-            object_len: spec.source.len(),
             join_timeout: spec.options.join_timeout,
             stall_timeout: spec.options.stall_timeout,
-            verdicts,
+            ..RosterConfig::new(entrance.handle, expected, spec.source.len(), verdicts)
         };
         Session {
             roster: Roster::new(clock.now(), config),
             clock,
-            listener: entrance.listener,
-            strangers: Vec::new(),
+            strangers: Strangers::new(entrance.listener),
+            object: Arc::clone(&spec.source),
             streams: BTreeMap::new(),
             welcomed: BTreeSet::new(),
             broken: BTreeSet::new(),
@@ -201,6 +201,10 @@ impl Session {
             Ok(()) => self.handle(Input::Told { guest }),
             Err(_) => drop(self.broken.insert(guest)),
         }
+        // The root hash follows all others.
+        if let Control::Root(_) = control {
+            self.handle(Input::Informed { guest });
+        }
     }
 
     fn lose(&mut self, guest: GuestId, error: FrameError) {
@@ -236,66 +240,45 @@ impl Session {
         while self.poll().is_some() {}
     }
 
-    /// What to wait on: the bell, the listener while there is room, and every connection.
+    /// What to wait on: the bell, every connection, and those who have not said who they are.
     pub(super) fn descriptors<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         fds.push(self.bell.descriptor());
-        let accepting = if self.strangers.len() < STRANGERS_MAX { PollFlags::IN } else { PollFlags::empty() };
-        fds.push(PollFd::from_borrowed_fd(self.listener.as_fd(), accepting));
         for stream in self.streams.values() {
             let out = if stream.queued() > 0 { PollFlags::OUT } else { PollFlags::empty() };
             fds.push(PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN | out));
         }
-        let strangers = self.strangers.iter();
-        fds.extend(strangers.map(|(stream, _)| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)));
+        self.strangers.descriptors(fds);
     }
 
     /// Which of the descriptors that [`Session::descriptors`] gave have something.
     pub(super) fn woken(&self, fds: &[PollFd<'_>]) -> Woken {
         let is = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
-        let guests = self.streams.keys().enumerate().filter(|(at, _)| is(at + 2)).map(|(_, guest)| *guest);
+        let guests = self.streams.keys().enumerate().filter(|(at, _)| is(at + 1)).map(|(_, guest)| *guest);
         Woken {
             bell: is(0),
-            newcomers: is(1) || (2 + self.streams.len()..fds.len()).any(is),
+            newcomers: (1 + self.streams.len()..fds.len()).any(is),
             guests: guests.collect(),
         }
     }
 
     /// Takes new connections and reads their first frame: HELLO is for the roster, FETCH is given back.
     pub(super) fn meet_strangers(&mut self) -> Vec<Fetcher> {
-        let now = self.clock.now();
-        while self.strangers.len() < STRANGERS_MAX {
-            let Ok((stream, _)) = self.listener.accept() else { break };
-            if let Ok(stream) = FrameStream::new(stream) {
-                self.strangers.push((stream, now));
+        let heard = self.strangers.meet(|control| match control {
+            Control::Hello(Hello { handle, name, window_bytes, serve_port }) => {
+                let words =
+                    Hello { handle: *handle, name: "", window_bytes: *window_bytes, serve_port: *serve_port };
+                Some(First::Hello { name: (*name).to_string(), words })
             }
-        }
+            Control::Fetch { handle, have } => {
+                Some(First::Fetch(Control::Fetch { handle: *handle, have: have.clone() }))
+            }
+            _ => None,
+        });
         let mut fetchers = Vec::new();
-        for (mut stream, since) in std::mem::take(&mut self.strangers) {
-            let open = stream.fill().is_ok();
-            let first = match stream.next_frame() {
-                Ok(None) => {
-                    if open && now.since(since) < STRANGER_TIMEOUT {
-                        self.strangers.push((stream, since));
-                    }
-                    continue;
-                }
-                Ok(Some(Control::Hello(Hello { handle, name, window_bytes, serve_port }))) => {
-                    let words = Hello { handle, name: "", window_bytes, serve_port };
-                    First::Hello { name: name.to_string(), words }
-                }
-                Ok(Some(Control::Fetch { handle, have })) => First::Fetch(Control::Fetch { handle, have }),
-                Ok(Some(_)) => First::Foreign(polycast_wire::WireError::Malformed),
-                Err(FrameError::Wire(error)) => First::Foreign(error),
-                Err(_) => continue,
-            };
+        for (stream, first) in heard {
             match first {
                 First::Hello { name, words } => self.hello(stream, Hello { name: &name, ..words }),
                 First::Fetch(frame) => fetchers.push((stream, frame)),
-                First::Foreign(error) => {
-                    // A peer of another version is told so.
-                    let _ = stream.send(&Control::Refuse(&Why::Foreign(error).to_string()));
-                    stream.finish();
-                }
             }
         }
         fetchers
@@ -305,25 +288,46 @@ impl Session {
         let guest = GuestId(self.next_guest);
         self.next_guest += 1;
         let serve = stream.peer().map(|peer| SocketAddr::from((peer.ip(), hello.serve_port)));
-        self.guests.insert(guest, Guest { serve, window_bytes: hello.window_bytes });
         self.streams.insert(guest, stream);
         self.handle(Input::Hello { guest, hello: &hello });
         // Those who are turned away leave nothing behind.
-        if self.roster.entry(guest).is_none() {
-            self.guests.remove(&guest);
+        if self.roster.entry(guest).is_some() {
+            let window_bytes = hello.window_bytes;
+            self.guests.insert(guest, Guest { serve, window_bytes, salt: fresh_salt() });
+            self.streams.get_mut(&guest).expect("it has just been put there").trust();
         }
     }
 
+    /// Whether this is what one says that has the bytes which its salt chooses.
+    fn is_proven(&self, guest: GuestId, proof: &Hash) -> io::Result<bool> {
+        let Some(Guest { salt, .. }) = self.guests.get(&guest) else { return Ok(false) };
+        let geometry = Geometry { object_len: self.object.len(), fragment_len: 1, group_len: GROUP_LEN };
+        let range = geometry.group_bytes(proven_group(salt, geometry.groups()));
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        self.object.read_exact_at(&mut bytes, range.start)?;
+        Ok(keyed_hash(salt, &bytes) == *proof)
+    }
+
     /// Reads what a receiver has said: the roster hears every frame, and `transport` after it those of receivers that are
-    /// ready.
-    pub(super) fn read(&mut self, guest: GuestId, mut transport: impl FnMut(&Control<'_>)) {
-        let Some(mut stream) = self.streams.remove(&guest) else { return };
+    /// ready. DATA_RCVD is only passed on with a right proof.
+    ///
+    /// # Errors
+    /// The object cannot be read to compare a proof with it.
+    pub(super) fn read(&mut self, guest: GuestId, mut transport: impl FnMut(&Control<'_>)) -> io::Result<()> {
+        let Some(mut stream) = self.streams.remove(&guest) else { return Ok(()) };
         let flushed = stream.flush();
         let filled = stream.fill();
         let end = loop {
             match stream.next_frame() {
                 Ok(Some(control)) => {
                     let ready = self.roster.is_ready(guest);
+                    if let Control::DataRcvd { proof, .. } = &control
+                        && ready
+                        && !self.is_proven(guest, proof)?
+                    {
+                        self.roster.handle(self.clock.now(), Input::Unproven { guest });
+                        continue;
+                    }
                     self.roster.handle(self.clock.now(), Input::Frame { guest, control: &control });
                     if ready {
                         transport(&control);
@@ -337,6 +341,7 @@ impl Session {
             Ok(()) => drop(self.streams.insert(guest, stream)),
             Err(error) => self.lose(guest, error),
         }
+        Ok(())
     }
 
     /// The bell was heard.
@@ -360,7 +365,15 @@ enum First {
         words: Hello<'static>,
     },
     Fetch(Control<'static>),
-    Foreign(polycast_wire::WireError),
+}
+
+/// Random bytes that nobody can foresee.
+fn fresh_salt() -> Salt {
+    let mut salt = Salt::default();
+    // The system's generator is there since it was started, and gives so few bytes whole.
+    let got = rustix::rand::getrandom(&mut salt, rustix::rand::GetRandomFlags::empty());
+    assert_eq!(got, Ok(salt.len()), "the system gives random bytes");
+    salt
 }
 
 /// How a connection has ended.

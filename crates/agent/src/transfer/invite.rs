@@ -2,12 +2,12 @@
 
 use super::clock::Clock;
 use polycast_net::frames::{FrameError, FrameStream};
-use polycast_types::{Handle, ObjectId};
+use polycast_types::{Handle, ObjectId, Printable};
 use polycast_wire::control::{Control, Hash};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How long either end waits for the other's one frame.
+/// How long the source waits for an agent's one frame.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An invitation to a transfer.
@@ -27,43 +27,31 @@ pub struct Invitation {
     pub root: Option<Hash>,
 }
 
-/// Reads an invitation from a connection to an agent's control listener, asks `decide` whether to join, and
-/// answers. Gives the invitation if the agent joins.
+impl Invitation {
+    /// What INVITE says; of any other frame nothing.
+    #[must_use]
+    pub fn of(frame: &Control<'_>) -> Option<Self> {
+        match *frame {
+            Control::Invite { address, port, handle, object, pulled, object_len, root } => {
+                let source = (address, port).into();
+                Some(Invitation { source, handle, object, pulled, object_len, root })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Tells a source that this agent joins, or why it does not.
 ///
 /// # Errors
-/// The other end is not a source of this protocol version, or went away.
-pub fn accept_invite(
-    stream: TcpStream,
-    decide: impl FnOnce(&Invitation) -> Result<(), String>,
-) -> Result<Option<Invitation>, FrameError> {
-    let mut stream = FrameStream::new(stream)?;
-    let invitation = match await_frame(&mut stream, |frame| match frame {
-        Control::Invite { address, port, handle, object, pulled, object_len, root } => Some(Invitation {
-            source: (*address, *port).into(),
-            handle: *handle,
-            object: *object,
-            pulled: *pulled,
-            object_len: *object_len,
-            root: *root,
-        }),
-        _ => None,
-    }) {
-        Ok(invitation) => invitation,
-        Err(error) => {
-            // A peer of another version is told so before the connection ends.
-            let _ = stream.send(&Control::Refuse(&error.to_string()));
-            stream.finish();
-            return Err(error);
-        }
-    };
-    let decision = decide(&invitation);
-    let answer = match &decision {
+/// The source went away.
+pub(crate) fn answer(stream: &mut FrameStream, decision: Result<(), &str>) -> Result<(), FrameError> {
+    stream.send(&match decision {
         Ok(()) => Control::Joining,
         Err(reason) => Control::Refuse(reason),
-    };
-    stream.send(&answer)?;
+    })?;
     stream.finish();
-    Ok(decision.is_ok().then_some(invitation))
+    Ok(())
 }
 
 /// Invites the agent at `address`; an error says why it does not join.
@@ -84,7 +72,7 @@ pub(crate) fn invite(address: SocketAddr, invitation: &Invitation) -> Result<(),
         .map_err(failed)?;
     let answer = await_frame(&mut stream, |frame| match frame {
         Control::Joining => Some(Ok(())),
-        Control::Refuse(reason) => Some(Err((*reason).to_string())),
+        Control::Refuse(reason) => Some(Err(Printable(reason).to_string())),
         _ => None,
     });
     answer.map_err(failed)?
@@ -110,13 +98,19 @@ fn await_frame<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write as _;
     use std::net::TcpListener;
 
-    fn exchange(decision: Result<(), String>) -> (Result<(), String>, Option<Invitation>) {
+    fn exchange(decision: Result<(), String>) -> (Result<(), String>, Invitation) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let agent =
-            std::thread::spawn(move || accept_invite(listener.accept().unwrap().0, |_| decision).unwrap());
+        let agent = std::thread::spawn(move || {
+            let mut stream = FrameStream::stranger(listener.accept().unwrap().0).unwrap();
+            let invitation = await_frame(&mut stream, Invitation::of).unwrap();
+            let decision = decision.as_ref().map(drop).map_err(String::as_str);
+            answer(&mut stream, decision).unwrap();
+            invitation
+        });
         let invitation = Invitation {
             source: "127.0.0.1:7".parse().unwrap(),
             handle: Handle(3),
@@ -128,15 +122,31 @@ mod tests {
         (invite(address, &invitation), agent.join().unwrap())
     }
 
+    /// Whatever an agent answers, the source goes on with the others.
+    #[test]
+    fn an_agent_that_says_too_much_is_one_that_does_not_join() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let agent = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let text = vec![b'x'; 65_530];
+            stream.write_all(&[&65_533u32.to_be_bytes()[..], &[3, 0xff, 0xfa], &text].concat()).unwrap();
+            stream
+        });
+        let source = "127.0.0.1:7".parse().unwrap();
+        let (handle, object) = (Handle(3), ObjectId::default());
+        let why = invite(address, &Invitation { source, handle, object, pulled: false }).unwrap_err();
+        assert!(why.ends_with("cannot be reached: malformed packet"), "{why}");
+        drop(agent.join().unwrap());
+    }
+
     #[test]
     fn an_agent_joins_or_says_why_not() {
         let (told, got) = exchange(Ok(()));
         assert_eq!(told, Ok(()));
-        let got = got.unwrap();
         assert_eq!((got.handle, got.pulled), (Handle(3), true));
         assert_eq!((got.object_len, got.root), (5, Some([6; 32])));
-        let (told, got) = exchange(Err("the store is full".into()));
+        let (told, _) = exchange(Err("the store is full".into()));
         assert_eq!(told, Err("the store is full".into()));
-        assert_eq!(got, None);
     }
 }

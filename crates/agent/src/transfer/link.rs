@@ -7,7 +7,7 @@ use super::control::gone;
 use super::error::TransferError;
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_protocol::session::{End, Gone, Guest, GuestConfig, GuestInput, GuestOutput, Offer};
-use polycast_types::Handle;
+use polycast_types::{Handle, Time};
 use polycast_wire::control::Control;
 use rustix::event::{PollFd, PollFlags};
 use std::net::SocketAddr;
@@ -16,7 +16,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long a source may take to accept the connection.
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// While what an earlier try left is checked, the source hears at least this often that this end lives.
+const SIGN_INTERVAL: polycast_types::Duration = polycast_types::Duration::from_millis(250);
 /// How long this end waits for its last word to be taken.
 const PART_WITHIN: Duration = Duration::from_secs(1);
 
@@ -29,6 +31,8 @@ pub(super) struct Link {
     gone: bool,
     /// How it has ended, while frames that came before are still to be taken.
     ended: Option<Gone>,
+    /// When this end last said that it lives.
+    signed_at: Time,
 }
 
 impl Link {
@@ -42,15 +46,9 @@ impl Link {
     ) -> Result<(Self, Offer), TransferError> {
         let stream = FrameStream::connect(address, CONNECT_WITHIN)
             .map_err(|source| TransferError::Unreachable { address, source })?;
-        let config = GuestConfig {
-            handle,
-            name: spec.name.clone(),
-            window_bytes,
-            serve_port,
-            stall_timeout: spec.options.stall_timeout,
-        };
-        let mut link =
-            Link { guest: Guest::new(clock.now(), config), clock, stream, gone: false, ended: None };
+        let config = GuestConfig { window_bytes, serve_port, ..GuestConfig::new(handle, spec.name.clone()) };
+        let (now, guest) = (clock.now(), Guest::new(clock.now(), config));
+        let mut link = Link { guest, clock, stream, gone: false, ended: None, signed_at: now };
         let offer = link.await_offer(spec)?;
         Ok((link, offer))
     }
@@ -105,6 +103,15 @@ impl Link {
         if !self.gone {
             let sent = self.stream.send(control);
             self.note(sent);
+        }
+    }
+
+    /// This end is at work and lives: the source hears of it now and then.
+    pub(super) fn sign(&mut self) {
+        let now = self.clock.now();
+        if now.since(self.signed_at) >= SIGN_INTERVAL {
+            self.signed_at = now;
+            self.say(&Control::Alive);
         }
     }
 

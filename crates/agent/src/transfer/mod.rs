@@ -12,6 +12,8 @@ mod control;
 mod discovery;
 mod entrance;
 mod error;
+#[cfg(test)]
+mod hostile_tests;
 mod invite;
 mod link;
 mod place;
@@ -22,12 +24,14 @@ mod serve;
 mod session_tests;
 mod source;
 mod steering;
+pub(crate) mod strangers;
 mod supply;
 
 pub use confirm::{Held, confirm};
 pub use discovery::{Announced, accept};
 pub use error::TransferError;
-pub use invite::{Invitation, accept_invite};
+pub use invite::Invitation;
+pub(crate) use invite::answer;
 pub use pull::{PreparedPull, deliver_pull, fetch, prepare_pull};
 pub use receiver::receive;
 pub use source::{Prepared, deliver, prepare};

@@ -2,12 +2,13 @@
 
 mod rack;
 
-use super::assembler::{Assembler, Check, xor};
+use super::assembler::{Assembler, Check, prove, xor};
 use super::clock::{Clock, wait};
 use super::error::TransferError;
 use super::link::{Link, error_of};
 use super::place::{make_room, put_in_place};
 use super::serve::{Served, Supply};
+use super::strangers::Strangers;
 use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous};
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::hash::{hex, root_hash};
@@ -20,7 +21,7 @@ use polycast_protocol::push::{
 };
 use polycast_protocol::session::{End, GuestInput, GuestOutput, Offer};
 use polycast_types::{Duration, Handle, RangeSet, Time};
-use polycast_wire::control::{Control, Hash, RANGES_MAX};
+use polycast_wire::control::{Control, FETCH_RANGES_MAX, Hash};
 use polycast_wire::data::{FLAG_PATCH, HEADER_LEN, Header};
 use rack::Rack;
 use rand_core::Rng;
@@ -87,7 +88,7 @@ fn join(
     }
     let (target, part) = open_store(spec, &offer, &data).inspect_err(|error| link.fail(error))?;
     link.handle(GuestInput::Stored { resumes: part.is_resumed() });
-    let ends = Ends { data, link, listener };
+    let ends = Ends { data, link, strangers: Strangers::new(listener) };
     Ok(Run::new(spec.clone(), offer, handle, clock, ends, target, part))
 }
 
@@ -110,7 +111,7 @@ fn open_store(
 struct Ends {
     data: DataReceiver,
     link: Link,
-    listener: TcpListener,
+    strangers: Strangers,
 }
 
 fn channel_of((address, port): ([u8; 4], u16)) -> SocketAddrV4 {
@@ -137,7 +138,8 @@ struct Run {
     intake: Intake,
     /// Coded patches of which more than one fragment was missing when they came.
     coded: Coded<Vec<u8>>,
-    listener: TcpListener,
+    /// Those who come to fetch groups, or to be spoken for.
+    strangers: Strangers,
     served: Arc<Served>,
     upstream: Option<FrameStream>,
     /// Groups that came over the chain before their hash.
@@ -203,7 +205,7 @@ impl Run {
         target: PathBuf,
         part: PartFile,
     ) -> Self {
-        let Ends { data, link, listener } = ends;
+        let Ends { data, link, strangers } = ends;
         let geometry = offer.geometry;
         let window_bytes = data.window_bytes();
         let machine = Receiver::new(ReceiverConfig::new(geometry, window_bytes, offer.outer_len.into()));
@@ -217,7 +219,7 @@ impl Run {
             root: None,
             intake: Intake::new(&spec, data, offer.outer_len.into()),
             coded: Coded::default(),
-            listener,
+            strangers,
             upstream: None,
             unhashed: BTreeMap::new(),
             rack: Rack::Alone,
@@ -259,8 +261,8 @@ impl Run {
             if ready.upstream {
                 self.read_upstream()?;
             }
-            if ready.listener {
-                self.served.accept(&self.listener);
+            if ready.strangers {
+                self.served.meet(&mut self.strangers);
             }
             if ready.data {
                 self.read_burst()?;
@@ -270,6 +272,8 @@ impl Run {
             self.rack_turn(now, ready.rack);
             if now >= next_event {
                 next_event = now + EVENT_INTERVAL;
+                // Those who never say anything are sent away now and then.
+                self.served.meet(&mut self.strangers);
                 on_event(&ReceiverProgress {
                     bytes: self.machine.verified_bytes(),
                     total: self.offer.geometry.object_len,
@@ -344,9 +348,7 @@ impl Run {
                 self.machine.handle(self.clock.now(), Input::Held { group });
             }
             // Verifying may take a while: the source is to see that this end lives.
-            if group % 256 == 255 {
-                self.link.say(&Control::Alive);
-            }
+            self.link.sign();
         }
         tracing::info!(bytes = self.machine.verified_bytes(), "resumed from an earlier try");
         self.link.handle(GuestInput::Checked);
@@ -357,24 +359,25 @@ impl Run {
         let now = self.clock.now();
         let own = self.machine.deadline().into_iter().chain(self.link.guest.deadline());
         let deadline = own.chain(self.rack.deadline()).min();
-        let idle = || PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::empty());
+        let idle = || PollFd::from_borrowed_fd(self.intake.data.as_fd(), PollFlags::empty());
         let upstream = self.upstream.as_ref().filter(|_| self.unhashed.len() < UNHASHED_MAX);
         let mut fds = vec![
             PollFd::from_borrowed_fd(self.intake.data.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
             self.link.descriptor().unwrap_or_else(idle),
             upstream.map_or_else(idle, |stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)),
         ];
         let rack_at = fds.len();
         fds.extend(self.rack.descriptors());
+        let strangers_at = fds.len();
+        self.strangers.descriptors(&mut fds);
         wait(&mut fds, now, deadline, EVENT_INTERVAL)?;
         let is = |i: usize| !fds[i].revents().is_empty();
         Ok(Ready {
             data: is(0),
-            listener: is(1),
-            source: is(2),
-            upstream: is(3),
-            rack: (rack_at..fds.len()).any(is),
+            source: is(1),
+            upstream: is(2),
+            rack: (rack_at..strangers_at).any(is),
+            strangers: (strangers_at..fds.len()).any(is),
         })
     }
 
@@ -574,12 +577,13 @@ impl Run {
         }
         self.root = Some(root);
         let part = self.assembler.take().expect("committed once").into_part();
+        let proof = prove(&part, &self.offer.geometry, &self.offer.salt)?;
         put_in_place(part, &self.target, &self.spec.sink, &self.offer, &mut self.link)?;
         let now = self.clock.now();
         self.committed_at = Some(now);
         self.upstream = None;
         self.link.handle(GuestInput::Committed);
-        self.machine.handle(now, Input::Committed);
+        self.machine.handle(now, Input::Committed { proof });
         Ok(())
     }
 
@@ -670,7 +674,7 @@ impl Run {
         let groups = self.offer.geometry.groups();
         let verified = (0..groups).filter(|g| self.machine.is_verified(*g)).map(|g| g..g + 1);
         // Beyond the frame's room some groups come twice; they are recognised.
-        let have = verified.collect::<RangeSet>().iter().take(RANGES_MAX).collect();
+        let have = verified.collect::<RangeSet>().iter().take(FETCH_RANGES_MAX).collect();
         let connected =
             FrameStream::connect(address, std::time::Duration::from_secs(1)).map_err(FrameError::from);
         let fetching = connected.and_then(|mut stream| {
@@ -745,7 +749,7 @@ impl Run {
 #[derive(Clone, Copy, Debug, Default)]
 struct Ready {
     data: bool,
-    listener: bool,
+    strangers: bool,
     source: bool,
     upstream: bool,
     rack: bool,

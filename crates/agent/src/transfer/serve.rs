@@ -1,23 +1,28 @@
 //! Serving hash groups to the next in a TCP chain, from the source or from a receiver's part file.
 
 use super::clock::Clock;
+use super::strangers::Strangers;
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::object::ObjectSource;
 use polycast_protocol::push::Geometry;
 use polycast_types::Handle;
+use polycast_wire::WireError;
 use polycast_wire::control::{Control, MEMBERS_MAX};
 use std::fs::File;
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::IpAddr;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How many peers are served at the same time.
 const PEERS_MAX: usize = 16;
-/// A peer that takes nothing for this long is dropped.
-const PEER_TIMEOUT_SECONDS: f64 = 30.0;
+/// How many of them at one address: several receivers may share a host.
+const PEERS_OF_ONE_MAX: usize = 8;
+/// A peer that takes nothing of what it was sent for this long is dropped, and so is one that has all and stays. One that meant
+/// it comes again: the source shows it where.
+const PEER_TIMEOUT_SECONDS: f64 = 2.0;
 
 /// Where the bytes are read.
 pub(crate) enum Supply {
@@ -35,7 +40,8 @@ pub(crate) struct Served {
     verified: Mutex<Vec<bool>>,
     changed: Condvar,
     stop: AtomicBool,
-    active: AtomicUsize,
+    /// Where the peers are that are served.
+    peers: Mutex<Vec<Option<IpAddr>>>,
     sent_bytes: AtomicU64,
     /// Receivers of the same rack that have come here, by their numbers.
     newcomers: Mutex<Vec<(u32, FrameStream)>>,
@@ -57,7 +63,7 @@ impl Served {
             verified: Mutex::new(vec![false; geometry.groups() as usize]),
             changed: Condvar::new(),
             stop: AtomicBool::new(false),
-            active: AtomicUsize::new(0),
+            peers: Mutex::default(),
             sent_bytes: AtomicU64::new(0),
             newcomers: Mutex::default(),
             geometry,
@@ -67,7 +73,7 @@ impl Served {
     /// A group may be served from now on.
     pub(crate) fn mark(&self, group: u64) {
         self.lock()[group as usize] = true;
-        if self.active.load(Ordering::Relaxed) > 0 {
+        if self.active() > 0 {
             self.changed.notify_all();
         }
     }
@@ -80,7 +86,7 @@ impl Served {
 
     /// How many peers are being served.
     pub(crate) fn active(&self) -> usize {
-        self.active.load(Ordering::Relaxed)
+        self.peers().len()
     }
 
     /// Payload bytes served so far.
@@ -88,75 +94,69 @@ impl Served {
         self.sent_bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes connections that wait and serves each in a thread of its own.
-    pub(crate) fn accept(self: &Arc<Self>, listener: &TcpListener) {
-        while let Ok((stream, _)) = listener.accept() {
-            self.serve_in_thread(stream);
+    fn peers(&self) -> MutexGuard<'_, Vec<Option<IpAddr>>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in those who have come and say what they want: each that fetches is served in a thread of its own.
+    pub(crate) fn meet(self: &Arc<Self>, strangers: &mut Strangers) {
+        for (stream, wish) in strangers.meet(|frame| self.wish(frame)) {
+            match wish {
+                Wish::Groups(have) => self.serve_stream(stream, have),
+                Wish::Speaker(member) => self.come(member, stream),
+            }
         }
     }
 
-    fn serve_in_thread(self: &Arc<Self>, stream: TcpStream) {
-        if let Ok(stream) = FrameStream::new(stream) {
-            self.serve_stream(stream, None);
+    /// What a connection is for, if it is for this transfer.
+    fn wish(&self, frame: &Control<'_>) -> Option<Wish> {
+        match frame {
+            Control::Member { handle, member } => (*handle == self.handle).then_some(Wish::Speaker(*member)),
+            frame => self.fetched(frame).map(Wish::Groups),
         }
     }
 
-    /// Serves a connection whose FETCH may have been read already.
-    pub(crate) fn serve_stream(self: &Arc<Self>, mut stream: FrameStream, have: Option<Vec<bool>>) {
-        if self.active.fetch_add(1, Ordering::Relaxed) >= PEERS_MAX {
-            self.active.fetch_sub(1, Ordering::Relaxed);
-            tracing::warn!("too many peers fetch from here: turned one away");
-            return;
+    /// Serves a connection whose end has these groups.
+    pub(crate) fn serve_stream(self: &Arc<Self>, mut stream: FrameStream, have: Vec<bool>) {
+        let address = stream.peer().map(|peer| peer.ip());
+        {
+            let mut peers = self.peers();
+            let of_one = peers.iter().filter(|other| **other == address).count();
+            if peers.len() >= PEERS_MAX || of_one >= PEERS_OF_ONE_MAX {
+                tracing::warn!(?address, "too many peers fetch from here: turned one away");
+                return;
+            }
+            peers.push(address);
         }
         let served = Arc::clone(self);
         let work = move || {
-            let wish = have.map_or_else(|| served.await_wish(&mut stream), |have| Ok(Wish::Groups(have)));
-            let result = match wish {
-                Ok(Wish::Groups(have)) => served.serve(&mut stream, have),
-                Ok(Wish::Speaker(member)) => {
-                    served.come(member, stream);
-                    Ok(())
-                }
-                Err(error) => Err(error),
-            };
-            if let Err(error) = result {
+            if let Err(error) = served.serve(&mut stream, have) {
                 tracing::debug!(%error, "a peer of the chain left");
             }
-            served.active.fetch_sub(1, Ordering::Relaxed);
+            served.forget(address);
         };
         if std::thread::Builder::new().name("polycast-serve".into()).spawn(work).is_err() {
-            self.active.fetch_sub(1, Ordering::Relaxed);
+            self.forget(address);
         }
+    }
+
+    fn forget(&self, address: Option<IpAddr>) {
+        let mut peers = self.peers();
+        let at = peers.iter().position(|other| *other == address).expect("it was put there");
+        peers.swap_remove(at);
     }
 
     /// Receivers of the rack that have come since the last call.
     pub(crate) fn newcomers(&self) -> Vec<(u32, FrameStream)> {
-        std::mem::take(&mut *self.newcomers.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+        std::mem::take(&mut *self.newcomers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn come(&self, member: u32, stream: FrameStream) {
-        let mut newcomers = self.newcomers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    fn come(&self, member: u32, mut stream: FrameStream) {
+        stream.trust();
+        let mut newcomers = self.newcomers.lock().unwrap_or_else(PoisonError::into_inner);
         if newcomers.len() < MEMBERS_MAX {
             newcomers.push((member, stream));
         }
-    }
-
-    fn await_wish(&self, stream: &mut FrameStream) -> Result<Wish, FrameError> {
-        let clock = Clock::start();
-        while clock.seconds() < PEER_TIMEOUT_SECONDS && !self.stop.load(Ordering::Relaxed) {
-            stream.fill()?;
-            if let Some(frame) = stream.next_frame()? {
-                let speaker = match frame {
-                    Control::Member { handle, member } if handle == self.handle => {
-                        Some(Wish::Speaker(member))
-                    }
-                    _ => None,
-                };
-                return speaker.or_else(|| self.fetched(&frame).map(Wish::Groups)).ok_or(FrameError::Closed);
-            }
-            stream.wait(Duration::from_millis(200))?;
-        }
-        Err(FrameError::Closed)
     }
 
     /// The groups that the sender of a FETCH has; `None` where it is not for this transfer.
@@ -181,10 +181,13 @@ impl Served {
             has[group as usize] = true;
             self.drain(stream)?;
         }
-        // The peer closes when it needs nothing more.
-        while !self.stop.load(Ordering::Relaxed) {
+        // The peer closes when it needs nothing more. It says nothing here.
+        let clock = Clock::start();
+        while !self.stop.load(Ordering::Relaxed) && clock.seconds() < PEER_TIMEOUT_SECONDS {
             stream.wait(Duration::from_millis(200))?;
-            stream.fill()?;
+            if stream.fill()? {
+                return Err(FrameError::Wire(WireError::Malformed));
+            }
         }
         Ok(())
     }
@@ -225,12 +228,12 @@ impl Served {
                 return Some(group as u64);
             }
             let wait = self.changed.wait_timeout(verified, Duration::from_millis(100));
-            verified = wait.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+            verified = wait.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<bool>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<bool>> {
         // A thread that panicked while holding it has changed one flag at most.
-        self.verified.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.verified.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

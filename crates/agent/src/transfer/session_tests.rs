@@ -15,17 +15,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 /// A source that runs, with receivers "a" and "b".
-struct Source {
-    address: SocketAddr,
-    handle: Handle,
+pub(super) struct Source {
+    pub(super) address: SocketAddr,
+    pub(super) handle: Handle,
     steering: Arc<Steering>,
-    cancel: Arc<AtomicBool>,
-    thread: JoinHandle<Result<Report, TransferError>>,
+    pub(super) cancel: Arc<AtomicBool>,
+    pub(super) thread: JoinHandle<Result<Report, TransferError>>,
     /// Where their agents are called; no agent answers.
     _agents: TcpListener,
 }
 
-fn start(pulled: bool) -> Source {
+pub(super) fn start(pulled: bool) -> Source {
+    start_with(pulled, vec![7; 5_000])
+}
+
+/// Like [`start`], with this object.
+pub(super) fn start_with(pulled: bool, object: Vec<u8>) -> Source {
     let agents = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let called = agents.local_addr().unwrap();
     let (steering, cancel) = (Arc::new(Steering::default()), Arc::new(AtomicBool::new(false)));
@@ -47,7 +52,7 @@ fn start(pulled: bool) -> Source {
         object: ObjectId::default(),
         name: "object".into(),
         kind: ObjectKind::File,
-        source: Arc::new(vec![7; 5_000]),
+        source: Arc::new(object),
         root: None,
         receivers: Receivers::Named(["a", "b"].map(|name| (name.to_string(), called)).into()),
         interface: Ipv4Addr::LOCALHOST,
@@ -68,18 +73,18 @@ fn start(pulled: bool) -> Source {
     Source { address, handle, steering, cancel, thread, _agents: agents }
 }
 
-fn frame(control: &Control<'_>) -> Vec<u8> {
+pub(super) fn frame(control: &Control<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     control.emit(&mut bytes);
     bytes
 }
 
-fn hello(handle: Handle, name: &str) -> Vec<u8> {
+pub(super) fn hello(handle: Handle, name: &str) -> Vec<u8> {
     frame(&Control::Hello(Hello { handle, name, window_bytes: 1 << 20, serve_port: 9 }))
 }
 
 /// Writes bytes on a connection of its own and gives the first frame of the answer that is no ALIVE.
-fn ask(source: &Source, bytes: &[u8]) -> (TcpStream, String) {
+pub(super) fn ask(source: &Source, bytes: &[u8]) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(source.address).unwrap();
     stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
     stream.write_all(bytes).unwrap();
@@ -88,13 +93,9 @@ fn ask(source: &Source, bytes: &[u8]) -> (TcpStream, String) {
 }
 
 /// The next frame that is no ALIVE: REFUSE by its sentence.
-fn next(stream: &mut TcpStream) -> String {
+pub(super) fn next(stream: &mut TcpStream) -> String {
     loop {
-        let mut len = [0; 4];
-        stream.read_exact(&mut len).expect("an answer");
-        let mut answer = vec![0; 4 + u32::from_be_bytes(len) as usize];
-        answer[..4].copy_from_slice(&len);
-        stream.read_exact(&mut answer[4..]).unwrap();
+        let answer = next_frame(stream);
         match Control::parse(&answer).unwrap() {
             Control::Refuse(why) => return why.to_string(),
             Control::Alive => {}
@@ -103,6 +104,16 @@ fn next(stream: &mut TcpStream) -> String {
             _ => return "something else".into(),
         }
     }
+}
+
+/// The bytes of the next frame.
+pub(super) fn next_frame(stream: &mut TcpStream) -> Vec<u8> {
+    let mut len = [0; 4];
+    stream.read_exact(&mut len).expect("an answer");
+    let mut answer = vec![0; 4 + u32::from_be_bytes(len) as usize];
+    answer[..4].copy_from_slice(&len);
+    stream.read_exact(&mut answer[4..]).unwrap();
+    answer
 }
 
 /// Every refusal of a session, for both transports: one sentence each.

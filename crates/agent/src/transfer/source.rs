@@ -26,7 +26,7 @@ use polycast_protocol::push::{
 };
 use polycast_protocol::session::{Goodbye, GuestId, RosterInput, Stage, Verdicts, Why};
 use polycast_types::{Duration, Handle, RangeSet, Time};
-use polycast_wire::control::{Control, HASHES_MAX, Welcome};
+use polycast_wire::control::{Control, HASHES_MAX, Hash, Welcome};
 use polycast_wire::data::fragment_len_for_mtu;
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
@@ -124,8 +124,8 @@ struct Run {
     announcer: Option<Announcer>,
     /// Fragments to send as PTCH_DATA when connections have room.
     patches: BTreeMap<PeerId, RangeSet>,
-    /// Receivers that were done before the machine knew them, and how many bytes came to them as patches.
-    done_early: BTreeMap<PeerId, u64>,
+    /// What receivers have said that were done before the machine knew them.
+    done_early: BTreeMap<PeerId, (u64, Hash)>,
     finished: bool,
     account: Account,
     /// Whoever was on the path goes on over the chain.
@@ -270,8 +270,8 @@ impl Run {
                     let window_bytes = self.session.guest(guest).map_or(0, |guest| guest.window_bytes);
                     let peer = PeerId(guest.0);
                     self.machine.handle(now, Input::Ready { peer, window_bytes, have });
-                    if let Some(patched_bytes) = self.done_early.remove(&peer) {
-                        let control = Control::DataRcvd { patched_bytes };
+                    if let Some((patched_bytes, proof)) = self.done_early.remove(&peer) {
+                        let control = Control::DataRcvd { patched_bytes, proof };
                         self.machine.handle(now, Input::Control { peer, control: &control });
                     }
                 }
@@ -453,13 +453,14 @@ impl Run {
         for guest in woken.guests {
             let (now, machine, early) = (self.session.clock.now(), &mut self.machine, &mut self.done_early);
             let peer = PeerId(guest.0);
-            self.session.read(guest, |control| match control {
+            let heard = self.session.read(guest, |control| match control {
                 // It says that it has all in the same breath as HAVE: the machine hears of it with that.
-                Control::DataRcvd { patched_bytes } if machine.status(peer).is_none() => {
-                    early.insert(peer, *patched_bytes);
+                Control::DataRcvd { patched_bytes, proof } if machine.status(peer).is_none() => {
+                    early.insert(peer, (*patched_bytes, *proof));
                 }
                 control => machine.handle(now, Input::Control { peer, control }),
             });
+            heard.map_err(TransferError::Read)?;
         }
         if woken.newcomers {
             self.meet_strangers();
@@ -482,7 +483,7 @@ impl Run {
     fn meet_strangers(&mut self) {
         for (stream, frame) in self.session.meet_strangers() {
             match self.served.fetched(&frame) {
-                Some(have) => self.served.serve_stream(stream, Some(have)),
+                Some(have) => self.served.serve_stream(stream, have),
                 None => tracing::debug!("a connection that is not of this transfer"),
             }
         }
@@ -507,6 +508,7 @@ impl Run {
             channel,
             outer_len,
             stall_ns: self.spec.options.stall_timeout.0,
+            salt: self.session.guest(guest).map_or([0; 32], |guest| guest.salt),
         });
         self.session.tell(guest, &welcome);
         for (i, part) in self.supply.hashes().chunks(HASHES_MAX).enumerate() {

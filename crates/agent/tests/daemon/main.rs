@@ -15,6 +15,7 @@ use polycast_api::error::Kind;
 use polycast_api::manager::StatusRequest;
 use polycast_api::manager::manager_client::ManagerClient;
 use polycast_types::{AppId, DataId, Duration as Span};
+use std::io::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use world::{World, events, manager, serve, started, stopped, until};
@@ -30,6 +31,24 @@ async fn leases(manager: std::net::SocketAddr) -> usize {
     let mut client = ManagerClient::connect(format!("http://{manager}")).await.unwrap();
     let request = StatusRequest { protocol_version: PROTOCOL_VERSION };
     client.status(request).await.unwrap().into_inner().leases.len()
+}
+
+/// Connections that say nothing, or what nobody may say, keep no invitation out.
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_keep_no_invitation_out() {
+    let (manager, world, [a, b]) = started("", ["a", "b"]).await;
+    let mut strangers: Vec<_> = (0..200).map(|_| std::net::TcpStream::connect(b.control).unwrap()).collect();
+    let long = [&65_533u32.to_be_bytes()[..], &[3, 0xff, 0xfa], &[b'x'; 65_530]].concat();
+    let _ = strangers[199].write_all(&long);
+    let _ = strangers[198].write_all(&[0, 0x20, 0, 0, 18]);
+    let source = a.session(1).await;
+    source.add(DataId(1), &world.file("x", b"0123456789")).await.unwrap();
+    let sending = source.send(DataId(1), &Receivers::All, &SendOptions::default()).await.unwrap();
+    let (events, error) = events(sending).await;
+    let Some(Event::Finished(report)) = events.last() else { panic!("{events:?} {error:?}") };
+    assert!(report.is_complete(), "{report:?}");
+    drop(strangers);
+    stopped([a, b], manager).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

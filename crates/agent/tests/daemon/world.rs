@@ -198,6 +198,8 @@ pub async fn manager(port: u16, settings: &str) -> ManagerTask {
 pub struct AgentTask {
     pub socket: PathBuf,
     pub store: PathBuf,
+    /// Where other agents reach it.
+    pub control: SocketAddr,
     pub task: Task<AgentError>,
 }
 
@@ -280,12 +282,12 @@ pub async fn stopped(agents: impl IntoIterator<Item = AgentTask>, manager: Manag
 }
 
 pub fn serve(agent: Agent) -> AgentTask {
-    let (socket, store) = (agent.socket().to_path_buf(), agent.store());
+    let (socket, store, control) = (agent.socket().to_path_buf(), agent.store(), agent.control_address());
     let (stop, stopped) = oneshot::channel::<()>();
     let task = tokio::spawn(agent.serve(async {
         let _ = stopped.await;
     }));
-    AgentTask { socket, store, task: Task { stop, task } }
+    AgentTask { socket, store, control, task: Task { stop, task } }
 }
 
 /// Waits until something is so.

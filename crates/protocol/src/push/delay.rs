@@ -66,7 +66,7 @@ impl PathDelay {
             self.rate = received.saturating_sub(before).saturating_mul(1_000_000_000) / span.0;
             self.best_rate = self.best_rate.max(self.rate);
             let busy = self.least.take().is_some_and(|least| least > QUIET);
-            self.shared = busy && self.rate * 20 < self.best_rate * 17;
+            self.shared = busy && self.rate.saturating_mul(20) < self.best_rate.saturating_mul(17);
             self.counted = Some((arrived, received));
         }
     }

@@ -73,6 +73,11 @@ pub(super) struct Peer {
     pub(super) patched: RangeSet,
     /// Fragments sent by unicast lately, in two generations, so that TCP's delay causes no repetition.
     pub(super) unicast: [RangeSet; 2],
+    /// Fragments that it held when it joined.
+    pub(super) held_count: u64,
+    /// For how long it could have verified something and did not, and after how many packets of the stream that began.
+    pub(super) idle: Duration,
+    pub(super) idle_from: Option<u64>,
     /// When to send DATA_FNSD next.
     pub(super) finish_at: Option<Time>,
     /// For how long it alone has held the sender back.
@@ -109,6 +114,7 @@ impl Peer {
     pub(super) fn has_verified(&mut self, now: Time, bytes: u64) {
         if bytes > self.verified_bytes {
             (self.verified_bytes, self.verified_at, self.moves) = (bytes, now, 0);
+            (self.idle, self.idle_from) = (Duration::ZERO, None);
         }
     }
 
@@ -162,6 +168,7 @@ impl Peer {
     pub(super) fn new(now: Time, window: u64, have: RangeSet) -> Self {
         Peer {
             service: Service::Listening { since: now },
+            held_count: have.iter().map(|range| range.end - range.start).sum(),
             have,
             window,
             initial: None,
@@ -186,6 +193,8 @@ impl Peer {
             missing: RangeSet::new(),
             patched: RangeSet::new(),
             unicast: [RangeSet::new(), RangeSet::new()],
+            idle: Duration::ZERO,
+            idle_from: None,
             finish_at: None,
             held: Duration::ZERO,
             moves: 0,

@@ -8,7 +8,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_types::{Duration, RangeSet, Time};
-use polycast_wire::control::{Control, RANGES_MAX};
+use polycast_wire::control::{Control, Hash, RANGES_MAX};
 use polycast_wire::data::{FLAG_ATTEMPT, FLAG_PATCH, FLAG_REPORT, HEADER_LEN};
 
 /// Settings of a receiver.
@@ -99,7 +99,10 @@ pub enum Input<'a> {
     /// A frame from the source.
     Control(&'a Control<'a>),
     /// The object is where it belongs.
-    Committed,
+    Committed {
+        /// What shows the source that it is here: see `DATA_RCVD`.
+        proof: Hash,
+    },
 }
 
 /// What the driver is to do.
@@ -321,11 +324,11 @@ impl Receiver {
                 self.lap_over_at = Some(self.lap_over_at.map_or(at, |old| old.min(at)));
             }
             Input::Control(_) => {}
-            Input::Committed => {
+            Input::Committed { proof } => {
                 assert!(self.complete, "nothing incomplete is committed");
                 self.committed = true;
                 let patched_bytes = self.patched_bytes;
-                self.outputs.push_back(Output::Control(Control::DataRcvd { patched_bytes }));
+                self.outputs.push_back(Output::Control(Control::DataRcvd { patched_bytes, proof }));
             }
         }
         if cfg!(debug_assertions) {

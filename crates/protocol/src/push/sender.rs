@@ -2,6 +2,7 @@
 
 mod check;
 mod path;
+mod progress;
 mod racks;
 mod words;
 
@@ -93,6 +94,8 @@ pub struct Sender {
     /// When the stream goes on by itself: the next attempt, or the next packet at a granted rate.
     stream_at: Option<Time>,
     next_check: Time,
+    /// When it was last looked at who gets anything done.
+    progress_at: Time,
     /// When a path that may have to settle is asked for a report again.
     next_look: Time,
     next_patch: Option<Time>,
@@ -140,6 +143,7 @@ impl Sender {
             next_send: Time::ZERO,
             stream_at: None,
             next_check: Time::ZERO,
+            progress_at: Time::ZERO,
             next_look: Time::ZERO,
             next_patch: None,
             next_generation: Time::ZERO,
@@ -307,7 +311,7 @@ impl Sender {
             Control::PtchReq(ranges) => self.request(now, id, ranges),
             Control::RackReq(ranges) => self.rack_request(now, id, ranges),
             Control::Rack(members) => self.name_rack(id, members),
-            Control::DataRcvd { patched_bytes } => {
+            Control::DataRcvd { patched_bytes, .. } => {
                 peer.patched_bytes = *patched_bytes;
                 peer.verified_bytes = self.config.geometry.object_len;
                 self.settle(id, None);
@@ -407,7 +411,7 @@ impl Sender {
             let batch_time = Duration(u64::from(self.config.batch) * 1_000_000_000 / rate);
             let others = Others {
                 shared: self.gating().any(|p| p.path.is_shared()),
-                has_share: self.gating().all(|p| p.path.rate() * 2 > p.path.best_rate()),
+                has_share: self.gating().all(|p| p.path.rate() > p.path.best_rate() / 2),
                 share: (u128::from(rate / 2) * u128::from(queue.0) / 1_000_000_000) as u64,
             };
             self.congestion.round(now, queue, batch_time, others);
@@ -794,8 +798,12 @@ impl Sender {
             }
         }
         self.check_slow(now);
+        self.check_progress(now);
         for id in ids {
             let peer = &self.peers[&id];
+            if !peer.is_active() {
+                continue;
+            }
             if let Some(deadline) = self.config.deadline
                 && now.since(started) >= deadline
             {
@@ -857,15 +865,17 @@ impl Sender {
     /// A chain member that is behind its upstream and gets nothing holds those behind it: to the tail.
     fn check_chain(&mut self, now: Time, id: PeerId) {
         let peer = &self.peers[&id];
-        let ahead = match self.chain.upstream(id) {
-            Some(upstream) => self.peers[&upstream].verified_bytes,
-            None => self.config.geometry.object_len,
-        };
-        if ahead > peer.verified_bytes && now.since(peer.verified_at) >= CHAIN_STALL {
+        if self.ahead_of(id) > peer.verified_bytes && now.since(peer.verified_at) >= CHAIN_STALL {
             self.peers.get_mut(&id).expect("looked up above").verified_at = now;
             let links = self.move_in_chain(id);
             self.outputs.extend(links.into_iter().map(Output::Chain));
         }
+    }
+
+    /// Bytes that a chain member could fetch from its upstream.
+    fn ahead_of(&self, id: PeerId) -> u64 {
+        let upstream = self.chain.upstream(id);
+        upstream.map_or(self.config.geometry.object_len, |upstream| self.peers[&upstream].verified_bytes)
     }
 
     /// One that gets nothing goes to the tail, so that it does not hold others. If it gets nothing there either, the one
@@ -901,7 +911,7 @@ impl Sender {
             let alone = match behind[..] {
                 [slowest, next, ..] => {
                     let own_fault = peer.is_late || now.since(peer.advanced_at) >= SILENCE;
-                    let slow_path = peer.path.best_rate() * SLOW_PATH < best_rate;
+                    let slow_path = peer.path.best_rate().saturating_mul(SLOW_PATH) < best_rate;
                     (own_fault || slow_path) && peer.acknowledged == slowest && next - slowest >= limit / 2
                 }
                 _ => false,

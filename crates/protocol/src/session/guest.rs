@@ -1,13 +1,13 @@
 //! A receiver's end of a session: from HELLO to the last word.
 
-use super::{COMPLAIN_AFTER, GOODBYE_WITHIN, Gone};
+use super::{ALIVE_INTERVAL, ANSWER_WITHIN, COMPLAIN_AFTER, GOODBYE_WITHIN, Gone};
 use crate::push::Geometry;
 use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use polycast_types::{Duration, Handle, ObjectId, Time};
 use polycast_wire::WireError;
-use polycast_wire::control::{Control, Hello, Welcome};
+use polycast_wire::control::{Control, Hello, Salt, Welcome};
 
 /// A source may ask for no more patience than this: the number is a peer's.
 const STALL_MAX: Duration = Duration::from_secs(3_600);
@@ -24,7 +24,15 @@ pub struct GuestConfig {
     /// TCP port where it serves others; 0 where it does not.
     pub serve_port: u16,
     /// A source that does not answer HELLO for so long is given up.
-    pub stall_timeout: Duration,
+    pub answer_timeout: Duration,
+}
+
+impl GuestConfig {
+    /// What is shipped, for one that has no data channel and serves no others.
+    #[must_use]
+    pub fn new(handle: Handle, name: String) -> Self {
+        GuestConfig { handle, name, window_bytes: 0, serve_port: 0, answer_timeout: ANSWER_WITHIN }
+    }
 }
 
 /// What WELCOME said, without borrowed parts.
@@ -46,6 +54,8 @@ pub struct Offer {
     pub outer_len: u8,
     /// A source without any sign of life for so long is given up.
     pub stall: Duration,
+    /// What chooses the bytes that this receiver shows in the end.
+    pub salt: Salt,
 }
 
 impl From<&Welcome<'_>> for Offer {
@@ -63,6 +73,7 @@ impl From<&Welcome<'_>> for Offer {
             channel: welcome.channel,
             outer_len: welcome.outer_len,
             stall: Duration(welcome.stall_ns).min(STALL_MAX),
+            salt: welcome.salt,
         }
     }
 }
@@ -189,6 +200,8 @@ pub struct Guest {
     stall: Duration,
     outputs: VecDeque<Output>,
     heard_at: Time,
+    /// When it last said that it lives, while it waits for hashes.
+    said_at: Time,
     verifiable: bool,
     chained: bool,
     serves: bool,
@@ -204,9 +217,10 @@ impl Guest {
     pub fn new(now: Time, config: GuestConfig) -> Self {
         Guest {
             stage: Stage::Knocking,
-            stall: config.stall_timeout,
+            stall: config.answer_timeout,
             outputs: [Output::Hello].into(),
             heard_at: now,
+            said_at: now,
             verifiable: false,
             chained: false,
             serves: false,
@@ -304,7 +318,8 @@ impl Guest {
             Stage::Storing | Stage::Checking => None,
             Stage::Knocking | Stage::Waiting | Stage::Running => {
                 let silent = self.heard_at + self.stall;
-                Some(self.complain_at.map_or(silent, |at| at.min(silent)))
+                let alive = (self.stage == Stage::Waiting).then_some(self.said_at + ALIVE_INTERVAL);
+                self.complain_at.into_iter().chain(alive).chain([silent]).min()
             }
         }
     }
@@ -395,6 +410,10 @@ impl Guest {
                     self.end(if knocking { End::NoAnswer(self.stall) } else { End::Silent(self.stall) });
                 } else if self.complain_at.take_if(|at| now >= *at).is_some() {
                     self.outputs.push_back(Output::Say(Control::UpstreamLost));
+                } else if self.stage == Stage::Waiting && now.since(self.said_at) >= ALIVE_INTERVAL {
+                    // Others may have the place of one that is silent before it is ready.
+                    self.said_at = now;
+                    self.outputs.push_back(Output::Say(Control::Alive));
                 }
             }
             Stage::Storing | Stage::Checking | Stage::Ended => {}

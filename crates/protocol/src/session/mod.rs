@@ -41,6 +41,14 @@ use polycast_types::Duration;
 pub const ALIVE_INTERVAL: Duration = Duration::from_millis(500);
 /// Named receivers that are ready wait for the others until none has become ready for so long.
 pub const QUIET_AFTER: Duration = Duration::from_millis(500);
+/// A receiver that has said HELLO says something at least this often until it says HAVE; otherwise another one may have its place.
+pub const HAVE_WITHIN: Duration = Duration::from_secs(2);
+/// A source answers HELLO within this time.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// A receiver that is served, and verifies nothing more for so long, has failed, whatever it says.
+pub const PROGRESS_WITHIN: Duration = Duration::from_secs(30);
+/// What an earlier try has left is checked at least at this rate, in bytes a second: a slow disk's.
+pub const CHECKED_PER_SECOND: u64 = 16 << 20;
 /// How long a receiver that is done waits for the source's FINISHED.
 pub const GOODBYE_WITHIN: Duration = Duration::from_secs(3);
 /// A receiver whose upstream is gone asks for another one after this.

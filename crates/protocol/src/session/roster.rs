@@ -1,12 +1,15 @@
 //! The source's end of a session: the list of receivers, and what has become of each.
 
-use super::{ALIVE_INTERVAL, Gone, QUIET_AFTER, Why};
+use super::{ALIVE_INTERVAL, CHECKED_PER_SECOND, Gone, HAVE_WITHIN, QUIET_AFTER, Why};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use polycast_types::{Duration, Handle, RangeSet, Time};
+use polycast_types::{Duration, Handle, Printable, RangeSet, Rate, Time};
 use polycast_wire::control::{Control, Hello};
+
+/// A named receiver is called so often, if connections that come under its name do not become ready.
+const CALLS_MAX: u32 = 8;
 
 /// A connection to the source. The driver counts them; a number is never used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -45,10 +48,33 @@ pub struct RosterConfig {
     pub object_len: u64,
     /// How long receivers may take to join.
     pub join_timeout: Duration,
-    /// One that joins, or is served, without any sign of life for this long has failed.
+    /// One that has said HELLO and is not ready loses its place after so long without a sign of life.
+    pub have_timeout: Duration,
+    /// One that is served without any sign of life for this long has failed.
     pub stall_timeout: Duration,
     /// Who judges receivers that are ready.
     pub verdicts: Verdicts,
+}
+
+impl RosterConfig {
+    /// What is shipped: the times that daemons and simulations use.
+    #[must_use]
+    pub fn new(handle: Handle, expected: Expected, object_len: u64, verdicts: Verdicts) -> Self {
+        RosterConfig {
+            handle,
+            expected,
+            object_len,
+            join_timeout: Duration::from_secs(30),
+            have_timeout: HAVE_WITHIN,
+            stall_timeout: Duration::from_secs(10),
+            verdicts,
+        }
+    }
+
+    /// How long one may check what an earlier try has left, from when it knows all hashes.
+    fn check_timeout(&self) -> Duration {
+        self.join_timeout + Rate(CHECKED_PER_SECOND * 8).time_for(self.object_len)
+    }
 }
 
 /// What happens to a roster.
@@ -77,6 +103,16 @@ pub enum Input<'a> {
     },
     /// Something was sent to a connection.
     Told {
+        /// Which.
+        guest: GuestId,
+    },
+    /// A connection has been told all hashes: what an earlier try has left there can be checked.
+    Informed {
+        /// Which.
+        guest: GuestId,
+    },
+    /// A receiver has said DATA_RCVD with a wrong proof.
+    Unproven {
         /// Which.
         guest: GuestId,
     },
@@ -162,7 +198,7 @@ pub enum Output {
 /// How far a receiver is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Called; it has not come.
+    /// Called; it has not come, or came and did not become ready.
     Called,
     /// It has said HELLO, and not yet what it holds.
     Present,
@@ -192,6 +228,10 @@ pub struct Entry {
     heard_at: Time,
     told_at: Time,
     progressed_at: Time,
+    /// How often it was called.
+    calls: u32,
+    /// When it had been told all hashes.
+    informed_at: Option<Time>,
 }
 
 impl Entry {
@@ -207,6 +247,8 @@ impl Entry {
             heard_at: now,
             told_at: now,
             progressed_at: now,
+            calls: 1,
+            informed_at: None,
         }
     }
 
@@ -297,6 +339,17 @@ impl Roster {
             Input::Frame { guest, control } => self.frame(now, guest, control),
             Input::Hello { guest, hello } => self.hello(now, guest, hello),
             Input::Gone { guest, how } => self.gone(now, guest, how),
+            Input::Informed { guest } => {
+                if let Some(&at) = self.by_guest.get(&guest) {
+                    self.entries[at].informed_at.get_or_insert(now);
+                    self.next_check = now;
+                }
+            }
+            Input::Unproven { guest } => {
+                if let Some(&at) = self.by_guest.get(&guest).filter(|at| !self.entries[**at].is_settled()) {
+                    self.fail(now, at, Why::Unproven);
+                }
+            }
             Input::NotComing { name, why } => {
                 if let Some(at) = self.position(name).filter(|at| self.entries[*at].stage == Stage::Called) {
                     self.fail(now, at, Why::NotComing(why));
@@ -386,7 +439,8 @@ impl Roster {
     /// that it cannot receive is not waited for.
     fn vacant(&self) -> u32 {
         let Expected::Count(count) = self.config.expected else { return 0 };
-        let lost = |entry: &&Entry| matches!(entry.stage, Stage::Failed(Why::WentAway | Why::Broken(_)));
+        let is_lost = |why: &Why| matches!(why, Why::WentAway | Why::Broken(_) | Why::NotReady(_));
+        let lost = |entry: &&Entry| entry.failure().is_some_and(is_lost);
         count.saturating_sub((self.entries.len() - self.entries.iter().filter(lost).count()) as u32)
     }
 
@@ -413,7 +467,7 @@ impl Roster {
                     self.by_guest.remove(&before);
                 }
                 (entry.stage, entry.settled_at, entry.connected) = (Stage::Present, None, true);
-                (entry.heard_at, entry.told_at) = (now, now);
+                (entry.heard_at, entry.told_at, entry.informed_at) = (now, now, None);
                 self.by_guest.insert(guest, at);
                 self.outputs.push_back(Output::Welcome(guest));
                 self.next_check = now;
@@ -445,14 +499,16 @@ impl Roster {
         if self.free_places() == 0 {
             return Err(Why::Full);
         }
+        // Anyone may come, under any name: the report shows it.
+        let called = Printable(hello.name).to_string();
         // One that comes again has its own place, and otherwise one that failed makes room.
         let failed = |entry: &Entry| !entry.takes_place();
-        let own = self.entries.iter().position(|entry| failed(entry) && entry.name == hello.name);
+        let own = self.entries.iter().position(|entry| failed(entry) && entry.name == called);
         let full = self.entries.len() >= count as usize;
         let at = own.or_else(|| full.then(|| self.entries.iter().position(failed)).flatten());
         let name = match own {
             Some(at) => self.entries[at].name.clone(),
-            None => self.unused_name(hello.name),
+            None => self.unused_name(&called),
         };
         let entry = Entry::new(name, now);
         match at {
@@ -518,7 +574,8 @@ impl Roster {
         let Some(&at) = self.by_guest.get(&guest) else { return };
         let was_connected = core::mem::replace(&mut self.entries[at].connected, false);
         match self.entries[at].stage {
-            Stage::Called | Stage::Present | Stage::Ready => self.fail(now, at, how.into()),
+            Stage::Present => self.lose_place(now, at, how.into()),
+            Stage::Called | Stage::Ready => self.fail(now, at, how.into()),
             // It has the object, but others may have been sent to fetch from it.
             Stage::Done if was_connected => self.outputs.push_back(Output::Left { guest, why: how.into() }),
             Stage::Done | Stage::Failed(_) => {}
@@ -627,12 +684,16 @@ impl Roster {
         self.next_check = self.next_due(now);
     }
 
-    /// When one that is awaited is given up. One that is here may take its time as long as it shows that it lives.
+    /// When one that is awaited is given up. One that is here may check what it has, which takes as long as that takes a slow
+    /// disk, as long as it shows that it lives.
     fn patience(&self, entry: &Entry) -> Option<Time> {
-        let called = entry.called_at + self.config.join_timeout;
         match entry.stage {
-            Stage::Called => Some(called),
-            Stage::Present => Some(called.max(entry.heard_at + self.config.stall_timeout)),
+            Stage::Called => Some(entry.called_at + self.config.join_timeout),
+            Stage::Present => {
+                let silent = entry.heard_at + self.config.have_timeout;
+                let checked = entry.informed_at.map(|at| at + self.config.check_timeout());
+                Some(checked.map_or(silent, |at| at.min(silent)))
+            }
             Stage::Ready if self.judges() && self.started_at.is_some() => {
                 let since = self.started_at.map_or(entry.progressed_at, |at| at.max(entry.progressed_at));
                 Some(since + self.config.stall_timeout)
@@ -656,11 +717,31 @@ impl Roster {
             if let Some((_, span)) = over.filter(|_| !entry.is_settled()) {
                 self.fail(now, at, Why::Deadline(span));
             } else if self.patience(entry).is_some_and(|until| now >= until) {
-                let starved = entry.stage == Stage::Ready;
-                let why = if starved { Why::Starved(self.config.stall_timeout) } else { Why::NeverJoined };
-                self.fail(now, at, why);
+                match entry.stage {
+                    Stage::Present => self.lose_place(now, at, Why::NotReady(self.config.have_timeout)),
+                    Stage::Ready => self.fail(now, at, Why::Starved(self.config.stall_timeout)),
+                    _ => self.fail(now, at, Why::NeverJoined),
+                }
             }
         }
+    }
+
+    /// One has said HELLO and does not become ready. Where the receivers are named, whoever came under this name need not be the
+    /// one that was called: that one is called again.
+    fn lose_place(&mut self, now: Time, at: usize, why: Why) {
+        let entry = &self.entries[at];
+        let late = now >= entry.called_at + self.config.join_timeout || entry.calls >= CALLS_MAX;
+        if matches!(self.config.expected, Expected::Count(_)) || late {
+            self.fail(now, at, why);
+            return;
+        }
+        self.say_goodbye(at, Goodbye::Refuse(why));
+        let entry = &mut self.entries[at];
+        (entry.stage, entry.calls) = (Stage::Called, entry.calls + 1);
+        if let Some(guest) = entry.guest.take() {
+            self.by_guest.remove(&guest);
+        }
+        self.outputs.push_back(Output::Call(entry.name.clone()));
     }
 
     fn keep_alive(&mut self, now: Time) {

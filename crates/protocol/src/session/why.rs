@@ -1,7 +1,7 @@
 //! Why one is no receiver of a transfer, or not any more: the only place of these sentences.
 
 use alloc::string::{String, ToString};
-use polycast_types::Duration;
+use polycast_types::{Duration, Printable};
 use polycast_wire::WireError;
 
 /// How a control connection ended.
@@ -37,11 +37,14 @@ pub enum Why {
     #[error("{0}")]
     Foreign(WireError),
     /// It was called, and its agent does not let it join, or cannot be reached; in the agent's words.
-    #[error("{0}")]
+    #[error("{}", Printable(.0))]
     NotComing(String),
     /// It was called and did not become ready in time.
     #[error("never joined")]
     NeverJoined,
+    /// It has said HELLO, and then nothing for so long.
+    #[error("it said HELLO and then nothing for {0}")]
+    NotReady(Duration),
     /// It was added too late.
     #[error("the transfer had ended when it was added")]
     AddedLate,
@@ -52,10 +55,10 @@ pub enum Why {
     #[error("it went away in mid-transfer")]
     WentAway,
     /// Its control connection broke.
-    #[error("its connection failed: {0}")]
+    #[error("its connection failed: {}", Printable(.0))]
     Broken(String),
     /// It gave up, in its own words.
-    #[error("{0}")]
+    #[error("{}", Printable(.0))]
     Said(String),
     /// It has said nothing for so long.
     #[error("no sign of life for {0}")]
@@ -63,6 +66,12 @@ pub enum Why {
     /// It lives, but no bytes have reached it for so long.
     #[error("nothing has reached it for {0}")]
     Starved(Duration),
+    /// It lives and is served, but has verified nothing more for so long.
+    #[error("it lives, but has verified nothing more for {0}")]
+    NoProgress(Duration),
+    /// It says that it has the object, and cannot show bytes of it.
+    #[error("it says that it has the object, but cannot show the bytes of it that it was asked for")]
+    Unproven,
     /// It was not done when the deadline came.
     #[error("not done at the deadline of {0}")]
     Deadline(Duration),
@@ -90,7 +99,11 @@ impl Why {
     /// Whether it must not come again while the transfer runs.
     #[must_use]
     pub fn is_final(&self) -> bool {
-        self.blames_path() || matches!(self, Why::TakenOut | Why::Deadline(_) | Why::AddedLate)
+        self.blames_path()
+            || matches!(
+                self,
+                Why::TakenOut | Why::Deadline(_) | Why::AddedLate | Why::NoProgress(_) | Why::Unproven
+            )
     }
 }
 

@@ -142,7 +142,7 @@ fn what_is_wrong_is_dropped_and_named_once() {
         [Output::Dropped(Fault::Malformed)]
     );
     let mut other = packet(1, &label);
-    other[0] = 9;
+    other[0] = polycast_wire::VERSION + 1;
     assert_eq!(
         outputs(&mut spine, Input::Packet { port: 0, header: &other }),
         [Output::Dropped(Fault::Version)]

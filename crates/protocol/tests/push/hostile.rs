@@ -71,7 +71,7 @@ impl Heard {
             11 => self.sender.handle(now, SenderInput::Close),
             12 => self.sender.handle(now, SenderInput::Open),
             13 => {
-                let control = &Control::DataRcvd { patched_bytes: liar.number(near) };
+                let control = &Control::DataRcvd { patched_bytes: liar.number(near), proof: [0; 32] };
                 self.sender.handle(now, SenderInput::Control { peer, control });
             }
             _ => {
@@ -258,7 +258,7 @@ impl Told {
                 }
                 ReceiverOutput::Complete => {
                     assert!(!std::mem::replace(&mut self.complete, true), "complete twice");
-                    self.machine.handle(now, ReceiverInput::Committed);
+                    self.machine.handle(now, ReceiverInput::Committed { proof: [0; 32] });
                     self.committed = true;
                 }
             }
@@ -338,7 +338,7 @@ fn who_is_settled_before_the_start_stays_so() {
             sender.handle(Time(1), SenderInput::Ready { peer, window_bytes: 1 << 20, have });
         }
         let control = |peer, control| SenderInput::Control { peer: PeerId(peer), control };
-        sender.handle(Time(2), control(0, &Control::DataRcvd { patched_bytes: 0 }));
+        sender.handle(Time(2), control(0, &Control::DataRcvd { patched_bytes: 0, proof: [0; 32] }));
         sender.handle(Time(2), SenderInput::Left { peer: PeerId(1), why: Why::WentAway });
         let settled = |sender: &mut Sender, now| {
             let outputs: Vec<_> = std::iter::from_fn(|| sender.poll(now)).collect();
@@ -348,7 +348,7 @@ fn who_is_settled_before_the_start_stays_so() {
         sender.handle(Time(3), SenderInput::Start);
         sender.handle(Time(3), SenderInput::Close);
         assert_eq!(settled(&mut sender, Time(3)), 0);
-        sender.handle(Time(4), control(2, &Control::DataRcvd { patched_bytes: 0 }));
+        sender.handle(Time(4), control(2, &Control::DataRcvd { patched_bytes: 0, proof: [0; 32] }));
         let outputs: Vec<_> = std::iter::from_fn(|| sender.poll(Time(4))).collect();
         assert_eq!(outputs.last(), Some(&SenderOutput::Finished), "no other is waited for");
     }

@@ -138,6 +138,7 @@ pub fn config(geometry: Geometry) -> SenderConfig {
         attempt_interval: Duration::from_micros(500).into(),
         path_timeout: Duration::from_millis(500),
         stall_timeout: Duration::from_secs(5),
+        progress_timeout: Duration::from_secs(30),
         deadline: None,
         slow: SlowPolicy::DropToPatches { after: Duration::from_millis(400) },
         patch_delay: Duration::from_millis(5),
@@ -160,13 +161,11 @@ impl World {
     pub fn new(seed: u64, receivers: u32, config: SenderConfig, faults: Faults) -> Self {
         let geometry = config.geometry;
         let watch = Watch::new(geometry, config.rate);
+        let expected = Expected::Named((0..receivers).map(|peer| peer.to_string()).collect());
         let roster = RosterConfig {
-            handle: config.handle,
-            expected: Expected::Named((0..receivers).map(|peer| peer.to_string()).collect()),
-            object_len: geometry.object_len,
             join_timeout: Duration::from_secs(3_600),
             stall_timeout: config.stall_timeout,
-            verdicts: Verdicts::Sender,
+            ..RosterConfig::new(config.handle, expected, geometry.object_len, Verdicts::Sender)
         };
         let mut world = World {
             roster: Roster::new(Time(1), roster),
@@ -282,6 +281,7 @@ impl World {
             channel: ([239, 0, 0, 1], 1),
             outer_len: 0,
             stall_ns: u64::MAX,
+            salt: [0; 32],
         }));
         self.hear(peer, &Control::parse(&welcome).unwrap());
         let node = self.nodes.get_mut(&peer).expect("it has said HELLO");
@@ -602,7 +602,7 @@ impl World {
             name: peer.to_string(),
             window_bytes: self.window_bytes_of(peer),
             serve_port: 1,
-            stall_timeout: Duration::from_secs(3_600),
+            answer_timeout: Duration::from_secs(3_600),
         };
         let node = Node {
             guest: Some(Guest::new(self.now, guest)),
@@ -883,7 +883,7 @@ impl World {
                     match &control {
                         Control::PtchReq(sns) => self.watch.request(now, peer, sns, false, &node.spoiled),
                         Control::Progress { lost, .. } => self.watch.lost = self.watch.lost.max(*lost),
-                        Control::DataRcvd { patched_bytes } => self.watch.done(peer, *patched_bytes),
+                        Control::DataRcvd { patched_bytes, .. } => self.watch.done(peer, *patched_bytes),
                         _ => {}
                     }
                     let is_for_rack = matches!(control, Control::Progress { .. } | Control::PtchReq(_));
@@ -905,7 +905,7 @@ impl World {
                     assert_eq!(node.intact.len() as u64, geometry.groups(), "complete without all groups");
                     assert!(!node.done, "complete twice");
                     node.done = true;
-                    node.machine.handle(now, ReceiverInput::Committed);
+                    node.machine.handle(now, ReceiverInput::Committed { proof: [0; 32] });
                     if let Some(guest) = node.guest.as_mut() {
                         guest.handle(now, GuestInput::Committed);
                     }

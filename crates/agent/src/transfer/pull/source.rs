@@ -280,11 +280,12 @@ impl Run {
             self.session.clear_bell();
         }
         for guest in woken.guests {
-            self.session.read(guest, |control| {
+            let heard = self.session.read(guest, |control| {
                 if let Control::Stalled { tree } = control {
                     tracing::warn!(guest = guest.0, tree, "nothing comes in a tree any more");
                 }
             });
+            heard.map_err(TransferError::Read)?;
         }
         if woken.newcomers {
             // A chain is nothing that a pull transfer has: those who ask for it are sent away.
@@ -306,6 +307,7 @@ impl Run {
             channel: ([0; 4], 0),
             outer_len: 0,
             stall_ns: self.spec.options.stall_timeout.0,
+            salt: self.session.guest(guest).map_or([0; 32], |guest| guest.salt),
         };
         self.session.tell(guest, &Control::Welcome(welcome));
         let (count, block_bytes) = (self.trees, self.block_bytes);

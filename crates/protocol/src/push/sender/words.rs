@@ -3,7 +3,7 @@
 use super::super::attempt::AttemptInterval;
 use super::super::chain::Link;
 use super::super::geometry::Geometry;
-use crate::session::Why;
+use crate::session::{PROGRESS_WITHIN, Why};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -47,6 +47,8 @@ pub struct SenderConfig {
     pub path_timeout: Duration,
     /// A receiver without sign of life for this long has failed.
     pub stall_timeout: Duration,
+    /// A receiver that is served and verifies nothing more for this long has failed, whatever it says.
+    pub progress_timeout: Duration,
     /// Receivers that are not done this long after the start have failed.
     pub deadline: Option<Duration>,
     /// Policy for slow receivers.
@@ -70,6 +72,7 @@ impl SenderConfig {
             attempt_interval: AttemptInterval::Adaptive,
             path_timeout: Duration::from_millis(1_000),
             stall_timeout: Duration::from_secs(10),
+            progress_timeout: PROGRESS_WITHIN,
             deadline: None,
             slow: SlowPolicy::DropToPatches { after: Duration::from_secs(2) },
             patch_delay: Duration::from_millis(10),

@@ -16,7 +16,7 @@ fn guest() -> Guest {
         name: "a".into(),
         window_bytes: 1 << 20,
         serve_port: 9,
-        stall_timeout: STALL,
+        answer_timeout: STALL,
     };
     Guest::new(ms(0), config)
 }
@@ -33,6 +33,7 @@ fn welcome() -> Control<'static> {
         channel: ([239, 0, 0, 1], 7),
         outer_len: 0,
         stall_ns: 5_000_000_000,
+        salt: [3; 32],
     })
 }
 
@@ -93,6 +94,21 @@ fn a_guest_that_resumes_waits_for_hashes() {
         guest.handle(ms(60_000), Input::Checked);
         assert_eq!(outputs(&mut guest, ms(60_000)), [Output::Begin]);
     }
+}
+
+/// A source may need a while for all hashes; one that is silent meanwhile would lose its place.
+#[test]
+fn a_guest_that_waits_for_hashes_says_that_it_lives() {
+    let mut guest = guest();
+    hear(&mut guest, ms(1), &welcome());
+    guest.handle(ms(1), Input::Stored { resumes: true });
+    outputs(&mut guest, ms(1));
+    let mut said = 0;
+    for at in (100..4_100).step_by(100) {
+        said += outputs(&mut guest, ms(at)).iter().filter(|o| **o == Output::Say(Control::Alive)).count();
+    }
+    assert_eq!(said, 8);
+    assert_eq!(guest.deadline(), Some(ms(4_500)));
 }
 
 /// Every way in which a session ends for a receiver.

@@ -12,12 +12,9 @@ const HANDLE: Handle = Handle(7);
 
 fn config(expected: Expected, verdicts: Verdicts) -> RosterConfig {
     RosterConfig {
-        handle: HANDLE,
-        expected,
-        object_len: 1_000,
         join_timeout: JOIN,
         stall_timeout: STALL,
-        verdicts,
+        ..RosterConfig::new(HANDLE, expected, 1_000, verdicts)
     }
 }
 
@@ -251,7 +248,7 @@ fn a_roster_that_judges_ends_the_transfer_itself() {
         join(&mut roster, ms(0), guest, name);
     }
     outputs(&mut roster, ms(0));
-    let done = Control::DataRcvd { patched_bytes: 0 };
+    let done = Control::DataRcvd { patched_bytes: 0, proof: [0; 32] };
     roster.handle(ms(5), Input::Frame { guest: GuestId(1), control: &done });
     let progress = Control::Progress {
         position: 0,
@@ -304,13 +301,74 @@ fn a_connection_hears_something_every_half_second() {
     assert_eq!(outputs(&mut roster, ms(800)), [Output::Alive(GuestId(1))]);
 }
 
+/// A place is for one that wants the object: HELLO alone does not hold it.
+#[test]
+fn who_says_hello_and_nothing_more_loses_its_place() {
+    let sentence = "it said HELLO and then nothing for 2s";
+    for verdicts in BOTH {
+        let mut counted = Roster::new(ms(0), config(Expected::Count(1), verdicts));
+        hello(&mut counted, ms(1), 1, "x");
+        assert_eq!((counted.free_places(), refused(&outputs(&mut counted, ms(2_000)))), (0, None));
+        assert_eq!(refused(&outputs(&mut counted, ms(2_001))).as_deref(), Some(sentence));
+        assert_eq!(counted.free_places(), 1);
+        join(&mut counted, ms(2_500), 2, "honest");
+        assert!(outputs(&mut counted, ms(2_500)).contains(&Output::Start));
+        assert_eq!(counted.entries().map(|entry| entry.name.as_str()).collect::<Vec<_>>(), ["honest"]);
+
+        // Whoever came under a name need not be the one that was called.
+        let mut by_name = Roster::new(ms(0), config(named(&["a", "b"]), verdicts));
+        outputs(&mut by_name, ms(0));
+        hello(&mut by_name, ms(1), 1, "a");
+        outputs(&mut by_name, ms(1));
+        let said = outputs(&mut by_name, ms(2_001));
+        assert_eq!(refused(&said).as_deref(), Some(sentence));
+        assert!(said.contains(&Output::Call("a".into())), "{said:?}");
+        hello(&mut by_name, ms(2_002), 2, "a");
+        by_name.handle(ms(2_003), Input::Gone { guest: GuestId(2), how: Gone::Closed });
+        assert!(outputs(&mut by_name, ms(2_003)).contains(&Output::Call("a".into())));
+        join(&mut by_name, ms(2_004), 3, "a");
+        assert!(by_name.is_ready(GuestId(3)) && by_name.entry(GuestId(1)).is_none());
+    }
+}
+
+/// What an earlier try has left takes time to check, and a sign of life shows that it is checked: but not for ever.
+#[test]
+fn who_checks_what_it_has_keeps_its_place_as_long_as_a_slow_disk_takes() {
+    let mut roster = Roster::new(ms(0), config(Expected::Count(1), Verdicts::Sender));
+    hello(&mut roster, ms(0), 1, "a");
+    let (mut now, mut lost) = (0, None);
+    while lost.is_none() && now < 200_000 {
+        now += 1_000;
+        if now == 60_000 {
+            roster.handle(ms(now), Input::Informed { guest: GuestId(1) });
+        }
+        roster.handle(ms(now), Input::Frame { guest: GuestId(1), control: &Control::Alive });
+        lost = refused(&outputs(&mut roster, ms(now))).map(|_| now);
+    }
+    assert_eq!(lost, Some(91_000), "the time to join, and what 1,000 bytes take, after the last hash");
+}
+
+#[test]
+fn who_cannot_show_the_object_has_failed_for_good() {
+    for verdicts in BOTH {
+        let mut roster = Roster::new(ms(0), config(named(&["a"]), verdicts));
+        join(&mut roster, ms(1), 1, "a");
+        outputs(&mut roster, ms(1));
+        roster.handle(ms(2), Input::Unproven { guest: GuestId(1) });
+        let said = outputs(&mut roster, ms(2));
+        assert!(said.contains(&Output::Left { guest: GuestId(1), why: Why::Unproven }), "{said:?}");
+        assert!(refused(&said).unwrap().contains("cannot show"));
+        assert_eq!(roster.named("a").unwrap().verified_bytes, 0);
+    }
+}
+
 /// An earlier try may have left a receiver everything: there is nothing to send, and the transfer is over all the same.
 #[test]
 fn receivers_that_are_done_before_the_start_end_the_transfer() {
     for verdicts in BOTH {
         let mut roster = Roster::new(ms(0), config(named(&["a"]), verdicts));
         join(&mut roster, ms(1), 1, "a");
-        let done = Control::DataRcvd { patched_bytes: 0 };
+        let done = Control::DataRcvd { patched_bytes: 0, proof: [0; 32] };
         roster.handle(ms(1), Input::Frame { guest: GuestId(1), control: &done });
         roster.handle(ms(1), Input::Settled { guest: GuestId(1), failure: None, serves: false });
         let said = outputs(&mut roster, ms(1));
@@ -326,6 +384,8 @@ enum Step {
     Have(u8),
     Refuse(u8),
     Done(u8),
+    Informed(u8),
+    Unproven(u8),
     Progress(u8, u64),
     Gone(u8),
     NotComing(u8),
@@ -341,6 +401,8 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (0u8..24).prop_map(Step::Have),
         1 => (0u8..24).prop_map(Step::Refuse),
         2 => (0u8..24).prop_map(Step::Done),
+        1 => (0u8..24).prop_map(Step::Informed),
+        1 => (0u8..24).prop_map(Step::Unproven),
         1 => (0u8..24, any::<u64>()).prop_map(|(guest, bytes)| Step::Progress(guest, bytes)),
         2 => (0u8..24).prop_map(Step::Gone),
         1 => (0u8..6).prop_map(Step::NotComing),
@@ -402,7 +464,7 @@ fn apply(roster: &mut Roster, now: Time, step: &Step, guests: &mut u32) {
             roster.handle(now, Input::Frame { guest: guest(number), control: &Control::Refuse("no") });
         }
         Step::Done(number) => {
-            let control = Control::DataRcvd { patched_bytes: 0 };
+            let control = Control::DataRcvd { patched_bytes: 0, proof: [0; 32] };
             roster.handle(now, Input::Frame { guest: guest(number), control: &control });
         }
         Step::Progress(number, verified_bytes) => {
@@ -416,6 +478,8 @@ fn apply(roster: &mut Roster, now: Time, step: &Step, guests: &mut u32) {
             };
             roster.handle(now, Input::Frame { guest: guest(number), control: &control });
         }
+        Step::Informed(number) => roster.handle(now, Input::Informed { guest: guest(number) }),
+        Step::Unproven(number) => roster.handle(now, Input::Unproven { guest: guest(number) }),
         Step::Gone(number) => roster.handle(now, Input::Gone { guest: guest(number), how: Gone::Closed }),
         Step::NotComing(name) => {
             let why = "no".to_string();

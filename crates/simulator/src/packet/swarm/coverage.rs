@@ -170,7 +170,7 @@ kinds!(of_receiver, RECEIVER, ReceiverInput<'_>:
     ReceiverInput::Fetched { .. } => "push receiver: Fetched",
     ReceiverInput::Chained => "push receiver: Chained",
     ReceiverInput::Control(_) => "push receiver: Control",
-    ReceiverInput::Committed => "push receiver: Committed",
+    ReceiverInput::Committed { .. } => "push receiver: Committed",
 );
 
 kinds!(of_roster, ROSTER, RosterInput<'_>:
@@ -178,6 +178,8 @@ kinds!(of_roster, ROSTER, RosterInput<'_>:
     RosterInput::Frame { .. } => "roster: Frame",
     RosterInput::Gone { .. } => "roster: Gone",
     RosterInput::Told { .. } => "roster: Told",
+    RosterInput::Informed { .. } => "roster: Informed",
+    RosterInput::Unproven { .. } => "roster: Unproven",
     RosterInput::NotComing { .. } => "roster: NotComing",
     RosterInput::Add(_) => "roster: Add",
     RosterInput::Remove(_) => "roster: Remove",

@@ -111,9 +111,9 @@ fn plan_receiver(
         summary.push_str(", one is taken out");
     }
     if random.one_in(8) {
-        let mood = *random.pick(&[Mood::Unwilling, Mood::Full, Mood::Foreign]);
+        let mood = *random.pick(&[Mood::Unwilling, Mood::Full, Mood::Foreign, Mood::Lying]);
         cluster.plan(net, Time::ZERO, Happening::Mood { transfer, receiver, mood: Some(mood) });
-        if mood != Mood::Foreign && random.one_in(2) {
+        if !matches!(mood, Mood::Foreign | Mood::Lying) && random.one_in(2) {
             let at = random.time_below(end);
             cluster.plan(net, at, Happening::Mood { transfer, receiver, mood: None });
             cluster.plan(net, at, Happening::JoinReceiver { transfer, receiver });

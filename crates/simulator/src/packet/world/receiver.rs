@@ -17,7 +17,7 @@ use polycast_protocol::push::coded::{Coded, Decodable};
 use polycast_protocol::push::{Geometry, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput};
 use polycast_protocol::session::{End, Guest};
 use polycast_types::{Duration, RangeSet, Time};
-use polycast_wire::control::Control;
+use polycast_wire::control::{Control, Hash};
 
 /// The content id of a fragment of an object.
 #[must_use]
@@ -56,6 +56,9 @@ pub(super) struct Serving {
     pub(super) sent: RangeSet,
 }
 
+/// What stands for the proof that a receiver has the object, in DATA_RCVD.
+pub(super) const PROOF: Hash = [7; 32];
+
 /// What is out of order with a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mood {
@@ -65,6 +68,8 @@ pub enum Mood {
     Full,
     /// It speaks another version of the protocol.
     Foreign,
+    /// It says that it has the object as soon as it has joined.
+    Lying,
 }
 
 /// One receiver of a push transfer.
@@ -394,7 +399,7 @@ impl PushReceiver {
                 }
                 self.phase = Phase::Done;
                 self.finished_at = Some(now);
-                self.handle(now, ReceiverInput::Committed);
+                self.handle(now, ReceiverInput::Committed { proof: PROOF });
                 Some(Wish::Completed)
             }
         })

@@ -9,6 +9,7 @@ use crate::packet::swarm::Plant;
 use crate::packet::swarm::coverage::of_guest;
 use alloc::format;
 use alloc::string::ToString;
+use alloc::vec::Vec;
 use polycast_protocol::push::{Geometry, ReceiverInput};
 use polycast_protocol::session::{End, Guest, GuestConfig, GuestInput, GuestOutput};
 use polycast_types::{Handle, Time};
@@ -37,7 +38,7 @@ impl Cluster {
             name: if counted { "one of them".into() } else { host.name.clone() },
             window_bytes: host.window_bytes,
             serve_port: receiver_port(transfer),
-            stall_timeout,
+            answer_timeout: stall_timeout,
         };
         host.guest = Some(Guest::new(net.now(), config));
         let node = host.node;
@@ -109,6 +110,11 @@ impl Cluster {
             GuestOutput::Begin => {
                 (host.begun, host.phase) = (true, Phase::Running);
                 host.handle(now, ReceiverInput::Begin);
+                if host.mood == Some(Mood::Lying) {
+                    self.say(net, transfer, receiver, &Control::Have(Vec::new()));
+                    let lie = Control::DataRcvd { patched_bytes: 0, proof: [0; 32] };
+                    self.say(net, transfer, receiver, &lie);
+                }
             }
             GuestOutput::Say(control) => self.say(net, transfer, receiver, &control),
             GuestOutput::Refuse(reason) => self.say(net, transfer, receiver, &Control::Refuse(&reason)),

@@ -1,7 +1,7 @@
 //! Driving a source: what its end of the session and its sender want done.
 
 use super::frames::{Body, Frame, address_of, channel_address, group_len_of, receiver_port};
-use super::receiver::{Phase, content_of};
+use super::receiver::{PROOF, Phase, content_of};
 use super::source::{Conn, Sending};
 use super::streams::StreamId;
 use super::{Cluster, Datagram, Fragment, Happening, Owner, Token};
@@ -200,6 +200,7 @@ impl Cluster {
             channel: channel_address(push.source.channel()),
             outer_len: 0,
             stall_ns: push.config.stall_timeout.0,
+            salt: [0; 32],
         });
         self.tell(net, transfer, stream, &welcome);
         let mut first = 0;
@@ -209,6 +210,7 @@ impl Cluster {
             first = end;
         }
         self.tell(net, transfer, stream, &Control::Root([0; 32]));
+        self.tell_roster(net.now(), transfer, RosterInput::Informed { guest: GuestId(stream.0) });
     }
 
     /// Says the last word to a connection.
@@ -430,6 +432,9 @@ impl Cluster {
                 };
                 run.conns.insert(stream, conn);
                 self.tell_roster(now, transfer, RosterInput::Hello { guest, hello: &hello });
+            }
+            Ok(Control::DataRcvd { proof, .. }) if proof != PROOF && run.roster.is_ready(guest) => {
+                self.tell_roster(now, transfer, RosterInput::Unproven { guest });
             }
             Ok(control) => {
                 let is_ready = run.roster.is_ready(guest);

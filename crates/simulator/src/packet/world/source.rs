@@ -103,12 +103,9 @@ impl PushConfig {
 
     pub(super) fn roster(&self, handle: u32, object_len: u64, expected: Expected) -> RosterConfig {
         RosterConfig {
-            handle: Handle(handle.into()),
-            expected,
-            object_len,
             join_timeout: self.join_timeout,
             stall_timeout: self.stall_timeout,
-            verdicts: Verdicts::Sender,
+            ..RosterConfig::new(Handle(handle.into()), expected, object_len, Verdicts::Sender)
         }
     }
 

@@ -1,0 +1,152 @@
+//! What foreign ends do that mean no good: each may end its own session, and no other.
+
+use super::session_tests::{Source, ask, frame, hello, next, next_frame, start, start_with};
+use super::{Options, ReceiverSpec, Rendezvous, Sink, TransferError, receive};
+use polycast_net::hash::keyed_hash;
+use polycast_types::Handle;
+use polycast_wire::control::{Control, Hello, Salt, proven_group};
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// REFUSE with a text of so many bytes, as our own programs never write it.
+fn long_refusal(len: u16) -> Vec<u8> {
+    let text = vec![b'x'; len.into()];
+    [&(u32::from(len) + 3).to_be_bytes()[..], &[3], &len.to_be_bytes(), &text].concat()
+}
+
+/// The last word on a connection.
+fn last(stream: &mut TcpStream) -> String {
+    loop {
+        let word = next(stream);
+        if word != "something else" {
+            return word;
+        }
+    }
+}
+
+/// HELLO, WELCOME and HAVE; the salt that WELCOME names.
+fn join(source: &Source, name: &str) -> (TcpStream, Salt) {
+    let mut stream = TcpStream::connect(source.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.write_all(&hello(source.handle, name)).unwrap();
+    let welcome = next_frame(&mut stream);
+    let Ok(Control::Welcome(welcome)) = Control::parse(&welcome) else { panic!("{welcome:?}") };
+    stream.write_all(&frame(&Control::Have(Vec::new()))).unwrap();
+    (stream, welcome.salt)
+}
+
+fn errors(source: Source) -> Vec<(bool, Option<String>)> {
+    let report = source.thread.join().expect("no panic").unwrap();
+    report.receivers.into_iter().map(|receiver| (receiver.verified, receiver.error)).collect()
+}
+
+#[test]
+fn long_and_odd_words_end_their_own_session_only() {
+    for pulled in [false, true] {
+        let source = start(pulled);
+        let (mut a, _) = join(&source, "a");
+        let (mut b, _) = join(&source, "b");
+        a.write_all(&long_refusal(65_530)).unwrap();
+        b.write_all(&frame(&Control::Refuse("\x1b[2Jno room"))).unwrap();
+        let odd = r"\u{1b}[2Jno room";
+        let expected =
+            ["its connection failed: malformed packet", odd].map(|words| (false, Some(words.into())));
+        assert_eq!(errors(source), expected);
+    }
+}
+
+/// Whoever says that it has the object shows bytes of it which it could not choose.
+#[test]
+fn who_lies_about_the_object_is_not_verified() {
+    let object: Vec<u8> = (0..600_000u32).map(|at| (at * 7 + at / 251) as u8).collect();
+    for pulled in [false, true] {
+        let source = start_with(pulled, object.clone());
+        let (mut liar, _) = join(&source, "a");
+        let (mut honest, salt) = join(&source, "b");
+        let group = proven_group(&salt, 3) as usize;
+        let bytes = &object[group << 18..object.len().min((group + 1) << 18)];
+        let proof = keyed_hash(&salt, bytes);
+        liar.write_all(&frame(&Control::DataRcvd { patched_bytes: 0, proof })).unwrap();
+        let refused = "it says that it has the object, but cannot show the bytes of it that it was asked for";
+        assert_eq!(last(&mut liar), refused, "another receiver's proof is none");
+        honest.write_all(&frame(&Control::DataRcvd { patched_bytes: 0, proof })).unwrap();
+        assert_eq!(last(&mut honest), "FINISHED");
+        assert_eq!(errors(source), [(false, Some(refused.into())), (true, None)]);
+    }
+}
+
+#[test]
+fn hello_alone_holds_no_place() {
+    for pulled in [false, true] {
+        let source = start(pulled);
+        let (mut silent, _) = ask(&source, &hello(source.handle, "a"));
+        assert_eq!(last(&mut silent), "it said HELLO and then nothing for 2s");
+        assert_eq!(ask(&source, &hello(source.handle, "a")).1, "WELCOME");
+        source.cancel.store(true, Ordering::Relaxed);
+        assert!(matches!(source.thread.join().unwrap(), Err(TransferError::Cancelled)));
+    }
+}
+
+/// More connections than a source looks at, and none says anything: the next receiver comes in all the same.
+#[test]
+fn idle_connections_keep_nobody_out() {
+    for pulled in [false, true] {
+        let source = start(pulled);
+        let idle: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(source.address).unwrap()).collect();
+        std::thread::sleep(Duration::from_millis(300));
+        let begun = Instant::now();
+        assert_eq!(ask(&source, &hello(source.handle, "a")).1, "WELCOME");
+        assert!(begun.elapsed() < Duration::from_millis(900), "it waited until they were gone");
+        drop(idle);
+        source.cancel.store(true, Ordering::Relaxed);
+        drop(source.thread.join().unwrap());
+    }
+}
+
+/// A receiver of a source that says this when somebody comes.
+fn receive_from(words: Option<Vec<u8>>) -> (TransferError, Duration) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&over);
+    let source = std::thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        let first = next_frame(&mut stream);
+        assert!(matches!(Control::parse(&first), Ok(Control::Hello(Hello { .. }))));
+        if let Some(words) = words {
+            stream.write_all(&words).unwrap();
+        }
+        while !ends.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let spec = ReceiverSpec {
+        name: "a".into(),
+        rendezvous: Rendezvous::At(address, Handle(1)),
+        interface: Ipv4Addr::LOCALHOST,
+        sink: Sink::Raw(folder.path().join("object")),
+        options: Options::default(),
+        cancel: Arc::new(AtomicBool::new(false)),
+    };
+    let begun = Instant::now();
+    let error = receive(spec, &mut |_| {}).unwrap_err();
+    let span = begun.elapsed();
+    over.store(true, Ordering::Relaxed);
+    source.join().unwrap();
+    (error, span)
+}
+
+#[test]
+fn what_a_source_says_harms_no_receiver() {
+    let (long, _) = receive_from(Some(long_refusal(65_530)));
+    assert!(matches!(long, TransferError::Protocol(_)), "{long}");
+    let (odd, _) = receive_from(Some(frame(&Control::Refuse("\x1b]0;pwn\x07"))));
+    assert_eq!(odd.to_string(), r"the source refused: \u{1b}]0;pwn\u{7}");
+    let (silent, span) = receive_from(None);
+    assert!(matches!(silent, TransferError::NoAnswer(_)), "{silent}");
+    assert!(span < Duration::from_secs(6), "it held a place for {span:?}");
+}

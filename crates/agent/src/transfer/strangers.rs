@@ -1,0 +1,224 @@
+//! Connections whose other end has not said yet what it wants: everybody can open them, so they are few, young, and wait for
+//! nobody.
+//!
+//! A connection that has said nothing for [`FIRST_WITHIN`] is closed. Where one address has many that wait, or all together are
+//! many, the oldest are closed: whoever means it says so at once, and is the youngest when it comes. So there is always room for
+//! one more, and the listener need never be left alone.
+
+use super::clock::Clock;
+use polycast_net::frames::{FrameError, FrameStream};
+use polycast_types::{Duration, Time};
+use polycast_wire::WireError;
+use polycast_wire::control::Control;
+use rustix::event::{PollFd, PollFlags};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, TcpListener};
+use std::os::fd::AsFd;
+
+/// Connections that have said nothing yet.
+const STRANGERS_MAX: usize = 256;
+/// So many of one address may wait,
+const STRANGERS_OF_ONE_MAX: usize = 8;
+/// those left out that have come just now: many receivers of one host may come at the same moment, and each says HELLO at once.
+const YOUNG: Duration = Duration::from_millis(100);
+/// A connection says what it wants within this time.
+pub(crate) const FIRST_WITHIN: Duration = Duration::from_secs(1);
+/// Connections that are taken in between two looks at something else.
+const ACCEPTED_MAX: usize = 64;
+/// Where no connection can be taken, most likely for want of descriptors, some will be free again after this.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A connection that has said nothing yet.
+struct Stranger {
+    stream: FrameStream,
+    address: Option<IpAddr>,
+    since: Time,
+}
+
+/// A listener, and those who have come to it and said nothing yet.
+pub(crate) struct Strangers {
+    listener: TcpListener,
+    waiting: Vec<Stranger>,
+    clock: Clock,
+    /// No connection could be taken: none is before this time.
+    paused_until: Option<Time>,
+}
+
+impl Strangers {
+    /// Those who come to a listener that does not block.
+    pub(crate) fn new(listener: TcpListener) -> Self {
+        Strangers { listener, waiting: Vec::new(), clock: Clock::start(), paused_until: None }
+    }
+
+    /// What to wait on: [`Strangers::meet`] is to be called when any of them has something, and now and then.
+    pub(crate) fn descriptors<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        if self.paused_until.is_none() {
+            fds.push(PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN));
+        }
+        let waiting = self.waiting.iter();
+        fds.extend(waiting.map(|stranger| PollFd::from_borrowed_fd(stranger.stream.as_fd(), PollFlags::IN)));
+    }
+
+    /// Takes new connections, and hands over those that `want` says something of their first frame. One whose first frame is
+    /// none, or of another version, is told so.
+    pub(crate) fn meet<T>(
+        &mut self,
+        mut want: impl FnMut(&Control<'_>) -> Option<T>,
+    ) -> Vec<(FrameStream, T)> {
+        let now = self.clock.now();
+        let mut heard = Vec::new();
+        let before = std::mem::take(&mut self.waiting);
+        for stranger in before {
+            self.hear(now, stranger, &mut want, &mut heard);
+        }
+        for _ in 0..ACCEPTED_MAX {
+            let Some(stranger) = self.accept(now) else { break };
+            self.hear(now, stranger, &mut want, &mut heard);
+        }
+        self.thin_out(now);
+        heard
+    }
+
+    fn accept(&mut self, now: Time) -> Option<Stranger> {
+        if self.paused_until.is_some_and(|until| now < until) {
+            return None;
+        }
+        loop {
+            match self.listener.accept() {
+                Ok((stream, from)) => {
+                    let was_paused = self.paused_until.take().is_some();
+                    if was_paused {
+                        tracing::info!("connections are taken again");
+                    }
+                    let Ok(stream) = FrameStream::stranger(stream) else { continue };
+                    return Some(Stranger { stream, address: Some(from.ip()), since: now });
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.paused_until = None;
+                    return None;
+                }
+                // It has gone again.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
+                Err(error) => {
+                    self.pause(now, &error);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Once a trouble, not once a look.
+    fn pause(&mut self, now: Time, error: &io::Error) {
+        if self.paused_until.is_none() {
+            tracing::warn!(%error, "no connections can be taken: trying again ten times a second");
+        }
+        self.paused_until = Some(now + PAUSE);
+    }
+
+    /// Reads what one has said, and keeps it where that is nothing yet.
+    fn hear<T>(
+        &mut self,
+        now: Time,
+        mut stranger: Stranger,
+        want: &mut impl FnMut(&Control<'_>) -> Option<T>,
+        heard: &mut Vec<(FrameStream, T)>,
+    ) {
+        let open = stranger.stream.fill();
+        let foreign = match stranger.stream.next_frame() {
+            Ok(None) => match open {
+                Ok(_) if now.since(stranger.since) < FIRST_WITHIN => return self.waiting.push(stranger),
+                Err(FrameError::Wire(error)) => error,
+                _ => return,
+            },
+            Ok(Some(control)) => match want(&control) {
+                Some(wish) => return heard.push((stranger.stream, wish)),
+                None => WireError::Malformed,
+            },
+            Err(FrameError::Wire(error)) => error,
+            Err(_) => return,
+        };
+        // One that does not hear this notices that the connection ends.
+        let _ = stranger.stream.send(&Control::Refuse(&foreign.to_string()));
+        stranger.stream.finish();
+    }
+
+    /// Closes the oldest where there are too many; they are in the order in which they came.
+    fn thin_out(&mut self, now: Time) {
+        let too_many = self.waiting.len().saturating_sub(STRANGERS_MAX);
+        self.waiting.drain(..too_many);
+        let is_old = |stranger: &Stranger| now.since(stranger.since) >= YOUNG;
+        for at in (0..self.waiting.len()).rev() {
+            let address = self.waiting[at].address;
+            let later = self.waiting[at..].iter().filter(|other| is_old(other) && other.address == address);
+            if is_old(&self.waiting[at]) && later.count() > STRANGERS_OF_ONE_MAX {
+                drop(self.waiting.remove(at));
+            }
+        }
+    }
+
+    /// How many wait.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+    use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+
+    fn open() -> (Strangers, SocketAddr) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        (Strangers::new(listener), address)
+    }
+
+    fn alive(control: &Control<'_>) -> Option<()> {
+        matches!(control, Control::Alive).then_some(())
+    }
+
+    fn connect(address: SocketAddr, count: usize) -> Vec<TcpStream> {
+        (0..count).map(|_| TcpStream::connect(address).unwrap()).collect()
+    }
+
+    /// However many are silent, one that speaks is heard, and few wait.
+    #[test]
+    fn the_silent_make_room_for_who_speaks() {
+        let (mut strangers, address) = open();
+        let silent = connect(address, 100);
+        // So many are taken at a time; the rest waits in the system's queue.
+        (0..2).for_each(|_| assert!(strangers.meet(alive).is_empty()));
+        std::thread::sleep(std::time::Duration::from_millis(150));
+        let mut speaker = TcpStream::connect(address).unwrap();
+        speaker.write_all(&[0, 0, 0, 1, 20]).unwrap();
+        let begun = std::time::Instant::now();
+        while strangers.meet(alive).is_empty() {
+            assert!(begun.elapsed().as_secs() < 10, "it was never heard");
+        }
+        assert!(strangers.len() <= STRANGERS_OF_ONE_MAX, "{} wait", strangers.len());
+        std::thread::sleep(std::time::Duration::from_millis(1_000));
+        assert!(strangers.meet(alive).is_empty());
+        assert_eq!(strangers.len(), 0, "the silent are gone after a second");
+        drop(silent);
+    }
+
+    /// Receivers of one host that come together are none too many, even before they have said anything.
+    #[test]
+    fn those_who_come_together_are_all_heard() {
+        let (mut strangers, address) = open();
+        let mut together = connect(address, 40);
+        while strangers.len() < 40 {
+            assert!(strangers.meet(alive).is_empty());
+        }
+        together.iter_mut().for_each(|stream| stream.write_all(&[0, 0, 0, 1, 20]).unwrap());
+        let (mut heard, begun) = (0, std::time::Instant::now());
+        while heard < 40 {
+            assert!(begun.elapsed().as_secs() < 10, "{heard} of 40 were heard");
+            heard += strangers.meet(alive).len();
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Receivers that live, are served, and get nothing done: a sign of life is no reason to hold a path for ever.
+//!
+//! Only the time counts in which a receiver could have verified something. On the data channel that is when its lap is over, or
+//! when fragments of two hash groups that it lacked have been sent since it last verified any; never while the path is being set
+//! up, or the stream waits for another path. In the chain it is when the one that it fetches from has more than it has, and always
+//! once it has been moved there twice in vain. A sender that was held up itself counts a moment, not the time that it missed.
+
+use super::{PeerId, Sender, Service};
+use crate::push::peer::Peer;
+use crate::session::Why;
+use alloc::vec::Vec;
+use polycast_types::{Duration, Time};
+
+/// At most so much counts between two looks.
+const LOOK_MAX: Duration = Duration::from_millis(100);
+/// In the chain one that has been given so many other places in vain has had its chances: several who give nothing would otherwise
+/// stand before each other.
+const MOVES_ENOUGH: u32 = 2;
+/// Fragments of so many hash groups are enough to complete one.
+const GROUPS_OFFERED: u64 = 2;
+
+impl Sender {
+    /// Counts for how long each receiver could have verified something and did not, and gives up those for whom that is too long.
+    pub(super) fn check_progress(&mut self, now: Time) {
+        let span = now.since(self.progress_at).min(LOOK_MAX);
+        self.progress_at = now;
+        let served: Vec<PeerId> =
+            self.peers.iter().filter(|(id, peer)| self.is_served(**id, peer)).map(|(id, _)| *id).collect();
+        let mut late = Vec::new();
+        for id in served {
+            let peer = self.peers.get_mut(&id).expect("a key of the same map");
+            peer.idle = peer.idle + span;
+            if peer.idle >= self.config.progress_timeout {
+                late.push(id);
+            }
+        }
+        for id in late {
+            self.give_up_idle(id);
+        }
+        let packets = self.packets;
+        for peer in self.peers.values_mut() {
+            peer.idle_from.get_or_insert(packets);
+        }
+    }
+
+    /// Whether there is something that this receiver could verify.
+    fn is_served(&self, id: PeerId, peer: &Peer) -> bool {
+        match peer.service {
+            Service::Streaming | Service::Patching => {
+                let is_over = peer.lap_end(self.fragments).is_some_and(|end| self.position >= end);
+                // What it holds already may have been sent to others.
+                let group = u64::from(self.config.geometry.group_len / self.config.geometry.fragment_len) + 1;
+                let enough = peer.held_count.saturating_add(GROUPS_OFFERED * group);
+                let offered = peer.idle_from.is_some_and(|from| self.packets - from >= enough);
+                (is_over || offered) && !self.paused && !self.path_waits
+            }
+            Service::Chained => {
+                let says_all = peer.verified_bytes >= self.config.geometry.object_len;
+                says_all || self.ahead_of(id) > peer.verified_bytes || peer.moves >= MOVES_ENOUGH
+            }
+            Service::Listening { .. } | Service::Done | Service::Failed(_) => false,
+        }
+    }
+
+    /// One that gets nothing done. In a rack that may be another one, as the rack's reports tell of the slowest: its receivers
+    /// speak for themselves from then on.
+    fn give_up_idle(&mut self, id: PeerId) {
+        let speaker = self.peers.get(&id).and_then(|peer| peer.spoken_by).unwrap_or(id);
+        if self.speaks_for_others(speaker) {
+            let rack = self.racks.get(&speaker).into_iter().flatten().copied();
+            for other in rack.chain([speaker]).collect::<Vec<_>>() {
+                if let Some(peer) = self.peers.get_mut(&other) {
+                    peer.idle = Duration::ZERO;
+                }
+            }
+            self.disband(speaker);
+        } else if self.peers.get(&id).is_some_and(|peer| peer.idle >= self.config.progress_timeout) {
+            self.settle(id, Some(Why::NoProgress(self.config.progress_timeout)));
+        }
+    }
+}
