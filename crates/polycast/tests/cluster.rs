@@ -49,7 +49,7 @@ fn wrong_input_gets_one_sentence() {
     let cluster = Cluster::start(&["a", "b"]);
     let file = cluster.place.file("f", b"bytes");
     assert_eq!(cluster.at("a", &["send", &file, "--to", "b", "--id", "1"]).status, 0);
-    let again = cluster.at("a", &["send", &file, "--to", "b", "--id", "1", "--json"]);
+    let again = cluster.at("a", &["send", &file, "--to", "b", "--id", "1"]);
     assert_eq!((again.status, &again.json()["sent_bytes"]), (0, &0.into()), "{}", again.stderr);
     let out = cluster.place.path("out");
     let occupied = cluster.place.file("occupied", b"mine");
