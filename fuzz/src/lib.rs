@@ -163,14 +163,14 @@ pub fn archive_unpack(bytes: &[u8]) {
     let inner = place.path().join("inner");
     fs::create_dir(&inner).unwrap();
     let target = inner.join("target");
-    let outcome = unpack(stream.as_slice(), &target);
+    let outcome = unpack(stream.as_slice(), &target, false);
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
     assert_eq!(fs::read_dir(&inner).unwrap().count(), usize::from(outcome.is_ok()));
     if outcome.is_ok()
         && let Ok(packed) = stream_of(&target)
     {
         let again = inner.join("again");
-        unpack(packed.as_slice(), &again).unwrap();
+        unpack(packed.as_slice(), &again, false).unwrap();
         assert_eq!(stream_of(&again).unwrap(), packed);
     }
 }

@@ -1,13 +1,14 @@
 //! Whole transfers over real sockets on the loopback interface.
 
 use polycast_agent::transfer::{
-    Options, Path, Prepared, Received, ReceiverSpec, Receivers, Rendezvous, Report, Sink, SourceSpec,
-    TransferError, prepare, receive,
+    Held, Options, Path, Prepared, Received, ReceiverSpec, Receivers, Rendezvous, Report, Sink, SourceSpec,
+    TransferError, confirm, prepare, receive,
 };
-use polycast_net::object::ObjectKind;
+use polycast_net::object::{FileSource, ObjectKind};
 use polycast_net::store::part_path;
 use polycast_types::ObjectId;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -29,19 +30,34 @@ fn group() -> std::net::SocketAddrV4 {
 }
 
 fn source(object: Vec<u8>, receivers: usize, path: Path, options: Options) -> Prepared {
-    prepare(SourceSpec {
+    prepare(spec(object, receivers, path, options)).unwrap()
+}
+
+fn spec(object: Vec<u8>, receivers: usize, path: Path, options: Options) -> SourceSpec {
+    SourceSpec {
         object: ObjectId::default(),
         name: "object".into(),
         kind: ObjectKind::File,
         source: Arc::new(object),
+        root: None,
         receivers: Receivers::Told(receivers),
         interface: Ipv4Addr::LOCALHOST,
         path,
         options,
         cancel: Arc::default(),
         steering: Arc::default(),
-    })
-    .unwrap()
+    }
+}
+
+fn receiver_spec(source: &Prepared, name: &str, target: PathBuf) -> ReceiverSpec {
+    ReceiverSpec {
+        name: name.into(),
+        rendezvous: Rendezvous::At(source.control_address(), source.handle()),
+        interface: Ipv4Addr::LOCALHOST,
+        sink: Sink::At { path: target, replace: false },
+        options: Options::default(),
+        cancel: Arc::default(),
+    }
 }
 
 struct Receiving {
@@ -51,14 +67,7 @@ struct Receiving {
 
 fn start_receiver(source: &Prepared, name: &str, target: PathBuf, options: Options) -> Receiving {
     let cancel = Arc::new(AtomicBool::new(false));
-    let spec = ReceiverSpec {
-        name: name.into(),
-        rendezvous: Rendezvous::At(source.control_address(), source.handle()),
-        interface: Ipv4Addr::LOCALHOST,
-        sink: Sink::Path(target),
-        options,
-        cancel: Arc::clone(&cancel),
-    };
+    let spec = ReceiverSpec { options, cancel: Arc::clone(&cancel), ..receiver_spec(source, name, target) };
     Receiving { thread: std::thread::spawn(move || receive(spec, &mut |_| ())), cancel }
 }
 
@@ -219,6 +228,7 @@ fn when_the_source_goes_away_the_verified_part_is_kept() {
         name: "object".into(),
         kind: ObjectKind::File,
         source: Arc::new(object),
+        root: None,
         receivers: Receivers::Told(1),
         interface: Ipv4Addr::LOCALHOST,
         path,
@@ -260,6 +270,7 @@ fn a_store_without_room_is_named_at_once() {
         name: "huge".into(),
         kind: ObjectKind::File,
         source: Arc::new(Huge),
+        root: None,
         receivers: Receivers::Told(1),
         interface: Ipv4Addr::LOCALHOST,
         path: multicast(),
@@ -278,6 +289,88 @@ fn a_store_without_room_is_named_at_once() {
 }
 
 #[test]
+fn what_is_there_stays_and_the_source_hears_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("object");
+    std::fs::write(&target, b"mine").unwrap();
+    let prepared = source(bytes(100), 1, multicast(), Options::default());
+    let running = start_receiver(&prepared, "r0", target.clone(), Options::default());
+    let report = prepared.run(&mut |_| ()).unwrap();
+    assert!(report.receivers[0].error.as_ref().unwrap().contains("is there already"), "{report:?}");
+    running.thread.join().unwrap().unwrap_err();
+    assert_eq!(std::fs::read(&target).unwrap(), b"mine");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn names_of_the_source_stay_within_the_folder() {
+    for name in [".bashrc", "../up", "a\u{1b}[2J"] {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("folder");
+        std::fs::create_dir(&folder).unwrap();
+        let prepared =
+            prepare(SourceSpec { name: name.into(), ..spec(bytes(100), 1, multicast(), Options::default()) });
+        let prepared = prepared.unwrap();
+        let stranger = ReceiverSpec {
+            sink: Sink::Into { folder: folder.clone(), replace: true },
+            ..receiver_spec(&prepared, "r0", dir.path().join("unused"))
+        };
+        let running = std::thread::spawn(move || receive(stranger, &mut |_| ()));
+        let report = prepared.run(&mut |_| ()).unwrap();
+        assert!(!report.receivers[0].verified, "{report:?}");
+        let error = running.join().unwrap().unwrap_err();
+        assert!(matches!(&error, TransferError::Name(..)), "{error}");
+        assert!(!error.to_string().contains('\u{1b}'), "{error}");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn permissions_travel_with_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    std::fs::write(&from, b"secret").unwrap();
+    std::fs::set_permissions(&from, std::fs::Permissions::from_mode(0o500)).unwrap();
+    let object = Arc::new(FileSource::open(&from).unwrap());
+    let prepared =
+        prepare(SourceSpec { source: object, ..spec(Vec::new(), 1, multicast(), Options::default()) });
+    let prepared = prepared.unwrap();
+    let target = dir.path().join("to");
+    let running = start_receiver(&prepared, "r0", target.clone(), Options::default());
+    prepared.run(&mut |_| ()).unwrap();
+    assert_eq!(running.thread.join().unwrap().unwrap().mode, 0o500);
+    assert_eq!(std::fs::metadata(&target).unwrap().permissions().mode() & 0o7777, 0o500);
+}
+
+#[test]
+fn a_receiver_that_has_the_object_needs_no_byte_of_it() {
+    let object = bytes(3_000_000);
+    let root = *blake3::hash(&object).as_bytes();
+    let (length, bytes) = (object.len() as u64, Arc::new(object.clone()));
+    let held = Held { object: ObjectId::default(), length, root, bytes };
+    for path in [multicast(), Path::Chain] {
+        let prepared = source(object.clone(), 1, path, Options::default());
+        let spec = receiver_spec(&prepared, "r0", PathBuf::from("/nowhere"));
+        let held = held.clone();
+        let running = std::thread::spawn(move || confirm(&spec, &held));
+        let report = prepared.run(&mut |_| ()).unwrap();
+        running.join().unwrap().unwrap();
+        assert!(report.receivers[0].verified, "{report:?}");
+        assert_eq!((report.sent_bytes, report.patched_bytes), (0, 0));
+    }
+    // Another object of the same length is none.
+    let prepared = source(object, 1, multicast(), Options::default());
+    let spec = receiver_spec(&prepared, "r0", PathBuf::from("/nowhere"));
+    let other = Held { root: [7; 32], ..held };
+    let running = std::thread::spawn(move || confirm(&spec, &other));
+    let report = prepared.run(&mut |_| ()).unwrap();
+    running.join().unwrap().unwrap_err();
+    assert!(!report.receivers[0].verified, "{report:?}");
+    assert!(report.receivers[0].error.as_ref().unwrap().contains("there is another object"), "{report:?}");
+}
+
+#[test]
 fn a_transfer_that_is_full_or_unknown_turns_receivers_away() {
     let dir = tempfile::tempdir().unwrap();
     let prepared = source(bytes(100), 1, multicast(), Options::default());
@@ -287,7 +380,7 @@ fn a_transfer_that_is_full_or_unknown_turns_receivers_away() {
         name: "stranger".into(),
         rendezvous: Rendezvous::At(address, wrong),
         interface: Ipv4Addr::LOCALHOST,
-        sink: Sink::Path(dir.path().join("a")),
+        sink: Sink::At { path: dir.path().join("a"), replace: false },
         options: Options::default(),
         cancel: Arc::default(),
     };
@@ -299,7 +392,7 @@ fn a_transfer_that_is_full_or_unknown_turns_receivers_away() {
         name: "r0".into(),
         rendezvous: Rendezvous::At(address, handle),
         interface: Ipv4Addr::LOCALHOST,
-        sink: Sink::Path(dir.path().join("b")),
+        sink: Sink::At { path: dir.path().join("b"), replace: false },
         options: Options::default(),
         cancel: Arc::default(),
     };

@@ -1,7 +1,20 @@
 //! Settings files of the daemons: TOML, and one sentence for what is wrong with them.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
 use serde::de::DeserializeOwned;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The longest text that is read.
+const TEXT_LEN_MAX: usize = 64 << 20;
+/// Bytes that are read at a time.
+const READ_LEN: u64 = 1 << 20;
+/// Whoever writes to a pipe has to have done so by then.
+const PIPE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Settings that are wrong, in one sentence.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -32,12 +45,58 @@ pub enum SettingsError {
     },
 }
 
+/// The text of a file that somebody has named: settings, a scenario, a plan. Files and pipes can be read; what is no text,
+/// never ends or never begins is refused.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let kind = file.metadata()?.file_type();
+    if kind.is_dir() {
+        return Err(io::Error::other("it is a directory"));
+    }
+    if !kind.is_file() && !kind.is_fifo() && !kind.is_char_device() {
+        return Err(io::Error::other("it is neither a file nor a pipe"));
+    }
+    let until = Instant::now() + PIPE_WITHIN;
+    let mut bytes = Vec::new();
+    loop {
+        if !kind.is_file() {
+            await_pipe(&file, until)?;
+        }
+        let room = (TEXT_LEN_MAX + 1 - bytes.len()) as u64;
+        match (&file).take(room.min(READ_LEN)).read_to_end(&mut bytes) {
+            Ok(0) => break,
+            Ok(_) if bytes.len() > TEXT_LEN_MAX => {
+                return Err(io::Error::other(format!("it is longer than {} MiB", TEXT_LEN_MAX >> 20)));
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| io::Error::other("it is not text in UTF-8"))
+}
+
+/// Waits until a pipe has something, or has ended.
+fn await_pipe(file: &File, until: Instant) -> io::Result<()> {
+    let left = until.saturating_duration_since(Instant::now());
+    let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+    let mut fds = [PollFd::new(file, PollFlags::IN)];
+    match poll(&mut fds, Some(&timeout))? {
+        0 => Err(io::Error::other("nobody writes to it")),
+        _ => Ok(()),
+    }
+}
+
 /// The text of a settings file.
 ///
 /// # Errors
 /// It cannot be read.
 pub fn read(path: &Path) -> Result<String, SettingsError> {
-    std::fs::read_to_string(path)
+    read_text(path)
         .map_err(|error| SettingsError::Read { path: path.to_path_buf(), reason: error.to_string() })
 }
 
@@ -57,6 +116,25 @@ pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, SettingsError> {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
+    use std::io::Write;
+
+    #[test]
+    fn texts_come_from_files_and_pipes_and_end() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
+        writer.write_all(b"a = ").unwrap();
+        let slow = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            writer.write_all(b"1").unwrap();
+        });
+        assert_eq!(read_text(Path::new(&path)).unwrap(), "a = 1");
+        slow.join().unwrap();
+        let says = |path: &str| read_text(Path::new(path)).unwrap_err().to_string();
+        assert_eq!(says("/dev/zero"), "it is longer than 64 MiB");
+        assert_eq!(read_text(Path::new("/dev/null")).unwrap(), "");
+        assert_eq!(says("/"), "it is a directory");
+        assert_eq!(says("/proc/self/exe"), "it is not text in UTF-8");
+    }
 
     #[test]
     fn what_is_wrong_is_said_with_its_line() {

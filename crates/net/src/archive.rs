@@ -19,8 +19,9 @@ mod hostile_tests;
 mod tests;
 
 pub use tree::TreeSource;
-pub use unpack::{Unpacked, unpack};
+pub use unpack::{Unpacked, check_target, unpack};
 
+use polycast_types::Printable;
 use std::io;
 use std::path::PathBuf;
 
@@ -71,7 +72,7 @@ pub enum ArchiveError {
         what: &'static str,
     },
     /// An entry of the stream would reach outside the target, or is of a kind that is never unpacked.
-    #[error("refused to unpack the entry '{entry}': {why}")]
+    #[error("refused to unpack the entry '{}': {why}", Printable(entry))]
     Refused {
         /// The entry's name, as far as it can be shown.
         entry: String,
@@ -79,7 +80,7 @@ pub enum ArchiveError {
         why: &'static str,
     },
     /// Something other than an empty directory is in the way.
-    #[error("{} exists already", path.display())]
+    #[error("{} is there already: remove it, or say --force to replace it", path.display())]
     TargetExists {
         /// Where the directory was to appear.
         path: PathBuf,

@@ -48,6 +48,12 @@ fn left_len(len: usize) -> usize {
     len.next_power_of_two() / 2
 }
 
+/// A hash from hex; `None` where it is none.
+#[must_use]
+pub fn parse_hex(text: &str) -> Option<Hash> {
+    blake3::Hash::from_hex(text).ok().map(|hash| *hash.as_bytes())
+}
+
 /// What only one can say who has these bytes and knows the key.
 #[must_use]
 pub fn keyed_hash(key: &[u8; 32], bytes: &[u8]) -> Hash {

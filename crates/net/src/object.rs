@@ -2,8 +2,14 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+
+/// See [`ObjectSource::stamp`].
+pub type Stamp = [u8; 32];
+
+/// Permissions of a file that nobody has said anything about.
+pub const MODE_USUAL: u16 = 0o644;
 
 /// What an object unpacks to at the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +30,17 @@ pub trait ObjectSource: Send + Sync {
         self.len() == 0
     }
 
+    /// Stands for the state of what is read: where it is another one later, the bytes may be others. All zero where
+    /// they cannot change.
+    fn stamp(&self) -> Stamp {
+        Stamp::default()
+    }
+
+    /// Permissions that a receiver gives the bytes of a file: those to read, write and execute.
+    fn mode(&self) -> u16 {
+        MODE_USUAL
+    }
+
     /// Fills `buffer` with the bytes from `offset` on.
     ///
     /// # Errors
@@ -37,6 +54,8 @@ pub struct FileSource {
     file: File,
     path: PathBuf,
     len: u64,
+    mode: u16,
+    stamp: Stamp,
 }
 
 impl FileSource {
@@ -50,13 +69,29 @@ impl FileSource {
         if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
-        Ok(FileSource { file, path: path.to_path_buf(), len: metadata.len() })
+        let mode = (metadata.mode() & 0o777) as u16;
+        let stamp = stamp_of(&metadata);
+        Ok(FileSource { file, path: path.to_path_buf(), len: metadata.len(), mode, stamp })
+    }
+
+    /// The same file, whose receivers give it other permissions.
+    #[must_use]
+    pub fn with_mode(self, mode: u16) -> Self {
+        FileSource { mode, ..self }
     }
 }
 
 impl ObjectSource for FileSource {
     fn len(&self) -> u64 {
         self.len
+    }
+
+    fn stamp(&self) -> Stamp {
+        self.stamp
+    }
+
+    fn mode(&self) -> u16 {
+        self.mode
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
@@ -67,6 +102,18 @@ impl ObjectSource for FileSource {
             _ => error,
         })
     }
+}
+
+/// Which file it is, how long it is, and when it was changed last.
+fn stamp_of(metadata: &std::fs::Metadata) -> Stamp {
+    let changed = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
+    let mut hasher = blake3::Hasher::new();
+    for number in
+        [metadata.dev(), metadata.ino(), metadata.len()].into_iter().chain(changed.map(i64::cast_unsigned))
+    {
+        hasher.update(&number.to_be_bytes());
+    }
+    *hasher.finalize().as_bytes()
 }
 
 /// A buffer in memory as an object.

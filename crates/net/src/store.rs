@@ -1,14 +1,31 @@
 //! Where received bytes are put: a part file beside its final place, verified groups only, one rename.
 //!
-//! Nothing is visible under the final name before all of it is verified. A part file that a crash left
-//! behind is taken up again: what of it verifies need not be sent once more.
+//! Nothing is visible under the final name before all of it is verified, and what has that name already stays unless
+//! the caller wants it replaced. A part file that a crash left behind is taken up again: what of it verifies need not
+//! be sent once more. One that somebody else could have made, or could change, is refused.
 
-use rustix::fs::{FlockOperation, flock, statvfs};
-use std::fs::{File, OpenOptions};
+mod room;
+
+use crate::hash::hex;
+use room::Room;
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags, flock};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// The longest file name of Linux, in bytes.
+const NAME_LEN_MAX: usize = 255;
+/// Ends the names of part files.
+const PART_SUFFIX: &str = ".polycast-part";
+/// Part files that vanish between two looks, because another receiver has just finished.
+const OPENS_MAX: usize = 16;
+/// Permissions that a file may get: none to run as somebody else.
+const PERMISSIONS: u32 = 0o777;
 
 /// An object that cannot be stored.
 #[derive(Debug, thiserror::Error)]
@@ -20,12 +37,23 @@ pub enum StoreError {
         place: PathBuf,
         /// Bytes of the object.
         needed: u64,
-        /// Bytes that are free.
+        /// Bytes that are free, and not promised to another object that is on its way.
         free: u64,
     },
     /// Another process receives to the same place.
     #[error("another receiver is writing to {}", .0.display())]
     Busy(PathBuf),
+    /// Something has the final name already, and is not to be replaced.
+    #[error("{} is there already: remove it, or say --force to replace it", .0.display())]
+    Exists(PathBuf),
+    /// Something is in the part file's place that this user's earlier try did not leave there.
+    #[error("{} {why}: remove it, since an earlier try did not leave it there", path.display())]
+    Planted {
+        /// The part file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// The file system says no.
     #[error("cannot write {}: {source}", path.display())]
     Io {
@@ -36,62 +64,68 @@ pub enum StoreError {
     },
 }
 
+/// How an object gets its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Placing {
+    /// What has the final name already is replaced.
+    pub replace: bool,
+    /// The bytes are on the disk before they have their name, also if the machine loses its power then.
+    pub durable: bool,
+    /// The object is a directory, which is unpacked beside the part file: it needs its room twice.
+    pub unpacked: bool,
+}
+
 /// A file that is being received.
 #[derive(Debug)]
 pub struct PartFile {
     file: Arc<File>,
     path: PathBuf,
     target: PathBuf,
+    placing: Placing,
     resumed: bool,
     keep: bool,
+    _room: Room,
 }
 
 impl PartFile {
     /// Opens the part file for `target` with room for `len` bytes, or takes up one that is there.
     ///
     /// # Errors
-    /// No room, no permission, or another receiver writes there.
-    pub fn open(target: &Path, len: u64) -> Result<Self, StoreError> {
+    /// Something has the final name and is to stay, there is no room or no permission, another receiver writes there, or
+    /// the part file is not one that this user has left.
+    pub fn open(target: &Path, len: u64, placing: Placing) -> Result<Self, StoreError> {
         let path = part_path(target);
-        let wrong = |source| StoreError::Io { path: path.clone(), source };
         let folder = folder_of(target);
         std::fs::create_dir_all(&folder).map_err(|source| StoreError::Io { path: folder.clone(), source })?;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(wrong)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| StoreError::Busy(target.to_path_buf()))?;
+        if !placing.unpacked {
+            check_target(target, placing.replace)?;
+        }
+        let (file, found) = open_part(&path, target)?;
+        let wrong = |source| StoreError::Io { path: path.clone(), source };
         let there = file.metadata().map_err(wrong)?.len();
+        let resumed = found && there == len && len > 0;
+        let file = Arc::new(file);
+        let total = if placing.unpacked { len.saturating_mul(2) } else { len };
+        let room = Room::claim(&file, &folder, total).inspect_err(|_| {
+            if !found {
+                // Another try finds the place as this one did.
+                let _ = std::fs::remove_file(&path);
+            }
+        })?;
         let part = PartFile {
-            file: Arc::new(file),
-            resumed: there == len && len > 0,
+            file,
+            resumed,
             keep: false,
-            path,
+            path: path.clone(),
             target: target.to_path_buf(),
+            placing,
+            _room: room,
         };
-        part.check_room(&folder, len)?;
-        let wrong = |source| StoreError::Io { path: part.path.clone(), source };
         if !part.resumed {
             part.file.set_len(0).map_err(wrong)?;
             part.file.set_len(len).map_err(wrong)?;
         }
         Ok(part)
-    }
-
-    fn check_room(&self, folder: &Path, len: u64) -> Result<(), StoreError> {
-        let wrong = |source| StoreError::Io { path: self.path.clone(), source };
-        let space = statvfs(folder).map_err(|error| wrong(error.into()))?;
-        let free = space.f_bavail.saturating_mul(space.f_frsize);
-        // What an earlier try has written already needs no more room.
-        let written = std::os::unix::fs::MetadataExt::blocks(&self.file.metadata().map_err(wrong)?) * 512;
-        if len.saturating_sub(written) > free {
-            return Err(StoreError::Full { place: folder.to_path_buf(), needed: len, free });
-        }
-        Ok(())
     }
 
     /// Whether an earlier try left bytes that may be right.
@@ -137,14 +171,26 @@ impl PartFile {
         &self.path
     }
 
-    /// Gives the file its final name.
+    /// Gives the file its final name, and these permissions as far as the user's mask allows them.
     ///
     /// # Errors
-    /// The final name is a directory, or the file system fails.
-    pub fn commit(mut self) -> Result<PathBuf, StoreError> {
-        std::fs::rename(&self.path, &self.target)
-            .map_err(|source| StoreError::Io { path: self.target.clone(), source })?;
+    /// Something has the final name by now and is to stay, or the file system fails.
+    pub fn commit(mut self, mode: u16) -> Result<PathBuf, StoreError> {
+        let wrong = |source: io::Error| StoreError::Io { path: self.target.clone(), source };
+        let mode = u32::from(mode) & PERMISSIONS & !umask();
+        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode)).map_err(|errno| wrong(errno.into()))?;
+        let synced = self.placing.durable && !is_in_memory(&self.file);
+        if synced {
+            self.file.sync_data().map_err(wrong)?;
+        }
+        place(&self.path, &self.target, self.placing.replace).map_err(|errno| match errno {
+            Errno::EXIST => StoreError::Exists(self.target.clone()),
+            _ => wrong(errno.into()),
+        })?;
         self.keep = true;
+        if synced {
+            sync_folder(&folder_of(&self.target)).map_err(wrong)?;
+        }
         Ok(self.target.clone())
     }
 }
@@ -158,69 +204,182 @@ impl Drop for PartFile {
     }
 }
 
+/// Says at once what the last rename would say at the end: that something has this name already.
+///
+/// # Errors
+/// It is there and is not to be replaced, or is a directory.
+pub fn check_target(target: &Path, replace: bool) -> Result<(), StoreError> {
+    match std::fs::symlink_metadata(target) {
+        Ok(there) if there.is_dir() => Err(StoreError::Io {
+            path: target.to_path_buf(),
+            source: io::Error::other("a directory is there already"),
+        }),
+        Ok(_) if !replace => Err(StoreError::Exists(target.to_path_buf())),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a name that another machine gives an object may be that of a file here.
+///
+/// # Errors
+/// It may not, for this reason.
+pub fn check_name(name: &str) -> Result<(), &'static str> {
+    match name {
+        "" => Err("is empty"),
+        _ if name.starts_with('.') => Err("begins with a dot, as names of hidden files do"),
+        _ if name.contains('/') => Err("is a path"),
+        _ if name.chars().any(char::is_control) => Err("has control characters in it"),
+        _ if name.len() > NAME_LEN_MAX => Err("is longer than a file's name can be"),
+        _ => Ok(()),
+    }
+}
+
+/// Opens a part file that is this user's own, and locks it; whether it was there already.
+fn open_part(path: &Path, target: &Path) -> Result<(File, bool), StoreError> {
+    let wrong = |errno: Errno| StoreError::Io { path: path.to_path_buf(), source: errno.into() };
+    let planted = |why| StoreError::Planted { path: path.to_path_buf(), why };
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let private = Mode::RUSR | Mode::WUSR;
+    for _ in 0..OPENS_MAX {
+        let (opened, found) = match rustix::fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, private) {
+            // Opening a pipe must not wait.
+            Err(Errno::EXIST) => (rustix::fs::open(path, flags | OFlags::NONBLOCK, private), true),
+            opened => (opened, false),
+        };
+        let file = match opened {
+            Ok(descriptor) => File::from(descriptor),
+            Err(Errno::NOENT) if found => continue,
+            Err(Errno::LOOP) => return Err(planted("is a symbolic link")),
+            Err(Errno::ISDIR | Errno::NXIO) => return Err(planted("is not a file")),
+            Err(Errno::ACCESS) if found => return Err(planted("belongs to somebody else")),
+            Err(errno) => return Err(wrong(errno)),
+        };
+        if found {
+            check_own(&file).map_err(planted)?;
+        }
+        flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| StoreError::Busy(target.to_path_buf()))?;
+        // Whoever held the lock may have given the file its final name meanwhile: it is not a part any more.
+        let own = file.metadata().ok().map(|own| (own.dev(), own.ino()));
+        let named = std::fs::symlink_metadata(path).ok().map(|named| (named.dev(), named.ino()));
+        if own.is_some() && own == named {
+            rustix::fs::fchmod(&file, private).map_err(wrong)?;
+            return Ok((file, found));
+        }
+    }
+    Err(StoreError::Busy(target.to_path_buf()))
+}
+
+/// Whether nobody but this user can have written the file, or can write to it.
+fn check_own(file: &File) -> Result<(), &'static str> {
+    let Ok(metadata) = file.metadata() else { return Err("cannot be looked at") };
+    if !metadata.is_file() {
+        return Err("is not a file");
+    }
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err("belongs to somebody else");
+    }
+    if metadata.nlink() != 1 {
+        return Err("has another name too");
+    }
+    if metadata.mode() & 0o022 != 0 {
+        return Err("can be changed by other users");
+    }
+    Ok(())
+}
+
+/// Renames; what has the name already stays, unless it is to be replaced.
+pub(crate) fn place(from: &Path, to: &Path, replace: bool) -> Result<(), Errno> {
+    if replace {
+        return rustix::fs::rename(from, to);
+    }
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // A file system that cannot do it in one step: the name is taken first, with nothing in it.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            if std::fs::symlink_metadata(from).is_ok_and(|metadata| metadata.is_dir()) {
+                rustix::fs::mkdir(to, Mode::RWXU)?;
+            } else {
+                let taking = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+                rustix::fs::open(to, taking, Mode::RUSR | Mode::WUSR)?;
+            }
+            rustix::fs::rename(from, to)
+        }
+        outcome => outcome,
+    }
+}
+
+/// Whether what is written there is gone with the machine's power in any case.
+pub fn is_in_memory(file: &File) -> bool {
+    const TMPFS: u64 = 0x0102_1994;
+    const RAMFS: u64 = 0x8584_58f6;
+    rustix::fs::fstatfs(file)
+        .is_ok_and(|system| [TMPFS, RAMFS].contains(&(system.f_type as u64 & 0xffff_ffff)))
+}
+
+/// Makes the names in a folder as lasting as its disk is.
+///
+/// # Errors
+/// The disk fails.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// The permissions that this process gives no new file. The system call that tells them changes them.
+fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o077)
+}
+
 /// The part file of a target: hidden, in the same folder, so that the rename stays within one file system.
 #[must_use]
 pub fn part_path(target: &Path) -> PathBuf {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(target.file_name().unwrap_or_default());
-    name.push(".polycast-part");
-    folder_of(target).join(name)
+    folder_of(target).join(hidden_name(target.file_name().unwrap_or_default(), PART_SUFFIX))
 }
 
-fn folder_of(target: &Path) -> PathBuf {
+/// Whether a part file has this name.
+#[must_use]
+pub fn is_part_name(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b".") && name.as_bytes().ends_with(PART_SUFFIX.as_bytes())
+}
+
+/// A hidden name for something that will be called `name`; the hash of a name that is too long stands for it.
+pub(crate) fn hidden_name(name: &OsStr, suffix: &str) -> OsString {
+    let mut hidden = OsString::from(".");
+    if 1 + name.len() + suffix.len() <= NAME_LEN_MAX {
+        hidden.push(name);
+    } else {
+        hidden.push(&hex(blake3::hash(name.as_bytes()).as_bytes())[..32]);
+    }
+    hidden.push(suffix);
+    hidden
+}
+
+pub(crate) fn folder_of(target: &Path) -> PathBuf {
     match target.parent() {
         Some(parent) if parent != Path::new("") => parent.to_path_buf(),
         _ => PathBuf::from("."),
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_is_visible_before_the_commit() {
-        let dir = tempfile::tempdir().unwrap();
-        let target = dir.path().join("sub/object");
-        let part = PartFile::open(&target, 10).unwrap();
-        part.write(b"0123456789", 0).unwrap();
-        assert!(!target.exists());
-        assert_eq!(part.commit().unwrap(), target);
-        assert_eq!(std::fs::read(&target).unwrap(), b"0123456789");
-        assert_eq!(std::fs::read_dir(target.parent().unwrap()).unwrap().count(), 1);
+/// Removes the part file that a try of this user has left, unless one is at work with it or it is younger than that.
+/// Gives whether it did.
+///
+/// # Errors
+/// It cannot be removed.
+pub fn remove_stale_part(path: &Path, younger: std::time::Duration) -> io::Result<bool> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(path, flags, Mode::empty()).map(File::from) else { return Ok(false) };
+    let age = file.metadata()?.modified()?.elapsed().unwrap_or_default();
+    if age < younger || check_own(&file).is_err() {
+        return Ok(false);
     }
-
-    #[test]
-    fn a_part_file_is_removed_or_kept_and_taken_up_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let target = dir.path().join("object");
-        let mut part = PartFile::open(&target, 4).unwrap();
-        assert!(!part.is_resumed());
-        part.write(b"ab", 0).unwrap();
-        part.keep_for_later();
-        drop(part);
-        let part = PartFile::open(&target, 4).unwrap();
-        assert!(part.is_resumed());
-        let mut bytes = [0; 2];
-        part.read(&mut bytes, 0).unwrap();
-        assert_eq!(&bytes, b"ab");
-        drop(part);
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Ok(false);
     }
-
-    #[test]
-    fn two_receivers_do_not_write_to_one_place() {
-        let dir = tempfile::tempdir().unwrap();
-        let target = dir.path().join("object");
-        let _first = PartFile::open(&target, 4).unwrap();
-        assert!(matches!(PartFile::open(&target, 4), Err(StoreError::Busy(_))));
-    }
-
-    #[test]
-    fn an_object_larger_than_the_room_is_refused_at_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let error = PartFile::open(&dir.path().join("object"), 1 << 49).unwrap_err();
-        assert!(error.to_string().contains("full"), "{error}");
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-    }
+    std::fs::remove_file(path)?;
+    Ok(true)
 }
+
+#[cfg(test)]
+mod tests;

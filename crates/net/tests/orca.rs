@@ -4,6 +4,7 @@
 use polycast_net::bpf::BpfError;
 use polycast_net::bpf::orca::{KernelAgent, KernelSwitch, Layer, Packets, SwitchSettings};
 use polycast_net::tap::Tap;
+use polycast_wire::VERSION;
 use polycast_wire::label::{Fault, Header};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
@@ -112,10 +113,10 @@ fn a_leaf_forwards_by_labels_and_drops_what_is_wrong() {
         let mut wrong = labelled(5, &[0; 3], b"x");
         wrong[HEADER_AT] = 9;
         expect(0, &wrong, &[]);
-        wrong[HEADER_AT] = 1;
+        wrong[HEADER_AT] = VERSION;
         wrong[HEADER_AT + 2] = 1;
         expect(0, &wrong, &[]);
-        expect(0, &frame(PACKETS.udp_port, &[1, 3, 0, 0]), &[]);
+        expect(0, &frame(PACKETS.udp_port, &[VERSION, 3, 0, 0]), &[]);
         switch.set_agents(&[], 0b001)?;
         expect(4, &labelled(5, &[0; 3], b"x"), &[]);
         let counts = switch.counts()?;

@@ -11,7 +11,7 @@ use crate::exit::Exit;
 use crate::output::{self, Format};
 use clap::error::ErrorKind;
 use clap::{Args as Arguments, Parser, Subcommand, ValueEnum};
-use polycast_types::{Duration, ObjectId, Rate};
+use polycast_types::{Duration, Handle, ObjectId, Rate};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -134,6 +134,9 @@ pub struct CastArgs {
     /// Keep the receivers' copies, in one folder each below this one
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Replace what has the copies' names already
+    #[arg(long)]
+    pub force: bool,
     /// Each receiver throws away this fraction of the data packets on arrival, such as 0.05
     #[arg(long, value_name = "FRACTION", default_value = "0", value_parser = loss)]
     pub loss: f64,
@@ -175,6 +178,12 @@ pub struct AcceptArgs {
     /// Where to put the object
     #[arg(long, value_name = "PATH")]
     pub out: PathBuf,
+    /// Replace what is there already
+    #[arg(long)]
+    pub force: bool,
+    /// Which offer to take, where there are several: the handle that `offer` prints
+    #[arg(long, value_name = "HEX", value_parser = handle)]
+    pub handle: Option<Handle>,
     #[command(flatten)]
     pub network: NetworkArgs,
     /// The name in the source's report [default: the machine's name]
@@ -373,6 +382,9 @@ pub struct GetArgs {
     /// Where to put the object
     #[arg(long, value_name = "PATH")]
     pub out: PathBuf,
+    /// Replace what is there already
+    #[arg(long)]
+    pub force: bool,
     #[command(flatten)]
     pub local: LocalArgs,
 }
@@ -429,6 +441,12 @@ fn cast_receivers(text: &str) -> Result<usize, String> {
 
 fn offer_receivers(text: &str) -> Result<usize, String> {
     receivers(text, OFFER_RECEIVERS_MAX)
+}
+
+fn handle(text: &str) -> Result<Handle, String> {
+    let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let handle = u64::from_str_radix(text, 16).ok().filter(|_| digits);
+    handle.map(Handle).ok_or_else(|| "write 16 digits, such as 00c5f07a9d3b1e42".to_string())
 }
 
 fn loss(text: &str) -> Result<f64, String> {
@@ -514,6 +532,10 @@ mod tests {
         assert_eq!(cast_receivers("4"), Ok(4));
         for text in ["0", "-1", "x", "1001"] {
             assert!(cast_receivers(text).is_err(), "{text}");
+        }
+        assert_eq!(handle("00c5f07a9d3b1e42"), Ok(Handle(0x00c5_f07a_9d3b_1e42)));
+        for text in ["", "c5", "+0c5f07a9d3b1e42", "00c5f07a9d3b1e4200", "00c5f07a9d3b1e4ä"] {
+            assert!(handle(text).is_err(), "{text}");
         }
         assert_eq!(loss("0.05"), Ok(0.05));
         for text in ["1", "-0.1", "NaN", "inf", "5%"] {

@@ -1,6 +1,7 @@
 //! What is printed: text for people, or one JSON document.
 
 use crate::exit::{Exit, Failure};
+use polycast_types::Printable;
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -37,10 +38,12 @@ fn write(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Says something to the person at the terminal.
+/// Says something to the person at the terminal. Much of it has come from other machines.
 pub fn say(message: &str) {
     // There is nobody to tell if this fails.
-    let _ = writeln!(io::stderr(), "{message}");
+    let mut lines = message.lines().map(|line| Printable(line).to_string());
+    let text = lines.next().unwrap_or_default();
+    let _ = writeln!(io::stderr(), "{}", lines.fold(text, |text, line| text + "\n" + &line));
 }
 
 /// Says why a command failed; with JSON, standard output says it too.

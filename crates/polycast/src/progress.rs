@@ -4,7 +4,7 @@ use crate::output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use polycast_agent::transfer::ReceiverProgress;
 use polycast_api::report::{ReceiverReport, Report};
-use polycast_types::format_rate;
+use polycast_types::{Printable, format_rate};
 use std::fmt::Write;
 
 /// Up to so many receivers are shown one by one.
@@ -55,6 +55,11 @@ impl Progress {
         self.show(progress.bytes, progress.total);
     }
 
+    /// Says something that stays, above the bar.
+    pub fn note(&self, text: &str) {
+        self.bar.suspend(|| output::say(text));
+    }
+
     /// Takes the bar away.
     pub fn finish(self) {
         self.bar.finish_and_clear();
@@ -91,13 +96,15 @@ fn states(receivers: &[ReceiverReport], total: u64) -> String {
     if receivers.len() <= NAMED_RECEIVERS_MAX {
         for receiver in receivers {
             let _ = match (receiver.verified, &receiver.error) {
-                (true, _) => write!(line, "{} done  ", receiver.name),
-                (_, Some(error)) => write!(line, "{} FAILED ({error})  ", receiver.name),
-                (false, None) if receiver.slow => {
-                    let rate = format_rate(receiver.rate_bps);
-                    write!(line, "{} {}% (slow: {rate})  ", receiver.name, percent(receiver))
+                (true, _) => write!(line, "{} done  ", Printable(&receiver.name)),
+                (_, Some(error)) => {
+                    write!(line, "{} FAILED ({})  ", Printable(&receiver.name), Printable(error))
                 }
-                (false, None) => write!(line, "{} {}%  ", receiver.name, percent(receiver)),
+                (false, None) if receiver.slow => {
+                    let (name, rate) = (Printable(&receiver.name), format_rate(receiver.rate_bps));
+                    write!(line, "{name} {}% (slow: {rate})  ", percent(receiver))
+                }
+                (false, None) => write!(line, "{} {}%  ", Printable(&receiver.name), percent(receiver)),
             };
         }
         return line;
@@ -107,7 +114,7 @@ fn states(receivers: &[ReceiverReport], total: u64) -> String {
     let _ = write!(line, "{done} done, {failed} failed, {} receiving", receivers.len() - done - failed);
     let running = receivers.iter().filter(|receiver| !receiver.verified && receiver.error.is_none());
     if let Some(slowest) = running.min_by_key(|receiver| receiver.bytes) {
-        let _ = write!(line, " (slowest: {} {}%)", slowest.name, percent(slowest));
+        let _ = write!(line, " (slowest: {} {}%)", Printable(&slowest.name), percent(slowest));
     }
     line
 }

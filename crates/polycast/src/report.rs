@@ -5,7 +5,7 @@ use crate::output::{self, Format};
 use polycast_agent::transfer::Received;
 use polycast_api::report::{Delivery, ReceiverReport, Report, goodput_bps};
 use polycast_net::object::ObjectKind;
-use polycast_types::{format_bytes, format_rate};
+use polycast_types::{Printable, format_bytes, format_rate};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -58,14 +58,15 @@ pub fn conclude(delivery: &Delivery, format: Format) -> Result<Exit, Failure> {
 /// Says what happened to the path, who failed and why, and gives the exit status.
 pub fn complain(report: &Report) -> Exit {
     if let Some(reason) = &report.path_lost {
-        output::say(&format!("the transfer went on without its path: {reason}"));
+        output::say(&format!("the transfer went on without its path: {}", Printable(reason)));
     }
     for (at, what) in report.events.iter().filter(|(_, what)| Some(what) != report.path_lost.as_ref()) {
-        output::say(&format!("after {}: {what}", seconds(*at)));
+        output::say(&format!("after {}: {}", seconds(*at), Printable(what)));
     }
     let mut exit = Exit::Done;
     for receiver in report.receivers.iter().filter(|receiver| !receiver.verified) {
-        output::say(&format!("error: {} failed: {}", receiver.name, why(receiver)));
+        let (name, why) = (Printable(&receiver.name), Printable(why(receiver)));
+        output::say(&format!("error: {name} failed: {why}"));
         exit = Exit::Failed;
     }
     if report.receivers.is_empty() {
@@ -86,17 +87,19 @@ pub fn text(delivery: &Delivery, copies: &Copies) -> String {
     let verified = report.receivers.iter().filter(|receiver| receiver.verified).count();
     let mut text = format!(
         "{} ({}) to {verified} of {} receivers in {}, {} over {}\n",
-        delivery.name,
+        Printable(&delivery.name),
         format_bytes(report.bytes),
         report.receivers.len(),
         seconds(report.seconds),
         format_rate(delivery.goodput_bps),
         report.fabric,
     );
-    let width = report.receivers.iter().map(|receiver| receiver.name.chars().count()).max().unwrap_or(0);
-    for receiver in &report.receivers {
+    let names = report.receivers.iter().map(|receiver| Printable(&receiver.name).to_string());
+    let names: Vec<String> = names.collect();
+    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    for (receiver, name) in report.receivers.iter().zip(&names) {
         let state = if receiver.verified { "verified" } else { "FAILED  " };
-        let _ = write!(text, "  {:width$}  {state}  {:>8}", receiver.name, seconds(receiver.seconds));
+        let _ = write!(text, "  {name:width$}  {state}  {:>8}", seconds(receiver.seconds));
         if receiver.patched_bytes > 0 {
             let _ = write!(text, "  {} patched", format_bytes(receiver.patched_bytes));
         }
@@ -139,7 +142,7 @@ impl Acceptance {
     pub fn text(&self) -> String {
         let mut text = format!(
             "{} ({}) verified in {}, {}: {}\n",
-            self.name,
+            Printable(&self.name),
             format_bytes(self.bytes),
             seconds(self.seconds),
             format_rate(self.goodput_bps),

@@ -99,6 +99,80 @@ fn places_that_cannot_be_written_are_named() {
     assert!(refusal(&["accept", "--out", "/dev/null"]).contains("special file"));
 }
 
+/// Files that no option that names a file may choke on, with what is said of some of them.
+#[test]
+fn files_that_are_none_get_one_sentence() {
+    let place = Place::new();
+    let huge = place.path("huge");
+    fs::File::create(&huge).unwrap().set_len(1 << 40).unwrap();
+    let pipe = place.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::os::unix::fs::symlink("loop", place.path("loop")).unwrap();
+    let files = [
+        ("/dev/zero".to_string(), "longer than 64 MiB"),
+        (huge, "longer than 64 MiB"),
+        ("/dev/full".to_string(), "longer than 64 MiB"),
+        (place.root().to_string(), "it is a directory"),
+        (place.path("loop"), "oo many"),
+        (place.file("binary", &[0xff; 4_096]), "not text in UTF-8"),
+        (place.file("zeros", &[0; 4_096]), ""),
+        (place.file("array", b"[[[[[["), ""),
+        (place.file("number", b"7"), ""),
+        (place.file("types", b"listen = [[1]]\nmanager = {}\nseed = 'x'\nracks = true\nnodes = 3"), ""),
+        (place.file("nested.toml", format!("x = {}", "[".repeat(200_000)).as_bytes()), ""),
+        (place.file("nested.json", "[".repeat(200_000).as_bytes()), ""),
+        (place.file("tables", format!("[{}b]", "a.".repeat(100_000)).as_bytes()), ""),
+    ];
+    let options: [&[&str]; 6] = [
+        &["manager", "--config"],
+        &["agent", "--config"],
+        &["forwarder", "--config"],
+        &["plan", "circuits"],
+        &["plan", "cost", "--tors", "4", "--rate", "10g", "--parts"],
+        &["simulate"],
+    ];
+    for option in options {
+        for (file, says) in &files {
+            let said = refusal(&[option, &[file.as_str()]].concat());
+            assert!(said.contains(says), "{option:?} {file}: {said}");
+            assert!(said.chars().count() < 1_200, "{option:?} {file}: {said}");
+        }
+    }
+    // Nobody ever writes to it: this takes as long as somebody may take.
+    let waits: Vec<_> =
+        options.iter().map(|option| common::begin(&[*option, &[pipe.as_str()]].concat())).collect();
+    for wait in waits {
+        let ran = common::end(wait);
+        assert!(ran.status == 1 && ran.stderr.contains("nobody writes to it"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn variables_that_are_none_get_one_sentence() {
+    use std::os::unix::ffi::OsStrExt;
+    let long = "x".repeat(100_000);
+    for (variable, value) in [
+        ("POLYCAST_LOG", b"\xff\xfe".as_slice()),
+        ("POLYCAST_LOG", b"===,[[["),
+        ("POLYCAST_LOG", long.as_bytes()),
+        ("POLYCAST_SOCKET", b"\xff\xfe"),
+        ("POLYCAST_SOCKET", long.as_bytes()),
+        ("POLYCAST_SOCKET", b"/dev/zero"),
+        ("POLYCAST_SOCKET", b""),
+        ("XDG_RUNTIME_DIR", b"\xff"),
+        ("XDG_RUNTIME_DIR", b"/dev/null"),
+    ] {
+        let mut command = common::command(&["status"]);
+        let ran: Ran = command.env(variable, std::ffi::OsStr::from_bytes(value)).output().unwrap().into();
+        assert_eq!(ran.status, 1, "{variable}: {}", ran.stderr);
+        assert!(
+            ran.stderr.starts_with("error: ") && !ran.stderr.contains("panicked"),
+            "{variable}: {}",
+            ran.stderr
+        );
+    }
+}
+
 #[test]
 fn interfaces_that_are_not_there_are_named() {
     let place = Place::new();

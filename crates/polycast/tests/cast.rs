@@ -171,15 +171,30 @@ fn leftovers() -> usize {
 }
 
 #[test]
-fn a_second_cast_to_the_same_place_replaces_files() {
+fn a_second_cast_to_the_same_place_replaces_files_if_it_is_told_to() {
     let place = Place::new();
     let out = place.path("out");
-    for contents in [&b"old and longer"[..], b"new"] {
-        let file = place.file("file", contents);
-        cast(&file, &out, 1, &[]);
-    }
+    cast(&place.file("file", b"old and longer"), &out, 1, &[]);
+    let file = place.file("file", b"new");
+    let ran = polycast(&["cast", &file, "--receivers", "1", "--out", &out]);
+    assert_eq!(ran.status, 1);
+    assert!(ran.stderr.contains("receiver-1/file is there already"), "{}", ran.stderr);
+    assert_eq!(fs::read(place.path("out/receiver-1/file")).unwrap(), b"old and longer");
+    cast(&file, &out, 1, &["--force"]);
     assert_eq!(fs::read(place.path("out/receiver-1/file")).unwrap(), b"new");
     assert_eq!(fs::read_dir(place.path("out/receiver-1")).unwrap().count(), 1);
+}
+
+#[test]
+fn what_killed_casts_have_left_is_removed() {
+    let place = Place::new();
+    let file = place.file("file", b"some bytes");
+    // Nobody holds its lock: the process that made it is gone.
+    let left = format!("/dev/shm/polycast-cast-{}-test.stage", std::process::id());
+    fs::create_dir(&left).unwrap();
+    fs::write(format!("{left}/copy"), b"left").unwrap();
+    assert_eq!(polycast(&["cast", &file, "--receivers", "1"]).status, 0);
+    assert!(!fs::exists(&left).unwrap());
 }
 
 #[test]
@@ -189,7 +204,7 @@ fn a_directory_is_never_mixed_with_what_is_there() {
     place.file("out/receiver-1/tree/other", b"old");
     let ran = polycast(&["cast", &place.path("tree"), "--receivers", "1", "--out", &place.path("out")]);
     assert_eq!(ran.status, 1);
-    assert!(ran.stderr.contains("exists already"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("is there already"), "{}", ran.stderr);
     assert_eq!(tree(Path::new(&place.path("out/receiver-1"))).len(), 3);
 }
 

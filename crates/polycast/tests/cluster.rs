@@ -49,11 +49,16 @@ fn wrong_input_gets_one_sentence() {
     let cluster = Cluster::start(&["a", "b"]);
     let file = cluster.place.file("f", b"bytes");
     assert_eq!(cluster.at("a", &["send", &file, "--to", "b", "--id", "1"]).status, 0);
+    let again = cluster.at("a", &["send", &file, "--to", "b", "--id", "1"]);
+    assert_eq!((again.status, &again.json()["sent_bytes"]), (0, &0.into()), "{}", again.stderr);
     let out = cluster.place.path("out");
+    let occupied = cluster.place.file("occupied", b"mine");
+    let other = cluster.place.file("other", b"bytes");
     for (arguments, says) in [
         (vec!["send", &file, "--to", "nobody"], "there is no agent 'nobody'"),
         (vec!["send", &file, "--to", "b,b"], "named twice"),
-        (vec!["send", &file, "--to", "b", "--id", "1"], "object 1 already"),
+        (vec!["send", &other, "--to", "b", "--id", "1"], "object 1 already"),
+        (vec!["get", "1", "--out", &occupied], "is there already"),
         (vec!["send", "/no/such/file", "--to", "b"], "cannot read /no/such/file"),
         (vec!["get", "99", "--out", &out], "no object 99"),
         (vec!["rm", "99"], "no object 99"),
@@ -62,6 +67,9 @@ fn wrong_input_gets_one_sentence() {
         assert_eq!(ran.status, 1, "{arguments:?}: {}", ran.stderr);
         assert!(ran.stderr.contains(says), "{arguments:?}: {}", ran.stderr);
     }
+    assert_eq!(fs::read(&occupied).unwrap(), b"mine");
+    assert_eq!(cluster.at("b", &["get", "1", "--out", &occupied, "--force"]).status, 0);
+    assert_eq!(fs::read(&occupied).unwrap(), b"bytes");
     let address = cluster.managers[0].address();
     let second = polycast(&["manager", "--listen", address]);
     assert_eq!(second.status, 1);

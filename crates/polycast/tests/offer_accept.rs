@@ -3,10 +3,14 @@
 mod common;
 
 use common::{Place, begin, end, noise, signal};
+use polycast_types::Handle;
+use polycast_wire::discovery::{Announcement, Discovery, GROUP, PORT};
 use rustix::process::Signal;
 use std::fs;
-use std::process::Child;
-use std::sync::{Mutex, PoisonError};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// An acceptor takes whatever is offered on its network: one test at a time.
@@ -43,6 +47,109 @@ fn an_offer_reaches_all_who_accept() {
     }
     assert!(fs::read(place.path("copy")).unwrap() == bytes);
     assert!(fs::read(place.path("folder/object.bin")).unwrap() == bytes);
+}
+
+/// Says something to all who wait for an offer, again and again, as long as this lives.
+fn rogue(datagrams: Vec<Vec<u8>>) -> Arc<AtomicBool> {
+    let ends = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&ends);
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    std::thread::spawn(move || {
+        while !ended.load(Ordering::Relaxed) {
+            for datagram in &datagrams {
+                // Nobody may listen just then.
+                let _ = socket.send_to(datagram, (std::net::Ipv4Addr::from(GROUP), PORT));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    ends
+}
+
+fn announcement(handle: u64, name: &str) -> Vec<u8> {
+    let (handle, name) = (Handle(handle), name.to_string());
+    let announcement =
+        Announcement { handle, address: [127, 0, 0, 1], port: 9, places: 1, object_len: 5, name };
+    Discovery::Announce(announcement).emit()
+}
+
+/// Runs a test where nobody else offers or accepts anything.
+fn alone(test: impl FnOnce() + Send) {
+    polycast_testing::isolated(|| {
+        let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+        assert!(up.is_ok_and(|status| status.success()));
+        test();
+    });
+}
+
+#[test]
+fn of_several_offers_none_is_taken_that_is_not_named() {
+    alone(|| {
+        let place = Place::new();
+        let file = place.file("object.bin", b"bytes");
+        let out = place.path("out");
+        let mut offer = begin(&["offer", &file, "--receivers", "1", "--interface", "lo"]);
+        // It says what it is called.
+        let mut said = String::new();
+        BufReader::new(offer.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
+        let handle = said.trim().rsplit_once("handle ").unwrap().1.to_string();
+        let ends = rogue(vec![announcement(7, "evil\u{1b}]0;x\u{7}")]);
+        let arguments = ["accept", "--out", &out, "--interface", "lo"];
+        let ran = end(begin(&arguments));
+        assert_eq!(ran.status, 1, "{}", ran.stderr);
+        assert!(
+            ran.stderr.contains("2 offers are on air") && ran.stderr.contains("--handle"),
+            "{}",
+            ran.stderr
+        );
+        assert!(!ran.stderr.contains('\u{1b}') && ran.stderr.contains(&handle), "{}", ran.stderr);
+        let taken = end(begin(&[&arguments[..], &["--handle", &handle]].concat()));
+        assert_eq!(taken.status, 0, "{}", taken.stderr);
+        assert!(taken.stderr.contains("offered: object.bin (5 B) from 127.0.0.1:"), "{}", taken.stderr);
+        assert_eq!(fs::read(&out).unwrap(), b"bytes");
+        ends.store(true, Ordering::Relaxed);
+        assert_eq!(end(offer).status, 0);
+    });
+}
+
+#[test]
+fn a_datagram_of_another_version_ends_no_accept() {
+    alone(|| {
+        let place = Place::new();
+        let file = place.file("object.bin", b"bytes");
+        let ends = rogue(vec![b"PLYC\x09\x01".to_vec(), b"PLYC\x01\x02".to_vec(), b"PLYC".to_vec()]);
+        let acceptor = begin(&["accept", "--out", &place.path("out"), "--interface", "lo"]);
+        std::thread::sleep(Duration::from_millis(300));
+        let offer = end(begin(&["offer", &file, "--receivers", "1", "--interface", "lo"]));
+        ends.store(true, Ordering::Relaxed);
+        assert_eq!(offer.status, 0, "{}", offer.stderr);
+        let accepted = end(acceptor);
+        assert_eq!(accepted.status, 0, "{}", accepted.stderr);
+        assert_eq!(accepted.stderr.matches("protocol version 9").count(), 1, "{}", accepted.stderr);
+    });
+}
+
+#[test]
+fn what_is_offered_does_not_choose_what_it_replaces() {
+    alone(|| {
+        let place = Place::new();
+        let home = place.path("home");
+        let mine = place.file("home/taken", b"mine");
+        for (name, why) in [(".bashrc", "begins with a dot"), ("taken", "is there already")] {
+            let ends = rogue(vec![announcement(7, name)]);
+            let ran = end(begin(&["accept", "--out", &home, "--interface", "lo"]));
+            ends.store(true, Ordering::Relaxed);
+            assert_eq!(ran.status, 1, "{}", ran.stderr);
+            assert!(ran.stderr.contains(why), "{}", ran.stderr);
+            // Whatever was on its way when the last one ended.
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        assert_eq!(fs::read(&mine).unwrap(), b"mine");
+        assert_eq!(fs::read_dir(&home).unwrap().count(), 1);
+        // A place that is taken is named before anything is waited for.
+        let ran = end(begin(&["accept", "--out", &mine, "--interface", "lo"]));
+        assert!(ran.status == 1 && ran.stderr.contains("is there already"), "{}", ran.stderr);
+    });
 }
 
 #[test]

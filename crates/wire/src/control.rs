@@ -48,6 +48,9 @@ pub const HASHES_MAX: usize = 8_192;
 /// How many digests one DIGESTS may hold.
 pub const DIGESTS_MAX: usize = 32_768;
 
+/// All permissions that a file may bring along: those to read, write and execute.
+pub const MODE_MAX: u16 = 0o777;
+
 /// How many receivers a rack's speaker may speak for.
 pub const MEMBERS_MAX: usize = 256;
 
@@ -77,6 +80,8 @@ pub struct Welcome<'a> {
     pub object: ObjectId,
     /// Whether the object is a directory as a tar stream.
     pub directory: bool,
+    /// Permissions of the file at the source, at most [`MODE_MAX`]; those in a directory are in its stream.
+    pub mode: u16,
     /// File or directory name for receivers that choose none; of more than [`NAME_LEN_MAX`] bytes only the beginning is sent.
     pub name: &'a str,
     /// The object's length in bytes.
@@ -205,6 +210,10 @@ pub enum Control<'a> {
         object: ObjectId,
         /// Whether it is pulled over trees.
         pulled: bool,
+        /// The object's length in bytes.
+        object_len: u64,
+        /// Its root hash, where the source knows it already: one who has that object need not get it again.
+        root: Option<Hash>,
     },
     /// Receiver's agent: it joins.
     Joining,
@@ -361,13 +370,16 @@ impl<'a> Control<'a> {
             }
             Control::Group { index, payload } => emit_payload(16, *index, payload, out),
             Control::Finished => out.u8(17),
-            Control::Invite { address, port, handle, object, pulled } => {
+            Control::Invite { address, port, handle, object, pulled, object_len, root } => {
                 out.extend_from_slice(&[18, VERSION]);
                 out.extend_from_slice(address);
                 out.u16(*port);
                 out.u64(handle.0);
                 put_object(object, out);
                 out.u8(u8::from(*pulled));
+                out.u64(*object_len);
+                out.u8(u8::from(root.is_some()));
+                out.extend_from_slice(root.as_ref().map_or(&[], |root| root.as_slice()));
             }
             Control::Joining => out.u8(19),
             Control::Alive => out.u8(20),
@@ -464,6 +476,8 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
                 handle: Handle(r.u64()?),
                 object: take_object(r)?,
                 pulled: flag(r)?,
+                object_len: r.u64()?,
+                root: if flag(r)? { Some(r.array()?) } else { None },
             }
         }
         19 => Control::Joining,
@@ -521,6 +535,7 @@ fn emit_welcome(w: &Welcome<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(&[2, VERSION]);
     put_object(&w.object, out);
     out.u8(u8::from(w.directory));
+    out.u16(w.mode);
     out.text(w.name, NAME_LEN_MAX);
     out.u64(w.object_len);
     out.u32(w.fragment_len);
@@ -537,6 +552,7 @@ fn parse_welcome<'a>(r: &mut Reader<'a>) -> Result<Welcome<'a>, WireError> {
     let welcome = Welcome {
         object: take_object(r)?,
         directory: flag(r)?,
+        mode: r.u16()?,
         name: r.text(NAME_LEN_MAX)?,
         object_len: r.u64()?,
         fragment_len: r.u32()?,
@@ -551,6 +567,7 @@ fn parse_welcome<'a>(r: &mut Reader<'a>) -> Result<Welcome<'a>, WireError> {
         && is_outer_len(welcome.outer_len)
         && welcome.group_len.is_power_of_two()
         && (1 << 16..=1 << 20).contains(&welcome.group_len)
+        && welcome.mode <= MODE_MAX
         && welcome.object_len <= 1 << 50;
     if sane { Ok(welcome) } else { Err(WireError::Malformed) }
 }
@@ -698,11 +715,15 @@ mod tests {
                     handle: Handle(a), name: &text, window_bytes: b, serve_port: port,
                 }),
                 Control::Welcome(Welcome {
-                    object, directory: flag, name: &text, object_len: b >> 14,
+                    object, directory: flag, mode: port % 0o1000, name: &text, object_len: b >> 14,
                     fragment_len: u32::from(port.max(1)), group_len: 1 << 18, channel: (address, port), outer_len: 4 * (port % 44) as u8, stall_ns: c, salt: hashes[0],
                 }),
                 Control::Refuse(&text),
                 Control::Root(hashes[0]),
+                Control::Invite {
+                    address, port, handle: Handle(a), object, pulled: a % 2 == 1,
+                    object_len: b, root: flag.then_some(hashes[0]),
+                },
                 Control::Hashes { first: a, hashes: hashes.clone() },
                 Control::Have(ranges.clone()),
                 Control::IntlSeq { position: a },
@@ -723,7 +744,6 @@ mod tests {
                 Control::Fetch { handle: Handle(a), have: ranges },
                 Control::Group { index: b, payload: &payload },
                 Control::Finished,
-                Control::Invite { address, port, handle: Handle(a), object, pulled: a % 2 == 1 },
                 Control::Joining,
                 Control::Alive,
                 Control::Channel { channel: (address, port), outer_len: 24 },

@@ -30,6 +30,8 @@ pub struct Announcement {
     pub port: u16,
     /// How many more receivers the source takes.
     pub places: u32,
+    /// The object's length in bytes, for people.
+    pub object_len: u64,
     /// Name of the file or directory, for people; of more than [`NAME_LEN_MAX`] bytes only the beginning is sent.
     pub name: String,
 }
@@ -63,6 +65,7 @@ impl Discovery {
                 address: r.array()?,
                 port: r.u16()?,
                 places: r.u32()?,
+                object_len: r.u64()?,
                 name: r.text(NAME_LEN_MAX)?.to_string(),
             }),
             KIND_SOLICIT => Discovery::Solicit,
@@ -84,6 +87,7 @@ impl Discovery {
                 out.extend_from_slice(&a.address);
                 out.u16(a.port);
                 out.u32(a.places);
+                out.u64(a.object_len);
                 out.text(&a.name, NAME_LEN_MAX);
             }
             Discovery::Solicit => out.u8(KIND_SOLICIT),
@@ -99,8 +103,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn announcements_come_back_equal(handle: u64, address: [u8; 4], port: u16, places: u32, name in ".{0,40}") {
-            let message = Discovery::Announce(Announcement { handle: Handle(handle), address, port, places, name });
+        fn announcements_come_back_equal(
+            handle: u64, address: [u8; 4], port: u16, places: u32, object_len: u64, name in ".{0,40}"
+        ) {
+            let handle = Handle(handle);
+            let message = Discovery::Announce(Announcement { handle, address, port, places, object_len, name });
             prop_assert_eq!(Discovery::parse(&message.emit()), Ok(message));
         }
 

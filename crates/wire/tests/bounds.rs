@@ -68,6 +68,7 @@ fn a_welcome_holds_only_what_machines_can_work_with() {
     let welcome = Welcome {
         object: ObjectId::default(),
         directory: false,
+        mode: 0o644,
         name: "",
         object_len: 5,
         fragment_len: 1_000,
@@ -78,9 +79,10 @@ fn a_welcome_holds_only_what_machines_can_work_with() {
         salt: [9; 32],
     };
     let good = emitted(&Control::Welcome(welcome));
-    // Behind the length, the kind and the version: object 24, directory 1, name 2, object_len 8, fragment_len 4, group_len 4,
-    // channel 6, outer_len 1.
-    let (directory, object_len, fragment_len, group_len, outer_len) = (30, 33, 41, 45, 55);
+    // Behind the length, the kind and the version: object 24, directory 1, mode 2, name 2, object_len 8, fragment_len 4,
+    // group_len 4, channel 6, outer_len 1.
+    let (directory, mode) = (30, 31);
+    let (object_len, fragment_len, group_len, outer_len) = (35, 43, 47, 57);
     assert!(is_taken(&good));
     for (len, taken) in
         [(0, true), (1 << 50, true), ((1 << 50) + 1, false), (1 << 60, false), (u64::MAX, false)]
@@ -104,6 +106,9 @@ fn a_welcome_holds_only_what_machines_can_work_with() {
         let channel =
             changed(&emitted(&Control::Channel { channel: ([239, 1, 2, 3], 9), outer_len: 0 }), 11, &[len]);
         assert_eq!(is_taken(&channel), taken, "outer_len {len} of CHANNEL");
+    }
+    for (bits, taken) in [(0, true), (0o777, true), (0o1000, false), (0o4755, false), (u16::MAX, false)] {
+        assert_eq!(is_taken(&changed(&good, mode, &bits.to_be_bytes())), taken, "mode {bits:o}");
     }
     for (flag, taken) in [(0, true), (1, true), (2, false), (255, false)] {
         assert_eq!(is_taken(&changed(&good, directory, &[flag])), taken, "directory {flag}");

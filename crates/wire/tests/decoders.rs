@@ -78,6 +78,7 @@ fn control_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
         Control::Welcome(Welcome {
             object,
             directory: true,
+            mode: 0o640,
             name: text,
             object_len: number >> 20,
             fragment_len: 1_416,
@@ -109,7 +110,15 @@ fn control_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
         Control::Fetch { handle, have: ranges },
         Control::Group { index: number, payload: bytes },
         Control::Finished,
-        Control::Invite { address: [10, 0, 0, 1], port: 80, handle, object, pulled: number % 2 == 1 },
+        Control::Invite {
+            address: [10, 0, 0, 1],
+            port: 80,
+            handle,
+            object,
+            pulled: number % 2 == 1,
+            object_len: number,
+            root: (number % 3 == 1).then_some([6; 32]),
+        },
         Control::Joining,
         Control::Alive,
         Control::Channel { channel: ([239, 255, 1, 3], 5_001), outer_len: 24 },
@@ -204,7 +213,7 @@ proptest! {
         damages in proptest::collection::vec(damage(), 0..4),
     ) {
         let announcement = Announcement {
-            handle: Handle(number), address: [10, 0, 0, 1], port: 7, places: 3, name,
+            handle: Handle(number), address: [10, 0, 0, 1], port: 7, places: 3, object_len: number, name,
         };
         check_discovery(&damaged(Discovery::Announce(announcement).emit(), &damages));
         check_discovery(&damaged(Discovery::Solicit.emit(), &damages));

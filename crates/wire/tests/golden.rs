@@ -185,6 +185,7 @@ fn control_frames() -> Vec<Control<'static>> {
         Control::Welcome(Welcome {
             object: object(),
             directory: true,
+            mode: 0o640,
             name: "model",
             object_len: 0x0001_0203_0405_0607,
             fragment_len: 0x2221,
@@ -216,7 +217,15 @@ fn control_frames() -> Vec<Control<'static>> {
         Control::Fetch { handle, have: vec![A..B, C..E] },
         Control::Group { index: F, payload: b"group" },
         Control::Finished,
-        Control::Invite { address: ADDRESS, port: PORT, handle, object: object(), pulled: true },
+        Control::Invite {
+            address: ADDRESS,
+            port: PORT,
+            handle,
+            object: object(),
+            pulled: true,
+            object_len: C,
+            root: Some(hash(0xc0)),
+        },
         Control::Joining,
         Control::Alive,
         Control::Channel { channel: (ADDRESS, PORT), outer_len: 24 },
@@ -247,8 +256,15 @@ fn control_frames_are_as_kept() {
     // Both values of what is a flag or may be left out.
     packets.push(frame("ROUTE-open", Control::Route { tree: 7, begins: None, hops: &[] }));
     packets.push(frame("HAVE-nothing", Control::Have(vec![])));
-    let invite =
-        Control::Invite { address: ADDRESS, port: 1, handle: Handle(2), object: object(), pulled: false };
+    let invite = Control::Invite {
+        address: ADDRESS,
+        port: 1,
+        handle: Handle(2),
+        object: object(),
+        pulled: false,
+        object_len: D,
+        root: None,
+    };
     packets.push(frame("INVITE-pushed", invite));
     check("control", &packets);
 }
@@ -305,6 +321,7 @@ fn discovery_is_as_kept() {
         address: ADDRESS,
         port: PORT,
         places: SHORT,
+        object_len: B,
         name: "model.tar".into(),
     };
     check(

@@ -2,11 +2,11 @@
 
 use super::store::Description;
 use polycast_api::error::{Kind, Refusal};
-use polycast_net::object::ObjectKind;
+use polycast_net::object::{ObjectKind, Stamp};
 use polycast_types::{AppId, DataId, ObjectId, format_bytes};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,6 +22,10 @@ pub struct Available {
     pub name: String,
     pub kind: ObjectKind,
     pub length: u64,
+    /// Permissions of the file.
+    pub mode: u16,
+    /// The state of what was added; all zero in the store, where nothing changes.
+    pub stamp: Stamp,
     /// Empty while nobody has computed it.
     pub root: String,
     /// Where its bytes are; `None`: in the store.
@@ -79,34 +83,55 @@ impl Catalog {
         Catalog { inner: Mutex::new(inner), changes: watch::Sender::new(Some(0)), objects_max, receives_max }
     }
 
-    /// Puts in an added object.
-    pub fn add(&self, id: ObjectId, object: Available) -> Result<(), Refusal> {
+    /// Puts in an added object, and gives what is there then. To add the same once more changes nothing: a caller that does
+    /// not know whether it was heard may say it again.
+    pub fn add(&self, id: ObjectId, object: Available) -> Result<Available, Refusal> {
         let mut inner = self.lock();
+        if let Some(State::Available { object: there, .. }) = inner.objects.get(&id)
+            && there.added_from.is_some()
+            && there.added_from == object.added_from
+        {
+            if (there.kind, there.length, there.stamp) == (object.kind, object.length, object.stamp) {
+                return Ok(there.clone());
+            }
+            let message =
+                format!("there is an object {id} already, and its file has changed since it was added");
+            return Err(Refusal::new(Kind::ObjectTaken, message));
+        }
         inner.admit(id, self.objects_max)?;
-        inner.objects.insert(id, State::Available { object, sends: 0 });
+        inner.objects.insert(id, State::Available { object: object.clone(), sends: 0 });
         drop(inner);
         self.changed();
-        Ok(())
+        Ok(object)
     }
 
-    /// Whether an object of this id could be added now.
-    pub fn check_free(&self, id: ObjectId) -> Result<(), Refusal> {
-        self.lock().admit(id, self.objects_max)
+    /// Whether what lies at this path could be added under this id now.
+    pub fn check_free(&self, id: ObjectId, path: &Path) -> Result<(), Refusal> {
+        let inner = self.lock();
+        match inner.objects.get(&id) {
+            Some(State::Available { object, .. }) if object.added_from.as_deref() == Some(path) => Ok(()),
+            _ => inner.admit(id, self.objects_max),
+        }
     }
 
     /// Begins to receive an object; ends with the guard.
     pub fn begin_receive(self: &Arc<Self>, id: ObjectId) -> Result<Receive, Refusal> {
         let mut inner = self.lock();
         inner.admit(id, self.objects_max)?;
-        if inner.receiving >= self.receives_max {
-            let message = format!("it is receiving {} objects already, which is its limit", inner.receiving);
-            return Err(Refusal::new(Kind::Full, message));
-        }
+        inner.admit_receive(self.receives_max)?;
         let progress = Arc::new(Progress::default());
         inner.receiving += 1;
         inner.failures.retain(|(failed, _)| *failed != id);
         inner.objects.insert(id, State::Receiving(Arc::clone(&progress)));
         Ok(Receive { catalog: Arc::clone(self), id, progress, outcome: None, published: false })
+    }
+
+    /// Begins to confirm to a source that an object is here; it cannot be deleted while the guard lives.
+    pub fn begin_confirm(self: &Arc<Self>, id: ObjectId) -> Result<Confirm, Refusal> {
+        self.lock().admit_receive(self.receives_max)?;
+        let send = self.begin_send(id)?;
+        self.lock().receiving += 1;
+        Ok(Confirm { send })
     }
 
     /// Begins to send an object; it cannot be deleted while the guard lives.
@@ -122,26 +147,22 @@ impl Catalog {
         }
     }
 
-    /// Takes an object out if `remove` has removed what is stored of it. Nobody can put another one of this
-    /// id in its place meanwhile.
-    pub fn delete(
-        &self,
-        id: ObjectId,
-        remove: impl FnOnce(&Available) -> io::Result<()>,
-    ) -> Result<(), Refusal> {
+    /// Takes an object out if `remove` has removed what is stored of it, or what a try to receive it has left; `remove` gives
+    /// whether there was anything. Nobody can put another one of this id in its place meanwhile.
+    pub fn delete(&self, id: ObjectId, remove: impl FnOnce() -> io::Result<bool>) -> Result<(), Refusal> {
         let mut inner = self.lock();
-        let object = match inner.objects.get(&id) {
-            Some(State::Available { object, sends: 0 }) => object,
+        let known = match inner.objects.get(&id) {
+            Some(State::Available { sends: 0, .. }) => true,
+            None => false,
             Some(State::Available { .. }) => {
                 return Err(Refusal::new(Kind::ObjectBusy, format!("object {id} is being sent")));
             }
             Some(State::Receiving(_)) => return Err(being_received(id)),
-            None => return Err(unknown(id)),
         };
         let failed = |error| Refusal::new(Kind::Internal, format!("object {id} cannot be removed: {error}"));
-        remove(object).map_err(failed)?;
+        let removed = remove().map_err(failed)?;
         inner.objects.remove(&id);
-        Ok(())
+        if known || removed { Ok(()) } else { Err(unknown(id)) }
     }
 
     /// Waits until an object can be read. With `known_only`, an object that is not even on its way is an
@@ -246,6 +267,15 @@ impl Catalog {
 }
 
 impl Inner {
+    /// Whether there is a place for another source that is listened to.
+    fn admit_receive(&self, most: usize) -> Result<(), Refusal> {
+        if self.receiving < most {
+            return Ok(());
+        }
+        let message = format!("it is receiving {} objects already, which is its limit", self.receiving);
+        Err(Refusal::new(Kind::Full, message))
+    }
+
     /// Whether there is a place for a new object of this id.
     fn admit(&self, id: ObjectId, most: usize) -> Result<(), Refusal> {
         match self.objects.get(&id) {
@@ -263,8 +293,8 @@ impl Inner {
 
 impl Available {
     fn received(description: Description) -> Self {
-        let Description { name, kind, length, root } = description;
-        Available { name, kind, length, root, added_from: None }
+        let Description { name, kind, length, mode, root } = description;
+        Available { name, kind, length, mode, stamp: Stamp::default(), root, added_from: None }
     }
 }
 
@@ -359,6 +389,26 @@ impl Drop for Receive {
     }
 }
 
+/// An object that a source is told about: it is here.
+#[derive(Debug)]
+pub struct Confirm {
+    send: Send,
+}
+
+impl Confirm {
+    /// What it is.
+    pub fn object(&self) -> &Available {
+        &self.send.object
+    }
+}
+
+impl Drop for Confirm {
+    fn drop(&mut self) {
+        self.send.catalog.lock().receiving -= 1;
+        self.send.catalog.changed();
+    }
+}
+
 /// An object that is being sent.
 #[derive(Debug)]
 pub struct Send {
@@ -395,13 +445,15 @@ mod tests {
             name: "a".into(),
             kind: ObjectKind::File,
             length: 3,
+            mode: 0o644,
+            stamp: [1; 32],
             root: String::new(),
             added_from: Some("/a".into()),
         }
     }
 
     fn description() -> Description {
-        Description { name: "a".into(), kind: ObjectKind::File, length: 3, root: "00".into() }
+        Description { name: "a".into(), kind: ObjectKind::File, length: 3, mode: 0o644, root: "00".into() }
     }
 
     fn failure() -> Refusal {
@@ -416,7 +468,15 @@ mod tests {
     fn an_id_belongs_to_one_object() {
         let catalog = catalog();
         catalog.add(id(1), added()).unwrap();
-        assert_eq!(catalog.add(id(1), added()).unwrap_err().message, "there is an object 1 already");
+        let other = Available { added_from: Some("/b".into()), ..added() };
+        assert_eq!(catalog.add(id(1), other).unwrap_err().message, "there is an object 1 already");
+        // The same once more is what is there, with all that is known of it.
+        catalog.set_root(id(1), "00ff");
+        assert_eq!(catalog.add(id(1), added()).unwrap().root, "00ff");
+        catalog.check_free(id(1), Path::new("/a")).unwrap();
+        catalog.check_free(id(1), Path::new("/b")).unwrap_err();
+        let changed = catalog.add(id(1), Available { stamp: [2; 32], ..added() }).unwrap_err();
+        assert!(changed.message.ends_with("its file has changed since it was added"), "{changed}");
         assert_eq!(catalog.begin_receive(id(1)).unwrap_err().kind, Kind::ObjectTaken);
         let receive = catalog.begin_receive(id(2)).unwrap();
         assert_eq!(catalog.add(id(2), added()).unwrap_err().message, "object 2 is being received");
@@ -441,13 +501,15 @@ mod tests {
         let first = catalog.begin_send(id(1)).unwrap();
         let second = catalog.begin_send(id(1)).unwrap();
         drop(first);
-        let delete = |data| catalog.delete(id(data), |_| Ok(()));
+        let delete = |data| catalog.delete(id(data), || Ok(false));
         assert_eq!(delete(1).unwrap_err().message, "object 1 is being sent");
         drop(second);
-        let stuck = catalog.delete(id(1), |_| Err(io::ErrorKind::PermissionDenied.into())).unwrap_err();
+        let stuck = catalog.delete(id(1), || Err(io::ErrorKind::PermissionDenied.into())).unwrap_err();
         assert_eq!(stuck.message, "object 1 cannot be removed: permission denied");
         delete(1).unwrap();
         assert_eq!(delete(1).unwrap_err().message, "there is no object 1 here");
+        // What a try to receive it has left can be removed, too.
+        catalog.delete(id(1), || Ok(true)).unwrap();
         let receive = catalog.begin_receive(id(2)).unwrap();
         assert_eq!(delete(2).unwrap_err().kind, Kind::ObjectBusy);
         drop(receive);
@@ -491,7 +553,7 @@ mod tests {
         receive.publish(description());
         assert_eq!(catalog.wait(id(1), Some(Duration::ZERO), true).await.unwrap().root, "00");
         // It is an object like any other.
-        catalog.delete(id(1), |_| Ok(())).unwrap();
+        catalog.delete(id(1), || Ok(true)).unwrap();
         let _another = catalog.begin_receive(id(1)).unwrap();
         drop(receive);
         assert!(matches!(catalog.get(id(1)), Some(Snapshot::Receiving { .. })));

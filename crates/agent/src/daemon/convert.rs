@@ -86,6 +86,7 @@ pub fn available(id: ObjectId, object: Available, stored: &Path) -> api::Object 
         root: object.root,
         path: path.to_string_lossy().into_owned(),
         form: form.into(),
+        mode: object.mode.into(),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::forwarder::NodeHandle;
 use crate::forwarder::daemon::Nodes;
 use crate::transfer::{
-    self, Path, Received, ReceiverProgress, ReceiverSpec, Rendezvous, Report, SourceSpec, TransferError,
+    self, Held, Path, Received, ReceiverProgress, ReceiverSpec, Rendezvous, Report, SourceSpec, TransferError,
 };
 use std::sync::Arc;
 
@@ -24,6 +24,14 @@ pub trait Engine: Send + Sync + 'static {
         spec: ReceiverSpec,
         on_event: &mut dyn FnMut(&ReceiverProgress),
     ) -> Result<Received, TransferError>;
+
+    /// Tells a source that its object is here.
+    ///
+    /// # Errors
+    /// The source has another one, or is gone.
+    fn confirm(&self, spec: &ReceiverSpec, held: &Held) -> Result<(), TransferError> {
+        transfer::confirm(spec, held)
+    }
 
     /// Whether objects can be pulled over trees.
     fn can_pull(&self) -> bool {

@@ -1,15 +1,16 @@
 //! Invitations from sources, and the transfers that follow.
 
 use super::Shared;
-use super::catalog::Receive;
+use super::catalog::{Confirm, Receive};
 use super::store::Description;
 use crate::transfer::clock::wait;
 use crate::transfer::strangers::Strangers;
 use crate::transfer::{
-    Invitation, Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sink, TransferError, answer,
+    Held, Invitation, Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sink, TransferError, answer,
 };
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::frames::FrameStream;
+use polycast_net::hash::parse_hex;
 use polycast_net::store::StoreError;
 use polycast_types::{ObjectId, Time};
 use std::collections::BTreeMap;
@@ -103,6 +104,14 @@ impl Invitations {
     }
 }
 
+/// What an invitation leads to.
+enum Answer {
+    /// The object comes.
+    Receive(Receive),
+    /// It is here: the source is told so.
+    Confirm(Confirm, Held),
+}
+
 /// How many objects each source sends to this agent.
 struct Sources {
     most: usize,
@@ -148,11 +157,12 @@ fn join(
     place: Place,
     permit: OwnedSemaphorePermit,
 ) {
-    let receive = admit(shared, invitation);
-    let told = answer(&mut stream, receive.as_ref().map(drop).map_err(String::as_str));
+    let admitted = admit(shared, invitation);
+    let told = answer(&mut stream, admitted.as_ref().map(drop).map_err(String::as_str));
     drop((stream, permit));
-    match (receive, told) {
-        (Ok(receive), Ok(())) => run(shared, invitation, receive),
+    match (admitted, told) {
+        (Ok(Answer::Receive(receive)), Ok(())) => run(shared, invitation, receive),
+        (Ok(Answer::Confirm(guard, held)), Ok(())) => confirm(shared, invitation, guard, &held),
         (Ok(_), Err(error)) => tracing::warn!(%error, "an invitation failed"),
         (Err(_), _) => {}
     }
@@ -161,7 +171,7 @@ fn join(
 
 /// Whether there is a place for the object. Its size is not known yet: whether there is room for it is seen
 /// before the first byte comes.
-fn admit(shared: &Shared, invitation: &Invitation) -> Result<Receive, String> {
+fn admit(shared: &Shared, invitation: &Invitation) -> Result<Answer, String> {
     if invitation.pulled && !shared.engine.can_pull() {
         return Err("its agent has no node of a Datacast fabric".into());
     }
@@ -171,21 +181,47 @@ fn admit(shared: &Shared, invitation: &Invitation) -> Result<Receive, String> {
         // A transfer whose path was lost goes on over another one: the end of the first is about to be noticed.
         let busy = receive.as_ref().is_err_and(|refusal| refusal.kind == Kind::ObjectBusy);
         if !busy || begun.elapsed() > ENDING_WITHIN {
-            break receive.map_err(|refusal| refusal.to_string());
+            break receive;
         }
         std::thread::sleep(LOOK_AGAIN);
     };
-    match &receive {
+    let answer = match receive {
+        Ok(receive) => Ok(Answer::Receive(receive)),
+        Err(refusal) if refusal.kind == Kind::ObjectTaken => held(shared, invitation).ok_or(refusal),
+        Err(refusal) => Err(refusal),
+    };
+    match &answer {
         Ok(_) => tracing::info!(object = %invitation.object, source = %invitation.source, "invited"),
         Err(reason) => tracing::warn!(object = %invitation.object, %reason, "an invitation is turned down"),
     }
-    receive
+    answer.map_err(|refusal| refusal.to_string())
 }
 
-/// Receives an object and puts it into the catalog.
-fn run(shared: &Shared, invitation: &Invitation, receive: Receive) {
-    let id = receive.id();
-    let spec = ReceiverSpec {
+/// Whether what is here under the object's id can be what the source has.
+fn held(shared: &Shared, invitation: &Invitation) -> Option<Answer> {
+    let guard = shared.catalog.begin_confirm(invitation.object).ok()?;
+    let root = parse_hex(&guard.object().root)?;
+    let length = guard.object().length;
+    if length != invitation.object_len || invitation.root.is_some_and(|known| known != root) {
+        return None;
+    }
+    let path = guard.object().added_from.clone().unwrap_or_else(|| shared.store.path(invitation.object));
+    let bytes = super::sends::open(guard.object(), &path).ok()?;
+    Some(Answer::Confirm(guard, Held { object: invitation.object, length, root, bytes }))
+}
+
+/// Tells a source that the object is here.
+fn confirm(shared: &Shared, invitation: &Invitation, guard: Confirm, held: &Held) {
+    let spec = receiver(shared, invitation, Arc::default());
+    match shared.engine.confirm(&spec, held) {
+        Ok(()) => tracing::info!(object = %invitation.object, "it is here already, and the source knows"),
+        Err(error) => tracing::warn!(object = %invitation.object, %error, "not confirmed"),
+    }
+    drop(guard);
+}
+
+fn receiver(shared: &Shared, invitation: &Invitation, cancel: Arc<AtomicBool>) -> ReceiverSpec {
+    ReceiverSpec {
         name: shared.name.clone(),
         rendezvous: if invitation.pulled {
             Rendezvous::Pull(invitation.source, invitation.handle)
@@ -193,10 +229,19 @@ fn run(shared: &Shared, invitation: &Invitation, receive: Receive) {
             Rendezvous::At(invitation.source, invitation.handle)
         },
         interface: shared.interface,
-        sink: Sink::Raw(shared.store.path(id)),
+        sink: Sink::Raw(shared.store.path(invitation.object)),
         options: Shared::default_options(),
-        cancel: Arc::clone(&receive.progress().cancel),
-    };
+        cancel,
+    }
+}
+
+/// Receives an object and puts it into the catalog.
+fn run(shared: &Shared, invitation: &Invitation, receive: Receive) {
+    let id = receive.id();
+    let spec = receiver(shared, invitation, Arc::clone(&receive.progress().cancel));
+    if let Err(error) = shared.store.sweep() {
+        tracing::warn!(%error, "the store cannot be looked through");
+    }
     let receive = std::cell::RefCell::new(receive);
     let mut on_event = |progress: &ReceiverProgress| {
         let mut receive = receive.borrow_mut();
@@ -245,6 +290,7 @@ fn enter(shared: &Shared, id: ObjectId, received: &Received) -> Result<Descripti
         name: received.name.clone(),
         kind: received.kind,
         length: received.bytes,
+        mode: received.mode,
         root: received.root.clone(),
     };
     match shared.store.describe(id, &description) {

@@ -11,6 +11,7 @@ use polycast_api::client::Receivers;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager;
 use polycast_net::archive::TreeSource;
+use polycast_net::hash::parse_hex;
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_types::{Duration, ObjectId};
 use std::collections::BTreeMap;
@@ -295,6 +296,7 @@ impl Sends {
             name: send.object.name.clone(),
             kind: send.object.kind,
             source,
+            root: parse_hex(&send.object.root),
             receivers: Invited::Named(lease.receivers.clone()),
             interface: self.shared.interface,
             path: lease.path.clone(),
@@ -550,16 +552,19 @@ fn sorted(receivers: &Receivers) -> Option<Vec<String>> {
 }
 
 /// Opens an object's bytes, which must not have changed since it was added.
-fn open(object: &Available, path: &Path) -> Result<Arc<dyn ObjectSource>, Refusal> {
+pub fn open(object: &Available, path: &Path) -> Result<Arc<dyn ObjectSource>, Refusal> {
     let in_place = object.added_from.is_some();
     let wrong = |error: String| Refusal::new(Kind::Path, format!("cannot read {}: {error}", path.display()));
     let source: Arc<dyn ObjectSource> = match object.kind {
         ObjectKind::Directory if in_place => {
             Arc::new(TreeSource::open(path).map_err(|error| Refusal::new(Kind::Path, error.to_string()))?)
         }
-        _ => Arc::new(FileSource::open(path).map_err(|error| wrong(error.to_string()))?),
+        _ => {
+            let file = FileSource::open(path).map_err(|error| wrong(error.to_string()))?;
+            Arc::new(file.with_mode(object.mode))
+        }
     };
-    if source.len() != object.length {
+    if source.len() != object.length || (in_place && source.stamp() != object.stamp) {
         let message = format!("{} has changed since it was added", path.display());
         return Err(Refusal::new(Kind::Path, message));
     }

@@ -123,10 +123,11 @@ impl Agent for Service {
         let request = request.into_inner();
         let id = self.object(request.caller.as_ref(), request.data_id)?;
         // Looking at a large directory takes a while: not for an id that is taken anyway.
-        self.shared.catalog.check_free(id)?;
-        let looked = tokio::task::spawn_blocking(move || look_at(PathBuf::from(request.path)));
+        let path = PathBuf::from(request.path);
+        self.shared.catalog.check_free(id, &path)?;
+        let looked = tokio::task::spawn_blocking(move || look_at(path));
         let object = looked.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))??;
-        self.shared.catalog.add(id, object.clone())?;
+        let object = self.shared.catalog.add(id, object)?;
         tracing::info!(object = %id, bytes = object.length, "added");
         Ok(Response::new(convert::available(id, object, &self.shared.store.path(id))))
     }
@@ -179,10 +180,8 @@ impl Agent for Service {
         let request = request.into_inner();
         let id = self.object(request.caller.as_ref(), request.data_id)?;
         let store = &self.shared.store;
-        self.shared.catalog.delete(id, |object| match object.added_from {
-            Some(_) => Ok(()),
-            None => store.remove(id).map(|_| ()),
-        })?;
+        // What was added stays where it is: it does not lie in the store.
+        self.shared.catalog.delete(id, || store.remove(id))?;
         tracing::info!(object = %id, "deleted");
         Ok(Response::new(DeleteResponse {}))
     }
@@ -357,17 +356,18 @@ fn look_at(path: PathBuf) -> Result<Available, Refusal> {
     }
     // Looked at before it is opened: opening a named pipe would wait for ever.
     let metadata = std::fs::metadata(&path).map_err(|error| wrong(error.to_string()))?;
-    let (kind, length) = if metadata.is_dir() {
+    let (kind, source): (_, Box<dyn ObjectSource>) = if metadata.is_dir() {
         let tree = TreeSource::open(&path).map_err(|error| Refusal::new(Kind::Path, error.to_string()))?;
-        (ObjectKind::Directory, tree.len())
+        (ObjectKind::Directory, Box::new(tree))
     } else if metadata.is_file() {
         let file = FileSource::open(&path).map_err(|error| wrong(error.to_string()))?;
-        (ObjectKind::File, file.len())
+        (ObjectKind::File, Box::new(file))
     } else {
         return Err(wrong("it is neither a file nor a directory".into()));
     };
     let name = name_of(&path).map_err(|error| wrong(error.to_string()))?;
-    Ok(Available { name, kind, length, root: String::new(), added_from: Some(path) })
+    let (length, mode, stamp) = (source.len(), source.mode(), source.stamp());
+    Ok(Available { name, kind, length, mode, stamp, root: String::new(), added_from: Some(path) })
 }
 
 /// The name that receivers see; a path that ends with `..` has one too.

@@ -4,18 +4,22 @@
 //! what a restarted agent finds with a description is whole.
 
 use super::error::AgentError;
-use polycast_net::object::ObjectKind;
-use polycast_net::store::part_path;
+use polycast_net::object::{MODE_USUAL, ObjectKind};
+use polycast_net::store::{is_in_memory, is_part_name, part_path, remove_stale_part, sync_folder};
 use polycast_types::{AppId, DataId, ObjectId};
 use rustix::fs::{FlockOperation, flock, statvfs};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, DirBuilder, File};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const BYTES: &str = "object";
 const DESCRIPTION: &str = "toml";
+
+/// What a try to receive has left is removed when nobody has gone on with it for so long.
+const PART_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 /// What the bytes of a received object are.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,6 +30,8 @@ pub struct Description {
     pub kind: ObjectKind,
     /// Length in bytes.
     pub length: u64,
+    /// Permissions that the file had at the source.
+    pub mode: u16,
     /// BLAKE3 root hash in hex.
     pub root: String,
 }
@@ -37,7 +43,13 @@ struct Written {
     name: String,
     directory: bool,
     length: u64,
+    #[serde(default = "usual_mode")]
+    mode: u16,
     root: String,
+}
+
+fn usual_mode() -> u16 {
+    MODE_USUAL
 }
 
 /// The folder; no other agent uses it while this value lives.
@@ -83,18 +95,26 @@ impl Store {
         Ok(space.f_bavail.saturating_mul(space.f_frsize))
     }
 
-    /// Writes down what the bytes of an object are.
+    /// Writes down what the bytes of an object are, which are on the disk by now: so is the description after this.
     pub fn describe(&self, object: ObjectId, description: &Description) -> io::Result<()> {
         let written = Written {
             name: description.name.clone(),
             directory: description.kind == ObjectKind::Directory,
             length: description.length,
+            mode: description.mode,
             root: description.root.clone(),
         };
         let text = toml::to_string(&written).map_err(io::Error::other)?;
         let passing = self.file(object, "new");
-        fs::write(&passing, text)?;
-        fs::rename(passing, self.file(object, DESCRIPTION))
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&passing)?;
+        file.write_all(text.as_bytes())?;
+        if is_in_memory(&file) {
+            return fs::rename(passing, self.file(object, DESCRIPTION));
+        }
+        file.sync_data()?;
+        fs::rename(passing, self.file(object, DESCRIPTION))?;
+        sync_folder(&self.folder)
     }
 
     /// Removes an object and what an earlier try to receive it has left; gives whether there was anything.
@@ -110,9 +130,21 @@ impl Store {
         Ok(any)
     }
 
+    /// Removes what tries to receive have left that nobody has gone on with for long.
+    pub fn sweep(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            if is_part_name(&entry.file_name()) && remove_stale_part(&entry.path(), PART_AGE_MAX)? {
+                tracing::info!(path = %entry.path().display(), "removed from the store: nobody went on with it");
+            }
+        }
+        Ok(())
+    }
+
     /// The objects that are whole; what is not is removed, except parts that another try can go on with.
     fn survey(&self) -> io::Result<Vec<(ObjectId, Description)>> {
         let mut found = Vec::new();
+        self.sweep()?;
         for entry in fs::read_dir(&self.folder)? {
             let path = entry?.path();
             let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
@@ -142,6 +174,7 @@ impl Store {
             name: written.name,
             kind: if written.directory { ObjectKind::Directory } else { ObjectKind::File },
             length: written.length,
+            mode: written.mode,
             root: written.root,
         })
     }
@@ -190,13 +223,20 @@ pub fn trusted_folder(folder: &Path) -> Result<(), String> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+    use std::time::SystemTime;
 
     fn object(data: u64) -> ObjectId {
         ObjectId { app: AppId([7; 16]), data: DataId(data) }
     }
 
     fn description(length: u64) -> Description {
-        Description { name: "a \"b\".bin".into(), kind: ObjectKind::Directory, length, root: "00ff".into() }
+        Description {
+            name: "a \"b\".bin".into(),
+            kind: ObjectKind::Directory,
+            length,
+            mode: 0o750,
+            root: "00ff".into(),
+        }
     }
 
     #[test]
@@ -214,6 +254,11 @@ mod tests {
         fs::remove_file(store.path(object(3))).unwrap();
         let part = part_path(&store.path(object(6)));
         fs::write(&part, b"ab").unwrap();
+        // A week without another try is enough.
+        let old = part_path(&store.path(object(7)));
+        fs::write(&old, b"ab").unwrap();
+        let week = PART_AGE_MAX + Duration::from_secs(60);
+        File::open(&old).unwrap().set_modified(SystemTime::now() - week).unwrap();
         drop(store);
         let (store, found) = Store::open(folder.path()).unwrap();
         assert_eq!(found, [(object(1), description(3))]);

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -160,9 +161,11 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
         let taken = io::Error::new(io::ErrorKind::AddrInUse, "another process listens there");
         return Err(named(taken));
     }
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(named(error)),
-        _ => {}
+    match std::fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.file_type().is_socket() => std::fs::remove_file(path).map_err(named)?,
+        Ok(_) => return Err(named(io::Error::other("something that is not a socket is there"))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(named(error)),
     }
     UnixListener::bind(path).map_err(named)
 }
@@ -205,5 +208,24 @@ fn watch(stream: &mut impl Write, nodes: Arc<Nodes>) -> io::Result<()> {
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_socket_makes_room_for_a_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("node.sock");
+        drop(listen(&path).unwrap());
+        assert!(path.exists());
+        drop(listen(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, b"mine").unwrap();
+        let error = listen(&path).unwrap_err().to_string();
+        assert!(error.ends_with("something that is not a socket is there"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"mine");
     }
 }

@@ -107,6 +107,7 @@ fn deliver_when(
         name: "object".into(),
         kind: ObjectKind::File,
         source: object,
+        root: None,
         receivers: Receivers::Told(receivers.len()),
         interface: Ipv4Addr::LOCALHOST,
         path: TransferPath::Trees(path),
@@ -125,7 +126,7 @@ fn deliver_when(
                     name: name(*at),
                     rendezvous: Rendezvous::Pull(address, handle),
                     interface: Ipv4Addr::LOCALHOST,
-                    sink: Sink::Path(folder.join(format!("object-{at}"))),
+                    sink: Sink::At { path: folder.join(format!("object-{at}")), replace: true },
                     options: Options::default(),
                     cancel: Arc::new(AtomicBool::new(false)),
                 };

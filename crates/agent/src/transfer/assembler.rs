@@ -294,7 +294,9 @@ mod tests {
     fn setup(len: usize, fragment_len: u32) -> (tempfile::TempDir, Assembler, Vec<u8>) {
         let dir = tempfile::tempdir().unwrap();
         let geometry = Geometry { object_len: len as u64, fragment_len, group_len: 1 << 16 };
-        let part = PartFile::open(&dir.path().join("object"), len as u64).unwrap();
+        let part =
+            PartFile::open(&dir.path().join("object"), len as u64, polycast_net::store::Placing::default())
+                .unwrap();
         let bytes = object(len);
         let mut assembler = Assembler::new(geometry, part);
         let hashes: Vec<Hash> = (0..geometry.groups())
@@ -327,7 +329,7 @@ mod tests {
         for group in 0..geometry.groups() {
             assert_eq!(assembler.check(group).unwrap(), Check::Intact, "group {group}");
         }
-        let path = assembler.into_part().commit().unwrap();
+        let path = assembler.into_part().commit(0o644).unwrap();
         assert!(std::fs::read(path).unwrap() == bytes);
         drop(dir);
     }

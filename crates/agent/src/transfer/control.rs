@@ -102,7 +102,7 @@ impl Session {
         verdicts: Verdicts,
         bell: Bell,
     ) -> Self {
-        let calls = Calls::new(entrance.invitation(spec.object, pulled), bell.clone());
+        let calls = Calls::new(entrance.invitation(spec, pulled), bell.clone());
         let clock = Clock::start();
         let config = RosterConfig {
             join_timeout: spec.options.join_timeout,

@@ -1,10 +1,11 @@
 //! Where receivers come in at a source, whatever transport the transfer has: the control listener, the transfer's
 //! handle, and the calls to the agents that are to join.
 
+use super::SourceSpec;
 use super::bell::Bell;
 use super::error::TransferError;
 use super::invite::{Invitation, invite};
-use polycast_types::{Handle, ObjectId};
+use polycast_types::Handle;
 use std::hash::{BuildHasher, Hasher};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -35,8 +36,9 @@ impl Entrance {
     }
 
     /// What agents are told.
-    pub(super) fn invitation(&self, object: ObjectId, pulled: bool) -> Invitation {
-        Invitation { source: self.address, handle: self.handle, object, pulled }
+    pub(super) fn invitation(&self, spec: &SourceSpec, pulled: bool) -> Invitation {
+        let (object, object_len, root) = (spec.object, spec.source.len(), spec.root);
+        Invitation { source: self.address, handle: self.handle, object, pulled, object_len, root }
     }
 }
 

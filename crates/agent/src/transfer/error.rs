@@ -1,5 +1,6 @@
 //! Why a transfer as a whole fails, in a sentence each.
 
+use super::discovery::Offers;
 use polycast_net::interface::InterfaceError;
 use polycast_net::store::StoreError;
 use polycast_types::{Duration, Printable};
@@ -15,6 +16,9 @@ pub enum TransferError {
     /// The object cannot be stored.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The object's name is none that a file here may get.
+    #[error("the offered name '{}' {}: say with --out what to call it", Printable(.0), .1)]
+    Name(String, &'static str),
     /// A directory object does not unpack.
     #[error("the directory cannot be unpacked: {0}")]
     Unpack(String),
@@ -54,14 +58,15 @@ pub enum TransferError {
     #[error("{0}")]
     Unusable(String),
     /// What the source says of its object does not fit together.
-    #[error("the source contradicts itself: {0}")]
+    #[error("the source contradicts itself: {}", Printable(.0))]
     Contradiction(String),
     /// The source does not say what it has.
     #[error("the source did not answer within {0}")]
     NoAnswer(Duration),
     /// The connection to the source ended in mid-transfer.
     #[error(
-        "the source went away with {verified} of {total} bytes verified: {reason}; what is verified is kept for another try"
+        "the source went away with {verified} of {total} bytes verified: {}; what is verified is kept for another try",
+        Printable(reason)
     )]
     SourceLost {
         /// Bytes verified by then.
@@ -71,9 +76,9 @@ pub enum TransferError {
         /// How it ended.
         reason: String,
     },
-    /// Nothing was offered in time.
-    #[error("no source offered anything within {0} seconds")]
-    NothingOffered(u64),
+    /// Nothing says which of several offers is meant.
+    #[error("{0}: say with --handle which one")]
+    SeveralOffers(Offers),
     /// Nobody joined in time.
     #[error("no receiver joined within {0} seconds")]
     NobodyJoined(u64),

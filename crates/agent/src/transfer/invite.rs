@@ -3,7 +3,7 @@
 use super::clock::Clock;
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_types::{Handle, ObjectId, Printable};
-use polycast_wire::control::Control;
+use polycast_wire::control::{Control, Hash};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -21,6 +21,10 @@ pub struct Invitation {
     pub object: ObjectId,
     /// Whether it is pulled over trees, by way of the agent's node.
     pub pulled: bool,
+    /// The object's length.
+    pub object_len: u64,
+    /// Its root hash, where the source knows it.
+    pub root: Option<Hash>,
 }
 
 impl Invitation {
@@ -28,8 +32,9 @@ impl Invitation {
     #[must_use]
     pub fn of(frame: &Control<'_>) -> Option<Self> {
         match *frame {
-            Control::Invite { address, port, handle, object, pulled } => {
-                Some(Invitation { source: (address, port).into(), handle, object, pulled })
+            Control::Invite { address, port, handle, object, pulled, object_len, root } => {
+                let source = (address, port).into();
+                Some(Invitation { source, handle, object, pulled, object_len, root })
             }
             _ => None,
         }
@@ -61,6 +66,8 @@ pub(crate) fn invite(address: SocketAddr, invitation: &Invitation) -> Result<(),
             handle: invitation.handle,
             object: invitation.object,
             pulled: invitation.pulled,
+            object_len: invitation.object_len,
+            root: invitation.root,
         })
         .map_err(failed)?;
     let answer = await_frame(&mut stream, |frame| match frame {
@@ -109,6 +116,8 @@ mod tests {
             handle: Handle(3),
             object: ObjectId::default(),
             pulled: true,
+            object_len: 5,
+            root: Some([6; 32]),
         };
         (invite(address, &invitation), agent.join().unwrap())
     }
@@ -136,6 +145,7 @@ mod tests {
         let (told, got) = exchange(Ok(()));
         assert_eq!(told, Ok(()));
         assert_eq!((got.handle, got.pulled), (Handle(3), true));
+        assert_eq!((got.object_len, got.root), (5, Some([6; 32])));
         let (told, _) = exchange(Err("the store is full".into()));
         assert_eq!(told, Err("the store is full".into()));
     }

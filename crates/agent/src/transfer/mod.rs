@@ -7,6 +7,7 @@ pub(crate) mod assembler;
 pub(crate) mod bell;
 mod channel;
 pub(crate) mod clock;
+mod confirm;
 mod control;
 mod discovery;
 mod entrance;
@@ -15,6 +16,7 @@ mod error;
 mod hostile_tests;
 mod invite;
 mod link;
+mod place;
 pub(crate) mod pull;
 mod receiver;
 mod serve;
@@ -25,6 +27,8 @@ mod steering;
 pub(crate) mod strangers;
 mod supply;
 
+pub use confirm::{Held, confirm};
+pub use discovery::{Announced, accept};
 pub use error::TransferError;
 pub use invite::Invitation;
 pub(crate) use invite::answer;
@@ -36,6 +40,7 @@ pub use steering::{Change, ControlStep, NextPath, PathNews, Rest, RouteChange, S
 use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_protocol::pull::Route;
 use polycast_types::{Duration, Handle, ObjectId, Rate};
+use polycast_wire::control::Hash;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
@@ -132,6 +137,8 @@ pub struct SourceSpec {
     pub kind: ObjectKind,
     /// The bytes.
     pub source: Arc<dyn ObjectSource>,
+    /// Their root hash, where it is known: receivers that have this object already need not get it again.
+    pub root: Option<Hash>,
     /// The receivers.
     pub receivers: Receivers,
     /// Address of the local interface to send from.
@@ -149,8 +156,8 @@ pub struct SourceSpec {
 /// Where a receiver finds the source.
 #[derive(Clone, Debug)]
 pub enum Rendezvous {
-    /// Wait for an announcement on the interface (`accept`).
-    Discover,
+    /// What an announcement said (`accept`).
+    Announced(Announced),
     /// The source's control address and the transfer's handle, from an invitation.
     At(SocketAddr, Handle),
     /// The same for an object that is pulled over trees.
@@ -161,7 +168,19 @@ pub enum Rendezvous {
 #[derive(Clone, Debug)]
 pub enum Sink {
     /// To this path: a file, or for a directory object the directory; nothing is there before all is verified.
-    Path(PathBuf),
+    At {
+        /// The path.
+        path: PathBuf,
+        /// What is there already is replaced; otherwise it stays, and nothing is received.
+        replace: bool,
+    },
+    /// Into this folder, under the name that the source gives the object.
+    Into {
+        /// The folder.
+        folder: PathBuf,
+        /// What has that name already is replaced; otherwise it stays, and nothing is received.
+        replace: bool,
+    },
     /// To this file as the raw object bytes, also for directories (the agent's store).
     Raw(PathBuf),
 }
@@ -198,6 +217,8 @@ pub struct Received {
     pub kind: ObjectKind,
     /// Its length in bytes.
     pub bytes: u64,
+    /// Permissions that the file has at the source.
+    pub mode: u16,
     /// BLAKE3 root hash in hex.
     pub root: String,
     /// Where it is now.

@@ -7,11 +7,11 @@ use super::assembler::{Assembler, Check, prove, xor};
 use super::clock::{Clock, wait};
 use super::error::TransferError;
 use super::link::{Link, error_of};
+use super::place::{make_room, put_in_place};
 use super::serve::{Served, Supply};
 use super::strangers::Strangers;
-use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sink, discovery};
+use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous};
 use origins::Origins;
-use polycast_net::archive;
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::hash::{hex, root_hash};
 use polycast_net::object::ObjectKind;
@@ -61,28 +61,14 @@ pub fn receive(
     spec: ReceiverSpec,
     on_event: &mut dyn FnMut(&ReceiverProgress),
 ) -> Result<Received, TransferError> {
-    let mut refused = Vec::new();
-    loop {
-        let (address, handle) = match &spec.rendezvous {
-            Rendezvous::At(address, handle) => (*address, *handle),
-            Rendezvous::Pull(..) => {
-                return Err(TransferError::Unusable("an object that is pulled needs a node".into()));
-            }
-            Rendezvous::Discover => discovery::find_source(spec.interface, None, &refused, &spec.cancel)?,
-        };
-        let clock = Clock::start();
-        match join(&spec, address, handle, clock) {
-            // Another receiver took the last place meanwhile: wait for another offer.
-            Err(error @ (TransferError::Refused(_) | TransferError::NoAnswer(_)))
-                if matches!(spec.rendezvous, Rendezvous::Discover) =>
-            {
-                tracing::info!(%error, "turned down, waiting for another offer");
-                refused.push(handle);
-            }
-            Err(error) => return Err(error),
-            Ok(mut run) => return run.run(on_event),
+    let (address, handle) = match &spec.rendezvous {
+        Rendezvous::At(address, handle) => (*address, *handle),
+        Rendezvous::Announced(announced) => (announced.address, announced.handle),
+        Rendezvous::Pull(..) => {
+            return Err(TransferError::Unusable("an object that is pulled needs a node".into()));
         }
-    }
+    };
+    join(&spec, address, handle, Clock::start())?.run(on_event)
 }
 
 /// Opens everything and says HELLO.
@@ -99,6 +85,9 @@ fn join(
     listener.set_nonblocking(true).map_err(listening)?;
     let own = (data.window_bytes(), listener.local_addr()?.port());
     let (mut link, offer) = Link::join(spec, address, handle, own, clock)?;
+    if let Rendezvous::Announced(announced) = &spec.rendezvous {
+        announced.check(&offer).inspect_err(|error| link.fail(error))?;
+    }
     let only = only_of(link.source(), handle, offer.outer_len);
     let (target, part) = open_store(spec, &offer, &data, only).inspect_err(|error| link.fail(error))?;
     link.handle(GuestInput::Stored { resumes: part.is_resumed() });
@@ -113,8 +102,7 @@ fn open_store(
     data: &DataReceiver,
     only: Only,
 ) -> Result<(PathBuf, PartFile), TransferError> {
-    let target = target_of(&spec.sink, &offer.name)?;
-    let part = PartFile::open(&target, offer.geometry.object_len)?;
+    let (target, part) = make_room(&spec.sink, offer)?;
     let channel = channel_of(offer.channel);
     if channel.port() != 0 {
         let multicast = |source| TransferError::Multicast { interface: spec.interface, source };
@@ -349,6 +337,7 @@ impl Run {
             name: self.offer.name.clone(),
             kind: kind_of(&self.offer),
             bytes: self.offer.geometry.object_len,
+            mode: self.offer.mode,
             root: self.root.map(|root| hex(&root)).unwrap_or_default(),
             path: self.target.clone(),
             seconds: Duration(self.committed_at?.0).as_secs_f64(),
@@ -604,7 +593,7 @@ impl Run {
         self.root = Some(root);
         let part = self.assembler.take().expect("committed once").into_part();
         let proof = prove(&part, &self.offer.geometry, &self.offer.salt)?;
-        put_in_place(part, &self.target, &self.spec.sink, kind_of(&self.offer))?;
+        put_in_place(part, &self.target, &self.spec.sink, &self.offer, &mut self.link)?;
         let now = self.clock.now();
         self.committed_at = Some(now);
         self.upstream = None;
@@ -826,42 +815,6 @@ fn in_place(
     let last = geometry.fragment_bytes(next.checked_sub(1).filter(|last| *last >= sn)?);
     let want = (segments - 1) * packet_len + outer_len + HEADER_LEN + (last.end - last.start) as usize;
     found.filter(|_| arrival.len == want && next == sn + segments as u64)
-}
-
-/// Gives a verified object its place; a directory is unpacked where the sink wants one.
-pub(super) fn put_in_place(
-    part: PartFile,
-    target: &std::path::Path,
-    sink: &Sink,
-    kind: ObjectKind,
-) -> Result<PathBuf, TransferError> {
-    match (sink, kind) {
-        (Sink::Path(_), ObjectKind::Directory) => {
-            let file = std::fs::File::open(part.path())?;
-            let reader = std::io::BufReader::with_capacity(1 << 20, file);
-            archive::unpack(reader, target).map_err(|e| TransferError::Unpack(e.to_string()))?;
-            Ok(target.to_path_buf())
-        }
-        _ => Ok(part.commit()?),
-    }
-}
-
-/// Where the object goes. Into a folder that exists it goes under its own name.
-pub(super) fn target_of(sink: &Sink, name: &str) -> Result<PathBuf, TransferError> {
-    let path = match sink {
-        Sink::Raw(path) => return Ok(path.clone()),
-        Sink::Path(path) => path,
-    };
-    if !path.is_dir() {
-        return Ok(path.clone());
-    }
-    // The name comes from another machine: it must not lead anywhere else.
-    let safe = !name.is_empty() && !matches!(name, "." | "..") && !name.contains(['/', '\0']);
-    if safe {
-        Ok(path.join(name))
-    } else {
-        Err(TransferError::Refused(format!("'{name}' is not a file name")))
-    }
 }
 
 /// Every receiver loses other packets, and the same ones again with the same seed.

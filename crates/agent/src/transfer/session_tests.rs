@@ -53,6 +53,7 @@ pub(super) fn start_with(pulled: bool, object: Vec<u8>) -> Source {
         name: "object".into(),
         kind: ObjectKind::File,
         source: Arc::new(object),
+        root: None,
         receivers: Receivers::Named(["a", "b"].map(|name| (name.to_string(), called)).into()),
         interface: Ipv4Addr::LOCALHOST,
         path,

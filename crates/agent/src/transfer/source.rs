@@ -26,7 +26,7 @@ use polycast_protocol::push::{
 };
 use polycast_protocol::session::{Goodbye, GuestId, RosterInput, Stage, Verdicts, Why};
 use polycast_types::{Duration, Handle, RangeSet, Time};
-use polycast_wire::control::{Control, HASHES_MAX, Welcome};
+use polycast_wire::control::{Control, HASHES_MAX, Hash, Welcome};
 use polycast_wire::data::fragment_len_for_mtu;
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
@@ -124,6 +124,8 @@ struct Run {
     announcer: Option<Announcer>,
     /// Fragments to send as PTCH_DATA when connections have room.
     patches: BTreeMap<PeerId, RangeSet>,
+    /// What receivers have said that were done before the machine knew them.
+    done_early: BTreeMap<PeerId, (u64, Hash)>,
     finished: bool,
     account: Account,
     /// Whoever was on the path goes on over the chain.
@@ -171,6 +173,7 @@ impl Run {
             address,
             geometry,
             patches: BTreeMap::new(),
+            done_early: BTreeMap::new(),
             finished: false,
             account: Account::new(spec.steering.fabric()),
             without_path: false,
@@ -265,7 +268,12 @@ impl Run {
                 Event::Welcome(guest) => self.welcome(guest),
                 Event::Ready { guest, have, .. } => {
                     let window_bytes = self.session.guest(guest).map_or(0, |guest| guest.window_bytes);
-                    self.machine.handle(now, Input::Ready { peer: PeerId(guest.0), window_bytes, have });
+                    let peer = PeerId(guest.0);
+                    self.machine.handle(now, Input::Ready { peer, window_bytes, have });
+                    if let Some((patched_bytes, proof)) = self.done_early.remove(&peer) {
+                        let control = Control::DataRcvd { patched_bytes, proof };
+                        self.machine.handle(now, Input::Control { peer, control: &control });
+                    }
                 }
                 Event::Start => {
                     self.gather_racks();
@@ -276,6 +284,7 @@ impl Run {
                 Event::Left { guest, why } => {
                     let peer = PeerId(guest.0);
                     self.patches.remove(&peer);
+                    self.done_early.remove(&peer);
                     self.machine.handle(now, Input::Left { peer, why });
                 }
                 Event::NoneCame => {
@@ -442,10 +451,15 @@ impl Run {
             self.session.clear_bell();
         }
         for guest in woken.guests {
-            let (now, machine) = (self.session.clock.now(), &mut self.machine);
+            let (now, machine, early) = (self.session.clock.now(), &mut self.machine, &mut self.done_early);
             let peer = PeerId(guest.0);
-            let heard =
-                self.session.read(guest, |control| machine.handle(now, Input::Control { peer, control }));
+            let heard = self.session.read(guest, |control| match control {
+                // It says that it has all in the same breath as HAVE: the machine hears of it with that.
+                Control::DataRcvd { patched_bytes, proof } if machine.status(peer).is_none() => {
+                    early.insert(peer, (*patched_bytes, *proof));
+                }
+                control => machine.handle(now, Input::Control { peer, control }),
+            });
             heard.map_err(TransferError::Read)?;
         }
         if woken.newcomers {
@@ -461,7 +475,7 @@ impl Run {
         };
         let places = self.session.roster.free_places();
         announcer
-            .turn(now, self.handle, address, places, &self.spec.name)
+            .turn(now, self.handle, address, places, (&self.spec.name, self.geometry.object_len))
             .map_err(|source| TransferError::Multicast { interface: self.spec.interface, source })
     }
 
@@ -486,6 +500,7 @@ impl Run {
         let welcome = Control::Welcome(Welcome {
             object: self.spec.object,
             directory: self.spec.kind == ObjectKind::Directory,
+            mode: self.spec.source.mode(),
             name: &self.spec.name,
             object_len: self.geometry.object_len,
             fragment_len: self.geometry.fragment_len,

@@ -8,8 +8,9 @@ use polycast_api::agent::send_event::Event;
 use polycast_api::agent::{ObjectKind, PathForm, TransferReport};
 use polycast_api::client::{Receivers, SendOptions, Wait};
 use polycast_topology::{CompactGraph, Network};
-use polycast_types::{DataId, Duration as Span};
+use polycast_types::{AppId, DataId, Duration as Span};
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::unix::fs::PermissionsExt;
 
 const SOON: Wait = Wait::UntilReady(Some(Span::from_secs(20)));
 
@@ -52,7 +53,7 @@ async fn deliver(settings: &str) -> String {
         assert_eq!((directory.kind(), directory.form()), (ObjectKind::Directory, PathForm::Bytes));
         let target = world.folder.path().join("out");
         let mut stream = std::fs::File::open(&directory.path).unwrap();
-        polycast_net::archive::unpack(&mut stream, &target).unwrap();
+        polycast_net::archive::unpack(&mut stream, &target, false).unwrap();
         assert_eq!(std::fs::read(target.join("leaf")).unwrap(), b"leaf");
         assert!(target.join("empty").is_dir());
         std::fs::remove_dir_all(target).unwrap();
@@ -70,6 +71,44 @@ async fn over_multicast() {
 #[tokio::test(flavor = "multi_thread")]
 async fn over_the_chain() {
     assert_eq!(deliver("fabrics = ['tcp-chain']").await, "tcp-chain");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_send_may_be_said_again() {
+    let manager = manager(0, "[ip-multicast]\npool = '239.255.67.0/24'\nport = 17412").await;
+    let world = World::new(manager.address);
+    let mut agents = Vec::new();
+    for name in ["a", "b", "c"] {
+        agents.push(serve(Agent::start(world.config(name)).await.unwrap()));
+    }
+    let client = agents[0].client().await;
+    until("all agents have joined", async || client.status().await.unwrap().peers.len() == 3).await;
+    let path = world.file("model.bin", &[7; 1_000_000]);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let source = agents[0].session(1).await;
+    let send = async || {
+        source.add(DataId(5), &path).await.unwrap();
+        let sending = source.send(DataId(5), &Receivers::All, &SendOptions::default()).await.unwrap();
+        let (events, error) = events(sending).await;
+        let Some(Event::Finished(report)) = events.last() else { panic!("{events:?} {error:?}") };
+        assert!(report.is_complete(), "{report:?}");
+        report.sent_bytes
+    };
+    assert!(send().await >= 1_000_000);
+    let b = agents[1].session(1).await;
+    assert_eq!(b.read(DataId(5), SOON).await.unwrap().mode, 0o640);
+    b.delete(DataId(5)).await.unwrap();
+    assert!(send().await >= 1_000_000, "b needs it again");
+    assert_eq!(send().await, 0, "both have it");
+    // What a crash has left goes with it.
+    b.delete(DataId(5)).await.unwrap();
+    let left =
+        polycast_net::store::part_path(&agents[1].store.join(format!("{}-6.object", AppId::default())));
+    std::fs::write(&left, b"a part").unwrap();
+    b.delete(DataId(6)).await.unwrap();
+    assert!(!left.exists());
+    assert_eq!(b.delete(DataId(6)).await.unwrap_err().to_string(), "there is no object 6 here");
+    stopped(agents, manager).await;
 }
 
 /// A BCube of four servers, `a` to `d`, and four switches on addresses of the loopback that belong to this process.

@@ -119,15 +119,32 @@ impl Engine for FakeEngine {
         let (app, data) = stem.rsplit_once('-').unwrap();
         let object = format!("{app}/{data}").parse().unwrap();
         let root = format!("{length:08x}");
-        let (seconds, patched_bytes, corrupt_groups) = (0.1, 0, 0);
-        Ok(Received { object, name, kind, bytes: length, root, path, seconds, patched_bytes, corrupt_groups })
+        Ok(Received {
+            object,
+            name,
+            kind,
+            bytes: length,
+            mode: 0o644,
+            root,
+            path,
+            seconds: 0.1,
+            patched_bytes: 0,
+            corrupt_groups: 0,
+        })
     }
 }
 
 fn invite(address: SocketAddr, spec: &SourceSpec, handle: Handle) -> Result<(), String> {
     let mut stream = FrameStream::connect(address, Duration::from_secs(2)).map_err(|e| e.to_string())?;
-    let frame =
-        Control::Invite { address: [127, 0, 0, 1], port: 9, handle, object: spec.object, pulled: false };
+    let frame = Control::Invite {
+        address: [127, 0, 0, 1],
+        port: 9,
+        handle,
+        object: spec.object,
+        pulled: false,
+        object_len: spec.source.len(),
+        root: spec.root,
+    };
     stream.send(&frame).map_err(|e| e.to_string())?;
     loop {
         stream.wait(Duration::from_millis(100)).map_err(|e| e.to_string())?;

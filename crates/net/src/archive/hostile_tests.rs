@@ -49,7 +49,7 @@ fn refusal_of(bytes: &[u8]) -> String {
     let place = tempfile::tempdir().unwrap();
     let target = place.path().join("inner/target");
     fs::create_dir(place.path().join("inner")).unwrap();
-    let error = unpack(bytes, &target).unwrap_err();
+    let error = unpack(bytes, &target, false).unwrap_err();
     let left: Vec<_> =
         fs::read_dir(place.path().join("inner")).unwrap().flatten().map(|e| e.path()).collect();
     assert!(left.is_empty(), "left behind: {left:?}");
@@ -183,7 +183,7 @@ fn time_records_that_are_none() {
 fn headers_that_are_damaged() {
     let whole = [directory(""), file("a", &[1; 700]), vec![0; 1024]].concat();
     let place = tempfile::tempdir().unwrap();
-    unpack(whole.as_slice(), &place.path().join("whole")).unwrap();
+    unpack(whole.as_slice(), &place.path().join("whole"), false).unwrap();
     for at in (0..512).chain(512..1024) {
         let mut damaged = whole.clone();
         damaged[at] ^= 0x11;
@@ -206,26 +206,50 @@ fn an_occupied_target_is_left_alone() {
     let target = place.path().join("target");
     fs::create_dir(&target).unwrap();
     fs::write(target.join("old"), b"old").unwrap();
-    let error = unpack(bytes.as_slice(), &target).unwrap_err();
+    let error = unpack(bytes.as_slice(), &target, false).unwrap_err();
     assert!(matches!(error, ArchiveError::TargetExists { .. }), "{error}");
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
 
     let occupied = place.path().join("file");
     fs::write(&occupied, b"old").unwrap();
-    assert!(matches!(unpack(bytes.as_slice(), &occupied), Err(ArchiveError::TargetExists { .. })));
+    assert!(matches!(unpack(bytes.as_slice(), &occupied, false), Err(ArchiveError::TargetExists { .. })));
     let alias = place.path().join("alias");
     symlink("nowhere", &alias).unwrap();
-    assert!(matches!(unpack(bytes.as_slice(), &alias), Err(ArchiveError::TargetExists { .. })));
+    assert!(matches!(unpack(bytes.as_slice(), &alias, false), Err(ArchiveError::TargetExists { .. })));
+
+    // Unless it is to be replaced: then nothing of it stays, and what a link leads to is not touched.
+    symlink(&occupied, place.path().join("link")).unwrap();
+    for replaced in [&target, &place.path().join("link"), &alias] {
+        assert_eq!(unpack(bytes.as_slice(), replaced, true).unwrap().files, 1);
+        assert_eq!(fs::read(replaced.join("a")).unwrap(), b"new");
+        assert_eq!(fs::read_dir(replaced).unwrap().count(), 1);
+    }
+    assert_eq!(fs::read(&occupied).unwrap(), b"old");
 
     let empty = place.path().join("empty");
     fs::create_dir(&empty).unwrap();
-    assert_eq!(unpack(bytes.as_slice(), &empty).unwrap().files, 1);
+    assert_eq!(unpack(bytes.as_slice(), &empty, false).unwrap().files, 1);
     assert_eq!(fs::read(empty.join("a")).unwrap(), b"new");
+}
+
+#[test]
+fn what_a_killed_process_has_unpacked_is_removed() {
+    let place = tempfile::tempdir().unwrap();
+    let left = place.path().join(".other.18262-0.polycast-unpacking");
+    fs::create_dir(&left).unwrap();
+    fs::write(left.join("a"), b"left").unwrap();
+    fs::write(place.path().join(".mine.polycast-unpacking"), b"a file").unwrap();
+    let name = "x".repeat(255);
+    let bytes = [file("a", b"new"), vec![0; 1024]].concat();
+    unpack(bytes.as_slice(), &place.path().join(&name), false).unwrap();
+    let mut names: Vec<_> = fs::read_dir(place.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, [".mine.polycast-unpacking", name.as_str()]);
 }
 
 #[test]
 fn a_target_without_a_parent_is_named() {
     let place = tempfile::tempdir().unwrap();
-    let error = unpack(&[0u8; 1024][..], &place.path().join("missing/target")).unwrap_err();
+    let error = unpack(&[0u8; 1024][..], &place.path().join("missing/target"), false).unwrap_err();
     assert_says(&error.to_string(), "missing/target");
 }

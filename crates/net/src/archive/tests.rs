@@ -72,7 +72,7 @@ fn look(root: &Path) -> BTreeMap<PathBuf, Seen> {
 /// Packs `from`, unpacks it beside, and compares the two.
 fn round_trip(from: &Path, to: &Path) {
     let source = TreeSource::open(from).unwrap();
-    unpack(Sequential { source: &source, offset: 0 }, to).unwrap();
+    unpack(Sequential { source: &source, offset: 0 }, to, false).unwrap();
     assert_eq!(look(from), look(to));
     assert_eq!(leftovers(to), 0);
 }
@@ -343,7 +343,7 @@ fn special_bits_are_dropped() {
     fs::write(from.join("tool"), b"#!").unwrap();
     fs::set_permissions(from.join("tool"), fs::Permissions::from_mode(0o6755)).unwrap();
     fs::set_permissions(from.join("shared"), fs::Permissions::from_mode(0o3777)).unwrap();
-    unpack(stream_of(&TreeSource::open(&from).unwrap()).as_slice(), &to).unwrap();
+    unpack(stream_of(&TreeSource::open(&from).unwrap()).as_slice(), &to, false).unwrap();
     assert_eq!(fs::metadata(to.join("tool")).unwrap().mode() & 0o7777, 0o755);
     assert_eq!(fs::metadata(to.join("shared")).unwrap().mode() & 0o7777, 0o1777);
 }

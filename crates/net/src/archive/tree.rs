@@ -2,7 +2,7 @@
 
 use super::ArchiveError;
 use super::format::{Entry, Kind, ModificationTime, TRAILER_LEN, padded};
-use crate::object::ObjectSource;
+use crate::object::{ObjectSource, Stamp};
 use rustix::fs::{Access, Mode, OFlags};
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -196,6 +196,15 @@ impl TreeSource {
 impl ObjectSource for TreeSource {
     fn len(&self) -> u64 {
         self.len
+    }
+
+    fn stamp(&self) -> Stamp {
+        let mut hasher = blake3::Hasher::new();
+        // Names, kinds, lengths, permissions and times.
+        for placed in &self.entries {
+            hasher.update(&placed.entry.headers());
+        }
+        *hasher.finalize().as_bytes()
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {

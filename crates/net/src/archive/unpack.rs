@@ -2,18 +2,20 @@
 
 use super::ArchiveError;
 use super::format::{BLOCK_LEN, Entry, Kind, ModificationTime, RECORD_LEN_MAX, checksum_fits, padded};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
+use crate::scratch::{self, Scratch, remove_tree};
+use crate::store::{folder_of, hidden_name, place};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use tar::{EntryType, Header};
 
+/// Ends the names of directories that are being filled.
+const SUFFIX: &str = ".polycast-unpacking";
 /// Contents are copied in pieces of this size.
 const COPY_LEN: usize = 256 * 1024;
 
@@ -33,23 +35,26 @@ pub struct Unpacked {
 /// Unpacks a stream of [`super::TreeSource`] as the directory `target`.
 ///
 /// All is written to a new directory beside `target`, which gets that name when it is complete;
-/// before that, and after a failure, nothing is there. An empty directory at `target` is replaced.
+/// before that, and after a failure, nothing is there. An empty directory at `target` is replaced, and
+/// with `replace` whatever else is there.
 /// Nothing is ever written outside the new directory or through a symbolic link, whatever the
 /// stream says; the set-user-id and set-group-id bits are dropped.
 ///
 /// # Errors
 /// The stream is damaged or hostile, `target` exists, or the file system refuses.
-pub fn unpack(reader: impl Read, target: &Path) -> Result<Unpacked, ArchiveError> {
-    refuse_existing(target)?;
-    let staging = Staging::new(target)?;
+pub fn unpack(reader: impl Read, target: &Path, replace: bool) -> Result<Unpacked, ArchiveError> {
+    check_target(target, replace)?;
+    let name = |number: &str| hidden_name(&numbered(target, number), SUFFIX);
+    let staging =
+        Scratch::make(&folder_of(target), name).map_err(|error| failed("write to", target, error))?;
     let mut stream = Stream { reader, offset: 0 };
-    let mut tree = Tree::new(&staging.path, target)?;
+    let mut tree = Tree::new(staging.path(), target)?;
     let mut buffer = vec![0; COPY_LEN];
     while let Some(entry) = stream.next_entry()? {
         tree.add(&entry, &mut stream, &mut buffer)?;
     }
     let unpacked = tree.finish()?;
-    staging.publish(target)?;
+    publish(staging, target, replace)?;
     Ok(unpacked)
 }
 
@@ -57,10 +62,15 @@ fn failed(action: &'static str, path: &Path, source: impl Into<io::Error>) -> Ar
     ArchiveError::Io { action, path: path.to_path_buf(), source: source.into() }
 }
 
-/// Says at once what the last rename would say at the end.
-fn refuse_existing(target: &Path) -> Result<(), ArchiveError> {
+/// Says at once what the last rename would say at the end, and removes what processes that were killed have left beside it.
+///
+/// # Errors
+/// Something is there that is not an empty directory, and is not to be replaced.
+pub fn check_target(target: &Path, replace: bool) -> Result<(), ArchiveError> {
+    sweep_beside(target);
     let exists = || ArchiveError::TargetExists { path: target.to_path_buf() };
     match fs::symlink_metadata(target) {
+        Ok(_) if replace => Ok(()),
         Ok(metadata) if metadata.is_dir() => {
             let mut listing = fs::read_dir(target).map_err(|source| failed("read", target, source))?;
             if listing.next().is_some() { Err(exists()) } else { Ok(()) }
@@ -71,60 +81,50 @@ fn refuse_existing(target: &Path) -> Result<(), ArchiveError> {
     }
 }
 
-/// The directory that is filled; removed unless it was published.
-struct Staging {
-    path: PathBuf,
-    published: bool,
+/// Gives the filled directory its name. What has it already is removed, if it is to be replaced.
+fn publish(staging: Scratch, target: &Path, replace: bool) -> Result<(), ArchiveError> {
+    let placed = match place(staging.path(), target, false) {
+        // An empty directory is replaced in any case; one that is not refuses that itself.
+        Err(Errno::EXIST) if !replace => rustix::fs::rename(staging.path(), target),
+        Err(Errno::EXIST) => {
+            // The two change their names, and the old one is removed with the staging directory's.
+            return exchange(staging.path(), target).map_err(|errno| failed("replace", target, errno));
+        }
+        placed => placed,
+    };
+    placed.map_err(|errno| match errno {
+        Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR => {
+            ArchiveError::TargetExists { path: target.to_path_buf() }
+        }
+        _ => failed("write to", target, errno),
+    })?;
+    staging.keep();
+    Ok(())
 }
 
-impl Staging {
-    fn new(target: &Path) -> Result<Self, ArchiveError> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = target.file_name().unwrap_or(OsStr::new("unpacked"));
-        loop {
-            let mut hidden = OsString::from(".");
-            hidden.push(name);
-            hidden.push(format!(".{}-{}.part", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
-            let path = target.with_file_name(hidden);
-            match rustix::fs::mkdir(&path, Mode::RWXU) {
-                Ok(()) => return Ok(Staging { path, published: false }),
-                // Left by another process with the same number: not ours to touch.
-                Err(Errno::EXIST) => {}
-                Err(errno) => return Err(failed("write to", target, errno)),
-            }
+fn exchange(staging: &Path, target: &Path) -> Result<(), Errno> {
+    match rustix::fs::renameat_with(CWD, staging, CWD, target, RenameFlags::EXCHANGE) {
+        // A file system that cannot do it in one step: for a moment nothing has the name.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            let aside = target.with_file_name(hidden_name(&numbered(target, "replaced"), SUFFIX));
+            rustix::fs::rename(target, &aside)?;
+            rustix::fs::rename(staging, target)?;
+            remove_tree(&aside);
+            Ok(())
         }
-    }
-
-    fn publish(mut self, target: &Path) -> Result<(), ArchiveError> {
-        fs::rename(&self.path, target).map_err(|source| match source.kind() {
-            io::ErrorKind::DirectoryNotEmpty
-            | io::ErrorKind::NotADirectory
-            | io::ErrorKind::AlreadyExists => ArchiveError::TargetExists { path: target.to_path_buf() },
-            _ => failed("write to", target, source),
-        })?;
-        self.published = true;
-        Ok(())
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        if !self.published && fs::remove_dir_all(&self.path).is_err() {
-            make_removable(&self.path);
-            let _ = fs::remove_dir_all(&self.path);
-        }
+        outcome => outcome,
     }
 }
 
-/// Gives back the permissions that removing a tree needs.
-fn make_removable(directory: &Path) {
-    let mut pending = vec![directory.to_path_buf()];
-    while let Some(path) = pending.pop() {
-        if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir()) {
-            let _ = fs::set_permissions(&path, fs::Permissions::from_mode(0o700));
-            pending.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|item| item.path()));
-        }
-    }
+fn numbered(target: &Path, number: &str) -> OsString {
+    let mut name = target.file_name().unwrap_or(OsStr::new("unpacked")).to_owned();
+    name.push(format!(".{number}"));
+    name
+}
+
+/// Removes what was unpacked beside here by processes that were killed.
+pub(crate) fn sweep_beside(target: &Path) {
+    scratch::sweep(&folder_of(target), |name| scratch::is_between(name, ".", SUFFIX));
 }
 
 /// Reads headers and contents in order.

@@ -38,7 +38,7 @@ Examples:
   polycast cast model.bin --receivers 8 --out received
   polycast cast dataset/ --loss 0.05 --json
 
-With --out DIR, receiver number K puts its copy into DIR/receiver-K.";
+With --out DIR, receiver number K puts its copy into DIR/receiver-K. What is there already stays; --force replaces it.";
 
 pub const OFFER: &str = "\
 Deliver a file or directory to other machines, without daemons.
@@ -55,15 +55,18 @@ Examples:
 pub const ACCEPT: &str = "\
 Receive what another machine offers with `polycast offer`.
 
-Waits for an offer on the network, receives, verifies every byte and exits. Nothing is at PATH before \
-all of it is there and verified.";
+Waits for an offer on the network, says what it is, receives, verifies every byte and exits. Nothing is at \
+PATH before all of it is there and verified, and what is there already stays unless --force says otherwise.";
 
 pub const ACCEPT_MORE: &str = "\
 Examples:
   polycast accept --out model.bin
   polycast accept --out /data/ --interface eth1
+  polycast accept --out /data/ --handle 00c5f07a9d3b1e42
 
-If PATH is a directory that exists, the object goes into it under the name that it has at the source.";
+If PATH is a directory that exists, the object goes into it under the name that it has at the source, unless \
+that begins with a dot or is no plain name. Of several offers on the network none is taken unless --handle says \
+which.";
 
 pub const MANAGER: &str = "\
 Run the manager, which lends network paths to transfers.
@@ -156,7 +159,8 @@ with the text of every message.";
 pub const GET: &str = "\
 Copy an object out of the local agent's store.
 
-An object that is a directory is unpacked. Nothing is at PATH before all of it is there.";
+An object that is a directory is unpacked. Nothing is at PATH before all of it is there, and what is there \
+already stays unless --force says otherwise.";
 
 pub const GET_MORE: &str = "\
 Examples:

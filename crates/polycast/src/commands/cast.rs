@@ -12,6 +12,10 @@ use polycast_agent::transfer::{
     self, Options, Path as DataPath, Received, ReceiverSpec, Receivers, Rendezvous, Report, Sink, SourceSpec,
 };
 use polycast_api::report::Delivery;
+use polycast_net::archive;
+use polycast_net::object::ObjectKind;
+use polycast_net::scratch::{self, Scratch};
+use polycast_net::store::check_target;
 use polycast_types::format_bytes;
 use serde_json::Value;
 use std::fs;
@@ -19,10 +23,12 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tempfile::TempDir;
 
 /// Room that the receivers leave to others on a file system in memory, in bytes.
 const SPARE_ROOM: u64 = 64 << 20;
+/// Begins and ends the names of folders with copies that nobody keeps.
+const STAGE_PREFIX: &str = "polycast-cast-";
+const STAGE_SUFFIX: &str = ".stage";
 
 /// Delivers to receivers of our own.
 pub fn run(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
@@ -30,6 +36,7 @@ pub fn run(args: &CastArgs, format: Format) -> Result<Exit, Failure> {
     let name = object.name.clone();
     let stage = Stage::new(args, object.source.len())?;
     let folders = stage.folders(args.receivers)?;
+    check_copies(args, &object, &folders)?;
     let cancel = cancel::on_signals()?;
     let progress = Progress::start(&format!("delivering {name}"));
     let outcome = perform(args, object, &folders, &cancel, &progress);
@@ -83,11 +90,13 @@ fn perform(
 ) -> Result<(Report, Vec<Result<Received, Failure>>), Failure> {
     let options = Options { loss: args.loss, seed: args.seed, ..Options::default() };
     let interface = Ipv4Addr::LOCALHOST;
+    let copy = object.name.clone();
     let source = transfer::prepare(SourceSpec {
         object: network::fresh_object(),
         name: object.name,
         kind: object.kind,
         source: object.source,
+        root: None,
         receivers: Receivers::Told(folders.len()),
         interface,
         path: DataPath::Multicast {
@@ -108,7 +117,7 @@ fn perform(
                 name: receiver_name(number),
                 rendezvous: rendezvous.clone(),
                 interface,
-                sink: Sink::Path(folder.clone()),
+                sink: Sink::At { path: folder.join(&copy), replace: args.force },
                 options: options.clone(),
                 cancel: Arc::clone(cancel),
             };
@@ -135,12 +144,28 @@ fn perform(
     })
 }
 
+/// Says before anything is sent what the receivers would say: that something has their copies' name already.
+fn check_copies(args: &CastArgs, object: &Named, folders: &[PathBuf]) -> Result<(), Failure> {
+    for folder in folders.iter().filter(|_| !args.force) {
+        let copy = folder.join(&object.name);
+        match object.kind {
+            ObjectKind::Directory => archive::check_target(&copy, false)?,
+            // What is wrong with one receiver's place concerns that one.
+            ObjectKind::File if copy.is_dir() => {}
+            ObjectKind::File => {
+                check_target(&copy, false).map_err(|error| Failure::input(error.to_string()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Where the receivers put their copies.
 enum Stage {
     /// Below the folder that the user named.
     Kept(PathBuf),
     /// In a folder that is removed afterwards.
-    Passing(TempDir),
+    Passing(Scratch),
 }
 
 impl Stage {
@@ -152,8 +177,11 @@ impl Stage {
         let needed = object_bytes.saturating_mul(args.receivers as u64);
         let places = [PathBuf::from("/dev/shm"), std::env::temp_dir()];
         for place in &places {
+            // What casts that were killed have left may be the room that is needed.
+            scratch::sweep(place, |name| scratch::is_between(name, STAGE_PREFIX, STAGE_SUFFIX));
+            let name = |number: &str| format!("{STAGE_PREFIX}{number}{STAGE_SUFFIX}").into();
             if room_in(place).is_some_and(|room| room >= needed.saturating_add(SPARE_ROOM))
-                && let Ok(stage) = tempfile::Builder::new().prefix("polycast-cast-").tempdir_in(place)
+                && let Ok(stage) = Scratch::make(place, name)
             {
                 return Ok(Stage::Passing(stage));
             }

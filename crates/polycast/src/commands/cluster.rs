@@ -22,9 +22,9 @@ use polycast_api::error::Kind;
 use polycast_api::report::{Delivery, Report};
 use polycast_manager::{Manager, ManagerConfig, ManagerError};
 use polycast_net::archive::{self, TreeSource};
-use polycast_net::object::ObjectSource;
-use polycast_net::store::PartFile;
-use polycast_types::{AppId, DataId, ObjectId, format_bytes};
+use polycast_net::object::{MODE_USUAL, ObjectSource};
+use polycast_net::store::{PartFile, Placing};
+use polycast_types::{AppId, DataId, ObjectId, Printable, format_bytes};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs::File;
@@ -298,27 +298,30 @@ pub fn withdraw(args: &WithdrawArgs, format: Format) -> Result<Exit, Failure> {
 
 /// `polycast get`
 pub fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
-    destination::check(&args.out)?;
+    destination::check(&args.out, args.force)?;
     let read = in_session(&args.local, args.id.app, async |session| {
         Ok(session.read(args.id.data, Wait::WhileComing(None)).await?)
     });
     let object = runtime()?.block_on(read)?;
-    let target = if args.out.is_dir() { args.out.join(&object.name) } else { args.out.clone() };
+    let target = destination::path_of(&args.out, &object.name)?;
     let from = PathBuf::from(&object.path);
     let directory = object.kind() == ObjectKind::Directory;
     match (directory, object.form()) {
-        (true, PathForm::Directory) => unpack(Stream { source: &TreeSource::open(&from)?, at: 0 }, &target)?,
+        (true, PathForm::Directory) => {
+            unpack(Stream { source: &TreeSource::open(&from)?, at: 0 }, &target, args.force)?;
+        }
         (true, _) => {
             let file = File::open(&from).map_err(|error| Failure::path("read", &from, &error))?;
-            unpack(file, &target)?;
+            unpack(file, &target, args.force)?;
         }
-        (false, _) => copy(&from, &target)?,
+        (false, _) => copy(&from, &target, args.force, object.mode)?,
     }
     let document = json!({
         "object": args.id.to_string(), "name": object.name, "kind": kind(&object), "bytes": object.length,
         "root": object.root, "path": target.display().to_string(),
     });
-    let text = format!("{} ({}): {}", object.name, format_bytes(object.length), target.display());
+    let (name, len) = (Printable(&object.name), format_bytes(object.length));
+    let text = format!("{name} ({len}): {}", target.display());
     output::result(format, &document, &text)?;
     Ok(Exit::Done)
 }
@@ -339,21 +342,24 @@ impl Read for Stream<'_> {
     }
 }
 
-fn unpack(reader: impl Read, target: &Path) -> Result<(), Failure> {
-    archive::unpack(io::BufReader::with_capacity(COPY_LEN, reader), target)?;
+fn unpack(reader: impl Read, target: &Path, replace: bool) -> Result<(), Failure> {
+    archive::unpack(io::BufReader::with_capacity(COPY_LEN, reader), target, replace)?;
     Ok(())
 }
 
 /// Copies a file; nothing is at `target` before all of it is there.
-fn copy(from: &Path, target: &Path) -> Result<(), Failure> {
+fn copy(from: &Path, target: &Path, replace: bool, mode: u32) -> Result<(), Failure> {
     let wrong = |error: io::Error| Failure::path("read", from, &error);
     let mut file = File::open(from).map_err(wrong)?;
     let len = file.metadata().map_err(wrong)?.len();
     let store = |error: polycast_net::store::StoreError| Failure::input(error.to_string());
-    let part = PartFile::open(target, len).map_err(store)?;
+    let placing = Placing { replace, ..Placing::default() };
+    let part = PartFile::open(target, len, placing).map_err(store)?;
     // Within the kernel, where the file systems can.
     io::copy(&mut file, &mut part.file().as_ref()).map_err(|error| Failure::path("write", target, &error))?;
-    part.commit().map_err(store)?;
+    // An agent of an earlier version says nothing.
+    let mode = u16::try_from(mode).ok().filter(|mode| *mode != 0).unwrap_or(MODE_USUAL);
+    part.commit(mode).map_err(store)?;
     Ok(())
 }
 
@@ -391,7 +397,8 @@ pub fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
     for (object, document) in objects.iter().zip(&documents) {
         let field = |name: &str| document[name].as_str().unwrap_or_default().to_string();
         let (id, state) = (field("object"), field("state"));
-        let _ = writeln!(text, "{id:>20}  {state:9}  {:>10}  {}", format_bytes(object.length), object.name);
+        let (len, name) = (format_bytes(object.length), Printable(&object.name));
+        let _ = writeln!(text, "{id:>20}  {state:9}  {len:>10}  {name}");
     }
     output::result(format, &documents, if text.is_empty() { "no objects" } else { &text })?;
     Ok(Exit::Done)
@@ -455,7 +462,7 @@ fn status_text(status: &StatusResponse, manager_error: &str) -> String {
     let manager = if status.manager_connected {
         format!("connected to {}", status.manager_address)
     } else {
-        format!("not connected to {}: {}", status.manager_address, manager_error)
+        format!("not connected to {}: {}", status.manager_address, Printable(manager_error))
     };
     let mut text = format!(
         "agent {} on {}, up {} s\nmanager    {manager}\nstore      {} ({} free)\ntransfers  {}\n",
@@ -476,7 +483,9 @@ fn status_text(status: &StatusResponse, manager_error: &str) -> String {
         let _ = writeln!(
             text,
             "peer       {} at {}, heard {} ms ago",
-            peer.name, peer.control_address, peer.silent_ms
+            Printable(&peer.name),
+            Printable(&peer.control_address),
+            peer.silent_ms
         );
     }
     text

@@ -3,11 +3,12 @@
 use super::network;
 use crate::args::OfferArgs;
 use crate::exit::{Exit, Failure};
-use crate::output::Format;
+use crate::output::{self, Format};
 use crate::progress::Progress;
 use crate::{cancel, object, report};
 use polycast_agent::transfer::{self, Options, Path, Receivers, SourceSpec};
 use polycast_api::report::Delivery;
+use polycast_types::Printable;
 use std::sync::Arc;
 
 /// Waits for the receivers and delivers to them.
@@ -24,6 +25,7 @@ pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
         name: object.name,
         kind: object.kind,
         source: object.source,
+        root: None,
         receivers: Receivers::Count(args.receivers),
         interface,
         path: Path::Multicast {
@@ -36,8 +38,11 @@ pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
         cancel: cancel::on_signals()?,
         steering: Arc::default(),
     };
+    let source = transfer::prepare(spec)?;
+    let (handle, address) = (source.handle().0, source.control_address());
+    output::say(&format!("offering {} at {address}, handle {handle:016x}", Printable(&name)));
     let progress = Progress::start(&format!("waiting for {} receivers of {name}", args.receivers));
-    let outcome = transfer::deliver(spec, &mut |report| progress.delivery(report));
+    let outcome = source.run(&mut |report| progress.delivery(report));
     progress.finish();
     report::conclude(&Delivery::new(&name, outcome?), format)
 }

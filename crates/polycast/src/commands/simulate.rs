@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
+use polycast_api::settings;
 use polycast_experiments::scenario::{self, ScenarioError};
 use polycast_simulator::packet::scenario::Report;
 use polycast_types::{Duration, Time, format_bytes};
@@ -30,7 +31,9 @@ pub fn run(args: &SimulateArgs, format: Format) -> Result<Exit, Failure> {
         ScenarioError::Read { path, error } => Failure::path("read", &path, &error),
         line => Failure::input(format!("{} {line}", args.scenario.display())),
     };
-    let (scenario, text) = scenario::load(&args.scenario).map_err(named)?;
+    let path = &args.scenario;
+    let text = settings::read_text(path).map_err(|error| Failure::path("read", path, &error))?;
+    let scenario = scenario::parse(&text).map_err(named)?;
     let seed = args.seed.unwrap_or(scenario.seed);
     let begun = Instant::now();
     let report = scenario.run(seed).map_err(|problem| named(scenario::locate(&text, &problem)))?;

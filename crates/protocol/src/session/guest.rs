@@ -44,6 +44,8 @@ pub struct Offer {
     pub name: String,
     /// Whether it is a directory.
     pub directory: bool,
+    /// Permissions of the file at the source.
+    pub mode: u16,
     /// The object's division.
     pub geometry: Geometry,
     /// Address and port of the data channel; port 0 where there is none.
@@ -62,6 +64,7 @@ impl From<&Welcome<'_>> for Offer {
             object: welcome.object,
             name: welcome.name.to_string(),
             directory: welcome.directory,
+            mode: welcome.mode,
             geometry: Geometry {
                 object_len: welcome.object_len,
                 fragment_len: welcome.fragment_len,

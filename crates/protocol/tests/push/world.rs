@@ -253,6 +253,7 @@ impl World {
         let welcome = bytes(&Control::Welcome(Welcome {
             object: ObjectId::default(),
             directory: false,
+            mode: 0o644,
             name: "object",
             object_len: self.geometry.object_len,
             fragment_len: self.geometry.fragment_len,

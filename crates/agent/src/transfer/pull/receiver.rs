@@ -5,7 +5,8 @@ use super::super::bell::Bell;
 use super::super::clock::{Clock, wait};
 use super::super::error::TransferError;
 use super::super::link::{Link, error_of};
-use super::super::receiver::{kind_of, put_in_place, target_of};
+use super::super::place::{make_room, put_in_place};
+use super::super::receiver::kind_of;
 use super::super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous};
 use crate::forwarder::{NodeHandle, ReceiverEnd, ReceiverEvent};
 use polycast_net::hash::{hex, root_hash};
@@ -143,8 +144,7 @@ impl Run<'_> {
         if packets > PACKETS_MAX {
             return Err(TransferError::Unusable(format!("{packets} packets are more than {PACKETS_MAX}")));
         }
-        let target = target_of(&self.spec.sink, &self.offer.name)?;
-        let part = PartFile::open(&target, self.offer.geometry.object_len)?;
+        let (target, part) = make_room(&self.spec.sink, &self.offer)?;
         let resumes = part.is_resumed();
         self.link.handle(GuestInput::Stored { resumes });
         if resumes {
@@ -367,7 +367,7 @@ impl Run<'_> {
 
     fn finish(&mut self, part: PartFile, target: PathBuf, root: String) -> Result<Received, TransferError> {
         let proof = prove(&part, &self.offer.geometry, &self.offer.salt)?;
-        let path = put_in_place(part, &target, &self.spec.sink, kind_of(&self.offer))?;
+        let path = put_in_place(part, &target, &self.spec.sink, &self.offer, &mut self.link)?;
         let seconds = self.clock.seconds();
         self.link.handle(GuestInput::Committed);
         self.link.say(&Control::DataRcvd { patched_bytes: 0, proof });
@@ -381,6 +381,7 @@ impl Run<'_> {
             name: self.offer.name.clone(),
             kind: kind_of(&self.offer),
             bytes: self.offer.geometry.object_len,
+            mode: self.offer.mode,
             root,
             path,
             seconds,

@@ -299,6 +299,7 @@ impl Run {
         let welcome = Welcome {
             object,
             directory: kind == ObjectKind::Directory,
+            mode: self.spec.source.mode(),
             name: &text,
             object_len: self.geometry.object_len,
             fragment_len: self.geometry.fragment_len,

@@ -30,7 +30,7 @@ impl Announcer {
         handle: Handle,
         address: SocketAddrV4,
         places: u32,
-        name: &str,
+        (name, object_len): (&str, u64),
     ) -> io::Result<()> {
         let mut asked = false;
         let mut buffer = [0; 2_048];
@@ -43,7 +43,8 @@ impl Announcer {
         self.next = now + ANNOUNCE_INTERVAL;
         let (address, port) = (address.ip().octets(), address.port());
         let name = name.chars().take(NAME_CHARS).collect();
-        self.beacon.send(&Discovery::Announce(Announcement { handle, address, port, places, name }).emit())
+        let announcement = Announcement { handle, address, port, places, object_len, name };
+        self.beacon.send(&Discovery::Announce(announcement).emit())
     }
 }
 

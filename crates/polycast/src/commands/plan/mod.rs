@@ -12,6 +12,7 @@ mod trees;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use clap::{Args, Subcommand};
+use polycast_api::settings;
 use polycast_experiments::exact::ExactError;
 use polycast_planning::circuits::CircuitError;
 use polycast_planning::economics::{EconomicsError, ParseRateError};
@@ -140,7 +141,7 @@ fn answer(what: &PlanWhat) -> Result<Value, PlanError> {
 }
 
 fn read(path: &Path) -> Result<String, PlanError> {
-    std::fs::read_to_string(path).map_err(|error| PlanError::File { path: path.into(), error })
+    settings::read_text(path).map_err(|error| PlanError::File { path: path.into(), error })
 }
 
 impl Damage {

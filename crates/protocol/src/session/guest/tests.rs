@@ -25,6 +25,7 @@ fn welcome() -> Control<'static> {
     Control::Welcome(Welcome {
         object: ObjectId::default(),
         directory: false,
+        mode: 0o644,
         name: "x",
         object_len: 100,
         fragment_len: 10,

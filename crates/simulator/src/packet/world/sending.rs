@@ -192,6 +192,7 @@ impl Cluster {
         let welcome = Control::Welcome(Welcome {
             object: ObjectId::default(),
             directory: false,
+            mode: 0o644,
             name: "object",
             object_len: geometry.object_len,
             fragment_len: geometry.fragment_len,

@@ -1,0 +1,79 @@
+//! Where a received object goes, and how it gets there.
+
+use super::Sink;
+use super::error::TransferError;
+use super::link::Link;
+use super::receiver::kind_of;
+use polycast_net::archive;
+use polycast_net::object::ObjectKind;
+use polycast_net::store::{PartFile, Placing, check_name};
+use polycast_protocol::session::Offer;
+use polycast_wire::control::Control;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Permissions of what lies in an agent's store: the store is the agent's own.
+const STORED_MODE: u16 = 0o600;
+/// A source hears this often that this end lives while bytes go to the disk.
+const ALIVE_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Whether there may be something of this name, and makes room for the object beside it.
+pub(super) fn make_room(sink: &Sink, offer: &Offer) -> Result<(PathBuf, PartFile), TransferError> {
+    let (target, replace) = match sink {
+        Sink::At { path, replace } => (path.clone(), *replace),
+        Sink::Into { folder, replace } => {
+            // The name comes from another machine.
+            check_name(&offer.name).map_err(|why| TransferError::Name(offer.name.clone(), why))?;
+            (folder.join(&offer.name), *replace)
+        }
+        Sink::Raw(path) => (path.clone(), true),
+    };
+    let raw = matches!(sink, Sink::Raw(_));
+    let unpacked = offer.directory && !raw;
+    if unpacked {
+        archive::check_target(&target, replace).map_err(|error| TransferError::Unpack(error.to_string()))?;
+    }
+    let placing = Placing { replace, durable: raw, unpacked };
+    let part = PartFile::open(&target, offer.geometry.object_len, placing)?;
+    Ok((target, part))
+}
+
+/// Gives a verified object its place; a directory is unpacked where the sink wants one. This takes as long as the disk
+/// does: the source hears meanwhile that this end lives.
+pub(super) fn put_in_place(
+    part: PartFile,
+    target: &Path,
+    sink: &Sink,
+    offer: &Offer,
+    link: &mut Link,
+) -> Result<PathBuf, TransferError> {
+    let (done, outcome) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || done.send(settle(part, target, sink, offer)));
+        loop {
+            match outcome.recv_timeout(ALIVE_INTERVAL) {
+                Ok(outcome) => return outcome,
+                Err(mpsc::RecvTimeoutError::Timeout) => link.say(&Control::Alive),
+                Err(mpsc::RecvTimeoutError::Disconnected) => unreachable!("it says how it has ended"),
+            }
+        }
+    })
+}
+
+fn settle(part: PartFile, target: &Path, sink: &Sink, offer: &Offer) -> Result<PathBuf, TransferError> {
+    let replace = match sink {
+        Sink::Raw(_) => return Ok(part.commit(STORED_MODE)?),
+        Sink::At { replace, .. } | Sink::Into { replace, .. } => *replace,
+    };
+    match kind_of(offer) {
+        ObjectKind::Directory => {
+            let file = std::fs::File::open(part.path())?;
+            let reader = std::io::BufReader::with_capacity(1 << 20, file);
+            let unpacked = archive::unpack(reader, target, replace);
+            unpacked.map_err(|error| TransferError::Unpack(error.to_string()))?;
+            Ok(target.to_path_buf())
+        }
+        ObjectKind::File => Ok(part.commit(offer.mode)?),
+    }
+}

@@ -1,0 +1,68 @@
+//! Room on file systems: several objects on their way to one place are not promised the same bytes.
+
+use super::StoreError;
+use rustix::fs::statvfs;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What this process has promised, by the number of the claim.
+static CLAIMS: Mutex<(u64, BTreeMap<u64, Claim>)> = Mutex::new((0, BTreeMap::new()));
+
+#[derive(Debug)]
+struct Claim {
+    device: u64,
+    total: u64,
+    file: Arc<File>,
+}
+
+impl Claim {
+    /// Bytes that are still to be written.
+    fn open(&self) -> u64 {
+        self.total.saturating_sub(written(&self.file).unwrap_or(0))
+    }
+}
+
+/// Room that is kept for one object while this value lives.
+#[derive(Debug)]
+pub(super) struct Room(u64);
+
+impl Room {
+    /// Claims `total` bytes for what is written to `file`; what is there of it already needs no more room.
+    pub(super) fn claim(file: &Arc<File>, folder: &Path, total: u64) -> Result<Self, StoreError> {
+        let wrong = |source: io::Error| StoreError::Io { path: folder.to_path_buf(), source };
+        let device = file.metadata().map_err(wrong)?.dev();
+        let needed = total.saturating_sub(written(file).map_err(wrong)?);
+        // Held while it is looked, so that two do not see the same free bytes.
+        let mut claims = lock();
+        let promised = claims.1.values().filter(|claim| claim.device == device).map(Claim::open);
+        let promised = promised.fold(0, u64::saturating_add);
+        let space = statvfs(folder).map_err(|errno| wrong(errno.into()))?;
+        let free = space.f_bavail.saturating_mul(space.f_frsize).saturating_sub(promised);
+        if needed > free {
+            return Err(StoreError::Full { place: folder.to_path_buf(), needed, free });
+        }
+        claims.0 += 1;
+        let number = claims.0;
+        claims.1.insert(number, Claim { device, total, file: Arc::clone(file) });
+        Ok(Room(number))
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        lock().1.remove(&self.0);
+    }
+}
+
+fn written(file: &File) -> io::Result<u64> {
+    Ok(file.metadata()?.blocks() * 512)
+}
+
+fn lock() -> MutexGuard<'static, (u64, BTreeMap<u64, Claim>)> {
+    // Nothing here panics between two changes that belong together.
+    CLAIMS.lock().unwrap_or_else(PoisonError::into_inner)
+}

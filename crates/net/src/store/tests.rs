@@ -1,0 +1,245 @@
+use super::*;
+use polycast_testing::{Need, needs, skip};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Command;
+
+const PLAIN: Placing = Placing { replace: false, durable: false, unpacked: false };
+const REPLACING: Placing = Placing { replace: true, ..PLAIN };
+
+fn permissions(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+fn set_permissions(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn nothing_is_visible_before_the_commit() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("sub/object");
+    let part = PartFile::open(&target, 10, PLAIN).unwrap();
+    part.write(b"0123456789", 0).unwrap();
+    assert!(!target.exists());
+    assert_eq!(part.commit(0o644).unwrap(), target);
+    assert_eq!(fs::read(&target).unwrap(), b"0123456789");
+    assert_eq!(fs::read_dir(target.parent().unwrap()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_part_file_is_removed_or_kept_and_taken_up_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("object");
+    let mut part = PartFile::open(&target, 4, PLAIN).unwrap();
+    assert!(!part.is_resumed());
+    part.write(b"ab", 0).unwrap();
+    part.keep_for_later();
+    drop(part);
+    let part = PartFile::open(&target, 4, PLAIN).unwrap();
+    assert!(part.is_resumed());
+    let mut bytes = [0; 2];
+    part.read(&mut bytes, 0).unwrap();
+    assert_eq!(&bytes, b"ab");
+    drop(part);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn two_receivers_do_not_write_to_one_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("object");
+    let _first = PartFile::open(&target, 4, PLAIN).unwrap();
+    assert!(matches!(PartFile::open(&target, 4, PLAIN), Err(StoreError::Busy(_))));
+}
+
+#[test]
+fn an_object_larger_than_the_room_is_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("object");
+    let error = PartFile::open(&target, 1 << 49, PLAIN).unwrap_err();
+    assert!(error.to_string().contains("full"), "{error}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    // What an earlier try has left is still there for a later one.
+    let part = part_path(&target);
+    fs::write(&part, b"ab").unwrap();
+    set_permissions(&part, 0o600);
+    PartFile::open(&target, 1 << 49, PLAIN).unwrap_err();
+    assert_eq!(fs::read(&part).unwrap(), b"ab");
+}
+
+#[test]
+fn objects_on_their_way_are_not_promised_the_same_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = rustix::fs::statvfs(dir.path()).unwrap();
+    let most = space.f_bavail * space.f_frsize / 10 * 6;
+    let open = |name: &str, placing| PartFile::open(&dir.path().join(name), most, placing);
+    let first = open("a", PLAIN).unwrap();
+    let full = open("b", PLAIN).unwrap_err();
+    assert!(matches!(full, StoreError::Full { .. }), "{full}");
+    drop(first);
+    drop(open("b", PLAIN).unwrap());
+    // A directory lies there twice before its stream is removed.
+    let full = open("directory", Placing { unpacked: true, ..PLAIN }).unwrap_err();
+    assert!(matches!(full, StoreError::Full { .. }), "{full}");
+}
+
+#[test]
+fn what_is_there_stays_unless_it_is_to_be_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("object");
+    let late = PartFile::open(&target, 3, PLAIN).unwrap();
+    late.write(b"new", 0).unwrap();
+    fs::write(&target, b"mine").unwrap();
+    let refused = late.commit(0o644).unwrap_err();
+    assert!(matches!(refused, StoreError::Exists(_)), "{refused}");
+    let refused = PartFile::open(&target, 3, PLAIN).unwrap_err().to_string();
+    assert!(
+        refused.ends_with("object is there already: remove it, or say --force to replace it"),
+        "{refused}"
+    );
+    assert_eq!(fs::read(&target).unwrap(), b"mine");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    // A link that leads nowhere has the name, too.
+    symlink("/nowhere", dir.path().join("link")).unwrap();
+    PartFile::open(&dir.path().join("link"), 3, PLAIN).unwrap_err();
+    let wanted = PartFile::open(&target, 3, REPLACING).unwrap();
+    wanted.write(b"new", 0).unwrap();
+    wanted.commit(0o644).unwrap();
+    assert_eq!(fs::read(&target).unwrap(), b"new");
+}
+
+#[test]
+fn a_part_file_that_was_planted_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let victim = dir.path().join("victim");
+    fs::write(&victim, b"precious").unwrap();
+    set_permissions(&victim, 0o600);
+    let target = dir.path().join("object");
+    let part = part_path(&target);
+    let refused = |plant: &dyn Fn(), why: &str| {
+        plant();
+        let error = PartFile::open(&target, 8, PLAIN).unwrap_err();
+        assert!(matches!(&error, StoreError::Planted { .. }) && error.to_string().contains(why), "{error}");
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
+        assert!(!target.exists());
+        fs::remove_file(&part).or_else(|_| fs::remove_dir(&part)).unwrap();
+    };
+    refused(&|| symlink(&victim, &part).unwrap(), "is a symbolic link");
+    refused(&|| symlink(dir.path().join("nothing"), &part).unwrap(), "is a symbolic link");
+    refused(&|| fs::hard_link(&victim, &part).unwrap(), "has another name too");
+    refused(&|| fs::create_dir(&part).unwrap(), "is not a file");
+    let pipe = || {
+        let mode = Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(CWD, &part, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    };
+    refused(&pipe, "is not a file");
+    let shared = || {
+        fs::write(&part, b"12345678").unwrap();
+        set_permissions(&part, 0o666);
+    };
+    refused(&shared, "can be changed by other users");
+}
+
+#[test]
+fn a_part_file_of_another_user_is_refused() {
+    if !needs(&[Need::Root]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("object");
+    let part = part_path(&target);
+    fs::write(&part, b"12345678").unwrap();
+    set_permissions(&part, 0o600);
+    std::os::unix::fs::chown(&part, Some(12_345), None).unwrap();
+    let error = PartFile::open(&target, 8, PLAIN).unwrap_err().to_string();
+    assert!(error.contains("belongs to somebody else"), "{error}");
+}
+
+#[test]
+fn permissions_come_with_the_object_and_not_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for (mode, most) in [(0o640, 0o640), (0o755, 0o755), (0o600, 0o600), (0o6777, 0o777)] {
+        let target = dir.path().join(format!("{mode:o}"));
+        let part = PartFile::open(&target, 3, PLAIN).unwrap();
+        assert_eq!(permissions(part.path()), 0o600);
+        part.commit(mode).unwrap();
+        assert_eq!(permissions(&target), most & !umask(), "{mode:o}");
+    }
+}
+
+#[test]
+fn a_name_may_be_as_long_as_the_file_system_takes() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = ["x".repeat(241), "x".repeat(255), "ä".repeat(127)];
+    for name in &names {
+        let target = dir.path().join(name);
+        let mut part = PartFile::open(&target, 3, PLAIN).unwrap();
+        part.keep_for_later();
+        drop(part);
+        let part = PartFile::open(&target, 3, PLAIN).unwrap();
+        assert!(part.is_resumed() && is_part_name(part.path().file_name().unwrap()));
+        part.commit(0o600).unwrap();
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), names.len());
+}
+
+#[test]
+fn parts_are_removed_when_nobody_is_at_work_with_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("object");
+    let mut part = PartFile::open(&target, 3, PLAIN).unwrap();
+    let path = part.path().to_path_buf();
+    let remove = |younger| remove_stale_part(&path, std::time::Duration::from_secs(younger)).unwrap();
+    assert!(!remove(0), "somebody writes to it");
+    part.keep_for_later();
+    drop(part);
+    assert!(!remove(3_600), "it is young");
+    assert!(remove(0));
+    assert!(!remove(0), "it is gone");
+}
+
+#[test]
+fn names_of_other_machines_lead_nowhere_else() {
+    for name in ["a", "model.tar.gz", "ä b", "a..", &"x".repeat(255)] {
+        assert_eq!(check_name(name), Ok(()), "{name}");
+    }
+    let long = "x".repeat(256);
+    for name in ["", ".", "..", ".bashrc", "a/b", "/etc/passwd", "a\0b", "\u{1b}]0;x\u{7}", "a\nb", &long] {
+        assert!(check_name(name).is_err(), "{name:?}");
+    }
+}
+
+/// Where the test below commits an object when it runs once more, watched.
+const WATCHED: &str = "POLYCAST_TEST_WATCHED";
+
+#[test]
+fn bytes_are_on_the_disk_before_they_have_their_name() {
+    let durable = Placing { durable: true, ..PLAIN };
+    if let Some(folder) = std::env::var_os(WATCHED) {
+        let part = PartFile::open(&Path::new(&folder).join("object"), 3, durable).unwrap();
+        part.write(b"abc", 0).unwrap();
+        part.commit(0o600).unwrap();
+        return;
+    }
+    if !needs(&[Need::Tool("strace")]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    if is_in_memory(&File::open(dir.path()).unwrap()) {
+        return skip("temporary files lie in memory here");
+    }
+    let log = dir.path().join("log");
+    let status = Command::new("strace")
+        .args(["-f", "-y", "-qq", "-e", "trace=fdatasync,fsync,rename,renameat,renameat2", "-o"])
+        .arg(&log)
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "store::tests::bytes_are_on_the_disk_before_they_have_their_name"])
+        .env(WATCHED, dir.path())
+        .output()
+        .unwrap();
+    let log = fs::read_to_string(&log).unwrap();
+    assert!(status.status.success() && dir.path().join("object").exists(), "{log}");
+    let at = |what: &str| log.find(what).unwrap_or_else(|| panic!("no {what} in {log}"));
+    assert!(at("fdatasync(") < at("rename") && at("rename") < at("fsync("), "{log}");
+}
