@@ -143,7 +143,32 @@ pub fn swarm(arguments: &[String]) -> ExitCode {
         "swarm",
         "--",
     ]);
-    match cargo.args(arguments).status() {
+    ends(cargo.args(arguments))
+}
+
+/// Kills leaders among managers with a real etcd, and stops them for a while, so many times.
+pub fn leaders(arguments: &[String]) -> ExitCode {
+    let rounds = match arguments {
+        [] => 100,
+        [rounds] => match rounds.parse::<u32>() {
+            Ok(rounds) => rounds,
+            Err(_) => {
+                println!("'{rounds}' is no number of rounds: write for example cargo xtask leaders 100");
+                return ExitCode::FAILURE;
+            }
+        },
+        _ => {
+            println!("leaders takes one argument, the number of rounds");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut cargo = cargo();
+    cargo.args(["test", "--locked", "--package", "polycast", "--test", "failover", "--", "--nocapture"]);
+    ends(cargo.env("POLYCAST_RUNS", rounds.to_string()))
+}
+
+fn ends(cargo: &mut Command) -> ExitCode {
+    match cargo.status() {
         Ok(status) if status.success() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {

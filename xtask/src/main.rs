@@ -19,6 +19,7 @@ Usage: cargo xtask TASK
 Tasks:
   ci [STEP]...  Run all checks, or only the steps named: fmt, clippy, doc, test
   swarm [ARG].. Run simulated transfers with faults drawn from seeds: --seeds A..B or --minutes N
+  leaders [N]   Kill the leader of managers with a real etcd, or stop it, N times in mid-transfer: 100 unless told otherwise
   arrows        Show which crate uses which, and check that arrows only point down
   tidy          Check the rules of style that no other tool knows";
 
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         "ci" => ci::run(rest),
         tests_run::TASK => tests_run::run(rest),
         "swarm" => ci::swarm(rest),
+        "leaders" => ci::leaders(rest),
         "arrows" => {
             let workspace = workspace::load();
             println!("{}", arrows::picture(&workspace.members));

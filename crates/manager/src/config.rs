@@ -47,6 +47,10 @@ pub struct ManagerConfig {
     pub pending_max: usize,
     /// How many paths may be lent at the same time.
     pub leases_max: usize,
+    /// How many of them one agent may hold at the same time.
+    pub agent_leases_max: usize,
+    /// How many agents may join from one address.
+    pub address_agents_max: usize,
     /// The fabric `ip-multicast`.
     pub ip_multicast: fabrics::ip_multicast::IpMulticastSettings,
     /// The fabric `ocs`.
@@ -131,6 +135,8 @@ impl Default for ManagerConfig {
             agents_max: 10_000,
             pending_max: 1_024,
             leases_max: 10_000,
+            agent_leases_max: 64,
+            address_agents_max: 256,
             ip_multicast: Default::default(),
             ocs: None,
             shufflecast: None,
@@ -158,6 +164,12 @@ impl ManagerConfig {
         let config: ManagerConfig = settings::parse(text)?;
         config.check()?;
         Ok(config)
+    }
+
+    /// How long agents may take to come to a manager that has just begun: they come back with growing pauses, and one
+    /// that has not come by then is dead.
+    pub(crate) fn patience(&self) -> std::time::Duration {
+        std::time::Duration::from_millis(self.reconnect_ms.max(self.silence_ms))
     }
 
     fn check_etcd(&self) -> Result<(), SettingsError> {
@@ -199,6 +211,8 @@ impl ManagerConfig {
             ("agents-max", self.agents_max as u64),
             ("pending-max", self.pending_max as u64),
             ("leases-max", self.leases_max as u64),
+            ("agent-leases-max", self.agent_leases_max as u64),
+            ("address-agents-max", self.address_agents_max as u64),
         ];
         for (setting, value) in positive {
             if value == 0 {
@@ -228,14 +242,21 @@ mod tests {
     use super::*;
     use polycast_types::Rate;
 
+    fn fabrics_of(config: &ManagerConfig) -> polycast_planning::Fabrics {
+        fabrics::fabrics(config, &fabrics::Hosts::new(config, &[])).unwrap()
+    }
+
+    fn devices_of(
+        config: &ManagerConfig,
+    ) -> std::collections::BTreeMap<crate::devices::DeviceId, Box<dyn crate::devices::Device>> {
+        fabrics::devices(config, &fabrics::Hosts::new(config, &[])).unwrap()
+    }
+
     #[test]
     fn nothing_said_is_the_default() {
         let config = ManagerConfig::from_toml("").unwrap();
         assert_eq!(config.listen.port(), 7400);
-        assert_eq!(
-            fabrics::fabrics(&config).unwrap().names().collect::<Vec<_>>(),
-            ["ip-multicast", "tcp-chain"]
-        );
+        assert_eq!(fabrics_of(&config).names().collect::<Vec<_>>(), ["ip-multicast", "tcp-chain"]);
     }
 
     #[test]
@@ -257,7 +278,7 @@ mod tests {
         ";
         let config = ManagerConfig::from_toml(text).unwrap();
         assert_eq!(config.ip_multicast.rate, Some(Rate(5_000_000_000)));
-        assert_eq!(fabrics::fabrics(&config).unwrap().names().collect::<Vec<_>>(), ["tcp-chain"]);
+        assert_eq!(fabrics_of(&config).names().collect::<Vec<_>>(), ["tcp-chain"]);
     }
 
     /// Two racks of two hosts with a fibre each.
@@ -282,15 +303,15 @@ mod tests {
             racks(false, "")
         );
         let config = ManagerConfig::from_toml(&text).unwrap();
-        assert_eq!(fabrics::fabrics(&config).unwrap().names().collect::<Vec<_>>(), ["ocs", "tcp-chain"]);
-        assert_eq!(fabrics::devices(&config).unwrap().len(), 3);
+        assert_eq!(fabrics_of(&config).names().collect::<Vec<_>>(), ["ocs", "tcp-chain"]);
+        assert_eq!(devices_of(&config).len(), 3);
         assert_eq!(fabrics::host_names(&config).collect::<Vec<_>>(), ["h0", "h1", "h2", "h3"]);
         let racks = racks(true, "splitter-ports = [10, 11]");
         let text = format!(
             "fabrics = ['shufflecast']\nscheduler = 'partition-fcfs'\n[shufflecast]\np = 2\nk = 1\nrate = '1gbit'\n{racks}"
         );
         let config = ManagerConfig::from_toml(&text).unwrap();
-        assert_eq!(fabrics::devices(&config).unwrap().len(), 2);
+        assert_eq!(devices_of(&config).len(), 2);
     }
 
     const ORCA: &str = "fabrics = ['orca', 'tcp-chain']\n[orca]\nswitches = '10.0.0.1:7475'\ncontroller = '127.0.0.1:7476'\n\
@@ -300,8 +321,8 @@ mod tests {
     #[test]
     fn the_fabric_with_labels_has_its_section() {
         let config = ManagerConfig::from_toml(ORCA).unwrap();
-        assert_eq!(fabrics::fabrics(&config).unwrap().names().collect::<Vec<_>>(), ["orca", "tcp-chain"]);
-        assert_eq!(fabrics::devices(&config).unwrap().len(), 1);
+        assert_eq!(fabrics_of(&config).names().collect::<Vec<_>>(), ["orca", "tcp-chain"]);
+        assert_eq!(devices_of(&config).len(), 1);
         assert_eq!(fabrics::host_names(&config).collect::<Vec<_>>(), ["a", "b", "c"]);
         let nine = "hosts = ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i']";
         for (text, part) in [
@@ -325,11 +346,8 @@ mod tests {
     #[test]
     fn the_fabric_with_caches_has_its_section() {
         let config = ManagerConfig::from_toml(DATACAST).unwrap();
-        assert_eq!(fabrics::fabrics(&config).unwrap().names().collect::<Vec<_>>(), ["datacast", "tcp-chain"]);
-        assert_eq!(
-            (fabrics::devices(&config).unwrap().len(), fabrics::health(&config).unwrap().len()),
-            (1, 1)
-        );
+        assert_eq!(fabrics_of(&config).names().collect::<Vec<_>>(), ["datacast", "tcp-chain"]);
+        assert_eq!((devices_of(&config).len(), fabrics::health(&config).unwrap().len()), (1, 1));
         assert_eq!(fabrics::host_names(&config).collect::<Vec<_>>(), ["a", "b", "c"]);
         for (text, part) in [
             ("fabrics = ['datacast']".to_string(), "the fabric datacast needs a section [datacast]"),

@@ -6,6 +6,7 @@
 //! `seats` has the agents' sessions and what they say, `obey` does what the machine wants done, one function for each of
 //! its outputs, `hear` takes in what devices say, and `fail_over` keeps another manager able to go on from here.
 
+mod around;
 mod fail_over;
 mod hear;
 mod obey;
@@ -13,6 +14,7 @@ mod seats;
 mod snapshot;
 mod streams;
 
+pub use around::Around;
 pub use fail_over::Commit;
 pub use seats::Seat;
 pub use snapshot::{LeaseSnapshot, PendingSnapshot, Snapshot};
@@ -25,16 +27,19 @@ use hear::Networks;
 use obey::{Answer, SetUps};
 use polycast_api::settings::SettingsError;
 use polycast_planning::PlanId;
-use polycast_protocol::leases::{Input, Leases, LeasesConfig};
+use polycast_protocol::leases::{Input, Leases, LeasesConfig, Record};
 use polycast_protocol::stream::{Streams, StreamsConfig};
 use polycast_types::{Duration, Time};
 use seats::Seats;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::Instant;
 
 /// The timer looks at least this often, so that a deadline that has come nearer is seen without a signal.
 const TICK: std::time::Duration = std::time::Duration::from_millis(20);
+
+/// Whoever is later than this was stopped, and has not only been busy.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// The machine and those whom it answers.
 #[derive(Debug)]
@@ -75,23 +80,40 @@ impl Clock {
 }
 
 impl Core {
-    /// A core with these settings, and what its devices say, for [`Core::keep_time`]. Needs a tokio runtime around it.
-    pub fn new(config: &ManagerConfig) -> Result<(Self, mpsc::UnboundedReceiver<News>), SettingsError> {
-        Self::with_clock(config, 0)
+    /// A core with these settings that knows nothing, and what its devices say, for [`Core::keep_time`]. Needs a tokio runtime
+    /// around it.
+    pub fn new(
+        config: &ManagerConfig,
+        around: &Around,
+    ) -> Result<(Self, mpsc::Receiver<News>), SettingsError> {
+        Self::with_hosts(config, around, 0, &fabrics::Hosts::new(config, &[]))
     }
 
-    fn with_clock(
+    /// The same with the numbers of hosts that records give, and a clock that begins at `base`.
+    fn with_records(
         config: &ManagerConfig,
+        around: &Around,
+        records: &[Record],
+    ) -> Result<(Self, mpsc::Receiver<News>), SettingsError> {
+        Self::with_hosts(config, around, around.wall_ns(), &fabrics::Hosts::new(config, records))
+    }
+
+    fn with_hosts(
+        config: &ManagerConfig,
+        around: &Around,
         base: u64,
-    ) -> Result<(Self, mpsc::UnboundedReceiver<News>), SettingsError> {
-        let devices = fabrics::devices(config)?;
+        hosts: &fabrics::Hosts,
+    ) -> Result<(Self, mpsc::Receiver<News>), SettingsError> {
+        let devices = around.devices(config, hosts)?;
         // The state of the leader before tells whose circuits there are; without it the switch does, and agents.
         let asks = config.etcd.endpoints.is_empty() && devices.contains_key(&DeviceId::CircuitSwitch);
-        let leases = leases_config(config, asks);
-        let mut machine = Leases::new(leases, fabrics::fabrics(config)?, fabrics::scheduler(config)?);
+        // Numbers of leases differ from those of an earlier run: they begin with the time in microseconds.
+        let leases = leases_config(config, asks, PlanId((around.wall_ns() / 1_000).max(1)));
+        let mut machine =
+            Leases::new(leases, fabrics::fabrics(config, hosts)?, fabrics::scheduler(config, hosts)?);
         // Fabrics that know the hosts' places have these numbers in their plans.
-        for name in fabrics::host_names(config) {
-            machine.know_host(name);
+        for (name, number) in hosts.numbers() {
+            machine.know_host_as(name, number).expect("each host of the settings has a number of its own");
         }
         let (devices, news) = Devices::start(devices);
         let (health, standing) = (fabrics::health(config)?, machine.standing_commands());
@@ -100,7 +122,7 @@ impl Core {
             machine,
             streams: Streams::new(StreamsConfig::default(), Time(base)),
             networks: Networks { devices, health, standing, failure: None },
-            seats: Seats::new(millis(config.reconnect_ms)),
+            seats: Seats::new(config),
             clock: Clock { start: Instant::now(), base },
             outgoing: Outgoing::default(),
             set_ups: SetUps::default(),
@@ -113,7 +135,7 @@ impl Core {
     }
 
     /// Looks after deadlines and devices until it is dropped.
-    pub async fn keep_time(&self, mut news: mpsc::UnboundedReceiver<News>) {
+    pub async fn keep_time(&self, mut news: mpsc::Receiver<News>) {
         loop {
             let wait = self.with(|inner| {
                 inner.drain();
@@ -157,6 +179,7 @@ impl Core {
     /// what was lost its state is not whole, and another manager has to begin with what is written.
     fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
         let mut inner = self.lock();
+        inner.notice_pause();
         let result = act(&mut inner);
         if let Err(error) = inner.flush()
             && !inner.stopped
@@ -180,22 +203,22 @@ fn millis(millis: u64) -> Duration {
 }
 
 /// The machine's settings; `asks` is whether the circuit switch and agents have to say what is in use already.
-fn leases_config(config: &ManagerConfig, asks: bool) -> LeasesConfig {
-    // Numbers of leases differ from those of an earlier run: they begin with the time in microseconds.
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+fn leases_config(config: &ManagerConfig, asks: bool, first_plan: PlanId) -> LeasesConfig {
+    let patience = Duration::from_nanos(u64::try_from(config.patience().as_nanos()).unwrap_or(u64::MAX));
     LeasesConfig {
         lease: millis(config.lease_ms),
         silence: millis(config.silence_ms),
         pending_max: config.pending_max,
         leases_max: config.leases_max,
+        agent_leases_max: config.agent_leases_max,
         grant_bytes_max: config.grant_max.unwrap_or(u64::MAX),
         agents_max: config.agents_max,
         on_device_failure: config.on_device_failure.into(),
         kept_max: config.kept_paths_max,
-        // Agents come back with growing pauses; one that has not come by then is dead.
-        claims: asks.then(|| millis(config.reconnect_ms.max(config.silence_ms))),
+        patience,
+        claims: asks.then_some(patience),
         recorded: !config.etcd.endpoints.is_empty(),
-        first_plan: PlanId(u64::try_from(since_epoch.as_micros()).unwrap_or(1)),
+        first_plan,
     }
 }
 
@@ -204,12 +227,28 @@ impl Inner {
         self.clock.now()
     }
 
+    /// A manager that was stopped for a while, or ran on a machine that was, has heard nobody meanwhile: it blames nobody
+    /// for that.
+    fn notice_pause(&mut self) {
+        let now = self.now();
+        let deadline = self.machine.deadline().into_iter().chain(self.seats.deadline()).min();
+        if let Some(late) = deadline.map(|at| now.since(at)).filter(|late| *late >= PAUSE)
+            && !self.stopped
+        {
+            tracing::warn!(late_ms = late.as_millis(), "this manager was stopped for a while");
+            self.machine.excuse(now);
+            self.seats.excuse(now);
+        }
+    }
+
     /// How long nothing has to be done if nothing happens.
     fn next_look(&self) -> std::time::Duration {
         let machines = self.machine.deadline().into_iter().chain(self.streams.deadline());
         let deadline = machines.chain(self.seats.deadline()).min();
         let wait = deadline.map_or(std::time::Duration::from_secs(60), |at| at.since(self.now()).into());
-        self.networks.next_look().map_or(wait, |at| wait.min(at.saturating_duration_since(Instant::now())))
+        self.networks
+            .next_look()
+            .map_or(wait, |at| wait.min(at.saturating_duration_since(std::time::Instant::now())))
     }
 
     /// Hands something to the machine, and does what follows from it.

@@ -28,6 +28,8 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Jobs that may wait for one device.
 const JOBS_MAX: usize = 1_024;
+/// Words of devices that wait to be heard.
+const NEWS_MAX: usize = 1_024;
 /// Pauses between two tries to connect to a device: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
@@ -158,7 +160,7 @@ pub(crate) trait Device: Send {
     fn run(
         self: Box<Self>,
         jobs: mpsc::Receiver<Job>,
-        news: mpsc::UnboundedSender<News>,
+        news: mpsc::Sender<News>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 
@@ -166,16 +168,14 @@ pub(crate) trait Device: Send {
 #[derive(Debug)]
 pub(crate) struct Devices {
     inboxes: BTreeMap<DeviceId, mpsc::Sender<Job>>,
-    news: mpsc::UnboundedSender<News>,
+    news: mpsc::Sender<News>,
 }
 
 impl Devices {
     /// Starts the devices' tasks; they end when this is dropped. Needs a tokio runtime around it.
-    pub(crate) fn start(
-        devices: BTreeMap<DeviceId, Box<dyn Device>>,
-    ) -> (Self, mpsc::UnboundedReceiver<News>) {
-        // Bounded by what is asked of the devices: one word for each plan, and one for each change of a port.
-        let (news, heard) = mpsc::unbounded_channel();
+    pub(crate) fn start(devices: BTreeMap<DeviceId, Box<dyn Device>>) -> (Self, mpsc::Receiver<News>) {
+        // A device that says more than can be heard waits, and what it says next with it.
+        let (news, heard) = mpsc::channel(NEWS_MAX);
         let start = |(id, device): (DeviceId, Box<dyn Device>)| {
             let (inbox, jobs) = mpsc::channel(JOBS_MAX);
             tokio::spawn(device.run(jobs, news.clone()));
@@ -196,9 +196,9 @@ impl Devices {
         let changes = changes(old, new);
         if changes.is_empty() {
             if let Some(plan) = plan {
-                let steps = vec![];
+                let (news, steps) = (self.news.clone(), vec![]);
                 // The core may be ending.
-                let _ = self.news.send(News::SetUp { plan, result: Ok(()), steps });
+                tokio::spawn(async move { news.send(News::SetUp { plan, result: Ok(()), steps }).await });
             }
             return;
         }
@@ -231,7 +231,7 @@ impl Devices {
                 tracing::warn!(plan = plan.map(|plan| plan.0), %error, "devices failed");
             }
             if let Some(plan) = plan {
-                let _ = news.send(News::SetUp { plan, result, steps });
+                let _ = news.send(News::SetUp { plan, result, steps }).await;
             }
         });
     }

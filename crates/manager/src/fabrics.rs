@@ -22,7 +22,7 @@ use crate::devices::{Device, DeviceId};
 use polycast_api::settings::SettingsError;
 use polycast_planning::ip_multicast::AddressPool;
 use polycast_planning::{Fabric, FabricName, HostId};
-use polycast_protocol::leases::known_hosts;
+use polycast_protocol::leases::{Record, host_numbers};
 use polycast_types::{Duration, Rate};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ pub(crate) trait Offer: Sync {
     fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError>;
 
     /// The devices that hold what its plans need. A device that several fabrics use may come from each of them.
-    fn devices(&self, _config: &ManagerConfig) -> Result<Vec<Named>, SettingsError> {
+    fn devices(&self, _config: &ManagerConfig, _hosts: &Hosts) -> Result<Vec<Named>, SettingsError> {
         Ok(Vec::new())
     }
 
@@ -71,8 +71,9 @@ struct Placed {
 }
 
 impl Hosts {
-    fn new(config: &ManagerConfig) -> Self {
-        let numbers: BTreeMap<&str, HostId> = known_hosts(host_names(config)).collect();
+    /// With the numbers that they have in these records, and others where they are in none.
+    pub(crate) fn new(config: &ManagerConfig, records: &[Record]) -> Self {
+        let numbers = host_numbers(host_names(config), records);
         let racks = (0..).zip(&config.tor);
         let placed = racks.flat_map(|(rack, tor)| {
             let numbers = &numbers;
@@ -81,10 +82,12 @@ impl Hosts {
             })
         });
         let placed = placed.collect();
-        Hosts {
-            numbers: numbers.into_iter().map(|(name, number)| (name.to_string(), number)).collect(),
-            placed,
-        }
+        Hosts { numbers, placed }
+    }
+
+    /// All of them, with their numbers.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = (&str, HostId)> {
+        self.numbers.iter().map(|(name, number)| (name.as_str(), *number))
     }
 
     /// The number of a host that the settings name.

@@ -4,15 +4,25 @@
 //! lets agents in; the others tell agents who leads. What the leader tells agents and devices goes out when the change of
 //! state behind it is written, so that no grant is forgotten and none is given twice.
 
+#[cfg(test)]
+mod tests;
+
 use crate::config::ManagerConfig;
-use crate::core::{Commit, Core};
-use crate::store::{Mandate, Store, StoreError};
+use crate::core::{Around, Commit, Core};
+use crate::store::{Etcd, Loaded, Mandate, Store, StoreError};
+use polycast_protocol::leases::RecordKey;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 /// How often a manager that does not lead looks whether another one does.
 const LOOK: Duration = Duration::from_millis(200);
+/// The longest pause after a time in which this manager led for less than that.
+const REST_MAX: Duration = Duration::from_secs(5);
+/// So many of the records that are set aside are named in the log, one by one.
+const NAMED_MAX: usize = 20;
 
 /// Whether this manager leads.
 #[derive(Clone, Debug)]
@@ -24,7 +34,14 @@ pub enum Role {
 }
 
 /// Competes and leads, for ever.
-pub async fn compete(config: &ManagerConfig, store: &Store, address: &str, role: &watch::Sender<Role>) {
+pub async fn compete<E: Etcd>(
+    config: &ManagerConfig,
+    store: &Store<E>,
+    address: &str,
+    role: &watch::Sender<Role>,
+    around: &Around,
+) {
+    let mut rest = LOOK;
     loop {
         match store.leader().await {
             Ok(Some(leader)) => {
@@ -42,12 +59,16 @@ pub async fn compete(config: &ManagerConfig, store: &Store, address: &str, role:
         }
         match store.campaign(address, config.etcd.ttl_s).await {
             Ok(Some(mandate)) => {
-                let error = lead(config, store, mandate, role).await;
+                let begun = Instant::now();
+                let error = lead(config, store, mandate, role, around).await;
                 tracing::warn!(%error, "leads no more");
                 role.send_replace(Role::Follower(None));
                 store.revoke(mandate.lease).await;
+                // What has ended this at once may do so again; another manager may be better off meanwhile.
+                rest = if begun.elapsed() < REST_MAX { (rest * 2).min(REST_MAX) } else { LOOK };
+                tokio::time::sleep(rest).await;
             }
-            Ok(None) => {}
+            Ok(None) => tokio::time::sleep(LOOK).await,
             Err(error) => {
                 tracing::warn!(%error, "cannot become the leader");
                 tokio::time::sleep(LOOK).await;
@@ -57,40 +78,89 @@ pub async fn compete(config: &ManagerConfig, store: &Store, address: &str, role:
 }
 
 /// Leads until that is over; gives why.
-async fn lead(
+async fn lead<E: Etcd>(
     config: &ManagerConfig,
-    store: &Store,
+    store: &Store<E>,
     mandate: Mandate,
     role: &watch::Sender<Role>,
+    around: &Around,
 ) -> StoreError {
     let begun = Instant::now();
-    let records = match store.load().await {
-        Ok(records) => records,
+    // The mandate is kept alive meanwhile: there may be much to read.
+    let loaded = tokio::select! {
+        loaded = store.load(mandate) => loaded,
+        error = keep(config, store, mandate) => Err(error),
+    };
+    let mut loaded = match loaded {
+        Ok(loaded) => loaded,
         Err(error) => return error,
     };
+    let (records, unread) = (std::mem::take(&mut loaded.records), std::mem::take(&mut loaded.unread));
     let count = records.len();
-    let (core, news, commits) = match Core::restored(config, records) {
-        Ok(core) => core,
+    // What nobody can read may be a path, unless it is plain that it is something else.
+    let in_doubt = unread
+        .keys()
+        .any(|key| key == "journal" || matches!(RecordKey::parse(key), Some(RecordKey::Lease(_))));
+    let restored = match Core::restored(config, around, records, in_doubt) {
+        Ok(restored) => restored,
         Err(error) => return StoreError::Etcd(error.to_string()),
     };
-    let core = Arc::new(core);
+    let core = Arc::new(restored.core);
+    let aside = name_aside(unread, restored.aside);
     tracing::warn!(records = count, micros = begun.elapsed().as_micros() as u64, "this manager leads");
     role.send_replace(Role::Leader(Arc::clone(&core)));
     let error = tokio::select! {
-        () = core.keep_time(news) => unreachable!("it goes on for ever"),
+        () = core.keep_time(restored.news) => unreachable!("it goes on for ever"),
         () = core.stopped() => StoreError::Etcd("it is too slow for what is asked".into()),
         error = keep(config, store, mandate) => error,
-        error = write(&core, store, mandate, commits) => error,
+        error = write(&core, store, mandate, restored.commits) => error,
+        error = clear_away(config, store, mandate, loaded, aside) => error,
     };
     core.stop();
     error
 }
 
+/// Says which records are not taken in; gives the keys of those that are ours.
+fn name_aside(unread: BTreeMap<String, String>, unfit: Vec<(String, String)>) -> Vec<String> {
+    let all: BTreeMap<String, String> = unread.into_iter().chain(unfit).collect();
+    for (key, reason) in all.iter().take(NAMED_MAX) {
+        tracing::warn!(key, reason, "a record in etcd cannot be used and is set aside");
+    }
+    if let Some(more) = all.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
+        tracing::warn!(more, "more records in etcd cannot be used and are set aside");
+    }
+    // What is not ours is left where it is.
+    all.into_keys().filter(|key| RecordKey::parse(key).is_some()).collect()
+}
+
+/// Moves what cannot be used out of the state, when those whose paths it may be about have had the time to say so: a manager
+/// that leads before then has to wait for them as well. Ends only with an error.
+async fn clear_away<E: Etcd>(
+    config: &ManagerConfig,
+    store: &Store<E>,
+    mandate: Mandate,
+    loaded: Loaded,
+    aside: Vec<String>,
+) -> StoreError {
+    let values = loaded.values(aside);
+    if !values.is_empty() {
+        tokio::time::sleep(config.patience()).await;
+        if let Err(error) = store.set_aside(mandate, values).await {
+            return error;
+        }
+    }
+    std::future::pending().await
+}
+
 /// Keeps the mandate alive; ends when it may be over.
-async fn keep(config: &ManagerConfig, store: &Store, mandate: Mandate) -> StoreError {
+async fn keep<E: Etcd>(config: &ManagerConfig, store: &Store<E>, mandate: Mandate) -> StoreError {
     let ttl = Duration::from_secs(config.etcd.ttl_s);
     let mut kept_at = Instant::now();
     loop {
+        // What etcd has not confirmed in time may have ended: somebody else may lead.
+        if kept_at.elapsed() >= ttl {
+            return StoreError::Superseded;
+        }
         tokio::time::sleep(ttl / 5).await;
         let asked_at = Instant::now();
         match store.keep_alive(mandate).await {
@@ -98,17 +168,13 @@ async fn keep(config: &ManagerConfig, store: &Store, mandate: Mandate) -> StoreE
             Err(StoreError::Superseded) => return StoreError::Superseded,
             Err(error) => tracing::warn!(%error, "cannot keep leading"),
         }
-        // What etcd has not confirmed in time may have ended: somebody else may lead.
-        if kept_at.elapsed() >= ttl {
-            return StoreError::Superseded;
-        }
     }
 }
 
 /// Writes changes of the state, several at a time, and says what waits for each.
-async fn write(
+async fn write<E: Etcd>(
     core: &Core,
-    store: &Store,
+    store: &Store<E>,
     mandate: Mandate,
     mut commits: mpsc::Receiver<Commit>,
 ) -> StoreError {

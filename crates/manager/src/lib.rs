@@ -18,6 +18,7 @@ mod config;
 mod convert;
 mod core;
 mod devices;
+mod door;
 pub mod fabrics;
 mod leader;
 mod racks;
@@ -27,7 +28,7 @@ mod store;
 pub use config::{EtcdConfig, ManagerConfig, OnDeviceFailure, WhenBusy};
 pub use racks::{RackCounts, Racks, RacksError};
 
-use crate::core::Core;
+use crate::core::{Around, Core};
 use leader::Role;
 use polycast_api::manager::manager_server::ManagerServer;
 use polycast_api::settings::SettingsError;
@@ -37,16 +38,19 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Store, StoreError};
+use store::{Servers, Store, StoreError};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 
 /// How long calls in progress may take to end when the manager does.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How often a connection without traffic is probed, and how long the other end may take to answer.
 const KEEPALIVE: Duration = Duration::from_secs(10);
+/// Calls of one connection at a time: an agent has its session, and asks how things stand.
+const STREAMS_MAX: u32 = 16;
+/// Bytes of one message: an agent names all its paths when it joins.
+const MESSAGE_LEN_MAX: usize = 16 << 20;
 
 /// Why the manager does not run.
 #[derive(Debug, thiserror::Error)]
@@ -112,17 +116,19 @@ impl Manager {
                     setting: "etcd.endpoints",
                     reason: error.to_string(),
                 };
-                Some(Store::new(endpoints, &self.config.etcd.prefix).map_err(wrong)?)
+                let servers = Servers::new(endpoints).map_err(wrong)?;
+                Some(Store::new(servers, &self.config.etcd.prefix))
             }
         };
         let (role, roles) = watch::channel(Role::Follower(None));
         let (stop_server, server_stopped) = oneshot::channel::<()>();
         let service = Service::new(roles, &self.config);
-        let incoming = TcpIncoming::from(self.listener).with_nodelay(Some(true));
+        let incoming = door::open(self.listener, &self.config);
         let server = Server::builder()
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE))
-            .add_service(ManagerServer::new(service))
+            .max_concurrent_streams(STREAMS_MAX)
+            .add_service(ManagerServer::new(service).max_decoding_message_size(MESSAGE_LEN_MAX))
             .serve_with_incoming_shutdown(incoming, async {
                 // An end of the channel without a word is an end too.
                 let _ = server_stopped.await;
@@ -176,12 +182,12 @@ async fn lead(
 ) -> Result<(), SettingsError> {
     match store {
         None => {
-            let (core, news) = Core::new(config)?;
+            let (core, news) = Core::new(config, &Around::default())?;
             let core = Arc::new(core);
             role.send_replace(Role::Leader(Arc::clone(&core)));
             core.keep_time(news).await;
         }
-        Some(store) => leader::compete(config, store, advertised, role).await,
+        Some(store) => leader::compete(config, store, advertised, role, &Around::default()).await,
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use polycast_api::manager::{
 };
 use polycast_protocol::stream::StreamView;
 use polycast_types::Duration;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -56,6 +57,8 @@ impl Manager for Service {
         &self,
         request: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
+        let from =
+            request.remote_addr().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |from| from.ip().to_canonical());
         let mut messages = request.into_inner();
         let first = messages.message().await?.and_then(|message| message.message);
         let Some(api::agent_message::Message::Join(join)) = first else {
@@ -66,7 +69,7 @@ impl Manager for Service {
         let (outbox, stream) = mpsc::channel(MESSAGES_MAX);
         let joined = api::manager_message::Message::Joined(self.joined);
         let ours = outbox.downgrade();
-        let seat = self.core()?.join(join, outbox, joined)?;
+        let seat = self.core()?.join(join, from, outbox, joined)?;
         tokio::spawn(listen(seat, messages, ours));
         Ok(Response::new(ReceiverStream::new(stream)))
     }

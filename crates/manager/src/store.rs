@@ -2,29 +2,41 @@
 //!
 //! The leader holds a key that lives as long as a lease which it keeps alive. Whatever it writes is written only if
 //! that key is still its own, in the same transaction: one that has been superseded without noticing changes nothing.
+//!
+//! Changes that belong together are written as one. Where they are more than a transaction takes, they are written into a
+//! journal first, part by part, and counted there in one transaction; from then on they hold, and whoever leads next makes
+//! those that were not made.
+
+mod etcd;
+#[cfg(test)]
+pub(crate) mod pretended;
+#[cfg(test)]
+mod tests;
+
+pub use etcd::Servers;
 
 use polycast_protocol::leases::{Record, RecordKey};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use prost::Message as _;
+use std::collections::BTreeMap;
+use std::future::Future;
 use std::time::Duration;
-use tokio_stream::StreamExt;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Response, Status};
+use tonic::Status;
 
 /// Generated code of etcd's API.
 #[allow(missing_docs, clippy::all, reason = "generated")]
-mod api {
+pub(crate) mod api {
     tonic::include_proto!("etcdserverpb");
 }
 
 use api::compare::{CompareResult, CompareTarget, TargetUnion};
-use api::kv_client::KvClient;
-use api::lease_client::LeaseClient;
 use api::request_op::Request as Op;
 
 /// How long a server of etcd may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(1_000);
 /// Changes in one transaction; etcd takes 128 unless it is told otherwise.
 const CHANGES_MAX: usize = 100;
+/// Bytes of the records in one transaction; etcd takes 1.5 MiB unless it is told otherwise.
+const BYTES_MAX: usize = 1 << 20;
 /// Records read at a time.
 const READ_MAX: i64 = 1_000;
 
@@ -45,8 +57,8 @@ pub enum StoreError {
         /// Why.
         reason: String,
     },
-    /// What is stored is not ours.
-    #[error("what etcd holds under '{key}' is not a record of this version: {reason}")]
+    /// A record of ours cannot be written.
+    #[error("the record '{key}' cannot be written: {reason}")]
     Record {
         /// The key.
         key: String,
@@ -61,13 +73,30 @@ impl From<Status> for StoreError {
     }
 }
 
-/// The connections to etcd.
+/// What managers ask of etcd. Whatever they ask can be asked twice.
+pub trait Etcd: Send + Sync {
+    /// Reads keys.
+    fn range(
+        &self,
+        request: api::RangeRequest,
+    ) -> impl Future<Output = Result<api::RangeResponse, StoreError>> + Send;
+    /// Makes changes under a condition, all or none.
+    fn txn(
+        &self,
+        request: api::TxnRequest,
+    ) -> impl Future<Output = Result<api::TxnResponse, StoreError>> + Send;
+    /// Gives a lease; keys that are bound to it go when it ends.
+    fn grant(&self, ttl_s: i64) -> impl Future<Output = Result<i64, StoreError>> + Send;
+    /// Keeps a lease alive for another while; gives how long, 0 if it has ended.
+    fn keep_alive(&self, lease: i64) -> impl Future<Output = Result<i64, StoreError>> + Send;
+    /// Ends a lease.
+    fn revoke(&self, lease: i64) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+/// What managers have in etcd under their prefix.
 #[derive(Debug)]
-pub struct Store {
-    /// To each of its servers; all of them give the same answers.
-    channels: Vec<Channel>,
-    /// The one that answered last, modulo how many there are.
-    at: AtomicUsize,
+pub struct Store<E = Servers> {
+    etcd: E,
     prefix: String,
 }
 
@@ -80,55 +109,28 @@ pub struct Mandate {
     revision: i64,
 }
 
-impl Store {
-    /// Connections to these; nothing is sent yet. Needs a tokio runtime around it.
-    pub fn new(endpoints: &[String], prefix: &str) -> Result<Self, StoreError> {
-        let channel = |address: &String| {
-            let endpoint = Endpoint::from_shared(format!("http://{address}"));
-            let wrong = |error: tonic::transport::Error| StoreError::Address {
-                address: address.clone(),
-                reason: polycast_api::error::innermost(&error),
-            };
-            let endpoint = endpoint.map_err(wrong)?;
-            Ok::<_, StoreError>(endpoint.connect_timeout(ANSWER_TIMEOUT).tcp_nodelay(true).connect_lazy())
-        };
-        let channels = endpoints.iter().map(channel).collect::<Result<_, _>>()?;
-        Ok(Store { channels, at: AtomicUsize::new(0), prefix: prefix.trim_end_matches('/').to_string() })
-    }
+/// Everything that was written.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// The records.
+    pub records: Vec<Record>,
+    /// What cannot be read, by its key below the state's, and why.
+    pub unread: BTreeMap<String, String>,
+    /// What is there for every key that is a record's.
+    raw: BTreeMap<String, Vec<u8>>,
+}
 
-    /// Asks one server after the other until one answers. Whatever we ask can be asked twice.
-    async fn ask<T, F>(&self, call: impl Fn(Channel) -> F) -> Result<T, StoreError>
-    where
-        F: Future<Output = Result<Response<T>, Status>>,
-    {
-        let mut error = StoreError::Etcd("no server of it is named".into());
-        for _ in &self.channels {
-            let at = self.at.load(Ordering::Relaxed);
-            let channel = self.channels[at % self.channels.len()].clone();
-            match tokio::time::timeout(ANSWER_TIMEOUT, call(channel)).await {
-                Ok(Ok(answer)) => return Ok(answer.into_inner()),
-                Ok(Err(status)) => error = status.into(),
-                Err(_) => error = StoreError::Etcd("it does not answer in time".into()),
-            }
-            self.at.store(at.wrapping_add(1), Ordering::Relaxed);
-        }
-        Err(error)
+impl Loaded {
+    /// The values under these keys, for [`Store::set_aside`].
+    pub fn values(mut self, keys: impl IntoIterator<Item = String>) -> Vec<(String, Vec<u8>)> {
+        keys.into_iter().filter_map(|key| self.raw.remove_entry(&key)).collect()
     }
+}
 
-    async fn range(&self, request: api::RangeRequest) -> Result<api::RangeResponse, StoreError> {
-        self.ask(|channel| {
-            let request = request.clone();
-            async move { KvClient::new(channel).range(request).await }
-        })
-        .await
-    }
-
-    async fn txn(&self, request: api::TxnRequest) -> Result<api::TxnResponse, StoreError> {
-        self.ask(|channel| {
-            let request = request.clone();
-            async move { KvClient::new(channel).txn(request).await }
-        })
-        .await
+impl<E: Etcd> Store<E> {
+    /// What is under this prefix.
+    pub fn new(etcd: E, prefix: &str) -> Self {
+        Store { etcd, prefix: prefix.trim_end_matches('/').to_string() }
     }
 
     fn leader_key(&self) -> Vec<u8> {
@@ -139,28 +141,40 @@ impl Store {
         format!("{}/state/", self.prefix)
     }
 
+    fn journal_prefix(&self) -> String {
+        format!("{}/journal/", self.prefix)
+    }
+
+    /// How many parts of the journal hold; there only while all of them do.
+    fn journal_count(&self) -> Vec<u8> {
+        format!("{}/journaled", self.prefix).into_bytes()
+    }
+
+    fn journal_part(&self, number: usize) -> Vec<u8> {
+        format!("{}{number:06}", self.journal_prefix()).into_bytes()
+    }
+
+    async fn get(&self, key: Vec<u8>) -> Result<Option<Vec<u8>>, StoreError> {
+        let request = api::RangeRequest { key, range_end: Vec::new(), limit: 1 };
+        Ok(self.etcd.range(request).await?.kvs.into_iter().next().map(|kv| kv.value))
+    }
+
     /// Who leads, by the address that it is reached at.
     pub async fn leader(&self) -> Result<Option<String>, StoreError> {
-        let request = api::RangeRequest { key: self.leader_key(), range_end: Vec::new(), limit: 1 };
-        let found = self.range(request).await?.kvs.into_iter().next();
-        Ok(found.map(|kv| String::from_utf8_lossy(&kv.value).into_owned()))
+        let found = self.get(self.leader_key()).await?;
+        Ok(found.map(|value| String::from_utf8_lossy(&value).into_owned()))
     }
 
     /// Tries to become the leader; gives `None` if there is one.
     pub async fn campaign(&self, address: &str, ttl_s: u64) -> Result<Option<Mandate>, StoreError> {
-        let ttl = i64::try_from(ttl_s).unwrap_or(i64::MAX);
-        let request = api::LeaseGrantRequest { ttl, id: 0 };
-        let granted =
-            self.ask(|channel| async move { LeaseClient::new(channel).lease_grant(request).await }).await?;
-        let lease = granted.id;
-        let absent = self.leader_is(0);
+        let lease = self.etcd.grant(i64::try_from(ttl_s).unwrap_or(i64::MAX)).await?;
         let put = api::PutRequest { key: self.leader_key(), value: address.as_bytes().to_vec(), lease };
         let txn = api::TxnRequest {
-            compare: vec![absent],
-            success: vec![api::RequestOp { request: Some(Op::RequestPut(put)) }],
+            compare: vec![self.leader_is(0)],
+            success: vec![operation(Op::RequestPut(put))],
             failure: Vec::new(),
         };
-        let outcome = self.txn(txn).await?;
+        let outcome = self.etcd.txn(txn).await?;
         if !outcome.succeeded {
             self.revoke(lease).await;
             return Ok(None);
@@ -181,171 +195,214 @@ impl Store {
 
     /// Keeps a lease alive for another while.
     pub async fn keep_alive(&self, mandate: Mandate) -> Result<(), StoreError> {
-        let request = api::LeaseKeepAliveRequest { id: mandate.lease };
-        let answers = self.ask(|channel| async move {
-            LeaseClient::new(channel).lease_keep_alive(tokio_stream::once(request)).await
-        });
-        let mut answers = answers.await?;
-        let answer = tokio::time::timeout(ANSWER_TIMEOUT, answers.next()).await;
-        match answer {
-            Ok(Some(Ok(answer))) if answer.ttl > 0 => Ok(()),
-            Ok(Some(Ok(_))) => Err(StoreError::Superseded),
-            Ok(Some(Err(status))) => Err(status.into()),
-            Ok(None) | Err(_) => Err(StoreError::Etcd("it does not answer".into())),
+        match self.etcd.keep_alive(mandate.lease).await? {
+            1.. => Ok(()),
+            _ => Err(StoreError::Superseded),
         }
     }
 
     /// Ends a lease, and with it the leadership. One that cannot be ended ends by itself.
     pub async fn revoke(&self, lease: i64) {
-        let request = api::LeaseRevokeRequest { id: lease };
-        let _ =
-            self.ask(|channel| async move { LeaseClient::new(channel).lease_revoke(request).await }).await;
+        let _ = self.etcd.revoke(lease).await;
     }
 
     /// Ends the leadership of the manager at this address, if it leads, so that another one takes over at once.
     pub async fn resign(&self, address: &str) {
-        let is_ours = api::Compare {
-            result: CompareResult::Equal.into(),
-            target: CompareTarget::Value.into(),
-            key: self.leader_key(),
-            target_union: Some(TargetUnion::Value(address.as_bytes().to_vec())),
-        };
-        let delete = api::DeleteRangeRequest { key: self.leader_key(), range_end: Vec::new() };
         let txn = api::TxnRequest {
-            compare: vec![is_ours],
-            success: vec![api::RequestOp { request: Some(Op::RequestDeleteRange(delete)) }],
+            compare: vec![is_value(self.leader_key(), address.as_bytes().to_vec())],
+            success: vec![delete(self.leader_key(), Vec::new())],
             failure: Vec::new(),
         };
         // Otherwise the lease ends by itself.
-        let _ = self.txn(txn).await;
+        let _ = self.etcd.txn(txn).await;
     }
 
-    /// All records of the state.
-    pub async fn load(&self) -> Result<Vec<Record>, StoreError> {
-        let mut records = Vec::new();
-        let prefix = self.state_prefix().into_bytes();
-        let mut end = prefix.clone();
-        // The next key after all that begin with the prefix: it ends with '/', which is not the last byte there is.
-        if let Some(last) = end.last_mut() {
-            *last += 1;
+    /// All records of the state, after the changes were made that the leader before could not make. What cannot be read is
+    /// named, and stays where it is.
+    pub async fn load(&self, mandate: Mandate) -> Result<Loaded, StoreError> {
+        let mut loaded = Loaded::default();
+        if let Err(reason) = self.recover(mandate).await? {
+            // Nobody knows what it would have changed.
+            loaded.unread.insert("journal".into(), reason);
         }
-        let mut key = prefix;
+        let prefix = self.state_prefix().into_bytes();
+        let end = after(&prefix);
+        let mut key = prefix.clone();
         loop {
             let request = api::RangeRequest { key: key.clone(), range_end: end.clone(), limit: READ_MAX };
-            let response = self.range(request).await?;
-            for kv in &response.kvs {
-                records.push(serde_json::from_slice(&kv.value).map_err(|error| StoreError::Record {
-                    key: String::from_utf8_lossy(&kv.key).into_owned(),
-                    reason: error.to_string(),
-                })?);
+            let response = self.etcd.range(request).await?;
+            let last = response.kvs.last().map(|kv| kv.key.clone());
+            for kv in response.kvs {
+                let name =
+                    String::from_utf8_lossy(kv.key.get(prefix.len()..).unwrap_or_default()).into_owned();
+                match read(&name, &kv.value) {
+                    Ok(record) => loaded.records.push(record),
+                    Err(reason) => drop(loaded.unread.insert(name.clone(), reason)),
+                }
+                loaded.raw.insert(name, kv.value);
             }
-            match response.kvs.last() {
+            match last {
                 Some(last) if response.more => {
-                    key = last.key.clone();
+                    key = last;
                     key.push(0);
                 }
-                _ => return Ok(records),
+                _ => return Ok(loaded),
             }
         }
     }
 
-    /// Writes changes of the state, if we still lead.
+    /// Makes the changes of a journal that holds, and forgets one that does not. Gives why its changes cannot be made.
+    async fn recover(&self, mandate: Mandate) -> Result<Result<(), String>, StoreError> {
+        let Some(count) = self.get(self.journal_count()).await? else {
+            return self.forget_journal(mandate).await.map(Ok);
+        };
+        let mut parts = Vec::new();
+        let mut wrong = None;
+        match String::from_utf8_lossy(&count).parse::<usize>() {
+            Ok(count) => {
+                for number in 0..count {
+                    let part = self.get(self.journal_part(number)).await?;
+                    match part.map(|part| api::TxnRequest::decode(part.as_slice())) {
+                        Some(Ok(part)) => parts.push(part.success),
+                        Some(Err(error)) => wrong = Some(format!("part {number} of the journal: {error}")),
+                        None => wrong = Some(format!("part {number} of the journal is not there")),
+                    }
+                    if wrong.is_some() {
+                        break;
+                    }
+                }
+            }
+            Err(error) => wrong = Some(format!("the journal has no number of parts: {error}")),
+        }
+        for changes in parts {
+            self.make(mandate, changes).await?;
+        }
+        self.forget_journal(mandate).await?;
+        Ok(wrong.map_or(Ok(()), Err))
+    }
+
+    async fn forget_journal(&self, mandate: Mandate) -> Result<(), StoreError> {
+        let prefix = self.journal_prefix().into_bytes();
+        let end = after(&prefix);
+        self.make(mandate, vec![delete(self.journal_count(), Vec::new()), delete(prefix, end)]).await
+    }
+
+    /// Makes changes, if we still lead.
+    async fn make(&self, mandate: Mandate, changes: Vec<api::RequestOp>) -> Result<(), StoreError> {
+        let compare = vec![self.leader_is(mandate.revision)];
+        let txn = api::TxnRequest { compare, success: changes, failure: Vec::new() };
+        if self.etcd.txn(txn).await?.succeeded { Ok(()) } else { Err(StoreError::Superseded) }
+    }
+
+    /// Writes changes of the state, if we still lead: all of them, or none as far as the next leader sees.
     pub async fn write(
         &self,
         mandate: Mandate,
         changes: &[(RecordKey, Option<Record>)],
     ) -> Result<(), StoreError> {
-        for part in changes.chunks(CHANGES_MAX) {
-            let ops = part.iter().map(|(key, record)| self.change(key, record.as_ref()));
-            let txn = api::TxnRequest {
-                compare: vec![self.leader_is(mandate.revision)],
-                success: ops.collect::<Result<_, _>>()?,
-                failure: Vec::new(),
-            };
-            if !self.txn(txn).await?.succeeded {
-                return Err(StoreError::Superseded);
+        let parts = self.parts(changes)?;
+        if parts.len() <= 1 {
+            for part in parts {
+                self.make(mandate, part).await?;
+            }
+            return Ok(());
+        }
+        for (number, part) in parts.iter().enumerate() {
+            let part = api::TxnRequest { success: part.clone(), ..api::TxnRequest::default() };
+            self.make(mandate, vec![put(self.journal_part(number), part.encode_to_vec())]).await?;
+        }
+        let count = parts.len().to_string().into_bytes();
+        self.make(mandate, vec![put(self.journal_count(), count)]).await?;
+        for part in parts {
+            self.make(mandate, part).await?;
+        }
+        self.forget_journal(mandate).await
+    }
+
+    /// The changes in parts that a transaction takes.
+    fn parts(&self, changes: &[(RecordKey, Option<Record>)]) -> Result<Vec<Vec<api::RequestOp>>, StoreError> {
+        let mut parts: Vec<Vec<api::RequestOp>> = Vec::new();
+        let mut bytes = 0;
+        for (key, record) in changes {
+            let change = self.change(key, record.as_ref())?;
+            let len = change.encoded_len();
+            match parts.last_mut() {
+                Some(part) if part.len() < CHANGES_MAX && bytes + len <= BYTES_MAX => {
+                    part.push(change);
+                    bytes += len;
+                }
+                _ => {
+                    parts.push(vec![change]);
+                    bytes = len;
+                }
             }
         }
-        Ok(())
+        Ok(parts)
     }
 
     fn change(&self, key: &RecordKey, record: Option<&Record>) -> Result<api::RequestOp, StoreError> {
         let key = format!("{}{key}", self.state_prefix());
-        let request = match record {
-            None => Op::RequestDeleteRange(api::DeleteRangeRequest {
-                key: key.into_bytes(),
-                range_end: Vec::new(),
-            }),
-            Some(record) => {
-                let wrong = |error: serde_json::Error| StoreError::Record {
-                    key: key.clone(),
-                    reason: error.to_string(),
-                };
-                let value = serde_json::to_vec(record).map_err(wrong)?;
-                Op::RequestPut(api::PutRequest { key: key.into_bytes(), value, lease: 0 })
-            }
-        };
-        Ok(api::RequestOp { request: Some(request) })
+        let Some(record) = record else { return Ok(delete(key.into_bytes(), Vec::new())) };
+        let wrong =
+            |error: serde_json::Error| StoreError::Record { key: key.clone(), reason: error.to_string() };
+        let value = serde_json::to_vec(record).map_err(wrong)?;
+        Ok(put(key.into_bytes(), value))
+    }
+
+    /// Moves values out of the state, to where people can look at them, unless they have changed since they were read.
+    pub async fn set_aside(
+        &self,
+        mandate: Mandate,
+        values: Vec<(String, Vec<u8>)>,
+    ) -> Result<(), StoreError> {
+        for (name, value) in values {
+            let key = format!("{}{name}", self.state_prefix()).into_bytes();
+            let aside = format!("{}/aside/{name}", self.prefix).into_bytes();
+            let txn = api::TxnRequest {
+                compare: vec![self.leader_is(mandate.revision), is_value(key.clone(), value.clone())],
+                success: vec![put(aside, value), delete(key, Vec::new())],
+                failure: Vec::new(),
+            };
+            self.etcd.txn(txn).await?;
+        }
+        Ok(())
     }
 }
 
-#[cfg(test)]
-#[path = "../tests/common/etcd.rs"]
-#[allow(dead_code, reason = "other tests need all of it")]
-mod etcd;
+/// Reads one record of the state.
+fn read(name: &str, value: &[u8]) -> Result<Record, String> {
+    let key = RecordKey::parse(name).ok_or("no manager writes under such a key")?;
+    let record: Record = serde_json::from_slice(value).map_err(|error| error.to_string())?;
+    let own = record.key();
+    if own == key { Ok(record) } else { Err(format!("it is the record of '{own}'")) }
+}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use polycast_protocol::leases::AgentKey;
-
-    fn member(name: &str) -> (RecordKey, Option<Record>) {
-        let agent = AgentKey { name: name.into(), incarnation: 7 };
-        let record =
-            Record::Member { agent, host: polycast_planning::HostId(0), address: ([10, 0, 0, 1], 1) };
-        (RecordKey::Member(name.into()), Some(record))
+/// The next key after all that begin with a prefix: ours end with '/', which is not the last byte there is.
+fn after(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
     }
+    end
+}
 
-    /// One that leads no more without knowing it writes nothing, and so it tells nobody anything.
-    #[tokio::test]
-    async fn whoever_has_been_superseded_changes_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let Some((_etcd, client)) = etcd::start(folder.path().to_str().unwrap()) else { return };
-        let store = Store::new(&["127.0.0.1:1".into(), client], "/test/").unwrap();
-        let begun = std::time::Instant::now();
-        while store.leader().await.is_err() {
-            assert!(begun.elapsed() < Duration::from_secs(20), "etcd does not come up");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        assert_eq!(store.leader().await.unwrap(), None);
-        let first = store.campaign("one:1", 60).await.unwrap().expect("nobody leads");
-        assert!(store.campaign("two:1", 60).await.unwrap().is_none(), "there is a leader");
-        assert_eq!(store.leader().await.unwrap().as_deref(), Some("one:1"));
-        let many: Vec<_> = (0..250).map(|number| member(&format!("host-{number:03}"))).collect();
-        store.write(first, &many).await.unwrap();
-        assert_eq!(store.load().await.unwrap().len(), 250);
-        // Its lease has ended.
-        store.revoke(first.lease).await;
-        let second = store.campaign("two:1", 60).await.unwrap().expect("nobody leads any more");
-        let late = store.write(first, &[member("late")]).await;
-        assert!(matches!(late, Err(StoreError::Superseded)), "{late:?}");
-        assert!(matches!(store.keep_alive(first).await, Err(StoreError::Superseded)));
-        store.keep_alive(second).await.unwrap();
-        let (key, _) = member("host-000");
-        store.write(second, &[(key, None), member("new")]).await.unwrap();
-        let names: Vec<String> = store
-            .load()
-            .await
-            .unwrap()
-            .into_iter()
-            .map(|record| match record {
-                Record::Member { agent, .. } => agent.name,
-                other => panic!("{other:?}"),
-            })
-            .collect();
-        assert_eq!((names.len(), names[0].as_str()), (250, "host-001"), "the first is gone");
-        assert!(names.contains(&"new".to_string()) && !names.contains(&"late".to_string()));
-        store.resign("two:1").await;
-        assert_eq!(store.leader().await.unwrap(), None);
+fn operation(request: Op) -> api::RequestOp {
+    api::RequestOp { request: Some(request) }
+}
+
+fn put(key: Vec<u8>, value: Vec<u8>) -> api::RequestOp {
+    operation(Op::RequestPut(api::PutRequest { key, value, lease: 0 }))
+}
+
+fn delete(key: Vec<u8>, range_end: Vec<u8>) -> api::RequestOp {
+    operation(Op::RequestDeleteRange(api::DeleteRangeRequest { key, range_end }))
+}
+
+fn is_value(key: Vec<u8>, value: Vec<u8>) -> api::Compare {
+    api::Compare {
+        result: CompareResult::Equal.into(),
+        target: CompareTarget::Value.into(),
+        key,
+        target_union: Some(TargetUnion::Value(value)),
     }
 }

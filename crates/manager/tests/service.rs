@@ -253,7 +253,16 @@ async fn refusals_are_sentences_with_a_kind() {
     let manager = Running::start("").await;
     let client = manager.client().await;
     let mut a = Session::join(&client, "a").await;
-    let _b = Session::join(&client, "b").await;
+    let mut b = Session::join(&client, "b").await;
+    // While a manager has just begun, one who is not here may yet come.
+    a.say(request(1, &["b", "x"])).await;
+    for number in 0..4 {
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        a.beat(number, &[]).await;
+        b.beat(number, &[]).await;
+    }
+    let unknown = ("receiver-unknown".to_string(), "there is no agent 'x'".to_string());
+    assert_eq!(a.denied().await, unknown);
     for (receivers, kind, sentence) in [
         (vec!["b", "x"], "receiver-unknown", "there is no agent 'x'"),
         (vec!["b", "b"], "receiver-twice", "the receiver 'b' is named twice"),
@@ -415,5 +424,105 @@ async fn a_port_in_use_is_named() {
     let config = ManagerConfig { listen: manager.address, ..ManagerConfig::default() };
     let error = Manager::bind(config).await.unwrap_err().to_string();
     assert_eq!(error, format!("the manager cannot listen on {}: the port is in use", manager.address));
+    manager.stop().await;
+}
+
+/// Whoever takes the name of an agent that lives is told so, and the agent goes on.
+#[tokio::test]
+async fn nobody_takes_the_name_of_an_agent_that_lives() {
+    let manager = Running::start("heartbeat-ms = 200\nsilence-ms = 5000\nreconnect-ms = 400\n").await;
+    let client = manager.client().await;
+    let mut first = Session::join(&client, "a").await;
+    let run = |incarnation: u64| {
+        let mut other = join("a");
+        other.agent.as_mut().unwrap().incarnation = incarnation;
+        other
+    };
+    let taken = refusal(&client, run(2)).await;
+    assert_eq!(taken.kind, Kind::NameTaken);
+    assert_eq!(
+        taken.message,
+        "the name 'a' is taken by the agent at 127.0.0.1: stop that one first, or take another name"
+    );
+    assert!(first.beat(1, &[]).await.lost_leases.is_empty(), "it is there as before");
+    // Its own connection may be another one.
+    let mut again = Session::join(&client, "a").await;
+    assert!(again.beat(1, &[]).await.lost_leases.is_empty());
+    // A run of it that comes after it has died is let in at once.
+    drop(again);
+    let begun = Instant::now();
+    let mut second = loop {
+        if let Ok(session) = Session::open(&client, run(2)).await {
+            break session;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(3));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    // So is one after a session that nobody has ended, when that has been silent.
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let mut third = Session::open(&client, run(3)).await.unwrap();
+    let told = Refusal::from_status(&second.next().await.unwrap_err()).unwrap();
+    assert_eq!(told.message, "another agent has joined as 'a'");
+    assert!(third.beat(1, &[]).await.lost_leases.is_empty());
+    manager.stop().await;
+}
+
+/// One host does not fill the manager with agents.
+#[tokio::test]
+async fn agents_of_one_address_have_a_limit() {
+    let manager = Running::start("address-agents-max = 2\n").await;
+    let client = manager.client().await;
+    let _a = Session::join(&client, "a").await;
+    let _b = Session::join(&client, "b").await;
+    let full = refusal(&client, join("c")).await;
+    assert_eq!(full.kind, Kind::Full);
+    let words = "2 agents have joined from 127.0.0.1, as many as may: the manager's setting 'address-agents-max' says so";
+    assert_eq!(full.message, words);
+    manager.stop().await;
+}
+
+/// A receiver that comes a moment after its source is no unknown one.
+#[tokio::test]
+async fn receivers_may_come_after_their_source() {
+    let manager = Running::start("").await;
+    let client = manager.client().await;
+    let mut a = Session::join(&client, "a").await;
+    a.say(request(1, &["b"])).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let _b = Session::join(&client, "b").await;
+    assert_eq!(a.granted().await.receivers.len(), 1);
+    manager.stop().await;
+}
+
+/// What a manager cannot read of a plan is the path's loss, and nothing else's.
+#[tokio::test]
+async fn plans_that_make_no_sense_are_not_followed() {
+    let manager = Running::start("").await;
+    let client = manager.client().await;
+    let deep = [vec![b'['; 100_000], vec![b']'; 100_000]].concat();
+    let channel = channel::Channel::Multicast(polycast_api::manager::Multicast {
+        address: "239.255.64.9".into(),
+        port: 7410,
+        rate_bps: None,
+        attempt_interval_ns: 0,
+    });
+    let lease = Lease {
+        request_id: 1,
+        response_id: 9,
+        fabric: "ocs".into(),
+        channel: Some(polycast_api::manager::Channel { channel: Some(channel) }),
+        app_id: vec![0; 16],
+        plan: deep,
+        ..Lease::default()
+    };
+    let mut hostile = join("a");
+    hostile.leases = vec![lease.clone()];
+    let mut a = Session::open(&client, hostile).await.unwrap();
+    assert_eq!(a.beat(1, &[9]).await.lost_leases, [9]);
+    // One that is too long is refused in a sentence.
+    let mut hostile = join("b");
+    hostile.leases = vec![Lease { plan: vec![b' '; 2 << 20], ..lease }];
+    let refused = refusal(&client, hostile).await;
+    assert_eq!(refused.message, "a plan of 2097152 bytes is longer than 1048576");
     manager.stop().await;
 }

@@ -25,6 +25,8 @@ pub struct NetworkState {
     reserved: BTreeSet<Resource>,
     /// Whether the circuit switch has yet to say what it holds.
     circuits_unknown: bool,
+    /// Whether transfers may use what is not known to be held, whatever it is.
+    uses_unknown: bool,
     failed_parts: BTreeSet<Part>,
     /// Where fabrics begin to look for free resources, so that what was just released rests for a while.
     turn: u64,
@@ -43,7 +45,8 @@ impl NetworkState {
     /// Whether `resource` can be lent now.
     #[must_use]
     pub fn is_free(&self, resource: &Resource) -> bool {
-        self.can_hold(resource) && !(self.circuits_unknown && resource.is_of_circuits())
+        let unknown = self.uses_unknown || self.circuits_unknown && resource.is_of_circuits();
+        self.can_hold(resource) && !unknown
     }
 
     /// Whether it can be held by one that has it already, as far as is known.
@@ -57,6 +60,12 @@ impl NetworkState {
     /// new, and other fabrics serve those who do not wait.
     pub fn set_circuits_known(&mut self, known: bool) {
         self.circuits_unknown = !known;
+    }
+
+    /// Whether it is known what transfers use. Until then nothing is lent to anybody new, and what holds nothing serves
+    /// those who do not wait.
+    pub fn set_uses_known(&mut self, known: bool) {
+        self.uses_unknown = !known;
     }
 
     /// Who holds `resource`.

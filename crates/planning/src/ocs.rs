@@ -216,29 +216,45 @@ impl Fabric for Ocs {
         None
     }
 
-    /// Its circuits join only ports that it holds, and its rules copy only what goes to its own address to members.
+    /// Its circuits join only ports that it holds, its rules copy only what goes to its own address to members in their own
+    /// racks, and it holds no more than such a group can need: fibres of its racks, and the splitters of one cascade.
     fn vouches(&self, group: &Group, plan: &Plan) -> bool {
         let Channel::Multicast { group: address, .. } = plan.channel else { return false };
         let Ok((source_rack, racks)) = self.racks(group) else { return false };
-        let is_member = |host: &HostId| group.source == *host || group.receivers.contains(host);
+        let hybrid = self.config.hybrid;
+        let rack_of = |host: &HostId| {
+            let is_member = group.source == *host || group.receivers.contains(host);
+            self.places.get(*host).filter(|_| is_member).map(|server| server / hybrid.servers_per_rack)
+        };
+        let in_group = |rack: u32| rack == source_rack || racks.contains_key(&rack);
         let holds = |port: u32| self.resource_of(port).is_some_and(|held| plan.resources.contains(&held));
         let sound = |command: &DeviceCommand| match command {
             DeviceCommand::CrossConnect { from, to } => holds(*from) && holds(*to),
             DeviceCommand::RackRule { rack, group, from, to } => {
                 let is_ours = |port: &RackPort| match port {
-                    RackPort::Host(host) => is_member(host),
+                    RackPort::Host(host) => rack_of(host) == Some(*rack),
                     RackPort::Circuit(uplink) => {
-                        *uplink < self.config.hybrid.ports_per_rack
-                            && holds(self.config.hybrid.rack_port(*rack, *uplink))
+                        *uplink < hybrid.ports_per_rack && holds(hybrid.rack_port(*rack, *uplink))
                     }
                     RackPort::Splitter => false,
                 };
-                let in_group = *rack == source_rack || racks.contains_key(rack);
-                in_group && *group == address.0 && is_ours(from) && to.iter().all(is_ours)
+                in_group(*rack) && *group == address.0 && is_ours(from) && to.iter().all(is_ours)
             }
             _ => false,
         };
-        plan.resources.contains(&resource(address)) && plan.uses.is_empty() && plan.commands.iter().all(sound)
+        let is_needed = |held: &Resource| match *held {
+            Resource::MulticastAddress { .. } => *held == resource(address),
+            Resource::CircuitPort { port } => port.checked_div(hybrid.ports_per_rack).is_some_and(in_group),
+            Resource::Splitter { splitter } => splitter < hybrid.splitters,
+            _ => false,
+        };
+        let splitters =
+            plan.resources.iter().filter(|held| matches!(held, Resource::Splitter { .. })).count();
+        plan.resources.contains(&resource(address))
+            && plan.resources.iter().all(is_needed)
+            && splitters <= self.config.cascade_max as usize
+            && plan.uses.is_empty()
+            && plan.commands.iter().all(sound)
     }
 
     fn resources_of(&self, command: &DeviceCommand) -> Vec<Resource> {

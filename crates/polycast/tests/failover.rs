@@ -1,14 +1,17 @@
-//! Several managers and a real etcd: the leader is killed in mid-transfer, again and again. Transfers go on, requests
-//! that wait are kept, and no path is lent twice.
+//! Several managers and a real etcd: the leader is killed in mid-transfer, or stopped for a while, again and again. Transfers
+//! go on, requests that wait are kept, and no path is lent twice.
 //!
-//! `POLYCAST_RUNS` says how often (default 1).
+//! `POLYCAST_RUNS` says how often (default 4); `cargo xtask leaders 100` does it 100 times.
 
 mod common;
 #[path = "../../manager/tests/common/etcd.rs"]
 mod etcd;
 
 use common::cluster::{Cluster, Daemon};
-use common::{Place, end};
+use common::{Place, Ran, end};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::process::Child;
 use std::time::Instant;
 
 /// A cluster with three managers.
@@ -38,12 +41,35 @@ impl Managers {
         Some(Managers { cluster, etcd, config, _etcd: daemon })
     }
 
-    /// Kills the leader; gives its address.
-    fn kill_leader(&mut self) -> String {
+    /// Kills the leader, or stops it; gives its address.
+    fn end_leader(&mut self, kills: bool) -> String {
         let leader = self.cluster.await_status("a", |s| s["manager_connected"] == true)["manager"].clone();
         let leader = leader.as_str().unwrap().to_string();
-        self.manager(&leader).kill();
+        match kills {
+            true => self.manager(&leader).kill(),
+            false => self.manager(&leader).signal(Signal::STOP),
+        }
         leader
+    }
+
+    /// Waits until a transfer is over; meanwhile the one address is never used by both sources.
+    fn watch(&self, mut running: Child) -> Ran {
+        let users = |agent: &str| -> Vec<Value> {
+            let status: Value =
+                serde_json::from_str(&self.cluster.at(agent, &["status"]).stdout).unwrap_or_default();
+            let transfers = status["transfers"].as_array().cloned().unwrap_or_default();
+            let uses = |transfer: &&Value| transfer["path"]["fabric"] == "ip-multicast";
+            transfers.iter().filter(uses).map(|transfer| transfer["id"].clone()).collect()
+        };
+        while running.try_wait().unwrap().is_none() {
+            let (before, other, after) = (users("a"), users("b"), users("a"));
+            let throughout = before.iter().any(|id| after.contains(id));
+            assert!(
+                !throughout || other.is_empty(),
+                "the one address is lent to {before:?} and to {other:?}"
+            );
+        }
+        end(running)
     }
 
     /// Starts a manager again.
@@ -58,12 +84,13 @@ impl Managers {
 }
 
 #[test]
-fn killed_leaders_lose_no_transfer_and_no_request() {
+fn leaders_that_are_killed_or_stopped_lose_no_transfer_and_no_request() {
     let Some(mut managers) = Managers::start() else { return };
-    let kills = std::env::var("POLYCAST_RUNS").map_or(1, |text| text.parse::<u32>().unwrap());
+    let rounds = std::env::var("POLYCAST_RUNS").map_or(4, |text| text.parse::<u32>().unwrap());
     let big = managers.cluster.big(60_000_000);
     let (mut noticed, mut gaps) = (Vec::new(), Vec::new());
-    for round in 0..kills {
+    for round in 0..rounds {
+        let kills = round % 2 == 0;
         let (first, second) = (format!("{}", 2 * round + 1), format!("{}", 2 * round + 2));
         let cluster = &managers.cluster;
         let running = cluster.begin("a", &["send", &big, "--to", "b,c", "--id", &first]);
@@ -72,16 +99,19 @@ fn killed_leaders_lose_no_transfer_and_no_request() {
         cluster.await_status("b", |s| {
             s["transfers"].as_array().is_some_and(|all| all.iter().any(|t| t["waiting"]["before"] == 0))
         });
-        let killed = managers.kill_leader();
+        let ended = managers.end_leader(kills);
         let cluster = &managers.cluster;
         let begun = Instant::now();
-        cluster.await_status("b", |s| s["manager_connected"] == false || s["manager"] != killed.as_str());
+        cluster.await_status("b", |s| s["manager_connected"] == false || s["manager"] != ended.as_str());
         noticed.push(begun.elapsed());
-        cluster.await_status("b", |s| s["manager_connected"] == true && s["manager"] != killed.as_str());
+        cluster.await_status("b", |s| s["manager_connected"] == true && s["manager"] != ended.as_str());
         gaps.push(begun.elapsed());
-        managers.start_again(&killed);
+        match kills {
+            true => managers.start_again(&ended),
+            false => managers.manager(&ended).signal(Signal::CONT),
+        }
         for (name, child) in [("running", running), ("waiting", waiting)] {
-            let ran = end(child);
+            let ran = managers.watch(child);
             assert_eq!(ran.status, 0, "round {round}, the {name} one: {} {}", ran.stdout, ran.stderr);
             let report = ran.json();
             let receivers = report["receivers"].as_array().unwrap();
@@ -99,5 +129,37 @@ fn killed_leaders_lose_no_transfer_and_no_request() {
         let (least, median, most) = (times[0], times[times.len() / 2], times[times.len() - 1]);
         println!("{what} {least:?} to {most:?}, median {median:?}");
     }
-    println!("{kills} of {kills} leaders killed without a loss");
+    println!("{rounds} of {rounds} leaders killed or stopped without a loss");
+}
+
+/// What a manager has written is what the next one goes on from, though its settings name the hosts in another order, or more
+/// of them, or fewer.
+#[test]
+fn a_manager_leads_after_its_settings_have_changed() {
+    let place = Place::new();
+    let Some((_etcd, etcd)) = etcd::start(&place.path("etcd")) else { return };
+    let settings = |hosts: &str| {
+        format!(
+            "fabrics = ['datacast', 'tcp-chain']\n[datacast]\nnetwork = 'bcube:4,2'\nlink-rate = '1gbit'\n\
+             hosts = [{hosts}]\nforwarders = ['127.0.0.1:9']\n"
+        )
+    };
+    let address = format!("127.0.0.1:{}", etcd::free_port());
+    let start = |hosts: &str, name: &str| {
+        let config = place.file(name, settings(hosts).as_bytes());
+        Daemon::manager(&address, &["--config", &config, "--etcd", &etcd])
+    };
+    let first = start("'a', 'b', 'c', 'd'", "0.toml");
+    let mut cluster = Cluster::of(Place::new(), vec![first], &["a", "b"]);
+    for (hosts, name) in
+        [("'d', 'c', 'b', 'a'", "1.toml"), ("'x', 'a', 'b'", "2.toml"), ("'c', 'd'", "3.toml")]
+    {
+        cluster.managers[0].kill();
+        cluster.managers[0] = start(hosts, name);
+        let led = |status: &Value| {
+            status["manager_connected"] == true
+                && status["peers"].as_array().is_some_and(|peers| peers.len() == 2)
+        };
+        cluster.await_status("a", led);
+    }
 }

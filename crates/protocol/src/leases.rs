@@ -9,18 +9,21 @@
 //! that has to wait is told its place and gets its answer later; it can be changed (time, membership) and withdrawn
 //! at any time, and every decision looks at all that wait.
 //!
-//! A manager that restarts knows nothing. Agents join it again and name the leases that they use, and it
-//! takes them over, so that no path is lent a second time while a transfer uses it.
+//! A manager that restarts without records knows nothing. Agents join it again and name the leases that they use, and it
+//! takes them over, so that no path is lent a second time while a transfer uses it. One that knows what was lent takes
+//! over nothing that it does not know, however it is named.
 
 mod changes;
 mod check;
+mod claims;
+mod early;
 mod members;
 mod set_up;
 mod state;
 mod words;
 
 pub use members::Member;
-pub use state::{Record, RecordKey, StateError};
+pub use state::{Record, RecordKey, SetAside, host_numbers};
 pub use words::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, LeaseView, NotMember, Output, PathRequest,
     PathState, PendingView, Receivers, ReleaseReason, RequestKey, STREAMS_FROM, Wait,
@@ -48,6 +51,8 @@ pub struct LeasesConfig {
     pub pending_max: usize,
     /// How many leases there may be at the same time.
     pub leases_max: usize,
+    /// How many of them one agent may hold.
+    pub agent_leases_max: usize,
     /// The most bytes of one grant, where a request is divisible.
     pub grant_bytes_max: u64,
     /// How many agents may join.
@@ -59,6 +64,8 @@ pub struct LeasesConfig {
     /// Where the circuit switch may hold what transfers use that a manager before has lent to: no circuit is lent until
     /// [`Input::Found`] has come, and what it names only when no agent has claimed it for this long.
     pub claims: Option<Duration>,
+    /// How long agents may take to come to a manager that has just begun.
+    pub patience: Duration,
     /// Whether changes of the state are noted, for [`Leases::changes`].
     pub recorded: bool,
     /// Number of the first lease. Two runs of a manager should not give the same numbers.
@@ -157,6 +164,9 @@ pub struct Leases {
     /// Whether something has changed since the scheduler decided last.
     undecided: bool,
     claims: Claims,
+    claimed: claims::Claimed,
+    /// Requests for receivers who may yet come.
+    early: early::Early,
     /// Records that have changed, where somebody wants to know.
     changed: BTreeSet<RecordKey>,
     restored: state::Restored,
@@ -184,6 +194,8 @@ impl Leases {
             retries: BTreeSet::new(),
             undecided: false,
             claims: if config.claims.is_some() { Claims::Unknown } else { Claims::Known },
+            claimed: claims::Claimed::default(),
+            early: early::Early::default(),
             changed: BTreeSet::new(),
             restored: state::Restored::default(),
             outputs: VecDeque::new(),
@@ -194,11 +206,23 @@ impl Leases {
     /// The number that the agent of this name has in plans whenever it is here. Fabrics that know the hosts' places
     /// need it before anybody has joined: [`known_hosts`] gives the numbers that the first calls will get.
     pub fn know_host(&mut self, name: &str) -> HostId {
+        self.touch(RecordKey::Host(String::from(name)));
         self.members.know(name)
+    }
+
+    /// The same with a number that was chosen before, by [`host_numbers`].
+    ///
+    /// # Errors
+    /// The number is another one's, or the name has another number: in a sentence.
+    pub fn know_host_as(&mut self, name: &str, host: HostId) -> Result<(), String> {
+        self.members.know_as(name, host)?;
+        self.touch(RecordKey::Host(String::from(name)));
+        Ok(())
     }
 
     /// Takes in what happened.
     pub fn handle(&mut self, now: Time, input: Input) {
+        self.begin(now);
         self.expire(now);
         match input {
             Input::Join(join) => self.join(now, join),
@@ -221,6 +245,7 @@ impl Leases {
 
     /// The next thing to do, until there is none.
     pub fn poll(&mut self, now: Time) -> Option<Output> {
+        self.begin(now);
         self.expire(now);
         if self.outputs.is_empty() && core::mem::take(&mut self.undecided) {
             self.decide(now);
@@ -237,7 +262,8 @@ impl Leases {
             Claims::Until(at) => Some(at),
             Claims::Unknown | Claims::Known => None,
         };
-        [expiry, retry, claims, self.members.deadline()].into_iter().flatten().min()
+        let waits = [self.claimed.deadline(), self.early.deadline()];
+        [expiry, retry, claims, self.members.deadline()].into_iter().chain(waits).flatten().min()
     }
 
     /// The agents, in the order of their names.
@@ -304,113 +330,11 @@ impl Leases {
                 for held in leases {
                     self.take_over(now, &agent, held);
                 }
+                self.reconsider(now);
                 Ok(())
             }
         };
         self.outputs.push_back(Output::Join { agent, result });
-    }
-
-    /// A holder comes back with a lease that is known here.
-    fn take_up(&mut self, now: Time, held: &HeldLease) {
-        if self.leases[&held.plan].grant.plan.channel.is_heard_like(&held.channel) {
-            self.renew(now, held.plan);
-        } else {
-            // Its holder has not heard that the path goes another way, and uses what may be another one's by now. The answer
-            // to its next heartbeat says that the path is lost.
-            self.end(held.plan, ReleaseReason::Failed);
-        }
-    }
-
-    /// Takes a lease over that an earlier run of the manager has granted, or that had expired here.
-    fn take_over(&mut self, now: Time, agent: &AgentKey, held: HeldLease) {
-        let key = agent.request(held.request);
-        if self.leases.get(&held.plan).is_some_and(|lease| lease.key == key) {
-            return self.take_up(now, &held);
-        }
-        let Some(source) = self.members.get(&agent.name) else { return };
-        if self.by_request.contains_key(&key) || self.leases.len() >= self.config.leases_max {
-            return;
-        }
-        if held.plan.0 >= PLANS_END {
-            return;
-        }
-        let receivers: Vec<_> = held.receivers.iter().filter_map(|name| self.members.entry(name)).collect();
-        // Not all of them need have come back yet.
-        let group = Group {
-            source: source.host,
-            receivers: held.receivers.iter().filter_map(|name| self.members.number(name)).collect(),
-        };
-        let kept =
-            held.kept.filter(|plan| plan.channel == held.channel && self.fabrics.vouches(&group, plan));
-        let plan = kept.or_else(|| self.fabrics.adopt(&held.fabric, &self.network, &group, &held.channel));
-        // Without a plan it is lost; the next heartbeat's answer says so.
-        let Some(plan) = plan else { return };
-        let receivers =
-            receivers.into_iter().map(|(name, member)| (String::from(name), member.address)).collect();
-        let absent = self.members.away(&group.receivers);
-        let service = service_time(&plan, held.bytes);
-        let grant = Grant {
-            plan_id: held.plan,
-            accepted_bytes: held.bytes,
-            receivers,
-            absent,
-            plan,
-            service,
-            lease: held.left,
-        };
-        // A path that has been lent to somebody else since is lost; the next heartbeat's answer says so.
-        self.network.claim(&grant.plan);
-        if self.network.hold(held.plan, group, grant.plan.clone()) {
-            self.make_way(&grant.plan);
-            if !grant.plan.commands.is_empty() {
-                // Devices hold it already, unless they have lost it; from here on they know that it is needed.
-                self.outputs.push_back(Output::Again { plan_id: held.plan, plan: grant.plan.clone() });
-            }
-            if let Channel::SourceRoutes { .. } = held.channel {
-                // Its trees were planned anew: failures that the source knows of may be over, and others there.
-                let plan = grant.plan.clone();
-                let before = Plan { channel: held.channel, ..plan.clone() };
-                let (request, displaced, reason) = (key.clone(), Vec::new(), None);
-                let plan_id = held.plan;
-                self.outputs.push_back(Output::Replanned {
-                    plan_id,
-                    request,
-                    before,
-                    plan,
-                    displaced,
-                    reason,
-                });
-            }
-            if let Some(id) = self.pending_by_key.get(&key).copied() {
-                // It has asked for a second path meanwhile, not knowing that it may go on with the first.
-                self.take_pending(id);
-                let response = Ok(grant.clone());
-                self.outputs.push_back(Output::Response { request: key.clone(), response });
-            }
-            self.keep(now, key, held.object, grant);
-        }
-    }
-
-    /// Devices have said what they hold: it is lent to nobody until those who use it have had the time to say so.
-    fn found(&mut self, now: Time, commands: &[polycast_planning::DeviceCommand]) {
-        if self.claims != Claims::Unknown {
-            return;
-        }
-        let held: BTreeSet<_> =
-            self.leases.values().flat_map(|lease| lease.grant.plan.commands.iter()).collect();
-        let unclaimed = commands.iter().filter(|command| !held.contains(command));
-        // What a lease holds is its holder's, whatever else its device keeps there.
-        let resources: Vec<_> = unclaimed
-            .flat_map(|command| self.fabrics.resources_of(command))
-            .filter(|resource| self.network.holder(resource).is_none())
-            .collect();
-        self.claims = match self.config.claims {
-            Some(wait) if !resources.is_empty() => Claims::Until(now + wait),
-            _ => Claims::Known,
-        };
-        self.network.reserve(resources);
-        self.network.set_circuits_known(true);
-        self.undecided = true;
     }
 
     fn heartbeat(&mut self, now: Time, agent: AgentKey, leases: &[PlanId]) {
@@ -481,6 +405,7 @@ impl Leases {
         for id in waiting {
             self.take_pending(id);
         }
+        self.early.forget(agent);
         self.undecided = true;
     }
 
@@ -536,6 +461,7 @@ impl Leases {
                 self.pending.insert(pending.id, (pending, waiting));
                 self.undecided = true;
             }
+            Err(Denial::UnknownReceiver(_)) if self.may_yet_come(now) => self.early.keep(key, request),
             Err(denial) => self.outputs.push_back(Output::Response { request: key, response: Err(denial) }),
         }
     }
@@ -551,6 +477,10 @@ impl Leases {
         if self.leases.len() >= self.config.leases_max {
             let reason = format!("{} paths are lent, which is its limit", self.config.leases_max);
             return Err(Denial::Rejected(reason));
+        }
+        if self.held_by(&key.agent) >= self.config.agent_leases_max {
+            let most = self.config.agent_leases_max;
+            return Err(Denial::Rejected(format!("the agent has {most} paths, which is the limit of one")));
         }
         // None of these fabrics has circuits, so nobody waits for what the circuit switch says.
         let plan = self.fabrics.plan_shared(&self.network, &group);
@@ -584,7 +514,7 @@ impl Leases {
         }
         let source = &request.agent.name;
         let group = match &request.receivers {
-            Receivers::All => self.members.all_but(source)?,
+            Receivers::All => self.members.all_but(now, source)?,
             Receivers::Named(names) => self.members.group(source, names)?,
         };
         if self.pending.len() >= self.config.pending_max {
@@ -608,6 +538,7 @@ impl Leases {
         if let Some(id) = self.pending_by_key.get(request).copied() {
             self.take_pending(id);
         }
+        self.early.withdraw(request);
         self.undecided = true;
     }
 
@@ -628,6 +559,10 @@ impl Leases {
             self.end(id, if over { ReleaseReason::TimeOver } else { ReleaseReason::Expired });
         }
         self.retry(now);
+        self.end_claims(now);
+        if self.early.is_over(now) {
+            self.reconsider(now);
+        }
         if let Claims::Until(at) = self.claims
             && at <= now
         {
@@ -681,12 +616,14 @@ impl Leases {
     /// Grants a path, unless a plug-in has decided what cannot be: then the request goes on waiting.
     fn accept(&mut self, now: Time, id: RequestId, bytes: u64, plan: Plan) {
         let plan_id = self.fresh_plan_id();
-        let Some((pending, _)) = self.pending.get(&id) else { return };
+        let Some((pending, waiting)) = self.pending.get(&id) else { return };
         let remaining = pending.remaining_bytes;
         let most = if pending.divisible { self.config.grant_bytes_max } else { u64::MAX };
         let bytes = bytes.min(most);
         let too_little = bytes < remaining && (bytes == 0 || !pending.divisible);
-        if too_little || self.leases.len() >= self.config.leases_max {
+        let is_full = self.leases.len() >= self.config.leases_max
+            || self.held_by(&waiting.key.agent) >= self.config.agent_leases_max;
+        if too_little || is_full {
             return;
         }
         if !self.network.hold(plan_id, pending.group.clone(), plan.clone()) {
@@ -762,6 +699,7 @@ impl Leases {
 
     fn end(&mut self, id: PlanId, reason: ReleaseReason) {
         let Some(lease) = self.leases.remove(&id) else { return };
+        self.remember(&lease, reason);
         self.touch(RecordKey::Lease(id));
         self.expiries.remove(&(lease.due_at(), id));
         self.by_request.remove(&lease.key);

@@ -30,10 +30,12 @@ fn empty_manager(on_device_failure: OnDeviceFailure, kept_max: usize) -> Leases 
         silence: Duration::from_secs(1_000),
         pending_max: 10,
         leases_max: 10,
+        agent_leases_max: 10,
         grant_bytes_max: u64::MAX,
         agents_max: 10,
         on_device_failure,
         kept_max,
+        patience: Duration::ZERO,
         claims: None,
         recorded: true,
         first_plan: PlanId(1),
@@ -260,7 +262,7 @@ fn a_path_is_kept_ready_by_the_next_leader_too() {
         };
     }
     let mut next = empty_manager(OnDeviceFailure::Fallback, 4);
-    next.restore(Time(2), written.into_values()).unwrap();
+    assert_eq!(next.restore(Time(2), written.into_values()), []);
     assert_eq!(next.kept_commands().collect::<Vec<_>>(), grant.plan.commands.iter().collect::<Vec<_>>());
     let (again, outputs) = ask(&mut next, Time(3), 0, 2, &[1, 2]);
     assert_eq!((&again.plan, instead_of(&outputs)), (&grant.plan, &grant.plan.commands[..]));
@@ -279,7 +281,7 @@ fn the_next_leader_keeps_no_more_than_it_may() {
     release(&mut first, Time(2), 2, 1, &two);
     assert_eq!(first.kept_commands().count(), one.plan.commands.len() + two.plan.commands.len());
     let mut next = empty_manager(OnDeviceFailure::Fallback, 1);
-    next.restore(Time(3), first.records()).unwrap();
+    assert_eq!(next.restore(Time(3), first.records()), []);
     assert_eq!(next.poll(Time(3)), Some(Output::Forgotten { plan: one.plan }));
     assert_eq!(next.kept_commands().collect::<Vec<_>>(), two.plan.commands.iter().collect::<Vec<_>>());
 }
@@ -293,6 +295,6 @@ fn what_is_lent_is_not_kept_for_others() {
     release(&mut first, Time(1), 0, 1, &grant);
     let kept = first.records().into_iter().filter(|record| matches!(record, Record::Kept { .. }));
     let mut next = empty_manager(OnDeviceFailure::Fallback, 2);
-    next.restore(Time(2), lent.into_iter().chain(kept)).unwrap();
+    assert_eq!(next.restore(Time(2), lent.into_iter().chain(kept)), []);
     assert_eq!((next.kept_commands().count(), next.leases().count()), (0, 1));
 }

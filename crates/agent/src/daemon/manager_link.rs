@@ -41,6 +41,8 @@ const PATIENCE_FOR_OTHERS: Duration = Duration::from_secs(15);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
 /// The longest pause where there are other managers to try.
 const PAUSE_FOR_OTHERS: Duration = Duration::from_millis(400);
+/// Another agent's session may be taken for alive so long after that agent has died, or this agent's own before a restart.
+const NAME_PATIENCE: Duration = Duration::from_secs(4);
 /// Without traffic for this long, the connection is probed; without an answer for as long, it is dead.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Messages that may wait for the connection.
@@ -136,9 +138,11 @@ impl ManagerLink {
     /// Joins, again and again; ends only if that is no use.
     async fn stay_joined(&self) -> Refusal {
         let mut pause = PAUSES.0;
+        let (begun, mut was_joined) = (Instant::now(), false);
         loop {
             let fault = match self.join().await {
                 Ok((session, heartbeat)) => {
+                    was_joined = true;
                     pause = PAUSES.0;
                     self.talk(session, heartbeat).await
                 }
@@ -150,10 +154,18 @@ impl ManagerLink {
                 std::future::pending::<()>().await;
             }
             match fault {
+                Fault::Refused(refusal) if matches!(refusal.kind, Kind::Version | Kind::Invalid) => {
+                    return refusal;
+                }
+                // A name that was ours once stays ours: whoever has taken it may be a mistake, or a stranger.
                 Fault::Refused(refusal)
-                    if matches!(refusal.kind, Kind::Version | Kind::NameTaken | Kind::Invalid) =>
+                    if refusal.kind == Kind::NameTaken && !was_joined && begun.elapsed() >= NAME_PATIENCE =>
                 {
                     return refusal;
+                }
+                Fault::Refused(refusal) if refusal.kind == Kind::NameTaken => {
+                    tracing::warn!(manager = %self.manager(), %refusal, "not let in: tries again");
+                    self.away(&refusal.message);
                 }
                 // The manager has forgotten us: it is there, and only has to be told.
                 Fault::Refused(refusal) if refusal.kind == Kind::NotJoined => continue,

@@ -343,17 +343,19 @@ async fn what_cannot_be_used_is_named() {
     let mut config = world.config("b");
     config.interface = Some("nothing0".into());
     assert!(fails(config).await.starts_with("no interface nothing0"));
-    // A second agent of this name on the same host takes the first one's place, which then ends.
+    // A second agent of this name is told so, and the first one goes on.
     let mut config = world.config("a");
     config.store = Some(world.folder.path().join("other"));
     config.socket = Some(world.folder.path().join("other.sock"));
     let client = agent.client().await;
     until("the first has joined", async || client.status().await.unwrap().manager_connected).await;
     let second = serve(Agent::start(config).await.unwrap());
-    let ended = agent.task.end().await.unwrap_err();
+    let ended = second.task.end().await.unwrap_err();
     assert!(matches!(ended, AgentError::TurnedDown { .. }));
-    assert!(ended.to_string().ends_with("another agent has joined as 'a'"), "{ended}");
-    second.task.stop().await;
+    let words = "the name 'a' is taken by the agent at 127.0.0.1: stop that one first, or take another name";
+    assert!(ended.to_string().ends_with(words), "{ended}");
+    assert!(client.status().await.unwrap().manager_connected);
+    agent.task.stop().await;
     manager.task.stop().await;
 }
 

@@ -1,19 +1,21 @@
 //! What makes another manager able to go on where this one ends: changes of the state on their way to be written, and a
 //! core that begins with what an earlier leader has written.
 
-use super::{Core, Inner};
+use super::{Around, Core, Inner};
 use crate::config::ManagerConfig;
 use crate::devices::News;
+use crate::fabrics;
 use polycast_api::manager::ManagerMessage;
 use polycast_api::settings::SettingsError;
 use polycast_planning::{DeviceCommand, PlanId};
-use polycast_protocol::leases::{AgentKey, Record, RecordKey, StateError};
-use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
+use polycast_protocol::leases::{AgentKey, Record, RecordKey, SetAside};
+use std::collections::{BTreeMap, BTreeSet};
 use tokio::sync::mpsc;
 
 /// Changes of the state that may wait to be written.
 const COMMITS_MAX: usize = 16_384;
+/// So many hosts are named that settings do not name any more.
+const DROPPED_NAMED_MAX: usize = 20;
 
 /// Something that another manager must not learn of before the change of state behind it is written.
 #[derive(Debug)]
@@ -44,15 +46,16 @@ impl Commit {
     }
 }
 
-/// Why a core cannot go on with what an earlier leader has left.
-#[derive(Debug, thiserror::Error)]
-pub enum RestoreError {
-    /// The settings are wrong.
-    #[error(transparent)]
-    Config(#[from] SettingsError),
-    /// The records are.
-    #[error(transparent)]
-    State(#[from] StateError),
+/// A core that goes on where an earlier leader has ended.
+#[derive(Debug)]
+pub struct Restored {
+    pub core: Core,
+    /// What its devices say, for [`Core::keep_time`].
+    pub news: mpsc::Receiver<News>,
+    /// Changes that have to be written.
+    pub commits: mpsc::Receiver<Commit>,
+    /// The records that do not fit with the others, by their keys, and why.
+    pub aside: Vec<(String, String)>,
 }
 
 /// Changes of the state cannot be written as fast as they come, or not any more.
@@ -77,18 +80,19 @@ pub(super) struct Outgoing {
 
 impl Core {
     /// A core that goes on with the state of an earlier leader, and whose changes have to be written down: what it says
-    /// is said by [`Core::perform`] only.
+    /// is said by [`Core::perform`] only. With `in_doubt` there may be paths of which nothing could be read.
     pub fn restored(
         config: &ManagerConfig,
+        around: &Around,
         records: Vec<Record>,
-    ) -> Result<(Self, mpsc::UnboundedReceiver<News>, mpsc::Receiver<Commit>), RestoreError> {
+        in_doubt: bool,
+    ) -> Result<Restored, SettingsError> {
         // Times in the records are those of the wall clock, which managers have in common.
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let (core, news) =
-            Self::with_clock(config, u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX))?;
+        let (core, news) = Self::with_records(config, around, &records)?;
         let (sender, commits) = mpsc::channel(COMMITS_MAX);
-        core.with(|inner| inner.restore(config, records, sender))?;
-        Ok((core, news, commits))
+        let aside = core.with(|inner| inner.restore(config, records, in_doubt, sender));
+        let aside = aside.into_iter().map(|record| (record.key.to_string(), record.reason)).collect();
+        Ok(Restored { core, news, commits, aside })
     }
 
     /// Does what had to wait until a change was written.
@@ -114,12 +118,17 @@ impl Inner {
         &mut self,
         config: &ManagerConfig,
         records: Vec<Record>,
+        in_doubt: bool,
         commits: mpsc::Sender<Commit>,
-    ) -> Result<(), StateError> {
+    ) -> Vec<SetAside> {
         let now = self.now();
-        self.machine.restore(now, records)?;
+        let aside = self.machine.restore(now, records);
+        if in_doubt {
+            self.machine.await_holders(now);
+        }
+        self.name_dropped(config);
         // Agents that do not come to this manager have died with the one before.
-        let patience = super::millis(config.reconnect_ms.max(config.silence_ms));
+        let patience = super::millis(config.patience().as_millis() as u64);
         for (name, member) in self.machine.members() {
             let agent = AgentKey { name: name.to_string(), incarnation: member.incarnation };
             self.seats.await_until(agent, now + patience);
@@ -134,7 +143,22 @@ impl Inner {
         let kept: Vec<DeviceCommand> = self.machine.kept_commands().cloned().collect();
         self.networks.devices.change(None, &[], &kept);
         self.outgoing.commits = Some(commits);
-        Ok(())
+        aside
+    }
+
+    /// Says which hosts are in use that the settings do not name any more.
+    fn name_dropped(&self, config: &ManagerConfig) {
+        let named: BTreeSet<&str> = fabrics::host_names(config).collect();
+        let known = self.machine.records().into_iter().filter_map(|record| match record {
+            Record::Host { name, .. } if !named.contains(name.as_str()) => Some(name),
+            _ => None,
+        });
+        for host in known.take(DROPPED_NAMED_MAX) {
+            tracing::warn!(
+                host,
+                "the settings do not name a host any more that is here or in use: what it has stays, and it gets nothing new"
+            );
+        }
     }
 
     /// Hands changes of the state over to be written, with what is to be said then.
@@ -189,7 +213,8 @@ mod tests {
         let (outbox, messages) = mpsc::channel(8);
         let agent = AgentKey { name: name.into(), incarnation: 1 };
         let join = Join { agent, address: ([10, 0, 0, 1], 1), leases: Vec::new() };
-        Ok((core.join(join, outbox, super::super::obey::Message::Joined(Joined::default()))?, messages))
+        let from = std::net::Ipv4Addr::LOCALHOST.into();
+        Ok((core.join(join, from, outbox, super::super::obey::Message::Joined(Joined::default()))?, messages))
     }
 
     type Messages = mpsc::Receiver<Result<ManagerMessage, tonic::Status>>;
@@ -198,8 +223,8 @@ mod tests {
     async fn a_core_whose_changes_are_not_written_ends_and_says_so() {
         let settings = "[etcd]\nendpoints = ['127.0.0.1:1']\nadvertise = '127.0.0.1:2'";
         let config = ManagerConfig::from_toml(settings).unwrap();
-        let (core, _news, mut commits) = Core::restored(&config, Vec::new()).unwrap();
-        let core = Arc::new(core);
+        let restored = Core::restored(&config, &Around::default(), Vec::new(), false).unwrap();
+        let (core, mut commits) = (Arc::new(restored.core), restored.commits);
         let (_seat, mut messages) = join(&core, "a").unwrap();
         assert!(messages.recv().await.unwrap().is_ok(), "it has joined");
         assert!(!commits.recv().await.unwrap().changes().is_empty(), "there is a member");
@@ -213,7 +238,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_agent_whose_session_is_lost_can_come_back() {
-        let (core, _news) = Core::new(&ManagerConfig::default()).unwrap();
+        let (core, _news) = Core::new(&ManagerConfig::default(), &Around::default()).unwrap();
         let core = Arc::new(core);
         let (seat, _messages) = join(&core, "a").unwrap();
         assert!(core.with(|inner| inner.seats.deadline().is_none()));

@@ -2,6 +2,7 @@
 
 use super::obey::{Answer, Message};
 use super::{Core, Inner};
+use crate::config::ManagerConfig;
 use crate::convert;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::agent_message::Message as Said;
@@ -11,6 +12,7 @@ use polycast_protocol::leases::{AgentKey, Input, Join, NotMember, Output};
 use polycast_protocol::stream::StreamsInput;
 use polycast_types::{Duration, Time};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -23,22 +25,96 @@ pub type Outbox = mpsc::Sender<Result<ManagerMessage, Status>>;
 #[derive(Debug)]
 pub(super) struct Seats {
     sessions: BTreeMap<AgentKey, Session>,
-    /// Agents whose sessions have ended without a farewell, and until when they may come back.
-    missing: BTreeMap<AgentKey, Time>,
+    /// Agents whose sessions have ended without a farewell.
+    missing: BTreeMap<AgentKey, Missing>,
     last_number: u64,
     /// How long an agent may take to come back.
     reconnect: Duration,
+    /// A session that was heard of so lately is alive.
+    alive: Duration,
+    /// How many agents may come from one address.
+    of_address_max: usize,
 }
 
 #[derive(Debug)]
 struct Session {
     number: u64,
     outbox: Outbox,
+    /// The address that its connection comes from, whatever the agent says of itself.
+    from: IpAddr,
+    heard_at: Time,
+}
+
+/// An agent that may come back.
+#[derive(Clone, Copy, Debug)]
+struct Missing {
+    until: Time,
+    /// Where its last session came from; not known where that was another manager's.
+    from: Option<IpAddr>,
 }
 
 impl Seats {
-    pub(super) fn new(reconnect: Duration) -> Self {
-        Seats { sessions: BTreeMap::new(), missing: BTreeMap::new(), last_number: 0, reconnect }
+    pub(super) fn new(config: &ManagerConfig) -> Self {
+        Seats {
+            sessions: BTreeMap::new(),
+            missing: BTreeMap::new(),
+            last_number: 0,
+            reconnect: super::millis(config.reconnect_ms),
+            // Two heartbeats, and half of one for the way.
+            alive: super::millis(config.heartbeat_ms.saturating_mul(5) / 2),
+            of_address_max: config.address_agents_max,
+        }
+    }
+
+    /// Whether an agent may come from there: nobody takes the name of one that lives, or that may come back to its own
+    /// address, and no address has all the places.
+    fn admit(
+        &self,
+        now: Time,
+        agent: &AgentKey,
+        from: IpAddr,
+        known: Option<([u8; 4], u16)>,
+    ) -> Result<(), Refusal> {
+        let is_other = |key: &AgentKey| key.name == agent.name && key.incarnation != agent.incarnation;
+        let taken = |by: IpAddr| {
+            let message = format!(
+                "the name '{}' is taken by the agent at {by}: stop that one first, or take another name",
+                agent.name
+            );
+            Err(Refusal::new(Kind::NameTaken, message))
+        };
+        if let Some((_, session)) = self.sessions.iter().find(|(key, _)| is_other(key))
+            && (now.since(session.heard_at) < self.alive || session.from != from)
+        {
+            return taken(session.from);
+        }
+        if let Some((_, missing)) = self.missing.iter().find(|(key, _)| is_other(key)) {
+            let of_member = || known.map_or(from, |(address, _)| address.into());
+            let home = missing.from.unwrap_or_else(of_member);
+            if home != from {
+                return taken(home);
+            }
+        }
+        let sessions =
+            self.sessions.iter().filter(|(key, session)| session.from == from && key.name != agent.name);
+        let missing =
+            self.missing.iter().filter(|(key, missing)| missing.from == Some(from) && key.name != agent.name);
+        let count = sessions.count() + missing.count();
+        if count >= self.of_address_max {
+            let message = format!(
+                "{count} agents have joined from {from}, as many as may: the manager's setting 'address-agents-max' says so"
+            );
+            return Err(Refusal::new(Kind::Full, message));
+        }
+        Ok(())
+    }
+
+    /// Nobody could be heard until now.
+    pub(super) fn excuse(&mut self, now: Time) {
+        for missing in self.missing.values_mut() {
+            missing.until = missing.until.max(now + self.reconnect);
+        }
+        self.sessions.values_mut().for_each(|session| session.heard_at = now);
     }
 
     /// Ends all sessions.
@@ -53,17 +129,17 @@ impl Seats {
 
     /// When the first of those who are missing is dead.
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.missing.values().copied().min()
+        self.missing.values().map(|missing| missing.until).min()
     }
 
     /// Takes an agent for dead if it has no session by then.
     pub(super) fn await_until(&mut self, agent: AgentKey, until: Time) {
-        self.missing.insert(agent, until);
+        self.missing.insert(agent, Missing { until, from: None });
     }
 
     /// Those who have not come back in time; they are not waited for any more.
     fn take_dead(&mut self, now: Time) -> Vec<AgentKey> {
-        self.missing.extract_if(.., |_, until| *until <= now).map(|(agent, _)| agent).collect()
+        self.missing.extract_if(.., |_, missing| missing.until <= now).map(|(agent, _)| agent).collect()
     }
 
     /// Ends earlier sessions of an agent's name. Another run of the agent is told so.
@@ -83,18 +159,19 @@ impl Seats {
     }
 
     /// Gives an agent a session; gives its number.
-    fn seat(&mut self, agent: AgentKey, outbox: Outbox) -> u64 {
+    fn seat(&mut self, now: Time, agent: AgentKey, from: IpAddr, outbox: Outbox) -> u64 {
         self.last_number += 1;
-        self.sessions.insert(agent, Session { number: self.last_number, outbox });
+        let (number, heard_at) = (self.last_number, now);
+        self.sessions.insert(agent, Session { number, outbox, from, heard_at });
         self.last_number
     }
 
     /// Ends a session without a farewell: the agent may come back. Gives whether there was one of this number.
     fn lose(&mut self, agent: &AgentKey, number: u64, now: Time) -> bool {
         let is_there = self.number_of(agent) == Some(number);
-        if is_there {
-            self.sessions.remove(agent);
-            self.missing.insert(agent.clone(), now + self.reconnect);
+        if is_there && let Some(session) = self.sessions.remove(agent) {
+            let missing = Missing { until: now + self.reconnect, from: Some(session.from) };
+            self.missing.insert(agent.clone(), missing);
         }
         is_there
     }
@@ -109,10 +186,17 @@ pub struct Seat {
 }
 
 impl Core {
-    /// Lets an agent in, if that can be; its answers go to `outbox` from then on, the first is `joined`.
-    pub fn join(self: &Arc<Self>, join: Join, outbox: Outbox, joined: Message) -> Result<Seat, Refusal> {
+    /// Lets an agent in whose connection comes from there, if that can be; its answers go to `outbox` from then on, the first
+    /// is `joined`.
+    pub fn join(
+        self: &Arc<Self>,
+        join: Join,
+        from: IpAddr,
+        outbox: Outbox,
+        joined: Message,
+    ) -> Result<Seat, Refusal> {
         let agent = join.agent.clone();
-        let number = self.with(|inner| inner.join(join, outbox, joined))?;
+        let number = self.with(|inner| inner.join(join, from, outbox, joined))?;
         self.changed.notify_one();
         Ok(Seat { core: Arc::clone(self), agent, number })
     }
@@ -127,6 +211,7 @@ impl Seat {
                 // One that was superseded has been told so; a session that is only gone begins again.
                 return Err(convert::not_member(&NotMember::Unknown(self.agent.name.clone())));
             }
+            inner.note_heard(&self.agent);
             inner.take_in(&self.agent, message, came_at)
         })
     }
@@ -151,13 +236,26 @@ impl Drop for Seat {
 }
 
 impl Inner {
+    fn note_heard(&mut self, agent: &AgentKey) {
+        let now = self.now();
+        if let Some(session) = self.seats.sessions.get_mut(agent) {
+            session.heard_at = now;
+        }
+    }
+
     /// Lets an agent in; gives the number of its session.
-    fn join(&mut self, join: Join, outbox: Outbox, joined: Message) -> Result<u64, Refusal> {
+    fn join(&mut self, join: Join, from: IpAddr, outbox: Outbox, joined: Message) -> Result<u64, Refusal> {
         if self.stopped {
             return Err(Refusal::new(Kind::ManagerUnreachable, "the manager is shutting down"));
         }
         let agent = join.agent.clone();
         let now = self.now();
+        let known =
+            self.machine.members().find(|(name, _)| *name == agent.name).map(|(_, member)| member.address);
+        if let Err(refusal) = self.seats.admit(now, &agent, from, known) {
+            tracing::warn!(agent = %agent.name, %from, %refusal, "turned down");
+            return Err(refusal);
+        }
         self.machine.handle(now, Input::Join(join));
         let outputs: Vec<Output> = std::iter::from_fn(|| self.machine.poll(now)).collect();
         let (answer, others): (Vec<_>, Vec<_>) =
@@ -171,7 +269,7 @@ impl Inner {
             self.seats.supersede(&agent);
             // It is empty: there is room.
             let _ = outbox.try_send(Ok(ManagerMessage { message: Some(joined) }));
-            self.seats.seat(agent.clone(), outbox)
+            self.seats.seat(now, agent.clone(), from, outbox)
         });
         others.into_iter().for_each(|output| self.obey(output));
         self.drain();

@@ -40,7 +40,7 @@ impl Device for CircuitSwitch {
     fn run(
         self: Box<Self>,
         jobs: mpsc::Receiver<Job>,
-        news: mpsc::UnboundedSender<News>,
+        news: mpsc::Sender<News>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(async move {
             let CircuitSwitch { address, options } = *self;
@@ -75,7 +75,7 @@ struct Task {
     busy: BTreeSet<u32>,
     running: JoinSet<Done>,
     /// Where the circuits go that are there at the beginning, until they have been told.
-    news: Option<mpsc::UnboundedSender<News>>,
+    news: Option<mpsc::Sender<News>>,
 }
 
 /// A job in this device's words.
@@ -174,7 +174,7 @@ impl Task {
             there.iter().map(|circuit| DeviceCommand::CrossConnect { from: circuit.from, to: circuit.to });
         if let Some(news) = self.news.take() {
             // The core may be ending.
-            let _ = news.send(News::Found { commands: commands.collect() });
+            let _ = news.send(News::Found { commands: commands.collect() }).await;
         }
     }
 

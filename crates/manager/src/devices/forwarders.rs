@@ -40,13 +40,13 @@ impl Device for Forwarders {
     fn run(
         self: Box<Self>,
         jobs: mpsc::Receiver<Job>,
-        news: mpsc::UnboundedSender<News>,
+        news: mpsc::Sender<News>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(run(*self, jobs, news))
     }
 }
 
-async fn run(forwarders: Forwarders, mut jobs: mpsc::Receiver<Job>, news: mpsc::UnboundedSender<News>) {
+async fn run(forwarders: Forwarders, mut jobs: mpsc::Receiver<Job>, news: mpsc::Sender<News>) {
     let (sender, mut words) = mpsc::channel(WORDS_MAX);
     // They end with this.
     let mut listeners = JoinSet::new();
@@ -70,7 +70,7 @@ async fn run(forwarders: Forwarders, mut jobs: mpsc::Receiver<Job>, news: mpsc::
         while let Ok(word) = words.try_recv() {
             said.push(word);
         }
-        if news.send(News::Links { words: said, heard }).is_err() {
+        if news.send(News::Links { words: said, heard }).await.is_err() {
             return;
         }
     }
@@ -144,7 +144,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (_jobs, inbox) = mpsc::channel(1);
-        let (sender, mut news) = mpsc::unbounded_channel();
+        let (sender, mut news) = mpsc::channel(8);
         let device = Box::new(Forwarders::new(vec![address], Duration::from_millis(50)));
         tokio::spawn(device.run(inbox, sender));
         for round in 0..2 {

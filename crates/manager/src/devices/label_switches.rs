@@ -35,7 +35,7 @@ impl Device for LabelSwitches {
     fn run(
         self: Box<Self>,
         jobs: mpsc::Receiver<Job>,
-        news: mpsc::UnboundedSender<News>,
+        news: mpsc::Sender<News>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(Task::new(*self, news).run(jobs))
     }
@@ -49,12 +49,22 @@ struct Task {
     wanted: BTreeSet<Entry>,
     /// Of the last change.
     number: u32,
-    news: mpsc::UnboundedSender<News>,
+    news: mpsc::Sender<News>,
+    /// What was just heard, to be told.
+    said: Vec<News>,
 }
 
 impl Task {
-    fn new(settings: LabelSwitches, news: mpsc::UnboundedSender<News>) -> Self {
-        Task { settings, racks: None, connection: None, wanted: BTreeSet::new(), number: 0, news }
+    fn new(settings: LabelSwitches, news: mpsc::Sender<News>) -> Self {
+        Task {
+            settings,
+            racks: None,
+            connection: None,
+            wanted: BTreeSet::new(),
+            number: 0,
+            news,
+            said: Vec::new(),
+        }
     }
 
     async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
@@ -66,7 +76,7 @@ impl Task {
             let connecting = self.connection.is_none();
             let heard = async {
                 match &mut self.connection {
-                    Some(connection) => connection.next(|word| hear(&self.news, &word)).await,
+                    Some(connection) => connection.next(|word| hear(&mut self.said, &word)).await,
                     None => {
                         tokio::time::sleep(pause).await;
                         Ok(())
@@ -79,6 +89,7 @@ impl Task {
                     self.perform(job).await;
                 }
                 heard = heard => {
+                    tell(&self.news, &mut self.said).await;
                     if let Err(error) = heard {
                         tracing::warn!(%error, "the connection to the label switches has ended");
                         self.connection = None;
@@ -222,9 +233,10 @@ impl Task {
                             failure = Some(reason.to_string());
                         }
                     }
-                    word => hear(&self.news, &word),
+                    word => hear(&mut self.said, &word),
                 };
                 connection.next(answer).await?;
+                tell(&self.news, &mut self.said).await;
             }
             Ok(())
         };
@@ -240,11 +252,18 @@ impl Task {
 }
 
 /// What label switches say by themselves.
-fn hear(news: &mpsc::UnboundedSender<News>, word: &Word<'_>) {
+fn hear(said: &mut Vec<News>, word: &Word<'_>) {
     match *word {
-        // The core may be ending.
-        Word::Link { ends, works } => drop(news.send(News::Link { ends, up: works })),
+        Word::Link { ends, works } => said.push(News::Link { ends, up: works }),
         _ => tracing::debug!(?word, "label switches say"),
+    }
+}
+
+/// Tells it, as fast as it is taken: whoever says more has to wait.
+async fn tell(news: &mpsc::Sender<News>, said: &mut Vec<News>) {
+    for word in said.drain(..) {
+        // The core may be ending.
+        let _ = news.send(word).await;
     }
 }
 
@@ -403,7 +422,7 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_and_a_rack_without_agents_are_the_plans_failure() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (news, mut said) = mpsc::unbounded_channel();
+        let (news, mut said) = mpsc::channel(8);
         let short = Duration::from_millis(300);
         let mut task = Task::new(LabelSwitches { answers_within: short, ..settings(&listener) }, news);
         let ask = |set: Vec<DeviceCommand>| {
@@ -422,13 +441,14 @@ mod tests {
         let reason = answer.await.unwrap().unwrap_err().to_string();
         assert!(reason.contains("have not confirmed their label within 300 ms"), "{reason}");
         let link = News::Link { ends: (16, 24), up: false };
-        hear(&task.news, &Word::Link { ends: (16, 24), works: false });
+        hear(&mut task.said, &Word::Link { ends: (16, 24), works: false });
+        tell(&task.news, &mut task.said).await;
         assert_eq!(said.recv().await, Some(link));
     }
 
     #[test]
     fn a_label_that_is_replaced_is_not_cleared() {
-        let (news, _) = mpsc::unbounded_channel();
+        let (news, _) = mpsc::channel(8);
         let leafs = vec!["127.0.0.1:9".parse().unwrap()];
         let address: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let settings = LabelSwitches {

@@ -78,7 +78,7 @@ impl Device for Tor {
     fn run(
         self: Box<Self>,
         jobs: mpsc::Receiver<Job>,
-        news: mpsc::UnboundedSender<News>,
+        news: mpsc::Sender<News>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let Tor { rack, endpoint, options, ports, sweep_after } = *self;
         let known = (Connected::default(), BTreeSet::new(), BTreeMap::new());
@@ -117,7 +117,8 @@ impl Connected {
             tokio::select! {
                 event = events.recv() => match event {
                     Ok(event) => return Some(event),
-                    Err(broadcast::error::RecvError::Lagged(_)) => {}
+                    // What was missed may be how a port is now: a new connection tells.
+                    Err(broadcast::error::RecvError::Lagged(_)) => return None,
                     Err(broadcast::error::RecvError::Closed) => return None,
                 },
                 gone = link.wait_for(|link| *link == Link::Gone) => {
@@ -135,7 +136,7 @@ struct Task {
     options: SwitchOptions,
     ports: TorPorts,
     sweep_after: Duration,
-    news: mpsc::UnboundedSender<News>,
+    news: mpsc::Sender<News>,
     connected: Connected,
     /// What plans need, and what is always needed.
     wanted: BTreeSet<DeviceCommand>,
@@ -169,7 +170,7 @@ impl Task {
                     let _ = job.reply.send(result);
                 }
                 event = self.connected.event() => match event {
-                    Some(event) => self.hear(&event),
+                    Some(event) => self.hear(&event).await,
                     None => {
                         self.connected = Connected::default();
                         failing_since = Some(Instant::now());
@@ -188,7 +189,7 @@ impl Task {
             if down != told_down {
                 told_down = down;
                 // The core may be ending.
-                let _ = self.news.send(News::Switch { rack: self.rack, up: !down });
+                let _ = self.news.send(News::Switch { rack: self.rack, up: !down }).await;
             }
         }
     }
@@ -203,7 +204,7 @@ impl Task {
         let ports = switch.ports().await?;
         for (number, fibre) in self.fibres() {
             let port = ports.iter().find(|port| port.number == number);
-            self.tell(fibre, port.is_some_and(|port| !port.link_down && !port.disabled));
+            self.tell(fibre, port.is_some_and(|port| !port.link_down && !port.disabled)).await;
         }
         tracing::debug!(rack = self.rack, endpoint = %self.endpoint, "connected to a rack's switch");
         self.sweep_at = self.sweep_at.or_else(|| Some(Instant::now() + self.sweep_after));
@@ -251,19 +252,19 @@ impl Task {
         Ok(())
     }
 
-    fn hear(&mut self, event: &PortEvent) {
+    async fn hear(&mut self, event: &PortEvent) {
         let port = &event.port;
         if let Some((_, fibre)) = self.fibres().find(|(number, _)| *number == port.number) {
             let up = event.change != PortChange::Deleted && !port.link_down && !port.disabled;
-            self.tell(fibre, up);
+            self.tell(fibre, up).await;
         }
     }
 
     /// Tells of a fibre that has changed. All are taken to have light at first.
-    fn tell(&mut self, fibre: Fibre, up: bool) {
+    async fn tell(&mut self, fibre: Fibre, up: bool) {
         if self.light.insert(fibre, up).unwrap_or(true) != up {
             // The core may be ending.
-            let _ = self.news.send(News::Fibre { rack: self.rack, fibre, up });
+            let _ = self.news.send(News::Fibre { rack: self.rack, fibre, up }).await;
         }
     }
 
@@ -407,7 +408,7 @@ mod tests {
             from_splitters: vec![20, 21],
             subnets: Arc::new((0..3).map(subnet).collect()),
         };
-        let (news, _) = mpsc::unbounded_channel();
+        let (news, _) = mpsc::channel(8);
         Task {
             rack: 1,
             endpoint: Endpoint::Unix("/no/such/socket".into()),

@@ -131,7 +131,7 @@ impl Offer for DatacastOffer {
         config.datacast.iter().flat_map(|settings| &settings.hosts).map(String::as_str).collect()
     }
 
-    fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, SettingsError> {
+    fn devices(&self, config: &ManagerConfig, _hosts: &Hosts) -> Result<Vec<Named>, SettingsError> {
         let settings = section("datacast", &config.datacast)?;
         let gather = Duration::from_millis(settings.gather_ms);
         let device = Forwarders::new(settings.forwarders.clone(), gather);

@@ -136,8 +136,8 @@ impl Offer for OcsOffer {
         Ok(Box::new(Ocs::new(fabric, servers, pool).map_err(|error| wrong("tor.hosts", error))?))
     }
 
-    fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, SettingsError> {
-        let mut devices = tors::devices(config, false)?;
+    fn devices(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Vec<Named>, SettingsError> {
+        let mut devices = tors::devices(config, hosts, false)?;
         let switch = CircuitSwitch::new(
             section("ocs", &config.ocs)?.tl1,
             Duration::from_millis(config.device_timeout_ms),

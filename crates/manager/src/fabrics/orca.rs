@@ -123,7 +123,7 @@ impl Offer for OrcaOffer {
         Ok(Some(Box::new(OfLabels::new(clos))))
     }
 
-    fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, SettingsError> {
+    fn devices(&self, config: &ManagerConfig, _hosts: &Hosts) -> Result<Vec<Named>, SettingsError> {
         let answers_within = Duration::from_millis(config.device_timeout_ms);
         let settings = section("orca", &config.orca)?;
         let leafs = u64::from(settings.pods) * u64::from(settings.leafs);

@@ -26,16 +26,16 @@ pub(crate) fn host_names(config: &ManagerConfig) -> impl Iterator<Item = &str> {
 /// Checks all that the settings say of fabrics, racks and the scheduler.
 pub(crate) fn check(config: &ManagerConfig) -> Result<(), SettingsError> {
     tors::check(&config.tor)?;
-    scheduler(config)?;
-    fabrics(config)?;
-    devices(config).map(drop)
+    let hosts = Hosts::new(config, &[]);
+    scheduler(config, &hosts)?;
+    fabrics(config, &hosts)?;
+    devices(config, &hosts).map(drop)
 }
 
 /// The fabrics that the settings name, best first.
-pub(crate) fn fabrics(config: &ManagerConfig) -> Result<Fabrics, SettingsError> {
-    let hosts = Hosts::new(config);
+pub(crate) fn fabrics(config: &ManagerConfig, hosts: &Hosts) -> Result<Fabrics, SettingsError> {
     let offers = offers(config)?;
-    let fabrics = offers.iter().map(|offer| offer.fabric(config, &hosts)).collect::<Result<_, _>>()?;
+    let fabrics = offers.iter().map(|offer| offer.fabric(config, hosts)).collect::<Result<_, _>>()?;
     let fabrics = Fabrics::new(fabrics);
     Ok(match config.when_busy {
         WhenBusy::Next => fabrics,
@@ -44,10 +44,13 @@ pub(crate) fn fabrics(config: &ManagerConfig) -> Result<Fabrics, SettingsError> 
 }
 
 /// The devices of these fabrics.
-pub(crate) fn devices(config: &ManagerConfig) -> Result<BTreeMap<DeviceId, Box<dyn Device>>, SettingsError> {
+pub(crate) fn devices(
+    config: &ManagerConfig,
+    hosts: &Hosts,
+) -> Result<BTreeMap<DeviceId, Box<dyn Device>>, SettingsError> {
     let mut devices = BTreeMap::new();
     for offer in offers(config)? {
-        for (id, device) in offer.devices(config)? {
+        for (id, device) in offer.devices(config, hosts)? {
             devices.entry(id).or_insert(device);
         }
     }
@@ -78,10 +81,10 @@ fn offers(config: &ManagerConfig) -> Result<Vec<&'static dyn Offer>, SettingsErr
 }
 
 /// The scheduler that the settings name.
-pub(crate) fn scheduler(config: &ManagerConfig) -> Result<Box<dyn Scheduler>, SettingsError> {
+pub(crate) fn scheduler(config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Scheduler>, SettingsError> {
     match config.scheduler.as_str() {
         Fcfs::NAME => Ok(Box::new(Fcfs)),
-        GreedyMatching::NAME => Ok(Box::new(GreedyMatching::new(Hosts::new(config).racks()))),
+        GreedyMatching::NAME => Ok(Box::new(GreedyMatching::new(hosts.racks()))),
         PartitionFcfs::NAME => Ok(Box::new(PartitionFcfs)),
         other => {
             let known = [Fcfs::NAME, GreedyMatching::NAME, PartitionFcfs::NAME].join(", ");

@@ -104,8 +104,8 @@ impl Offer for ShufflecastOffer {
         Ok(Box::new(Shufflecast::new(fabric, servers, pool).map_err(|error| wrong("tor.hosts", error))?))
     }
 
-    fn devices(&self, config: &ManagerConfig) -> Result<Vec<Named>, SettingsError> {
-        tors::devices(config, true)
+    fn devices(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Vec<Named>, SettingsError> {
+        tors::devices(config, hosts, true)
     }
 
     fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, SettingsError> {

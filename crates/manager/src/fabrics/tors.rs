@@ -1,7 +1,7 @@
 //! The racks of a data center as the settings say: the ToR switch of each, how it is reached, and what is at its
 //! ports.
 
-use super::{Named, wrong};
+use super::{Hosts, Named, wrong};
 use crate::config::ManagerConfig;
 use crate::devices::{Device, DeviceId, Tor, TorPorts};
 use polycast_api::settings::SettingsError;
@@ -108,7 +108,11 @@ pub(crate) fn servers_per_rack(config: &ManagerConfig) -> u32 {
 }
 
 /// The ToR switches as devices. `relaying` is whether they relay for other racks by the addresses of their hosts.
-pub(crate) fn devices(config: &ManagerConfig, relaying: bool) -> Result<Vec<Named>, SettingsError> {
+pub(crate) fn devices(
+    config: &ManagerConfig,
+    hosts: &Hosts,
+    relaying: bool,
+) -> Result<Vec<Named>, SettingsError> {
     let mut subnets = Vec::new();
     if relaying {
         for (rack, tor) in config.tor.iter().enumerate() {
@@ -118,7 +122,6 @@ pub(crate) fn devices(config: &ManagerConfig, relaying: bool) -> Result<Vec<Name
         }
     }
     let subnets = Arc::new(subnets);
-    let hosts = super::Hosts::new(config);
     let one = |(rack, tor): (usize, &TorSettings)| {
         let ports = TorPorts {
             hosts: hosts

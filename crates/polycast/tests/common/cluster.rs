@@ -48,6 +48,11 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        super::signal(&self.child, signal);
+    }
+
     /// Asks it to end, and gives its exit status.
     pub fn stop(&mut self, signal: rustix::process::Signal) -> Option<i32> {
         super::signal(&self.child, signal);

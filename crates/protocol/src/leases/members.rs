@@ -2,6 +2,7 @@
 
 use super::words::{AgentKey, Denial, JoinRefusal, NotMember};
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use polycast_planning::{Group, HostId};
@@ -76,28 +77,69 @@ impl Members {
         host
     }
 
+    /// The number of a name, where it was chosen before.
+    pub(super) fn know_as(&mut self, name: &str, host: HostId) -> Result<(), String> {
+        self.check_number(name, host)?;
+        self.known.insert(name.to_string(), host);
+        self.note_number(host);
+        Ok(())
+    }
+
+    /// Whether a name can have this number.
+    fn check_number(&self, name: &str, host: HostId) -> Result<(), String> {
+        if host.0 == u32::MAX {
+            return Err(format!("'{name}' has number {}, which no manager gives", host.0));
+        }
+        let other = self.number(name).filter(|number| *number != host);
+        if let Some(other) = other {
+            return Err(format!("'{name}' has number {}, and {} before", host.0, other.0));
+        }
+        let is_taken = self.known.iter().any(|(owner, number)| *number == host && owner != name)
+            || self.names.get(&host).is_some_and(|owner| owner != name);
+        if is_taken {
+            return Err(format!("'{name}' has number {}, which is another one's", host.0));
+        }
+        Ok(())
+    }
+
+    /// A number is in use: it is given to nobody else.
+    pub(super) fn note_number(&mut self, host: HostId) {
+        self.next_host = self.next_host.max(host.0.saturating_add(1));
+    }
+
     /// Takes over a member from an earlier manager.
     pub(super) fn restore(&mut self, name: String, member: Member) -> Result<(), String> {
-        let host = member.host;
-        let elsewhere = self.known.get(&name).is_some_and(|known| *known != host);
-        let taken = self.known.iter().any(|(other, known)| *known == host && *other != name);
-        if host.0 == u32::MAX {
-            return Err(alloc::format!("agent '{name}' has number {}, which no manager gives", host.0));
+        if !is_name(&name) {
+            return Err(String::from("its name cannot be an agent's"));
         }
-        if elsewhere || taken || self.names.contains_key(&host) || self.by_name.contains_key(&name) {
-            return Err(alloc::format!("agent '{name}' has number {}, which is another one's", host.0));
+        if self.by_name.contains_key(&name) {
+            return Err(format!("'{name}' is there twice"));
         }
-        self.next_host = self.next_host.max(host.0 + 1);
-        self.heard.insert((member.heard_at, host));
-        self.names.insert(host, name.clone());
+        self.check_number(&name, member.host)?;
+        self.note_number(member.host);
+        self.heard.insert((member.heard_at, member.host));
+        self.names.insert(member.host, name.clone());
         self.by_name.insert(name, member);
         Ok(())
     }
 
     fn next_number(&mut self) -> HostId {
-        let host = HostId(self.next_host);
-        self.next_host += 1;
-        host
+        loop {
+            let host = HostId(self.next_host);
+            // After all of them it begins anew: the largest is nobody's.
+            self.next_host = self.next_host.checked_add(1).unwrap_or(0);
+            let is_taken =
+                self.names.contains_key(&host) || self.known.values().any(|number| *number == host);
+            if host.0 < u32::MAX && !is_taken {
+                return host;
+            }
+        }
+    }
+
+    /// All were heard of now.
+    pub(super) fn excuse(&mut self, now: Time) {
+        self.heard = self.by_name.values().map(|member| (now, member.host)).collect();
+        self.by_name.values_mut().for_each(|member| member.heard_at = now);
     }
 
     pub(super) fn join(
@@ -211,10 +253,12 @@ impl Members {
         self.by_name.iter().map(|(name, member)| (name.as_str(), member))
     }
 
-    /// The group of `source` and everybody else.
-    pub(super) fn all_but(&self, source: &str) -> Result<Group, Denial> {
+    /// The group of `source` and everybody else who was heard of lately: one whom nobody has named is not waited for.
+    pub(super) fn all_but(&self, now: Time, source: &str) -> Result<Group, Denial> {
         let source = self.get(source).ok_or_else(|| NotMember::Unknown(source.to_string()))?.host;
-        let receivers: BTreeSet<HostId> = self.names.keys().copied().filter(|host| *host != source).collect();
+        let lately = self.heard.iter().rev().take_while(|(at, _)| now.since(*at) <= self.silence / 2);
+        let receivers: BTreeSet<HostId> =
+            lately.map(|(_, host)| *host).filter(|host| *host != source).collect();
         if receivers.is_empty() { Err(Denial::NobodyElse) } else { Ok(Group { source, receivers }) }
     }
 

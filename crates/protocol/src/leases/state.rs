@@ -7,8 +7,9 @@
 use super::members::Member;
 use super::words::{AgentKey, Grant, RequestKey};
 use super::{Lease, Leases, PLANS_END, Waiting};
-use alloc::collections::BTreeSet;
-use alloc::string::String;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 use polycast_planning::{DeviceCommand, Group, HostId, Pending, Plan, PlanId, RequestId, Running};
@@ -26,6 +27,25 @@ pub enum RecordKey {
     Pending(RequestId),
     /// The paths that devices hold ready for nobody; all in one record, as there are few.
     Kept,
+    /// The number of a host that settings name.
+    Host(String),
+}
+
+impl RecordKey {
+    /// The key that reads so.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (kind, rest) = text.split_once('/').unwrap_or((text, ""));
+        let key = match kind {
+            "member" => RecordKey::Member(String::from(rest)),
+            "lease" => RecordKey::Lease(PlanId(rest.parse().ok()?)),
+            "pending" => RecordKey::Pending(RequestId(rest.parse().ok()?)),
+            "kept" => RecordKey::Kept,
+            "host" => RecordKey::Host(String::from(rest)),
+            _ => return None,
+        };
+        (key.to_string() == text).then_some(key)
+    }
 }
 
 impl fmt::Display for RecordKey {
@@ -35,6 +55,7 @@ impl fmt::Display for RecordKey {
             RecordKey::Lease(id) => write!(f, "lease/{:020}", id.0),
             RecordKey::Pending(id) => write!(f, "pending/{:020}", id.0),
             RecordKey::Kept => f.write_str("kept"),
+            RecordKey::Host(name) => write!(f, "host/{name}"),
         }
     }
 }
@@ -88,6 +109,88 @@ pub enum Record {
         /// Each with the group that it serves.
         paths: Vec<(Group, Plan)>,
     },
+    /// A host that settings name: its number stays when they change.
+    Host {
+        /// Its name.
+        name: String,
+        /// Its number in plans.
+        host: HostId,
+    },
+}
+
+impl Record {
+    /// What it is known under.
+    #[must_use]
+    pub fn key(&self) -> RecordKey {
+        match self {
+            Record::Member { agent, .. } => RecordKey::Member(agent.name.clone()),
+            Record::Lease { grant, .. } => RecordKey::Lease(grant.plan_id),
+            Record::Pending { pending, .. } => RecordKey::Pending(pending.id),
+            Record::Kept { .. } => RecordKey::Kept,
+            Record::Host { name, .. } => RecordKey::Host(name.clone()),
+        }
+    }
+
+    /// Numbers of hosts come before those who have them, and what is in use before what is not.
+    fn turn(&self) -> u8 {
+        match self {
+            Record::Host { .. } => 0,
+            Record::Member { .. } => 1,
+            Record::Lease { .. } => 2,
+            Record::Pending { .. } => 3,
+            Record::Kept { .. } => 4,
+        }
+    }
+
+    /// The groups that it names.
+    fn groups(&self) -> impl Iterator<Item = &Group> {
+        let (one, many): (Option<&Group>, &[(Group, Plan)]) = match self {
+            Record::Lease { group, .. } => (Some(group), &[]),
+            Record::Pending { pending, .. } => (Some(&pending.group), &[]),
+            Record::Kept { paths } => (None, paths),
+            Record::Member { .. } | Record::Host { .. } => (None, &[]),
+        };
+        one.into_iter().chain(many.iter().map(|(group, _)| group))
+    }
+}
+
+/// The hosts of a group.
+fn hosts(group: &Group) -> impl Iterator<Item = HostId> {
+    group.receivers.iter().copied().chain([group.source])
+}
+
+/// The numbers of hosts that settings name: those that an earlier manager has recorded, and for the others such as nobody
+/// has had. In what order the settings name them does not matter.
+pub fn host_numbers<'a>(
+    names: impl IntoIterator<Item = &'a str>,
+    records: &[Record],
+) -> BTreeMap<String, HostId> {
+    let names: BTreeSet<&str> = names.into_iter().collect();
+    let mut owners: BTreeMap<HostId, &str> = BTreeMap::new();
+    let mut numbers = BTreeMap::new();
+    let hosts_first = [0, 1].into_iter().flat_map(|turn| records.iter().filter(move |r| r.turn() == turn));
+    for record in hosts_first {
+        let (Record::Host { name, host } | Record::Member { agent: AgentKey { name, .. }, host, .. }) =
+            record
+        else {
+            continue;
+        };
+        if host.0 < u32::MAX && *owners.entry(*host).or_insert(name) == name && names.contains(name.as_str())
+        {
+            numbers.entry(name.clone()).or_insert(*host);
+        }
+    }
+    let mut taken: BTreeSet<HostId> = records.iter().flat_map(Record::groups).flat_map(hosts).collect();
+    taken.extend(owners.keys());
+    let mut free = (0..u32::MAX).map(HostId).filter(|host| !taken.contains(host));
+    for name in names {
+        if !numbers.contains_key(name)
+            && let Some(host) = free.next()
+        {
+            numbers.insert(String::from(name), host);
+        }
+    }
+    numbers
 }
 
 /// How much an earlier manager has handed down: its limits may have been wider.
@@ -98,10 +201,14 @@ pub(super) struct Restored {
     pub(super) pending: usize,
 }
 
-/// Records that contradict each other.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the records of the manager's state contradict each other: {0}")]
-pub struct StateError(String);
+/// A record that does not fit with the others: it is left out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SetAside {
+    /// Which.
+    pub key: RecordKey,
+    /// Why, in words.
+    pub reason: String,
+}
 
 impl Leases {
     /// Notes that a record has changed, if anybody wants to know.
@@ -123,7 +230,8 @@ impl Leases {
         let members = self.members.iter().map(|(name, _)| RecordKey::Member(String::from(name)));
         let leases = self.leases.keys().map(|id| RecordKey::Lease(*id));
         let pending = self.pending.keys().map(|id| RecordKey::Pending(*id));
-        let all = members.chain(leases).chain(pending).chain([RecordKey::Kept]);
+        let hosts = self.members.known.keys().cloned().map(RecordKey::Host);
+        let all = members.chain(leases).chain(pending).chain([RecordKey::Kept]).chain(hosts);
         all.filter_map(|key| self.record(&key)).collect()
     }
 
@@ -164,81 +272,120 @@ impl Leases {
                 let paths: Vec<_> = kept.map(|kept| (kept.group.clone(), kept.plan.clone())).collect();
                 return (!paths.is_empty()).then_some(Record::Kept { paths });
             }
+            RecordKey::Host(name) => {
+                Record::Host { name: name.clone(), host: *self.members.known.get(name)? }
+            }
         })
     }
 
     /// Takes over what an earlier manager has recorded, into a machine that knows nobody yet. Members count as heard
-    /// of now, and leases as renewed.
-    ///
-    /// # Errors
-    /// The records contradict each other: they are not those of one manager.
-    pub fn restore(
-        &mut self,
-        now: Time,
-        records: impl IntoIterator<Item = Record>,
-    ) -> Result<(), StateError> {
+    /// of now, and leases as renewed. Gives the records that do not fit: they are left out, and if one of them is of a path,
+    /// its holder has a while to name it before anything is lent.
+    pub fn restore(&mut self, now: Time, records: impl IntoIterator<Item = Record>) -> Vec<SetAside> {
+        let mut records: Vec<Record> = records.into_iter().collect();
+        records.sort_by_key(Record::turn);
+        let of_settings: BTreeSet<String> = self.members.known.keys().cloned().collect();
+        let is_first = records.is_empty();
+        let mut aside = Vec::new();
         for record in records {
-            match record {
-                Record::Member { agent, host, address } => {
-                    let member = Member { host, incarnation: agent.incarnation, address, heard_at: now };
-                    self.members.restore(agent.name, member).map_err(StateError)?;
-                }
-                Record::Lease { key, object, group, grant, granted_at, ends_at } => {
-                    let id = grant.plan_id;
-                    if id.0 >= PLANS_END {
-                        return Err(StateError(alloc::format!("no manager gives a path number {}", id.0)));
-                    }
-                    if self.by_request.contains_key(&key) {
-                        return Err(StateError(alloc::format!("path {} is the second of one request", id.0)));
-                    }
-                    if !self.network.hold(id, group, grant.plan.clone()) {
-                        return Err(StateError(alloc::format!("what path {} holds is held already", id.0)));
-                    }
-                    let expires_at = now + self.config.lease;
-                    let lease = Lease { key, object, grant, granted_at, expires_at, ends_at, tries: 0 };
-                    self.next_plan = self.next_plan.max(id.0.wrapping_add(1));
-                    self.enter(id, lease);
-                }
-                Record::Pending { key, object, pending, all, lease } => {
-                    let id = pending.id.0;
-                    let Some(after) = id.checked_add(1) else {
-                        return Err(StateError(alloc::format!("no request has number {id}")));
-                    };
-                    let twice =
-                        self.pending.contains_key(&pending.id) || self.pending_by_key.contains_key(&key);
-                    if twice || pending.group.receivers.is_empty() {
-                        return Err(StateError(alloc::format!(
-                            "request {id} waits twice or for no receiver"
-                        )));
-                    }
-                    self.next_request = self.next_request.max(after);
-                    self.pending_by_key.insert(key.clone(), pending.id);
-                    let waiting = Waiting { key, object, all, lease, told: None };
-                    self.pending.insert(pending.id, (pending, waiting));
-                }
-                Record::Kept { paths } => {
-                    for (group, plan) in paths {
-                        self.network.keep(Running { group, plan });
-                    }
-                    self.forget_surplus();
-                }
+            let key = record.key();
+            record.groups().flat_map(hosts).for_each(|host| self.members.note_number(host));
+            match self.take_in(now, record) {
+                // It is written already.
+                Ok(()) => drop(self.changed.remove(&key)),
+                Err(reason) => aside.push(SetAside { key, reason }),
             }
         }
-        self.settle_restored();
+        self.settle_restored(&of_settings);
+        if !is_first {
+            let lost = aside.iter().any(|record| matches!(record.key, RecordKey::Lease(_)));
+            self.knows_all(now, lost);
+        }
         self.undecided = true;
         if cfg!(debug_assertions) {
             self.check();
         }
-        Ok(())
+        aside
+    }
+
+    /// Takes in one record, if it fits with those that are there; otherwise nothing has changed.
+    fn take_in(&mut self, now: Time, record: Record) -> Result<(), String> {
+        match record {
+            Record::Host { name, host } => self.members.know_as(&name, host),
+            Record::Member { agent, host, address } => {
+                let member = Member { host, incarnation: agent.incarnation, address, heard_at: now };
+                self.members.restore(agent.name, member)
+            }
+            Record::Lease { key, object, group, grant, granted_at, ends_at } => {
+                let id = grant.plan_id;
+                if id.0 >= PLANS_END {
+                    return Err(format!("no manager gives a path number {}", id.0));
+                }
+                if self.by_request.contains_key(&key) {
+                    return Err(String::from("it is the second path of one request"));
+                }
+                self.check_group(&key.agent.name, &group)?;
+                if !self.network.hold(id, group, grant.plan.clone()) {
+                    return Err(String::from("what it holds is held already"));
+                }
+                let expires_at = now + self.config.lease;
+                let lease = Lease { key, object, grant, granted_at, expires_at, ends_at, tries: 0 };
+                self.next_plan = self.next_plan.max(id.0.wrapping_add(1));
+                self.enter(id, lease);
+                Ok(())
+            }
+            Record::Pending { key, object, pending, all, lease } => {
+                let after = pending.id.0.checked_add(1).ok_or("no request has this number")?;
+                if self.pending.contains_key(&pending.id) || self.pending_by_key.contains_key(&key) {
+                    return Err(String::from("it is there twice"));
+                }
+                if pending.group.receivers.is_empty() {
+                    return Err(String::from("it has no receiver"));
+                }
+                self.check_group(&key.agent.name, &pending.group)?;
+                self.next_request = self.next_request.max(after);
+                self.pending_by_key.insert(key.clone(), pending.id);
+                let waiting = Waiting { key, object, all, lease, told: None };
+                self.pending.insert(pending.id, (pending, waiting));
+                Ok(())
+            }
+            Record::Kept { paths } => {
+                paths.into_iter().for_each(|(group, plan)| self.network.keep(Running { group, plan }));
+                self.forget_surplus();
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the source of a group has the number that its name has for ever, where that is known.
+    fn check_group(&self, source: &str, group: &Group) -> Result<(), String> {
+        match self.members.known.get(source) {
+            Some(number) if *number != group.source => {
+                Err(format!("its source '{source}' has number {} there and is {}", group.source.0, number.0))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What one change of the state has written and taken away may have been cut in the middle: what is newer counts.
-    fn settle_restored(&mut self) {
+    fn settle_restored(&mut self, of_settings: &BTreeSet<String>) {
         let granted: Vec<RequestId> =
             self.by_request.keys().filter_map(|key| self.pending_by_key.get(key)).copied().collect();
         granted.into_iter().for_each(|id| drop(self.take_pending(id)));
         let lent: Vec<Plan> = self.leases.values().map(|lease| lease.grant.plan.clone()).collect();
         lent.iter().for_each(|plan| drop(self.displace(plan)));
+        // Hosts that settings name no more keep their numbers as long as a path or a request needs them.
+        let running = self.network.running().map(|(_, running)| &running.group);
+        let groups = running.chain(self.network.kept().map(|running| &running.group));
+        let groups = groups.chain(self.pending.values().map(|(pending, _)| &pending.group));
+        let used: BTreeSet<HostId> =
+            groups.flat_map(hosts).chain(self.members.names.keys().copied()).collect();
+        let is_needed = |name: &String, host: &HostId| of_settings.contains(name) || used.contains(host);
+        let known = core::mem::take(&mut self.members.known);
+        let (needed, surplus): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            known.into_iter().partition(|(name, host)| is_needed(name, host));
+        self.members.known = needed;
+        surplus.into_keys().for_each(|name| self.touch(RecordKey::Host(name)));
         self.restored = Restored {
             members: self.members.iter().count(),
             leases: self.leases.len(),

@@ -1,5 +1,6 @@
 //! The manager's core in virtual time.
 
+mod beginnings;
 mod histories;
 mod hostile;
 
@@ -27,10 +28,12 @@ fn config() -> LeasesConfig {
         silence: SILENCE,
         pending_max: 8,
         leases_max: 100,
+        agent_leases_max: 100,
         grant_bytes_max: u64::MAX,
         agents_max: 6,
         on_device_failure: OnDeviceFailure::Fallback,
         kept_max: 0,
+        patience: Duration::ZERO,
         claims: None,
         recorded: true,
         first_plan: PlanId(1_000),

@@ -62,6 +62,8 @@ pub enum Plant {
     ForgetWaiting,
     /// A manager does not see that the holder of a path has missed where it goes now.
     MissReplan,
+    /// A manager that cannot read the record of a path lends at once, without waiting for the path's holder.
+    LendInDoubt,
     /// Every manager gives its leases the same numbers.
     ReuseNumbers,
     /// A central controller of racks takes what confirms an earlier run for a confirmation of its own.

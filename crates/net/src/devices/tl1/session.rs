@@ -10,6 +10,8 @@ const TAG_MAX: u32 = 999_999;
 const PENDING_MAX: usize = 4_096;
 /// Lines of one answer: more than any switch has ports.
 const LINES_MAX: usize = 100_000;
+/// Bytes of all answers that are not at their end: more than any switch has to say.
+const UNFINISHED_MAX: usize = 32 << 20;
 /// Events that wait to be taken; older alarms make room.
 const EVENTS_MAX: usize = 8_192;
 
@@ -58,9 +60,18 @@ pub struct Session {
     telnet: Telnet,
     framer: Framer,
     last_tag: u32,
-    pending: BTreeMap<u32, Answer>,
+    pending: BTreeMap<u32, Unfinished>,
+    /// Bytes of what they hold.
+    unfinished_len: usize,
     outgoing: Vec<u8>,
     events: VecDeque<Event>,
+}
+
+/// An answer that is not at its end.
+#[derive(Clone, Debug, Default)]
+struct Unfinished {
+    lines: Vec<String>,
+    len: usize,
 }
 
 impl Session {
@@ -81,14 +92,20 @@ impl Session {
                 break self.last_tag;
             }
         };
-        self.pending.insert(tag, Answer::default());
+        self.pending.insert(tag, Unfinished::default());
         Telnet::send(request.emit(tag).as_bytes(), &mut self.outgoing);
         Some(tag)
     }
 
     /// Gives a command up: an answer that still comes is not heard.
     pub fn forget(&mut self, tag: u32) {
-        self.pending.remove(&tag);
+        self.take_out(tag);
+    }
+
+    fn take_out(&mut self, tag: u32) -> Option<Unfinished> {
+        let unfinished = self.pending.remove(&tag)?;
+        self.unfinished_len -= unfinished.len;
+        Some(unfinished)
     }
 
     /// How many commands wait for their answers.
@@ -107,6 +124,9 @@ impl Session {
         self.framer.push(&text);
         while let Some(output) = self.framer.next_output()? {
             self.take(output);
+            if self.unfinished_len > UNFINISHED_MAX {
+                return Err(FrameError::TooLong);
+            }
         }
         Ok(())
     }
@@ -150,6 +170,9 @@ impl Session {
         let Some(answer) = tag.parse().ok().and_then(|tag| self.pending.get_mut(&tag)) else { return };
         let room = LINES_MAX.saturating_sub(answer.lines.len());
         lines.truncate(room);
+        let len: usize = lines.iter().map(String::len).sum();
+        answer.len += len;
+        self.unfinished_len += len;
         answer.lines.append(&mut lines);
         if more || completion == Completion::Delayed {
             return;
@@ -169,7 +192,7 @@ impl Session {
 
     fn end(&mut self, tag: &str, result: Result<Answer, Failure>) {
         if let Ok(tag) = tag.parse()
-            && self.pending.remove(&tag).is_some()
+            && self.take_out(tag).is_some()
         {
             self.event(Event::Done { tag, result });
         }

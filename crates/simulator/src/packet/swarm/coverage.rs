@@ -254,6 +254,7 @@ events! {
     WRITE_SLOW = "write takes its time",
     WRITE_UNANSWERED = "answer to a write is lost",
     RESTORED = "manager goes on from records",
+    RECORD_LOST = "record of a path cannot be read",
     AGENT_CRASHES = "agent crashes",
     AGENT_LEAVES = "agent leaves",
     CALLS_CUT = "agent's calls wait",

@@ -250,6 +250,13 @@ impl World {
         if !self.office.failed.contains(&failure) {
             self.coverage.hit(coverage::RESOURCE_FAILS);
             self.office.failed.push(failure);
+            // Whoever has it may miss where its path goes now.
+            let has =
+                |agent: &&mut Agent| agent.held.values().any(|held| held.plan.resources.contains(&resource));
+            if let Some(holder) = self.agents.iter_mut().find(has).filter(|_| random.one_in(2)) {
+                self.coverage.hit(coverage::ANSWERS_CUT);
+                holder.answers_cut = now + Duration(random.magnitude(1_000_000_000..=8_000_000_000));
+            }
         }
     }
 
@@ -710,7 +717,9 @@ impl World {
         let alone = self.office.store.is_none();
         let explained =
             alone && (is_explained(&self.lent, plan, now) || lost.plan.resources.iter().any(failed));
-        if ended || over || explained || silent >= LEASE {
+        // Of a path whose record is lost its holder has to come in time.
+        let unread = self.office.store.as_ref().is_some_and(|store| store.lost.contains(&plan));
+        if ended || over || explained || silent >= LEASE || unread && silent >= PATIENCE {
             return Ok(());
         }
         Err(format!("{} lost {plan:?} though nobody else was lent its address", name(at)))

@@ -367,10 +367,12 @@ impl World<'_> {
             silence: Duration::from_secs(4),
             pending_max: 8,
             leases_max: 100,
+            agent_leases_max: 100,
             grant_bytes_max: u64::MAX,
             agents_max: 64,
             on_device_failure: OnDeviceFailure::Fallback,
             kept_max: 0,
+            patience: Duration::ZERO,
             claims: None,
             recorded: self.records.is_some(),
             first_plan: PlanId(self.runs * 1_000_000),
@@ -381,9 +383,10 @@ impl World<'_> {
         }
         let mut missing = BTreeMap::new();
         if let Some(records) = &self.records {
-            leases
-                .restore(self.now, records.values().cloned())
-                .map_err(|error| format!("no manager can go on from what is written: {error}"))?;
+            let aside = leases.restore(self.now, records.values().cloned());
+            if !aside.is_empty() {
+                return Err(format!("no manager can go on from all that is written: {aside:?}"));
+            }
             let until = self.now + Duration::from_secs(4);
             missing.extend(leases.members().map(|(name, member)| {
                 (AgentKey { name: name.into(), incarnation: member.incarnation }, until)

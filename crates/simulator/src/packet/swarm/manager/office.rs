@@ -17,7 +17,7 @@ use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{DeviceCommand, Fabric, Fabrics, Failure, Fcfs, GreedyMatching, PlanId, Scheduler};
 use polycast_protocol::leases::{
     AgentKey, Input, JoinRefusal, Leases, LeasesConfig, OnDeviceFailure, Output, Record, ReleaseReason,
-    known_hosts,
+    host_numbers,
 };
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
@@ -43,12 +43,16 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// A core that knows nobody.
-    fn core(&self, run: u64, plant: Option<Plant>) -> Leases {
+    /// A core that knows nobody. Settings name the hosts in another order each time, and others beside them.
+    fn core(&self, run: u64, plant: Option<Plant>, records: &[Record]) -> Leases {
         let pool = AddressPool::new([239, 255, 64, 0], self.addresses, 7410).expect("these are addresses");
         let names: Vec<String> = (0..self.agents).map(super::name).collect();
-        let places: Vec<_> =
-            known_hosts(names.iter().map(String::as_str)).map(|(_, host)| host).zip(0..).collect();
+        let others = format!("elsewhere-{}", run % 3);
+        let mut in_settings: Vec<&str> = names.iter().map(String::as_str).chain([others.as_str()]).collect();
+        let turns = run as usize % in_settings.len();
+        in_settings.rotate_left(turns);
+        let numbers = host_numbers(in_settings, records);
+        let places: Vec<_> = names.iter().map(|name| numbers[name]).zip(0..).collect();
         let mut fabrics: Vec<Box<dyn Fabric>> = Vec::new();
         if self.circuits {
             let ocs = Ocs::new(self.circuits(), places.clone(), pool);
@@ -67,17 +71,19 @@ impl Settings {
             silence: super::SILENCE,
             pending_max: 64,
             leases_max: 64,
+            agent_leases_max: 64,
             grant_bytes_max: self.grant_bytes_max,
             agents_max: 8,
             on_device_failure: self.on_device_failure,
             kept_max: self.kept_max,
+            patience: super::PATIENCE,
             claims: (self.circuits && !self.recorded).then_some(super::PATIENCE),
             recorded: self.recorded,
             first_plan: PlanId(first),
         };
         let mut leases = Leases::new(config, Fabrics::new(fabrics), scheduler);
-        for name in &names {
-            leases.know_host(name);
+        for (name, number) in &numbers {
+            leases.know_host_as(name, *number).expect("each name has a number of its own");
         }
         leases
     }
@@ -140,6 +146,8 @@ pub(super) struct Core {
     term: u64,
     /// When the store was asked last that has said that we lead.
     kept_at: Time,
+    /// When it takes what it cannot read for nobody's.
+    sure_at: Option<Time>,
     next_session: u64,
     sessions: BTreeMap<AgentKey, u64>,
     /// Agents that have to come back until then.
@@ -258,6 +266,9 @@ impl Office {
                 }
             }
             _ => {
+                if let Some(store) = self.store.as_mut().filter(|_| leads) {
+                    store.spoil(random);
+                }
                 let manager = &mut self.managers[at];
                 if let Some(core) = &manager.core {
                     let waits = core.leases.pending().len() > 0;
@@ -316,7 +327,7 @@ impl Office {
         // Whatever is written, another manager has to be able to go on from it.
         if now >= store.silent_until && store.advance(now) && random.one_in(8) {
             let (load, records) = (store.load(), store.records());
-            let mut core = self.settings.core(0, None);
+            let mut core = self.settings.core(0, None, &load);
             self.breach = self.breach.take().or_else(|| restores(&mut core, now, load, &records).err());
         }
     }
@@ -366,7 +377,8 @@ impl Office {
             (term, records) = (new, Some((store.load(), store.records())));
         }
         self.runs += 1;
-        let mut leases = self.settings.core(self.runs, self.plant);
+        let written = records.as_ref().map_or(&[][..], |(load, _)| load);
+        let mut leases = self.settings.core(self.runs, self.plant, written);
         let mut missing = BTreeMap::new();
         if let Some((mut load, records)) = records {
             if self.plant == Some(Plant::ForgetWaiting) {
@@ -385,6 +397,11 @@ impl Office {
             {
                 self.breach.get_or_insert(breach);
             }
+            let spoilt = self.store.as_ref().is_some_and(Store::lacks_leases);
+            if spoilt && self.plant != Some(Plant::LendInDoubt) {
+                self.coverage.hit(coverage::RECORD_LOST);
+                leases.await_holders(now);
+            }
             let key = |(name, member): (&str, &polycast_protocol::leases::Member)| AgentKey {
                 name: name.into(),
                 incarnation: member.incarnation,
@@ -396,6 +413,7 @@ impl Office {
             run: self.runs,
             term,
             kept_at: now,
+            sure_at: Some(now + super::PATIENCE),
             next_session: 0,
             sessions: BTreeMap::new(),
             missing,
@@ -430,7 +448,14 @@ impl Office {
     /// What a leader does: buries the missing, hears of devices, writes.
     fn serve(&mut self, random: &mut Random, now: Time, at: usize) {
         self.see(now, at);
+        let reaches = self.reaches_store(now, at);
         let Some(core) = &mut self.managers[at].core else { return };
+        if reaches
+            && let Some(store) = &mut self.store
+            && core.sure_at.take_if(|sure_at| *sure_at <= now).is_some()
+        {
+            store.forget_spoilt(now, core.term);
+        }
         let dead: Vec<AgentKey> =
             core.missing.iter().filter(|(_, until)| **until <= now).map(|(agent, _)| agent.clone()).collect();
         let answered: Vec<(Time, PlanId)> = core.set_ups.extract_if(.., |(due, _)| *due <= now).collect();
@@ -634,9 +659,13 @@ impl Office {
 
 /// Whether a core that has nothing goes on from what is written, and then knows just that.
 fn restores(core: &mut Leases, now: Time, load: Vec<Record>, records: &[Record]) -> Result<(), String> {
-    core.restore(now, load).map_err(|error| format!("no manager can go on from what is written: {error}"))?;
+    let aside = core.restore(now, load);
+    if !aside.is_empty() {
+        return Err(format!("no manager can go on from all that is written: {aside:?}"));
+    }
+    let is_state = |record: &&Record| !matches!(record, Record::Host { .. });
     let known = core.records();
-    if known != records {
+    if known.iter().filter(is_state).ne(records.iter().filter(is_state)) {
         return Err(format!("a manager that goes on from {records:?} knows {known:?}"));
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! A store in memory, as managers use etcd: a leader's key that lives as long as it is kept alive, and records that
 //! only the leader may write, in the same step in which it is seen to lead.
 
+use super::super::draw::Random;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -40,6 +41,10 @@ pub(super) struct Store {
     pub(super) silent_until: Time,
     /// Every lease that was ever written.
     written: BTreeSet<PlanId>,
+    /// Records that nobody can read.
+    spoilt: BTreeSet<RecordKey>,
+    /// Leases whose records could not be read at some time.
+    pub(super) lost: BTreeSet<PlanId>,
     /// How often something was written.
     pub(super) writes: u64,
 }
@@ -101,6 +106,7 @@ impl Store {
     fn apply(&mut self, changes: Changes) {
         self.writes += 1;
         for (key, record) in changes {
+            self.spoilt.remove(&key);
             if let RecordKey::Lease(plan) = key {
                 // One that is gone again before it was written was written as far as anybody can tell.
                 self.written.insert(plan);
@@ -122,16 +128,47 @@ impl Store {
         self.written.contains(&plan)
     }
 
+    /// A record is lost: there is something in its place that no manager can read.
+    pub(super) fn spoil(&mut self, random: &mut Random) {
+        if self.records.is_empty() || !random.one_in(3) {
+            return;
+        }
+        let at = random.below(self.records.len() as u64) as usize;
+        // Whoever waits or is a member comes again by itself; of a path only its holder knows.
+        if let Some(RecordKey::Lease(plan)) = self.records.keys().nth(at).cloned() {
+            self.lost.insert(plan);
+            self.spoilt.insert(RecordKey::Lease(plan));
+        }
+    }
+
+    /// Whether there are paths of which nothing can be read.
+    pub(super) fn lacks_leases(&self) -> bool {
+        !self.spoilt.is_empty()
+    }
+
+    /// A leader sets aside what nobody can read.
+    pub(super) fn forget_spoilt(&mut self, now: Time, term: u64) {
+        if self.leads(now, term) {
+            for key in core::mem::take(&mut self.spoilt) {
+                self.records.remove(&key);
+            }
+        }
+    }
+
+    fn readable(&self) -> impl Iterator<Item = (&RecordKey, &Record)> {
+        self.records.iter().filter(|(key, _)| !self.spoilt.contains(key))
+    }
+
     /// The records in the order in which etcd gives them.
     pub(super) fn load(&self) -> Vec<Record> {
         let mut records: Vec<(String, &Record)> =
-            self.records.iter().map(|(key, record)| (key.to_string(), record)).collect();
+            self.readable().map(|(key, record)| (key.to_string(), record)).collect();
         records.sort_by(|(one, _), (other, _)| one.cmp(other));
         records.into_iter().map(|(_, record)| record.clone()).collect()
     }
 
     /// The records in the order of their keys.
     pub(super) fn records(&self) -> Vec<Record> {
-        self.records.values().cloned().collect()
+        self.readable().map(|(_, record)| record.clone()).collect()
     }
 }

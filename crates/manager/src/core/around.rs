@@ -1,0 +1,56 @@
+//! What lies around a core and is the machine's and the network's: the time of day, and the devices.
+
+use crate::config::ManagerConfig;
+use crate::devices::{Device, DeviceId};
+use crate::fabrics::{self, Hosts};
+use polycast_api::settings::SettingsError;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+type Wall = dyn Fn() -> u64 + Send + Sync;
+type Devices = BTreeMap<DeviceId, Box<dyn Device>>;
+
+/// The world as a core sees it. Tests have one of their own.
+#[derive(Clone)]
+pub struct Around {
+    wall: Arc<Wall>,
+    devices: fn(&ManagerConfig, &Hosts) -> Result<Devices, SettingsError>,
+}
+
+impl Default for Around {
+    fn default() -> Self {
+        let wall = || {
+            let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX)
+        };
+        Around { wall: Arc::new(wall), devices: fabrics::devices }
+    }
+}
+
+impl fmt::Debug for Around {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Around").finish_non_exhaustive()
+    }
+}
+
+impl Around {
+    /// One with another time, and with these devices.
+    #[cfg(test)]
+    pub fn pretended(
+        wall: Arc<Wall>,
+        devices: fn(&ManagerConfig, &Hosts) -> Result<Devices, SettingsError>,
+    ) -> Self {
+        Around { wall, devices }
+    }
+
+    /// The time of day, in nanoseconds.
+    pub fn wall_ns(&self) -> u64 {
+        (self.wall)()
+    }
+
+    pub(super) fn devices(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Devices, SettingsError> {
+        (self.devices)(config, hosts)
+    }
+}

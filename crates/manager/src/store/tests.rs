@@ -1,0 +1,131 @@
+//! The store over a real etcd, where one is installed, and over a pretended one.
+
+use super::*;
+use polycast_protocol::leases::AgentKey;
+
+#[path = "../../tests/common/etcd.rs"]
+#[allow(dead_code, reason = "other tests need all of it")]
+mod real;
+
+fn member(name: &str) -> (RecordKey, Option<Record>) {
+    let agent = AgentKey { name: name.into(), incarnation: 7 };
+    let record = Record::Member { agent, host: polycast_planning::HostId(0), address: ([10, 0, 0, 1], 1) };
+    (RecordKey::Member(name.into()), Some(record))
+}
+
+/// One that leads no more without knowing it writes nothing, and so it tells nobody anything.
+#[tokio::test]
+async fn whoever_has_been_superseded_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some((_etcd, client)) = real::start(folder.path().to_str().unwrap()) else { return };
+    let store = Store::new(Servers::new(&["127.0.0.1:1".into(), client]).unwrap(), "/test/");
+    let begun = std::time::Instant::now();
+    while store.leader().await.is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "etcd does not come up");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(store.leader().await.unwrap(), None);
+    let first = store.campaign("one:1", 60).await.unwrap().expect("nobody leads");
+    assert!(store.campaign("two:1", 60).await.unwrap().is_none(), "there is a leader");
+    assert_eq!(store.leader().await.unwrap().as_deref(), Some("one:1"));
+    let many: Vec<_> = (0..250).map(|number| member(&format!("host-{number:03}"))).collect();
+    store.write(first, &many).await.unwrap();
+    assert_eq!(store.load(first).await.unwrap().records.len(), 250);
+    // Its lease has ended.
+    store.revoke(first.lease).await;
+    let second = store.campaign("two:1", 60).await.unwrap().expect("nobody leads any more");
+    let late = store.write(first, &[member("late")]).await;
+    assert!(matches!(late, Err(StoreError::Superseded)), "{late:?}");
+    assert!(matches!(store.keep_alive(first).await, Err(StoreError::Superseded)));
+    store.keep_alive(second).await.unwrap();
+    let (key, _) = member("host-000");
+    store.write(second, &[(key, None), member("new")]).await.unwrap();
+    let names: Vec<String> = store
+        .load(second)
+        .await
+        .unwrap()
+        .records
+        .into_iter()
+        .map(|record| match record {
+            Record::Member { agent, .. } => agent.name,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!((names.len(), names[0].as_str()), (250, "host-001"), "the first is gone");
+    assert!(names.contains(&"new".to_string()) && !names.contains(&"late".to_string()));
+    store.resign("two:1").await;
+    assert_eq!(store.leader().await.unwrap(), None);
+}
+
+fn names(loaded: &Loaded) -> Vec<String> {
+    loaded.records.iter().map(|record| record.key().to_string()).collect()
+}
+
+/// A leader that dies between the transactions of one change: the next one has all of it, or nothing.
+#[tokio::test(start_paused = true)]
+async fn a_change_is_written_whole_or_not_at_all() {
+    let changes = |round: u64| -> Vec<_> {
+        let gone = (0..150).map(|number| (RecordKey::Member(format!("{:03}-{}", number, round - 1)), None));
+        gone.chain((0..150).map(|number| member(&format!("{number:03}-{round}")))).collect()
+    };
+    let mut seen = std::collections::BTreeSet::new();
+    // Three parts into the journal, its number, three parts, and an end.
+    for crash_at in 1..=8 {
+        let server = pretended::Server::new();
+        let first = Store::new(server.link(), "/test");
+        let mandate = first.campaign("one:1", 60).await.unwrap().expect("nobody leads");
+        first.write(mandate, &changes(1)).await.unwrap();
+        let link = server.link();
+        link.crash_after(crash_at);
+        let dying = Store::new(link, "/test");
+        let crashed = tokio::time::timeout(Duration::from_secs(9), dying.write(mandate, &changes(2))).await;
+        assert!(crashed.is_err(), "it goes on after transaction {crash_at}");
+        first.revoke(mandate.lease).await;
+        let mandate = first.campaign("two:1", 60).await.unwrap().expect("nobody leads any more");
+        let loaded = first.load(mandate).await.unwrap();
+        assert!(loaded.unread.is_empty(), "{:?}", loaded.unread);
+        let (names, rounds) = (names(&loaded), |round| move |name: &&String| name.ends_with(round));
+        assert_eq!(names.len(), 150, "after {crash_at}");
+        let new = names.iter().filter(rounds("-2")).count();
+        assert!(new == 0 || new == 150, "{new} of 150 changes are there after transaction {crash_at}");
+        seen.insert(new);
+        assert_eq!(first.get(first.journal_part(0)).await.unwrap(), None, "the journal is gone");
+    }
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), [0, 150]);
+}
+
+/// What is not ours or cannot be read is named; what was read stays, and what was not is moved when the leader says so.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_is_named_and_set_aside() {
+    let server = pretended::Server::new();
+    let store = Store::new(server.link(), "/test");
+    let mandate = store.campaign("one:1", 60).await.unwrap().expect("nobody leads");
+    store.write(mandate, &[member("a"), member("b")]).await.unwrap();
+    let other = serde_json::to_vec(&member("c").1.unwrap()).unwrap();
+    let junk: [(&str, &[u8]); 5] = [
+        ("lease/00000000000000000007", b"{\"Lease\":{\"later\":1}}"),
+        ("member/b", &other),
+        ("pods/web", b"k8s"),
+        ("pending/1", b"[]"),
+        ("kept", &[0xff; 3]),
+    ];
+    for (key, value) in junk {
+        let key = format!("/test/state/{key}").into_bytes();
+        store.make(mandate, vec![put(key, value.to_vec())]).await.unwrap();
+    }
+    let loaded = store.load(mandate).await.unwrap();
+    assert_eq!(names(&loaded), ["member/a"]);
+    let unread: Vec<&str> = loaded.unread.keys().map(String::as_str).collect();
+    assert_eq!(unread, ["kept", "lease/00000000000000000007", "member/b", "pending/1", "pods/web"]);
+    assert_eq!(loaded.unread["member/b"], "it is the record of 'member/c'");
+    assert_eq!(loaded.unread["pods/web"], "no manager writes under such a key");
+    // One of them is written anew before it is moved.
+    store.write(mandate, &[member("b")]).await.unwrap();
+    let values = loaded.values(["member/b".into(), "kept".into(), "lease/00000000000000000007".into()]);
+    store.set_aside(mandate, values).await.unwrap();
+    let loaded = store.load(mandate).await.unwrap();
+    assert_eq!(names(&loaded), ["member/a", "member/b"]);
+    assert_eq!(loaded.unread.keys().collect::<Vec<_>>(), ["pending/1", "pods/web"]);
+    let aside = store.get(b"/test/aside/lease/00000000000000000007".to_vec()).await.unwrap();
+    assert_eq!(aside.as_deref(), Some(junk[0].1));
+}

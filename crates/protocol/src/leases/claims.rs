@@ -1,0 +1,215 @@
+//! What holders say that was lent to them, and how far that is believed.
+//!
+//! A manager that has just begun without records has to learn from agents what is in use. One that knows all that was lent
+//! believes nobody who names something else: otherwise one agent could take every address by naming it. What has ended here
+//! because its holder was away is known for a while, so that the holder can go on with it.
+
+use super::words::{AgentKey, Grant, HeldLease, Output, ReleaseReason, RequestKey};
+use super::{Claims, Lease, Leases, PLANS_END, service_time};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::vec::Vec;
+use polycast_planning::{Channel, Group, Plan, PlanId};
+use polycast_types::Time;
+
+/// What is known of what holders may name.
+#[derive(Debug, Default)]
+pub(super) struct Claimed {
+    /// Until when holders may name what is not known here; `None` before anything has happened.
+    learns_until: Option<Time>,
+    /// Until when paths may be in use that nobody has named yet: nothing new is lent.
+    in_doubt_until: Option<Time>,
+    /// What has ended because its holder was away, and when.
+    pub(super) ended: BTreeMap<PlanId, Ended>,
+}
+
+/// A path whose holder was away for too long.
+#[derive(Debug)]
+pub(super) struct Ended {
+    key: RequestKey,
+    channel: Channel,
+    /// It is forgotten then.
+    until: Time,
+}
+
+impl Claimed {
+    /// When something changes by itself.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.in_doubt_until
+    }
+}
+
+impl Leases {
+    /// Notes when it all begins.
+    pub(super) fn begin(&mut self, now: Time) {
+        if self.claimed.learns_until.is_none() {
+            // What an earlier manager has lent has been named by then, or has expired.
+            self.claimed.learns_until = Some(now + self.config.lease);
+            self.early.expect_until(now + self.config.patience);
+        }
+    }
+
+    /// Everything that was lent is known, unless `in_doubt`: then holders have a while to name what is not, and nothing
+    /// is lent meanwhile that could be theirs.
+    pub(super) fn knows_all(&mut self, now: Time, in_doubt: bool) {
+        let until = if in_doubt { now + self.config.patience } else { now };
+        self.claimed.learns_until = Some(until);
+        self.early.expect_until(now + self.config.patience);
+        if in_doubt {
+            self.claimed.in_doubt_until = Some(until);
+            self.network.set_uses_known(false);
+        }
+    }
+
+    /// Paths may be in use that are not known: their holders have a while to come and name them.
+    pub fn await_holders(&mut self, now: Time) {
+        self.knows_all(now, true);
+    }
+
+    /// Nobody could be heard until now: nobody is blamed for having been silent.
+    pub fn excuse(&mut self, now: Time) {
+        self.members.excuse(now);
+        let all: Vec<PlanId> = self.leases.keys().copied().collect();
+        all.into_iter().for_each(|id| self.renew(now, id));
+        self.early.expect_until(now + self.config.patience);
+    }
+
+    pub(super) fn end_claims(&mut self, now: Time) {
+        if self.claimed.in_doubt_until.take_if(|until| *until <= now).is_some() {
+            self.network.set_uses_known(true);
+            self.undecided = true;
+        }
+        self.claimed.ended.retain(|_, ended| ended.until > now);
+    }
+
+    /// How many paths an agent has.
+    pub(super) fn held_by(&self, agent: &AgentKey) -> usize {
+        self.by_request.range(agent.request(0)..=agent.request(u64::MAX)).count()
+    }
+
+    /// Notes a path that has ended though its holder may come back to it.
+    pub(super) fn remember(&mut self, lease: &Lease, reason: ReleaseReason) {
+        if !matches!(reason, ReleaseReason::Expired | ReleaseReason::HolderGone) {
+            return;
+        }
+        let (key, channel) = (lease.key.clone(), lease.grant.plan.channel.clone());
+        let until = lease.expires_at + self.config.lease;
+        self.claimed.ended.insert(lease.grant.plan_id, Ended { key, channel, until });
+        while self.claimed.ended.len() > self.config.leases_max {
+            self.claimed.ended.pop_first();
+        }
+    }
+
+    /// Whether a path that is not lent as far as is known here can be lent to the one who names it.
+    fn can_be_lent(&self, now: Time, key: &RequestKey, held: &HeldLease) -> bool {
+        let learns = self.claimed.learns_until.is_none_or(|until| now < until);
+        let ended = self.claimed.ended.get(&held.plan);
+        learns || ended.is_some_and(|ended| ended.key == *key && ended.channel.is_heard_like(&held.channel))
+    }
+
+    /// A holder comes back with a lease that is known here.
+    fn take_up(&mut self, now: Time, held: &HeldLease) {
+        if self.leases[&held.plan].grant.plan.channel.is_heard_like(&held.channel) {
+            self.renew(now, held.plan);
+        } else {
+            // Its holder has not heard that the path goes another way, and uses what may be another one's by now. The answer
+            // to its next heartbeat says that the path is lost.
+            self.end(held.plan, ReleaseReason::Failed);
+        }
+    }
+
+    /// Takes a lease over that an earlier run of the manager has granted, or that had expired here.
+    pub(super) fn take_over(&mut self, now: Time, agent: &AgentKey, held: HeldLease) {
+        let key = agent.request(held.request);
+        if self.leases.get(&held.plan).is_some_and(|lease| lease.key == key) {
+            return self.take_up(now, &held);
+        }
+        let Some(source) = self.members.get(&agent.name) else { return };
+        let is_full = self.leases.len() >= self.config.leases_max
+            || self.held_by(agent) >= self.config.agent_leases_max;
+        if self.by_request.contains_key(&key) || is_full || held.plan.0 >= PLANS_END {
+            return;
+        }
+        if !self.can_be_lent(now, &key, &held) {
+            return;
+        }
+        let receivers: Vec<_> = held.receivers.iter().filter_map(|name| self.members.entry(name)).collect();
+        // Not all of them need have come back yet.
+        let group = Group {
+            source: source.host,
+            receivers: held.receivers.iter().filter_map(|name| self.members.number(name)).collect(),
+        };
+        let kept =
+            held.kept.filter(|plan| plan.channel == held.channel && self.fabrics.vouches(&group, plan));
+        let plan = kept.or_else(|| self.fabrics.adopt(&held.fabric, &self.network, &group, &held.channel));
+        // Without a plan it is lost; the next heartbeat's answer says so.
+        let Some(plan) = plan else { return };
+        let receivers =
+            receivers.into_iter().map(|(name, member)| (String::from(name), member.address)).collect();
+        let absent = self.members.away(&group.receivers);
+        let service = service_time(&plan, held.bytes);
+        let grant = Grant {
+            plan_id: held.plan,
+            accepted_bytes: held.bytes,
+            receivers,
+            absent,
+            plan,
+            service,
+            lease: held.left,
+        };
+        // A path that has been lent to somebody else since is lost; the next heartbeat's answer says so.
+        self.network.claim(&grant.plan);
+        if self.network.hold(held.plan, group, grant.plan.clone()) {
+            self.claimed.ended.remove(&held.plan);
+            self.make_way(&grant.plan);
+            if !grant.plan.commands.is_empty() {
+                // Devices hold it already, unless they have lost it; from here on they know that it is needed.
+                self.outputs.push_back(Output::Again { plan_id: held.plan, plan: grant.plan.clone() });
+            }
+            if let Channel::SourceRoutes { .. } = held.channel {
+                // Its trees were planned anew: failures that the source knows of may be over, and others there.
+                let plan = grant.plan.clone();
+                let before = Plan { channel: held.channel, ..plan.clone() };
+                let (request, displaced, reason) = (key.clone(), Vec::new(), None);
+                let plan_id = held.plan;
+                self.outputs.push_back(Output::Replanned {
+                    plan_id,
+                    request,
+                    before,
+                    plan,
+                    displaced,
+                    reason,
+                });
+            }
+            if let Some(id) = self.pending_by_key.get(&key).copied() {
+                // It has asked for a second path meanwhile, not knowing that it may go on with the first.
+                self.take_pending(id);
+                let response = Ok(grant.clone());
+                self.outputs.push_back(Output::Response { request: key.clone(), response });
+            }
+            self.keep(now, key, held.object, grant);
+        }
+    }
+
+    /// Devices have said what they hold: it is lent to nobody until those who use it have had the time to say so.
+    pub(super) fn found(&mut self, now: Time, commands: &[polycast_planning::DeviceCommand]) {
+        if self.claims != Claims::Unknown {
+            return;
+        }
+        let held: BTreeSet<_> =
+            self.leases.values().flat_map(|lease| lease.grant.plan.commands.iter()).collect();
+        let unclaimed = commands.iter().filter(|command| !held.contains(command));
+        // What a lease holds is its holder's, whatever else its device keeps there.
+        let resources: Vec<_> = unclaimed
+            .flat_map(|command| self.fabrics.resources_of(command))
+            .filter(|resource| self.network.holder(resource).is_none())
+            .collect();
+        self.claims = match self.config.claims {
+            Some(wait) if !resources.is_empty() => Claims::Until(now + wait),
+            _ => Claims::Known,
+        };
+        self.network.reserve(resources);
+        self.network.set_circuits_known(true);
+        self.undecided = true;
+    }
+}
