@@ -19,6 +19,8 @@ mod convert;
 mod core;
 mod devices;
 pub mod fabrics;
+#[doc(hidden)]
+pub mod fuzzing;
 mod leader;
 mod racks;
 mod service;
