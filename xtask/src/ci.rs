@@ -38,6 +38,13 @@ const STEPS: &[Step] = &[
         environment: &[],
         minutes_max: 50,
     },
+    // With a build of its own, which is most of it.
+    Step {
+        name: "fuzz",
+        arguments: &["run", "--locked", "--package", "xtask", "--", "fuzz", "--seconds", "3"],
+        environment: &[],
+        minutes_max: 40,
+    },
 ];
 
 /// Runs the steps named, or all of them; each runs even if one before it failed.

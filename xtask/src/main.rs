@@ -3,6 +3,7 @@
 mod arrows;
 mod ci;
 mod code;
+mod fuzz;
 mod limit;
 mod purity;
 mod tests_run;
@@ -17,9 +18,10 @@ Development tasks of Polycast
 Usage: cargo xtask TASK
 
 Tasks:
-  ci [STEP]...  Run all checks, or only the steps named: fmt, clippy, doc, test
+  ci [STEP]...  Run all checks, or only the steps named: fmt, clippy, doc, test, fuzz
   swarm [ARG].. Run simulated transfers with faults drawn from seeds: --seeds A..B or --minutes N
   leaders [N]   Kill the leader of managers with a real etcd, or stop it, N times in mid-transfer: 100 unless told otherwise
+  fuzz [ARG]..  Run fuzzers: --seconds N for each, TARGET.. for some; fuzz --help says more
   arrows        Show which crate uses which, and check that arrows only point down
   tidy          Check the rules of style that no other tool knows";
 
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
     match task {
         "ci" => ci::run(rest),
         tests_run::TASK => tests_run::run(rest),
+        "fuzz" => fuzz::run(rest),
         "swarm" => ci::swarm(rest),
         "leaders" => ci::leaders(rest),
         "arrows" => {

@@ -20,6 +20,8 @@ mod core;
 mod devices;
 mod door;
 pub mod fabrics;
+#[doc(hidden)]
+pub mod fuzzing;
 mod leader;
 mod racks;
 mod service;

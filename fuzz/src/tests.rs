@@ -1,0 +1,94 @@
+//! Every target on its corpus, and on damaged copies of it.
+
+use super::*;
+use crate::words::Words;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// Runs of damaged inputs, a target; those that touch files or sockets are slower.
+const DAMAGED: usize = 400;
+const DAMAGED_SLOW: usize = 60;
+const SLOW: [&str; 2] = ["archive_unpack", "frame_stream"];
+
+/// A small generator: the same noise every time.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        self.next() as usize % limit.max(1)
+    }
+
+    /// Bytes changed, cut out, put in or doubled.
+    fn damage(&mut self, seed: &[u8]) -> Vec<u8> {
+        let mut bytes = seed.to_vec();
+        for _ in 0..=self.below(4) {
+            let (at, len) = (self.below(bytes.len()), self.below(16));
+            let end = (at + len).min(bytes.len());
+            match self.below(5) {
+                0 => drop(bytes.drain(at..end)),
+                1 => bytes.splice(at..at, (0..len).map(|_| self.next() as u8)).for_each(drop),
+                2 => {
+                    let copied = bytes[at..end].to_vec();
+                    let to = self.below(bytes.len());
+                    bytes.splice(to..to, copied).for_each(drop);
+                }
+                _ => {
+                    let byte = self.next() as u8;
+                    bytes.get_mut(at).into_iter().for_each(|old| *old = byte);
+                }
+            }
+        }
+        bytes
+    }
+}
+
+#[test]
+fn targets_keep_their_promises_on_their_corpus_and_on_damaged_copies() {
+    for (name, body) in TARGETS {
+        let seeds = corpus::seeds(name);
+        seeds.iter().for_each(|seed| body(seed));
+        let mut noise = Noise(0x2545_f491_4f6c_dd1d);
+        let runs = if SLOW.contains(name) { DAMAGED_SLOW } else { DAMAGED };
+        for _ in 0..runs {
+            let long: Vec<u8> = (0..noise.below(600)).map(|_| noise.next() as u8).collect();
+            let seed = seeds.get(noise.below(seeds.len() + 1)).unwrap_or(&long);
+            body(&noise.damage(seed));
+        }
+    }
+}
+
+/// The repository holds little, and nothing for targets that there are not.
+#[test]
+fn the_corpus_is_small_and_whole() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let (mut bytes, mut without) = (0, TARGETS.iter().map(|(name, _)| *name).collect::<BTreeSet<_>>());
+    for entry in fs::read_dir(&folder).unwrap() {
+        let entry = entry.unwrap();
+        bytes += entry.metadata().unwrap().len();
+        let file = entry.file_name().into_string().unwrap();
+        let name = file.strip_suffix(".hex").unwrap_or_else(|| panic!("{file} is no corpus"));
+        assert!(without.remove(name), "there is no target for {file}");
+        assert!(
+            corpus::seeds(name).iter().all(|seed| seed.len() <= 4_096),
+            "{file} has a line that is too long"
+        );
+    }
+    assert!(without.is_empty(), "no corpus for {without:?}");
+    assert!(bytes <= 500 << 10, "the corpus takes {bytes} bytes");
+}
+
+/// Behind the end of the bytes every choice is the first one, so that a run ends.
+#[test]
+fn choices_without_bytes_are_the_first_ones() {
+    let mut words = Words::new(&[]);
+    assert!(words.is_empty() && !words.flip() && words.below(9) == 0 && words.number(5) == 0);
+    assert_eq!((words.text(), words.ranges(9).len(), words.bytes(9).len()), (String::new(), 0, 0));
+}
