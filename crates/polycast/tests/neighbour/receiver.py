@@ -62,8 +62,12 @@ class Receiver:
             self._decode()
             self._ask()
             self._report(False)
+            if not self.started and time.monotonic() > self.said_at + 0.5:
+                self.said_at = time.monotonic()
+                self.frames.say(wire.frame(wire.ALIVE))
             if content is None and len(self.fragments) == self.count and self.root and self._all_hashes():
                 content = self._check()
+                self.frames.say(wire.frame(wire.ALIVE))
                 salt = self.welcome.salt
                 self.frames.say(wire.data_rcvd(self.patched, wire.proof(salt, self.welcome.group_len, content)))
         return content

@@ -57,17 +57,21 @@ def data_rcvd(patched=0, proof=bytes(32)):
 
 def welcome(name, length, fragment=8_916, group=1 << 18, stall_ns=10**10):
     """WELCOME of an object without a data channel."""
-    body = struct.pack(">B", VERSION) + bytes(24) + b"\0" + text(name) + struct.pack(">QII", length, fragment, group)
-    return frame(WELCOME, body + bytes(7) + struct.pack(">Q", stall_ns))
+    mode = struct.pack(">H", 0o644) if VERSION > 1 else b""
+    body = struct.pack(">B", VERSION) + bytes(24) + b"\0" + mode + text(name)
+    body += struct.pack(">QII", length, fragment, group) + bytes(7) + struct.pack(">Q", stall_ns)
+    return frame(WELCOME, body + (os.urandom(32) if VERSION > 1 else b""))
 
 
 class Welcome:
     """What a source answers to HELLO."""
 
     def __init__(self, body):
-        length, = struct.unpack_from(">H", body, 26)
-        self.directory, self.name = bool(body[25]), body[28:28 + length]
-        at = 28 + length
+        # Version, object, directory, and from version 2 on the file's permissions.
+        at = 28 if VERSION > 1 else 26
+        length, = struct.unpack_from(">H", body, at)
+        self.directory, self.name = bool(body[25]), body[at + 2:at + 2 + length]
+        at += 2 + length
         self.object_len, self.fragment_len, self.group_len = struct.unpack_from(">QII", body, at)
         group, port, self.outer_len, self.stall_ns = struct.unpack_from(">4sHBQ", body, at + 16)
         self.channel = socket.inet_ntoa(group), port
@@ -84,13 +88,15 @@ def read_welcome(body):
 def invite(address, port, handle, number):
     """INVITE to a pushed transfer."""
     body = struct.pack(">B4sHQ", VERSION, socket.inet_aton(address), port, handle) + bytes(16)
-    return frame(INVITE, body + struct.pack(">QB", number, 0))
+    size = struct.pack(">QB", 1 << 20, 0) if VERSION > 1 else b""
+    return frame(INVITE, body + struct.pack(">QB", number, 0) + size)
 
 
 def announce(handle, address, port, places, name):
     """A source's offer, as a datagram of discovery."""
     head = b"PLYC" + struct.pack(">BBQ", VERSION, 1, handle)
-    return head + socket.inet_aton(address) + struct.pack(">HI", port, places) + text(name)
+    size = struct.pack(">Q", 15) if VERSION > 1 else b""
+    return head + socket.inet_aton(address) + struct.pack(">HI", port, places) + size + text(name)
 
 
 def solicit(version=None):
@@ -100,11 +106,13 @@ def solicit(version=None):
 
 def read_announcement(datagram):
     """Handle, address, port, places and name of an offer; `None` where it is none."""
-    if datagram[:4] != b"PLYC" or len(datagram) < 26 or datagram[4] != VERSION or datagram[5] != 1:
+    if datagram[:4] != b"PLYC" or len(datagram) < (34 if VERSION > 1 else 26) or datagram[4] != VERSION or datagram[5] != 1:
         return None
     handle, = struct.unpack_from(">Q", datagram, 6)
-    port, places, length = struct.unpack_from(">HIH", datagram, 18)
-    return handle, socket.inet_ntoa(datagram[14:18]), port, places, datagram[26:26 + length]
+    port, places = struct.unpack_from(">HI", datagram, 18)
+    at = 32 if VERSION > 1 else 24
+    length, = struct.unpack_from(">H", datagram, at)
+    return handle, socket.inet_ntoa(datagram[14:18]), port, places, datagram[at + 2:at + 2 + length]
 
 
 def packet(handle, round_, sn, payload, flags=0, kind=1, extension=b"", version=None):
