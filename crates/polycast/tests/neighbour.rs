@@ -1,0 +1,93 @@
+//! A hostile neighbour, which speaks the wire format on its own (`neighbour/*.py`, written from docs/protocol.md alone),
+//! beside honest transfers: what it says, and how slowly, ends its own session only. And a receiver of the same second
+//! implementation, which is honest.
+//!
+//! How much time an attack costs is measured by the same program (docs/measurements.md), not asserted here.
+
+mod common;
+
+use common::{Place, begin, end, noise};
+use polycast_testing::{Need, needs};
+use std::process::{Command, Output};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_polycast");
+
+/// A program of the second implementation.
+fn python(script: &str) -> Command {
+    let mut command = Command::new("python3");
+    command.arg("-B").arg(format!("{}/tests/neighbour/{script}", env!("CARGO_MANIFEST_DIR")));
+    command
+}
+
+fn words(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+/// Plays attacks, each beside a transfer to two honest receivers.
+fn beside(attacks: &[&str]) {
+    if !needs(&[
+        Need::Root,
+        Need::Namespaces,
+        Need::Tool("ip"),
+        Need::Tool("ethtool"),
+        Need::Tool("python3"),
+    ]) {
+        return;
+    }
+    let ran = python("neighbour.py").arg(PROGRAM).args(["--bytes", "4000000"]).args(attacks).output().unwrap();
+    assert!(ran.status.success(), "{}", words(&ran));
+}
+
+#[test]
+fn receivers_that_are_none_harm_no_other() {
+    beside(&["long-refuse", "long-name", "liar", "seat", "prophet", "old-version", "noise-1", "noise-2"]);
+}
+
+#[test]
+fn a_receiver_that_takes_nothing_is_given_up() {
+    beside(&["zombie"]);
+}
+
+#[test]
+fn connections_of_a_stranger_close_no_door() {
+    beside(&["idle-600", "promises-600", "garbage-600", "agent-idle-600", "agent-garbage-600", "agent-promises-600"]);
+}
+
+#[test]
+fn a_stranger_at_the_manager_ends_no_agent() {
+    beside(&["agent-tarpits", "manager-idle-600", "manager-garbage-600", "join-as-another"]);
+}
+
+#[test]
+fn rogue_offers_replace_and_end_nothing() {
+    beside(&["other-versions", "rogue-dot", "rogue-path", "rogue-escape", "rogue-silent", "rogue-refuse"]);
+}
+
+#[test]
+fn forged_packets_change_no_byte() {
+    beside(&["forged-jump", "forged-groups", "forged-flood", "replay", "spoofed-jump", "spoofed-groups"]);
+    beside(&["spoofed-flood", "spoofed-replay"]);
+}
+
+#[test]
+fn forged_messages_reach_no_listener() {
+    beside(&["stream-inject", "stream-silence"]);
+}
+
+#[test]
+fn a_receiver_of_another_implementation_gets_the_object() {
+    if !needs(&[Need::Tool("python3")]) {
+        return;
+    }
+    let place = Place::new();
+    let bytes = noise(700_000);
+    let (file, out) = (place.file("object.bin", &bytes), place.path("second"));
+    let offer = begin(&["offer", &file, "--receivers", "1", "--interface", "lo", "--timeout", "30s", "--json"]);
+    let ran = python("receiver.py").args([&out, "--loss", "0.1"]).output().unwrap();
+    assert!(ran.status.success(), "{}", words(&ran));
+    assert!(std::fs::read(&out).unwrap() == bytes);
+    let ended = end(offer);
+    assert_eq!(ended.status, 0, "{}", ended.stderr);
+    assert_eq!(ended.json()["receivers"][0]["verified"], true);
+    assert!(ended.json()["receivers"][0]["patched_bytes"].as_u64().unwrap() > 0, "some packets were thrown away");
+}
