@@ -50,8 +50,9 @@ impl Heard {
             attempt_interval: Duration::from_micros(500).into(),
             path_timeout: Duration::from_millis(500),
             stall_timeout: Duration::from_secs(5),
+            progress_timeout: Duration::from_secs(30),
             deadline: words.flip().then(|| words.span()),
-            slow: SlowPolicy::DropToPatches { after: Duration::from_millis(400) },
+            slow: SlowPolicy::CatchUp { after: Duration::from_millis(400) },
             patch_delay: Duration::from_millis(5),
         });
         Heard {
@@ -245,7 +246,7 @@ impl Told {
             }
             ReceiverOutput::Complete => {
                 assert!(!std::mem::replace(&mut self.complete, true), "complete twice");
-                self.machine.handle(now, ReceiverInput::Committed);
+                self.machine.handle(now, ReceiverInput::Committed { proof: [7; 32] });
             }
         }
     }

@@ -142,6 +142,7 @@ fn session() -> Vec<Heard> {
         object: ObjectId::default(),
         name: "object".into(),
         kind: ObjectKind::File,
+        root: None,
         source: Arc::new(vec![7; (FRAGMENTS * FRAGMENT) as usize]),
         receivers: Receivers::Told(2),
         interface: Ipv4Addr::LOCALHOST,
@@ -156,7 +157,7 @@ fn session() -> Vec<Heard> {
             name: format!("host-{number}"),
             rendezvous: Rendezvous::At(proxy(prepared.control_address(), number, &log), prepared.handle()),
             interface: Ipv4Addr::LOCALHOST,
-            sink: Sink::Path(folder.path().join(number.to_string())),
+            sink: Sink::At { path: folder.path().join(number.to_string()), replace: false },
             options: Options { loss: 0.2 * number as f64, seed: 1, ..Options::default() },
             cancel: Arc::default(),
         };

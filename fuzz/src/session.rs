@@ -53,6 +53,7 @@ impl Reception {
             expected,
             object_len: words.number(1 << 20),
             join_timeout: words.span(),
+            have_timeout: words.span(),
             stall_timeout: words.span(),
             verdicts: if words.flip() { Verdicts::Sender } else { Verdicts::Roster { deadline } },
         };
@@ -137,7 +138,7 @@ pub fn guest(bytes: &[u8]) {
         name: "host-0".into(),
         window_bytes: words.number(1 << 20),
         serve_port: words.small(9) as u16,
-        stall_timeout: words.span(),
+        answer_timeout: words.span(),
     };
     let mut guest = Guest::new(now, config);
     let mut owed: Vec<GuestOutput> = Vec::new();

@@ -158,7 +158,7 @@ impl<'a> Words<'a> {
             9 => Control::RackReq(self.ranges(near)),
             10 => Control::Rack(self.members(peers)),
             11 => Control::UpstreamLost,
-            12 => Control::DataRcvd { patched_bytes: self.number(near) },
+            12 => Control::DataRcvd { patched_bytes: self.number(near), proof: self.array() },
             13 => Control::Stalled { tree: self.small(4) as u8 },
             14 => Control::Alive,
             _ => {
@@ -227,6 +227,7 @@ impl<'a> Words<'a> {
         Welcome {
             object: self.object(),
             directory: self.flip(),
+            mode: self.below(0o1000) as u16,
             name,
             object_len: self.number(near) % (1 << 50),
             fragment_len: 1 + self.small(9_000) % 65_535,
@@ -234,6 +235,7 @@ impl<'a> Words<'a> {
             channel: (self.array(), self.small(9) as u16),
             outer_len: 4 * self.below(3) as u8,
             stall_ns: self.number(1 << 30),
+            salt: self.array(),
         }
     }
 

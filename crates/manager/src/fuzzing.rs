@@ -2,11 +2,12 @@
 
 use crate::config::ManagerConfig;
 use crate::convert;
-use crate::core::{Core, Seat};
+use crate::core::{Around, Core, Seat};
 use polycast_api::error::{Refusal, check_version};
 use polycast_api::manager::{self as api, AgentMessage, ManagerMessage, agent_message, manager_message};
 use polycast_api::settings::SettingsError;
 use prost::Message;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -32,7 +33,7 @@ impl Sessions {
     /// The settings are wrong.
     pub fn new(runtime: &Handle, settings: &str, count: usize) -> Result<Self, SettingsError> {
         let _inside = runtime.enter();
-        let (core, _) = Core::new(&ManagerConfig::from_toml(settings)?)?;
+        let (core, _) = Core::new(&ManagerConfig::from_toml(settings)?, &Around::default())?;
         Ok(Sessions { core: Arc::new(core), sessions: (0..count).map(|_| None).collect() })
     }
 
@@ -70,5 +71,7 @@ fn join(core: &Arc<Core>, message: agent_message::Message) -> Result<Session, Re
     check_version(join.protocol_version)?;
     let (outbox, inbox) = mpsc::channel(MESSAGES_MAX);
     let joined = manager_message::Message::Joined(api::Joined::default());
-    Ok((core.join(convert::join(join)?, outbox, joined)?, inbox))
+    // From where it says that it is: what the manager asks of the connection is not fuzzed here.
+    let from = join.address.parse().unwrap_or(Ipv4Addr::LOCALHOST.into());
+    Ok((core.join(convert::join(join)?, from, outbox, joined)?, inbox))
 }

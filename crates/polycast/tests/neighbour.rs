@@ -25,16 +25,12 @@ fn words(output: &Output) -> String {
 
 /// Plays attacks, each beside a transfer to two honest receivers.
 fn beside(attacks: &[&str]) {
-    if !needs(&[
-        Need::Root,
-        Need::Namespaces,
-        Need::Tool("ip"),
-        Need::Tool("ethtool"),
-        Need::Tool("python3"),
-    ]) {
+    if !needs(&[Need::Root, Need::Namespaces, Need::Tool("ip"), Need::Tool("ethtool"), Need::Tool("python3")])
+    {
         return;
     }
-    let ran = python("neighbour.py").arg(PROGRAM).args(["--bytes", "4000000"]).args(attacks).output().unwrap();
+    let ran =
+        python("neighbour.py").arg(PROGRAM).args(["--bytes", "4000000"]).args(attacks).output().unwrap();
     assert!(ran.status.success(), "{}", words(&ran));
 }
 
@@ -50,7 +46,14 @@ fn a_receiver_that_takes_nothing_is_given_up() {
 
 #[test]
 fn connections_of_a_stranger_close_no_door() {
-    beside(&["idle-600", "promises-600", "garbage-600", "agent-idle-600", "agent-garbage-600", "agent-promises-600"]);
+    beside(&[
+        "idle-600",
+        "promises-600",
+        "garbage-600",
+        "agent-idle-600",
+        "agent-garbage-600",
+        "agent-promises-600",
+    ]);
 }
 
 #[test]
@@ -82,12 +85,16 @@ fn a_receiver_of_another_implementation_gets_the_object() {
     let place = Place::new();
     let bytes = noise(700_000);
     let (file, out) = (place.file("object.bin", &bytes), place.path("second"));
-    let offer = begin(&["offer", &file, "--receivers", "1", "--interface", "lo", "--timeout", "30s", "--json"]);
+    let offer =
+        begin(&["offer", &file, "--receivers", "1", "--interface", "lo", "--timeout", "30s", "--json"]);
     let ran = python("receiver.py").args([&out, "--loss", "0.1"]).output().unwrap();
     assert!(ran.status.success(), "{}", words(&ran));
     assert!(std::fs::read(&out).unwrap() == bytes);
     let ended = end(offer);
     assert_eq!(ended.status, 0, "{}", ended.stderr);
     assert_eq!(ended.json()["receivers"][0]["verified"], true);
-    assert!(ended.json()["receivers"][0]["patched_bytes"].as_u64().unwrap() > 0, "some packets were thrown away");
+    assert!(
+        ended.json()["receivers"][0]["patched_bytes"].as_u64().unwrap() > 0,
+        "some packets were thrown away"
+    );
 }

@@ -3,6 +3,7 @@
 
 use super::super::{NextPath, Path, Rest};
 use super::{AttemptInterval, Channel, Control, DataSender, Input, Run};
+use polycast_protocol::push::PeerId;
 use polycast_types::Time;
 
 impl Run {
