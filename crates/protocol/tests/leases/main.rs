@@ -636,7 +636,8 @@ fn no_more_leases_are_taken_over_than_there_may_be() {
 #[test]
 fn records_that_give_hosts_other_numbers_are_refused() {
     let records = with_three_agents(manager(1, false)).records();
-    for names in [["host-0", "host-1", "host-2"], ["host-1", "host-0", "host-2"], ["new", "host-0", "host-1"]] {
+    for names in [["host-0", "host-1", "host-2"], ["host-1", "host-0", "host-2"], ["new", "host-0", "host-1"]]
+    {
         let mut after = manager(1, false);
         let numbers = names.map(|name| after.know_host(name).0);
         assert_eq!(numbers, [0, 1, 2]);
