@@ -203,11 +203,11 @@ fn who_comes_back_with_what_was_never_sent_begins_anew() {
         beat(&mut leaf, ms(1), 0, 0);
         let first = *streams(&mut leaf, ms(1)).last().unwrap();
         // It is lost before anything is sent to it.
-        (2..40).for_each(|now| _ = streams(&mut leaf, ms(now)));
-        leaf.handle(ms(40), LeafInput::FromCentral(updates(to, 1, 1, &[1, 2, 3])));
-        streams(&mut leaf, ms(40));
-        beat(&mut leaf, ms(41), first, applied);
-        let now = streams(&mut leaf, ms(41)).last().copied().unwrap_or(first);
+        (2..200).for_each(|now| _ = streams(&mut leaf, ms(now)));
+        leaf.handle(ms(200), LeafInput::FromCentral(updates(to, 1, 1, &[1, 2, 3])));
+        streams(&mut leaf, ms(200));
+        beat(&mut leaf, ms(201), first, applied);
+        let now = streams(&mut leaf, ms(201)).last().copied().unwrap_or(first);
         assert_eq!(now == first, stays, "applied {applied}: stream {now} after {first}");
         leaf.check();
     }
