@@ -647,6 +647,14 @@ fn records_that_give_hosts_other_numbers_are_refused() {
         let restored = after.restore(Time(1), records.clone());
         assert_eq!(restored.is_ok(), names[0] == "host-0", "{names:?}: {restored:?}");
     }
+    // One that has another number here, though nobody has its own.
+    let mut before = manager(1, false);
+    before.know_host("host-0");
+    apply(&mut before, Time(0), join(1, 1));
+    let mut after = manager(1, false);
+    after.know_host("host-1");
+    let error = after.restore(Time(1), before.records()).unwrap_err();
+    assert!(error.to_string().contains("has number 1, which is another one's"), "{error}");
     // One whose number belongs to a name that has none of its own here.
     let mut after = manager(1, false);
     after.know_host("new");

@@ -204,7 +204,10 @@ fn a_group_that_was_spoiled_twice_comes_over_the_control_connection_alone() {
     (0..8).for_each(|sn| machine.handle(Time(1), data(sn, 0)));
     assert!(outputs(&mut machine, Time(1)).contains(&ReceiverOutput::Check { group: 0 }));
     machine.handle(Time(2), spoiled.clone());
-    assert_eq!(outputs(&mut machine, Time(2)), [ReceiverOutput::Control(Control::PtchReq(vec![0..8]))]);
+    assert_eq!(
+        outputs(&mut machine, Time(2)),
+        [ReceiverOutput::Control(Control::PtchReq(std::iter::once(0..8).collect()))]
+    );
     // The source's own words stand against those of a stranger, before and after.
     (2..8).for_each(|sn| machine.handle(Time(3), data(sn, FLAG_PATCH)));
     machine.handle(Time(3), ReceiverInput::Sent { sn: 3, count: 1 });

@@ -757,9 +757,9 @@ impl World {
                 }
                 let late =
                     if self.chance(self.faults.reordering) { self.packet_time * 10 } else { Duration::ZERO };
-                let at = self.channel_free_at + DELAY + late;
-                let arrived = at;
-                if let Some(at) = self.enqueue(peer, at) {
+                // Others overtake one that is late.
+                if let Some(at) = self.enqueue(peer, self.channel_free_at + DELAY) {
+                    let (at, arrived) = (at + late, self.channel_free_at + DELAY + late);
                     self.schedule(at, Event::Data { peer, round, sn, flags, arrived, forged: false });
                 }
             }

@@ -172,6 +172,47 @@ fn a_leaf_takes_as_many_sessions_as_it_may_have() {
     leaf.check();
 }
 
+/// An agent that was away and says that it has what it never was sent is brought up to date from the beginning.
+#[test]
+fn who_comes_back_with_what_was_never_sent_begins_anew() {
+    for (applied, stays) in [(0, true), (3, false)] {
+        let (rack, feed) = (3, FeedConfig::default());
+        let (ports, incarnation, active, standby, labels_max) = (2, 5, 1, 1, 10);
+        let (timeout, period) = (MS * 4, MS);
+        let config =
+            LeafConfig { rack, ports, incarnation, active, standby, timeout, period, labels_max, feed };
+        let mut leaf = Leaf::new(config, ms(0));
+        let to = Name { rack, agent: None };
+        let streams = |leaf: &mut Leaf, now| -> Vec<u64> {
+            let of = |output| match output {
+                LeafOutput::ToAgent { datagram, .. } => match Rack::parse(&datagram) {
+                    Ok(Rack::Standing(standing)) => Some(standing.stream),
+                    _ => None,
+                },
+                _ => None,
+            };
+            std::iter::from_fn(|| leaf.poll(now)).filter_map(of).collect()
+        };
+        let beat = |leaf: &mut Leaf, now, stream, applied| {
+            let from = Name { rack, agent: Some(1) };
+            let (incarnation, confirmed, active, settled) = (9, applied, false, false);
+            let message = Heartbeat { from, incarnation, stream, applied, confirmed, active, settled };
+            leaf.handle(now, LeafInput::FromAgent { port: 1, message: Rack::Heartbeat(message) });
+        };
+        leaf.handle(ms(1), LeafInput::FromCentral(standing(to, 1, 0)));
+        beat(&mut leaf, ms(1), 0, 0);
+        let first = *streams(&mut leaf, ms(1)).last().unwrap();
+        // It is lost before anything is sent to it.
+        (2..200).for_each(|now| _ = streams(&mut leaf, ms(now)));
+        leaf.handle(ms(200), LeafInput::FromCentral(updates(to, 1, 1, &[1, 2, 3])));
+        streams(&mut leaf, ms(200));
+        beat(&mut leaf, ms(201), first, applied);
+        let now = streams(&mut leaf, ms(201)).last().copied().unwrap_or(first);
+        assert_eq!(now == first, stays, "applied {applied}: stream {now} after {first}");
+        leaf.check();
+    }
+}
+
 #[test]
 fn an_agent_takes_as_many_labels_as_it_may_have() {
     let config = AgentConfig { rack: 3, port: 1, incarnation: 5, period: MS, labels_max: 3 };
