@@ -4,10 +4,10 @@ use super::clock::{Clock, wait};
 use super::error::TransferError;
 use super::link::{Link, error_of};
 use super::{ReceiverSpec, Rendezvous};
-use polycast_protocol::session::{End, GuestInput, GuestOutput, Offer};
-use polycast_types::{Duration, ObjectId};
 use polycast_net::hash::keyed_hash;
 use polycast_net::object::ObjectSource;
+use polycast_protocol::session::{End, GuestInput, GuestOutput, Offer};
+use polycast_types::{Duration, ObjectId};
 use polycast_wire::control::{Control, Hash, proven_group};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -77,7 +77,7 @@ fn perform(
             match output {
                 GuestOutput::Resume => link.handle(GuestInput::Checked),
                 GuestOutput::Begin => {
-                    link.say(&Control::Have(vec![0..offer.geometry.fragments()]));
+                    link.say(&Control::Have(std::iter::once(0..offer.geometry.fragments()).collect()));
                     link.handle(GuestInput::Committed);
                     let proof = prove(held, offer)?;
                     link.say(&Control::DataRcvd { patched_bytes: 0, proof });
