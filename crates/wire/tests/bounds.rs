@@ -241,8 +241,14 @@ fn texts_of_any_length_are_written_and_long_ones_are_not_read() {
             serve_port: 1,
         })));
         assert!(text.starts_with(&name) && name.len() >= len.min(254));
-        let announcement =
-            Announcement { handle: Handle(1), address: [1; 4], port: 1, places: 1, name: text.clone() };
+        let announcement = Announcement {
+            handle: Handle(1),
+            address: [1; 4],
+            port: 1,
+            places: 1,
+            object_len: 1,
+            name: text.clone(),
+        };
         let Ok(Discovery::Announce(read)) = Discovery::parse(&Discovery::Announce(announcement).emit())
         else {
             panic!("an announcement of a name of {len} bytes is not read");

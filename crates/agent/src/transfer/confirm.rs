@@ -77,7 +77,7 @@ fn perform(
             match output {
                 GuestOutput::Resume => link.handle(GuestInput::Checked),
                 GuestOutput::Begin => {
-                    link.say(&Control::Have(vec![0..offer.geometry.fragments()]));
+                    link.say(&Control::Have(std::iter::once(0..offer.geometry.fragments()).collect()));
                     link.handle(GuestInput::Committed);
                     let proof = prove(held, offer)?;
                     link.say(&Control::DataRcvd { patched_bytes: 0, proof });

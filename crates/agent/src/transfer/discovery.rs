@@ -151,10 +151,8 @@ fn find_offer(
                     }
                 }
                 // It need not be meant for us; the others are still waited for.
-                Err(error @ WireError::Version(version)) => {
-                    if versions.insert(version) {
-                        tracing::warn!(%error, "an offer cannot be read");
-                    }
+                Err(error @ WireError::Version(version)) if versions.insert(version) => {
+                    tracing::warn!(%error, "an offer cannot be read");
                 }
                 _ => {}
             }

@@ -135,7 +135,8 @@ mod tests {
         });
         let source = "127.0.0.1:7".parse().unwrap();
         let (handle, object) = (Handle(3), ObjectId::default());
-        let why = invite(address, &Invitation { source, handle, object, pulled: false }).unwrap_err();
+        let invitation = Invitation { source, handle, object, pulled: false, object_len: 1, root: None };
+        let why = invite(address, &invitation).unwrap_err();
         assert!(why.ends_with("cannot be reached: malformed packet"), "{why}");
         drop(agent.join().unwrap());
     }
