@@ -231,7 +231,7 @@ impl World {
             next_request: 0,
         };
         let server = Server::with_seed(seed);
-        if seed % 2 == 0 {
+        if seed.is_multiple_of(2) {
             OLD.iter()
                 .for_each(|(key, value)| server.put(&format!("/polycast/state/{key}"), value.as_bytes()));
         }

@@ -166,21 +166,7 @@ impl Leases {
                 // Devices hold it already, unless they have lost it; from here on they know that it is needed.
                 self.outputs.push_back(Output::Again { plan_id: held.plan, plan: grant.plan.clone() });
             }
-            if let Channel::SourceRoutes { .. } = held.channel {
-                // Its trees were planned anew: failures that the source knows of may be over, and others there.
-                let plan = grant.plan.clone();
-                let before = Plan { channel: held.channel, ..plan.clone() };
-                let (request, displaced, reason) = (key.clone(), Vec::new(), None);
-                let plan_id = held.plan;
-                self.outputs.push_back(Output::Replanned {
-                    plan_id,
-                    request,
-                    before,
-                    plan,
-                    displaced,
-                    reason,
-                });
-            }
+            self.tell_trees(&key, held.plan, held.channel, &grant.plan);
             if let Some(id) = self.pending_by_key.get(&key).copied() {
                 // It has asked for a second path meanwhile, not knowing that it may go on with the first.
                 self.take_pending(id);
@@ -188,6 +174,16 @@ impl Leases {
                 self.outputs.push_back(Output::Response { request: key.clone(), response });
             }
             self.keep(now, key, held.object, grant);
+        }
+    }
+
+    /// Trees of a lease that was taken over were planned anew: failures that the source knows of may be over, and others there.
+    fn tell_trees(&mut self, key: &RequestKey, plan_id: PlanId, channel: Channel, plan: &Plan) {
+        if let Channel::SourceRoutes { .. } = channel {
+            let plan = plan.clone();
+            let before = Plan { channel, ..plan.clone() };
+            let (request, displaced, reason) = (key.clone(), Vec::new(), None);
+            self.outputs.push_back(Output::Replanned { plan_id, request, before, plan, displaced, reason });
         }
     }
 

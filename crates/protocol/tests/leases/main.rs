@@ -634,30 +634,3 @@ fn no_more_leases_are_taken_over_than_there_may_be() {
     let there: Vec<_> = manager.leases().map(|lease| lease.grant.plan_id).collect();
     assert_eq!(there, [second.plan_id, PlanId(5_003)]);
 }
-
-/// Numbers that the settings give hosts stand: records of a manager with others are not gone on from.
-#[test]
-fn records_that_give_hosts_other_numbers_are_refused() {
-    let records = with_three_agents(manager(1, false)).records();
-    for names in [["host-0", "host-1", "host-2"], ["host-1", "host-0", "host-2"], ["new", "host-0", "host-1"]]
-    {
-        let mut after = manager(1, false);
-        let numbers = names.map(|name| after.know_host(name).0);
-        assert_eq!(numbers, [0, 1, 2]);
-        let restored = after.restore(Time(1), records.clone());
-        assert_eq!(restored.is_ok(), names[0] == "host-0", "{names:?}: {restored:?}");
-    }
-    // One that has another number here, though nobody has its own.
-    let mut before = manager(1, false);
-    before.know_host("host-0");
-    apply(&mut before, Time(0), join(1, 1));
-    let mut after = manager(1, false);
-    after.know_host("host-1");
-    let error = after.restore(Time(1), before.records()).unwrap_err();
-    assert!(error.to_string().contains("has number 1, which is another one's"), "{error}");
-    // One whose number belongs to a name that has none of its own here.
-    let mut after = manager(1, false);
-    after.know_host("new");
-    let error = after.restore(Time(1), records).unwrap_err();
-    assert!(error.to_string().contains("has number 0, which is another one's"), "{error}");
-}
