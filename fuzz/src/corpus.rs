@@ -34,11 +34,13 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
     let committed = root().join("fuzz/corpus").join(format!("{target}.hex"));
     let mut seeds = lines(&committed, 0);
     for (golden, _) in GOLDEN.iter().filter(|(_, other)| *other == target) {
-        seeds.extend(lines(&root().join(format!("crates/wire/tests/golden/{golden}.hex")), 2));
-    }
-    if target == "frame_stream" {
-        // All packets one after the other; the first eight bytes are where to cut.
-        seeds = vec![[vec![9; 8], seeds.concat()].concat()];
+        let packets = lines(&root().join(format!("crates/wire/tests/golden/{golden}.hex")), 2);
+        if target == "frame_stream" {
+            // All packets one after the other; the first eight bytes are where to cut.
+            seeds.push([vec![9; 8], packets.concat()].concat());
+        } else {
+            seeds.extend(packets);
+        }
     }
     if target == "settings" {
         seeds.extend(SAMPLES.iter().filter_map(|path| fs::read(root().join(path)).ok()));

@@ -175,12 +175,12 @@ pub fn archive_unpack(bytes: &[u8]) {
     }
 }
 
-pub(crate) fn stage() -> std::path::PathBuf {
+fn stage() -> std::path::PathBuf {
     let memory = std::path::PathBuf::from("/dev/shm");
     if memory.is_dir() { memory } else { std::env::temp_dir() }
 }
 
-pub(crate) fn stream_of(tree: &std::path::Path) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+fn stream_of(tree: &std::path::Path) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     let source = TreeSource::open(tree)?;
     let mut bytes = vec![0; source.len() as usize];
     source.read_exact_at(&mut bytes, 0)?;

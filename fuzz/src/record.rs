@@ -406,18 +406,6 @@ fn a_manager_is_recorded_with_its_records() {
     ]));
 }
 
-#[test]
-fn a_small_tree_is_recorded() {
-    let place = tempfile::tempdir_in(decoders::stage()).unwrap();
-    let tree = place.path().join("tree");
-    fs::create_dir(&tree).unwrap();
-    fs::write(tree.join("file"), b"nine byte").unwrap();
-    std::os::unix::fs::symlink("file", tree.join("link")).unwrap();
-    let stream = decoders::stream_of(&tree).unwrap();
-    assert!(stream.len() <= 4_096, "{} bytes", stream.len());
-    keep(&BTreeMap::from([("archive_unpack", vec![stream])]));
-}
-
 /// Runs targets on what was recorded, and writes it if that is asked for.
 fn keep(inputs: &BTreeMap<&str, Vec<Vec<u8>>>) {
     for (name, inputs) in inputs {

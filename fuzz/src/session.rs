@@ -15,7 +15,8 @@ const GUESTS_MAX: u32 = 24;
 fn gone(words: &mut Words<'_>) -> Gone {
     match words.below(3) {
         0 => Gone::Closed,
-        1 => Gone::Broken(words.text()),
+        // The system's words, which are few.
+        1 => Gone::Broken(words.short_name()),
         _ => Gone::Foreign(WireError::Version(words.below(256) as u8)),
     }
 }

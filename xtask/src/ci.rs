@@ -41,7 +41,7 @@ const STEPS: &[Step] = &[
     // With a build of its own, which is most of it.
     Step {
         name: "fuzz",
-        arguments: &["run", "--locked", "--package", "xtask", "--", "fuzz", "--seconds", "3"],
+        arguments: &["run", "--locked", "--package", "xtask", "--", "fuzz", "--seconds", "3", "--jobs", "2"],
         environment: &[],
         minutes_max: 40,
     },
