@@ -170,6 +170,20 @@ pub struct OfferArgs {
     /// How long to wait for the receivers to appear (30s, 2m); those that did not are reported
     #[arg(long, value_name = "T", value_parser = duration)]
     pub timeout: Option<Duration>,
+    /// What becomes of a receiver that is slower than the others
+    #[arg(long, value_name = "POLICY", default_value = "catch-up")]
+    pub slow: SlowChoice,
+}
+
+/// What becomes of a receiver that is slower than the others.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SlowChoice {
+    /// All go as fast as the slowest
+    Wait,
+    /// It is given up, and the report says why
+    Drop,
+    /// The others go on, and it catches up at its own pace
+    CatchUp,
 }
 
 /// `polycast accept`
@@ -263,6 +277,9 @@ pub struct SendArgs {
     /// How long the path is wanted (30s, 10m); after that the transfer goes on over TCP [default: until it has ended]
     #[arg(long, value_name = "T", value_parser = duration)]
     pub lease: Option<Duration>,
+    /// What becomes of a receiver that is slower than the others
+    #[arg(long, value_name = "POLICY", default_value = "catch-up")]
+    pub slow: SlowChoice,
     #[command(flatten)]
     pub local: LocalArgs,
 }

@@ -2,7 +2,8 @@
 
 use super::destination;
 use crate::args::{
-    AgentArgs, Destinations, ExtendArgs, GetArgs, LocalArgs, ManagerArgs, RmArgs, SendArgs, WithdrawArgs,
+    AgentArgs, Destinations, ExtendArgs, GetArgs, LocalArgs, ManagerArgs, RmArgs, SendArgs, SlowChoice,
+    WithdrawArgs,
 };
 use crate::exit::{Exit, Failure, without_numbers};
 use crate::object;
@@ -16,7 +17,7 @@ use polycast_api::agent::{
     Granted, Object, ObjectKind, ObjectState, PathForm, StatusResponse, TransferReport, Waiting,
 };
 use polycast_api::client::{
-    AgentClient, ClientError, Extension, Receivers, SendOptions, Session, Wait, default_socket,
+    AgentClient, ClientError, Extension, Receivers, SendOptions, Session, Slow, Wait, default_socket,
 };
 use polycast_api::error::Kind;
 use polycast_api::report::{Delivery, Report};
@@ -166,7 +167,12 @@ pub fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
         Destinations::All => Receivers::All,
         Destinations::Named(names) => Receivers::Named(names.clone()),
     };
-    let options = SendOptions { deadline: args.deadline, lease: args.lease, ..SendOptions::default() };
+    let slow = Some(match args.slow {
+        SlowChoice::Wait => Slow::Wait,
+        SlowChoice::Drop => Slow::Drop { after: None },
+        SlowChoice::CatchUp => Slow::CatchUp { after: None },
+    });
+    let options = SendOptions { deadline: args.deadline, slow, lease: args.lease, ..SendOptions::default() };
     runtime()?.block_on(in_session(&args.local, id.app, async |session| {
         let ending = Ending::watch()?;
         let object = session.add(id.data, &args.path).await?;

@@ -1,12 +1,12 @@
 //! `polycast offer`: the source's side between machines without daemons.
 
 use super::network;
-use crate::args::OfferArgs;
+use crate::args::{OfferArgs, SlowChoice};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use crate::progress::Progress;
 use crate::{cancel, object, report};
-use polycast_agent::transfer::{self, Options, Path, Receivers, SourceSpec};
+use polycast_agent::transfer::{self, Options, Path, Receivers, SlowPolicy, SourceSpec};
 use polycast_api::report::Delivery;
 use polycast_types::Printable;
 use std::sync::Arc;
@@ -20,6 +20,11 @@ pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
     if let Some(timeout) = args.timeout {
         options.join_timeout = timeout;
     }
+    options.slow = match args.slow {
+        SlowChoice::Wait => SlowPolicy::Wait,
+        SlowChoice::Drop => SlowPolicy::SHIPPED.dropping(),
+        SlowChoice::CatchUp => SlowPolicy::SHIPPED,
+    };
     let spec = SourceSpec {
         object: network::fresh_object(),
         name: object.name,

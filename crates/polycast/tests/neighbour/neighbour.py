@@ -9,6 +9,7 @@ that must not be.
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -57,9 +58,17 @@ def calm(words, what):
         raise Harm(f"{what}: {line.strip()}")
 
 
-def offer_and_accept(scene, attack=(), early=False, out="object.bin", prepare=None):
-    """Host a offers, b and c accept; the attack begins after the offer, or before it (`early`). Returns the seconds until
-    both have the object, and the report of the offer."""
+def handle_of(offer):
+    """The handle that an offer prints for those who are to take it; none in the first version."""
+    handles = lambda: re.findall("handle ([0-9a-f]{16})", said(offer))
+    until(handles, 20, "the offer has not said its handle")
+    return handles()[0]
+
+
+def offer_and_accept(scene, attack=(), early=False, out="object.bin", prepare=None, named=False):
+    """Host a offers, b and c accept; the attack begins after the offer, or before it (`early`). Receivers are told the
+    offer's handle where they are to take this one of several (`named`). Returns the seconds until both have the object, and
+    the report of the offer."""
     lan, folder = scene.lan, scene.folder()
     if prepare:
         prepare(folder)
@@ -69,12 +78,13 @@ def offer_and_accept(scene, attack=(), early=False, out="object.bin", prepare=No
     if attack and not early:
         evil = lan.attack(*attack)
         time.sleep(0.5)
+    choice = ("--handle", handle_of(offer)) if named and wire.VERSION > 1 else ()
     began = time.monotonic()
     ways = {}
     for name in RECEIVERS:
         os.makedirs(os.path.join(folder, name), exist_ok=True)
         path = os.path.join(folder, name, out)
-        accept = lan.run(name, scene.program, "accept", "--out", path, "--interface", "eth0", "--name", name)
+        accept = lan.run(name, scene.program, "accept", "--out", path, "--interface", "eth0", "--name", name, *choice)
         ways[name] = (accept, os.path.join(path, "object.bin") if os.path.isdir(path) else path)
     try:
         for name, (accept, path) in ways.items():
@@ -184,7 +194,7 @@ def keeps_own_file(scene, attack):
             os.makedirs(os.path.join(folder, name, "home"))
             with open(os.path.join(folder, name, "home", ".bashrc"), "w") as file:
                 file.write("echo mine\n")
-    outcome = offer_and_accept(scene, attack, early=True, out="home", prepare=prepare)
+    outcome = offer_and_accept(scene, attack, early=True, out="home", prepare=prepare, named=True)
     for name in RECEIVERS:
         home = os.path.join(scene.lan.path(f"turn-{scene.turn}"), name, "home")
         with open(os.path.join(home, ".bashrc")) as file:
@@ -231,10 +241,10 @@ def messages(scene, attack=()):
         lan.end_all()
 
 
-def offer(*attack, early=False):
+def offer(*attack, early=False, named=False):
     """A scenario of offer and accept."""
     def play(scene, hostile):
-        seconds, report = offer_and_accept(scene, attack if hostile else (), early and hostile)
+        seconds, report = offer_and_accept(scene, attack if hostile else (), early and hostile, named=named)
         honest_only(report)
         return seconds, report
     return play
@@ -273,8 +283,8 @@ ATTACKS = {
     "rogue-dot": kept("rogue", "dot"),
     "rogue-path": kept("rogue", "path"),
     "rogue-escape": kept("rogue", "escape"),
-    "rogue-silent": offer("rogue", "silent", early=True),
-    "rogue-refuse": offer("rogue", "refuse", early=True),
+    "rogue-silent": offer("rogue", "silent", early=True, named=True),
+    "rogue-refuse": offer("rogue", "refuse", early=True, named=True),
     "forged-jump": offer("forge", "jump", "own", 0, early=True),
     "forged-groups": offer("forge", "groups", "own", 0, early=True),
     "forged-flood": offer("forge", "flood", "own", 20_000, early=True),
