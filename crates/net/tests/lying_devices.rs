@@ -173,7 +173,7 @@ async fn a_switch_of_a_rack_that_lies_is_given_up() {
         let (address, begun) = (liar(talk).await, Instant::now());
         let (connect_timeout, command_timeout) = (SOON, SOON);
         let options = SwitchOptions { connect_timeout, command_timeout, ..SwitchOptions::default() };
-        let error = Switch::connect(&Endpoint::Tcp(address), options).await.err().expect(name).to_string();
+        let error = Switch::connect(&Endpoint::Tcp(address), options).await.expect_err(name).to_string();
         assert!(begun.elapsed() < SOON * 10, "{name}: {error} after {:?}", begun.elapsed());
         assert!(error.len() < 1_000, "{name}: {error}");
     }

@@ -113,18 +113,12 @@ impl Connected {
         let (Some(events), Some(link)) = (&mut self.events, &mut self.link) else {
             return std::future::pending().await;
         };
-        loop {
-            tokio::select! {
-                event = events.recv() => match event {
-                    Ok(event) => return Some(event),
-                    // What was missed may be how a port is now: a new connection tells.
-                    Err(broadcast::error::RecvError::Lagged(_)) => return None,
-                    Err(broadcast::error::RecvError::Closed) => return None,
-                },
-                gone = link.wait_for(|link| *link == Link::Gone) => {
-                    drop(gone);
-                    return None;
-                }
+        tokio::select! {
+            // What was missed may be how a port is now: a new connection tells.
+            event = events.recv() => event.ok(),
+            gone = link.wait_for(|link| *link == Link::Gone) => {
+                drop(gone);
+                None
             }
         }
     }

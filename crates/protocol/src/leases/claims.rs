@@ -10,7 +10,10 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_planning::{Channel, Group, Plan, PlanId};
-use polycast_types::Time;
+use polycast_types::{Duration, Time};
+
+/// Agents may take so long to come back, however short leases are.
+const RETURN: Duration = Duration::from_secs(10);
 
 /// What is known of what holders may name.
 #[derive(Debug, Default)]
@@ -44,7 +47,7 @@ impl Leases {
     pub(super) fn begin(&mut self, now: Time) {
         if self.claimed.learns_until.is_none() {
             // What an earlier manager has lent has been named by then, or has expired.
-            self.claimed.learns_until = Some(now + self.config.lease);
+            self.claimed.learns_until = Some(now + self.config.lease.max(RETURN));
             self.early.expect_until(now + self.config.patience);
         }
     }
@@ -167,19 +170,7 @@ impl Leases {
                 self.outputs.push_back(Output::Again { plan_id: held.plan, plan: grant.plan.clone() });
             }
             if let Channel::SourceRoutes { .. } = held.channel {
-                // Its trees were planned anew: failures that the source knows of may be over, and others there.
-                let plan = grant.plan.clone();
-                let before = Plan { channel: held.channel, ..plan.clone() };
-                let (request, displaced, reason) = (key.clone(), Vec::new(), None);
-                let plan_id = held.plan;
-                self.outputs.push_back(Output::Replanned {
-                    plan_id,
-                    request,
-                    before,
-                    plan,
-                    displaced,
-                    reason,
-                });
+                self.tell_ways(key.clone(), held.plan, held.channel, grant.plan.clone());
             }
             if let Some(id) = self.pending_by_key.get(&key).copied() {
                 // It has asked for a second path meanwhile, not knowing that it may go on with the first.
@@ -189,6 +180,13 @@ impl Leases {
             }
             self.keep(now, key, held.object, grant);
         }
+    }
+
+    /// The trees of a path were planned anew: failures that the source knows of may be over, and others there.
+    fn tell_ways(&mut self, request: RequestKey, plan_id: PlanId, channel: Channel, plan: Plan) {
+        let before = Plan { channel, ..plan.clone() };
+        let (displaced, reason) = (Vec::new(), None);
+        self.outputs.push_back(Output::Replanned { plan_id, request, before, plan, displaced, reason });
     }
 
     /// Devices have said what they hold: it is lent to nobody until those who use it have had the time to say so.
