@@ -251,4 +251,30 @@ mod tests {
         drop(first);
         assert!(core.with(|inner| inner.seats.deadline().is_none()), "the second session is there");
     }
+
+    /// Who was a member of the manager before and does not come to this one is dead.
+    #[tokio::test(start_paused = true)]
+    async fn members_of_the_leader_before_are_waited_for() {
+        let config = ManagerConfig::default();
+        let agent = AgentKey { name: "a".into(), incarnation: 1 };
+        let member =
+            Record::Member { agent, host: polycast_planning::HostId(0), address: ([10, 0, 0, 1], 1) };
+        let restored = Core::restored(&config, &Around::default(), vec![member], false).unwrap();
+        assert!(restored.core.with(|inner| inner.seats.deadline().is_some()));
+    }
+
+    /// A process that was stopped has heard nobody, and says that of nobody.
+    #[tokio::test(start_paused = true)]
+    async fn a_manager_that_was_stopped_blames_nobody() {
+        let (core, _news) = Core::new(&ManagerConfig::default(), &Around::default()).unwrap();
+        let core = Arc::new(core);
+        let (_seat, _messages) = join(&core, "a").unwrap();
+        tokio::time::advance(Duration::from_secs(60)).await;
+        core.with(super::super::Inner::drain);
+        assert_eq!(core.snapshot().agents.len(), 1);
+        // From then on it counts.
+        tokio::time::advance(Duration::from_millis(4_100)).await;
+        core.with(super::super::Inner::drain);
+        assert_eq!(core.snapshot().agents.len(), 0);
+    }
 }

@@ -114,7 +114,7 @@ impl Connected {
             return std::future::pending().await;
         };
         tokio::select! {
-            // After words that were missed, which may be how a port is now, a new connection tells.
+            // What was missed may be how a port is now: a new connection tells.
             event = events.recv() => event.ok(),
             gone = link.wait_for(|link| *link == Link::Gone) => {
                 drop(gone);

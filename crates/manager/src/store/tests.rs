@@ -129,3 +129,16 @@ async fn what_cannot_be_read_is_named_and_set_aside() {
     let aside = store.get(b"/test/aside/lease/00000000000000000007".to_vec()).await.unwrap();
     assert_eq!(aside.as_deref(), Some(junk[0].1));
 }
+
+/// More records than are read at a time.
+#[tokio::test(start_paused = true)]
+async fn many_records_are_read_once_each() {
+    let server = pretended::Server::new();
+    let store = Store::new(server.link(), "/test");
+    let mandate = store.campaign("one:1", 600).await.unwrap().expect("nobody leads");
+    let many: Vec<_> = (0..2_100).map(|number| member(&format!("host-{number:04}"))).collect();
+    store.write(mandate, &many).await.unwrap();
+    let names = names(&store.load(mandate).await.unwrap());
+    let unique: std::collections::BTreeSet<_> = names.iter().collect();
+    assert_eq!((names.len(), unique.len()), (2_100, 2_100));
+}

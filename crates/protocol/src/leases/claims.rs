@@ -10,7 +10,10 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use polycast_planning::{Channel, Group, Plan, PlanId};
-use polycast_types::Time;
+use polycast_types::{Duration, Time};
+
+/// Agents may take so long to come back, however short leases are.
+const RETURN: Duration = Duration::from_secs(10);
 
 /// What is known of what holders may name.
 #[derive(Debug, Default)]
@@ -44,7 +47,7 @@ impl Leases {
     pub(super) fn begin(&mut self, now: Time) {
         if self.claimed.learns_until.is_none() {
             // What an earlier manager has lent has been named by then, or has expired.
-            self.claimed.learns_until = Some(now + self.config.lease);
+            self.claimed.learns_until = Some(now + self.config.lease.max(RETURN));
             self.early.expect_until(now + self.config.patience);
         }
     }
@@ -166,7 +169,9 @@ impl Leases {
                 // Devices hold it already, unless they have lost it; from here on they know that it is needed.
                 self.outputs.push_back(Output::Again { plan_id: held.plan, plan: grant.plan.clone() });
             }
-            self.tell_trees(&key, held.plan, held.channel, &grant.plan);
+            if let Channel::SourceRoutes { .. } = held.channel {
+                self.tell_ways(key.clone(), held.plan, held.channel, grant.plan.clone());
+            }
             if let Some(id) = self.pending_by_key.get(&key).copied() {
                 // It has asked for a second path meanwhile, not knowing that it may go on with the first.
                 self.take_pending(id);
@@ -177,14 +182,11 @@ impl Leases {
         }
     }
 
-    /// Trees of a lease that was taken over were planned anew: failures that the source knows of may be over, and others there.
-    fn tell_trees(&mut self, key: &RequestKey, plan_id: PlanId, channel: Channel, plan: &Plan) {
-        if let Channel::SourceRoutes { .. } = channel {
-            let plan = plan.clone();
-            let before = Plan { channel, ..plan.clone() };
-            let (request, displaced, reason) = (key.clone(), Vec::new(), None);
-            self.outputs.push_back(Output::Replanned { plan_id, request, before, plan, displaced, reason });
-        }
+    /// The trees of a path were planned anew: failures that the source knows of may be over, and others there.
+    fn tell_ways(&mut self, request: RequestKey, plan_id: PlanId, channel: Channel, plan: Plan) {
+        let before = Plan { channel, ..plan.clone() };
+        let (displaced, reason) = (Vec::new(), None);
+        self.outputs.push_back(Output::Replanned { plan_id, request, before, plan, displaced, reason });
     }
 
     /// Devices have said what they hold: it is lent to nobody until those who use it have had the time to say so.

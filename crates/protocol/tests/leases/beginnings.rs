@@ -112,6 +112,19 @@ fn settings_may_drop_a_host_that_is_in_use() {
     assert!(!store.contains_key("host/host-2"), "{:?}", store.keys());
 }
 
+/// An agent that settings do not name has gone, and a path is planned for it still: no other one gets its number.
+#[test]
+fn a_number_that_is_in_use_is_nobody_elses() {
+    let mut first = with_three_agents(manager(1, false));
+    ask(&mut first, Time(1), request(agent(0, 1), 1, &["host-1", "host-2"])).unwrap();
+    apply(&mut first, Time(2), Input::Died { agent: agent(2, 1) });
+    let mut next = manager(1, false);
+    assert_eq!(next.restore(Time(3), first.records()), []);
+    apply(&mut next, Time(4), join(4, 1));
+    let number = next.members().find(|(name, _)| *name == "host-4").map(|(_, member)| member.host);
+    assert_eq!(number, Some(HostId(3)), "number 2 was host-2's");
+}
+
 /// The record of a path is not there any more: what its holder uses is not lent until it has had the time to say so.
 #[test]
 fn a_path_whose_record_is_lost_is_not_lent_again() {
