@@ -386,9 +386,10 @@ mod tests {
             "object": "30313233-3435-3637-3839-616263646566/7", "name": "model.bin", "bytes": 1_000,
             "seconds": 2.0, "goodput_bps": 4_000.0, "fabric": "ocs+tcp-chain",
             "receivers": [
-                { "name": "a", "verified": true, "seconds": 1.25, "patched_bytes": 30, "fabric": "ocs" },
-                { "name": "b", "verified": false, "seconds": 1.25, "patched_bytes": 30, "fabric": "ocs",
-                  "error": "it went away" },
+                { "name": "a", "verified": true, "seconds": 1.25, "patched_bytes": 30, "fabric": "ocs", "slow": false,
+                  "rate_bps": 5_760.0 },
+                { "name": "b", "verified": false, "seconds": 1.25, "patched_bytes": 30, "fabric": "ocs", "slow": true,
+                  "rate_bps": 5_760.0, "reason": "it went away", "error": "it went away" },
             ],
             "sent_bytes": 1_100, "patched_bytes": 100, "heard": 12, "root": "ab",
             "path_lost": "the light went out",

@@ -330,7 +330,7 @@ def main():
     words.add_argument("--repeat", type=int, default=1)
     words.add_argument("--mtu", type=int, default=9000)
     words.add_argument("--list", action="store_true")
-    asked = words.parse_args()
+    asked = words.parse_intermixed_args()
     names = asked.names or list(ATTACKS)
     if asked.list:
         print("\n".join(ATTACKS))

@@ -2,7 +2,7 @@
 //!
 //! A message that is whole waits for those before it at most as long as it is told to: several trees, or several agents of a
 //! rack, may let packets overtake each other. What has not come by then is lost, and what comes later still is dropped:
-//! numbers only ever rise. What waits is bounded in messages and in memory, whatever a sender does.
+//! numbers only ever rise, but for the first message of all, if nothing agrees with it. What waits is bounded in messages and in memory, whatever a sender does.
 //!
 //! Anybody who can send to a stream's group can send a number. One that is far ahead of those before it is believed when another
 //! one agrees with it and the stream has been silent for a while where it was: otherwise a single datagram would make all that
