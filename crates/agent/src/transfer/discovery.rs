@@ -14,11 +14,14 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// Offers are asked for this often.
 const SOLICIT_INTERVAL: Duration = Duration::from_millis(500);
 /// All sources answer at once: after this, whoever is on air has been heard.
 const GATHER_WITHIN: Duration = Duration::from_millis(250);
+/// An offer that had no place is asked again after this.
+const AGAIN_AFTER: std::time::Duration = std::time::Duration::from_millis(500);
 /// The longest time without a look at whether the caller wants to end it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Offers that are remembered.
@@ -99,17 +102,17 @@ pub fn accept(
     on_offer: &mut dyn FnMut(&Announced) -> Result<(), TransferError>,
     on_event: &mut dyn FnMut(&ReceiverProgress),
 ) -> Result<Received, TransferError> {
-    let mut refused = BTreeSet::new();
+    let mut refused = BTreeMap::new();
     loop {
         let found = find_offer(spec.interface, wanted, &refused, &spec.cancel)?;
         let handle = found.handle;
         on_offer(&found)?;
         spec.rendezvous = Rendezvous::Announced(found);
         match receive(spec.clone(), on_event) {
-            // Another receiver took the last place meanwhile: wait for another offer.
+            // Another one took the last place meanwhile. It may lose it again: one that says nothing more is not waited for.
             Err(error @ (TransferError::Refused(_) | TransferError::NoAnswer(_))) if wanted.is_none() => {
-                tracing::info!(%error, "turned down, waiting for another offer");
-                refused.insert(handle);
+                tracing::info!(%error, "turned down, waiting for a place or another offer");
+                refused.insert(handle, Instant::now());
             }
             outcome => return outcome,
         }
@@ -120,7 +123,7 @@ pub fn accept(
 fn find_offer(
     interface: Ipv4Addr,
     wanted: Option<Handle>,
-    refused: &BTreeSet<Handle>,
+    refused: &BTreeMap<Handle, Instant>,
     cancel: &AtomicBool,
 ) -> Result<Announced, TransferError> {
     let beacon = beacon(interface)?;
@@ -143,7 +146,10 @@ fn find_offer(
         }
         while let Some(datagram) = beacon.receive(&mut buffer) {
             match Discovery::parse(datagram) {
-                Ok(Discovery::Announce(a)) if a.places > 0 && !refused.contains(&a.handle) => {
+                Ok(Discovery::Announce(a))
+                    if a.places > 0
+                        && refused.get(&a.handle).is_none_or(|at| at.elapsed() >= AGAIN_AFTER) =>
+                {
                     let fits = wanted.is_none_or(|wanted| wanted == a.handle) && offers.len() < OFFERS_MAX;
                     if fits {
                         decide_at.get_or_insert(now + GATHER_WITHIN);

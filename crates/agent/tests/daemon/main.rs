@@ -250,7 +250,7 @@ async fn readers_learn_why_an_object_did_not_come() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn transfers_outlive_the_manager() {
-    const SETTINGS: &str = "heartbeat-ms = 50\nsilence-ms = 200\nlease-ms = 1000";
+    const SETTINGS: &str = "heartbeat-ms = 50\nsilence-ms = 200\nlease-ms = 1000\nreconnect-ms = 6000";
     let first = manager(0, SETTINGS).await;
     let world = World::new(first.address);
     let [a, b] = world.agents(["a", "b"]).await;
