@@ -263,8 +263,9 @@ impl Told {
         if !self.begun {
             self.machine.handle(now, ReceiverInput::Begin);
         }
+        // At the source itself: a group that was spoiled twice is taken from nobody else.
         for sn in 0..self.fragments {
-            self.machine.handle(now, ReceiverInput::Patched { sn, count: 1 });
+            self.machine.handle(now, ReceiverInput::Sent { sn, count: 1 });
         }
         self.drain(now, true);
         let verified = self.machine.verified_bytes();
