@@ -20,6 +20,7 @@ Usage: cargo xtask fuzz [OPTION].. [TARGET]..
 
 Options:
   --seconds N    How long each target runs [default: 60]
+  --seed N       Where its random choices begin [default: another one each time]
   --jobs N       How many targets run at a time [default: 1]
   --merge        Put what adds coverage into the corpus of the repository
   --repeat FILE  Run one target on one file only, and show what happens";
@@ -41,6 +42,7 @@ const MARGIN: Duration = Duration::from_secs(300);
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
     seconds: u64,
+    seed: Option<u32>,
     jobs: usize,
     merge: bool,
     repeat: Option<PathBuf>,
@@ -49,7 +51,8 @@ struct Options {
 
 impl Options {
     fn read(arguments: &[String]) -> Result<Self, String> {
-        let mut options = Options { seconds: 60, jobs: 1, merge: false, repeat: None, targets: Vec::new() };
+        let mut options =
+            Options { seconds: 60, seed: None, jobs: 1, merge: false, repeat: None, targets: Vec::new() };
         let mut rest = arguments.iter();
         let number = |name: &str, text: Option<&String>| {
             let number = text.and_then(|text| text.parse::<u32>().ok()).filter(|number| *number > 0);
@@ -58,6 +61,7 @@ impl Options {
         while let Some(argument) = rest.next() {
             match argument.as_str() {
                 "--seconds" => options.seconds = number(argument, rest.next())?.into(),
+                "--seed" => options.seed = Some(number(argument, rest.next())?),
                 "--jobs" => options.jobs = number(argument, rest.next())? as usize,
                 "--merge" => options.merge = true,
                 "--repeat" => {
@@ -216,6 +220,7 @@ impl Fuzzer {
             format!("-artifact_prefix={}/", finds.display()),
             "-print_final_stats=1".to_string(),
         ]);
+        command.args(options.seed.map(|seed| format!("-seed={seed}")));
         let output = fs::File::create(&log)?;
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let limit = (Duration::from_secs(options.seconds) + MARGIN).mul_f64(limit::patience());
