@@ -144,6 +144,7 @@ impl Core {
                 inner.next_look()
             });
             tokio::select! {
+                biased;
                 () = tokio::time::sleep(wait.max(TICK)) => {}
                 () = self.changed.notified() => {}
                 // The core holds the other end as long as it lives.

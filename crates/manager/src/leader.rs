@@ -87,7 +87,9 @@ async fn lead<E: Etcd>(
 ) -> StoreError {
     let begun = Instant::now();
     // The mandate is kept alive meanwhile: there may be much to read.
+    // In one order, here and below: a run in virtual time is the same each time.
     let loaded = tokio::select! {
+        biased;
         loaded = store.load(mandate) => loaded,
         error = keep(config, store, mandate) => Err(error),
     };
@@ -110,11 +112,12 @@ async fn lead<E: Etcd>(
     tracing::warn!(records = count, micros = begun.elapsed().as_micros() as u64, "this manager leads");
     role.send_replace(Role::Leader(Arc::clone(&core)));
     let error = tokio::select! {
-        () = core.keep_time(restored.news) => unreachable!("it goes on for ever"),
+        biased;
         () = core.stopped() => StoreError::Etcd("it is too slow for what is asked".into()),
         error = keep(config, store, mandate) => error,
         error = write(&core, store, mandate, restored.commits) => error,
         error = clear_away(config, store, mandate, loaded, aside) => error,
+        () = core.keep_time(restored.news) => unreachable!("it goes on for ever"),
     };
     core.stop();
     error

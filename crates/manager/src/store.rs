@@ -6,6 +6,9 @@
 //! Changes that belong together are written as one. Where they are more than a transaction takes, they are written into a
 //! journal first, part by part, and counted there in one transaction; from then on they hold, and whoever leads next makes
 //! those that were not made.
+//!
+//! A record that is longer than a transaction takes is written in pieces beside the state; under its own key there is then how
+//! many.
 
 mod etcd;
 #[cfg(test)]
@@ -17,6 +20,7 @@ pub use etcd::Servers;
 
 use polycast_protocol::leases::{Record, RecordKey};
 use prost::Message as _;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
@@ -37,6 +41,12 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(1_000);
 const CHANGES_MAX: usize = 100;
 /// Bytes of the records in one transaction; etcd takes 1.5 MiB unless it is told otherwise.
 const BYTES_MAX: usize = 1 << 20;
+/// A longer record is written in pieces of this length.
+const PIECE_LEN: usize = 1 << 19;
+/// What stands before the number of pieces; no record begins so.
+const IN_PIECES: &str = "pieces ";
+/// A longer value, which none of ours has, cannot be moved in one transaction.
+const MOVED_MAX: usize = (3 << 19) - (8 << 10);
 /// Records read at a time.
 const READ_MAX: i64 = 1_000;
 
@@ -116,14 +126,27 @@ pub struct Loaded {
     pub records: Vec<Record>,
     /// What cannot be read, by its key below the state's, and why.
     pub unread: BTreeMap<String, String>,
-    /// What is there for every key that is a record's.
-    raw: BTreeMap<String, Vec<u8>>,
+    /// What is there under every key, and the revision of its last change.
+    raw: BTreeMap<String, (Vec<u8>, i64)>,
+}
+
+/// A value under a key of the state, as it was read.
+#[derive(Debug)]
+pub struct Found {
+    name: String,
+    value: Vec<u8>,
+    /// Of its last change.
+    revision: i64,
 }
 
 impl Loaded {
     /// The values under these keys, for [`Store::set_aside`].
-    pub fn values(mut self, keys: impl IntoIterator<Item = String>) -> Vec<(String, Vec<u8>)> {
-        keys.into_iter().filter_map(|key| self.raw.remove_entry(&key)).collect()
+    pub fn values(mut self, keys: impl IntoIterator<Item = String>) -> Vec<Found> {
+        let found = |key| {
+            let (name, (value, revision)) = self.raw.remove_entry(&key)?;
+            Some(Found { name, value, revision })
+        };
+        keys.into_iter().filter_map(found).collect()
     }
 }
 
@@ -152,6 +175,15 @@ impl<E: Etcd> Store<E> {
 
     fn journal_part(&self, number: usize) -> Vec<u8> {
         format!("{}{number:06}", self.journal_prefix()).into_bytes()
+    }
+
+    /// The pieces of one record; none of another's keys begins so.
+    fn pieces_prefix(&self, key: &str) -> String {
+        format!("{}/pieces/{key}/", self.prefix)
+    }
+
+    fn piece(&self, key: &str, number: usize) -> Vec<u8> {
+        format!("{}{number:06}", self.pieces_prefix(key)).into_bytes()
     }
 
     async fn get(&self, key: Vec<u8>) -> Result<Option<Vec<u8>>, StoreError> {
@@ -235,11 +267,11 @@ impl<E: Etcd> Store<E> {
             for kv in response.kvs {
                 let name =
                     String::from_utf8_lossy(kv.key.get(prefix.len()..).unwrap_or_default()).into_owned();
-                match read(&name, &kv.value) {
+                match self.whole(&name, &kv.value).await?.and_then(|value| read(&name, &value)) {
                     Ok(record) => loaded.records.push(record),
                     Err(reason) => drop(loaded.unread.insert(name.clone(), reason)),
                 }
-                loaded.raw.insert(name, kv.value);
+                loaded.raw.insert(name, (kv.value, kv.mod_revision));
             }
             match last {
                 Some(last) if response.more => {
@@ -249,6 +281,26 @@ impl<E: Etcd> Store<E> {
                 _ => return Ok(loaded),
             }
         }
+    }
+
+    /// A record's value, put together if it is in pieces; or what is wrong with them.
+    async fn whole<'a>(
+        &self,
+        name: &str,
+        value: &'a [u8],
+    ) -> Result<Result<Cow<'a, [u8]>, String>, StoreError> {
+        let Some(count) = value.strip_prefix(IN_PIECES.as_bytes()) else { return Ok(Ok(value.into())) };
+        let Ok(count) = String::from_utf8_lossy(count).parse::<usize>() else {
+            return Ok(Err("it has no number of pieces".into()));
+        };
+        let mut whole = Vec::new();
+        for number in 0..count {
+            let Some(piece) = self.get(self.piece(name, number)).await? else {
+                return Ok(Err(format!("piece {number} of {count} is not there")));
+            };
+            whole.extend(piece);
+        }
+        Ok(Ok(whole.into()))
     }
 
     /// Makes the changes of a journal that holds, and forgets one that does not. Gives why its changes cannot be made.
@@ -324,42 +376,71 @@ impl<E: Etcd> Store<E> {
         let mut parts: Vec<Vec<api::RequestOp>> = Vec::new();
         let mut bytes = 0;
         for (key, record) in changes {
-            let change = self.change(key, record.as_ref())?;
-            let len = change.encoded_len();
-            match parts.last_mut() {
-                Some(part) if part.len() < CHANGES_MAX && bytes + len <= BYTES_MAX => {
-                    part.push(change);
-                    bytes += len;
-                }
-                _ => {
-                    parts.push(vec![change]);
-                    bytes = len;
+            for change in self.changes(key, record.as_ref())? {
+                let len = change.encoded_len();
+                match parts.last_mut() {
+                    Some(part) if part.len() < CHANGES_MAX && bytes + len <= BYTES_MAX => {
+                        part.push(change);
+                        bytes += len;
+                    }
+                    _ => {
+                        parts.push(vec![change]);
+                        bytes = len;
+                    }
                 }
             }
         }
         Ok(parts)
     }
 
-    fn change(&self, key: &RecordKey, record: Option<&Record>) -> Result<api::RequestOp, StoreError> {
-        let key = format!("{}{key}", self.state_prefix());
-        let Some(record) = record else { return Ok(delete(key.into_bytes(), Vec::new())) };
-        let wrong =
-            |error: serde_json::Error| StoreError::Record { key: key.clone(), reason: error.to_string() };
-        let value = serde_json::to_vec(record).map_err(wrong)?;
-        Ok(put(key.into_bytes(), value))
+    /// What there is to do for the change of one record.
+    fn changes(&self, key: &RecordKey, record: Option<&Record>) -> Result<Vec<api::RequestOp>, StoreError> {
+        let own = key.to_string();
+        let in_state = format!("{}{own}", self.state_prefix()).into_bytes();
+        let value = record.map(serde_json::to_vec).transpose().map_err(|error| {
+            let key = String::from_utf8_lossy(&in_state).into_owned();
+            StoreError::Record { key, reason: error.to_string() }
+        })?;
+        let pieces: Vec<&[u8]> = match &value {
+            Some(value) if value.len() > PIECE_LEN => value.chunks(PIECE_LEN).collect(),
+            _ => Vec::new(),
+        };
+        let mut changes: Vec<_> = pieces
+            .iter()
+            .zip(0..)
+            .map(|(piece, number)| put(self.piece(&own, number), piece.to_vec()))
+            .collect();
+        // These are never in pieces.
+        if !matches!(key, RecordKey::Member(_) | RecordKey::Host(_)) {
+            let end = after(self.pieces_prefix(&own).as_bytes());
+            changes.push(delete(self.piece(&own, pieces.len()), end));
+        }
+        changes.push(match value {
+            None => delete(in_state, Vec::new()),
+            Some(_) if !pieces.is_empty() => {
+                put(in_state, format!("{IN_PIECES}{}", pieces.len()).into_bytes())
+            }
+            Some(value) => put(in_state, value),
+        });
+        Ok(changes)
     }
 
-    /// Moves values out of the state, to where people can look at them, unless they have changed since they were read.
-    pub async fn set_aside(
-        &self,
-        mandate: Mandate,
-        values: Vec<(String, Vec<u8>)>,
-    ) -> Result<(), StoreError> {
-        for (name, value) in values {
+    /// Moves values out of the state, to where people can look at them, unless they have changed since they were read. One
+    /// that is too long for it stays.
+    pub async fn set_aside(&self, mandate: Mandate, values: Vec<Found>) -> Result<(), StoreError> {
+        for Found { name, value, revision } in values {
+            if value.len() > MOVED_MAX {
+                tracing::warn!(
+                    key = name,
+                    bytes = value.len(),
+                    "a value in etcd is too long to be moved, and stays"
+                );
+                continue;
+            }
             let key = format!("{}{name}", self.state_prefix()).into_bytes();
             let aside = format!("{}/aside/{name}", self.prefix).into_bytes();
             let txn = api::TxnRequest {
-                compare: vec![self.leader_is(mandate.revision), is_value(key.clone(), value.clone())],
+                compare: vec![self.leader_is(mandate.revision), is_of(key.clone(), revision)],
                 success: vec![put(aside, value), delete(key, Vec::new())],
                 failure: Vec::new(),
             };
@@ -396,6 +477,16 @@ fn put(key: Vec<u8>, value: Vec<u8>) -> api::RequestOp {
 
 fn delete(key: Vec<u8>, range_end: Vec<u8>) -> api::RequestOp {
     operation(Op::RequestDeleteRange(api::DeleteRangeRequest { key, range_end }))
+}
+
+/// The condition that a key's last change is that of this revision.
+fn is_of(key: Vec<u8>, revision: i64) -> api::Compare {
+    api::Compare {
+        result: CompareResult::Equal.into(),
+        target: CompareTarget::Mod.into(),
+        key,
+        target_union: Some(TargetUnion::ModRevision(revision)),
+    }
 }
 
 fn is_value(key: Vec<u8>, value: Vec<u8>) -> api::Compare {

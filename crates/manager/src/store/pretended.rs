@@ -13,6 +13,7 @@ use tokio::time::Instant;
 struct Value {
     value: Vec<u8>,
     create_revision: i64,
+    mod_revision: i64,
     lease: i64,
 }
 
@@ -111,6 +112,9 @@ impl State {
             Some(TargetUnion::CreateRevision(revision)) => {
                 value.map_or(0, |value| value.create_revision) == *revision
             }
+            Some(TargetUnion::ModRevision(revision)) => {
+                value.map_or(0, |value| value.mod_revision) == *revision
+            }
             Some(TargetUnion::Value(wanted)) => value.is_some_and(|value| value.value == *wanted),
             other => panic!("managers do not compare {other:?}"),
         }
@@ -123,7 +127,9 @@ impl State {
                 let created = self.values.get(&put.key).map(|value| value.create_revision);
                 let create_revision = created.unwrap_or(self.revision);
                 self.ever.insert(put.key.clone());
-                let value = Value { value: put.value.clone(), create_revision, lease: put.lease };
+                let mod_revision = self.revision;
+                let value =
+                    Value { value: put.value.clone(), create_revision, mod_revision, lease: put.lease };
                 self.values.insert(put.key.clone(), value);
             }
             Op::RequestDeleteRange(delete) if delete.range_end.is_empty() => {
@@ -152,6 +158,7 @@ impl State {
                 key: key.clone(),
                 value: value.value.clone(),
                 create_revision: value.create_revision,
+                mod_revision: value.mod_revision,
                 lease: value.lease,
                 ..api::KeyValue::default()
             })

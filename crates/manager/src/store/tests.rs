@@ -53,8 +53,86 @@ async fn whoever_has_been_superseded_changes_nothing() {
         .collect();
     assert_eq!((names.len(), names[0].as_str()), (250, "host-001"), "the first is gone");
     assert!(names.contains(&"new".to_string()) && !names.contains(&"late".to_string()));
+    // Longer than etcd takes at once.
+    let (key, long) = lease(60_000);
+    store.write(second, &[(key.clone(), Some(long.clone()))]).await.unwrap();
+    assert!(store.load(second).await.unwrap().records.contains(&long));
+    store.write(second, &[(key, None)]).await.unwrap();
+    assert_eq!(store.load(second).await.unwrap().records.len(), 250);
+    let pieces =
+        api::RangeRequest { key: b"/test/pieces/".into(), range_end: b"/test/pieces0".into(), limit: 9 };
+    assert_eq!(store.etcd.range(pieces).await.unwrap().kvs.len(), 0, "nothing of it is left");
     store.resign("two:1").await;
     assert_eq!(store.leader().await.unwrap(), None);
+}
+
+/// A path to so many receivers.
+fn lease(receivers: usize) -> (RecordKey, Record) {
+    let receivers: Vec<String> =
+        (0..receivers).map(|number| format!(r#"["host-{number:09}",[[10,0,0,3],7401]]"#)).collect();
+    let json = format!(
+        r#"{{"Lease":{{"key":{{"agent":{{"name":"h0","incarnation":77}},"request":1}},"object":{{"app":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0],"data":1}},"group":{{"source":4,"receivers":[0]}},"grant":{{"plan_id":5,"accepted_bytes":9,"receivers":[{}],"plan":{{"fabric":"ip-multicast","resources":[],"uses":[],"commands":[],"channel":{{"Multicast":{{"group":[[239,1,0,0],7410],"rate":null,"attempt_interval":1000000}}}}}},"service":null,"lease":null}},"granted_at":1,"ends_at":null}}}}"#,
+        receivers.join(",")
+    );
+    let record: Record = serde_json::from_str(&json).unwrap();
+    (record.key(), record)
+}
+
+/// A record that is longer than etcd takes at once is as good as any other: it can grow, shrink and go, and a leader that dies
+/// on the way leaves the one before or the one after.
+#[tokio::test(start_paused = true)]
+async fn a_record_of_any_length_is_written_whole_or_not_at_all() {
+    let (key, long) = lease(60_000);
+    let rounds =
+        [Some(lease(1).1), Some(long), Some(lease(30_000).1), Some(lease(40_000).1), Some(lease(2).1), None];
+    let server = pretended::Server::new();
+    let store = Store::new(server.link(), "/test");
+    let mut before = None;
+    for after in rounds {
+        for crash_at in 1.. {
+            let mandate = store.campaign("one:1", 60).await.unwrap().expect("nobody leads");
+            let link = server.link();
+            link.crash_after(crash_at);
+            let dying = Store::new(link, "/test");
+            let changes = [member("a"), (key.clone(), after.clone())];
+            let written = tokio::time::timeout(Duration::from_secs(9), dying.write(mandate, &changes)).await;
+            store.revoke(mandate.lease).await;
+            let mandate = store.campaign("two:1", 60).await.unwrap().expect("nobody leads any more");
+            let loaded = store.load(mandate).await.unwrap();
+            assert_eq!(loaded.unread, BTreeMap::new());
+            let lease = loaded.records.into_iter().find(|record| record.key() == key);
+            assert!(lease == before || lease == after, "after transaction {crash_at}");
+            store.revoke(mandate.lease).await;
+            if written.is_ok() {
+                assert_eq!(lease, after);
+                break;
+            }
+        }
+        before = after;
+    }
+    assert_eq!(server.keys("/test/pieces/"), Vec::<String>::new(), "nothing of it is left");
+}
+
+/// Pieces that are not there, a number that is none, and a value that cannot be moved: each is named, and the manager leads.
+#[tokio::test(start_paused = true)]
+async fn broken_pieces_and_values_too_long_to_move_are_named() {
+    let server = pretended::Server::new();
+    let store = Store::new(server.link(), "/test");
+    let mandate = store.campaign("one:1", 600).await.unwrap().expect("nobody leads");
+    let (key, long) = lease(60_000);
+    store.write(mandate, &[(key.clone(), Some(long))]).await.unwrap();
+    store.make(mandate, vec![delete(store.piece(&key.to_string(), 1), Vec::new())]).await.unwrap();
+    server.put("/test/state/lease/00000000000000000006", b"pieces many");
+    server.put("/test/state/pending/00000000000000000007", &vec![b'x'; 1_400_000]);
+    server.put("/test/state/pending/00000000000000000008", &vec![b'x'; 1_570_000]);
+    let loaded = store.load(mandate).await.unwrap();
+    assert!(loaded.records.is_empty());
+    assert!(loaded.unread[&key.to_string()].starts_with("piece 1 of "), "{:?}", loaded.unread);
+    assert_eq!(loaded.unread["lease/00000000000000000006"], "it has no number of pieces");
+    let keys: Vec<String> = loaded.unread.keys().cloned().collect();
+    store.set_aside(mandate, loaded.values(keys)).await.unwrap();
+    let left = server.keys("/test/state/");
+    assert_eq!(left, ["/test/state/pending/00000000000000000008"], "all others are moved");
 }
 
 fn names(loaded: &Loaded) -> Vec<String> {
