@@ -2,10 +2,11 @@
 //!
 //! Republic's sender goes at the pace of the slowest receiver (section III-A); where one is far slower, all would be. Whether
 //! one is cannot be read off its reports: as long as all go at its pace, nothing shows what the others could take. So the
-//! others are tried without it. What makes a trial worth its cost is seen at once: queues or losses on one path alone, or a
-//! window that one receiver alone keeps shut. If the others get on faster, it stays off their pace: one whose path lets most
-//! packets through takes what it can of the stream, and asks for the rest; one whose path does not leaves the data channel,
-//! and fetches over TCP, so that the stream does not fill its path.
+//! others are tried without it. What makes a trial worth its cost is seen at once: queues or losses on few paths alone, or a
+//! window that one receiver alone keeps shut. Paths that are alike are tried without together: without one of them the other
+//! would hold the rest as before. If the others get on faster, they stay off their pace: one whose path lets most packets
+//! through takes what it can of the stream, and asks for the rest; one whose path does not leaves the data channel, and
+//! fetches over TCP, so that the stream does not fill its path.
 //!
 //! The members of the chain are served in the order of their speed, for the same reason.
 
@@ -60,14 +61,14 @@ pub(super) struct Watch {
     swaps_in_vain: u32,
 }
 
-/// The others go on without one, to see whether they are faster.
-#[derive(Clone, Copy, Debug)]
+/// The others go on without some, to see whether they are faster.
+#[derive(Clone, Debug)]
 struct Trial {
-    peer: PeerId,
+    /// Who is left out, and the packets that each had got when the trial began.
+    without: Vec<(PeerId, u64)>,
     since: Time,
-    /// Packets sent, and those that it had got, when the trial began; the window and the pace before.
+    /// Packets sent when it began; the window and the pace before.
     packets: u64,
-    received: u64,
     window: u64,
     pace: u64,
 }
@@ -80,6 +81,19 @@ struct Swap {
     verified_bytes: u64,
     /// Bytes a second that it got before.
     rate: u64,
+}
+
+/// The few of whom each measures at least so much, and all others less than one part in [`OTHERS_PART`] of the least of them.
+/// If most stand out, it is the usual, and nobody does.
+fn standing_out(mut measured: Vec<(u64, PeerId)>, least: u64) -> Vec<PeerId> {
+    measured.sort_unstable_by(|one, other| other.cmp(one));
+    let few = (measured.len() / 2).max(1);
+    let ends = |count: &usize| {
+        let (last, next) = (measured[count - 1].0, measured.get(*count).map_or(0, |next| next.0));
+        *count < measured.len() && last >= least && next <= last / OTHERS_PART
+    };
+    let count = (1..=few).find(ends).unwrap_or(0);
+    measured[..count].iter().map(|(_, id)| *id).collect()
 }
 
 /// Packets a second.
@@ -95,7 +109,7 @@ impl Sender {
             self.serve_the_slow();
             return;
         }
-        if let Some(trial) = self.slow.trial {
+        if let Some(trial) = self.slow.trial.take() {
             self.judge(now, trial);
             return;
         }
@@ -104,14 +118,16 @@ impl Sender {
         for (id, peer) in &mut self.peers {
             if alone == Some(*id) {
                 peer.held = peer.held + CHECK_INTERVAL;
-            } else if let Some((narrow, span)) = looked {
-                peer.held = if narrow == Some(*id) { peer.held + span } else { peer.held - span / 4 };
+            } else if let Some((narrow, span)) = &looked {
+                peer.held = if narrow.contains(id) { peer.held + *span } else { peer.held - *span / 4 };
             }
         }
         let due = |peer: &Peer| peer.held >= patience && now >= peer.try_at;
-        let candidate = self.peers.iter().find(|(_, p)| p.service == Service::Streaming && due(p));
-        if let Some((&id, _)) = candidate {
-            self.try_without(now, id);
+        let streaming = self.peers.iter().filter(|(_, p)| p.service == Service::Streaming);
+        let without: Vec<PeerId> = streaming.clone().filter(|(_, p)| due(p)).map(|(id, _)| *id).collect();
+        // Somebody has to be there for whom it is done.
+        if !without.is_empty() && without.len() < streaming.count() {
+            self.try_without(now, &without);
         }
     }
 
@@ -143,8 +159,8 @@ impl Sender {
         }
     }
 
-    /// When reports enough have come: how long that took, and the one receiver whose path alone has queues or losses.
-    fn look(&mut self, now: Time) -> Option<(Option<PeerId>, Duration)> {
+    /// When reports enough have come: how long that took, and the receivers whose paths alone have queues or losses.
+    fn look(&mut self, now: Time) -> Option<(Vec<PeerId>, Duration)> {
         let span = now.since(self.slow.since);
         if span < LOOK.max(self.round_trip * LOOK_ROUNDS) {
             return None;
@@ -152,79 +168,84 @@ impl Sender {
         Some((self.narrow(now, span), span))
     }
 
-    /// The one receiver whose path alone has had queues or losses in a while that is over now.
-    fn narrow(&mut self, now: Time, span: Duration) -> Option<PeerId> {
+    /// The receivers whose paths alone have had queues or losses in a while that is over now.
+    fn narrow(&mut self, now: Time, span: Duration) -> Vec<PeerId> {
         self.slow.pace = per_second(self.packets - self.slow.packets, span);
         (self.slow.since, self.slow.packets) = (now, self.packets);
-        let seen: Vec<(PeerId, Duration, u64)> = self
+        // One whose trial was in vain lately is not the reason, whatever it says, and hides nobody who is.
+        let may_be_tried =
+            |p: &Peer| p.service == Service::Streaming && p.spoken_by.is_none() && now >= p.try_at;
+        let seen: Vec<(PeerId, u64, u64)> = self
             .peers
             .iter()
-            .filter(|(_, p)| p.service == Service::Streaming && p.spoken_by.is_none())
-            .map(|(id, p)| (*id, p.look.mean_queue(), p.lost.saturating_sub(p.look.lost)))
+            .filter(|(_, p)| may_be_tried(p))
+            .map(|(id, p)| (*id, p.look.mean_queue().0, p.lost.saturating_sub(p.look.lost)))
             .collect();
         for peer in self.peers.values_mut() {
             peer.look = Look::from(peer.lost);
         }
         // A window that still grows has met nobody's limit, and a granted rate has none but the receivers' sockets.
         if seen.len() < 2 || !self.congestion.has_found() || self.config.rate.is_some() {
-            return None;
+            return Vec::new();
         }
-        let only = |measure: fn(&(PeerId, Duration, u64)) -> u64, least: u64| {
-            let worst = seen.iter().max_by_key(|peer| measure(peer))?;
-            let others = seen.iter().filter(|peer| peer.0 != worst.0).map(measure).max()?;
-            (measure(worst) >= least && others <= measure(worst) / OTHERS_PART).then_some(worst.0)
-        };
-        let by_queue = only(|peer| peer.1.0, QUEUE_MIN.0);
-        let by_loss = only(|peer| peer.2, LOST_MIN);
-        match (by_queue, by_loss) {
-            (Some(queue), Some(loss)) if queue != loss => None,
-            (queue, loss) => queue.or(loss),
+        let by_queue = standing_out(seen.iter().map(|peer| (peer.1, peer.0)).collect(), QUEUE_MIN.0);
+        if !by_queue.is_empty() {
+            return by_queue;
         }
+        // Losses may have other causes than the pace.
+        standing_out(seen.iter().map(|peer| (peer.2, peer.0)).collect(), LOST_MIN)
     }
 
-    /// The others go on without it for a while.
-    fn try_without(&mut self, now: Time, id: PeerId) {
+    /// The others go on without them for a while.
+    fn try_without(&mut self, now: Time, ids: &[PeerId]) {
         let window = self.congestion.window();
-        let peer = self.peers.get_mut(&id).expect("a key of the same map");
-        (peer.service, peer.held) = (Service::Patching, Duration::ZERO);
-        let (received, packets, pace) = (peer.received, self.packets, self.slow.pace);
-        (self.slow.since, self.slow.packets) = (now, packets);
+        let (packets, pace) = (self.packets, self.slow.pace);
+        let mut without = Vec::new();
+        for id in ids {
+            let peer = self.peers.get_mut(id).expect("a key of the same map");
+            (peer.service, peer.held) = (Service::Patching, Duration::ZERO);
+            without.push((*id, peer.received));
+        }
+        (self.slow.since, self.slow.packets) = (now, self.packets);
         self.peers.values_mut().for_each(|peer| peer.look = Look::from(peer.lost));
-        self.slow.trial = Some(Trial { peer: id, since: now, packets, received, window, pace });
+        self.slow.trial = Some(Trial { without, since: now, packets, window, pace });
         self.congestion.seek();
-        self.disband(id);
+        ids.iter().for_each(|id| self.disband(*id));
     }
 
-    /// Looks at how the others get on without the one that a trial is about.
-    fn judge(&mut self, now: Time, trial: Trial) {
+    /// Looks at how the others get on without those that a trial is about.
+    fn judge(&mut self, now: Time, mut trial: Trial) {
         let span = now.since(trial.since);
-        let trying = self.peers.get(&trial.peer).is_some_and(|p| p.service == Service::Patching);
-        if !trying {
-            // It was settled, or lost its path, meanwhile.
-            self.slow.trial = None;
+        // Some may be settled, or have lost their paths, meanwhile.
+        trial.without.retain(|(id, _)| self.peers.get(id).is_some_and(|p| p.service == Service::Patching));
+        if trial.without.is_empty() {
             return;
         }
         let sent = self.packets - trial.packets;
         let gained = per_second(sent, span).saturating_mul(100) / trial.pace.max(1);
         if span < TRIAL_MIN.max(self.round_trip * 4) || (gained < GAIN_CLEAR && span < TRIAL_MAX) {
+            self.slow.trial = Some(trial);
             return;
         }
-        self.slow.trial = None;
         // What the trial has shown of the others' paths need not be waited for again.
-        let next = self.narrow(now, span);
-        if let Some(peer) = next.and_then(|id| self.peers.get_mut(&id)) {
+        for id in self.narrow(now, span) {
+            let peer = self.peers.get_mut(&id).expect("a key of the same map");
             peer.held = peer.held + span;
         }
-        if gained < GAIN {
-            let peer = self.peers.get_mut(&trial.peer).expect("looked up above");
+        for (id, received) in &trial.without {
+            let peer = self.peers.get_mut(id).expect("looked up above");
+            if gained >= GAIN {
+                let received = peer.received.saturating_sub(*received);
+                self.leave_behind(now, *id, (received, sent), span);
+                continue;
+            }
             peer.service = Service::Streaming;
             peer.try_at = now + TRY_AGAIN * (1 << peer.tried.min(TRY_DOUBLINGS));
             peer.tried = peer.tried.saturating_add(1);
-            self.congestion.resume(trial.window);
-            return;
         }
-        let received = self.peers[&trial.peer].received.saturating_sub(trial.received);
-        self.leave_behind(now, trial.peer, (received, sent), span);
+        if gained < GAIN {
+            self.congestion.resume(trial.window);
+        }
     }
 
     /// The others are faster without it: of so many packets sent, so many have reached it meanwhile.

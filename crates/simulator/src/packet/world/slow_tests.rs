@@ -91,6 +91,13 @@ fn several_narrow_paths_hold_neither_the_others_nor_each_other() {
 }
 
 #[test]
+fn narrow_paths_that_are_alike_hold_nobody() {
+    for alike in [2, 3] {
+        hold_nobody(&[narrow(100); 3][..alike], &PushConfig::default(), true, 120.0);
+    }
+}
+
+#[test]
 fn a_lossy_path_and_a_late_host_hold_nobody() {
     // What is lost by chance is repaired while the stream goes on: nobody waits, and nobody is slow.
     let lossy = Special { loss_ppm: 100_000, ..Special::default() };
