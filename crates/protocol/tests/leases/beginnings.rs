@@ -199,6 +199,30 @@ fn records_that_do_not_fit_are_named() {
     assert_eq!(named, [("pending/00000000000000000002".into(), "it has no receiver".into())]);
 }
 
+/// A number stands for one request, and a request has one number: what comes second is set aside.
+#[test]
+fn a_request_that_is_recorded_twice_waits_once() {
+    let mut first = with_three_agents(manager(1, false));
+    ask(&mut first, Time(1), request(agent(0, 1), 1, &["host-1"])).unwrap();
+    apply(&mut first, Time(1), Input::Request(request(agent(2, 1), 3, &["host-1"])));
+    let good = first.records();
+    let is_pending = |record: &&Record| matches!(record, Record::Pending { .. });
+    let recorded = good.iter().find(is_pending).unwrap();
+    for same_number in [true, false] {
+        let mut second = recorded.clone();
+        let Record::Pending { key, pending, .. } = &mut second else { panic!() };
+        if same_number {
+            key.request += 1
+        } else {
+            pending.id.0 += 1
+        }
+        let mut next = manager(1, false);
+        let aside = next.restore(Time(2), good.iter().cloned().chain([second]));
+        assert_eq!(aside.into_iter().map(|record| record.reason).collect::<Vec<_>>(), ["it is there twice"]);
+        assert_eq!(next.pending().map(|waits| waits.key.request).collect::<Vec<_>>(), [3]);
+    }
+}
+
 #[test]
 fn keys_are_read_as_they_are_written() {
     let keys = [
