@@ -117,6 +117,18 @@ fn bugs_of_racks_and_streams_are_found() {
     }
 }
 
+/// Few seeds are about a slow receiver, since these take long: here are some by themselves.
+#[test]
+fn a_slow_receiver_does_not_hold_the_others() {
+    for seed in 0..6 {
+        let alone = |plant| slow::run(seed, &mut Random::new(seed), plant);
+        assert_eq!(alone(None).failure, None, "seed {seed}");
+        let held = alone(Some(Plant::WaitForAll)).failure;
+        assert!(held.is_some_and(|text| text.contains("beside a slow one")), "seed {seed}");
+    }
+    assert!(found_among(SLOW..SLOW + 1, Plant::WaitForAll).contains("beside a slow one"));
+}
+
 /// In seeds with a manager and transfers over its paths, bugs of both are found.
 #[test]
 fn a_manager_with_transfers_finds_bugs_of_both() {
