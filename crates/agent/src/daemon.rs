@@ -29,12 +29,12 @@ mod service;
 mod store;
 mod streams;
 
-pub use config::AgentConfig;
+pub use config::{AgentConfig, CONTROL_PORT};
 pub use engine::{Engine, Transports};
 pub use error::AgentError;
 
 use crate::forwarder::daemon::Nodes;
-use crate::transfer::{Options, SlowPolicy};
+use crate::transfer::{Door, Listen, Options, SlowPolicy};
 use catalog::Catalog;
 use invite::Invitations;
 use manager_link::{Identity, ManagerLink};
@@ -64,6 +64,8 @@ pub(crate) struct Shared {
     pub name: String,
     pub interface: Ipv4Addr,
     pub control: SocketAddr,
+    /// Passes on who comes to the control port for a transfer.
+    pub door: Door,
     pub store: Store,
     pub catalog: Arc<Catalog>,
     pub processes: Processes,
@@ -74,11 +76,12 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Settings of a transfer that nobody has said anything about.
-    pub fn default_options() -> Options {
+    pub fn default_options(&self) -> Options {
         Options {
             // Agents that are there answer at once; those that are not must not keep the others waiting.
             join_timeout: Span::from_secs(10),
             slow: SlowPolicy::SHIPPED,
+            listen: Listen::Shared(self.door.clone()),
             ..Options::default()
         }
     }
@@ -122,9 +125,13 @@ impl Agent {
         let (store, found) = Store::open(&config.resolved_store(&name))?;
         let catalog = Arc::new(Catalog::new(config.objects_max, config.receives_max, found));
         let local = local::Listener::bind(&config.resolved_socket())?;
-        let wanted = SocketAddr::from((interface.address, config.control_port));
+        let wanted = SocketAddr::from((interface.address, config.control_port.unwrap_or(CONTROL_PORT)));
         let refused = |error: std::io::Error| AgentError::listen(wanted, &error);
-        let listener = TcpListener::bind(wanted).map_err(refused)?;
+        let listener = TcpListener::bind(wanted).or_else(|error| match config.control_port {
+            None => TcpListener::bind((interface.address, 0)),
+            Some(_) => Err(error),
+        });
+        let listener = listener.map_err(refused)?;
         let control = listener.local_addr().map_err(refused)?;
         let me = Identity { name: name.clone(), address: interface.address, control_port: control.port() };
         let link = ManagerLink::new(&config.manager, me)?;
@@ -132,6 +139,7 @@ impl Agent {
             name,
             interface: interface.address,
             control,
+            door: Door::new(control),
             store,
             catalog,
             processes: Processes::new(config.processes_max),

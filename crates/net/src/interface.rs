@@ -2,6 +2,7 @@
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
+use std::fmt;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
@@ -76,13 +77,92 @@ pub enum InterfaceError {
         /// What there is.
         there: Vec<String>,
     },
+    /// Nothing but the loopback has an IPv4 address, and nobody has asked for it.
+    #[error(
+        "no interface here has an IPv4 address, except {loopback}{}; say --interface {loopback} to stay on this machine",
+        others(there)
+    )]
+    OnlyLoopback {
+        /// The loopback's name.
+        loopback: String,
+        /// What else there is.
+        there: Vec<Link>,
+    },
     /// The kernel does not tell.
     #[error("cannot list the interfaces: {0}")]
     System(#[from] io::Error),
 }
 
-/// The interface of this name or IPv4 address; without one that of the default route, else the first
-/// that is not the loopback, else the loopback.
+fn others(there: &[Link]) -> String {
+    there.iter().map(|link| format!("; {link}")).collect()
+}
+
+/// An interface of this host, whether it can be used or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Its name.
+    pub name: String,
+    /// Its first IPv4 address.
+    pub address: Option<Ipv4Addr>,
+    /// Whether it has an IPv6 address that others can reach.
+    pub has_ipv6: bool,
+    /// Whether it is switched on.
+    pub is_up: bool,
+    /// Whether it has a carrier: a cable with somebody at its other end.
+    pub has_carrier: bool,
+    /// Whether it takes multicast.
+    pub takes_multicast: bool,
+    /// Whether it is the loopback.
+    pub is_loopback: bool,
+}
+
+/// What is the matter with it, or its address.
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        match (self.is_up, self.has_carrier, self.address) {
+            (false, ..) => f.write_str(" is down"),
+            (_, false, _) => f.write_str(" has no link (cable, switch port)"),
+            (.., Some(address)) => write!(f, " ({address})"),
+            _ if self.has_ipv6 => f.write_str(" has IPv6 only"),
+            _ => f.write_str(" has no address"),
+        }
+    }
+}
+
+/// All interfaces of this host, in the order in which the kernel tells of them.
+///
+/// # Errors
+/// The kernel does not tell.
+pub fn survey() -> io::Result<Vec<Link>> {
+    let mut all: Vec<Link> = Vec::new();
+    for entry in getifaddrs().map_err(io::Error::from)? {
+        let has = |flag| entry.flags.contains(flag);
+        let at = all.iter().position(|link| link.name == entry.interface_name).unwrap_or_else(|| {
+            all.push(Link {
+                name: entry.interface_name.clone(),
+                address: None,
+                has_ipv6: false,
+                is_up: has(InterfaceFlags::IFF_UP),
+                has_carrier: has(InterfaceFlags::IFF_RUNNING),
+                takes_multicast: has(InterfaceFlags::IFF_MULTICAST) || has(InterfaceFlags::IFF_LOOPBACK),
+                is_loopback: has(InterfaceFlags::IFF_LOOPBACK),
+            });
+            all.len() - 1
+        });
+        if let Some(address) = entry.address.as_ref() {
+            if let Some(address) = address.as_sockaddr_in() {
+                all[at].address.get_or_insert(address.ip());
+            }
+            let ipv6 = address.as_sockaddr_in6().map(|address| address.ip());
+            all[at].has_ipv6 |= ipv6.is_some_and(|address| !address.is_unicast_link_local());
+        }
+    }
+    Ok(all)
+}
+
+/// The interface of this name or IPv4 address; without one that of the default route, else the first that is not the
+/// loopback. The loopback is taken only if it is named.
 ///
 /// # Errors
 /// There is no such interface with an IPv4 address.
@@ -95,10 +175,13 @@ pub fn resolve(wanted: Option<&str>) -> Result<Interface, InterfaceError> {
             all.iter()
                 .find(|i| Some(&i.0) == default.as_ref())
                 .or_else(|| all.iter().find(|i| !i.1.is_loopback()))
-                .or_else(|| all.first())
         }
     };
     let Some((name, address)) = found else {
+        if let (None, Some((loopback, _))) = (wanted, all.first()) {
+            let there = survey()?.into_iter().filter(|link| !link.is_loopback).collect();
+            return Err(InterfaceError::OnlyLoopback { loopback: loopback.clone(), there });
+        }
         let there = all.into_iter().map(|(name, address)| format!("{name} ({address})")).collect();
         return Err(InterfaceError::Unknown { wanted: wanted.unwrap_or("at all").to_string(), there });
     };

@@ -15,7 +15,7 @@ use nix::sys::socket::{
 };
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -333,7 +333,7 @@ impl AsFd for DataReceiver {
 /// A socket for announcements: hears and sends small datagrams of one multicast group.
 #[derive(Debug)]
 pub struct Beacon {
-    socket: Socket,
+    socket: UdpSocket,
     group: SocketAddrV4,
 }
 
@@ -346,7 +346,7 @@ impl Beacon {
         let socket = multicast_sender(interface)?;
         bind(&socket, group)?;
         socket.join_multicast_v4(group.ip(), &interface)?;
-        Ok(Beacon { socket, group })
+        Ok(Beacon { socket: socket.into(), group })
     }
 
     /// Sends one datagram to the group.
@@ -354,13 +354,13 @@ impl Beacon {
     /// # Errors
     /// There is no multicast route through the interface, or it is down.
     pub fn send(&self, datagram: &[u8]) -> io::Result<()> {
-        self.socket.send_to(datagram, &self.group.into()).map(drop)
+        self.socket.send_to(datagram, self.group).map(drop)
     }
 
-    /// Takes the next datagram, if there is one.
-    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
-        let len = std::io::Read::read(&mut &self.socket, buffer).ok()?;
-        Some(&buffer[..len])
+    /// Takes the next datagram, if there is one, and who has sent it.
+    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Option<(&'a [u8], SocketAddr)> {
+        let (len, from) = self.socket.recv_from(buffer).ok()?;
+        Some((&buffer[..len], from))
     }
 }
 

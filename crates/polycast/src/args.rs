@@ -3,6 +3,7 @@
 pub mod help;
 
 use crate::commands::lab::LabArgs;
+use crate::commands::network::{OFFER_PORT, Pool};
 use crate::commands::plan::PlanArgs;
 use crate::commands::reproduce::ReproduceArgs;
 use crate::commands::simulate::SimulateArgs;
@@ -11,6 +12,7 @@ use crate::exit::Exit;
 use crate::output::{self, Format};
 use clap::error::ErrorKind;
 use clap::{Args as Arguments, Parser, Subcommand, ValueEnum};
+use polycast_agent::transfer::Code;
 use polycast_types::{Duration, Handle, ObjectId, Rate};
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -177,11 +179,33 @@ pub struct OfferArgs {
     #[arg(long, value_name = "RATE")]
     pub rate: Option<Rate>,
     /// How long to wait for the receivers to appear (30s, 2m); those that did not are reported
-    #[arg(long, value_name = "T", value_parser = duration)]
-    pub timeout: Option<Duration>,
+    #[arg(long, value_name = "T", value_parser = duration, default_value = "30s")]
+    pub timeout: Duration,
     /// What becomes of a receiver that is slower than the others
     #[arg(long, value_name = "POLICY", default_value = "catch-up")]
     pub slow: SlowChoice,
+    #[command(flatten)]
+    pub door: OfferDoor,
+}
+
+/// Who may take an offer, and where it is found.
+#[derive(Arguments, Debug)]
+pub struct OfferDoor {
+    /// Anybody on the network may take it; without this, who says its code: polycast accept CODE
+    #[arg(long)]
+    pub open: bool,
+    /// The code, six letters or more [default: three words that are drawn]
+    #[arg(long, value_name = "CODE", conflicts_with = "open")]
+    pub code: Option<Code>,
+    /// TCP port for everything that receivers want of this machine [default: 18067, or where that is taken another one]
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+    /// UDP port of the data, which the source sends to a group address
+    #[arg(long, value_name = "P", default_value_t = OFFER_PORT, value_parser = clap::value_parser!(u16).range(1..))]
+    pub udp_port: u16,
+    /// Group addresses of which it takes one
+    #[arg(long, value_name = "NET", default_value = "239.255.0.0/16")]
+    pub pool: Pool,
 }
 
 /// What becomes of a receiver that is slower than the others.
@@ -212,6 +236,26 @@ pub struct AcceptArgs {
     /// The name in the source's report [default: the machine's name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    #[command(flatten)]
+    pub search: SearchArgs,
+}
+
+/// Which offer is looked for, and where.
+#[derive(Arguments, Debug)]
+pub struct SearchArgs {
+    /// The code that `offer` prints; without one, an offer is taken that anybody may take (`offer --open`)
+    #[arg(value_name = "CODE")]
+    pub code: Option<Code>,
+    /// The machine that offers, where the network carries no multicast [default port: 18067]
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub from: Option<String>,
+    /// How long to look for the offer (30s, 10m) [default: until Ctrl-C]
+    #[arg(long, value_name = "T", value_parser = duration)]
+    pub timeout: Option<Duration>,
+    /// TCP port where this machine passes on what it has, should multicast not get through [default: 18068, or where that is
+    /// taken another one]
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
 }
 
 /// Which network.
@@ -253,6 +297,9 @@ pub struct AgentArgs {
     pub name: Option<String>,
     #[command(flatten)]
     pub network: NetworkArgs,
+    /// TCP port for everything that other agents want of this one [default: 7401, or where that is taken another one]
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
     /// Folder of the object store [default: one in shared memory]
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,

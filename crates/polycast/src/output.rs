@@ -46,6 +46,16 @@ pub fn say(message: &str) {
     let _ = writeln!(io::stderr(), "{}", lines.fold(text, |text, line| text + "\n" + &line));
 }
 
+/// Tells of something while a command runs: with JSON a line of JSON on standard error, which begins with `{"event":`; for
+/// people what `text` says.
+pub fn event(format: Format, value: &serde_json::Value, text: impl FnOnce()) {
+    match format {
+        // There is nobody to tell if this fails.
+        Format::Json => drop(writeln!(io::stderr(), "{value}")),
+        Format::Text => text(),
+    }
+}
+
 /// Says why a command failed; with JSON, standard output says it too.
 pub fn failure(format: Format, failure: &Failure) -> Exit {
     say(&format!("error: {}", failure.message));

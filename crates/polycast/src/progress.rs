@@ -50,6 +50,21 @@ impl Progress {
         self.bar.set_message(states(&report.receivers, report.bytes));
     }
 
+    /// Shows who has come while others are waited for.
+    pub fn gathering(&self, text: &str) {
+        if self.bar.message() != text {
+            self.bar.set_message(text.to_string());
+        }
+        self.bar.tick();
+    }
+
+    /// Says it as a line where there is no bar to show it.
+    pub fn quietly(&self, text: &str) {
+        if self.bar.is_hidden() {
+            output::say(text);
+        }
+    }
+
     /// Shows a receiver's state.
     pub fn reception(&self, progress: &ReceiverProgress) {
         self.show(progress.bytes, progress.total);

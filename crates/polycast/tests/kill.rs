@@ -20,7 +20,18 @@ fn accept(out: &str, name: &str) -> Child {
 }
 
 fn offer(file: &str, receivers: &str) -> Child {
-    begin(&["offer", file, "--receivers", receivers, "--interface", "lo", "--rate", "240mbit", "--json"])
+    begin(&[
+        "offer",
+        file,
+        "--open",
+        "--receivers",
+        receivers,
+        "--interface",
+        "lo",
+        "--rate",
+        "240mbit",
+        "--json",
+    ])
 }
 
 /// Waits until a receiver has begun to write.

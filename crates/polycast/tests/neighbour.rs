@@ -62,8 +62,18 @@ fn a_receiver_of_another_implementation_gets_the_object() {
     let place = Place::new();
     let bytes = noise(700_000);
     let (file, out) = (place.file("object.bin", &bytes), place.path("second"));
-    let offer =
-        begin(&["offer", &file, "--receivers", "1", "--interface", "lo", "--timeout", "30s", "--json"]);
+    let offer = begin(&[
+        "offer",
+        &file,
+        "--open",
+        "--receivers",
+        "1",
+        "--interface",
+        "lo",
+        "--timeout",
+        "30s",
+        "--json",
+    ]);
     let ran = python("receiver.py").args([&out, "--loss", "0.1"]).output().unwrap();
     assert!(ran.status.success(), "{}", words(&ran));
     assert!(std::fs::read(&out).unwrap() == bytes);

@@ -29,7 +29,8 @@ fn an_offer_reaches_all_who_accept() {
         .zip(&outs)
         .map(|(name, out)| begin(&["accept", "--out", out, "--interface", "lo", "--name", name, "--json"]))
         .collect();
-    let offer = end(begin(&["offer", &file, "--receivers", "2", "--interface", "127.0.0.1", "--json"]));
+    let offer =
+        end(begin(&["offer", &file, "--open", "--receivers", "2", "--interface", "127.0.0.1", "--json"]));
     assert_eq!(offer.status, 0, "{}", offer.stderr);
     let report = offer.json();
     let mut names: Vec<_> =
@@ -68,8 +69,8 @@ fn rogue(datagrams: Vec<Vec<u8>>) -> Arc<AtomicBool> {
 
 fn announcement(handle: u64, name: &str) -> Vec<u8> {
     let (handle, name) = (Handle(handle), name.to_string());
-    let announcement =
-        Announcement { handle, address: [127, 0, 0, 1], port: 9, places: 1, object_len: 5, name };
+    let (address, host, code) = ([127, 0, 0, 1], "rogue".to_string(), None);
+    let announcement = Announcement { handle, address, port: 9, places: 1, object_len: 5, name, host, code };
     Discovery::Announce(announcement).emit()
 }
 
@@ -88,7 +89,7 @@ fn of_several_offers_none_is_taken_that_is_not_named() {
         let place = Place::new();
         let file = place.file("object.bin", b"bytes");
         let out = place.path("out");
-        let mut offer = begin(&["offer", &file, "--receivers", "1", "--interface", "lo"]);
+        let mut offer = begin(&["offer", &file, "--open", "--receivers", "1", "--interface", "lo"]);
         // It says what it is called.
         let mut said = String::new();
         BufReader::new(offer.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
@@ -112,6 +113,128 @@ fn of_several_offers_none_is_taken_that_is_not_named() {
     });
 }
 
+/// What an offer with `--json` says first.
+fn first_event(offer: &mut Child) -> serde_json::Value {
+    let mut said = String::new();
+    BufReader::new(offer.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
+    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+}
+
+#[test]
+fn an_offer_with_a_code_is_for_those_who_know_it() {
+    alone(|| {
+        let place = Place::new();
+        let file = place.file("object.bin", &noise(1_000_000));
+        let out = place.path("out");
+        let mut offer = begin(&["offer", &file, "--receivers", "1", "--interface", "lo", "--json"]);
+        let event = first_event(&mut offer);
+        let told = |key: &str| event[key].as_str().unwrap_or_default().to_string();
+        assert_eq!(
+            (told("event"), told("interface"), told("address")),
+            ("offer".into(), "lo".into(), "127.0.0.1".into())
+        );
+        assert_eq!((&event["port"], &event["open"]), (&18_067.into(), &false.into()));
+        let code = told("code");
+        let accept = |more: &[&str]| {
+            let arguments = ["accept", "--out", &out, "--interface", "lo", "--timeout", "1s"];
+            end(begin(&[&arguments[..], more].concat()))
+        };
+        let from = ["--from", "127.0.0.1"];
+        for (more, why) in [
+            (&[][..], "it is for those who know its code"),
+            (&["lusab-babad-gutih"], "it has another code"),
+            (&from, "it is for those who know its code"),
+            (&["lusab-babad-gutih", from[0], from[1]], "it has another code"),
+        ] {
+            let ran = accept(more);
+            assert_eq!(ran.status, 1, "{}", ran.stderr);
+            assert!(
+                ran.stderr.contains(why) && ran.stderr.contains("nothing that could be taken"),
+                "{}",
+                ran.stderr
+            );
+            assert!(!ran.stderr.contains(&code), "{}", ran.stderr);
+        }
+        let taken = accept(&[&code.to_uppercase().replace('-', " "), from[0], from[1]]);
+        assert_eq!(taken.status, 0, "{}", taken.stderr);
+        let offered = end(offer);
+        assert_eq!(offered.status, 0, "{}", offered.stderr);
+        assert_eq!(fs::read(&out).unwrap(), fs::read(&file).unwrap());
+    });
+}
+
+#[test]
+fn an_open_offer_is_taken_where_there_is_no_multicast() {
+    alone(|| {
+        let place = Place::new();
+        let file = place.file("object.bin", &noise(1_000_000));
+        let offer =
+            ["offer", &file, "--open", "--receivers", "2", "--interface", "lo", "--port", "18070", "--json"];
+        let mut offer = begin(&offer);
+        assert_eq!(first_event(&mut offer)["port"], 18_070);
+        let outs = ["one", "two"].map(|name| place.path(name));
+        let acceptors = outs
+            .each_ref()
+            .map(|out| begin(&["accept", "--from", "localhost:18070", "--out", out, "--json"]));
+        for acceptor in acceptors {
+            let ran = end(acceptor);
+            assert_eq!(ran.status, 0, "{}", ran.stderr);
+            assert!(ran.stderr.contains("from 127.0.0.1:18070"), "{}", ran.stderr);
+        }
+        assert_eq!(end(offer).status, 0);
+        for out in outs {
+            assert!(fs::read(out).unwrap() == fs::read(&file).unwrap());
+        }
+        // Nothing is there any more.
+        let ran =
+            end(begin(&["accept", "--from", "127.0.0.1", "--out", &place.path("x"), "--timeout", "1s"]));
+        assert!(
+            ran.status == 1 && ran.stderr.contains("127.0.0.1:18067 offers nothing yet"),
+            "{}",
+            ran.stderr
+        );
+    });
+}
+
+#[test]
+fn one_too_many_is_told_so() {
+    alone(|| {
+        let place = Place::new();
+        let file = place.file("object.bin", &noise(20_000_000));
+        let offer = ["offer", &file, "--receivers", "1", "--interface", "lo", "--rate", "20mbit", "--json"];
+        let mut offer = begin(&offer);
+        let code = first_event(&mut offer)["code"].as_str().unwrap().to_string();
+        let accept = |out: &str| begin(&["accept", &code, "--out", out, "--interface", "lo"]);
+        let first = accept(&place.path("first"));
+        std::thread::sleep(Duration::from_secs(1));
+        let ran = end(accept(&place.path("second")));
+        assert!(ran.status == 1 && ran.stderr.contains("all its receivers have joined"), "{}", ran.stderr);
+        for child in [first, offer] {
+            signal(&child, Signal::INT);
+            end(child);
+        }
+    });
+}
+
+#[test]
+fn the_loopback_is_taken_by_nobody_who_has_not_said_so() {
+    alone(|| {
+        let place = Place::new();
+        let file = place.file("object.bin", b"x");
+        let up =
+            Command::new("ip").args(["link", "add", "eth7", "type", "veth", "peer", "name", "eth8"]).status();
+        assert!(up.is_ok_and(|status| status.success()));
+        for arguments in [&["offer", &file, "--receivers", "1"][..], &["accept", "--out", &place.path("x")]] {
+            let ran = end(begin(arguments));
+            for words in
+                ["no interface here has an IPv4 address, except lo;", "eth7 is down", "say --interface lo"]
+            {
+                assert!(ran.status == 1 && ran.stderr.contains(words), "{}", ran.stderr);
+            }
+        }
+    });
+}
+
 #[test]
 fn a_datagram_of_another_version_ends_no_accept() {
     alone(|| {
@@ -120,7 +243,7 @@ fn a_datagram_of_another_version_ends_no_accept() {
         let ends = rogue(vec![b"PLYC\x09\x01".to_vec(), b"PLYC\x01\x02".to_vec(), b"PLYC".to_vec()]);
         let acceptor = begin(&["accept", "--out", &place.path("out"), "--interface", "lo"]);
         std::thread::sleep(Duration::from_millis(300));
-        let offer = end(begin(&["offer", &file, "--receivers", "1", "--interface", "lo"]));
+        let offer = end(begin(&["offer", &file, "--open", "--receivers", "1", "--interface", "lo"]));
         ends.store(true, Ordering::Relaxed);
         assert_eq!(offer.status, 0, "{}", offer.stderr);
         let accepted = end(acceptor);

@@ -22,9 +22,11 @@
 //! A pull transfer (Datacast section 3.1) has the same hand-shake, without a data channel of its own: behind WELCOME come
 //! TREES, a ROUTE for every tree, HASHES and DIGESTS, and later a ROUTE for every tree that is repaired.
 //!
-//! Authentication will go between HELLO and WELCOME: both carry the version, and kinds are extensible.
+//! A receiver may say ASK before: OFFERED tells what the source offers. Where an offer has a code, the receiver must, and then
+//! says JOIN in place of HELLO, which proves that it knows the code.
 
 use crate::cursor::{NAME_LEN_MAX, Put, Reader, SENTENCE_LEN_MAX};
+use crate::discovery::{CodeSign, emit_sign, parse_sign};
 use crate::pull::{DIGEST_LEN, Digest, HOPS_MAX};
 use crate::{VERSION, WireError};
 use alloc::vec::Vec;
@@ -98,6 +100,27 @@ pub struct Welcome<'a> {
     pub stall_ns: u64,
     /// Random bytes, others for every receiver: DATA_RCVD has to show bytes that these choose.
     pub salt: Salt,
+}
+
+/// What a source says of its offer to one that asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offered<'a> {
+    /// The transfer.
+    pub handle: Handle,
+    /// How many more receivers the source takes.
+    pub places: u32,
+    /// The object's length in bytes.
+    pub object_len: u64,
+    /// File or directory name; of more than [`NAME_LEN_MAX`] bytes only the beginning is sent.
+    pub name: &'a str,
+    /// Name of the source's machine, cut in the same way.
+    pub host: &'a str,
+    /// What it shows of its code; `None` where anybody may take the offer.
+    pub code: Option<CodeSign>,
+    /// Bytes of this connection's own: what JOIN proves, it proves for them.
+    pub challenge: Hash,
+    /// That the source knows the code, for the nonce of ASK; zeros where there is none.
+    pub proof: Hash,
 }
 
 /// The hash group that a receiver with this salt shows in the end, of an object of so many groups: the first 8 bytes of the
@@ -226,6 +249,22 @@ pub enum Control<'a> {
         /// Bytes of the network's own header before every packet, as in WELCOME.
         outer_len: u8,
     },
+    /// Receiver, as its first frame: what do you offer?
+    Ask {
+        /// The transfer that is meant; 0 for whatever is offered there.
+        handle: Handle,
+        /// Random bytes: what OFFERED proves, it proves for them.
+        nonce: Hash,
+    },
+    /// Source: this.
+    Offered(Offered<'a>),
+    /// Receiver: HELLO of one that knows the offer's code.
+    Join {
+        /// The proof that it does, for the challenge of OFFERED and the name in HELLO.
+        proof: Hash,
+        /// What HELLO says.
+        hello: Hello<'a>,
+    },
     /// Source: these receivers, by their numbers, share your rack, and may come to you: speak for them (Orca appendix A.4).
     Gather {
         /// Your own number.
@@ -300,7 +339,7 @@ impl<'a> Control<'a> {
     /// Reads a whole frame, its length field included.
     ///
     /// # Errors
-    /// Not a frame of this format, or a HELLO, WELCOME, FETCH or INVITE of another version.
+    /// Not a frame of this format, or one that carries the version, of another one.
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         if Self::frame_len(frame)? != Some(frame.len()) {
             return Err(WireError::Malformed);
@@ -323,12 +362,9 @@ impl<'a> Control<'a> {
 
     fn emit_body(&self, out: &mut Vec<u8>) {
         match self {
-            Control::Hello(h) => {
+            Control::Hello(hello) => {
                 out.extend_from_slice(&[1, VERSION]);
-                out.u64(h.handle.0);
-                out.text(h.name, NAME_LEN_MAX);
-                out.u64(h.window_bytes);
-                out.u16(h.serve_port);
+                put_hello(hello, out);
             }
             Control::Welcome(w) => emit_welcome(w, out),
             Control::Refuse(reason) => {
@@ -389,6 +425,17 @@ impl<'a> Control<'a> {
                 out.u16(*port);
                 out.u8(*outer_len);
             }
+            Control::Ask { handle, nonce } => {
+                out.extend_from_slice(&[22, VERSION]);
+                out.u64(handle.0);
+                out.extend_from_slice(nonce);
+            }
+            Control::Offered(offered) => put_offered(offered, out),
+            Control::Join { proof, hello } => {
+                out.extend_from_slice(&[24, VERSION]);
+                out.extend_from_slice(proof);
+                put_hello(hello, out);
+            }
             Control::Gather { own, members } => {
                 out.u8(30);
                 out.u32(*own);
@@ -435,12 +482,7 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
     Ok(match r.u8()? {
         1 => {
             version(r)?;
-            Control::Hello(Hello {
-                handle: Handle(r.u64()?),
-                name: r.text(NAME_LEN_MAX)?,
-                window_bytes: r.u64()?,
-                serve_port: r.u16()?,
-            })
+            Control::Hello(take_hello(r)?)
         }
         2 => Control::Welcome(parse_welcome(r)?),
         3 => Control::Refuse(r.text(SENTENCE_LEN_MAX)?),
@@ -489,6 +531,15 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
             }
             Control::Channel { channel, outer_len }
         }
+        22 => {
+            version(r)?;
+            Control::Ask { handle: Handle(r.u64()?), nonce: r.array()? }
+        }
+        23 => Control::Offered(take_offered(r)?),
+        24 => {
+            version(r)?;
+            Control::Join { proof: r.array()?, hello: take_hello(r)? }
+        }
         30 => Control::Gather { own: r.u32()?, members: take_members(r)? },
         31 => Control::Speaker { member: r.u32()?, address: r.array()?, port: r.u16()? },
         32 => {
@@ -510,6 +561,48 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
         42 => Control::Digests { first: r.u64()?, digests: parse_digests(r)? },
         43 => Control::Stalled { tree: r.u8()? },
         _ => return Err(WireError::Malformed),
+    })
+}
+
+fn put_hello(hello: &Hello<'_>, out: &mut Vec<u8>) {
+    out.u64(hello.handle.0);
+    out.text(hello.name, NAME_LEN_MAX);
+    out.u64(hello.window_bytes);
+    out.u16(hello.serve_port);
+}
+
+fn take_hello<'a>(r: &mut Reader<'a>) -> Result<Hello<'a>, WireError> {
+    Ok(Hello {
+        handle: Handle(r.u64()?),
+        name: r.text(NAME_LEN_MAX)?,
+        window_bytes: r.u64()?,
+        serve_port: r.u16()?,
+    })
+}
+
+fn put_offered(offered: &Offered<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(&[23, VERSION]);
+    out.u64(offered.handle.0);
+    out.u32(offered.places);
+    out.u64(offered.object_len);
+    out.text(offered.name, NAME_LEN_MAX);
+    out.text(offered.host, NAME_LEN_MAX);
+    emit_sign(offered.code.as_ref(), out);
+    out.extend_from_slice(&offered.challenge);
+    out.extend_from_slice(&offered.proof);
+}
+
+fn take_offered<'a>(r: &mut Reader<'a>) -> Result<Offered<'a>, WireError> {
+    version(r)?;
+    Ok(Offered {
+        handle: Handle(r.u64()?),
+        places: r.u32()?,
+        object_len: r.u64()?,
+        name: r.text(NAME_LEN_MAX)?,
+        host: r.text(NAME_LEN_MAX)?,
+        code: parse_sign(r)?,
+        challenge: r.array()?,
+        proof: r.array()?,
     })
 }
 
@@ -719,6 +812,15 @@ mod tests {
                     fragment_len: u32::from(port.max(1)), group_len: 1 << 18, channel: (address, port), outer_len: 4 * (port % 44) as u8, stall_ns: c, salt: hashes[0],
                 }),
                 Control::Refuse(&text),
+                Control::Ask { handle: Handle(a), nonce: hashes[0] },
+                Control::Offered(Offered {
+                    handle: Handle(a), places: b as u32, object_len: c, name: &text, host: &text,
+                    code: flag.then_some(CodeSign { salt: app, tag: d.to_be_bytes() }), challenge: hashes[0], proof: hashes[0],
+                }),
+                Control::Join {
+                    proof: hashes[0],
+                    hello: Hello { handle: Handle(a), name: &text, window_bytes: b, serve_port: port },
+                },
                 Control::Root(hashes[0]),
                 Control::Invite {
                     address, port, handle: Handle(a), object, pulled: a % 2 == 1,

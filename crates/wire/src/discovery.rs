@@ -2,7 +2,7 @@
 //!
 //! The source multicasts an [`Announcement`] now and then; a receiver that starts asks for one with a
 //! [`Discovery::Solicit`], so that neither waits for the other's next beat. Both go to [`GROUP`] and
-//! [`PORT`] on the chosen interface.
+//! [`PORT`] on the chosen interface. Where no multicast passes, ASK and OFFERED of the control channel say the same.
 
 use crate::cursor::{NAME_LEN_MAX, Put, Reader};
 use crate::{VERSION, WireError};
@@ -19,6 +19,15 @@ const MAGIC: [u8; 4] = *b"PLYC";
 const KIND_ANNOUNCE: u8 = 1;
 const KIND_SOLICIT: u8 = 2;
 
+/// What an offer shows of its code: whoever knows the code sees that it is this one, and nobody reads it from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeSign {
+    /// Random bytes of this offer, from which and from the code the key is made.
+    pub salt: [u8; 16],
+    /// What the key gives for the offer's handle.
+    pub tag: [u8; 8],
+}
+
 /// A source's offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announcement {
@@ -34,6 +43,10 @@ pub struct Announcement {
     pub object_len: u64,
     /// Name of the file or directory, for people; of more than [`NAME_LEN_MAX`] bytes only the beginning is sent.
     pub name: String,
+    /// Name of the source's machine, for people; cut in the same way.
+    pub host: String,
+    /// What it shows of its code; `None` where anybody may take the offer.
+    pub code: Option<CodeSign>,
 }
 
 /// A discovery datagram.
@@ -67,6 +80,8 @@ impl Discovery {
                 places: r.u32()?,
                 object_len: r.u64()?,
                 name: r.text(NAME_LEN_MAX)?.to_string(),
+                host: r.text(NAME_LEN_MAX)?.to_string(),
+                code: parse_sign(&mut r)?,
             }),
             KIND_SOLICIT => Discovery::Solicit,
             _ => return Err(WireError::Malformed),
@@ -89,10 +104,30 @@ impl Discovery {
                 out.u32(a.places);
                 out.u64(a.object_len);
                 out.text(&a.name, NAME_LEN_MAX);
+                out.text(&a.host, NAME_LEN_MAX);
+                emit_sign(a.code.as_ref(), &mut out);
             }
             Discovery::Solicit => out.u8(KIND_SOLICIT),
         }
         out
+    }
+}
+
+/// Reads what an offer shows of its code.
+pub(crate) fn parse_sign(r: &mut Reader<'_>) -> Result<Option<CodeSign>, WireError> {
+    match r.u8()? {
+        0 => Ok(None),
+        1 => Ok(Some(CodeSign { salt: r.array()?, tag: r.array()? })),
+        _ => Err(WireError::Malformed),
+    }
+}
+
+/// Writes what an offer shows of its code.
+pub(crate) fn emit_sign(code: Option<&CodeSign>, out: &mut Vec<u8>) {
+    out.u8(u8::from(code.is_some()));
+    if let Some(CodeSign { salt, tag }) = code {
+        out.extend_from_slice(salt);
+        out.extend_from_slice(tag);
     }
 }
 
@@ -104,10 +139,12 @@ mod tests {
     proptest! {
         #[test]
         fn announcements_come_back_equal(
-            handle: u64, address: [u8; 4], port: u16, places: u32, object_len: u64, name in ".{0,40}"
+            handle: u64, address: [u8; 4], port: u16, places: u32, object_len: u64, name in ".{0,40}",
+            host in ".{0,20}", code: Option<([u8; 16], [u8; 8])>
         ) {
-            let handle = Handle(handle);
-            let message = Discovery::Announce(Announcement { handle, address, port, places, object_len, name });
+            let (handle, code) = (Handle(handle), code.map(|(salt, tag)| CodeSign { salt, tag }));
+            let announcement = Announcement { handle, address, port, places, object_len, name, host, code };
+            let message = Discovery::Announce(announcement);
             prop_assert_eq!(Discovery::parse(&message.emit()), Ok(message));
         }
 

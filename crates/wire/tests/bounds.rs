@@ -248,12 +248,15 @@ fn texts_of_any_length_are_written_and_long_ones_are_not_read() {
             places: 1,
             object_len: 1,
             name: text.clone(),
+            host: text.clone(),
+            code: None,
         };
         let Ok(Discovery::Announce(read)) = Discovery::parse(&Discovery::Announce(announcement).emit())
         else {
             panic!("an announcement of a name of {len} bytes is not read");
         };
         assert!(text.starts_with(&read.name) && read.name.len() >= len.min(254));
+        assert_eq!(read.host, read.name);
     }
     let refuse = |len: usize| [&(len as u16).to_be_bytes()[..], &vec![b'a'; len]].concat();
     assert!(is_taken(&frame(3, &refuse(1_024))) && !is_taken(&frame(3, &refuse(1_025))));

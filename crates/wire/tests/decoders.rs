@@ -6,7 +6,7 @@ use polycast_wire::control::{Control, Hello, Welcome};
 use polycast_wire::data::{
     CodedHeader, EXTENSION_LEN_MAX, FLAG_ATTEMPT, FLAG_REPORT, FragmentHeader, HEADER_LEN, Header,
 };
-use polycast_wire::discovery::{Announcement, Discovery};
+use polycast_wire::discovery::{Announcement, CodeSign, Discovery};
 use polycast_wire::pull::Digest;
 use polycast_wire::reach::Reach;
 use proptest::prelude::*;
@@ -217,7 +217,8 @@ proptest! {
         damages in proptest::collection::vec(damage(), 0..4),
     ) {
         let announcement = Announcement {
-            handle: Handle(number), address: [10, 0, 0, 1], port: 7, places: 3, object_len: number, name,
+            handle: Handle(number), address: [10, 0, 0, 1], port: 7, places: 3, object_len: number, host: name.clone(), name,
+            code: (number % 2 == 1).then_some(CodeSign { salt: [7; 16], tag: [8; 8] }),
         };
         check_discovery(&damaged(Discovery::Announce(announcement).emit(), &damages));
         check_discovery(&damaged(Discovery::Solicit.emit(), &damages));

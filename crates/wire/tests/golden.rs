@@ -15,9 +15,9 @@
 
 use polycast_types::{AppId, DataId, Handle, ObjectId};
 use polycast_wire::VERSION;
-use polycast_wire::control::{Control, Hello, Welcome};
+use polycast_wire::control::{Control, Hello, Offered, Welcome};
 use polycast_wire::data::{self, CodedHeader, FragmentHeader};
-use polycast_wire::discovery::{Announcement, Discovery};
+use polycast_wire::discovery::{Announcement, CodeSign, Discovery};
 use polycast_wire::label::{self, Probe};
 use polycast_wire::pull::{self, Digest, Follows, Hops};
 use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Update, Updates};
@@ -144,6 +144,9 @@ fn object() -> ObjectId {
 fn kind_name(control: &Control<'_>) -> &'static str {
     match control {
         Control::Hello(_) => "HELLO",
+        Control::Ask { .. } => "ASK",
+        Control::Offered(_) => "OFFERED",
+        Control::Join { .. } => "JOIN",
         Control::Welcome(_) => "WELCOME",
         Control::Refuse(_) => "REFUSE",
         Control::Hashes { .. } => "HASHES",
@@ -183,6 +186,21 @@ fn control_frames() -> Vec<Control<'static>> {
     let digest = |first: u8| Digest(std::array::from_fn(|at| first + at as u8));
     vec![
         Control::Hello(Hello { handle, name: "rack-ä", window_bytes: B, serve_port: PORT }),
+        Control::Ask { handle, nonce: hash(0x10) },
+        Control::Offered(Offered {
+            handle,
+            places: SHORT,
+            object_len: B,
+            name: "model",
+            host: "host",
+            code: Some(code_sign()),
+            challenge: hash(0x20),
+            proof: hash(0x40),
+        }),
+        Control::Join {
+            proof: hash(0x60),
+            hello: Hello { handle, name: "name", window_bytes: B, serve_port: PORT },
+        },
         Control::Welcome(Welcome {
             object: object(),
             directory: true,
@@ -310,6 +328,13 @@ fn data_headers_are_as_kept() {
     );
 }
 
+fn code_sign() -> CodeSign {
+    CodeSign {
+        salt: std::array::from_fn(|at| 0x90 + at as u8),
+        tag: std::array::from_fn(|at| 0xb0 + at as u8),
+    }
+}
+
 #[test]
 fn discovery_is_as_kept() {
     let message = |name: &str, message: Discovery| {
@@ -324,10 +349,17 @@ fn discovery_is_as_kept() {
         places: SHORT,
         object_len: B,
         name: "model.tar".into(),
+        host: "source".into(),
+        code: None,
     };
+    let coded = Announcement { code: Some(code_sign()), ..announcement.clone() };
     check(
         "discovery",
-        &[message("ANNOUNCE", Discovery::Announce(announcement)), message("SOLICIT", Discovery::Solicit)],
+        &[
+            message("ANNOUNCE", Discovery::Announce(announcement)),
+            message("ANNOUNCE-coded", Discovery::Announce(coded)),
+            message("SOLICIT", Discovery::Solicit),
+        ],
     );
 }
 

@@ -6,6 +6,9 @@ use polycast_api::settings::{self, SettingsError};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
+/// TCP port of an agent for which nobody has chosen one.
+pub const CONTROL_PORT: u16 = 7_401;
+
 /// Settings of an agent; what is left out has the value of `Default`, only the manager must be named.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
@@ -22,8 +25,9 @@ pub struct AgentConfig {
     pub store: Option<PathBuf>,
     /// Unix socket for applications; without one a socket in the user's run-time folder.
     pub socket: Option<PathBuf>,
-    /// TCP port where other agents reach this one; 0 lets the system choose.
-    pub control_port: u16,
+    /// TCP port where other agents reach this one, for all that they want of it; 0 lets the system choose. Without one it is
+    /// [`CONTROL_PORT`], or where that is taken one that the system chooses.
+    pub control_port: Option<u16>,
     /// How many objects the agent knows at most.
     pub objects_max: usize,
     /// How many objects it sends at the same time.
@@ -46,7 +50,7 @@ impl Default for AgentConfig {
             interface: None,
             store: None,
             socket: None,
-            control_port: 0,
+            control_port: None,
             objects_max: 65_536,
             sends_max: 64,
             receives_max: 64,

@@ -1,6 +1,5 @@
 //! Between the messages of `polycast.agent.v1` and the agent's words.
 
-use super::Shared;
 use super::catalog::{Available, Snapshot};
 use super::sends::{Granted, Waiting};
 use crate::transfer::{Options, SlowPolicy};
@@ -47,8 +46,7 @@ pub fn receivers(request: &api::SendRequest) -> Result<Receivers, Refusal> {
     }
 }
 
-pub fn options(request: &api::SendRequest) -> Options {
-    let default = Shared::default_options();
+pub fn options(request: &api::SendRequest, default: Options) -> Options {
     let millis = |millis: u64| Duration::from_nanos(millis.saturating_mul(1_000_000));
     let after =
         request.slow_after_ms.map(millis).or(SlowPolicy::SHIPPED.patience()).unwrap_or(Duration::ZERO);

@@ -4,6 +4,7 @@ use super::Shared;
 use super::catalog::{Confirm, Receive};
 use super::store::Description;
 use crate::transfer::clock::wait;
+use crate::transfer::door::{Visit, Visitor};
 use crate::transfer::strangers::Strangers;
 use crate::transfer::{
     Held, Invitation, Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sink, TransferError, answer,
@@ -12,7 +13,9 @@ use polycast_api::error::{Kind, Refusal};
 use polycast_net::frames::FrameStream;
 use polycast_net::hash::parse_hex;
 use polycast_net::store::StoreError;
+use polycast_protocol::session::Why;
 use polycast_types::{ObjectId, Time};
+use polycast_wire::control::Control;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::net::{IpAddr, TcpListener};
@@ -79,8 +82,20 @@ impl Invitations {
             std::thread::sleep(LOOK_AGAIN);
         }
         drop(fds);
-        for (stream, invitation) in self.strangers.meet(Invitation::of) {
-            self.decide(stream, invitation);
+        for (stream, wish) in self.strangers.meet(Wish::of) {
+            match wish {
+                Wish::Invite(invitation) => self.decide(stream, invitation),
+                Wish::Visit(visit, first) => self.pass(visit, Visitor { stream, first }),
+            }
+        }
+    }
+
+    /// Somebody comes for a transfer that runs here.
+    fn pass(&self, visit: Visit, visitor: Visitor) {
+        if let Err(mut stream) = self.shared.door.pass(visit, visitor) {
+            tracing::debug!(peer = ?stream.peer(), "comes for a transfer that does not run here");
+            // One that does not hear this notices that the connection ends.
+            let _ = answer(&mut stream, Err(&Why::UnknownHandle.to_string()));
         }
     }
 
@@ -101,6 +116,26 @@ impl Invitations {
                 let _ = answer(&mut stream, Err(&reason));
             }
         }
+    }
+}
+
+/// What somebody wants who comes to the control port.
+enum Wish {
+    /// This agent is to join a transfer.
+    Invite(Invitation),
+    /// To a transfer that runs here; its first frame goes with it.
+    Visit(Visit, Vec<u8>),
+}
+
+impl Wish {
+    fn of(frame: &Control<'_>) -> Option<Self> {
+        if let Some(invitation) = Invitation::of(frame) {
+            return Some(Wish::Invite(invitation));
+        }
+        let visit = Visit::of(frame)?;
+        let mut first = Vec::new();
+        frame.emit(&mut first);
+        Some(Wish::Visit(visit, first))
     }
 }
 
@@ -230,7 +265,7 @@ fn receiver(shared: &Shared, invitation: &Invitation, cancel: Arc<AtomicBool>) -
         },
         interface: shared.interface,
         sink: Sink::Raw(shared.store.path(invitation.object)),
-        options: Shared::default_options(),
+        options: shared.default_options(),
         cancel,
     }
 }

@@ -138,7 +138,7 @@ impl Agent for Service {
         let request = request.into_inner();
         let id = self.object(request.caller.as_ref(), request.data_id)?;
         let receivers = convert::receivers(&request)?;
-        let options = convert::options(&request);
+        let options = convert::options(&request, self.shared.default_options());
         let lease = convert::lease(&request);
         let wish = Wish { object: id, receivers, options, lease, detached: request.detached };
         let watcher = self.sends.start(wish)?;

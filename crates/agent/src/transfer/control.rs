@@ -3,7 +3,8 @@
 
 use super::bell::Bell;
 use super::clock::Clock;
-use super::entrance::{Calls, Entrance};
+use super::entrance::{Calls, Entrance, host_name};
+use super::pairing::{Pairing, challenge, same};
 use super::strangers::Strangers;
 use super::{Change, Receivers, SourceSpec};
 use polycast_net::frames::{FrameError, FrameStream};
@@ -14,14 +15,18 @@ use polycast_protocol::session::{
     Expected, Gone, Goodbye, GuestId, Roster, RosterConfig, RosterInput as Input, RosterOutput as Output,
     Verdicts, Why,
 };
-use polycast_types::RangeSet;
-use polycast_wire::control::{Control, Hash, Hello, Salt, proven_group};
+use polycast_types::{Handle, Printable, RangeSet};
+use polycast_wire::control::{Control, Hash, Hello, Offered, Salt, proven_group};
+use polycast_wire::discovery::CodeSign;
 use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+
+/// So many wrong codes are named in the log.
+const WRONG_CODES_NAMED: u32 = 8;
 
 /// What a receiver has said of itself in HELLO.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +94,20 @@ pub(super) struct Session {
     /// Where the agents of named receivers are called.
     addresses: BTreeMap<String, SocketAddr>,
     bell: Bell,
+    /// What is said to those who ask; nothing where receivers are called.
+    offer: Option<OfferWords>,
+    /// The key of the offer, where it has a code.
+    pairing: Option<Pairing>,
+    /// What challenges are made of.
+    secret: Salt,
+    wrong_codes: u32,
+}
+
+/// What a source says of its offer.
+struct OfferWords {
+    name: String,
+    host: String,
+    object_len: u64,
 }
 
 impl Session {
@@ -112,7 +131,7 @@ impl Session {
         Session {
             roster: Roster::new(clock.now(), config),
             clock,
-            strangers: Strangers::new(entrance.listener),
+            strangers: entrance.strangers,
             object: Arc::clone(&spec.source),
             streams: BTreeMap::new(),
             welcomed: BTreeSet::new(),
@@ -122,7 +141,20 @@ impl Session {
             calls,
             addresses,
             bell,
+            offer: matches!(spec.receivers, Receivers::Count(_)).then(|| OfferWords {
+                name: spec.name.clone(),
+                host: host_name(),
+                object_len: spec.source.len(),
+            }),
+            pairing: entrance.pairing,
+            secret: fresh_salt(),
+            wrong_codes: 0,
         }
+    }
+
+    /// What the offer shows of its code.
+    pub(super) fn sign(&self) -> Option<CodeSign> {
+        self.pairing.as_ref().map(|pairing| pairing.sign(self.roster.transfer()))
     }
 
     pub(super) fn handle(&mut self, input: Input<'_>) {
@@ -264,11 +296,9 @@ impl Session {
     /// Takes new connections and reads their first frame: HELLO is for the roster, FETCH is given back.
     pub(super) fn meet_strangers(&mut self) -> Vec<Fetcher> {
         let heard = self.strangers.meet(|control| match control {
-            Control::Hello(Hello { handle, name, window_bytes, serve_port }) => {
-                let words =
-                    Hello { handle: *handle, name: "", window_bytes: *window_bytes, serve_port: *serve_port };
-                Some(First::Hello { name: (*name).to_string(), words })
-            }
+            Control::Hello(hello) => Some(First::hello(hello, None)),
+            Control::Join { proof, hello } => Some(First::hello(hello, Some(*proof))),
+            Control::Ask { handle, nonce } => Some(First::Ask { handle: *handle, nonce: *nonce }),
             Control::Fetch { handle, have } => {
                 Some(First::Fetch(Control::Fetch { handle: *handle, have: have.clone() }))
             }
@@ -277,11 +307,54 @@ impl Session {
         let mut fetchers = Vec::new();
         for (stream, first) in heard {
             match first {
-                First::Hello { name, words } => self.hello(stream, Hello { name: &name, ..words }),
+                First::Hello { name, words, proof } => {
+                    let hello = Hello { name: &name, ..words };
+                    match self.admit(&stream, &hello, proof) {
+                        Ok(()) => self.hello(stream, hello),
+                        Err(why) => turn_away(stream, &why),
+                    }
+                }
+                First::Ask { handle, nonce } => self.tell_offer(stream, handle, &nonce),
                 First::Fetch(frame) => fetchers.push((stream, frame)),
             }
         }
         fetchers
+    }
+
+    /// Says what is offered to one that asks; it may join then.
+    fn tell_offer(&mut self, mut stream: FrameStream, handle: Handle, nonce: &Hash) {
+        let own = self.roster.transfer();
+        let (code, places) = (self.sign(), self.roster.free_places());
+        let Some(OfferWords { name, host, object_len }) =
+            self.offer.as_ref().filter(|_| handle == own || handle == Handle(0))
+        else {
+            return turn_away(stream, &Why::UnknownHandle);
+        };
+        let proof = self.pairing.as_ref().map_or([0; 32], |pairing| pairing.of_source(own, nonce));
+        let challenge = challenge(&self.secret, stream.peer());
+        let (object_len, handle) = (*object_len, own);
+        let offered = Offered { handle, places, object_len, name, host, code, challenge, proof };
+        if stream.send(&Control::Offered(offered)).is_ok() {
+            self.strangers.again(stream);
+        }
+    }
+
+    /// Whether one knows the code, where there is one.
+    fn admit(&mut self, stream: &FrameStream, hello: &Hello<'_>, proof: Option<Hash>) -> Result<(), Why> {
+        let Some(pairing) = &self.pairing else { return Ok(()) };
+        let challenge = challenge(&self.secret, stream.peer());
+        let right = pairing.of_receiver(self.roster.transfer(), &challenge, hello.name);
+        match proof {
+            Some(proof) if same(&proof, &right) => Ok(()),
+            None => Err(Why::NeedsCode),
+            Some(_) => {
+                self.wrong_codes = self.wrong_codes.saturating_add(1);
+                if self.wrong_codes <= WRONG_CODES_NAMED {
+                    tracing::warn!(peer = ?stream.peer(), name = %Printable(hello.name), "comes with a wrong code");
+                }
+                Err(Why::WrongCode)
+            }
+        }
     }
 
     fn hello(&mut self, stream: FrameStream, hello: Hello<'_>) {
@@ -363,12 +436,35 @@ enum First {
     Hello {
         name: String,
         words: Hello<'static>,
+        /// That it knows the code.
+        proof: Option<Hash>,
+    },
+    Ask {
+        handle: Handle,
+        nonce: Hash,
     },
     Fetch(Control<'static>),
 }
 
+impl First {
+    fn hello(hello: &Hello<'_>, proof: Option<Hash>) -> Self {
+        let Hello { handle, name, window_bytes, serve_port } = *hello;
+        First::Hello {
+            name: name.to_string(),
+            words: Hello { handle, name: "", window_bytes, serve_port },
+            proof,
+        }
+    }
+}
+
+fn turn_away(mut stream: FrameStream, why: &Why) {
+    // One that does not hear this notices that the connection ends.
+    let _ = stream.send(&Control::Refuse(&why.to_string()));
+    stream.finish();
+}
+
 /// Random bytes that nobody can foresee.
-fn fresh_salt() -> Salt {
+pub(super) fn fresh_salt() -> Salt {
     let mut salt = Salt::default();
     // The system's generator is there since it was started, and gives so few bytes whole.
     let got = rustix::rand::getrandom(&mut salt, rustix::rand::GetRandomFlags::empty());

@@ -1,15 +1,19 @@
 //! Finding a source without a manager.
 
 use super::clock::{Clock, wait};
+use super::control::fresh_salt;
 use super::error::TransferError;
+use super::pairing::{Code, Pairing, same};
 use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous, receive};
+use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::udp::Beacon;
-use polycast_protocol::session::Offer;
+use polycast_protocol::session::{Offer, Why};
 use polycast_types::{Duration, Handle, Printable, Time, format_bytes};
 use polycast_wire::WireError;
-use polycast_wire::discovery::{Announcement, Discovery, GROUP, PORT};
+use polycast_wire::control::{Control, Hash, Offered};
+use polycast_wire::discovery::{Announcement, CodeSign, Discovery, GROUP, PORT};
 use rustix::event::{PollFd, PollFlags};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::AsFd;
@@ -24,6 +28,12 @@ const GATHER_WITHIN: Duration = Duration::from_millis(250);
 const AGAIN_AFTER: std::time::Duration = std::time::Duration::from_millis(500);
 /// The longest time without a look at whether the caller wants to end it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// What was found so far is said after this, and then now and then.
+const NEWS_INTERVAL: Duration = Duration::from_secs(3);
+/// An offer that was named and has no place is given up after this: who lost a place comes back before.
+const FULL_FOR: Duration = Duration::from_secs(3);
+/// How long a source may take to connect, and to say what it offers.
+const ANSWER_WITHIN: std::time::Duration = std::time::Duration::from_secs(2);
 /// Offers that are remembered.
 const OFFERS_MAX: usize = 64;
 /// Offers that are named where there are several.
@@ -42,12 +52,21 @@ pub struct Announced {
     pub name: String,
     /// The object's length in bytes.
     pub object_len: u64,
+    /// The name of the source's machine.
+    pub host: String,
+    /// How many more receivers it takes.
+    pub places: u32,
+    /// What it shows of its code, if it has one.
+    pub(super) sign: Option<CodeSign>,
+    /// What this end knows of its code.
+    pub(super) pairing: Option<Pairing>,
 }
 
 impl Announced {
     fn of(announcement: Announcement) -> Self {
-        let Announcement { handle, address, port, object_len, name, .. } = announcement;
-        Announced { address: SocketAddr::from((address, port)), handle, name, object_len }
+        let Announcement { handle, address, port, object_len, name, host, places, code } = announcement;
+        let address = SocketAddr::from((address, port));
+        Announced { address, handle, name, object_len, host, places, sign: code, pairing: None }
     }
 
     /// Whether a source offers what it has announced: somebody may have agreed to that.
@@ -60,7 +79,8 @@ impl Announced {
 
     fn write(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
         let len = format_bytes(self.object_len);
-        write!(f, "{} ({len}) from {}, handle {:016x}", Printable(name), self.address, self.handle.0)
+        let (name, host) = (Printable(name), Printable(&self.host));
+        write!(f, "{name} ({len}) from {} ({host}), handle {:016x}", self.address, self.handle.0)
     }
 }
 
@@ -91,89 +111,393 @@ pub(crate) fn beacon(interface: Ipv4Addr) -> Result<Beacon, TransferError> {
         .map_err(|source| TransferError::Multicast { interface, source })
 }
 
-/// Waits for an offer, the one with this handle where it is given, and receives it. `on_offer` hears what it is and may refuse
+/// Which offer is looked for, where, and for how long.
+#[derive(Clone, Debug, Default)]
+pub struct Search {
+    /// The one with this handle.
+    pub handle: Option<Handle>,
+    /// The one with this code; without a code one that anybody may take.
+    pub code: Option<Code>,
+    /// Where the source is, the first address that answers; where there is none, it is found by multicast.
+    pub from: Vec<SocketAddr>,
+    /// How long.
+    pub timeout: Option<Duration>,
+}
+
+/// What is noticed while an offer is looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// There is an offer, and it is not for us.
+    Passed(Announced, Unfit),
+    /// A source that was named does not answer yet.
+    Away(SocketAddr, String),
+    /// Nothing was found yet.
+    Searching {
+        /// For so long.
+        span: Duration,
+        /// Whether there were offers, or somebody was there where the source should be.
+        heard: bool,
+    },
+}
+
+/// Why an offer is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unfit {
+    /// It has a code, and none was given.
+    NeedsCode,
+    /// It has another code.
+    OtherCode,
+    /// A code was given, and anybody may take it.
+    IsOpen,
+    /// All who are to get it are there.
+    Full,
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Unfit::NeedsCode => "it is for those who know its code: polycast accept CODE",
+            Unfit::OtherCode => "it has another code",
+            Unfit::IsOpen => "it has no code: polycast accept without one takes it",
+            Unfit::Full => "all its receivers have joined",
+        })
+    }
+}
+
+/// Looks for an offer and receives it. `on_news` hears what is noticed meanwhile; `on_offer` hears what it is and may refuse
 /// it before its source hears anything. The spec's rendezvous does not count.
 ///
 /// # Errors
-/// There are several offers and no handle says which, `on_offer` refuses, or as [`receive`].
+/// There are several offers and nothing says which, none is found in time, `on_offer` refuses, or as [`receive`].
 pub fn accept(
     mut spec: ReceiverSpec,
-    wanted: Option<Handle>,
+    search: &Search,
+    on_news: &mut dyn FnMut(&News),
     on_offer: &mut dyn FnMut(&Announced) -> Result<(), TransferError>,
     on_event: &mut dyn FnMut(&ReceiverProgress),
 ) -> Result<Received, TransferError> {
-    let mut refused = BTreeMap::new();
+    let mut seeker = Seeker::new(search);
     loop {
-        let found = find_offer(spec.interface, wanted, &refused, &spec.cancel)?;
+        let found = seeker.find(spec.interface, &spec.cancel, on_news)?;
         let handle = found.handle;
         on_offer(&found)?;
         spec.rendezvous = Rendezvous::Announced(found);
         match receive(spec.clone(), on_event) {
             // Another one took the last place meanwhile. It may lose it again: one that says nothing more is not waited for.
-            Err(error @ (TransferError::Refused(_) | TransferError::NoAnswer(_))) if wanted.is_none() => {
+            Err(error @ (TransferError::Refused(_) | TransferError::NoAnswer(_))) if !search.is_one() => {
                 tracing::info!(%error, "turned down, waiting for a place or another offer");
-                refused.insert(handle, Instant::now());
+                seeker.refused.insert(handle, Instant::now());
             }
             outcome => return outcome,
         }
     }
 }
 
-/// Asks for offers until one with a free place comes.
-fn find_offer(
-    interface: Ipv4Addr,
-    wanted: Option<Handle>,
-    refused: &BTreeMap<Handle, Instant>,
-    cancel: &AtomicBool,
-) -> Result<Announced, TransferError> {
-    let beacon = beacon(interface)?;
-    let clock = Clock::start();
-    let mut next_solicit = Time::ZERO;
-    let mut offers = BTreeMap::new();
-    let mut decide_at: Option<Time> = None;
-    let mut versions = BTreeSet::new();
-    let mut buffer = [0; 2_048];
-    loop {
+impl Search {
+    /// Whether it says which offer is meant.
+    fn is_one(&self) -> bool {
+        self.handle.is_some() || self.code.is_some() || !self.from.is_empty()
+    }
+}
+
+/// One that looks for an offer.
+struct Seeker<'a> {
+    search: &'a Search,
+    clock: Clock,
+    /// Offers that had no place.
+    refused: BTreeMap<Handle, Instant>,
+    /// What the caller has been told.
+    told: BTreeSet<(Handle, Unfit)>,
+    /// Keys of offers with a code, made once: `None` where it is another code.
+    keys: VecDeque<(Handle, CodeSign, Option<Pairing>)>,
+    versions: BTreeSet<u8>,
+    /// When the offer that was looked for was first seen without a place.
+    full_since: Option<Time>,
+    heard: bool,
+    next_news: Time,
+}
+
+impl<'a> Seeker<'a> {
+    fn new(search: &'a Search) -> Self {
+        Seeker {
+            search,
+            clock: Clock::start(),
+            refused: BTreeMap::new(),
+            told: BTreeSet::new(),
+            keys: VecDeque::new(),
+            versions: BTreeSet::new(),
+            full_since: None,
+            heard: false,
+            next_news: Time::ZERO + NEWS_INTERVAL,
+        }
+    }
+
+    fn find(
+        &mut self,
+        interface: Ipv4Addr,
+        cancel: &AtomicBool,
+        on_news: &mut dyn FnMut(&News),
+    ) -> Result<Announced, TransferError> {
+        match self.search.from.is_empty() {
+            true => self.find_by_multicast(interface, cancel, on_news),
+            false => self.find_there(cancel, on_news),
+        }
+    }
+
+    /// Whether it is to end, and whether the caller should hear that nothing was found yet.
+    fn look(&mut self, cancel: &AtomicBool, on_news: &mut dyn FnMut(&News)) -> Result<Time, TransferError> {
         if cancel.load(Ordering::Relaxed) {
             return Err(TransferError::Cancelled);
         }
-        let now = clock.now();
-        if now >= next_solicit {
-            next_solicit = now + SOLICIT_INTERVAL;
-            beacon
-                .send(&Discovery::Solicit.emit())
-                .map_err(|source| TransferError::Multicast { interface, source })?;
+        let now = self.clock.now();
+        if let Some(timeout) = self.search.timeout.filter(|timeout| now >= Time::ZERO + *timeout) {
+            return Err(TransferError::NothingOffered(timeout));
         }
-        while let Some(datagram) = beacon.receive(&mut buffer) {
-            match Discovery::parse(datagram) {
-                Ok(Discovery::Announce(a))
-                    if a.places > 0
-                        && refused.get(&a.handle).is_none_or(|at| at.elapsed() >= AGAIN_AFTER) =>
-                {
-                    let fits = wanted.is_none_or(|wanted| wanted == a.handle) && offers.len() < OFFERS_MAX;
-                    if fits {
-                        decide_at.get_or_insert(now + GATHER_WITHIN);
-                        offers.entry(a.handle).or_insert_with(|| Announced::of(a));
+        if self.full_since.is_some_and(|since| self.search.is_one() && now >= since + FULL_FOR) {
+            return Err(TransferError::Refused(Why::Full.to_string()));
+        }
+        if now >= self.next_news {
+            self.next_news = now + NEWS_INTERVAL * 10;
+            on_news(&News::Searching { span: now.since(Time::ZERO), heard: self.heard });
+        }
+        Ok(now)
+    }
+
+    /// Whether this offer is the one; otherwise the caller hears why it is not, once.
+    fn judge(&mut self, mut offer: Announced, on_news: &mut dyn FnMut(&News)) -> Option<Announced> {
+        if self.search.handle.is_some_and(|wanted| wanted != offer.handle) {
+            return None;
+        }
+        self.heard = true;
+        let unfit = match (&self.search.code, offer.sign) {
+            (None, None) => None,
+            (None, Some(_)) => Some(Unfit::NeedsCode),
+            (Some(_), None) => Some(Unfit::IsOpen),
+            (Some(code), Some(sign)) => {
+                offer.pairing = self.key_of(code, offer.handle, &sign);
+                offer.pairing.is_none().then_some(Unfit::OtherCode)
+            }
+        };
+        let is_full = unfit.is_none() && offer.places == 0;
+        match (unfit, is_full) {
+            (None, true) => drop(self.full_since.get_or_insert(self.clock.now())),
+            (None, false) => self.full_since = None,
+            _ => {}
+        }
+        let Some(unfit) = unfit.or(is_full.then_some(Unfit::Full)) else { return Some(offer) };
+        if self.told.len() < OFFERS_MAX && self.told.insert((offer.handle, unfit)) {
+            on_news(&News::Passed(offer, unfit));
+        }
+        None
+    }
+
+    fn key_of(&mut self, code: &Code, handle: Handle, sign: &CodeSign) -> Option<Pairing> {
+        if let Some((_, _, key)) = self.keys.iter().find(|(of, by, _)| *of == handle && by == sign) {
+            return key.clone();
+        }
+        let key = Pairing::matching(code, handle, sign);
+        if self.keys.len() == OFFERS_MAX {
+            self.keys.pop_front();
+        }
+        self.keys.push_back((handle, *sign, key.clone()));
+        key
+    }
+
+    /// Asks where the source should be, until it is there.
+    fn find_there(
+        &mut self,
+        cancel: &AtomicBool,
+        on_news: &mut dyn FnMut(&News),
+    ) -> Result<Announced, TransferError> {
+        let mut said = BTreeSet::new();
+        loop {
+            self.look(cancel, on_news)?;
+            for address in &self.search.from {
+                match ask(*address, self.search.handle.unwrap_or(Handle(0)), cancel) {
+                    Ok(offer) => {
+                        if let Some(offer) = self.judge(offer, on_news) {
+                            return Ok(offer);
+                        }
+                    }
+                    Err(TransferError::Cancelled) => return Err(TransferError::Cancelled),
+                    Err(error) => {
+                        let why = error.to_string();
+                        self.heard |= matches!(error, TransferError::Refused(_));
+                        if said.len() < OFFERS_MAX && said.insert(why.clone()) {
+                            on_news(&News::Away(*address, why));
+                        }
                     }
                 }
-                // It need not be meant for us; the others are still waited for.
-                Err(error @ WireError::Version(version)) if versions.insert(version) => {
+            }
+            let now = self.clock.now();
+            wait(&mut [], now, Some(now + SOLICIT_INTERVAL), SOLICIT_INTERVAL)?;
+        }
+    }
+
+    /// Asks for offers until one with a free place comes.
+    fn find_by_multicast(
+        &mut self,
+        interface: Ipv4Addr,
+        cancel: &AtomicBool,
+        on_news: &mut dyn FnMut(&News),
+    ) -> Result<Announced, TransferError> {
+        let beacon = beacon(interface)?;
+        let mut next_solicit = Time::ZERO;
+        let mut offers = BTreeMap::new();
+        let mut decide_at: Option<Time> = None;
+        let mut buffer = [0; 2_048];
+        loop {
+            let now = self.look(cancel, on_news)?;
+            if now >= next_solicit {
+                next_solicit = now + SOLICIT_INTERVAL;
+                beacon
+                    .send(&Discovery::Solicit.emit())
+                    .map_err(|source| TransferError::Multicast { interface, source })?;
+            }
+            while let Some((datagram, _)) = beacon.receive(&mut buffer) {
+                let Some(offer) = self.read(datagram).and_then(|offer| self.judge(offer, on_news)) else {
+                    continue;
+                };
+                let waits = self.refused.get(&offer.handle).is_some_and(|at| at.elapsed() < AGAIN_AFTER);
+                if !waits && offers.len() < OFFERS_MAX {
+                    decide_at.get_or_insert(now + GATHER_WITHIN);
+                    offers.entry(offer.handle).or_insert(offer);
+                }
+            }
+            let is_named = self.search.handle.is_some() || self.search.code.is_some();
+            if decide_at.is_some_and(|at| is_named || now >= at) {
+                let first = offers.pop_first();
+                return match first {
+                    Some((_, only)) if offers.is_empty() => Ok(only),
+                    first => {
+                        let all = first.into_iter().chain(offers).map(|(_, offer)| offer);
+                        Err(TransferError::SeveralOffers(Offers(all.collect())))
+                    }
+                };
+            }
+            let mut fds = [PollFd::from_borrowed_fd(beacon.as_fd(), PollFlags::IN)];
+            wait(&mut fds, now, decide_at, LOOK_INTERVAL)?;
+        }
+    }
+
+    fn read(&mut self, datagram: &[u8]) -> Option<Announced> {
+        match Discovery::parse(datagram) {
+            Ok(Discovery::Announce(announcement)) => Some(Announced::of(announcement)),
+            // It need not be meant for us; the others are still waited for.
+            Err(error @ WireError::Version(version)) => {
+                if self.versions.insert(version) {
                     tracing::warn!(%error, "an offer cannot be read");
                 }
-                _ => {}
+                None
             }
+            _ => None,
         }
-        if decide_at.is_some_and(|at| wanted.is_some() || now >= at) {
-            let first = offers.pop_first();
-            return match first {
-                Some((_, only)) if offers.is_empty() => Ok(only),
-                first => {
-                    let all = first.into_iter().chain(offers).map(|(_, offer)| offer);
-                    Err(TransferError::SeveralOffers(Offers(all.collect())))
-                }
-            };
+    }
+}
+
+/// Asks the source at an address what it offers.
+fn ask(address: SocketAddr, handle: Handle, cancel: &AtomicBool) -> Result<Announced, TransferError> {
+    let mut stream = FrameStream::connect(address, ANSWER_WITHIN)
+        .map_err(|source| TransferError::Unreachable { address, source })?;
+    let nonce = fresh_salt();
+    question(&mut stream, &Control::Ask { handle, nonce }, cancel, |offered| Announced {
+        address,
+        handle: offered.handle,
+        name: offered.name.to_string(),
+        object_len: offered.object_len,
+        host: offered.host.to_string(),
+        places: offered.places,
+        sign: offered.code,
+        pairing: None,
+    })
+}
+
+/// Shows a source that this end knows the code, and sees that the source does; gives the proof for JOIN.
+pub(super) fn pair(
+    stream: &mut FrameStream,
+    pairing: &Pairing,
+    handle: Handle,
+    name: &str,
+    cancel: &AtomicBool,
+) -> Result<Hash, TransferError> {
+    let nonce = fresh_salt();
+    let (challenge, proof) = question(stream, &Control::Ask { handle, nonce }, cancel, |offered| {
+        (offered.challenge, offered.proof)
+    })?;
+    if !same(&proof, &pairing.of_source(handle, &nonce)) {
+        return Err(TransferError::Contradiction("it announces this code, and does not know it".into()));
+    }
+    Ok(pairing.of_receiver(handle, &challenge, name))
+}
+
+/// Says ASK and reads OFFERED.
+fn question<T>(
+    stream: &mut FrameStream,
+    words: &Control<'_>,
+    cancel: &AtomicBool,
+    read: impl FnOnce(&Offered<'_>) -> T,
+) -> Result<T, TransferError> {
+    let failed = |error| match error {
+        FrameError::Wire(error) => TransferError::Protocol(error),
+        error => TransferError::Refused(format!("what is there is no offer ({error})")),
+    };
+    stream.send(words).map_err(failed)?;
+    let asked_at = Instant::now();
+    while asked_at.elapsed() < ANSWER_WITHIN {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(TransferError::Cancelled);
         }
-        let mut fds = [PollFd::from_borrowed_fd(beacon.as_fd(), PollFlags::IN)];
-        wait(&mut fds, now, decide_at, LOOK_INTERVAL)?;
+        let open = stream.fill();
+        match stream.next_frame().map_err(failed)? {
+            Some(Control::Offered(offered)) => return Ok(read(&offered)),
+            Some(Control::Refuse(words)) => return Err(TransferError::Refused(words.to_string())),
+            Some(_) => return Err(TransferError::Protocol(WireError::Malformed)),
+            None => open.map_err(failed)?,
+        };
+        stream.wait(std::time::Duration::from_millis(50))?;
+    }
+    Err(TransferError::NoAnswer(Duration(ANSWER_WITHIN.as_nanos() as u64)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// A stranger may repeat what a source has announced, and answer in its place.
+    #[test]
+    fn a_source_that_does_not_know_its_code_is_found_out() {
+        let code = Code::fresh();
+        let (source, handle) = (Pairing::fresh(&code), Handle(7));
+        let (sign, other) = (source.sign(handle), Pairing::fresh(&Code::fresh()));
+        for knows in [true, false] {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let address = listener.local_addr().unwrap();
+            let answers = if knows { source.clone() } else { other.clone() };
+            let answering = std::thread::spawn(move || {
+                let mut stream = FrameStream::stranger(listener.accept().unwrap().0).unwrap();
+                let nonce = loop {
+                    stream.wait(std::time::Duration::from_millis(50)).unwrap();
+                    stream.fill().unwrap();
+                    if let Some(Control::Ask { nonce, .. }) = stream.next_frame().unwrap() {
+                        break nonce;
+                    }
+                };
+                let (code, proof) = (Some(sign), answers.of_source(handle, &nonce));
+                let (name, host, challenge) = ("object", "host", [3; 32]);
+                let offered =
+                    Offered { handle, places: 1, object_len: 5, name, host, code, challenge, proof };
+                stream.send(&Control::Offered(offered)).unwrap();
+                stream.finish();
+            });
+            let mut stream = FrameStream::connect(address, ANSWER_WITHIN).unwrap();
+            let key = Pairing::matching(&code, handle, &sign).expect("the same code");
+            let proof = pair(&mut stream, &key, handle, "me", &AtomicBool::new(false));
+            match knows {
+                true => assert_eq!(proof.unwrap(), key.of_receiver(handle, &[3; 32], "me")),
+                false => assert!(matches!(proof, Err(TransferError::Contradiction(_)))),
+            }
+            answering.join().unwrap();
+        }
     }
 }

@@ -1,13 +1,16 @@
 //! Where receivers come in at a source, whatever transport the transfer has: the control listener, the transfer's
 //! handle, and the calls to the agents that are to join.
 
-use super::SourceSpec;
 use super::bell::Bell;
+use super::door::Side;
 use super::error::TransferError;
 use super::invite::{Invitation, invite};
+use super::pairing::Pairing;
+use super::strangers::Strangers;
+use super::{Options, SourceSpec};
 use polycast_types::Handle;
 use std::hash::{BuildHasher, Hasher};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 /// Agents that are called at the same time.
@@ -15,24 +18,29 @@ const CALLS_MAX: usize = 16;
 
 /// The door of a transfer.
 pub(super) struct Entrance {
-    pub(super) listener: TcpListener,
+    pub(super) strangers: Strangers,
     /// Where receivers connect to.
     pub(super) address: SocketAddr,
     pub(super) handle: Handle,
+    /// The key of the offer, where it has a code.
+    pub(super) pairing: Option<Pairing>,
+}
+
+/// This machine's name, for those who are to see whose offer it is.
+pub(super) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 impl Entrance {
-    /// Listens on a port that the system chooses.
-    pub(super) fn open(interface: Ipv4Addr) -> Result<Self, TransferError> {
-        let listen = SocketAddr::from((interface, 0));
-        let listening = |source| TransferError::Listen { address: listen, source };
-        let listener = TcpListener::bind(listen).map_err(listening)?;
-        listener.set_nonblocking(true).map_err(listening)?;
-        let address = listener.local_addr()?;
+    /// Draws the handle of a transfer, and listens.
+    pub(super) fn open(interface: Ipv4Addr, options: &Options) -> Result<Self, TransferError> {
         // A handle only has to differ from those of other transfers: the hasher's keys are random.
         let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
         hasher.write_u32(std::process::id());
-        Ok(Entrance { listener, address, handle: Handle(hasher.finish().max(1)) })
+        let handle = Handle(hasher.finish().max(1));
+        let (strangers, address) = options.listen.open(interface, handle, Side::Source)?;
+        let pairing = options.code.as_ref().map(Pairing::fresh);
+        Ok(Entrance { strangers, address, handle, pairing })
     }
 
     /// What agents are told.

@@ -76,6 +76,9 @@ pub enum TransferError {
         /// How it ended.
         reason: String,
     },
+    /// No offer was found in time.
+    #[error("nothing that could be taken was offered within {0}")]
+    NothingOffered(Duration),
     /// Nothing says which of several offers is meant.
     #[error("{0}: say with --handle which one")]
     SeveralOffers(Offers),

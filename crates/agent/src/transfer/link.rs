@@ -1,14 +1,16 @@
 //! A receiver's control connection to its source, for push and pull alike: frames, and the machine that decides
 //! (`protocol::session`).
 
-use super::ReceiverSpec;
 use super::clock::Clock;
 use super::control::gone;
+use super::discovery::{Announced, pair};
 use super::error::TransferError;
+use super::{ReceiverSpec, Rendezvous};
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_protocol::session::{End, Gone, Guest, GuestConfig, GuestInput, GuestOutput, Offer};
 use polycast_types::{Handle, Time};
-use polycast_wire::control::Control;
+use polycast_wire::control::{Control, Hash};
+use polycast_wire::cursor::NAME_LEN_MAX;
 use rustix::event::{PollFd, PollFlags};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -33,6 +35,8 @@ pub(super) struct Link {
     ended: Option<Gone>,
     /// When this end last said that it lives.
     signed_at: Time,
+    /// That this end knows the offer's code, where it has one.
+    proof: Option<Hash>,
 }
 
 impl Link {
@@ -44,11 +48,19 @@ impl Link {
         (window_bytes, serve_port): (u64, u16),
         clock: Clock,
     ) -> Result<(Self, Offer), TransferError> {
-        let stream = FrameStream::connect(address, CONNECT_WITHIN)
+        let mut stream = FrameStream::connect(address, CONNECT_WITHIN)
             .map_err(|source| TransferError::Unreachable { address, source })?;
+        let proof = match &spec.rendezvous {
+            Rendezvous::Announced(Announced { pairing: Some(pairing), .. }) => {
+                // HELLO says no more of the name.
+                let name = &spec.name[..spec.name.floor_char_boundary(usize::from(NAME_LEN_MAX))];
+                Some(pair(&mut stream, pairing, handle, name, &spec.cancel)?)
+            }
+            _ => None,
+        };
         let config = GuestConfig { window_bytes, serve_port, ..GuestConfig::new(handle, spec.name.clone()) };
         let (now, guest) = (clock.now(), Guest::new(clock.now(), config));
-        let mut link = Link { guest, clock, stream, gone: false, ended: None, signed_at: now };
+        let mut link = Link { guest, clock, stream, gone: false, ended: None, signed_at: now, proof };
         let offer = link.await_offer(spec)?;
         Ok((link, offer))
     }
@@ -78,7 +90,12 @@ impl Link {
         loop {
             match self.guest.poll(self.clock.now())? {
                 GuestOutput::Hello => {
-                    let sent = self.stream.send(&self.guest.hello());
+                    let sent = match (self.guest.hello(), self.proof) {
+                        (Control::Hello(hello), Some(proof)) => {
+                            self.stream.send(&Control::Join { proof, hello })
+                        }
+                        (hello, _) => self.stream.send(&hello),
+                    };
                     self.note(sent);
                 }
                 GuestOutput::Say(control) => self.say(&control),

@@ -10,12 +10,14 @@ pub(crate) mod clock;
 mod confirm;
 mod control;
 mod discovery;
+pub(crate) mod door;
 mod entrance;
 mod error;
 #[cfg(test)]
 mod hostile_tests;
 mod invite;
 mod link;
+mod pairing;
 mod place;
 pub(crate) mod pull;
 mod receiver;
@@ -28,13 +30,15 @@ pub(crate) mod strangers;
 mod supply;
 
 pub use confirm::{Held, confirm};
-pub use discovery::{Announced, accept};
+pub use discovery::{Announced, News, Search, Unfit, accept};
+pub use door::{Door, Listen};
 pub use error::TransferError;
 pub use invite::Invitation;
 pub(crate) use invite::answer;
+pub use pairing::Code;
 pub use pull::{PreparedPull, deliver_pull, fetch, prepare_pull};
 pub use receiver::receive;
-pub use source::{Prepared, deliver, prepare};
+pub use source::{Prepared, Seekers, deliver, prepare};
 pub use steering::{Change, ControlStep, NextPath, PathNews, Rest, RouteChange, Steering};
 
 use polycast_net::object::{ObjectKind, ObjectSource};
@@ -101,6 +105,10 @@ pub struct Options {
     pub loss: f64,
     /// Seed of the loss.
     pub seed: u64,
+    /// Where this end listens for others.
+    pub listen: Listen,
+    /// What receivers of an offer must know.
+    pub code: Option<Code>,
 }
 
 /// Whom a transfer is for.
@@ -123,6 +131,8 @@ impl Default for Options {
             slow: SlowPolicy::SHIPPED,
             loss: 0.0,
             seed: 0,
+            listen: Listen::default(),
+            code: None,
         }
     }
 }

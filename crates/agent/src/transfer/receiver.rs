@@ -5,6 +5,7 @@ mod rack;
 
 use super::assembler::{Assembler, Check, prove, xor};
 use super::clock::{Clock, wait};
+use super::door::Side;
 use super::error::TransferError;
 use super::link::{Link, error_of};
 use super::place::{make_room, put_in_place};
@@ -31,7 +32,7 @@ use rand_pcg::Pcg64Mcg;
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -79,11 +80,8 @@ fn join(
     clock: Clock,
 ) -> Result<Run, TransferError> {
     let data = DataReceiver::open()?;
-    let listen = SocketAddr::from((spec.interface, 0));
-    let listening = |source| TransferError::Listen { address: listen, source };
-    let listener = TcpListener::bind(listen).map_err(listening)?;
-    listener.set_nonblocking(true).map_err(listening)?;
-    let own = (data.window_bytes(), listener.local_addr()?.port());
+    let (strangers, listens) = spec.options.listen.open(spec.interface, handle, Side::Receiver)?;
+    let own = (data.window_bytes(), listens.port());
     let (mut link, offer) = Link::join(spec, address, handle, own, clock)?;
     if let Rendezvous::Announced(announced) = &spec.rendezvous {
         announced.check(&offer).inspect_err(|error| link.fail(error))?;
@@ -91,7 +89,7 @@ fn join(
     let only = only_of(link.source(), handle, offer.outer_len);
     let (target, part) = open_store(spec, &offer, &data, only).inspect_err(|error| link.fail(error))?;
     link.handle(GuestInput::Stored { resumes: part.is_resumed() });
-    let ends = Ends { data, link, strangers: Strangers::new(listener) };
+    let ends = Ends { data, link, strangers };
     Ok(Run::new(spec.clone(), offer, handle, clock, ends, target, part))
 }
 

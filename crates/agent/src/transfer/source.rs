@@ -16,6 +16,7 @@ use super::supply::Supply;
 use super::{Path, PathNews, Receivers, Report, SourceSpec, discovery};
 use account::Account;
 use announcer::Announcer;
+pub use announcer::Seekers;
 use polycast_net::hash::GROUP_LEN;
 use polycast_net::interface::{Interface, of_address};
 use polycast_net::object::ObjectKind;
@@ -62,7 +63,7 @@ pub fn deliver(spec: SourceSpec, on_event: &mut dyn FnMut(&Report)) -> Result<Re
 /// The interface, the multicast group or a port cannot be used.
 pub fn prepare(spec: SourceSpec) -> Result<Prepared, TransferError> {
     let interface = of_address(spec.interface)?;
-    let entrance = Entrance::open(spec.interface)?;
+    let entrance = Entrance::open(spec.interface, &spec.options)?;
     let sender = match &spec.path {
         // Paths over trees are for the pull transport; here the chain does what can be done.
         Path::Chain | Path::Trees(_) => None,
@@ -76,7 +77,7 @@ pub fn prepare(spec: SourceSpec) -> Result<Prepared, TransferError> {
         Receivers::Count(_) => Some(discovery::beacon(spec.interface)?),
         _ => None,
     };
-    Ok(Prepared { spec, interface, entrance, sender, beacon })
+    Ok(Prepared { spec, interface, entrance, sender, beacon, seekers: Arc::default() })
 }
 
 /// The source's end of a transfer, before it runs.
@@ -86,9 +87,22 @@ pub struct Prepared {
     entrance: Entrance,
     sender: Option<DataSender>,
     beacon: Option<Beacon>,
+    seekers: Arc<Seekers>,
 }
 
 impl Prepared {
+    /// Those who ask for offers, from when it runs on.
+    #[must_use]
+    pub fn seekers(&self) -> Arc<Seekers> {
+        Arc::clone(&self.seekers)
+    }
+
+    /// The interface that it sends from.
+    #[must_use]
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
     /// Where receivers connect to.
     #[must_use]
     pub fn control_address(&self) -> SocketAddr {
@@ -139,7 +153,7 @@ fn guest_of(peer: PeerId) -> GuestId {
 
 impl Run {
     fn new(prepared: Prepared) -> Result<Self, TransferError> {
-        let Prepared { spec, interface, entrance, sender, beacon } = prepared;
+        let Prepared { spec, interface, entrance, sender, beacon, seekers } = prepared;
         let outer_len = sender.as_ref().map_or(0, DataSender::outer_len) as u32;
         let fragment_len = fragment_len_for_mtu(interface.mtu.min(MTU_MAX).saturating_sub(outer_len));
         let geometry = Geometry { object_len: spec.source.len(), fragment_len, group_len: GROUP_LEN };
@@ -167,7 +181,7 @@ impl Run {
             channel: sender.map(|sender| Channel::new(sender, handle, geometry)),
             supply: Supply::new(Arc::clone(&spec.source), geometry),
             served: Served::new(handle, geometry, ServeSupply::Object(Arc::clone(&spec.source))),
-            announcer: beacon.map(Announcer::new),
+            announcer: beacon.map(|beacon| Announcer::new(beacon, seekers)),
             machine,
             handle,
             address,
@@ -473,9 +487,9 @@ impl Run {
         let (Some(announcer), SocketAddr::V4(address)) = (&mut self.announcer, self.address) else {
             return Ok(());
         };
-        let places = self.session.roster.free_places();
+        let (places, code) = (self.session.roster.free_places(), self.session.sign());
         announcer
-            .turn(now, self.handle, address, places, (&self.spec.name, self.geometry.object_len))
+            .turn(now, self.handle, address, places, (&self.spec.name, self.geometry.object_len), code)
             .map_err(|source| TransferError::Multicast { interface: self.spec.interface, source })
     }
 

@@ -6,6 +6,7 @@
 //! one more, and the listener need never be left alone.
 
 use super::clock::Clock;
+use super::door::{Desk, Visitor};
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_types::{Duration, Time};
 use polycast_wire::WireError;
@@ -33,11 +34,21 @@ struct Stranger {
     stream: FrameStream,
     address: Option<IpAddr>,
     since: Time,
+    /// It has asked what there is, and may not ask again.
+    has_asked: bool,
+}
+
+/// Where they come from.
+enum Place {
+    /// A listener of this transfer's own.
+    Listener(TcpListener),
+    /// The agent's door: each has said its first frame there.
+    Desk(Desk),
 }
 
 /// A listener, and those who have come to it and said nothing yet.
 pub(crate) struct Strangers {
-    listener: TcpListener,
+    place: Place,
     waiting: Vec<Stranger>,
     clock: Clock,
     /// No connection could be taken: none is before this time.
@@ -47,13 +58,24 @@ pub(crate) struct Strangers {
 impl Strangers {
     /// Those who come to a listener that does not block.
     pub(crate) fn new(listener: TcpListener) -> Self {
-        Strangers { listener, waiting: Vec::new(), clock: Clock::start(), paused_until: None }
+        Self::from(Place::Listener(listener))
+    }
+
+    /// Those whom an agent's door passes on.
+    pub(crate) fn at_desk(desk: Desk) -> Self {
+        Self::from(Place::Desk(desk))
+    }
+
+    fn from(place: Place) -> Self {
+        Strangers { place, waiting: Vec::new(), clock: Clock::start(), paused_until: None }
     }
 
     /// What to wait on: [`Strangers::meet`] is to be called when any of them has something, and now and then.
     pub(crate) fn descriptors<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
-        if self.paused_until.is_none() {
-            fds.push(PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN));
+        match &self.place {
+            Place::Listener(_) if self.paused_until.is_some() => {}
+            Place::Listener(listener) => fds.push(PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)),
+            Place::Desk(desk) => fds.push(desk.bell().descriptor()),
         }
         let waiting = self.waiting.iter();
         fds.extend(waiting.map(|stranger| PollFd::from_borrowed_fd(stranger.stream.as_fd(), PollFlags::IN)));
@@ -71,6 +93,7 @@ impl Strangers {
         for stranger in before {
             self.hear(now, stranger, &mut want, &mut heard);
         }
+        self.fetch_from_desk(&mut want, &mut heard);
         for _ in 0..ACCEPTED_MAX {
             let Some(stranger) = self.accept(now) else { break };
             self.hear(now, stranger, &mut want, &mut heard);
@@ -79,19 +102,42 @@ impl Strangers {
         heard
     }
 
+    /// Takes in those who have said their first frame at the agent's door.
+    fn fetch_from_desk<T>(
+        &mut self,
+        want: &mut impl FnMut(&Control<'_>) -> Option<T>,
+        heard: &mut Vec<(FrameStream, T)>,
+    ) {
+        let Place::Desk(desk) = &self.place else { return };
+        for Visitor { stream, first } in desk.take() {
+            let control = Control::parse(&first).expect("the door has written the frame itself");
+            match want(&control) {
+                Some(wish) => heard.push((stream, wish)),
+                None => send_away(stream, WireError::Malformed),
+            }
+        }
+    }
+
+    /// One has asked what there is and been told: it has as long again to say what it wants.
+    pub(crate) fn again(&mut self, stream: FrameStream) {
+        let address = stream.peer().map(|peer| peer.ip());
+        self.waiting.push(Stranger { stream, address, since: self.clock.now(), has_asked: true });
+    }
+
     fn accept(&mut self, now: Time) -> Option<Stranger> {
+        let Place::Listener(listener) = &self.place else { return None };
         if self.paused_until.is_some_and(|until| now < until) {
             return None;
         }
         loop {
-            match self.listener.accept() {
+            match listener.accept() {
                 Ok((stream, from)) => {
                     let was_paused = self.paused_until.take().is_some();
                     if was_paused {
                         tracing::info!("connections are taken again");
                     }
                     let Ok(stream) = FrameStream::stranger(stream) else { continue };
-                    return Some(Stranger { stream, address: Some(from.ip()), since: now });
+                    return Some(Stranger { stream, address: Some(from.ip()), since: now, has_asked: false });
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.paused_until = None;
@@ -131,6 +177,7 @@ impl Strangers {
                 Err(FrameError::Wire(error)) => error,
                 _ => return,
             },
+            Ok(Some(Control::Ask { .. })) if stranger.has_asked => WireError::Malformed,
             Ok(Some(control)) => match want(&control) {
                 Some(wish) => return heard.push((stranger.stream, wish)),
                 None => WireError::Malformed,
@@ -138,9 +185,7 @@ impl Strangers {
             Err(FrameError::Wire(error)) => error,
             Err(_) => return,
         };
-        // One that does not hear this notices that the connection ends.
-        let _ = stranger.stream.send(&Control::Refuse(&foreign.to_string()));
-        stranger.stream.finish();
+        send_away(stranger.stream, foreign);
     }
 
     /// Closes the oldest where there are too many; they are in the order in which they came.
@@ -162,6 +207,12 @@ impl Strangers {
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
     }
+}
+
+fn send_away(mut stream: FrameStream, why: WireError) {
+    // One that does not hear this notices that the connection ends.
+    let _ = stream.send(&Control::Refuse(&why.to_string()));
+    stream.finish();
 }
 
 #[cfg(test)]

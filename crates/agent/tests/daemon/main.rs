@@ -337,7 +337,7 @@ async fn what_cannot_be_used_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let listener = std::net::TcpListener::bind(taken).unwrap();
     let mut config = world.config("b");
-    config.control_port = taken.port();
+    config.control_port = Some(taken.port());
     assert_eq!(fails(config).await, format!("the agent cannot listen on {taken}: the port is in use"));
     drop(listener);
     let mut config = world.config("b");

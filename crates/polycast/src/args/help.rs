@@ -12,8 +12,8 @@ nothing half-written is ever seen. A dead or slow receiver holds nobody up, and 
 There are three ways to use it:
 
   On one machine, to try it:      polycast cast FILE
-  Between machines, no daemons:   polycast offer FILE --receivers 2     (on the one that has it)
-                                  polycast accept --out FILE            (on each of the others)
+  Between machines, no daemons:   polycast offer FILE --receivers 2     (on the one that has it; prints CODE)
+                                  polycast accept CODE --out FILE       (on each of the others)
   On a cluster, as a service:     polycast manager, polycast agent --manager ADDR,
                                   then polycast send, get, ls, rm and status on any machine";
 
@@ -43,25 +43,31 @@ With --out DIR, receiver number K puts its copy into DIR/receiver-K. What is the
 pub const OFFER: &str = "\
 Deliver a file or directory to other machines, without daemons.
 
-Waits until as many machines as asked for have run `polycast accept` on the same network (they find \
-each other by multicast), delivers to all of them at once, and prints a report. Machines may come in \
-any order, before or after the offer.";
+Prints a code, waits until as many machines as asked for have run `polycast accept CODE`, delivers to all of \
+them at once, and prints a report. They find each other by multicast; where the network carries none, `polycast \
+accept CODE --from HOST` goes to this machine, and the object comes over TCP. With --open there is no code: the next \
+machines that run `polycast accept` get it, also those that run it already.";
 
 pub const OFFER_MORE: &str = "\
 Examples:
   polycast offer model.bin --receivers 16
-  polycast offer dataset/ --receivers 3 --interface eth1 --rate 5gbit --timeout 2m";
+  polycast offer model.bin --receivers 16 --open
+  polycast offer dataset/ --receivers 3 --interface eth1 --rate 5gbit --timeout 2m
+  polycast offer model.bin --receivers 2 --port 9000 --udp-port 9000 --pool 239.255.7.0/24
+
+A firewall must let in TCP port 18067 (--port) here, and at the receivers UDP port 18067 (--udp-port); docs/guide.md has a table.";
 
 pub const ACCEPT: &str = "\
 Receive what another machine offers with `polycast offer`.
 
-Waits for an offer on the network, says what it is, receives, verifies every byte and exits. Nothing is at \
+Waits for the offer with this code, or without one for an offer that anybody may take, says what it is, receives, verifies every byte and exits. Nothing is at \
 PATH before all of it is there and verified, and what is there already stays unless --force says otherwise.";
 
 pub const ACCEPT_MORE: &str = "\
 Examples:
-  polycast accept --out model.bin
-  polycast accept --out /data/ --interface eth1
+  polycast accept lusab-babad-gutih --out model.bin
+  polycast accept lusab-babad-gutih --from 10.0.0.1 --out model.bin     (no multicast needed)
+  polycast accept --out /data/ --interface eth1 --timeout 10m           (of an offer with --open)
   polycast accept --out /data/ --handle 00c5f07a9d3b1e42
 
 If PATH is a directory that exists, the object goes into it under the name that it has at the source, unless \

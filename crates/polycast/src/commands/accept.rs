@@ -1,14 +1,17 @@
 //! `polycast accept`: a receiver's side between machines without daemons.
 
 use super::destination;
-use super::network;
+use super::meeting::say_news;
+use super::network::{self, ACCEPT_PORT};
 use crate::args::AcceptArgs;
 use crate::cancel;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use crate::progress::Progress;
 use crate::report::Acceptance;
-use polycast_agent::transfer::{self, Announced, Options, ReceiverSpec, Rendezvous, Sink, TransferError};
+use polycast_agent::transfer::{
+    self, Announced, Listen, Options, ReceiverSpec, Rendezvous, Search, Sink, TransferError,
+};
 use polycast_net::store::{check_name, check_target};
 use polycast_types::Handle;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,21 +25,30 @@ pub fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
     } else {
         Sink::At { path: args.out.clone(), replace }
     };
+    let door = &args.search;
+    let from = door.from.as_deref().map(network::addresses).transpose()?.unwrap_or_default();
+    let interface = network::interface_towards(&args.network, from.first())?;
     let spec = ReceiverSpec {
         name: args.name.clone().unwrap_or_else(network::machine_name),
         // Nobody yet: whoever offers something.
         rendezvous: Rendezvous::At(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), Handle(0)),
-        interface: network::interface(&args.network)?,
+        interface: interface.address,
         sink: sink.clone(),
-        options: Options::default(),
+        options: Options {
+            listen: door.port.map_or(Listen::Rather(ACCEPT_PORT), Listen::At),
+            ..Options::default()
+        },
         cancel: cancel::on_signals()?,
     };
-    let progress = Progress::start("waiting for an offer");
+    let search = Search { handle: args.handle, code: door.code.clone(), from, timeout: door.timeout };
+    let progress = Progress::start(&format!("looking for an offer on {}", interface.name));
     let mut meet = |offer: &Announced| {
         progress.note(&format!("offered: {offer}"));
         may_take(&sink, offer)
     };
-    let outcome = transfer::accept(spec, args.handle, &mut meet, &mut |state| progress.reception(state));
+    let mut news = |news: &_| say_news(news, &interface, door.from.as_deref(), &progress);
+    let outcome =
+        transfer::accept(spec, &search, &mut news, &mut meet, &mut |state| progress.reception(state));
     progress.finish();
     let acceptance = Acceptance::from(outcome?);
     output::result(format, &acceptance, &acceptance.text())?;

@@ -109,6 +109,7 @@ pub fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
     }
     config.name = args.name.clone().or(config.name);
     config.interface = args.network.interface.clone().or(config.interface);
+    config.control_port = args.port.or(config.control_port);
     config.store = args.store.clone().or(config.store);
     config.socket = args.local.socket.clone().or(config.socket);
     runtime()?.block_on(async {

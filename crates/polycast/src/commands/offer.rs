@@ -1,12 +1,15 @@
 //! `polycast offer`: the source's side between machines without daemons.
 
-use super::network;
+use super::meeting::{Gathering, fallback_hint};
+use super::network::{self, OFFER_PORT};
 use crate::args::{OfferArgs, SlowChoice};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use crate::progress::Progress;
 use crate::{cancel, object, report};
-use polycast_agent::transfer::{self, Options, Path, Receivers, SlowPolicy, SourceSpec};
+use polycast_agent::transfer::{
+    self, Code, Listen, Options, Path, Prepared, Receivers, SlowPolicy, SourceSpec,
+};
 use polycast_api::report::Delivery;
 use polycast_types::Printable;
 use std::sync::Arc;
@@ -16,10 +19,14 @@ pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
     let object = object::open(&args.path)?;
     let interface = network::interface(&args.network)?;
     let name = object.name.clone();
-    let mut options = Options::default();
-    if let Some(timeout) = args.timeout {
-        options.join_timeout = timeout;
-    }
+    let door = &args.door;
+    let code = (!door.open).then(|| door.code.clone().unwrap_or_else(Code::fresh));
+    let mut options = Options {
+        join_timeout: args.timeout,
+        listen: door.port.map_or(Listen::Rather(OFFER_PORT), Listen::At),
+        code: code.clone(),
+        ..Options::default()
+    };
     options.slow = match args.slow {
         SlowChoice::Wait => SlowPolicy::Wait,
         SlowChoice::Drop => SlowPolicy::SHIPPED.dropping(),
@@ -32,9 +39,9 @@ pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
         source: object.source,
         root: None,
         receivers: Receivers::Count(args.receivers),
-        interface,
+        interface: interface.address,
         path: Path::Multicast {
-            group: network::fresh_group(),
+            group: door.pool.draw(door.udp_port),
             rate: args.rate,
             attempts: None,
             outer: Vec::new(),
@@ -44,10 +51,48 @@ pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
         steering: Arc::default(),
     };
     let source = transfer::prepare(spec)?;
-    let (handle, address) = (source.handle().0, source.control_address());
-    output::say(&format!("offering {} at {address}, handle {handle:016x}", Printable(&name)));
+    announce(&source, &name, code.as_ref(), format);
     let progress = Progress::start(&format!("waiting for {} receivers of {name}", args.receivers));
-    let outcome = source.run(&mut |report| progress.delivery(report));
+    let address = source.control_address();
+    let mut gathering = Gathering::new(args.receivers, format, interface.clone(), address, source.seekers());
+    let outcome = source.run(&mut |report| gathering.turn(report, &progress));
     progress.finish();
-    report::conclude(&Delivery::new(&name, outcome?), format)
+    let report = outcome?;
+    if let Some(hint) = fallback_hint(&report, &interface, door.udp_port) {
+        output::say(&hint);
+    }
+    report::conclude(&Delivery::new(&name, report), format)
+}
+
+/// Says what is offered, where, and what to type on the other machines.
+fn announce(source: &Prepared, name: &str, code: Option<&Code>, format: Format) {
+    let (handle, address) = (format!("{:016x}", source.handle().0), source.control_address());
+    let interface = &source.interface().name;
+    let code = code.map(ToString::to_string);
+    let event = serde_json::json!({
+        "event": "offer",
+        "code": code,
+        "open": code.is_none(),
+        "address": address.ip().to_string(),
+        "port": address.port(),
+        "interface": interface,
+        "handle": handle,
+        "name": name,
+    });
+    let command = match &code {
+        Some(code) => format!("polycast accept {code}"),
+        None => "polycast accept".to_string(),
+    };
+    output::event(format, &event, || {
+        output::say(&format!("offering {} on {interface} at {address}, handle {handle}", Printable(name)));
+        output::say(&format!("on the other machines: {command} --out PATH"));
+        if address.port() == OFFER_PORT {
+            output::say(&format!(
+                "where multicast does not pass: {command} --from {} --out PATH",
+                address.ip()
+            ));
+        } else {
+            output::say(&format!("where multicast does not pass: {command} --from {address} --out PATH"));
+        }
+    });
 }

@@ -60,7 +60,7 @@ def calm(words, what):
 
 def handle_of(offer):
     """The handle that an offer prints for those who are to take it; none in the first version."""
-    handles = lambda: re.findall("handle ([0-9a-f]{16})", said(offer))
+    handles = lambda: re.findall('handle"?:? ?"?([0-9a-f]{16})', said(offer))
     until(handles, 20, "the offer has not said its handle")
     return handles()[0]
 
@@ -74,7 +74,7 @@ def offer_and_accept(scene, attack=(), early=False, out="object.bin", prepare=No
         prepare(folder)
     evil = lan.attack(*attack) if attack and early else None
     offer = lan.run("a", scene.program, "offer", scene.file, "--receivers", str(len(RECEIVERS)), "--interface", "eth0",
-                    "--timeout", "50s", "--json")
+                    "--timeout", "50s", *(("--open",) if wire.VERSION > 1 else ()), "--json")
     if attack and not early:
         evil = lan.attack(*attack)
         time.sleep(0.5)

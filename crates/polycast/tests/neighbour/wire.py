@@ -96,7 +96,9 @@ def announce(handle, address, port, places, name):
     """A source's offer, as a datagram of discovery."""
     head = b"PLYC" + struct.pack(">BBQ", VERSION, 1, handle)
     size = struct.pack(">Q", 15) if VERSION > 1 else b""
-    return head + socket.inet_aton(address) + struct.pack(">HI", port, places) + size + text(name)
+    # The name of the source's machine, and no code.
+    behind = text("x") + b"\0" if VERSION > 1 else b""
+    return head + socket.inet_aton(address) + struct.pack(">HI", port, places) + size + text(name) + behind
 
 
 def solicit(version=None):

@@ -408,6 +408,12 @@ impl Roster {
         self.entry(guest).is_some_and(|entry| entry.stage == Stage::Ready)
     }
 
+    /// The transfer.
+    #[must_use]
+    pub fn transfer(&self) -> Handle {
+        self.config.handle
+    }
+
     /// When the transfer started.
     #[must_use]
     pub fn started_at(&self) -> Option<Time> {

@@ -22,6 +22,12 @@ pub enum Why {
     /// HELLO names another transfer.
     #[error("there is no such transfer here")]
     UnknownHandle,
+    /// HELLO came without the proof that an offer with a code wants.
+    #[error("this offer is for those who know its code: polycast accept CODE")]
+    NeedsCode,
+    /// The proof is wrong.
+    #[error("that is not the code of this offer")]
+    WrongCode,
     /// The receivers are named, and this name is not among them.
     #[error("its name is not among this transfer's receivers")]
     NotListed,

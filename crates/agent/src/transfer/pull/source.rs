@@ -71,7 +71,7 @@ pub fn prepare_pull(spec: SourceSpec, node: &NodeHandle) -> Result<PreparedPull,
             "no packet can be pulled over its trees: they need a payload, credits and a rate".into(),
         ));
     }
-    let (path, entrance) = (path.clone(), Entrance::open(spec.interface)?);
+    let (path, entrance) = (path.clone(), Entrance::open(spec.interface, &spec.options)?);
     Ok(PreparedPull { spec, path, node: node.clone(), entrance })
 }
 

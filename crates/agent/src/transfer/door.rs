@@ -1,0 +1,235 @@
+//! Where those come in who connect to a transfer: at a port of the transfer's own, or at the one port of an agent, which all
+//! its transfers share.
+
+use super::bell::Bell;
+use super::error::TransferError;
+use super::strangers::Strangers;
+use polycast_net::frames::FrameStream;
+use polycast_types::Handle;
+use polycast_wire::control::{Control, Hello};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Those who have said for which transfer they come, and whom it has not taken in yet.
+const WAITING_MAX: usize = 256;
+
+/// Where a transfer listens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Listen {
+    /// At a port that the system chooses.
+    #[default]
+    Anywhere,
+    /// At this port, or not at all.
+    At(u16),
+    /// At this port, or at one that the system chooses where another program has it.
+    Rather(u16),
+    /// At the port of the agent, which passes on who comes for the transfer.
+    Shared(Door),
+}
+
+/// Which end of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Side {
+    /// It has the object.
+    Source,
+    /// It gets it, and serves others in the chain.
+    Receiver,
+}
+
+impl Listen {
+    /// Begins to listen on this interface.
+    pub(super) fn open(
+        &self,
+        interface: Ipv4Addr,
+        handle: Handle,
+        side: Side,
+    ) -> Result<(Strangers, SocketAddr), TransferError> {
+        let at = |port: u16| {
+            let address = SocketAddr::from((interface, port));
+            TcpListener::bind(address).map_err(|source| TransferError::Listen { address, source })
+        };
+        let listener = match self {
+            Listen::Anywhere => at(0),
+            Listen::At(port) => at(*port),
+            Listen::Rather(port) => at(*port).or_else(|_| at(0)),
+            Listen::Shared(door) => {
+                let desk = door.desk(handle, side)?;
+                return Ok((Strangers::at_desk(desk), door.0.address));
+            }
+        }?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        Ok((Strangers::new(listener), address))
+    }
+}
+
+/// The one port of an agent.
+#[derive(Clone, Debug)]
+pub struct Door(Arc<Hall>);
+
+#[derive(Debug)]
+struct Hall {
+    address: SocketAddr,
+    desks: Mutex<BTreeMap<(Handle, Side), Arc<Queue>>>,
+}
+
+impl PartialEq for Door {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Door {}
+
+/// Those who wait for one transfer.
+#[derive(Debug)]
+struct Queue {
+    visitors: Mutex<VecDeque<Visitor>>,
+    bell: Bell,
+}
+
+/// Somebody who has come for a transfer.
+#[derive(Debug)]
+pub(crate) struct Visitor {
+    pub(crate) stream: FrameStream,
+    /// The first frame, as it was.
+    pub(crate) first: Vec<u8>,
+}
+
+/// For which transfer somebody comes, and to which of its ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Visit {
+    handle: Handle,
+    sides: &'static [Side],
+}
+
+impl Visit {
+    /// What a first frame wants; `None` where it is for no transfer that runs.
+    pub(crate) fn of(frame: &Control<'_>) -> Option<Self> {
+        let (handle, sides): (Handle, &[Side]) = match frame {
+            Control::Hello(Hello { handle, .. }) => (*handle, &[Side::Source]),
+            // Both ends serve those who fetch.
+            Control::Fetch { handle, .. } => (*handle, &[Side::Source, Side::Receiver]),
+            Control::Member { handle, .. } => (*handle, &[Side::Receiver]),
+            _ => return None,
+        };
+        Some(Visit { handle, sides })
+    }
+}
+
+impl Door {
+    /// The door of an agent that listens there.
+    #[must_use]
+    pub fn new(address: SocketAddr) -> Self {
+        Door(Arc::new(Hall { address, desks: Mutex::default() }))
+    }
+
+    fn desks(&self) -> MutexGuard<'_, BTreeMap<(Handle, Side), Arc<Queue>>> {
+        self.0.desks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn desk(&self, handle: Handle, side: Side) -> io::Result<Desk> {
+        let queue = Arc::new(Queue { visitors: Mutex::default(), bell: Bell::new()? });
+        // A transfer that is begun again takes the place of the one before, which is about to end.
+        self.desks().insert((handle, side), Arc::clone(&queue));
+        Ok(Desk { door: self.clone(), handle, side, queue })
+    }
+
+    /// Passes somebody on to the transfer; gives the connection back where no such transfer runs here, or where too many wait.
+    pub(crate) fn pass(&self, visit: Visit, visitor: Visitor) -> Result<(), FrameStream> {
+        let desks = self.desks();
+        let queue = visit.sides.iter().find_map(|side| desks.get(&(visit.handle, *side)));
+        let Some(queue) = queue else { return Err(visitor.stream) };
+        let mut visitors = queue.lock();
+        if visitors.len() >= WAITING_MAX {
+            return Err(visitor.stream);
+        }
+        visitors.push_back(visitor);
+        queue.bell.ring();
+        Ok(())
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Visitor>> {
+        self.visitors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The place of one transfer at the agent's door, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    door: Door,
+    handle: Handle,
+    side: Side,
+    queue: Arc<Queue>,
+}
+
+impl Desk {
+    /// What rings when somebody has come.
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.queue.bell
+    }
+
+    /// Those who have come since the last call.
+    pub(crate) fn take(&self) -> VecDeque<Visitor> {
+        self.queue.bell.clear();
+        std::mem::take(&mut self.queue.lock())
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        let mut desks = self.door.desks();
+        let own = desks.get(&(self.handle, self.side)).is_some_and(|queue| Arc::ptr_eq(queue, &self.queue));
+        if own {
+            desks.remove(&(self.handle, self.side));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpStream;
+
+    fn visitor() -> Visitor {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        Visitor { stream: FrameStream::new(stream).unwrap(), first: Vec::new() }
+    }
+
+    fn fetch(handle: u64) -> Visit {
+        Visit::of(&Control::Fetch { handle: Handle(handle), have: Vec::new() }).unwrap()
+    }
+
+    #[test]
+    fn who_comes_is_passed_on_to_the_transfer() {
+        let door = Door::new("127.0.0.1:9".parse().unwrap());
+        let receiver = door.desk(Handle(1), Side::Receiver).unwrap();
+        let source = door.desk(Handle(2), Side::Source).unwrap();
+        let hello = Hello { handle: Handle(1), name: "a", window_bytes: 1, serve_port: 1 };
+        let hello = Visit::of(&Control::Hello(hello)).unwrap();
+        assert!(door.pass(hello, visitor()).is_err(), "a receiver takes no other");
+        assert!(door.pass(fetch(1), visitor()).is_ok() && door.pass(fetch(2), visitor()).is_ok());
+        assert!(door.pass(fetch(3), visitor()).is_err(), "nobody knows it");
+        assert_eq!((receiver.take().len(), source.take().len(), receiver.take().len()), (1, 1, 0));
+        let again = door.desk(Handle(1), Side::Receiver).unwrap();
+        drop(receiver);
+        assert!(door.pass(fetch(1), visitor()).is_ok(), "the end of the one before closes nothing");
+        drop(again);
+        assert!(door.pass(fetch(1), visitor()).is_err(), "it has ended");
+    }
+
+    #[test]
+    fn a_transfer_that_takes_nobody_in_is_not_waited_for() {
+        let door = Door::new("127.0.0.1:9".parse().unwrap());
+        let desk = door.desk(Handle(1), Side::Source).unwrap();
+        for _ in 0..WAITING_MAX {
+            desk.queue.lock().push_back(visitor());
+        }
+        assert!(door.pass(fetch(1), visitor()).is_err());
+    }
+}

@@ -1,0 +1,187 @@
+//! The code of an offer: who knows it may take the offer, and sees that it is this one.
+//!
+//! A key is made of the code and of the offer's salt, slowly, so that trying codes is slow as well. What it gives for the
+//! handle stands in the announcement; ASK and OFFERED, and then JOIN, prove on the connection that either end has it. The
+//! code itself, and the key, never go over the network.
+
+use super::control::fresh_salt;
+use polycast_net::hash::keyed_hash;
+use polycast_types::Handle;
+use polycast_wire::control::{Hash, Salt};
+use polycast_wire::discovery::CodeSign;
+use std::fmt;
+use std::str::FromStr;
+
+/// Letters of a code that was drawn: syllables that can be said over the telephone (proquints, arXiv:0901.4016).
+const CONSONANTS: &[u8; 16] = b"bdfghjklmnprstvz";
+const VOWELS: &[u8; 4] = b"aiou";
+/// Words of a code that was drawn, of 16 bits each.
+const WORDS: usize = 3;
+/// A code that somebody has thought of has at least so many letters and digits,
+const CHARS_MIN: usize = 6;
+/// and at most so many.
+const CHARS_MAX: usize = 64;
+/// Hashes between a code and its key: a few milliseconds for one who knows the code, centuries for one who tries all of them.
+const ROUNDS: usize = 1 << 16;
+
+/// The code of an offer.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Code(String);
+
+impl Code {
+    /// A code that nobody can guess.
+    #[must_use]
+    pub fn fresh() -> Self {
+        Code::of_words(fresh_salt().first_chunk().expect("a salt is longer"))
+    }
+
+    fn of_words(bytes: &[u8; 2 * WORDS]) -> Self {
+        let words = bytes.chunks(2).map(|pair| word(u16::from_be_bytes([pair[0], pair[1]])));
+        Code(words.collect::<Vec<_>>().join("-"))
+    }
+}
+
+/// Sixteen bits as consonant, vowel, consonant, vowel, consonant.
+fn word(bits: u16) -> String {
+    let consonant = |shift: u16| char::from(CONSONANTS[usize::from(bits >> shift & 15)]);
+    let vowel = |shift: u16| char::from(VOWELS[usize::from(bits >> shift & 3)]);
+    [consonant(12), vowel(10), consonant(6), vowel(4), consonant(0)].iter().collect()
+}
+
+impl FromStr for Code {
+    type Err = String;
+
+    /// Reads a code as people write it: capitals and what stands between words do not count.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let apart = |c: char| c.is_whitespace() || matches!(c, '-' | '_' | '.');
+        let words: Vec<String> =
+            text.split(apart).filter(|word| !word.is_empty()).map(str::to_lowercase).collect();
+        let chars = words.iter().map(|word| word.chars().count()).sum::<usize>();
+        if !(CHARS_MIN..=CHARS_MAX).contains(&chars)
+            || !words.iter().all(|w| w.chars().all(char::is_alphanumeric))
+        {
+            let example = "such as lusab-babad-gutih";
+            return Err(format!("a code has {CHARS_MIN} to {CHARS_MAX} letters and digits, {example}"));
+        }
+        Ok(Code(words.join("-")))
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// It must not get into a log.
+impl fmt::Debug for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Code(..)")
+    }
+}
+
+/// What is made of a code and of an offer's salt.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Pairing {
+    salt: [u8; 16],
+    key: Hash,
+}
+
+/// It must not get into a log.
+impl fmt::Debug for Pairing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pairing(..)")
+    }
+}
+
+impl Pairing {
+    /// The source's: with a salt of its own.
+    pub(super) fn fresh(code: &Code) -> Self {
+        Self::derive(code, *fresh_salt().first_chunk().expect("a salt is longer"))
+    }
+
+    /// The receiver's; `None` where the code is another one.
+    pub(super) fn matching(code: &Code, handle: Handle, sign: &CodeSign) -> Option<Self> {
+        let pairing = Self::derive(code, sign.salt);
+        (pairing.sign(handle).tag == sign.tag).then_some(pairing)
+    }
+
+    fn derive(code: &Code, salt: [u8; 16]) -> Self {
+        let mut key = *b"polycast: the key of an offer, 2";
+        let words = [&salt[..], code.0.as_bytes()].concat();
+        for _ in 0..ROUNDS {
+            key = keyed_hash(&key, &words);
+        }
+        Pairing { salt, key }
+    }
+
+    /// What the offer shows of its code.
+    pub(super) fn sign(&self, handle: Handle) -> CodeSign {
+        let tag = self.prove(b"sign", handle, &[]);
+        CodeSign { salt: self.salt, tag: *tag.first_chunk().expect("a hash is longer") }
+    }
+
+    /// That the source knows the code.
+    pub(super) fn of_source(&self, handle: Handle, nonce: &Hash) -> Hash {
+        self.prove(b"from", handle, nonce)
+    }
+
+    /// That the receiver of this name knows the code.
+    pub(super) fn of_receiver(&self, handle: Handle, challenge: &Hash, name: &str) -> Hash {
+        self.prove(b"join", handle, &[challenge, name.as_bytes()].concat())
+    }
+
+    fn prove(&self, what: &[u8; 4], handle: Handle, of: &[u8]) -> Hash {
+        keyed_hash(&self.key, &[&what[..], &handle.0.to_be_bytes(), of].concat())
+    }
+}
+
+/// Whether two hashes are equal, in a time that does not tell where they differ.
+pub(super) fn same(one: &Hash, other: &Hash) -> bool {
+    one.iter().zip(other).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+}
+
+/// The challenge for a connection: nobody else's, and nothing has to be kept for it.
+pub(super) fn challenge(secret: &Salt, peer: Option<std::net::SocketAddr>) -> Hash {
+    keyed_hash(secret, format!("{peer:?}").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_can_be_said_and_read() {
+        // The examples of the proposal: 127.0.0.1 and 63.84.220.193.
+        assert_eq!(Code::of_words(&[127, 0, 0, 1, 63, 84]).to_string(), "lusab-babad-gutih");
+        let code = Code::fresh();
+        assert_ne!(code, Code::fresh());
+        let text = code.to_string();
+        for typed in [text.clone(), text.to_uppercase(), text.replace('-', " "), format!(" {text}. ")] {
+            assert_eq!(typed.parse(), Ok(code.clone()), "{typed}");
+        }
+        for typed in ["", "short", "what/ever", "a\u{1b}bcdefg", &"x".repeat(65)] {
+            assert!(typed.parse::<Code>().is_err(), "{typed:?}");
+        }
+        assert!(!format!("{code:?}").contains(&text));
+    }
+
+    #[test]
+    fn a_sign_is_known_by_its_code_only() {
+        let (code, other) = (Code::fresh(), Code::fresh());
+        let source = Pairing::fresh(&code);
+        let sign = source.sign(Handle(1));
+        let receiver = Pairing::matching(&code, Handle(1), &sign).expect("the same code");
+        assert!(Pairing::matching(&other, Handle(1), &sign).is_none());
+        assert!(Pairing::matching(&code, Handle(2), &sign).is_none(), "of another offer");
+        assert_ne!(Pairing::fresh(&code).sign(Handle(1)), sign, "the salt is another one");
+        let (nonce, name) = ([5; 32], "name");
+        assert_eq!(source.of_source(Handle(1), &nonce), receiver.of_source(Handle(1), &nonce));
+        let proof = receiver.of_receiver(Handle(1), &nonce, name);
+        assert!(same(&proof, &source.of_receiver(Handle(1), &nonce, name)));
+        for (challenge, name) in [([6; 32], "name"), (nonce, "other")] {
+            assert!(!same(&proof, &source.of_receiver(Handle(1), &challenge, name)));
+        }
+        assert_ne!(proof, source.of_source(Handle(1), &nonce), "one end's word is not the other's");
+    }
+}

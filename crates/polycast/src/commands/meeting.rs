@@ -1,0 +1,260 @@
+//! What `offer` and `accept` say while they look for each other: who is here, what is heard, and what is probably wrong where
+//! nothing is.
+
+use crate::output::{self, Format};
+use crate::progress::Progress;
+use polycast_agent::transfer::{News, Report, Seekers};
+use polycast_net::interface::{self, Interface, Link};
+use polycast_types::{Duration, Printable};
+use polycast_wire::discovery;
+use serde_json::json;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Nothing for so long, and it is said what is probably wrong.
+const HINT_AFTER: std::time::Duration = std::time::Duration::from_secs(3);
+/// Receivers and hosts that are named in a line.
+const NAMED_MAX: usize = 16;
+
+/// What is probably wrong with this machine's network where nobody hears anybody.
+fn troubles(own: &Interface, all: &[Link]) -> Vec<String> {
+    let mut lines = Vec::new();
+    let name = &own.name;
+    if let Some(link) = all.iter().find(|link| link.name == *name) {
+        if !link.is_up || !link.has_carrier {
+            lines.push(format!("{link}: nothing gets through there"));
+        } else if !link.takes_multicast {
+            lines.push(format!("{name} does not carry multicast: polycast accept --from HOST needs none"));
+        }
+        if link.is_loopback {
+            lines.push(format!("{name} reaches this machine only"));
+        }
+    }
+    let others = all.iter().filter(|link| link.name != *name && !link.is_loopback);
+    let (usable, unusable): (Vec<_>, Vec<_>) =
+        others.partition(|link| link.address.is_some() && link.is_up && link.has_carrier);
+    if !usable.is_empty() {
+        let names: Vec<String> = usable.iter().map(ToString::to_string).collect();
+        let example = &usable[0].name;
+        lines.push(format!(
+            "only {name} is in use; there is also {}: say --interface {example} if the others are there",
+            names.join(", ")
+        ));
+    }
+    for link in unusable.iter().filter(|link| link.is_up || link.address.is_some()) {
+        lines.push(format!("{link}, so it is not used"));
+    }
+    lines
+}
+
+/// Those lines for this machine; none where the kernel does not tell.
+fn troubles_here(own: &Interface) -> Vec<String> {
+    interface::survey().map(|all| troubles(own, &all)).unwrap_or_default()
+}
+
+fn group() -> String {
+    format!("UDP port {} (group {})", discovery::PORT, Ipv4Addr::from(discovery::GROUP))
+}
+
+/// The source's side: who has come, and for whom it waits.
+pub struct Gathering {
+    expected: usize,
+    format: Format,
+    interface: Interface,
+    address: SocketAddr,
+    seekers: Arc<Seekers>,
+    begun: Instant,
+    /// Those who were here when it was last said.
+    here: Vec<String>,
+    has_hinted: bool,
+}
+
+impl Gathering {
+    /// It begins.
+    pub fn new(
+        expected: usize,
+        format: Format,
+        interface: Interface,
+        address: SocketAddr,
+        seekers: Arc<Seekers>,
+    ) -> Self {
+        let (begun, here, has_hinted) = (Instant::now(), Vec::new(), false);
+        Gathering { expected, format, interface, address, seekers, begun, here, has_hinted }
+    }
+
+    /// Says what has changed, until the transfer runs.
+    pub fn turn(&mut self, report: &Report, progress: &Progress) {
+        // Nobody's clock runs before the start.
+        if report.receivers.iter().any(|receiver| receiver.seconds > 0.0) {
+            progress.delivery(report);
+            return;
+        }
+        let here: Vec<String> =
+            report.receivers.iter().filter(|r| r.error.is_none()).map(|r| r.name.clone()).collect();
+        let words = who_is_here(&here, self.expected);
+        if here != self.here {
+            self.here.clone_from(&here);
+            let event = json!({ "event": "receivers", "here": here, "expected": self.expected });
+            output::event(self.format, &event, || progress.quietly(&words));
+        }
+        progress.gathering(&words);
+        if self.begun.elapsed() >= HINT_AFTER
+            && here.len() < self.expected
+            && !std::mem::replace(&mut self.has_hinted, true)
+        {
+            self.hint(progress);
+        }
+    }
+
+    fn hint(&self, progress: &Progress) {
+        let mut seekers: Vec<String> = self.seekers.addresses().iter().map(ToString::to_string).collect();
+        seekers.truncate(NAMED_MAX);
+        if !self.here.is_empty() {
+            progress.note(&format!("after 3 s {}", who_is_here(&self.here, self.expected)));
+            return;
+        }
+        let interface = &self.interface;
+        let mut lines = vec![match seekers.is_empty() {
+            true => {
+                format!("nobody has asked for an offer on {} ({}) yet", interface.name, interface.address)
+            }
+            false => format!(
+                "{} asks for offers and has not come: it wants another one (a code, --open), or it cannot \
+                connect to TCP port {} here",
+                seekers.join(", "),
+                self.address.port()
+            ),
+        }];
+        lines.extend(troubles_here(interface));
+        if seekers.is_empty() {
+            lines.push(format!(
+                "if polycast accept runs there: a firewall may drop {}, or the network carries no multicast; then say \
+                 polycast accept --from {} there",
+                group(),
+                self.address
+            ));
+        }
+        progress.note(&lines.join("\n  "));
+    }
+}
+
+fn who_is_here(here: &[String], expected: usize) -> String {
+    let mut named: Vec<String> =
+        here.iter().take(NAMED_MAX).map(|name| Printable(name).to_string()).collect();
+    if here.len() > NAMED_MAX {
+        named.push("..".into());
+    }
+    match here.len() {
+        0 => format!("none of {expected} is here"),
+        count => format!(
+            "{count} of {expected} {} here: {}",
+            if count == 1 { "is" } else { "are" },
+            named.join(", ")
+        ),
+    }
+}
+
+/// Says what a receiver notices while it looks for an offer.
+pub fn say_news(news: &News, own: &Interface, from: Option<&str>, progress: &Progress) {
+    match news {
+        News::Passed(offer, unfit) => progress.note(&format!("not taken: {offer}: {unfit}")),
+        News::Away(address, why) => progress.note(&format!("{address} offers nothing yet: {why}")),
+        News::Searching { span, heard } => {
+            let lines = silence(*span, *heard, own, from);
+            progress.note(&lines.join("\n  "));
+        }
+    }
+}
+
+fn silence(span: Duration, heard: bool, own: &Interface, from: Option<&str>) -> Vec<String> {
+    let seconds = span.0 / 1_000_000_000;
+    let Interface { name, address, .. } = own;
+    if heard {
+        return vec![format!(
+            "after {seconds} s there is no offer on {name} ({address}) for this machine; still looking"
+        )];
+    }
+    let mut lines = Vec::new();
+    match from {
+        Some(from) => {
+            lines.push(format!(
+                "after {seconds} s there is no offer at {from}; still trying from {name} ({address})"
+            ));
+            lines.push("it may not have begun, have another port (polycast offer prints it), or be behind a firewall".into());
+        }
+        None => {
+            lines.push(format!("after {seconds} s no offer was heard on {name} ({address}); still looking"));
+            lines.extend(troubles_here(own));
+            lines.push(format!(
+                "if polycast offer runs: a firewall may drop {}, or the network carries no multicast; then say --from HOST",
+                group()
+            ));
+        }
+    }
+    lines
+}
+
+/// What to look at where multicast was to carry the object, and TCP had to.
+pub fn fallback_hint(report: &Report, interface: &Interface, udp_port: u16) -> Option<String> {
+    let chained: Vec<String> = report
+        .receivers
+        .iter()
+        .filter(|receiver| receiver.verified && receiver.fabric == "tcp-chain" && !receiver.slow)
+        .map(|receiver| Printable(&receiver.name).to_string())
+        .take(NAMED_MAX)
+        .collect();
+    (!chained.is_empty()).then(|| {
+        format!(
+            "multicast did not reach {} within a second, so TCP carried the object there: a firewall may drop UDP port \
+             {udp_port}, a switch may lack an IGMP querier, or take no packets of {} bytes (the MTU of {})",
+            chained.join(", "),
+            interface.mtu,
+            interface.name
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(name: &str, address: Option<Ipv4Addr>) -> Link {
+        Link {
+            name: name.into(),
+            address,
+            has_ipv6: true,
+            is_up: true,
+            has_carrier: true,
+            takes_multicast: true,
+            is_loopback: false,
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_here_is_named() {
+        let own = Interface { name: "eth0".into(), address: Ipv4Addr::new(10, 0, 0, 1), mtu: 1_500 };
+        let eth0 = link("eth0", Some(own.address));
+        assert!(troubles(&own, std::slice::from_ref(&eth0)).is_empty());
+        let dark = Link { has_carrier: false, ..eth0.clone() };
+        let deaf = Link { takes_multicast: false, ..eth0.clone() };
+        let second = link("eth1", Some(Ipv4Addr::new(10, 1, 0, 1)));
+        for (all, words) in [
+            (vec![dark], "eth0 has no link"),
+            (vec![deaf], "eth0 does not carry multicast"),
+            (vec![eth0.clone(), second], "eth1 (10.1.0.1): say --interface eth1"),
+            (vec![eth0.clone(), link("eth2", None)], "eth2 has IPv6 only, so it is not used"),
+        ] {
+            let lines = troubles(&own, &all);
+            assert!(lines.len() == 1 && lines[0].contains(words), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn those_who_are_here_are_counted_and_named() {
+        assert_eq!(who_is_here(&[], 3), "none of 3 is here");
+        assert_eq!(who_is_here(&["uxr1".into(), "uxr3".into()], 3), "2 of 3 are here: uxr1, uxr3");
+        let many: Vec<String> = (0..20).map(|at| format!("r{at}")).collect();
+        assert!(who_is_here(&many, 40).ends_with("r15, .."));
+    }
+}
