@@ -170,9 +170,9 @@ pub struct OfferArgs {
     /// The file or directory to deliver
     #[arg(value_name = "FILE|DIR")]
     pub path: PathBuf,
-    /// How many receivers to wait for
-    #[arg(long, value_name = "N", value_parser = offer_receivers)]
-    pub receivers: usize,
+    /// How many receivers to wait for [default with --serve: 1]
+    #[arg(long, value_name = "N", value_parser = offer_receivers, required_unless_present = "serve")]
+    pub receivers: Option<usize>,
     #[command(flatten)]
     pub network: NetworkArgs,
     /// Send at this fixed rate, on a network that is ours alone (1gbit, 10G); without it the rate adapts
@@ -194,6 +194,9 @@ pub struct OfferDoor {
     /// Anybody on the network may take it; without this, who says its code: polycast accept CODE
     #[arg(long)]
     pub open: bool,
+    /// Stay until Ctrl-C and serve whoever comes later; the beginning waits for --receivers
+    #[arg(long)]
+    pub serve: bool,
     /// The code, six letters or more [default: three words that are drawn]
     #[arg(long, value_name = "CODE", conflicts_with = "open")]
     pub code: Option<Code>,

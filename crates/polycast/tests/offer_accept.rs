@@ -197,6 +197,34 @@ fn an_open_offer_is_taken_where_there_is_no_multicast() {
 }
 
 #[test]
+fn one_that_serves_stays_for_those_who_come_later() {
+    alone(|| {
+        let place = Place::new();
+        let file = place.file("object.bin", &noise(1_000_000));
+        let mut offer = begin(&["offer", &file, "--serve", "--interface", "lo", "--json"]);
+        let code = first_event(&mut offer)["code"].as_str().unwrap().to_string();
+        let accept = |name: &str| {
+            let out = place.path(name);
+            begin(&["accept", &code, "--out", &out, "--interface", "lo", "--name", name, "--timeout", "20s"])
+        };
+        let taken = |child: Child, name: &str| {
+            let ran = end(child);
+            assert_eq!(ran.status, 0, "{}", ran.stderr);
+            assert!(fs::read(place.path(name)).unwrap() == fs::read(&file).unwrap());
+        };
+        taken(accept("first"), "first");
+        std::thread::sleep(Duration::from_millis(700));
+        let together = [accept("second"), accept("third")];
+        together.into_iter().zip(["second", "third"]).for_each(|(child, name)| taken(child, name));
+        signal(&offer, Signal::INT);
+        let offered = end(offer);
+        assert_eq!(offered.status, 0, "{}", offered.stderr);
+        assert_eq!(offered.json()["receivers"].as_array().unwrap().len(), 3);
+        assert!(offered.stderr.contains(r#""event":"served""#), "{}", offered.stderr);
+    });
+}
+
+#[test]
 fn one_too_many_is_told_so() {
     alone(|| {
         let place = Place::new();

@@ -68,6 +68,9 @@ impl Receivers {
             Receivers::Count(count) | Receivers::Told(count) => {
                 (Expected::Count(u32::try_from(*count).unwrap_or(u32::MAX)), BTreeMap::new())
             }
+            Receivers::AtLeast(count) => {
+                (Expected::AtLeast(u32::try_from(*count).unwrap_or(u32::MAX)), BTreeMap::new())
+            }
             Receivers::Named(named) => {
                 let names = named.iter().map(|(name, _)| name.clone()).collect();
                 (Expected::Named(names), named.iter().cloned().collect())
@@ -141,10 +144,8 @@ impl Session {
             calls,
             addresses,
             bell,
-            offer: matches!(spec.receivers, Receivers::Count(_)).then(|| OfferWords {
-                name: spec.name.clone(),
-                host: host_name(),
-                object_len: spec.source.len(),
+            offer: matches!(spec.receivers, Receivers::Count(_) | Receivers::AtLeast(_)).then(|| {
+                OfferWords { name: spec.name.clone(), host: host_name(), object_len: spec.source.len() }
             }),
             pairing: entrance.pairing,
             secret: fresh_salt(),

@@ -116,6 +116,8 @@ pub struct Options {
 pub enum Receivers {
     /// This many, whoever answers the announcement first (`offer` / `accept`).
     Count(usize),
+    /// This many are waited for at the beginning, and others may come until the transfer is cancelled (`offer --serve`).
+    AtLeast(usize),
     /// Agents by name and control address; the source invites each (`send`).
     Named(Vec<(String, SocketAddr)>),
     /// This many, who are told the control address some other way (`cast`).

@@ -305,12 +305,14 @@ impl Run {
 
     /// Does what the session wants; gives what was received when it has ended.
     fn turn_session(&mut self) -> Result<Option<Received>, TransferError> {
+        let mut upstream = None;
         while let Some(output) = self.link.poll() {
             match output {
                 GuestOutput::Begin => self.begin()?,
                 GuestOutput::Resume => self.resume()?,
                 GuestOutput::Channel { channel, outer_len } => self.change_channel(channel, outer_len)?,
-                GuestOutput::Fetch { address, port } => self.fetch_from((address, port).into()),
+                // Only the last one counts: to try one that does not answer takes a while.
+                GuestOutput::Fetch { address, port } => upstream = Some((address, port).into()),
                 GuestOutput::Speak { own, members } => self.gather(own, &members),
                 GuestOutput::Follow { member, address, port } => self.follow(member, (address, port).into()),
                 GuestOutput::Alone => self.leave_rack(),
@@ -324,6 +326,9 @@ impl Run {
                     unreachable!("the link says these itself")
                 }
             }
+        }
+        if let Some(address) = upstream {
+            self.fetch_from(address);
         }
         Ok(None)
     }

@@ -74,7 +74,7 @@ pub fn prepare(spec: SourceSpec) -> Result<Prepared, TransferError> {
         ),
     };
     let beacon = match spec.receivers {
-        Receivers::Count(_) => Some(discovery::beacon(spec.interface)?),
+        Receivers::Count(_) | Receivers::AtLeast(_) => Some(discovery::beacon(spec.interface)?),
         _ => None,
     };
     Ok(Prepared { spec, interface, entrance, sender, beacon, seekers: Arc::default() })
@@ -213,6 +213,10 @@ impl Run {
         let mut next_event = self.now();
         while !self.finished {
             if self.spec.cancel.load(Ordering::Relaxed) {
+                // One that serves whoever comes has done what it was to do, if nobody is served just now.
+                if self.session.roster.is_idle() {
+                    break;
+                }
                 return Err(TransferError::Cancelled);
             }
             self.steer();

@@ -52,6 +52,7 @@ pub const OFFER_MORE: &str = "\
 Examples:
   polycast offer model.bin --receivers 16
   polycast offer model.bin --receivers 16 --open
+  polycast offer model.bin --serve --code 'our own words'
   polycast offer dataset/ --receivers 3 --interface eth1 --rate 5gbit --timeout 2m
   polycast offer model.bin --receivers 2 --port 9000 --udp-port 9000 --pool 239.255.7.0/24
 

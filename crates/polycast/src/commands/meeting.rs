@@ -8,6 +8,7 @@ use polycast_net::interface::{self, Interface, Link};
 use polycast_types::{Duration, Printable};
 use polycast_wire::discovery;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
@@ -68,6 +69,8 @@ pub struct Gathering {
     /// Those who were here when it was last said.
     here: Vec<String>,
     has_hinted: bool,
+    /// Those who have the object, where more may come at any time.
+    served: Option<BTreeSet<String>>,
 }
 
 impl Gathering {
@@ -80,7 +83,25 @@ impl Gathering {
         seekers: Arc<Seekers>,
     ) -> Self {
         let (begun, here, has_hinted) = (Instant::now(), Vec::new(), false);
-        Gathering { expected, format, interface, address, seekers, begun, here, has_hinted }
+        Gathering { expected, format, interface, address, seekers, begun, here, has_hinted, served: None }
+    }
+
+    /// It goes on, and says of each that it has the object.
+    #[must_use]
+    pub fn serving(mut self, serves: bool) -> Self {
+        self.served = serves.then(BTreeSet::new);
+        self
+    }
+
+    fn name_served(&mut self, report: &Report, progress: &Progress) {
+        let Some(served) = &mut self.served else { return };
+        for receiver in report.receivers.iter().filter(|receiver| receiver.verified) {
+            if served.insert(receiver.name.clone()) {
+                let event = json!({ "event": "served", "name": receiver.name, "count": served.len() });
+                let words = format!("{} has it, the {}. so far", Printable(&receiver.name), served.len());
+                output::event(self.format, &event, || progress.note(&words));
+            }
+        }
     }
 
     /// Says what has changed, until the transfer runs.
@@ -88,6 +109,7 @@ impl Gathering {
         // Nobody's clock runs before the start.
         if report.receivers.iter().any(|receiver| receiver.seconds > 0.0) {
             progress.delivery(report);
+            self.name_served(report, progress);
             return;
         }
         let here: Vec<String> =

@@ -20,6 +20,7 @@ pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
     let interface = network::interface(&args.network)?;
     let name = object.name.clone();
     let door = &args.door;
+    let receivers = args.receivers.unwrap_or(1);
     let code = (!door.open).then(|| door.code.clone().unwrap_or_else(Code::fresh));
     let mut options = Options {
         join_timeout: args.timeout,
@@ -38,7 +39,10 @@ pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
         kind: object.kind,
         source: object.source,
         root: None,
-        receivers: Receivers::Count(args.receivers),
+        receivers: match door.serve {
+            true => Receivers::AtLeast(receivers),
+            false => Receivers::Count(receivers),
+        },
         interface: interface.address,
         path: Path::Multicast {
             group: door.pool.draw(door.udp_port),
@@ -52,9 +56,10 @@ pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
     };
     let source = transfer::prepare(spec)?;
     announce(&source, &name, code.as_ref(), format);
-    let progress = Progress::start(&format!("waiting for {} receivers of {name}", args.receivers));
+    let progress = Progress::start(&format!("waiting for {receivers} receivers of {name}"));
     let address = source.control_address();
-    let mut gathering = Gathering::new(args.receivers, format, interface.clone(), address, source.seekers());
+    let mut gathering =
+        Gathering::new(receivers, format, interface.clone(), address, source.seekers()).serving(door.serve);
     let outcome = source.run(&mut |report| gathering.turn(report, &progress));
     progress.finish();
     let report = outcome?;

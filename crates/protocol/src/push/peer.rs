@@ -123,6 +123,8 @@ pub(super) struct Peer {
     pub(super) held_from: u64,
     /// How often it was moved in the chain since it last got anything.
     pub(super) moves: u32,
+    /// How often it has said that its upstream failed.
+    pub(super) upstreams_lost: u32,
     /// Who reports for it, if it does not do so itself.
     pub(super) spoken_by: Option<PeerId>,
     /// Its next report tells its own totals, which were not known meanwhile.
@@ -244,9 +246,16 @@ impl Peer {
             held_by_upstream: Duration::ZERO,
             held_from: 0,
             moves: 0,
+            upstreams_lost: 0,
             spoken_by: None,
             totals_unknown: false,
         }
+    }
+
+    /// Whether it fetches from the source itself, wherever it stands in the chain: others could not be reached from there, as
+    /// behind firewalls. Every second loss, since the source can be lost, too.
+    pub(super) fn fetches_at_source(&self) -> bool {
+        self.upstreams_lost > 0 && self.upstreams_lost.is_multiple_of(2)
     }
 
     /// Whether it takes part at all.

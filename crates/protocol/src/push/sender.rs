@@ -187,7 +187,7 @@ impl Sender {
 
     /// What to do next, or `None` until `deadline` or the next input.
     pub fn poll(&mut self, now: Time) -> Option<Output> {
-        if let Some(output) = self.outputs.pop_front() {
+        if let Some(output) = self.next_output() {
             return Some(output);
         }
         let started = self.started_at?;
@@ -205,10 +205,22 @@ impl Sender {
         if self.outputs.is_empty() && self.next_patch.is_some_and(|at| now >= at) {
             self.send_patches(now);
         }
-        if let Some(output) = self.outputs.pop_front() {
+        if let Some(output) = self.next_output() {
             return Some(output);
         }
         self.stream(now)
+    }
+
+    fn next_output(&mut self) -> Option<Output> {
+        let output = self.outputs.pop_front()?;
+        Some(match output {
+            Output::Chain(Link { peer, .. })
+                if self.peers.get(&peer).is_some_and(Peer::fetches_at_source) =>
+            {
+                Output::Chain(Link { peer, upstream: None })
+            }
+            output => output,
+        })
     }
 
     /// When `poll` is to be called again if nothing happens before.
@@ -318,6 +330,7 @@ impl Sender {
                 self.settle(id, None);
             }
             Control::UpstreamLost if self.chain.contains(id) => {
+                peer.upstreams_lost = peer.upstreams_lost.saturating_add(1);
                 let links = self.move_in_chain(id);
                 let link = Link { peer: id, upstream: None };
                 // The tail has nobody to change places with: it fetches from the source.

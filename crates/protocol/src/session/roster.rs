@@ -10,6 +10,8 @@ use polycast_wire::control::{Control, Hello};
 
 /// A named receiver is called so often, if connections that come under its name do not become ready.
 const CALLS_MAX: u32 = 8;
+/// A source that serves whoever comes serves at most so many.
+const SERVED_MAX: u32 = 100_000;
 
 /// A connection to the source. The driver counts them; a number is never used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -22,6 +24,9 @@ pub enum Expected {
     Named(Vec<String>),
     /// So many, whatever their names.
     Count(u32),
+    /// So many, whatever their names, are waited for at the beginning, and others may come for as long as it runs. It ends when
+    /// it is told to.
+    AtLeast(u32),
 }
 
 /// Who notices that a receiver is done, silent or late.
@@ -426,7 +431,22 @@ impl Roster {
         self.heard
     }
 
-    /// Counted receivers that never came; named ones have entries of their own.
+    /// Places for receivers that are counted; none where they are named.
+    fn places(&self) -> u32 {
+        match self.config.expected {
+            Expected::Named(_) => 0,
+            Expected::Count(count) => count,
+            Expected::AtLeast(_) => SERVED_MAX,
+        }
+    }
+
+    /// Whether all who came are settled, and the transfer goes on because others may come.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.serves() && self.entries.iter().all(Entry::is_settled)
+    }
+
+    /// Counted receivers that never came; named ones have entries of their own. Where others may come at any time, none is missing.
     #[must_use]
     pub fn missing(&self) -> u32 {
         let Expected::Count(count) = self.config.expected else { return 0 };
@@ -436,15 +456,14 @@ impl Roster {
     /// Places that a counted receiver may take: one that has failed makes room.
     #[must_use]
     pub fn free_places(&self) -> u32 {
-        let Expected::Count(count) = self.config.expected else { return 0 };
         let taken = self.entries.iter().filter(|entry| entry.takes_place()).count();
-        count.saturating_sub(taken as u32)
+        self.places().saturating_sub(taken as u32)
     }
 
     /// Places of counted receivers for which one is waited: none has come for them, or one that was lost. One that has said
     /// that it cannot receive is not waited for.
     fn vacant(&self) -> u32 {
-        let Expected::Count(count) = self.config.expected else { return 0 };
+        let (Expected::Count(count) | Expected::AtLeast(count)) = self.config.expected else { return 0 };
         let is_lost = |why: &Why| matches!(why, Why::WentAway | Why::Broken(_) | Why::NotReady(_));
         let lost = |entry: &&Entry| entry.failure().is_some_and(is_lost);
         count.saturating_sub((self.entries.len() - self.entries.iter().filter(lost).count()) as u32)
@@ -490,7 +509,7 @@ impl Roster {
         if self.over || self.finished {
             return Err(Why::Over);
         }
-        let Expected::Count(count) = self.config.expected else {
+        if let Expected::Named(_) = self.config.expected {
             let at = self.position(hello.name).ok_or(Why::NotListed)?;
             return match &self.entries[at].stage {
                 Stage::Called => Ok(at),
@@ -501,7 +520,7 @@ impl Roster {
                     Ok(at)
                 }
             };
-        };
+        }
         if self.free_places() == 0 {
             return Err(Why::Full);
         }
@@ -510,7 +529,7 @@ impl Roster {
         // One that comes again has its own place, and otherwise one that failed makes room.
         let failed = |entry: &Entry| !entry.takes_place();
         let own = self.entries.iter().position(|entry| failed(entry) && entry.name == called);
-        let full = self.entries.len() >= count as usize;
+        let full = self.entries.len() >= self.places() as usize;
         let at = own.or_else(|| full.then(|| self.entries.iter().position(failed)).flatten());
         let name = match own {
             Some(at) => self.entries[at].name.clone(),
@@ -737,7 +756,7 @@ impl Roster {
     fn lose_place(&mut self, now: Time, at: usize, why: Why) {
         let entry = &self.entries[at];
         let late = now >= entry.called_at + self.config.join_timeout || entry.calls >= CALLS_MAX;
-        if matches!(self.config.expected, Expected::Count(_)) || late {
+        if !matches!(self.config.expected, Expected::Named(_)) || late {
             self.fail(now, at, why);
             return;
         }
@@ -763,7 +782,7 @@ impl Roster {
     fn starts_without(&self) -> Option<Time> {
         match self.config.expected {
             Expected::Named(_) => self.ready_at.map(|at| at + QUIET_AFTER),
-            Expected::Count(_) => Some(self.born_at + self.config.join_timeout),
+            Expected::Count(_) | Expected::AtLeast(_) => Some(self.born_at + self.config.join_timeout),
         }
     }
 
@@ -778,14 +797,21 @@ impl Roster {
         if ready && (!waits || late) {
             self.started_at = Some(now);
             self.outputs.push_back(Output::Start);
+        } else if self.serves() {
+            // Whoever comes is the first.
         } else if !ready && late && !self.entries.iter().any(Entry::is_awaited) && self.vacant() > 0 {
             self.finished = true;
             self.outputs.push_back(Output::NoneCame);
         }
     }
 
+    /// Whether others may come until it is told to end.
+    fn serves(&self) -> bool {
+        matches!(self.config.expected, Expected::AtLeast(_))
+    }
+
     fn tell_open(&mut self) {
-        let open = self.entries.iter().any(Entry::is_awaited);
+        let open = self.serves() || self.entries.iter().any(Entry::is_awaited);
         if self.started_at.is_some() && core::mem::replace(&mut self.open, open) != open {
             self.outputs.push_back(if open { Output::Open } else { Output::Close });
         }
@@ -795,7 +821,7 @@ impl Roster {
         let settled = self.entries.iter().all(Entry::is_settled);
         let over = settled && (self.started_at.is_some() || self.vacant() == 0);
         let ours = self.judges() || self.started_at.is_none();
-        if ours && over && !core::mem::replace(&mut self.finished, true) {
+        if ours && over && !self.serves() && !core::mem::replace(&mut self.finished, true) {
             self.outputs.push_back(Output::Finished);
         }
     }
@@ -827,8 +853,8 @@ impl Roster {
             assert!(entry.failure().is_none() || !entry.connected, "'{name}' has failed and stays");
             assert!(entry.verified_bytes <= self.config.object_len, "'{name}' has more than all");
         }
-        if let Expected::Count(count) = self.config.expected {
-            assert!(self.entries.len() <= count as usize, "more receivers than places");
+        if !matches!(self.config.expected, Expected::Named(_)) {
+            assert!(self.entries.len() <= self.places() as usize, "more receivers than places");
         }
     }
 }

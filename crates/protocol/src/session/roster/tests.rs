@@ -189,6 +189,30 @@ fn counted_receivers_are_waited_for_until_their_time_is_over() {
     }
 }
 
+#[test]
+fn a_source_that_serves_goes_on_until_it_is_told_to_end() {
+    let mut roster = Roster::new(ms(0), config(Expected::AtLeast(2), Verdicts::Sender));
+    assert_eq!(outputs(&mut roster, ms(40_000)), [], "it waits for the first as long as that takes");
+    join(&mut roster, ms(50_000), 1, "a");
+    assert!(outputs(&mut roster, ms(50_000)).contains(&Output::Start), "the time for others was over");
+    assert!(!roster.is_idle());
+    roster.handle(ms(50_100), Input::Settled { guest: GuestId(1), failure: None, serves: false });
+    assert_eq!(outputs(&mut roster, ms(50_100)), [Output::Goodbye(GuestId(1), Goodbye::Finished)]);
+    assert!(roster.is_idle() && roster.missing() == 0);
+    for guest in 2..5 {
+        join(&mut roster, ms(90_000), guest, "late");
+        let ready = Output::Ready { guest: GuestId(guest), have: RangeSet::new(), late: true };
+        assert_eq!(outputs(&mut roster, ms(90_000)).last(), Some(&ready));
+    }
+    roster.handle(ms(90_001), Input::Over(Goodbye::Finished));
+    assert!(roster.entries().all(Entry::is_settled));
+    let mut both = Roster::new(ms(0), config(Expected::AtLeast(2), Verdicts::Sender));
+    join(&mut both, ms(1), 1, "a");
+    assert!(!outputs(&mut both, ms(1)).contains(&Output::Start), "two are waited for");
+    join(&mut both, ms(2), 2, "b");
+    assert!(outputs(&mut both, ms(2)).contains(&Output::Start));
+}
+
 /// One that cannot take the object is not waited for; one that was lost before it was ready leaves its place to another.
 #[test]
 fn a_place_is_free_again_when_a_counted_receiver_is_lost() {
