@@ -819,10 +819,23 @@ impl Roster {
 
     fn finish(&mut self) {
         let settled = self.entries.iter().all(Entry::is_settled);
+        if settled && self.serves() {
+            self.let_go();
+        }
         let over = settled && (self.started_at.is_some() || self.vacant() == 0);
         let ours = self.judges() || self.started_at.is_none();
         if ours && over && !self.serves() && !core::mem::replace(&mut self.finished, true) {
             self.outputs.push_back(Output::Finished);
+        }
+    }
+
+    /// Nobody fetches from those that are done and stayed for the others' sake: they need not wait for who may come some day.
+    fn let_go(&mut self) {
+        for at in 0..self.entries.len() {
+            if let Some(guest) = self.entries[at].guest.filter(|_| self.entries[at].connected) {
+                self.outputs.push_back(Output::Left { guest, why: Why::WentAway });
+                self.say_goodbye(at, Goodbye::Finished);
+            }
         }
     }
 

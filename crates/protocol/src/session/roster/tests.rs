@@ -204,7 +204,17 @@ fn a_source_that_serves_goes_on_until_it_is_told_to_end() {
         let ready = Output::Ready { guest: GuestId(guest), have: RangeSet::new(), late: true };
         assert_eq!(outputs(&mut roster, ms(90_000)).last(), Some(&ready));
     }
-    roster.handle(ms(90_001), Input::Over(Goodbye::Finished));
+    // Two of them fetch from the third, which stays for them, and for nobody else.
+    roster.handle(ms(90_001), Input::Settled { guest: GuestId(2), failure: None, serves: true });
+    assert_eq!(outputs(&mut roster, ms(90_001)), []);
+    for guest in 3..5 {
+        roster.handle(ms(90_002), Input::Settled { guest: GuestId(guest), failure: None, serves: false });
+    }
+    let last = outputs(&mut roster, ms(90_002));
+    let left = Output::Left { guest: GuestId(2), why: Why::WentAway };
+    assert!(last.ends_with(&[left, Output::Goodbye(GuestId(2), Goodbye::Finished)]), "{last:?}");
+    join(&mut roster, ms(90_003), 5, "last");
+    roster.handle(ms(90_004), Input::Over(Goodbye::Finished));
     assert!(roster.entries().all(Entry::is_settled));
     let mut both = Roster::new(ms(0), config(Expected::AtLeast(2), Verdicts::Sender));
     join(&mut both, ms(1), 1, "a");
