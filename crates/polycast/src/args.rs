@@ -1,12 +1,12 @@
 //! What can be typed.
 
+#[cfg(feature = "research")]
+pub mod bench;
 pub mod help;
 
-use crate::commands::lab::LabArgs;
-use crate::commands::plan::PlanArgs;
-use crate::commands::reproduce::ReproduceArgs;
-use crate::commands::simulate::SimulateArgs;
 use crate::commands::stream::StreamArgs;
+#[cfg(feature = "research")]
+use crate::commands::{lab::LabArgs, plan::PlanArgs, reproduce::ReproduceArgs, simulate::SimulateArgs};
 use crate::exit::Exit;
 use crate::output::{self, Format};
 use clap::error::ErrorKind;
@@ -115,20 +115,29 @@ pub enum Command {
     /// Print the manual page, or write one for every command
     #[command(after_long_help = help::MAN_MORE)]
     Man(ManArgs),
+    #[cfg(feature = "research")]
     /// Ask a planner: relays, trees, labels, circuits, costs (no network needed)
     Plan(PlanArgs),
+    #[cfg(feature = "research")]
     /// Compute the papers' figures and tables, ours beside theirs (no network needed)
     #[command(long_about = help::REPRODUCE, after_long_help = help::REPRODUCE_MORE)]
     Reproduce(ReproduceArgs),
+    #[cfg(feature = "research")]
     /// Run a whole data center on this machine, in network namespaces (Linux, root)
     #[command(long_about = help::LAB, after_long_help = help::LAB_MORE)]
     Lab(LabArgs),
+    #[cfg(feature = "research")]
     /// Measure parts of the service
     #[command(hide = true)]
-    Bench(BenchArgs),
+    Bench(bench::BenchArgs),
+    #[cfg(feature = "research")]
     /// Simulate a transfer packet by packet, in virtual time (no network needed)
     #[command(long_about = help::SIMULATE, after_long_help = help::SIMULATE_MORE)]
     Simulate(SimulateArgs),
+    /// What a build without the feature `research` lacks
+    #[cfg(not(feature = "research"))]
+    #[command(external_subcommand)]
+    Absent(Vec<OsString>),
 }
 
 /// `polycast cast`
@@ -354,82 +363,6 @@ pub struct WithdrawArgs {
     pub id: ObjectId,
     #[command(flatten)]
     pub local: LocalArgs,
-}
-
-/// `polycast bench`
-#[derive(Arguments, Debug)]
-pub struct BenchArgs {
-    /// What to measure
-    #[command(subcommand)]
-    pub what: Bench,
-}
-
-/// What `polycast bench` measures.
-#[derive(Subcommand, Debug)]
-pub enum Bench {
-    /// How fast a manager answers: agents' sessions that ask for paths and give them back
-    Manager(BenchManagerArgs),
-    /// How long messages stop when the active agent of a rack is killed, in a lab with labels (Linux, root)
-    RackKill(BenchKillArgs),
-    /// How soon a host that joins a stream under load hears it, in a lab (Linux, root)
-    Join(BenchJoinArgs),
-}
-
-/// A lab, and the stream in it.
-#[derive(Arguments, Debug)]
-pub struct BenchLabArgs {
-    /// The lab, such as orca:4
-    #[arg(value_name = "SPEC")]
-    pub spec: polycast_lab::spec::Spec,
-    /// Messages a second
-    #[arg(long, value_name = "N", default_value = "20000")]
-    pub rate: f64,
-    /// Bytes of a message
-    #[arg(long, value_name = "N", default_value = "1000")]
-    pub bytes: usize,
-}
-
-/// `polycast bench rack-kill`
-#[derive(Arguments, Debug)]
-pub struct BenchKillArgs {
-    #[command(flatten)]
-    pub lab: BenchLabArgs,
-    /// How often
-    #[arg(long, value_name = "N", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub kills: u32,
-    /// Times T after which a silent agent is replaced, a lab each [default: that of SPEC]
-    #[arg(long, value_name = "T,..", value_delimiter = ',', value_parser = duration)]
-    pub timeout: Vec<Duration>,
-}
-
-/// `polycast bench join`
-#[derive(Arguments, Debug)]
-pub struct BenchJoinArgs {
-    #[command(flatten)]
-    pub lab: BenchLabArgs,
-    /// How often
-    #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub joins: u32,
-}
-
-/// `polycast bench manager`
-#[derive(Arguments, Debug)]
-pub struct BenchManagerArgs {
-    /// How many agents are joined, each over a connection of its own
-    #[arg(long, value_name = "N", default_value = "64")]
-    pub agents: usize,
-    /// Receivers of each request
-    #[arg(long, value_name = "N", default_value = "16")]
-    pub receivers: usize,
-    /// For how long
-    #[arg(long, value_name = "S", default_value = "10")]
-    pub seconds: f64,
-    /// Requests a second, all agents together, at even times; without it every agent asks again at once
-    #[arg(long, value_name = "N")]
-    pub rate: Option<f64>,
-    /// A manager that runs already [default: one is started, as a process of its own]
-    #[arg(long, value_name = "ADDR")]
-    pub manager: Option<String>,
 }
 
 /// `polycast get`

@@ -1,4 +1,5 @@
 //! The pages that `polycast --help` and `polycast COMMAND --help` print around the list of options.
+#![cfg_attr(not(feature = "research"), allow(dead_code, reason = "pages of commands that this build lacks"))]
 
 pub const ABOUT: &str = "Deliver one object to many machines";
 

@@ -2,7 +2,7 @@
 
 mod streams;
 
-use crate::args::{Bench, BenchArgs, BenchManagerArgs};
+use crate::args::bench::{Bench, BenchArgs, BenchManagerArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use polycast_api::PROTOCOL_VERSION;

@@ -26,6 +26,7 @@ use polycast_net::archive::{self, TreeSource};
 use polycast_net::object::{MODE_USUAL, ObjectSource};
 use polycast_net::store::{PartFile, Placing};
 use polycast_types::{AppId, DataId, ObjectId, Printable, format_bytes};
+use sd_notify::NotifyState;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs::File;
@@ -125,8 +126,12 @@ pub fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
     })
 }
 
-/// Says that a daemon is ready: to people on standard error, to programs on standard output.
+/// Says that a daemon is ready: to people on standard error, to programs on standard output, to the service manager that
+/// started it where it asked for that.
 fn ready(format: Format, document: &Value, text: &str) -> Result<(), Failure> {
+    if let Err(error) = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(text)]) {
+        tracing::warn!(%error, "the service manager cannot be told");
+    }
     match format {
         Format::Json => output::result(format, document, ""),
         Format::Text => {
