@@ -1,8 +1,10 @@
 //! What can be typed.
 
 pub mod help;
+pub mod place;
 
 use crate::commands::lab::LabArgs;
+use crate::commands::names::{Which, is_name};
 use crate::commands::plan::PlanArgs;
 use crate::commands::reproduce::ReproduceArgs;
 use crate::commands::simulate::SimulateArgs;
@@ -11,6 +13,8 @@ use crate::exit::Exit;
 use crate::output::{self, Format};
 use clap::error::ErrorKind;
 use clap::{Args as Arguments, Parser, Subcommand, ValueEnum};
+use place::PlaceArgs;
+use polycast_net::store::check_name;
 use polycast_types::{Duration, Handle, ObjectId, Rate};
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -125,7 +129,7 @@ pub enum Command {
 /// `polycast cast`
 #[derive(Arguments, Debug)]
 pub struct CastArgs {
-    /// The file or directory to deliver
+    /// The file or directory to deliver; - is standard input
     #[arg(value_name = "FILE|DIR")]
     pub path: PathBuf,
     /// How many receivers
@@ -137,6 +141,9 @@ pub struct CastArgs {
     /// Replace what has the copies' names already
     #[arg(long)]
     pub force: bool,
+    /// Bring what has the copies' names already up to date: what is equal is not sent
+    #[arg(long, conflicts_with = "force")]
+    pub update: bool,
     /// Each receiver throws away this fraction of the data packets on arrival, such as 0.05
     #[arg(long, value_name = "FRACTION", default_value = "0", value_parser = loss)]
     pub loss: f64,
@@ -156,7 +163,7 @@ pub struct ForwarderArgs {
 /// `polycast offer`
 #[derive(Arguments, Debug)]
 pub struct OfferArgs {
-    /// The file or directory to deliver
+    /// The file or directory to deliver; - is standard input
     #[arg(value_name = "FILE|DIR")]
     pub path: PathBuf,
     /// How many receivers to wait for
@@ -189,12 +196,8 @@ pub enum SlowChoice {
 /// `polycast accept`
 #[derive(Arguments, Debug)]
 pub struct AcceptArgs {
-    /// Where to put the object
-    #[arg(long, value_name = "PATH")]
-    pub out: PathBuf,
-    /// Replace what is there already
-    #[arg(long)]
-    pub force: bool,
+    #[command(flatten)]
+    pub place: PlaceArgs,
     /// Which offer to take, where there are several: the handle that `offer` prints
     #[arg(long, value_name = "HEX", value_parser = handle)]
     pub handle: Option<Handle>,
@@ -247,6 +250,13 @@ pub struct AgentArgs {
     /// Folder of the object store [default: one in shared memory]
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
+    /// Bytes that the store may hold: the oldest objects make room for new ones (8GiB) [default: half of the memory for
+    /// a store in memory]
+    #[arg(long, value_name = "SIZE")]
+    pub store_max: Option<String>,
+    /// How long a received object stays (12h, 7d) [default: until somebody removes it]
+    #[arg(long, value_name = "T")]
+    pub store_ttl: Option<String>,
     #[command(flatten)]
     pub local: LocalArgs,
 }
@@ -262,15 +272,21 @@ pub struct LocalArgs {
 /// `polycast send`
 #[derive(Arguments, Debug)]
 pub struct SendArgs {
-    /// The file or directory to send
+    /// The file or directory to send; - is standard input
     #[arg(value_name = "FILE|DIR")]
     pub path: PathBuf,
     /// The receiving agents' names, or all
     #[arg(long, value_name = "NAME,NAME|all", value_parser = destinations)]
     pub to: Destinations,
-    /// The object's id: a number, or UUID/NUMBER [default: a new number]
+    /// The object's id: a number, or UUID/NUMBER [default: one that stays as long as the file does not change]
     #[arg(long, value_name = "ID")]
     pub id: Option<ObjectId>,
+    /// What to call it: `polycast get NAME` finds it [default: as it is called here]
+    #[arg(long, short, value_name = "NAME", value_parser = object_name)]
+    pub name: Option<String>,
+    /// Replace the object of this id, here and at the receivers, and then older ones of this name
+    #[arg(long)]
+    pub replace: bool,
     /// Receivers that are not done by then have failed (30s, 10m)
     #[arg(long, value_name = "T", value_parser = duration)]
     pub deadline: Option<Duration>,
@@ -393,15 +409,11 @@ pub struct BenchManagerArgs {
 /// `polycast get`
 #[derive(Arguments, Debug)]
 pub struct GetArgs {
-    /// The object's id
-    #[arg(value_name = "ID")]
-    pub id: ObjectId,
-    /// Where to put the object
-    #[arg(long, value_name = "PATH")]
-    pub out: PathBuf,
-    /// Replace what is there already
-    #[arg(long)]
-    pub force: bool,
+    /// The object's id, or its name; of several of a name the newest
+    #[arg(value_name = "NAME|ID")]
+    pub which: Which,
+    #[command(flatten)]
+    pub place: PlaceArgs,
     #[command(flatten)]
     pub local: LocalArgs,
 }
@@ -409,9 +421,12 @@ pub struct GetArgs {
 /// `polycast rm`
 #[derive(Arguments, Debug)]
 pub struct RmArgs {
-    /// The object's id
-    #[arg(value_name = "ID")]
-    pub id: ObjectId,
+    /// The objects' ids, or their names; all of a name
+    #[arg(value_name = "NAME|ID", required = true)]
+    pub which: Vec<Which>,
+    /// Remove them at these agents, or at all (this one too), instead of here
+    #[arg(long, value_name = "NAME,NAME|all", value_parser = destinations)]
+    pub to: Option<Destinations>,
     #[command(flatten)]
     pub local: LocalArgs,
 }
@@ -494,6 +509,14 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         Ok(Duration(nanos as u64))
     } else {
         Err("it must be more than nothing, and less than centuries".into())
+    }
+}
+
+fn object_name(text: &str) -> Result<String, String> {
+    match check_name(text) {
+        Ok(()) if is_name(text) => Ok(text.to_string()),
+        Ok(()) => Err("it begins with a dash".into()),
+        Err(why) => Err(format!("it {why}")),
     }
 }
 

@@ -7,11 +7,14 @@ mod cluster;
 mod destination;
 mod forwarder;
 pub mod lab;
+pub mod names;
 mod network;
 mod offer;
 pub mod plan;
+mod removal;
 pub mod reproduce;
 pub mod simulate;
+pub mod spool;
 pub mod stream;
 
 use crate::args::{Args, Command};
@@ -41,7 +44,7 @@ pub fn run(args: Args) -> Exit {
         Command::Bench(args) => bench::run(args, format),
         Command::Get(args) => cluster::get(args, format),
         Command::Ls(args) => cluster::ls(args, format),
-        Command::Rm(args) => cluster::rm(args, format),
+        Command::Rm(args) => removal::rm(args, format),
         Command::Status(args) => cluster::status(args, format),
         Command::Plan(args) => plan::run(args, format),
         Command::Reproduce(args) => reproduce::run(args, format),

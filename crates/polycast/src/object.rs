@@ -1,8 +1,9 @@
 //! The file or directory that the user named.
 
+use crate::commands::spool::Spool;
 use crate::exit::Failure;
 use polycast_net::archive::TreeSource;
-use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
+use polycast_net::object::{FileSource, MODE_USUAL, ObjectKind, ObjectSource};
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -16,10 +17,26 @@ pub struct Named {
     pub kind: ObjectKind,
     /// Its bytes.
     pub source: Arc<dyn ObjectSource>,
+    /// Where they lie, if they have come from standard input.
+    pub spool: Option<Spool>,
 }
 
-/// Opens a file or a directory for delivery.
+/// What an object from standard input is called.
+const STDIN_NAME: &str = "stdin";
+
+/// Opens a file or a directory for delivery; `-` is standard input, which is read to its end first.
 pub fn open(path: &Path) -> Result<Named, Failure> {
+    if path.as_os_str() == "-" {
+        let spool = Spool::of_stdin()?;
+        let at = spool.path();
+        let source = FileSource::open(&at).map_err(|error| Failure::path("read", &at, &error))?;
+        return Ok(Named {
+            name: STDIN_NAME.into(),
+            kind: ObjectKind::File,
+            source: Arc::new(source.with_mode(MODE_USUAL)),
+            spool: Some(spool),
+        });
+    }
     let kind = kind_of(path)?;
     let source: Arc<dyn ObjectSource> = match kind {
         ObjectKind::Directory => Arc::new(TreeSource::open(path)?),
@@ -27,7 +44,7 @@ pub fn open(path: &Path) -> Result<Named, Failure> {
             Arc::new(FileSource::open(path).map_err(|error| Failure::path("read", path, &error))?)
         }
     };
-    Ok(Named { name: name_of(path)?, kind, source })
+    Ok(Named { name: name_of(path)?, kind, source, spool: None })
 }
 
 /// What lies at `path`: looked at before it is opened, as opening a named pipe would wait for ever.

@@ -37,8 +37,10 @@ pub struct Acceptance {
     pub corrupt_groups: u64,
     /// BLAKE3 root hash in hex.
     pub root: String,
-    /// Where the object is.
+    /// Where the object is; `-` is standard output.
     pub path: PathBuf,
+    /// It was there already, and was left as it is.
+    pub unchanged: bool,
 }
 
 /// `file` or `directory`.
@@ -133,6 +135,7 @@ impl From<Received> for Acceptance {
             corrupt_groups: received.corrupt_groups,
             root: received.root,
             path: received.path,
+            unchanged: received.unchanged,
         }
     }
 }
@@ -140,6 +143,10 @@ impl From<Received> for Acceptance {
 impl Acceptance {
     /// The account for people.
     pub fn text(&self) -> String {
+        if self.unchanged {
+            let (name, len) = (Printable(&self.name), format_bytes(self.bytes));
+            return format!("{name} ({len}) is up to date: {}\nBLAKE3 {}\n", self.path.display(), self.root);
+        }
         let mut text = format!(
             "{} ({}) verified in {}, {}: {}\n",
             Printable(&self.name),

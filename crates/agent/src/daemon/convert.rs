@@ -11,6 +11,7 @@ use polycast_api::error::{Kind, Refusal};
 use polycast_net::object::ObjectKind;
 use polycast_types::{AppId, Duration, ObjectId};
 use std::path::Path;
+use std::time::SystemTime;
 
 /// Receivers that one call may name.
 const RECEIVERS_MAX: usize = 65_536;
@@ -87,7 +88,13 @@ pub fn available(id: ObjectId, object: Available, stored: &Path) -> api::Object 
         path: path.to_string_lossy().into_owned(),
         form: form.into(),
         mode: object.mode.into(),
+        since_unix_ms: unix_ms(object.since),
     }
+}
+
+fn unix_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 pub fn object(id: ObjectId, snapshot: Snapshot, stored: &Path) -> api::Object {

@@ -6,6 +6,7 @@
 //! heartbeat confirms it.
 
 mod lease;
+mod removals;
 mod streams;
 mod table;
 

@@ -130,6 +130,7 @@ impl Engine for FakeEngine {
             seconds: 0.1,
             patched_bytes: 0,
             corrupt_groups: 0,
+            unchanged: false,
         })
     }
 }

@@ -127,6 +127,11 @@ impl Seats {
         self.sessions.get(agent).map(|session| session.number)
     }
 
+    /// All who have a session.
+    pub(super) fn present(&self) -> impl Iterator<Item = &AgentKey> {
+        self.sessions.keys()
+    }
+
     /// When the first of those who are missing is dead.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.missing.values().map(|missing| missing.until).min()
@@ -307,6 +312,8 @@ impl Inner {
             Said::EndStream(end) => self.stream(StreamsInput::End { agent: key, name: end.name }),
             Said::JoinStream(join) => self.stream(StreamsInput::Join { agent: key, name: join.name }),
             Said::LeaveStream(leave) => self.stream(StreamsInput::Leave { agent: key, name: leave.name }),
+            Said::Remove(remove) => self.pass_on_removal(agent, remove)?,
+            Said::Removed(removed) => self.pass_back_removal(agent, removed),
         }
         Ok(())
     }
