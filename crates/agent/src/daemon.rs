@@ -16,6 +16,7 @@
 //! ```
 
 mod catalog;
+mod choice;
 mod config;
 mod convert;
 mod engine;

@@ -276,11 +276,37 @@ impl Session {
     /// # Errors
     /// As there, or the name is none that a file can have.
     pub async fn add_as(&self, data: DataId, path: &Path, name: &str) -> Result<Object, ClientError> {
-        let wrong = |reason: String| ClientError::Path { path: path.to_path_buf(), reason };
-        let absolute = std::path::absolute(path).map_err(|error| wrong(error.to_string()))?;
-        let text = absolute.to_str().ok_or_else(|| wrong("its name is not UTF-8".into()))?;
-        let (caller, path, name) = (Some(self.caller.clone()), text.to_string(), name.to_string());
-        let request = AddRequest { caller, data_id: data.0, path, name };
+        self.add_all(data, &[path.to_path_buf()], name, &[]).await
+    }
+
+    /// The same for several paths, which become one directory of this name, each under its own. Of directories what these
+    /// patterns mean is left out.
+    ///
+    /// # Errors
+    /// As there, or a pattern means nothing, or two paths have the same name.
+    pub async fn add_all(
+        &self,
+        data: DataId,
+        paths: &[PathBuf],
+        name: &str,
+        exclude: &[String],
+    ) -> Result<Object, ClientError> {
+        let mut texts = Vec::with_capacity(paths.len());
+        for path in paths {
+            let wrong = |reason: String| ClientError::Path { path: path.clone(), reason };
+            let absolute = std::path::absolute(path).map_err(|error| wrong(error.to_string()))?;
+            let text = absolute.to_str().ok_or_else(|| wrong("its name is not UTF-8".into()))?;
+            texts.push(text.to_string());
+        }
+        let mut more_paths = texts.into_iter();
+        let request = AddRequest {
+            caller: Some(self.caller.clone()),
+            data_id: data.0,
+            path: more_paths.next().unwrap_or_default(),
+            more_paths: more_paths.collect(),
+            name: name.to_string(),
+            exclude: exclude.to_vec(),
+        };
         Ok(self.stub.clone().add(request).await?.into_inner())
     }
 

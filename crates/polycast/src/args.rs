@@ -4,7 +4,7 @@ pub mod help;
 pub mod place;
 
 use crate::commands::lab::LabArgs;
-use crate::commands::names::{Which, is_name};
+use crate::commands::names::Which;
 use crate::commands::plan::PlanArgs;
 use crate::commands::reproduce::ReproduceArgs;
 use crate::commands::simulate::SimulateArgs;
@@ -13,8 +13,7 @@ use crate::exit::Exit;
 use crate::output::{self, Format};
 use clap::error::ErrorKind;
 use clap::{Args as Arguments, Parser, Subcommand, ValueEnum};
-use place::PlaceArgs;
-use polycast_net::store::check_name;
+use place::{ChoiceArgs, PlaceArgs};
 use polycast_types::{Duration, Handle, ObjectId, Rate};
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -163,9 +162,8 @@ pub struct ForwarderArgs {
 /// `polycast offer`
 #[derive(Arguments, Debug)]
 pub struct OfferArgs {
-    /// The file or directory to deliver; - is standard input
-    #[arg(value_name = "FILE|DIR")]
-    pub path: PathBuf,
+    #[command(flatten)]
+    pub choice: ChoiceArgs,
     /// How many receivers to wait for
     #[arg(long, value_name = "N", value_parser = offer_receivers)]
     pub receivers: usize,
@@ -272,18 +270,14 @@ pub struct LocalArgs {
 /// `polycast send`
 #[derive(Arguments, Debug)]
 pub struct SendArgs {
-    /// The file or directory to send; - is standard input
-    #[arg(value_name = "FILE|DIR")]
-    pub path: PathBuf,
+    #[command(flatten)]
+    pub choice: ChoiceArgs,
     /// The receiving agents' names, or all
     #[arg(long, value_name = "NAME,NAME|all", value_parser = destinations)]
     pub to: Destinations,
     /// The object's id: a number, or UUID/NUMBER [default: one that stays as long as the file does not change]
     #[arg(long, value_name = "ID")]
     pub id: Option<ObjectId>,
-    /// What to call it: `polycast get NAME` finds it [default: as it is called here]
-    #[arg(long, short, value_name = "NAME", value_parser = object_name)]
-    pub name: Option<String>,
     /// Replace the object of this id, here and at the receivers, and then older ones of this name
     #[arg(long)]
     pub replace: bool,
@@ -509,14 +503,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         Ok(Duration(nanos as u64))
     } else {
         Err("it must be more than nothing, and less than centuries".into())
-    }
-}
-
-fn object_name(text: &str) -> Result<String, String> {
-    match check_name(text) {
-        Ok(()) if is_name(text) => Ok(text.to_string()),
-        Ok(()) => Err("it begins with a dash".into()),
-        Err(why) => Err(format!("it {why}")),
     }
 }
 

@@ -78,7 +78,6 @@ fn objects_that_cannot_be_read_are_named() {
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)
         .unwrap();
     assert!(refusal(&["cast", &pipe]).contains("pipe is a named pipe"));
-    assert!(refusal(&["cast", place.root()]).contains("pipe is a named pipe"));
 }
 
 #[test]

@@ -248,6 +248,13 @@ fn objects_are_named_replaced_and_removed_everywhere() {
     assert_eq!(cluster.at("b", &["get", "5", "--out", &out]).status, 0);
     assert_eq!(fs::read(&out).unwrap(), b"third");
 
+    // Several paths are one object; standard input is one as long as the command runs.
+    let sent = cluster.at("a", &["send", &file, &other, "--to", "b", "--name", "both", "--exclude", "x*"]);
+    assert_eq!(sent.status, 0, "{}", sent.stderr);
+    let got = cluster.at("b", &["get", "both", "--into", &folder]);
+    assert_eq!((got.status, fs::read(format!("{folder}/both/other.bin")).unwrap()), (0, b"third".to_vec()));
+    assert_eq!(cluster.at("b", &["rm", "both", "--to", "all"]).status, 0);
+
     // Many go at once, here and elsewhere; what is not at an agent is no error there.
     let gone = cluster.at("c", &["rm", "model.bin", "5", "--to", "a,b"]);
     assert_eq!(gone.status, 0, "{}", gone.stderr);

@@ -144,3 +144,54 @@ fn a_transfer_that_is_ended_by_a_signal_goes_on_from_there() {
         assert!(!Path::new(&part).exists(), "the part stays behind");
     }
 }
+
+#[test]
+fn several_paths_travel_without_what_has_no_bytes() {
+    let _alone = alone();
+    let place = Place::new();
+    let long = "n".repeat(255);
+    for name in ["run/a.json", "run/b.json", "run/b.tmp", "run/sub/c", "run/cache/d", &long] {
+        place.file(name, name.as_bytes());
+    }
+    let pipe = place.path("run/sub/pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)
+        .unwrap();
+    let folder = place.path("in");
+    let acceptor = accept(&["--into", &folder]);
+    let [a, b, sub] = ["run/a.json", "run/b.json", "run/sub"].map(|name| place.path(name));
+    let offered = end(offer(&a, &[&b, &sub, "--json"]));
+    assert_eq!(offered.status, 0, "{}", offered.stderr);
+    assert!(offered.stderr.contains("pipe is a named pipe"), "{}", offered.stderr);
+    assert_eq!(end(acceptor).status, 0);
+    // They are called as the directory that they lie in.
+    for (name, there) in
+        [("run/a.json", true), ("run/sub/c", true), ("run/sub/pipe", false), ("run/b.tmp", false)]
+    {
+        assert_eq!(Path::new(&format!("{folder}/{name}")).exists(), there, "{name}");
+    }
+    let out = place.path("chosen");
+    let acceptor = accept(&["--out", &out]);
+    let run = place.path("run");
+    let chosen = ["--exclude", "*.tmp", "--exclude", "cache/", "--name", "chosen"];
+    assert_eq!(end(offer(&run, &chosen)).status, 0);
+    assert_eq!(end(acceptor).status, 0);
+    assert!(Path::new(&format!("{out}/sub/c")).exists());
+    assert!(!Path::new(&format!("{out}/b.tmp")).exists() && !Path::new(&format!("{out}/cache")).exists());
+    // The longest name that a file can have.
+    let (offered, accepted) = pass(&place.path(&long), &["--into", &folder]);
+    assert_eq!((offered.status, accepted.status), (0, 0), "{}{}", offered.stderr, accepted.stderr);
+    assert!(Path::new(&format!("{folder}/{long}")).exists());
+}
+
+#[test]
+fn holes_do_not_become_bytes_on_the_disk() {
+    let _alone = alone();
+    let place = Place::new();
+    let file = place.file("sparse", b"");
+    fs::File::options().write(true).open(&file).unwrap().set_len(50_000_000).unwrap();
+    let out = place.path("copy");
+    assert_eq!(pass(&file, &["--out", &out]).1.status, 0);
+    let copy = fs::metadata(&out).unwrap();
+    let written = std::os::unix::fs::MetadataExt::blocks(&copy) * 512;
+    assert!(copy.len() == 50_000_000 && written < 1_000_000, "{written} bytes on the disk");
+}

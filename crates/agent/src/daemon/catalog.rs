@@ -1,5 +1,6 @@
 //! The objects of this host: added ones, received ones, and those that are on their way.
 
+use super::choice::Choice;
 use super::store::{Description, Found};
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::object::{ObjectKind, Stamp};
@@ -30,6 +31,8 @@ pub struct Available {
     pub root: String,
     /// Where its bytes are; `None`: in the store.
     pub added_from: Option<PathBuf>,
+    /// What else an added directory is made of.
+    pub choice: Arc<Choice>,
     /// Since when it is here.
     pub since: SystemTime,
 }
@@ -104,6 +107,7 @@ impl Catalog {
         if let Some(State::Available { object: there, .. }) = inner.objects.get(&id)
             && there.added_from.is_some()
             && there.added_from == object.added_from
+            && there.choice == object.choice
         {
             if (there.kind, there.length, there.stamp) == (object.kind, object.length, object.stamp) {
                 return Ok(there.clone());
@@ -353,6 +357,7 @@ impl Available {
             stamp: Stamp::default(),
             root,
             added_from: None,
+            choice: Arc::default(),
             since: SystemTime::now(),
         }
     }
@@ -509,6 +514,7 @@ mod tests {
             stamp: [1; 32],
             root: String::new(),
             added_from: Some("/a".into()),
+            choice: Arc::default(),
             since: SystemTime::now(),
         }
     }

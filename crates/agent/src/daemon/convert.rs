@@ -73,7 +73,10 @@ pub fn available(id: ObjectId, object: Available, stored: &Path) -> api::Object 
     let (state, form) = match (&object.added_from, object.kind) {
         (None, _) => (api::ObjectState::Received, PathForm::Bytes),
         (Some(_), ObjectKind::File) => (api::ObjectState::Added, PathForm::Bytes),
-        (Some(_), ObjectKind::Directory) => (api::ObjectState::Added, PathForm::Directory),
+        (Some(_), ObjectKind::Directory) if object.choice.is_all() => {
+            (api::ObjectState::Added, PathForm::Directory)
+        }
+        (Some(_), ObjectKind::Directory) => (api::ObjectState::Added, PathForm::Unspecified),
     };
     let path = object.added_from.as_deref().unwrap_or(stored);
     api::Object {

@@ -2,6 +2,7 @@
 
 use super::Shared;
 use super::catalog::{Available, Snapshot};
+use super::choice::Choice;
 use super::convert;
 use super::manager_link::LinkState;
 use super::removals;
@@ -22,7 +23,6 @@ use polycast_api::agent::{
 };
 use polycast_api::convert::app_id;
 use polycast_api::error::{Kind, Refusal, check_version};
-use polycast_net::archive::TreeSource;
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_net::store::check_name;
 use polycast_types::{AppId, DataId, ObjectId, Printable};
@@ -128,8 +128,12 @@ impl Agent for Service {
         // Looking at a large directory takes a while: not for an id that is taken anyway.
         let path = PathBuf::from(request.path);
         self.shared.catalog.check_free(id, &path)?;
+        let choice = Choice::of(request.more_paths, &request.exclude)?;
+        if choice.is_several() && request.name.is_empty() {
+            return Err(Refusal::new(Kind::Invalid, "several paths need a name for the object").into());
+        }
         let called = request.name;
-        let looked = tokio::task::spawn_blocking(move || look_at(path, &called));
+        let looked = tokio::task::spawn_blocking(move || look_at(path, &called, choice));
         let object = looked.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))??;
         let object = self.shared.catalog.add(id, object)?;
         tracing::info!(object = %id, bytes = object.length, "added");
@@ -360,7 +364,7 @@ async fn tell(mut watcher: Watcher, events: mpsc::Sender<Result<SendEvent, Statu
 }
 
 /// What lies at a path that is added.
-fn look_at(path: PathBuf, called: &str) -> Result<Available, Refusal> {
+fn look_at(path: PathBuf, called: &str, choice: Choice) -> Result<Available, Refusal> {
     let wrong =
         |reason: String| Refusal::new(Kind::Path, format!("cannot read {}: {reason}", path.display()));
     if !path.is_absolute() {
@@ -368,8 +372,8 @@ fn look_at(path: PathBuf, called: &str) -> Result<Available, Refusal> {
     }
     // Looked at before it is opened: opening a named pipe would wait for ever.
     let metadata = std::fs::metadata(&path).map_err(|error| wrong(error.to_string()))?;
-    let (kind, source): (_, Box<dyn ObjectSource>) = if metadata.is_dir() {
-        let tree = TreeSource::open(&path).map_err(|error| Refusal::new(Kind::Path, error.to_string()))?;
+    let (kind, source): (_, Box<dyn ObjectSource>) = if metadata.is_dir() || choice.is_several() {
+        let tree = choice.open(&path).map_err(|error| Refusal::new(Kind::Path, error.to_string()))?;
         (ObjectKind::Directory, Box::new(tree))
     } else if metadata.is_file() {
         let file = FileSource::open(&path).map_err(|error| wrong(error.to_string()))?;
@@ -387,7 +391,8 @@ fn look_at(path: PathBuf, called: &str) -> Result<Available, Refusal> {
     };
     let (length, mode, stamp) = (source.len(), source.mode(), source.stamp());
     let (root, added_from, since) = (String::new(), Some(path), SystemTime::now());
-    Ok(Available { name, kind, length, mode, stamp, root, added_from, since })
+    let choice = Arc::new(choice);
+    Ok(Available { name, kind, length, mode, stamp, root, added_from, choice, since })
 }
 
 /// The name that receivers see; a path that ends with `..` has one too.

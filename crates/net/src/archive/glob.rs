@@ -1,5 +1,6 @@
 //! Names with wild cards, for what of a directory is left out.
 
+use std::fmt;
 use std::str::FromStr;
 
 /// The longest pattern, in bytes.
@@ -12,6 +13,7 @@ const LEN_MAX: usize = 1_024;
 /// directories only.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Glob {
+    text: String,
     tokens: Vec<Token>,
     /// It is of a whole path.
     anchored: bool,
@@ -72,7 +74,13 @@ impl FromStr for Glob {
                 letter => Token::Letter(letter),
             });
         }
-        Ok(Glob { tokens, anchored: rooted || inner.contains('/'), directories })
+        Ok(Glob { text: text.to_string(), tokens, anchored: rooted || inner.contains('/'), directories })
+    }
+}
+
+impl fmt::Display for Glob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
     }
 }
 

@@ -51,6 +51,7 @@ any order, before or after the offer.";
 pub const OFFER_MORE: &str = "\
 Examples:
   polycast offer model.bin --receivers 16
+  polycast offer run7/*.json run7/weights --exclude '*.tmp' --receivers 3
   tar c dataset | polycast offer - --receivers 3
   polycast offer dataset/ --receivers 3 --interface eth1 --rate 5gbit --timeout 2m";
 

@@ -165,14 +165,15 @@ pub(super) async fn in_session<T>(
 /// `polycast send`
 pub fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
     // Looked at here, because the agent may run as another user and elsewhere.
-    let object = object::open(&args.path)?;
-    let path = match &object.spool {
-        Some(spool) => spool.path(),
-        None => std::path::absolute(&args.path).map_err(|error| Failure::path("read", &args.path, &error))?,
+    let object = object::open_chosen(&args.choice)?;
+    let paths = match &object.spool {
+        Some(spool) => vec![spool.path()],
+        None => args.choice.paths.clone(),
     };
-    let name = args.name.clone().unwrap_or(object.name);
+    let name = object.name;
     let stamp = object.source.stamp();
     drop(object.source);
+    let object_is_passing = object.spool.is_some();
     let receivers = receivers(&args.to);
     let slow = Some(match args.slow {
         SlowChoice::Wait => Slow::Wait,
@@ -185,12 +186,14 @@ pub fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
         let ending = Ending::watch()?;
         let data = match args.id {
             Some(id) => id.data,
-            None => names::id_of(session.agent_name(), &path, &name, stamp),
+            None => names::id_of(session.agent_name(), &paths, &name, stamp),
         };
+        let exclude: Vec<String> = args.choice.exclude.iter().map(ToString::to_string).collect();
+        let add = async || session.add_all(data, &paths, &name, &exclude).await;
         let object = if args.replace {
-            removal::add_instead(session, data, &path, &name, args.id.is_some(), &receivers).await?
+            removal::add_instead(session, data, add, args.id.is_some(), &receivers).await?
         } else {
-            session.add_as(data, &path, &name).await.map_err(taken)?
+            add().await.map_err(taken)?
         };
         output::say(&how_to_get(ObjectId { app, data }, &object.name));
         let progress = Progress::start(&format!("waiting for a path for {}", object.name));
@@ -200,7 +203,7 @@ pub fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
                 "receivers keep what they have verified: the same command goes on from there")),
         };
         progress.finish();
-        if outcome.is_err() || args.path.as_os_str() == "-" {
+        if outcome.is_err() || object_is_passing {
             forget(session, data).await;
         }
         let report = outcome?;
@@ -380,7 +383,11 @@ fn put(object: &Object, from: &Path, target: &Path, replace: bool) -> Result<(),
         (true, PathForm::Directory) => {
             unpack(Stream { source: &TreeSource::open(from)?, at: 0 }, target, replace)
         }
-        (true, _) => {
+        (true, PathForm::Unspecified) => {
+            let message = format!("{} was made of chosen paths here, which are where they were", object.name);
+            Err(Failure::input(message).hint("get it on a receiver"))
+        }
+        (true, PathForm::Bytes) => {
             let file = File::open(from).map_err(|error| Failure::path("read", from, &error))?;
             unpack(file, target, replace)
         }

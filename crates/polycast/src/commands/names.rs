@@ -5,7 +5,7 @@ use crate::output;
 use polycast_api::agent::{Object, ObjectState};
 use polycast_types::{AppId, DataId, ObjectId, Printable};
 use std::fmt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Ids that nobody has chosen have so many bits: few enough to be typed, and many enough for all files of a cluster.
@@ -98,9 +98,13 @@ pub fn percent(object: &Object) -> Option<u64> {
 
 /// The id of a file or directory for which nobody has chosen one: the same one as long as it does not change, so that the
 /// same command goes on from what an earlier one has sent.
-pub fn id_of(machine: &str, path: &Path, name: &str, stamp: [u8; 32]) -> DataId {
+pub fn id_of(machine: &str, paths: &[PathBuf], name: &str, stamp: [u8; 32]) -> DataId {
     let mut words = Vec::new();
-    for word in [machine.as_bytes(), path.as_os_str().as_encoded_bytes(), name.as_bytes(), &stamp] {
+    // A path that cannot be resolved is refused by whoever opens it.
+    let paths = paths.iter().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+    let paths: Vec<Vec<u8>> = paths.map(|path| path.into_os_string().into_encoded_bytes()).collect();
+    let known = [machine.as_bytes(), name.as_bytes(), &stamp];
+    for word in known.into_iter().chain(paths.iter().map(Vec::as_slice)) {
         words.extend_from_slice(&(word.len() as u64).to_be_bytes());
         words.extend_from_slice(word);
     }
@@ -134,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_same_file_has_the_same_id() {
-        let id = |machine, stamp| id_of(machine, Path::new("/data/model"), "model", [stamp; 32]);
+        let id = |machine, stamp| id_of(machine, &["/data/model".into()], "model", [stamp; 32]);
         assert_eq!(id("a", 1), id("a", 1));
         assert_ne!(id("a", 1), id("a", 2));
         assert_ne!(id("a", 1), id("b", 1));

@@ -6,14 +6,13 @@ use crate::args::{LocalArgs, RmArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use polycast_api::agent::{Object, RemoveResponse};
-use polycast_api::client::{Receivers, Session};
+use polycast_api::client::{ClientError, Receivers, Session};
 use polycast_api::error::Kind;
 use polycast_api::report::Report;
 use polycast_types::{AppId, DataId, ObjectId, Printable};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
 
 /// `polycast rm`
 pub fn rm(args: &RmArgs, format: Format) -> Result<Exit, Failure> {
@@ -130,15 +129,14 @@ fn say_missed(answer: &RemoveResponse) -> bool {
 pub(super) async fn add_instead(
     session: &Session,
     data: DataId,
-    path: &Path,
-    name: &str,
+    add: impl AsyncFn() -> Result<Object, ClientError>,
     chosen: bool,
     at: &Receivers,
 ) -> Result<Object, Failure> {
-    let object = match session.add_as(data, path, name).await {
+    let object = match add().await {
         Err(error) if error.kind() == Some(Kind::ObjectTaken) => {
             session.delete(data).await?;
-            session.add_as(data, path, name).await?
+            add().await?
         }
         added => added?,
     };
@@ -149,7 +147,7 @@ pub(super) async fn add_instead(
             return Err(Failure::input(format!("{}: {}", one.agent, one.error)));
         }
         // All agents are this one, too.
-        return Ok(session.add_as(data, path, name).await?);
+        return Ok(add().await?);
     }
     Ok(object)
 }
