@@ -57,6 +57,27 @@ pub fn conclude(delivery: &Delivery, format: Format) -> Result<Exit, Failure> {
     Ok(complain(&delivery.report))
 }
 
+/// The same of a delivery to all, which these have missed: names, and for how many milliseconds they have been silent.
+pub fn conclude_without(
+    delivery: &Delivery,
+    missed: &[(String, u64)],
+    format: Format,
+) -> Result<Exit, Failure> {
+    #[derive(Serialize)]
+    struct Sent<'a> {
+        #[serde(flatten)]
+        delivery: &'a Delivery,
+        missed: Vec<&'a str>,
+    }
+    let names = missed.iter().map(|(name, _)| name.as_str()).collect();
+    output::result(format, &Sent { delivery, missed: names }, &text(delivery, &Copies::new()))?;
+    for (name, silent_ms) in missed {
+        let silent = seconds(*silent_ms as f64 / 1e3);
+        output::say(&format!("missed: {} was not there, and was heard of {silent} ago", Printable(name)));
+    }
+    Ok(complain(&delivery.report))
+}
+
 /// Says what happened to the path, who failed and why, and gives the exit status.
 pub fn complain(report: &Report) -> Exit {
     if let Some(reason) = &report.path_lost {

@@ -339,3 +339,18 @@ fn a_store_has_a_size_and_a_time() {
         (&(4 << 20).into(), &3_000_000.into())
     );
 }
+
+#[test]
+fn who_is_not_there_when_an_object_goes_to_all_is_named() {
+    let mut cluster = Cluster::start(&["a", "b", "c"]);
+    let file = cluster.place.file("f", b"bytes");
+    cluster.agents[2].kill();
+    cluster.await_status("a", |status| status["lost"][0]["name"] == "c");
+    let sent = cluster.at("a", &["send", &file, "--to", "all"]);
+    assert_eq!((sent.status, &sent.json()["missed"]), (0, &serde_json::json!(["c"])), "{}", sent.stderr);
+    assert!(sent.stderr.contains("missed: c was not there"), "{}", sent.stderr);
+    cluster.agents.push(Daemon::agent(&cluster.place, cluster.managers[0].address(), "c"));
+    cluster.await_status("a", |status| status["peers"].as_array().is_some_and(|peers| peers.len() == 3));
+    let sent = cluster.at("a", &["send", &file, "--to", "all"]);
+    assert_eq!((sent.status, &sent.json()["missed"]), (0, &serde_json::json!([])), "{}", sent.stderr);
+}

@@ -215,9 +215,9 @@ impl Agent for Service {
         check_version(request.into_inner().protocol_version)?;
         let shared = &self.shared;
         let state = shared.link.state();
-        let peers = match state {
+        let (peers, lost) = match state {
             LinkState::Joined => shared.link.peers().await,
-            LinkState::Away { .. } => Vec::new(),
+            LinkState::Away { .. } => Default::default(),
         };
         let peer = |peer: super::manager_link::Peer| Peer {
             name: peer.name,
@@ -241,6 +241,7 @@ impl Agent for Service {
             registered_processes: u32::try_from(shared.processes.count()).unwrap_or(u32::MAX),
             transfers: self.transfers(),
             peers: peers.into_iter().map(peer).collect(),
+            lost: lost.into_iter().map(peer).collect(),
             store_max_bytes: shared.limits.most(),
             store_used_bytes: shared.catalog.stored_bytes(None),
         }))

@@ -210,8 +210,20 @@ pub fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
         if args.replace {
             removal::retire(session, data, &name, &report).await?;
         }
-        report::conclude(&Delivery::new(&object.name, report), format)
+        let missed = match &args.to {
+            Destinations::All => missed(&args.local, session.agent_name(), &report).await?,
+            Destinations::Named(_) => Vec::new(),
+        };
+        report::conclude_without(&Delivery::new(&object.name, report), &missed, format)
     }))
+}
+
+/// Who was not there when an object went to all, as far as the manager knew them: names, and how long they have been silent.
+async fn missed(local: &LocalArgs, own: &str, report: &Report) -> Result<Vec<(String, u64)>, Failure> {
+    let status = connect(local).await?.status().await?;
+    let reached = |name: &String| name == own || report.receivers.iter().any(|one| one.name == *name);
+    let known = status.peers.into_iter().chain(status.lost).map(|peer| (peer.name, peer.silent_ms));
+    Ok(known.filter(|(name, _)| !reached(name)).collect())
 }
 
 pub(super) fn receivers(to: &Destinations) -> Receivers {
@@ -507,6 +519,8 @@ pub fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
         .iter()
         .map(|p| json!({ "name": p.name, "control_address": p.control_address, "silent_ms": p.silent_ms }))
         .collect();
+    let lost: Vec<Value> =
+        status.lost.iter().map(|peer| json!({ "name": peer.name, "silent_ms": peer.silent_ms })).collect();
     let transfers: Vec<Value> = status
         .transfers
         .iter()
@@ -534,7 +548,7 @@ pub fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
         "store": status.store, "store_free_bytes": status.store_free_bytes,
         "store_used_bytes": status.store_used_bytes, "store_max_bytes": status.store_max_bytes,
         "uptime_seconds": status.uptime_seconds, "processes": status.registered_processes,
-        "transfers": transfers, "peers": peers,
+        "transfers": transfers, "peers": peers, "lost": lost,
     });
     output::result(format, &document, &status_text(&status, &manager_error))?;
     Ok(Exit::Done)
@@ -569,6 +583,10 @@ fn status_text(status: &StatusResponse, manager_error: &str) -> String {
             Printable(&peer.control_address),
             peer.silent_ms
         );
+    }
+    for peer in &status.lost {
+        let _ =
+            writeln!(text, "lost       {}, heard {} s ago", Printable(&peer.name), peer.silent_ms / 1_000);
     }
     text
 }
