@@ -283,6 +283,9 @@ fn a_send_that_is_ended_goes_on_from_what_receivers_have() {
     cluster.await_status("b", |status| {
         status["transfers"][0]["verified_bytes"].as_u64().unwrap_or(0) >= LEN as u64 * 60 / 100
     });
+    let coming = cluster.at("b", &["ls"]).json();
+    assert_eq!(coming[0]["name"], "big.bin", "{coming}");
+    assert!(coming[0]["percent"].as_u64().is_some_and(|percent| percent >= 60), "{coming}");
     signal(&sending, Signal::INT);
     let stopped = end(sending);
     assert!(stopped.status == 1 && stopped.stderr.contains("goes on from there"), "{}", stopped.stderr);

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 
@@ -40,6 +40,8 @@ pub struct Available {
 /// How far an object is that is being received.
 #[derive(Debug, Default)]
 pub struct Progress {
+    /// The name that it has at the source, once that is known.
+    pub name: OnceLock<String>,
     pub bytes: AtomicU64,
     pub total: AtomicU64,
     /// Set to end receiving.
@@ -67,7 +69,7 @@ impl State {
 #[derive(Debug)]
 pub enum Snapshot {
     Available(Available),
-    Receiving { bytes: u64, total: u64 },
+    Receiving { name: String, bytes: u64, total: u64 },
 }
 
 /// The table of objects.
@@ -212,7 +214,7 @@ impl Catalog {
         match tokio::time::timeout(timeout, ready).await {
             Ok(outcome) => outcome,
             Err(_) => Err(match self.get(id) {
-                Some(Snapshot::Receiving { bytes, total }) => Refusal::new(
+                Some(Snapshot::Receiving { bytes, total, .. }) => Refusal::new(
                     Kind::TimedOut,
                     format!(
                         "object {id} is not complete yet: {} of {}",
@@ -367,6 +369,7 @@ fn snapshot(state: &State) -> Snapshot {
     match state {
         State::Available { object, .. } => Snapshot::Available(object.clone()),
         State::Receiving(progress) => Snapshot::Receiving {
+            name: progress.name.get().cloned().unwrap_or_default(),
             bytes: progress.bytes.load(Ordering::Relaxed),
             total: progress.total.load(Ordering::Relaxed),
         },

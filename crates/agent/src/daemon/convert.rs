@@ -103,7 +103,8 @@ fn unix_ms(time: SystemTime) -> u64 {
 pub fn object(id: ObjectId, snapshot: Snapshot, stored: &Path) -> api::Object {
     match snapshot {
         Snapshot::Available(object) => available(id, object, stored),
-        Snapshot::Receiving { bytes, total } => api::Object {
+        Snapshot::Receiving { name, bytes, total } => api::Object {
+            name,
             app_id: id.app.0.to_vec(),
             data_id: id.data.0,
             state: api::ObjectState::Receiving.into(),

@@ -260,6 +260,7 @@ fn run(shared: &Shared, invitation: &Invitation, receive: Receive) {
     let receive = std::cell::RefCell::new(receive);
     let mut on_event = |progress: &ReceiverProgress| {
         let mut receive = receive.borrow_mut();
+        receive.progress().name.get_or_init(|| progress.name.clone());
         receive.progress().bytes.store(progress.bytes, Ordering::Relaxed);
         receive.progress().total.store(progress.total, Ordering::Relaxed);
         // In a chain the transfer goes on for those behind this one; readers need not wait for them.

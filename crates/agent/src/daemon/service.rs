@@ -81,7 +81,7 @@ impl Service {
             });
         }
         for (id, snapshot) in self.shared.catalog.list(None) {
-            if let Snapshot::Receiving { bytes, total } = snapshot {
+            if let Snapshot::Receiving { bytes, total, .. } = snapshot {
                 transfers.push(Transfer {
                     app_id: id.app.0.to_vec(),
                     data_id: id.data.0,

@@ -239,6 +239,8 @@ pub struct Received {
 /// A receiver's progress.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReceiverProgress {
+    /// The name that the object has at the source.
+    pub name: String,
     /// Verified bytes.
     pub bytes: u64,
     /// Length of the object.

@@ -308,6 +308,7 @@ impl Run {
                 // Those who never say anything are sent away now and then.
                 self.served.meet(&mut self.strangers);
                 on_event(&ReceiverProgress {
+                    name: self.offer.name.clone(),
                     bytes: self.machine.verified_bytes(),
                     total: self.offer.geometry.object_len,
                     received: None,
@@ -315,7 +316,8 @@ impl Run {
             }
             if self.committed_at.is_some() && !std::mem::replace(&mut told_committed, true) {
                 let total = self.offer.geometry.object_len;
-                on_event(&ReceiverProgress { bytes: total, total, received: self.received() });
+                let (name, received) = (self.offer.name.clone(), self.received());
+                on_event(&ReceiverProgress { name, bytes: total, total, received });
             }
             self.link.handle(GuestInput::Serves(self.served.active() > 0));
             if let Some(received) = self.turn_session()? {

@@ -65,7 +65,9 @@ impl Which {
             Which::Name(name) => name,
         };
         let mut found: Vec<&Object> = objects.iter().filter(|object| object.name == *name).collect();
-        found.sort_by_key(|object| std::cmp::Reverse(object.since_unix_ms));
+        // One that is coming is newer than any that is here.
+        let age = |object: &&Object| (object.state() == ObjectState::Receiving, object.since_unix_ms);
+        found.sort_by_key(|object| std::cmp::Reverse(age(object)));
         if found.is_empty() {
             let failure = Failure::input(format!("there is no object called {} here", Printable(name)));
             return Err(failure.hint("polycast ls lists what is here"));
@@ -134,6 +136,13 @@ mod tests {
         for text in ["", "-", "a/b", "..", "-x"] {
             assert!(text.parse::<Which>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_coming_is_the_newest() {
+        let coming = Object { state: ObjectState::Receiving.into(), ..object(2, "model", 0) };
+        let which: Which = "model".parse().unwrap();
+        assert_eq!(which.newest_among(&[object(1, "model", 10), coming]).unwrap().data, DataId(2));
     }
 
     #[test]

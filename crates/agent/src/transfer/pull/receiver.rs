@@ -357,7 +357,8 @@ impl Run<'_> {
                     arrived_ns: 0,
                     waited_ns: 0,
                 });
-                on_event(&ReceiverProgress { bytes: verified_bytes, total, received: None });
+                let name = self.offer.name.clone();
+                on_event(&ReceiverProgress { name, bytes: verified_bytes, total, received: None });
             }
             self.hear()?;
             if let Some(end) = self.end() {
