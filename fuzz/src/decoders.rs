@@ -10,6 +10,7 @@ use polycast_wire::discovery::Discovery;
 use polycast_wire::label;
 use polycast_wire::pull;
 use polycast_wire::rack::Rack;
+use polycast_wire::reach::Reach;
 use polycast_wire::stream;
 use polycast_wire::switches;
 use std::collections::BTreeSet;
@@ -82,9 +83,12 @@ pub fn control_frame(bytes: &[u8]) {
     check(&[&(bytes.len() as u32).to_be_bytes(), bytes].concat());
 }
 
-/// What an announcement's decoder accepts is what the encoder writes.
+/// What the decoders of announcements and of doctors' questions accept is what the encoder writes.
 pub fn discovery(bytes: &[u8]) {
     if let Ok(message) = Discovery::parse(bytes) {
+        assert_eq!(message.emit(), bytes);
+    }
+    if let Ok(message) = Reach::parse(bytes) {
         assert_eq!(message.emit(), bytes);
     }
 }

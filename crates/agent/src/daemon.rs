@@ -44,6 +44,7 @@ use limits::Limits;
 use manager_link::{Identity, ManagerLink};
 use polycast_api::agent::agent_server::AgentServer;
 use polycast_net::interface;
+use polycast_net::reach::Answerer;
 use polycast_types::Duration as Span;
 use processes::Processes;
 use sends::Sends;
@@ -52,6 +53,7 @@ use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use store::Store;
 use streams::Streams;
@@ -187,6 +189,7 @@ impl Agent {
         let Agent { shared, sends, streams, local, invitations, shutdown: ending } = self;
         tracing::info!(name = %shared.name, control = %shared.control, socket = %local.path().display(),
             store = %shared.store.folder().display(), "the agent listens");
+        let answering = Answering::start(&shared);
         let service = Service::new(Arc::clone(&shared), Arc::clone(&sends), Arc::clone(&streams));
         let mut server_ending = ending.subscribe();
         let (incoming, _socket) = local.into_incoming();
@@ -225,6 +228,7 @@ impl Agent {
         let _ = tokio::time::timeout(FAREWELL, invitations).await;
         let _ = tokio::time::timeout(FAREWELL, expiring).await;
         let _ = tokio::time::timeout(FAREWELL, removing).await;
+        drop(answering);
         tracing::info!("the agent has ended");
         outcome
     }
@@ -239,6 +243,30 @@ async fn expire(shared: Arc<Shared>, mut ending: watch::Receiver<bool>) {
         let looked =
             tokio::task::spawn_blocking(move || shared.limits.expire(&shared.catalog, &shared.store));
         let _ = looked.await;
+    }
+}
+
+/// A thread that answers `polycast doctor` of other hosts; it ends when this is dropped.
+struct Answering(Arc<AtomicBool>);
+
+impl Answering {
+    fn start(shared: &Shared) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&ends);
+        match Answerer::open(shared.interface, &shared.name) {
+            Ok(answerer) => {
+                std::thread::spawn(move || answerer.run(&|| ended.load(Ordering::Relaxed), &mut |_, _| {}));
+            }
+            // Transfers do not need it.
+            Err(error) => tracing::info!(%error, "no answers for the doctors of other machines"),
+        }
+        Answering(ends)
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

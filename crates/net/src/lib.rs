@@ -14,6 +14,7 @@ pub mod neighbour;
 pub mod object;
 pub mod priority;
 pub mod probe;
+pub mod reach;
 pub mod scratch;
 pub mod store;
 pub mod tap;

@@ -24,11 +24,11 @@ pub const DATAGRAM_LEN_MAX: usize = 65_507;
 /// Most datagrams in one segmented send (the kernel's `UDP_MAX_SEGMENTS` where it is lowest).
 pub const SEGMENTS_MAX: usize = 64;
 /// Multicast packets cross at most this many routers.
-const MULTICAST_TTL: u32 = 16;
+pub(crate) const MULTICAST_TTL: u32 = 16;
 /// What may wait between the socket and the wire until somebody says otherwise.
 const SEND_BUFFER_LEN: usize = 256 << 10;
 /// What a receiver asks for; the kernel gives at most its `rmem_max`.
-const RECEIVE_BUFFER_LEN: usize = 8 << 20;
+pub const RECEIVE_BUFFER_LEN: usize = 8 << 20;
 
 /// The sending end.
 #[derive(Debug)]

@@ -79,12 +79,16 @@ fn labels() -> LabelOptions {
 }
 
 fn orca(encoding: Encoding, entries_max: u32) -> Orca {
+    orca_with(encoding, entries_max, 2)
+}
+
+fn orca_with(encoding: Encoding, entries_max: u32, trees: u32) -> Orca {
     let config = OrcaConfig {
         clos: clos(),
         labels: labels(),
         encoding,
         entries_max,
-        trees: 2,
+        trees,
         rack_feedback: true,
         rate: None,
     };
@@ -527,20 +531,60 @@ fn relays_of_different_partitions_run_side_by_side() {
 fn labels_fill_tables_and_pod_labels_do_not() {
     let tight = orca(Encoding::Filter, 0);
     let network = NetworkState::default();
-    let mut refused = 0;
+    let (mut lent, mut refused, mut asked) = (NetworkState::default(), 0, 0);
     for seed in 0..200u32 {
-        let receivers: Vec<u32> = (0..36).filter(|server| (server * 7 + seed * 13) % 11 < 3).collect();
+        let mut receivers: Vec<u32> = (0..36).filter(|server| (server * 7 + seed * 13) % 11 < 3).collect();
         let source = (0..36).find(|server| !receivers.contains(server)).unwrap();
+        // At times one of the four pods has none.
+        receivers.retain(|server| seed % 2 == 0 || server / 9 != 2);
         let group = group(36, source, &receivers);
         if let Err(refusal) = tight.plan(&network, &group) {
             refused += 1;
             let Refusal::Impossible(why) = refusal else { panic!("{refusal}") };
             assert!(why.contains("entries"), "{why}");
         }
-        let plan = orca(Encoding::Pods, 0).plan(&network, &group).unwrap();
+        let plan = orca(Encoding::Pods, 0).plan(&lent, &group).unwrap();
         assert_eq!(plan.resources.len(), 1, "an address and no entry");
+        asked += only_pods_with_receivers_keep_labels(&plan, &receivers);
+        // Every session has a number of its own.
+        assert!(lent.hold(PlanId(seed.into()), group, plan));
+        lent.release(PlanId(u64::from(seed).wrapping_sub(40)));
     }
     assert!(refused > 0, "the filter is put to the test");
+    assert!(asked > 0, "some label has no room for all pods");
+}
+
+/// Labels for spines are kept by one agent of each pod that has one, and it has receivers; how many there are.
+fn only_pods_with_receivers_keep_labels(plan: &Plan, receivers: &[u32]) -> usize {
+    let clos = clos();
+    let with_receivers: BTreeSet<u32> =
+        receivers.iter().map(|server| clos.leaf_index_of(*server) / clos.leafs_per_pod()).collect();
+    let leafs = plan.commands.iter().filter_map(|command| match command {
+        DeviceCommand::SpineLabel { leaf, .. } => Some(*leaf),
+        _ => None,
+    });
+    let pod_of = |leaf: u32| {
+        let index = (0..clos.pods() * clos.leafs_per_pod()).find(|index| clos.leaf(*index) == leaf);
+        index.expect("a leaf") / clos.leafs_per_pod()
+    };
+    let mut pods = BTreeSet::new();
+    for pod in leafs.map(pod_of) {
+        assert!(with_receivers.contains(&pod), "pod {pod} keeps a label and has no receiver");
+        assert!(pods.insert(pod), "pod {pod} keeps two labels");
+    }
+    pods.len()
+}
+
+/// Whoever asks for more trees than there are ways gets one a way.
+#[test]
+fn a_session_may_have_a_tree_for_every_way_up() {
+    let group = group(36, 0, &[4, 17, 33]);
+    for (trees, ways) in [(1, 1), (4, 4), (6, 6), (20, 6)] {
+        let plan = orca_with(Encoding::Filter, 100, trees).plan(&NetworkState::default(), &group).unwrap();
+        let Channel::Label { label, further, .. } = &plan.channel else { panic!("{plan:?}") };
+        let labels: BTreeSet<_> = further.iter().chain([label]).collect();
+        assert_eq!((labels.len(), further.len() + 1), (ways, ways), "{trees} trees");
+    }
 }
 
 #[test]

@@ -109,6 +109,15 @@ pub enum Command {
     Rm(RmArgs),
     /// Show the local agent, its peers and its transfers
     Status(LocalArgs),
+    /// Look at what keeps transfers from being fast: interface, multicast, packet lengths, buffers, ports
+    #[command(long_about = help::DOCTOR, after_long_help = help::DOCTOR_MORE)]
+    Doctor(DoctorArgs),
+    /// Print the completions for a shell
+    #[command(after_long_help = help::COMPLETIONS_MORE)]
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write one for every command
+    #[command(after_long_help = help::MAN_MORE)]
+    Man(ManArgs),
     /// Ask a planner: relays, trees, labels, circuits, costs (no network needed)
     Plan(PlanArgs),
     /// Compute the papers' figures and tables, ours beside theirs (no network needed)
@@ -265,6 +274,39 @@ pub struct LocalArgs {
     /// The agent's Unix socket [default: in the user's run-time folder]
     #[arg(long, value_name = "PATH", env = "POLYCAST_SOCKET")]
     pub socket: Option<PathBuf>,
+}
+
+/// `polycast doctor`
+#[derive(Arguments, Debug)]
+pub struct DoctorArgs {
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    /// Answer the questions of other machines' doctors until Ctrl-C
+    #[arg(long, conflicts_with_all = ["to", "querier"])]
+    pub listen: bool,
+    /// Look whether this machine answers, which runs an agent or `polycast doctor --listen`
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    pub to: Vec<String>,
+    /// Wait so long for a switch or router that looks after multicast (root)
+    #[arg(long, value_name = "T", value_parser = duration)]
+    pub querier: Option<Duration>,
+    #[command(flatten)]
+    pub local: LocalArgs,
+}
+
+/// `polycast completions`
+#[derive(Arguments, Debug)]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+/// `polycast man`
+#[derive(Arguments, Debug)]
+pub struct ManArgs {
+    /// Where a page for every command is written, such as /usr/local/share/man/man1
+    #[arg(value_name = "DIR")]
+    pub folder: Option<PathBuf>,
 }
 
 /// `polycast send`

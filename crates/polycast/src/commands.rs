@@ -5,8 +5,10 @@ mod bench;
 mod cast;
 mod cluster;
 mod destination;
+mod doctor;
 mod forwarder;
 pub mod lab;
+mod manual;
 pub mod names;
 mod network;
 mod offer;
@@ -46,6 +48,9 @@ pub fn run(args: Args) -> Exit {
         Command::Ls(args) => cluster::ls(args, format),
         Command::Rm(args) => removal::rm(args, format),
         Command::Status(args) => cluster::status(args, format),
+        Command::Doctor(args) => doctor::run(args, format),
+        Command::Completions(args) => manual::completions(args, format),
+        Command::Man(args) => manual::man(args, format),
         Command::Plan(args) => plan::run(args, format),
         Command::Reproduce(args) => reproduce::run(args, format),
         Command::Lab(args) => lab::run(args, format),

@@ -5,7 +5,7 @@ mod common;
 use common::{command, polycast};
 use std::process::Stdio;
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 17] = [
     "cast",
     "offer",
     "accept",
@@ -17,6 +17,9 @@ const COMMANDS: [&str; 14] = [
     "ls",
     "rm",
     "status",
+    "doctor",
+    "completions",
+    "man",
     "plan",
     "reproduce",
     "lab",

@@ -1,16 +1,18 @@
 //! A manager that restarts without the state of the one before: devices say what they hold, agents say what they use.
 
+#[path = "leases/circuits.rs"]
+mod circuits;
+
+use circuits::circuits;
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
-use polycast_planning::ocs::{Ocs, OcsConfig};
+use polycast_planning::ocs::Ocs;
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{DeviceCommand, Fabric, Fabrics, GreedyMatching, PlanId};
 use polycast_protocol::leases::{
     AgentKey, Grant, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest,
     Receivers, STREAMS_FROM, known_hosts,
 };
-use polycast_topology::Hybrid;
-use polycast_topology::optics::{PowerBudget, splitter_loss_db};
-use polycast_types::{AppId, DataId, Duration, ObjectId, Rate, Time};
+use polycast_types::{AppId, DataId, Duration, ObjectId, Time};
 
 const NAMES: [&str; 4] = ["host-0", "host-1", "host-2", "host-3"];
 const CLAIMS: Duration = Duration::from_secs(4);
@@ -22,15 +24,9 @@ fn manager(first_plan: u64) -> Leases {
 
 /// The same with more fabrics behind the circuits.
 fn manager_with(first_plan: u64, more: Vec<Box<dyn Fabric>>) -> Leases {
-    let hybrid =
-        Hybrid { racks: 4, servers_per_rack: 1, ports_per_rack: 1, splitters: 1, splitter_fanout: 2 };
-    let (switch_loss_db, splitter_loss_db) = (1.0, splitter_loss_db(2));
-    let budget = PowerBudget { budget_db: 14.0, switch_loss_db, splitter_loss_db, amplifier_gain_db: 0.0 };
-    let attempt_interval = Duration::from_millis(1);
-    let circuits = OcsConfig { hybrid, cascade_max: 1, budget, rate: Rate(1_000_000_000), attempt_interval };
     let pool = AddressPool::new([239, 255, 64, 0], 16, 7410).unwrap();
     let places: Vec<_> = known_hosts(NAMES).map(|(_, host)| host).zip(0..).collect();
-    let ocs = Ocs::new(circuits, places.clone(), pool).unwrap();
+    let ocs = Ocs::new(circuits(4), places.clone(), pool).unwrap();
     let config = LeasesConfig {
         lease: Duration::from_secs(30),
         silence: Duration::from_secs(3_600),

@@ -7,6 +7,7 @@
 //! - [`stream`]: the messages of a stream (Orca section 4).
 //! - [`switches`]: what a manager tells such switches and the agents of racks.
 //! - [`discovery`]: announcements by which sources and receivers find each other without a manager.
+//! - [`reach`]: whether multicast gets from one host to others.
 //! - [`pull`]: interests and data of the pull transport (Datacast section 6).
 //!
 //! A packet has two faces: bytes, and a validated value. `parse` either gives the value or one opaque
@@ -24,6 +25,7 @@ pub mod discovery;
 pub mod label;
 pub mod pull;
 pub mod rack;
+pub mod reach;
 pub mod stream;
 pub mod switches;
 

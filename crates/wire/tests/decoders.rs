@@ -8,6 +8,7 @@ use polycast_wire::data::{
 };
 use polycast_wire::discovery::{Announcement, Discovery};
 use polycast_wire::pull::Digest;
+use polycast_wire::reach::Reach;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -173,6 +174,9 @@ fn check_data(datagram: &[u8]) {
 
 fn check_discovery(datagram: &[u8]) {
     if let Ok(message) = Discovery::parse(datagram) {
+        assert_eq!(message.emit(), datagram);
+    }
+    if let Ok(message) = Reach::parse(datagram) {
         assert_eq!(message.emit(), datagram);
     }
 }

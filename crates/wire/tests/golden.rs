@@ -21,6 +21,7 @@ use polycast_wire::discovery::{Announcement, Discovery};
 use polycast_wire::label::{self, Probe};
 use polycast_wire::pull::{self, Digest, Follows, Hops};
 use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Update, Updates};
+use polycast_wire::reach::{ASK_LEN_MIN, Reach};
 use polycast_wire::stream;
 use polycast_wire::switches::{Change, Word};
 use std::collections::{BTreeMap, BTreeSet};
@@ -328,6 +329,16 @@ fn discovery_is_as_kept() {
         "discovery",
         &[message("ANNOUNCE", Discovery::Announce(announcement)), message("SOLICIT", Discovery::Solicit)],
     );
+}
+
+#[test]
+fn questions_of_doctors_are_as_kept() {
+    let message = |name: &str, message: Reach| {
+        Golden::new(name, message.emit(), move |bytes| same("reach", Reach::parse(bytes), message.clone()))
+    };
+    let ask = Reach::Ask { number: A, len: ASK_LEN_MIN };
+    let answer = Reach::Answer { number: A, len: PORT, name: "host-1".into() };
+    check("reach", &[message("ASK", ask), message("ANSWER", answer)]);
 }
 
 #[test]

@@ -20,6 +20,17 @@ mod programs {
     include!(concat!(env!("OUT_DIR"), "/programs.rs"));
 }
 
+/// The programs that could not be compiled when this one was built, and why.
+#[must_use]
+pub fn missing() -> Vec<(&'static str, &'static str)> {
+    let all = [
+        ("orca_switch", &programs::ORCA_SWITCH),
+        ("orca_agent", &programs::ORCA_AGENT),
+        ("datacast", &programs::DATACAST),
+    ];
+    all.into_iter().filter_map(|(name, program)| Some((name, (*program).err()?))).collect()
+}
+
 /// A program of the kernel that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BpfError {

@@ -133,6 +133,38 @@ fn rows_are_their_buckets() {
     }
 }
 
+/// Rows lie side by side, but for the one at the end of the filter where that leaves half a row or more.
+#[test]
+fn rows_begin_at_few_places() {
+    for (leafs, bits, at_the_end) in
+        [(24, 69, true), (24, 59, false), (24, 60, true), (5, 128, true), (24, 24, false)]
+    {
+        let clos = Clos::new(64, leafs, 3, 1, 1).unwrap();
+        let filter = Filter::new(&clos, bits, LinkHash::InRow);
+        let path = |plane| TreePath { plane, core: 0 };
+        let starts: BTreeSet<u32> =
+            (0..192).map(|spine| filter.bucket(spine / 3, path(spine % 3), 0)).collect();
+        let side_by_side = (0..bits / leafs).map(|row| row * leafs);
+        assert_eq!(
+            starts,
+            side_by_side.chain(at_the_end.then_some(bits - leafs)).collect(),
+            "{leafs} of {bits}"
+        );
+    }
+}
+
+/// Sessions of one source, and one session of many sources, take different ways first.
+#[test]
+fn ways_up_are_spread() {
+    let planner = LabelPlanner::new(k48(), 69).unwrap();
+    let first = |session, source| planner.paths(session, source).next().map(|path| (path.plane, path.core));
+    let by_session: BTreeSet<_> = (0..200).map(|session| first(session, 5)).collect();
+    let by_source: BTreeSet<_> = (0..200).map(|source| first(9, source)).collect();
+    assert!(by_session.len() > 100 && by_source.len() > 100, "{} and {}", by_session.len(), by_source.len());
+    let all: BTreeSet<_> = planner.paths(9, 5).map(|path| (path.plane, path.core)).collect();
+    assert_eq!(all.len(), 24 * 24, "every way is among them");
+}
+
 /// The numbers of SplitMix64 from seed 0, as its authors give them.
 #[test]
 fn links_are_spread_by_split_mix_64() {

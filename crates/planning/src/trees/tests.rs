@@ -88,6 +88,11 @@ fn a_single_tree_has_shortest_ways_alone() {
     assert_eq!(receivers.map(depth), [2, 2, 4, 4, 4, 4]);
     let shape = tree.shape(|node| plan.is_receiver(node));
     assert_eq!((shape.links, shape.steiner_nodes), (12, 6));
+    // Counted once more, node by node.
+    let children = |of: Node| tree.nodes.iter().filter(|entry| entry.parent == of).count();
+    let branches = |node: &&TreeNode| !plan.is_receiver(node.node) && children(node.node) > 1;
+    assert_eq!(shape.branching as usize, tree.nodes.iter().filter(branches).count());
+    assert!(shape.branching > 0 && children(0) > 1, "the source is no branch");
     // A link of it fails: its receiver is reached another way, or none at all.
     let mut failures = Failures::none();
     failures.fail_link(network.link_between(2, network.neighbor(2, 0).into()).unwrap());

@@ -276,3 +276,28 @@ docs/simulation.md lists all keys, docs/scenarios/ has more samples.
 Examples:
   polycast simulate docs/scenarios/spine-fails.toml
   polycast simulate scenario.toml --seed 7 --json";
+
+pub const DOCTOR: &str = "\
+Look at what keeps transfers from being fast, or from being at all.
+
+Each line says what there is, what it costs if it is not as it should be, and the command that mends it. Other machines are \
+found if they run an agent or `polycast doctor --listen`: only then it is seen whether multicast gets through the network, and \
+how long packets may be. Nothing is changed. Exits with 1 if something cannot work.";
+
+pub const DOCTOR_MORE: &str = "\
+Examples:
+  polycast doctor --listen                         (on one machine, then on the others:)
+  polycast doctor
+  polycast doctor --interface eth1 --to 10.0.0.2,10.0.0.3
+  sudo polycast doctor --querier 130s";
+
+pub const COMPLETIONS_MORE: &str = "\
+Examples:
+  polycast completions bash > ~/.local/share/bash-completion/completions/polycast
+  polycast completions zsh > ~/.zfunc/_polycast
+  polycast completions fish > ~/.config/fish/completions/polycast.fish";
+
+pub const MAN_MORE: &str = "\
+Examples:
+  polycast man | man -l -
+  sudo polycast man /usr/local/share/man/man1";

@@ -183,6 +183,9 @@ mod tests {
         assert!((1_000_000..1_100_000).contains(&paper.interval.0), "{:?}", paper.interval);
         let slow = RateConfig::in_proportion(100_000_000, 8_290);
         assert_eq!((slow.increase_bps, slow.interval.0), (500_000, 10 * paper.interval.0));
+        // A bucket holds what the link carries in two milliseconds, at least four packets, and at most 1 MiB.
+        assert_eq!((paper.depth_bytes, slow.depth_bytes), (250_000, 4 * 8_290));
+        assert_eq!(RateConfig::in_proportion(400_000_000_000, 8_290).depth_bytes, 1 << 20);
         let tiny = RateConfig::in_proportion(0, 1_500);
         assert!(tiny.least_bps > 0 && tiny.interval > Duration::ZERO);
     }

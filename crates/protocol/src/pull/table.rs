@@ -181,6 +181,10 @@ mod tests {
             let places: alloc::collections::BTreeSet<u64> =
                 transfers.chain((0..256).map(name)).map(|name| hash(secret, name)).collect();
             assert!(places.len() >= 511, "{} places for 512 names", places.len());
+            for bit in 0..64 {
+                let set = places.iter().filter(|place| *place >> bit & 1 == 1).count();
+                assert!((180..=332).contains(&set), "bit {bit} is set in {set} of 512 places");
+            }
         }
     }
 

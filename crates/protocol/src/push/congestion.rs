@@ -536,8 +536,13 @@ mod tests {
 
     /// The window after a report of `lost` of 100 fragments, once others are known or not.
     fn after_loss(lost: u64, known: bool, has_share: bool) -> u64 {
+        after_loss_beside(lost, if known { Time(u64::MAX) } else { Time::ZERO }, has_share)
+    }
+
+    /// The same where others count as present until then. The report comes after a second.
+    fn after_loss_beside(lost: u64, others_until: Time, has_share: bool) -> u64 {
         let mut control = grown(400);
-        control.others_until = if known { Time(u64::MAX) } else { Time::ZERO };
+        control.others_until = others_until;
         control.has_share = has_share;
         let mut path = PathDelay::default();
         path.observe(Time(1), Time(0), Time(0));
@@ -552,6 +557,9 @@ mod tests {
         assert_eq!(after_loss(1, true, true), 280);
         assert_eq!(after_loss(1, true, false), 400, "who has less lets single ones pass");
         assert_eq!(after_loss(1, false, true), 400, "nobody else is there");
+        let (until_then, for_longer) = (Time(1_000_000_000), Time(1_000_000_001));
+        assert_eq!(after_loss_beside(1, until_then, true), 400, "their time is over");
+        assert_eq!(after_loss_beside(1, for_longer, true), 280);
     }
 
     #[test]

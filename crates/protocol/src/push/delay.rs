@@ -26,6 +26,7 @@ pub struct PathDelay {
     standing: Option<Duration>,
     /// Time of arrival and packets received when the rate was last counted.
     counted: Option<(Time, u64)>,
+    /// Packets a second that reached the host lately, and the most that ever did; 0 as long as that is not known.
     rate: u64,
     best_rate: u64,
     /// Shortest queue since the rate was last counted.
@@ -71,12 +72,6 @@ impl PathDelay {
         }
     }
 
-    /// Packets a second that reached the host lately; 0 as long as that is not known.
-    #[must_use]
-    pub fn rate(&self) -> u64 {
-        self.rate
-    }
-
     /// Whether others use the path too: lately its queue was never empty, and yet less reached the host than at
     /// other times (below 85 %).
     #[must_use]
@@ -88,6 +83,12 @@ impl PathDelay {
     #[must_use]
     pub fn best_rate(&self) -> u64 {
         self.best_rate
+    }
+
+    /// Whether more than half of that reaches the host now.
+    #[must_use]
+    pub fn has_share(&self) -> bool {
+        self.rate > self.best_rate / 2
     }
 
     /// The longest queue since [`PathDelay::take_quiet`] was last asked.
@@ -149,5 +150,57 @@ mod tests {
             path.observe(sent, sent, Time(sent.0 + 100_000 * second));
         }
         assert!(path.queue() <= Duration::from_millis(2), "{}", path.queue());
+    }
+
+    /// A path that has carried 100 packets a millisecond, and then 20 ms of fewer, behind a queue of so many microseconds.
+    fn after_best(packets: u64, queue_us: u64) -> PathDelay {
+        let mut path = PathDelay::default();
+        path.count(ms(0), 500);
+        path.observe(ms(1), ms(0), ms(0));
+        // What comes too soon after the last count is counted with what follows.
+        path.count(ms(19), 2_300);
+        assert_eq!(path.best_rate(), 0);
+        path.count(ms(20), 2_500);
+        assert!(path.best_rate() == 100_000 && path.has_share() && !path.is_shared());
+        path.observe(ms(30), ms(29), ms(29) + Duration::from_micros(queue_us));
+        path.observe(ms(31), ms(30), ms(30) + Duration::from_micros(queue_us + 700));
+        path.count(ms(40), 2_500 + packets);
+        assert_eq!(path.best_rate(), 100_000);
+        path
+    }
+
+    #[test]
+    fn others_are_seen_where_less_comes_through_a_queue_that_is_never_empty() {
+        assert!(after_best(1_699, 501).is_shared());
+        assert!(!after_best(1_700, 501).is_shared(), "85 % are as much as ever");
+        assert!(!after_best(1_699, 500).is_shared(), "there was room");
+        let mut path = after_best(100, 5_000);
+        path.count(ms(60), 2_700);
+        assert!(!path.is_shared(), "nothing is known of the queue since");
+    }
+
+    #[test]
+    fn more_than_half_of_what_a_path_carries_is_a_share() {
+        assert!(after_best(1_001, 0).has_share());
+        assert!(!after_best(1_000, 0).has_share());
+    }
+
+    #[test]
+    fn what_stands_is_the_shortest_queue_and_a_round_is_quiet_far_from_the_longest() {
+        let mut path = PathDelay::default();
+        let queues = |path: &mut PathDelay, at: u64, queues_us: &[u64]| {
+            let arrived = |us: &u64| ms(at) + Duration::from_micros(*us);
+            queues_us.iter().for_each(|us| path.observe(ms(at), ms(at), arrived(us)));
+            let stands = path.take_standing().map(|queue| queue.0 / 1_000);
+            (stands, path.longest().0 / 1_000, path.take_quiet())
+        };
+        assert_eq!(queues(&mut path, 1, &[0, 400]), (Some(0), 400, true), "hardly a queue");
+        assert_eq!(queues(&mut path, 2, &[3_000, 8_000, 5_000]), (Some(3_000), 8_000, false));
+        assert_eq!(queues(&mut path, 3, &[4_001]), (Some(4_001), 4_001, false));
+        assert_eq!(queues(&mut path, 4, &[4_000]), (Some(4_000), 4_000, true), "half of the longest");
+        assert_eq!(queues(&mut path, 5, &[]), (None, 0, true));
+        // The longest and the shortest way are remembered for one to two spans.
+        assert_eq!(queues(&mut path, 10_001, &[4_001]), (Some(4_001), 4_001, false));
+        assert_eq!(queues(&mut path, 20_001, &[4_500]), (Some(499), 499, true));
     }
 }

@@ -412,7 +412,7 @@ impl Sender {
             let batch_time = Duration(u64::from(self.config.batch) * 1_000_000_000 / rate);
             let others = Others {
                 shared: self.gating().any(|p| p.path.is_shared()),
-                has_share: self.gating().all(|p| p.path.rate() > p.path.best_rate() / 2),
+                has_share: self.gating().all(|p| p.path.has_share()),
                 share: (u128::from(rate / 2) * u128::from(queue.0) / 1_000_000_000) as u64,
             };
             self.congestion.round(now, queue, batch_time, others);

@@ -110,8 +110,6 @@ pub struct Feedback {
     /// What was asked for, and until when that holds.
     asked: VecDeque<(Time, RangeSet)>,
     foreign: u64,
-    heard: u64,
-    sent: u64,
     outputs: VecDeque<FeedbackOutput>,
 }
 
@@ -130,8 +128,6 @@ impl Feedback {
             ask_at: None,
             asked: VecDeque::new(),
             foreign: 0,
-            heard: 0,
-            sent: 0,
             outputs: VecDeque::new(),
         }
     }
@@ -139,28 +135,25 @@ impl Feedback {
     /// Takes in what happened.
     pub fn handle(&mut self, now: Time, input: FeedbackInput<'_>) {
         match input {
-            FeedbackInput::Said { member, control } => {
-                self.heard += 1;
-                match control {
-                    Control::Progress { position, received, lost, verified_bytes, arrived_ns, waited_ns } => {
-                        let row = Row {
-                            position: *position,
-                            received: *received,
-                            lost: *lost,
-                            verified_bytes: *verified_bytes,
-                            arrived_ns: *arrived_ns,
-                            waited_ns: *waited_ns,
-                        };
-                        self.progress(now, member, row);
-                    }
-                    Control::PtchReq(ranges) if member == self.config.own && self.is_alone() => {
-                        let control = Control::PtchReq(ranges.clone());
-                        self.outputs.push_back(FeedbackOutput::ToSource(control));
-                    }
-                    Control::PtchReq(ranges) if self.members.contains_key(&member) => self.nack(now, ranges),
-                    _ => self.foreign += 1,
+            FeedbackInput::Said { member, control } => match control {
+                Control::Progress { position, received, lost, verified_bytes, arrived_ns, waited_ns } => {
+                    let row = Row {
+                        position: *position,
+                        received: *received,
+                        lost: *lost,
+                        verified_bytes: *verified_bytes,
+                        arrived_ns: *arrived_ns,
+                        waited_ns: *waited_ns,
+                    };
+                    self.progress(now, member, row);
                 }
-            }
+                Control::PtchReq(ranges) if member == self.config.own && self.is_alone() => {
+                    let control = Control::PtchReq(ranges.clone());
+                    self.outputs.push_back(FeedbackOutput::ToSource(control));
+                }
+                Control::PtchReq(ranges) if self.members.contains_key(&member) => self.nack(now, ranges),
+                _ => self.foreign += 1,
+            },
             FeedbackInput::Left { member } => self.leave(now, member),
         }
         if cfg!(debug_assertions) {
@@ -178,21 +171,13 @@ impl Feedback {
             self.put_out(now);
             self.report(now);
         }
-        let output = self.outputs.pop_front()?;
-        self.sent += u64::from(matches!(output, FeedbackOutput::ToSource(_)));
-        Some(output)
+        self.outputs.pop_front()
     }
 
     /// When to poll again even if nothing happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         [self.ask_at, self.report_at].into_iter().flatten().min()
-    }
-
-    /// Messages heard of receivers, and sent to the source.
-    #[must_use]
-    pub fn heard_and_sent(&self) -> (u64, u64) {
-        (self.heard, self.sent)
     }
 
     /// Messages of hosts that are no members, and messages that no receiver says here.

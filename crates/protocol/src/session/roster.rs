@@ -295,7 +295,7 @@ pub struct Roster {
     finished: bool,
     heard: u64,
     /// When something may be due.
-    next_check: Time,
+    next_check: Option<Time>,
 }
 
 impl Roster {
@@ -313,7 +313,7 @@ impl Roster {
             over: false,
             finished: false,
             heard: 0,
-            next_check: now,
+            next_check: Some(now),
             config,
         };
         if let Expected::Named(names) = &roster.config.expected {
@@ -342,7 +342,7 @@ impl Roster {
             Input::Informed { guest } => {
                 if let Some(&at) = self.by_guest.get(&guest) {
                     self.entries[at].informed_at.get_or_insert(now);
-                    self.next_check = now;
+                    self.next_check = Some(now);
                 }
             }
             Input::Unproven { guest } => {
@@ -370,7 +370,7 @@ impl Roster {
 
     /// What to do next, or `None` until `deadline` or the next input.
     pub fn poll(&mut self, now: Time) -> Option<Output> {
-        if self.outputs.is_empty() && now >= self.next_check && !self.over {
+        if self.outputs.is_empty() && self.next_check.is_some_and(|at| now >= at) && !self.over {
             self.look(now);
         }
         self.outputs.pop_front()
@@ -382,7 +382,7 @@ impl Roster {
         if !self.outputs.is_empty() {
             return Some(Time::ZERO);
         }
-        (!self.over && self.next_check.0 < u64::MAX).then_some(self.next_check)
+        self.next_check.filter(|_| !self.over)
     }
 
     /// All receivers: named ones in the order of their list, counted ones as they came.
@@ -470,7 +470,7 @@ impl Roster {
                 (entry.heard_at, entry.told_at, entry.informed_at) = (now, now, None);
                 self.by_guest.insert(guest, at);
                 self.outputs.push_back(Output::Welcome(guest));
-                self.next_check = now;
+                self.next_check = Some(now);
             }
             Err(why) => self.outputs.push_back(Output::Goodbye(guest, Goodbye::Refuse(why))),
         }
@@ -551,7 +551,7 @@ impl Roster {
                 (entry.stage, entry.progressed_at) = (Stage::Ready, now);
                 let have = ranges.iter().cloned().collect();
                 self.outputs.push_back(Output::Ready { guest, have, late });
-                (self.ready_at, self.next_check) = (Some(now), now);
+                (self.ready_at, self.next_check) = (Some(now), Some(now));
             }
             Control::Refuse(words) => self.fail(now, at, Why::Said((*words).to_string())),
             Control::Progress { verified_bytes, .. } if *verified_bytes > entry.verified_bytes => {
@@ -605,7 +605,7 @@ impl Roster {
             return;
         }
         self.outputs.push_back(Output::Call(name.into()));
-        self.next_check = now;
+        self.next_check = Some(now);
     }
 
     fn give_up(&mut self, now: Time, name: &str, why: Why) {
@@ -623,7 +623,7 @@ impl Roster {
         let Some(why) = failure else {
             let entry = &mut self.entries[at];
             (entry.stage, entry.settled_at) = (Stage::Done, Some(now));
-            self.next_check = now;
+            self.next_check = Some(now);
             if !serves {
                 self.say_goodbye(at, Goodbye::Finished);
             }
@@ -644,7 +644,7 @@ impl Roster {
         let entry = &mut self.entries[at];
         assert!(!entry.is_settled(), "'{}' ends a second time", entry.name);
         (entry.stage, entry.settled_at) = (Stage::Failed(why.clone()), Some(now));
-        self.next_check = now;
+        self.next_check = Some(now);
         self.say_goodbye(at, Goodbye::Refuse(why));
     }
 
@@ -671,7 +671,7 @@ impl Roster {
             };
             self.fail(now, at, why);
         }
-        self.next_check = Time(u64::MAX);
+        self.next_check = None;
     }
 
     /// Does what is due, and notes when something will be again.
@@ -794,13 +794,13 @@ impl Roster {
         }
     }
 
-    fn next_due(&self, now: Time) -> Time {
+    fn next_due(&self, now: Time) -> Option<Time> {
         let alive = self.entries.iter().filter(|entry| entry.connected);
         let alive = alive.map(|entry| entry.told_at + ALIVE_INTERVAL);
         let patience = self.entries.iter().filter_map(|entry| self.patience(entry));
         let start = self.starts_without().filter(|at| self.started_at.is_none() && *at > now);
         let all = self.end_of_all().map(|(at, _)| at);
-        alive.chain(patience).chain(start).chain(all).min().unwrap_or(Time(u64::MAX))
+        alive.chain(patience).chain(start).chain(all).min()
     }
 
     /// Holds the roster against itself.

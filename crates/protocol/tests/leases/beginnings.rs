@@ -1,35 +1,30 @@
 //! Managers that begin: with records that do not fit, with other settings, or while agents are still on their way.
 
+use super::circuits::circuits;
 use super::{
     LEASE, SILENCE, agent, apply, ask, config, drain, held_lease, join, manager, request, response,
     with_config, with_three_agents,
 };
+use polycast_planning::datacast::{Datacast, DatacastConfig};
 use polycast_planning::ip_multicast::AddressPool;
-use polycast_planning::ocs::{Ocs, OcsConfig};
-use polycast_planning::{DeviceCommand, Fabrics, Fcfs, HostId, PlanId, RackPort};
+use polycast_planning::ocs::Ocs;
+use polycast_planning::{DeviceCommand, Fabrics, Failure, Fcfs, HostId, PlanId, RackPort};
 use polycast_protocol::leases::{
     AgentKey, HeldLease, Input, Join, Leases, LeasesConfig, Output, PathRequest, Receivers, Record,
-    RecordKey, ReleaseReason, STREAMS_FROM, host_numbers,
+    RecordKey, ReleaseReason, STREAMS_FROM, host_numbers, known_hosts,
 };
-use polycast_topology::Hybrid;
-use polycast_topology::optics::{PowerBudget, splitter_loss_db};
-use polycast_types::{Duration, Rate, Time};
+use polycast_topology::{Graph, Network};
+use polycast_types::{Duration, Time};
 use std::collections::BTreeMap;
 
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// A manager of racks of one host each, in this order.
 fn of_racks(names: &[&str], records: &[Record]) -> Leases {
-    let racks = names.len() as u32;
-    let hybrid = Hybrid { racks, servers_per_rack: 1, ports_per_rack: 1, splitters: 1, splitter_fanout: 2 };
-    let (switch_loss_db, splitter_loss_db) = (1.0, splitter_loss_db(2));
-    let budget = PowerBudget { budget_db: 14.0, switch_loss_db, splitter_loss_db, amplifier_gain_db: 0.0 };
-    let attempt_interval = Duration::from_millis(1);
-    let circuits = OcsConfig { hybrid, cascade_max: 1, budget, rate: Rate(1_000_000_000), attempt_interval };
     let pool = AddressPool::new([239, 255, 64, 0], 4, 7410).unwrap();
     let numbers = host_numbers(names.iter().copied(), records);
     let places: Vec<_> = names.iter().map(|name| numbers[*name]).zip(0..).collect();
-    let ocs = Ocs::new(circuits, places, pool).unwrap();
+    let ocs = Ocs::new(circuits(names.len() as u32), places, pool).unwrap();
     let mut manager = Leases::new(config(), Fabrics::new(vec![Box::new(ocs)]), Box::new(Fcfs));
     for (name, number) in &numbers {
         manager.know_host_as(name, *number).unwrap();
@@ -199,6 +194,30 @@ fn records_that_do_not_fit_are_named() {
     assert_eq!(named, [("pending/00000000000000000002".into(), "it has no receiver".into())]);
 }
 
+/// A number stands for one request, and a request has one number: what comes second is set aside.
+#[test]
+fn a_request_that_is_recorded_twice_waits_once() {
+    let mut first = with_three_agents(manager(1, false));
+    ask(&mut first, Time(1), request(agent(0, 1), 1, &["host-1"])).unwrap();
+    apply(&mut first, Time(1), Input::Request(request(agent(2, 1), 3, &["host-1"])));
+    let good = first.records();
+    let is_pending = |record: &&Record| matches!(record, Record::Pending { .. });
+    let recorded = good.iter().find(is_pending).unwrap();
+    for same_number in [true, false] {
+        let mut second = recorded.clone();
+        let Record::Pending { key, pending, .. } = &mut second else { panic!() };
+        if same_number {
+            key.request += 1
+        } else {
+            pending.id.0 += 1
+        }
+        let mut next = manager(1, false);
+        let aside = next.restore(Time(2), good.iter().cloned().chain([second]));
+        assert_eq!(aside.into_iter().map(|record| record.reason).collect::<Vec<_>>(), ["it is there twice"]);
+        assert_eq!(next.pending().map(|waits| waits.key.request).collect::<Vec<_>>(), [3]);
+    }
+}
+
 #[test]
 fn keys_are_read_as_they_are_written() {
     let keys = [
@@ -344,4 +363,49 @@ fn who_is_silent_is_not_among_all() {
     let wanted = PathRequest { receivers: Receivers::All, ..request(agent(0, 1), 1, &[]) };
     let grant = ask(&mut manager, later, wanted).unwrap();
     assert_eq!(grant.receivers.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["host-1"]);
+}
+
+/// A manager that begins knows of a failure of which the holder of trees has not heard: it says where they went and go now.
+#[test]
+fn who_comes_back_with_trees_hears_where_they_go_now() {
+    let begin = || {
+        let names = (0..3).map(|number| format!("host-{number}")).collect::<Vec<_>>();
+        let places: Vec<_> =
+            known_hosts(names.iter().map(String::as_str)).map(|(_, host)| host).zip([0, 2, 9]).collect();
+        let trees = Datacast::new("bcube:4,2".parse().unwrap(), DatacastConfig::default(), places).unwrap();
+        let mut manager = Leases::new(config(), Fabrics::new(vec![Box::new(trees)]), Box::new(Fcfs));
+        for name in &names {
+            manager.know_host(name);
+        }
+        manager
+    };
+    let mut first = with_three_agents(begin());
+    let grant = ask(&mut first, Time(1), request(agent(0, 1), 1, &["host-1", "host-2"])).unwrap();
+    let network: Network = "bcube:4,2".parse().unwrap();
+    let failures = vec![Failure::Part(Datacast::link(2, network.neighbor(2, 0)))];
+    let mut next = begin();
+    apply(&mut next, Time(2), Input::Failed { failures });
+    (1..3).for_each(|number| drop(apply(&mut next, Time(2), join(number, 1))));
+    let held = HeldLease { kept: None, ..held_lease(1, &grant, grant.plan_id) };
+    let back = Join { agent: agent(0, 1), address: ([10, 0, 0, 0], 7401), leases: vec![held] };
+    let outputs = apply(&mut next, Time(3), Input::Join(back));
+    let told = outputs.iter().find_map(|output| match output {
+        Output::Replanned { plan_id, before, plan, .. } if *plan_id == grant.plan_id => Some((before, plan)),
+        _ => None,
+    });
+    let (before, plan) = told.expect("its trees are told");
+    assert_eq!(before.channel, grant.plan.channel);
+    assert_ne!(plan.channel, grant.plan.channel);
+    assert_eq!(next.leases().next().unwrap().grant.plan, *plan);
+}
+
+/// Numbers of hosts begin anew after the largest one that may be given; those in use stay who they are.
+#[test]
+fn after_the_largest_number_the_free_ones_are_given() {
+    let mut manager = manager(1, false);
+    for (name, number) in [("host-0", 0), ("host-1", 2), ("last", u32::MAX - 1)] {
+        manager.know_host_as(name, HostId(number)).unwrap();
+    }
+    assert_eq!(["a", "b", "host-1", "a"].map(|name| manager.know_host(name).0), [1, 3, 2, 1]);
+    assert!(manager.know_host_as("c", HostId(u32::MAX)).is_err());
 }

@@ -1,8 +1,9 @@
 //! Whatever agents and devices say, in whatever order: the manager's core does not panic, and keeps to its bounds.
 
+use super::circuits::circuits;
 use super::config;
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
-use polycast_planning::ocs::{Ocs, OcsConfig};
+use polycast_planning::ocs::Ocs;
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{
     Channel, DeviceCommand, FabricName, Fabrics, Failure, Fcfs, HostId, Plan, PlanId, Pulling, RackPort,
@@ -12,8 +13,6 @@ use polycast_protocol::leases::{
     AgentKey, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, PathRequest, Receivers,
     STREAMS_FROM, known_hosts,
 };
-use polycast_topology::Hybrid;
-use polycast_topology::optics::{PowerBudget, splitter_loss_db};
 use polycast_types::{AppId, DataId, Duration, ObjectId, Rate, Time};
 use proptest::collection::vec;
 use proptest::option;
@@ -23,15 +22,9 @@ const NAMES: [&str; 5] = ["host-0", "host-1", "host-2", "host-3", "host-4"];
 
 /// Four racks of one host and one fibre, then addresses, then a chain.
 fn manager(on_device_failure: OnDeviceFailure) -> Leases {
-    let hybrid =
-        Hybrid { racks: 4, servers_per_rack: 1, ports_per_rack: 1, splitters: 1, splitter_fanout: 2 };
-    let (switch_loss_db, splitter_loss_db) = (1.0, splitter_loss_db(2));
-    let budget = PowerBudget { budget_db: 14.0, switch_loss_db, splitter_loss_db, amplifier_gain_db: 0.0 };
-    let attempt_interval = Duration::from_millis(1);
-    let circuits = OcsConfig { hybrid, cascade_max: 1, budget, rate: Rate(1_000_000_000), attempt_interval };
     let pool = |third| AddressPool::new([239, 255, third, 0], 2, 7410).unwrap();
     let places: Vec<_> = known_hosts(NAMES).map(|(_, host)| host).zip(0..4).collect();
-    let ocs = Ocs::new(circuits, places, pool(64)).unwrap();
+    let ocs = Ocs::new(circuits(4), places, pool(64)).unwrap();
     let config = LeasesConfig {
         pending_max: 4,
         leases_max: 5,

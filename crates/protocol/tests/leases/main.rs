@@ -1,11 +1,13 @@
 //! The manager's core in virtual time.
 
 mod beginnings;
+mod circuits;
 mod histories;
 mod hostile;
 
+use circuits::circuits;
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
-use polycast_planning::ocs::{Ocs, OcsConfig};
+use polycast_planning::ocs::Ocs;
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{
     Channel, Decision, DeviceCommand, Draft, Fabric, Fabrics, Failure, Fcfs, GreedyMatching, Pending, PlanId,
@@ -15,9 +17,7 @@ use polycast_protocol::leases::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, Leases, LeasesConfig, NotMember,
     OnDeviceFailure, Output, PathRequest, Receivers, ReleaseReason, RequestKey, Wait, known_hosts,
 };
-use polycast_topology::Hybrid;
-use polycast_topology::optics::{PowerBudget, splitter_loss_db};
-use polycast_types::{AppId, DataId, Duration, ObjectId, Rate, Time};
+use polycast_types::{AppId, DataId, Duration, ObjectId, Time};
 
 const LEASE: Duration = Duration::from_secs(30);
 const SILENCE: Duration = Duration::from_secs(3);
@@ -126,14 +126,8 @@ fn circuits_are_lent_to_hosts_by_their_places() {
     let names = ["host-2", "host-0", "host-1", "host-4"];
     // One server a rack: host-2 in rack 0, host-0 in rack 1, and so on.
     let places: Vec<_> = known_hosts(names).map(|(_, host)| host).zip(0..).collect();
-    let hybrid =
-        Hybrid { racks: 4, servers_per_rack: 1, ports_per_rack: 1, splitters: 1, splitter_fanout: 2 };
-    let (switch_loss_db, splitter_loss_db) = (1.0, splitter_loss_db(2));
-    let budget = PowerBudget { budget_db: 14.0, switch_loss_db, splitter_loss_db, amplifier_gain_db: 0.0 };
-    let attempt_interval = Duration::from_millis(1);
-    let circuits = OcsConfig { hybrid, cascade_max: 1, budget, rate: Rate(1_000_000_000), attempt_interval };
     let pool = AddressPool::new([239, 255, 64, 0], 4, 7410).unwrap();
-    let ocs = Ocs::new(circuits, places.clone(), pool).unwrap();
+    let ocs = Ocs::new(circuits(4), places.clone(), pool).unwrap();
     let mut manager =
         Leases::new(config(), Fabrics::new(vec![Box::new(ocs)]), Box::new(GreedyMatching::new(places)));
     for (name, host) in known_hosts(names) {

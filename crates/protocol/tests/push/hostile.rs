@@ -2,12 +2,11 @@
 //! Honest receivers beside a liar get everything.
 
 use crate::liar::Liar;
-use crate::settings::config;
+use crate::settings::{config, receiver};
 use crate::world::{Faults, World};
 use crate::{geometry, seconds};
 use polycast_protocol::push::{
-    PeerId, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Sender, SenderConfig, SenderInput,
-    SenderOutput,
+    PeerId, Receiver, ReceiverInput, ReceiverOutput, Sender, SenderConfig, SenderInput, SenderOutput,
 };
 use polycast_protocol::session::Why;
 use polycast_types::{Duration, RangeSet, Rate, Time};
@@ -182,16 +181,7 @@ struct Told {
 impl Told {
     fn new(fragments: u64) -> Self {
         let geometry = geometry(fragments);
-        let machine = Receiver::new(ReceiverConfig {
-            geometry,
-            reorder_packets: 40,
-            reorder_delay: Duration::from_millis(1),
-            gather_delay: Duration::from_millis(2),
-            retry_delay: Duration::from_millis(20),
-            reach_packets: 300,
-            report_packets: 100,
-            heartbeat: Duration::from_millis(50),
-        });
+        let machine = Receiver::new(receiver(geometry));
         Told {
             machine,
             fragments: geometry.fragments(),

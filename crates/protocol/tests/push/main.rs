@@ -1,6 +1,7 @@
 //! The push machines in virtual time: loss, reordering, duplication, corruption, late join, crash and
 //! restart, slow and stuck receivers, paths that do not get through.
 
+mod alone;
 mod hostile;
 mod idle;
 mod liar;

@@ -238,3 +238,16 @@ fn an_agent_takes_as_many_labels_as_it_may_have() {
     take(standing(to, 2, 9));
     assert_eq!(take(updates(to, 2, 1, &[3, 8, 9])), (3, false, vec![1, 2]));
 }
+
+/// An agent lives in its rack's eyes by what it says each time that is due, neither before nor after.
+#[test]
+fn an_agent_speaks_when_it_is_due() {
+    let config = AgentConfig { rack: 3, port: 1, incarnation: 5, period: MS, labels_max: 3 };
+    let mut agent = Agent::new(config, ms(7));
+    for _ in 0..5 {
+        let at = agent.deadline().unwrap();
+        assert_eq!(agent.poll(Time(at.0 - 1)), None, "before {at:?}");
+        assert!(matches!(agent.poll(at), Some(AgentOutput::Send(_))), "at {at:?}");
+        assert_eq!(agent.poll(at), None, "twice at {at:?}");
+    }
+}

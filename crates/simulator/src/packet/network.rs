@@ -279,6 +279,16 @@ impl<P: Packet> Network<P> {
         self.links[link.index()].rate
     }
 
+    /// The priority of a link that has to wait for all others; 0 if there is one.
+    #[must_use]
+    #[inline]
+    pub fn last_priority(&self, link: LinkId) -> u8 {
+        match self.links[link.index()].classes {
+            NONE => 0,
+            classes => self.classes[classes as usize].queues.len() as u8 - 1,
+        }
+    }
+
     /// Events handled so far: arrivals, timers, ends of sending and drops.
     #[must_use]
     pub fn events(&self) -> u64 {

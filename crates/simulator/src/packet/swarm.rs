@@ -16,6 +16,7 @@ mod pull;
 mod push;
 mod racks;
 mod session;
+mod slow;
 mod wire;
 
 use alloc::string::String;
@@ -76,6 +77,8 @@ pub enum Plant {
     HideGap,
     /// A piece of a message counts as kept and is not.
     LosePiece,
+    /// A source waits for a receiver that is slower than the others.
+    WaitForAll,
 }
 
 /// What a seed has shown.
@@ -102,6 +105,8 @@ const STREAMS: Range<u64> = 4..6;
 const RACKS: Range<u64> = 6..7;
 const FEEDBACK: Range<u64> = 7..8;
 const PULL: Range<u64> = 8..11;
+/// Some of these are about a slow receiver.
+const SLOW: u64 = 19;
 
 /// The command that runs a seed alone.
 #[must_use]
@@ -119,6 +124,8 @@ pub fn run(seed: u64, plant: Option<Plant>) -> Verdict {
         kind if RACKS.contains(&kind) => racks::run(seed, &mut random, plant),
         kind if FEEDBACK.contains(&kind) => feedback::run(seed, &mut random, plant),
         kind if PULL.contains(&kind) => pull::run(seed, &mut random, plant),
+        // They take long: only a few of these are.
+        SLOW if seed.is_multiple_of(50) => slow::run(seed, &mut random, plant),
         _ => push::run(seed, &mut random, plant),
     }
 }

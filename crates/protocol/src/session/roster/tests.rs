@@ -377,6 +377,16 @@ fn receivers_that_are_done_before_the_start_end_the_transfer() {
     }
 }
 
+/// A roster for which nothing is awaited and nobody is here is not called again.
+#[test]
+fn one_that_waits_for_nobody_has_no_deadline() {
+    let mut roster = Roster::new(ms(0), config(named(&[]), Verdicts::Sender));
+    outputs(&mut roster, ms(1));
+    assert_eq!(roster.deadline(), None);
+    hello(&mut roster, ms(2), 1, "a");
+    assert!(roster.deadline().is_some());
+}
+
 /// What a driver, its peers and its user may do to a roster.
 #[derive(Clone, Debug)]
 enum Step {

@@ -50,6 +50,8 @@ struct World {
     lent: BTreeMap<Resource, BTreeMap<PlanId, Time>>,
     /// When managers have taken back what a lease held, because it failed or its time was over.
     revoked: BTreeMap<(PlanId, Resource), Time>,
+    /// Where the leading manager leads each path, and since when.
+    ways: BTreeMap<PlanId, (Channel, Time)>,
     /// When resources were out of use last.
     failed_at: BTreeMap<Resource, Time>,
     plant: Option<Plant>,
@@ -117,6 +119,7 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         next_request: 0,
         lent: BTreeMap::new(),
         revoked: BTreeMap::new(),
+        ways: BTreeMap::new(),
         failed_at: BTreeMap::new(),
         plant,
         wire,
@@ -292,6 +295,7 @@ impl World {
         self.office.advance(random, now);
         self.answers(random, now)?;
         self.check_claims(now)?;
+        self.check_ways(now)?;
         self.check(now)
     }
 
@@ -788,6 +792,25 @@ impl World {
                         ));
                     }
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whoever was answered since its path was led another way has heard of that, or that the path is lost.
+    fn check_ways(&mut self, now: Time) -> Result<(), String> {
+        let Some(core) = self.office.leading(now) else { return Ok(()) };
+        for lease in core.leases.leases() {
+            let (id, at) = (lease.grant.plan_id, index(&lease.key.agent.name));
+            let leads = &lease.grant.plan.channel;
+            let (way, since) = self.ways.entry(id).or_insert((leads.clone(), now));
+            if way != leads {
+                (*way, *since) = (leads.clone(), now);
+            }
+            let Some(held) = self.agents[at].held.get(&id) else { continue };
+            if *since < self.agents[at].contact && !leads.is_heard_like(&held.plan.channel) {
+                let uses = &held.plan.channel;
+                return Err(format!("{} goes on with {uses:?} on {id:?}, which has {leads:?}", name(at)));
             }
         }
         Ok(())

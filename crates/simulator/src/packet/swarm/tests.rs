@@ -78,11 +78,11 @@ fn planted_bugs_are_found() {
     assert!(found_within(Plant::ForgetSource, 200).contains("did not get the object"));
 }
 
-/// The same among the first 8,000 seeds, of which only those of some kinds are run.
+/// The same among the first 2,000 seeds, of which only those of some kinds are run.
 fn found_among(kinds: core::ops::Range<u64>, plant: Plant) -> String {
-    let seeds = (0..8_000).filter(|seed| kinds.contains(&Random::new(*seed).below(KINDS)));
+    let seeds = (0..2_000).filter(|seed| kinds.contains(&Random::new(*seed).below(KINDS)));
     let found = seeds.map(|seed| run(seed, Some(plant))).find_map(|verdict| verdict.failure);
-    found.unwrap_or_else(|| panic!("{plant:?} was not found within 8,000 seeds"))
+    found.unwrap_or_else(|| panic!("{plant:?} was not found within 2,000 seeds"))
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn bugs_of_managers_are_found() {
         (Plant::WordsFirst, ["which is not written", "which is not written"]),
         (Plant::ForgetWaiting, ["a manager that goes on from", "a manager that goes on from"]),
         (Plant::ReuseNumbers, ["was given twice", "was given twice"]),
-        (Plant::MissReplan, ["is lent twice", "is lent twice"]),
+        (Plant::MissReplan, ["goes on with", "is lent twice"]),
     ] {
         let found = found_among(MANAGERS, plant);
         assert!(words.iter().any(|words| found.contains(words)), "{plant:?}: {found}");
@@ -115,6 +115,18 @@ fn bugs_of_racks_and_streams_are_found() {
         let found = found_among(kinds, plant);
         assert!(found.contains(words), "{plant:?}: {found}");
     }
+}
+
+/// Few seeds are about a slow receiver, since these take long: here are some by themselves.
+#[test]
+fn a_slow_receiver_does_not_hold_the_others() {
+    for seed in 0..6 {
+        let alone = |plant| slow::run(seed, &mut Random::new(seed), plant);
+        assert_eq!(alone(None).failure, None, "seed {seed}");
+        let held = alone(Some(Plant::WaitForAll)).failure;
+        assert!(held.is_some_and(|text| text.contains("beside a slow one")), "seed {seed}");
+    }
+    assert!(found_among(SLOW..SLOW + 1, Plant::WaitForAll).contains("beside a slow one"));
 }
 
 /// In seeds with a manager and transfers over its paths, bugs of both are found.

@@ -566,7 +566,9 @@ impl Cluster {
             if push.has_left(net, link) {
                 continue;
             }
-            net.send(link, Datagram::Fragment(Fragment { stage, ..fragment.clone() }), bytes, 0);
+            // Where a link has several priorities, connections come before data channels.
+            let priority = net.last_priority(link);
+            net.send(link, Datagram::Fragment(Fragment { stage, ..fragment.clone() }), bytes, priority);
         }
         self.out = out;
         keeps

@@ -1,7 +1,7 @@
 //! Receivers behind narrow, lossy or late paths: the others do not wait for them.
 
 use super::*;
-use crate::packet::{Builder, Faults, LinkConfig, Outcome};
+use crate::packet::{Builder, Faults, LinkConfig, LinkCounters, Outcome};
 use polycast_protocol::push::SlowPolicy;
 use polycast_topology::Network as Topology;
 use polycast_types::Rate;
@@ -14,17 +14,19 @@ struct Special {
     rate_mbps: Option<u64>,
     loss_ppm: u32,
     service: Duration,
+    /// Whether its link lets connections pass before data channels.
+    is_split: bool,
 }
 
 /// Seven receivers of a network of 1 Gbit/s, of which the first ones are special, to the end.
-fn play(special: &[Special], settings: PushConfig, seed: u64) -> (Cluster, Time) {
+fn play(special: &[Special], settings: PushConfig, seed: u64) -> (Cluster, Network<Datagram>) {
     let topology: Topology = "leaf-spine:2,2,4".parse().unwrap();
     let usual = LinkConfig::new(Rate(1_000_000_000), Duration::from_micros(5));
     let link = |NodeId(from): NodeId, NodeId(to): NodeId| {
         let what = special.get((from.min(to) as usize).wrapping_sub(1)).copied().unwrap_or_default();
         let faults = Faults { loss_ppm: if to < from { what.loss_ppm } else { 0 }, ..Faults::default() };
         let rate = what.rate_mbps.map_or(usual.rate, |mbps| Rate(mbps * 1_000_000));
-        LinkConfig { rate, faults, ..usual }
+        LinkConfig { rate, faults, priorities: if what.is_split { 2 } else { 1 }, ..usual }
     };
     let mut net = Builder::from_graph(&topology, link).build(seed);
     let mut cluster = Cluster::new(seed, TcpConfig::default());
@@ -38,7 +40,7 @@ fn play(special: &[Special], settings: PushConfig, seed: u64) -> (Cluster, Time)
     let outcome = net.run(&mut cluster, Time(600_000_000_000));
     assert_eq!(cluster.breaches(), Vec::<String>::new());
     assert_eq!(outcome, Outcome::Stopped, "not over at {:?}", net.now());
-    (cluster, net.now())
+    (cluster, net)
 }
 
 /// When each of them had everything, and who is said to be slow.
@@ -80,6 +82,23 @@ fn a_narrow_path_holds_nobody_and_is_used_to_the_full() {
         let times = hold_nobody(&[narrow(rate_mbps)], &PushConfig::default(), true, 115.0);
         let ideal = OBJECT_LEN as f64 * 8.0 / (rate_mbps as f64 * 1e6);
         assert!(times[0] < 1.4 * ideal, "{times:?} of {ideal} s");
+    }
+}
+
+/// Who is left behind leaves the data channel: what the others get would only fill its path, beside what it fetches. The word
+/// itself must not have to pass through the stream: here connections come before data channels.
+#[test]
+fn a_narrow_path_carries_the_object_and_not_the_stream_beside_it() {
+    for rate_mbps in [50, 100, 400] {
+        let special = Special { is_split: true, ..narrow(rate_mbps) };
+        let (cluster, net) = play(&[special], PushConfig::default(), 1);
+        assert!(cluster.push(0).slow_of(0).is_some());
+        let link = net.reverse(net.links_from(NodeId(1))[0]).unwrap();
+        let LinkCounters { packets, bytes, queue_drops, .. } = *net.counters(link);
+        assert!(bytes < OBJECT_LEN * 12 / 10, "{bytes} bytes at {rate_mbps} Mbit/s");
+        let (once, _, _) = cluster.push(0).source().sent();
+        let came = packets + queue_drops;
+        assert!(came < once * 3 / 2, "{came} packets come to {rate_mbps} Mbit/s, the object is {once}");
     }
 }
 

@@ -1,0 +1,167 @@
+//! Sockets of `polycast doctor`: one that asks who is there, by multicast or of one host, and one that answers.
+
+use polycast_wire::reach::{GROUP, PORT, Reach};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::time::{Duration, Instant};
+
+/// Answers in one second at most, to whoever asks.
+const ANSWERS_MAX: u32 = 200;
+/// A look at whether the caller wants to end it.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Whoever answered: where from, under which name, and how long the question was that came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// The address that the answer came from.
+    pub from: SocketAddrV4,
+    /// The host's name.
+    pub name: String,
+    /// Bytes of the question as it came.
+    pub len: u16,
+}
+
+/// A socket that asks.
+#[derive(Debug)]
+pub struct Asker(UdpSocket);
+
+impl Asker {
+    /// Opens it on the interface with this address. The kernel sends nothing in fragments that fits into the interface's MTU.
+    ///
+    /// # Errors
+    /// No socket can be had, or the interface cannot send multicast.
+    pub fn open(interface: Ipv4Addr) -> io::Result<Self> {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_multicast_if_v4(&interface)?;
+        socket.set_multicast_ttl_v4(crate::udp::MULTICAST_TTL)?;
+        socket.bind(&SocketAddrV4::new(interface, 0).into())?;
+        Ok(Asker(socket.into()))
+    }
+
+    /// Asks all hosts of the group, or one.
+    ///
+    /// # Errors
+    /// There is no route, or the interface does not take packets of this length.
+    pub fn ask(&self, to: Option<SocketAddrV4>, number: u64, len: usize) -> io::Result<()> {
+        let to = to.unwrap_or(SocketAddrV4::new(GROUP.into(), PORT));
+        self.0.send_to(&Reach::Ask { number, len }.emit(), to).map(drop)
+    }
+
+    /// The next answer to this question, if one comes in time.
+    pub fn answer(&self, number: u64, within: Duration) -> Option<Answered> {
+        let until = Instant::now() + within;
+        let mut buffer = [0; 2_048];
+        loop {
+            let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
+            self.0.set_read_timeout(Some(left)).ok()?;
+            // An error here is a host that says that nobody listens: others may.
+            let Ok((read, std::net::SocketAddr::V4(from))) = self.0.recv_from(&mut buffer) else { continue };
+            match Reach::parse(&buffer[..read]) {
+                Ok(Reach::Answer { number: of, len, name }) if of == number => {
+                    return Some(Answered { from, name, len });
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A socket that answers.
+#[derive(Debug)]
+pub struct Answerer {
+    socket: UdpSocket,
+    name: String,
+}
+
+impl Answerer {
+    /// Opens it on the interface with this address; several programs of a host can have one.
+    ///
+    /// # Errors
+    /// The port is taken by another kind of program, or the interface cannot take part in multicast.
+    pub fn open(interface: Ipv4Addr, name: &str) -> io::Result<Self> {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_reuse_address(true)?;
+        socket.set_multicast_all_v4(false)?;
+        socket.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, PORT).into())?;
+        socket.join_multicast_v4(&GROUP.into(), &interface)?;
+        socket.set_read_timeout(Some(LOOK))?;
+        Ok(Answerer { socket: socket.into(), name: name.to_string() })
+    }
+
+    /// Answers until `ends` says so; `on_ask` hears of every question.
+    pub fn run(&self, ends: &dyn Fn() -> bool, on_ask: &mut dyn FnMut(SocketAddrV4, usize)) {
+        let mut buffer = vec![0; crate::udp::DATAGRAM_LEN_MAX];
+        let (mut second, mut count) = (Instant::now(), 0);
+        while !ends() {
+            let Ok((read, std::net::SocketAddr::V4(from))) = self.socket.recv_from(&mut buffer) else {
+                continue;
+            };
+            let Ok(Reach::Ask { number, len }) = Reach::parse(&buffer[..read]) else { continue };
+            if second.elapsed() >= Duration::from_secs(1) {
+                (second, count) = (Instant::now(), 0);
+            }
+            count += 1;
+            if count > ANSWERS_MAX {
+                continue;
+            }
+            on_ask(from, len);
+            let len = u16::try_from(len).unwrap_or(u16::MAX);
+            let answer = Reach::Answer { number, len, name: self.name.clone() };
+            // Who asked may be gone.
+            let _ = self.socket.send_to(&answer.emit(), from);
+        }
+    }
+}
+
+/// Waits for a query of IGMP, by which a switch or router shows that it looks after multicast; gives who asked.
+///
+/// # Errors
+/// It takes root.
+pub fn querier(within: Duration) -> io::Result<Option<Ipv4Addr>> {
+    const IGMP: i32 = 2;
+    const QUERY: u8 = 0x11;
+    let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(IGMP)))?;
+    let until = Instant::now() + within;
+    let mut buffer = [0; 2_048];
+    while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        socket.set_read_timeout(Some(left))?;
+        let Ok(read) = io::Read::read(&mut &socket, &mut buffer) else { continue };
+        let packet = &buffer[..read];
+        let Some(header_len) = packet.first().map(|first| usize::from(first & 15) * 4) else { continue };
+        if packet.get(header_len) == Some(&QUERY)
+            && let Some(from) = packet.get(12..16)
+        {
+            return Ok(Some(Ipv4Addr::new(from[0], from[1], from[2], from[3])));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polycast_wire::reach::ASK_LEN_MIN;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn who_listens_answers_by_multicast_and_alone() {
+        let (lo, ends) = (Ipv4Addr::LOCALHOST, AtomicBool::new(false));
+        let answerer = Answerer::open(lo, "one").unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| answerer.run(&|| ends.load(Ordering::Relaxed), &mut |_, _| {}));
+            let asker = Asker::open(lo).unwrap();
+            for (number, to, len) in
+                [(1, None, ASK_LEN_MIN), (2, Some(SocketAddrV4::new(lo, PORT)), 1_400), (3, None, 9_000)]
+            {
+                asker.ask(to, number, len).unwrap();
+                // Other tests of this machine may answer as well.
+                let own = std::iter::from_fn(|| asker.answer(number, Duration::from_secs(5)))
+                    .find(|answer| answer.name == "one");
+                assert_eq!(own.map(|answer| usize::from(answer.len)), Some(len), "question {number}");
+            }
+            assert_eq!(asker.answer(4, Duration::from_millis(50)), None, "nobody was asked that");
+            ends.store(true, Ordering::Relaxed);
+        });
+    }
+}

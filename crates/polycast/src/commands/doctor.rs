@@ -1,0 +1,173 @@
+//! `polycast doctor`: what of this host and its network keeps transfers from being fast, or from being at all.
+
+mod checks;
+mod reach;
+
+use super::network;
+use crate::args::DoctorArgs;
+use crate::cancel;
+use crate::exit::{Exit, Failure};
+use crate::output::{self, Format};
+use polycast_net::interface::{self, Device};
+use polycast_net::reach::Answerer;
+use polycast_types::Printable;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::sync::atomic::Ordering;
+
+/// How one thing is.
+#[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    /// As it should be.
+    Ok,
+    /// It works, and costs something.
+    Warning,
+    /// Something cannot work.
+    Failed,
+    /// It was not looked at.
+    Skipped,
+}
+
+/// One thing that was looked at.
+#[derive(Serialize, Debug)]
+struct Check {
+    name: &'static str,
+    verdict: Verdict,
+    /// What there is.
+    found: String,
+    /// What it costs; empty where it costs nothing.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    cost: &'static str,
+    /// What mends it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    mend: String,
+}
+
+impl Check {
+    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Check { name, verdict: Verdict::Ok, found: found.into(), cost: "", mend: String::new() }
+    }
+
+    fn skipped(name: &'static str, found: impl Into<String>) -> Self {
+        Check { verdict: Verdict::Skipped, ..Check::ok(name, found) }
+    }
+
+    fn warning(
+        name: &'static str,
+        found: impl Into<String>,
+        cost: &'static str,
+        mend: impl Into<String>,
+    ) -> Self {
+        Check { verdict: Verdict::Warning, cost, mend: mend.into(), ..Check::ok(name, found) }
+    }
+
+    fn failed(
+        name: &'static str,
+        found: impl Into<String>,
+        cost: &'static str,
+        mend: impl Into<String>,
+    ) -> Self {
+        Check { verdict: Verdict::Failed, ..Check::warning(name, found, cost, mend) }
+    }
+
+    fn write(&self, text: &mut String) {
+        let mark = match self.verdict {
+            Verdict::Ok => "ok",
+            Verdict::Warning => "warn",
+            Verdict::Failed => "FAIL",
+            Verdict::Skipped => "-",
+        };
+        let _ = writeln!(text, "{mark:<5}{:<11}{}", self.name, Printable(&self.found));
+        for (word, line) in [("costs", self.cost), ("mend", &self.mend)] {
+            if !line.is_empty() {
+                let _ = writeln!(text, "{:16}{word}: {line}", "");
+            }
+        }
+    }
+}
+
+/// What was found.
+#[derive(Serialize, Debug)]
+struct Findings {
+    version: &'static str,
+    checks: Vec<Check>,
+    /// Nothing has failed.
+    ok: bool,
+}
+
+impl Findings {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        self.checks.iter().for_each(|check| check.write(&mut text));
+        let count = |verdict| self.checks.iter().filter(|check| check.verdict == verdict).count();
+        let (failed, warnings) = (count(Verdict::Failed), count(Verdict::Warning));
+        let _ = match (failed, warnings) {
+            (0, 0) => write!(text, "nothing is wrong here"),
+            _ => write!(text, "{failed} failed, {warnings} to be better"),
+        };
+        text
+    }
+}
+
+/// Looks at everything, or answers those who do.
+pub fn run(args: &DoctorArgs, format: Format) -> Result<Exit, Failure> {
+    let devices = interface::devices()
+        .map_err(|error| Failure::unexpected(format!("cannot list the interfaces: {error}")))?;
+    let mut checks = Vec::new();
+    let used = checks::interface(&devices, args.network.interface.as_deref(), &mut checks);
+    if args.listen {
+        let used = used.ok_or_else(|| cannot_listen(&checks))?;
+        return listen(used.address, &used.name);
+    }
+    if let Some(used) = used {
+        checks::ports(used.address, &mut checks);
+        reach::look(&used, args, &mut checks);
+    } else {
+        checks.push(Check::skipped("multicast", "there is no interface for it"));
+    }
+    checks::buffers(&mut checks);
+    checks::memory(&mut checks);
+    checks::kernel(&mut checks);
+    checks::service(&args.local, &mut checks);
+    let ok = checks.iter().all(|check| check.verdict != Verdict::Failed);
+    let findings = Findings { version: env!("CARGO_PKG_VERSION"), checks, ok };
+    output::result(format, &findings, &findings.text())?;
+    Ok(if findings.ok { Exit::Done } else { Exit::Failed })
+}
+
+fn cannot_listen(checks: &[Check]) -> Failure {
+    let why = checks.iter().find(|check| check.verdict == Verdict::Failed);
+    let why = why.map_or("there is no interface", |check| check.found.as_str());
+    Failure::input(format!("cannot listen: {why}"))
+}
+
+/// Answers until the user ends it.
+fn listen(address: Ipv4Addr, name: &str) -> Result<Exit, Failure> {
+    let cancel = cancel::on_signals()?;
+    let answerer = Answerer::open(address, &network::machine_name())
+        .map_err(|error| Failure::input(format!("cannot listen on {name} ({address}): {error}")))?;
+    output::say(&format!(
+        "{} answers on {name} ({address}) until Ctrl-C; now run `polycast doctor` on other machines",
+        network::machine_name()
+    ));
+    let mut heard =
+        |from: std::net::SocketAddrV4, len: usize| output::say(&format!("{from} asks with {len} bytes"));
+    answerer.run(&|| cancel.load(Ordering::Relaxed), &mut heard);
+    Ok(Exit::Done)
+}
+
+/// The other interfaces, for a sentence.
+fn others(devices: &[Device], used: &str) -> String {
+    let named =
+        devices.iter().filter(|device| device.name != used && !device.is_loopback).map(|device| {
+            match (device.address, device.is_up) {
+                (_, false) => format!("{} (off)", device.name),
+                (Some(address), true) => format!("{} ({address})", device.name),
+                (None, true) if device.has_ipv6 => format!("{} (IPv6 only)", device.name),
+                (None, true) => format!("{} (no address)", device.name),
+            }
+        });
+    named.collect::<Vec<_>>().join(", ")
+}

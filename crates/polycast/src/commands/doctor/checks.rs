@@ -1,0 +1,172 @@
+//! What one host can say of itself.
+
+use super::{Check, others};
+use crate::args::LocalArgs;
+use crate::commands::cluster;
+use crate::exit::plain;
+use polycast_net::interface::{self, Device, Interface};
+use polycast_net::udp::{Beacon, DataReceiver, RECEIVE_BUFFER_LEN};
+use polycast_types::{Printable, format_bytes};
+use polycast_wire::discovery;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::Path;
+
+/// The interface that transfers would use.
+pub fn interface(devices: &[Device], wanted: Option<&str>, checks: &mut Vec<Check>) -> Option<Interface> {
+    const NAME: &str = "interface";
+    const COST: &str = "no other machine can be reached";
+    let used = match interface::resolve(wanted) {
+        Ok(used) => used,
+        Err(error) => {
+            checks.push(Check::failed(NAME, error.to_string(), COST, "name one of these with --interface"));
+            return None;
+        }
+    };
+    let others = others(devices, &used.name);
+    let besides = if others.is_empty() { String::new() } else { format!("; there is also {others}") };
+    let found = format!("{} ({}), MTU {}{besides}", used.name, used.address, used.mtu);
+    let device = devices.iter().find(|device| device.name == used.name);
+    let (name, wanted) = (&used.name, wanted.is_some());
+    if device.is_some_and(|device| device.is_loopback) && !wanted {
+        let mend =
+            "give an interface an IPv4 address (ip address add 10.0.0.2/24 dev eth0): Polycast needs IPv4";
+        checks.push(Check::failed(
+            NAME,
+            format!("only the loopback has an IPv4 address{besides}"),
+            COST,
+            mend,
+        ));
+        return None;
+    }
+    checks.push(match device {
+        Some(device) if !device.is_running => Check::failed(
+            NAME,
+            format!("{found}: no signal"),
+            COST,
+            format!("look at the cable and at the switch's port, or name another one with --interface; {name} is down"),
+        ),
+        Some(device) if !device.is_multicast => Check::warning(
+            NAME,
+            format!("{found}: it does no multicast"),
+            "everything goes over the chain of TCP connections",
+            format!("ip link set {name} multicast on"),
+        ),
+        _ => Check::ok(NAME, found),
+    });
+    if used.mtu < 9_000 && device.is_some_and(|device| !device.is_loopback) {
+        checks.push(Check::warning(
+            "frames",
+            format!("MTU {}", used.mtu),
+            "more work for the processors per byte than with long frames",
+            format!("where switches and all hosts allow it: ip link set {name} mtu 9000"),
+        ));
+    }
+    Some(used)
+}
+
+/// Whether the ports can be had.
+pub fn ports(address: Ipv4Addr, checks: &mut Vec<Check>) {
+    let group = SocketAddrV4::new(discovery::GROUP.into(), discovery::PORT);
+    checks.push(match Beacon::open(address, group) {
+        Ok(_) => Check::ok("ports", format!("UDP {} can be used", discovery::PORT)),
+        Err(error) => Check::failed(
+            "ports",
+            format!("UDP {} cannot be used: {}", discovery::PORT, plain(&error)),
+            "`offer` and `accept` do not find each other",
+            format!("find who has it: ss -ulpn sport = {}", discovery::PORT),
+        ),
+    });
+}
+
+/// The socket's buffer.
+pub fn buffers(checks: &mut Vec<Check>) {
+    const NAME: &str = "buffers";
+    let limit = std::fs::read_to_string("/proc/sys/net/core/rmem_max");
+    let limit = limit.ok().and_then(|text| text.trim().parse::<usize>().ok());
+    let window = match DataReceiver::open() {
+        Ok(socket) => format!("a receiver can be behind by {}", format_bytes(socket.window_bytes())),
+        Err(error) => format!("no socket can be opened: {error}"),
+    };
+    checks.push(match limit {
+        Some(limit) if limit < RECEIVE_BUFFER_LEN => Check::warning(
+            NAME,
+            format!("net.core.rmem_max is {limit}: {window}"),
+            "a receiver that is late for a moment loses packets, which are sent again",
+            format!("sysctl -w net.core.rmem_max={RECEIVE_BUFFER_LEN}"),
+        ),
+        Some(limit) => Check::ok(NAME, format!("net.core.rmem_max is {limit}: {window}")),
+        None => Check::skipped(NAME, format!("the kernel does not tell its limit: {window}")),
+    });
+}
+
+/// Where agents keep objects unless they are told otherwise.
+pub fn memory(checks: &mut Vec<Check>) {
+    const NAME: &str = "store";
+    let place = Path::new("/dev/shm");
+    checks.push(match rustix::fs::statvfs(place) {
+        Ok(stat) if stat.f_blocks > 0 => {
+            let (free, all) = (stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize);
+            let found = format!("{}: {} free of {}", place.display(), format_bytes(free), format_bytes(all));
+            if free < all / 10 {
+                Check::warning(
+                    NAME,
+                    found,
+                    "objects that do not fit are refused",
+                    "remove objects (polycast ls, polycast rm ID), or give the agent a folder with --store",
+                )
+            } else {
+                Check::ok(NAME, found)
+            }
+        }
+        _ => Check::warning(
+            NAME,
+            format!("{} is not there", place.display()),
+            "agents cannot start without a folder for objects",
+            "give the agent one with --store DIR",
+        ),
+    });
+}
+
+/// What this build and the kernel can do.
+pub fn kernel(checks: &mut Vec<Check>) {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let missing = polycast_net::bpf::missing();
+    checks.push(match missing.first() {
+        None => {
+            Check::ok("kernel", format!("Linux {release}; this build has the programs of label switches"))
+        }
+        Some((program, reason)) => Check::warning(
+            "kernel",
+            format!("Linux {release}; this build lacks {program}: {reason}"),
+            "label switches and the kernel's caching nodes do not run here; everything else does",
+            "install what the sentence names, and build again",
+        ),
+    });
+}
+
+/// The agent and its manager, if there are any.
+pub fn service(local: &LocalArgs, checks: &mut Vec<Check>) {
+    let asked = cluster::runtime()
+        .and_then(|runtime| runtime.block_on(async { Ok(cluster::connect(local).await?.status().await?) }));
+    let status = match asked {
+        Ok(status) => status,
+        Err(failure) => {
+            checks.push(Check::skipped("agent", format!("{} (offer and accept need none)", failure.message)));
+            return;
+        }
+    };
+    let name = &status.agent_name;
+    checks
+        .push(Check::ok("agent", format!("{name} on {}, store {}", status.interface_address, status.store)));
+    checks.push(if status.manager_connected {
+        let peers = status.peers.len();
+        Check::ok("manager", format!("{}, {peers} other agents", status.manager_address))
+    } else {
+        Check::failed(
+            "manager",
+            format!("{}: {}", status.manager_address, Printable(&status.manager_error)),
+            "nothing can be sent from here",
+            "start it (polycast manager), and let its TCP port through",
+        )
+    });
+}

@@ -1,0 +1,225 @@
+//! What gets to other hosts: multicast, and long packets.
+
+use super::Check;
+use crate::args::DoctorArgs;
+use crate::commands::network;
+use crate::exit::plain;
+use polycast_net::interface::Interface;
+use polycast_net::reach::{Answered, Answerer, Asker, querier};
+use polycast_net::udp::DATAGRAM_LEN_MAX;
+use polycast_types::Duration;
+use polycast_wire::reach::{ASK_LEN_MIN, PORT};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddrV4, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How often something is asked, and how long answers are waited for each time.
+const TRIES: u64 = 3;
+const WAIT: std::time::Duration = std::time::Duration::from_millis(400);
+/// Hosts that are named.
+const NAMED_MAX: usize = 8;
+/// IPv4 and UDP before the payload.
+const HEADERS_LEN: usize = 28;
+/// What Ethernet carries everywhere.
+const USUAL_MTU: u32 = 1_500;
+
+/// Looks at how far packets get.
+pub fn look(used: &Interface, args: &DoctorArgs, checks: &mut Vec<Check>) {
+    let asker = match Asker::open(used.address) {
+        Ok(asker) => asker,
+        Err(error) => {
+            let mend =
+                format!("ip link set {} multicast on; ip route add 224.0.0.0/4 dev {}", used.name, used.name);
+            checks.push(Check::failed(
+                "multicast",
+                format!("cannot be sent: {}", plain(&error)),
+                NO_MULTICAST,
+                mend,
+            ));
+            return;
+        }
+    };
+    let reached = multicast(used, &asker, checks);
+    for text in &args.to {
+        one(&asker, used, text, &reached, checks);
+    }
+    match args.querier {
+        Some(patience) => look_for_querier(patience, checks),
+        None => checks.push(Check::skipped("querier", "not waited for; `--querier 130s` as root does so")),
+    }
+}
+
+const NO_MULTICAST: &str = "everything goes over the chain of TCP connections, and `accept` needs --from";
+
+/// Asks all, and says who answered to short and to long questions; gives the addresses of those who did.
+fn multicast(used: &Interface, asker: &Asker, checks: &mut Vec<Check>) -> BTreeSet<Ipv4Addr> {
+    let own = Answerer::open(used.address, &network::machine_name());
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        if let Ok(own) = &own {
+            scope.spawn(|| own.run(&|| ends.load(Ordering::Relaxed), &mut |_, _| {}));
+        }
+        let short = ask(asker, None, ASK_LEN_MIN, 1);
+        let long = ask(asker, None, len_max(used), 2);
+        ends.store(true, Ordering::Relaxed);
+        match (short, long) {
+            (Ok(short), Ok(long)) => {
+                judge(used, &short, &long, checks);
+                short.keys().map(|from| *from.ip()).collect()
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                let mend = format!("ip route add 224.0.0.0/4 dev {}", used.name);
+                checks.push(Check::failed(
+                    "multicast",
+                    format!("cannot be sent: {}", plain(&error)),
+                    NO_MULTICAST,
+                    mend,
+                ));
+                BTreeSet::new()
+            }
+        }
+    })
+}
+
+/// The longest payload that the interface takes in one packet.
+fn len_max(used: &Interface) -> usize {
+    (used.mtu as usize).saturating_sub(HEADERS_LEN).clamp(ASK_LEN_MIN, DATAGRAM_LEN_MAX)
+}
+
+fn judge(
+    used: &Interface,
+    short: &BTreeMap<SocketAddrV4, Answered>,
+    long: &BTreeMap<SocketAddrV4, Answered>,
+    checks: &mut Vec<Check>,
+) {
+    let here = short.keys().any(|from| *from.ip() == used.address);
+    let others = |found: &BTreeMap<SocketAddrV4, Answered>| -> Vec<String> {
+        let others = found.values().filter(|answer| *answer.from.ip() != used.address);
+        others.map(|answer| format!("{} ({})", answer.name, answer.from.ip())).collect()
+    };
+    let (reached, reached_long) = (others(short), others(long));
+    if reached.is_empty() {
+        checks.push(if here {
+            Check::warning(
+                "multicast",
+                "it comes back to this host; no other host answers",
+                "unknown: it is not seen whether it gets through the network",
+                "run `polycast doctor --listen` on another machine, or an agent; if one runs: let UDP in there, and \
+                 look whether the switch floods or has a querier",
+            )
+        } else {
+            Check::failed(
+                "multicast",
+                "not even this host hears its own",
+                NO_MULTICAST,
+                format!("let UDP to 239.255.0.0/16 in (nft add rule inet filter input ip daddr 239.255.0.0/16 accept), \
+                 or name another interface than {}", used.name),
+            )
+        });
+        return;
+    }
+    checks.push(Check::ok("multicast", format!("reaches {}", named(&reached))));
+    let lost: Vec<String> = reached.iter().filter(|name| !reached_long.contains(name)).cloned().collect();
+    checks.push(if lost.is_empty() {
+        Check::ok("packets", format!("of {} bytes get through to all of them", used.mtu))
+    } else {
+        let name = &used.name;
+        Check::failed(
+            "packets",
+            format!("of {} bytes do not get through to {}", used.mtu, named(&lost)),
+            "these receivers get everything over TCP",
+            format!("the same MTU at all hosts and switches; here: ip link set {name} mtu {USUAL_MTU}"),
+        )
+    });
+}
+
+fn named(names: &[String]) -> String {
+    let mut text = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+    if let Some(more) = names.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
+        text += &format!(" and {more} more");
+    }
+    text
+}
+
+/// Everybody who answers to a question of this length.
+fn ask(
+    asker: &Asker,
+    to: Option<SocketAddrV4>,
+    len: usize,
+    kind: u64,
+) -> std::io::Result<BTreeMap<SocketAddrV4, Answered>> {
+    let mut found = BTreeMap::new();
+    for attempt in 0..TRIES {
+        let number = (uuid::Uuid::new_v4().as_u64_pair().0 << 8) | (kind << 4) | attempt;
+        asker.ask(to, number, len.max(ASK_LEN_MIN))?;
+        while let Some(answer) = asker.answer(number, WAIT) {
+            found.insert(answer.from, answer);
+            if to.is_some() {
+                return Ok(found);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// One host that the user has named.
+fn one(asker: &Asker, used: &Interface, text: &str, reached: &BTreeSet<Ipv4Addr>, checks: &mut Vec<Check>) {
+    let address = match text.contains(':') {
+        true => text.to_socket_addrs(),
+        false => (text, PORT).to_socket_addrs(),
+    };
+    let Some(address) = address.ok().and_then(|mut all| {
+        all.find_map(|address| match address {
+            std::net::SocketAddr::V4(address) => Some(address),
+            std::net::SocketAddr::V6(_) => None,
+        })
+    }) else {
+        let mend = "write HOST or HOST:PORT, such as 10.0.0.2";
+        checks.push(Check::failed(
+            "host",
+            format!("{text} has no IPv4 address"),
+            "it cannot be reached",
+            mend,
+        ));
+        return;
+    };
+    let lens = [ASK_LEN_MIN, len_max(used)];
+    let got: Vec<bool> = lens
+        .iter()
+        .map(|len| ask(asker, Some(address), *len, 3).is_ok_and(|found| !found.is_empty()))
+        .collect();
+    checks.push(match got[..] {
+        [true, _] if !reached.contains(address.ip()) => Check::failed(
+            "host",
+            format!("{text} answers when it is asked alone, and multicast does not reach it"),
+            "it gets everything over TCP, and `accept` there needs --from",
+            "let UDP to 239.255.0.0/16 in there; in the switch: a querier, or no IGMP snooping",
+        ),
+        [true, true] => Check::ok("host", format!("{text} answers, also to packets of {} bytes", used.mtu)),
+        [true, _] => Check::failed(
+            "host",
+            format!("{text} answers, but packets of {} bytes do not get through", used.mtu),
+            "transfers to it fall back to TCP or stall",
+            format!("the same MTU on the whole way; here: ip link set {} mtu {USUAL_MTU}", used.name),
+        ),
+        _ => Check::failed(
+            "host",
+            format!("{text} does not answer"),
+            "nothing can be sent to it",
+            format!("run `polycast doctor --listen` or an agent there, and let UDP port {PORT} in"),
+        ),
+    });
+}
+
+fn look_for_querier(patience: Duration, checks: &mut Vec<Check>) {
+    checks.push(match querier(std::time::Duration::from_nanos(patience.0)) {
+        Ok(Some(from)) => Check::ok("querier", format!("{from} asks who wants which group")),
+        Ok(None) => Check::warning(
+            "querier",
+            format!("nobody has asked who wants which group for {} s", patience.0 / 1_000_000_000),
+            "a switch that snoops on IGMP stops multicast after some minutes",
+            "switch a querier on in the switch (a Linux bridge: ip link set br0 type bridge mcast_querier 1), or its snooping off",
+        ),
+        Err(error) => Check::skipped("querier", format!("cannot be looked for: {}: it takes root", plain(&error))),
+    });
+}
