@@ -3,7 +3,9 @@
 #[cfg(feature = "research")]
 pub mod bench;
 pub mod help;
+pub mod place;
 
+use crate::commands::names::Which;
 use crate::commands::stream::StreamArgs;
 #[cfg(feature = "research")]
 use crate::commands::{lab::LabArgs, plan::PlanArgs, reproduce::ReproduceArgs, simulate::SimulateArgs};
@@ -11,6 +13,7 @@ use crate::exit::Exit;
 use crate::output::{self, Format};
 use clap::error::ErrorKind;
 use clap::{Args as Arguments, Parser, Subcommand, ValueEnum};
+use place::{ChoiceArgs, PlaceArgs};
 use polycast_types::{Duration, Handle, ObjectId, Rate};
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -143,7 +146,7 @@ pub enum Command {
 /// `polycast cast`
 #[derive(Arguments, Debug)]
 pub struct CastArgs {
-    /// The file or directory to deliver
+    /// The file or directory to deliver; - is standard input
     #[arg(value_name = "FILE|DIR")]
     pub path: PathBuf,
     /// How many receivers
@@ -155,6 +158,9 @@ pub struct CastArgs {
     /// Replace what has the copies' names already
     #[arg(long)]
     pub force: bool,
+    /// Bring what has the copies' names already up to date: what is equal is not sent
+    #[arg(long, conflicts_with = "force")]
+    pub update: bool,
     /// Each receiver throws away this fraction of the data packets on arrival, such as 0.05
     #[arg(long, value_name = "FRACTION", default_value = "0", value_parser = loss)]
     pub loss: f64,
@@ -174,9 +180,8 @@ pub struct ForwarderArgs {
 /// `polycast offer`
 #[derive(Arguments, Debug)]
 pub struct OfferArgs {
-    /// The file or directory to deliver
-    #[arg(value_name = "FILE|DIR")]
-    pub path: PathBuf,
+    #[command(flatten)]
+    pub choice: ChoiceArgs,
     /// How many receivers to wait for
     #[arg(long, value_name = "N", value_parser = offer_receivers)]
     pub receivers: usize,
@@ -207,12 +212,8 @@ pub enum SlowChoice {
 /// `polycast accept`
 #[derive(Arguments, Debug)]
 pub struct AcceptArgs {
-    /// Where to put the object
-    #[arg(long, value_name = "PATH")]
-    pub out: PathBuf,
-    /// Replace what is there already
-    #[arg(long)]
-    pub force: bool,
+    #[command(flatten)]
+    pub place: PlaceArgs,
     /// Which offer to take, where there are several: the handle that `offer` prints
     #[arg(long, value_name = "HEX", value_parser = handle)]
     pub handle: Option<Handle>,
@@ -265,6 +266,13 @@ pub struct AgentArgs {
     /// Folder of the object store [default: one in shared memory]
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
+    /// Bytes that the store may hold: the oldest objects make room for new ones (8GiB) [default: half of the memory for
+    /// a store in memory]
+    #[arg(long, value_name = "SIZE")]
+    pub store_max: Option<String>,
+    /// How long a received object stays (12h, 7d) [default: until somebody removes it]
+    #[arg(long, value_name = "T")]
+    pub store_ttl: Option<String>,
     #[command(flatten)]
     pub local: LocalArgs,
 }
@@ -313,15 +321,17 @@ pub struct ManArgs {
 /// `polycast send`
 #[derive(Arguments, Debug)]
 pub struct SendArgs {
-    /// The file or directory to send
-    #[arg(value_name = "FILE|DIR")]
-    pub path: PathBuf,
+    #[command(flatten)]
+    pub choice: ChoiceArgs,
     /// The receiving agents' names, or all
     #[arg(long, value_name = "NAME,NAME|all", value_parser = destinations)]
     pub to: Destinations,
-    /// The object's id: a number, or UUID/NUMBER [default: a new number]
+    /// The object's id: a number, or UUID/NUMBER [default: one that stays as long as the file does not change]
     #[arg(long, value_name = "ID")]
     pub id: Option<ObjectId>,
+    /// Replace the object of this id, here and at the receivers, and then older ones of this name
+    #[arg(long)]
+    pub replace: bool,
     /// Receivers that are not done by then have failed (30s, 10m)
     #[arg(long, value_name = "T", value_parser = duration)]
     pub deadline: Option<Duration>,
@@ -368,15 +378,11 @@ pub struct WithdrawArgs {
 /// `polycast get`
 #[derive(Arguments, Debug)]
 pub struct GetArgs {
-    /// The object's id
-    #[arg(value_name = "ID")]
-    pub id: ObjectId,
-    /// Where to put the object
-    #[arg(long, value_name = "PATH")]
-    pub out: PathBuf,
-    /// Replace what is there already
-    #[arg(long)]
-    pub force: bool,
+    /// The object's id, or its name; of several of a name the newest
+    #[arg(value_name = "NAME|ID")]
+    pub which: Which,
+    #[command(flatten)]
+    pub place: PlaceArgs,
     #[command(flatten)]
     pub local: LocalArgs,
 }
@@ -384,9 +390,12 @@ pub struct GetArgs {
 /// `polycast rm`
 #[derive(Arguments, Debug)]
 pub struct RmArgs {
-    /// The object's id
-    #[arg(value_name = "ID")]
-    pub id: ObjectId,
+    /// The objects' ids, or their names; all of a name
+    #[arg(value_name = "NAME|ID", required = true)]
+    pub which: Vec<Which>,
+    /// Remove them at these agents, or at all (this one too), instead of here
+    #[arg(long, value_name = "NAME,NAME|all", value_parser = destinations)]
+    pub to: Option<Destinations>,
     #[command(flatten)]
     pub local: LocalArgs,
 }

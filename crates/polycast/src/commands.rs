@@ -11,14 +11,17 @@ mod forwarder;
 #[cfg(feature = "research")]
 pub mod lab;
 mod manual;
+pub mod names;
 mod network;
 mod offer;
 #[cfg(feature = "research")]
 pub mod plan;
+mod removal;
 #[cfg(feature = "research")]
 pub mod reproduce;
 #[cfg(feature = "research")]
 pub mod simulate;
+pub mod spool;
 pub mod stream;
 
 use crate::args::{Args, Command};
@@ -49,7 +52,7 @@ pub fn run(args: Args) -> Exit {
         Command::Bench(args) => bench::run(args, format),
         Command::Get(args) => cluster::get(args, format),
         Command::Ls(args) => cluster::ls(args, format),
-        Command::Rm(args) => cluster::rm(args, format),
+        Command::Rm(args) => removal::rm(args, format),
         Command::Status(args) => cluster::status(args, format),
         Command::Doctor(args) => doctor::run(args, format),
         Command::Completions(args) => manual::completions(args, format),

@@ -101,6 +101,8 @@ pub struct Options {
     pub loss: f64,
     /// Seed of the loss.
     pub seed: u64,
+    /// A receiver looks at what is at its place already, and is not sent what of it is right.
+    pub update: bool,
 }
 
 /// Whom a transfer is for.
@@ -123,6 +125,7 @@ impl Default for Options {
             slow: SlowPolicy::SHIPPED,
             loss: 0.0,
             seed: 0,
+            update: false,
         }
     }
 }
@@ -229,11 +232,15 @@ pub struct Received {
     pub patched_bytes: u64,
     /// Hash groups that came with wrong bytes, and again.
     pub corrupt_groups: u64,
+    /// The object was there already, and was left as it is.
+    pub unchanged: bool,
 }
 
 /// A receiver's progress.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReceiverProgress {
+    /// The name that the object has at the source.
+    pub name: String,
     /// Verified bytes.
     pub bytes: u64,
     /// Length of the object.

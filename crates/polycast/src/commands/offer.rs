@@ -13,9 +13,9 @@ use std::sync::Arc;
 
 /// Waits for the receivers and delivers to them.
 pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
-    let object = object::open(&args.path)?;
+    let object = object::open_chosen(&args.choice)?;
     let interface = network::interface(&args.network)?;
-    let name = object.name.clone();
+    let (name, _spool) = (object.name.clone(), object.spool);
     let mut options = Options::default();
     if let Some(timeout) = args.timeout {
         options.join_timeout = timeout;
