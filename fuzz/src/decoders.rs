@@ -242,24 +242,9 @@ pub fn range_set(bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::noise::Noise;
 
     type Target = fn(&[u8]);
-
-    /// A small generator: the same noise every time.
-    struct Noise(u64);
-
-    impl Noise {
-        fn next(&mut self) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0
-        }
-
-        fn bytes(&mut self, len_max: u64) -> Vec<u8> {
-            (0..self.next() % len_max).map(|_| self.next() as u8).collect()
-        }
-    }
 
     fn on_noise(rounds: u32, target: Target) {
         let mut noise = Noise(0x1234_5678);

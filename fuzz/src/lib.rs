@@ -71,6 +71,8 @@ pub fn target(name: &str) -> Option<Target> {
 }
 
 #[cfg(test)]
+mod noise;
+#[cfg(test)]
 mod record;
 #[cfg(test)]
 mod tests;

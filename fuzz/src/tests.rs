@@ -1,6 +1,7 @@
 //! Every target on its corpus, and on damaged copies of it.
 
 use super::*;
+use crate::noise::Noise;
 use crate::words::Words;
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,45 +12,6 @@ const DAMAGED: usize = 400;
 const DAMAGED_SLOW: usize = 60;
 const SLOW: [&str; 2] = ["archive_unpack", "frame_stream"];
 
-/// A small generator: the same noise every time.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        self.next() as usize % limit.max(1)
-    }
-
-    /// Bytes changed, cut out, put in or doubled.
-    fn damage(&mut self, seed: &[u8]) -> Vec<u8> {
-        let mut bytes = seed.to_vec();
-        for _ in 0..=self.below(4) {
-            let (at, len) = (self.below(bytes.len()), self.below(16));
-            let end = (at + len).min(bytes.len());
-            match self.below(5) {
-                0 => drop(bytes.drain(at..end)),
-                1 => bytes.splice(at..at, (0..len).map(|_| self.next() as u8)).for_each(drop),
-                2 => {
-                    let copied = bytes[at..end].to_vec();
-                    let to = self.below(bytes.len());
-                    bytes.splice(to..to, copied).for_each(drop);
-                }
-                _ => {
-                    let byte = self.next() as u8;
-                    bytes.get_mut(at).into_iter().for_each(|old| *old = byte);
-                }
-            }
-        }
-        bytes
-    }
-}
-
 #[test]
 fn targets_keep_their_promises_on_their_corpus_and_on_damaged_copies() {
     for (name, body) in TARGETS {
@@ -58,7 +20,7 @@ fn targets_keep_their_promises_on_their_corpus_and_on_damaged_copies() {
         let mut noise = Noise(0x2545_f491_4f6c_dd1d);
         let runs = if SLOW.contains(name) { DAMAGED_SLOW } else { DAMAGED };
         for _ in 0..runs {
-            let long: Vec<u8> = (0..noise.below(600)).map(|_| noise.next() as u8).collect();
+            let long = noise.bytes(600);
             let seed = seeds.get(noise.below(seeds.len() + 1)).unwrap_or(&long);
             body(&noise.damage(seed));
         }

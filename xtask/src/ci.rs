@@ -26,6 +26,22 @@ const STEPS: &[Step] = &[
         environment: &[],
         minutes_max: 20,
     },
+    // What is built without planners, simulator and lab.
+    Step {
+        name: "small",
+        arguments: &[
+            "clippy",
+            "--locked",
+            "--package",
+            "polycast",
+            "--no-default-features",
+            "--",
+            "-D",
+            "warnings",
+        ],
+        environment: &[],
+        minutes_max: 20,
+    },
     Step {
         name: "doc",
         arguments: &["doc", "--locked", "--workspace", "--no-deps"],

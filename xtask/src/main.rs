@@ -3,6 +3,7 @@
 mod arrows;
 mod ci;
 mod code;
+mod dist;
 mod fuzz;
 mod limit;
 mod purity;
@@ -18,10 +19,11 @@ Development tasks of Polycast
 Usage: cargo xtask TASK
 
 Tasks:
-  ci [STEP]...  Run all checks, or only the steps named: fmt, clippy, doc, test, fuzz
+  ci [STEP]...  Run all checks, or only the steps named: fmt, clippy, small, doc, test, fuzz
   swarm [ARG].. Run simulated transfers with faults drawn from seeds: --seeds A..B or --minutes N
   leaders [N]   Kill the leader of managers with a real etcd, or stop it, N times in mid-transfer: 100 unless told otherwise
   fuzz [ARG]..  Run fuzzers: --seconds N for each, TARGET.. for some; fuzz --help says more
+  dist [DIR]    Build what is given away: a stripped program with pages, completions and units, as archive and .deb
   arrows        Show which crate uses which, and check that arrows only point down
   tidy          Check the rules of style that no other tool knows";
 
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         "ci" => ci::run(rest),
         tests_run::TASK => tests_run::run(rest),
         "fuzz" => fuzz::run(rest),
+        "dist" => dist::run(rest),
         "swarm" => ci::swarm(rest),
         "leaders" => ci::leaders(rest),
         "arrows" => {

@@ -16,14 +16,17 @@
 //! ```
 
 mod catalog;
+mod choice;
 mod config;
 mod convert;
 mod engine;
 mod error;
 mod invite;
+mod limits;
 mod local;
 mod manager_link;
 mod processes;
+mod removals;
 mod sends;
 mod service;
 mod store;
@@ -37,6 +40,7 @@ use crate::forwarder::daemon::Nodes;
 use crate::transfer::{Door, Listen, Options, SlowPolicy};
 use catalog::Catalog;
 use invite::Invitations;
+use limits::Limits;
 use manager_link::{Identity, ManagerLink};
 use polycast_api::agent::agent_server::AgentServer;
 use polycast_net::interface;
@@ -67,6 +71,7 @@ pub(crate) struct Shared {
     /// Passes on who comes to the control port for a transfer.
     pub door: Door,
     pub store: Store,
+    pub limits: Limits,
     pub catalog: Arc<Catalog>,
     pub processes: Processes,
     pub link: ManagerLink,
@@ -140,6 +145,7 @@ impl Agent {
             interface: interface.address,
             control,
             door: Door::new(control),
+            limits: Limits::new(config.store_max_bytes()?, config.store_ttl_span()?, &store),
             store,
             catalog,
             processes: Processes::new(config.processes_max),
@@ -203,6 +209,8 @@ impl Agent {
             },
         );
         let invitations = tokio::spawn(invitations.run(ending.subscribe()));
+        let expiring = tokio::spawn(expire(Arc::clone(&shared), ending.subscribe()));
+        let removing = tokio::spawn(removals::serve(Arc::clone(&shared), ending.subscribe()));
         let mut linked = tokio::spawn(shared.link.clone().run(ending.subscribe()));
         let mut server = std::pin::pin!(server);
         let mut shutdown = std::pin::pin!(shutdown);
@@ -226,9 +234,23 @@ impl Agent {
             let _ = tokio::time::timeout(FAREWELL, &mut server).await;
         }
         let _ = tokio::time::timeout(FAREWELL, invitations).await;
+        let _ = tokio::time::timeout(FAREWELL, expiring).await;
+        let _ = tokio::time::timeout(FAREWELL, removing).await;
         drop(answering);
         tracing::info!("the agent has ended");
         outcome
+    }
+}
+
+/// Removes what has been in the store for too long, now and then.
+async fn expire(shared: Arc<Shared>, mut ending: watch::Receiver<bool>) {
+    let Some(interval) = shared.limits.look_interval() else { return };
+    while tokio::time::timeout(interval, ending.wait_for(|ends| *ends)).await.is_err() {
+        let shared = Arc::clone(&shared);
+        // Removing files may take a while.
+        let looked =
+            tokio::task::spawn_blocking(move || shared.limits.expire(&shared.catalog, &shared.store));
+        let _ = looked.await;
     }
 }
 

@@ -190,8 +190,8 @@ fn a_receiver_that_leaves_is_named_and_the_others_finish() {
     assert_eq!(failed.len(), 1);
     assert_eq!(failed[0].name, "r1");
     assert_eq!(failed[0].error.as_deref(), Some("cancelled"));
-    // Nothing half-written: neither the object nor a part of it.
-    assert!(!dir.path().join("1").exists() && !part_path(&dir.path().join("1")).exists());
+    // Nothing half-written is visible; what is verified is kept for another try.
+    assert!(!dir.path().join("1").exists() && part_path(&dir.path().join("1")).exists());
 }
 
 /// A part file that an earlier try left is verified, and only what is wrong or missing in it is sent.
@@ -247,7 +247,7 @@ fn when_the_source_goes_away_the_verified_part_is_kept() {
     assert!(matches!(prepared.run(&mut |_| ()), Err(TransferError::Cancelled)));
     stopper.join().unwrap();
     let error = running.thread.join().unwrap().unwrap_err();
-    assert!(matches!(error, TransferError::Refused(_) | TransferError::SourceLost { .. }), "{error}");
+    assert!(matches!(error, TransferError::Ended { .. } | TransferError::SourceLost { .. }), "{error}");
     assert!(!target.exists());
 }
 

@@ -22,9 +22,9 @@ use crate::agent::agent_client::AgentClient as Stub;
 use crate::agent::{
     AddRequest, Caller, CreateStreamRequest, DeleteRequest, EndStreamRequest, ExtendRequest, Granted, Joined,
     LeaveStreamRequest, ListRequest, ListStreamsRequest, Message, Object, ReadRequest,
-    ReceiveMessagesRequest, ReceiveMessagesResponse, RegisterRequest, SendEvent, SendMessagesRequest,
-    SendMessagesResponse, SendRequest, SlowReceivers, StatusRequest, StatusResponse, Stream,
-    UnregisterRequest, WithdrawRequest,
+    ReceiveMessagesRequest, ReceiveMessagesResponse, RegisterRequest, RemoveRequest, RemoveResponse,
+    SendEvent, SendMessagesRequest, SendMessagesResponse, SendRequest, SlowReceivers, StatusRequest,
+    StatusResponse, Stream, UnregisterRequest, WithdrawRequest,
 };
 use crate::error::{Kind, Refusal, check_version, innermost};
 use hyper_util::rt::TokioIo;
@@ -268,11 +268,45 @@ impl Session {
     /// # Errors
     /// The path is missing or unreadable, or the id is taken.
     pub async fn add(&self, data: DataId, path: &Path) -> Result<Object, ClientError> {
-        let wrong = |reason: String| ClientError::Path { path: path.to_path_buf(), reason };
-        let absolute = std::path::absolute(path).map_err(|error| wrong(error.to_string()))?;
-        let text = absolute.to_str().ok_or_else(|| wrong("its name is not UTF-8".into()))?;
-        let request =
-            AddRequest { caller: Some(self.caller.clone()), data_id: data.0, path: text.to_string() };
+        self.add_as(data, path, "").await
+    }
+
+    /// The same, under another name than the path has; an empty one is the path's.
+    ///
+    /// # Errors
+    /// As there, or the name is none that a file can have.
+    pub async fn add_as(&self, data: DataId, path: &Path, name: &str) -> Result<Object, ClientError> {
+        self.add_all(data, &[path.to_path_buf()], name, &[]).await
+    }
+
+    /// The same for several paths, which become one directory of this name, each under its own. Of directories what these
+    /// patterns mean is left out.
+    ///
+    /// # Errors
+    /// As there, or a pattern means nothing, or two paths have the same name.
+    pub async fn add_all(
+        &self,
+        data: DataId,
+        paths: &[PathBuf],
+        name: &str,
+        exclude: &[String],
+    ) -> Result<Object, ClientError> {
+        let mut texts = Vec::with_capacity(paths.len());
+        for path in paths {
+            let wrong = |reason: String| ClientError::Path { path: path.clone(), reason };
+            let absolute = std::path::absolute(path).map_err(|error| wrong(error.to_string()))?;
+            let text = absolute.to_str().ok_or_else(|| wrong("its name is not UTF-8".into()))?;
+            texts.push(text.to_string());
+        }
+        let mut more_paths = texts.into_iter();
+        let request = AddRequest {
+            caller: Some(self.caller.clone()),
+            data_id: data.0,
+            path: more_paths.next().unwrap_or_default(),
+            more_paths: more_paths.collect(),
+            name: name.to_string(),
+            exclude: exclude.to_vec(),
+        };
         Ok(self.stub.clone().add(request).await?.into_inner())
     }
 
@@ -352,6 +386,33 @@ impl Session {
             known_only,
         };
         Ok(self.stub.clone().read(request).await?.into_inner())
+    }
+
+    /// Removes objects at other agents: those of these numbers, and those of these names but the one of the number `except`.
+    /// All agents include this one.
+    ///
+    /// # Errors
+    /// The manager cannot be reached.
+    pub async fn remove(
+        &self,
+        at: &Receivers,
+        numbers: &[DataId],
+        names: &[String],
+        except: Option<DataId>,
+    ) -> Result<RemoveResponse, ClientError> {
+        let (agents, all) = match at {
+            Receivers::All => (Vec::new(), true),
+            Receivers::Named(names) => (names.clone(), false),
+        };
+        let request = RemoveRequest {
+            caller: Some(self.caller.clone()),
+            data_ids: numbers.iter().map(|number| number.0).collect(),
+            names: names.to_vec(),
+            except_data_id: except.map(|except| except.0),
+            agents,
+            all,
+        };
+        Ok(self.stub.clone().remove(request).await?.into_inner())
     }
 
     /// Forgets an object, and removes its bytes if they were received.

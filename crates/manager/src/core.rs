@@ -10,6 +10,7 @@ mod around;
 mod fail_over;
 mod hear;
 mod obey;
+mod removal;
 mod seats;
 mod snapshot;
 mod streams;

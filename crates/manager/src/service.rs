@@ -95,6 +95,15 @@ impl Manager for Service {
             pending: snapshot.pending.into_iter().map(pending_status).collect(),
             uptime_seconds: snapshot.uptime.as_secs(),
             streams: snapshot.streams.into_iter().map(stream_status).collect(),
+            lost: snapshot
+                .lost
+                .into_iter()
+                .map(|(name, heard_at)| AgentStatus {
+                    name,
+                    control_address: String::new(),
+                    silent_ms: now.since(heard_at).as_millis(),
+                })
+                .collect(),
         }))
     }
 }

@@ -113,6 +113,20 @@ impl Session {
     }
 }
 
+/// A manager, a client of it, and agents that have joined it.
+async fn with_agents<const N: usize>(
+    settings: &str,
+    names: [&str; N],
+) -> (Running, ManagerClient<Channel>, [Session; N]) {
+    let manager = Running::start(settings).await;
+    let client = manager.client().await;
+    let mut sessions = Vec::new();
+    for name in names {
+        sessions.push(Session::join(&client, name).await);
+    }
+    (manager, client, sessions.try_into().ok().expect("one a name"))
+}
+
 fn join(name: &str) -> Join {
     Join {
         protocol_version: PROTOCOL_VERSION,
@@ -175,11 +189,7 @@ const ONE_ADDRESS: &str = "fabrics = ['ip-multicast']\n[ip-multicast]\npool = '2
 
 #[tokio::test]
 async fn a_path_is_lent_released_and_lent_again() {
-    let manager = Running::start(ONE_ADDRESS).await;
-    let client = manager.client().await;
-    let mut a = Session::join(&client, "a").await;
-    let mut b = Session::join(&client, "b").await;
-    let _c = Session::join(&client, "c").await;
+    let (manager, client, [mut a, mut b, _c]) = with_agents(ONE_ADDRESS, ["a", "b", "c"]).await;
     a.say(request(1, &["b", "c"])).await;
     let first = a.granted().await;
     assert_eq!((first.accepted_size, first.fabric.as_str()), (1_000, "ip-multicast"));
@@ -209,11 +219,7 @@ async fn a_path_is_lent_released_and_lent_again() {
 /// and what runs can be changed and withdrawn.
 #[tokio::test]
 async fn requests_wait_change_and_go() {
-    let manager = Running::start(ONE_ADDRESS).await;
-    let client = manager.client().await;
-    let mut a = Session::join(&client, "a").await;
-    let mut b = Session::join(&client, "b").await;
-    let _c = Session::join(&client, "c").await;
+    let (manager, client, [mut a, mut b, _c]) = with_agents(ONE_ADDRESS, ["a", "b", "c"]).await;
     a.say(request(1, &["b"])).await;
     let held = a.granted().await;
     a.say(request(2, &["b"])).await;
@@ -250,10 +256,7 @@ async fn requests_wait_change_and_go() {
 
 #[tokio::test]
 async fn refusals_are_sentences_with_a_kind() {
-    let manager = Running::start("").await;
-    let client = manager.client().await;
-    let mut a = Session::join(&client, "a").await;
-    let mut b = Session::join(&client, "b").await;
+    let (manager, client, [mut a, mut b]) = with_agents("", ["a", "b"]).await;
     // While a manager has just begun, one who is not here may yet come.
     a.say(request(1, &["b", "x"])).await;
     for number in 0..4 {
@@ -299,10 +302,8 @@ async fn refusals_are_sentences_with_a_kind() {
 
 #[tokio::test]
 async fn an_agent_that_dies_loses_what_it_holds_unless_it_comes_back() {
-    let manager = Running::start(&format!("reconnect-ms = 300\n{ONE_ADDRESS}")).await;
-    let client = manager.client().await;
-    let mut a = Session::join(&client, "a").await;
-    let mut b = Session::join(&client, "b").await;
+    let (manager, client, [mut a, mut b]) =
+        with_agents(&format!("reconnect-ms = 300\n{ONE_ADDRESS}"), ["a", "b"]).await;
     a.say(request(1, &["b"])).await;
     let held = a.granted().await;
     a.say(request(2, &["b"])).await;
@@ -344,10 +345,7 @@ fn lease(granted: &Granted) -> Lease {
 /// What follows from a join and is for the one who joins gets to it in the session that begins.
 #[tokio::test]
 async fn who_joins_hears_what_follows_from_it() {
-    let manager = Running::start(ONE_ADDRESS).await;
-    let client = manager.client().await;
-    let mut a = Session::join(&client, "a").await;
-    let _b = Session::join(&client, "b").await;
+    let (manager, client, [mut a, _b]) = with_agents(ONE_ADDRESS, ["a", "b"]).await;
     a.say(request(1, &["b"])).await;
     let first = a.granted().await;
     a.say(request(2, &["b"])).await;
@@ -370,10 +368,7 @@ async fn who_joins_hears_what_follows_from_it() {
 #[tokio::test]
 async fn what_is_not_renewed_comes_back() {
     let settings = format!("heartbeat-ms = 50\nsilence-ms = 150\nlease-ms = 300\n{ONE_ADDRESS}");
-    let manager = Running::start(&settings).await;
-    let client = manager.client().await;
-    let mut a = Session::join(&client, "a").await;
-    let _b = Session::join(&client, "b").await;
+    let (manager, client, [mut a, _b]) = with_agents(&settings, ["a", "b"]).await;
     a.say(request(1, &["b"])).await;
     let first = a.granted().await;
     for number in 0..10 {
@@ -392,19 +387,15 @@ async fn what_is_not_renewed_comes_back() {
 
 #[tokio::test]
 async fn a_restarted_manager_takes_over_what_runs() {
-    let manager = Running::start(ONE_ADDRESS).await;
-    let client = manager.client().await;
-    let mut a = Session::join(&client, "a").await;
-    let _b = Session::join(&client, "b").await;
+    let (manager, _, [mut a, _b]) = with_agents(ONE_ADDRESS, ["a", "b"]).await;
     a.say(request(1, &["b"])).await;
     let first = a.granted().await;
     let address = manager.address;
     manager.stop().await;
     assert!(a.next().await.is_err(), "its session ends at once");
 
-    let manager = Running::start(&format!("listen = '{address}'\n{ONE_ADDRESS}")).await;
-    let client = manager.client().await;
-    let mut b = Session::join(&client, "b").await;
+    let (manager, client, [mut b]) =
+        with_agents(&format!("listen = '{address}'\n{ONE_ADDRESS}"), ["b"]).await;
     let mut again = join("a");
     again.leases.push(lease(&first));
     let a = Session::open(&client, again).await.unwrap();
@@ -430,9 +421,8 @@ async fn a_port_in_use_is_named() {
 /// Whoever takes the name of an agent that lives is told so, and the agent goes on.
 #[tokio::test]
 async fn nobody_takes_the_name_of_an_agent_that_lives() {
-    let manager = Running::start("heartbeat-ms = 200\nsilence-ms = 5000\nreconnect-ms = 400\n").await;
-    let client = manager.client().await;
-    let mut first = Session::join(&client, "a").await;
+    let (manager, client, [mut first]) =
+        with_agents("heartbeat-ms = 200\nsilence-ms = 5000\nreconnect-ms = 400\n", ["a"]).await;
     let run = |incarnation: u64| {
         let mut other = join("a");
         other.agent.as_mut().unwrap().incarnation = incarnation;
@@ -470,10 +460,7 @@ async fn nobody_takes_the_name_of_an_agent_that_lives() {
 /// One host does not fill the manager with agents.
 #[tokio::test]
 async fn agents_of_one_address_have_a_limit() {
-    let manager = Running::start("address-agents-max = 2\n").await;
-    let client = manager.client().await;
-    let _a = Session::join(&client, "a").await;
-    let _b = Session::join(&client, "b").await;
+    let (manager, client, [_a, _b]) = with_agents("address-agents-max = 2\n", ["a", "b"]).await;
     let full = refusal(&client, join("c")).await;
     assert_eq!(full.kind, Kind::Full);
     let words = "2 agents have joined from 127.0.0.1, as many as may: the manager's setting 'address-agents-max' says so";
@@ -484,9 +471,7 @@ async fn agents_of_one_address_have_a_limit() {
 /// A receiver that comes a moment after its source is no unknown one.
 #[tokio::test]
 async fn receivers_may_come_after_their_source() {
-    let manager = Running::start("").await;
-    let client = manager.client().await;
-    let mut a = Session::join(&client, "a").await;
+    let (manager, client, [mut a]) = with_agents("", ["a"]).await;
     a.say(request(1, &["b"])).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let _b = Session::join(&client, "b").await;

@@ -5,11 +5,12 @@
 //! a directory again. The stream is the GNU dialect, with a PAX record where a modification time is
 //! not a whole number of seconds, so that `tar` can read it too.
 //!
-//! Kept: names (any bytes), permissions, modification times, symbolic links (as links), empty
-//! directories. Not kept: owners, extended attributes, hard links (each becomes a file of its own),
-//! the set-user-id and set-group-id bits. Sockets, pipes and devices are refused.
+//! Kept: names (any bytes), permissions, modification times, symbolic links (as links), hard links within the tree, empty
+//! directories, and at the receiver's holes for long runs of zeros. Not kept: owners, extended attributes, the set-user-id and
+//! set-group-id bits. Sockets, pipes and devices are left out, and named.
 
 mod format;
+mod glob;
 mod tree;
 mod unpack;
 
@@ -18,7 +19,8 @@ mod hostile_tests;
 #[cfg(test)]
 mod tests;
 
-pub use tree::TreeSource;
+pub use glob::{Glob, GlobError};
+pub use tree::{Skipped, TreeSource};
 pub use unpack::{Unpacked, check_target, unpack};
 
 use polycast_types::Printable;
@@ -34,13 +36,11 @@ pub enum ArchiveError {
         /// The path.
         path: PathBuf,
     },
-    /// The tree holds something that has no bytes to deliver.
-    #[error("{} is {what}: only files, directories and symbolic links can be delivered", path.display())]
-    SpecialFile {
-        /// Its path.
-        path: PathBuf,
-        /// What it is, such as `a socket`.
-        what: &'static str,
+    /// Two of several paths have the same last name.
+    #[error("two of the paths are called '{}': only one of them can have that name", Printable(name))]
+    SameName {
+        /// The name.
+        name: String,
     },
     /// The system refused an operation.
     #[error("cannot {action} {}: {source}", path.display())]
@@ -80,7 +80,7 @@ pub enum ArchiveError {
         why: &'static str,
     },
     /// Something other than an empty directory is in the way.
-    #[error("{} is there already: remove it, or say --force to replace it", path.display())]
+    #[error("{} is there already: say --update to bring it up to date, or --force to replace it", path.display())]
     TargetExists {
         /// Where the directory was to appear.
         path: PathBuf,
@@ -94,7 +94,7 @@ impl From<ArchiveError> for io::Error {
             ArchiveError::Malformed { .. } | ArchiveError::Refused { .. } => io::ErrorKind::InvalidData,
             ArchiveError::NotADirectory { .. } => io::ErrorKind::NotADirectory,
             ArchiveError::TargetExists { .. } => io::ErrorKind::AlreadyExists,
-            ArchiveError::SpecialFile { .. } | ArchiveError::Changed { .. } => io::ErrorKind::Other,
+            ArchiveError::SameName { .. } | ArchiveError::Changed { .. } => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)
     }

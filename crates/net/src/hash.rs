@@ -1,8 +1,10 @@
 //! BLAKE3 by hash groups: every group can be verified by itself, and together they give the root hash.
 
+use crate::object::ObjectSource;
 use blake3::Hasher;
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use polycast_wire::control::Hash;
+use std::io;
 
 /// Bytes of a hash group: large enough for the vector units, small enough for the second-level cache.
 pub const GROUP_LEN: u32 = 256 << 10;
@@ -52,6 +54,23 @@ fn left_len(len: usize) -> usize {
 #[must_use]
 pub fn parse_hex(text: &str) -> Option<Hash> {
     blake3::Hash::from_hex(text).ok().map(|hash| *hash.as_bytes())
+}
+
+/// The root hash of all bytes of an object.
+///
+/// # Errors
+/// They cannot be read.
+pub fn hash_of(source: &dyn ObjectSource) -> io::Result<Hash> {
+    let mut hasher = Hasher::new();
+    let mut buffer = vec![0; 4 * GROUP_LEN as usize];
+    let (len, mut at) = (source.len(), 0);
+    while at < len {
+        let piece = &mut buffer[..(len - at).min(4 * u64::from(GROUP_LEN)) as usize];
+        source.read_exact_at(piece, at)?;
+        hasher.update(piece);
+        at += piece.len() as u64;
+    }
+    Ok(*hasher.finalize().as_bytes())
 }
 
 /// What only one can say who has these bytes and knows the key.

@@ -7,8 +7,9 @@
 mod room;
 
 use crate::hash::hex;
+use crate::object::ObjectSource;
 use room::Room;
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags, flock};
+use rustix::fs::{CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, flock};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -22,6 +23,10 @@ use std::sync::Arc;
 const NAME_LEN_MAX: usize = 255;
 /// Ends the names of part files.
 const PART_SUFFIX: &str = ".polycast-part";
+/// So many zeros become a hole.
+const HOLE_LEN: usize = 64 << 10;
+/// Bytes that are copied at a time.
+const SEED_LEN: usize = 1 << 20;
 /// Part files that vanish between two looks, because another receiver has just finished.
 const OPENS_MAX: usize = 16;
 /// Permissions that a file may get: none to run as somebody else.
@@ -44,7 +49,7 @@ pub enum StoreError {
     #[error("another receiver is writing to {}", .0.display())]
     Busy(PathBuf),
     /// Something has the final name already, and is not to be replaced.
-    #[error("{} is there already: remove it, or say --force to replace it", .0.display())]
+    #[error("{} is there already: say --update to bring it up to date, or --force to replace it", .0.display())]
     Exists(PathBuf),
     /// Something is in the part file's place that this user's earlier try did not leave there.
     #[error("{} {why}: remove it, since an earlier try did not leave it there", path.display())]
@@ -115,7 +120,8 @@ impl PartFile {
         let part = PartFile {
             file,
             resumed,
-            keep: false,
+            // What an earlier try left stays until somebody has looked at it.
+            keep: resumed,
             path: path.clone(),
             target: target.to_path_buf(),
             placing,
@@ -145,9 +151,29 @@ impl PartFile {
     /// # Errors
     /// The file system is full or fails.
     pub fn write(&self, bytes: &[u8], offset: u64) -> Result<(), StoreError> {
-        self.file
-            .write_all_at(bytes, offset)
-            .map_err(|source| StoreError::Io { path: self.target.clone(), source })
+        let wrong = |source| StoreError::Io { path: self.target.clone(), source };
+        let is_hole = |piece: &[u8]| piece.len() == HOLE_LEN && piece.iter().all(|byte| *byte == 0);
+        let mut at = 0;
+        while at < bytes.len() {
+            let mut pieces = bytes[at..].chunks(HOLE_LEN).take_while(|piece| !is_hole(piece));
+            let len: usize = pieces.by_ref().map(<[u8]>::len).sum();
+            if len > 0 {
+                self.file.write_all_at(&bytes[at..at + len], offset + at as u64).map_err(wrong)?;
+            } else {
+                self.write_zeros(&bytes[at..at + HOLE_LEN], offset + at as u64).map_err(wrong)?;
+            }
+            at += if len > 0 { len } else { HOLE_LEN };
+        }
+        Ok(())
+    }
+
+    /// Makes a hole, whatever an earlier try has left there; on a file system without holes zeros are written.
+    fn write_zeros(&self, zeros: &[u8], offset: u64) -> io::Result<()> {
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&self.file, how, offset, zeros.len() as u64) {
+            Ok(()) => Ok(()),
+            Err(_) => self.file.write_all_at(zeros, offset),
+        }
     }
 
     /// Reads bytes back.
@@ -160,9 +186,34 @@ impl PartFile {
             .map_err(|source| StoreError::Io { path: self.path.clone(), source })
     }
 
+    /// Takes the bytes of `source` for what an earlier try has left, as far as they go. `turn` is called now and then.
+    ///
+    /// # Errors
+    /// They cannot be read, or the file system is full or fails.
+    pub fn seed(&mut self, source: &dyn ObjectSource, mut turn: impl FnMut()) -> Result<(), StoreError> {
+        let wrong = |source| StoreError::Io { path: self.target.clone(), source };
+        let len = self.file.metadata().map_err(wrong)?.len().min(source.len());
+        let mut buffer = vec![0; SEED_LEN];
+        let mut at = 0;
+        while at < len {
+            let piece = &mut buffer[..(len - at).min(SEED_LEN as u64) as usize];
+            source.read_exact_at(piece, at).map_err(wrong)?;
+            self.write(piece, at)?;
+            at += piece.len() as u64;
+            turn();
+        }
+        self.resumed = true;
+        Ok(())
+    }
+
     /// Keeps the part file when this value is dropped without `commit`, so that a later try can go on.
     pub fn keep_for_later(&mut self) {
         self.keep = true;
+    }
+
+    /// Removes the part file when this value is dropped without `commit`, as one is that no earlier try has left.
+    pub fn discard(&mut self) {
+        self.keep = false;
     }
 
     /// Where the part file is.
@@ -177,17 +228,18 @@ impl PartFile {
     /// Something has the final name by now and is to stay, or the file system fails.
     pub fn commit(mut self, mode: u16) -> Result<PathBuf, StoreError> {
         let wrong = |source: io::Error| StoreError::Io { path: self.target.clone(), source };
-        let mode = u32::from(mode) & PERMISSIONS & !umask();
-        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode)).map_err(|errno| wrong(errno.into()))?;
+        rustix::fs::fchmod(&self.file, allowed(mode)).map_err(|errno| wrong(errno.into()))?;
         let synced = self.placing.durable && !is_in_memory(&self.file);
         if synced {
             self.file.sync_data().map_err(wrong)?;
         }
-        place(&self.path, &self.target, self.placing.replace).map_err(|errno| match errno {
+        let placed = place(&self.path, &self.target, self.placing.replace);
+        // All of it is here: where only the name is taken, another try needs no byte.
+        self.keep = matches!(placed, Ok(()) | Err(Errno::EXIST));
+        placed.map_err(|errno| match errno {
             Errno::EXIST => StoreError::Exists(self.target.clone()),
             _ => wrong(errno.into()),
         })?;
-        self.keep = true;
         if synced {
             sync_folder(&folder_of(&self.target)).map_err(wrong)?;
         }
@@ -204,6 +256,19 @@ impl Drop for PartFile {
     }
 }
 
+/// Gives a file these permissions as far as the user's mask allows them.
+///
+/// # Errors
+/// It is somebody else's, or the file system fails.
+pub fn set_permissions(target: &Path, mode: u16) -> Result<(), StoreError> {
+    rustix::fs::chmod(target, allowed(mode))
+        .map_err(|errno| StoreError::Io { path: target.to_path_buf(), source: errno.into() })
+}
+
+fn allowed(mode: u16) -> Mode {
+    Mode::from_raw_mode(u32::from(mode) & PERMISSIONS & !umask())
+}
+
 /// Says at once what the last rename would say at the end: that something has this name already.
 ///
 /// # Errors
@@ -212,7 +277,7 @@ pub fn check_target(target: &Path, replace: bool) -> Result<(), StoreError> {
     match std::fs::symlink_metadata(target) {
         Ok(there) if there.is_dir() => Err(StoreError::Io {
             path: target.to_path_buf(),
-            source: io::Error::other("a directory is there already"),
+            source: io::Error::other("a directory is there already, which --into puts a file inside"),
         }),
         Ok(_) if !replace => Err(StoreError::Exists(target.to_path_buf())),
         _ => Ok(()),

@@ -1,17 +1,20 @@
 //! What can be typed.
 
+#[cfg(feature = "research")]
+pub mod bench;
 pub mod help;
+pub mod place;
 
-use crate::commands::lab::LabArgs;
+use crate::commands::names::Which;
 use crate::commands::network::{OFFER_PORT, Pool};
-use crate::commands::plan::PlanArgs;
-use crate::commands::reproduce::ReproduceArgs;
-use crate::commands::simulate::SimulateArgs;
 use crate::commands::stream::StreamArgs;
+#[cfg(feature = "research")]
+use crate::commands::{lab::LabArgs, plan::PlanArgs, reproduce::ReproduceArgs, simulate::SimulateArgs};
 use crate::exit::Exit;
 use crate::output::{self, Format};
 use clap::error::ErrorKind;
 use clap::{Args as Arguments, Parser, Subcommand, ValueEnum};
+use place::{ChoiceArgs, PlaceArgs};
 use polycast_agent::transfer::Code;
 use polycast_types::{Duration, Handle, ObjectId, Rate};
 use std::ffi::OsString;
@@ -117,26 +120,35 @@ pub enum Command {
     /// Print the manual page, or write one for every command
     #[command(after_long_help = help::MAN_MORE)]
     Man(ManArgs),
+    #[cfg(feature = "research")]
     /// Ask a planner: relays, trees, labels, circuits, costs (no network needed)
     Plan(PlanArgs),
+    #[cfg(feature = "research")]
     /// Compute the papers' figures and tables, ours beside theirs (no network needed)
     #[command(long_about = help::REPRODUCE, after_long_help = help::REPRODUCE_MORE)]
     Reproduce(ReproduceArgs),
+    #[cfg(feature = "research")]
     /// Run a whole data center on this machine, in network namespaces (Linux, root)
     #[command(long_about = help::LAB, after_long_help = help::LAB_MORE)]
     Lab(LabArgs),
+    #[cfg(feature = "research")]
     /// Measure parts of the service
     #[command(hide = true)]
-    Bench(BenchArgs),
+    Bench(bench::BenchArgs),
+    #[cfg(feature = "research")]
     /// Simulate a transfer packet by packet, in virtual time (no network needed)
     #[command(long_about = help::SIMULATE, after_long_help = help::SIMULATE_MORE)]
     Simulate(SimulateArgs),
+    /// What a build without the feature `research` lacks
+    #[cfg(not(feature = "research"))]
+    #[command(external_subcommand)]
+    Absent(Vec<OsString>),
 }
 
 /// `polycast cast`
 #[derive(Arguments, Debug)]
 pub struct CastArgs {
-    /// The file or directory to deliver
+    /// The file or directory to deliver; - is standard input
     #[arg(value_name = "FILE|DIR")]
     pub path: PathBuf,
     /// How many receivers
@@ -148,6 +160,9 @@ pub struct CastArgs {
     /// Replace what has the copies' names already
     #[arg(long)]
     pub force: bool,
+    /// Bring what has the copies' names already up to date: what is equal is not sent
+    #[arg(long, conflicts_with = "force")]
+    pub update: bool,
     /// Each receiver throws away this fraction of the data packets on arrival, such as 0.05
     #[arg(long, value_name = "FRACTION", default_value = "0", value_parser = loss)]
     pub loss: f64,
@@ -167,9 +182,8 @@ pub struct ForwarderArgs {
 /// `polycast offer`
 #[derive(Arguments, Debug)]
 pub struct OfferArgs {
-    /// The file or directory to deliver
-    #[arg(value_name = "FILE|DIR")]
-    pub path: PathBuf,
+    #[command(flatten)]
+    pub choice: ChoiceArgs,
     /// How many receivers to wait for [default with --serve: 1]
     #[arg(long, value_name = "N", value_parser = offer_receivers, required_unless_present = "serve")]
     pub receivers: Option<usize>,
@@ -225,12 +239,8 @@ pub enum SlowChoice {
 /// `polycast accept`
 #[derive(Arguments, Debug)]
 pub struct AcceptArgs {
-    /// Where to put the object
-    #[arg(long, value_name = "PATH")]
-    pub out: PathBuf,
-    /// Replace what is there already
-    #[arg(long)]
-    pub force: bool,
+    #[command(flatten)]
+    pub place: PlaceArgs,
     /// Which offer to take, where there are several: the handle that `offer` prints
     #[arg(long, value_name = "HEX", value_parser = handle)]
     pub handle: Option<Handle>,
@@ -306,6 +316,13 @@ pub struct AgentArgs {
     /// Folder of the object store [default: one in shared memory]
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
+    /// Bytes that the store may hold: the oldest objects make room for new ones (8GiB) [default: half of the memory for
+    /// a store in memory]
+    #[arg(long, value_name = "SIZE")]
+    pub store_max: Option<String>,
+    /// How long a received object stays (12h, 7d) [default: until somebody removes it]
+    #[arg(long, value_name = "T")]
+    pub store_ttl: Option<String>,
     #[command(flatten)]
     pub local: LocalArgs,
 }
@@ -354,15 +371,17 @@ pub struct ManArgs {
 /// `polycast send`
 #[derive(Arguments, Debug)]
 pub struct SendArgs {
-    /// The file or directory to send
-    #[arg(value_name = "FILE|DIR")]
-    pub path: PathBuf,
+    #[command(flatten)]
+    pub choice: ChoiceArgs,
     /// The receiving agents' names, or all
     #[arg(long, value_name = "NAME,NAME|all", value_parser = destinations)]
     pub to: Destinations,
-    /// The object's id: a number, or UUID/NUMBER [default: a new number]
+    /// The object's id: a number, or UUID/NUMBER [default: one that stays as long as the file does not change]
     #[arg(long, value_name = "ID")]
     pub id: Option<ObjectId>,
+    /// Replace the object of this id, here and at the receivers, and then older ones of this name
+    #[arg(long)]
+    pub replace: bool,
     /// Receivers that are not done by then have failed (30s, 10m)
     #[arg(long, value_name = "T", value_parser = duration)]
     pub deadline: Option<Duration>,
@@ -406,94 +425,14 @@ pub struct WithdrawArgs {
     pub local: LocalArgs,
 }
 
-/// `polycast bench`
-#[derive(Arguments, Debug)]
-pub struct BenchArgs {
-    /// What to measure
-    #[command(subcommand)]
-    pub what: Bench,
-}
-
-/// What `polycast bench` measures.
-#[derive(Subcommand, Debug)]
-pub enum Bench {
-    /// How fast a manager answers: agents' sessions that ask for paths and give them back
-    Manager(BenchManagerArgs),
-    /// How long messages stop when the active agent of a rack is killed, in a lab with labels (Linux, root)
-    RackKill(BenchKillArgs),
-    /// How soon a host that joins a stream under load hears it, in a lab (Linux, root)
-    Join(BenchJoinArgs),
-}
-
-/// A lab, and the stream in it.
-#[derive(Arguments, Debug)]
-pub struct BenchLabArgs {
-    /// The lab, such as orca:4
-    #[arg(value_name = "SPEC")]
-    pub spec: polycast_lab::spec::Spec,
-    /// Messages a second
-    #[arg(long, value_name = "N", default_value = "20000")]
-    pub rate: f64,
-    /// Bytes of a message
-    #[arg(long, value_name = "N", default_value = "1000")]
-    pub bytes: usize,
-}
-
-/// `polycast bench rack-kill`
-#[derive(Arguments, Debug)]
-pub struct BenchKillArgs {
-    #[command(flatten)]
-    pub lab: BenchLabArgs,
-    /// How often
-    #[arg(long, value_name = "N", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub kills: u32,
-    /// Times T after which a silent agent is replaced, a lab each [default: that of SPEC]
-    #[arg(long, value_name = "T,..", value_delimiter = ',', value_parser = duration)]
-    pub timeout: Vec<Duration>,
-}
-
-/// `polycast bench join`
-#[derive(Arguments, Debug)]
-pub struct BenchJoinArgs {
-    #[command(flatten)]
-    pub lab: BenchLabArgs,
-    /// How often
-    #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub joins: u32,
-}
-
-/// `polycast bench manager`
-#[derive(Arguments, Debug)]
-pub struct BenchManagerArgs {
-    /// How many agents are joined, each over a connection of its own
-    #[arg(long, value_name = "N", default_value = "64")]
-    pub agents: usize,
-    /// Receivers of each request
-    #[arg(long, value_name = "N", default_value = "16")]
-    pub receivers: usize,
-    /// For how long
-    #[arg(long, value_name = "S", default_value = "10")]
-    pub seconds: f64,
-    /// Requests a second, all agents together, at even times; without it every agent asks again at once
-    #[arg(long, value_name = "N")]
-    pub rate: Option<f64>,
-    /// A manager that runs already [default: one is started, as a process of its own]
-    #[arg(long, value_name = "ADDR")]
-    pub manager: Option<String>,
-}
-
 /// `polycast get`
 #[derive(Arguments, Debug)]
 pub struct GetArgs {
-    /// The object's id
-    #[arg(value_name = "ID")]
-    pub id: ObjectId,
-    /// Where to put the object
-    #[arg(long, value_name = "PATH")]
-    pub out: PathBuf,
-    /// Replace what is there already
-    #[arg(long)]
-    pub force: bool,
+    /// The object's id, or its name; of several of a name the newest
+    #[arg(value_name = "NAME|ID")]
+    pub which: Which,
+    #[command(flatten)]
+    pub place: PlaceArgs,
     #[command(flatten)]
     pub local: LocalArgs,
 }
@@ -501,9 +440,12 @@ pub struct GetArgs {
 /// `polycast rm`
 #[derive(Arguments, Debug)]
 pub struct RmArgs {
-    /// The object's id
-    #[arg(value_name = "ID")]
-    pub id: ObjectId,
+    /// The objects' ids, or their names; all of a name
+    #[arg(value_name = "NAME|ID", required = true)]
+    pub which: Vec<Which>,
+    /// Remove them at these agents, or at all (this one too), instead of here
+    #[arg(long, value_name = "NAME,NAME|all", value_parser = destinations)]
+    pub to: Option<Destinations>,
     #[command(flatten)]
     pub local: LocalArgs,
 }

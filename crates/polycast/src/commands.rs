@@ -1,20 +1,28 @@
 //! One module a command: it calls the libraries and reports.
 
 mod accept;
+#[cfg(feature = "research")]
 mod bench;
 mod cast;
 mod cluster;
 mod destination;
 mod doctor;
 mod forwarder;
+#[cfg(feature = "research")]
 pub mod lab;
 mod manual;
 mod meeting;
+pub mod names;
 pub mod network;
 mod offer;
+#[cfg(feature = "research")]
 pub mod plan;
+mod removal;
+#[cfg(feature = "research")]
 pub mod reproduce;
+#[cfg(feature = "research")]
 pub mod simulate;
+pub mod spool;
 pub mod stream;
 
 use crate::args::{Args, Command};
@@ -41,20 +49,42 @@ pub fn run(args: Args) -> Exit {
         Command::Extend(args) => cluster::extend(args, format),
         Command::Withdraw(args) => cluster::withdraw(args, format),
         Command::Stream(args) => stream::run(args, format),
+        #[cfg(feature = "research")]
         Command::Bench(args) => bench::run(args, format),
         Command::Get(args) => cluster::get(args, format),
         Command::Ls(args) => cluster::ls(args, format),
-        Command::Rm(args) => cluster::rm(args, format),
+        Command::Rm(args) => removal::rm(args, format),
         Command::Status(args) => cluster::status(args, format),
         Command::Doctor(args) => doctor::run(args, format),
         Command::Completions(args) => manual::completions(args, format),
         Command::Man(args) => manual::man(args, format),
+        #[cfg(feature = "research")]
         Command::Plan(args) => plan::run(args, format),
+        #[cfg(feature = "research")]
         Command::Reproduce(args) => reproduce::run(args, format),
+        #[cfg(feature = "research")]
         Command::Lab(args) => lab::run(args, format),
+        #[cfg(feature = "research")]
         Command::Simulate(args) => simulate::run(args, format),
+        #[cfg(not(feature = "research"))]
+        Command::Absent(words) => Err(absent(words)),
     });
     outcome.unwrap_or_else(|failure| output::failure(format, &failure))
+}
+
+/// Commands of a build with the feature `research`.
+#[cfg(not(feature = "research"))]
+const RESEARCH: [&str; 5] = ["plan", "reproduce", "lab", "bench", "simulate"];
+
+/// Says what a command needs that this build lacks.
+#[cfg(not(feature = "research"))]
+fn absent(words: &[std::ffi::OsString]) -> Failure {
+    let name = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+    if RESEARCH.contains(&name.as_str()) {
+        let hint = "build it with planners, simulator and lab: cargo build --release -p polycast";
+        return Failure::input(format!("this build has no '{name}'")).hint(hint);
+    }
+    Failure::input(format!("there is no command '{name}'")).hint("polycast --help names those there are")
 }
 
 impl From<TransferError> for Failure {

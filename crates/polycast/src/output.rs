@@ -26,6 +26,22 @@ pub fn result(format: Format, value: &impl Serialize, text: &str) -> Result<(), 
     }
 }
 
+/// Writes a command's result where standard output belongs to an object: to standard error.
+pub fn beside(text: &str) {
+    say(text.trim_end());
+}
+
+/// Refuses two documents on standard output, before anything is done.
+pub fn check_alone(format: Format, object_there: bool) -> Result<(), Failure> {
+    match format {
+        Format::Json if object_there => {
+            let failure = Failure::input("--json and --out - both want standard output");
+            Err(failure.hint("say with --out a path for the object"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Writes to standard output. A reader that has gone away is no failure: it has seen enough.
 fn write(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();

@@ -37,8 +37,10 @@ pub struct Acceptance {
     pub corrupt_groups: u64,
     /// BLAKE3 root hash in hex.
     pub root: String,
-    /// Where the object is.
+    /// Where the object is; `-` is standard output.
     pub path: PathBuf,
+    /// It was there already, and was left as it is.
+    pub unchanged: bool,
 }
 
 /// `file` or `directory`.
@@ -52,6 +54,27 @@ pub fn kind_name(kind: ObjectKind) -> &'static str {
 /// Prints the report of a delivery, says who failed and why, and gives the exit status.
 pub fn conclude(delivery: &Delivery, format: Format) -> Result<Exit, Failure> {
     output::result(format, delivery, &text(delivery, &Copies::new()))?;
+    Ok(complain(&delivery.report))
+}
+
+/// The same of a delivery to all, which these have missed: names, and for how many milliseconds they have been silent.
+pub fn conclude_without(
+    delivery: &Delivery,
+    missed: &[(String, u64)],
+    format: Format,
+) -> Result<Exit, Failure> {
+    #[derive(Serialize)]
+    struct Sent<'a> {
+        #[serde(flatten)]
+        delivery: &'a Delivery,
+        missed: Vec<&'a str>,
+    }
+    let names = missed.iter().map(|(name, _)| name.as_str()).collect();
+    output::result(format, &Sent { delivery, missed: names }, &text(delivery, &Copies::new()))?;
+    for (name, silent_ms) in missed {
+        let silent = seconds(*silent_ms as f64 / 1e3);
+        output::say(&format!("missed: {} was not there, and was heard of {silent} ago", Printable(name)));
+    }
     Ok(complain(&delivery.report))
 }
 
@@ -133,6 +156,7 @@ impl From<Received> for Acceptance {
             corrupt_groups: received.corrupt_groups,
             root: received.root,
             path: received.path,
+            unchanged: received.unchanged,
         }
     }
 }
@@ -140,6 +164,10 @@ impl From<Received> for Acceptance {
 impl Acceptance {
     /// The account for people.
     pub fn text(&self) -> String {
+        if self.unchanged {
+            let (name, len) = (Printable(&self.name), format_bytes(self.bytes));
+            return format!("{name} ({len}) is up to date: {}\nBLAKE3 {}\n", self.path.display(), self.root);
+        }
         let mut text = format!(
             "{} ({}) verified in {}, {}: {}\n",
             Printable(&self.name),

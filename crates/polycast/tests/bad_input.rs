@@ -43,7 +43,8 @@ fn wrong_words_are_named() {
         (&["cast", "x", "--bogus"], "--bogus"),
         (&["cast"], "required arguments"),
         (&["offer", "x"], "required arguments"),
-        (&["accept"], "required arguments"),
+        (&["accept", "--out", "x", "--into", "y"], "cannot be used with"),
+        (&["accept", "--force", "--update"], "cannot be used with"),
         (&["cast", "x", "--receivers", "0"], "1 to 1000"),
         (&["cast", "x", "--receivers", "many"], "whole number"),
         (&["offer", "x", "--receivers", "0"], "1 to 100000"),
@@ -77,7 +78,6 @@ fn objects_that_cannot_be_read_are_named() {
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)
         .unwrap();
     assert!(refusal(&["cast", &pipe]).contains("pipe is a named pipe"));
-    assert!(refusal(&["cast", place.root()]).contains("pipe is a named pipe"));
 }
 
 #[test]
@@ -96,7 +96,14 @@ fn places_that_cannot_be_written_are_named() {
     assert!(refusal(&["cast", &file, "--out", &file]).contains("cannot write to"));
     assert!(refusal(&["cast", &file, "--out", "/proc/polycast"]).contains("/proc/polycast"));
     assert!(refusal(&["accept", "--out", &place.path("missing/file")]).contains("missing/file"));
-    assert!(refusal(&["accept", "--out", "/dev/null"]).contains("special file"));
+    for path in ["/dev/null", "/dev/stdout", "/proc/self/object", "/sys/object"] {
+        assert!(refusal(&["accept", "--out", path, "--force"]).contains("holds no files of users"));
+    }
+    let here = refusal(&["accept", "--out", place.root()]);
+    assert!(["--into", "--update", "--force"].iter().all(|way| here.contains(way)), "{here}");
+    assert!(refusal(&["accept", "--into", &file]).contains("no directory"));
+    let both = polycast(&["accept", "--out", "-", "--json"]);
+    assert!(both.status == 1 && both.stdout.contains("both want standard output"), "{}", both.stdout);
 }
 
 /// Files that no option that names a file may choke on, with what is said of some of them.

@@ -24,7 +24,7 @@ fn objects_travel_between_agents() {
         assert_eq!(got.status, 0, "{}", got.stderr);
         let document = serde_json::json!({
             "object": "42", "name": "model.bin", "kind": "file", "bytes": bytes.len(), "root": report["root"],
-            "path": out,
+            "path": out, "unchanged": false,
         });
         assert_eq!(got.json(), document);
         assert!(fs::read(&out).unwrap() == bytes);
@@ -209,4 +209,151 @@ fn lines_go_from_one_agent_to_those_who_have_joined() {
     assert_eq!(cluster.at("a", &["stream", "end", "ticks"]).json()["ended"], true);
     // The manager hears of it a moment later.
     cluster.await_answer("a", &["stream", "ls"], |streams| *streams == serde_json::json!([]));
+}
+
+#[test]
+fn objects_are_named_replaced_and_removed_everywhere() {
+    let cluster = Cluster::start(&["a", "b", "c"]);
+    let file = cluster.place.file("model.bin", b"first");
+    // It says what to type, and that works. The same once more sends nothing.
+    let sent = cluster.at("a", &["send", &file, "--to", "all"]);
+    assert_eq!(sent.status, 0, "{}", sent.stderr);
+    let id = sent.json()["object"].as_str().unwrap().to_string();
+    assert!(sent.stderr.contains("polycast get model.bin") && sent.stderr.contains(&id), "{}", sent.stderr);
+    let again = cluster.at("a", &["send", &file, "--to", "all"]).json();
+    assert_eq!((&again["sent_bytes"], &again["object"]), (&0.into(), &id.as_str().into()));
+    let folder = cluster.place.path("got");
+    let got = cluster.at("b", &["get", "model.bin", "--into", &folder]);
+    assert_eq!(got.json()["path"], format!("{folder}/model.bin"), "{}", got.stderr);
+    assert_eq!(cluster.at("b", &["get", "model.bin", "--into", &folder]).status, 1);
+    let equal = cluster.at("b", &["get", &id, "--into", &folder, "--update"]);
+    assert_eq!(equal.json()["unchanged"], true, "{}", equal.stderr);
+
+    // A new version takes the old one's place.
+    fs::write(&file, b"second").unwrap();
+    let sent = cluster.at("a", &["send", &file, "--to", "all", "--replace"]);
+    assert_eq!(sent.status, 0, "{}", sent.stderr);
+    let listed = cluster.at("c", &["ls"]).json();
+    assert_eq!((listed.as_array().unwrap().len(), &listed[0]["name"]), (1, &"model.bin".into()), "{listed}");
+    let got = cluster.at("b", &["get", "model.bin", "--into", &folder, "--update"]);
+    assert_eq!((got.status, fs::read(format!("{folder}/model.bin")).unwrap()), (0, b"second".to_vec()));
+    // So does another file under an id that is used; without a word it is refused.
+    let other = cluster.place.file("other.bin", b"third");
+    assert_eq!(cluster.at("a", &["send", &file, "--to", "b", "--id", "5"]).status, 0);
+    let refused = cluster.at("a", &["send", &other, "--to", "b,c", "--id", "5"]);
+    assert!(refused.status == 1 && refused.stderr.contains("--replace"), "{}", refused.stderr);
+    let replaced = cluster.at("a", &["send", &other, "--to", "b,c", "--id", "5", "--replace"]);
+    assert_eq!(replaced.status, 0, "{}", replaced.stderr);
+    let out = cluster.place.path("third");
+    assert_eq!(cluster.at("b", &["get", "5", "--out", &out]).status, 0);
+    assert_eq!(fs::read(&out).unwrap(), b"third");
+
+    // Several paths are one object; standard input is one as long as the command runs.
+    let sent = cluster.at("a", &["send", &file, &other, "--to", "b", "--name", "both", "--exclude", "x*"]);
+    assert_eq!(sent.status, 0, "{}", sent.stderr);
+    let got = cluster.at("b", &["get", "both", "--into", &folder]);
+    assert_eq!((got.status, fs::read(format!("{folder}/both/other.bin")).unwrap()), (0, b"third".to_vec()));
+    assert_eq!(cluster.at("b", &["rm", "both", "--to", "all"]).status, 0);
+
+    // Many go at once, here and elsewhere; what is not at an agent is no error there.
+    let gone = cluster.at("c", &["rm", "model.bin", "5", "--to", "a,b"]);
+    assert_eq!(gone.status, 0, "{}", gone.stderr);
+    let objects = gone.json()["objects"].as_array().unwrap().len();
+    assert_eq!(objects, 4, "{}", gone.stdout);
+    let gone = cluster.at("c", &["rm", "model.bin", "5"]);
+    assert_eq!((gone.status, &gone.json()["removed"]), (0, &true.into()), "{}", gone.stderr);
+    for agent in ["a", "b", "c"] {
+        assert_eq!(cluster.at(agent, &["ls"]).json(), serde_json::json!([]), "{agent}");
+    }
+    let nobody = cluster.at("c", &["rm", "5", "--to", "a,nobody"]);
+    assert!(
+        nobody.status == 1 && nobody.stderr.contains("nobody is not at the manager"),
+        "{}",
+        nobody.stderr
+    );
+    assert!(cluster.at("c", &["get", "model.bin"]).stderr.contains("no object called model.bin"));
+}
+
+#[test]
+fn a_send_that_is_ended_goes_on_from_what_receivers_have() {
+    const LEN: usize = 40_000_000;
+    let cluster = Cluster::with("[ip-multicast]\nrate = '160mbit'\n", &["a", "b"]);
+    let file = cluster.place.file("big.bin", &noise(LEN));
+    let sending = cluster.begin("a", &["send", &file, "--to", "b"]);
+    cluster.await_status("b", |status| {
+        status["transfers"][0]["verified_bytes"].as_u64().unwrap_or(0) >= LEN as u64 * 60 / 100
+    });
+    let coming = cluster.at("b", &["ls"]).json();
+    assert_eq!(coming[0]["name"], "big.bin", "{coming}");
+    assert!(coming[0]["percent"].as_u64().is_some_and(|percent| percent >= 60), "{coming}");
+    signal(&sending, Signal::INT);
+    let stopped = end(sending);
+    assert!(stopped.status == 1 && stopped.stderr.contains("goes on from there"), "{}", stopped.stderr);
+    cluster.await_answer("b", &["ls"], |listed| listed.as_array().is_some_and(Vec::is_empty));
+    let again = cluster.at("a", &["send", &file, "--to", "b"]);
+    assert_eq!(again.status, 0, "{}", again.stderr);
+    let sent = again.json()["sent_bytes"].as_u64().unwrap();
+    assert!((1..=LEN as u64 * 45 / 100).contains(&sent), "{sent} bytes were sent again");
+}
+
+#[test]
+fn a_store_has_a_size_and_a_time() {
+    let place = Place::new();
+    let manager = Daemon::manager("127.0.0.1:0", &[]);
+    let store = place.path("store-b");
+    let socket = place.path("b.sock");
+    let limits = ["--store", &store, "--store-max", "4MiB", "--store-ttl", "1h"];
+    let b = Daemon::start(
+        &[
+            &[
+                "agent",
+                "--manager",
+                manager.address(),
+                "--name",
+                "b",
+                "--interface",
+                "lo",
+                "--socket",
+                &socket,
+            ],
+            &limits[..],
+        ]
+        .concat(),
+    );
+    let a = Daemon::agent(&place, manager.address(), "a");
+    let cluster = Cluster { managers: vec![manager], agents: vec![a, b], place };
+    cluster.await_status("a", |s| s["peers"].as_array().is_some_and(|p| p.len() == 2));
+    for number in ["1", "2", "3"] {
+        let file = cluster.place.file(&format!("f{number}"), &noise(1_500_000));
+        let sent = cluster.at("a", &["send", &file, "--to", "b", "--id", number]);
+        assert_eq!(sent.status, 0, "{}", sent.stderr);
+    }
+    let listed = cluster.at("b", &["ls"]).json();
+    let names: Vec<&str> = listed.as_array().unwrap().iter().map(|o| o["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["f2", "f3"], "the oldest has made room");
+    let large = cluster.place.file("large", &noise(5_000_000));
+    let refused = cluster.at("a", &["send", &large, "--to", "b"]);
+    assert_eq!(refused.status, 1);
+    assert!(refused.stderr.contains("store-max"), "{}", refused.stderr);
+    assert_eq!(refused.json()["sent_bytes"], 0, "{}", refused.stdout);
+    let status = cluster.at("b", &["status"]).json();
+    assert_eq!(
+        (&status["store_max_bytes"], &status["store_used_bytes"]),
+        (&(4 << 20).into(), &3_000_000.into())
+    );
+}
+
+#[test]
+fn who_is_not_there_when_an_object_goes_to_all_is_named() {
+    let mut cluster = Cluster::start(&["a", "b", "c"]);
+    let file = cluster.place.file("f", b"bytes");
+    cluster.agents[2].kill();
+    cluster.await_status("a", |status| status["lost"][0]["name"] == "c");
+    let sent = cluster.at("a", &["send", &file, "--to", "all"]);
+    assert_eq!((sent.status, &sent.json()["missed"]), (0, &serde_json::json!(["c"])), "{}", sent.stderr);
+    assert!(sent.stderr.contains("missed: c was not there"), "{}", sent.stderr);
+    cluster.agents.push(Daemon::agent(&cluster.place, cluster.managers[0].address(), "c"));
+    cluster.await_status("a", |status| status["peers"].as_array().is_some_and(|peers| peers.len() == 3));
+    let sent = cluster.at("a", &["send", &file, "--to", "all"]);
+    assert_eq!((sent.status, &sent.json()["missed"]), (0, &serde_json::json!([])), "{}", sent.stderr);
 }

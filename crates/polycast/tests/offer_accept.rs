@@ -24,10 +24,10 @@ fn an_offer_reaches_all_who_accept() {
     let file = place.file("object.bin", &bytes);
     fs::create_dir(place.path("folder")).unwrap();
     let outs = [place.path("copy"), place.path("folder")];
-    let acceptors: Vec<Child> = ["first", "second"]
+    let acceptors: Vec<Child> = [("first", "--out"), ("second", "--into")]
         .iter()
         .zip(&outs)
-        .map(|(name, out)| begin(&["accept", "--out", out, "--interface", "lo", "--name", name, "--json"]))
+        .map(|((name, how), out)| begin(&["accept", how, out, "--interface", "lo", "--name", name, "--json"]))
         .collect();
     let offer =
         end(begin(&["offer", &file, "--open", "--receivers", "2", "--interface", "127.0.0.1", "--json"]));
@@ -288,7 +288,7 @@ fn what_is_offered_does_not_choose_what_it_replaces() {
         let mine = place.file("home/taken", b"mine");
         for (name, why) in [(".bashrc", "begins with a dot"), ("taken", "is there already")] {
             let ends = rogue(vec![announcement(7, name)]);
-            let ran = end(begin(&["accept", "--out", &home, "--interface", "lo"]));
+            let ran = end(begin(&["accept", "--into", &home, "--interface", "lo"]));
             ends.store(true, Ordering::Relaxed);
             assert_eq!(ran.status, 1, "{}", ran.stderr);
             assert!(ran.stderr.contains(why), "{}", ran.stderr);

@@ -1,6 +1,7 @@
 //! The objects of this host: added ones, received ones, and those that are on their way.
 
-use super::store::Description;
+use super::choice::Choice;
+use super::store::{Description, Found};
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::object::{ObjectKind, Stamp};
 use polycast_types::{AppId, DataId, ObjectId, format_bytes};
@@ -8,8 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 
 /// Failures that are remembered, to be told to those who ask for the object.
@@ -30,11 +31,17 @@ pub struct Available {
     pub root: String,
     /// Where its bytes are; `None`: in the store.
     pub added_from: Option<PathBuf>,
+    /// What else an added directory is made of.
+    pub choice: Arc<Choice>,
+    /// Since when it is here.
+    pub since: SystemTime,
 }
 
 /// How far an object is that is being received.
 #[derive(Debug, Default)]
 pub struct Progress {
+    /// The name that it has at the source, once that is known.
+    pub name: OnceLock<String>,
     pub bytes: AtomicU64,
     pub total: AtomicU64,
     /// Set to end receiving.
@@ -47,11 +54,22 @@ enum State {
     Receiving(Arc<Progress>),
 }
 
+impl State {
+    /// Bytes of the store that it has or will have.
+    fn stored_bytes(&self) -> u64 {
+        match self {
+            State::Available { object, .. } if object.added_from.is_some() => 0,
+            State::Available { object, .. } => object.length,
+            State::Receiving(progress) => progress.total.load(Ordering::Relaxed),
+        }
+    }
+}
+
 /// An object and its state at one moment.
 #[derive(Debug)]
 pub enum Snapshot {
     Available(Available),
-    Receiving { bytes: u64, total: u64 },
+    Receiving { name: String, bytes: u64, total: u64 },
 }
 
 /// The table of objects.
@@ -75,9 +93,10 @@ struct Inner {
 
 impl Catalog {
     /// A catalog with what lies in the store already.
-    pub fn new(objects_max: usize, receives_max: usize, found: Vec<(ObjectId, Description)>) -> Self {
-        let objects = found.into_iter().map(|(id, description)| {
-            (id, State::Available { object: Available::received(description), sends: 0 })
+    pub fn new(objects_max: usize, receives_max: usize, found: Vec<Found>) -> Self {
+        let objects = found.into_iter().map(|(id, description, since)| {
+            let object = Available { since, ..Available::received(description) };
+            (id, State::Available { object, sends: 0 })
         });
         let inner = Inner { objects: objects.collect(), ..Inner::default() };
         Catalog { inner: Mutex::new(inner), changes: watch::Sender::new(Some(0)), objects_max, receives_max }
@@ -90,6 +109,7 @@ impl Catalog {
         if let Some(State::Available { object: there, .. }) = inner.objects.get(&id)
             && there.added_from.is_some()
             && there.added_from == object.added_from
+            && there.choice == object.choice
         {
             if (there.kind, there.length, there.stamp) == (object.kind, object.length, object.stamp) {
                 return Ok(there.clone());
@@ -194,7 +214,7 @@ impl Catalog {
         match tokio::time::timeout(timeout, ready).await {
             Ok(outcome) => outcome,
             Err(_) => Err(match self.get(id) {
-                Some(Snapshot::Receiving { bytes, total }) => Refusal::new(
+                Some(Snapshot::Receiving { bytes, total, .. }) => Refusal::new(
                     Kind::TimedOut,
                     format!(
                         "object {id} is not complete yet: {} of {}",
@@ -218,6 +238,43 @@ impl Catalog {
 
     pub fn get(&self, id: ObjectId) -> Option<Snapshot> {
         self.lock().objects.get(&id).map(snapshot)
+    }
+
+    /// Whether an object of this id is here, or is being received.
+    pub fn is_known(&self, id: ObjectId) -> bool {
+        self.lock().objects.contains_key(&id)
+    }
+
+    /// The objects of an application that have this name.
+    pub fn of_name(&self, app: AppId, name: &str) -> Vec<ObjectId> {
+        let list = self.list(Some(app)).into_iter();
+        let is_called =
+            |snapshot: &Snapshot| matches!(snapshot, Snapshot::Available(object) if object.name == name);
+        list.filter(|(_, snapshot)| is_called(snapshot)).map(|(id, _)| id).collect()
+    }
+
+    /// Bytes that received objects have in the store, and that those will have that come; `except` does not count.
+    pub fn stored_bytes(&self, except: Option<ObjectId>) -> u64 {
+        let inner = self.lock();
+        let others = inner.objects.iter().filter(|(id, _)| Some(**id) != except);
+        others.map(|(_, state)| state.stored_bytes()).fold(0, u64::saturating_add)
+    }
+
+    /// Received objects that are not in use, their lengths, and since when they are here; the oldest first.
+    pub fn idle(&self) -> Vec<(ObjectId, u64, SystemTime)> {
+        let inner = self.lock();
+        let mut idle: Vec<_> = inner
+            .objects
+            .iter()
+            .filter_map(|(id, state)| match state {
+                State::Available { object, sends: 0 } if object.added_from.is_none() => {
+                    Some((*id, object.length, object.since))
+                }
+                _ => None,
+            })
+            .collect();
+        idle.sort_by_key(|(id, _, since)| (*since, *id));
+        idle
     }
 
     /// All objects, or those of one application, in the order of their names.
@@ -294,7 +351,17 @@ impl Inner {
 impl Available {
     fn received(description: Description) -> Self {
         let Description { name, kind, length, mode, root } = description;
-        Available { name, kind, length, mode, stamp: Stamp::default(), root, added_from: None }
+        Available {
+            name,
+            kind,
+            length,
+            mode,
+            stamp: Stamp::default(),
+            root,
+            added_from: None,
+            choice: Arc::default(),
+            since: SystemTime::now(),
+        }
     }
 }
 
@@ -302,6 +369,7 @@ fn snapshot(state: &State) -> Snapshot {
     match state {
         State::Available { object, .. } => Snapshot::Available(object.clone()),
         State::Receiving(progress) => Snapshot::Receiving {
+            name: progress.name.get().cloned().unwrap_or_default(),
             bytes: progress.bytes.load(Ordering::Relaxed),
             total: progress.total.load(Ordering::Relaxed),
         },
@@ -449,6 +517,8 @@ mod tests {
             stamp: [1; 32],
             root: String::new(),
             added_from: Some("/a".into()),
+            choice: Arc::default(),
+            since: SystemTime::now(),
         }
     }
 

@@ -3,8 +3,16 @@
 use crate::forwarder::ForwarderConfig;
 use polycast_api::client::{default_folder, default_socket};
 use polycast_api::settings::{self, SettingsError};
+use polycast_types::parse_bytes;
 use serde::Deserialize;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Sizes that a store may have.
+const STORE_MAX: RangeInclusive<u64> = 1 << 20..=1 << 50;
+/// How long an object may stay in one.
+const STORE_TTL_S: RangeInclusive<u64> = 1..=3_650 * 86_400;
 
 /// TCP port of an agent for which nobody has chosen one.
 pub const CONTROL_PORT: u16 = 7_401;
@@ -23,6 +31,11 @@ pub struct AgentConfig {
     pub interface: Option<String>,
     /// Folder for received objects; without one a folder in shared memory.
     pub store: Option<PathBuf>,
+    /// Bytes that the store may hold, such as `8GiB`; without it half of the machine's memory where the store is in memory, and
+    /// what fits where it is not.
+    pub store_max: Option<String>,
+    /// How long a received object stays, such as `12h` or `7d`; without it until somebody removes it.
+    pub store_ttl: Option<String>,
     /// Unix socket for applications; without one a socket in the user's run-time folder.
     pub socket: Option<PathBuf>,
     /// TCP port where other agents reach this one, for all that they want of it; 0 lets the system choose. Without one it is
@@ -49,6 +62,8 @@ impl Default for AgentConfig {
             name: None,
             interface: None,
             store: None,
+            store_max: None,
+            store_ttl: None,
             socket: None,
             control_port: None,
             objects_max: 65_536,
@@ -100,6 +115,8 @@ impl AgentConfig {
             );
             return wrong("name", reason);
         }
+        self.store_max_bytes()?;
+        self.store_ttl_span()?;
         if let Some(forwarder) = &self.forwarder {
             if let Err(error) = forwarder.check() {
                 return wrong("forwarder", error.to_string());
@@ -124,6 +141,38 @@ impl AgentConfig {
             }
         }
         Ok(())
+    }
+
+    /// `store-max` in bytes.
+    ///
+    /// # Errors
+    /// It is no size, or none that a store can have.
+    pub fn store_max_bytes(&self) -> Result<Option<u64>, SettingsError> {
+        let Some(text) = &self.store_max else { return Ok(None) };
+        let bytes = parse_bytes(text).ok().filter(|bytes| STORE_MAX.contains(bytes));
+        let reason = || format!("'{text}' is no size from 1MiB to 1024TiB, such as 8GiB");
+        bytes.map(Some).ok_or_else(|| SettingsError::Value { setting: "store-max", reason: reason() })
+    }
+
+    /// `store-ttl` as a span.
+    ///
+    /// # Errors
+    /// It is no time, or none that an object can stay.
+    pub fn store_ttl_span(&self) -> Result<Option<Duration>, SettingsError> {
+        let Some(text) = &self.store_ttl else { return Ok(None) };
+        let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let unit = match &text[end..] {
+            "s" | "" => Some(1),
+            "m" => Some(60),
+            "h" => Some(3_600),
+            "d" => Some(86_400),
+            _ => None,
+        };
+        let seconds = unit.and_then(|unit: u64| text[..end].parse::<u64>().ok()?.checked_mul(unit));
+        let seconds = seconds.filter(|seconds| STORE_TTL_S.contains(seconds));
+        let reason = || format!("'{text}' is no time from 1s to 3650d, such as 30m, 12h or 7d");
+        let span = seconds.map(Duration::from_secs);
+        span.map(Some).ok_or_else(|| SettingsError::Value { setting: "store-ttl", reason: reason() })
     }
 
     /// The agent's name.
@@ -172,6 +221,10 @@ mod tests {
             ("manager = 'a:1'\nname = '../x'", "'../x'"),
             ("manager = 'a:1'\nname = 'all'", "not 'all'"),
             ("manager = 'a:1'\nsends-max = 0", "'sends-max'"),
+            ("manager = 'a:1'\nstore-max = '8 apples'", "'8 apples' is no size"),
+            ("manager = 'a:1'\nstore-max = '1'", "from 1MiB"),
+            ("manager = 'a:1'\nstore-ttl = '7w'", "'7w' is no time"),
+            ("manager = 'a:1'\nstore-ttl = '99999d'", "to 3650d"),
             ("manager = 'a:1'\n[forwarder]\nnode = []", "'forwarder'"),
             ("manager = 'a:1'\n[[forwarder.node]]\nname = 'a'\nport = []", "1 to 128 ports, not 0"),
         ] {

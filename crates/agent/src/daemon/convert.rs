@@ -10,6 +10,7 @@ use polycast_api::error::{Kind, Refusal};
 use polycast_net::object::ObjectKind;
 use polycast_types::{AppId, Duration, ObjectId};
 use std::path::Path;
+use std::time::SystemTime;
 
 /// Receivers that one call may name.
 const RECEIVERS_MAX: usize = 65_536;
@@ -70,7 +71,10 @@ pub fn available(id: ObjectId, object: Available, stored: &Path) -> api::Object 
     let (state, form) = match (&object.added_from, object.kind) {
         (None, _) => (api::ObjectState::Received, PathForm::Bytes),
         (Some(_), ObjectKind::File) => (api::ObjectState::Added, PathForm::Bytes),
-        (Some(_), ObjectKind::Directory) => (api::ObjectState::Added, PathForm::Directory),
+        (Some(_), ObjectKind::Directory) if object.choice.is_all() => {
+            (api::ObjectState::Added, PathForm::Directory)
+        }
+        (Some(_), ObjectKind::Directory) => (api::ObjectState::Added, PathForm::Unspecified),
     };
     let path = object.added_from.as_deref().unwrap_or(stored);
     api::Object {
@@ -85,13 +89,20 @@ pub fn available(id: ObjectId, object: Available, stored: &Path) -> api::Object 
         path: path.to_string_lossy().into_owned(),
         form: form.into(),
         mode: object.mode.into(),
+        since_unix_ms: unix_ms(object.since),
     }
+}
+
+fn unix_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 pub fn object(id: ObjectId, snapshot: Snapshot, stored: &Path) -> api::Object {
     match snapshot {
         Snapshot::Available(object) => available(id, object, stored),
-        Snapshot::Receiving { bytes, total } => api::Object {
+        Snapshot::Receiving { name, bytes, total } => api::Object {
+            name,
             app_id: id.app.0.to_vec(),
             data_id: id.data.0,
             state: api::ObjectState::Receiving.into(),

@@ -221,7 +221,7 @@ fn admit(shared: &Shared, invitation: &Invitation) -> Result<Answer, String> {
         std::thread::sleep(LOOK_AGAIN);
     };
     let answer = match receive {
-        Ok(receive) => Ok(Answer::Receive(receive)),
+        Ok(receive) => promise(shared, invitation, receive).map(Answer::Receive),
         Err(refusal) if refusal.kind == Kind::ObjectTaken => held(shared, invitation).ok_or(refusal),
         Err(refusal) => Err(refusal),
     };
@@ -230,6 +230,21 @@ fn admit(shared: &Shared, invitation: &Invitation) -> Result<Answer, String> {
         Err(reason) => tracing::warn!(object = %invitation.object, %reason, "an invitation is turned down"),
     }
     answer.map_err(|refusal| refusal.to_string())
+}
+
+/// Makes room in the store for what comes.
+fn promise(shared: &Shared, invitation: &Invitation, receive: Receive) -> Result<Receive, Refusal> {
+    let (id, bytes) = (receive.id(), invitation.object_len);
+    match shared.limits.make_room(&shared.catalog, &shared.store, id, bytes) {
+        Ok(()) => {
+            receive.progress().total.store(bytes, Ordering::Relaxed);
+            Ok(receive)
+        }
+        Err(refusal) => {
+            receive.fail(refusal.clone());
+            Err(refusal)
+        }
+    }
 }
 
 /// Whether what is here under the object's id can be what the source has.
@@ -280,6 +295,7 @@ fn run(shared: &Shared, invitation: &Invitation, receive: Receive) {
     let receive = std::cell::RefCell::new(receive);
     let mut on_event = |progress: &ReceiverProgress| {
         let mut receive = receive.borrow_mut();
+        receive.progress().name.get_or_init(|| progress.name.clone());
         receive.progress().bytes.store(progress.bytes, Ordering::Relaxed);
         receive.progress().total.store(progress.total, Ordering::Relaxed);
         // In a chain the transfer goes on for those behind this one; readers need not wait for them.
@@ -303,7 +319,7 @@ fn run(shared: &Shared, invitation: &Invitation, receive: Receive) {
             tracing::warn!(object = %id, %error, "not received");
             let kind = match error {
                 TransferError::Store(StoreError::Full { .. }) => Kind::StoreFull,
-                TransferError::Cancelled => Kind::Cancelled,
+                TransferError::Cancelled | TransferError::Interrupted { .. } => Kind::Cancelled,
                 _ => Kind::TransferFailed,
             };
             receive.fail(Refusal::new(kind, error.to_string()));

@@ -6,6 +6,7 @@
 //! heartbeat confirms it.
 
 mod lease;
+mod removals;
 mod streams;
 mod table;
 
@@ -266,17 +267,17 @@ impl ManagerLink {
         }
     }
 
-    /// The agents that the manager knows; none if it cannot be reached now.
-    pub async fn peers(&self) -> Vec<Peer> {
-        let Some(mut client) = self.table().client.clone() else { return Vec::new() };
+    /// The agents that the manager knows, and those that have not come back; none if it cannot be reached now.
+    pub async fn peers(&self) -> (Vec<Peer>, Vec<Peer>) {
+        let Some(mut client) = self.table().client.clone() else { return Default::default() };
         let request = api::StatusRequest { protocol_version: PROTOCOL_VERSION };
-        let Ok(status) = in_time(client.status(request)).await else { return Vec::new() };
+        let Ok(status) = in_time(client.status(request)).await else { return Default::default() };
         let peer = |agent: api::AgentStatus| Peer {
             name: agent.name,
             control_address: agent.control_address,
             silent_ms: agent.silent_ms,
         };
-        status.agents.into_iter().map(peer).collect()
+        (status.agents.into_iter().map(peer).collect(), status.lost.into_iter().map(peer).collect())
     }
 
     /// The streams that the manager knows.

@@ -10,7 +10,6 @@ use crate::transfer::{
 use polycast_api::client::Receivers;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager;
-use polycast_net::archive::TreeSource;
 use polycast_net::hash::parse_hex;
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_types::{Duration, ObjectId};
@@ -557,7 +556,8 @@ pub fn open(object: &Available, path: &Path) -> Result<Arc<dyn ObjectSource>, Re
     let wrong = |error: String| Refusal::new(Kind::Path, format!("cannot read {}: {error}", path.display()));
     let source: Arc<dyn ObjectSource> = match object.kind {
         ObjectKind::Directory if in_place => {
-            Arc::new(TreeSource::open(path).map_err(|error| Refusal::new(Kind::Path, error.to_string()))?)
+            let tree = object.choice.open(path);
+            Arc::new(tree.map_err(|error| Refusal::new(Kind::Path, error.to_string()))?)
         }
         _ => {
             let file = FileSource::open(path).map_err(|error| wrong(error.to_string()))?;

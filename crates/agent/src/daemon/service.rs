@@ -2,8 +2,10 @@
 
 use super::Shared;
 use super::catalog::{Available, Snapshot};
+use super::choice::Choice;
 use super::convert;
 use super::manager_link::LinkState;
+use super::removals;
 use super::sends::{Sends, Standing, Watcher, Wish};
 use super::streams::Streams;
 use polycast_api::PROTOCOL_VERSION;
@@ -15,18 +17,19 @@ use polycast_api::agent::{
     EndStreamRequest, EndStreamResponse, ExtendRequest, ExtendResponse, LeaveStreamRequest,
     LeaveStreamResponse, ListRequest, ListResponse, ListStreamsRequest, ListStreamsResponse, Object, Peer,
     ReadRequest, ReceiveMessagesRequest, ReceiveMessagesResponse, RegisterRequest, RegisterResponse,
-    SendEvent, SendMessagesRequest, SendMessagesResponse, SendRequest, StatusRequest, StatusResponse,
-    Transfer, UnregisterRequest, UnregisterResponse, WithdrawRequest, WithdrawResponse,
+    RemoveRequest, RemoveResponse, SendEvent, SendMessagesRequest, SendMessagesResponse, SendRequest,
+    StatusRequest, StatusResponse, Transfer, UnregisterRequest, UnregisterResponse, WithdrawRequest,
+    WithdrawResponse,
 };
 use polycast_api::convert::app_id;
 use polycast_api::error::{Kind, Refusal, check_version};
-use polycast_net::archive::TreeSource;
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
-use polycast_types::{AppId, DataId, ObjectId};
+use polycast_net::store::check_name;
+use polycast_types::{AppId, DataId, ObjectId, Printable};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
@@ -78,7 +81,7 @@ impl Service {
             });
         }
         for (id, snapshot) in self.shared.catalog.list(None) {
-            if let Snapshot::Receiving { bytes, total } = snapshot {
+            if let Snapshot::Receiving { bytes, total, .. } = snapshot {
                 transfers.push(Transfer {
                     app_id: id.app.0.to_vec(),
                     data_id: id.data.0,
@@ -125,7 +128,12 @@ impl Agent for Service {
         // Looking at a large directory takes a while: not for an id that is taken anyway.
         let path = PathBuf::from(request.path);
         self.shared.catalog.check_free(id, &path)?;
-        let looked = tokio::task::spawn_blocking(move || look_at(path));
+        let choice = Choice::of(request.more_paths, &request.exclude)?;
+        if choice.is_several() && request.name.is_empty() {
+            return Err(Refusal::new(Kind::Invalid, "several paths need a name for the object").into());
+        }
+        let called = request.name;
+        let looked = tokio::task::spawn_blocking(move || look_at(path, &called, choice));
         let object = looked.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))??;
         let object = self.shared.catalog.add(id, object)?;
         tracing::info!(object = %id, bytes = object.length, "added");
@@ -186,6 +194,12 @@ impl Agent for Service {
         Ok(Response::new(DeleteResponse {}))
     }
 
+    async fn remove(&self, request: Request<RemoveRequest>) -> Result<Response<RemoveResponse>, Status> {
+        let request = request.into_inner();
+        let app = self.app(request.caller.as_ref())?;
+        Ok(Response::new(removals::ask(&self.shared, app, request).await?))
+    }
+
     async fn list(&self, request: Request<ListRequest>) -> Result<Response<ListResponse>, Status> {
         let request = request.into_inner();
         check_version(request.protocol_version)?;
@@ -201,9 +215,9 @@ impl Agent for Service {
         check_version(request.into_inner().protocol_version)?;
         let shared = &self.shared;
         let state = shared.link.state();
-        let peers = match state {
+        let (peers, lost) = match state {
             LinkState::Joined => shared.link.peers().await,
-            LinkState::Away { .. } => Vec::new(),
+            LinkState::Away { .. } => Default::default(),
         };
         let peer = |peer: super::manager_link::Peer| Peer {
             name: peer.name,
@@ -227,6 +241,9 @@ impl Agent for Service {
             registered_processes: u32::try_from(shared.processes.count()).unwrap_or(u32::MAX),
             transfers: self.transfers(),
             peers: peers.into_iter().map(peer).collect(),
+            lost: lost.into_iter().map(peer).collect(),
+            store_max_bytes: shared.limits.most(),
+            store_used_bytes: shared.catalog.stored_bytes(None),
         }))
     }
 
@@ -348,7 +365,7 @@ async fn tell(mut watcher: Watcher, events: mpsc::Sender<Result<SendEvent, Statu
 }
 
 /// What lies at a path that is added.
-fn look_at(path: PathBuf) -> Result<Available, Refusal> {
+fn look_at(path: PathBuf, called: &str, choice: Choice) -> Result<Available, Refusal> {
     let wrong =
         |reason: String| Refusal::new(Kind::Path, format!("cannot read {}: {reason}", path.display()));
     if !path.is_absolute() {
@@ -356,8 +373,8 @@ fn look_at(path: PathBuf) -> Result<Available, Refusal> {
     }
     // Looked at before it is opened: opening a named pipe would wait for ever.
     let metadata = std::fs::metadata(&path).map_err(|error| wrong(error.to_string()))?;
-    let (kind, source): (_, Box<dyn ObjectSource>) = if metadata.is_dir() {
-        let tree = TreeSource::open(&path).map_err(|error| Refusal::new(Kind::Path, error.to_string()))?;
+    let (kind, source): (_, Box<dyn ObjectSource>) = if metadata.is_dir() || choice.is_several() {
+        let tree = choice.open(&path).map_err(|error| Refusal::new(Kind::Path, error.to_string()))?;
         (ObjectKind::Directory, Box::new(tree))
     } else if metadata.is_file() {
         let file = FileSource::open(&path).map_err(|error| wrong(error.to_string()))?;
@@ -365,9 +382,18 @@ fn look_at(path: PathBuf) -> Result<Available, Refusal> {
     } else {
         return Err(wrong("it is neither a file nor a directory".into()));
     };
-    let name = name_of(&path).map_err(|error| wrong(error.to_string()))?;
+    let name = match called {
+        "" => name_of(&path).map_err(|error| wrong(error.to_string()))?,
+        called => {
+            let odd = |why| Refusal::new(Kind::Invalid, format!("'{}' {why}", Printable(called)));
+            check_name(called).map_err(odd)?;
+            called.to_string()
+        }
+    };
     let (length, mode, stamp) = (source.len(), source.mode(), source.stamp());
-    Ok(Available { name, kind, length, mode, stamp, root: String::new(), added_from: Some(path) })
+    let (root, added_from, since) = (String::new(), Some(path), SystemTime::now());
+    let choice = Arc::new(choice);
+    Ok(Available { name, kind, length, mode, stamp, root, added_from, choice, since })
 }
 
 /// The name that receivers see; a path that ends with `..` has one too.

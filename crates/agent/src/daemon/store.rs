@@ -13,7 +13,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 const BYTES: &str = "object";
 const DESCRIPTION: &str = "toml";
@@ -36,6 +36,9 @@ pub struct Description {
     pub root: String,
 }
 
+/// An object that an earlier run has received, and when.
+pub type Found = (ObjectId, Description, SystemTime);
+
 /// A description as it is written.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -55,12 +58,12 @@ fn usual_mode() -> u16 {
 /// The folder; no other agent uses it while this value lives.
 pub struct Store {
     folder: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 impl Store {
     /// Opens or makes the store, and gives what an earlier run has left in it.
-    pub fn open(folder: &Path) -> Result<(Self, Vec<(ObjectId, Description)>), AgentError> {
+    pub fn open(folder: &Path) -> Result<(Self, Vec<Found>), AgentError> {
         let wrong = |reason: String| AgentError::store(folder, reason);
         let folder = std::path::absolute(folder).map_err(|error| wrong(error.to_string()))?;
         trusted_folder(&folder).map_err(wrong)?;
@@ -71,7 +74,7 @@ impl Store {
         let lock = File::create(folder.join(".lock")).map_err(|error| wrong(error.to_string()))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| wrong("another agent uses it".into()))?;
-        let store = Store { folder: folder.clone(), _lock: lock };
+        let store = Store { folder: folder.clone(), lock };
         let found = store.survey().map_err(|error| wrong(error.to_string()))?;
         Ok((store, found))
     }
@@ -130,6 +133,27 @@ impl Store {
         Ok(any)
     }
 
+    /// What tries to receive have left: whose it is, how long, and since when it waits; the oldest first.
+    pub fn parts(&self) -> io::Result<Vec<(ObjectId, u64, SystemTime)>> {
+        let mut parts = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let Some(object) = is_part_name(&name).then(|| part_of(name.to_str()?)).flatten() else {
+                continue;
+            };
+            let metadata = entry.metadata()?;
+            parts.push((object, metadata.len(), metadata.modified()?));
+        }
+        parts.sort_by_key(|(object, _, since)| (*since, *object));
+        Ok(parts)
+    }
+
+    /// Whether what is here takes the machine's memory.
+    pub fn is_in_memory(&self) -> bool {
+        is_in_memory(&self.lock)
+    }
+
     /// Removes what tries to receive have left that nobody has gone on with for long.
     pub fn sweep(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.folder)? {
@@ -142,7 +166,7 @@ impl Store {
     }
 
     /// The objects that are whole; what is not is removed, except parts that another try can go on with.
-    fn survey(&self) -> io::Result<Vec<(ObjectId, Description)>> {
+    fn survey(&self) -> io::Result<Vec<Found>> {
         let mut found = Vec::new();
         self.sweep()?;
         for entry in fs::read_dir(&self.folder)? {
@@ -151,7 +175,10 @@ impl Store {
             let Some(object) = path.file_stem().and_then(|stem| object_of(stem.to_str()?)) else { continue };
             match extension {
                 BYTES => match self.description(object) {
-                    Some(description) => found.push((object, description)),
+                    Some(description) => {
+                        let since = fs::metadata(self.file(object, DESCRIPTION))?.modified()?;
+                        found.push((object, description, since));
+                    }
                     None => {
                         tracing::warn!(%object, "removed from the store: it is not whole");
                         self.remove(object)?;
@@ -162,7 +189,7 @@ impl Store {
                 _ => {}
             }
         }
-        found.sort_by_key(|(object, _)| *object);
+        found.sort_by_key(|(object, ..)| *object);
         Ok(found)
     }
 
@@ -195,6 +222,12 @@ fn object_of(stem: &str) -> Option<ObjectId> {
     Some(ObjectId { app, data: DataId(data.parse().ok()?) })
 }
 
+/// The object whose part has this name: hidden, and with an ending more.
+fn part_of(name: &str) -> Option<ObjectId> {
+    let (stem, _) = name.strip_prefix('.')?.split_once(&format!(".{BYTES}."))?;
+    object_of(stem)
+}
+
 /// Makes a folder, and those above it, for this user; gives why it cannot be trusted.
 ///
 /// In shared memory and temporary folders everybody can make folders: one that another user has made, or
@@ -223,7 +256,6 @@ pub fn trusted_folder(folder: &Path) -> Result<(), String> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
-    use std::time::SystemTime;
 
     fn object(data: u64) -> ObjectId {
         ObjectId { app: AppId([7; 16]), data: DataId(data) }
@@ -261,7 +293,9 @@ mod tests {
         File::open(&old).unwrap().set_modified(SystemTime::now() - week).unwrap();
         drop(store);
         let (store, found) = Store::open(folder.path()).unwrap();
-        assert_eq!(found, [(object(1), description(3))]);
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].0, &found[0].1), (object(1), &description(3)));
+        assert_eq!(store.parts().unwrap()[0].0, object(6));
         // The lock, the one object's two files, and the part.
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
         assert!(store.remove(object(6)).unwrap());

@@ -3,7 +3,7 @@
 use super::discovery::Offers;
 use polycast_net::interface::InterfaceError;
 use polycast_net::store::StoreError;
-use polycast_types::{Duration, Printable};
+use polycast_types::{Duration, Printable, format_bytes};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -79,6 +79,30 @@ pub enum TransferError {
     /// No offer was found in time.
     #[error("nothing that could be taken was offered within {0}")]
     NothingOffered(Duration),
+    /// The source ended it in mid-transfer: it was told to, or gives this receiver up.
+    #[error(
+        "the source ended it with {} of {} verified: {}; what is verified is kept for another try",
+        format_bytes(*verified), format_bytes(*total), Printable(reason)
+    )]
+    Ended {
+        /// Bytes verified by then.
+        verified: u64,
+        /// Bytes of the object.
+        total: u64,
+        /// Why.
+        reason: String,
+    },
+    /// The user ended it in mid-transfer.
+    #[error(
+        "cancelled with {} of {} verified, which are kept: the same command goes on from there",
+        format_bytes(*verified), format_bytes(*total)
+    )]
+    Interrupted {
+        /// Bytes verified by then.
+        verified: u64,
+        /// Bytes of the object.
+        total: u64,
+    },
     /// Nothing says which of several offers is meant.
     #[error("{0}: say with --handle which one")]
     SeveralOffers(Offers),
@@ -94,4 +118,42 @@ pub enum TransferError {
     /// The kernel fails us.
     #[error("system error: {0}")]
     System(#[from] io::Error),
+}
+
+impl TransferError {
+    /// Whether another try can go on from what is verified: it was not that which went wrong, nor the place for it.
+    #[must_use]
+    pub fn keeps_part(&self) -> bool {
+        match self {
+            TransferError::Store(_)
+            | TransferError::Name(..)
+            | TransferError::Unpack(_)
+            | TransferError::Read(_)
+            | TransferError::Contradiction(_) => false,
+            TransferError::Interface(_)
+            | TransferError::Multicast { .. }
+            | TransferError::Listen { .. }
+            | TransferError::Unreachable { .. }
+            | TransferError::Refused(_)
+            | TransferError::Unusable(_)
+            | TransferError::NoAnswer(_)
+            | TransferError::SourceLost { .. }
+            | TransferError::Ended { .. }
+            | TransferError::Interrupted { .. }
+            | TransferError::NothingOffered(_)
+            | TransferError::SeveralOffers(_)
+            | TransferError::NobodyJoined(_)
+            | TransferError::Protocol(_)
+            | TransferError::Cancelled
+            | TransferError::System(_) => true,
+        }
+    }
+
+    /// The same, of an end whose part is kept with so many verified bytes.
+    pub(crate) fn interrupted(self, verified: u64, total: u64) -> Self {
+        match self {
+            TransferError::Cancelled if verified > 0 => TransferError::Interrupted { verified, total },
+            other => other,
+        }
+    }
 }

@@ -204,6 +204,7 @@ impl Link {
 pub(super) fn error_of(end: End, verified: u64, total: u64) -> TransferError {
     let reason = match end {
         End::Done => unreachable!("a session that ends well is no error"),
+        End::Refused(reason) if verified > 0 => return TransferError::Ended { verified, total, reason },
         End::Refused(words) => return TransferError::Refused(words),
         End::NoAnswer(span) => return TransferError::NoAnswer(span),
         End::Lost(Gone::Foreign(error)) => return TransferError::Protocol(error),

@@ -109,6 +109,8 @@ pub struct Options {
     pub listen: Listen,
     /// What receivers of an offer must know.
     pub code: Option<Code>,
+    /// A receiver looks at what is at its place already, and is not sent what of it is right.
+    pub update: bool,
 }
 
 /// Whom a transfer is for.
@@ -135,6 +137,7 @@ impl Default for Options {
             seed: 0,
             listen: Listen::default(),
             code: None,
+            update: false,
         }
     }
 }
@@ -241,11 +244,15 @@ pub struct Received {
     pub patched_bytes: u64,
     /// Hash groups that came with wrong bytes, and again.
     pub corrupt_groups: u64,
+    /// The object was there already, and was left as it is.
+    pub unchanged: bool,
 }
 
 /// A receiver's progress.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReceiverProgress {
+    /// The name that the object has at the source.
+    pub name: String,
     /// Verified bytes.
     pub bytes: u64,
     /// Length of the object.

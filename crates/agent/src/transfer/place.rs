@@ -4,9 +4,9 @@ use super::Sink;
 use super::error::TransferError;
 use super::link::Link;
 use super::receiver::kind_of;
-use polycast_net::archive;
-use polycast_net::object::ObjectKind;
-use polycast_net::store::{PartFile, Placing, check_name};
+use polycast_net::archive::{self, ArchiveError, TreeSource};
+use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
+use polycast_net::store::{PartFile, Placing, check_name, set_permissions};
 use polycast_protocol::session::Offer;
 use polycast_wire::control::Control;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,11 @@ const STORED_MODE: u16 = 0o600;
 const ALIVE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Whether there may be something of this name, and makes room for the object beside it.
-pub(super) fn make_room(sink: &Sink, offer: &Offer) -> Result<(PathBuf, PartFile), TransferError> {
+pub(super) fn make_room(
+    sink: &Sink,
+    offer: &Offer,
+    update: bool,
+) -> Result<(PathBuf, PartFile), TransferError> {
     let (target, replace) = match sink {
         Sink::At { path, replace } => (path.clone(), *replace),
         Sink::Into { folder, replace } => {
@@ -30,6 +34,7 @@ pub(super) fn make_room(sink: &Sink, offer: &Offer) -> Result<(PathBuf, PartFile
         Sink::Raw(path) => (path.clone(), true),
     };
     let raw = matches!(sink, Sink::Raw(_));
+    let replace = replace || update;
     let unpacked = offer.directory && !raw;
     if unpacked {
         archive::check_target(&target, replace).map_err(|error| TransferError::Unpack(error.to_string()))?;
@@ -39,18 +44,54 @@ pub(super) fn make_room(sink: &Sink, offer: &Offer) -> Result<(PathBuf, PartFile
     Ok((target, part))
 }
 
+/// Takes what is at the object's place already for what an earlier try has left; `alive` is called now and then. Gives
+/// whether it can be the whole object.
+pub(super) fn seed(
+    part: &mut PartFile,
+    target: &Path,
+    offer: &Offer,
+    alive: impl FnMut(),
+) -> Result<bool, TransferError> {
+    // What an earlier try has left is newer.
+    if part.is_resumed() || offer.geometry.object_len == 0 {
+        return Ok(false);
+    }
+    let held: Box<dyn ObjectSource> = match kind_of(offer) {
+        ObjectKind::Directory if target.is_dir() => match TreeSource::open(target) {
+            Ok(tree) => Box::new(tree),
+            Err(error) => {
+                tracing::info!(%error, "what is there already is of no use");
+                return Ok(false);
+            }
+        },
+        ObjectKind::File if target.is_file() => Box::new(FileSource::open(target)?),
+        _ => return Ok(false),
+    };
+    part.seed(&*held, alive)?;
+    Ok(held.len() == offer.geometry.object_len)
+}
+
+/// Leaves what is at the object's place already, since it is the object; its permissions follow.
+pub(super) fn leave(mut part: PartFile, target: &Path, offer: &Offer) -> Result<(), TransferError> {
+    part.discard();
+    if kind_of(offer) == ObjectKind::File {
+        set_permissions(target, offer.mode)?;
+    }
+    Ok(())
+}
+
 /// Gives a verified object its place; a directory is unpacked where the sink wants one. This takes as long as the disk
 /// does: the source hears meanwhile that this end lives.
 pub(super) fn put_in_place(
     part: PartFile,
     target: &Path,
-    sink: &Sink,
+    (sink, update): (&Sink, bool),
     offer: &Offer,
     link: &mut Link,
 ) -> Result<PathBuf, TransferError> {
     let (done, outcome) = mpsc::channel();
     std::thread::scope(|scope| {
-        scope.spawn(move || done.send(settle(part, target, sink, offer)));
+        scope.spawn(move || done.send(settle(part, target, sink, update, offer)));
         loop {
             match outcome.recv_timeout(ALIVE_INTERVAL) {
                 Ok(outcome) => return outcome,
@@ -61,17 +102,30 @@ pub(super) fn put_in_place(
     })
 }
 
-fn settle(part: PartFile, target: &Path, sink: &Sink, offer: &Offer) -> Result<PathBuf, TransferError> {
+fn settle(
+    mut part: PartFile,
+    target: &Path,
+    sink: &Sink,
+    update: bool,
+    offer: &Offer,
+) -> Result<PathBuf, TransferError> {
     let replace = match sink {
         Sink::Raw(_) => return Ok(part.commit(STORED_MODE)?),
         Sink::At { replace, .. } | Sink::Into { replace, .. } => *replace,
     };
+    let replace = replace || update;
     match kind_of(offer) {
         ObjectKind::Directory => {
             let file = std::fs::File::open(part.path())?;
             let reader = std::io::BufReader::with_capacity(1 << 20, file);
-            let unpacked = archive::unpack(reader, target, replace);
-            unpacked.map_err(|error| TransferError::Unpack(error.to_string()))?;
+            if let Err(error) = archive::unpack(reader, target, replace) {
+                if let ArchiveError::TargetExists { .. } = error {
+                    // All of it is here, and only the name is taken.
+                    part.keep_for_later();
+                }
+                return Err(TransferError::Unpack(error.to_string()));
+            }
+            part.discard();
             Ok(target.to_path_buf())
         }
         ObjectKind::File => Ok(part.commit(offer.mode)?),

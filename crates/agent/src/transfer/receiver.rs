@@ -8,7 +8,7 @@ use super::clock::{Clock, wait};
 use super::door::Side;
 use super::error::TransferError;
 use super::link::{Link, error_of};
-use super::place::{make_room, put_in_place};
+use super::place::{leave, make_room, put_in_place, seed};
 use super::serve::{Served, Supply};
 use super::strangers::Strangers;
 use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous};
@@ -87,10 +87,15 @@ fn join(
         announced.check(&offer).inspect_err(|error| link.fail(error))?;
     }
     let only = only_of(link.source(), handle, offer.outer_len);
-    let (target, part) = open_store(spec, &offer, &data, only).inspect_err(|error| link.fail(error))?;
+    let (target, mut part) = open_store(spec, &offer, &data, only).inspect_err(|error| link.fail(error))?;
+    let mut same_len = false;
+    if spec.options.update {
+        let seeded = seed(&mut part, &target, &offer, || link.sign());
+        same_len = seeded.inspect_err(|error| link.fail(error))?;
+    }
     link.handle(GuestInput::Stored { resumes: part.is_resumed() });
     let ends = Ends { data, link, strangers };
-    Ok(Run::new(spec.clone(), offer, handle, clock, ends, target, part))
+    Ok(Run { same_len, ..Run::new(spec.clone(), offer, handle, clock, ends, target, part) })
 }
 
 /// Joins the data channel and makes room for the object.
@@ -100,7 +105,7 @@ fn open_store(
     data: &DataReceiver,
     only: Only,
 ) -> Result<(PathBuf, PartFile), TransferError> {
-    let (target, part) = make_room(&spec.sink, offer)?;
+    let (target, part) = make_room(&spec.sink, offer, spec.options.update)?;
     let channel = channel_of(offer.channel);
     if channel.port() != 0 {
         let multicast = |source| TransferError::Multicast { interface: spec.interface, source };
@@ -155,6 +160,10 @@ struct Run {
     rack: Rack,
     begun: bool,
     committed_at: Option<Time>,
+    /// What is at the object's place already is as long as the object.
+    same_len: bool,
+    /// It is the object.
+    unchanged: bool,
 }
 
 /// The data channel, and the buffers of the receive path.
@@ -236,6 +245,8 @@ impl Run {
             rack: Rack::Alone,
             begun: false,
             committed_at: None,
+            same_len: false,
+            unchanged: false,
             spec,
             offer,
             handle,
@@ -246,15 +257,24 @@ impl Run {
     fn run(&mut self, on_event: &mut dyn FnMut(&ReceiverProgress)) -> Result<Received, TransferError> {
         let result = self.run_inner(on_event);
         self.served.stop();
-        if let Err(error) = &result {
-            self.link.fail(error);
+        let Err(error) = result else { return result };
+        self.link.fail(&error);
+        Err(self.leave_part(error))
+    }
+
+    /// Keeps what is verified, however the transfer has ended: another try goes on from there. What an earlier one has left,
+    /// and has not been checked by now, stays as it is.
+    fn leave_part(&mut self, error: TransferError) -> TransferError {
+        let verified = self.machine.verified_bytes();
+        let Some(assembler) = &mut self.assembler else { return error };
+        let part = assembler.part_mut();
+        let unchecked = part.is_resumed() && !self.begun;
+        if !error.keeps_part() || (verified == 0 && !unchecked) {
+            part.discard();
+            return error;
         }
-        if let (Err(TransferError::SourceLost { .. }), Some(assembler)) = (&result, &mut self.assembler)
-            && self.machine.verified_bytes() > 0
-        {
-            assembler.part_mut().keep_for_later();
-        }
-        result
+        part.keep_for_later();
+        error.interrupted(verified, self.offer.geometry.object_len)
     }
 
     fn run_inner(&mut self, on_event: &mut dyn FnMut(&ReceiverProgress)) -> Result<Received, TransferError> {
@@ -286,6 +306,7 @@ impl Run {
                 // Those who never say anything are sent away now and then.
                 self.served.meet(&mut self.strangers);
                 on_event(&ReceiverProgress {
+                    name: self.offer.name.clone(),
                     bytes: self.machine.verified_bytes(),
                     total: self.offer.geometry.object_len,
                     received: None,
@@ -293,7 +314,8 @@ impl Run {
             }
             if self.committed_at.is_some() && !std::mem::replace(&mut told_committed, true) {
                 let total = self.offer.geometry.object_len;
-                on_event(&ReceiverProgress { bytes: total, total, received: self.received() });
+                let (name, received) = (self.offer.name.clone(), self.received());
+                on_event(&ReceiverProgress { name, bytes: total, total, received });
             }
             self.link.handle(GuestInput::Serves(self.served.active() > 0));
             if let Some(received) = self.turn_session()? {
@@ -346,6 +368,7 @@ impl Run {
             seconds: Duration(self.committed_at?.0).as_secs_f64(),
             patched_bytes: self.machine.patched_bytes(),
             corrupt_groups: self.machine.corrupt_groups(),
+            unchanged: self.unchanged,
         })
     }
 
@@ -367,7 +390,9 @@ impl Run {
             // Verifying may take a while: the source is to see that this end lives.
             self.link.sign();
         }
-        tracing::info!(bytes = self.machine.verified_bytes(), "resumed from an earlier try");
+        let bytes = self.machine.verified_bytes();
+        tracing::info!(bytes, "resumed from an earlier try");
+        self.unchanged = self.same_len && bytes == self.offer.geometry.object_len;
         self.link.handle(GuestInput::Checked);
         Ok(())
     }
@@ -596,7 +621,12 @@ impl Run {
         self.root = Some(root);
         let part = self.assembler.take().expect("committed once").into_part();
         let proof = prove(&part, &self.offer.geometry, &self.offer.salt)?;
-        put_in_place(part, &self.target, &self.spec.sink, &self.offer, &mut self.link)?;
+        if self.unchanged {
+            leave(part, &self.target, &self.offer)?;
+        } else {
+            let how = (&self.spec.sink, self.spec.options.update);
+            put_in_place(part, &self.target, how, &self.offer, &mut self.link)?;
+        }
         let now = self.clock.now();
         self.committed_at = Some(now);
         self.upstream = None;

@@ -102,7 +102,8 @@ impl Engine for FakeEngine {
         let Sink::Raw(path) = spec.sink else { panic!("{:?}", spec.sink) };
         let (name, kind, bytes, done) = self.parcels.lock().unwrap().get(&handle.0).unwrap().clone();
         let length = bytes.len() as u64;
-        on_event(&ReceiverProgress { bytes: length / 2, total: length, received: None });
+        let half = ReceiverProgress { name: name.clone(), bytes: length / 2, total: length, received: None };
+        on_event(&half);
         while self.hold.load(Ordering::SeqCst) {
             if spec.cancel.load(Ordering::SeqCst) {
                 return Err(TransferError::Cancelled);
@@ -130,6 +131,7 @@ impl Engine for FakeEngine {
             seconds: 0.1,
             patched_bytes: 0,
             corrupt_groups: 0,
+            unchanged: false,
         })
     }
 }

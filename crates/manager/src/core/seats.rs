@@ -21,12 +21,17 @@ use tonic::Status;
 /// Messages on their way to an agent.
 pub type Outbox = mpsc::Sender<Result<ManagerMessage, Status>>;
 
+/// Agents that have not come back and are remembered.
+const LOST_MAX: usize = 1_024;
+
 /// All places. There is at most one session for each agent's name.
 #[derive(Debug)]
 pub(super) struct Seats {
     sessions: BTreeMap<AgentKey, Session>,
     /// Agents whose sessions have ended without a farewell.
     missing: BTreeMap<AgentKey, Missing>,
+    /// Agents that have not come back, and when they were heard of last.
+    lost: BTreeMap<String, Time>,
     last_number: u64,
     /// How long an agent may take to come back.
     reconnect: Duration,
@@ -58,6 +63,7 @@ impl Seats {
         Seats {
             sessions: BTreeMap::new(),
             missing: BTreeMap::new(),
+            lost: BTreeMap::new(),
             last_number: 0,
             reconnect: super::millis(config.reconnect_ms),
             // Two heartbeats, and half of one for the way.
@@ -127,6 +133,27 @@ impl Seats {
         self.sessions.get(agent).map(|session| session.number)
     }
 
+    /// Agents that have not come back, and when they were heard of last.
+    pub(super) fn lost(&self) -> impl Iterator<Item = (&String, Time)> {
+        self.lost.iter().map(|(name, heard_at)| (name, *heard_at))
+    }
+
+    /// Remembers one that has not come back; of too many the one that was heard of first goes.
+    fn remember_lost(&mut self, name: &str, heard_at: Time) {
+        self.lost.insert(name.to_string(), heard_at);
+        if self.lost.len() > LOST_MAX
+            && let Some(oldest) = self.lost.iter().min_by_key(|(_, heard_at)| **heard_at)
+        {
+            let oldest = oldest.0.clone();
+            self.lost.remove(&oldest);
+        }
+    }
+
+    /// All who have a session.
+    pub(super) fn present(&self) -> impl Iterator<Item = &AgentKey> {
+        self.sessions.keys()
+    }
+
     /// When the first of those who are missing is dead.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.missing.values().map(|missing| missing.until).min()
@@ -161,6 +188,7 @@ impl Seats {
     /// Gives an agent a session; gives its number.
     fn seat(&mut self, now: Time, agent: AgentKey, from: IpAddr, outbox: Outbox) -> u64 {
         self.last_number += 1;
+        self.lost.remove(&agent.name);
         let (number, heard_at) = (self.last_number, now);
         self.sessions.insert(agent, Session { number, outbox, from, heard_at });
         self.last_number
@@ -307,6 +335,8 @@ impl Inner {
             Said::EndStream(end) => self.stream(StreamsInput::End { agent: key, name: end.name }),
             Said::JoinStream(join) => self.stream(StreamsInput::Join { agent: key, name: join.name }),
             Said::LeaveStream(leave) => self.stream(StreamsInput::Leave { agent: key, name: leave.name }),
+            Said::Remove(remove) => self.pass_on_removal(agent, remove)?,
+            Said::Removed(removed) => self.pass_back_removal(agent, removed),
         }
         Ok(())
     }
@@ -349,6 +379,9 @@ impl Inner {
     pub(super) fn bury(&mut self) {
         for agent in self.seats.take_dead(self.now()) {
             tracing::warn!(agent = %agent.name, "has not come back");
+            let heard_at = self.machine.members().find(|(name, _)| *name == agent.name);
+            let heard_at = heard_at.map_or(self.now(), |(_, member)| member.heard_at);
+            self.seats.remember_lost(&agent.name, heard_at);
             self.apply(Input::Died { agent });
         }
     }

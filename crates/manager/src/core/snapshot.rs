@@ -10,6 +10,8 @@ use polycast_types::{Duration, ObjectId, Time};
 #[derive(Debug)]
 pub struct Snapshot {
     pub agents: Vec<(String, Member)>,
+    /// Those that have not come back, and when they were heard of last.
+    pub lost: Vec<(String, Time)>,
     pub leases: Vec<LeaseSnapshot>,
     pub pending: Vec<PendingSnapshot>,
     pub streams: Vec<StreamView>,
@@ -45,6 +47,7 @@ impl Inner {
         let now = self.now();
         Snapshot {
             agents: self.machine.members().map(|(name, member)| (name.to_string(), member.clone())).collect(),
+            lost: self.seats.lost().map(|(name, heard_at)| (name.clone(), heard_at)).collect(),
             leases: self
                 .machine
                 .leases()

@@ -29,6 +29,8 @@ pub enum Kind {
     Directory,
     /// A symbolic link with this target.
     Symlink { target: Vec<u8> },
+    /// Another name of a file that came before, by that one's path below the tree's root.
+    HardLink { target: Vec<u8> },
 }
 
 /// What the headers of one entry say.
@@ -52,7 +54,7 @@ impl Entry {
     pub fn content_len(&self) -> u64 {
         match self.kind {
             Kind::File { len } => len,
-            Kind::Directory | Kind::Symlink { .. } => 0,
+            Kind::Directory | Kind::Symlink { .. } | Kind::HardLink { .. } => 0,
         }
     }
 
@@ -73,8 +75,9 @@ impl Entry {
         match &self.kind {
             Kind::File { .. } => header.set_entry_type(EntryType::Regular),
             Kind::Directory => header.set_entry_type(EntryType::Directory),
-            Kind::Symlink { target } => {
-                header.set_entry_type(EntryType::Symlink);
+            Kind::Symlink { target } | Kind::HardLink { target } => {
+                let symbolic = matches!(self.kind, Kind::Symlink { .. });
+                header.set_entry_type(if symbolic { EntryType::Symlink } else { EntryType::Link });
                 if target.len() > SHORT_NAME_LEN_MAX {
                     push_record(&mut bytes, EntryType::GNULongLink, b"././@LongLink", &with_nul(target));
                 }

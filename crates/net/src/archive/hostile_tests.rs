@@ -133,9 +133,24 @@ fn children_before_their_directory() {
 }
 
 #[test]
+fn names_of_files_that_are_none() {
+    let second = |target: &str| entry("l", Kind::HardLink { target: target.into() });
+    for (target, why) in [
+        ("/etc/passwd", "absolute"),
+        ("../one", "leads out"),
+        ("two", "has not come"),
+        ("d", "no file"),
+        ("s", "no file"),
+        ("s/passwd", "has not come"),
+    ] {
+        let entries = [file("one", b"1"), directory("d"), link("s", "/etc"), second(target)];
+        assert_says(&refusal(&entries), why);
+    }
+}
+
+#[test]
 fn kinds_that_are_never_unpacked() {
     for (kind, why) in [
-        (b'1', "hard links"),
         (b'3', "devices"),
         (b'4', "devices"),
         (b'6', "named pipes"),

@@ -349,20 +349,81 @@ fn special_bits_are_dropped() {
 }
 
 #[test]
-fn special_files_are_named() {
+fn special_files_are_left_out_and_named() {
     let place = tempfile::tempdir().unwrap();
     let root = small_tree(place.path());
-    let socket = root.join("sub/socket");
-    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    let error = TreeSource::open(&root).unwrap_err();
-    let said = error.to_string();
-    assert!(said.contains("sub/socket is a socket"), "{said}");
-    fs::remove_file(&socket).unwrap();
-    let pipe = root.join("pipe");
-    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)
-        .unwrap();
-    let said = TreeSource::open(&root).unwrap_err().to_string();
-    assert!(said.contains("pipe is a named pipe"), "{said}");
+    let before = TreeSource::open(&root).unwrap();
+    assert_eq!(before.skipped(), []);
+    let _listener = std::os::unix::net::UnixListener::bind(root.join("sub/socket")).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        root.join("pipe"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RWXU,
+        0,
+    )
+    .unwrap();
+    let source = TreeSource::open(&root).unwrap();
+    assert_eq!(source.file_count(), before.file_count());
+    let mut skipped: Vec<_> =
+        source.skipped().iter().map(|skipped| (skipped.path.file_name().unwrap(), skipped.what)).collect();
+    skipped.sort();
+    assert_eq!(skipped, [("pipe".as_ref(), "a named pipe"), ("socket".as_ref(), "a socket")]);
+}
+
+#[test]
+fn files_with_several_names_keep_them() {
+    let place = tempfile::tempdir().unwrap();
+    let from = place.path().join("from");
+    fs::create_dir_all(from.join("a")).unwrap();
+    fs::write(from.join("a/first"), vec![7; 100_000]).unwrap();
+    // The other names come before and after the first in the order of the stream.
+    for name in ["A", "z"] {
+        fs::hard_link(from.join("a/first"), from.join(name)).unwrap();
+    }
+    let to = place.path().join("to");
+    round_trip(&from, &to);
+    assert!(TreeSource::open(&from).unwrap().len() < 110_000, "the bytes are in the stream once");
+    let inodes = ["a/first", "A", "z"].map(|name| fs::metadata(to.join(name)).unwrap().ino());
+    assert!(inodes.iter().all(|inode| *inode == inodes[0]), "{inodes:?}");
+}
+
+#[test]
+fn holes_stay_holes() {
+    let place = tempfile::tempdir().unwrap();
+    let from = place.path().join("from");
+    fs::create_dir(&from).unwrap();
+    let file = fs::File::create(from.join("sparse")).unwrap();
+    file.set_len(50_000_000).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"data", 20_000_000).unwrap();
+    let to = place.path().join("to");
+    round_trip(&from, &to);
+    let written = fs::metadata(to.join("sparse")).unwrap().blocks() * 512;
+    assert!(written < 1_000_000, "{written} bytes on the disk");
+}
+
+#[test]
+fn some_of_a_tree_and_several_paths_make_one() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    for name in ["x/one", "x/two.tmp", "x/cache/three", "y/four"] {
+        fs::create_dir_all(at(name).parent().unwrap()).unwrap();
+        fs::write(at(name), name).unwrap();
+    }
+    std::os::unix::fs::symlink("y/four", at("link")).unwrap();
+    let exclude = ["*.tmp", "cache/"].map(|glob| glob.parse().unwrap());
+    let names = |source: &TreeSource| {
+        let to = at("to");
+        unpack(stream_of(source).as_slice(), &to, true).unwrap();
+        look(&to).into_keys().map(|name| name.to_string_lossy().into_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&TreeSource::open_without(&at("x"), &exclude).unwrap()), ["", "one"]);
+    let several = TreeSource::open_all(&[at("x"), at("link"), at("y/four")], &exclude).unwrap();
+    assert_eq!(names(&several), ["", "four", "link", "x", "x/one"]);
+    assert_eq!(fs::read(at("to/link")).unwrap(), b"y/four", "what is named is meant, also as a link");
+    fs::write(at("y/one"), b"another").unwrap();
+    let twice = TreeSource::open_all(&[at("x/one"), at("y/one")], &[]).unwrap_err();
+    assert!(twice.to_string().contains("called 'one'"), "{twice}");
 }
 
 #[test]

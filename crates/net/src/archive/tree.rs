@@ -2,9 +2,10 @@
 
 use super::ArchiveError;
 use super::format::{Entry, Kind, ModificationTime, TRAILER_LEN, padded};
+use super::glob::Glob;
 use crate::object::{ObjectSource, Stamp};
 use rustix::fs::{Access, Mode, OFlags};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque, btree_map};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
@@ -16,6 +17,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// How many files a tree keeps open between reads.
 const OPEN_FILES_MAX: usize = 32;
 
+/// Things without bytes that are named.
+const SKIPPED_MAX: usize = 1_000;
+
 /// A directory as an object, read in place.
 ///
 /// The tree is walked once, in the order of names, when it is opened; what is added later is not
@@ -23,9 +27,30 @@ const OPEN_FILES_MAX: usize = 32;
 #[derive(Debug)]
 pub struct TreeSource {
     root: PathBuf,
+    /// Where the uppermost names lie, if several paths make up the tree.
+    tops: BTreeMap<Vec<u8>, PathBuf>,
+    exclude: Vec<Glob>,
+    /// Files that have several names, and the first of them.
+    linked: BTreeMap<(u64, u64), Vec<u8>>,
+    skipped: Vec<Skipped>,
     entries: Vec<Placed>,
     len: u64,
     open: Mutex<VecDeque<(usize, Arc<File>)>>,
+}
+
+/// Something that has no bytes to deliver, and was left out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Skipped {
+    /// Its path.
+    pub path: PathBuf,
+    /// What it is, such as `a socket`.
+    pub what: &'static str,
+}
+
+/// An entry that was found, and which of the system's files it is, if that has several names.
+struct Found {
+    entry: Entry,
+    file: Option<(u64, u64)>,
 }
 
 /// An entry and where it lies in the stream.
@@ -40,22 +65,72 @@ impl TreeSource {
     /// Walks the directory at `path`.
     ///
     /// # Errors
-    /// It is not a directory, a part of it cannot be read, or it holds a socket, a pipe or a device.
+    /// It is not a directory, or a part of it cannot be read.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
+        Self::open_without(path, &[])
+    }
+
+    /// The same, without what these patterns mean.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_without(path: &Path, exclude: &[Glob]) -> Result<Self, ArchiveError> {
         let metadata = fs::metadata(path).map_err(|source| failed("read", path, source))?;
         if !metadata.is_dir() {
             return Err(ArchiveError::NotADirectory { path: path.to_path_buf() });
         }
-        let mut tree = TreeSource {
-            root: path.to_path_buf(),
+        let mut tree = TreeSource::empty(path, exclude);
+        tree.place(Found { entry: describe(Vec::new(), Kind::Directory, &metadata), file: None });
+        let below = tree.list(&[])?;
+        tree.walk(below)?;
+        Ok(tree)
+    }
+
+    /// A directory that has all of these files and directories in it, each under its own name.
+    ///
+    /// # Errors
+    /// Two have the same name, one has none, or a part cannot be read.
+    pub fn open_all(paths: &[PathBuf], exclude: &[Glob]) -> Result<Self, ArchiveError> {
+        let mut tree = TreeSource::empty(Path::new(""), exclude);
+        let mut found = Vec::new();
+        for path in paths {
+            // What is named is meant, also where it is a link.
+            let resolved = fs::canonicalize(path).map_err(|source| failed("read", path, source))?;
+            let name = path.file_name().or_else(|| resolved.file_name());
+            let name = name.unwrap_or(OsStr::new("root")).as_bytes().to_vec();
+            let metadata = fs::metadata(&resolved).map_err(|source| failed("read", path, source))?;
+            if tree.tops.insert(name.clone(), resolved.clone()).is_some() {
+                return Err(ArchiveError::SameName { name: String::from_utf8_lossy(&name).into_owned() });
+            }
+            found.extend(tree.found(name, &resolved, &metadata)?);
+        }
+        let newest =
+            found.iter().map(|found| found.entry.modified).max_by_key(|time| (time.seconds, time.nanos));
+        let modified = newest.unwrap_or_default();
+        let root = Entry { name: Vec::new(), kind: Kind::Directory, mode: 0o755, modified };
+        tree.place(Found { entry: root, file: None });
+        found.sort_unstable_by(|a, b| b.entry.name.cmp(&a.entry.name));
+        tree.walk(found)?;
+        Ok(tree)
+    }
+
+    fn empty(root: &Path, exclude: &[Glob]) -> Self {
+        TreeSource {
+            root: root.to_path_buf(),
+            tops: BTreeMap::new(),
+            exclude: exclude.to_vec(),
+            linked: BTreeMap::new(),
+            skipped: Vec::new(),
             entries: Vec::new(),
             len: 0,
             open: Mutex::new(VecDeque::with_capacity(OPEN_FILES_MAX)),
-        };
-        tree.place(describe(Vec::new(), Kind::Directory, &metadata));
-        tree.walk()?;
-        tree.len += TRAILER_LEN;
-        Ok(tree)
+        }
+    }
+
+    /// What was left out since it has no bytes to deliver: the first that were found.
+    #[must_use]
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.skipped
     }
 
     /// How many regular files the tree holds.
@@ -65,23 +140,24 @@ impl TreeSource {
     }
 
     /// Visits all directories, each right after its entry was placed: parents come before children.
-    fn walk(&mut self) -> Result<(), ArchiveError> {
+    fn walk(&mut self, mut pending: Vec<Found>) -> Result<(), ArchiveError> {
         // Entries still to be placed, the next one last.
-        let mut pending = self.list(&[])?;
-        while let Some(entry) = pending.pop() {
-            if entry.kind == Kind::Directory {
-                let below = self.list(&entry.name)?;
-                self.place(entry);
+        while let Some(found) = pending.pop() {
+            if found.entry.kind == Kind::Directory {
+                let below = self.list(&found.entry.name)?;
+                self.place(found);
                 pending.extend(below);
             } else {
-                self.place(entry);
+                self.place(found);
             }
         }
+        self.linked.clear();
+        self.len += TRAILER_LEN;
         Ok(())
     }
 
     /// The entries of one directory, in falling order of their names.
-    fn list(&self, directory: &[u8]) -> Result<Vec<Entry>, ArchiveError> {
+    fn list(&mut self, directory: &[u8]) -> Result<Vec<Found>, ArchiveError> {
         let path = self.path_of(directory);
         let listing = fs::read_dir(&path).map_err(|source| failed("read the directory", &path, source))?;
         let mut entries = Vec::new();
@@ -94,14 +170,45 @@ impl TreeSource {
             name.extend(item.file_name().into_vec());
             let item_path = item.path();
             let metadata = item.metadata().map_err(|source| failed("read", &item_path, source))?;
-            let kind = kind_of(&item_path, &metadata)?;
-            entries.push(describe(name, kind, &metadata));
+            entries.extend(self.found(name, &item_path, &metadata)?);
         }
-        entries.sort_unstable_by(|a, b| b.name.cmp(&a.name));
+        entries.sort_unstable_by(|a, b| b.entry.name.cmp(&a.entry.name));
         Ok(entries)
     }
 
-    fn place(&mut self, entry: Entry) {
+    /// What lies at `path`, unless it is to be left out or cannot be delivered.
+    fn found(
+        &mut self,
+        name: Vec<u8>,
+        path: &Path,
+        metadata: &fs::Metadata,
+    ) -> Result<Option<Found>, ArchiveError> {
+        if self.exclude.iter().any(|glob| glob.matches(&name, metadata.is_dir())) {
+            return Ok(None);
+        }
+        let kind = match kind_of(path, metadata)? {
+            Ok(kind) => kind,
+            Err(what) => {
+                if self.skipped.len() < SKIPPED_MAX {
+                    self.skipped.push(Skipped { path: path.to_path_buf(), what });
+                }
+                return Ok(None);
+            }
+        };
+        let several = metadata.is_file() && metadata.nlink() > 1;
+        let file = several.then(|| (metadata.dev(), metadata.ino()));
+        Ok(Some(Found { entry: describe(name, kind, metadata), file }))
+    }
+
+    fn place(&mut self, Found { mut entry, file }: Found) {
+        if let Some(file) = file {
+            match self.linked.entry(file) {
+                btree_map::Entry::Vacant(vacant) => drop(vacant.insert(entry.name.clone())),
+                btree_map::Entry::Occupied(first) => {
+                    entry.kind = Kind::HardLink { target: first.get().clone() };
+                }
+            }
+        }
         let headers_len = entry.headers().len() as u64;
         let content_len = padded(entry.content_len());
         self.entries.push(Placed { entry, offset: self.len, headers_len });
@@ -109,6 +216,11 @@ impl TreeSource {
     }
 
     fn path_of(&self, name: &[u8]) -> PathBuf {
+        let top_len = name.iter().position(|byte| *byte == b'/').unwrap_or(name.len());
+        if let Some(top) = self.tops.get(&name[..top_len]) {
+            let below = name.get(top_len + 1..).unwrap_or_default();
+            return if below.is_empty() { top.clone() } else { top.join(OsStr::from_bytes(below)) };
+        }
         self.root.join(OsStr::from_bytes(name))
     }
 
@@ -241,27 +353,26 @@ fn describe(name: Vec<u8>, kind: Kind, metadata: &fs::Metadata) -> Entry {
     Entry { name, kind, mode: metadata.mode() & 0o7777, modified }
 }
 
-/// What lies at `path`, if it can be delivered.
-fn kind_of(path: &Path, metadata: &fs::Metadata) -> Result<Kind, ArchiveError> {
+/// What lies at `path`: something that can be delivered, or words for what cannot.
+fn kind_of(path: &Path, metadata: &fs::Metadata) -> Result<Result<Kind, &'static str>, ArchiveError> {
     let file_type = metadata.file_type();
     if file_type.is_dir() {
-        return Ok(Kind::Directory);
+        return Ok(Ok(Kind::Directory));
     }
     if file_type.is_symlink() {
         let target = fs::read_link(path).map_err(|source| failed("read the link", path, source))?;
-        return Ok(Kind::Symlink { target: target.into_os_string().into_vec() });
+        return Ok(Ok(Kind::Symlink { target: target.into_os_string().into_vec() }));
     }
     if file_type.is_file() {
         // Said now rather than in the middle of the transfer.
         rustix::fs::access(path, Access::READ_OK).map_err(|errno| failed("read", path, errno.into()))?;
-        return Ok(Kind::File { len: metadata.len() });
+        return Ok(Ok(Kind::File { len: metadata.len() }));
     }
-    let what = if file_type.is_socket() {
+    Ok(Err(if file_type.is_socket() {
         "a socket"
     } else if file_type.is_fifo() {
         "a named pipe"
     } else {
         "a device"
-    };
-    Err(ArchiveError::SpecialFile { path: path.to_path_buf(), what })
+    }))
 }

@@ -4,11 +4,11 @@ use super::ArchiveError;
 use super::format::{BLOCK_LEN, Entry, Kind, ModificationTime, RECORD_LEN_MAX, checksum_fits, padded};
 use crate::scratch::{self, Scratch, remove_tree};
 use crate::store::{folder_of, hidden_name, place};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,8 @@ use tar::{EntryType, Header};
 
 /// Ends the names of directories that are being filled.
 const SUFFIX: &str = ".polycast-unpacking";
+/// So many zeros, where they would lie aligned, become a hole.
+const HOLE_LEN: usize = 64 * 1024;
 /// Contents are copied in pieces of this size.
 const COPY_LEN: usize = 256 * 1024;
 
@@ -206,10 +208,13 @@ impl<R: Read> Stream<R> {
                 }
                 Kind::Symlink { target }
             }
-            EntryType::Directory | EntryType::Symlink => {
+            EntryType::Link if len == 0 => {
+                let target = long_link.unwrap_or_else(|| short(&header.as_old().linkname));
+                Kind::HardLink { target }
+            }
+            EntryType::Directory | EntryType::Symlink | EntryType::Link => {
                 return Err(refuse("it has contents, which its kind never has"));
             }
-            EntryType::Link => return Err(refuse("hard links are not unpacked")),
             EntryType::Block | EntryType::Char => return Err(refuse("devices are not unpacked")),
             EntryType::Fifo => return Err(refuse("named pipes are not unpacked")),
             _ => return Err(refuse("its kind is unknown")),
@@ -241,14 +246,19 @@ fn refused(name: &[u8], why: &'static str) -> ArchiveError {
 /// Checks a name and splits it; the root (`.` or `./`) has no components.
 fn components(entry: &Entry) -> Result<Vec<OsString>, ArchiveError> {
     let refuse = |why| Err(refused(&entry.name, why));
-    let mut name = entry.name.as_slice();
+    path_components(&entry.name, entry.kind == Kind::Directory).or_else(refuse)
+}
+
+/// Splits a path below the root, or says what is wrong with it.
+fn path_components(mut name: &[u8], is_directory: bool) -> Result<Vec<OsString>, &'static str> {
+    let refuse = Err;
     if name.is_empty() || name.contains(&0) {
         return refuse("it has no valid name");
     }
     if name[0] == b'/' {
         return refuse("its path is absolute");
     }
-    if entry.kind == Kind::Directory {
+    if is_directory {
         name = name.strip_suffix(b"/").unwrap_or(name);
         if name == b"." {
             return Ok(Vec::new());
@@ -327,6 +337,7 @@ impl Tree {
                     .map_err(|errno| self.failed_at("set the time of", entry, errno))?;
                 self.unpacked.symlinks += 1;
             }
+            Kind::HardLink { target } => self.add_link(entry, name, target)?,
             Kind::File { len } => self.add_file(entry, name, *len, stream, buffer)?,
         }
         Ok(())
@@ -347,9 +358,18 @@ impl Tree {
         while left > 0 {
             let n = left.min(buffer.len() as u64) as usize;
             stream.fill(&mut buffer[..n])?;
-            file.write_all(&buffer[..n]).map_err(|error| self.failed_at("write", entry, error))?;
+            for piece in buffer[..n].chunks(HOLE_LEN) {
+                // What is not written reads as zeros, and takes no room.
+                let written = if piece.iter().all(|byte| *byte == 0) {
+                    file.seek_relative(piece.len() as i64)
+                } else {
+                    file.write_all(piece)
+                };
+                written.map_err(|error| self.failed_at("write", entry, error))?;
+            }
             left -= n as u64;
         }
+        file.set_len(len).map_err(|error| self.failed_at("write", entry, error))?;
         let padding = (padded(len) - len) as usize;
         stream.fill(&mut buffer[..padding])?;
         rustix::fs::fchmod(&file, Mode::from_raw_mode(entry.mode & 0o777))
@@ -358,6 +378,25 @@ impl Tree {
             .map_err(|errno| self.failed_at("set the time of", entry, errno))?;
         self.unpacked.files += 1;
         self.unpacked.bytes += len;
+        Ok(())
+    }
+
+    /// Gives a file that came before another name.
+    fn add_link(&mut self, entry: &Entry, name: &OsStr, target: &[u8]) -> Result<(), ArchiveError> {
+        let refuse = |why| refused(&entry.name, why);
+        let target = path_components(target, false).map_err(refuse)?;
+        let Some((last, parent)) = target.split_last() else { return Err(refuse("it has no valid name")) };
+        let nothing = |_| refuse("it is another name of a file that has not come");
+        let folder = self.descend(parent).map_err(nothing)?;
+        // Only files that this stream has made are below the root; a link itself has no second name.
+        let there =
+            rustix::fs::statat(&folder, last.as_os_str(), AtFlags::SYMLINK_NOFOLLOW).map_err(nothing)?;
+        if FileType::from_raw_mode(there.st_mode) != FileType::RegularFile {
+            return Err(refuse("it is another name of something that is no file"));
+        }
+        rustix::fs::linkat(&folder, last.as_os_str(), self.current(), name, AtFlags::empty())
+            .map_err(|errno| self.creation_failed(errno, entry))?;
+        self.unpacked.files += 1;
         Ok(())
     }
 

@@ -1,4 +1,5 @@
 //! The pages that `polycast --help` and `polycast COMMAND --help` print around the list of options.
+#![cfg_attr(not(feature = "research"), allow(dead_code, reason = "pages of commands that this build lacks"))]
 
 pub const ABOUT: &str = "Deliver one object to many machines";
 
@@ -38,7 +39,8 @@ Examples:
   polycast cast model.bin --receivers 8 --out received
   polycast cast dataset/ --loss 0.05 --json
 
-With --out DIR, receiver number K puts its copy into DIR/receiver-K. What is there already stays; --force replaces it.";
+With --out DIR, receiver number K puts its copy into DIR/receiver-K. What is there already stays; --force replaces it, \
+--update brings it up to date.";
 
 pub const OFFER: &str = "\
 Deliver a file or directory to other machines, without daemons.
@@ -53,6 +55,8 @@ Examples:
   polycast offer model.bin --receivers 16
   polycast offer model.bin --receivers 16 --open
   polycast offer model.bin --serve --code 'our own words'
+  polycast offer run7/*.json run7/weights --exclude '*.tmp' --receivers 3
+  tar c dataset | polycast offer - --receivers 3
   polycast offer dataset/ --receivers 3 --interface eth1 --rate 5gbit --timeout 2m
   polycast offer model.bin --receivers 2 --port 9000 --udp-port 9000 --pool 239.255.7.0/24
 
@@ -61,19 +65,23 @@ A firewall must let in TCP port 18067 (--port) here, and at the receivers UDP po
 pub const ACCEPT: &str = "\
 Receive what another machine offers with `polycast offer`.
 
-Waits for the offer with this code, or without one for an offer that anybody may take, says what it is, receives, verifies every byte and exits. Nothing is at \
-PATH before all of it is there and verified, and what is there already stays unless --force says otherwise.";
+Waits for the offer with this code, or without one for an offer that anybody may take, says what it is, receives, verifies \
+every byte and exits. Nothing is at PATH before all of it is there and verified, and what is there already stays unless \
+--force or --update says otherwise.";
 
 pub const ACCEPT_MORE: &str = "\
 Examples:
+  polycast accept lusab-babad-gutih                  (into this directory, under its own name)
   polycast accept lusab-babad-gutih --out model.bin
-  polycast accept lusab-babad-gutih --from 10.0.0.1 --out model.bin     (no multicast needed)
-  polycast accept --out /data/ --interface eth1 --timeout 10m           (of an offer with --open)
-  polycast accept --out /data/ --handle 00c5f07a9d3b1e42
+  polycast accept lusab-babad-gutih --from 10.0.0.1  (no multicast needed)
+  polycast accept lusab-babad-gutih --out model.bin --update     (what is equal is not sent)
+  polycast accept lusab-babad-gutih --out - | tar x  (a directory is a tar stream there)
+  polycast accept --into /data --timeout 10m         (of an offer with --open)
+  polycast accept --into /data --handle 00c5f07a9d3b1e42
 
-If PATH is a directory that exists, the object goes into it under the name that it has at the source, unless \
-that begins with a dot or is no plain name. Of several offers on the network none is taken unless --handle says \
-which.";
+PATH is the object itself, a file or a directory; a symbolic link means what it leads to. DIR gets the object under \
+the name that it has at the source, unless that begins with a dot or is no plain name. After Ctrl-C the same command \
+goes on from what was verified. Of several offers on the network none is taken unless --handle says which.";
 
 pub const MANAGER: &str = "\
 Run the manager, which lends network paths to transfers.
@@ -124,14 +132,18 @@ pub const SEND: &str = "\
 Send a file or directory to other agents.
 
 The local agent sends; the command waits until each receiver has verified every byte, or has failed, \
-and prints a report.";
+and prints a report. It says first what to type on the receivers.";
 
 pub const SEND_MORE: &str = "\
 Examples:
   polycast send model.bin --to all
+  polycast get model.bin                 (on a receiver, into the directory that one is in)
   polycast send model.bin --to host2,host3 --id 42 --deadline 10m
-  polycast send model.bin --to all --id 43 --lease 5m
-  polycast get 42 --out model.bin        (on host2)";
+  polycast send run7/model.bin --to all --name model-7
+  polycast get 42 --out model.bin        (on host2)
+
+After Ctrl-C the same command goes on from what receivers have verified. As long as the file does not change it has the \
+same id, and receivers that have it are sent nothing.";
 
 pub const EXTEND: &str = "\
 Change a transfer that waits or runs.
@@ -167,13 +179,17 @@ pub const GET: &str = "\
 Copy an object out of the local agent's store.
 
 An object that is a directory is unpacked. Nothing is at PATH before all of it is there, and what is there \
-already stays unless --force says otherwise.";
+already stays unless --force or --update says otherwise.";
 
 pub const GET_MORE: &str = "\
 Examples:
+  polycast get model.bin              (into this directory; the newest of that name)
   polycast get 42 --out model.bin
+  polycast get 42 --into /data --update
+  polycast get 42 --out - | sha256sum
 
-If PATH is a directory that exists, the object goes into it under the name that it had at the source.";
+PATH is the object itself, a file or a directory; a symbolic link means what it leads to. DIR gets the object under \
+the name that it had at the source.";
 
 pub const REPRODUCE: &str = "\
 Compute the papers' figures and tables, ours beside theirs.

@@ -1,8 +1,9 @@
 //! `polycast accept`: a receiver's side between machines without daemons.
 
-use super::destination;
+use super::destination::{Destination, Present};
 use super::meeting::say_news;
 use super::network::{self, ACCEPT_PORT};
+use super::spool::Spool;
 use crate::args::AcceptArgs;
 use crate::cancel;
 use crate::exit::{Exit, Failure};
@@ -12,19 +13,17 @@ use crate::report::Acceptance;
 use polycast_agent::transfer::{
     self, Announced, Listen, Options, ReceiverSpec, Rendezvous, Search, Sink, TransferError,
 };
-use polycast_net::store::{check_name, check_target};
+use polycast_net::store::{StoreError, check_name, check_target};
 use polycast_types::Handle;
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// Waits for an offer and receives it.
 pub fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
-    destination::check(&args.out, args.force)?;
-    let replace = args.force;
-    let sink = if args.out.is_dir() {
-        Sink::Into { folder: args.out.clone(), replace }
-    } else {
-        Sink::At { path: args.out.clone(), replace }
-    };
+    let place = Destination::check(&args.place)?;
+    output::check_alone(format, place == Destination::Stdout)?;
+    let present = Present::of(&args.place);
+    let spool = if place == Destination::Stdout { Some(Spool::new()?) } else { None };
+    let sink = sink_of(&place, present, spool.as_ref());
     let door = &args.search;
     let from = door.from.as_deref().map(network::addresses).transpose()?.unwrap_or_default();
     let interface = network::interface_towards(&args.network, from.first())?;
@@ -35,6 +34,7 @@ pub fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
         interface: interface.address,
         sink: sink.clone(),
         options: Options {
+            update: present == Present::Updated,
             listen: door.port.map_or(Listen::Rather(ACCEPT_PORT), Listen::At),
             ..Options::default()
         },
@@ -50,9 +50,27 @@ pub fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
     let outcome =
         transfer::accept(spec, &search, &mut news, &mut meet, &mut |state| progress.reception(state));
     progress.finish();
-    let acceptance = Acceptance::from(outcome?);
-    output::result(format, &acceptance, &acceptance.text())?;
+    let mut acceptance = Acceptance::from(outcome?);
+    match &spool {
+        None => output::result(format, &acceptance, &acceptance.text())?,
+        Some(spool) => {
+            acceptance.path = "-".into();
+            spool.to_stdout()?;
+            output::beside(&acceptance.text());
+        }
+    }
     Ok(Exit::Done)
+}
+
+fn sink_of(place: &Destination, present: Present, spool: Option<&Spool>) -> Sink {
+    let replace = present.goes();
+    match (place, spool) {
+        (Destination::Out(path), _) => Sink::At { path: path.clone(), replace },
+        (Destination::Into(folder), _) => Sink::Into { folder: folder.clone(), replace },
+        (Destination::Stdout, spool) => {
+            Sink::Raw(spool.expect("standard output gets what was spooled").path())
+        }
+    }
 }
 
 /// Whether what is offered may get its name here: said before its source hears of us.
@@ -61,5 +79,10 @@ fn may_take(sink: &Sink, offer: &Announced) -> Result<(), TransferError> {
     check_name(&offer.name).map_err(|why| TransferError::Name(offer.name.clone(), why))?;
     let target = folder.join(&offer.name);
     // A directory may be an empty one, in which another directory finds its place.
-    if target.is_dir() { Ok(()) } else { Ok(check_target(&target, *replace)?) }
+    let taken = target.read_dir().is_ok_and(|mut listing| listing.next().is_some());
+    match taken && !replace {
+        true => Err(StoreError::Exists(target).into()),
+        false if target.is_dir() => Ok(()),
+        false => Ok(check_target(&target, *replace)?),
+    }
 }

@@ -2,7 +2,7 @@
 
 mod streams;
 
-use crate::args::{Bench, BenchArgs, BenchManagerArgs};
+use crate::args::bench::{Bench, BenchArgs, BenchManagerArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use polycast_api::PROTOCOL_VERSION;
@@ -159,9 +159,11 @@ impl Agent {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| wrong(&error))?;
         let channel = endpoint.tcp_nodelay(true).connect().await.map_err(|error| wrong(&error))?;
         let (outbox, messages) = mpsc::channel(MESSAGES_MAX);
-        let say = |message| outbox.try_send(AgentMessage { message: Some(message) });
-        let full = |_| "the manager does not read what it is told".to_string();
-        say(Said::Join(self.join())).map_err(full)?;
+        let say = |message| {
+            let said = outbox.try_send(AgentMessage { message: Some(message) });
+            said.map_err(|_| "the manager does not read what it is told".to_string())
+        };
+        say(Said::Join(self.join()))?;
         let session = ManagerClient::new(channel).session(ReceiverStream::new(messages)).await;
         let mut session = session.map_err(|status| wrong(&status.message()))?.into_inner();
         ready.wait().await;
@@ -181,17 +183,17 @@ impl Agent {
             }
             if now >= beat_at {
                 beat_at = now + Duration::from_secs(1);
-                say(Said::Heartbeat(Heartbeat { number, leases: Vec::new() })).map_err(full)?;
+                say(Said::Heartbeat(Heartbeat { number, leases: Vec::new() }))?;
             }
             let asked_at = Instant::now();
-            say(Said::Request(self.request(number))).map_err(full)?;
+            say(Said::Request(self.request(number)))?;
             loop {
                 let message = session.message().await.map_err(|status| wrong(&status.message()))?;
                 match message.ok_or_else(|| wrong(&"it has ended the session"))?.message {
                     Some(Told::Granted(granted)) => {
                         waits.push(asked_at.elapsed().as_secs_f64());
                         let release = Release { request_id: number, response_id: granted.response_id };
-                        say(Said::Release(release)).map_err(full)?;
+                        say(Said::Release(release))?;
                         break;
                     }
                     Some(Told::Denied(denied)) => return Err(wrong(&denied.reason)),

@@ -88,7 +88,7 @@ fn perform(
     cancel: &Arc<AtomicBool>,
     progress: &Progress,
 ) -> Result<(Report, Vec<Result<Received, Failure>>), Failure> {
-    let options = Options { loss: args.loss, seed: args.seed, ..Options::default() };
+    let options = Options { loss: args.loss, seed: args.seed, update: args.update, ..Options::default() };
     let interface = Ipv4Addr::LOCALHOST;
     let copy = object.name.clone();
     let source = transfer::prepare(SourceSpec {
@@ -146,7 +146,7 @@ fn perform(
 
 /// Says before anything is sent what the receivers would say: that something has their copies' name already.
 fn check_copies(args: &CastArgs, object: &Named, folders: &[PathBuf]) -> Result<(), Failure> {
-    for folder in folders.iter().filter(|_| !args.force) {
+    for folder in folders.iter().filter(|_| !args.force && !args.update) {
         let copy = folder.join(&object.name);
         match object.kind {
             ObjectKind::Directory => archive::check_target(&copy, false)?,

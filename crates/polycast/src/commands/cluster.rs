@@ -1,9 +1,10 @@
 //! The commands of a cluster: the daemons, and what the local agent is asked to do.
 
-use super::destination;
+use super::destination::{Destination, Present};
+use super::names::{self, Which};
+use super::{removal, spool};
 use crate::args::{
-    AgentArgs, Destinations, ExtendArgs, GetArgs, LocalArgs, ManagerArgs, RmArgs, SendArgs, SlowChoice,
-    WithdrawArgs,
+    AgentArgs, Destinations, ExtendArgs, GetArgs, LocalArgs, ManagerArgs, SendArgs, SlowChoice, WithdrawArgs,
 };
 use crate::exit::{Exit, Failure, without_numbers};
 use crate::object;
@@ -23,9 +24,11 @@ use polycast_api::error::Kind;
 use polycast_api::report::{Delivery, Report};
 use polycast_manager::{Manager, ManagerConfig, ManagerError};
 use polycast_net::archive::{self, TreeSource};
-use polycast_net::object::{MODE_USUAL, ObjectSource};
+use polycast_net::hash::{hash_of, hex};
+use polycast_net::object::{FileSource, MODE_USUAL, ObjectSource};
 use polycast_net::store::{PartFile, Placing};
 use polycast_types::{AppId, DataId, ObjectId, Printable, format_bytes};
+use sd_notify::NotifyState;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs::File;
@@ -111,6 +114,8 @@ pub fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
     config.interface = args.network.interface.clone().or(config.interface);
     config.control_port = args.port.or(config.control_port);
     config.store = args.store.clone().or(config.store);
+    config.store_max = args.store_max.clone().or(config.store_max);
+    config.store_ttl = args.store_ttl.clone().or(config.store_ttl);
     config.socket = args.local.socket.clone().or(config.socket);
     runtime()?.block_on(async {
         let ending = Ending::watch()?;
@@ -126,8 +131,12 @@ pub fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
     })
 }
 
-/// Says that a daemon is ready: to people on standard error, to programs on standard output.
+/// Says that a daemon is ready: to people on standard error, to programs on standard output, to the service manager that
+/// started it where it asked for that.
 fn ready(format: Format, document: &Value, text: &str) -> Result<(), Failure> {
+    if let Err(error) = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(text)]) {
+        tracing::warn!(%error, "the service manager cannot be told");
+    }
     match format {
         Format::Json => output::result(format, document, ""),
         Format::Text => {
@@ -161,36 +170,89 @@ pub(super) async fn in_session<T>(
 
 /// `polycast send`
 pub fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
-    // Said here, because the agent may run as another user and elsewhere.
-    drop(object::open(&args.path)?);
-    let id = args.id.unwrap_or_else(|| ObjectId { app: AppId::default(), data: fresh_number() });
-    let receivers = match &args.to {
-        Destinations::All => Receivers::All,
-        Destinations::Named(names) => Receivers::Named(names.clone()),
+    // Looked at here, because the agent may run as another user and elsewhere.
+    let object = object::open_chosen(&args.choice)?;
+    let paths = match &object.spool {
+        Some(spool) => vec![spool.path()],
+        None => args.choice.paths.clone(),
     };
+    let name = object.name;
+    let stamp = object.source.stamp();
+    drop(object.source);
+    let object_is_passing = object.spool.is_some();
+    let receivers = receivers(&args.to);
     let slow = Some(match args.slow {
         SlowChoice::Wait => Slow::Wait,
         SlowChoice::Drop => Slow::Drop { after: None },
         SlowChoice::CatchUp => Slow::CatchUp { after: None },
     });
     let options = SendOptions { deadline: args.deadline, slow, lease: args.lease, ..SendOptions::default() };
-    runtime()?.block_on(in_session(&args.local, id.app, async |session| {
+    let app = args.id.map(|id| id.app).unwrap_or_default();
+    runtime()?.block_on(in_session(&args.local, app, async |session| {
         let ending = Ending::watch()?;
-        let object = session.add(id.data, &args.path).await?;
+        let data = match args.id {
+            Some(id) => id.data,
+            None => names::id_of(session.agent_name(), &paths, &name, stamp),
+        };
+        let exclude: Vec<String> = args.choice.exclude.iter().map(ToString::to_string).collect();
+        let add = async || session.add_all(data, &paths, &name, &exclude).await;
+        let object = if args.replace {
+            removal::add_instead(session, data, add, args.id.is_some(), &receivers).await?
+        } else {
+            add().await.map_err(taken)?
+        };
+        output::say(&how_to_get(ObjectId { app, data }, &object.name));
         let progress = Progress::start(&format!("waiting for a path for {}", object.name));
         let outcome = tokio::select! {
-            outcome = follow(session, id.data, &receivers, &options, &progress) => outcome,
-            () = ending.asked() => Err(Failure::input("cancelled")),
+            outcome = follow(session, data, &receivers, &options, &progress) => outcome,
+            () = ending.asked() => Err(Failure::input("cancelled").hint(
+                "receivers keep what they have verified: the same command goes on from there")),
         };
         progress.finish();
-        match outcome {
-            Ok(report) => report::conclude(&Delivery::new(&object.name, report), format),
-            Err(failure) => {
-                forget(session, id.data).await;
-                Err(failure)
-            }
+        if outcome.is_err() || object_is_passing {
+            forget(session, data).await;
         }
+        let report = outcome?;
+        if args.replace {
+            removal::retire(session, data, &name, &report).await?;
+        }
+        let missed = match &args.to {
+            Destinations::All => missed(&args.local, session.agent_name(), &report).await?,
+            Destinations::Named(_) => Vec::new(),
+        };
+        report::conclude_without(&Delivery::new(&object.name, report), &missed, format)
     }))
+}
+
+/// Who was not there when an object went to all, as far as the manager knew them: names, and how long they have been silent.
+async fn missed(local: &LocalArgs, own: &str, report: &Report) -> Result<Vec<(String, u64)>, Failure> {
+    let status = connect(local).await?.status().await?;
+    let reached = |name: &String| name == own || report.receivers.iter().any(|one| one.name == *name);
+    let known = status.peers.into_iter().chain(status.lost).map(|peer| (peer.name, peer.silent_ms));
+    Ok(known.filter(|(name, _)| !reached(name)).collect())
+}
+
+pub(super) fn receivers(to: &Destinations) -> Receivers {
+    match to {
+        Destinations::All => Receivers::All,
+        Destinations::Named(names) => Receivers::Named(names.clone()),
+    }
+}
+
+/// What to type where an object has been sent to.
+fn how_to_get(id: ObjectId, name: &str) -> String {
+    let by_name = id.app == AppId::default() && names::is_name(name) && name.parse::<ObjectId>().is_err();
+    // Others may call it oddly: what is typed is no place for quotes of a shell.
+    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "._-+=@%".contains(c));
+    let or_name = if by_name && plain { format!("polycast get {name}  or  ") } else { String::new() };
+    format!("object {id}; on the receivers: {or_name}polycast get {id}")
+}
+
+/// What can be done about an id that belongs to something else.
+fn taken(error: ClientError) -> Failure {
+    let taken = error.kind() == Some(Kind::ObjectTaken);
+    let failure = Failure::from(error);
+    if taken { failure.hint("take another --id, or say --replace") } else { failure }
 }
 
 /// What could not be sent is not left behind under an id that the user may want again. A transfer that was
@@ -204,11 +266,6 @@ async fn forget(session: &Session, data: DataId) {
         }
         tokio::time::sleep(FORGET_AGAIN).await;
     }
-}
-
-/// A number that no other object has.
-fn fresh_number() -> DataId {
-    DataId(uuid::Uuid::new_v4().as_u64_pair().0 >> 1)
 }
 
 fn account(report: TransferReport) -> Result<Report, Failure> {
@@ -305,32 +362,75 @@ pub fn withdraw(args: &WithdrawArgs, format: Format) -> Result<Exit, Failure> {
 
 /// `polycast get`
 pub fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
-    destination::check(&args.out, args.force)?;
-    let read = in_session(&args.local, args.id.app, async |session| {
-        Ok(session.read(args.id.data, Wait::WhileComing(None)).await?)
-    });
-    let object = runtime()?.block_on(read)?;
-    let target = destination::path_of(&args.out, &object.name)?;
+    let place = Destination::check(&args.place)?;
+    output::check_alone(format, place == Destination::Stdout)?;
+    let present = Present::of(&args.place);
+    let (id, object) = runtime()?.block_on(async {
+        let id = match &args.which {
+            Which::Id(id) => *id,
+            name => name.newest_among(&connect(&args.local).await?.list(Some(name.app())).await?)?,
+        };
+        let read = in_session(&args.local, id.app, async |session| {
+            Ok(session.read(id.data, Wait::WhileComing(None)).await?)
+        });
+        Ok::<_, Failure>((id, read.await?))
+    })?;
     let from = PathBuf::from(&object.path);
-    let directory = object.kind() == ObjectKind::Directory;
-    match (directory, object.form()) {
-        (true, PathForm::Directory) => {
-            unpack(Stream { source: &TreeSource::open(&from)?, at: 0 }, &target, args.force)?;
-        }
-        (true, _) => {
-            let file = File::open(&from).map_err(|error| Failure::path("read", &from, &error))?;
-            unpack(file, &target, args.force)?;
-        }
-        (false, _) => copy(&from, &target, args.force, object.mode)?,
+    let (name, len) = (Printable(&object.name), format_bytes(object.length));
+    let Some(target) = place.path_of(&object.name)? else {
+        stdout(&object, &from)?;
+        output::beside(&format!("{name} ({len})"));
+        return Ok(Exit::Done);
+    };
+    let unchanged = present == Present::Updated && is_equal(&object, &target);
+    if !unchanged {
+        put(&object, &from, &target, present.goes())?;
     }
     let document = json!({
-        "object": args.id.to_string(), "name": object.name, "kind": kind(&object), "bytes": object.length,
-        "root": object.root, "path": target.display().to_string(),
+        "object": id.to_string(), "name": object.name, "kind": kind(&object), "bytes": object.length,
+        "root": object.root, "path": target.display().to_string(), "unchanged": unchanged,
     });
-    let (name, len) = (Printable(&object.name), format_bytes(object.length));
-    let text = format!("{name} ({len}): {}", target.display());
-    output::result(format, &document, &text)?;
+    let how = if unchanged { " is up to date" } else { "" };
+    output::result(format, &document, &format!("{name} ({len}){how}: {}", target.display()))?;
     Ok(Exit::Done)
+}
+
+/// Copies an object to its place.
+fn put(object: &Object, from: &Path, target: &Path, replace: bool) -> Result<(), Failure> {
+    match (object.kind() == ObjectKind::Directory, object.form()) {
+        (true, PathForm::Directory) => {
+            unpack(Stream { source: &TreeSource::open(from)?, at: 0 }, target, replace)
+        }
+        (true, PathForm::Unspecified) => {
+            let message = format!("{} was made of chosen paths here, which are where they were", object.name);
+            Err(Failure::input(message).hint("get it on a receiver"))
+        }
+        (true, PathForm::Bytes) => {
+            let file = File::open(from).map_err(|error| Failure::path("read", from, &error))?;
+            unpack(file, target, replace)
+        }
+        (false, _) => copy(from, target, replace, object.mode),
+    }
+}
+
+/// Gives an object's bytes to whoever reads standard output: those of a directory are a tar stream.
+fn stdout(object: &Object, from: &Path) -> Result<(), Failure> {
+    if object.form() == PathForm::Directory {
+        return spool::to_stdout(Stream { source: &TreeSource::open(from)?, at: 0 });
+    }
+    spool::to_stdout(File::open(from).map_err(|error| Failure::path("read", from, &error))?)
+}
+
+/// Whether what is there already has the object's bytes.
+fn is_equal(object: &Object, target: &Path) -> bool {
+    let held: Box<dyn ObjectSource> = if object.kind() == ObjectKind::Directory {
+        let Ok(tree) = TreeSource::open(target) else { return false };
+        Box::new(tree)
+    } else {
+        let Ok(file) = FileSource::open(target) else { return false };
+        Box::new(file)
+    };
+    held.len() == object.length && hash_of(&*held).is_ok_and(|root| hex(&root) == object.root)
 }
 
 /// An object source read from its beginning to its end.
@@ -390,6 +490,7 @@ fn describe(object: &Object) -> Value {
     json!({
         "object": id, "name": object.name, "kind": kind(object), "state": state, "bytes": object.length,
         "verified_bytes": object.verified_bytes, "root": object.root, "path": object.path,
+        "percent": names::percent(object), "since_unix_ms": object.since_unix_ms,
     })
 }
 
@@ -405,19 +506,10 @@ pub fn ls(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
         let field = |name: &str| document[name].as_str().unwrap_or_default().to_string();
         let (id, state) = (field("object"), field("state"));
         let (len, name) = (format_bytes(object.length), Printable(&object.name));
+        let state = names::percent(object).map_or(state, |percent| format!("{percent:>3} %"));
         let _ = writeln!(text, "{id:>20}  {state:9}  {len:>10}  {name}");
     }
     output::result(format, &documents, if text.is_empty() { "no objects" } else { &text })?;
-    Ok(Exit::Done)
-}
-
-/// `polycast rm`
-pub fn rm(args: &RmArgs, format: Format) -> Result<Exit, Failure> {
-    runtime()?.block_on(in_session(&args.local, args.id.app, async |session| {
-        Ok(session.delete(args.id.data).await?)
-    }))?;
-    let document = json!({ "object": args.id.to_string(), "removed": true });
-    output::result(format, &document, &format!("removed {}", args.id))?;
     Ok(Exit::Done)
 }
 
@@ -433,6 +525,8 @@ pub fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
         .iter()
         .map(|p| json!({ "name": p.name, "control_address": p.control_address, "silent_ms": p.silent_ms }))
         .collect();
+    let lost: Vec<Value> =
+        status.lost.iter().map(|peer| json!({ "name": peer.name, "silent_ms": peer.silent_ms })).collect();
     let transfers: Vec<Value> = status
         .transfers
         .iter()
@@ -458,8 +552,9 @@ pub fn status(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
         "control_address": status.control_address, "manager": status.manager_address,
         "manager_connected": status.manager_connected, "manager_error": manager_error,
         "store": status.store, "store_free_bytes": status.store_free_bytes,
+        "store_used_bytes": status.store_used_bytes, "store_max_bytes": status.store_max_bytes,
         "uptime_seconds": status.uptime_seconds, "processes": status.registered_processes,
-        "transfers": transfers, "peers": peers,
+        "transfers": transfers, "peers": peers, "lost": lost,
     });
     output::result(format, &document, &status_text(&status, &manager_error))?;
     Ok(Exit::Done)
@@ -494,6 +589,10 @@ fn status_text(status: &StatusResponse, manager_error: &str) -> String {
             Printable(&peer.control_address),
             peer.silent_ms
         );
+    }
+    for peer in &status.lost {
+        let _ =
+            writeln!(text, "lost       {}, heard {} s ago", Printable(&peer.name), peer.silent_ms / 1_000);
     }
     text
 }

@@ -1,50 +1,227 @@
-//! Where the user wants an object.
+//! Where the user wants an object: one rule for files and directories, and for every command.
+//!
+//! `--out PATH` is the object, `--into DIR` gets it under its own name, and `-` is standard output. A path that is a symbolic
+//! link means what it leads to; devices are nobody's files. All of it is looked at before anybody hears of us.
 
+use crate::args::place::PlaceArgs;
 use crate::exit::Failure;
 use polycast_net::store::{check_name, check_target};
 use polycast_types::Printable;
 use rustix::fs::Access;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Says at once what would otherwise be said when all bytes have come: that `out` cannot be written.
-///
-/// A directory that exists gets the object inside; any other path becomes the object. What is there stays, unless it is to
-/// be replaced.
-pub fn check(out: &Path, replace: bool) -> Result<(), Failure> {
-    match fs::metadata(out) {
-        Ok(metadata) if metadata.is_dir() => writable(out, out),
-        Ok(metadata) if metadata.is_file() => {
-            check_target(out, replace).map_err(|error| Failure::input(error.to_string()))?;
-            writable(parent_of(out), out)
+/// Links that are followed one after the other, as Linux does.
+const LINKS_MAX: usize = 40;
+/// Folders of the system, in which nothing is a file of the user's, except below the second.
+const SYSTEM: [(&str, Option<&str>); 3] = [("/dev", Some("/dev/shm")), ("/proc", None), ("/sys", None)];
+/// A sticky folder that everybody can write to: others' links in it are not followed.
+const SHARED_STICKY: u32 = 0o1002;
+
+/// A place that can be written to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Destination {
+    /// This path becomes the object.
+    Out(PathBuf),
+    /// This directory gets the object under its own name.
+    Into(PathBuf),
+    /// Whoever reads standard output.
+    Stdout,
+}
+
+/// What becomes of something that is there already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Present {
+    /// It stays, and the command fails.
+    Stays,
+    /// It is replaced.
+    Replaced,
+    /// It is replaced, and what of it is right is not sent.
+    Updated,
+}
+
+impl Present {
+    /// What the user has said.
+    pub fn of(args: &PlaceArgs) -> Self {
+        match (args.force, args.update) {
+            (_, true) => Present::Updated,
+            (true, false) => Present::Replaced,
+            (false, false) => Present::Stays,
         }
-        Ok(_) => Err(Failure::input(format!("cannot write to {}: it is a special file", out.display()))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            if out.as_os_str().as_encoded_bytes().ends_with(b"/") {
-                return Err(Failure::input(format!("the directory {} does not exist", out.display())));
-            }
-            // A link that leads nowhere is there, too.
-            check_target(out, replace).map_err(|error| Failure::input(error.to_string()))?;
-            writable(parent_of(out), out)
-        }
-        Err(error) => Err(Failure::path("write to", out, &error)),
+    }
+
+    /// Whether it may be replaced.
+    pub fn goes(self) -> bool {
+        self != Present::Stays
     }
 }
 
-/// The path that an object of this name gets below `out`, or `out` itself.
-pub fn path_of(out: &Path, name: &str) -> Result<PathBuf, Failure> {
-    if !out.is_dir() {
-        return Ok(out.to_path_buf());
-    }
-    // The name comes from another machine.
-    match check_name(name) {
-        Ok(()) => Ok(out.join(name)),
-        Err(why) => {
-            let message = format!("the object's name '{}' {why}", Printable(name));
-            Err(Failure::input(message).hint("say with --out what to call it"))
+impl Destination {
+    /// Says at once what would otherwise be said when all bytes have come: that the object cannot be put there.
+    pub fn check(args: &PlaceArgs) -> Result<Self, Failure> {
+        let present = Present::of(args);
+        match (&args.out, &args.into) {
+            (Some(out), _) if out.as_os_str() == "-" => {
+                if present.goes() {
+                    return Err(Failure::input(
+                        "standard output has nothing that --force or --update could replace",
+                    ));
+                }
+                Ok(Destination::Stdout)
+            }
+            (Some(out), _) => out_at(out, present).map(Destination::Out),
+            (None, Some(into)) => into_dir(into).map(Destination::Into),
+            (None, None) => into_dir(Path::new(".")).map(Destination::Into),
         }
     }
+
+    /// The path that an object of this name gets; nothing where it goes to standard output.
+    pub fn path_of(&self, name: &str) -> Result<Option<PathBuf>, Failure> {
+        match self {
+            Destination::Stdout => Ok(None),
+            Destination::Out(path) => Ok(Some(path.clone())),
+            // The name comes from another machine.
+            Destination::Into(folder) => match check_name(name) {
+                Ok(()) => Ok(Some(folder.join(name))),
+                Err(why) => {
+                    let message = format!("the object's name '{}' {why}", Printable(name));
+                    Err(Failure::input(message).hint("say with --out what to call it"))
+                }
+            },
+        }
+    }
+}
+
+/// Looks at a path that becomes the object, and gives it with links resolved.
+fn out_at(out: &Path, present: Present) -> Result<PathBuf, Failure> {
+    not_the_systems(out)?;
+    let path = resolve(out)?;
+    not_the_systems(&path)?;
+    match fs::metadata(&path) {
+        Ok(metadata) if metadata.is_dir() => directory_at(&path, out, present)?,
+        Ok(metadata) if metadata.is_file() => {
+            check_target(&path, present.goes()).map_err(|error| Failure::input(error.to_string()))?;
+        }
+        Ok(_) => {
+            return Err(Failure::input(format!("cannot write to {}: it is a special file", out.display())));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if out.as_os_str().as_encoded_bytes().ends_with(b"/") {
+                let message = format!("the directory {} does not exist", out.display());
+                return Err(
+                    Failure::input(message).hint("--out names the object itself, --into a directory for it")
+                );
+            }
+        }
+        Err(error) => return Err(Failure::path("write to", out, &error)),
+    }
+    writable(parent_of(&path), out)?;
+    Ok(path)
+}
+
+/// A directory that is there, at a path that is to become the object.
+fn directory_at(path: &Path, out: &Path, present: Present) -> Result<(), Failure> {
+    let mut listing = fs::read_dir(path).map_err(|error| Failure::path("read", out, &error))?;
+    if listing.next().is_none() {
+        return Ok(());
+    }
+    let shown = out.display();
+    if !present.goes() {
+        let message = format!(
+            "{shown} is there already, a directory that is not empty: say --into {shown} to put the object inside, \
+            --update to bring it up to date, or --force to replace it"
+        );
+        return Err(Failure::input(message));
+    }
+    let same = |other: Option<PathBuf>| {
+        other.and_then(|other| other.canonicalize().ok()).zip(path.canonicalize().ok())
+    };
+    let home = same(std::env::var_os("HOME").map(PathBuf::from)).is_some_and(|(home, path)| home == path);
+    let around = same(std::env::current_dir().ok()).is_some_and(|(here, path)| here.starts_with(&path));
+    if home || around {
+        let what = if home { "your home directory" } else { "the directory that you are in" };
+        let message = format!("{shown} is {what}, and would be replaced as a whole");
+        return Err(Failure::input(message).hint(format!("say --into {shown} to put the object inside")));
+    }
+    Ok(())
+}
+
+/// Looks at a directory that gets the object; one that is not there is made when the object comes.
+fn into_dir(into: &Path) -> Result<PathBuf, Failure> {
+    not_the_systems(into)?;
+    match fs::metadata(into) {
+        Ok(metadata) if metadata.is_dir() => writable(into, into)?,
+        Ok(_) => {
+            let message = format!("{} is no directory", into.display());
+            return Err(
+                Failure::input(message).hint("--out names the object itself, --into a directory for it")
+            );
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(into).is_err() => {
+            writable(parent_of(into), into)?;
+        }
+        Err(error) => return Err(Failure::path("write to", into, &error)),
+    }
+    not_the_systems(&into.canonicalize().unwrap_or_else(|_| into.to_path_buf()))?;
+    Ok(into.to_path_buf())
+}
+
+/// What a path leads to: the last name is followed while it is a symbolic link. The kernel minds those before it.
+fn resolve(out: &Path) -> Result<PathBuf, Failure> {
+    let mut path = out.to_path_buf();
+    for _ in 0..LINKS_MAX {
+        match fs::symlink_metadata(&path) {
+            Ok(link) if link.is_symlink() => {
+                if is_foreign(&link, parent_of(&path)) {
+                    let message =
+                        format!("{} is somebody else's link in a directory of all users", path.display());
+                    return Err(
+                        Failure::input(message).hint("name what it leads to, if that is what you mean")
+                    );
+                }
+                let target = fs::read_link(&path).map_err(|error| Failure::path("read", &path, &error))?;
+                path = parent_of(&path).join(target);
+                // Below /proc there are links to anything.
+                not_the_systems(&path)?;
+            }
+            Ok(_) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && path != out => {
+                let message =
+                    format!("{} is a link to {}, which does not exist", out.display(), path.display());
+                return Err(Failure::input(message));
+            }
+            // Whoever looks at the path itself says what is wrong.
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(Failure::input(format!("{} leads through more than {LINKS_MAX} links", out.display())))
+}
+
+/// Whether the kernel would not follow this link: others may have put it there to lead us astray.
+fn is_foreign(link: &Metadata, folder: &Path) -> bool {
+    fs::metadata(folder).is_ok_and(|folder| {
+        let shared = folder.mode() & SHARED_STICKY == SHARED_STICKY;
+        let own = rustix::process::geteuid().as_raw();
+        shared && link.uid() != own && link.uid() != folder.uid()
+    })
+}
+
+/// Refuses paths below folders whose files are the system's, under whatever name.
+fn not_the_systems(path: &Path) -> Result<(), Failure> {
+    let literal = std::path::absolute(path).map_err(|error| Failure::path("write to", path, &error))?;
+    let folder = parent_of(&literal).canonicalize().unwrap_or_else(|_| parent_of(&literal).to_path_buf());
+    let resolved = literal.file_name().map_or_else(|| folder.clone(), |name| folder.join(name));
+    for (system, except) in SYSTEM {
+        let below =
+            |path: &Path| path.starts_with(system) && !except.is_some_and(|except| path.starts_with(except));
+        if below(&literal) || below(&resolved) {
+            let message = format!("cannot write to {}: {system} holds no files of users", path.display());
+            return Err(Failure::input(message).hint("standard output is --out -"));
+        }
+    }
+    Ok(())
 }
 
 fn parent_of(path: &Path) -> &Path {
@@ -63,29 +240,85 @@ fn writable(directory: &Path, out: &Path) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn out(path: &Path) -> PlaceArgs {
+        PlaceArgs { out: Some(path.to_path_buf()), ..PlaceArgs::default() }
+    }
+
+    fn into(path: &Path) -> PlaceArgs {
+        PlaceArgs { into: Some(path.to_path_buf()), ..PlaceArgs::default() }
+    }
 
     #[test]
-    fn paths_that_can_be_written_are_fine() {
+    fn out_is_the_object_and_into_gets_it_inside() {
         let place = tempfile::tempdir().unwrap();
-        fs::write(place.path().join("file"), b"x").unwrap();
-        for path in [place.path().to_path_buf(), place.path().join("new")] {
-            check(&path, false).unwrap();
+        let at = |name: &str| place.path().join(name);
+        fs::write(at("file"), b"x").unwrap();
+        fs::create_dir(at("empty")).unwrap();
+        assert_eq!(Destination::check(&out(&at("new"))).unwrap(), Destination::Out(at("new")));
+        assert_eq!(Destination::check(&out(&at("empty"))).unwrap(), Destination::Out(at("empty")));
+        for flags in [(true, false), (false, true)] {
+            let args = PlaceArgs { force: flags.0, update: flags.1, ..out(&at("file")) };
+            assert_eq!(Destination::check(&args).unwrap(), Destination::Out(at("file")));
         }
-        check(&place.path().join("file"), true).unwrap();
-        check(Path::new("new"), false).unwrap();
+        let inside = Destination::check(&into(place.path())).unwrap();
+        assert_eq!(inside.path_of("name").unwrap(), Some(at("name")));
+        assert!(inside.path_of(".bashrc").unwrap_err().message.contains("begins with a dot"));
+        assert_eq!(Destination::check(&into(&at("new"))).unwrap(), Destination::Into(at("new")));
+        assert_eq!(Destination::check(&out(Path::new("-"))).unwrap(), Destination::Stdout);
+        assert_eq!(
+            Destination::check(&PlaceArgs::default()).unwrap(),
+            Destination::Into(".".into()),
+            "without a word it is the directory that one is in"
+        );
+    }
+
+    #[test]
+    fn a_link_means_what_it_leads_to() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        fs::write(at("target"), b"x").unwrap();
+        symlink("target", at("link")).unwrap();
+        symlink("link", at("second")).unwrap();
+        symlink("nowhere", at("dangling")).unwrap();
+        symlink("round", at("round")).unwrap();
+        let args = PlaceArgs { force: true, ..out(&at("second")) };
+        assert_eq!(Destination::check(&args).unwrap(), Destination::Out(at("target")));
+        for (name, part) in [
+            ("second", "there already"),
+            ("dangling", "which does not exist"),
+            ("round", "more than 40 links"),
+        ] {
+            let failure = Destination::check(&out(&at(name))).unwrap_err();
+            assert!(failure.message.contains(part), "{name}: {}", failure.message);
+        }
     }
 
     #[test]
     fn other_paths_are_refused() {
         let place = tempfile::tempdir().unwrap();
-        fs::write(place.path().join("file"), b"x").unwrap();
-        std::os::unix::fs::symlink("nowhere", place.path().join("link")).unwrap();
-        for path in ["missing/new", "missing/", "file/new", "file", "link"] {
-            let failure = check(&place.path().join(path), false).unwrap_err();
+        let at = |name: &str| place.path().join(name);
+        fs::write(at("file"), b"x").unwrap();
+        fs::create_dir(at("full")).unwrap();
+        fs::write(at("full/file"), b"x").unwrap();
+        for path in ["missing/new", "missing/", "file/new", "file", "full"] {
+            let failure = Destination::check(&out(&at(path))).unwrap_err();
             assert!(failure.message.contains(path), "{}", failure.message);
         }
-        check(Path::new("/dev/null"), true).unwrap_err();
-        assert!(path_of(place.path(), ".bashrc").unwrap_err().message.contains("begins with a dot"));
-        assert_eq!(path_of(Path::new("new"), ".bashrc").unwrap(), Path::new("new"));
+        for path in ["missing/new", "file"] {
+            Destination::check(&into(&at(path))).unwrap_err();
+        }
+        let link = at("stdout");
+        symlink("/dev/stdout", &link).unwrap();
+        for path in [Path::new("/dev/stdout"), Path::new("/dev/null"), Path::new("/proc/x"), &link] {
+            let args = PlaceArgs { force: true, ..out(path) };
+            let failure = Destination::check(&args).unwrap_err();
+            assert!(failure.message.contains("holds no files of users"), "{}", failure.message);
+        }
+        Destination::check(&into(Path::new("/proc/self"))).unwrap_err();
+        Destination::check(&into(Path::new("/dev"))).unwrap_err();
+        let here = PlaceArgs { force: true, ..out(Path::new(".")) };
+        assert!(Destination::check(&here).unwrap_err().message.contains("the directory that you are in"));
     }
 }

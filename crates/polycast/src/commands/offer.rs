@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 /// Waits for the receivers and delivers to them.
 pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
-    let object = object::open(&args.path)?;
+    let object = object::open_chosen(&args.choice)?;
     let interface = network::interface(&args.network)?;
-    let name = object.name.clone();
+    let (name, _spool) = (object.name.clone(), object.spool);
     let door = &args.door;
     let receivers = args.receivers.unwrap_or(1);
     let code = (!door.open).then(|| door.code.clone().unwrap_or_else(Code::fresh));

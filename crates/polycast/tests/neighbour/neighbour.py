@@ -84,7 +84,8 @@ def offer_and_accept(scene, attack=(), early=False, out="object.bin", prepare=No
     for name in RECEIVERS:
         os.makedirs(os.path.join(folder, name), exist_ok=True)
         path = os.path.join(folder, name, out)
-        accept = lan.run(name, scene.program, "accept", "--out", path, "--interface", "eth0", "--name", name, *choice)
+        way = "--into" if os.path.isdir(path) else "--out"
+        accept = lan.run(name, scene.program, "accept", way, path, "--interface", "eth0", "--name", name, *choice)
         ways[name] = (accept, os.path.join(path, "object.bin") if os.path.isdir(path) else path)
     try:
         for name, (accept, path) in ways.items():

@@ -1,6 +1,7 @@
 //! What the link knows: what is asked for, lent to us, and owed to the manager.
 
 use super::lease::{self, route};
+use super::removals::Removals;
 use super::streams::Streams;
 use crate::transfer::{ControlStep, NextPath, Path, PathNews, RouteChange, Steering};
 use polycast_api::error::{Kind, Refusal};
@@ -68,6 +69,8 @@ pub(super) struct Table {
     owed: BTreeMap<u64, Owed>,
     /// Streams of messages that we send or hear.
     pub streams: Streams,
+    /// Wishes to remove objects at other agents.
+    pub removals: Removals,
     extending: BTreeMap<u64, oneshot::Sender<Result<Option<api::Granted>, Refusal>>>,
     outbox: Option<mpsc::Sender<AgentMessage>>,
     pub client: Option<ManagerClient<Channel>>,
@@ -203,6 +206,8 @@ impl Table {
                 }
             }
             Told::Extended(extended) => self.extended(extended),
+            Told::Remove(wish) => self.removals.wished(wish),
+            Told::Removed(answer) => self.removals.answered(answer),
             Told::Stream(news) => self.streams.take_in(news),
             Told::Ended(ended) => {
                 if self.streams.path(ended.request_id, None) {

@@ -66,7 +66,7 @@ pub fn fetch(
     };
     let result = run.receive(on_event);
     // Another path, or another try, may bring the rest.
-    node.end_keeping(handle, !matches!(result, Ok(_) | Err(TransferError::Cancelled)));
+    node.end_keeping(handle, result.as_ref().is_err_and(TransferError::keeps_part));
     if let Err(error) = &result {
         run.link.fail(error);
     }
@@ -144,7 +144,7 @@ impl Run<'_> {
         if packets > PACKETS_MAX {
             return Err(TransferError::Unusable(format!("{packets} packets are more than {PACKETS_MAX}")));
         }
-        let (target, part) = make_room(&self.spec.sink, &self.offer)?;
+        let (target, part) = make_room(&self.spec.sink, &self.offer, false)?;
         let resumes = part.is_resumed();
         self.link.handle(GuestInput::Stored { resumes });
         if resumes {
@@ -333,7 +333,8 @@ impl Run<'_> {
         let total = self.offer.geometry.object_len;
         let mut say_at = self.clock.now();
         loop {
-            self.check_cancelled()?;
+            self.check_cancelled()
+                .map_err(|error| error.interrupted(progress.load(Ordering::Relaxed), total))?;
             self.bell.clear();
             match events.try_recv() {
                 Ok(ReceiverEvent::Done(part)) => return Ok(part),
@@ -356,7 +357,8 @@ impl Run<'_> {
                     arrived_ns: 0,
                     waited_ns: 0,
                 });
-                on_event(&ReceiverProgress { bytes: verified_bytes, total, received: None });
+                let name = self.offer.name.clone();
+                on_event(&ReceiverProgress { name, bytes: verified_bytes, total, received: None });
             }
             self.hear()?;
             if let Some(end) = self.end() {
@@ -367,7 +369,7 @@ impl Run<'_> {
 
     fn finish(&mut self, part: PartFile, target: PathBuf, root: String) -> Result<Received, TransferError> {
         let proof = prove(&part, &self.offer.geometry, &self.offer.salt)?;
-        let path = put_in_place(part, &target, &self.spec.sink, &self.offer, &mut self.link)?;
+        let path = put_in_place(part, &target, (&self.spec.sink, false), &self.offer, &mut self.link)?;
         let seconds = self.clock.seconds();
         self.link.handle(GuestInput::Committed);
         self.link.say(&Control::DataRcvd { patched_bytes: 0, proof });
@@ -388,6 +390,7 @@ impl Run<'_> {
             patched_bytes: 0,
             // Packets with wrong bytes are dropped one by one, by whoever hashes them first.
             corrupt_groups: 0,
+            unchanged: false,
         })
     }
 }

@@ -18,7 +18,7 @@ use polycast_types::{Duration, Rate, Time};
 use polycast_wire::control::Control;
 
 /// Reports of at least this long, and of so many round trips, are looked at together.
-const LOOK: Duration = Duration::from_millis(20);
+const LOOK: Duration = Duration::from_millis(10);
 const LOOK_ROUNDS: u64 = 8;
 /// A shorter queue is none.
 const QUEUE_MIN: Duration = Duration::from_millis(1);

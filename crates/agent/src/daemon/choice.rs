@@ -1,0 +1,54 @@
+//! What of the file system an added directory is made of, where that is not one directory as a whole.
+
+use polycast_api::error::{Kind, Refusal};
+use polycast_net::archive::{ArchiveError, Glob, TreeSource};
+use std::path::{Path, PathBuf};
+
+/// Paths and patterns that one call may name.
+const WORDS_MAX: usize = 65_536;
+
+/// Further paths, and what is left out.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Choice {
+    more: Vec<PathBuf>,
+    exclude: Vec<Glob>,
+}
+
+impl Choice {
+    /// What a caller has said.
+    ///
+    /// # Errors
+    /// A path is not absolute, or a pattern means nothing.
+    pub fn of(more: Vec<String>, exclude: &[String]) -> Result<Self, Refusal> {
+        let invalid = |message: String| Refusal::new(Kind::Invalid, message);
+        if more.len() + exclude.len() > WORDS_MAX {
+            return Err(invalid(format!("these are more than {WORDS_MAX} paths and patterns")));
+        }
+        let more: Vec<PathBuf> = more.into_iter().map(PathBuf::from).collect();
+        if let Some(path) = more.iter().find(|path| !path.is_absolute()) {
+            return Err(Refusal::new(Kind::Path, format!("{} is not absolute", path.display())));
+        }
+        let globs = exclude.iter().map(|text| text.parse::<Glob>());
+        let exclude = globs.collect::<Result<_, _>>().map_err(|error| invalid(error.to_string()))?;
+        Ok(Choice { more, exclude })
+    }
+
+    /// Whether it is one path as a whole.
+    pub fn is_all(&self) -> bool {
+        self.more.is_empty() && self.exclude.is_empty()
+    }
+
+    /// Whether there are several paths.
+    pub fn is_several(&self) -> bool {
+        !self.more.is_empty()
+    }
+
+    /// The directory that it makes with the first path.
+    pub fn open(&self, first: &Path) -> Result<TreeSource, ArchiveError> {
+        if self.is_several() {
+            let paths: Vec<PathBuf> = std::iter::once(first.to_path_buf()).chain(self.more.clone()).collect();
+            return TreeSource::open_all(&paths, &self.exclude);
+        }
+        TreeSource::open_without(first, &self.exclude)
+    }
+}

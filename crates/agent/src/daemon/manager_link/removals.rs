@@ -1,0 +1,121 @@
+//! Wishes to remove objects at other agents: ours, which the manager passes on, and theirs, which it passes to us.
+
+use super::{ANSWER_TIMEOUT, ManagerLink};
+use polycast_api::error::{Kind, Refusal};
+use polycast_api::manager as api;
+use polycast_api::manager::agent_message::Message as Said;
+use std::collections::{BTreeMap, BTreeSet};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+/// Our wishes that wait for answers.
+const WISHES_MAX: usize = 64;
+/// Answers to one wish that nobody has read.
+const ANSWERS_MAX: usize = 65_536;
+/// Wishes of others that wait; more are not heard.
+const OTHERS_MAX: usize = 256;
+
+/// The wishes that are under way.
+#[derive(Default)]
+pub(super) struct Removals {
+    ours: BTreeMap<u64, mpsc::Sender<api::Removed>>,
+    others: Option<mpsc::Sender<api::Remove>>,
+}
+
+impl Removals {
+    /// Another agent wishes objects removed here.
+    pub(super) fn wished(&mut self, wish: api::Remove) {
+        let heard = self.others.as_ref().is_some_and(|others| others.try_send(wish).is_ok());
+        if !heard {
+            tracing::warn!("a wish to remove objects is not heard: too many wait");
+        }
+    }
+
+    /// An answer to a wish of ours.
+    pub(super) fn answered(&mut self, answer: api::Removed) {
+        if let Some(ours) = self.ours.get(&answer.request_id) {
+            // Whoever wished it may have gone.
+            let _ = ours.try_send(answer);
+        }
+    }
+}
+
+/// What has become of a wish.
+#[derive(Debug, Default)]
+pub struct Removal {
+    /// One answer an agent.
+    pub answers: Vec<api::Removed>,
+    /// Who is not at the manager.
+    pub absent: Vec<String>,
+    /// Who did not answer in time.
+    pub silent: Vec<String>,
+}
+
+impl ManagerLink {
+    /// The wishes of other agents, from now on.
+    pub fn removals(&self) -> mpsc::Receiver<api::Remove> {
+        let (others, wishes) = mpsc::channel(OTHERS_MAX);
+        self.table().removals.others = Some(others);
+        wishes
+    }
+
+    /// Answers a wish of another agent.
+    pub fn removed(&self, answer: api::Removed) {
+        self.table().say(Said::Removed(answer));
+    }
+
+    /// Has objects removed at agents: those of these names, or all.
+    ///
+    /// # Errors
+    /// The manager cannot be reached.
+    pub async fn remove(
+        &self,
+        agents: Vec<String>,
+        all: bool,
+        objects: Vec<api::ObjectChoice>,
+    ) -> Result<Removal, Refusal> {
+        let unreachable = || {
+            let message = format!("the manager at {} cannot be reached now", self.manager());
+            Refusal::new(Kind::ManagerUnreachable, message)
+        };
+        let request_id = self.fresh_request();
+        let (ours, mut answers) = mpsc::channel(ANSWERS_MAX);
+        {
+            let mut table = self.table();
+            if table.removals.ours.len() >= WISHES_MAX {
+                return Err(Refusal::new(Kind::Full, "too many removals are under way"));
+            }
+            let wish = api::Remove { request_id, wished_by: String::new(), agents, all, objects };
+            if !table.say(Said::Remove(wish)) {
+                return Err(unreachable());
+            }
+            table.removals.ours.insert(request_id, ours);
+        }
+        let _ours = Ours { link: self, request_id };
+        let until = Instant::now() + ANSWER_TIMEOUT;
+        let Ok(Some(first)) = timeout_at(until, answers.recv()).await else { return Err(unreachable()) };
+        let mut removal = Removal { absent: first.absent, ..Removal::default() };
+        let mut left: BTreeSet<String> = first.asked.into_iter().collect();
+        while !left.is_empty()
+            && let Ok(Some(answer)) = timeout_at(until, answers.recv()).await
+        {
+            if left.remove(&answer.agent) {
+                removal.answers.push(answer);
+            }
+        }
+        removal.silent = left.into_iter().collect();
+        Ok(removal)
+    }
+}
+
+/// A wish of ours, which is forgotten with this value.
+struct Ours<'a> {
+    link: &'a ManagerLink,
+    request_id: u64,
+}
+
+impl Drop for Ours<'_> {
+    fn drop(&mut self) {
+        self.link.table().removals.ours.remove(&self.request_id);
+    }
+}

@@ -1,0 +1,91 @@
+//! Removing objects: here, and at other agents by way of the manager.
+
+use super::Shared;
+use polycast_api::agent::{RemoveRequest, RemoveResponse, RemovedAt};
+use polycast_api::convert::app_id;
+use polycast_api::error::{Kind, Refusal};
+use polycast_api::manager::{self as manager, ObjectChoice, RemovedObject};
+use polycast_types::{AppId, DataId, ObjectId};
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Objects that one call may name.
+const CHOICES_MAX: usize = 1_024;
+
+/// Does what other agents wish, until told to end.
+pub async fn serve(shared: Arc<Shared>, mut ending: watch::Receiver<bool>) {
+    let mut wishes = shared.link.removals();
+    loop {
+        let wish = tokio::select! {
+            wish = wishes.recv() => wish,
+            _ = ending.wait_for(|ends| *ends) => None,
+        };
+        let Some(wish) = wish else { return };
+        let here = Arc::clone(&shared);
+        // Removing files may take a while.
+        let answered = tokio::task::spawn_blocking(move || {
+            let manager::Remove { request_id, wished_by, objects, .. } = wish;
+            let objects = objects.iter().flat_map(|choice| remove(&here, choice)).collect::<Vec<_>>();
+            tracing::info!(%wished_by, objects = objects.len(), "removed for another agent");
+            here.link.removed(manager::Removed { request_id, wished_by, objects, ..Default::default() });
+        });
+        if let Err(error) = answered.await {
+            tracing::warn!(%error, "a wish to remove objects is not done");
+        }
+    }
+}
+
+/// Removes what is meant and is here; what is not here is no error.
+fn remove(shared: &Shared, choice: &ObjectChoice) -> Vec<RemovedObject> {
+    let Ok(app) = app_id(&choice.app_id) else { return Vec::new() };
+    let ids = match choice.data_id {
+        Some(data) => vec![ObjectId { app, data: DataId(data) }],
+        None => shared.catalog.of_name(app, &choice.name),
+    };
+    let except = choice.except_data_id.map(DataId);
+    let mut removed = Vec::new();
+    for id in ids.into_iter().filter(|id| Some(id.data) != except) {
+        let error = match shared.catalog.delete(id, || shared.store.remove(id)) {
+            Ok(()) => String::new(),
+            Err(refusal) if refusal.kind == Kind::ObjectUnknown => continue,
+            Err(refusal) => refusal.to_string(),
+        };
+        removed.push(RemovedObject { app_id: app.0.to_vec(), data_id: id.data.0, error });
+    }
+    removed
+}
+
+/// Has objects removed at other agents.
+///
+/// # Errors
+/// The call makes no sense, or the manager cannot be reached.
+pub async fn ask(shared: &Shared, app: AppId, request: RemoveRequest) -> Result<RemoveResponse, Refusal> {
+    let RemoveRequest { data_ids, names, except_data_id, agents, all, .. } = request;
+    let invalid = |why: &str| Refusal::new(Kind::Invalid, why);
+    if data_ids.is_empty() && names.is_empty() {
+        return Err(invalid("the call does not say what to remove"));
+    }
+    if all != agents.is_empty() {
+        return Err(invalid("objects are removed either at all agents or at those that are named"));
+    }
+    if data_ids.len() + names.len() > CHOICES_MAX {
+        return Err(invalid("these are more objects than one call may name, 1,024"));
+    }
+    let choice = || ObjectChoice { app_id: app.0.to_vec(), ..ObjectChoice::default() };
+    let by_id = data_ids.into_iter().map(|data| ObjectChoice { data_id: Some(data), ..choice() });
+    let by_name = names.into_iter().map(|name| ObjectChoice { name, except_data_id, ..choice() });
+    let removal = shared.link.remove(agents, all, by_id.chain(by_name).collect()).await?;
+    let at = |answer: manager::Removed| {
+        let agent = answer.agent;
+        answer.objects.into_iter().map(move |object| RemovedAt {
+            agent: agent.clone(),
+            data_id: object.data_id,
+            error: object.error,
+        })
+    };
+    Ok(RemoveResponse {
+        removed: removal.answers.into_iter().flat_map(at).collect(),
+        absent: removal.absent,
+        silent: removal.silent,
+    })
+}

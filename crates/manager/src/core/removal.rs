@@ -1,0 +1,50 @@
+//! Wishes to remove objects at other agents: the manager only passes them on, and the answers back.
+
+use super::Inner;
+use super::obey::Message;
+use polycast_api::error::{Kind, Refusal};
+use polycast_api::manager as api;
+use polycast_protocol::leases::AgentKey;
+use std::collections::BTreeSet;
+
+/// Objects that one wish may name.
+const OBJECTS_MAX: usize = 1_024;
+
+impl Inner {
+    /// Passes a wish on to the agents that it names, and tells who wishes it who that is.
+    pub(super) fn pass_on_removal(&mut self, agent: &AgentKey, wish: api::Remove) -> Result<(), Refusal> {
+        let api::Remove { request_id, agents, all, objects, .. } = wish;
+        if objects.len() > OBJECTS_MAX {
+            let message = format!("{} objects to remove are more than {OBJECTS_MAX}", objects.len());
+            return Err(Refusal::new(Kind::Invalid, message));
+        }
+        let named: BTreeSet<&String> = agents.iter().collect();
+        let meant = |key: &&AgentKey| all || named.contains(&key.name);
+        let present: Vec<AgentKey> = self.seats.present().filter(meant).cloned().collect();
+        let asked: Vec<String> = present.iter().map(|key| key.name.clone()).collect();
+        let is_here = |name: &String| asked.binary_search(name).is_ok();
+        let absent = named.into_iter().filter(|name| !is_here(name)).cloned().collect();
+        tracing::info!(agent = %agent.name, objects = objects.len(), agents = asked.len(), "removal passed on");
+        let wished_by = agent.name.clone();
+        // Before the agents' own answers.
+        let answer =
+            api::Removed { request_id, wished_by: wished_by.clone(), asked, absent, ..Default::default() };
+        self.tell(agent, Message::Removed(answer));
+        for key in present {
+            let (wished_by, objects) = (wished_by.clone(), objects.clone());
+            let wish = api::Remove { request_id, wished_by, agents: Vec::new(), all: false, objects };
+            self.tell(&key, Message::Remove(wish));
+        }
+        Ok(())
+    }
+
+    /// Passes an answer back, if whoever it is for is still here.
+    pub(super) fn pass_back_removal(&mut self, agent: &AgentKey, answer: api::Removed) {
+        let api::Removed { request_id, wished_by, mut objects, .. } = answer;
+        objects.truncate(OBJECTS_MAX);
+        let Some(wisher) = self.seats.present().find(|key| key.name == wished_by).cloned() else { return };
+        let agent = agent.name.clone();
+        let answer = api::Removed { request_id, wished_by, agent, objects, ..Default::default() };
+        self.tell(&wisher, Message::Removed(answer));
+    }
+}

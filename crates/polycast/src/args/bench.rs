@@ -1,0 +1,81 @@
+//! What `polycast bench` can be told.
+
+use super::duration;
+use clap::{Args as Arguments, Subcommand};
+use polycast_types::Duration;
+
+/// `polycast bench`
+#[derive(Arguments, Debug)]
+pub struct BenchArgs {
+    /// What to measure
+    #[command(subcommand)]
+    pub what: Bench,
+}
+
+/// What `polycast bench` measures.
+#[derive(Subcommand, Debug)]
+pub enum Bench {
+    /// How fast a manager answers: agents' sessions that ask for paths and give them back
+    Manager(BenchManagerArgs),
+    /// How long messages stop when the active agent of a rack is killed, in a lab with labels (Linux, root)
+    RackKill(BenchKillArgs),
+    /// How soon a host that joins a stream under load hears it, in a lab (Linux, root)
+    Join(BenchJoinArgs),
+}
+
+/// A lab, and the stream in it.
+#[derive(Arguments, Debug)]
+pub struct BenchLabArgs {
+    /// The lab, such as orca:4
+    #[arg(value_name = "SPEC")]
+    pub spec: polycast_lab::spec::Spec,
+    /// Messages a second
+    #[arg(long, value_name = "N", default_value = "20000")]
+    pub rate: f64,
+    /// Bytes of a message
+    #[arg(long, value_name = "N", default_value = "1000")]
+    pub bytes: usize,
+}
+
+/// `polycast bench rack-kill`
+#[derive(Arguments, Debug)]
+pub struct BenchKillArgs {
+    #[command(flatten)]
+    pub lab: BenchLabArgs,
+    /// How often
+    #[arg(long, value_name = "N", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub kills: u32,
+    /// Times T after which a silent agent is replaced, a lab each [default: that of SPEC]
+    #[arg(long, value_name = "T,..", value_delimiter = ',', value_parser = duration)]
+    pub timeout: Vec<Duration>,
+}
+
+/// `polycast bench join`
+#[derive(Arguments, Debug)]
+pub struct BenchJoinArgs {
+    #[command(flatten)]
+    pub lab: BenchLabArgs,
+    /// How often
+    #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub joins: u32,
+}
+
+/// `polycast bench manager`
+#[derive(Arguments, Debug)]
+pub struct BenchManagerArgs {
+    /// How many agents are joined, each over a connection of its own
+    #[arg(long, value_name = "N", default_value = "64")]
+    pub agents: usize,
+    /// Receivers of each request
+    #[arg(long, value_name = "N", default_value = "16")]
+    pub receivers: usize,
+    /// For how long
+    #[arg(long, value_name = "S", default_value = "10")]
+    pub seconds: f64,
+    /// Requests a second, all agents together, at even times; without it every agent asks again at once
+    #[arg(long, value_name = "N")]
+    pub rate: Option<f64>,
+    /// A manager that runs already [default: one is started, as a process of its own]
+    #[arg(long, value_name = "ADDR")]
+    pub manager: Option<String>,
+}

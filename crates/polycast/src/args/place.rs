@@ -1,0 +1,46 @@
+//! Where an object goes: the same words for every command that puts one somewhere.
+
+use crate::commands::names::is_name;
+use clap::Args as Arguments;
+use polycast_net::archive::Glob;
+use polycast_net::store::check_name;
+use std::path::PathBuf;
+
+/// Where the object goes.
+#[derive(Arguments, Clone, Debug, Default)]
+pub struct PlaceArgs {
+    /// The object's path: a file, or for a directory the directory itself; - is standard output
+    #[arg(long, short, value_name = "PATH", conflicts_with = "into")]
+    pub out: Option<PathBuf>,
+    /// A directory that gets the object under its own name [default: this one]
+    #[arg(long, value_name = "DIR")]
+    pub into: Option<PathBuf>,
+    /// Replace what is there already
+    #[arg(long)]
+    pub force: bool,
+    /// Bring what is there already up to date: what is equal is not sent
+    #[arg(long, conflicts_with = "force")]
+    pub update: bool,
+}
+
+/// What is delivered.
+#[derive(Arguments, Clone, Debug)]
+pub struct ChoiceArgs {
+    /// The file or directory; several become one directory; - is standard input
+    #[arg(value_name = "FILE|DIR", required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Leave out what this means, such as '*.tmp', 'cache/' or '/build'; may be said several times
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<Glob>,
+    /// What to call it: receivers find it under this name [default: as it is called here]
+    #[arg(long, short, value_name = "NAME", value_parser = object_name)]
+    pub name: Option<String>,
+}
+
+fn object_name(text: &str) -> Result<String, String> {
+    match check_name(text) {
+        Ok(()) if is_name(text) => Ok(text.to_string()),
+        Ok(()) => Err("it begins with a dash".into()),
+        Err(why) => Err(format!("it {why}")),
+    }
+}
