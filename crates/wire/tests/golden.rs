@@ -179,11 +179,10 @@ fn kind_name(control: &Control<'_>) -> &'static str {
     }
 }
 
-/// One frame of every kind.
-fn control_frames() -> Vec<Control<'static>> {
+/// The frames by which a session begins.
+fn first_frames() -> Vec<Control<'static>> {
     let handle = Handle(E);
     let hash = |first: u8| -> [u8; 32] { std::array::from_fn(|at| first + at as u8) };
-    let digest = |first: u8| Digest(std::array::from_fn(|at| first + at as u8));
     vec![
         Control::Hello(Hello { handle, name: "rack-ä", window_bytes: B, serve_port: PORT }),
         Control::Ask { handle, nonce: hash(0x10) },
@@ -214,6 +213,15 @@ fn control_frames() -> Vec<Control<'static>> {
             stall_ns: F,
             salt: hash(0x30),
         }),
+    ]
+}
+
+/// One frame of every kind.
+fn control_frames() -> Vec<Control<'static>> {
+    let handle = Handle(E);
+    let hash = |first: u8| -> [u8; 32] { std::array::from_fn(|at| first + at as u8) };
+    let digest = |first: u8| Digest(std::array::from_fn(|at| first + at as u8));
+    let others = vec![
         Control::Refuse("full"),
         Control::Hashes { first: A, hashes: vec![hash(0x20), hash(0x80)] },
         Control::Root(hash(0xa0)),
@@ -257,7 +265,8 @@ fn control_frames() -> Vec<Control<'static>> {
         Control::Route { tree: 5, begins: Some(SHORT), hops: &[1, 0x82, 3] },
         Control::Digests { first: E, digests: vec![digest(0x10), digest(0x70)] },
         Control::Stalled { tree: 6 },
-    ]
+    ];
+    [first_frames(), others].concat()
 }
 
 fn emitted(control: &Control<'_>) -> Vec<u8> {

@@ -116,6 +116,8 @@ pub(super) struct Peer {
     pub(super) try_at: Time,
     /// The others do not wait for it any more, as it is so much slower.
     pub(super) slower: Option<Slower>,
+    /// When it came into the chain, and what it had verified then.
+    pub(super) chained: Option<(Time, u64)>,
     /// Bytes a second that reached it when it was found to hold others of the chain, or of the data channel.
     pub(super) chain_rate: Option<u64>,
     /// For how long its upstream in the chain has been what holds it, and what it had verified when that began.
@@ -242,6 +244,7 @@ impl Peer {
             tried: 0,
             try_at: Time::ZERO,
             slower: None,
+            chained: None,
             chain_rate: None,
             held_by_upstream: Duration::ZERO,
             held_from: 0,

@@ -917,6 +917,7 @@ impl Sender {
         peer.service = Service::Chained;
         peer.missing.clear();
         peer.verified_at = now;
+        peer.chained = Some((now, peer.verified_bytes));
         self.needed = 0..0;
         self.enter_chain(id);
     }

@@ -20,8 +20,9 @@ use polycast_wire::control::Control;
 /// Reports of at least this long, and of so many round trips, are looked at together.
 const LOOK: Duration = Duration::from_millis(10);
 const LOOK_ROUNDS: u64 = 8;
-/// A shorter queue is none.
+/// A shorter queue is none; nor is one of fewer packets at the present pace, which others' packets on shared links make.
 const QUEUE_MIN: Duration = Duration::from_millis(1);
+const QUEUE_PACKETS: u64 = 8;
 /// Fewer losses in a look are chance.
 const LOST_MIN: u64 = 8;
 /// Queues and losses of a path are its own if all others have less than one part in so many.
@@ -42,6 +43,8 @@ const CHAIN_STALL: Duration = Duration::from_millis(1_500);
 const CHAIN_HELD: Duration = Duration::from_millis(120);
 /// .. if it would take at least this long to go on as before.
 const CHAIN_REST: Duration = Duration::from_secs(1);
+/// A member whose own path gives it less than a half of what most others have got is named after so long.
+const CHAIN_NAMED_AFTER: Duration = Duration::from_secs(1);
 /// Groups by which an upstream has to be ahead to be worth it, and within which one has all that its upstream has.
 const CHAIN_AHEAD_GROUPS: u64 = 8;
 const CHAIN_CLOSE_GROUPS: u64 = 2;
@@ -188,7 +191,8 @@ impl Sender {
         if seen.len() < 2 || !self.congestion.has_found() || self.config.rate.is_some() {
             return Vec::new();
         }
-        let by_queue = standing_out(seen.iter().map(|peer| (peer.1, peer.0)).collect(), QUEUE_MIN.0);
+        let queue_min = QUEUE_MIN.0.max(QUEUE_PACKETS * 1_000_000_000 / self.slow.pace.max(1));
+        let by_queue = standing_out(seen.iter().map(|peer| (peer.1, peer.0)).collect(), queue_min);
         if !by_queue.is_empty() {
             return by_queue;
         }
@@ -270,6 +274,9 @@ impl Sender {
     /// is slower than what is before that comes before it.
     pub(super) fn check_chain(&mut self, now: Time, id: PeerId) {
         let whole = self.config.geometry.object_len;
+        if self.name_in_chain(now, id) {
+            return;
+        }
         let upstream = self.chain.upstream(id);
         let ahead = self.ahead_of(id);
         let peer = &self.peers[&id];
@@ -297,6 +304,41 @@ impl Sender {
         if peer.held_by_upstream >= CHAIN_HELD && long {
             self.pass_upstream(now, id, upstream);
         }
+    }
+
+    /// Names a member of the chain whose own path is slow: its upstream has much that it has not, and most others have got
+    /// more than twice as much a second. Gives whether it was given up for that.
+    fn name_in_chain(&mut self, now: Time, id: PeerId) -> bool {
+        let peer = &self.peers[&id];
+        let ahead = u64::from(self.config.geometry.group_len) * CHAIN_AHEAD_GROUPS;
+        let is_new = peer.chained.is_none_or(|(since, _)| now.since(since) < CHAIN_NAMED_AFTER);
+        if self.config.slow.patience().is_none()
+            || peer.slower.is_some()
+            || is_new
+            || self.ahead_of(id) < peer.verified_bytes + ahead
+        {
+            return false;
+        }
+        let rate = |p: &Peer, until: Time| {
+            let (since, from) = p.chained?;
+            Some(per_second(p.verified_bytes.saturating_sub(from), until.since(since)))
+        };
+        let Some(own) = rate(peer, now) else { return false };
+        let others =
+            self.peers.iter().filter(|(other, p)| **other != id && !matches!(p.service, Service::Failed(_)));
+        let mut rates: Vec<u64> = others.filter_map(|(_, p)| rate(p, p.verified_at)).collect();
+        rates.sort_unstable();
+        let Some(usual) = rates.get(rates.len() / 2).copied() else { return false };
+        if own.saturating_mul(2) > usual {
+            return false;
+        }
+        let slower = Slower { own: Rate(own.saturating_mul(8)), others: Rate(usual.saturating_mul(8)) };
+        self.peers.get_mut(&id).expect("looked up above").slower = Some(slower);
+        let drops = matches!(self.config.slow, SlowPolicy::Drop { .. });
+        if drops {
+            self.settle(id, Some(Why::Slow(slower)));
+        }
+        drops
     }
 
     /// It has all that its upstream has, which is far behind what comes before it.

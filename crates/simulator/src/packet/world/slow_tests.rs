@@ -152,8 +152,14 @@ fn with_the_policy_drop_a_slow_one_is_given_up_and_told_why() {
 #[test]
 fn a_narrow_path_holds_nobody_in_the_chain() {
     let settings = PushConfig { multicast: false, ..PushConfig::default() };
-    let (alone, _) = finish(&[], settings.clone(), 1);
-    let (times, _) = finish(&[narrow(50)], settings, 1);
+    let (alone, none) = finish(&[], settings.clone(), 1);
+    assert_eq!(none, [false; 7], "all are alike");
+    let (times, slow) = finish(&[narrow(50)], settings.clone(), 1);
     let last = |times: &[f64]| times.iter().copied().fold(0.0, f64::max);
     assert!(last(&times[1..]) < last(&alone) + 0.6, "{times:?} of {alone:?}");
+    assert_eq!(slow, [true, false, false, false, false, false, false], "it is named, and nobody behind it");
+    let dropping = PushConfig { slow: SlowPolicy::SHIPPED.dropping(), ..settings };
+    let (cluster, _) = play(&[narrow(50)], dropping, 1);
+    let said = cluster.push(0).failure_of(0).unwrap();
+    assert!(said.starts_with("slower than the others: "), "{said}");
 }
