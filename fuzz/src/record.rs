@@ -172,7 +172,7 @@ fn session() -> Vec<Heard> {
             let mut buffer = vec![0; 65_536];
             while !ended.load(Ordering::Relaxed) {
                 match beacon.receive(&mut buffer) {
-                    Some(datagram) => {
+                    Some((datagram, _)) => {
                         let len = Header::parse(datagram).map_or(0, |(_, len)| len);
                         log.lock().unwrap().push(Heard::Data(datagram[..len].to_vec()));
                     }
