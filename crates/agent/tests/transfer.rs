@@ -1,8 +1,8 @@
 //! Whole transfers over real sockets on the loopback interface.
 
 use polycast_agent::transfer::{
-    Held, Options, Path, Prepared, Received, ReceiverSpec, Receivers, Rendezvous, Report, Sink, SourceSpec,
-    TransferError, confirm, prepare, receive,
+    Held, Options, Path, Prepared, Received, ReceiverSpec, Receivers, Rendezvous, Report, Sink, SlowPolicy,
+    SourceSpec, TransferError, confirm, prepare, receive,
 };
 use polycast_net::object::{FileSource, ObjectKind};
 use polycast_net::store::part_path;
@@ -112,7 +112,9 @@ fn objects_of_all_sizes_arrive() {
 
 #[test]
 fn without_loss_every_byte_is_sent_once() {
-    let (report, received) = deliver(&bytes(30_000_000), 4, multicast(), &Options::default());
+    // On a busy machine one receiver may be tried without, and then asks for what it has missed.
+    let options = Options { slow: SlowPolicy::Wait, ..Options::default() };
+    let (report, received) = deliver(&bytes(30_000_000), 4, multicast(), &options);
     assert!(report.sent_bytes < 30_000_000 * 101 / 100, "{} bytes sent", report.sent_bytes);
     assert!(received.iter().all(|r| r.patched_bytes < 3_000_000));
 }

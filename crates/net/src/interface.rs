@@ -18,54 +18,6 @@ pub struct Interface {
     pub mtu: u32,
 }
 
-/// One interface, whether it can be used or not.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
-    /// Its name.
-    pub name: String,
-    /// Its first IPv4 address.
-    pub address: Option<Ipv4Addr>,
-    /// It has an IPv6 address that is more than link-local.
-    pub has_ipv6: bool,
-    /// It is switched on.
-    pub is_up: bool,
-    /// There is a signal.
-    pub is_running: bool,
-    /// It can do multicast.
-    pub is_multicast: bool,
-    /// It leads to this host only.
-    pub is_loopback: bool,
-}
-
-/// All interfaces there are, in the kernel's order.
-///
-/// # Errors
-/// The kernel does not tell.
-pub fn devices() -> io::Result<Vec<Device>> {
-    let mut all: Vec<Device> = Vec::new();
-    for entry in getifaddrs().map_err(io::Error::from)? {
-        let at = all.iter().position(|device| device.name == entry.interface_name);
-        let at = at.unwrap_or_else(|| {
-            let has = |flag| entry.flags.contains(flag);
-            all.push(Device {
-                name: entry.interface_name.clone(),
-                address: None,
-                has_ipv6: false,
-                is_up: has(InterfaceFlags::IFF_UP),
-                is_running: has(InterfaceFlags::IFF_RUNNING),
-                is_multicast: has(InterfaceFlags::IFF_MULTICAST),
-                is_loopback: has(InterfaceFlags::IFF_LOOPBACK),
-            });
-            all.len() - 1
-        });
-        let Some(address) = entry.address else { continue };
-        let device = &mut all[at];
-        device.address = device.address.or_else(|| address.as_sockaddr_in().map(|a| a.ip()));
-        device.has_ipv6 |= address.as_sockaddr_in6().is_some_and(|a| !a.ip().is_unicast_link_local());
-    }
-    Ok(all)
-}
-
 /// An interface that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum InterfaceError {

@@ -13,7 +13,7 @@ use crate::commands::{lab::LabArgs, plan::PlanArgs, reproduce::ReproduceArgs, si
 use crate::exit::Exit;
 use crate::output::{self, Format};
 use clap::error::ErrorKind;
-use clap::{Args as Arguments, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args as Arguments, Parser, Subcommand, ValueEnum};
 use place::{ChoiceArgs, PlaceArgs};
 use polycast_agent::transfer::Code;
 use polycast_types::{Duration, Handle, ObjectId, Rate};
@@ -56,6 +56,12 @@ pub struct LogOptions {
     #[arg(long, global = true, value_name = "LEVEL", env = "POLYCAST_LOG", default_value = "warn")]
     #[arg(display_order = 101)]
     pub log: String,
+    /// Log more: -v for info, -vv for debug, -vvv for trace
+    #[arg(long, short, global = true, action = ArgAction::Count, display_order = 103)]
+    pub verbose: u8,
+    /// Say nothing but results, errors and what others have to type: no progress, no notes
+    #[arg(long, short, global = true, display_order = 104, conflicts_with = "verbose")]
+    pub quiet: bool,
     /// How log lines are written
     #[arg(long, global = true, value_name = "FORMAT", default_value = "text", display_order = 102)]
     pub log_format: LogFormat,

@@ -38,6 +38,7 @@ pub fn run(args: Args) -> Exit {
         // They run for months.
         polycast_net::heap::share_heaps();
     }
+    output::begin(format, args.logging.quiet);
     let outcome = logging::start(&args.logging).and_then(|()| match &args.command {
         Command::Cast(args) => cast::run(args, format),
         Command::Offer(args) => offer::run(args, format),

@@ -8,15 +8,22 @@ use tracing_subscriber::filter::LevelFilter;
 
 /// Starts logging as the user asked.
 pub fn start(options: &LogOptions) -> Result<(), Failure> {
+    let level = match (options.quiet, options.verbose) {
+        (true, _) => "error",
+        (false, 0) => &options.log,
+        (false, 1) => "info",
+        (false, 2) => "debug",
+        (false, _) => "trace",
+    };
     let wrong = || {
-        Failure::input(format!("'{}' is not a log level", options.log))
+        Failure::input(format!("'{level}' is not a log level"))
             .hint("write error, warn, info, debug or trace, or name parts: info,polycast_net=debug")
     };
     // A word that is no level would be taken for the name of a part, and silently log nothing.
-    if options.log.split(',').any(|part| !part.contains('=') && part.parse::<LevelFilter>().is_err()) {
+    if level.split(',').any(|part| !part.contains('=') && part.parse::<LevelFilter>().is_err()) {
         return Err(wrong());
     }
-    let filter = EnvFilter::try_new(&options.log).map_err(|_| wrong())?;
+    let filter = EnvFilter::try_new(level).map_err(|_| wrong())?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     let started = match options.log_format {
         LogFormat::Text => builder.with_ansi(io::stderr().is_terminal()).try_init(),

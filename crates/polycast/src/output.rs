@@ -1,9 +1,10 @@
 //! What is printed: text for people, or one JSON document.
 
 use crate::exit::{Exit, Failure};
-use polycast_types::Printable;
+use polycast_types::{Printable, format_bytes, format_rate};
 use serde::Serialize;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How results are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,8 +55,41 @@ fn write(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Says something to the person at the terminal. Much of it has come from other machines.
+/// Whether the user wants to hear of errors only; and whether progress is told as lines of JSON.
+static QUIET: AtomicBool = AtomicBool::new(false);
+static EVENTS: AtomicBool = AtomicBool::new(false);
+
+/// Notes what the user wants to hear.
+pub fn begin(format: Format, quiet: bool) {
+    QUIET.store(quiet, Ordering::Relaxed);
+    EVENTS.store(format == Format::Json, Ordering::Relaxed);
+}
+
+/// Whether the user wants to hear of errors only.
+pub fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// Tells how far a transfer is, where no bar shows it.
+pub fn progress(bytes: u64, total: u64, rate_bps: u64) {
+    if EVENTS.load(Ordering::Relaxed) {
+        let value =
+            serde_json::json!({ "event": "progress", "bytes": bytes, "total": total, "rate_bps": rate_bps });
+        return event(Format::Json, &value, || ());
+    }
+    let percent = (u128::from(bytes) * 100).checked_div(u128::from(total)).unwrap_or(100);
+    say(&format!("{percent}% of {}, {}", format_bytes(total), format_rate(rate_bps as f64)));
+}
+
+/// Says something to the person at the terminal, unless only errors are wanted. Much of it has come from other machines.
 pub fn say(message: &str) {
+    if !is_quiet() || message.starts_with("error: ") || message.starts_with("hint: ") {
+        tell(message);
+    }
+}
+
+/// Says what has to be known in any case.
+pub fn tell(message: &str) {
     // There is nobody to tell if this fails.
     let mut lines = message.lines().map(|line| Printable(line).to_string());
     let text = lines.next().unwrap_or_default();
@@ -67,9 +101,17 @@ pub fn say(message: &str) {
 pub fn event(format: Format, value: &serde_json::Value, text: impl FnOnce()) {
     match format {
         // There is nobody to tell if this fails.
-        Format::Json => drop(writeln!(io::stderr(), "{value}")),
+        Format::Json => drop(writeln!(io::stderr(), "{}", event_line(value))),
         Format::Text => text(),
     }
+}
+
+/// The line of an event: its kind comes first, so that it is known from other lines by how it begins.
+fn event_line(value: &serde_json::Value) -> String {
+    let kind = &value["event"];
+    let others = value.as_object().into_iter().flatten().filter(|(key, _)| *key != "event");
+    others.fold(format!("{{\"event\":{kind}"), |line, (key, value)| line + &format!(",\"{key}\":{value}"))
+        + "}"
 }
 
 /// Says why a command failed; with JSON, standard output says it too.
@@ -86,4 +128,17 @@ pub fn failure(format: Format, failure: &Failure) -> Exit {
         let _ = write(&document.to_string());
     }
     failure.exit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_known_by_how_it_begins() {
+        let value = serde_json::json!({ "address": "10.0.0.1", "event": "offer", "name": "a\"b" });
+        assert_eq!(event_line(&value), r#"{"event":"offer","address":"10.0.0.1","name":"a\"b"}"#);
+        let read: serde_json::Value = serde_json::from_str(&event_line(&value)).unwrap();
+        assert_eq!(read, value);
+    }
 }

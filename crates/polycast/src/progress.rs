@@ -5,23 +5,37 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use polycast_agent::transfer::ReceiverProgress;
 use polycast_api::report::{ReceiverReport, Report};
 use polycast_types::{Printable, format_rate};
+use std::cell::Cell;
 use std::fmt::Write;
+use std::time::{Duration, Instant};
 
+/// The spinner moves so often, also while nothing happens.
+const SPIN_EVERY: Duration = Duration::from_millis(120);
+/// Who sees no bar gets a line so often.
+const LINE_EVERY: Duration = Duration::from_secs(5);
 /// Up to so many receivers are shown one by one.
 const NAMED_RECEIVERS_MAX: usize = 8;
 
 /// The bar; it is invisible where standard error is no terminal.
 pub struct Progress {
     bar: ProgressBar,
+    /// When a line was written instead of a bar, or the transfer began, and the bytes then.
+    line: Cell<Option<(Instant, u64)>>,
 }
 
 impl Progress {
     /// A bar that says `waiting` until bytes flow.
     pub fn start(waiting: &str) -> Self {
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+        let target = if output::is_quiet() {
+            ProgressDrawTarget::hidden()
+        } else {
+            ProgressDrawTarget::stderr_with_hz(10)
+        };
+        let bar = ProgressBar::with_draw_target(None, target);
         bar.set_style(style("{spinner} {wide_msg}"));
         bar.set_message(waiting.to_string());
-        Progress { bar }
+        bar.enable_steady_tick(SPIN_EVERY);
+        Progress { bar, line: Cell::new(None) }
     }
 
     /// Shows how a request for a path stands; who sees no bar gets a line.
@@ -81,6 +95,18 @@ impl Progress {
     }
 
     fn show(&self, bytes: u64, total: u64) {
+        if self.bar.is_hidden() && !output::is_quiet() {
+            let now = Instant::now();
+            let (since, before) = self.line.get().unwrap_or((now, bytes));
+            let span = now.duration_since(since);
+            if span >= LINE_EVERY {
+                let rate = bytes.saturating_sub(before) as f64 * 8.0 / span.as_secs_f64();
+                output::progress(bytes, total, rate as u64);
+                self.line.set(Some((now, bytes)));
+            } else if self.line.get().is_none() {
+                self.line.set(Some((now, bytes)));
+            }
+        }
         if self.bar.length() != Some(total) {
             let template = "[{bar:30}] {percent:>3}% {binary_bytes} of {binary_total_bytes}, \
                 {binary_bytes_per_sec}, {eta} left\n{wide_msg}";

@@ -330,3 +330,36 @@ fn signals_leave_nothing_behind() {
         assert_eq!(fs::read_dir(place.root()).unwrap().count(), 0);
     }
 }
+
+/// Who has no terminal hears how far it is; who wants to hear nothing does not, but for what others have to type.
+#[test]
+fn without_a_terminal_lines_say_how_far_it_is() {
+    let _alone = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = Place::new();
+    let file = place.file("object.bin", &noise(14_000_000));
+    let accept =
+        |name: &str| begin(&["accept", "sababa-dabada", "-q", "-o", &place.path(name), "--interface", "lo"]);
+    let offer = [
+        "offer",
+        &file,
+        "--code",
+        "sababa-dabada",
+        "--receivers",
+        "1",
+        "--interface",
+        "lo",
+        "--rate",
+        "16mbit",
+    ];
+    let (first, source) = (accept("first"), begin(&[&offer[..], &["--json"]].concat()));
+    let (source, first) = (end(source), end(first));
+    assert_eq!((source.status, first.status), (0, 0), "{} {}", source.stderr, first.stderr);
+    assert!(source.stderr.contains("{\"event\":\"progress\",\"bytes\":"), "{}", source.stderr);
+    assert_eq!(first.stderr, "");
+    let quick = &offer[..offer.len() - 2];
+    let (second, source) = (accept("second"), begin(&[quick, &["--quiet"]].concat()));
+    let (source, second) = (end(source), end(second));
+    assert_eq!((source.status, second.status), (0, 0), "{} {}", source.stderr, second.stderr);
+    assert_eq!(source.stderr.lines().count(), 1, "{}", source.stderr);
+    assert!(source.stderr.contains("polycast accept sababa-dabada"), "{}", source.stderr);
+}

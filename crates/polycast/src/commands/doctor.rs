@@ -8,7 +8,7 @@ use crate::args::DoctorArgs;
 use crate::cancel;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
-use polycast_net::interface::{self, Device};
+use polycast_net::interface::{self, Link};
 use polycast_net::reach::Answerer;
 use polycast_types::Printable;
 use serde::Serialize;
@@ -113,7 +113,7 @@ impl Findings {
 
 /// Looks at everything, or answers those who do.
 pub fn run(args: &DoctorArgs, format: Format) -> Result<Exit, Failure> {
-    let devices = interface::devices()
+    let devices = interface::survey()
         .map_err(|error| Failure::unexpected(format!("cannot list the interfaces: {error}")))?;
     let mut checks = Vec::new();
     let used = checks::interface(&devices, args.network.interface.as_deref(), &mut checks);
@@ -159,7 +159,7 @@ fn listen(address: Ipv4Addr, name: &str) -> Result<Exit, Failure> {
 }
 
 /// The other interfaces, for a sentence.
-fn others(devices: &[Device], used: &str) -> String {
+fn others(devices: &[Link], used: &str) -> String {
     let named =
         devices.iter().filter(|device| device.name != used && !device.is_loopback).map(|device| {
             match (device.address, device.is_up) {

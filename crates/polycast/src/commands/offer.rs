@@ -90,7 +90,7 @@ fn announce(source: &Prepared, name: &str, code: Option<&Code>, format: Format) 
     };
     output::event(format, &event, || {
         output::say(&format!("offering {} on {interface} at {address}, handle {handle}", Printable(name)));
-        output::say(&format!("on the other machines: {command} --out PATH"));
+        output::tell(&format!("on the other machines: {command} --out PATH"));
         if address.port() == OFFER_PORT {
             output::say(&format!(
                 "where multicast does not pass: {command} --from {} --out PATH",

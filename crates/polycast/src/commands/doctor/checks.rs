@@ -4,7 +4,7 @@ use super::{Check, others};
 use crate::args::LocalArgs;
 use crate::commands::cluster;
 use crate::exit::plain;
-use polycast_net::interface::{self, Device, Interface};
+use polycast_net::interface::{self, Interface, InterfaceError, Link};
 use polycast_net::udp::{Beacon, DataReceiver, RECEIVE_BUFFER_LEN};
 use polycast_types::{Printable, format_bytes};
 use polycast_wire::discovery;
@@ -12,13 +12,19 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 
 /// The interface that transfers would use.
-pub fn interface(devices: &[Device], wanted: Option<&str>, checks: &mut Vec<Check>) -> Option<Interface> {
+pub fn interface(devices: &[Link], wanted: Option<&str>, checks: &mut Vec<Check>) -> Option<Interface> {
     const NAME: &str = "interface";
     const COST: &str = "no other machine can be reached";
     let used = match interface::resolve(wanted) {
         Ok(used) => used,
         Err(error) => {
-            checks.push(Check::failed(NAME, error.to_string(), COST, "name one of these with --interface"));
+            let mend = match error {
+                InterfaceError::OnlyLoopback { .. } => {
+                    "give an interface an IPv4 address (ip address add 10.0.0.2/24 dev eth0): Polycast needs IPv4"
+                }
+                _ => "name one of these with --interface",
+            };
+            checks.push(Check::failed(NAME, error.to_string(), COST, mend));
             return None;
         }
     };
@@ -26,26 +32,15 @@ pub fn interface(devices: &[Device], wanted: Option<&str>, checks: &mut Vec<Chec
     let besides = if others.is_empty() { String::new() } else { format!("; there is also {others}") };
     let found = format!("{} ({}), MTU {}{besides}", used.name, used.address, used.mtu);
     let device = devices.iter().find(|device| device.name == used.name);
-    let (name, wanted) = (&used.name, wanted.is_some());
-    if device.is_some_and(|device| device.is_loopback) && !wanted {
-        let mend =
-            "give an interface an IPv4 address (ip address add 10.0.0.2/24 dev eth0): Polycast needs IPv4";
-        checks.push(Check::failed(
-            NAME,
-            format!("only the loopback has an IPv4 address{besides}"),
-            COST,
-            mend,
-        ));
-        return None;
-    }
+    let name = &used.name;
     checks.push(match device {
-        Some(device) if !device.is_running => Check::failed(
+        Some(device) if !device.has_carrier => Check::failed(
             NAME,
             format!("{found}: no signal"),
             COST,
             format!("look at the cable and at the switch's port, or name another one with --interface; {name} is down"),
         ),
-        Some(device) if !device.is_multicast => Check::warning(
+        Some(device) if !device.takes_multicast => Check::warning(
             NAME,
             format!("{found}: it does no multicast"),
             "everything goes over the chain of TCP connections",

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Measures what one slow receiver costs the others, over real sockets between network namespaces (Linux, root).
+
+    slow.py POLYCAST [--fault rate:50mbit|loss:10|stop:5] [--chain] [--receivers 3] [--bytes 300000000] [--runs 10]
+
+A source and receivers are on one bridge with an MTU of 9000. The port of the first receiver is narrow (a queue of 200 kB),
+loses packets, or its process is stopped for some seconds. In every round the others are served without it, then with it; a
+round's ratio is what they take then over what they take alone. With --chain, multicast of data is blocked.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import time
+
+TAG = f"ps{os.getpid()}"
+
+
+def sh(line, check=True):
+    return subprocess.run(line, shell=True, check=check, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+class Lab:
+    def __init__(self, args):
+        self.args = args
+        self.names = [f"r{number}" for number in range(args.receivers)]
+        self.folder = f"/dev/shm/{TAG}"
+        os.makedirs(self.folder)
+        sh(f"head -c {args.bytes} /dev/urandom > {self.folder}/object")
+        sh(f"ip netns add {TAG}w && ip -n {TAG}w link add sw0 type bridge mcast_snooping 0")
+        sh(f"ip -n {TAG}w link set sw0 mtu 9000 up")
+        for number, host in enumerate(["s", *self.names], 1):
+            sh(f"ip netns add {TAG}{host}")
+            sh(f"ip -n {TAG}w link add p{host} mtu 9000 type veth peer name eth0 netns {TAG}{host}")
+            sh(f"ip -n {TAG}w link set p{host} master sw0 up; ip -n {TAG}{host} link set eth0 mtu 9000 up")
+            sh(f"ip -n {TAG}{host} link set lo up; ip -n {TAG}{host} address add 10.78.0.{number}/24 dev eth0")
+            sh(f"ip -n {TAG}{host} route add default dev eth0")
+        if args.chain:
+            rules = ("add table bridge f; add chain bridge f i { type filter hook forward priority 0; }; "
+                     "add rule bridge f i ip daddr 239.255.80.67 accept; add rule bridge f i ip daddr 224.0.0.0/4 drop")
+            sh(f"ip netns exec {TAG}w nft '{rules}'")
+
+    def close(self):
+        for host in ["s", "w", *self.names]:
+            sh(f"ip netns delete {TAG}{host}", check=False)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def break_first(self, broken):
+        sh(f"ip netns exec {TAG}w tc qdisc del dev p{self.names[0]} root", check=False)
+        kind, value = self.args.fault.split(":")
+        if broken and kind != "stop":
+            how = {"rate": f"tbf rate {value} burst 64kb limit 200kb", "loss": f"netem loss {value}%"}[kind]
+            sh(f"ip netns exec {TAG}w tc qdisc add dev p{self.names[0]} root {how}")
+
+    def serve(self, names, stop=False):
+        """Delivers to these; gives seconds, whether it is said to be slow, and why, by name."""
+        offer = [self.args.polycast, "offer", f"{self.folder}/object", "--receivers", str(len(names))]
+        offer = ["ip", "netns", "exec", f"{TAG}s", *offer, "--open", "--interface", "eth0", "--json"]
+        source = subprocess.Popen(offer, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        receivers = []
+        for name in names:
+            shutil.rmtree(f"{self.folder}/{name}", ignore_errors=True)
+            if os.path.exists(f"{self.folder}/{name}"):
+                os.remove(f"{self.folder}/{name}")
+            accept = [self.args.polycast, "accept", "--out", f"{self.folder}/{name}", "--name", name]
+            accept = ["ip", "netns", "exec", f"{TAG}{name}", *accept, "--interface", "eth0"]
+            receivers.append(subprocess.Popen(accept, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        if stop:
+            self.stop_when_it_has_begun(receivers[0], names[0])
+        report = json.loads(source.communicate()[0])
+        for process, name in zip(receivers, names):
+            process.wait()
+            sh(f"cmp {self.folder}/object {self.folder}/{name}")
+        return {r["name"]: (r["seconds"], r["slow"], r.get("reason") or "") for r in report["receivers"]}
+
+    def stop_when_it_has_begun(self, process, name):
+        part = f"{self.folder}/.{name}.polycast-part"
+        while process.poll() is None and not os.path.exists(part):
+            time.sleep(0.001)
+        if process.poll() is None:
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(float(self.args.fault.split(":")[1]))
+            process.send_signal(signal.SIGCONT)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("polycast")
+    parser.add_argument("--fault", default="rate:50mbit")
+    parser.add_argument("--chain", action="store_true")
+    parser.add_argument("--receivers", type=int, default=3)
+    parser.add_argument("--bytes", type=int, default=300_000_000)
+    parser.add_argument("--runs", type=int, default=10)
+    args = parser.parse_args()
+    args.polycast = os.path.abspath(args.polycast)
+    stops = args.fault.startswith("stop")
+    lab = Lab(args)
+    try:
+        slow, ratios, times, named = lab.names[0], [], [], 0
+        lab.break_first(True)
+        alone = lab.serve([slow], stops)[slow][0]
+        for number in range(args.runs):
+            lab.break_first(False)
+            base = max(seconds for seconds, *_ in lab.serve(lab.names[1:]).values())
+            lab.break_first(True)
+            report = lab.serve(lab.names, stops)
+            beside = max(report[name][0] for name in lab.names[1:])
+            ratios.append(beside / base)
+            times.append(report[slow][0])
+            named += report[slow][1]
+            print(f"{number}: others {base:.2f} s alone, {beside:.2f} s beside it; it {report[slow][0]:.2f} s; "
+                  f"{report[slow][2]}", flush=True)
+        ratios.sort()
+        within = sum(ratio <= 1.15 for ratio in ratios)
+        print(f"{args.fault}{' chain' if args.chain else ''}: others {statistics.median(ratios):.2f} of alone (median; "
+              f"{ratios[0]:.2f} to {ratios[-1]:.2f}), within 1.15 in {within} of {len(ratios)}; the slow one "
+              f"{statistics.median(times):.2f} s (alone {alone:.2f} s); named in {named}")
+    finally:
+        lab.close()
+
+
+if __name__ == "__main__":
+    main()
