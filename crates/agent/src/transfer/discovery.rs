@@ -24,6 +24,8 @@ use std::time::Instant;
 const SOLICIT_INTERVAL: Duration = Duration::from_millis(500);
 /// All sources answer at once: after this, whoever is on air has been heard.
 const GATHER_WITHIN: Duration = Duration::from_millis(250);
+/// Sources that begin together are heard within this.
+const TOGETHER_WITHIN: Duration = Duration::from_millis(20);
 /// An offer that had no place is asked again after this.
 const AGAIN_AFTER: std::time::Duration = std::time::Duration::from_millis(500);
 /// The longest time without a look at whether the caller wants to end it.
@@ -342,6 +344,7 @@ impl<'a> Seeker<'a> {
         on_news: &mut dyn FnMut(&News),
     ) -> Result<Announced, TransferError> {
         let beacon = beacon(interface)?;
+        let asked_at = self.clock.now();
         let mut next_solicit = Time::ZERO;
         let mut offers = BTreeMap::new();
         let mut decide_at: Option<Time> = None;
@@ -360,7 +363,8 @@ impl<'a> Seeker<'a> {
                 };
                 let waits = self.refused.get(&offer.handle).is_some_and(|at| at.elapsed() < AGAIN_AFTER);
                 if !waits && offers.len() < OFFERS_MAX {
-                    decide_at.get_or_insert(now + GATHER_WITHIN);
+                    // What was on air before has answered by now, if it was asked long enough ago.
+                    decide_at.get_or_insert((now + TOGETHER_WITHIN).max(asked_at + GATHER_WITHIN));
                     offers.entry(offer.handle).or_insert(offer);
                 }
             }

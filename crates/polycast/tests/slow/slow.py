@@ -79,7 +79,12 @@ class Lab:
 
     def stop_when_it_has_begun(self, process, name):
         part = f"{self.folder}/.{name}.polycast-part"
-        while process.poll() is None and not os.path.exists(part):
+        while process.poll() is None:
+            try:
+                if os.stat(part).st_blocks * 512 > self.args.bytes // 10:
+                    break
+            except FileNotFoundError:
+                pass
             time.sleep(0.001)
         if process.poll() is None:
             process.send_signal(signal.SIGSTOP)
