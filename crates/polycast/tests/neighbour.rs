@@ -45,6 +45,11 @@ fn connections_of_a_stranger_close_no_door() {
 }
 
 #[test]
+fn who_has_no_code_gets_no_place() {
+    beside(&["--code", "sababa-dabada", "seat", "zombie"]);
+}
+
+#[test]
 fn rogue_offers_replace_nothing() {
     beside(&["rogue-dot"]);
 }

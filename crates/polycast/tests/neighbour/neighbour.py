@@ -30,12 +30,19 @@ class Harm(Exception):
 class Scene:
     """What is delivered, by which program."""
 
-    def __init__(self, lan, program, size):
-        self.lan, self.program, self.turn = lan, program, 0
+    def __init__(self, lan, program, size, code=None):
+        self.lan, self.program, self.turn, self.code = lan, program, 0, code
         self.bytes = os.urandom(size)
         self.file = lan.path("object.bin")
         with open(self.file, "wb") as file:
             file.write(self.bytes)
+
+    @property
+    def who_may(self):
+        """Anybody may take an offer, or who knows a code, which the neighbour does not."""
+        if self.code:
+            return "--code", self.code
+        return ("--open",) if wire.VERSION > 1 else ()
 
     def folder(self):
         """A new folder for a delivery."""
@@ -74,11 +81,12 @@ def offer_and_accept(scene, attack=(), early=False, out="object.bin", prepare=No
         prepare(folder)
     evil = lan.attack(*attack) if attack and early else None
     offer = lan.run("a", scene.program, "offer", scene.file, "--receivers", str(len(RECEIVERS)), "--interface", "eth0",
-                    "--timeout", "50s", *(("--open",) if wire.VERSION > 1 else ()), "--json")
+                    "--timeout", "50s", *scene.who_may, "--json")
     if attack and not early:
         evil = lan.attack(*attack)
         time.sleep(0.5)
     choice = ("--handle", handle_of(offer)) if named and wire.VERSION > 1 else ()
+    choice = (*choice, scene.code) if scene.code else choice
     began = time.monotonic()
     ways = {}
     for name in RECEIVERS:
@@ -330,6 +338,7 @@ def main():
     words.add_argument("--bytes", type=int, default=16_000_000)
     words.add_argument("--repeat", type=int, default=1)
     words.add_argument("--mtu", type=int, default=9000)
+    words.add_argument("--code", help="offers are taken by who knows this, as the neighbour does not")
     words.add_argument("--list", action="store_true")
     asked = words.parse_intermixed_args()
     names = asked.names or list(ATTACKS)
@@ -344,7 +353,7 @@ def main():
     network = Lan(asked.mtu)
     harmed = 0
     try:
-        scene = Scene(network, program, asked.bytes)
+        scene = Scene(network, program, asked.bytes, asked.code)
         print(f"{'attack':20} {'alone':>8} {'beside':>8} {'ratio':>6}  outcome", flush=True)
         for name in names:
             alone, beside, harm = row(scene, name, asked.repeat)

@@ -52,9 +52,13 @@ class Lab:
     def break_first(self, broken):
         sh(f"ip netns exec {TAG}w tc qdisc del dev p{self.names[0]} root", check=False)
         kind, value = self.args.fault.split(":")
-        if broken and kind != "stop":
-            how = {"rate": f"tbf rate {value} burst 64kb limit 200kb", "loss": f"netem loss {value}%"}[kind]
-            sh(f"ip netns exec {TAG}w tc qdisc add dev p{self.names[0]} root {how}")
+        sh(f"ip netns exec {TAG}w nft delete table bridge l", check=False)
+        if broken and kind == "rate":
+            sh(f"ip netns exec {TAG}w tc qdisc add dev p{self.names[0]} root tbf rate {value} burst 64kb limit 200kb")
+        elif broken and kind == "loss":
+            rules = ("add table bridge l; add chain bridge l i { type filter hook forward priority 0; }; "
+                     f"add rule bridge l i oifname p{self.names[0]} numgen random mod 100 < {value} drop")
+            sh(f"ip netns exec {TAG}w nft '{rules}'")
 
     def serve(self, names, stop=False):
         """Delivers to these; gives seconds, whether it is said to be slow, and why, by name."""
