@@ -43,6 +43,16 @@ pub struct Invitations {
     sources: Arc<Sources>,
 }
 
+/// Tells a thread to end when this is dropped, also where nobody waits for the end: a runtime that is dropped waits for its
+/// threads.
+struct Ends(Arc<AtomicBool>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Invitations {
     /// # Errors
     /// The listener cannot be used.
@@ -61,8 +71,8 @@ impl Invitations {
 
     /// Takes invitations until told to end.
     pub async fn run(mut self, mut ending: watch::Receiver<bool>) {
-        let ends = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&ends);
+        let ends = Ends(Arc::new(AtomicBool::new(false)));
+        let told = Arc::clone(&ends.0);
         // One thread for all who have not said what they want.
         let listening = tokio::task::spawn_blocking(move || {
             while !told.load(Ordering::Relaxed) {
@@ -70,7 +80,7 @@ impl Invitations {
             }
         });
         let _ = ending.wait_for(|ends| *ends).await;
-        ends.store(true, Ordering::Relaxed);
+        drop(ends);
         let _ = listening.await;
     }
 

@@ -16,8 +16,8 @@ static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
 /// Set in the process that counts: other tests must not run in it.
 const ALONE: &str = "POLYCAST_TEST_ALONE";
-/// Groups between two readings, six of which are taken. `POLYCAST_GROUPS=10000` makes it more.
-const STEP: u64 = 60;
+/// Groups between two readings, six of which are taken; after fewer, pools still grow. `POLYCAST_GROUPS=10000` makes it more.
+const STEP: u64 = 150;
 /// What four agents and a manager may grow by, in bytes a group: pools and queues of libraries still come to their sizes. A
 /// table that keeps an entry a group with the names of its members grows by more.
 const GROWTH_MAX: f64 = 100.0;
