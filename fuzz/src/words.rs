@@ -3,7 +3,7 @@
 
 use arbitrary::Unstructured;
 use polycast_types::{AppId, DataId, Duration, Handle, ObjectId, RangeSet, Time};
-use polycast_wire::control::{Control, Hello, Welcome};
+use polycast_wire::control::{Control, Hello, SealSecret, Welcome};
 use std::ops::Range;
 
 /// Says at most so much at one time: a machine that says more goes round in circles.
@@ -194,6 +194,7 @@ impl<'a> Words<'a> {
                 first: self.number(near),
                 hashes: vec![self.array(); 1 + self.below(3) as usize],
             },
+            4 if self.flip() => Control::Seal(SealSecret(self.array())),
             4 => Control::Root(self.array()),
             5 => {
                 payload = self.bytes(100);

@@ -37,7 +37,7 @@ pub use engine::{Engine, Transports};
 pub use error::AgentError;
 
 use crate::forwarder::daemon::Nodes;
-use crate::transfer::{Door, Listen, Options, SlowPolicy};
+use crate::transfer::{Door, Listen, Options, Sealing, SlowPolicy};
 use catalog::Catalog;
 use invite::Invitations;
 use limits::Limits;
@@ -45,6 +45,8 @@ use manager_link::{Identity, ManagerLink};
 use polycast_api::agent::agent_server::AgentServer;
 use polycast_net::interface;
 use polycast_net::reach::Answerer;
+use polycast_net::seal::Secret;
+use polycast_net::tls::Security;
 use polycast_types::Duration as Span;
 use processes::Processes;
 use sends::Sends;
@@ -70,6 +72,8 @@ pub(crate) struct Shared {
     pub control: SocketAddr,
     /// Passes on who comes to the control port for a transfer.
     pub door: Door,
+    /// How connections and packets between agents are sealed.
+    pub sealing: Sealing,
     pub store: Store,
     pub limits: Limits,
     pub catalog: Arc<Catalog>,
@@ -87,6 +91,7 @@ impl Shared {
             join_timeout: Span::from_secs(10),
             slow: SlowPolicy::SHIPPED,
             listen: Listen::Shared(self.door.clone()),
+            sealing: self.sealing.clone(),
             ..Options::default()
         }
     }
@@ -126,6 +131,10 @@ impl Agent {
     pub async fn start_with(config: AgentConfig, engine: Arc<dyn Engine>) -> Result<Self, AgentError> {
         config.check()?;
         let name = config.resolved_name();
+        let sealing = match &config.key_file {
+            Some(path) => Sealing::By(Security::shared(&Secret::read(path)?)),
+            None => Sealing::Plain,
+        };
         let interface = interface::resolve(config.interface.as_deref())?;
         let (store, found) = Store::open(&config.resolved_store(&name))?;
         let catalog = Arc::new(Catalog::new(config.objects_max, config.receives_max, found));
@@ -145,6 +154,7 @@ impl Agent {
             interface: interface.address,
             control,
             door: Door::new(control),
+            sealing,
             limits: Limits::new(config.store_max_bytes()?, config.store_ttl_span()?, &store),
             store,
             catalog,

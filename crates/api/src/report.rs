@@ -46,6 +46,12 @@ pub struct Report {
     /// What the source counted in each tree, where receivers pulled over trees.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trees: Vec<TreeStatus>,
+    /// Whether nobody but the source and its receivers could read the bytes on their way.
+    #[serde(default)]
+    pub sealed: bool,
+    /// Packets that reached receivers for this transfer and were not its source's.
+    #[serde(default)]
+    pub forged_packets: u64,
     /// Receivers that failed because of the path: another one may reach them. Known at the source only.
     #[serde(skip)]
     pub left: Vec<String>,
@@ -188,6 +194,8 @@ impl From<&Report> for TransferReport {
                 .collect(),
             trees: report.trees.iter().map(Into::into).collect(),
             heard: report.heard,
+            sealed: report.sealed,
+            forged_packets: report.forged_packets,
         }
     }
 }
@@ -215,6 +223,8 @@ impl TryFrom<TransferReport> for Report {
             receivers: report.receivers.into_iter().map(Into::into).collect(),
             trees: report.trees.into_iter().map(Into::into).collect(),
             left: Vec::new(),
+            sealed: report.sealed,
+            forged_packets: report.forged_packets,
         })
     }
 }
@@ -365,6 +375,8 @@ mod tests {
                 ..TreeStatus::default()
             }],
             left: Vec::new(),
+            sealed: true,
+            forged_packets: 3,
         }
     }
 

@@ -1,8 +1,9 @@
-//! Control frames over TCP, without blocking.
+//! Control frames over TCP, sealed or plain, without blocking.
 
+use crate::tls::{Pipe, SealError, Security};
 use polycast_wire::WireError;
 use polycast_wire::control::{Control, FIRST_FRAME_LEN_MAX, FRAME_LEN_MAX, LENGTH_LEN};
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -19,12 +20,27 @@ pub enum FrameError {
     /// The other end does not speak our protocol.
     #[error("{0}")]
     Wire(#[from] WireError),
+    /// The other end is not one that this end trusts, or does not trust this one.
+    #[error("{0}")]
+    Seal(#[from] SealError),
+}
+
+impl FrameError {
+    /// Nothing can be read or written just now.
+    fn is_wait(&self) -> bool {
+        matches!(self, FrameError::Io(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// It is to be tried again at once.
+    fn is_interrupted(&self) -> bool {
+        matches!(self, FrameError::Io(error) if error.kind() == io::ErrorKind::Interrupted)
+    }
 }
 
 /// A TCP connection that carries control frames both ways.
 #[derive(Debug)]
 pub struct FrameStream {
-    stream: TcpStream,
+    pipe: Pipe,
     incoming: Vec<u8>,
     /// The bytes of `incoming` before this have been handed out; those after `filled` are free.
     taken: usize,
@@ -47,10 +63,13 @@ impl FrameStream {
     /// # Errors
     /// It cannot be made non-blocking.
     pub fn new(stream: TcpStream) -> io::Result<Self> {
-        stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
-        Ok(FrameStream {
-            stream,
+        prepare(&stream)?;
+        Ok(Self::over(Pipe::plain(stream)))
+    }
+
+    fn over(pipe: Pipe) -> Self {
+        FrameStream {
+            pipe,
             incoming: Vec::new(),
             taken: 0,
             filled: 0,
@@ -58,15 +77,17 @@ impl FrameStream {
             read_len: READ_LEN,
             outgoing: Vec::new(),
             written: 0,
-        })
+        }
     }
 
-    /// Takes over a connection that anybody may have opened: until [`FrameStream::trust`] it takes short frames only.
+    /// Takes over a connection that anybody may have opened: until [`FrameStream::trust`] it takes short frames only. The other
+    /// end decides whether it is sealed, which needs `security`; see [`FrameStream::is_sealed`].
     ///
     /// # Errors
     /// It cannot be made non-blocking.
-    pub fn stranger(stream: TcpStream) -> io::Result<Self> {
-        let mut stream = Self::new(stream)?;
+    pub fn stranger(stream: TcpStream, security: Option<Security>) -> io::Result<Self> {
+        prepare(&stream)?;
+        let mut stream = Self::over(Pipe::accepted(stream, security));
         (stream.frame_len_max, stream.read_len) = (FIRST_FRAME_LEN_MAX, FIRST_READ_LEN);
         Ok(stream)
     }
@@ -83,18 +104,32 @@ impl FrameStream {
         }
     }
 
-    /// Connects, waiting at most `timeout`.
+    /// Connects, waiting at most `timeout`; sealed where there is `security`. The other end's key is looked at with the first
+    /// frame.
     ///
     /// # Errors
     /// Nobody listens there, or no answer came in time.
-    pub fn connect(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
-        Self::new(TcpStream::connect_timeout(&address, timeout)?)
+    pub fn connect(
+        address: SocketAddr,
+        timeout: Duration,
+        security: Option<&Security>,
+    ) -> Result<Self, FrameError> {
+        let stream = TcpStream::connect_timeout(&address, timeout)?;
+        let Some(security) = security else { return Ok(Self::new(stream)?) };
+        prepare(&stream)?;
+        Ok(Self::over(Pipe::connected(stream, security)?))
+    }
+
+    /// Whether what comes over it is from one that has shown its key, and is read by nobody else.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.pipe.is_sealed()
     }
 
     /// Address of the other end.
     #[must_use]
     pub fn peer(&self) -> Option<SocketAddr> {
-        self.stream.peer_addr().ok()
+        self.pipe.stream().peer_addr().ok()
     }
 
     /// Queues a frame and sends what the connection takes now.
@@ -109,7 +144,7 @@ impl FrameStream {
     /// Bytes that wait to be sent.
     #[must_use]
     pub fn queued(&self) -> usize {
-        self.outgoing.len() - self.written
+        self.outgoing.len() - self.written + usize::from(self.pipe.has_pending())
     }
 
     /// Sends what the connection takes now.
@@ -118,14 +153,15 @@ impl FrameStream {
     /// The connection is broken.
     pub fn flush(&mut self) -> Result<(), FrameError> {
         while self.written < self.outgoing.len() {
-            match self.stream.write(&self.outgoing[self.written..]) {
+            match self.pipe.write(&self.outgoing[self.written..]) {
                 Ok(0) => return Err(FrameError::Closed),
                 Ok(n) => self.written += n,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
+                Err(error) if error.is_wait() => return Ok(()),
+                Err(error) if error.is_interrupted() => {}
+                Err(error) => return Err(error),
             }
         }
+        self.pipe.flush()?;
         self.outgoing.clear();
         self.written = 0;
         Ok(())
@@ -148,15 +184,33 @@ impl FrameStream {
             self.incoming.resize(want, 0);
         }
         loop {
-            match self.stream.read(&mut self.incoming[self.filled..]) {
+            match self.pipe.read(&mut self.incoming[self.filled..]) {
                 Ok(0) => return Err(FrameError::Closed),
                 Ok(n) => {
                     self.filled += n;
-                    return Ok(true);
+                    return self.take_unread();
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
+                Err(error) if error.is_wait() => return Ok(false),
+                Err(error) if error.is_interrupted() => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// What was unsealed together with what was read just now: nothing on the connection would tell of it.
+    fn take_unread(&mut self) -> Result<bool, FrameError> {
+        loop {
+            let unread = self.pipe.unread()?;
+            if unread == 0 {
+                return Ok(true);
+            }
+            if self.incoming.len() < self.filled + unread {
+                self.incoming.resize(self.filled + unread, 0);
+            }
+            match self.pipe.read(&mut self.incoming[self.filled..]) {
+                Ok(n) => self.filled += n,
+                Err(error) if error.is_wait() => return Ok(true),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -184,7 +238,7 @@ impl FrameStream {
     pub fn wait(&self, timeout: Duration) -> io::Result<()> {
         use rustix::event::{PollFd, PollFlags, poll};
         let writing = if self.queued() > 0 { PollFlags::OUT } else { PollFlags::empty() };
-        let mut fds = [PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::IN | writing)];
+        let mut fds = [PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN | writing)];
         let timeout = rustix::time::Timespec::try_from(timeout).map_err(io::Error::other)?;
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
@@ -214,26 +268,31 @@ impl FrameStream {
 
     /// Says that nothing more will be sent.
     pub fn finish(&mut self) {
-        // An end that is gone already needs no word of ours.
-        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+        self.pipe.finish();
     }
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)
 }
 
 impl AsFd for FrameStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        self.pipe.as_fd()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write as _;
     use std::net::TcpListener;
 
     fn pair() -> (FrameStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (FrameStream::stranger(listener.accept().unwrap().0).unwrap(), other)
+        (FrameStream::stranger(listener.accept().unwrap().0, None).unwrap(), other)
     }
 
     /// Reads until something came or the connection failed.
@@ -278,7 +337,7 @@ mod tests {
         let payload: Vec<u8> = (0..300_000u32).map(|i| i as u8).collect();
         let sent = payload.clone();
         let writer = std::thread::spawn(move || {
-            let mut stream = FrameStream::connect(address, Duration::from_secs(5)).unwrap();
+            let mut stream = FrameStream::connect(address, Duration::from_secs(5), None).unwrap();
             for index in 0..40 {
                 stream.send(&Control::Group { index, payload: &sent[..index as usize * 7_000] }).unwrap();
                 stream.send(&Control::Alive).unwrap();

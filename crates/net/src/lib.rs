@@ -16,6 +16,8 @@ pub mod priority;
 pub mod probe;
 pub mod reach;
 pub mod scratch;
+pub mod seal;
 pub mod store;
 pub mod tap;
+pub mod tls;
 pub mod udp;

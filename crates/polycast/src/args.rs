@@ -120,6 +120,9 @@ pub enum Command {
     /// Look at what keeps transfers from being fast: interface, multicast, packet lengths, buffers, ports
     #[command(long_about = help::DOCTOR, after_long_help = help::DOCTOR_MORE)]
     Doctor(DoctorArgs),
+    /// Make the key of a cluster
+    #[command(after_long_help = help::KEY_MORE)]
+    Key(KeyArgs),
     /// Print the completions for a shell
     #[command(after_long_help = help::COMPLETIONS_MORE)]
     Completions(CompletionsArgs),
@@ -175,6 +178,9 @@ pub struct CastArgs {
     /// Seed of the loss: the same seed loses the same packets
     #[arg(long, value_name = "S", default_value = "1")]
     pub seed: u64,
+    /// Do not seal connections and packets: other users of this machine can read along, and it costs less
+    #[arg(long)]
+    pub plain: bool,
 }
 
 /// `polycast forwarder`
@@ -211,9 +217,15 @@ pub struct OfferArgs {
 /// Who may take an offer, and where it is found.
 #[derive(Arguments, Debug)]
 pub struct OfferDoor {
-    /// Anybody on the network may take it; without this, who says its code: polycast accept CODE
+    /// Anybody on the network may take it, and read along: nothing is sealed; without this, who says its code: polycast accept CODE
     #[arg(long)]
     pub open: bool,
+    /// Seal nothing, although there is a code: whoever is on the network can read along; receivers need --insecure too
+    #[arg(long)]
+    pub insecure: bool,
+    /// In place of a code the key of a cluster, as `polycast key new FILE` writes it; receivers need it too
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["open", "insecure", "code"])]
+    pub key_file: Option<PathBuf>,
     /// Stay until Ctrl-C and serve whoever comes later; the beginning waits for --receivers
     #[arg(long)]
     pub serve: bool,
@@ -268,6 +280,12 @@ pub struct SearchArgs {
     /// The machine that offers, where the network carries no multicast [default port: 18067]
     #[arg(long, value_name = "HOST[:PORT]")]
     pub from: Option<String>,
+    /// Take an offer that is not sealed: polycast offer --insecure
+    #[arg(long, requires = "code")]
+    pub insecure: bool,
+    /// In place of a code the key of a cluster, where the offer has it: polycast offer --key-file
+    #[arg(long, value_name = "FILE", conflicts_with = "code")]
+    pub key_file: Option<PathBuf>,
     /// How long to look for the offer (30s, 10m) [default: until Ctrl-C]
     #[arg(long, value_name = "T", value_parser = duration)]
     pub timeout: Option<Duration>,
@@ -319,6 +337,10 @@ pub struct AgentArgs {
     /// TCP port for everything that other agents want of this one [default: 7401, or where that is taken another one]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
+    /// The cluster's key, as `polycast key new FILE` writes it: what agents say to each other is sealed with it, and who has it not
+    /// takes part in nothing
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
     /// Folder of the object store [default: one in shared memory]
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
@@ -331,6 +353,24 @@ pub struct AgentArgs {
     pub store_ttl: Option<String>,
     #[command(flatten)]
     pub local: LocalArgs,
+}
+
+/// `polycast key`
+#[derive(Arguments, Debug)]
+pub struct KeyArgs {
+    #[command(subcommand)]
+    pub command: KeyCommand,
+}
+
+/// What is done with keys.
+#[derive(Subcommand, Debug)]
+pub enum KeyCommand {
+    /// Write a new key to FILE, which only you can read, or to standard output
+    New {
+        /// A file that is not there yet
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
 }
 
 /// How to reach the local agent.

@@ -8,6 +8,7 @@ mod cluster;
 mod destination;
 mod doctor;
 mod forwarder;
+mod key;
 #[cfg(feature = "research")]
 pub mod lab;
 mod manual;
@@ -56,6 +57,7 @@ pub fn run(args: Args) -> Exit {
         Command::Ls(args) => cluster::ls(args, format),
         Command::Rm(args) => removal::rm(args, format),
         Command::Status(args) => cluster::status(args, format),
+        Command::Key(args) => key::run(&args.command, format),
         Command::Doctor(args) => doctor::run(args, format),
         Command::Completions(args) => manual::completions(args, format),
         Command::Man(args) => manual::man(args, format),

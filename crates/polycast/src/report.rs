@@ -35,6 +35,10 @@ pub struct Acceptance {
     pub patched_bytes: u64,
     /// Hash groups of 256 KiB that came with wrong bytes, and again: somebody else sends to the data channel, or a cable is bad.
     pub corrupt_groups: u64,
+    /// Whether nobody but the source and its receivers could read the bytes on their way.
+    pub sealed: bool,
+    /// Packets that came for the transfer and were not its source's.
+    pub forged_packets: u64,
     /// BLAKE3 root hash in hex.
     pub root: String,
     /// Where the object is; `-` is standard output.
@@ -154,6 +158,8 @@ impl From<Received> for Acceptance {
             verified: true,
             patched_bytes: received.patched_bytes,
             corrupt_groups: received.corrupt_groups,
+            sealed: received.sealed,
+            forged_packets: received.forged_packets,
             root: received.root,
             path: received.path,
             unchanged: received.unchanged,

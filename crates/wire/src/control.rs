@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! receiver -> source   HELLO
-//! source -> receiver   WELCOME, HASHES ..        (or REFUSE)
+//! source -> receiver   WELCOME, SEAL, HASHES ..  (or REFUSE; SEAL only where the connection is sealed)
 //! receiver -> source   HAVE                      what it holds already; it is ready
 //!                      .. data channel ..
 //! receiver -> source   INTL_SEQ, PROGRESS .., PTCH_REQ ..
@@ -61,6 +61,16 @@ pub type Hash = [u8; 32];
 
 /// What chooses the group that a receiver has to show, and how; see [`proven_group`].
 pub type Salt = [u8; 32];
+
+/// What the keys of a sealed transfer are made of; it is not printed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SealSecret(pub [u8; 32]);
+
+impl core::fmt::Debug for SealSecret {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("SealSecret(..)")
+    }
+}
 
 /// What a receiver says first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -265,6 +275,13 @@ pub enum Control<'a> {
         /// What HELLO says.
         hello: Hello<'a>,
     },
+    /// Receiver: so many packets came for the transfer that were not of its source.
+    Forged {
+        /// How many.
+        packets: u64,
+    },
+    /// Source, over a sealed connection: what the packets of the transfer are sealed with.
+    Seal(SealSecret),
     /// Source: these receivers, by their numbers, share your rack, and may come to you: speak for them (Orca appendix A.4).
     Gather {
         /// Your own number.
@@ -436,6 +453,11 @@ impl<'a> Control<'a> {
                 out.extend_from_slice(proof);
                 put_hello(hello, out);
             }
+            Control::Forged { packets } => emit_numbers(26, &[*packets], out),
+            Control::Seal(secret) => {
+                out.u8(25);
+                out.extend_from_slice(&secret.0);
+            }
             Control::Gather { own, members } => {
                 out.u8(30);
                 out.u32(*own);
@@ -536,6 +558,8 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
             Control::Ask { handle: Handle(r.u64()?), nonce: r.array()? }
         }
         23 => Control::Offered(take_offered(r)?),
+        26 => Control::Forged { packets: r.u64()? },
+        25 => Control::Seal(SealSecret(r.array()?)),
         24 => {
             version(r)?;
             Control::Join { proof: r.array()?, hello: take_hello(r)? }
@@ -822,6 +846,8 @@ mod tests {
                     hello: Hello { handle: Handle(a), name: &text, window_bytes: b, serve_port: port },
                 },
                 Control::Root(hashes[0]),
+                Control::Seal(SealSecret(hashes[0])),
+                Control::Forged { packets: a },
                 Control::Invite {
                     address, port, handle: Handle(a), object, pulled: a % 2 == 1,
                     object_len: b, root: flag.then_some(hashes[0]),

@@ -11,8 +11,8 @@
 //! wrapped round, so that `round * fragments + sn` rises without end and a late or repeated packet
 //! cannot be mistaken for a new round. The extension holds, for a fragment with sn 0, the object's size
 //! (8 bytes, where Republic puts it), and for a coded patch the distances of the other fragments in it.
-//! 32 bytes are set aside for the extension in every fragment's size, so that an authentication tag can
-//! be added without changing the size of fragments.
+//! 32 bytes are set aside for the extension in every fragment's size: sealed packets end it with a tag of 12 bytes, over the
+//! header before it and the payload, and their fragments are as long as those of plain ones.
 
 use crate::{VERSION, WireError};
 use polycast_types::Handle;
@@ -23,6 +23,10 @@ pub const HEADER_LEN: usize = 24;
 pub const EXTENSION_LEN_MAX: usize = 32;
 /// How many fragments one coded patch can combine: the one in the header and 16 distances.
 pub const CODED_FRAGMENTS_MAX: usize = 1 + EXTENSION_LEN_MAX / 2;
+/// Bytes of the tag of a sealed packet.
+pub const TAG_LEN: usize = 12;
+/// How many fragments one sealed coded patch can combine.
+pub const SEALED_FRAGMENTS_MAX: usize = 1 + (EXTENSION_LEN_MAX - TAG_LEN) / 2;
 /// Bytes of IPv4 and UDP header before ours.
 pub const IP_UDP_LEN: usize = 28;
 
@@ -37,7 +41,12 @@ pub const FLAG_PATCH: u8 = 2;
 pub const FLAG_REPORT: u8 = 4;
 /// Sent while the path is being probed (attempt sending).
 pub const FLAG_ATTEMPT: u8 = 8;
-const FLAGS_KNOWN: u8 = FLAG_SIZE | FLAG_PATCH | FLAG_REPORT | FLAG_ATTEMPT;
+/// The extension ends with a tag.
+pub const FLAG_SEALED: u8 = 16;
+const FLAGS_KNOWN: u8 = FLAG_SIZE | FLAG_PATCH | FLAG_REPORT | FLAG_ATTEMPT | FLAG_SEALED;
+
+/// What shows that a packet is its source's.
+pub type Tag = [u8; TAG_LEN];
 
 /// The largest fragment that fits into one frame of an interface with this MTU, at most 65,535 bytes.
 #[must_use]
@@ -55,10 +64,12 @@ pub struct FragmentHeader {
     pub round: u32,
     /// Sequence number of the fragment.
     pub sn: u64,
-    /// `FLAG_PATCH`, `FLAG_REPORT`, `FLAG_ATTEMPT`; `FLAG_SIZE` follows from `object_len`.
+    /// `FLAG_PATCH`, `FLAG_REPORT`, `FLAG_ATTEMPT`; `FLAG_SIZE` follows from `object_len`, `FLAG_SEALED` from `sealed`.
     pub flags: u8,
     /// The object's size in bytes; only with sn 0.
     pub object_len: Option<u64>,
+    /// Whether a tag ends the header.
+    pub sealed: bool,
 }
 
 /// Header of a datagram that carries the XOR of several fragments.
@@ -70,6 +81,7 @@ pub struct CodedHeader {
     pub handle: Handle,
     sns: [u64; CODED_FRAGMENTS_MAX],
     count: usize,
+    sealed: bool,
 }
 
 /// Any datagram of the data channel.
@@ -94,7 +106,13 @@ impl CodedHeader {
         }
         let mut sns = [0; CODED_FRAGMENTS_MAX];
         sns[..fragments.len()].copy_from_slice(fragments);
-        Some(CodedHeader { handle, sns, count: fragments.len() })
+        Some(CodedHeader { handle, sns, count: fragments.len(), sealed: false })
+    }
+
+    /// The same with a tag at its end; `None` for more than [`SEALED_FRAGMENTS_MAX`] fragments.
+    #[must_use]
+    pub fn sealed(self) -> Option<Self> {
+        (self.count <= SEALED_FRAGMENTS_MAX).then_some(CodedHeader { sealed: true, ..self })
     }
 
     /// The fragments in it, rising.
@@ -120,7 +138,9 @@ impl Header {
         if !in_range || datagram.len() < length || flags & !FLAGS_KNOWN != 0 {
             return Err(WireError::Malformed);
         }
-        let extension = &datagram[HEADER_LEN..length];
+        let sealed = flags & FLAG_SEALED != 0;
+        let end = length.checked_sub(if sealed { TAG_LEN } else { 0 }).filter(|end| *end >= HEADER_LEN);
+        let extension = &datagram[HEADER_LEN..end.ok_or(WireError::Malformed)?];
         let round = u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]);
         let handle = Handle(be64(&fixed[8..16]));
         let sn = be64(&fixed[16..24]);
@@ -131,28 +151,41 @@ impl Header {
                     return Err(WireError::Malformed);
                 }
                 let object_len = sized.then(|| be64(extension));
-                Header::Fragment(FragmentHeader { handle, round, sn, flags: flags & !FLAG_SIZE, object_len })
+                let flags = flags & !(FLAG_SIZE | FLAG_SEALED);
+                Header::Fragment(FragmentHeader { handle, round, sn, flags, object_len, sealed })
             }
-            KIND_CODED if flags == FLAG_PATCH && round == 0 => {
-                Header::Coded(parse_coded(handle, sn, extension)?)
+            KIND_CODED if flags & !FLAG_SEALED == FLAG_PATCH && round == 0 => {
+                Header::Coded(CodedHeader { sealed, ..parse_coded(handle, sn, extension)? })
             }
             _ => return Err(WireError::Malformed),
         };
         Ok((header, length))
     }
 
+    /// The tag of the packet whose header this is, and where the header ends for it; `None` where it is not sealed.
+    #[must_use]
+    pub fn tag_in<'a>(&self, datagram: &'a [u8], length: usize) -> Option<(&'a [u8], Tag)> {
+        let sealed = match self {
+            Header::Fragment(fragment) => fragment.sealed,
+            Header::Coded(coded) => coded.sealed,
+        };
+        let (header, tag) = datagram.get(..length)?.split_last_chunk()?;
+        sealed.then_some((header, *tag))
+    }
+
     /// Writes the header to the front of `buffer` and gives its length, at most
-    /// `HEADER_LEN + EXTENSION_LEN_MAX`.
+    /// `HEADER_LEN + EXTENSION_LEN_MAX`. Of a sealed one the last [`TAG_LEN`] bytes are left for the tag.
     pub fn emit(&self, buffer: &mut [u8; HEADER_LEN + EXTENSION_LEN_MAX]) -> usize {
-        let (kind, flags, round, handle, sn, length) = match self {
+        let (kind, flags, round, handle, sn, length, sealed) = match self {
             Header::Fragment(f) => {
                 assert!(f.object_len.is_none() || f.sn == 0, "only fragment 0 carries the size");
                 let sized = f.object_len.is_some();
-                let flags = f.flags & !FLAG_SIZE | if sized { FLAG_SIZE } else { 0 };
+                let flags = f.flags & !(FLAG_SIZE | FLAG_SEALED) | if sized { FLAG_SIZE } else { 0 };
                 if let Some(len) = f.object_len {
                     buffer[HEADER_LEN..HEADER_LEN + 8].copy_from_slice(&len.to_be_bytes());
                 }
-                (KIND_FRAGMENT, flags, f.round, f.handle, f.sn, HEADER_LEN + if sized { 8 } else { 0 })
+                let length = HEADER_LEN + if sized { 8 } else { 0 };
+                (KIND_FRAGMENT, flags, f.round, f.handle, f.sn, length, f.sealed)
             }
             Header::Coded(c) => {
                 let first = c.sns[0];
@@ -160,9 +193,10 @@ impl Header {
                     let distance = (sn - first) as u16;
                     buffer[HEADER_LEN + 2 * i..][..2].copy_from_slice(&distance.to_be_bytes());
                 }
-                (KIND_CODED, FLAG_PATCH, 0, c.handle, first, HEADER_LEN + 2 * (c.count - 1))
+                (KIND_CODED, FLAG_PATCH, 0, c.handle, first, HEADER_LEN + 2 * (c.count - 1), c.sealed)
             }
         };
+        let (flags, length) = if sealed { (flags | FLAG_SEALED, length + TAG_LEN) } else { (flags, length) };
         buffer[..4].copy_from_slice(&[VERSION, kind, flags, length as u8]);
         buffer[4..8].copy_from_slice(&round.to_be_bytes());
         buffer[8..16].copy_from_slice(&handle.0.to_be_bytes());
@@ -185,7 +219,7 @@ fn parse_coded(handle: Handle, first: u64, extension: &[u8]) -> Result<CodedHead
         }
         sns[i + 1] = sn;
     }
-    Ok(CodedHeader { handle, sns, count: distances.len() + 1 })
+    Ok(CodedHeader { handle, sns, count: distances.len() + 1, sealed: false })
 }
 
 /// Eight bytes as an integer; the caller gives exactly eight.
@@ -209,13 +243,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fragments_come_back_equal(handle: u64, round: u32, sn: u64, flags in 0u8..8, size: Option<u64>) {
+        fn fragments_come_back_equal(handle: u64, round: u32, sn: u64, flags in 0u8..8, size: Option<u64>, sealed: bool) {
             let sn = if size.is_some() { 0 } else { sn };
             let header = Header::Fragment(FragmentHeader {
-                handle: Handle(handle), round, sn, flags: flags << 1 & FLAGS_KNOWN, object_len: size,
+                handle: Handle(handle), round, sn, flags: flags << 1 & FLAGS_KNOWN, object_len: size, sealed,
             });
             let bytes = emit(&header);
             prop_assert_eq!(Header::parse(&bytes), Ok((header, bytes.len())));
+            let tag = header.tag_in(&bytes, bytes.len());
+            prop_assert_eq!(tag.map(|(before, tag)| (before.len() + TAG_LEN, tag)), sealed.then_some((bytes.len(), [0xee; TAG_LEN])));
             for cut in 0..bytes.len() {
                 prop_assert!(Header::parse(&bytes[..cut]).is_err());
             }
@@ -232,12 +268,20 @@ mod tests {
             prop_assert_eq!(header.sns(), &sns[..]);
             let bytes = emit(&Header::Coded(header));
             prop_assert_eq!(Header::parse(&bytes), Ok((Header::Coded(header), bytes.len())));
+            let sealed = header.sealed();
+            prop_assert_eq!(sealed.is_some(), sns.len() <= SEALED_FRAGMENTS_MAX);
+            if let Some(header) = sealed.map(Header::Coded) {
+                let bytes = emit(&header);
+                prop_assert_eq!(Header::parse(&bytes), Ok((header, bytes.len())));
+                prop_assert!(header.tag_in(&bytes, bytes.len()).is_some());
+            }
         }
 
         #[test]
         fn no_bytes_make_the_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             if let Ok((header, length)) = Header::parse(&bytes) {
-                prop_assert_eq!(&emit(&header)[..], &bytes[..length]);
+                let kept = header.tag_in(&bytes, length).map_or(length, |(before, _)| before.len());
+                prop_assert_eq!(&emit(&header)[..kept], &bytes[..kept]);
             }
         }
     }
@@ -250,6 +294,7 @@ mod tests {
             sn: 5,
             flags: 0,
             object_len: None,
+            sealed: false,
         }));
         bytes[0] = 9;
         assert_eq!(Header::parse(&bytes), Err(WireError::Version(9)));

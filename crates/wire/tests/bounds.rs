@@ -296,7 +296,7 @@ proptest! {
     fn flags_of_data_are_kept_apart(one in 0u8..8, other in 0u8..8, sized: [bool; 2]) {
         let bytes = |flags: u8, sized: bool| {
             let (handle, object_len) = (Handle(1), sized.then_some(5));
-            let header = data::FragmentHeader { handle, round: 0, sn: 0, flags: flags << 1, object_len };
+            let header = data::FragmentHeader { handle, round: 0, sn: 0, flags: flags << 1, object_len, sealed: false };
             let mut buffer = [0; data::HEADER_LEN + data::EXTENSION_LEN_MAX];
             let len = data::Header::Fragment(header).emit(&mut buffer);
             buffer[..len].to_vec()

@@ -2,7 +2,7 @@
 //! encoder writes, so that no two texts mean the same and none is half understood.
 
 use polycast_types::{AppId, DataId, Handle, ObjectId};
-use polycast_wire::control::{Control, Hello, Welcome};
+use polycast_wire::control::{Control, Hello, SealSecret, Welcome};
 use polycast_wire::data::{
     CodedHeader, EXTENSION_LEN_MAX, FLAG_ATTEMPT, FLAG_REPORT, FragmentHeader, HEADER_LEN, Header,
 };
@@ -92,6 +92,8 @@ fn control_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
         Control::Refuse(text),
         Control::Hashes { first: number, hashes: vec![[5; 32]; 3] },
         Control::Root([9; 32]),
+        Control::Seal(SealSecret([8; 32])),
+        Control::Forged { packets: 7 },
         Control::Have(ranges.clone()),
         Control::IntlSeq { position: number },
         Control::Progress {
@@ -141,7 +143,14 @@ fn control_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
 fn data_headers(number: u64) -> Vec<Vec<u8>> {
     let handle = Handle(number);
     let fragment = |sn, flags, object_len| {
-        Header::Fragment(FragmentHeader { handle, round: number as u32, sn, flags, object_len })
+        Header::Fragment(FragmentHeader {
+            handle,
+            round: number as u32,
+            sn,
+            flags,
+            object_len,
+            sealed: number % 2 == 1,
+        })
     };
     let first = number >> 1;
     let coded = CodedHeader::new(handle, &[first, first + 1, first + 300, first + 65_535]).unwrap();
@@ -168,7 +177,9 @@ fn check_data(datagram: &[u8]) {
         assert!(len <= datagram.len());
         let mut buffer = [0; HEADER_LEN + EXTENSION_LEN_MAX];
         assert_eq!(header.emit(&mut buffer), len);
-        assert_eq!(&buffer[..len], &datagram[..len]);
+        // Tags are not of the header.
+        let kept = header.tag_in(datagram, len).map_or(len, |(before, _)| before.len());
+        assert_eq!(&buffer[..kept], &datagram[..kept]);
     }
 }
 

@@ -15,7 +15,7 @@
 
 use polycast_types::{AppId, DataId, Handle, ObjectId};
 use polycast_wire::VERSION;
-use polycast_wire::control::{Control, Hello, Offered, Welcome};
+use polycast_wire::control::{Control, Hello, Offered, SealSecret, Welcome};
 use polycast_wire::data::{self, CodedHeader, FragmentHeader};
 use polycast_wire::discovery::{Announcement, CodeSign, Discovery};
 use polycast_wire::label::{self, Probe};
@@ -151,6 +151,8 @@ fn kind_name(control: &Control<'_>) -> &'static str {
         Control::Refuse(_) => "REFUSE",
         Control::Hashes { .. } => "HASHES",
         Control::Root(_) => "ROOT",
+        Control::Seal(_) => "SEAL",
+        Control::Forged { .. } => "FORGED",
         Control::Have(_) => "HAVE",
         Control::IntlSeq { .. } => "INTL_SEQ",
         Control::Progress { .. } => "PROGRESS",
@@ -225,6 +227,8 @@ fn control_frames() -> Vec<Control<'static>> {
         Control::Refuse("full"),
         Control::Hashes { first: A, hashes: vec![hash(0x20), hash(0x80)] },
         Control::Root(hash(0xa0)),
+        Control::Seal(SealSecret(hash(0xc0))),
+        Control::Forged { packets: A },
         Control::Have(vec![A..B, C..D]),
         Control::IntlSeq { position: A },
         Control::Progress {
@@ -321,8 +325,24 @@ fn data_headers_are_as_kept() {
         Golden::new(name, buffer[..len].to_vec(), check)
     };
     let fragment = |flags, sn, object_len| {
-        data::Header::Fragment(FragmentHeader { handle: Handle(A), round: SHORT, sn, flags, object_len })
+        data::Header::Fragment(FragmentHeader {
+            handle: Handle(A),
+            round: SHORT,
+            sn,
+            flags,
+            object_len,
+            sealed: false,
+        })
     };
+    let sealed = FragmentHeader {
+        handle: Handle(A),
+        round: SHORT,
+        sn: 0,
+        flags: 0,
+        object_len: Some(C),
+        sealed: true,
+    };
+    let coded = CodedHeader::new(Handle(A), &[B, B + 1]).unwrap();
     let sns = [B, B + 0x0102, B + 0xff01];
     check(
         "data",
@@ -332,6 +352,8 @@ fn data_headers_are_as_kept() {
             header("patch", fragment(data::FLAG_PATCH, B, None)),
             header("report", fragment(data::FLAG_REPORT, B, None)),
             header("attempt", fragment(data::FLAG_ATTEMPT, B, None)),
+            header("sealed", data::Header::Fragment(sealed)),
+            header("sealed-coded", data::Header::Coded(coded.sealed().unwrap())),
             header("coded", data::Header::Coded(CodedHeader::new(Handle(A), &sns).unwrap())),
         ],
     );

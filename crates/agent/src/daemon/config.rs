@@ -41,6 +41,9 @@ pub struct AgentConfig {
     /// TCP port where other agents reach this one, for all that they want of it; 0 lets the system choose. Without one it is
     /// [`CONTROL_PORT`], or where that is taken one that the system chooses.
     pub control_port: Option<u16>,
+    /// File with the cluster's key, as `polycast key new FILE` writes it: with it all that agents say to each other is sealed, and
+    /// who has not the key takes part in nothing.
+    pub key_file: Option<PathBuf>,
     /// How many objects the agent knows at most.
     pub objects_max: usize,
     /// How many objects it sends at the same time.
@@ -66,6 +69,7 @@ impl Default for AgentConfig {
             store_ttl: None,
             socket: None,
             control_port: None,
+            key_file: None,
             objects_max: 65_536,
             sends_max: 64,
             receives_max: 64,

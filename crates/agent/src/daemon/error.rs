@@ -13,6 +13,9 @@ pub enum AgentError {
     /// The settings are wrong.
     #[error(transparent)]
     Config(#[from] SettingsError),
+    /// The key file cannot be used.
+    #[error(transparent)]
+    Key(#[from] polycast_net::tls::KeyFileError),
     /// The interface cannot be used.
     #[error(transparent)]
     Interface(#[from] InterfaceError),

@@ -59,8 +59,8 @@ impl Invitations {
     pub fn new(shared: Arc<Shared>, listener: TcpListener, receives_max: usize) -> std::io::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Invitations {
+            strangers: Strangers::new(listener, shared.sealing.security()),
             shared,
-            strangers: Strangers::new(listener),
             decisions: Arc::new(Semaphore::new(DECISIONS_MAX)),
             sources: Arc::new(Sources {
                 most: (receives_max / PART_OF_ONE).max(1),

@@ -522,8 +522,13 @@ fn groups_that_were_served_leave_nothing_behind() {
 fn sums(object: &Arc<dyn ObjectSource>) -> Arc<crate::transfer::pull::sums::Sums> {
     use polycast_protocol::push::Geometry;
     let geometry = Geometry { object_len: object.len(), fragment_len: 1_400, group_len: 1 << 18 };
-    crate::transfer::pull::sums::Sums::start(object, geometry, crate::transfer::bell::Bell::new().unwrap())
-        .unwrap()
+    crate::transfer::pull::sums::Sums::start(
+        object,
+        geometry,
+        None,
+        crate::transfer::bell::Bell::new().unwrap(),
+    )
+    .unwrap()
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 use super::assembler::xor;
 use super::supply::Supply;
+use polycast_net::seal::Seal;
 use polycast_net::udp::{DATAGRAM_LEN_MAX, DataSender, SEGMENTS_MAX};
 use polycast_protocol::push::Geometry;
 use polycast_types::Handle;
 use polycast_wire::data::{
-    CodedHeader, EXTENSION_LEN_MAX, FLAG_ATTEMPT, FLAG_PATCH, FragmentHeader, HEADER_LEN, Header,
+    CodedHeader, EXTENSION_LEN_MAX, FLAG_ATTEMPT, FLAG_PATCH, FragmentHeader, HEADER_LEN, Header, TAG_LEN,
 };
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -28,6 +29,8 @@ pub(crate) struct Channel {
     sender: DataSender,
     handle: Handle,
     geometry: Geometry,
+    /// Packets have tags.
+    seal: Option<Seal>,
     queue: VecDeque<Work>,
     headers: Vec<HeaderBuffer>,
     sum: Vec<u8>,
@@ -38,18 +41,24 @@ pub(crate) struct Channel {
     pub(crate) patched_bytes: u64,
 }
 
+/// Bytes of a datagram besides the fixed header and the fragment.
+fn more_len(sender: &DataSender, seal: Option<&Seal>) -> u32 {
+    sender.outer_len() as u32 + seal.map_or(0, |_| TAG_LEN as u32)
+}
+
 /// How many fragments one segmented datagram takes.
 pub(crate) fn batch_of(fragment_len: u32) -> u32 {
     ((DATAGRAM_LEN_MAX / (HEADER_LEN + fragment_len as usize)).clamp(1, SEGMENTS_MAX)) as u32
 }
 
 impl Channel {
-    pub(crate) fn new(sender: DataSender, handle: Handle, geometry: Geometry) -> Self {
-        let batch = batch_of(sender.outer_len() as u32 + geometry.fragment_len);
+    pub(crate) fn new(sender: DataSender, handle: Handle, geometry: Geometry, seal: Option<Seal>) -> Self {
+        let batch = batch_of(more_len(&sender, seal.as_ref()) + geometry.fragment_len);
         Channel {
             sender,
             handle,
             geometry,
+            seal,
             queue: VecDeque::new(),
             headers: vec![[0; HEADER_LEN + EXTENSION_LEN_MAX]; SEGMENTS_MAX],
             sum: Vec::new(),
@@ -67,7 +76,7 @@ impl Channel {
     /// Lets at most about `bytes` wait in this host for the wire; system calls are not longer than that.
     pub(crate) fn limit_queue(&mut self, bytes: u64) -> io::Result<()> {
         let packet_len = HEADER_LEN as u64 + u64::from(self.geometry.fragment_len);
-        let longest = batch_of(self.sender.outer_len() as u32 + self.geometry.fragment_len);
+        let longest = batch_of(more_len(&self.sender, self.seal.as_ref()) + self.geometry.fragment_len);
         self.batch = (bytes / packet_len).clamp(1, u64::from(longest)) as u32;
         self.sender.limit_queue(bytes as usize)
     }
@@ -112,6 +121,8 @@ impl Channel {
             // The packet with the object's size is longer than the others: it goes by itself.
             let now = if sn == 0 { 1 } else { count.min(self.batch) };
             let payload = supply.fragments(sn..sn + u64::from(now))?;
+            let fragment_len = self.geometry.fragment_len as usize;
+            let piece = |i: usize| &payload[i * fragment_len..payload.len().min((i + 1) * fragment_len)];
             let mut lens = [0; SEGMENTS_MAX];
             for (i, len) in lens[..now as usize].iter_mut().enumerate() {
                 let last = i as u32 + 1 == count;
@@ -121,17 +132,17 @@ impl Channel {
                     sn: sn + i as u64,
                     flags: if last { flags } else { flags & FLAG_ATTEMPT },
                     object_len: (sn == 0 && i == 0).then_some(self.geometry.object_len),
+                    sealed: self.seal.is_some(),
                 };
                 *len = Header::Fragment(header).emit(&mut self.headers[i]);
+                put_tag(self.seal.as_ref(), &mut self.headers[i][..*len], piece(i));
             }
-            let fragment_len = self.geometry.fragment_len as usize;
             let mut parts = Vec::with_capacity(2 * now as usize);
             for (i, len) in lens[..now as usize].iter().enumerate() {
-                let at = i * fragment_len;
                 parts.push(IoSlice::new(&self.headers[i][..*len]));
-                parts.push(IoSlice::new(&payload[at..payload.len().min(at + fragment_len)]));
+                parts.push(IoSlice::new(piece(i)));
             }
-            if !self.sender.send(&parts, 2, HEADER_LEN + fragment_len)? {
+            if !self.sender.send(&parts, 2, lens[0] + fragment_len)? {
                 return Ok(Some(Work::Run { round, sn, count, flags }));
             }
             self.sent_bytes += payload.len() as u64;
@@ -157,11 +168,17 @@ impl Channel {
                 sn: *sn,
                 flags: FLAG_PATCH,
                 object_len: (*sn == 0).then_some(self.geometry.object_len),
+                sealed: self.seal.is_some(),
             }),
-            many => Header::Coded(CodedHeader::new(self.handle, many).expect("combinations fit one header")),
+            many => {
+                let plain = CodedHeader::new(self.handle, many);
+                let header = if self.seal.is_some() { plain.and_then(CodedHeader::sealed) } else { plain };
+                Header::Coded(header.expect("combinations fit one header"))
+            }
         };
         let mut buffer = [0; HEADER_LEN + EXTENSION_LEN_MAX];
         let len = header.emit(&mut buffer);
+        put_tag(self.seal.as_ref(), &mut buffer[..len], &sum);
         let sent =
             self.sender.send(&[IoSlice::new(&buffer[..len]), IoSlice::new(&sum)], 2, len + sum.len())?;
         if sent {
@@ -170,6 +187,14 @@ impl Channel {
         }
         self.sum = sum;
         Ok((!sent).then_some(Work::Patch(sns)))
+    }
+}
+
+/// Puts a packet's tag at the end of its header, where packets have tags.
+fn put_tag(seal: Option<&Seal>, header: &mut [u8], payload: &[u8]) {
+    if let Some(seal) = seal {
+        let (before, tag) = header.split_last_chunk_mut().expect("a sealed header has room for its tag");
+        *tag = seal.tag_of(before, payload);
     }
 }
 

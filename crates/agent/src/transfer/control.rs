@@ -92,6 +92,8 @@ pub(super) struct Session {
     /// Connections that take nothing any more. What came before their end is still to be read.
     broken: BTreeSet<GuestId>,
     guests: BTreeMap<GuestId, Guest>,
+    /// Packets that receivers have got and that were not of this source.
+    forged: BTreeMap<GuestId, u64>,
     next_guest: u32,
     calls: Calls,
     /// Where the agents of named receivers are called.
@@ -101,6 +103,8 @@ pub(super) struct Session {
     offer: Option<OfferWords>,
     /// The key of the offer, where it has a code.
     pairing: Option<Pairing>,
+    /// Connections are sealed.
+    sealed: bool,
     /// What challenges are made of.
     secret: Salt,
     wrong_codes: u32,
@@ -124,7 +128,7 @@ impl Session {
         verdicts: Verdicts,
         bell: Bell,
     ) -> Self {
-        let calls = Calls::new(entrance.invitation(spec, pulled), bell.clone());
+        let calls = Calls::new(entrance.invitation(spec, pulled), entrance.security.clone(), bell.clone());
         let clock = Clock::start();
         let config = RosterConfig {
             join_timeout: spec.options.join_timeout,
@@ -140,6 +144,7 @@ impl Session {
             welcomed: BTreeSet::new(),
             broken: BTreeSet::new(),
             guests: BTreeMap::new(),
+            forged: BTreeMap::new(),
             next_guest: 0,
             calls,
             addresses,
@@ -148,6 +153,7 @@ impl Session {
                 OfferWords { name: spec.name.clone(), host: host_name(), object_len: spec.source.len() }
             }),
             pairing: entrance.pairing,
+            sealed: entrance.security.is_some(),
             secret: fresh_salt(),
             wrong_codes: 0,
         }
@@ -322,27 +328,35 @@ impl Session {
         fetchers
     }
 
+    /// The object's name and length for those who are to know them.
+    pub(super) fn shown(&self, to_member: bool) -> (&str, u64) {
+        let is_secret = self.sealed && !to_member;
+        let words = self.offer.as_ref().filter(|_| !is_secret);
+        words.map_or(("", 0), |words| (&words.name, words.object_len))
+    }
+
     /// Says what is offered to one that asks; it may join then.
     fn tell_offer(&mut self, mut stream: FrameStream, handle: Handle, nonce: &Hash) {
         let own = self.roster.transfer();
         let (code, places) = (self.sign(), self.roster.free_places());
-        let Some(OfferWords { name, host, object_len }) =
+        let Some(OfferWords { host, .. }) =
             self.offer.as_ref().filter(|_| handle == own || handle == Handle(0))
         else {
             return turn_away(stream, &Why::UnknownHandle);
         };
+        let (name, object_len) = self.shown(stream.is_sealed());
         let proof = self.pairing.as_ref().map_or([0; 32], |pairing| pairing.of_source(own, nonce));
         let challenge = challenge(&self.secret, stream.peer());
-        let (object_len, handle) = (*object_len, own);
+        let handle = own;
         let offered = Offered { handle, places, object_len, name, host, code, challenge, proof };
         if stream.send(&Control::Offered(offered)).is_ok() {
             self.strangers.again(stream);
         }
     }
 
-    /// Whether one knows the code, where there is one.
+    /// Whether one knows the code, where there is one. Who comes over a connection that the code seals has shown it.
     fn admit(&mut self, stream: &FrameStream, hello: &Hello<'_>, proof: Option<Hash>) -> Result<(), Why> {
-        let Some(pairing) = &self.pairing else { return Ok(()) };
+        let Some(pairing) = self.pairing.as_ref().filter(|_| !stream.is_sealed()) else { return Ok(()) };
         let challenge = challenge(&self.secret, stream.peer());
         let right = pairing.of_receiver(self.roster.transfer(), &challenge, hello.name);
         match proof {
@@ -402,6 +416,9 @@ impl Session {
                         self.roster.handle(self.clock.now(), Input::Unproven { guest });
                         continue;
                     }
+                    if let Control::Forged { packets } = control {
+                        self.forged.insert(guest, packets);
+                    }
                     self.roster.handle(self.clock.now(), Input::Frame { guest, control: &control });
                     if ready {
                         transport(&control);
@@ -416,6 +433,11 @@ impl Session {
             Err(error) => self.lose(guest, error),
         }
         Ok(())
+    }
+
+    /// Packets that receivers have got and that were not of this source.
+    pub(super) fn forged_packets(&self) -> u64 {
+        self.forged.values().fold(0, |sum, packets| sum.saturating_add(*packets))
     }
 
     /// The bell was heard.
@@ -479,6 +501,7 @@ pub(super) fn gone(error: FrameError) -> Gone {
         FrameError::Closed => Gone::Closed,
         FrameError::Wire(error) => Gone::Foreign(error),
         FrameError::Io(error) => broken(&error),
+        FrameError::Seal(error) => Gone::Broken(error.to_string()),
     }
 }
 

@@ -3,9 +3,11 @@
 use super::clock::{Clock, wait};
 use super::control::fresh_salt;
 use super::error::TransferError;
+use super::link::connect;
 use super::pairing::{Code, Pairing, same};
 use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous, receive};
 use polycast_net::frames::{FrameError, FrameStream};
+use polycast_net::tls::Security;
 use polycast_net::udp::Beacon;
 use polycast_protocol::session::{Offer, Why};
 use polycast_types::{Duration, Handle, Printable, Time, format_bytes};
@@ -82,6 +84,13 @@ impl Announced {
     fn write(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
         let len = format_bytes(self.object_len);
         let (name, host) = (Printable(name), Printable(&self.host));
+        if self.name.is_empty() {
+            return write!(
+                f,
+                "something sealed from {} ({host}), handle {:016x}",
+                self.address, self.handle.0
+            );
+        }
         write!(f, "{name} ({len}) from {} ({host}), handle {:016x}", self.address, self.handle.0)
     }
 }
@@ -181,7 +190,16 @@ pub fn accept(
     let mut seeker = Seeker::new(search);
     loop {
         let found = seeker.find(spec.interface, &spec.cancel, on_news)?;
-        let handle = found.handle;
+        let (handle, pairing) = (found.handle, found.pairing.clone());
+        spec.rendezvous = Rendezvous::Announced(found.clone());
+        // What is offered is told to those only who know the code.
+        let found = match spec.security()? {
+            Some(security) => {
+                let known = ask(found.address, handle, Some(&security), &spec.cancel)?;
+                Announced { sign: found.sign, pairing, ..known }
+            }
+            None => found,
+        };
         on_offer(&found)?;
         spec.rendezvous = Rendezvous::Announced(found);
         match receive(spec.clone(), on_event) {
@@ -315,7 +333,7 @@ impl<'a> Seeker<'a> {
         loop {
             self.look(cancel, on_news)?;
             for address in &self.search.from {
-                match ask(*address, self.search.handle.unwrap_or(Handle(0)), cancel) {
+                match ask(*address, self.search.handle.unwrap_or(Handle(0)), None, cancel) {
                     Ok(offer) => {
                         if let Some(offer) = self.judge(offer, on_news) {
                             return Ok(offer);
@@ -400,9 +418,13 @@ impl<'a> Seeker<'a> {
 }
 
 /// Asks the source at an address what it offers.
-fn ask(address: SocketAddr, handle: Handle, cancel: &AtomicBool) -> Result<Announced, TransferError> {
-    let mut stream = FrameStream::connect(address, ANSWER_WITHIN)
-        .map_err(|source| TransferError::Unreachable { address, source })?;
+fn ask(
+    address: SocketAddr,
+    handle: Handle,
+    security: Option<&Security>,
+    cancel: &AtomicBool,
+) -> Result<Announced, TransferError> {
+    let mut stream = connect(address, ANSWER_WITHIN, security)?;
     let nonce = fresh_salt();
     question(&mut stream, &Control::Ask { handle, nonce }, cancel, |offered| Announced {
         address,
@@ -479,7 +501,7 @@ mod tests {
             let address = listener.local_addr().unwrap();
             let answers = if knows { source.clone() } else { other.clone() };
             let answering = std::thread::spawn(move || {
-                let mut stream = FrameStream::stranger(listener.accept().unwrap().0).unwrap();
+                let mut stream = FrameStream::stranger(listener.accept().unwrap().0, None).unwrap();
                 let nonce = loop {
                     stream.wait(std::time::Duration::from_millis(50)).unwrap();
                     stream.fill().unwrap();
@@ -494,7 +516,7 @@ mod tests {
                 stream.send(&Control::Offered(offered)).unwrap();
                 stream.finish();
             });
-            let mut stream = FrameStream::connect(address, ANSWER_WITHIN).unwrap();
+            let mut stream = FrameStream::connect(address, ANSWER_WITHIN, None).unwrap();
             let key = Pairing::matching(&code, handle, &sign).expect("the same code");
             let proof = pair(&mut stream, &key, handle, "me", &AtomicBool::new(false));
             match knows {

@@ -5,6 +5,7 @@ use super::bell::Bell;
 use super::error::TransferError;
 use super::strangers::Strangers;
 use polycast_net::frames::FrameStream;
+use polycast_net::tls::Security;
 use polycast_types::Handle;
 use polycast_wire::control::{Control, Hello};
 use std::collections::{BTreeMap, VecDeque};
@@ -45,6 +46,7 @@ impl Listen {
         interface: Ipv4Addr,
         handle: Handle,
         side: Side,
+        security: Option<Security>,
     ) -> Result<(Strangers, SocketAddr), TransferError> {
         let at = |port: u16| {
             let address = SocketAddr::from((interface, port));
@@ -56,12 +58,12 @@ impl Listen {
             Listen::Rather(port) => at(*port).or_else(|_| at(0)),
             Listen::Shared(door) => {
                 let desk = door.desk(handle, side)?;
-                return Ok((Strangers::at_desk(desk), door.0.address));
+                return Ok((Strangers::at_desk(desk, security.is_some()), door.0.address));
             }
         }?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        Ok((Strangers::new(listener), address))
+        Ok((Strangers::new(listener, security), address))
     }
 }
 

@@ -7,7 +7,8 @@ use super::error::TransferError;
 use super::invite::{Invitation, invite};
 use super::pairing::Pairing;
 use super::strangers::Strangers;
-use super::{Options, SourceSpec};
+use super::{Options, Sealing, SourceSpec};
+use polycast_net::tls::Security;
 use polycast_types::Handle;
 use std::hash::{BuildHasher, Hasher};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,6 +25,8 @@ pub(super) struct Entrance {
     pub(super) handle: Handle,
     /// The key of the offer, where it has a code.
     pub(super) pairing: Option<Pairing>,
+    /// How connections are sealed.
+    pub(super) security: Option<Security>,
 }
 
 /// This machine's name, for those who are to see whose offer it is.
@@ -38,9 +41,17 @@ impl Entrance {
         let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
         hasher.write_u32(std::process::id());
         let handle = Handle(hasher.finish().max(1));
-        let (strangers, address) = options.listen.open(interface, handle, Side::Source)?;
         let pairing = options.code.as_ref().map(Pairing::fresh);
-        Ok(Entrance { strangers, address, handle, pairing })
+        let security = match &options.sealing {
+            Sealing::Plain => None,
+            Sealing::By(security) => Some(security.clone()),
+            Sealing::ByCode => match &pairing {
+                Some(pairing) => Some(pairing.security()),
+                None => return Err(TransferError::Unusable("there is no code to seal with".into())),
+            },
+        };
+        let (strangers, address) = options.listen.open(interface, handle, Side::Source, security.clone())?;
+        Ok(Entrance { strangers, address, handle, pairing, security })
     }
 
     /// What agents are told.
@@ -56,6 +67,7 @@ type Answer = (String, Result<(), String>);
 /// Calls to agents that are to join.
 pub(super) struct Calls {
     invitation: Invitation,
+    security: Option<Security>,
     sender: mpsc::Sender<Answer>,
     answers: mpsc::Receiver<Answer>,
     bell: Bell,
@@ -63,9 +75,9 @@ pub(super) struct Calls {
 
 impl Calls {
     /// Calls to this transfer; each answer rings the bell.
-    pub(super) fn new(invitation: Invitation, bell: Bell) -> Self {
+    pub(super) fn new(invitation: Invitation, security: Option<Security>, bell: Bell) -> Self {
         let (sender, answers) = mpsc::channel();
-        Calls { invitation, sender, answers, bell }
+        Calls { invitation, security, sender, answers, bell }
     }
 
     /// Calls these agents, in threads because some may not answer.
@@ -74,12 +86,12 @@ impl Calls {
         let queue = Arc::new(Mutex::new(named));
         for _ in 0..threads {
             let (sender, queue, invitation) = (self.sender.clone(), Arc::clone(&queue), self.invitation);
-            let bell = self.bell.clone();
+            let (bell, security) = (self.bell.clone(), self.security.clone());
             std::thread::spawn(move || {
                 loop {
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
                     let Some((name, address)) = next else { return };
-                    if sender.send((name, invite(address, &invitation))).is_err() {
+                    if sender.send((name, invite(address, &invitation, security.as_ref()))).is_err() {
                         return;
                     }
                     bell.ring();

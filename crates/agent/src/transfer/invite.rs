@@ -2,6 +2,7 @@
 
 use super::clock::Clock;
 use polycast_net::frames::{FrameError, FrameStream};
+use polycast_net::tls::Security;
 use polycast_types::{Handle, ObjectId, Printable};
 use polycast_wire::control::{Control, Hash};
 use std::net::SocketAddr;
@@ -55,10 +56,14 @@ pub(crate) fn answer(stream: &mut FrameStream, decision: Result<(), &str>) -> Re
 }
 
 /// Invites the agent at `address`; an error says why it does not join.
-pub(crate) fn invite(address: SocketAddr, invitation: &Invitation) -> Result<(), String> {
+pub(crate) fn invite(
+    address: SocketAddr,
+    invitation: &Invitation,
+    security: Option<&Security>,
+) -> Result<(), String> {
     let SocketAddr::V4(source) = invitation.source else { return Err("sources have IPv4 addresses".into()) };
     let failed = |error: FrameError| format!("its agent at {address} cannot be reached: {error}");
-    let mut stream = FrameStream::connect(address, TIMEOUT).map_err(|e| failed(e.into()))?;
+    let mut stream = FrameStream::connect(address, TIMEOUT, security).map_err(failed)?;
     stream
         .send(&Control::Invite {
             address: source.ip().octets(),
@@ -105,7 +110,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let agent = std::thread::spawn(move || {
-            let mut stream = FrameStream::stranger(listener.accept().unwrap().0).unwrap();
+            let mut stream = FrameStream::stranger(listener.accept().unwrap().0, None).unwrap();
             let invitation = await_frame(&mut stream, Invitation::of).unwrap();
             let decision = decision.as_ref().map(drop).map_err(String::as_str);
             answer(&mut stream, decision).unwrap();
@@ -119,7 +124,7 @@ mod tests {
             object_len: 5,
             root: Some([6; 32]),
         };
-        (invite(address, &invitation), agent.join().unwrap())
+        (invite(address, &invitation, None), agent.join().unwrap())
     }
 
     /// Whatever an agent answers, the source goes on with the others.
@@ -136,7 +141,7 @@ mod tests {
         let source = "127.0.0.1:7".parse().unwrap();
         let (handle, object) = (Handle(3), ObjectId::default());
         let invitation = Invitation { source, handle, object, pulled: false, object_len: 1, root: None };
-        let why = invite(address, &invitation).unwrap_err();
+        let why = invite(address, &invitation, None).unwrap_err();
         assert!(why.ends_with("cannot be reached: malformed packet"), "{why}");
         drop(agent.join().unwrap());
     }

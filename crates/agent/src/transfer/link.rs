@@ -7,9 +7,11 @@ use super::discovery::{Announced, pair};
 use super::error::TransferError;
 use super::{ReceiverSpec, Rendezvous};
 use polycast_net::frames::{FrameError, FrameStream};
+use polycast_net::seal::{Seal, Secret};
+use polycast_net::tls::Security;
 use polycast_protocol::session::{End, Gone, Guest, GuestConfig, GuestInput, GuestOutput, Offer};
 use polycast_types::{Handle, Time};
-use polycast_wire::control::{Control, Hash};
+use polycast_wire::control::{Control, Hash, SealSecret};
 use polycast_wire::cursor::NAME_LEN_MAX;
 use rustix::event::{PollFd, PollFlags};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -48,10 +50,10 @@ impl Link {
         (window_bytes, serve_port): (u64, u16),
         clock: Clock,
     ) -> Result<(Self, Offer), TransferError> {
-        let mut stream = FrameStream::connect(address, CONNECT_WITHIN)
-            .map_err(|source| TransferError::Unreachable { address, source })?;
+        let security = spec.security()?;
+        let mut stream = connect(address, CONNECT_WITHIN, security.as_ref())?;
         let proof = match &spec.rendezvous {
-            Rendezvous::Announced(Announced { pairing: Some(pairing), .. }) => {
+            Rendezvous::Announced(Announced { pairing: Some(pairing), .. }) if security.is_none() => {
                 // HELLO says no more of the name.
                 let name = &spec.name[..spec.name.floor_char_boundary(usize::from(NAME_LEN_MAX))];
                 Some(pair(&mut stream, pairing, handle, name, &spec.cancel)?)
@@ -63,6 +65,46 @@ impl Link {
         let mut link = Link { guest, clock, stream, gone: false, ended: None, signed_at: now, proof };
         let offer = link.await_offer(spec)?;
         Ok((link, offer))
+    }
+
+    /// Whether nobody else reads or changes what is said here.
+    pub(super) fn is_sealed(&self) -> bool {
+        self.stream.is_sealed()
+    }
+
+    /// What packets are sealed with: the first that a source says after WELCOME, where its connections are sealed.
+    pub(super) fn await_seal(
+        &mut self,
+        spec: &ReceiverSpec,
+        handle: Handle,
+    ) -> Result<Option<Seal>, TransferError> {
+        if !self.is_sealed() {
+            return Ok(None);
+        }
+        loop {
+            if spec.cancel.load(Ordering::Relaxed) {
+                return Err(TransferError::Cancelled);
+            }
+            match self.next_frame() {
+                Some(Control::Seal(SealSecret(secret))) => {
+                    return Ok(Some(Seal::new(&Secret::new(secret), handle)));
+                }
+                Some(Control::Alive) => continue,
+                Some(Control::Refuse(_)) | None => {}
+                Some(_) => {
+                    let what = "it seals its connections, and does not say how its packets are sealed";
+                    return Err(TransferError::Contradiction(what.into()));
+                }
+            }
+            self.note_end();
+            while let Some(output) = self.poll() {
+                if let GuestOutput::Ended(end) = output {
+                    return Err(error_of(end, 0, 0));
+                }
+            }
+            self.stream.wait(Duration::from_millis(100))?;
+            self.fill();
+        }
     }
 
     fn await_offer(&mut self, spec: &ReceiverSpec) -> Result<Offer, TransferError> {
@@ -200,6 +242,18 @@ impl Link {
     }
 }
 
+/// Connects to a source.
+pub(super) fn connect(
+    address: SocketAddr,
+    within: Duration,
+    security: Option<&Security>,
+) -> Result<FrameStream, TransferError> {
+    FrameStream::connect(address, within, security).map_err(|error| match error {
+        FrameError::Io(source) => TransferError::Unreachable { address, source },
+        error => TransferError::Unusable(error.to_string()),
+    })
+}
+
 /// A session that has ended before the object was there, as an error of the transfer.
 pub(super) fn error_of(end: End, verified: u64, total: u64) -> TransferError {
     let reason = match end {
@@ -210,6 +264,8 @@ pub(super) fn error_of(end: End, verified: u64, total: u64) -> TransferError {
         End::Lost(Gone::Foreign(error)) => return TransferError::Protocol(error),
         End::Failed(words) => return TransferError::Unusable(words),
         End::Lost(Gone::Closed) => "the connection was closed".to_string(),
+        // Nothing was said yet.
+        End::Lost(Gone::Broken(words)) if total == 0 => return TransferError::Unusable(words),
         End::Lost(Gone::Broken(words)) => words,
         End::Silent(span) => format!("no sign of life for {span}"),
     };

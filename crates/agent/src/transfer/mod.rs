@@ -42,6 +42,7 @@ pub use source::{Prepared, Seekers, deliver, prepare};
 pub use steering::{Change, ControlStep, NextPath, PathNews, Rest, RouteChange, Steering};
 
 use polycast_net::object::{ObjectKind, ObjectSource};
+use polycast_net::tls::Security;
 use polycast_protocol::pull::Route;
 use polycast_types::{Duration, Handle, ObjectId, Rate};
 use polycast_wire::control::Hash;
@@ -109,8 +110,22 @@ pub struct Options {
     pub listen: Listen,
     /// What receivers of an offer must know.
     pub code: Option<Code>,
+    /// Who can read along.
+    pub sealing: Sealing,
     /// A receiver looks at what is at its place already, and is not sent what of it is right.
     pub update: bool,
+}
+
+/// With what connections and packets of a transfer are sealed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Sealing {
+    /// With nothing: all who are on the network can read along, and put in what they like.
+    #[default]
+    Plain,
+    /// With what is made of the offer's code.
+    ByCode,
+    /// With this.
+    By(Security),
 }
 
 /// Whom a transfer is for.
@@ -137,7 +152,19 @@ impl Default for Options {
             seed: 0,
             listen: Listen::default(),
             code: None,
+            sealing: Sealing::Plain,
             update: false,
+        }
+    }
+}
+
+impl Sealing {
+    /// How connections are sealed, where that does not depend on the offer.
+    #[must_use]
+    pub fn security(&self) -> Option<Security> {
+        match self {
+            Sealing::By(security) => Some(security.clone()),
+            Sealing::Plain | Sealing::ByCode => None,
         }
     }
 }
@@ -217,6 +244,20 @@ pub struct ReceiverSpec {
     pub cancel: Arc<AtomicBool>,
 }
 
+impl ReceiverSpec {
+    /// How connections to the source, and to other receivers, are sealed.
+    fn security(&self) -> Result<Option<Security>, TransferError> {
+        match (&self.options.sealing, &self.rendezvous) {
+            (Sealing::Plain, _) => Ok(None),
+            (Sealing::By(security), _) => Ok(Some(security.clone())),
+            (Sealing::ByCode, Rendezvous::Announced(Announced { pairing: Some(pairing), .. })) => {
+                Ok(Some(pairing.security()))
+            }
+            (Sealing::ByCode, _) => Err(TransferError::Unusable("there is no code to seal with".into())),
+        }
+    }
+}
+
 /// What the engine calls its two ways.
 const MULTICAST: &str = "ip-multicast";
 const CHAIN: &str = "tcp-chain";
@@ -244,6 +285,10 @@ pub struct Received {
     pub patched_bytes: u64,
     /// Hash groups that came with wrong bytes, and again.
     pub corrupt_groups: u64,
+    /// Whether nobody else could read the bytes on their way.
+    pub sealed: bool,
+    /// Packets that came for the transfer and were not its source's.
+    pub forged_packets: u64,
     /// The object was there already, and was left as it is.
     pub unchanged: bool,
 }

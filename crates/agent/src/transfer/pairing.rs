@@ -6,6 +6,8 @@
 
 use super::control::fresh_salt;
 use polycast_net::hash::keyed_hash;
+use polycast_net::seal::Secret;
+use polycast_net::tls::Security;
 use polycast_types::Handle;
 use polycast_wire::control::{Hash, Salt};
 use polycast_wire::discovery::CodeSign;
@@ -129,6 +131,11 @@ impl Pairing {
     /// That the receiver of this name knows the code.
     pub(super) fn of_receiver(&self, handle: Handle, challenge: &Hash, name: &str) -> Hash {
         self.prove(b"join", handle, &[challenge, name.as_bytes()].concat())
+    }
+
+    /// The connections of those who know the code.
+    pub(super) fn security(&self) -> Security {
+        Security::shared(&Secret::new(self.key))
     }
 
     fn prove(&self, what: &[u8; 4], handle: Handle, of: &[u8]) -> Hash {

@@ -16,7 +16,9 @@ use origins::Origins;
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::hash::{hex, root_hash};
 use polycast_net::object::ObjectKind;
+use polycast_net::seal::{Seal, TagOf};
 use polycast_net::store::PartFile;
+use polycast_net::tls::Security;
 use polycast_net::udp::{Arrival, DataReceiver, Only, Outer, SEGMENTS_MAX};
 use polycast_protocol::push::coded::Coded;
 use polycast_protocol::push::{
@@ -25,7 +27,7 @@ use polycast_protocol::push::{
 use polycast_protocol::session::{End, GuestInput, GuestOutput, Offer};
 use polycast_types::{Duration, Handle, RangeSet, Time};
 use polycast_wire::control::{Control, FETCH_RANGES_MAX, Hash};
-use polycast_wire::data::{FLAG_PATCH, HEADER_LEN, Header};
+use polycast_wire::data::{FLAG_PATCH, HEADER_LEN, Header, TAG_LEN, Tag};
 use rack::Rack;
 use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
@@ -51,6 +53,8 @@ const NAP_BATCHES_MAX: usize = 8;
 const NAP_AFTER_BATCHES: u64 = 32;
 /// Groups from the chain that may wait for their hashes.
 const UNHASHED_MAX: usize = 16;
+/// Forged packets are spoken of this often at most.
+const FORGED_INTERVAL: Duration = Duration::from_secs(1);
 /// The caller hears of the transfer this often, and it is seen whether it was cancelled.
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -80,12 +84,15 @@ fn join(
     clock: Clock,
 ) -> Result<Run, TransferError> {
     let data = DataReceiver::open()?;
-    let (strangers, listens) = spec.options.listen.open(spec.interface, handle, Side::Receiver)?;
+    let security = spec.security()?;
+    let listen = &spec.options.listen;
+    let (strangers, listens) = listen.open(spec.interface, handle, Side::Receiver, security.clone())?;
     let own = (data.window_bytes(), listens.port());
     let (mut link, offer) = Link::join(spec, address, handle, own, clock)?;
     if let Rendezvous::Announced(announced) = &spec.rendezvous {
         announced.check(&offer).inspect_err(|error| link.fail(error))?;
     }
+    let seal = link.await_seal(spec, handle)?;
     let only = only_of(link.source(), handle, offer.outer_len);
     let (target, mut part) = open_store(spec, &offer, &data, only).inspect_err(|error| link.fail(error))?;
     let mut same_len = false;
@@ -95,7 +102,7 @@ fn join(
     }
     link.handle(GuestInput::Stored { resumes: part.is_resumed() });
     let ends = Ends { data, link, strangers };
-    Ok(Run { same_len, ..Run::new(spec.clone(), offer, handle, clock, ends, target, part) })
+    Ok(Run { same_len, security, ..Run::new(spec.clone(), offer, (handle, seal), clock, ends, target, part) })
 }
 
 /// Joins the data channel and makes room for the object.
@@ -162,6 +169,8 @@ struct Run {
     committed_at: Option<Time>,
     /// What is at the object's place already is as long as the object.
     same_len: bool,
+    /// How connections to others are sealed.
+    security: Option<Security>,
     /// It is the object.
     unchanged: bool,
 }
@@ -171,7 +180,7 @@ struct Intake {
     data: DataReceiver,
     loss: Option<(Pcg64Mcg, u64)>,
     /// Taken out while in use.
-    headers: Vec<[u8; HEADER_LEN]>,
+    headers: Vec<[u8; HEADER_LEN + TAG_LEN]>,
     outers: Vec<u8>,
     overflow: Vec<u8>,
     linear: Vec<u8>,
@@ -181,10 +190,14 @@ struct Intake {
     batches: u64,
     /// Who sent them.
     origins: Origins,
+    /// What packets are sealed with.
+    seal: Option<Seal>,
+    /// Packets that came for the transfer and were not its source's.
+    forged: Forged,
 }
 
 impl Intake {
-    fn new(spec: &ReceiverSpec, data: DataReceiver, outer_len: usize) -> Self {
+    fn new(spec: &ReceiverSpec, data: DataReceiver, outer_len: usize, seal: Option<Seal>) -> Self {
         let loss = (spec.options.loss > 0.0).then(|| {
             let seed = name_seed(spec.options.seed, &spec.name);
             (Pcg64Mcg::new(u128::from(seed) << 1 | 1), (spec.options.loss * u64::MAX as f64) as u64)
@@ -192,7 +205,7 @@ impl Intake {
         Intake {
             data,
             loss,
-            headers: vec![[0; HEADER_LEN]; SEGMENTS_MAX],
+            headers: vec![[0; HEADER_LEN + TAG_LEN]; SEGMENTS_MAX],
             outers: vec![0; outer_len * SEGMENTS_MAX],
             overflow: vec![0; OVERFLOW_LEN],
             linear: Vec::new(),
@@ -200,6 +213,8 @@ impl Intake {
             expected: SEGMENTS_MAX,
             batches: 0,
             origins: Origins::default(),
+            seal,
+            forged: Forged::default(),
         }
     }
 }
@@ -219,7 +234,7 @@ impl Run {
     fn new(
         spec: ReceiverSpec,
         offer: Offer,
-        handle: Handle,
+        (handle, seal): (Handle, Option<Seal>),
         clock: Clock,
         ends: Ends,
         target: PathBuf,
@@ -235,9 +250,9 @@ impl Run {
             link,
             served,
             target,
-            assembler: Some(Assembler::new(geometry, part)),
+            assembler: Some(Assembler::new(geometry, part, seal.clone())),
             root: None,
-            intake: Intake::new(&spec, data, offer.outer_len.into()),
+            intake: Intake::new(&spec, data, offer.outer_len.into(), seal),
             coded: Coded::default(),
             strangers,
             upstream: None,
@@ -246,6 +261,7 @@ impl Run {
             begun: false,
             committed_at: None,
             same_len: false,
+            security: None,
             unchanged: false,
             spec,
             offer,
@@ -368,6 +384,8 @@ impl Run {
             seconds: Duration(self.committed_at?.0).as_secs_f64(),
             patched_bytes: self.machine.patched_bytes(),
             corrupt_groups: self.machine.corrupt_groups(),
+            sealed: self.intake.seal.is_some(),
+            forged_packets: self.intake.forged.packets,
             unchanged: self.unchanged,
         })
     }
@@ -460,7 +478,7 @@ impl Run {
         self.intake.origins.came(arrival.from, segments as u64);
         self.intake.expected = segments.clamp(1, SEGMENTS_MAX);
         let landed = if segments <= scattered {
-            in_place(&parts, sn, arrival, handle, &geometry, outer_len)
+            in_place(&parts, sn, arrival, (handle, self.intake.seal.as_ref()), &geometry, outer_len)
         } else {
             None
         };
@@ -518,6 +536,13 @@ impl Run {
         }
         let Ok((header, header_len)) = Header::parse(datagram) else { return Ok(()) };
         let payload = &datagram[header_len..];
+        if let Some(seal) = &self.intake.seal {
+            let tagged = header.tag_in(datagram, header_len);
+            if tagged.is_none_or(|(before, tag)| seal.tag_of(before, payload) != tag) {
+                self.intake.forged.came(now);
+                return Ok(());
+            }
+        }
         let geometry = self.offer.geometry;
         match header {
             Header::Fragment(header) => {
@@ -629,6 +654,9 @@ impl Run {
         }
         let now = self.clock.now();
         self.committed_at = Some(now);
+        if self.intake.forged.packets > 0 {
+            self.link.say(&Control::Forged { packets: self.intake.forged.packets });
+        }
         self.upstream = None;
         self.link.handle(GuestInput::Committed);
         self.machine.handle(now, Input::Committed { proof });
@@ -732,7 +760,7 @@ impl Run {
         // Beyond the frame's room some groups come twice; they are recognised.
         let have = verified.collect::<RangeSet>().iter().take(FETCH_RANGES_MAX).collect();
         let connected =
-            FrameStream::connect(address, std::time::Duration::from_secs(1)).map_err(FrameError::from);
+            FrameStream::connect(address, std::time::Duration::from_secs(1), self.security.as_ref());
         let fetching = connected.and_then(|mut stream| {
             stream.send(&Control::Fetch { handle: self.handle, have })?;
             Ok(stream)
@@ -801,6 +829,24 @@ impl Run {
     }
 }
 
+/// Packets that came for the transfer and were not its source's.
+#[derive(Clone, Copy, Debug, Default)]
+struct Forged {
+    packets: u64,
+    /// When they were last spoken of.
+    said_at: Option<Time>,
+}
+
+impl Forged {
+    fn came(&mut self, now: Time) {
+        self.packets += 1;
+        if self.said_at.is_none_or(|at| now.since(at) >= FORGED_INTERVAL) {
+            self.said_at = Some(now);
+            tracing::warn!(packets = self.packets, "packets come that are not of the source: dropped");
+        }
+    }
+}
+
 /// What can be read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ready {
@@ -817,23 +863,39 @@ fn in_place(
     parts: &[IoSliceMut<'_>],
     sn: u64,
     arrival: Arrival,
-    handle: Handle,
+    (handle, seal): (Handle, Option<&Seal>),
     geometry: &Geometry,
     outer_len: usize,
 ) -> Option<(u32, u8)> {
-    let packet_len = outer_len + HEADER_LEN + geometry.fragment_len as usize;
+    let header_len = HEADER_LEN + seal.map_or(0, |_| TAG_LEN);
+    let packet_len = outer_len + header_len + geometry.fragment_len as usize;
     let segments = arrival.len.div_ceil(arrival.segment_len);
     if segments > 1 && arrival.segment_len != packet_len {
         return None;
     }
     let mut found: Option<(u32, u8)> = None;
     let (mut offset, mut next) = (0, sn);
+    // Of the packet whose payload follows: what its tag should be, and is.
+    let mut tagged: Option<(TagOf<'_>, Tag)> = None;
     for part in parts {
         if offset >= arrival.len {
             break;
         }
         if offset % packet_len == outer_len {
-            let Ok((Header::Fragment(header), HEADER_LEN)) = Header::parse(part) else { return None };
+            let Ok((header, len)) = Header::parse(part) else { return None };
+            if let Some(seal) = seal {
+                let (before, tag) = header.tag_in(part, len)?;
+                let mut sum = seal.tag();
+                sum.header(before);
+                let last = tagged.replace((sum, tag));
+                if last.is_some_and(|(sum, tag)| !sum.is(&tag)) {
+                    return None;
+                }
+            }
+            let Header::Fragment(header) = header else { return None };
+            if len != header_len {
+                return None;
+            }
             let (round, flags) = found.unwrap_or((header.round, 0));
             let same = header.handle == handle && header.sn == next && header.round == round;
             if !same || header.flags & FLAG_PATCH != 0 {
@@ -841,12 +903,19 @@ fn in_place(
             }
             found = Some((round, flags | header.flags));
             next += 1;
+        } else if offset % packet_len >= outer_len + header_len
+            && let Some((sum, _)) = &mut tagged
+        {
+            sum.payload(&part[..part.len().min(arrival.len - offset)]);
         }
         offset += part.len();
     }
+    if tagged.is_some_and(|(sum, tag)| !sum.is(&tag)) {
+        return None;
+    }
     // Only the object's last fragment is shorter, and it must be as short as it should.
     let last = geometry.fragment_bytes(next.checked_sub(1).filter(|last| *last >= sn)?);
-    let want = (segments - 1) * packet_len + outer_len + HEADER_LEN + (last.end - last.start) as usize;
+    let want = (segments - 1) * packet_len + outer_len + header_len + (last.end - last.start) as usize;
     found.filter(|_| arrival.len == want && next == sn + segments as u64)
 }
 

@@ -254,7 +254,7 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        let mut strangers = Strangers::new(listener);
+        let mut strangers = Strangers::new(listener, None);
         let mut fetch = Vec::new();
         Control::Fetch { handle: Handle(5), have: Vec::new() }.emit(&mut fetch);
         let all = std::iter::once(0..geometry.groups()).collect();

@@ -20,6 +20,7 @@ pub use announcer::Seekers;
 use polycast_net::hash::GROUP_LEN;
 use polycast_net::interface::{Interface, of_address};
 use polycast_net::object::ObjectKind;
+use polycast_net::seal::{Seal, Secret};
 use polycast_net::udp::{Beacon, DataSender};
 use polycast_protocol::push::{
     AttemptInterval, Geometry, Pace, PeerId, Sender, SenderConfig, SenderInput as Input,
@@ -27,8 +28,8 @@ use polycast_protocol::push::{
 };
 use polycast_protocol::session::{Goodbye, GuestId, RosterInput, Stage, Verdicts, Why};
 use polycast_types::{Duration, Handle, RangeSet, Time};
-use polycast_wire::control::{Control, HASHES_MAX, Hash, Welcome};
-use polycast_wire::data::fragment_len_for_mtu;
+use polycast_wire::control::{Control, HASHES_MAX, Hash, SealSecret, Welcome};
+use polycast_wire::data::{TAG_LEN, fragment_len_for_mtu};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -134,6 +135,8 @@ struct Run {
     machine: Sender,
     channel: Option<Channel>,
     supply: Supply,
+    /// What the data channel is sealed with.
+    secret: Option<Secret>,
     served: Arc<Served>,
     announcer: Option<Announcer>,
     /// Fragments to send as PTCH_DATA when connections have room.
@@ -154,9 +157,12 @@ fn guest_of(peer: PeerId) -> GuestId {
 impl Run {
     fn new(prepared: Prepared) -> Result<Self, TransferError> {
         let Prepared { spec, interface, entrance, sender, beacon, seekers } = prepared;
+        let secret = entrance.security.as_ref().map(|_| Secret::fresh());
+        let seal = secret.as_ref().map(|secret| Seal::new(secret, entrance.handle));
         let outer_len = sender.as_ref().map_or(0, DataSender::outer_len) as u32;
         let fragment_len = fragment_len_for_mtu(interface.mtu.min(MTU_MAX).saturating_sub(outer_len));
         let geometry = Geometry { object_len: spec.source.len(), fragment_len, group_len: GROUP_LEN };
+        let tag_len = seal.as_ref().map_or(0, |_| TAG_LEN as u32);
         let (rate, attempts) = match &spec.path {
             Path::Multicast { rate, attempts, .. } => (*rate, *attempts),
             Path::Chain | Path::Trees(_) => (None, None),
@@ -171,15 +177,17 @@ impl Run {
             stall_timeout: spec.options.stall_timeout,
             deadline: spec.options.deadline,
             slow: spec.options.slow,
-            ..SenderConfig::new(handle, geometry, batch_of(outer_len + fragment_len))
+            sealed: seal.is_some(),
+            ..SenderConfig::new(handle, geometry, batch_of(outer_len + tag_len + fragment_len))
         });
         let (expected, addresses) = spec.receivers.expected();
         let bell = Bell::new()?;
         spec.steering.wake_by(bell.clone());
         Ok(Run {
             session: Session::begin(&spec, expected, addresses, entrance, false, Verdicts::Sender, bell),
-            channel: sender.map(|sender| Channel::new(sender, handle, geometry)),
-            supply: Supply::new(Arc::clone(&spec.source), geometry),
+            channel: sender.map(|sender| Channel::new(sender, handle, geometry, seal.clone())),
+            supply: Supply::new(Arc::clone(&spec.source), geometry, seal),
+            secret,
             served: Served::new(handle, geometry, ServeSupply::Object(Arc::clone(&spec.source))),
             announcer: beacon.map(|beacon| Announcer::new(beacon, seekers)),
             machine,
@@ -493,7 +501,7 @@ impl Run {
         };
         let (places, code) = (self.session.roster.free_places(), self.session.sign());
         announcer
-            .turn(now, self.handle, address, places, (&self.spec.name, self.geometry.object_len), code)
+            .turn(now, self.handle, address, places, self.session.shown(false), code)
             .map_err(|source| TransferError::Multicast { interface: self.spec.interface, source })
     }
 
@@ -529,6 +537,9 @@ impl Run {
             salt: self.session.guest(guest).map_or([0; 32], |guest| guest.salt),
         });
         self.session.tell(guest, &welcome);
+        if let Some(secret) = &self.secret {
+            self.session.tell(guest, &Control::Seal(SealSecret(*secret.reveal())));
+        }
         for (i, part) in self.supply.hashes().chunks(HASHES_MAX).enumerate() {
             let first = (i * HASHES_MAX) as u64;
             self.session.tell(guest, &Control::Hashes { first, hashes: part.to_vec() });

@@ -8,10 +8,12 @@
 use super::clock::Clock;
 use super::door::{Desk, Visitor};
 use polycast_net::frames::{FrameError, FrameStream};
+use polycast_net::tls::Security;
 use polycast_types::{Duration, Time};
 use polycast_wire::WireError;
 use polycast_wire::control::Control;
 use rustix::event::{PollFd, PollFlags};
+use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, TcpListener};
 use std::os::fd::AsFd;
@@ -28,6 +30,9 @@ pub(crate) const FIRST_WITHIN: Duration = Duration::from_secs(1);
 const ACCEPTED_MAX: usize = 64;
 /// Where no connection can be taken, most likely for want of descriptors, some will be free again after this.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// What one hears that comes without a key where one is needed.
+const NOT_SEALED: &str = "this end takes sealed connections only: start both ends with the same key or code";
 
 /// A connection that has said nothing yet.
 struct Stranger {
@@ -53,21 +58,31 @@ pub(crate) struct Strangers {
     clock: Clock,
     /// No connection could be taken: none is before this time.
     paused_until: Option<Time>,
+    /// How connections are sealed,
+    security: Option<Security>,
+    /// and whether nothing but ASK is heard of those that are not.
+    sealed: bool,
 }
 
 impl Strangers {
-    /// Those who come to a listener that does not block.
-    pub(crate) fn new(listener: TcpListener) -> Self {
-        Self::from(Place::Listener(listener))
+    /// Those who come to a listener that does not block. Where there is `security`, they have to be of those whom it takes.
+    pub(crate) fn new(listener: TcpListener, security: Option<Security>) -> Self {
+        let sealed = security.is_some();
+        Self::from(Place::Listener(listener), security, sealed)
     }
 
     /// Those whom an agent's door passes on.
-    pub(crate) fn at_desk(desk: Desk) -> Self {
-        Self::from(Place::Desk(desk))
+    pub(crate) fn at_desk(desk: Desk, sealed: bool) -> Self {
+        Self::from(Place::Desk(desk), None, sealed)
     }
 
-    fn from(place: Place) -> Self {
-        Strangers { place, waiting: Vec::new(), clock: Clock::start(), paused_until: None }
+    fn from(place: Place, security: Option<Security>, sealed: bool) -> Self {
+        Strangers { place, waiting: Vec::new(), clock: Clock::start(), paused_until: None, security, sealed }
+    }
+
+    /// Whether a first frame is heard on this connection.
+    fn may_say(&self, stream: &FrameStream, control: &Control<'_>) -> bool {
+        !self.sealed || stream.is_sealed() || matches!(control, Control::Ask { .. })
     }
 
     /// What to wait on: [`Strangers::meet`] is to be called when any of them has something, and now and then.
@@ -112,8 +127,9 @@ impl Strangers {
         for Visitor { stream, first } in desk.take() {
             let control = Control::parse(&first).expect("the door has written the frame itself");
             match want(&control) {
+                _ if !self.may_say(&stream, &control) => send_away(stream, &NOT_SEALED),
                 Some(wish) => heard.push((stream, wish)),
-                None => send_away(stream, WireError::Malformed),
+                None => send_away(stream, &WireError::Malformed),
             }
         }
     }
@@ -136,7 +152,7 @@ impl Strangers {
                     if was_paused {
                         tracing::info!("connections are taken again");
                     }
-                    let Ok(stream) = FrameStream::stranger(stream) else { continue };
+                    let Ok(stream) = FrameStream::stranger(stream, self.security.clone()) else { continue };
                     return Some(Stranger { stream, address: Some(from.ip()), since: now, has_asked: false });
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -175,17 +191,26 @@ impl Strangers {
             Ok(None) => match open {
                 Ok(_) if now.since(stranger.since) < FIRST_WITHIN => return self.waiting.push(stranger),
                 Err(FrameError::Wire(error)) => error,
+                Err(FrameError::Seal(error)) => {
+                    tracing::warn!(peer = ?stranger.address, %error, "a connection is turned down");
+                    return send_away(stranger.stream, &error);
+                }
                 _ => return,
             },
             Ok(Some(Control::Ask { .. })) if stranger.has_asked => WireError::Malformed,
-            Ok(Some(control)) => match want(&control) {
-                Some(wish) => return heard.push((stranger.stream, wish)),
-                None => WireError::Malformed,
-            },
+            Ok(Some(control)) => {
+                match want(&control).map(|wish| (wish, matches!(control, Control::Ask { .. }))) {
+                    Some((_, false)) if self.sealed && !stranger.stream.is_sealed() => {
+                        return send_away(stranger.stream, &NOT_SEALED);
+                    }
+                    Some((wish, _)) => return heard.push((stranger.stream, wish)),
+                    None => WireError::Malformed,
+                }
+            }
             Err(FrameError::Wire(error)) => error,
             Err(_) => return,
         };
-        send_away(stranger.stream, foreign);
+        send_away(stranger.stream, &foreign);
     }
 
     /// Closes the oldest where there are too many; they are in the order in which they came.
@@ -209,7 +234,7 @@ impl Strangers {
     }
 }
 
-fn send_away(mut stream: FrameStream, why: WireError) {
+fn send_away(mut stream: FrameStream, why: &dyn Display) {
     // One that does not hear this notices that the connection ends.
     let _ = stream.send(&Control::Refuse(&why.to_string()));
     stream.finish();
@@ -225,7 +250,7 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        (Strangers::new(listener), address)
+        (Strangers::new(listener, None), address)
     }
 
     fn alive(control: &Control<'_>) -> Option<()> {

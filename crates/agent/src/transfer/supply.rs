@@ -1,7 +1,8 @@
-//! The source's bytes: read once, hashed and sent while they are warm.
+//! The source's bytes: read once, hashed, sealed and sent while they are warm.
 
 use polycast_net::hash::{group_hash, root_hash};
 use polycast_net::object::ObjectSource;
+use polycast_net::seal::Seal;
 use polycast_protocol::push::Geometry;
 use polycast_wire::control::Hash;
 use std::io;
@@ -11,19 +12,28 @@ use std::sync::Arc;
 /// Hash groups read and hashed at a time: few enough to stay in the cache until they are sent.
 const BATCH_GROUPS: u64 = 8;
 
-/// Reads, hashes and lends the bytes of one object.
+/// Reads and hashes the bytes of one object, and lends them as the data channel carries them.
 pub(crate) struct Supply {
     object: Arc<dyn ObjectSource>,
     geometry: Geometry,
+    /// What the data channel carries is sealed with this.
+    seal: Option<Seal>,
     hashes: Vec<Hash>,
-    /// The last two batches: where they start, and their bytes.
+    /// The last two batches: where they start, and their bytes as they are sent.
     batches: [(u64, Vec<u8>); 2],
     scratch: Vec<u8>,
 }
 
 impl Supply {
-    pub(crate) fn new(object: Arc<dyn ObjectSource>, geometry: Geometry) -> Self {
-        Supply { object, geometry, hashes: Vec::new(), batches: Default::default(), scratch: Vec::new() }
+    pub(crate) fn new(object: Arc<dyn ObjectSource>, geometry: Geometry, seal: Option<Seal>) -> Self {
+        Supply {
+            object,
+            geometry,
+            seal,
+            hashes: Vec::new(),
+            batches: Default::default(),
+            scratch: Vec::new(),
+        }
     }
 
     /// Hashes of the first groups, as many as are known.
@@ -53,11 +63,14 @@ impl Supply {
             let slice = &batch.1[(at.start - bytes.start) as usize..(at.end - bytes.start) as usize];
             self.hashes.push(group_hash(slice, group, self.geometry.group_len, self.geometry.groups()));
         }
+        if let Some(seal) = &self.seal {
+            seal.turn_object(self.geometry.group_len, bytes.start, &mut batch.1);
+        }
         Ok(first..end)
     }
 
-    /// The bytes of a range, from the cache or read again.
-    pub(crate) fn bytes(&mut self, range: Range<u64>) -> io::Result<&[u8]> {
+    /// The bytes of a range as they are sent, from the cache or read again.
+    fn bytes(&mut self, range: Range<u64>) -> io::Result<&[u8]> {
         for (start, bytes) in &self.batches {
             if range.start >= *start && range.end <= start + bytes.len() as u64 {
                 return Ok(&bytes[(range.start - start) as usize..(range.end - start) as usize]);
@@ -65,6 +78,9 @@ impl Supply {
         }
         self.scratch.resize((range.end - range.start) as usize, 0);
         self.object.read_exact_at(&mut self.scratch, range.start)?;
+        if let Some(seal) = &self.seal {
+            seal.turn_object(self.geometry.group_len, range.start, &mut self.scratch);
+        }
         Ok(&self.scratch)
     }
 
@@ -79,20 +95,31 @@ impl Supply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polycast_net::seal::Secret;
+    use polycast_types::Handle;
 
     #[test]
     fn every_range_reads_the_same_from_the_cache_and_from_the_object() {
         let object: Vec<u8> = (0..(20usize << 16) + 77).map(|i| (i * 13 + i / 4_099) as u8).collect();
         let geometry = Geometry { object_len: object.len() as u64, fragment_len: 8_916, group_len: 1 << 16 };
-        let mut supply = Supply::new(Arc::new(object.clone()), geometry);
-        while supply.root().is_none() {
-            supply.hash_more().unwrap();
-            for sn in (0..geometry.fragments()).step_by(3) {
-                let range = geometry.fragment_bytes(sn);
-                let want = &object[range.start as usize..range.end as usize];
-                assert!(supply.fragments(sn..sn + 1).unwrap() == want, "fragment {sn}");
+        for seal in [None, Some(Seal::new(&Secret::fresh(), Handle(3)))] {
+            let mut sent = object.clone();
+            if let Some(seal) = &seal {
+                sent.chunks_mut(1 << 16)
+                    .enumerate()
+                    .for_each(|(group, bytes)| seal.turn(group as u64, 0, bytes));
+                assert!(sent != object);
             }
+            let mut supply = Supply::new(Arc::new(object.clone()), geometry, seal);
+            while supply.root().is_none() {
+                supply.hash_more().unwrap();
+                for sn in (0..geometry.fragments()).step_by(3) {
+                    let range = geometry.fragment_bytes(sn);
+                    let want = &sent[range.start as usize..range.end as usize];
+                    assert!(supply.fragments(sn..sn + 1).unwrap() == want, "fragment {sn}");
+                }
+            }
+            assert_eq!(supply.root(), Some(*blake3::hash(&object).as_bytes()));
         }
-        assert_eq!(supply.root(), Some(*blake3::hash(&object).as_bytes()));
     }
 }

@@ -67,6 +67,8 @@ impl Engine for FakeEngine {
             receivers: Vec::new(),
             trees: Vec::new(),
             left: Vec::new(),
+            sealed: false,
+            forged_packets: 0,
         };
         on_event(&report);
         let start = Instant::now();
@@ -131,13 +133,16 @@ impl Engine for FakeEngine {
             seconds: 0.1,
             patched_bytes: 0,
             corrupt_groups: 0,
+            sealed: false,
+            forged_packets: 0,
             unchanged: false,
         })
     }
 }
 
 fn invite(address: SocketAddr, spec: &SourceSpec, handle: Handle) -> Result<(), String> {
-    let mut stream = FrameStream::connect(address, Duration::from_secs(2)).map_err(|e| e.to_string())?;
+    let mut stream =
+        FrameStream::connect(address, Duration::from_secs(2), None).map_err(|e| e.to_string())?;
     let frame = Control::Invite {
         address: [127, 0, 0, 1],
         port: 9,

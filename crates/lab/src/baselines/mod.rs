@@ -125,6 +125,8 @@ fn report(
         control: Vec::new(),
         trees: Vec::new(),
         left: Vec::new(),
+        sealed: false,
+        forged_packets: 0,
     };
     let name = job.path.file_name().unwrap_or_default().to_string_lossy();
     Ok((Delivery::new(&name, report), outcome.source_cpu))

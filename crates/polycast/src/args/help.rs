@@ -47,7 +47,8 @@ Deliver a file or directory to other machines, without daemons.
 
 Prints a code, waits until as many machines as asked for have run `polycast accept CODE`, delivers to all of \
 them at once, and prints a report. They find each other by multicast; where the network carries none, `polycast \
-accept CODE --from HOST` goes to this machine, and the object comes over TCP. With --open there is no code: the next \
+accept CODE --from HOST` goes to this machine, and the object comes over TCP. Who does not know the code can \
+neither read nor change what is sent. With --open there is no code, and nothing is sealed: the next \
 machines that run `polycast accept` get it, also those that run it already.";
 
 pub const OFFER_MORE: &str = "\
@@ -127,6 +128,15 @@ Examples:
   polycast agent --manager 10.0.0.1:7400
   polycast agent --manager 10.0.0.1:7400,10.0.0.2:7400,10.0.0.3:7400
   polycast agent --manager 10.0.0.1:7400 --name rack1-host7 --interface eth1 --store /data/polycast";
+
+pub const KEY_MORE: &str = "\
+Examples:
+  polycast key new cluster.key
+  polycast agent --manager 10.0.0.1:7400 --key-file cluster.key
+  polycast offer model.bin --receivers 2 --key-file cluster.key
+
+A key is 32 random bytes, as 64 hexadecimal digits in a line. Copy the file to each machine of the cluster: who has it is a member, \
+can read all that members send each other, and can speak as any of them.";
 
 pub const SEND: &str = "\
 Send a file or directory to other agents.

@@ -11,7 +11,7 @@ use crate::output::{self, Format};
 use crate::progress::Progress;
 use crate::report::Acceptance;
 use polycast_agent::transfer::{
-    self, Announced, Listen, Options, ReceiverSpec, Rendezvous, Search, Sink, TransferError,
+    self, Announced, Listen, Options, ReceiverSpec, Rendezvous, Sealing, Search, Sink, TransferError,
 };
 use polycast_net::store::{StoreError, check_name, check_target};
 use polycast_types::Handle;
@@ -27,6 +27,11 @@ pub fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
     let door = &args.search;
     let from = door.from.as_deref().map(network::addresses).transpose()?.unwrap_or_default();
     let interface = network::interface_towards(&args.network, from.first())?;
+    let sealing = match &door.key_file {
+        Some(path) => Sealing::By(network::security(path)?),
+        None if door.code.is_some() && !door.insecure => Sealing::ByCode,
+        None => Sealing::Plain,
+    };
     let spec = ReceiverSpec {
         name: args.name.clone().unwrap_or_else(network::machine_name),
         // Nobody yet: whoever offers something.
@@ -36,6 +41,7 @@ pub fn run(args: &AcceptArgs, format: Format) -> Result<Exit, Failure> {
         options: Options {
             update: present == Present::Updated,
             listen: door.port.map_or(Listen::Rather(ACCEPT_PORT), Listen::At),
+            sealing,
             ..Options::default()
         },
         cancel: cancel::on_signals()?,

@@ -9,13 +9,16 @@ use crate::output::{self, Format};
 use crate::progress::Progress;
 use crate::report::{self, Copies};
 use polycast_agent::transfer::{
-    self, Options, Path as DataPath, Received, ReceiverSpec, Receivers, Rendezvous, Report, Sink, SourceSpec,
+    self, Options, Path as DataPath, Received, ReceiverSpec, Receivers, Rendezvous, Report, Sealing, Sink,
+    SourceSpec,
 };
 use polycast_api::report::Delivery;
 use polycast_net::archive;
 use polycast_net::object::ObjectKind;
 use polycast_net::scratch::{self, Scratch};
+use polycast_net::seal::Secret;
 use polycast_net::store::check_target;
+use polycast_net::tls::Security;
 use polycast_types::format_bytes;
 use serde_json::Value;
 use std::fs;
@@ -88,7 +91,12 @@ fn perform(
     cancel: &Arc<AtomicBool>,
     progress: &Progress,
 ) -> Result<(Report, Vec<Result<Received, Failure>>), Failure> {
-    let options = Options { loss: args.loss, seed: args.seed, update: args.update, ..Options::default() };
+    let sealing = match args.plain {
+        true => Sealing::Plain,
+        false => Sealing::By(Security::shared(&Secret::fresh())),
+    };
+    let (loss, seed, update) = (args.loss, args.seed, args.update);
+    let options = Options { loss, seed, update, sealing, ..Options::default() };
     let interface = Ipv4Addr::LOCALHOST;
     let copy = object.name.clone();
     let source = transfer::prepare(SourceSpec {

@@ -113,6 +113,7 @@ pub fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
     config.name = args.name.clone().or(config.name);
     config.interface = args.network.interface.clone().or(config.interface);
     config.control_port = args.port.or(config.control_port);
+    config.key_file = args.key_file.clone().or(config.key_file);
     config.store = args.store.clone().or(config.store);
     config.store_max = args.store_max.clone().or(config.store_max);
     config.store_ttl = args.store_ttl.clone().or(config.store_ttl);

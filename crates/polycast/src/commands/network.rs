@@ -3,9 +3,12 @@
 use crate::args::NetworkArgs;
 use crate::exit::Failure;
 use polycast_net::interface::{self, Interface};
+use polycast_net::seal::Secret;
+use polycast_net::tls::Security;
 use polycast_types::{AppId, DataId, ObjectId};
 use polycast_wire::discovery;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs, UdpSocket};
+use std::path::Path;
 use std::str::FromStr;
 
 /// TCP port of an offer, unless somebody says another one.
@@ -17,6 +20,12 @@ pub const ACCEPT_PORT: u16 = OFFER_PORT + 1;
 /// The interface that the user named, or the default one.
 pub fn interface(args: &NetworkArgs) -> Result<Interface, Failure> {
     interface::resolve(args.interface.as_deref()).map_err(|error| Failure::input(error.to_string()))
+}
+
+/// The connections of those who have the key in this file.
+pub fn security(path: &Path) -> Result<Security, Failure> {
+    let key = Secret::read(path).map_err(|error| Failure::input(error.to_string()))?;
+    Ok(Security::shared(&key))
 }
 
 /// The interface that the user named, or the one from which this machine reaches the source.

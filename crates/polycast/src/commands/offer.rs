@@ -8,7 +8,7 @@ use crate::output::{self, Format};
 use crate::progress::Progress;
 use crate::{cancel, object, report};
 use polycast_agent::transfer::{
-    self, Code, Listen, Options, Path, Prepared, Receivers, SlowPolicy, SourceSpec,
+    self, Code, Listen, Options, Path, Prepared, Receivers, Sealing, SlowPolicy, SourceSpec,
 };
 use polycast_api::report::Delivery;
 use polycast_types::Printable;
@@ -21,11 +21,19 @@ pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
     let (name, _spool) = (object.name.clone(), object.spool);
     let door = &args.door;
     let receivers = args.receivers.unwrap_or(1);
-    let code = (!door.open).then(|| door.code.clone().unwrap_or_else(Code::fresh));
+    let by_key = door.key_file.as_deref().map(network::security).transpose()?;
+    let code = (!door.open && by_key.is_none()).then(|| door.code.clone().unwrap_or_else(Code::fresh));
+    let sealing = match by_key {
+        Some(security) => Sealing::By(security),
+        None if door.open || door.insecure => Sealing::Plain,
+        None => Sealing::ByCode,
+    };
+    let flags = Flags { insecure: door.insecure, key: door.key_file.is_some() };
     let mut options = Options {
         join_timeout: args.timeout,
         listen: door.port.map_or(Listen::Rather(OFFER_PORT), Listen::At),
         code: code.clone(),
+        sealing,
         ..Options::default()
     };
     options.slow = match args.slow {
@@ -55,7 +63,7 @@ pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
         steering: Arc::default(),
     };
     let source = transfer::prepare(spec)?;
-    announce(&source, &name, code.as_ref(), format);
+    announce(&source, &name, code.as_ref(), flags, format);
     let progress = Progress::start(&format!("waiting for {receivers} receivers of {name}"));
     let address = source.control_address();
     let mut gathering =
@@ -69,15 +77,23 @@ pub fn run(args: &OfferArgs, format: Format) -> Result<Exit, Failure> {
     report::conclude(&Delivery::new(&name, report), format)
 }
 
+/// What receivers have to type besides the code.
+#[derive(Clone, Copy)]
+struct Flags {
+    insecure: bool,
+    key: bool,
+}
+
 /// Says what is offered, where, and what to type on the other machines.
-fn announce(source: &Prepared, name: &str, code: Option<&Code>, format: Format) {
+fn announce(source: &Prepared, name: &str, code: Option<&Code>, flags: Flags, format: Format) {
     let (handle, address) = (format!("{:016x}", source.handle().0), source.control_address());
     let interface = &source.interface().name;
     let code = code.map(ToString::to_string);
     let event = serde_json::json!({
         "event": "offer",
         "code": code,
-        "open": code.is_none(),
+        "open": code.is_none() && !flags.key,
+        "sealed": flags.key || (code.is_some() && !flags.insecure),
         "address": address.ip().to_string(),
         "port": address.port(),
         "interface": interface,
@@ -85,10 +101,18 @@ fn announce(source: &Prepared, name: &str, code: Option<&Code>, format: Format) 
         "name": name,
     });
     let command = match &code {
+        Some(code) if flags.insecure => format!("polycast accept {code} --insecure"),
         Some(code) => format!("polycast accept {code}"),
+        None if flags.key => "polycast accept --key-file FILE".to_string(),
         None => "polycast accept".to_string(),
     };
+    let is_open = code.is_none() && !flags.key;
     output::event(format, &event, || {
+        if is_open || flags.insecure {
+            output::say(
+                "nothing is sealed: whoever is on the network can read along, and put in what they like",
+            );
+        }
         output::say(&format!("offering {} on {interface} at {address}, handle {handle}", Printable(name)));
         output::tell(&format!("on the other machines: {command} --out PATH"));
         if address.port() == OFFER_PORT {

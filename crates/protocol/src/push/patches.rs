@@ -8,7 +8,6 @@ use super::sender::PeerId;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use polycast_types::RangeSet;
-use polycast_wire::data::CODED_FRAGMENTS_MAX;
 
 /// How many of a receiver's losses are tried for a combination before it is passed over.
 const CANDIDATES_MAX: usize = 4;
@@ -25,9 +24,11 @@ pub struct Combination {
 /// The next patch for receivers that lack these fragments; `None` when nobody lacks any.
 ///
 /// No receiver lacks two fragments of a combination, so each can decode it if it has got all the others.
-/// `reported` tells whether a receiver has got far enough to have reported a fragment if it had lost it.
+/// `reported` tells whether a receiver has got far enough to have reported a fragment if it had lost it. At most
+/// `fragments_max` are combined.
 #[must_use]
 pub fn combine(
+    fragments_max: usize,
     missing: &BTreeMap<PeerId, &RangeSet>,
     reported: &dyn Fn(PeerId, u64) -> bool,
 ) -> Option<Combination> {
@@ -35,7 +36,7 @@ pub fn combine(
     let mut combination = Combination { sns: Vec::new(), gains: Vec::new() };
     combination.add(seed, missing);
     for (peer, set) in missing {
-        if combination.sns.len() == CODED_FRAGMENTS_MAX {
+        if combination.sns.len() >= fragments_max {
             break;
         }
         if combination.serves(*peer) {
@@ -94,7 +95,7 @@ mod tests {
             let mut patches = 0;
             loop {
                 let view = missing.iter().enumerate().map(|(i, set)| (PeerId(i as u32), set)).collect();
-                let Some(combination) = combine(&view, &|_, _| true) else { break };
+                let Some(combination) = combine(17, &view, &|_, _| true) else { break };
                 patches += 1;
                 prop_assert!(!combination.gains.is_empty());
                 let unique: BTreeSet<_> = combination.sns.iter().collect();
@@ -118,16 +119,24 @@ mod tests {
         let sets: Vec<RangeSet> =
             (0..16u64).map(|i| core::iter::once(10 * i..10 * i + 1).collect()).collect();
         let view = sets.iter().enumerate().map(|(i, set)| (PeerId(i as u32), set)).collect();
-        let combination = combine(&view, &|_, _| true).unwrap();
+        let combination = combine(17, &view, &|_, _| true).unwrap();
         assert_eq!(combination.sns.len(), 16);
         assert_eq!(combination.gains.len(), 16);
+    }
+
+    #[test]
+    fn a_patch_combines_no_more_than_it_may() {
+        let sets: Vec<RangeSet> =
+            (0..16u64).map(|i| core::iter::once(10 * i..10 * i + 1).collect()).collect();
+        let view = sets.iter().enumerate().map(|(i, set)| (PeerId(i as u32), set)).collect();
+        assert_eq!(combine(11, &view, &|_, _| true).unwrap().sns.len(), 11);
     }
 
     #[test]
     fn a_common_loss_is_repeated_once() {
         let set: RangeSet = core::iter::once(5..6).collect();
         let view = (0..8).map(|i| (PeerId(i), &set)).collect();
-        let combination = combine(&view, &|_, _| true).unwrap();
+        let combination = combine(17, &view, &|_, _| true).unwrap();
         assert_eq!(combination.sns, [5]);
         assert_eq!(combination.gains.len(), 8);
     }

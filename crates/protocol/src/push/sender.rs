@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_types::{Duration, RangeSet, Time};
 use polycast_wire::control::Control;
-use polycast_wire::data::{FLAG_ATTEMPT, FLAG_REPORT, HEADER_LEN, IP_UDP_LEN};
+use polycast_wire::data::{FLAG_ATTEMPT, FLAG_REPORT, IP_UDP_LEN};
 
 /// A batch that was sent: to turn reported positions into packets in flight and round trips.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +105,7 @@ impl Sender {
     pub fn new(config: SenderConfig) -> Self {
         assert!(config.batch > 0, "a batch holds at least one fragment");
         let batch = u64::from(config.batch);
-        let packet_len = u64::from(config.geometry.fragment_len) + HEADER_LEN as u64;
+        let packet_len = config.packet_len();
         // Start with half a megabyte, a few jumbo batches; grow as TCP does, by a packet a round trip.
         let initial = ((512 << 10) / packet_len).max(2 * batch);
         let max = ((64 << 20) / packet_len).max(initial);
@@ -287,7 +287,7 @@ impl Sender {
     }
 
     fn packet_len(&self) -> u64 {
-        u64::from(self.config.geometry.fragment_len) + (HEADER_LEN + IP_UDP_LEN) as u64
+        self.config.packet_len() + IP_UDP_LEN as u64
     }
 
     fn join(&mut self, now: Time, id: PeerId, window_bytes: u64, have: RangeSet) {
@@ -515,7 +515,7 @@ impl Sender {
                 .map(|(id, p)| (*id, &p.missing))
                 .collect();
             let reported = |peer: PeerId, sn: u64| self.peers[&peer].has_reported(self.last_sent(sn));
-            let Some(combination) = combine(&missing, &reported) else { return };
+            let Some(combination) = combine(self.config.coded_max(), &missing, &reported) else { return };
             // A dedicated path is nobody else's loss, and there at once at full rate; TCP would have to find its own.
             // Whoever speaks for a rack need not be the one that lacks it.
             if let [(id, sn)] = combination.gains[..]

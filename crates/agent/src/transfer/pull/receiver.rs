@@ -10,6 +10,7 @@ use super::super::receiver::kind_of;
 use super::super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous};
 use crate::forwarder::{NodeHandle, ReceiverEnd, ReceiverEvent};
 use polycast_net::hash::{hex, root_hash};
+use polycast_net::seal::Seal;
 use polycast_net::store::PartFile;
 use polycast_protocol::pull::{Blocks, Digest, ReceiverConfig, RetryTime, Route};
 use polycast_protocol::session::{End, GuestInput, GuestOutput, Offer};
@@ -47,7 +48,8 @@ pub fn fetch(
         return Err(TransferError::Unusable("only what is offered over trees can be pulled".into()));
     };
     // It serves no others and has no data channel.
-    let (link, offer) = Link::join(spec, address, handle, (0, 0), clock)?;
+    let (mut link, offer) = Link::join(spec, address, handle, (0, 0), clock)?;
+    let seal = link.await_seal(spec, handle)?;
     let mut run = Run {
         spec,
         node,
@@ -60,6 +62,7 @@ pub fn fetch(
         ways: Vec::new(),
         hashes: Vec::new(),
         root: None,
+        seal,
         digests: Vec::new(),
         digests_heard: 0,
         pulling: false,
@@ -131,6 +134,8 @@ struct Run<'a> {
     ways: Vec<Option<Way>>,
     hashes: Vec<Hash>,
     root: Option<Hash>,
+    /// What packets carry is sealed with this.
+    seal: Option<Seal>,
     /// Digests that the node has not been told, and how many have come at all.
     digests: Vec<Digest>,
     digests_heard: u64,
@@ -152,7 +157,7 @@ impl Run<'_> {
             self.hear_until(Self::knows_all, None)?;
             self.link.handle(GuestInput::Verifiable);
         }
-        let mut assembler = Assembler::new(self.offer.geometry, part);
+        let mut assembler = Assembler::new(self.offer.geometry, part, self.seal.clone());
         assembler.add_hashes(0, &self.hashes);
         let verified = self.await_begin(&mut assembler)?;
         self.link.say(&Control::Have(Vec::new()));
@@ -390,6 +395,8 @@ impl Run<'_> {
             patched_bytes: 0,
             // Packets with wrong bytes are dropped one by one, by whoever hashes them first.
             corrupt_groups: 0,
+            sealed: self.seal.is_some(),
+            forged_packets: 0,
             unchanged: false,
         })
     }

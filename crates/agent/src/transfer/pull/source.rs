@@ -9,14 +9,15 @@ use super::super::{ControlStep, Path, PathNews, ReceiverReport, Report, RouteCha
 use super::sums::Sums;
 use crate::forwarder::{FRAME_HEADERS_LEN, NodeHandle, SourceEnd, TreeStatus};
 use polycast_net::hash::{GROUP_LEN, hex};
-use polycast_net::object::ObjectKind;
+use polycast_net::object::{ObjectKind, ObjectSource};
+use polycast_net::seal::{Seal, SealedObject, Secret};
 use polycast_protocol::pull::{Blocks, RateConfig, Route, SourceConfig};
 use polycast_protocol::push::Geometry;
 use polycast_protocol::session::{
     Entry, Expected, Goodbye, GuestId, RosterInput as Input, Stage, Verdicts, Why,
 };
 use polycast_types::{Duration, Handle, Time};
-use polycast_wire::control::{Control, DIGESTS_MAX, Welcome};
+use polycast_wire::control::{Control, DIGESTS_MAX, SealSecret, Welcome};
 use polycast_wire::pull::HEADER_LEN;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -128,6 +129,10 @@ struct Run {
     geometry: Geometry,
     block_bytes: u64,
     sums: Arc<Sums>,
+    /// The object as packets carry it.
+    object: Arc<dyn ObjectSource>,
+    /// What they are sealed with.
+    secret: Option<Secret>,
     told: BTreeMap<GuestId, Told>,
     /// Every receiver's way in each tree, by its name; of some before they are named.
     routes: BTreeMap<String, Vec<Option<Route>>>,
@@ -147,7 +152,13 @@ impl Run {
         let object_len = spec.source.len();
         let geometry = Geometry { object_len, fragment_len: payload_len.into(), group_len: GROUP_LEN };
         let bell = Bell::new()?;
-        let sums = Sums::start(&spec.source, geometry, bell.clone())?;
+        let secret = entrance.security.as_ref().map(|_| Secret::fresh());
+        let seal = secret.as_ref().map(|secret| Seal::new(secret, entrance.handle));
+        let sums = Sums::start(&spec.source, geometry, seal.clone(), bell.clone())?;
+        let object: Arc<dyn ObjectSource> = match seal {
+            Some(seal) => Arc::new(SealedObject::new(Arc::clone(&spec.source), seal, GROUP_LEN)),
+            None => Arc::clone(&spec.source),
+        };
         let in_use = (0..usize::from(trees))
             .filter(|tree| path.routes.values().any(|routes| routes.get(*tree).is_some_and(Option::is_some)));
         let in_use = in_use.count() as u8;
@@ -168,6 +179,8 @@ impl Run {
             geometry,
             block_bytes: Blocks::bytes_for(object_len, payload_len, in_use, credits),
             sums,
+            object,
+            secret,
             told: BTreeMap::new(),
             routes: path.routes.clone(),
             trees,
@@ -310,6 +323,9 @@ impl Run {
             salt: self.session.guest(guest).map_or([0; 32], |guest| guest.salt),
         };
         self.session.tell(guest, &Control::Welcome(welcome));
+        if let Some(secret) = &self.secret {
+            self.session.tell(guest, &Control::Seal(SealSecret(*secret.reveal())));
+        }
         let (count, block_bytes) = (self.trees, self.block_bytes);
         self.session.tell(guest, &Control::Trees { count, block_bytes, credits: self.path.credits });
         self.told.insert(guest, Told::default());
@@ -353,7 +369,7 @@ impl Run {
             decide_ahead: credits,
             waiting_max: WAITING_MAX,
         };
-        let (source, sums) = (Arc::clone(&self.spec.source), Arc::clone(&self.sums));
+        let (source, sums) = (Arc::clone(&self.object), Arc::clone(&self.sums));
         self.node.serve(SourceEnd::new(config, payload_len, source, sums));
         for tree in (0..self.trees).filter(|tree| !self.goes_on(*tree)).collect::<Vec<_>>() {
             self.gone[usize::from(tree)] = true;
@@ -476,6 +492,9 @@ impl Run {
             left: left.map(|entry| entry.name.clone()).collect(),
             receivers,
             trees,
+            sealed: self.secret.is_some(),
+            // Nodes drop what has not the digest that was asked for, and count it themselves.
+            forged_packets: 0,
         }
     }
 }

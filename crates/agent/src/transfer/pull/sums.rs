@@ -8,6 +8,7 @@ use super::super::error::TransferError;
 use crate::forwarder::digest_of;
 use polycast_net::hash::{group_hash, root_hash};
 use polycast_net::object::ObjectSource;
+use polycast_net::seal::Seal;
 use polycast_protocol::pull::Digest;
 use polycast_protocol::push::Geometry;
 use polycast_wire::control::Hash;
@@ -24,6 +25,8 @@ const THREADS_MAX: usize = 8;
 /// What is known of an object so far. It is shared by the threads that find it out and those who need it.
 pub(crate) struct Sums {
     geometry: Geometry,
+    /// What packets carry is sealed with this.
+    seal: Option<Seal>,
     parts: Box<[OnceLock<Part>]>,
     /// The next part that a thread takes up.
     next: AtomicUsize,
@@ -46,11 +49,13 @@ impl Sums {
     pub(crate) fn start(
         source: &Arc<dyn ObjectSource>,
         geometry: Geometry,
+        seal: Option<Seal>,
         bell: Bell,
     ) -> io::Result<Arc<Self>> {
         let count = geometry.groups().div_ceil(PART_GROUPS) as usize;
         let sums = Arc::new(Sums {
             geometry,
+            seal,
             parts: (0..count).map(|_| OnceLock::new()).collect(),
             next: AtomicUsize::new(0),
             left: AtomicUsize::new(count),
@@ -80,7 +85,7 @@ impl Sums {
         if at >= self.parts.len() || self.failed.get().is_some() {
             return false;
         }
-        match part_of(source, self.geometry, self.groups_of(at), bytes) {
+        match part_of(source, self.geometry, self.seal.as_ref(), self.groups_of(at), bytes) {
             Ok(part) => {
                 let is_first = self.parts[at].set(part).is_ok();
                 assert!(is_first, "every part is taken up once");
@@ -153,6 +158,7 @@ fn first_packet(geometry: Geometry, group: u64) -> u64 {
 fn part_of(
     source: &dyn ObjectSource,
     geometry: Geometry,
+    seal: Option<&Seal>,
     groups: Range<u64>,
     bytes: &mut Vec<u8>,
 ) -> io::Result<Part> {
@@ -165,13 +171,16 @@ fn part_of(
     let until = if packets.is_empty() { end } else { end.max(geometry.fragment_bytes(packets.end - 1).end) };
     bytes.resize((until - start) as usize, 0);
     source.read_exact_at(bytes, start)?;
-    let slice = |range: Range<u64>| &bytes[(range.start - start) as usize..(range.end - start) as usize];
-    let hash =
-        |group| group_hash(slice(geometry.group_bytes(group)), group, geometry.group_len, geometry.groups());
-    Ok(Part {
-        hashes: groups.map(hash).collect(),
-        digests: packets.map(|sn| digest_of(slice(geometry.fragment_bytes(sn)))).collect(),
-    })
+    let local = |range: Range<u64>| (range.start - start) as usize..(range.end - start) as usize;
+    let hash = |group| {
+        group_hash(&bytes[local(geometry.group_bytes(group))], group, geometry.group_len, geometry.groups())
+    };
+    let hashes = groups.map(hash).collect();
+    if let Some(seal) = seal {
+        seal.turn_object(geometry.group_len, start, bytes);
+    }
+    let digests = packets.map(|sn| digest_of(&bytes[local(geometry.fragment_bytes(sn))])).collect();
+    Ok(Part { hashes, digests })
 }
 
 #[cfg(test)]
@@ -203,9 +212,9 @@ mod tests {
             let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + at / 251) as u8).collect();
             let geometry = Geometry { object_len: len as u64, fragment_len: packet, group_len: GROUP_LEN };
             let object: Arc<dyn ObjectSource> = Arc::new(bytes.clone());
-            let sums = Sums::start(&object, geometry, Bell::new().unwrap()).unwrap();
+            let sums = Sums::start(&object, geometry, None, Bell::new().unwrap()).unwrap();
             let (hashes, digests) = all_of(&sums);
-            let mut supply = Supply::new(object, geometry);
+            let mut supply = Supply::new(object, geometry, None);
             while supply.root().is_none() {
                 supply.hash_more().unwrap();
             }
@@ -247,7 +256,7 @@ mod tests {
         let (allow, allowed) = std::sync::mpsc::channel();
         let object: Arc<dyn ObjectSource> = Arc::new(Slow(std::sync::Mutex::new(allowed)));
         let geometry = Geometry { object_len: object.len(), fragment_len: 8_192, group_len: GROUP_LEN };
-        let sums = Sums::start(&object, geometry, Bell::new().unwrap()).unwrap();
+        let sums = Sums::start(&object, geometry, None, Bell::new().unwrap()).unwrap();
         while sums.digest(0).is_none() {
             std::thread::yield_now();
         }

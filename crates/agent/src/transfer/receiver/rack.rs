@@ -1,7 +1,7 @@
 //! A receiver's place in its rack (Orca appendix A.4): where several share one, the source hears one of them. That one is the
 //! speaker; the others are connected to it, and speak for themselves when it is gone.
 
-use super::{FrameError, FrameStream, Run, SocketAddr, Time};
+use super::{FrameStream, Run, SocketAddr, Time};
 use polycast_protocol::rack::feedback::{Feedback, FeedbackConfig, FeedbackInput, FeedbackOutput};
 use polycast_wire::control::Control;
 use rustix::event::{PollFd, PollFlags};
@@ -67,7 +67,7 @@ impl Run {
     /// The source says who speaks for this receiver.
     pub(super) fn follow(&mut self, member: u32, address: SocketAddr) {
         self.rack = Rack::Alone;
-        let connected = FrameStream::connect(address, CONNECT_WITHIN).map_err(FrameError::from);
+        let connected = FrameStream::connect(address, CONNECT_WITHIN, self.security.as_ref());
         let said = connected.and_then(|mut stream| {
             stream.send(&Control::Member { handle: self.handle, member })?;
             Ok(stream)

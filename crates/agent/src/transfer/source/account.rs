@@ -102,6 +102,8 @@ impl Run {
             control: account.control.clone(),
             receivers,
             trees: Vec::new(),
+            sealed: self.secret.is_some(),
+            forged_packets: self.session.forged_packets(),
             left: Vec::new(),
         }
     }

@@ -2,7 +2,7 @@
 //! section III-B: a transfer may be granted in several sessions).
 
 use super::super::{NextPath, Path, Rest};
-use super::{AttemptInterval, Channel, Control, DataSender, Input, Run};
+use super::{AttemptInterval, Channel, Control, DataSender, Input, Run, Seal};
 use polycast_protocol::push::PeerId;
 use polycast_types::Time;
 
@@ -56,7 +56,12 @@ impl Run {
             return Err("the network's own header leaves no room for the fragments".into());
         }
         let sender = DataSender::open(self.spec.interface, group).map_err(|error| error.to_string())?;
-        let mut channel = Channel::new(sender.with_outer(outer.clone()), self.handle, self.geometry);
+        let mut channel = Channel::new(
+            sender.with_outer(outer.clone()),
+            self.handle,
+            self.geometry,
+            self.secret.as_ref().map(|secret| Seal::new(secret, self.handle)),
+        );
         if let Some(before) = &self.channel {
             (channel.sent_bytes, channel.patched_bytes) = (before.sent_bytes, before.patched_bytes);
         }

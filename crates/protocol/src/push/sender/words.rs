@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_types::{Duration, Handle, RangeSet, Rate};
 use polycast_wire::control::Control;
+use polycast_wire::data::{CODED_FRAGMENTS_MAX, HEADER_LEN, SEALED_FRAGMENTS_MAX, TAG_LEN};
 
 /// A receiver of this transfer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -81,6 +82,8 @@ pub struct SenderConfig {
     pub slow: SlowPolicy,
     /// How long requests for patches are gathered, so that one patch can serve several receivers.
     pub patch_delay: Duration,
+    /// Whether packets have tags, which take room.
+    pub sealed: bool,
 }
 
 impl SenderConfig {
@@ -102,7 +105,21 @@ impl SenderConfig {
             deadline: None,
             slow: SlowPolicy::SHIPPED,
             patch_delay: Duration::from_millis(10),
+            sealed: false,
         }
+    }
+}
+
+impl SenderConfig {
+    /// Bytes of a whole packet of the data channel.
+    pub(super) fn packet_len(&self) -> u64 {
+        let tag = if self.sealed { TAG_LEN } else { 0 };
+        u64::from(self.geometry.fragment_len) + (HEADER_LEN + tag) as u64
+    }
+
+    /// How many fragments a coded patch may combine.
+    pub(super) fn coded_max(&self) -> usize {
+        if self.sealed { SEALED_FRAGMENTS_MAX } else { CODED_FRAGMENTS_MAX }
     }
 }
 
