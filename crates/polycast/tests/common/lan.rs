@@ -1,0 +1,160 @@
+//! Hosts on one switch, each in a namespace and behind a firewall of its own.
+
+use super::{Place, Ran, end, noise};
+use polycast_testing::{Need, needs};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// How many hosts there are.
+pub const HOSTS: usize = 4;
+
+/// Hosts on one switch, each in a namespace and behind a firewall of its own.
+pub struct Lan {
+    tag: String,
+    pub place: Place,
+}
+
+fn run(words: &[&str]) {
+    let status = Command::new(words[0]).args(&words[1..]).status().unwrap();
+    assert!(status.success(), "{words:?}");
+}
+
+impl Lan {
+    /// `None` where this machine cannot do that: the test is noted as skipped.
+    pub fn new() -> Option<Self> {
+        if !needs(&[Need::Root, Need::Namespaces, Need::Tool("ip"), Need::Tool("nft")]) {
+            return None;
+        }
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let tag = format!("fw{}x{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let lan = Lan { tag, place: Place::new() };
+        let switch = lan.switch();
+        run(&["ip", "netns", "add", &switch]);
+        run(&["ip", "-n", &switch, "link", "add", "br0", "type", "bridge", "mcast_snooping", "0"]);
+        run(&["ip", "-n", &switch, "link", "set", "br0", "up"]);
+        for host in 0..HOSTS {
+            let (space, port) = (lan.space(host), format!("p{host}"));
+            run(&["ip", "netns", "add", &space]);
+            let peer = ["type", "veth", "peer", "name", "eth0", "netns", &space];
+            run(&[&["ip", "-n", &switch, "link", "add", &port], &peer[..]].concat());
+            run(&["ip", "-n", &switch, "link", "set", &port, "master", "br0", "up"]);
+            run(&["ip", "-n", &space, "link", "set", "lo", "up"]);
+            run(&["ip", "-n", &space, "link", "set", "eth0", "up"]);
+            run(&["ip", "-n", &space, "address", "add", &format!("{}/24", address(host)), "dev", "eth0"]);
+            run(&["ip", "-n", &space, "route", "add", "default", "dev", "eth0"]);
+        }
+        Some(lan)
+    }
+
+    /// The switch's namespace.
+    pub fn switch(&self) -> String {
+        format!("{}s", self.tag)
+    }
+
+    /// A host's namespace.
+    pub fn space(&self, host: usize) -> String {
+        format!("{}h{host}", self.tag)
+    }
+
+    /// A host's firewall: it lets in this, answers, and nothing else.
+    pub fn let_in(&self, host: usize, rules: &str) {
+        let rules = format!(
+            "flush ruleset\ntable inet firewall {{\n chain input {{\n type filter hook input priority 0; policy drop;\n \
+             iif lo accept; ct state established,related accept; {rules}\n }}\n}}\n"
+        );
+        let mut nft = Command::new("ip");
+        nft.args(["netns", "exec", &self.space(host), "nft", "-f", "-"]).stdin(Stdio::piped());
+        let mut nft = nft.spawn().unwrap();
+        nft.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
+        assert!(nft.wait().unwrap().success(), "{rules}");
+    }
+
+    /// Begins the program on a host.
+    pub fn begin(&self, host: usize, arguments: &[&str]) -> Running {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.space(host), env!("CARGO_BIN_EXE_polycast")]).args(arguments);
+        command.arg("--json").env_remove("POLYCAST_LOG").env_remove("POLYCAST_SOCKET");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running(Some(command.spawn().unwrap()))
+    }
+
+    /// An offer for so many, and its code.
+    pub fn offer(&self, file: &str, receivers: usize, more: &[&str]) -> (Running, String) {
+        let receivers = receivers.to_string();
+        let words = ["offer", file, "--receivers", &receivers];
+        let mut offer = self.begin(0, &[&words[..], more].concat());
+        let mut said = String::new();
+        let stderr = offer.0.as_mut().unwrap().stderr.as_mut().unwrap();
+        BufReader::new(stderr).read_line(&mut said).unwrap();
+        let event: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+        (offer, event["code"].as_str().unwrap().to_string())
+    }
+
+    /// Offers to hosts 1 and further, that say these words too; gives the source's report.
+    pub fn deliver(&self, receivers: usize, more: &[&str]) -> Value {
+        let file = self.place.file("object", &noise(3_000_000));
+        let (offer, code) = self.offer(&file, receivers, &[]);
+        let outs: Vec<String> = (1..=receivers).map(|host| self.place.path(&format!("out{host}"))).collect();
+        let accepting: Vec<Running> = outs
+            .iter()
+            .enumerate()
+            .map(|(at, out)| {
+                let name = format!("host{}", at + 1);
+                let words = ["accept", &code, "--out", out, "--timeout", "20s", "--force", "--name", &name];
+                self.begin(at + 1, &[&words[..], more].concat())
+            })
+            .collect();
+        for accepting in accepting {
+            let ran = accepting.end();
+            assert_eq!(ran.status, 0, "{}", ran.stderr);
+        }
+        let offered = offer.end();
+        assert_eq!(offered.status, 0, "{}", offered.stderr);
+        for out in outs {
+            assert!(fs::read(out).unwrap() == fs::read(&file).unwrap());
+        }
+        offered.json()
+    }
+}
+
+impl Drop for Lan {
+    fn drop(&mut self) {
+        for space in (0..HOSTS).map(|host| self.space(host)).chain([format!("{}s", self.tag)]) {
+            let _ = Command::new("ip").args(["netns", "delete", &space]).status();
+        }
+    }
+}
+
+/// A program that ends with the test.
+pub struct Running(pub Option<Child>);
+
+impl Running {
+    pub fn end(mut self) -> Ran {
+        end(self.0.take().unwrap())
+    }
+
+    /// Reads what a daemon says when it is ready.
+    pub fn ready(&mut self) {
+        let mut line = String::new();
+        let stdout = self.0.as_mut().unwrap().stdout.as_mut().unwrap();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        assert!(line.starts_with('{'), "{line}");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A host's address.
+pub fn address(host: usize) -> String {
+    format!("10.79.0.{}", host + 1)
+}
