@@ -34,6 +34,17 @@ fn beside(attacks: &[&str]) {
     assert!(ran.status.success(), "{}", words(&ran));
 }
 
+/// The second implementation seals as the first one does.
+#[test]
+fn both_implementations_seal_alike() {
+    if !needs(&[Need::Tool("python3")]) {
+        return;
+    }
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../net/tests/golden/seal.json");
+    let ran = python("seal.py").arg(examples).output().unwrap();
+    assert!(ran.status.success(), "{}", words(&ran));
+}
+
 #[test]
 fn receivers_that_are_none_harm_no_other() {
     beside(&["liar"]);

@@ -1,4 +1,4 @@
-"""BLAKE3, slowly and in plain Python: hash, keyed hash, and the chaining value of a part of a longer text.
+"""BLAKE3, slowly and in plain Python: hash, keyed hash, key derivation, and the chaining value of a part of a longer text.
 
 Written from the BLAKE3 paper (section 2). It serves small texts only: about 250 kB a second.
 """
@@ -9,6 +9,7 @@ IV = (0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x
 PERMUTATION = (2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8)
 MASK = 0xFFFFFFFF
 CHUNK_START, CHUNK_END, PARENT, ROOT, KEYED_HASH = 1, 2, 4, 8, 16
+DERIVE_KEY_CONTEXT, DERIVE_KEY_MATERIAL = 32, 64
 CHUNK_LEN, BLOCK_LEN = 1024, 64
 # Which four words of the state each quarter round mixes: columns, then diagonals.
 QUARTERS = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15),
@@ -80,6 +81,12 @@ def blake3(text):
 def keyed(key, text):
     """The hash of a text under a key of 32 bytes."""
     return _bytes(_tree(text, 0, list(struct.unpack("<8I", key)), KEYED_HASH, True))
+
+
+def derive_key(context, material):
+    """A key for a purpose."""
+    key = _tree(context.encode(), 0, list(IV), DERIVE_KEY_CONTEXT, True)
+    return _bytes(_tree(material, 0, key, DERIVE_KEY_MATERIAL, True))
 
 
 def chaining_value(text, offset):

@@ -1,0 +1,51 @@
+//! How content and packets are sealed never changes unseen: examples, which the second implementation of the tests reads too.
+//! `POLYCAST_GOLDEN=write` writes them anew.
+
+use polycast_net::seal::{Seal, Secret};
+use polycast_types::Handle;
+use std::fmt::Write as _;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a string takes all");
+        text
+    })
+}
+
+fn example(number: u8, group: u64, offset: u64, len: usize, header_len: usize) -> String {
+    let secret: [u8; 32] = std::array::from_fn(|at| number.wrapping_mul(31).wrapping_add(at as u8));
+    let handle = 0x0102_0304_0506_0700 + u64::from(number);
+    let seal = Seal::new(&Secret::new(secret), Handle(handle));
+    let plain: Vec<u8> = (0..len).map(|at| (at * 7 + usize::from(number)) as u8).collect();
+    let header: Vec<u8> = (0..header_len).map(|at| (at * 3 + 1) as u8).collect();
+    let mut sealed = plain.clone();
+    seal.turn(group, offset, &mut sealed);
+    let connection_key = Secret::new(secret).derive("polycast 3 connections", &[]);
+    format!(
+        "{{\"secret\": \"{}\", \"handle\": {handle}, \"group\": {group}, \"offset\": {offset}, \"plain\": \"{}\", \
+         \"sealed\": \"{}\", \"header\": \"{}\", \"tag\": \"{}\", \"connection_key\": \"{}\"}}",
+        hex(&secret),
+        hex(&plain),
+        hex(&sealed),
+        hex(&header),
+        hex(&seal.tag_of(&header, &sealed)),
+        hex(connection_key.reveal()),
+    )
+}
+
+#[test]
+fn content_and_packets_are_sealed_as_kept() {
+    let examples = [
+        example(1, 0, 0, 64, 24),
+        example(2, 7, 0, 1, 32),
+        example(3, 1 << 40, 262_143, 1, 24),
+        example(4, 5, 1_417, 100, 44),
+        example(5, 9, 16, 0, 24),
+    ];
+    let text = format!("[\n{}\n]\n", examples.join(",\n"));
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/seal.json");
+    if std::env::var("POLYCAST_GOLDEN").as_deref() == Ok("write") {
+        std::fs::write(path, &text).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(path).unwrap(), text);
+}
