@@ -36,6 +36,11 @@ impl Places {
         self.inside.join(format!("{host}.sock"))
     }
 
+    /// The key of the lab's cluster, where it has one.
+    pub(crate) fn key_file(&self) -> PathBuf {
+        self.inside.join("cluster.key")
+    }
+
     /// Settings of a host's agent, if it has any beside those on its command line.
     pub(crate) fn agent_settings(&self, host: &str) -> PathBuf {
         self.inside.join(format!("{host}.agent.toml"))
@@ -192,6 +197,8 @@ impl Daemons {
     ) -> Result<(), LabError> {
         let address = format!("{}:{MANAGER_PORT}", layout.manager.address);
         self.start_manager(layout, places, settings)?;
+        let key = places.key_file();
+        let key = key.exists().then(|| key.to_string_lossy().into_owned());
         let start = |host: &Host| {
             let (store, socket) = (places.inside.join("stores").join(&host.name), places.socket(&host.name));
             let (store, socket) =
@@ -210,6 +217,9 @@ impl Daemons {
                 "--socket",
                 &socket,
             ];
+            if let Some(key) = &key {
+                arguments.extend(["--key-file", key]);
+            }
             let settings = settings.exists().then(|| settings.to_string_lossy().into_owned());
             if let Some(settings) = &settings {
                 arguments.extend(["--config", settings]);

@@ -32,6 +32,8 @@ pub struct Spec {
     pub rate: Option<Rate>,
     /// The largest packet, in bytes.
     pub mtu: u32,
+    /// Whether agents have a key, and seal all that they send to each other.
+    pub sealed: bool,
 }
 
 /// Room for packets of 8 KiB, as in Datacast section 7.
@@ -163,6 +165,15 @@ impl<'a> Parts<'a> {
         }
     }
 
+    /// What is on unless somebody says 0.
+    fn switch(&mut self, name: &'static str) -> Result<bool, LabError> {
+        match self.take(name) {
+            None | Some("1") => Ok(true),
+            Some("0") => Ok(false),
+            Some(text) => Err(self.wrong(format!("{name} must be 0 or 1, not '{text}'"))),
+        }
+    }
+
     fn setting(&mut self, name: &str, default: Option<u32>) -> Result<u32, LabError> {
         match (self.take(name), default) {
             (Some(text), _) => self.number(name, text),
@@ -253,11 +264,7 @@ impl<'a> Parts<'a> {
                     None => None,
                 };
                 let store = self.setting("store", Some(2_048))?;
-                let kernel = match self.take("kernel") {
-                    None | Some("1") => true,
-                    Some("0") => false,
-                    Some(text) => return Err(self.wrong(format!("kernel must be 0 or 1, not '{text}'"))),
-                };
+                let kernel = self.switch("kernel")?;
                 Ok(Network::Datacast { network, trees, store, kernel })
             }
             "orca" => {
@@ -287,11 +294,7 @@ impl<'a> Parts<'a> {
                     Some(text) => self.number("probe-ms", text)?,
                     None => probe_ms(&clos),
                 };
-                let feedback = match self.take("feedback") {
-                    None | Some("1") => true,
-                    Some("0") => false,
-                    Some(text) => return Err(self.wrong(format!("feedback must be 0 or 1, not '{text}'"))),
-                };
+                let feedback = self.switch("feedback")?;
                 Ok(Network::Orca { ports, clos, agents, standby, timeout_us, trees, feedback, probe_ms })
             }
             other => {
@@ -337,6 +340,7 @@ impl FromStr for Spec {
                 MTU_RANGE.end()
             )));
         }
+        let sealed = parts.switch("sealed")?;
         let network = parts.network(kind)?;
         if let Some((name, _)) = parts.settings.first() {
             return Err(parts.wrong(format!("'{kind}' has no setting '{name}'")));
@@ -355,7 +359,7 @@ impl FromStr for Spec {
         let share = Rate(OPTICAL_BPS / u64::from(racks)).min(OPTICAL_RATE_MAX);
         let usual = if kind == "datacast" { Some(DATACAST_RATE) } else { optical.then_some(share) };
         let rate = rate.or(usual);
-        Ok(Spec { network, rate, mtu })
+        Ok(Spec { network, rate, mtu, sealed })
     }
 }
 
@@ -394,7 +398,8 @@ impl fmt::Display for Spec {
         if let Some(rate) = self.rate {
             write!(f, ",rate={}", rate.0)?;
         }
-        write!(f, ",mtu={}", self.mtu)
+        write!(f, ",mtu={}", self.mtu)?;
+        f.write_str(if self.sealed { "" } else { ",sealed=0" })
     }
 }
 
@@ -422,7 +427,7 @@ mod tests {
             ("datacast:torus:4,2,trees=1", 16),
             ("datacast:bcube:4,2,kernel=0", 16),
             ("orca:4", 16),
-            ("orca:4,standby=0", 16),
+            ("orca:4,standby=0,sealed=0", 16),
             ("orca:4,feedback=0,probe-ms=0", 16),
             ("orca:6,agents=3,trees=2,rate=1gbit", 54),
         ] {

@@ -21,6 +21,7 @@ use crate::{datacast, label_switches, optical, traffic, world};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use polycast_api::report::ControlStep;
+use polycast_net::seal::Secret;
 use polycast_topology::Node;
 use polycast_types::ObjectId;
 use serde::{Deserialize, Serialize};
@@ -243,6 +244,10 @@ impl Lab {
         let settings = places.inside.join("manager.toml");
         fs::write(&settings, manager_settings(spec, &layout, &places))
             .map_err(|error| LabError::path("write", &settings, &error))?;
+        if spec.sealed {
+            let key = places.key_file();
+            Secret::fresh().write_new(&key).map_err(|error| LabError::path("write", &key, &error))?;
+        }
         daemons.start_all(&layout, &places, &settings)?;
         switches.iter().try_for_each(|ready| daemons.await_ready(ready))?;
         if let Network::Blast { .. } | Network::Shufflecast { .. } = spec.network {

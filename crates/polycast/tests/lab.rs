@@ -778,3 +778,67 @@ fn a_host_joins_a_transfer_over_trees_while_it_runs() {
         assert_eq!(node["transfers"], 0, "{node}");
     }
 }
+
+/// How many of the object's pieces of 16 bytes in a row hosts of this lab could see while it was sent to all of them.
+fn seen_in(spec: &str) -> usize {
+    let place = Place::new();
+    let object = noise(1_000_000);
+    let file = place.file("object", &object);
+    let up = polycast(&["lab", "up", spec, "--json"]);
+    assert_eq!(up.status, 0, "{}", up.stderr);
+    let lab = up.json()["name"].as_str().unwrap().to_string();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sealed/eaves.py");
+    let kept: Vec<String> = (0..3).map(|host| place.path(&format!("frames{host}"))).collect();
+    let mut listening = Vec::new();
+    for (host, kept) in kept.iter().enumerate() {
+        let mut ears = command(&["lab", "exec", &lab, &format!("h{host}"), "--", "python3", script, kept]);
+        let mut child = ears.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = [0; 7];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+        assert_eq!(&line, b"stands\n");
+        listening.push(child);
+    }
+    let send = [env!("CARGO_BIN_EXE_polycast"), "send", &file, "--to", "h1,h2", "--json"];
+    let ran = polycast(&[&["lab", "exec", &lab, "h0", "--"], &send[..]].concat());
+    let down = polycast(&["lab", "down", &lab]);
+    listening.iter_mut().for_each(|child| drop(child.kill()));
+    listening.iter_mut().for_each(|child| drop(child.wait()));
+    assert_eq!((ran.status, down.status), (0, 0), "{}", ran.stderr);
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(report["sealed"], !spec.contains("sealed=0"), "{spec}: {report}");
+    let windows: BTreeSet<&[u8]> = object.chunks_exact(16).collect();
+    let mut seen = BTreeSet::new();
+    for kept in kept {
+        let frames = std::fs::read(kept).unwrap();
+        assert!(frames.len() > object.len(), "{} bytes were heard", frames.len());
+        seen.extend(frames.windows(16).filter_map(|window| windows.get(window).copied()));
+    }
+    seen.len()
+}
+
+/// Source, caches and receivers: who listens there, and is no agent, sees nothing of the object.
+#[test]
+fn who_listens_in_a_lab_reads_nothing() {
+    if !can(&["ip", "tc", "python3"]) {
+        return;
+    }
+    assert!(seen_in("bridge:3,sealed=0") > 60_000, "one who listens to what is not sealed sees it");
+    for spec in ["bridge:3", "datacast:bcube:2,2"] {
+        assert_eq!(seen_in(spec), 0, "{spec}");
+    }
+}
+
+#[test]
+fn who_listens_to_labels_reads_nothing() {
+    if can(&["ip", "tc", "clang", "python3"]) {
+        assert_eq!(seen_in("orca:4"), 0);
+    }
+}
+
+#[test]
+fn who_listens_to_optics_reads_nothing() {
+    if can(&["ip", "tc", "ovs-vswitchd", "ethtool", "python3"]) {
+        assert_eq!(seen_in("shufflecast:2,2"), 0);
+        assert_eq!(seen_in("blast:racks=4,hosts=1"), 0);
+    }
+}
