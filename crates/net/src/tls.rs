@@ -45,6 +45,8 @@ pub enum SealError {
 pub struct Security(Arc<Ends>);
 
 struct Ends {
+    /// What all members share.
+    members: Option<Secret>,
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
 }
@@ -54,7 +56,14 @@ impl Security {
     #[must_use]
     pub fn shared(secret: &Secret) -> Self {
         let (server, client) = shared::configs(secret);
-        Security(Arc::new(Ends { server: Arc::new(server), client: Arc::new(client) }))
+        let members = Some(secret.derive("polycast 3 members", &[]));
+        Security(Arc::new(Ends { members, server: Arc::new(server), client: Arc::new(client) }))
+    }
+
+    /// A secret for this purpose that all members can make, and nobody else; `None` where members share nothing.
+    #[must_use]
+    pub fn members_secret(&self, purpose: &str) -> Option<Secret> {
+        self.0.members.as_ref().map(|members| members.derive(purpose, &[]))
     }
 
     /// How this end answers those who connect.

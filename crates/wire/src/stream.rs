@@ -3,13 +3,16 @@
 //! ```text
 //!  0       1       2       4       6       8               16              24
 //! +-------+-------+-------+-------+-------+---------------+---------------+---------+
-//! |version| kind 7| piece | pieces| 0     | stream        | number        | payload |
+//! |version| kind 7| piece | pieces| sealed| stream        | number        | payload |
 //! +-------+-------+-------+-------+-------+---------------+---------------+---------+
 //! ```
+//!
+//! `sealed` is 0, or 1 where the payload is sealed and ends with a tag of [`TAG_LEN`] bytes.
 //!
 //! Messages are numbered from 0 on, without gaps. All pieces of a message but the last have the same length.
 
 use crate::cursor::{Put, Reader};
+use crate::data::TAG_LEN;
 use crate::{VERSION, WireError};
 use alloc::vec::Vec;
 use polycast_types::Handle;
@@ -32,6 +35,8 @@ pub struct Header {
     pub piece: u16,
     /// How many pieces it has, at least 1.
     pub pieces: u16,
+    /// Whether the payload is sealed, and a tag ends it.
+    pub sealed: bool,
 }
 
 impl Header {
@@ -45,9 +50,12 @@ impl Header {
         if version != VERSION {
             return Err(WireError::Version(version));
         }
-        let (kind, piece, pieces, zero) = (r.u8()?, r.u16()?, r.u16()?, r.u16()?);
-        let header = Header { stream: Handle(r.u64()?), number: r.u64()?, piece, pieces };
-        if kind != KIND || zero != 0 || piece >= pieces || r.0.len() > MESSAGE_LEN_MAX {
+        let (kind, piece, pieces, sealed) = (r.u8()?, r.u16()?, r.u16()?, r.u16()?);
+        let header =
+            Header { stream: Handle(r.u64()?), number: r.u64()?, piece, pieces, sealed: sealed == 1 };
+        let tag_len = if header.sealed { TAG_LEN } else { 0 };
+        let fits = (tag_len..=MESSAGE_LEN_MAX + tag_len).contains(&r.0.len());
+        if kind != KIND || sealed > 1 || piece >= pieces || !fits {
             return Err(WireError::Malformed);
         }
         Ok((header, r.0))
@@ -60,7 +68,7 @@ impl Header {
     pub fn emit(&self, out: &mut Vec<u8>) {
         assert!(self.piece < self.pieces, "piece {} of {} pieces", self.piece, self.pieces);
         out.extend_from_slice(&[VERSION, KIND]);
-        [self.piece, self.pieces, 0].into_iter().for_each(|v| out.u16(v));
+        [self.piece, self.pieces, u16::from(self.sealed)].into_iter().for_each(|v| out.u16(v));
         out.u64(self.stream.0);
         out.u64(self.number);
     }
@@ -74,10 +82,11 @@ mod tests {
     proptest! {
         #[test]
         fn headers_come_back_equal(
-            stream: u64, number: u64, piece in 0u16..u16::MAX, more in 1u16.., payload: Vec<u8>,
+            stream: u64, number: u64, piece in 0u16..u16::MAX, more in 1u16.., payload: Vec<u8>, sealed: bool,
         ) {
+            let sealed = sealed && payload.len() >= TAG_LEN;
             let pieces = piece.saturating_add(more);
-            let header = Header { stream: Handle(stream), number, piece, pieces };
+            let header = Header { stream: Handle(stream), number, piece, pieces, sealed };
             let mut bytes = Vec::new();
             header.emit(&mut bytes);
             prop_assert_eq!(bytes.len(), HEADER_LEN);
@@ -103,7 +112,7 @@ mod tests {
     #[test]
     fn other_kinds_versions_and_pieces_are_refused() {
         let mut bytes = Vec::new();
-        Header { stream: Handle(5), number: 6, piece: 1, pieces: 2 }.emit(&mut bytes);
+        Header { stream: Handle(5), number: 6, piece: 1, pieces: 2, sealed: false }.emit(&mut bytes);
         let with = |at: usize, byte: u8| {
             let mut other = bytes.clone();
             other[at] = byte;
@@ -112,7 +121,8 @@ mod tests {
         assert_eq!(with(0, 9), Err(WireError::Version(9)));
         assert_eq!(with(1, 1), Err(WireError::Malformed));
         assert_eq!(with(3, 2), Err(WireError::Malformed), "piece 2 of 2");
-        assert_eq!(with(7, 1), Err(WireError::Malformed));
+        assert_eq!(with(7, 1), Err(WireError::Malformed), "there is no tag");
+        assert_eq!(with(7, 2), Err(WireError::Malformed));
         assert_eq!(with(5, 3), Ok(()));
     }
 }

@@ -446,16 +446,19 @@ fn frames_to_switches_have_at_most_1024_bytes() {
 
 #[test]
 fn messages_of_streams_are_bounded() {
-    let header = stream::Header { stream: Handle(1), number: 2, piece: 0, pieces: 1 };
+    let header = stream::Header { stream: Handle(1), number: 2, piece: 0, pieces: 1, sealed: false };
     let mut datagram = Vec::new();
     header.emit(&mut datagram);
     datagram.resize(stream::HEADER_LEN + stream::MESSAGE_LEN_MAX, 0);
     assert!(stream::Header::parse(&datagram).is_ok());
     datagram.push(0);
     assert_eq!(stream::Header::parse(&datagram), Err(WireError::Malformed));
-    for at in [6, 7] {
-        assert!(stream::Header::parse(&changed(&datagram[..40], at, &[1])).is_err(), "byte {at} is 0");
+    for (at, byte) in [(6, 1), (7, 2)] {
+        assert!(stream::Header::parse(&changed(&datagram[..40], at, &[byte])).is_err(), "byte {at}");
     }
+    let sealed = changed(&datagram[..40], 7, &[1]);
+    assert!(stream::Header::parse(&sealed).is_ok_and(|(header, _)| header.sealed));
+    assert!(stream::Header::parse(&sealed[..35]).is_err(), "there is no room for a tag");
 }
 
 #[test]

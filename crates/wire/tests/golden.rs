@@ -439,11 +439,18 @@ fn words_of_racks_are_as_kept() {
 
 #[test]
 fn pieces_of_messages_are_as_kept() {
-    let header = stream::Header { stream: Handle(A), number: B, piece: 0x0102, pieces: 0x0304 };
+    let header =
+        stream::Header { stream: Handle(A), number: B, piece: 0x0102, pieces: 0x0304, sealed: false };
     let mut out = Vec::new();
     header.emit(&mut out);
     let check_header = move |bytes: &[u8]| same("stream", stream::Header::parse(bytes), (header, &[][..]));
-    check("stream", &[Golden::new("piece", out, check_header)]);
+    let sealed = stream::Header { sealed: true, ..header };
+    let mut bytes = Vec::new();
+    sealed.emit(&mut bytes);
+    bytes.extend_from_slice(&[0xdd; 12]);
+    let check_sealed =
+        move |bytes: &[u8]| same("stream", stream::Header::parse(bytes), (sealed, &[0xdd; 12][..]));
+    check("stream", &[Golden::new("sealed", bytes, check_sealed), Golden::new("piece", out, check_header)]);
 }
 
 #[test]

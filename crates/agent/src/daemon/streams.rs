@@ -6,6 +6,7 @@ use crate::stream::{Heard, Inbox, Message, Receiver, ReceiverOptions, Sender, Se
 use polycast_api::agent::{self as api, ReceiveMessagesResponse, SendMessagesResponse};
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::interface;
+use polycast_net::seal::Seal;
 use polycast_types::{AppId, Duration as Span, Handle};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -75,7 +76,7 @@ impl Streams {
         let handle = RandomState::new().hash_one(name);
         let interface = interface::of_address(self.shared.interface).map_err(internal)?;
         let published = self.shared.link.create_stream(name, handle).await?;
-        let sender = Sender::new(interface.address, interface.mtu, Handle(handle));
+        let sender = Sender::new(interface.address, interface.mtu, Handle(handle), self.seal(handle)?);
         let audience = published.audience.clone();
         let (published, sender) = (Some(published).into(), sender.into());
         let source = Source { app, published, audience, sender, sent: Mutex::default() };
@@ -91,6 +92,17 @@ impl Streams {
         self.lock().sources.remove(name);
         tracing::info!(stream = name, "ended");
         Ok(())
+    }
+
+    /// What a stream is sealed with, where agents have a key.
+    fn seal(&self, handle: u64) -> Result<Option<Seal>, Refusal> {
+        let Some(security) = self.shared.sealing.security() else { return Ok(None) };
+        let Some(secret) = security.members_secret("polycast 3 streams") else {
+            let message =
+                "messages are sealed with the cluster's key file, and this agent has certificates only";
+            return Err(Refusal::new(Kind::Invalid, message));
+        };
+        Ok(Some(Seal::new(&secret, Handle(handle))))
     }
 
     fn check_room(&self, table: &Table) -> Result<(), Refusal> {
@@ -250,6 +262,7 @@ impl Streams {
                     stream: Handle(handle),
                     source: address,
                     hold: ear.hold,
+                    seal: self.seal(handle)?,
                 };
                 &mut other.insert((handle, Receiver::start(options, way).map_err(failed)?)).1
             }

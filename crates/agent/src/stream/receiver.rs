@@ -1,14 +1,18 @@
 //! The receiving end: a thread that hears a stream's group and gives its messages in order to all who listen.
 
 use super::StreamError;
+use super::sender::seal_piece;
 use crate::transfer::Path;
 use crate::transfer::clock::{Clock, wait};
+use polycast_net::seal::Seal;
 use polycast_net::udp::{DataReceiver, Only, Outer};
 use polycast_protocol::stream::{Order, OrderConfig, OrderInput, OrderOutput};
 use polycast_types::{Duration, Handle};
+use polycast_wire::data::TAG_LEN;
 use polycast_wire::label;
-use polycast_wire::stream::Header;
+use polycast_wire::stream::{HEADER_LEN, Header};
 use rustix::event::{PollFd, PollFlags};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut, PipeReader, PipeWriter, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -53,7 +57,7 @@ impl Way {
 }
 
 /// Settings of a receiver.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ReceiverOptions {
     /// The interface that it listens on.
     pub interface: Ipv4Addr,
@@ -63,6 +67,8 @@ pub struct ReceiverOptions {
     pub source: Option<Ipv4Addr>,
     /// How long a message waits for those before it.
     pub hold: Duration,
+    /// What the stream is sealed with; then nothing else is heard.
+    pub seal: Option<Seal>,
 }
 
 /// A message that has come.
@@ -184,7 +190,7 @@ impl Receiver {
     /// # Errors
     /// The group cannot be joined.
     pub fn start(options: ReceiverOptions, way: Way) -> Result<Self, StreamError> {
-        let socket = open(options, way)?;
+        let socket = open(&options, way)?;
         let (woken, wake) = io::pipe()?;
         let orders = Mutex::new(Orders { way: Some(way), joining: Vec::new() });
         let shared = Arc::new(Shared { orders, counts: Default::default() });
@@ -245,7 +251,7 @@ impl Drop for Receiver {
     }
 }
 
-fn open(options: ReceiverOptions, way: Way) -> io::Result<DataReceiver> {
+fn open(options: &ReceiverOptions, way: Way) -> io::Result<DataReceiver> {
     let socket = DataReceiver::open()?;
     let outer = if way.labelled { Outer::Label } else { Outer::Bytes(0) };
     let only = Only { source: options.source, handle: options.stream, outer };
@@ -307,7 +313,7 @@ impl Task {
         self.listeners.extend(joining);
         let Some(way) = way else { return false };
         if way != self.way {
-            let opened = open(self.options, way);
+            let opened = open(&self.options, way);
             if let Err(error) = &opened {
                 tracing::warn!(group = %way.group, %error, "a stream's group cannot be joined");
             }
@@ -347,15 +353,32 @@ impl Task {
         if header.stream != self.options.stream {
             return self.foreign += 1;
         }
+        let Some(payload) = self.open(datagram, header, payload) else { return self.foreign += 1 };
         let Header { number, piece, pieces, .. } = header;
         let input = OrderInput::Piece { number, piece, pieces, len: payload.len() };
         if self.order.handle(self.clock.now(), input) {
             let (kept, last) = self.kept.entry(number).or_default();
-            kept.insert(piece, payload.to_vec());
+            kept.insert(piece, payload.into_owned());
             *last = arrived;
         }
         // Before more comes: what is whole needs no room.
         self.deliver();
+    }
+
+    /// What a datagram carries, opened where the stream is sealed; `None` where it is not of its source.
+    fn open<'a>(&self, datagram: &[u8], header: Header, payload: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        let Some(seal) = &self.options.seal else {
+            return (!header.sealed).then_some(Cow::Borrowed(payload));
+        };
+        let (sealed, tag) = payload.split_last_chunk::<TAG_LEN>().filter(|_| header.sealed)?;
+        let before = &datagram[..datagram.len() - payload.len()];
+        let before = &before[before.len() - HEADER_LEN..];
+        let mut sum = seal.tag();
+        sum.header(before);
+        sum.payload(sealed);
+        let mut opened = sum.is(tag).then(|| sealed.to_vec())?;
+        seal_piece(seal, header.number, header.piece, &mut opened);
+        Some(Cow::Owned(opened))
     }
 
     fn deliver(&mut self) {

@@ -2,9 +2,10 @@
 
 use super::StreamError;
 use crate::transfer::Path;
+use polycast_net::seal::Seal;
 use polycast_net::udp::{DATAGRAM_LEN_MAX, DataSender, SEGMENTS_MAX};
 use polycast_types::Handle;
-use polycast_wire::data::IP_UDP_LEN;
+use polycast_wire::data::{IP_UDP_LEN, TAG_LEN, Tag};
 use polycast_wire::stream::{HEADER_LEN, Header, MESSAGE_LEN_MAX};
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -27,6 +28,8 @@ pub struct Sent {
 /// A datagram that waits: its header, and where its payload lies.
 struct Waiting {
     header: [u8; HEADER_LEN],
+    /// Behind the payload, where the stream is sealed.
+    tag: Option<Tag>,
     message: u64,
     payload: std::ops::Range<usize>,
 }
@@ -43,6 +46,8 @@ pub struct Sender {
     interface: Ipv4Addr,
     mtu: u32,
     stream: Handle,
+    /// What the stream is sealed with.
+    seal: Option<Seal>,
     path: Option<Open>,
     /// Payloads of messages that wait, one after the other.
     bytes: Vec<u8>,
@@ -51,11 +56,12 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// A stream without a way yet, through the interface with this address and MTU.
+    /// A stream without a way yet, through the interface with this address and MTU; sealed where there is a `seal`, which must be
+    /// of this stream alone.
     #[must_use]
-    pub fn new(interface: Ipv4Addr, mtu: u32, stream: Handle) -> Self {
+    pub fn new(interface: Ipv4Addr, mtu: u32, stream: Handle, seal: Option<Seal>) -> Self {
         let (bytes, queue) = (Vec::new(), VecDeque::new());
-        Sender { interface, mtu, stream, path: None, bytes, queue, sent: Sent::default() }
+        Sender { interface, mtu, stream, seal, path: None, bytes, queue, sent: Sent::default() }
     }
 
     /// What was counted.
@@ -80,8 +86,9 @@ impl Sender {
             }
             _ => {
                 let socket = DataSender::open(self.interface, *group)?.with_outer(outer.clone());
-                let room =
-                    (self.mtu.min(65_535) as usize).saturating_sub(IP_UDP_LEN + outer_len + HEADER_LEN);
+                let tag_len = self.seal.as_ref().map_or(0, |_| TAG_LEN);
+                let room = (self.mtu.min(65_535) as usize)
+                    .saturating_sub(IP_UDP_LEN + outer_len + HEADER_LEN + tag_len);
                 Open { socket, group: *group, piece_len: room.max(PIECE_LEN_MIN) }
             }
         };
@@ -111,13 +118,19 @@ impl Sender {
         let pieces = payload.len().div_ceil(*piece_len).max(1);
         for piece in 0..pieces {
             let at = start + piece * piece_len;
-            let header = Header { stream: self.stream, number, piece: piece as u16, pieces: pieces as u16 };
+            let sealed = self.seal.is_some();
+            let (piece, pieces) = (piece as u16, pieces as u16);
+            let header = Header { stream: self.stream, number, piece, pieces, sealed };
             let mut bytes = Vec::with_capacity(HEADER_LEN);
             header.emit(&mut bytes);
             let mut fixed = [0; HEADER_LEN];
             fixed.copy_from_slice(&bytes);
             let payload = at..(at + piece_len).min(self.bytes.len());
-            self.queue.push_back(Waiting { header: fixed, message: number, payload });
+            let tag = self.seal.as_ref().map(|seal| {
+                seal_piece(seal, number, piece, &mut self.bytes[payload.clone()]);
+                seal.tag_of(&fixed, &self.bytes[payload.clone()])
+            });
+            self.queue.push_back(Waiting { header: fixed, tag, message: number, payload });
         }
         Ok(())
     }
@@ -131,15 +144,18 @@ impl Sender {
                 return true;
             };
             let run = run_len(&self.queue, open.socket.outer_len());
-            let mut parts = Vec::with_capacity(2 * run);
+            let mut parts = Vec::with_capacity(3 * run);
+            let parts_each = if self.seal.is_some() { 3 } else { 2 };
             for waiting in self.queue.iter().take(run) {
                 parts.extend([
                     IoSlice::new(&waiting.header),
                     IoSlice::new(&self.bytes[waiting.payload.clone()]),
                 ]);
+                parts.extend(waiting.tag.iter().map(|tag| IoSlice::new(tag)));
             }
-            let segment_len = HEADER_LEN + self.queue[0].payload.len();
-            match open.socket.send(&parts, 2, segment_len) {
+            let tag_len = self.seal.as_ref().map_or(0, |_| TAG_LEN);
+            let segment_len = HEADER_LEN + self.queue[0].payload.len() + tag_len;
+            match open.socket.send(&parts, parts_each, segment_len) {
                 Ok(true) => drop(self.queue.drain(..run)),
                 Ok(false) => return false,
                 Err(error) => {
@@ -162,10 +178,15 @@ impl Sender {
     }
 }
 
+/// Seals or opens a piece of a message. Each has bytes of the key stream of its own: no piece is longer than a datagram.
+pub(super) fn seal_piece(seal: &Seal, number: u64, piece: u16, bytes: &mut [u8]) {
+    seal.turn(number, u64::from(piece) << 16, bytes);
+}
+
 /// How many of the datagrams at the front one system call takes: all of one length, the last may be shorter.
 fn run_len(queue: &VecDeque<Waiting>, outer_len: usize) -> usize {
     let len = queue.front().map_or(0, |first| first.payload.len());
-    let most = (DATAGRAM_LEN_MAX / (outer_len + HEADER_LEN + len)).clamp(1, SEGMENTS_MAX);
+    let most = (DATAGRAM_LEN_MAX / (outer_len + HEADER_LEN + len + TAG_LEN)).clamp(1, SEGMENTS_MAX);
     let mut run = 0;
     for waiting in queue.iter().take(most) {
         if waiting.payload.len() > len {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::transfer::Path;
+use polycast_net::seal::{Seal, Secret};
 use polycast_types::{Duration, Handle};
 use polycast_wire::stream::MESSAGE_LEN_MAX;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -25,8 +26,12 @@ fn path(port: u16, label: &[u8]) -> Path {
 }
 
 fn receiver(path: &Path, stream: Handle) -> Receiver {
+    sealed_receiver(path, stream, None)
+}
+
+fn sealed_receiver(path: &Path, stream: Handle, seal: Option<Seal>) -> Receiver {
     let source = Some(LO);
-    let options = ReceiverOptions { interface: LO, stream, source, hold: Duration::from_millis(1) };
+    let options = ReceiverOptions { interface: LO, stream, source, hold: Duration::from_millis(1), seal };
     Receiver::start(options, Way::of(path).unwrap()).unwrap()
 }
 
@@ -66,11 +71,17 @@ async fn flush(sender: &mut Sender) {
 
 #[tokio::test]
 async fn messages_of_all_sizes_arrive_as_they_were() {
-    for (port, label) in [(29_301, &[][..]), (29_302, &[1u8; 19][..])] {
+    let seal = Some(Seal::new(&Secret::fresh(), STREAM));
+    for (port, label, seal) in [
+        (29_301, &[][..], None),
+        (29_302, &[1u8; 19][..], None),
+        (29_307, &[][..], seal.clone()),
+        (29_308, &[1u8; 19][..], seal),
+    ] {
         let path = path(port, label);
-        let mut sender = Sender::new(LO, MTU, STREAM);
+        let mut sender = Sender::new(LO, MTU, STREAM, seal.clone());
         sender.set_path(Some(&path)).unwrap();
-        let receivers = [receiver(&path, STREAM), receiver(&path, STREAM)];
+        let receivers = [sealed_receiver(&path, STREAM, seal.clone()), sealed_receiver(&path, STREAM, seal)];
         let mut inboxes = Vec::new();
         for receiver in &receivers {
             inboxes.push(listen(receiver, &mut sender).await.0);
@@ -98,7 +109,7 @@ async fn messages_of_all_sizes_arrive_as_they_were() {
 #[tokio::test]
 async fn what_is_lost_shows_as_a_gap() {
     let path = path(29_303, &[]);
-    let mut sender = Sender::new(LO, MTU, STREAM);
+    let mut sender = Sender::new(LO, MTU, STREAM, None);
     sender.set_path(Some(&path)).unwrap();
     let receiver = receiver(&path, STREAM);
     let (mut inbox, _) = listen(&receiver, &mut sender).await;
@@ -119,14 +130,40 @@ async fn what_is_lost_shows_as_a_gap() {
     assert_eq!((sender.sent().unheard, receiver.heard().lost), (5, 5));
 }
 
+/// Neither what is plain nor what is sealed with another secret is heard where messages are sealed, nor sealed ones elsewhere.
+#[tokio::test]
+async fn messages_of_who_has_not_the_key_are_not_heard() {
+    let path = path(29_309, &[]);
+    let seals = [None, Some(Seal::new(&Secret::fresh(), STREAM)), Some(Seal::new(&Secret::fresh(), STREAM))];
+    for (own, seal) in seals.iter().enumerate() {
+        let receiver = sealed_receiver(&path, STREAM, seal.clone());
+        let mut sender = Sender::new(LO, MTU, STREAM, seal.clone());
+        sender.set_path(Some(&path)).unwrap();
+        let (mut inbox, _) = listen(&receiver, &mut sender).await;
+        for other in seals.iter().enumerate().filter(|(at, _)| *at != own).map(|(_, seal)| seal) {
+            let mut stranger = Sender::new(LO, MTU, STREAM, other.clone());
+            stranger.set_path(Some(&path)).unwrap();
+            // Numbers like those that are due.
+            for _ in 0..=sender.sent().messages {
+                stranger.push(b"forged, and long enough for a tag").unwrap();
+                flush(&mut stranger).await;
+            }
+        }
+        sender.push(b"after").unwrap();
+        flush(&mut sender).await;
+        assert_eq!(**next_real(&mut inbox).await.payload, *b"after");
+        assert!(receiver.heard().refused > 0, "the kernel let them pass");
+    }
+}
+
 #[tokio::test]
 async fn what_others_send_to_the_group_is_not_heard() {
     let path = path(29_304, &[]);
-    let mut sender = Sender::new(LO, MTU, STREAM);
+    let mut sender = Sender::new(LO, MTU, STREAM, None);
     sender.set_path(Some(&path)).unwrap();
     let receiver = receiver(&path, STREAM);
     let (mut inbox, _) = listen(&receiver, &mut sender).await;
-    let mut other = Sender::new(LO, MTU, Handle(78));
+    let mut other = Sender::new(LO, MTU, Handle(78), None);
     other.set_path(Some(&path)).unwrap();
     other.push(b"of another run").unwrap();
     flush(&mut other).await;
@@ -135,7 +172,8 @@ async fn what_others_send_to_the_group_is_not_heard() {
     socket.send_to(b"noise", group).unwrap();
     let mut forged = Vec::new();
     let number = sender.sent().messages;
-    polycast_wire::stream::Header { stream: STREAM, number, piece: 0, pieces: 1 }.emit(&mut forged);
+    polycast_wire::stream::Header { stream: STREAM, number, piece: 0, pieces: 1, sealed: false }
+        .emit(&mut forged);
     let stranger = std::net::UdpSocket::bind(("127.0.0.2", 0)).unwrap();
     stranger.send_to(&forged, group).unwrap();
     sender.push(b"ours").unwrap();
@@ -147,7 +185,7 @@ async fn what_others_send_to_the_group_is_not_heard() {
 #[tokio::test]
 async fn a_slow_listener_loses_and_is_told() {
     let path = path(29_305, &[]);
-    let mut sender = Sender::new(LO, MTU, STREAM);
+    let mut sender = Sender::new(LO, MTU, STREAM, None);
     sender.set_path(Some(&path)).unwrap();
     let receiver = receiver(&path, STREAM);
     let (mut slow, first) = listen(&receiver, &mut sender).await;
@@ -184,7 +222,7 @@ async fn a_slow_listener_loses_and_is_told() {
 #[tokio::test]
 async fn a_stream_goes_another_way() {
     let (one, other) = (path(29_306, &[1; 19]), path(29_307, &[]));
-    let mut sender = Sender::new(LO, MTU, STREAM);
+    let mut sender = Sender::new(LO, MTU, STREAM, None);
     sender.set_path(Some(&one)).unwrap();
     let receiver = receiver(&one, STREAM);
     let (mut inbox, _) = listen(&receiver, &mut sender).await;
