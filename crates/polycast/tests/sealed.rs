@@ -57,6 +57,7 @@ fn overheard(lan: &Lan, offer: &[&str], accept: &[&str]) -> (Value, (usize, bool
         let ran = accepting.end();
         assert_eq!(ran.status, 0, "{}", ran.stderr);
         assert_eq!(ran.json()["sealed"], accept.is_empty() || accept[0] != "--insecure", "{}", ran.stdout);
+        assert_eq!(ran.json()["corrupt_groups"], 0, "patches bring what was sent: {}", ran.stdout);
     }
     let offered = offering.end();
     assert_eq!(offered.status, 0, "{}", offered.stderr);
