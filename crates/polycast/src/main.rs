@@ -12,6 +12,8 @@ mod object;
 mod output;
 mod progress;
 mod report;
+#[cfg(feature = "research")]
+mod table;
 
 fn main() -> std::process::ExitCode {
     let outcome = match args::parse() {
