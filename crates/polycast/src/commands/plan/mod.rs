@@ -5,7 +5,7 @@
 mod circuits;
 mod cost;
 mod label;
-mod names;
+pub mod names;
 mod parts;
 mod shufflecast;
 mod trees;
