@@ -11,6 +11,7 @@ mod logging;
 mod object;
 mod output;
 mod progress;
+mod reference;
 mod report;
 #[cfg(feature = "research")]
 mod table;
