@@ -294,7 +294,10 @@ docs/simulation.md lists all keys, docs/scenarios/ has more samples.
 
 Examples:
   polycast simulate docs/scenarios/spine-fails.toml
-  polycast simulate scenario.toml --seed 7 --json";
+  polycast simulate scenario.toml --seed 7 --json
+  polycast simulate scenario.toml --series run.csv --interval 100us
+  polycast simulate scenario.toml --sweep links.queue=64K,256K,1M --sweep seed=1,2,3 --out queues.csv
+  polycast simulate scenario.toml --sweep 'network.topology=leaf-spine:4,2,8;leaf-spine:4,2,16'";
 
 pub const DOCTOR: &str = "\
 Look at what keeps transfers from being fast, or from being at all.
