@@ -45,8 +45,6 @@ use manager_link::{Identity, ManagerLink};
 use polycast_api::agent::agent_server::AgentServer;
 use polycast_net::interface;
 use polycast_net::reach::Answerer;
-use polycast_net::seal::Secret;
-use polycast_net::tls::Security;
 use polycast_types::Duration as Span;
 use processes::Processes;
 use sends::Sends;
@@ -131,10 +129,7 @@ impl Agent {
     pub async fn start_with(config: AgentConfig, engine: Arc<dyn Engine>) -> Result<Self, AgentError> {
         config.check()?;
         let name = config.resolved_name();
-        let sealing = match &config.key_file {
-            Some(path) => Sealing::By(Security::shared(&Secret::read(path)?)),
-            None => Sealing::Plain,
-        };
+        let sealing = config.identity().security_of(&name)?.map_or(Sealing::Plain, Sealing::By);
         let interface = interface::resolve(config.interface.as_deref())?;
         let (store, found) = Store::open(&config.resolved_store(&name))?;
         let catalog = Arc::new(Catalog::new(config.objects_max, config.receives_max, found));
@@ -148,7 +143,7 @@ impl Agent {
         let listener = listener.map_err(refused)?;
         let control = listener.local_addr().map_err(refused)?;
         let me = Identity { name: name.clone(), address: interface.address, control_port: control.port() };
-        let link = ManagerLink::new(&config.manager, me)?;
+        let link = ManagerLink::new(&config.manager, me, sealing.security())?;
         let shared = Arc::new(Shared {
             name,
             interface: interface.address,

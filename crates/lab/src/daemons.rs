@@ -169,7 +169,12 @@ impl Daemons {
         let address = format!("{}:{MANAGER_PORT}", layout.manager.address);
         let settings = settings.to_string_lossy();
         let space = Space::named(&layout.manager.name);
-        let arguments = ["manager", "--listen", &address, "--config", &settings];
+        let key = places.key_file();
+        let key = key.exists().then(|| key.to_string_lossy().into_owned());
+        let mut arguments = vec!["manager", "--listen", &address, "--config", &settings];
+        if let Some(key) = &key {
+            arguments.extend(["--key-file", key]);
+        }
         let ready = self.start("manager", &space, places, &arguments)?;
         self.await_ready(&ready)?;
         self.put_first("manager", Rank::Control);

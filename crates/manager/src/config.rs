@@ -2,13 +2,14 @@
 
 use crate::fabrics;
 use polycast_api::settings::{self, SettingsError};
+use polycast_net::tls::IdentityFiles;
 use polycast_planning::Fcfs;
 use polycast_planning::ip_multicast::IpMulticast;
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_protocol::leases;
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Settings of a manager; what is left out has the value of `Default`.
 #[derive(Clone, Debug, Deserialize)]
@@ -16,6 +17,15 @@ use std::path::Path;
 pub struct ManagerConfig {
     /// Where agents reach the manager; port 0 lets the system choose.
     pub listen: SocketAddr,
+    /// File with the cluster's key, as `polycast key new FILE` writes it: with it only agents that have the key reach the manager,
+    /// and nobody else reads what they say.
+    pub key_file: Option<PathBuf>,
+    /// In its place: certificates (PEM) of the authorities that are trusted,
+    pub tls_ca: Option<PathBuf>,
+    /// the manager's own, with those between it and its authority,
+    pub tls_cert: Option<PathBuf>,
+    /// and its private key. Agents join by the names in their certificates; files that change are read again.
+    pub tls_key: Option<PathBuf>,
     /// Name of the scheduler: `fcfs`, `greedy-matching`, `partition-fcfs`.
     pub scheduler: String,
     /// Names of the fabrics, best first; a name that there is not is refused with the list of all.
@@ -120,6 +130,10 @@ impl Default for ManagerConfig {
     fn default() -> Self {
         ManagerConfig {
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7400)),
+            key_file: None,
+            tls_ca: None,
+            tls_cert: None,
+            tls_key: None,
             scheduler: Fcfs::NAME.into(),
             fabrics: vec![IpMulticast::NAME.into(), TcpChain::NAME.into()],
             when_busy: WhenBusy::default(),
@@ -170,6 +184,23 @@ impl ManagerConfig {
     /// that has not come by then is dead.
     pub(crate) fn patience(&self) -> std::time::Duration {
         std::time::Duration::from_millis(self.reconnect_ms.max(self.silence_ms))
+    }
+
+    /// How the manager shows who it is.
+    #[must_use]
+    pub fn identity(&self) -> IdentityFiles {
+        IdentityFiles {
+            key_file: self.key_file.clone(),
+            tls_ca: self.tls_ca.clone(),
+            tls_cert: self.tls_cert.clone(),
+            tls_key: self.tls_key.clone(),
+        }
+    }
+
+    /// Sets how the manager shows who it is, where that is said.
+    pub fn set_identity(&mut self, files: IdentityFiles) {
+        let IdentityFiles { key_file, tls_ca, tls_cert, tls_key } = files.or(self.identity());
+        (self.key_file, self.tls_ca, self.tls_cert, self.tls_key) = (key_file, tls_ca, tls_cert, tls_key);
     }
 
     fn check_etcd(&self) -> Result<(), SettingsError> {

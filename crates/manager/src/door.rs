@@ -1,22 +1,23 @@
 //! Where connections come in: how many there may be in all and from one address, and what becomes of one that says nothing.
 //!
 //! A manager that has no descriptors left waits a while before it looks again, and says so: whoever is connected is served
-//! meanwhile.
+//! meanwhile. Where connections are sealed, that is done in the visitor's own task: one that dawdles holds up nobody.
 
 use crate::config::ManagerConfig;
+use polycast_net::tls::{Answering, PeerNames, Remark, Security, Talk};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_stream::Stream;
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tonic::transport::server::Connected;
 
 /// Connections beyond those of agents, for those who ask how things stand.
 const OTHERS_MAX: usize = 1_024;
@@ -24,6 +25,10 @@ const OTHERS_MAX: usize = 1_024;
 const OTHERS_OF_ADDRESS_MAX: usize = 64;
 /// Whoever has said nothing by then is not waited for.
 const FIRST_WORD: Duration = Duration::from_secs(10);
+/// Whoever has not shown its key by then is not waited for.
+const HANDSHAKE: Duration = Duration::from_secs(2);
+/// How long one that is refused may take to hear why, and how many bytes it may say meanwhile.
+const REFUSAL: (Duration, usize) = (Duration::from_secs(1), 64 << 10);
 /// How long nobody is let in after that was not possible.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often it is said that somebody could not come in.
@@ -87,31 +92,35 @@ impl Drop for Place {
 pub struct Door {
     listener: TcpListener,
     house: Arc<Mutex<House>>,
+    security: Option<Security>,
     pause: Option<Pin<Box<Sleep>>>,
-    /// When it was last said that somebody could not come in, and how many could not since.
-    said: Option<Instant>,
-    unsaid: u64,
+    log: Log,
 }
 
-/// Lets in whoever comes to this listener.
-pub fn open(listener: TcpListener, config: &ManagerConfig) -> Door {
+/// Says now and then that somebody could not come in: when it was last said, and how many could not since.
+#[derive(Clone, Debug, Default)]
+struct Log(Arc<Mutex<(Option<Instant>, u64)>>);
+
+impl Log {
+    fn say(&self, why: &str) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.1 += 1;
+        if inner.0.is_none_or(|at| at.elapsed() >= SAY) {
+            tracing::warn!(times = inner.1, "a connection cannot be taken: {why}");
+            *inner = (Some(Instant::now()), 0);
+        }
+    }
+}
+
+/// Lets in whoever comes to this listener; with `security` only who has the same.
+pub fn open(listener: TcpListener, config: &ManagerConfig, security: Option<Security>) -> Door {
     let house = House {
         all: 0,
         of_address: BTreeMap::new(),
         all_max: config.agents_max.saturating_add(OTHERS_MAX),
         of_address_max: config.address_agents_max.saturating_add(OTHERS_OF_ADDRESS_MAX),
     };
-    Door { listener, house: Arc::new(Mutex::new(house)), pause: None, said: None, unsaid: 0 }
-}
-
-impl Door {
-    fn say(&mut self, why: &str) {
-        self.unsaid += 1;
-        if self.said.is_none_or(|at| at.elapsed() >= SAY) {
-            tracing::warn!(times = self.unsaid, "a connection cannot be taken: {why}");
-            (self.said, self.unsaid) = (Some(Instant::now()), 0);
-        }
-    }
+    Door { listener, house: Arc::new(Mutex::new(house)), security, pause: None, log: Log::default() }
 }
 
 impl Stream for Door {
@@ -128,14 +137,14 @@ impl Stream for Door {
                     Ok(place) => {
                         // Without it small messages would wait for each other, which costs time and nothing else.
                         let _ = stream.set_nodelay(true);
-                        let silent = Some(Box::pin(sleep(FIRST_WORD)));
-                        return Poll::Ready(Some(Ok(Visitor { stream, silent, _place: place })));
+                        let visitor = Visitor::new(stream, place, self.security.as_ref(), &self.log);
+                        return Poll::Ready(Some(Ok(visitor)));
                     }
-                    Err(why) => self.say(&why),
+                    Err(why) => self.log.say(&why),
                 },
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    self.say(&error.to_string());
+                    self.log.say(&error.to_string());
                     self.pause = Some(Box::pin(sleep(PAUSE)));
                 }
             }
@@ -143,20 +152,115 @@ impl Stream for Door {
     }
 }
 
+/// How far a connection is.
+#[derive(Debug)]
+enum Stage {
+    /// It is being sealed.
+    Shaking(Answering),
+    /// It can be used.
+    In(Talk),
+    /// It was refused.
+    Refused,
+}
+
+/// Who is at the other end of a connection: requests have it as an extension.
+#[derive(Clone, Debug)]
+pub struct Guest {
+    /// Its address.
+    pub from: Option<SocketAddr>,
+    /// Its names, known when the connection is sealed.
+    names: Arc<OnceLock<PeerNames>>,
+}
+
+impl Guest {
+    /// What it may call itself.
+    pub fn names(&self) -> PeerNames {
+        self.names.get().cloned().unwrap_or(PeerNames::Any)
+    }
+}
+
 /// A connection that was let in.
 #[derive(Debug)]
 pub struct Visitor {
-    stream: TcpStream,
-    /// Ends the wait for the first word, until there was one.
+    stage: Stage,
+    guest: Guest,
+    /// Ends the wait for its key, then for the first word, until there was one.
     silent: Option<Pin<Box<Sleep>>>,
-    _place: Place,
+    log: Log,
+    place: Option<Place>,
+}
+
+impl Visitor {
+    fn new(stream: TcpStream, place: Place, security: Option<&Security>, log: &Log) -> Self {
+        let guest = Guest { from: stream.peer_addr().ok(), names: Arc::default() };
+        let (stage, within) = match security {
+            Some(security) => (Stage::Shaking(Talk::accept(stream, security)), HANDSHAKE),
+            None => (Stage::In(Talk::plain(stream, &Remark::default())), FIRST_WORD),
+        };
+        Visitor { stage, guest, silent: Some(Box::pin(sleep(within))), log: log.clone(), place: Some(place) }
+    }
+
+    /// The connection, once it can be used.
+    fn poll_talk(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Pin<&mut Talk>>> {
+        if let Stage::Shaking(answering) = &mut self.stage {
+            match Pin::new(answering).poll(context) {
+                Poll::Ready(Ok(talk)) => {
+                    // It is set once: there is one handshake.
+                    let _ = self.guest.names.set(talk.peer_names());
+                    self.stage = Stage::In(talk);
+                    self.silent = Some(Box::pin(sleep(FIRST_WORD)));
+                }
+                Poll::Ready(Err((error, stream))) => {
+                    self.stage = Stage::Refused;
+                    self.silent = None;
+                    self.log_refusal(&error);
+                    tokio::spawn(part(stream, self.place.take()));
+                    return Poll::Ready(Err(error));
+                }
+                Poll::Pending => ready!(self.poll_silent(context))?,
+            }
+        }
+        Poll::Ready(match &mut self.stage {
+            Stage::In(talk) => Ok(Pin::new(talk)),
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        })
+    }
+
+    /// Ready when it has said nothing for too long.
+    fn poll_silent(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.silent {
+            Some(silent) => silent.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into())),
+            None => Poll::Pending,
+        }
+    }
+
+    fn log_refusal(&self, error: &io::Error) {
+        let from = self.guest.from.map_or_else(String::new, |from| format!("{from}: "));
+        self.log.say(&format!("{from}{error}"));
+    }
+}
+
+/// Lets one that was refused hear why: to close at once, with bytes unread, could destroy the word on its way.
+async fn part(mut stream: TcpStream, _place: Option<Place>) {
+    let reading = async {
+        let (mut buffer, mut most) = ([0; 4_096], REFUSAL.1);
+        // A connection that is gone already needs no last word.
+        let _ = stream.shutdown().await;
+        while let Ok(len @ 1..) = stream.read(&mut buffer).await {
+            most = most.saturating_sub(len);
+            if most == 0 {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(REFUSAL.0, reading).await;
 }
 
 impl Connected for Visitor {
-    type ConnectInfo = TcpConnectInfo;
+    type ConnectInfo = Guest;
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
+    fn connect_info(&self) -> Guest {
+        self.guest.clone()
     }
 }
 
@@ -166,13 +270,13 @@ impl AsyncRead for Visitor {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if read.is_ready() {
-            self.silent = None;
-        } else if let Some(silent) = &mut self.silent {
-            ready!(silent.as_mut().poll(context));
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        let read = ready!(self.poll_talk(context))?.poll_read(context, buffer);
+        match &read {
+            Poll::Pending => return self.poll_silent(context),
+            Poll::Ready(Err(error)) if self.silent.is_some() => self.log_refusal(error),
+            Poll::Ready(_) => {}
         }
+        self.silent = None;
         read
     }
 }
@@ -183,7 +287,7 @@ impl AsyncWrite for Visitor {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        ready!(self.poll_talk(context))?.poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
@@ -191,33 +295,41 @@ impl AsyncWrite for Visitor {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        ready!(self.poll_talk(context))?.poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        true
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        match &self.stage {
+            // What is not written yet waits for the seal.
+            Stage::Shaking(_) => Poll::Ready(Ok(())),
+            _ => ready!(self.poll_talk(context))?.poll_flush(context),
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        match &mut self.stage {
+            Stage::In(talk) => Pin::new(talk).poll_shutdown(context),
+            Stage::Shaking(_) | Stage::Refused => Poll::Ready(Ok(())),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::AsyncReadExt;
+    use polycast_net::seal::Secret;
+    use polycast_net::tls::SealError;
     use tokio_stream::StreamExt;
 
     async fn door(agents_max: usize, address_agents_max: usize) -> (Door, std::net::SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let config = ManagerConfig { agents_max, address_agents_max, ..ManagerConfig::default() };
-        (open(listener, &config), address)
+        (open(listener, &config, None), address)
     }
 
     #[tokio::test]
@@ -245,15 +357,15 @@ mod tests {
     #[tokio::test]
     async fn after_an_error_it_waits() {
         let (mut door, address) = door(4, 4).await;
-        door.say("too many open files");
+        door.log.say("too many open files");
         door.pause = Some(Box::pin(sleep(PAUSE)));
         let begun = Instant::now();
         let _call = TcpStream::connect(address).await.unwrap();
         door.next().await.unwrap().unwrap();
         assert!(begun.elapsed() >= PAUSE);
         // It is said once a second.
-        (0..9).for_each(|_| door.say("too many open files"));
-        assert_eq!(door.unsaid, 9);
+        (0..9).for_each(|_| door.log.say("too many open files"));
+        assert_eq!(door.log.0.lock().unwrap().1, 9);
     }
 
     #[tokio::test]
@@ -264,5 +376,58 @@ mod tests {
         visitor.silent = Some(Box::pin(sleep(Duration::from_millis(50))));
         let error = visitor.read(&mut [0]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    /// Reads what comes over a visitor's connection until it ends.
+    async fn ends(visitor: Visitor) -> io::Error {
+        let mut visitor = visitor;
+        visitor.read(&mut [0]).await.unwrap_err()
+    }
+
+    /// Those who do not seal, or dawdle, are let go, and who comes after them is let in.
+    #[tokio::test]
+    async fn who_does_not_show_the_key_is_let_go_and_the_next_one_comes_in() {
+        let (mut door, address) = door(4, 4).await;
+        let ours = Security::shared(&Secret::fresh());
+        door.security = Some(ours.clone());
+        let remark = Remark::default();
+
+        let mut plain = Talk::connect(&address.to_string(), None, &remark).await.unwrap();
+        plain.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+        let visitor = door.next().await.unwrap().unwrap();
+        assert!(ends(visitor).await.to_string().contains("does not seal its connections"));
+        assert!(plain.read(&mut [0]).await.is_err());
+        assert_eq!(remark.take(), Some(SealError::PeerSeals));
+
+        let _silent = TcpStream::connect(address).await.unwrap();
+        let visitor = door.next().await.unwrap().unwrap();
+        let error = tokio::time::timeout(HANDSHAKE * 3, ends(visitor)).await.unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+
+        let text = address.to_string();
+        let other = Security::shared(&Secret::fresh());
+        let (refused, visitor) = tokio::join!(Talk::connect(&text, Some(&other), &remark), async {
+            ends(door.next().await.unwrap().unwrap()).await
+        });
+        assert!(refused.is_err() && visitor.to_string().contains("both need the same one"), "{visitor}");
+        assert_eq!(remark.take(), Some(SealError::OtherKey));
+
+        let (talk, read) = tokio::join!(
+            async {
+                let mut talk = Talk::connect(&text, Some(&ours), &remark).await.unwrap();
+                talk.write_all(b"x").await.unwrap();
+                talk.flush().await.unwrap();
+                talk
+            },
+            async {
+                let mut byte = [0];
+                door.next().await.unwrap().unwrap().read_exact(&mut byte).await.map(|_| byte)
+            }
+        );
+        assert_eq!(read.unwrap(), *b"x");
+        drop(talk);
+        while lock(&door.house).all > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }

@@ -34,6 +34,7 @@ use crate::core::{Around, Core};
 use leader::Role;
 use polycast_api::manager::manager_server::ManagerServer;
 use polycast_api::settings::SettingsError;
+use polycast_net::tls::{IdentityError, Security};
 use service::Service;
 use std::future::Future;
 use std::io;
@@ -60,6 +61,9 @@ pub enum ManagerError {
     /// The settings are wrong.
     #[error(transparent)]
     Config(#[from] SettingsError),
+    /// It cannot show who it is.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     /// The address cannot be listened on.
     #[error("the manager cannot listen on {address}: {reason}")]
     Listen {
@@ -77,6 +81,7 @@ pub enum ManagerError {
 #[derive(Debug)]
 pub struct Manager {
     config: ManagerConfig,
+    security: Option<Security>,
     listener: TcpListener,
     address: SocketAddr,
 }
@@ -88,6 +93,7 @@ impl Manager {
     /// The settings are wrong, or the port is in use.
     pub async fn bind(config: ManagerConfig) -> Result<Self, ManagerError> {
         config.check()?;
+        let security = config.identity().security()?;
         let refused = |error: io::Error| ManagerError::Listen {
             address: config.listen,
             reason: match error.kind() {
@@ -97,7 +103,7 @@ impl Manager {
         };
         let listener = TcpListener::bind(config.listen).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        Ok(Manager { config, listener, address })
+        Ok(Manager { config, security, listener, address })
     }
 
     /// Where agents reach it; with the port that the system chose if the settings said 0.
@@ -125,7 +131,7 @@ impl Manager {
         let (role, roles) = watch::channel(Role::Follower(None));
         let (stop_server, server_stopped) = oneshot::channel::<()>();
         let service = Service::new(roles, &self.config);
-        let incoming = door::open(self.listener, &self.config);
+        let incoming = door::open(self.listener, &self.config, self.security);
         let server = Server::builder()
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE))

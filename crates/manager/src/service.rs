@@ -3,6 +3,7 @@
 use crate::config::ManagerConfig;
 use crate::convert;
 use crate::core::{Core, LeaseSnapshot, PendingSnapshot, Seat};
+use crate::door::Guest;
 use crate::leader::Role;
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::error::{Kind, Refusal, check_version};
@@ -57,8 +58,9 @@ impl Manager for Service {
         &self,
         request: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let from =
-            request.remote_addr().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |from| from.ip().to_canonical());
+        let guest = request.extensions().get::<Guest>().cloned();
+        let from = guest.as_ref().and_then(|guest| guest.from);
+        let from = from.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |from| from.ip().to_canonical());
         let mut messages = request.into_inner();
         let first = messages.message().await?.and_then(|message| message.message);
         let Some(api::agent_message::Message::Join(join)) = first else {
@@ -66,6 +68,10 @@ impl Manager for Service {
         };
         check_version(join.protocol_version)?;
         let join = convert::join(join)?;
+        if let Some(guest) = guest {
+            let named = guest.names().check(&join.agent.name);
+            named.map_err(|error| Refusal::new(Kind::Invalid, error.to_string()))?;
+        }
         let (outbox, stream) = mpsc::channel(MESSAGES_MAX);
         let joined = api::manager_message::Message::Joined(self.joined);
         let ours = outbox.downgrade();

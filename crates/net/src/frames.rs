@@ -1,6 +1,6 @@
 //! Control frames over TCP, sealed or plain, without blocking.
 
-use crate::tls::{Pipe, SealError, Security};
+use crate::tls::{PeerNames, Pipe, SealError, Security};
 use polycast_wire::WireError;
 use polycast_wire::control::{Control, FIRST_FRAME_LEN_MAX, FRAME_LEN_MAX, LENGTH_LEN};
 use std::io;
@@ -124,6 +124,12 @@ impl FrameStream {
     #[must_use]
     pub fn is_sealed(&self) -> bool {
         self.pipe.is_sealed()
+    }
+
+    /// What the other end may call itself: what its certificate says, or anything where it has shown the key of all.
+    #[must_use]
+    pub fn peer_names(&self) -> PeerNames {
+        self.pipe.peer_names()
     }
 
     /// Address of the other end.

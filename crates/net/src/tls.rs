@@ -1,20 +1,36 @@
 //! Sealed connections: TLS 1.3 in which both ends show who they are.
 //!
 //! Ends that share a secret (the key of a cluster, or what is made of an offer's code) make the same pair of keys of it, and
-//! each shows the other that it has the private one (raw public keys, RFC 7250). What goes over the connection stays sealed
-//! even if the secret is found out later.
+//! each shows the other that it has the private one (raw public keys, RFC 7250). Ends with certificates show these. What goes
+//! over the connection stays sealed even if the secret is found out later.
 
+mod date;
+mod files;
+mod identity;
 mod key_file;
+mod peer;
 mod shared;
 mod stream;
+mod talk;
 
+pub use files::{TlsFiles, TlsFilesError};
+pub use identity::{IdentityError, IdentityFiles};
 pub use key_file::KeyFileError;
+pub use peer::{OtherName, PeerNames};
 pub(crate) use stream::Pipe;
+pub use talk::{Answering, Remark, Talk};
 
 use crate::seal::Secret;
-use rustls::{ClientConfig, ServerConfig};
+use date::Utc;
+use files::Stamp;
+use rustls::{AlertDescription, CertificateError, ClientConfig, Error, PeerIncompatible, ServerConfig};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The first byte of a connection that is sealed; frames begin with 0.
+const TLS_HANDSHAKE: u8 = 0x16;
+/// The first byte of an answer that refuses one that is not sealed.
+const TLS_ALERT: u8 = 0x15;
 
 /// A connection that cannot be sealed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +41,20 @@ pub enum SealError {
     /// It has refused ours.
     #[error("the other end does not take this end's key or code: both need the same one")]
     Refused,
+    /// Nobody whom this end trusts has issued its certificate.
+    #[error(
+        "the other end's certificate was not issued by an authority that this end trusts: name its authority in --tls-ca"
+    )]
+    ForeignCertificate,
+    /// Its certificate is of no use.
+    #[error("the other end's certificate is not accepted: {0}")]
+    Certificate(String),
+    /// It has refused our certificate.
+    #[error("the other end does not accept this end's certificate: {0}")]
+    RefusedCertificate(&'static str),
+    /// One end has a key, the other one a certificate.
+    #[error("one end has a key file and the other one a certificate: give both the same")]
+    OtherKind,
     /// It has answered without TLS.
     #[error(
         "the other end does not seal its connections: start both ends with the same key, or both with --insecure"
@@ -40,15 +70,88 @@ pub enum SealError {
     Other(String),
 }
 
+impl From<Error> for SealError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::InvalidCertificate(error) => of_certificate(error),
+            Error::AlertReceived(alert) => of_alert(alert),
+            Error::InvalidMessage(_) => SealError::PeerIsPlain,
+            Error::PeerIncompatible(
+                PeerIncompatible::IncorrectCertificateTypeExtension
+                | PeerIncompatible::UnsolicitedCertificateTypeExtension,
+            ) => SealError::OtherKind,
+            error => SealError::Other(error.to_string()),
+        }
+    }
+}
+
+fn of_certificate(error: CertificateError) -> SealError {
+    let other = match error {
+        // The end that shares a secret says so of another key.
+        CertificateError::ApplicationVerificationFailure => return SealError::OtherKey,
+        // An authority can have the name of another one.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => return SealError::ForeignCertificate,
+        CertificateError::ExpiredContext { time, not_after } => format!(
+            "it was valid until {}, and by the clock of this machine it is {}: renew it, or set the clock",
+            Utc(not_after),
+            Utc(time)
+        ),
+        CertificateError::NotValidYetContext { time, not_before } => format!(
+            "it is valid from {} on, and by the clock of this machine it is {}: set the clocks of both machines",
+            Utc(not_before),
+            Utc(time)
+        ),
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "it is not for clients and servers of TLS: issue one with the extended key usages serverAuth and clientAuth"
+                .to_string()
+        }
+        error => error.to_string(),
+    };
+    SealError::Certificate(other)
+}
+
+fn of_alert(alert: AlertDescription) -> SealError {
+    match alert {
+        AlertDescription::CertificateExpired => SealError::RefusedCertificate(
+            "it has expired or is not valid yet by the other machine's clock: renew it, or set the clocks of both machines",
+        ),
+        AlertDescription::UnknownCA | AlertDescription::DecryptError => SealError::RefusedCertificate(
+            "no authority that the other end trusts has issued it: name its authority in the other end's --tls-ca",
+        ),
+        AlertDescription::BadCertificate | AlertDescription::CertificateUnknown => {
+            SealError::RefusedCertificate("the log of the other end says why")
+        }
+        AlertDescription::UnsupportedCertificate | AlertDescription::HandshakeFailure => SealError::OtherKind,
+        AlertDescription::CertificateRequired | AlertDescription::AccessDenied => SealError::Refused,
+        alert => SealError::Other(format!("the other end says {alert:?}")),
+    }
+}
+
 /// How this end seals connections, and whom it takes for a member.
 #[derive(Clone)]
-pub struct Security(Arc<Ends>);
+pub struct Security(Arc<Source>);
 
+/// How connections are opened and answered.
+#[derive(Clone)]
 struct Ends {
     /// What all members share.
     members: Option<Secret>,
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
+}
+
+/// Where that comes from.
+enum Source {
+    /// A secret, for ever.
+    Shared(Ends),
+    /// Files, which change.
+    Files(TlsFiles, Mutex<Read>),
+}
+
+/// What was read, and of which files.
+struct Read {
+    ends: Ends,
+    stamp: Stamp,
 }
 
 impl Security {
@@ -57,25 +160,71 @@ impl Security {
     pub fn shared(secret: &Secret) -> Self {
         let (server, client) = shared::configs(secret);
         let members = Some(secret.derive("polycast 3 members", &[]));
-        Security(Arc::new(Ends { members, server: Arc::new(server), client: Arc::new(client) }))
+        let ends = Ends { members, server: Arc::new(server), client: Arc::new(client) };
+        Security(Arc::new(Source::Shared(ends)))
     }
 
     /// A secret for this purpose that all members can make, and nobody else; `None` where members share nothing.
     #[must_use]
     pub fn members_secret(&self, purpose: &str) -> Option<Secret> {
-        self.0.members.as_ref().map(|members| members.derive(purpose, &[]))
+        match &*self.0 {
+            Source::Shared(ends) => ends.members.as_ref().map(|members| members.derive(purpose, &[])),
+            Source::Files(..) => None,
+        }
+    }
+
+    /// Of all for whom an authority vouches. When the files change, new connections go by what is in them then.
+    ///
+    /// # Errors
+    /// They cannot be read, or nobody would accept what is in them.
+    pub fn files(files: TlsFiles) -> Result<Self, TlsFilesError> {
+        // Before they are read: what changes meanwhile is read again.
+        let stamp = files.stamp().unwrap_or_default();
+        let read = Read { ends: files.read()?, stamp };
+        Ok(Security(Arc::new(Source::Files(files, Mutex::new(read)))))
+    }
+
+    fn ends(&self) -> Ends {
+        match &*self.0 {
+            Source::Shared(ends) => ends.clone(),
+            Source::Files(files, read) => {
+                let mut read: MutexGuard<'_, Read> = read.lock().unwrap_or_else(PoisonError::into_inner);
+                read.refresh(files);
+                read.ends.clone()
+            }
+        }
     }
 
     /// How this end answers those who connect.
     #[must_use]
     pub fn server(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.0.server)
+        self.ends().server
     }
 
     /// How this end connects.
     #[must_use]
     pub fn client(&self) -> Arc<ClientConfig> {
-        Arc::clone(&self.0.client)
+        self.ends().client
+    }
+}
+
+impl Read {
+    /// Reads the files again if they have changed. While they are being written what was read before holds.
+    fn refresh(&mut self, files: &TlsFiles) {
+        let Ok(stamp) = files.stamp() else { return };
+        if stamp == self.stamp {
+            return;
+        }
+        self.stamp = stamp;
+        match files.read() {
+            Ok(ends) => {
+                tracing::info!(cert = %files.cert.display(), "the certificate has changed");
+                self.ends = ends;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the certificate has changed, and the one before it goes on")
+            }
+        }
     }
 }
 

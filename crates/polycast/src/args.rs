@@ -318,6 +318,26 @@ pub struct ManagerArgs {
     /// Address that agents have for this manager, where there are several [default: that of --listen]
     #[arg(long, value_name = "ADDR")]
     pub advertise: Option<String>,
+    #[command(flatten)]
+    pub identity: IdentityArgs,
+}
+
+/// How a daemon shows who it is.
+#[derive(Arguments, Debug)]
+pub struct IdentityArgs {
+    /// The cluster's key, as `polycast key new FILE` writes it: what the machines of the cluster say to each other is sealed with it,
+    /// and who has it not takes part in nothing
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tls_ca", "tls_cert", "tls_key"])]
+    pub key_file: Option<PathBuf>,
+    /// In place of a key: certificates (PEM) of the authorities whose members take part
+    #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"])]
+    pub tls_ca: Option<PathBuf>,
+    /// This machine's certificate (PEM); an agent's has the agent's name as a DNS name, or as spiffe://DOMAIN/polycast/agent/NAME
+    #[arg(long, value_name = "FILE", requires_all = ["tls_ca", "tls_key"])]
+    pub tls_cert: Option<PathBuf>,
+    /// The private key of this certificate (PEM)
+    #[arg(long, value_name = "FILE", requires_all = ["tls_ca", "tls_cert"])]
+    pub tls_key: Option<PathBuf>,
 }
 
 /// `polycast agent`
@@ -337,10 +357,8 @@ pub struct AgentArgs {
     /// TCP port for everything that other agents want of this one [default: 7401, or where that is taken another one]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
-    /// The cluster's key, as `polycast key new FILE` writes it: what agents say to each other is sealed with it, and who has it not
-    /// takes part in nothing
-    #[arg(long, value_name = "FILE")]
-    pub key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub identity: IdentityArgs,
     /// Folder of the object store [default: one in shared memory]
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,

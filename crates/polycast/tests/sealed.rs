@@ -2,7 +2,6 @@
 
 mod common;
 
-use common::cluster::Daemon;
 use common::lan::{HOSTS, Lan, Running, address};
 use common::{Place, begin, end, noise, polycast};
 use polycast_testing::{Need, needs};
@@ -205,39 +204,4 @@ fn key_files_that_are_none_are_refused() {
     fs::write(&key, "too short\n").unwrap();
     refused(&offer, "9 characters");
     refused(&agent, "9 characters");
-}
-
-/// Agents with a key take nothing of those who have it not, and deliver sealed among themselves.
-#[test]
-fn agents_with_a_key_are_a_circle() {
-    let place = Place::new();
-    let file = place.file("object", &noise(3_000_000));
-    let key = place.path("key");
-    assert_eq!(polycast(&["key", "new", &key]).status, 0);
-    let manager = Daemon::manager("127.0.0.1:0", &[]);
-    let agent = |name: &str, more: &[&str]| {
-        let (store, socket) = (place.path(&format!("store-{name}")), place.path(&format!("{name}.sock")));
-        let words = ["agent", "--manager", manager.address(), "--name", name, "--interface", "lo"];
-        let local = ["--port", "0", "--store", &store, "--socket", &socket];
-        Daemon::start(&[&words[..], &local[2..], more].concat())
-    };
-    let _agents = [agent("a", &["--key-file", &key]), agent("b", &["--key-file", &key]), agent("c", &[])];
-    let socket = place.path("a.sock");
-    let begun = std::time::Instant::now();
-    loop {
-        let status = polycast(&["status", "--json", "--socket", &socket]);
-        if status.json()["peers"].as_array().is_some_and(|peers| peers.len() == 3) {
-            break;
-        }
-        assert!(begun.elapsed().as_secs() < 30, "{}", status.stdout);
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
-    let sent = polycast(&["send", &file, "--to", "b,c", "--json", "--socket", &socket]);
-    let report = sent.json();
-    assert_eq!((sent.status, &report["sealed"]), (1, &true.into()), "{}", sent.stderr);
-    let receivers = report["receivers"].as_array().unwrap();
-    let verified: Vec<bool> = receivers.iter().map(|receiver| receiver["verified"] == true).collect();
-    assert_eq!(verified, [true, false], "{report}");
-    let why = receivers[1]["error"].as_str().unwrap();
-    assert!(why.contains("seals its connections") || why.contains("does not seal"), "{why}");
 }

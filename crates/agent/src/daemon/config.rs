@@ -3,6 +3,7 @@
 use crate::forwarder::ForwarderConfig;
 use polycast_api::client::{default_folder, default_socket};
 use polycast_api::settings::{self, SettingsError};
+use polycast_net::tls::IdentityFiles;
 use polycast_types::parse_bytes;
 use serde::Deserialize;
 use std::ops::RangeInclusive;
@@ -44,6 +45,12 @@ pub struct AgentConfig {
     /// File with the cluster's key, as `polycast key new FILE` writes it: with it all that agents say to each other is sealed, and
     /// who has not the key takes part in nothing.
     pub key_file: Option<PathBuf>,
+    /// In its place: certificates (PEM) of the authorities that are trusted,
+    pub tls_ca: Option<PathBuf>,
+    /// the agent's own, which has the agent's name, with those between it and its authority,
+    pub tls_cert: Option<PathBuf>,
+    /// and its private key. Files that change are read again.
+    pub tls_key: Option<PathBuf>,
     /// How many objects the agent knows at most.
     pub objects_max: usize,
     /// How many objects it sends at the same time.
@@ -70,6 +77,9 @@ impl Default for AgentConfig {
             socket: None,
             control_port: None,
             key_file: None,
+            tls_ca: None,
+            tls_cert: None,
+            tls_key: None,
             objects_max: 65_536,
             sends_max: 64,
             receives_max: 64,
@@ -145,6 +155,23 @@ impl AgentConfig {
             }
         }
         Ok(())
+    }
+
+    /// How the agent shows who it is.
+    #[must_use]
+    pub fn identity(&self) -> IdentityFiles {
+        IdentityFiles {
+            key_file: self.key_file.clone(),
+            tls_ca: self.tls_ca.clone(),
+            tls_cert: self.tls_cert.clone(),
+            tls_key: self.tls_key.clone(),
+        }
+    }
+
+    /// Sets how the agent shows who it is, where that is said.
+    pub fn set_identity(&mut self, files: IdentityFiles) {
+        let IdentityFiles { key_file, tls_ca, tls_cert, tls_key } = files.or(self.identity());
+        (self.key_file, self.tls_ca, self.tls_cert, self.tls_key) = (key_file, tls_ca, tls_cert, tls_key);
     }
 
     /// `store-max` in bytes.

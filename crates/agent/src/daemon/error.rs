@@ -3,6 +3,7 @@
 use polycast_api::error::Refusal;
 use polycast_api::settings::SettingsError;
 use polycast_net::interface::InterfaceError;
+use polycast_net::tls::{IdentityError, SealError};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,9 +14,9 @@ pub enum AgentError {
     /// The settings are wrong.
     #[error(transparent)]
     Config(#[from] SettingsError),
-    /// The key file cannot be used.
+    /// It cannot show who it is.
     #[error(transparent)]
-    Key(#[from] polycast_net::tls::KeyFileError),
+    Identity(#[from] IdentityError),
     /// The interface cannot be used.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
@@ -53,6 +54,14 @@ pub enum AgentError {
         manager: String,
         /// Why.
         refusal: Refusal,
+    },
+    /// No connection to the manager can be sealed.
+    #[error("this agent and the manager at {manager} do not trust each other: {error}")]
+    Seal {
+        /// Its address.
+        manager: String,
+        /// What is wrong.
+        error: SealError,
     },
     /// The service broke down.
     #[error("the agent's service failed: {0}")]

@@ -14,6 +14,7 @@ pub use lease::{Lease, Peer, Wanted, addresses};
 pub use streams::{Audience, Listening, Published, Whereabouts};
 
 use super::error::AgentError;
+use hyper_util::rt::TokioIo;
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::error::{Kind, Refusal, check_version, innermost};
 use polycast_api::manager::agent_message::Message as Said;
@@ -21,6 +22,7 @@ use polycast_api::manager::manager_client::ManagerClient;
 use polycast_api::manager::manager_message::Message as Told;
 use polycast_api::manager::{self as api, AgentId, AgentMessage, ManagerMessage};
 use polycast_api::settings::SettingsError;
+use polycast_net::tls::{Remark, SealError, Security, Talk};
 use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +31,7 @@ use std::time::{Duration, Instant};
 use table::Table;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
 /// How long the manager may take to answer what it answers at once.
@@ -72,6 +74,7 @@ pub struct ManagerLink(Arc<Inner>);
 
 struct Inner {
     managers: Vec<(String, Endpoint)>,
+    security: Option<Security>,
     me: Identity,
     incarnation: u64,
     next_request: AtomicU64,
@@ -80,8 +83,8 @@ struct Inner {
 }
 
 impl ManagerLink {
-    /// A link to the managers at `HOST:PORT,HOST:PORT`; nothing is sent yet.
-    pub fn new(managers: &str, me: Identity) -> Result<Self, AgentError> {
+    /// A link to the managers at `HOST:PORT,HOST:PORT`, sealed where there is `security`; nothing is sent yet.
+    pub fn new(managers: &str, me: Identity, security: Option<Security>) -> Result<Self, AgentError> {
         let endpoint = |manager: &str| {
             let wrong = |error: tonic::transport::Error| SettingsError::Value {
                 setting: "manager",
@@ -90,7 +93,6 @@ impl ManagerLink {
             let endpoint = Endpoint::from_shared(format!("http://{manager}"))
                 .map_err(wrong)?
                 .connect_timeout(ANSWER_TIMEOUT)
-                .tcp_nodelay(true)
                 .http2_keep_alive_interval(KEEPALIVE)
                 .keep_alive_timeout(KEEPALIVE)
                 .keep_alive_while_idle(true);
@@ -104,6 +106,7 @@ impl ManagerLink {
                 .split(',')
                 .map(|manager| endpoint(manager.trim()))
                 .collect::<Result<_, _>>()?,
+            security,
             me,
             incarnation,
             next_request: AtomicU64::new(1),
@@ -129,15 +132,13 @@ impl ManagerLink {
     /// Keeps this agent a member until told to end; gives why if the manager does not want it.
     pub async fn run(self, mut ending: watch::Receiver<bool>) -> Result<(), AgentError> {
         tokio::select! {
-            refusal = self.stay_joined() => {
-                Err(AgentError::TurnedDown { manager: self.manager(), refusal })
-            }
+            wrong = self.stay_joined() => Err(wrong),
             _ = ending.wait_for(|ends| *ends) => Ok(()),
         }
     }
 
     /// Joins, again and again; ends only if that is no use.
-    async fn stay_joined(&self) -> Refusal {
+    async fn stay_joined(&self) -> AgentError {
         let mut pause = PAUSES.0;
         let (begun, mut was_joined) = (Instant::now(), false);
         loop {
@@ -156,13 +157,17 @@ impl ManagerLink {
             }
             match fault {
                 Fault::Refused(refusal) if matches!(refusal.kind, Kind::Version | Kind::Invalid) => {
-                    return refusal;
+                    return AgentError::TurnedDown { manager: self.manager(), refusal };
+                }
+                // Once a key was right, it is the manager or a stranger that has another one: it may change back.
+                Fault::Seal(error) if !was_joined && begun.elapsed() >= NAME_PATIENCE => {
+                    return AgentError::Seal { manager: self.manager(), error };
                 }
                 // A name that was ours once stays ours: whoever has taken it may be a mistake, or a stranger.
                 Fault::Refused(refusal)
                     if refusal.kind == Kind::NameTaken && !was_joined && begun.elapsed() >= NAME_PATIENCE =>
                 {
-                    return refusal;
+                    return AgentError::TurnedDown { manager: self.manager(), refusal };
                 }
                 Fault::Refused(refusal) if refusal.kind == Kind::NameTaken => {
                     tracing::warn!(manager = %self.manager(), %refusal, "not let in: tries again");
@@ -212,12 +217,31 @@ impl ManagerLink {
         pause / 2 + pause.mul_f64(random as f64 / (1u64 << 25) as f64)
     }
 
+    /// Connects, sealed where this agent has a key; what is wrong with the seal is remarked.
+    async fn connect(&self, remark: &Remark) -> Result<Channel, Fault> {
+        let at = self.table().manager % self.0.managers.len();
+        let (manager, endpoint) = self.0.managers[at].clone();
+        let (security, remark) = (self.0.security.clone(), remark.clone());
+        let connector = tower::service_fn(move |_| {
+            let (manager, security, remark) = (manager.clone(), security.clone(), remark.clone());
+            async move { Talk::connect(&manager, security.as_ref(), &remark).await.map(TokioIo::new) }
+        });
+        let connecting = tokio::time::timeout(ANSWER_TIMEOUT, endpoint.connect_with_connector(connector));
+        match connecting.await {
+            Ok(channel) => channel.map_err(|error| Fault::Unreachable(innermost(&error))),
+            Err(_) => Err(Fault::unanswered()),
+        }
+    }
+
     /// Begins a session; gives what the manager says in it, and how often to send a heartbeat.
     async fn join(&self) -> Result<(Streaming<ManagerMessage>, Duration), Fault> {
-        let at = self.table().manager % self.0.managers.len();
-        let connecting = self.0.managers[at].1.connect();
-        let channel = connecting.await.map_err(|error| Fault::Unreachable(innermost(&error)))?;
-        let mut client = ManagerClient::new(channel);
+        let remark = Remark::default();
+        // A connection that ends because its seal is wrong looks like any other that ends, except for the remark.
+        self.join_over(&remark).await.map_err(|fault| remark.take().map_or(fault, Fault::Seal))
+    }
+
+    async fn join_over(&self, remark: &Remark) -> Result<(Streaming<ManagerMessage>, Duration), Fault> {
+        let mut client = ManagerClient::new(self.connect(remark).await?);
         let (outbox, messages) = mpsc::channel(MESSAGES_MAX);
         let leases = self.table().leases();
         let join = api::Join {
@@ -252,8 +276,7 @@ impl ManagerLink {
                         return Fault::Unreachable("it does not read what it is told".into());
                     }
                     if self.table().unanswered_for() > ANSWER_TIMEOUT {
-                        let seconds = ANSWER_TIMEOUT.as_secs();
-                        return Fault::Unreachable(format!("no answer within {seconds} seconds"));
+                        return Fault::unanswered();
                     }
                 }
                 message = session.message() => match message {
@@ -327,6 +350,14 @@ enum Fault {
     Refused(Refusal),
     #[error("{0}")]
     Unreachable(String),
+    #[error("{0}")]
+    Seal(SealError),
+}
+
+impl Fault {
+    fn unanswered() -> Self {
+        Fault::Unreachable(format!("no answer within {} seconds", ANSWER_TIMEOUT.as_secs()))
+    }
 }
 
 impl From<Status> for Fault {
@@ -347,7 +378,7 @@ impl From<Status> for Fault {
 async fn in_time<T>(call: impl Future<Output = Result<tonic::Response<T>, Status>>) -> Result<T, Fault> {
     match tokio::time::timeout(ANSWER_TIMEOUT, call).await {
         Ok(answer) => Ok(answer?.into_inner()),
-        Err(_) => Err(Fault::Unreachable(format!("no answer within {} seconds", ANSWER_TIMEOUT.as_secs()))),
+        Err(_) => Err(Fault::unanswered()),
     }
 }
 
@@ -364,7 +395,7 @@ mod tests {
 
     fn link(managers: &str) -> ManagerLink {
         let me = Identity { name: "a".into(), address: Ipv4Addr::LOCALHOST, control_port: 1 };
-        ManagerLink::new(managers, me).unwrap()
+        ManagerLink::new(managers, me, None).unwrap()
     }
 
     /// The end of one address can be another address: only the whole one names the leader.

@@ -316,7 +316,11 @@ impl Session {
             match first {
                 First::Hello { name, words, proof } => {
                     let hello = Hello { name: &name, ..words };
-                    match self.admit(&stream, &hello, proof) {
+                    let named = stream.peer_names().check(hello.name);
+                    match named
+                        .map_err(|error| error.to_string())
+                        .and_then(|()| self.admit(&stream, &hello, proof).map_err(|why| why.to_string()))
+                    {
                         Ok(()) => self.hello(stream, hello),
                         Err(why) => turn_away(stream, &why),
                     }
@@ -342,7 +346,7 @@ impl Session {
         let Some(OfferWords { host, .. }) =
             self.offer.as_ref().filter(|_| handle == own || handle == Handle(0))
         else {
-            return turn_away(stream, &Why::UnknownHandle);
+            return turn_away(stream, &Why::UnknownHandle.to_string());
         };
         let (name, object_len) = self.shown(stream.is_sealed());
         let proof = self.pairing.as_ref().map_or([0; 32], |pairing| pairing.of_source(own, nonce));
@@ -480,9 +484,9 @@ impl First {
     }
 }
 
-fn turn_away(mut stream: FrameStream, why: &Why) {
+fn turn_away(mut stream: FrameStream, why: &str) {
     // One that does not hear this notices that the connection ends.
-    let _ = stream.send(&Control::Refuse(&why.to_string()));
+    let _ = stream.send(&Control::Refuse(why));
     stream.finish();
 }
 

@@ -33,7 +33,7 @@ impl Same {
         if shown.as_ref() == self.public {
             Ok(())
         } else {
-            Err(Error::InvalidCertificate(CertificateError::UnknownIssuer))
+            Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
         }
     }
 

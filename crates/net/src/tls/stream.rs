@@ -1,15 +1,12 @@
 //! The bytes of one connection, sealed or plain, without blocking.
 
-use super::{SealError, Security};
+use super::{PeerNames, SealError, Security, TLS_HANDSHAKE};
 use crate::frames::FrameError;
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, ClientConnection, Connection, Error, ServerConnection};
+use rustls::{ClientConnection, Connection, Error, ServerConnection};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-
-/// The first byte of a connection that is sealed; frames begin with 0.
-const TLS_HANDSHAKE: u8 = 0x16;
 
 #[derive(Debug)]
 enum Layer {
@@ -50,6 +47,14 @@ impl Pipe {
 
     pub(crate) fn is_sealed(&self) -> bool {
         matches!(self.layer, Layer::Sealed(_))
+    }
+
+    /// What the other end may call itself.
+    pub(crate) fn peer_names(&self) -> PeerNames {
+        match &self.layer {
+            Layer::Sealed(tls) => PeerNames::of(tls.peer_certificates().and_then(<[_]>::first)),
+            Layer::Plain | Layer::Undecided(_) => PeerNames::Any,
+        }
     }
 
     pub(crate) fn stream(&self) -> &TcpStream {
@@ -159,17 +164,5 @@ fn write_out(tls: &mut Connection, stream: &mut TcpStream) -> io::Result<()> {
 }
 
 fn seal_error(error: Error) -> FrameError {
-    FrameError::Seal(match error {
-        Error::InvalidCertificate(_) => SealError::OtherKey,
-        Error::AlertReceived(
-            AlertDescription::BadCertificate
-            | AlertDescription::UnknownCA
-            | AlertDescription::CertificateUnknown
-            | AlertDescription::CertificateRequired
-            | AlertDescription::AccessDenied
-            | AlertDescription::DecryptError,
-        ) => SealError::Refused,
-        Error::InvalidMessage(_) => SealError::PeerIsPlain,
-        error => SealError::Other(error.to_string()),
-    })
+    FrameError::Seal(error.into())
 }

@@ -4,7 +4,8 @@ use super::destination::{Destination, Present};
 use super::names::{self, Which};
 use super::{removal, spool};
 use crate::args::{
-    AgentArgs, Destinations, ExtendArgs, GetArgs, LocalArgs, ManagerArgs, SendArgs, SlowChoice, WithdrawArgs,
+    AgentArgs, Destinations, ExtendArgs, GetArgs, IdentityArgs, LocalArgs, ManagerArgs, SendArgs, SlowChoice,
+    WithdrawArgs,
 };
 use crate::exit::{Exit, Failure, without_numbers};
 use crate::object;
@@ -27,6 +28,7 @@ use polycast_net::archive::{self, TreeSource};
 use polycast_net::hash::{hash_of, hex};
 use polycast_net::object::{FileSource, MODE_USUAL, ObjectSource};
 use polycast_net::store::{PartFile, Placing};
+use polycast_net::tls::IdentityFiles;
 use polycast_types::{AppId, DataId, ObjectId, Printable, format_bytes};
 use sd_notify::NotifyState;
 use serde_json::{Value, json};
@@ -72,6 +74,17 @@ impl Ending {
     }
 }
 
+impl IdentityArgs {
+    fn files(&self) -> IdentityFiles {
+        IdentityFiles {
+            key_file: self.key_file.clone(),
+            tls_ca: self.tls_ca.clone(),
+            tls_cert: self.tls_cert.clone(),
+            tls_key: self.tls_key.clone(),
+        }
+    }
+}
+
 /// `polycast manager`
 pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
     let mut config = match &args.config {
@@ -81,6 +94,7 @@ pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
     if let Some(listen) = args.listen {
         config.listen = listen;
     }
+    config.set_identity(args.identity.files());
     if !args.etcd.is_empty() {
         config.etcd.endpoints = args.etcd.clone();
     }
@@ -113,7 +127,7 @@ pub fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
     config.name = args.name.clone().or(config.name);
     config.interface = args.network.interface.clone().or(config.interface);
     config.control_port = args.port.or(config.control_port);
-    config.key_file = args.key_file.clone().or(config.key_file);
+    config.set_identity(args.identity.files());
     config.store = args.store.clone().or(config.store);
     config.store_max = args.store_max.clone().or(config.store_max);
     config.store_ttl = args.store_ttl.clone().or(config.store_ttl);

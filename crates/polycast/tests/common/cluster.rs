@@ -33,9 +33,14 @@ impl Daemon {
 
     /// An agent that keeps its store and its socket in this place.
     pub fn agent(place: &Place, manager: &str, name: &str) -> Self {
+        Self::agent_with(place, manager, name, &[])
+    }
+
+    /// The same, with more arguments.
+    pub fn agent_with(place: &Place, manager: &str, name: &str, more: &[&str]) -> Self {
         let (store, socket) = (place.path(&format!("store-{name}")), socket(place, name));
         let local = ["--interface", "lo", "--store", &store, "--socket", &socket];
-        Self::start(&[&["agent", "--manager", manager, "--name", name], &local[..]].concat())
+        Self::start(&[&["agent", "--manager", manager, "--name", name], &local[..], more].concat())
     }
 
     /// Where a manager listens.
@@ -46,6 +51,18 @@ impl Daemon {
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Waits until it ends by itself; gives its exit status.
+    pub fn ended(&mut self) -> Option<i32> {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(begun.elapsed() < WITHIN, "it goes on");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Sends it a signal.
@@ -94,9 +111,14 @@ impl Cluster {
 
     /// Agents of managers that run already.
     pub fn of(place: Place, managers: Vec<Daemon>, names: &[&str]) -> Self {
+        Self::of_with(place, managers, names, &[])
+    }
+
+    /// The same; each agent has these arguments besides.
+    pub fn of_with(place: Place, managers: Vec<Daemon>, names: &[&str], more: &[&str]) -> Self {
         let addresses: Vec<&str> = managers.iter().map(Daemon::address).collect();
         let addresses = addresses.join(",");
-        let agents = names.iter().map(|name| Daemon::agent(&place, &addresses, name)).collect();
+        let agents = names.iter().map(|name| Daemon::agent_with(&place, &addresses, name, more)).collect();
         let cluster = Cluster { managers, agents, place };
         cluster.await_status(names[0], |s| s["peers"].as_array().is_some_and(|p| p.len() == names.len()));
         cluster

@@ -1,0 +1,278 @@
+//! Ends that show certificates: of whom it is enough that a certification authority vouches for them.
+//!
+//! Which machine one connects to is not looked at: agents move, and whoever the authority vouches for is a member. What a
+//! member may call itself is looked at where it says its name; see [`PeerNames`].
+
+use super::peer::PeerNames;
+use super::{Ends, SealError};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::version::TLS13;
+use rustls::{
+    ClientConfig, DigitallySignedStruct, Error, PeerIncompatible, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+/// A longer file is none of certificates.
+const LEN_MAX: u64 = 1 << 20;
+
+/// Files in PEM that say who one is, and who is trusted. They are read again when they change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Certificates of the authorities that are trusted.
+    pub ca: PathBuf,
+    /// The own certificate, and those between it and its authority.
+    pub cert: PathBuf,
+    /// The own private key.
+    pub key: PathBuf,
+}
+
+/// Certificates that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsFilesError {
+    /// A file cannot be read.
+    #[error("the file {} cannot be read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Others can read the private key.
+    #[error("others can read the private key {} (its mode is {mode:o}): chmod 600 {}", path.display(), path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// It holds something else.
+    #[error("{} is not {wanted} in PEM: {reason}", path.display())]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// What should be in it.
+        wanted: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The key is not the certificate's.
+    #[error("{} is not the private key of the certificate in {}", key.display(), cert.display())]
+    OtherKey {
+        /// The key.
+        key: PathBuf,
+        /// The certificate.
+        cert: PathBuf,
+    },
+    /// Nobody would accept the certificate.
+    #[error("nobody accepts the certificate in {}: {}", cert.display(), own(error))]
+    Unusable {
+        /// The certificate.
+        cert: PathBuf,
+        /// Why.
+        error: SealError,
+    },
+}
+
+/// The same words about this end.
+fn own(error: &SealError) -> String {
+    match error {
+        SealError::ForeignCertificate => {
+            "it was not issued by an authority in --tls-ca; name the one that issued it there".to_string()
+        }
+        SealError::Certificate(what) => what.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// By which it is noticed that a file has changed.
+pub(super) type Stamp = [(u64, u64, i64, i64); 3];
+
+impl TlsFiles {
+    pub(super) fn stamp(&self) -> io::Result<Stamp> {
+        let of = |path: &Path| {
+            std::fs::metadata(path)
+                .map(|file: Metadata| (file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
+        };
+        Ok([of(&self.ca)?, of(&self.cert)?, of(&self.key)?])
+    }
+
+    /// Reads them, and looks whether others would accept them now.
+    pub(super) fn read(&self) -> Result<Ends, TlsFilesError> {
+        let roots = certificates(&self.ca, "a list of certificates")?;
+        let chain = certificates(&self.cert, "a certificate")?;
+        let key = private_key(&self.key)?;
+        let mut store = RootCertStore::empty();
+        for root in roots {
+            store.add(root).map_err(|error| other(&self.ca, "a list of certificates", error))?;
+        }
+        let unusable =
+            |error: Error| TlsFilesError::Unusable { cert: self.cert.clone(), error: error.into() };
+        let store = Arc::new(store);
+        let verifiers = Verifiers::new(&store).map_err(unusable)?;
+        verifiers.accept(&chain).map_err(unusable)?;
+        verifiers.ends(chain, key).map_err(|error| match error {
+            Error::InconsistentKeys(_) => {
+                TlsFilesError::OtherKey { key: self.key.clone(), cert: self.cert.clone() }
+            }
+            error => other(&self.key, "a private key", error),
+        })
+    }
+
+    /// The names in the own certificate.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn names(&self) -> Result<PeerNames, TlsFilesError> {
+        Ok(PeerNames::of(certificates(&self.cert, "a certificate")?.first()))
+    }
+}
+
+fn other(path: &Path, wanted: &'static str, reason: impl ToString) -> TlsFilesError {
+    TlsFilesError::Other { path: path.into(), wanted, reason: reason.to_string() }
+}
+
+fn bytes(path: &Path, wanted: &'static str, is_secret: bool) -> Result<Zeroizing<Vec<u8>>, TlsFilesError> {
+    let failed = |source| TlsFilesError::Read { path: path.into(), source };
+    let file = File::open(path).map_err(failed)?;
+    let mode = file.metadata().map_err(failed)?.mode() & 0o777;
+    // The group may: what keeps certificates fresh is often another user.
+    if is_secret && mode & 0o037 != 0 {
+        return Err(TlsFilesError::Open { path: path.into(), mode });
+    }
+    let mut bytes = Zeroizing::new(Vec::new());
+    file.take(LEN_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > LEN_MAX {
+        return Err(other(path, wanted, format!("it has more than {LEN_MAX} bytes")));
+    }
+    Ok(bytes)
+}
+
+fn reason(error: &pem::Error) -> String {
+    match error {
+        pem::Error::NoItemsFound => "there is none in it".to_string(),
+        error => error.to_string(),
+    }
+}
+
+fn certificates(path: &Path, wanted: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsFilesError> {
+    let bytes = bytes(path, wanted, false)?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    match all {
+        Ok(all) if all.is_empty() => Err(other(path, wanted, "there is none in it")),
+        Ok(all) => Ok(all),
+        Err(error) => Err(other(path, wanted, reason(&error))),
+    }
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsFilesError> {
+    let bytes = bytes(path, "a private key", true)?;
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| other(path, "a private key", reason(&error)))
+}
+
+/// Looks at certificates of both kinds of ends.
+struct Verifiers {
+    provider: Arc<CryptoProvider>,
+    of_clients: Arc<dyn ClientCertVerifier>,
+    of_servers: Arc<AnyName>,
+}
+
+impl Verifiers {
+    fn new(roots: &Arc<RootCertStore>) -> Result<Self, Error> {
+        let provider = Arc::new(ring::default_provider());
+        let of_clients =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), Arc::clone(&provider)).build();
+        let of_clients = of_clients.map_err(|error| Error::General(error.to_string()))?;
+        let of_servers = Arc::new(AnyName { roots: Arc::clone(roots), provider: Arc::clone(&provider) });
+        Ok(Verifiers { provider, of_clients, of_servers })
+    }
+
+    /// Whether others who trust the same authorities accept this chain, of a client and of a server.
+    fn accept(&self, chain: &[CertificateDer<'_>]) -> Result<(), Error> {
+        let Some((own, between)) = chain.split_first() else { return Err(Error::NoCertificatesPresented) };
+        self.of_clients.verify_client_cert(own, between, UnixTime::now())?;
+        self.of_servers.verify(own, between, UnixTime::now())
+    }
+
+    fn ends(self, chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Ends, Error> {
+        let mut server = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(self.of_clients)
+            .with_single_cert(chain.clone(), key.clone_key())?;
+        // Nobody comes back to a session that has ended.
+        server.send_tls13_tickets = 0;
+        let mut client = ClientConfig::builder_with_provider(self.provider)
+            .with_protocol_versions(&[&TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(self.of_servers)
+            .with_client_auth_cert(chain, key)?;
+        client.resumption = rustls::client::Resumption::disabled();
+        Ok(Ends { members: None, server: Arc::new(server), client: Arc::new(client) })
+    }
+}
+
+/// Takes a server that an authority vouches for, whatever its name.
+#[derive(Debug)]
+struct AnyName {
+    roots: Arc<RootCertStore>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl AnyName {
+    fn verify(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        let certificate = ParsedCertificate::try_from(end_entity)?;
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(&certificate, &self.roots, intermediates, now, algorithms)
+    }
+}
+
+impl ServerCertVerifier for AnyName {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.verify(end_entity, intermediates, now).map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(Error::PeerIncompatible(PeerIncompatible::Tls12NotOffered))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

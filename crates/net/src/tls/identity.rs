@@ -1,0 +1,107 @@
+//! What settings say about how this end shows who it is.
+
+use super::{KeyFileError, OtherName, Security, TlsFiles, TlsFilesError};
+use crate::seal::Secret;
+use std::path::PathBuf;
+
+/// Files that settings name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IdentityFiles {
+    /// `key-file`
+    pub key_file: Option<PathBuf>,
+    /// `tls-ca`
+    pub tls_ca: Option<PathBuf>,
+    /// `tls-cert`
+    pub tls_cert: Option<PathBuf>,
+    /// `tls-key`
+    pub tls_key: Option<PathBuf>,
+}
+
+/// Why this end cannot show who it is.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The key file cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Files(#[from] TlsFilesError),
+    /// The certificate is another one's.
+    #[error(transparent)]
+    Name(#[from] OtherName),
+    /// There is more than one.
+    #[error(
+        "there is a key file and a certificate: name either --key-file, or --tls-ca, --tls-cert and --tls-key"
+    )]
+    Both,
+    /// There is only a part.
+    #[error("there is no {0}: a certificate needs all of --tls-ca, --tls-cert and --tls-key")]
+    Missing(&'static str),
+}
+
+impl IdentityFiles {
+    /// These where they are named, and otherwise those.
+    #[must_use]
+    pub fn or(self, others: IdentityFiles) -> Self {
+        // Half of one and half of the other would be neither's identity.
+        if self == IdentityFiles::default() { others } else { self }
+    }
+
+    fn certificate(&self) -> Result<Option<TlsFiles>, IdentityError> {
+        let all = [("--tls-ca", &self.tls_ca), ("--tls-cert", &self.tls_cert), ("--tls-key", &self.tls_key)];
+        if all.iter().all(|(_, file)| file.is_none()) {
+            return Ok(None);
+        }
+        if self.key_file.is_some() {
+            return Err(IdentityError::Both);
+        }
+        let [ca, cert, key] = all.map(|(flag, file)| file.clone().ok_or(IdentityError::Missing(flag)));
+        Ok(Some(TlsFiles { ca: ca?, cert: cert?, key: key? }))
+    }
+
+    /// How connections are sealed; `None` where nothing is named.
+    ///
+    /// # Errors
+    /// Too much is named or too little, or the files cannot be used.
+    pub fn security(&self) -> Result<Option<Security>, IdentityError> {
+        if let Some(files) = self.certificate()? {
+            return Ok(Some(Security::files(files)?));
+        }
+        Ok(match &self.key_file {
+            Some(path) => Some(Security::shared(&Secret::read(path)?)),
+            None => None,
+        })
+    }
+
+    /// The same for an agent of this name, which its certificate has to be for.
+    ///
+    /// # Errors
+    /// As there, or the certificate is for another name.
+    pub fn security_of(&self, name: &str) -> Result<Option<Security>, IdentityError> {
+        let security = self.security()?;
+        if let Some(files) = self.certificate()? {
+            files.names()?.check(name)?;
+        }
+        Ok(security)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_whole_and_one() {
+        let some = || Some(PathBuf::from("/no/such"));
+        let key = IdentityFiles { key_file: some(), ..IdentityFiles::default() };
+        let half = IdentityFiles { tls_ca: some(), tls_cert: some(), ..IdentityFiles::default() };
+        let said = |files: &IdentityFiles| files.security().unwrap_err().to_string();
+        assert!(said(&half).contains("there is no --tls-key"));
+        let both = IdentityFiles { key_file: some(), ..half.clone() };
+        assert!(said(&both).contains("name either --key-file"));
+        assert!(said(&key).contains("cannot be read"));
+        assert!(IdentityFiles::default().security().unwrap().is_none());
+        assert_eq!(key.clone().or(half.clone()), key, "what is said last holds as a whole");
+        assert_eq!(IdentityFiles::default().or(half.clone()), half);
+    }
+}

@@ -1,0 +1,94 @@
+//! What the other end of a sealed connection may call itself.
+
+use rustls::pki_types::CertificateDer;
+use std::fmt;
+use webpki::EndEntityCert;
+
+/// Where the names of agents are in the paths of SPIFFE identities.
+const SPIFFE_PATH: &str = "/polycast/agent/";
+
+/// Names that one has shown to be its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerNames {
+    /// Whoever has the key of the cluster, or comes where connections are plain, is believed.
+    Any,
+    /// Those in its certificate.
+    Only(Vec<String>),
+}
+
+impl PeerNames {
+    /// Of an end that has shown this in a handshake, in which it had to show something.
+    pub(super) fn of(shown: Option<&CertificateDer<'_>>) -> Self {
+        let Some(shown) = shown else { return PeerNames::Only(Vec::new()) };
+        // What is no certificate is a raw key, which was compared with the only one that is right.
+        let Ok(certificate) = EndEntityCert::try_from(shown) else { return PeerNames::Any };
+        let spiffe = certificate.valid_uri_names().filter_map(agent_of);
+        PeerNames::Only(certificate.valid_dns_names().chain(spiffe).map(str::to_string).collect())
+    }
+
+    /// Whether one may have this name.
+    #[must_use]
+    pub fn allow(&self, name: &str) -> bool {
+        match self {
+            PeerNames::Any => true,
+            PeerNames::Only(names) => names.iter().any(|own| own == name),
+        }
+    }
+
+    /// Why one that calls itself so is turned away, if it is.
+    ///
+    /// # Errors
+    /// It may not have this name.
+    pub fn check(&self, name: &str) -> Result<(), OtherName> {
+        if self.allow(name) {
+            return Ok(());
+        }
+        Err(OtherName { said: name.to_string(), names: self.clone() })
+    }
+}
+
+impl fmt::Display for PeerNames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PeerNames::Any => f.write_str("any name"),
+            PeerNames::Only(names) if names.is_empty() => f.write_str("no name"),
+            PeerNames::Only(names) => write!(f, "'{}'", names.join("', '")),
+        }
+    }
+}
+
+/// One calls itself something else than its certificate does.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the certificate of '{said}' is for {names}: start the agent with the name in its certificate, or give it one with the DNS name '{said}'"
+)]
+pub struct OtherName {
+    said: String,
+    names: PeerNames,
+}
+
+/// The agent's name in `spiffe://DOMAIN/polycast/agent/NAME`.
+fn agent_of(uri: &str) -> Option<&str> {
+    let rest = uri.strip_prefix("spiffe://")?;
+    let name = rest.find('/').and_then(|at| rest[at..].strip_prefix(SPIFFE_PATH))?;
+    (!name.is_empty() && !name.contains('/')).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agents_of_spiffe_identities() {
+        assert_eq!(agent_of("spiffe://example.org/polycast/agent/gpu-1"), Some("gpu-1"));
+        for other in [
+            "spiffe://example.org/polycast/agent/",
+            "spiffe://example.org/polycast/agent/a/b",
+            "spiffe://example.org/other/agent/a",
+            "https://example.org/polycast/agent/a",
+            "spiffe://example.org",
+        ] {
+            assert_eq!(agent_of(other), None, "{other}");
+        }
+    }
+}

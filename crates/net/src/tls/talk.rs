@@ -1,0 +1,201 @@
+//! Sealed connections for what waits in tokio: those of a manager.
+
+use super::{PeerNames, SealError, Security, TLS_ALERT, TLS_HANDSHAKE};
+use rustls::pki_types::ServerName;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::server::FallibleAccept;
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+
+/// Why a connection cannot be sealed, for those who only hear that it has ended.
+#[derive(Clone, Debug, Default)]
+pub struct Remark(Arc<Mutex<Option<SealError>>>);
+
+impl Remark {
+    /// What was wrong, if that was it.
+    #[must_use]
+    pub fn take(&self) -> Option<SealError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Notes it, where it is that; what was noted first stays.
+    fn note(&self, error: io::Error) -> io::Error {
+        let wrong = match error.get_ref() {
+            Some(inner) => match inner.downcast_ref::<rustls::Error>() {
+                Some(error) => SealError::from(error.clone()),
+                None => match inner.downcast_ref::<SealError>() {
+                    Some(error) => error.clone(),
+                    None => return error,
+                },
+            },
+            None => return error,
+        };
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.get_or_insert_with(|| wrong.clone());
+        io::Error::new(error.kind(), wrong)
+    }
+}
+
+#[derive(Debug)]
+enum Layer {
+    /// Bytes as they are, and whether any have come.
+    Plain(TcpStream, bool),
+    /// In TLS.
+    Sealed(Box<TlsStream<TcpStream>>),
+}
+
+/// A TCP connection, sealed or plain.
+#[derive(Debug)]
+pub struct Talk {
+    layer: Layer,
+    remark: Remark,
+}
+
+impl Talk {
+    /// Connects to `HOST:PORT`; sealed where there is `security`. What is wrong with the seal is remarked, also later: the other
+    /// end looks at our key when this end takes the connection for open.
+    ///
+    /// # Errors
+    /// Nobody listens there, or the connection cannot be sealed.
+    pub async fn connect(address: &str, security: Option<&Security>, remark: &Remark) -> io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let Some(security) = security else { return Ok(Self::plain(stream, remark)) };
+        // Who is there is told by its key: the name is nobody's.
+        let nobody = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let sealed = TlsConnector::from(security.client()).connect(nobody, stream).await;
+        let sealed = sealed.map_err(|error| remark.note(error))?;
+        Ok(Talk { layer: Layer::Sealed(Box::new(sealed.into())), remark: remark.clone() })
+    }
+
+    /// A connection as it is.
+    #[must_use]
+    pub fn plain(stream: TcpStream, remark: &Remark) -> Self {
+        Talk { layer: Layer::Plain(stream, false), remark: remark.clone() }
+    }
+
+    /// Begins to seal a connection that somebody has opened.
+    #[must_use]
+    pub fn accept(stream: TcpStream, security: &Security) -> Answering {
+        Answering(Box::new(TlsAcceptor::from(security.server()).accept(stream).into_fallible()))
+    }
+
+    /// What the other end may call itself.
+    #[must_use]
+    pub fn peer_names(&self) -> PeerNames {
+        match &self.layer {
+            Layer::Plain(..) => PeerNames::Any,
+            Layer::Sealed(stream) => {
+                PeerNames::of(stream.get_ref().1.peer_certificates().and_then(<[_]>::first))
+            }
+        }
+    }
+
+    fn noted<T>(&self, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        poll.map(|outcome| outcome.map_err(|error| self.remark.note(error)))
+    }
+}
+
+/// A connection that is being sealed.
+pub struct Answering(Box<FallibleAccept<TcpStream>>);
+
+impl std::fmt::Debug for Answering {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Answering(..)")
+    }
+}
+
+impl Future for Answering {
+    /// The connection, or what is wrong with it.
+    type Output = Result<Talk, (io::Error, TcpStream)>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let remark = Remark::default();
+        Poll::Ready(match ready!(Pin::new(&mut self.0).poll(context)) {
+            Ok(sealed) => Ok(Talk { layer: Layer::Sealed(Box::new(sealed.into())), remark }),
+            Err((error, stream)) => Err((remark.note(error), stream)),
+        })
+    }
+}
+
+impl AsyncRead for Talk {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = match &mut self.layer {
+            Layer::Sealed(stream) => Pin::new(stream).poll_read(context, buffer),
+            Layer::Plain(stream, has_heard) => {
+                let read = ready!(Pin::new(stream).poll_read(context, buffer));
+                // What is said in plain never begins with these.
+                match buffer.filled().get(before) {
+                    Some(&(TLS_HANDSHAKE | TLS_ALERT)) if !*has_heard => {
+                        Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, SealError::PeerSeals)))
+                    }
+                    first => {
+                        *has_heard |= first.is_some();
+                        Poll::Ready(read)
+                    }
+                }
+            }
+        };
+        self.noted(read)
+    }
+}
+
+impl AsyncWrite for Talk {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = match &mut self.layer {
+            Layer::Plain(stream, _) => Pin::new(stream).poll_write(context, bytes),
+            Layer::Sealed(stream) => Pin::new(stream).poll_write(context, bytes),
+        };
+        self.noted(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = match &mut self.layer {
+            Layer::Plain(stream, _) => Pin::new(stream).poll_write_vectored(context, slices),
+            Layer::Sealed(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+        };
+        self.noted(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.layer {
+            Layer::Plain(stream, _) => stream.is_write_vectored(),
+            Layer::Sealed(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = match &mut self.layer {
+            Layer::Plain(stream, _) => Pin::new(stream).poll_flush(context),
+            Layer::Sealed(stream) => Pin::new(stream).poll_flush(context),
+        };
+        self.noted(flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = match &mut self.layer {
+            Layer::Plain(stream, _) => Pin::new(stream).poll_shutdown(context),
+            Layer::Sealed(stream) => Pin::new(stream).poll_shutdown(context),
+        };
+        self.noted(shut)
+    }
+}

@@ -1,0 +1,196 @@
+//! Ends that show certificates, over real connections: who takes whom, and what is said of those who are not taken.
+
+use polycast_net::frames::{FrameError, FrameStream};
+use polycast_net::seal::Secret;
+use polycast_net::tls::{PeerNames, SealError, Security, TlsFiles};
+use polycast_wire::control::Control;
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType};
+use std::fs::{self, Permissions};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+use tempfile::TempDir;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        Authority { issuer: Issuer::new(params, key), pem }
+    }
+
+    /// Writes a certificate and its key, with the certificates that are trusted beside it.
+    fn issue(&self, folder: &Path, params: CertificateParams) -> TlsFiles {
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let files = TlsFiles {
+            ca: folder.join("ca.pem"),
+            cert: folder.join("cert.pem"),
+            key: folder.join("key.pem"),
+        };
+        fs::write(&files.ca, &self.pem).unwrap();
+        fs::write(&files.key, key.serialize_pem()).unwrap();
+        fs::set_permissions(&files.key, Permissions::from_mode(0o600)).unwrap();
+        fs::write(&files.cert, certificate.pem()).unwrap();
+        files
+    }
+
+    fn member(&self, name: &str) -> (TempDir, TlsFiles) {
+        let folder = tempfile::tempdir().unwrap();
+        let files = self.issue(folder.path(), params(name));
+        (folder, files)
+    }
+}
+
+fn params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::new(vec![name.to_string()]).unwrap();
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params
+}
+
+/// Reads a frame; gives the names of the other end, or why there is none.
+fn read(stream: &mut FrameStream) -> Result<PeerNames, FrameError> {
+    loop {
+        if stream.next_frame()?.is_some() {
+            return Ok(stream.peer_names());
+        }
+        if !stream.fill()? {
+            stream.wait(Duration::from_secs(5)).unwrap();
+        }
+    }
+}
+
+/// Lets one end connect to the other one; each says a word.
+fn meet(
+    client: &Security,
+    server: &Security,
+) -> (Result<PeerNames, FrameError>, Result<PeerNames, FrameError>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = server.clone();
+    let answering = std::thread::spawn(move || {
+        let mut stream = FrameStream::stranger(listener.accept().unwrap().0, Some(server)).unwrap();
+        let heard = read(&mut stream);
+        if heard.is_ok() {
+            stream.send(&Control::Alive).unwrap();
+        }
+        stream.part(Duration::from_secs(2));
+        heard
+    });
+    let mut stream = FrameStream::connect(address, Duration::from_secs(5), Some(client)).unwrap();
+    stream.send(&Control::Alive).unwrap();
+    let heard = read(&mut stream);
+    drop(stream);
+    (heard, answering.join().unwrap())
+}
+
+fn sealing(outcome: Result<PeerNames, FrameError>) -> SealError {
+    match outcome {
+        Err(FrameError::Seal(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn members_of_one_authority_meet_and_know_each_others_names() {
+    let authority = Authority::new();
+    let (_a, a) = authority.member("a");
+    let folder = tempfile::tempdir().unwrap();
+    let mut spiffe = params("b.example.org");
+    let uri = "spiffe://example.org/polycast/agent/b";
+    spiffe.subject_alt_names.push(SanType::URI(uri.try_into().unwrap()));
+    let b = authority.issue(folder.path(), spiffe);
+    let (of_b, of_a) = meet(&Security::files(a).unwrap(), &Security::files(b).unwrap());
+    let (of_a, of_b) = (of_a.unwrap(), of_b.unwrap());
+    assert_eq!(of_a, PeerNames::Only(vec!["a".into()]));
+    assert!(of_b.allow("b") && of_b.allow("b.example.org") && !of_b.allow("a"));
+    let said = of_a.check("c").unwrap_err().to_string();
+    assert!(said.contains("the certificate of 'c' is for 'a'"), "{said}");
+    let shared = Security::shared(&Secret::fresh());
+    assert_eq!(meet(&shared, &shared).0.unwrap(), PeerNames::Any);
+}
+
+#[test]
+fn who_is_of_another_authority_is_not_let_in_and_both_hear_why() {
+    let (_a, a) = Authority::new().member("a");
+    let (_b, b) = Authority::new().member("b");
+    let (client, server) = meet(&Security::files(a.clone()).unwrap(), &Security::files(b).unwrap());
+    assert_eq!(sealing(client), SealError::ForeignCertificate);
+    let said = sealing(server).to_string();
+    assert!(said.contains("no authority that the other end trusts has issued it"), "{said}");
+
+    // One end has a key, and the other one a certificate.
+    let (certificate, key) = (Security::files(a).unwrap(), Security::shared(&Secret::fresh()));
+    for (client, server) in [(&certificate, &key), (&key, &certificate)] {
+        let (client, server) = meet(client, server);
+        assert_eq!((sealing(client), sealing(server)), (SealError::OtherKind, SealError::OtherKind));
+    }
+}
+
+#[test]
+fn a_certificate_that_nobody_accepts_ends_its_owner_in_a_sentence() {
+    let authority = Authority::new();
+    let folder = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    let at = |from: SystemTime, to: SystemTime| {
+        let mut params = params("a");
+        (params.not_before, params.not_after) = (from.into(), to.into());
+        params
+    };
+    let mut only_server = params("a");
+    only_server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    for (params, says) in [
+        (at(now - 3 * HOUR, now - HOUR), "it was valid until"),
+        (at(now + HOUR, now + 3 * HOUR), "set the clocks of both machines"),
+        (only_server, "serverAuth and clientAuth"),
+    ] {
+        let said = Security::files(authority.issue(folder.path(), params)).unwrap_err().to_string();
+        assert!(said.contains(says) && !said.contains('\n'), "{said}");
+    }
+    let files = authority.issue(folder.path(), params("a"));
+    let said = || Security::files(files.clone()).unwrap_err().to_string();
+    fs::write(&files.ca, Authority::new().pem).unwrap();
+    assert!(said().contains("it was not issued by an authority in --tls-ca"), "{}", said());
+    fs::write(&files.ca, &authority.pem).unwrap();
+    fs::write(&files.key, KeyPair::generate().unwrap().serialize_pem()).unwrap();
+    assert!(said().contains("is not the private key of the certificate"), "{}", said());
+    fs::set_permissions(&files.key, Permissions::from_mode(0o644)).unwrap();
+    assert!(said().contains("chmod 600"), "{}", said());
+    fs::set_permissions(&files.key, Permissions::from_mode(0o600)).unwrap();
+    fs::write(&files.key, "x").unwrap();
+    assert!(said().contains("is not a private key in PEM"), "{}", said());
+    fs::write(&files.cert, "x").unwrap();
+    assert!(said().contains("is not a certificate in PEM"), "{}", said());
+    fs::remove_file(&files.ca).unwrap();
+    assert!(said().contains("cannot be read"), "{}", said());
+}
+
+#[test]
+fn files_that_change_hold_for_new_connections() {
+    let authority = Authority::new();
+    let (_a, a) = authority.member("a");
+    let (folder, b) = authority.member("b");
+    let (a, b) =
+        (Security::files(a).unwrap(), Security::files(b.clone()).map(|security| (security, b)).unwrap());
+    assert!(meet(&a, &b.0).0.unwrap().allow("b"));
+    authority.issue(folder.path(), params("c"));
+    assert!(meet(&a, &b.0).0.unwrap().allow("c"), "the new certificate is shown");
+    // One that is written half leaves the one before it.
+    fs::write(&b.1.cert, "-----BEGIN CERTIFICATE-----\nMII").unwrap();
+    assert!(meet(&a, &b.0).0.unwrap().allow("c"));
+    // One that has run out meanwhile is refused by those who connect.
+    let mut old = params("c");
+    old.not_after = (SystemTime::now() - HOUR).into();
+    authority.issue(folder.path(), old);
+    assert!(meet(&a, &b.0).0.unwrap().allow("c"), "it is not taken up either");
+}

@@ -1,0 +1,155 @@
+//! A cluster whose machines show each other who they are: what they send, and who is kept out, in a sentence.
+
+mod common;
+
+use common::cluster::{Cluster, Daemon};
+use common::{Place, Ran, noise, polycast};
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+fn key(place: &Place, name: &str) -> String {
+    let path = place.path(name);
+    assert_eq!(polycast(&["key", "new", &path]).status, 0);
+    path
+}
+
+/// Runs an agent that is expected not to be let in, to its end.
+fn kept_out(place: &Place, manager: &str, name: &str, more: &[&str]) -> Ran {
+    let (store, socket) = (place.path(&format!("store-{name}")), place.path(&format!("{name}.sock")));
+    let local = ["--interface", "lo", "--store", &store, "--socket", &socket];
+    polycast(&[&["agent", "--manager", manager, "--name", name], &local[..], more].concat())
+}
+
+/// What the last line of it says.
+fn sentence(ran: &Ran) -> &str {
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    ran.stderr.lines().last().unwrap_or_default()
+}
+
+#[test]
+fn who_has_the_key_sends_and_who_has_it_not_is_told_so() {
+    let place = Place::new();
+    let (ours, other) = (key(&place, "ours"), key(&place, "other"));
+    let with_key = ["--key-file", &ours];
+    let sealed = Daemon::manager("127.0.0.1:0", &with_key);
+    let cluster = Cluster::of_with(place, vec![sealed], &["a", "b"], &with_key);
+    let place = &cluster.place;
+    let manager = cluster.managers[0].address();
+    for (name, more, says) in [
+        ("c", &[][..], "the other end seals its connections, and this end has no key"),
+        ("d", &["--key-file", &other], "the other end has another key"),
+    ] {
+        let ran = kept_out(place, manager, name, more);
+        assert!(sentence(&ran).contains(says), "{}", ran.stderr);
+        assert!(sentence(&ran).contains(manager), "{}", ran.stderr);
+    }
+    let bytes = noise(3_000_000);
+    let file = place.file("model.bin", &bytes);
+    let sent = cluster.at("a", &["send", &file, "--to", "all", "--id", "42"]);
+    assert_eq!(sent.status, 0, "{}", sent.stderr);
+    let report = sent.json();
+    assert_eq!((&report["sealed"], report["receivers"].as_array().map(Vec::len)), (&true.into(), Some(1)));
+    let out = place.path("copy");
+    assert_eq!(cluster.at("b", &["get", "42", "--out", &out]).status, 0);
+    assert!(fs::read(&out).unwrap() == bytes);
+}
+
+#[test]
+fn an_agent_with_a_key_does_not_join_without_it() {
+    let place = Place::new();
+    let ours = key(&place, "ours");
+    let open = Daemon::manager("127.0.0.1:0", &[]);
+    let ran = kept_out(&place, open.address(), "a", &["--key-file", &ours]);
+    assert!(sentence(&ran).contains("the other end does not seal its connections"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_key_file_that_is_none_ends_a_manager_before_it_listens() {
+    let place = Place::new();
+    let short = place.file("short", b"abc\n");
+    fs::set_permissions(&short, Permissions::from_mode(0o600)).unwrap();
+    let shown = key(&place, "shown");
+    fs::set_permissions(&shown, Permissions::from_mode(0o644)).unwrap();
+    let missing = place.path("missing");
+    for (file, says) in
+        [(&short, "it holds 3 characters"), (&shown, "chmod 600"), (&missing, "cannot be read")]
+    {
+        let ran = polycast(&["manager", "--listen", "127.0.0.1:0", "--key-file", file]);
+        assert!(sentence(&ran).contains(says), "{}", ran.stderr);
+        assert!(!ran.stderr.contains("listens on"), "{}", ran.stderr);
+    }
+}
+
+/// One that vouches for machines.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        Authority { issuer: Issuer::new(params, key), pem }
+    }
+
+    /// Writes a certificate for this name into a folder; gives the arguments that name its files.
+    fn issue(&self, place: &Place, folder: &str, name: &str) -> Vec<String> {
+        let mut params = CertificateParams::new(vec![name.to_string()]).unwrap();
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
+        let ca = place.file(&format!("{folder}/ca.pem"), self.pem.as_bytes());
+        let key = place.file(&format!("{folder}/key.pem"), key.serialize_pem().as_bytes());
+        fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+        let cert = place.file(&format!("{folder}/cert.pem"), certificate.as_bytes());
+        ["--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &key].map(str::to_string).to_vec()
+    }
+}
+
+fn words(arguments: &[String]) -> Vec<&str> {
+    arguments.iter().map(String::as_str).collect()
+}
+
+#[test]
+fn agents_are_who_their_certificates_say() {
+    let place = Place::new();
+    let authority = Authority::new();
+    let of_manager = authority.issue(&place, "manager", "manager");
+    let manager = Daemon::manager("127.0.0.1:0", &words(&of_manager));
+    let address = manager.address().to_string();
+    let agent = |name: &str| {
+        let files = authority.issue(&place, name, name);
+        Daemon::agent_with(&place, &address, name, &words(&files))
+    };
+    let agents = vec![agent("a"), agent("b")];
+    let mut cluster = Cluster { managers: vec![manager], agents, place };
+    cluster.await_status("a", |s| s["peers"].as_array().is_some_and(|peers| peers.len() == 2));
+
+    let foreign = Authority::new().issue(&cluster.place, "c", "c");
+    let ran = kept_out(&cluster.place, &address, "c", &words(&foreign));
+    assert!(sentence(&ran).contains("was not issued by an authority that this end trusts"), "{}", ran.stderr);
+    let of_a = authority.issue(&cluster.place, "d", "a");
+    let ran = kept_out(&cluster.place, &address, "d", &words(&of_a));
+    assert!(sentence(&ran).contains("the certificate of 'd' is for 'a'"), "{}", ran.stderr);
+
+    let file = cluster.place.file("f", &noise(300_000));
+    let sent = cluster.at("a", &["send", &file, "--to", "b", "--id", "1"]);
+    assert_eq!(sent.status, 0, "{}", sent.stderr);
+    assert_eq!(sent.json()["sealed"], true);
+
+    // An agent whose certificate is changed for another one's is neither sent to nor let in again.
+    authority.issue(&cluster.place, "b", "x");
+    let file = cluster.place.file("g", &noise(300_001));
+    let sent = cluster.at("a", &["send", &file, "--to", "b", "--id", "2"]);
+    assert_eq!(sent.status, 1, "{}", sent.stdout);
+    assert_eq!(sent.json()["receivers"][0]["verified"], false, "{}", sent.stdout);
+    cluster.managers[0].kill();
+    cluster.managers[0] = Daemon::manager(&address, &words(&of_manager));
+    assert_eq!(cluster.agents[1].ended(), Some(1));
+    cluster.await_status("a", |s| s["peers"].as_array().is_some_and(|peers| peers.len() == 1));
+}
