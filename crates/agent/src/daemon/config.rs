@@ -51,6 +51,8 @@ pub struct AgentConfig {
     pub tls_cert: Option<PathBuf>,
     /// and its private key. Files that change are read again.
     pub tls_key: Option<PathBuf>,
+    /// Whether it may listen to other machines with neither key nor certificate.
+    pub insecure: bool,
     /// How many objects the agent knows at most.
     pub objects_max: usize,
     /// How many objects it sends at the same time.
@@ -80,6 +82,7 @@ impl Default for AgentConfig {
             tls_ca: None,
             tls_cert: None,
             tls_key: None,
+            insecure: false,
             objects_max: 65_536,
             sends_max: 64,
             receives_max: 64,
