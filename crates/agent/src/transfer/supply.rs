@@ -36,9 +36,9 @@ struct Batch {
     first: u64,
     /// How many are here whole.
     count: u64,
-    /// Their bytes as they are sent.
+    /// Their bytes: of those that have a tag as they are sent, of the others as they are in the object.
     bytes: Vec<u8>,
-    /// Of each the tag of its content, where they are sealed.
+    /// The tags of the content of those that are sealed: each is when it is first sent.
     tags: Vec<ContentTag>,
 }
 
@@ -53,23 +53,26 @@ impl Batch {
         (self.first..self.first + self.count).contains(&sn)
     }
 
-    /// Takes in fragments whose bytes end before `end`, which is counted from the beginning of the object.
-    fn seal_up_to(&mut self, end: u64, geometry: &Geometry, seal: Option<&Seal>) {
-        let start = geometry.fragment_bytes(self.first).start;
-        while self.first + self.count < geometry.fragments() {
-            let sn = self.first + self.count;
-            let range = geometry.fragment_bytes(sn);
-            if range.end > end {
-                return;
-            }
-            let bytes = &mut self.bytes[(range.start - start) as usize..(range.end - start) as usize];
-            self.tags.extend(seal.map(|seal| seal.seal(sn, bytes)));
-            self.count += 1;
-        }
+    /// Counts the fragments that are whole, from the first one on, where the bytes end at `end` of the object.
+    fn begin(&mut self, first: u64, end: u64, geometry: &Geometry) {
+        self.tags.clear();
+        self.first = first;
+        let whole = match end == geometry.object_len {
+            true => geometry.fragments(),
+            false => end / u64::from(geometry.fragment_len),
+        };
+        self.count = whole.saturating_sub(first);
     }
 
-    fn lend(&self, sns: Range<u64>, geometry: &Geometry) -> Lent<'_> {
+    fn lend(&mut self, sns: Range<u64>, geometry: &Geometry, seal: Option<&Seal>) -> Lent<'_> {
         let start = geometry.fragment_bytes(self.first).start;
+        if let Some(seal) = seal {
+            for sn in self.first + self.tags.len() as u64..sns.end {
+                let range = geometry.fragment_bytes(sn);
+                let bytes = &mut self.bytes[(range.start - start) as usize..(range.end - start) as usize];
+                self.tags.push(seal.seal(sn, bytes));
+            }
+        }
         let bytes = geometry.fragment_bytes(sns.start).start..geometry.fragment_bytes(sns.end - 1).end;
         let tags = (sns.start - self.first) as usize..(sns.end - self.first) as usize;
         Lent {
@@ -115,8 +118,7 @@ impl Supply {
         let read_from = geometry.group_bytes(first).start;
         let start = read_from - self.tail.len() as u64;
         let batch = &mut self.batches[(first / BATCH_GROUPS % 2) as usize];
-        (batch.first, batch.count) = (start / u64::from(geometry.fragment_len), 0);
-        batch.tags.clear();
+        batch.begin(start / u64::from(geometry.fragment_len), until, geometry);
         batch.bytes.resize((until - start) as usize, 0);
         let (tail, read) = batch.bytes.split_at_mut(self.tail.len());
         tail.copy_from_slice(&self.tail);
@@ -125,7 +127,6 @@ impl Supply {
             let at = geometry.group_bytes(group);
             let slice = &batch.bytes[(at.start - start) as usize..(at.end - start) as usize];
             self.hashes.push(group_hash(slice, group, geometry.group_len, geometry.groups()));
-            batch.seal_up_to(at.end, geometry, self.seal.as_ref());
         }
         let whole = batch.first + batch.count;
         self.tail.clear();
@@ -149,20 +150,18 @@ impl Supply {
             !sns.is_empty() && self.in_row(sns.clone()) == sns.end - sns.start,
             "{sns:?} are not in a row"
         );
-        if self.batches.iter().any(|batch| batch.holds(sns.start)) {
-            let held = self.batches.iter().find(|batch| batch.holds(sns.start));
-            return Ok(held.expect("it is there").lend(sns, &self.geometry));
+        let (geometry, seal) = (&self.geometry, self.seal.as_ref());
+        if let Some(held) = self.batches.iter().position(|batch| batch.holds(sns.start)) {
+            return Ok(self.batches[held].lend(sns, geometry, seal));
         }
         let range = self.bytes_of(&sns);
         let again = &mut self.again;
-        (again.first, again.count) = (sns.start, 0);
-        again.tags.clear();
+        again.begin(sns.start, range.end, geometry);
         again.bytes.resize((range.end - range.start) as usize, 0);
         self.object.read_exact_at(&mut again.bytes, range.start)?;
         // Other bytes must not be sealed under the same numbers.
         self.object.check_unchanged()?;
-        again.seal_up_to(range.end, &self.geometry, self.seal.as_ref());
-        Ok(again.lend(sns, &self.geometry))
+        Ok(again.lend(sns, geometry, seal))
     }
 
     /// Fragments as they are in the object.
