@@ -1,5 +1,6 @@
 //! How fast content is sealed and packets get their tags, on one core: `cargo bench -p polycast-net --bench seal`.
 
+use polycast_net::hash::keyed_hash;
 use polycast_net::seal::{Seal, Secret};
 use polycast_types::Handle;
 use std::hint::black_box;
@@ -30,5 +31,6 @@ fn main() {
         measure("fragment", len, || _ = black_box(seal.seal(3, &mut bytes[..len])));
         measure("part", len, || seal.turn(3, 0, &mut bytes[..len]));
         measure("tag", len, || _ = black_box(seal.tag_of(&[5; 24], &bytes[..len])));
+        measure("blake3", len, || _ = black_box(keyed_hash(&[1; 32], &bytes[..len])));
     }
 }
