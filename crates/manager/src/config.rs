@@ -26,6 +26,9 @@ pub struct ManagerConfig {
     pub tls_cert: Option<PathBuf>,
     /// and its private key. Agents join by the names in their certificates; files that change are read again.
     pub tls_key: Option<PathBuf>,
+    /// In place of all these: folder of an authority of its own, which is made where there is none. It gives certificates to agents
+    /// that come with a token.
+    pub ca: Option<PathBuf>,
     /// Name of the scheduler: `fcfs`, `greedy-matching`, `partition-fcfs`.
     pub scheduler: String,
     /// Names of the fabrics, best first; a name that there is not is refused with the list of all.
@@ -134,6 +137,7 @@ impl Default for ManagerConfig {
             tls_ca: None,
             tls_cert: None,
             tls_key: None,
+            ca: None,
             scheduler: Fcfs::NAME.into(),
             fabrics: vec![IpMulticast::NAME.into(), TcpChain::NAME.into()],
             when_busy: WhenBusy::default(),

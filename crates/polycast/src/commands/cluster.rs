@@ -95,6 +95,7 @@ pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
         config.listen = listen;
     }
     config.set_identity(args.identity.files());
+    config.ca = args.ca.clone().or(config.ca);
     if !args.etcd.is_empty() {
         config.etcd.endpoints = args.etcd.clone();
     }
@@ -128,6 +129,8 @@ pub fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
     config.interface = args.network.interface.clone().or(config.interface);
     config.control_port = args.port.or(config.control_port);
     config.set_identity(args.identity.files());
+    config.token = args.token.clone().or(config.token);
+    config.identity = args.identity_folder.clone().or(config.identity);
     config.store = args.store.clone().or(config.store);
     config.store_max = args.store_max.clone().or(config.store_max);
     config.store_ttl = args.store_ttl.clone().or(config.store_ttl);
