@@ -147,7 +147,11 @@ written!(
 written!(SpanText, Duration, "a time such as \"10us\"", parse_span, |number| (number == 0)
     .then_some(Duration::ZERO));
 
-fn parse_span(text: &str) -> Result<Duration, String> {
+/// Reads a time as scenarios write it.
+///
+/// # Errors
+/// If it is none: a sentence that says what one looks like.
+pub fn parse_span(text: &str) -> Result<Duration, String> {
     let wrong = || format!("'{text}' is not a time: write 500ns, 10us, 1.5ms or 2s");
     let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).ok_or_else(wrong)?;
     let number: f64 = text[..end].parse().map_err(|_| wrong())?;

@@ -29,6 +29,8 @@ pub struct ManagerConfig {
     /// In place of all these: folder of an authority of its own, which is made where there is none. It gives certificates to agents
     /// that come with a token.
     pub ca: Option<PathBuf>,
+    /// Whether it may listen to other machines with neither key nor certificate.
+    pub insecure: bool,
     /// Name of the scheduler: `fcfs`, `greedy-matching`, `partition-fcfs`.
     pub scheduler: String,
     /// Names of the fabrics, best first; a name that there is not is refused with the list of all.
@@ -138,6 +140,7 @@ impl Default for ManagerConfig {
             tls_cert: None,
             tls_key: None,
             ca: None,
+            insecure: false,
             scheduler: Fcfs::NAME.into(),
             fabrics: vec![IpMulticast::NAME.into(), TcpChain::NAME.into()],
             when_busy: WhenBusy::default(),

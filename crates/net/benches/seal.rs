@@ -24,8 +24,11 @@ fn measure(what: &str, len: usize, mut act: impl FnMut()) {
 fn main() {
     let seal = Seal::new(&Secret::new([1; 32]), Handle(1));
     let mut bytes = vec![7; 256 << 10];
+    let header = [5; 40];
+    measure("header", header.len(), || _ = black_box(seal.tag_of(&header, &[])));
     for len in [1_416, 8_916, 64 << 10, 256 << 10] {
-        measure("content", len, || seal.turn(3, 0, &mut bytes[..len]));
+        measure("fragment", len, || _ = black_box(seal.seal(3, &mut bytes[..len])));
+        measure("part", len, || seal.turn(3, 0, &mut bytes[..len]));
         measure("tag", len, || _ = black_box(seal.tag_of(&[5; 24], &bytes[..len])));
     }
 }

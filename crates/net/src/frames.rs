@@ -336,6 +336,33 @@ mod tests {
         }
     }
 
+    /// Frames that come in one record are all taken, though nothing more is to be read on the connection.
+    #[test]
+    fn what_is_unsealed_together_is_read_together() {
+        let security = Security::shared(&crate::seal::Secret::fresh());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut near = FrameStream::connect(address, Duration::from_secs(5), Some(&security)).unwrap();
+        let mut far = FrameStream::stranger(listener.accept().unwrap().0, Some(security)).unwrap();
+        near.send(&Control::Alive).unwrap();
+        while !matches!(far.next_frame(), Ok(Some(Control::Alive))) {
+            for end in [&mut near, &mut far] {
+                end.fill().unwrap();
+                end.flush().unwrap();
+                end.wait(Duration::from_millis(20)).unwrap();
+            }
+        }
+        assert!(near.is_sealed() && far.is_sealed());
+        let payload = [7; 1_000];
+        (0..15).for_each(|index| Control::Group { index, payload: &payload }.emit(&mut near.outgoing));
+        near.flush().unwrap();
+        far.wait(Duration::from_secs(5)).unwrap();
+        assert!(far.fill().unwrap());
+        for index in 0..15 {
+            assert_eq!(far.next_frame().unwrap(), Some(Control::Group { index, payload: &payload }));
+        }
+    }
+
     #[test]
     fn frames_of_all_sizes_pass_in_order() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -3,12 +3,13 @@
 //! The source of a transfer draws a [`Secret`] and tells it to receivers on their sealed connections. Everything else follows
 //! from it and the transfer's handle:
 //!
-//! - **Content.** A hash group is combined with AES-128 in counter mode; the group's number is the nonce. Content is as long
-//!   as before, so sizes, offsets and coded patches stay. It needs no tag of its own: the group's hash, which comes over the
-//!   sealed connection, is the stronger check.
-//! - **Packets.** A tag of 12 bytes over header and payload: POLYVAL, and then AES-128 of its sum (the authenticator of
-//!   AES-GCM-SIV, RFC 8452). It has no nonce, so that nothing breaks where one is used twice. Who has the secret can make
-//!   tags; who has not can neither make nor change a packet.
+//! - **Content.** A fragment is sealed with AES-128-GCM, and its number is the nonce: one number never has two contents. The
+//!   sealed fragment is as long as before, so sizes, offsets and coded patches stay. Its tag travels in the packet's header, and
+//!   opening it checks it in the same pass.
+//! - **Packets.** A tag over what a header says: POLYVAL, and then AES-128 of its sum (the authenticator of AES-GCM-SIV, RFC
+//!   8452). It has no nonce, so that nothing breaks where a packet is sent again, in another round or with other flags. Of coded
+//!   patches and messages it covers the payload too. Who has the secret can make tags; who has not can neither make nor change a
+//!   packet.
 //!
 //! Nobody who lacks the secret reads the object; nobody may seal two objects with one.
 
@@ -19,9 +20,10 @@ use ctr::cipher::{
 };
 use ctr::{CtrCore, flavors};
 use polycast_types::Handle;
-use polycast_wire::data::{TAG_LEN, Tag};
+use polycast_wire::data::{ContentTag, HEADER_TAG_LEN};
 use polyval::Polyval;
 use polyval::universal_hash::UniversalHash;
+use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use std::io;
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -74,7 +76,9 @@ impl std::fmt::Debug for Secret {
 /// The keys of one transfer.
 #[derive(Clone)]
 pub struct Seal {
-    content: Aes128,
+    content: LessSafeKey,
+    /// The same key, for parts of fragments.
+    stream: Aes128,
     sum: Polyval,
     finish: Aes128,
 }
@@ -86,45 +90,78 @@ impl std::fmt::Debug for Seal {
     }
 }
 
+/// Bytes of a nonce of GCM, which ends with the fragment's number.
+const NONCE_LEN: usize = 12;
+/// GCM's key stream begins with the block of this number.
+const FIRST_BLOCK: u32 = 2;
+
+fn nonce(sn: u64) -> [u8; NONCE_LEN] {
+    let mut nonce = [0; NONCE_LEN];
+    nonce[NONCE_LEN - 8..].copy_from_slice(&sn.to_be_bytes());
+    nonce
+}
+
 impl Seal {
     /// The keys that follow from a secret, for the transfer with this handle.
     #[must_use]
     pub fn new(secret: &Secret, handle: Handle) -> Self {
         let key = |purpose: &str| {
             let key = secret.derive(purpose, &handle.0.to_be_bytes());
-            *key.reveal().first_chunk::<BLOCK_LEN>().expect("a secret is longer")
+            Zeroizing::new(*key.reveal().first_chunk::<BLOCK_LEN>().expect("a secret is longer"))
         };
+        let content = key("polycast 3 content");
+        let unbound = UnboundKey::new(&AES_128_GCM, &content[..]).expect("a key has 16 bytes");
         Seal {
-            content: Aes128::new(&key("polycast 3 content").into()),
-            sum: Polyval::new(&key("polycast 3 packet sums").into()),
-            finish: Aes128::new(&key("polycast 3 packet tags").into()),
+            content: LessSafeKey::new(unbound),
+            stream: Aes128::new(&(*content).into()),
+            sum: Polyval::new(&(*key("polycast 3 packet sums")).into()),
+            finish: Aes128::new(&(*key("polycast 3 packet tags")).into()),
         }
     }
 
-    /// Seals or opens bytes of a hash group that begin `offset` bytes behind its beginning.
+    /// Seals a fragment, and gives the tag of its content.
     ///
     /// # Panics
-    /// The bytes reach beyond 64 GiB of a group.
-    pub fn turn(&self, group: u64, offset: u64, bytes: &mut [u8]) {
-        let mut nonce = [0; BLOCK_LEN];
-        nonce[..8].copy_from_slice(&group.to_be_bytes());
+    /// It is longer than 64 GiB.
+    pub fn seal(&self, sn: u64, bytes: &mut [u8]) -> ContentTag {
+        let nonce = Nonce::assume_unique_for_key(nonce(sn));
+        let tag = self.content.seal_in_place_separate_tag(nonce, Aad::empty(), bytes);
+        let tag = tag.expect("a fragment is not too long");
+        *tag.as_ref().first_chunk().expect("a tag of GCM has 16 bytes")
+    }
+
+    /// Opens a fragment where its bytes are what was sealed; otherwise they are worth nothing.
+    #[must_use]
+    pub fn open(&self, sn: u64, bytes: &mut [u8], tag: &ContentTag) -> bool {
+        let nonce = Nonce::assume_unique_for_key(nonce(sn));
+        self.content.open_in_place_separate_tag(nonce, Aad::empty(), (*tag).into(), bytes, 0..).is_ok()
+    }
+
+    /// Seals or opens bytes of a fragment that begin `offset` bytes behind its beginning, and looks at no tag.
+    ///
+    /// # Panics
+    /// The bytes reach beyond 64 GiB of a fragment.
+    pub fn turn(&self, sn: u64, offset: u64, bytes: &mut [u8]) {
+        let mut first = [0; BLOCK_LEN];
+        first[..NONCE_LEN].copy_from_slice(&nonce(sn));
+        first[NONCE_LEN..].copy_from_slice(&FIRST_BLOCK.to_be_bytes());
         let mut cipher = StreamCipherCoreWrapper::from_core(
-            CtrCore::<&Aes128, flavors::Ctr32BE>::inner_iv_init(&self.content, &nonce.into()),
+            CtrCore::<&Aes128, flavors::Ctr32BE>::inner_iv_init(&self.stream, &first.into()),
         );
         cipher.seek(offset);
         cipher.apply_keystream(bytes);
     }
 
-    /// Seals or opens bytes of an object that begin at `offset`; its hash groups have `group_len` bytes.
-    pub fn turn_object(&self, group_len: u32, offset: u64, bytes: &mut [u8]) {
-        let group_len = u64::from(group_len);
-        let (mut group, mut within) = (offset / group_len, offset % group_len);
+    /// Seals or opens bytes of an object that begin at `offset`; its fragments have `fragment_len` bytes.
+    pub fn turn_object(&self, fragment_len: u32, offset: u64, bytes: &mut [u8]) {
+        let fragment_len = u64::from(fragment_len);
+        let (mut sn, mut within) = (offset / fragment_len, offset % fragment_len);
         let mut rest = bytes;
         while !rest.is_empty() {
-            let len = usize::try_from(group_len - within).map_or(rest.len(), |len| len.min(rest.len()));
+            let len = usize::try_from(fragment_len - within).map_or(rest.len(), |len| len.min(rest.len()));
             let (piece, more) = rest.split_at_mut(len);
-            self.turn(group, within, piece);
-            (group, within, rest) = (group + 1, 0, more);
+            self.turn(sn, within, piece);
+            (sn, within, rest) = (sn + 1, 0, more);
         }
     }
 
@@ -134,9 +171,9 @@ impl Seal {
         TagOf { seal: self, sum: self.sum.clone(), rest: [0; BLOCK_LEN], rest_len: 0, lens: [0; 2] }
     }
 
-    /// The tag of a packet with this header and this payload.
+    /// The tag of a packet with this header and this payload; only its beginning may be sent.
     #[must_use]
-    pub fn tag_of(&self, header: &[u8], payload: &[u8]) -> Tag {
+    pub fn tag_of(&self, header: &[u8], payload: &[u8]) -> [u8; BLOCK_LEN] {
         let mut tag = self.tag();
         tag.header(header);
         tag.payload(payload);
@@ -148,14 +185,14 @@ impl Seal {
 pub struct SealedObject {
     object: Arc<dyn ObjectSource>,
     seal: Seal,
-    group_len: u32,
+    fragment_len: u32,
 }
 
 impl SealedObject {
-    /// This object, sealed by groups of `group_len` bytes.
+    /// This object, sealed by fragments of `fragment_len` bytes.
     #[must_use]
-    pub fn new(object: Arc<dyn ObjectSource>, seal: Seal, group_len: u32) -> Self {
-        SealedObject { object, seal, group_len }
+    pub fn new(object: Arc<dyn ObjectSource>, seal: Seal, fragment_len: u32) -> Self {
+        SealedObject { object, seal, fragment_len }
     }
 }
 
@@ -168,9 +205,14 @@ impl ObjectSource for SealedObject {
         self.object.mode()
     }
 
+    fn check_unchanged(&self) -> io::Result<()> {
+        self.object.check_unchanged()
+    }
+
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         self.object.read_exact_at(buffer, offset)?;
-        self.seal.turn_object(self.group_len, offset, buffer);
+        self.object.check_unchanged()?;
+        self.seal.turn_object(self.fragment_len, offset, buffer);
         Ok(())
     }
 }
@@ -230,7 +272,7 @@ impl TagOf<'_> {
 
     /// The tag.
     #[must_use]
-    pub fn finish(mut self) -> Tag {
+    pub fn finish(mut self) -> [u8; BLOCK_LEN] {
         self.pad();
         let mut lens = [0; BLOCK_LEN];
         lens[..8].copy_from_slice(&self.lens[0].to_be_bytes());
@@ -238,12 +280,16 @@ impl TagOf<'_> {
         self.sum.update(&[lens.into()]);
         let mut block = self.sum.finalize();
         self.seal.finish.encrypt_block(&mut block);
-        *block.first_chunk::<TAG_LEN>().expect("a block is longer than a tag")
+        block.into()
     }
 
-    /// Whether this is the tag, in a time that does not tell where it differs.
+    /// Whether the tag begins so, in a time that does not tell where it differs.
+    ///
+    /// # Panics
+    /// Too little is compared to say so.
     #[must_use]
-    pub fn is(self, tag: &Tag) -> bool {
+    pub fn is(self, tag: &[u8]) -> bool {
+        assert!((HEADER_TAG_LEN..=BLOCK_LEN).contains(&tag.len()), "a tag of {} bytes", tag.len());
         self.finish().iter().zip(tag).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
     }
 }
@@ -262,12 +308,18 @@ mod tests {
     }
 
     proptest! {
-        /// Any piece of a group is sealed alike, wherever it is cut; doing it twice gives the bytes back.
+        /// Any piece of a fragment is sealed alike, wherever it is cut; doing it twice gives the bytes back.
         #[test]
         fn pieces_are_sealed_like_the_whole(len in 1usize..5_000, a: prop::sample::Index, b: prop::sample::Index) {
             let (seal, plain) = (seal(), bytes(len));
             let mut whole = plain.clone();
-            seal.turn(3, 0, &mut whole);
+            let tag = seal.seal(3, &mut whole);
+            let mut opened = whole.clone();
+            prop_assert!(seal.open(3, &mut opened, &tag) && opened == plain);
+            prop_assert!(!seal.open(4, &mut whole.clone(), &tag), "it is another fragment's");
+            let mut other = whole.clone();
+            other[a.index(len)] ^= 1;
+            prop_assert!(!seal.open(3, &mut other, &tag));
             let (a, b) = (a.index(len), b.index(len));
             let cut = a.min(b)..a.max(b);
             let mut piece = plain[cut.clone()].to_vec();
@@ -277,9 +329,9 @@ mod tests {
             prop_assert_eq!(whole, plain);
         }
 
-        /// Bytes of several groups are sealed like each group.
+        /// Bytes of several fragments are sealed like each fragment.
         #[test]
-        fn bytes_over_groups_are_sealed_by_group(len in 1usize..700, at in 0u64..300) {
+        fn bytes_over_fragments_are_sealed_by_fragment(len in 1usize..700, at in 0u64..300) {
             let (seal, mut one) = (seal(), bytes(len));
             seal.turn_object(128, at, &mut one);
             for (i, (sealed, plain)) in one.into_iter().zip(bytes(len)).enumerate() {

@@ -12,21 +12,26 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-fn example(number: u8, group: u64, offset: u64, len: usize, header_len: usize) -> String {
+fn example(number: u8, sn: u64, offset: u64, len: usize, header_len: usize) -> String {
     let secret: [u8; 32] = std::array::from_fn(|at| number.wrapping_mul(31).wrapping_add(at as u8));
     let handle = 0x0102_0304_0506_0700 + u64::from(number);
     let seal = Seal::new(&Secret::new(secret), Handle(handle));
     let plain: Vec<u8> = (0..len).map(|at| (at * 7 + usize::from(number)) as u8).collect();
     let header: Vec<u8> = (0..header_len).map(|at| (at * 3 + 1) as u8).collect();
     let mut sealed = plain.clone();
-    seal.turn(group, offset, &mut sealed);
+    let content_tag = seal.seal(sn, &mut sealed);
+    let mut piece = sealed.clone();
+    seal.turn(sn, offset, &mut piece);
     let connection_key = Secret::new(secret).derive("polycast 3 connections", &[]);
     format!(
-        "{{\"secret\": \"{}\", \"handle\": {handle}, \"group\": {group}, \"offset\": {offset}, \"plain\": \"{}\", \
-         \"sealed\": \"{}\", \"header\": \"{}\", \"tag\": \"{}\", \"connection_key\": \"{}\"}}",
+        "{{\"secret\": \"{}\", \"handle\": {handle}, \"sn\": {sn}, \"plain\": \"{}\", \"sealed\": \"{}\", \
+         \"content_tag\": \"{}\", \"offset\": {offset}, \"piece\": \"{}\", \"header\": \"{}\", \"tag\": \"{}\", \
+         \"connection_key\": \"{}\"}}",
         hex(&secret),
         hex(&plain),
         hex(&sealed),
+        hex(&content_tag),
+        hex(&piece),
         hex(&header),
         hex(&seal.tag_of(&header, &sealed)),
         hex(connection_key.reveal()),

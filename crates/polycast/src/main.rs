@@ -11,7 +11,10 @@ mod logging;
 mod object;
 mod output;
 mod progress;
+mod reference;
 mod report;
+#[cfg(feature = "research")]
+mod table;
 
 fn main() -> std::process::ExitCode {
     let outcome = match args::parse() {

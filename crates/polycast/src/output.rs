@@ -1,8 +1,10 @@
 //! What is printed: text for people, or one JSON document.
 
 use crate::exit::{Exit, Failure};
+use crate::reference;
 use polycast_types::{Printable, format_bytes, format_rate};
 use serde::Serialize;
+use serde_json::Value;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,10 +22,27 @@ pub fn result(format: Format, value: &impl Serialize, text: &str) -> Result<(), 
     match format {
         Format::Text => write(text),
         Format::Json => {
-            let document = serde_json::to_string(value)
+            let document = serde_json::to_value(value)
                 .map_err(|error| Failure::unexpected(format!("cannot write JSON: {error}")))?;
-            write(&document)
+            reference::check_document(&document);
+            write(&versioned(&document))
         }
+    }
+}
+
+/// A document with its version, which each entry of a list has; a document that has another field of that name keeps it.
+fn versioned(document: &Value) -> String {
+    match document {
+        Value::Array(entries) => {
+            let entries: Vec<String> = entries.iter().map(versioned).collect();
+            format!("[{}]", entries.join(","))
+        }
+        Value::Object(fields) if !fields.contains_key("version") => {
+            let fields =
+                fields.iter().map(|(name, value)| format!("{}:{value},", Value::from(name.as_str())));
+            format!("{{{}\"version\":{}}}", fields.collect::<String>(), reference::VERSION)
+        }
+        other => other.to_string(),
     }
 }
 
@@ -101,7 +120,10 @@ pub fn tell(message: &str) {
 pub fn event(format: Format, value: &serde_json::Value, text: impl FnOnce()) {
     match format {
         // There is nobody to tell if this fails.
-        Format::Json => drop(writeln!(io::stderr(), "{}", event_line(value))),
+        Format::Json => {
+            reference::check_event(value);
+            drop(writeln!(io::stderr(), "{}", event_line(value)));
+        }
         Format::Text => text(),
     }
 }
@@ -110,8 +132,9 @@ pub fn event(format: Format, value: &serde_json::Value, text: impl FnOnce()) {
 fn event_line(value: &serde_json::Value) -> String {
     let kind = &value["event"];
     let others = value.as_object().into_iter().flatten().filter(|(key, _)| *key != "event");
-    others.fold(format!("{{\"event\":{kind}"), |line, (key, value)| line + &format!(",\"{key}\":{value}"))
-        + "}"
+    let line = others
+        .fold(format!("{{\"event\":{kind}"), |line, (key, value)| line + &format!(",\"{key}\":{value}"));
+    line + &format!(",\"version\":{}}}", reference::VERSION)
 }
 
 /// Says why a command failed; with JSON, standard output says it too.
@@ -125,7 +148,8 @@ pub fn failure(format: Format, failure: &Failure) -> Exit {
         if let Some(hint) = &failure.hint {
             document["hint"] = hint.as_str().into();
         }
-        let _ = write(&document.to_string());
+        reference::check_document(&document);
+        let _ = write(&versioned(&document));
     }
     failure.exit
 }
@@ -137,8 +161,18 @@ mod tests {
     #[test]
     fn an_event_is_known_by_how_it_begins() {
         let value = serde_json::json!({ "address": "10.0.0.1", "event": "offer", "name": "a\"b" });
-        assert_eq!(event_line(&value), r#"{"event":"offer","address":"10.0.0.1","name":"a\"b"}"#);
-        let read: serde_json::Value = serde_json::from_str(&event_line(&value)).unwrap();
-        assert_eq!(read, value);
+        let line = event_line(&value);
+        assert_eq!(line, r#"{"event":"offer","address":"10.0.0.1","name":"a\"b","version":1}"#);
+        let read: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(read["name"], value["name"]);
+    }
+
+    #[test]
+    fn each_document_says_its_version() {
+        let one = serde_json::json!({ "b": [1, { "c": 2 }], "a\"": "x" });
+        assert_eq!(versioned(&one), r#"{"a\"":"x","b":[1,{"c":2}],"version":1}"#);
+        assert_eq!(versioned(&serde_json::json!([{}, { "a": 1 }])), r#"[{"version":1},{"a":1,"version":1}]"#);
+        let own = serde_json::json!({ "version": "0.1.0" });
+        assert_eq!(versioned(&own), own.to_string());
     }
 }

@@ -24,7 +24,7 @@ fn objects_travel_between_agents() {
         assert_eq!(got.status, 0, "{}", got.stderr);
         let document = serde_json::json!({
             "object": "42", "name": "model.bin", "kind": "file", "bytes": bytes.len(), "root": report["root"],
-            "path": out, "unchanged": false,
+            "path": out, "unchanged": false, "version": 1,
         });
         assert_eq!(got.json(), document);
         assert!(fs::read(&out).unwrap() == bytes);

@@ -4,7 +4,7 @@
 mod common;
 
 use common::lan::{HOSTS, Lan, Running, address};
-use common::noise;
+use common::{noise, polycast};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
@@ -46,8 +46,10 @@ fn without_multicast_an_offer_needs_tcp_only() {
 fn agents_need_the_documented_ports_only() {
     let Some(lan) = Lan::new() else { return };
     lan.let_in(0, "tcp dport 7400 accept");
+    let key = lan.place.path("key");
+    assert_eq!(polycast(&["key", "new", &key]).status, 0);
     let manager_address = format!("{}:7400", address(0));
-    let mut manager = lan.begin(0, &["manager", "--listen", &manager_address]);
+    let mut manager = lan.begin(0, &["manager", "--listen", &manager_address, "--key-file", &key]);
     manager.ready();
     let sockets: Vec<String> = (0..HOSTS).map(|host| lan.place.path(&format!("{host}.sock"))).collect();
     let agents: Vec<Running> = (1..HOSTS)
@@ -55,7 +57,8 @@ fn agents_need_the_documented_ports_only() {
             let store = lan.place.path(&format!("store{host}"));
             let name = format!("host{host}");
             let words = ["agent", "--manager", &manager_address, "--name", &name, "--store", &store];
-            let mut agent = lan.begin(host, &[&words[..], &["--socket", &sockets[host]]].concat());
+            let own = ["--socket", &sockets[host], "--key-file", &key];
+            let mut agent = lan.begin(host, &[&words[..], &own].concat());
             agent.ready();
             agent
         })

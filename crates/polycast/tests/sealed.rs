@@ -56,6 +56,7 @@ fn overheard(lan: &Lan, offer: &[&str], accept: &[&str]) -> (Value, (usize, bool
         let ran = accepting.end();
         assert_eq!(ran.status, 0, "{}", ran.stderr);
         assert_eq!(ran.json()["sealed"], accept.is_empty() || accept[0] != "--insecure", "{}", ran.stdout);
+        assert_eq!(ran.json()["corrupt_groups"], 0, "patches bring what was sent: {}", ran.stdout);
     }
     let offered = offering.end();
     assert_eq!(offered.status, 0, "{}", offered.stderr);
@@ -203,4 +204,22 @@ fn key_files_that_are_none_are_refused() {
     fs::write(&key, "too short\n").unwrap();
     refused(&offer, "9 characters");
     refused(&agent, "9 characters");
+}
+
+/// A daemon that other machines reach needs a key, or somebody's word that it needs none.
+#[test]
+fn daemons_do_not_take_part_with_strangers_unasked() {
+    let Some(lan) = Lan::new() else { return };
+    let own = address(0);
+    let listen = format!("{own}:7400");
+    let (store, socket) = (lan.place.path("store"), lan.place.path("agent.sock"));
+    let agent = ["agent", "--manager", &listen, "--store", &store, "--socket", &socket];
+    for words in [&["manager", "--listen", &listen][..], &agent] {
+        let ran = lan.begin(0, words).end();
+        assert_eq!(ran.status, 1, "{}", ran.stderr);
+        for part in [own.as_str(), "--key-file", "--insecure"] {
+            assert!(ran.stderr.contains(part), "{part} is not in: {}", ran.stderr);
+        }
+        lan.begin(0, &[words, &["--insecure"]].concat()).ready();
+    }
 }

@@ -75,3 +75,61 @@ fn receivers_that_never_finish_make_it_fail() {
     assert!(document["finish_s"].is_null());
     assert!(document["receivers"].as_array().unwrap().iter().any(|r| r["failure"].is_string()));
 }
+
+#[test]
+fn a_series_has_a_row_for_each_receiver_and_link_at_each_time() {
+    let place = Place::new();
+    let (scenario, path) = (sample("rack-push.toml"), place.path("series.csv"));
+    let plain = document(&["simulate", &scenario, "--json"]);
+    let watched = document(&["simulate", &scenario, "--json", "--series", &path, "--interval", "5ms"]);
+    assert_eq!(plain["trace_hash"], watched["trace_hash"], "looking at a run does not change it");
+    let csv = fs::read_to_string(&path).unwrap();
+    let mut lines = csv.lines();
+    assert_eq!(lines.next(), Some("time_s,kind,from,to,bytes,rate_bps,queue_bytes,drops"));
+    let rows: Vec<Vec<&str>> = lines.map(|line| line.split(',').collect()).collect();
+    assert!(rows.iter().all(|row| row.len() == 8), "{csv}");
+    let last = rows.last().unwrap()[0];
+    let end: Vec<_> = rows.iter().filter(|row| row[0] == last).collect();
+    let has_all = |row: &&&Vec<&str>| row[1] == "receiver" && row[4] == "16777216";
+    assert_eq!(end.iter().filter(has_all).count(), 31);
+    let link = |at: &str, from: &str| {
+        let row = rows.iter().find(|row| row[0] == at && row[1] == "link" && row[2] == from).unwrap();
+        row[4].parse::<u64>().unwrap()
+    };
+    let of_source = watched["links"].as_array().unwrap().iter().find(|link| link["from"] == 0).unwrap();
+    assert_eq!(of_source["bytes"].as_u64(), Some(link(last, "0")));
+    assert!(link("0.005", "0") < link("0.01", "0"));
+    let ran = polycast(&["simulate", &scenario, "--series", "/nowhere/series.csv"]);
+    assert_eq!(ran.status, 1);
+    assert!(ran.stderr.starts_with("error: cannot create /nowhere/series.csv: no such"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_sweep_runs_each_value_with_each() {
+    let place = Place::new();
+    let (scenario, out) = (sample("spine-fails.toml"), place.path("sweep.csv"));
+    let sweeps = ["--sweep", "transfer.bytes=1M,2M", "--sweep", "seed=1,2,3", "--out", &out];
+    let words = [&["simulate", scenario.as_str(), "--json"][..], &sweeps].concat();
+    let runs = document(&words);
+    let runs = runs.as_array().unwrap();
+    assert_eq!(runs.len(), 6);
+    assert_eq!(runs[4]["sweep"], serde_json::json!({ "transfer.bytes": "2M", "seed": "2" }));
+    let alone = document(&["simulate", &scenario, "--json", "--seed", "3"]);
+    assert_ne!(alone["trace_hash"], runs[2]["trace_hash"], "another size is another run");
+    assert!(runs[0]["bytes_on_links"].as_u64().unwrap() < runs[3]["bytes_on_links"].as_u64().unwrap());
+    let csv = fs::read_to_string(&out).unwrap();
+    let lines: Vec<&str> = csv.lines().collect();
+    assert!(lines[0].starts_with("transfer.bytes,seed,receivers,have_it,") && lines.len() == 7, "{csv}");
+    assert!(lines[5].contains(runs[4]["trace_hash"].as_str().unwrap()), "{csv}");
+    for (sweep, said) in [
+        ("links.queue=lots", "spine-fails.toml with links.queue=lots: queue: 'lots' is not a size"),
+        ("links.que=1", "unknown field `que`"),
+        ("transfer.source=99", "with transfer.source=99: transfer.source: host 99 is not there"),
+        ("flow[3].to=1", "flow[3].to: the scenario has"),
+        ("seed", "write KEY=V1,V2"),
+    ] {
+        let ran = polycast(&["simulate", &scenario, "--sweep", sweep]);
+        assert_eq!((ran.status, ran.stdout.as_str()), (1, ""), "{sweep}");
+        assert!(ran.stderr.contains(said), "{sweep}: {}", ran.stderr);
+    }
+}

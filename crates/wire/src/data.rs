@@ -11,8 +11,9 @@
 //! wrapped round, so that `round * fragments + sn` rises without end and a late or repeated packet
 //! cannot be mistaken for a new round. The extension holds, for a fragment with sn 0, the object's size
 //! (8 bytes, where Republic puts it), and for a coded patch the distances of the other fragments in it.
-//! 32 bytes are set aside for the extension in every fragment's size: sealed packets end it with a tag of 12 bytes, over the
-//! header before it and the payload, and their fragments are as long as those of plain ones.
+//! 32 bytes are set aside for the extension in every fragment's size, so that fragments of sealed packets are as long as those of
+//! plain ones. A sealed fragment's header ends with the tag of its content (16 bytes) and one of the header before (8 bytes), a
+//! sealed coded patch's with one tag of header and payload (12 bytes).
 
 use crate::{VERSION, WireError};
 use polycast_types::Handle;
@@ -23,8 +24,14 @@ pub const HEADER_LEN: usize = 24;
 pub const EXTENSION_LEN_MAX: usize = 32;
 /// How many fragments one coded patch can combine: the one in the header and 16 distances.
 pub const CODED_FRAGMENTS_MAX: usize = 1 + EXTENSION_LEN_MAX / 2;
-/// Bytes of the tag of a sealed packet.
+/// Bytes of the tag of a sealed coded patch, and of a piece of a message.
 pub const TAG_LEN: usize = 12;
+/// Bytes of the tag of a sealed fragment's content,
+pub const CONTENT_TAG_LEN: usize = 16;
+/// and of the one of its header.
+pub const HEADER_TAG_LEN: usize = 8;
+/// Both.
+pub const FRAGMENT_TAGS_LEN: usize = CONTENT_TAG_LEN + HEADER_TAG_LEN;
 /// How many fragments one sealed coded patch can combine.
 pub const SEALED_FRAGMENTS_MAX: usize = 1 + (EXTENSION_LEN_MAX - TAG_LEN) / 2;
 /// Bytes of IPv4 and UDP header before ours.
@@ -47,6 +54,8 @@ const FLAGS_KNOWN: u8 = FLAG_SIZE | FLAG_PATCH | FLAG_REPORT | FLAG_ATTEMPT | FL
 
 /// What shows that a packet is its source's.
 pub type Tag = [u8; TAG_LEN];
+/// What shows that a fragment's bytes are.
+pub type ContentTag = [u8; CONTENT_TAG_LEN];
 
 /// The largest fragment that fits into one frame of an interface with this MTU, at most 65,535 bytes.
 #[must_use]
@@ -68,7 +77,7 @@ pub struct FragmentHeader {
     pub flags: u8,
     /// The object's size in bytes; only with sn 0.
     pub object_len: Option<u64>,
-    /// Whether a tag ends the header.
+    /// Whether tags end the header.
     pub sealed: bool,
 }
 
@@ -139,7 +148,14 @@ impl Header {
             return Err(WireError::Malformed);
         }
         let sealed = flags & FLAG_SEALED != 0;
-        let end = length.checked_sub(if sealed { TAG_LEN } else { 0 }).filter(|end| *end >= HEADER_LEN);
+        let tags_len = if !sealed {
+            0
+        } else if kind == KIND_CODED {
+            TAG_LEN
+        } else {
+            FRAGMENT_TAGS_LEN
+        };
+        let end = length.checked_sub(tags_len).filter(|end| *end >= HEADER_LEN);
         let extension = &datagram[HEADER_LEN..end.ok_or(WireError::Malformed)?];
         let round = u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]);
         let handle = Handle(be64(&fixed[8..16]));
@@ -162,19 +178,39 @@ impl Header {
         Ok((header, length))
     }
 
-    /// The tag of the packet whose header this is, and where the header ends for it; `None` where it is not sealed.
+    /// Bytes of the tags at the end of the header.
     #[must_use]
-    pub fn tag_in<'a>(&self, datagram: &'a [u8], length: usize) -> Option<(&'a [u8], Tag)> {
-        let sealed = match self {
-            Header::Fragment(fragment) => fragment.sealed,
-            Header::Coded(coded) => coded.sealed,
+    pub fn tags_len(&self) -> usize {
+        match self {
+            Header::Fragment(FragmentHeader { sealed: true, .. }) => FRAGMENT_TAGS_LEN,
+            Header::Coded(CodedHeader { sealed: true, .. }) => TAG_LEN,
+            _ => 0,
+        }
+    }
+
+    /// The last tag in the packet whose header this is, which is `length` bytes long, and what stands before it; `None` where it is
+    /// not sealed. Of a fragment it is the tag of the header, of a coded patch that of header and payload.
+    #[must_use]
+    pub fn tag_in<'a>(&self, datagram: &'a [u8], length: usize) -> Option<(&'a [u8], &'a [u8])> {
+        let last = match self {
+            _ if self.tags_len() == 0 => return None,
+            Header::Fragment(_) => HEADER_TAG_LEN,
+            Header::Coded(_) => TAG_LEN,
         };
-        let (header, tag) = datagram.get(..length)?.split_last_chunk()?;
-        sealed.then_some((header, *tag))
+        let header = datagram.get(..length)?;
+        header.split_at_checked(length.checked_sub(last)?)
+    }
+
+    /// The tag of a sealed fragment's content.
+    #[must_use]
+    pub fn content_tag_in(&self, datagram: &[u8], length: usize) -> Option<ContentTag> {
+        let Header::Fragment(FragmentHeader { sealed: true, .. }) = self else { return None };
+        let before = length.checked_sub(HEADER_TAG_LEN)?;
+        datagram.get(..before)?.last_chunk().copied()
     }
 
     /// Writes the header to the front of `buffer` and gives its length, at most
-    /// `HEADER_LEN + EXTENSION_LEN_MAX`. Of a sealed one the last [`TAG_LEN`] bytes are left for the tag.
+    /// `HEADER_LEN + EXTENSION_LEN_MAX`. Of a sealed one the bytes of its tags are left as they are.
     pub fn emit(&self, buffer: &mut [u8; HEADER_LEN + EXTENSION_LEN_MAX]) -> usize {
         let (kind, flags, round, handle, sn, length, sealed) = match self {
             Header::Fragment(f) => {
@@ -196,7 +232,8 @@ impl Header {
                 (KIND_CODED, FLAG_PATCH, 0, c.handle, first, HEADER_LEN + 2 * (c.count - 1), c.sealed)
             }
         };
-        let (flags, length) = if sealed { (flags | FLAG_SEALED, length + TAG_LEN) } else { (flags, length) };
+        let flags = if sealed { flags | FLAG_SEALED } else { flags };
+        let length = length + self.tags_len();
         buffer[..4].copy_from_slice(&[VERSION, kind, flags, length as u8]);
         buffer[4..8].copy_from_slice(&round.to_be_bytes());
         buffer[8..16].copy_from_slice(&handle.0.to_be_bytes());
@@ -251,7 +288,9 @@ mod tests {
             let bytes = emit(&header);
             prop_assert_eq!(Header::parse(&bytes), Ok((header, bytes.len())));
             let tag = header.tag_in(&bytes, bytes.len());
-            prop_assert_eq!(tag.map(|(before, tag)| (before.len() + TAG_LEN, tag)), sealed.then_some((bytes.len(), [0xee; TAG_LEN])));
+            let last = &[0xee; HEADER_TAG_LEN][..];
+            prop_assert_eq!(tag.map(|(before, tag)| (before.len(), tag)), sealed.then_some((bytes.len() - HEADER_TAG_LEN, last)));
+            prop_assert_eq!(header.content_tag_in(&bytes, bytes.len()), sealed.then_some([0xee; CONTENT_TAG_LEN]));
             for cut in 0..bytes.len() {
                 prop_assert!(Header::parse(&bytes[..cut]).is_err());
             }
@@ -280,7 +319,7 @@ mod tests {
         #[test]
         fn no_bytes_make_the_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             if let Ok((header, length)) = Header::parse(&bytes) {
-                let kept = header.tag_in(&bytes, length).map_or(length, |(before, _)| before.len());
+                let kept = length - header.tags_len();
                 prop_assert_eq!(&emit(&header)[..kept], &bytes[..kept]);
             }
         }

@@ -55,6 +55,8 @@ pub struct AgentConfig {
     pub token: Option<String>,
     /// Folder for the certificate that it gets then; where one that holds is in it, no token is needed.
     pub identity: Option<PathBuf>,
+    /// Whether it may listen to other machines with neither key nor certificate.
+    pub insecure: bool,
     /// How many objects the agent knows at most.
     pub objects_max: usize,
     /// How many objects it sends at the same time.
@@ -86,6 +88,7 @@ impl Default for AgentConfig {
             tls_key: None,
             token: None,
             identity: None,
+            insecure: false,
             objects_max: 65_536,
             sends_max: 64,
             receives_max: 64,

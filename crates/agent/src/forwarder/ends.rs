@@ -4,6 +4,7 @@ use crate::transfer::assembler::{Assembler, Check};
 use crate::transfer::bell::Bell;
 use crate::transfer::pull::sums::Sums;
 use polycast_net::object::ObjectSource;
+use polycast_net::seal::Seal;
 use polycast_net::store::{PartFile, StoreError};
 use polycast_protocol::pull::{
     Data, Digest, Interest, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Route, Source,
@@ -96,6 +97,8 @@ pub struct ReceiverEnd {
     geometry: Geometry,
     /// `None` once it has been given away.
     assembler: Option<Assembler>,
+    /// What packets carry is sealed with this.
+    seal: Option<Seal>,
     /// How many packets each hash group lacks.
     missing: Vec<u32>,
     verified: Vec<bool>,
@@ -108,12 +111,12 @@ pub struct ReceiverEnd {
 }
 
 impl ReceiverEnd {
-    /// A receiver that writes to `assembler`, and knows the digests of the first packets; `verified` are the groups that it
+    /// A receiver that writes to `assembler` what it opens with the seal, and knows the digests of the first packets; `verified` are the groups that it
     /// holds already. `verified_bytes` follows its progress.
     pub(crate) fn new(
         config: ReceiverConfig,
         geometry: Geometry,
-        assembler: Assembler,
+        (assembler, seal): (Assembler, Option<Seal>),
         verified: Vec<bool>,
         digests: Vec<Digest>,
         (events, bell): (mpsc::Sender<ReceiverEvent>, Bell),
@@ -137,6 +140,7 @@ impl ReceiverEnd {
             transfer: config.transfer,
             geometry,
             assembler: Some(assembler),
+            seal,
             missing,
             verified,
             left,
@@ -241,7 +245,14 @@ impl ReceiverEnd {
 
     fn keep(&mut self, now: Time, sn: u64, payload: &[u8]) -> Result<(), StoreError> {
         let Some(assembler) = &mut self.assembler else { return Ok(()) };
-        assembler.store(sn, payload)?;
+        match &self.seal {
+            Some(seal) => {
+                let mut opened = payload.to_vec();
+                seal.turn(sn, 0, &mut opened);
+                assembler.store(sn, &opened)?;
+            }
+            None => assembler.store(sn, payload)?,
+        }
         for group in self.geometry.groups_of_fragments(sn..sn + 1) {
             let at = group as usize;
             if self.verified[at] {

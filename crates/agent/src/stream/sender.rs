@@ -128,7 +128,8 @@ impl Sender {
             let payload = at..(at + piece_len).min(self.bytes.len());
             let tag = self.seal.as_ref().map(|seal| {
                 seal_piece(seal, number, piece, &mut self.bytes[payload.clone()]);
-                seal.tag_of(&fixed, &self.bytes[payload.clone()])
+                let whole = seal.tag_of(&fixed, &self.bytes[payload.clone()]);
+                *whole.first_chunk::<TAG_LEN>().expect("a tag is cut")
             });
             self.queue.push_back(Waiting { header: fixed, tag, message: number, payload });
         }

@@ -4,22 +4,21 @@
 //! receive scatters the expected fragments to where they belong, a whole group is hashed while it is
 //! warm, and only then written to the part file. A group that stays incomplete for long is spilled to the
 //! part file and read back for its check, so that memory stays bounded whatever is lost.
-//!
-//! Of a sealed transfer, what is in slots and what was spilled is as it came; a group is opened when it is whole, and what is
-//! verified in the part file is plain.
 
 use polycast_net::hash::{group_hash, keyed_hash};
-use polycast_net::seal::Seal;
 use polycast_net::store::{PartFile, StoreError};
 use polycast_protocol::push::Geometry;
 use polycast_wire::control::{Hash, Salt, proven_group};
-use polycast_wire::data::{HEADER_LEN, TAG_LEN};
+use polycast_wire::data::{FRAGMENT_TAGS_LEN, HEADER_LEN};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSliceMut;
 use std::ops::Range;
 
 /// How many group buffers there are at most: 24 MiB with groups of 256 KiB.
 const SLOTS_MAX: usize = 96;
+
+/// Room for a fragment's header with its tags.
+pub(crate) type HeaderRoom = [u8; HEADER_LEN + FRAGMENT_TAGS_LEN];
 
 /// Assembles one object.
 pub(crate) struct Assembler {
@@ -34,8 +33,6 @@ pub(crate) struct Assembler {
     unhashed: BTreeSet<u64>,
     verified: Vec<bool>,
     scratch: Vec<u8>,
-    /// What the data channel carries is sealed with this.
-    seal: Option<Seal>,
 }
 
 /// The outcome of a check.
@@ -50,8 +47,7 @@ pub(crate) enum Check {
 }
 
 impl Assembler {
-    /// One that stores into this file what comes, sealed with `seal` where there is one.
-    pub(crate) fn new(geometry: Geometry, part: PartFile, seal: Option<Seal>) -> Self {
+    pub(crate) fn new(geometry: Geometry, part: PartFile) -> Self {
         Assembler {
             part,
             slots: BTreeMap::new(),
@@ -61,7 +57,6 @@ impl Assembler {
             unhashed: BTreeSet::new(),
             verified: vec![false; geometry.groups() as usize],
             scratch: Vec::new(),
-            seal,
             geometry,
         }
     }
@@ -96,12 +91,12 @@ impl Assembler {
 
     /// Where a receive may scatter fragments `sn .. sn + count`: header, payload, header, payload ... Gives how
     /// many fragments it really covers; what follows them in the datagram needs room behind. `outers` holds the
-    /// network's own headers, of which each comes before ours; it is empty where there are none.
+    /// network's own headers, of which each comes before ours; it is empty where there are none. Our headers are `header_len` long.
     pub(crate) fn scatter<'a>(
         &'a mut self,
         sn: u64,
         count: usize,
-        headers: &'a mut [[u8; HEADER_LEN + TAG_LEN]],
+        (headers, header_len): (&'a mut [HeaderRoom], usize),
         outers: &'a mut [u8],
         parts: &mut Vec<IoSliceMut<'a>>,
     ) -> Result<usize, StoreError> {
@@ -118,7 +113,6 @@ impl Assembler {
         }
         let start = self.geometry.fragment_bytes(sn).start;
         let outer_len = outers.len() / headers.len();
-        let header_len = HEADER_LEN + if self.seal.is_some() { TAG_LEN } else { 0 };
         let mut outers = outers.chunks_mut(outer_len.max(1));
         let mut slots = self.slots.range_mut(groups);
         let mut current: &mut [u8] = &mut [];
@@ -167,7 +161,7 @@ impl Assembler {
         Ok(())
     }
 
-    /// Combines a fragment that is there, as it came, into `sum` by XOR.
+    /// Combines a fragment that is there into `sum` by XOR.
     pub(crate) fn add_to(&mut self, sum: &mut [u8], sn: u64) -> Result<(), StoreError> {
         let bytes = self.geometry.fragment_bytes(sn);
         for group in self.geometry.groups_of_fragments(sn..sn + 1) {
@@ -179,9 +173,6 @@ impl Assembler {
             } else {
                 self.scratch.resize(to.len(), 0);
                 self.part.read(&mut self.scratch, piece.start)?;
-                if let Some(seal) = self.seal.as_ref().filter(|_| self.verified[group as usize]) {
-                    seal.turn(group, piece.start - whole.start, &mut self.scratch);
-                }
                 xor(to, &self.scratch);
             }
         }
@@ -199,25 +190,15 @@ impl Assembler {
         let intact = if self.spilled.contains(&group) {
             self.scratch.resize(len, 0);
             self.part.read(&mut self.scratch, bytes.start)?;
-            self.turn(group, None);
-            let intact = self.hash(&self.scratch, group) == expected;
-            if intact && self.seal.is_some() {
-                self.part.write(&self.scratch, bytes.start)?;
-            }
-            intact
+            self.hash(&self.scratch, group) == expected
         } else if len == 0 {
             self.hash(&[], group) == expected
         } else {
-            let mut slot = self.slots.remove(&group).expect("a whole group is in a slot or spilled");
-            self.turn(group, Some(&mut slot[..len]));
-            let intact = self.hash(&slot[..len], group) == expected;
+            let slot = &self.slots.get(&group).expect("a whole group is in a slot or spilled")[..len];
+            let intact = self.hash(slot, group) == expected;
             if intact {
-                self.part.write(&slot[..len], bytes.start)?;
-            } else {
-                // What comes again is put between what is here, as it came.
-                self.turn(group, Some(&mut slot[..len]));
+                self.part.write(slot, bytes.start)?;
             }
-            self.slots.insert(group, slot);
             intact
         };
         if intact {
@@ -251,13 +232,6 @@ impl Assembler {
             self.settle(group);
         }
         Ok(Check::Intact)
-    }
-
-    /// Opens a whole group, or closes it again; in the scratch buffer where it is nowhere else.
-    fn turn(&mut self, group: u64, bytes: Option<&mut [u8]>) {
-        if let Some(seal) = &self.seal {
-            seal.turn(group, 0, bytes.unwrap_or(&mut self.scratch));
-        }
     }
 
     fn hash(&self, bytes: &[u8], group: u64) -> Hash {
@@ -327,7 +301,7 @@ mod tests {
             PartFile::open(&dir.path().join("object"), len as u64, polycast_net::store::Placing::default())
                 .unwrap();
         let bytes = object(len);
-        let mut assembler = Assembler::new(geometry, part, None);
+        let mut assembler = Assembler::new(geometry, part);
         let hashes: Vec<Hash> = (0..geometry.groups())
             .map(|g| {
                 let r = geometry.group_bytes(g);
@@ -390,9 +364,12 @@ mod tests {
             let count = (fragments - sn).min(7) as usize;
             let payloads: Vec<Vec<u8>> =
                 (0..count as u64).map(|i| fragment(&assembler, &bytes, sn + i)).collect();
-            let mut headers = vec![[0; HEADER_LEN + TAG_LEN]; 7];
+            let mut headers = vec![[0; HEADER_LEN + FRAGMENT_TAGS_LEN]; 7];
             let mut parts = Vec::new();
-            assert_eq!(assembler.scatter(sn, count, &mut headers, &mut [], &mut parts).unwrap(), count);
+            assert_eq!(
+                assembler.scatter(sn, count, (&mut headers, HEADER_LEN), &mut [], &mut parts).unwrap(),
+                count
+            );
             let stream: Vec<u8> =
                 payloads.iter().flat_map(|p| [vec![9; HEADER_LEN], p.clone()].concat()).collect();
             let mut at = 0;

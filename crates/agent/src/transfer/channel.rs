@@ -1,13 +1,14 @@
 //! The data channel's sending end: fragments and coded patches as datagrams.
 
 use super::assembler::xor;
-use super::supply::Supply;
+use super::supply::{Lent, Supply};
 use polycast_net::seal::Seal;
 use polycast_net::udp::{DATAGRAM_LEN_MAX, DataSender, SEGMENTS_MAX};
 use polycast_protocol::push::Geometry;
 use polycast_types::Handle;
 use polycast_wire::data::{
-    CodedHeader, EXTENSION_LEN_MAX, FLAG_ATTEMPT, FLAG_PATCH, FragmentHeader, HEADER_LEN, Header, TAG_LEN,
+    CONTENT_TAG_LEN, CodedHeader, ContentTag, EXTENSION_LEN_MAX, FLAG_ATTEMPT, FLAG_PATCH, FRAGMENT_TAGS_LEN,
+    FragmentHeader, HEADER_LEN, HEADER_TAG_LEN, Header, TAG_LEN,
 };
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -43,7 +44,7 @@ pub(crate) struct Channel {
 
 /// Bytes of a datagram besides the fixed header and the fragment.
 fn more_len(sender: &DataSender, seal: Option<&Seal>) -> u32 {
-    sender.outer_len() as u32 + seal.map_or(0, |_| TAG_LEN as u32)
+    sender.outer_len() as u32 + seal.map_or(0, |_| FRAGMENT_TAGS_LEN as u32)
 }
 
 /// How many fragments one segmented datagram takes.
@@ -120,7 +121,8 @@ impl Channel {
         while count > 0 {
             // The packet with the object's size is longer than the others: it goes by itself.
             let now = if sn == 0 { 1 } else { count.min(self.batch) };
-            let payload = supply.fragments(sn..sn + u64::from(now))?;
+            let now = supply.in_row(sn..sn + u64::from(now)) as u32;
+            let Lent { bytes: payload, tags } = supply.fragments(sn..sn + u64::from(now))?;
             let fragment_len = self.geometry.fragment_len as usize;
             let piece = |i: usize| &payload[i * fragment_len..payload.len().min((i + 1) * fragment_len)];
             let mut lens = [0; SEGMENTS_MAX];
@@ -135,7 +137,7 @@ impl Channel {
                     sealed: self.seal.is_some(),
                 };
                 *len = Header::Fragment(header).emit(&mut self.headers[i]);
-                put_tag(self.seal.as_ref(), &mut self.headers[i][..*len], piece(i));
+                put_tags(self.seal.as_ref(), &mut self.headers[i][..*len], tags.get(i));
             }
             let mut parts = Vec::with_capacity(2 * now as usize);
             for (i, len) in lens[..now as usize].iter().enumerate() {
@@ -156,10 +158,12 @@ impl Channel {
     fn patch(&mut self, sns: Vec<u64>, supply: &mut Supply) -> io::Result<Option<Work>> {
         let mut sum = std::mem::take(&mut self.sum);
         sum.clear();
+        let mut content_tag = None;
         for sn in &sns {
-            let payload = supply.fragments(*sn..*sn + 1)?;
-            sum.resize(sum.len().max(payload.len()), 0);
-            xor(&mut sum[..payload.len()], payload);
+            let lent = supply.fragments(*sn..*sn + 1)?;
+            sum.resize(sum.len().max(lent.bytes.len()), 0);
+            xor(&mut sum[..lent.bytes.len()], lent.bytes);
+            content_tag = lent.tags.first().copied();
         }
         let header = match &sns[..] {
             [sn] => Header::Fragment(FragmentHeader {
@@ -178,7 +182,10 @@ impl Channel {
         };
         let mut buffer = [0; HEADER_LEN + EXTENSION_LEN_MAX];
         let len = header.emit(&mut buffer);
-        put_tag(self.seal.as_ref(), &mut buffer[..len], &sum);
+        match sns.len() {
+            1 => put_tags(self.seal.as_ref(), &mut buffer[..len], content_tag.as_ref()),
+            _ => put_tag_of_all(self.seal.as_ref(), &mut buffer[..len], &sum),
+        }
         let sent =
             self.sender.send(&[IoSlice::new(&buffer[..len]), IoSlice::new(&sum)], 2, len + sum.len())?;
         if sent {
@@ -190,12 +197,21 @@ impl Channel {
     }
 }
 
-/// Puts a packet's tag at the end of its header, where packets have tags.
-fn put_tag(seal: Option<&Seal>, header: &mut [u8], payload: &[u8]) {
-    if let Some(seal) = seal {
-        let (before, tag) = header.split_last_chunk_mut().expect("a sealed header has room for its tag");
-        *tag = seal.tag_of(before, payload);
-    }
+/// Puts the tags of a fragment's packet at the end of its header, where packets have tags.
+fn put_tags(seal: Option<&Seal>, header: &mut [u8], content: Option<&ContentTag>) {
+    let Some(seal) = seal else { return };
+    let content = content.expect("sealed fragments have tags");
+    let (before, tag) = header.split_last_chunk_mut::<HEADER_TAG_LEN>().expect("there is room for it");
+    let at = before.len() - CONTENT_TAG_LEN;
+    before[at..].copy_from_slice(content);
+    tag.copy_from_slice(&seal.tag_of(before, &[])[..HEADER_TAG_LEN]);
+}
+
+/// Puts the tag of a packet's header and payload at the end of the header, where packets have tags.
+fn put_tag_of_all(seal: Option<&Seal>, header: &mut [u8], payload: &[u8]) {
+    let Some(seal) = seal else { return };
+    let (before, tag) = header.split_last_chunk_mut::<TAG_LEN>().expect("there is room for it");
+    tag.copy_from_slice(&seal.tag_of(before, payload)[..TAG_LEN]);
 }
 
 impl AsFd for Channel {

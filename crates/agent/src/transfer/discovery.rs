@@ -203,8 +203,9 @@ pub fn accept(
         on_offer(&found)?;
         spec.rendezvous = Rendezvous::Announced(found);
         match receive(spec.clone(), on_event) {
-            // Another one took the last place meanwhile. It may lose it again: one that says nothing more is not waited for.
-            Err(error @ (TransferError::Refused(_) | TransferError::NoAnswer(_))) if !search.is_one() => {
+            // Another one took the last place meanwhile. It may lose it again: one that says nothing more is not waited for. Or it
+            // has just ended.
+            Err(error) if !search.is_one() && error.is_turned_down() => {
                 tracing::info!(%error, "turned down, waiting for a place or another offer");
                 seeker.refused.insert(handle, Instant::now());
             }

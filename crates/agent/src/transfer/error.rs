@@ -121,6 +121,15 @@ pub enum TransferError {
 }
 
 impl TransferError {
+    /// The offer has no place any more, or is gone: there may be another one.
+    pub(super) fn is_turned_down(&self) -> bool {
+        match self {
+            TransferError::Refused(_) | TransferError::NoAnswer(_) => true,
+            TransferError::Unreachable { source, .. } => source.kind() == io::ErrorKind::ConnectionRefused,
+            _ => false,
+        }
+    }
+
     /// Whether another try can go on from what is verified: it was not that which went wrong, nor the place for it.
     #[must_use]
     pub fn keeps_part(&self) -> bool {

@@ -3,7 +3,7 @@
 mod origins;
 mod rack;
 
-use super::assembler::{Assembler, Check, prove, xor};
+use super::assembler::{Assembler, Check, HeaderRoom, prove, xor};
 use super::clock::{Clock, wait};
 use super::door::Side;
 use super::error::TransferError;
@@ -16,7 +16,7 @@ use origins::Origins;
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::hash::{hex, root_hash};
 use polycast_net::object::ObjectKind;
-use polycast_net::seal::{Seal, TagOf};
+use polycast_net::seal::Seal;
 use polycast_net::store::PartFile;
 use polycast_net::tls::Security;
 use polycast_net::udp::{Arrival, DataReceiver, Only, Outer, SEGMENTS_MAX};
@@ -27,7 +27,7 @@ use polycast_protocol::push::{
 use polycast_protocol::session::{End, GuestInput, GuestOutput, Offer};
 use polycast_types::{Duration, Handle, RangeSet, Time};
 use polycast_wire::control::{Control, FETCH_RANGES_MAX, Hash};
-use polycast_wire::data::{FLAG_PATCH, HEADER_LEN, Header, TAG_LEN, Tag};
+use polycast_wire::data::{FLAG_PATCH, FRAGMENT_TAGS_LEN, HEADER_LEN, HEADER_TAG_LEN, Header};
 use rack::Rack;
 use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
@@ -180,7 +180,7 @@ struct Intake {
     data: DataReceiver,
     loss: Option<(Pcg64Mcg, u64)>,
     /// Taken out while in use.
-    headers: Vec<[u8; HEADER_LEN + TAG_LEN]>,
+    headers: Vec<HeaderRoom>,
     outers: Vec<u8>,
     overflow: Vec<u8>,
     linear: Vec<u8>,
@@ -205,7 +205,7 @@ impl Intake {
         Intake {
             data,
             loss,
-            headers: vec![[0; HEADER_LEN + TAG_LEN]; SEGMENTS_MAX],
+            headers: vec![[0; HEADER_LEN + FRAGMENT_TAGS_LEN]; SEGMENTS_MAX],
             outers: vec![0; outer_len * SEGMENTS_MAX],
             overflow: vec![0; OVERFLOW_LEN],
             linear: Vec::new(),
@@ -250,7 +250,7 @@ impl Run {
             link,
             served,
             target,
-            assembler: Some(Assembler::new(geometry, part, seal.clone())),
+            assembler: Some(Assembler::new(geometry, part)),
             root: None,
             intake: Intake::new(&spec, data, offer.outer_len.into(), seal),
             coded: Coded::default(),
@@ -470,7 +470,8 @@ impl Run {
             return Ok(self.intake.data.receive(&mut parts)?.is_some());
         };
         let mut parts = Vec::with_capacity(3 * run as usize + 8);
-        let (headers, outers) = (&mut self.intake.headers, &mut self.intake.outers);
+        let header_len = HEADER_LEN + self.intake.seal.as_ref().map_or(0, |_| FRAGMENT_TAGS_LEN);
+        let (headers, outers) = ((&mut self.intake.headers[..], header_len), &mut self.intake.outers);
         let scattered = assembler.scatter(sn, run as usize, headers, outers, &mut parts)?;
         parts.push(IoSliceMut::new(&mut self.intake.overflow));
         let Some(arrival) = self.intake.data.receive(&mut parts)? else { return Ok(false) };
@@ -485,8 +486,14 @@ impl Run {
         let now = self.clock.now();
         let arrived = Time(now.0.saturating_sub(arrival.waited.as_nanos() as u64));
         if let Some((round, flags)) = landed {
+            let packet = Packet { outer_len, header_len, payload_len: geometry.fragment_len as usize };
+            let ours = match &self.intake.seal {
+                Some(seal) => open_in_place(&mut parts, sn, arrival.len, packet, seal),
+                None => core::iter::once(sn..sn + segments as u64).collect(),
+            };
             drop(parts);
-            for run in self.survivors(sn..sn + segments as u64) {
+            (ours.len()..segments as u64).for_each(|_| self.intake.forged.came(now));
+            for run in ours.iter().flat_map(|run| self.survivors(run)).collect::<Vec<_>>() {
                 let count = (run.end - run.start) as u32;
                 self.machine.handle(now, Input::Data { round, sn: run.start, count, flags, arrived });
                 self.drain(Landing::InPlace)?;
@@ -500,9 +507,9 @@ impl Run {
             linear.extend_from_slice(&part[..take]);
         }
         drop(parts);
-        for datagram in linear.chunks(arrival.segment_len) {
+        for datagram in linear.chunks_mut(arrival.segment_len) {
             // The last fragment may have completed the object.
-            if let Some(inner) = datagram.get(outer_len..).filter(|_| self.assembler.is_some()) {
+            if let Some(inner) = datagram.get_mut(outer_len..).filter(|_| self.assembler.is_some()) {
                 self.datagram(now, arrived, inner)?;
             }
         }
@@ -530,19 +537,18 @@ impl Run {
     }
 
     /// One datagram that is not where it belongs.
-    fn datagram(&mut self, now: Time, arrived: Time, datagram: &[u8]) -> Result<(), TransferError> {
+    fn datagram(&mut self, now: Time, arrived: Time, datagram: &mut [u8]) -> Result<(), TransferError> {
         if self.loses() {
             return Ok(());
         }
         let Ok((header, header_len)) = Header::parse(datagram) else { return Ok(()) };
-        let payload = &datagram[header_len..];
-        if let Some(seal) = &self.intake.seal {
-            let tagged = header.tag_in(datagram, header_len);
-            if tagged.is_none_or(|(before, tag)| seal.tag_of(before, payload) != tag) {
-                self.intake.forged.came(now);
-                return Ok(());
-            }
+        if let Some(seal) = &self.intake.seal
+            && !open_datagram(seal, &header, datagram, header_len)
+        {
+            self.intake.forged.came(now);
+            return Ok(());
         }
+        let payload = &datagram[header_len..];
         let geometry = self.offer.geometry;
         match header {
             Header::Fragment(header) => {
@@ -586,6 +592,12 @@ impl Run {
             assembler.add_to(&mut sum, *other)?;
         }
         let bytes = geometry.fragment_bytes(sn);
+        // What is here is open, and the patch is of fragments as they are sent.
+        for sn in sns.iter().filter(|_| self.intake.seal.is_some()) {
+            let bytes = geometry.fragment_bytes(*sn);
+            let seal = self.intake.seal.as_ref().expect("just looked at");
+            seal.turn(*sn, 0, &mut sum[..(bytes.end - bytes.start) as usize]);
+        }
         self.machine.handle(now, Input::Patched { sn, count: 1 });
         self.drain(Landing::At(sn, &sum[..(bytes.end - bytes.start) as usize]))?;
         self.intake.sum = sum;
@@ -829,6 +841,73 @@ impl Run {
     }
 }
 
+/// How long the parts of a packet are.
+#[derive(Clone, Copy)]
+struct Packet {
+    outer_len: usize,
+    header_len: usize,
+    payload_len: usize,
+}
+
+/// Opens the fragments that lie where they belong, from `sn` on; gives those that are the source's. The others are worth
+/// nothing, and are missing as before.
+fn open_in_place(parts: &mut [IoSliceMut<'_>], sn: u64, len: usize, packet: Packet, seal: &Seal) -> RangeSet {
+    let Packet { outer_len, header_len, payload_len } = packet;
+    let (mut left, mut next, mut at) = (len, sn, 0);
+    let mut ours = RangeSet::new();
+    while left > 0 {
+        at += usize::from(outer_len > 0);
+        let tag =
+            *parts[at][..header_len - HEADER_TAG_LEN].last_chunk().expect("a header with tags is longer");
+        at += 1;
+        left -= outer_len + header_len;
+        let want = payload_len.min(left);
+        left -= want;
+        let is_ours = if parts[at].len() >= want {
+            at += 1;
+            seal.open(next, &mut parts[at - 1][..want], &tag)
+        } else {
+            // It lies in several hash groups.
+            let first = at;
+            let mut whole = Vec::with_capacity(want);
+            while whole.len() < want {
+                let take = parts[at].len().min(want - whole.len());
+                whole.extend_from_slice(&parts[at][..take]);
+                at += 1;
+            }
+            let is_ours = seal.open(next, &mut whole, &tag);
+            let mut opened = &whole[..];
+            for part in &mut parts[first..at] {
+                let (piece, rest) = opened.split_at(part.len().min(opened.len()));
+                part[..piece.len()].copy_from_slice(piece);
+                opened = rest;
+            }
+            is_ours
+        };
+        if is_ours {
+            ours.insert(next..next + 1);
+        }
+        next += 1;
+    }
+    ours
+}
+
+/// Whether a datagram is the source's; what it carries is open then, if it is a fragment.
+fn open_datagram(seal: &Seal, header: &Header, datagram: &mut [u8], header_len: usize) -> bool {
+    let Some((before, tag)) = header.tag_in(datagram, header_len) else { return false };
+    let mut sum = seal.tag();
+    sum.header(before);
+    match (header, header.content_tag_in(datagram, header_len)) {
+        (Header::Fragment(fragment), Some(content)) => {
+            sum.is(tag) && seal.open(fragment.sn, &mut datagram[header_len..], &content)
+        }
+        _ => {
+            sum.payload(&datagram[header_len..]);
+            sum.is(tag)
+        }
+    }
+}
+
 /// Packets that came for the transfer and were not its source's.
 #[derive(Clone, Copy, Debug, Default)]
 struct Forged {
@@ -867,7 +946,7 @@ fn in_place(
     geometry: &Geometry,
     outer_len: usize,
 ) -> Option<(u32, u8)> {
-    let header_len = HEADER_LEN + seal.map_or(0, |_| TAG_LEN);
+    let header_len = HEADER_LEN + seal.map_or(0, |_| FRAGMENT_TAGS_LEN);
     let packet_len = outer_len + header_len + geometry.fragment_len as usize;
     let segments = arrival.len.div_ceil(arrival.segment_len);
     if segments > 1 && arrival.segment_len != packet_len {
@@ -875,8 +954,6 @@ fn in_place(
     }
     let mut found: Option<(u32, u8)> = None;
     let (mut offset, mut next) = (0, sn);
-    // Of the packet whose payload follows: what its tag should be, and is.
-    let mut tagged: Option<(TagOf<'_>, Tag)> = None;
     for part in parts {
         if offset >= arrival.len {
             break;
@@ -887,8 +964,7 @@ fn in_place(
                 let (before, tag) = header.tag_in(part, len)?;
                 let mut sum = seal.tag();
                 sum.header(before);
-                let last = tagged.replace((sum, tag));
-                if last.is_some_and(|(sum, tag)| !sum.is(&tag)) {
+                if !sum.is(tag) {
                     return None;
                 }
             }
@@ -903,15 +979,8 @@ fn in_place(
             }
             found = Some((round, flags | header.flags));
             next += 1;
-        } else if offset % packet_len >= outer_len + header_len
-            && let Some((sum, _)) = &mut tagged
-        {
-            sum.payload(&part[..part.len().min(arrival.len - offset)]);
         }
         offset += part.len();
-    }
-    if tagged.is_some_and(|(sum, tag)| !sum.is(&tag)) {
-        return None;
     }
     // Only the object's last fragment is shorter, and it must be as short as it should.
     let last = geometry.fragment_bytes(next.checked_sub(1).filter(|last| *last >= sn)?);
@@ -925,3 +994,6 @@ fn name_seed(seed: u64, name: &str) -> u64 {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
+
+#[cfg(test)]
+mod intake_tests;

@@ -29,7 +29,7 @@ use polycast_protocol::push::{
 use polycast_protocol::session::{Goodbye, GuestId, RosterInput, Stage, Verdicts, Why};
 use polycast_types::{Duration, Handle, RangeSet, Time};
 use polycast_wire::control::{Control, HASHES_MAX, Hash, SealSecret, Welcome};
-use polycast_wire::data::{TAG_LEN, fragment_len_for_mtu};
+use polycast_wire::data::{FRAGMENT_TAGS_LEN, fragment_len_for_mtu};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -162,7 +162,7 @@ impl Run {
         let outer_len = sender.as_ref().map_or(0, DataSender::outer_len) as u32;
         let fragment_len = fragment_len_for_mtu(interface.mtu.min(MTU_MAX).saturating_sub(outer_len));
         let geometry = Geometry { object_len: spec.source.len(), fragment_len, group_len: GROUP_LEN };
-        let tag_len = seal.as_ref().map_or(0, |_| TAG_LEN as u32);
+        let tags_len = seal.as_ref().map_or(0, |_| FRAGMENT_TAGS_LEN as u32);
         let (rate, attempts) = match &spec.path {
             Path::Multicast { rate, attempts, .. } => (*rate, *attempts),
             Path::Chain | Path::Trees(_) => (None, None),
@@ -178,7 +178,7 @@ impl Run {
             deadline: spec.options.deadline,
             slow: spec.options.slow,
             sealed: seal.is_some(),
-            ..SenderConfig::new(handle, geometry, batch_of(outer_len + tag_len + fragment_len))
+            ..SenderConfig::new(handle, geometry, batch_of(outer_len + tags_len + fragment_len))
         });
         let (expected, addresses) = spec.receivers.expected();
         let bell = Bell::new()?;
@@ -442,7 +442,7 @@ impl Run {
                 let run = sns.run_at(first).expect("its first fragment");
                 let run = run.start..run.end.min(run.start + PATCH_FRAGMENTS);
                 sns.remove(run.clone());
-                let payload = self.supply.fragments(run.clone()).map_err(TransferError::Read)?;
+                let payload = self.supply.plain(run.clone()).map_err(TransferError::Read)?;
                 self.account.unicast_bytes += payload.len() as u64;
                 self.session.tell(guest_of(peer), &Control::PtchData { sn: run.start, payload });
             }

@@ -92,8 +92,12 @@ never on the way of the data: transfers that run go on if it dies. Runs until SI
 
 pub const MANAGER_MORE: &str = "\
 Examples:
-  polycast manager
-  polycast manager --listen 10.0.0.1:7400 --config manager.toml";
+  polycast manager --key-file cluster.key
+  polycast manager --listen 10.0.0.1:7400 --config manager.toml
+  polycast manager --listen 10.0.0.1:7400 --insecure     (on a network that nobody else reaches)
+
+The key is made by polycast key new, and agents need it too. Where the manager listens to other machines, it takes a key, certificates or \
+--insecure.";
 
 pub const FORWARDER: &str = "\
 Run nodes of a Datacast fabric
@@ -125,9 +129,10 @@ folder in shared memory or wherever --store says. Runs until SIGINT or SIGTERM."
 
 pub const AGENT_MORE: &str = "\
 Examples:
-  polycast agent --manager 10.0.0.1:7400
-  polycast agent --manager 10.0.0.1:7400,10.0.0.2:7400,10.0.0.3:7400
-  polycast agent --manager 10.0.0.1:7400 --name rack1-host7 --interface eth1 --store /data/polycast";
+  polycast agent --manager 10.0.0.1:7400 --key-file cluster.key
+  polycast agent --manager 10.0.0.1:7400,10.0.0.2:7400,10.0.0.3:7400 --key-file cluster.key
+  polycast agent --manager 10.0.0.1:7400 --insecure      (on a network that nobody else reaches)
+  polycast agent --manager 10.0.0.1:7400 --key-file cluster.key --name rack1-host7 --interface eth1 --store /data/polycast";
 
 pub const KEY_MORE: &str = "\
 Examples:
@@ -303,7 +308,10 @@ docs/simulation.md lists all keys, docs/scenarios/ has more samples.
 
 Examples:
   polycast simulate docs/scenarios/spine-fails.toml
-  polycast simulate scenario.toml --seed 7 --json";
+  polycast simulate scenario.toml --seed 7 --json
+  polycast simulate scenario.toml --series run.csv --interval 100us
+  polycast simulate scenario.toml --sweep links.queue=64K,256K,1M --sweep seed=1,2,3 --out queues.csv
+  polycast simulate scenario.toml --sweep 'network.topology=leaf-spine:4,2,8;leaf-spine:4,2,16'";
 
 pub const DOCTOR: &str = "\
 Look at what keeps transfers from being fast, or from being at all.

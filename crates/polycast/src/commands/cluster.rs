@@ -26,6 +26,7 @@ use polycast_api::report::{Delivery, Report};
 use polycast_manager::{Manager, ManagerConfig, ManagerError};
 use polycast_net::archive::{self, TreeSource};
 use polycast_net::hash::{hash_of, hex};
+use polycast_net::interface;
 use polycast_net::object::{FileSource, MODE_USUAL, ObjectSource};
 use polycast_net::store::{PartFile, Placing};
 use polycast_net::tls::IdentityFiles;
@@ -35,6 +36,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
@@ -85,6 +87,19 @@ impl IdentityArgs {
     }
 }
 
+/// Daemons listen to other machines only if these show who they are, or somebody has said that they need not.
+fn check_door(daemon: &str, address: IpAddr, has_identity: bool, insecure: bool) -> Result<(), Failure> {
+    if address.is_loopback() || insecure || has_identity {
+        return Ok(());
+    }
+    let message = format!("the {daemon} would take part with whoever reaches {address}, and seal nothing");
+    Err(Failure::input(message).hint(
+        "give it the cluster's key: polycast key new cluster.key, and on each machine --key-file cluster.key; or certificates with \
+         --tls-ca, --tls-cert and --tls-key; or start the manager with --ca and agents with --token; \
+         or say --insecure (in its settings: insecure = true)",
+    ))
+}
+
 /// `polycast manager`
 pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
     let mut config = match &args.config {
@@ -96,6 +111,9 @@ pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
     }
     config.set_identity(args.identity.files());
     config.ca = args.ca.clone().or(config.ca);
+    config.insecure |= args.identity.insecure;
+    let has_identity = config.ca.is_some() || config.identity() != IdentityFiles::default();
+    check_door("manager", config.listen.ip(), has_identity, config.insecure)?;
     if !args.etcd.is_empty() {
         config.etcd.endpoints = args.etcd.clone();
     }
@@ -131,6 +149,13 @@ pub fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
     config.set_identity(args.identity.files());
     config.token = args.token.clone().or(config.token);
     config.identity = args.identity_folder.clone().or(config.identity);
+    config.insecure |= args.identity.insecure;
+    let interface = interface::resolve(config.interface.as_deref());
+    let address = interface.map_err(|error| Failure::input(error.to_string()))?.address;
+    let name = config.resolved_name();
+    let has_identity =
+        config.resolved_identity(&name).is_some() || config.identity_files() != IdentityFiles::default();
+    check_door("agent", address.into(), has_identity, config.insecure)?;
     config.store = args.store.clone().or(config.store);
     config.store_max = args.store_max.clone().or(config.store_max);
     config.store_ttl = args.store_ttl.clone().or(config.store_ttl);

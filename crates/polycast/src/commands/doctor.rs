@@ -8,6 +8,7 @@ use crate::args::DoctorArgs;
 use crate::cancel;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
+use crate::reference;
 use polycast_net::interface::{self, Link};
 use polycast_net::reach::Answerer;
 use polycast_types::Printable;
@@ -92,6 +93,8 @@ impl Check {
 #[derive(Serialize, Debug)]
 struct Findings {
     version: &'static str,
+    /// That of the descriptions of documents: `version` was taken.
+    document_version: u32,
     checks: Vec<Check>,
     /// Nothing has failed.
     ok: bool,
@@ -132,7 +135,8 @@ pub fn run(args: &DoctorArgs, format: Format) -> Result<Exit, Failure> {
     checks::kernel(&mut checks);
     checks::service(&args.local, &mut checks);
     let ok = checks.iter().all(|check| check.verdict != Verdict::Failed);
-    let findings = Findings { version: env!("CARGO_PKG_VERSION"), checks, ok };
+    let (version, document_version) = (env!("CARGO_PKG_VERSION"), reference::VERSION);
+    let findings = Findings { version, document_version, checks, ok };
     output::result(format, &findings, &findings.text())?;
     Ok(if findings.ok { Exit::Done } else { Exit::Failed })
 }

@@ -1,18 +1,30 @@
-//! `polycast simulate`: one transfer at packet level, in virtual time.
+//! `polycast simulate`: one transfer at packet level, in virtual time, or the same one with other values of some keys.
+
+mod series;
+mod sweep;
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
 use polycast_api::settings;
 use polycast_experiments::scenario::{self, ScenarioError};
-use polycast_simulator::packet::scenario::Report;
-use polycast_types::{Duration, Time, format_bytes};
+use polycast_simulator::packet::scenario::{Layout, LinkReport, Probe, Report, Scenario};
+use polycast_types::{Duration, Time, format_bytes, format_rate};
 use serde_json::{Value, json};
 
+use self::series::Series;
+use self::sweep::{Choice, Sweep};
+use super::plan::names;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
+use crate::report::seconds;
+use crate::table::{Table, paragraph};
+
+/// The most links in each of the tables for people.
+const LINKS_SHOWN: usize = 8;
 
 /// `polycast simulate`
 #[derive(Args, Clone, Debug)]
@@ -23,87 +35,331 @@ pub struct SimulateArgs {
     /// In place of the scenario's seed
     #[arg(long, value_name = "S")]
     pub seed: Option<u64>,
+    /// Write what each receiver has, and what each link has carried, queued and dropped, at every interval
+    #[arg(long, value_name = "FILE.csv", conflicts_with = "sweep")]
+    pub series: Option<PathBuf>,
+    /// Virtual time between two samples of --series
+    #[arg(long, value_name = "TIME", default_value = "1ms", requires = "series", value_parser = interval)]
+    pub interval: Duration,
+    /// Run it once for each of these values of a key of the scenario; several --sweep give each value with each
+    #[arg(long, value_name = "KEY=V1,V2")]
+    pub sweep: Vec<Sweep>,
+    /// Write the table of a sweep as CSV too
+    #[arg(long, short, value_name = "FILE.csv", requires = "sweep")]
+    pub out: Option<PathBuf>,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    match scenario::parse_span(text)? {
+        Duration::ZERO => Err("write a time above zero, such as 1ms".into()),
+        span => Ok(span),
+    }
+}
+
+/// A run that is over.
+struct Run {
+    report: Report,
+    layout: Layout,
+    seed: u64,
+    wall_s: f64,
 }
 
 /// Reads the scenario, runs it and prints what it has shown.
 pub fn run(args: &SimulateArgs, format: Format) -> Result<Exit, Failure> {
-    let named = |error: ScenarioError| match error {
-        ScenarioError::Read { path, error } => Failure::path("read", &path, &error),
-        line => Failure::input(format!("{} {line}", args.scenario.display())),
-    };
     let path = &args.scenario;
     let text = settings::read_text(path).map_err(|error| Failure::path("read", path, &error))?;
+    if !args.sweep.is_empty() {
+        return run_sweep(args, &text, format);
+    }
+    let named = |error: ScenarioError| match error {
+        ScenarioError::Read { path, error } => Failure::path("read", &path, &error),
+        line => Failure::input(format!("{} {line}", path.display())),
+    };
     let scenario = scenario::parse(&text).map_err(named)?;
     let seed = args.seed.unwrap_or(scenario.seed);
+    let mut series = match &args.series {
+        Some(path) => Some(Series::new(BufWriter::new(create(path)?))),
+        None => None,
+    };
+    let mut look = |sample: &_| series.iter_mut().for_each(|series| series.add(sample));
+    let probe = args.series.as_ref().map(|_| Probe::new(args.interval, &mut look));
     let begun = Instant::now();
-    let report = scenario.run(seed).map_err(|problem| named(scenario::locate(&text, &problem)))?;
-    let wall_s = begun.elapsed().as_secs_f64();
+    let report =
+        scenario.run_with(seed, probe).map_err(|problem| named(scenario::locate(&text, &problem)))?;
+    let run = finish(&scenario, report, seed, begun)?;
+    if let (Some(series), Some(path)) = (series, &args.series) {
+        series.end().map_err(|error| Failure::path("write", path, &error))?;
+    }
+    output::result(format, &run.document(), &run.people())?;
+    Ok(run.exit())
+}
+
+fn create(path: &Path) -> Result<std::fs::File, Failure> {
+    std::fs::File::create(path).map_err(|error| Failure::path("create", path, &error))
+}
+
+fn finish(scenario: &Scenario, report: Report, seed: u64, begun: Instant) -> Result<Run, Failure> {
     if let Some(breach) = report.breaches.first() {
         return Err(Failure::unexpected(format!("seed {seed}: {breach}")));
     }
-    output::result(format, &document(&report, seed, wall_s), &people(&report, wall_s))?;
-    Ok(if report.finished_at.is_some() { Exit::Done } else { Exit::Failed })
+    Ok(Run { report, layout: scenario.layout, seed, wall_s: begun.elapsed().as_secs_f64() })
 }
 
-fn seconds(at: Option<Time>) -> Option<f64> {
-    at.map(|at| at.since(Time::ZERO).as_secs_f64())
-}
-
-fn document(report: &Report, seed: u64, wall_s: f64) -> Value {
-    let receivers: Vec<Value> = report
-        .receivers
-        .iter()
-        .map(|receiver| {
-            let mut document = json!({ "id": receiver.id, "finish_s": seconds(receiver.finished_at) });
-            if let Some(failure) = &receiver.failure {
-                document["failure"] = failure.as_str().into();
-            }
-            document
-        })
-        .collect();
-    let links: Vec<Value> = report
-        .links
-        .iter()
-        .map(|link| json!({ "from": link.from, "to": link.to, "bytes": link.bytes }))
-        .collect();
-    json!({
-        "finish_s": seconds(report.finished_at),
-        "receivers": receivers,
-        "bytes_on_links": report.bytes_on_links,
-        "links": links,
-        "drops": report.drops,
-        "duplicates": report.duplicates,
-        "events": report.events,
-        "packet_hops": report.packet_hops,
-        "trace_hash": format!("{:016x}", report.trace_hash),
-        "seed": seed,
-        "wall_s": wall_s,
-    })
-}
-
-fn people(report: &Report, wall_s: f64) -> String {
-    let mut text = String::new();
-    let done = report.receivers.iter().filter(|receiver| receiver.finished_at.is_some()).count();
-    let _ = write!(text, "{done} of {} receivers have the object", report.receivers.len());
-    let times: Vec<Time> = report.receivers.iter().filter_map(|receiver| receiver.finished_at).collect();
-    if let (Some(first), Some(last)) = (times.iter().min(), times.iter().max()) {
-        let since = |at: &Time| at.since(Time::ZERO);
-        let _ = write!(text, ", the first after {}, the last after {}", since(first), since(last));
+/// Runs the scenario with each choice of values.
+fn run_sweep(args: &SimulateArgs, text: &str, format: Format) -> Result<Exit, Failure> {
+    let path = args.scenario.display();
+    if args.seed.is_some() && args.sweep.iter().any(|sweep| sweep.key == "seed") {
+        return Err(Failure::input("--seed and --sweep seed both choose the seed: leave one out"));
     }
-    let _ = writeln!(text);
-    for receiver in report.receivers.iter().filter(|receiver| receiver.failure.is_some()) {
-        let failure = receiver.failure.as_deref().unwrap_or_default();
-        let _ = writeln!(text, "receiver {}: {failure}", receiver.id);
+    let table: toml::Table = match toml::from_str(text) {
+        Ok(table) => table,
+        Err(error) => {
+            let line = scenario::parse(text).err().map_or(error.to_string(), |error| error.to_string());
+            return Err(Failure::input(format!("{path} {line}")));
+        }
+    };
+    let choices = sweep::choices(&args.sweep)?;
+    let mut out = args.out.as_deref().map(create).transpose()?;
+    let mut runs = Vec::with_capacity(choices.len());
+    for (number, choice) in (1..).zip(&choices) {
+        let named = |why: String| Failure::input(format!("{path} with {}: {why}", sweep::describe(choice)));
+        // The lines of what was put together are nobody's.
+        let plain = |error: ScenarioError| match error {
+            ScenarioError::Line { message, .. } => named(message),
+            other => named(other.to_string()),
+        };
+        let text = sweep::apply(&table, choice).map_err(named)?;
+        let scenario = scenario::parse(&text).map_err(plain)?;
+        let seed = args.seed.unwrap_or(scenario.seed);
+        let begun = Instant::now();
+        let report = scenario.run(seed).map_err(|problem| named(problem.to_string()))?;
+        let run = finish(&scenario, report, seed, begun)?;
+        output::say(&format!(
+            "{number} of {}: {} in {}",
+            choices.len(),
+            sweep::describe(choice),
+            seconds(run.wall_s)
+        ));
+        runs.push(run);
     }
-    let _ = writeln!(
-        text,
-        "{} on {} links, {} packets dropped, {} duplicates",
-        format_bytes(report.bytes_on_links),
-        report.links.len(),
-        report.drops,
-        report.duplicates
-    );
-    let wall = Duration::from(std::time::Duration::from_secs_f64(wall_s));
-    let _ = writeln!(text, "{} events in {wall}; trace {:016x}", report.events, report.trace_hash);
+    let documents: Vec<Value> = choices.iter().zip(&runs).map(|(choice, run)| run.of(choice)).collect();
+    if let (Some(file), Some(path)) = (&mut out, &args.out) {
+        let written = file.write_all(csv(&args.sweep, &choices, &runs).as_bytes());
+        written.map_err(|error| Failure::path("write", path, &error))?;
+    }
+    output::result(format, &documents, &compared(&args.sweep, &choices, &runs))?;
+    let failed = runs.iter().any(|run| run.exit() == Exit::Failed);
+    Ok(if failed { Exit::Failed } else { Exit::Done })
+}
+
+/// The runs of a sweep side by side, for people.
+fn compared(sweeps: &[Sweep], choices: &[Choice], runs: &[Run]) -> String {
+    let mut heads: Vec<&str> = sweeps.iter().map(|sweep| sweep.key.as_str()).collect();
+    heads.extend([">have it", ">first", ">last", ">on links", ">dropped", ">duplicates"]);
+    let mut table = Table::new(&heads);
+    for (choice, run) in choices.iter().zip(runs) {
+        let mut cells: Vec<String> = choice.iter().map(|(_, value)| value.clone()).collect();
+        let span = |at: Option<Time>| at.map_or("-".into(), |at| seconds(since_start(at)));
+        let (first, last) = run.first_and_last();
+        cells.extend([
+            format!("{} of {}", run.done(), run.report.receivers.len()),
+            span(first),
+            span(last),
+            format_bytes(run.report.bytes_on_links),
+            run.report.drops.to_string(),
+            run.report.duplicates.to_string(),
+        ]);
+        table.row(cells);
+    }
+    table.text()
+}
+
+/// The runs of a sweep as CSV.
+fn csv(sweeps: &[Sweep], choices: &[Choice], runs: &[Run]) -> String {
+    let field = |text: &str| {
+        let plain = !text.contains(['"', ',', '\n']);
+        if plain { text.to_string() } else { format!("\"{}\"", text.replace('"', "\"\"")) }
+    };
+    let mut text: String = sweeps.iter().map(|sweep| field(&sweep.key) + ",").collect();
+    let seeded = sweeps.iter().any(|sweep| sweep.key == "seed");
+    text += if seeded { "" } else { "seed," };
+    text += "receivers,have_it,first_s,last_s,bytes_on_links,drops,duplicates,events,trace_hash,wall_s\n";
+    for (choice, run) in choices.iter().zip(runs) {
+        let (report, (first, last)) = (&run.report, run.first_and_last());
+        let span = |at: Option<Time>| at.map_or(String::new(), |at| since_start(at).to_string());
+        choice.iter().for_each(|(_, value)| text += &(field(value) + ","));
+        let counts = (report.bytes_on_links, report.drops, report.duplicates, report.events);
+        if !seeded {
+            let _ = write!(text, "{},", run.seed);
+        }
+        let _ = writeln!(
+            text,
+            "{},{},{},{},{},{},{},{},{:016x},{}",
+            report.receivers.len(),
+            run.done(),
+            span(first),
+            span(last),
+            counts.0,
+            counts.1,
+            counts.2,
+            counts.3,
+            report.trace_hash,
+            run.wall_s,
+        );
+    }
     text
+}
+
+fn since_start(at: Time) -> f64 {
+    at.since(Time::ZERO).as_secs_f64()
+}
+
+impl Run {
+    fn exit(&self) -> Exit {
+        if self.report.finished_at.is_some() { Exit::Done } else { Exit::Failed }
+    }
+
+    fn done(&self) -> usize {
+        self.report.receivers.iter().filter(|receiver| receiver.finished_at.is_some()).count()
+    }
+
+    fn first_and_last(&self) -> (Option<Time>, Option<Time>) {
+        let times = || self.report.receivers.iter().filter_map(|receiver| receiver.finished_at);
+        (times().min(), times().max())
+    }
+
+    fn name(&self, node: u32) -> String {
+        match &self.layout {
+            Layout::Topology(network) => names::node(network, node),
+            Layout::Shufflecast { fabric, hosts_per_tor } => {
+                let (hosts, tors) = (fabric.tors() * hosts_per_tor, fabric.tors());
+                match node.checked_sub(hosts) {
+                    None => format!("h{node}"),
+                    Some(tor) if tor < tors => format!("tor{tor}"),
+                    Some(at) if at < 2 * tors => format!("splitter{}", at - tors),
+                    Some(_) => "switch".into(),
+                }
+            }
+            Layout::Nodes(_) => format!("n{node}"),
+        }
+    }
+
+    /// The document of a run of a sweep.
+    fn of(&self, choice: &Choice) -> Value {
+        let mut document = self.document();
+        let values = choice.iter().map(|(key, value)| (key.clone(), value.as_str().into()));
+        document["sweep"] = Value::Object(values.collect());
+        document
+    }
+
+    fn document(&self) -> Value {
+        let report = &self.report;
+        let receivers: Vec<Value> = report
+            .receivers
+            .iter()
+            .map(|receiver| {
+                let finish_s = receiver.finished_at.map(since_start);
+                let mut document = json!({ "id": receiver.id, "finish_s": finish_s });
+                if let Some(failure) = &receiver.failure {
+                    document["failure"] = failure.as_str().into();
+                }
+                document
+            })
+            .collect();
+        let link = |link: &LinkReport| {
+            json!({
+                "from": link.from,
+                "to": link.to,
+                "bytes": link.bytes,
+                "drops": link.drops(),
+                "queue_drops": link.queue_drops,
+                "losses": link.losses,
+                "down_drops": link.down_drops,
+                "queue_peak_bytes": link.queue_peak_bytes,
+            })
+        };
+        json!({
+            "finish_s": report.finished_at.map(since_start),
+            "receivers": receivers,
+            "bytes_on_links": report.bytes_on_links,
+            "links": report.links.iter().map(link).collect::<Vec<_>>(),
+            "drops": report.drops,
+            "duplicates": report.duplicates,
+            "events": report.events,
+            "packet_hops": report.packet_hops,
+            "trace_hash": format!("{:016x}", report.trace_hash),
+            "seed": self.seed,
+            "wall_s": self.wall_s,
+        })
+    }
+
+    fn people(&self) -> String {
+        let report = &self.report;
+        let mut text = format!("{} of {} receivers have the object", self.done(), report.receivers.len());
+        if let (Some(first), Some(last)) = self.first_and_last() {
+            let span = |at: Time| seconds(since_start(at));
+            let _ = write!(text, ", the first after {}, the last after {}", span(first), span(last));
+        }
+        text = paragraph(&text, 0);
+        for receiver in report.receivers.iter().filter(|receiver| receiver.failure.is_some()) {
+            let failure = receiver.failure.as_deref().unwrap_or_default();
+            let _ = writeln!(text, "{}: {failure}", self.name(receiver.id));
+        }
+        let (bytes, drops, duplicates) = (report.bytes_on_links, report.drops, report.duplicates);
+        let _ = writeln!(
+            text,
+            "{} on {} links, {drops} packets dropped, {duplicates} duplicates",
+            format_bytes(bytes),
+            report.links.len()
+        );
+        let wall = Duration::from(std::time::Duration::from_secs_f64(self.wall_s));
+        let _ = writeln!(text, "{} events in {wall}; trace {:016x}", report.events, report.trace_hash);
+        text + &self.busiest() + &self.dropping()
+    }
+
+    /// The links that have carried most.
+    fn busiest(&self) -> String {
+        let mut links: Vec<&LinkReport> = self.report.links.iter().collect();
+        links.sort_by_key(|link| std::cmp::Reverse(link.bytes));
+        let mut table = Table::new(&["from", "to", ">carried", ">mean rate", ">fullest queue", ">dropped"]);
+        let ran_s = since_start(self.report.ended_at);
+        for link in links.iter().take(LINKS_SHOWN) {
+            let rate_bps = if ran_s > 0.0 { link.bytes as f64 * 8.0 / ran_s } else { 0.0 };
+            table.row([
+                self.name(link.from),
+                self.name(link.to),
+                format_bytes(link.bytes),
+                format_rate(rate_bps),
+                format_bytes(link.queue_peak_bytes),
+                link.drops().to_string(),
+            ]);
+        }
+        format!("\nBusiest links\n{}", table.text())
+    }
+
+    /// The links that have dropped most.
+    fn dropping(&self) -> String {
+        let mut links: Vec<&LinkReport> = self.report.links.iter().filter(|link| link.drops() > 0).collect();
+        let on_links: u64 = links.iter().map(|link| link.drops()).sum();
+        let elsewhere = self.report.drops - on_links;
+        let mut text = String::new();
+        if !links.is_empty() {
+            let _ = writeln!(text, "\nLinks that dropped packets: {}", links.len());
+        }
+        links.sort_by_key(|link| std::cmp::Reverse(link.drops()));
+        let mut table = Table::new(&["from", "to", ">dropped", ">queue full", ">lost", ">link down"]);
+        for link in links.iter().take(LINKS_SHOWN) {
+            let counts = [link.drops(), link.queue_drops, link.losses, link.down_drops];
+            let mut cells = vec![self.name(link.from), self.name(link.to)];
+            cells.extend(counts.iter().map(u64::to_string));
+            table.row(cells);
+        }
+        if !table.is_empty() {
+            text += &table.text();
+        }
+        if elsewhere > 0 {
+            let _ = writeln!(text, "{elsewhere} were dropped in receivers' sockets and optical switches");
+        }
+        text
+    }
 }

@@ -21,6 +21,8 @@ from lan import Lan, address, said, until
 # An honest delivery that takes longer than this beside an attack was held by it, on any machine.
 WITHIN = 60.0
 RECEIVERS = ("b", "c")
+# Daemons let strangers in only if somebody says so; an older version does not know the word.
+OPEN = ("--insecure",) if wire.VERSION > 1 else ()
 
 
 class Harm(Exception):
@@ -134,14 +136,14 @@ class Cluster:
     def __init__(self, scene):
         self.scene, lan, self.folder = scene, scene.lan, scene.folder()
         self.agents = {}
-        self.manager = lan.run("m", scene.program, "manager", "--listen", f"{address('m')}:7400", "--json")
+        self.manager = lan.run("m", scene.program, "manager", "--listen", f"{address('m')}:7400", "--json", *OPEN)
         self.manager.stdout.readline()
         for name in ("a", *RECEIVERS):
             settings = os.path.join(self.folder, f"{name}.toml")
             with open(settings, "w") as file:
                 file.write("control-port = 7401\n")
             self.agents[name] = lan.run(
-                name, scene.program, "agent", "--manager", f"{address('m')}:7400", "--name", name, "--interface", "eth0",
+                name, scene.program, "agent", "--manager", f"{address('m')}:7400", "--name", name, "--interface", "eth0", *OPEN,
                 "--store", os.path.join(self.folder, f"store-{name}"), "--socket", self.socket(name),
                 "--config", settings, "--json")
         for agent in self.agents.values():

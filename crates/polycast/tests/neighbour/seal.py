@@ -1,4 +1,4 @@
-"""Sealed content and packets, written from docs/protocol.md, FIPS 197 and RFC 8452: `seal.py FILE` compares it with examples.
+"""Sealed content and packets, written from docs/protocol.md, FIPS 197, SP 800-38D and RFC 8452: `seal.py FILE` compares it with examples.
 
 It is slow, and takes no care of time: for tests only.
 """
@@ -88,6 +88,21 @@ def _blocks(text):
     return [text[at:at + 16].ljust(16, b"\0") for at in range(0, len(text), 16)]
 
 
+def _ghash(key, blocks):
+    """GHASH of GCM: bits are in the reverse order of POLYVAL's."""
+    def dot(one, other):
+        product, factor = 0, one
+        for bit in range(127, -1, -1):
+            product ^= factor if other >> bit & 1 else 0
+            factor = (factor >> 1) ^ (0xE1 << 120 if factor & 1 else 0)
+        return product
+
+    total = 0
+    for block in blocks:
+        total = dot(int.from_bytes(key, "big"), total ^ int.from_bytes(block, "big"))
+    return total.to_bytes(16, "big")
+
+
 class Seal:
     """The keys of a transfer."""
 
@@ -95,16 +110,22 @@ class Seal:
         key = lambda what: blake3.derive_key(f"polycast 3 {what}", secret + struct.pack(">Q", handle))[:16]
         self.content, self.sums, self.tags = Aes(key("content")), key("packet sums"), Aes(key("packet tags"))
 
-    def turn(self, group, offset, text):
-        """Seals or opens bytes of a group from an offset on."""
+    def turn(self, sn, offset, text):
+        """Seals or opens bytes of a fragment from an offset on."""
         first, last = offset // 16, (offset + len(text) + 15) // 16
-        stream = b"".join(self.content.block(struct.pack(">QII", group, 0, at)) for at in range(first, last))
+        stream = b"".join(self.content.block(struct.pack(">IQI", 0, sn, 2 + at)) for at in range(first, last))
         return bytes(a ^ b for a, b in zip(text, stream[offset % 16:]))
 
+    def content_tag(self, sn, sealed):
+        """The tag of a fragment's content."""
+        lengths = struct.pack(">QQ", 0, 8 * len(sealed))
+        total = _ghash(self.content.block(bytes(16)), [*_blocks(sealed), lengths])
+        return bytes(a ^ b for a, b in zip(total, self.content.block(struct.pack(">IQI", 0, sn, 1))))
+
     def tag(self, header, payload):
-        """The tag of a packet."""
+        """The tag of a packet, of which some bytes are sent."""
         lengths = struct.pack(">QQ", len(header), len(payload))
-        return self.tags.block(polyval(self.sums, [*_blocks(header), *_blocks(payload), lengths]))[:12]
+        return self.tags.block(polyval(self.sums, [*_blocks(header), *_blocks(payload), lengths]))
 
 
 def check(path):
@@ -114,7 +135,9 @@ def check(path):
     for example in examples:
         raw = {name: bytes.fromhex(value) if isinstance(value, str) else value for name, value in example.items()}
         seal = Seal(raw["secret"], raw["handle"])
-        assert seal.turn(raw["group"], raw["offset"], raw["plain"]) == raw["sealed"], example
+        assert seal.turn(raw["sn"], 0, raw["plain"]) == raw["sealed"], example
+        assert seal.content_tag(raw["sn"], raw["sealed"]) == raw["content_tag"], example
+        assert seal.turn(raw["sn"], raw["offset"], raw["sealed"]) == raw["piece"], example
         assert seal.tag(raw["header"], raw["sealed"]) == raw["tag"], example
         assert blake3.derive_key("polycast 3 connections", raw["secret"]) == raw["connection_key"], example
     assert len(examples) > 2

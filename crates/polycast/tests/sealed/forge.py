@@ -42,7 +42,7 @@ def main():
     mouth.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
     sent, begun = 0, time.monotonic()
     while True:
-        extension = os.urandom(12) if sealed else b""
+        extension = os.urandom(24) if sealed else b""
         header = struct.pack(">BBBBIQQ", VERSION, 1, sealed, 24 + len(extension), 0, handle, random.randrange(2, 300))
         payload = header + extension + os.urandom(1_416)
         udp = struct.pack(">HHHH", 40_000, port, 8 + len(payload), 0) + payload

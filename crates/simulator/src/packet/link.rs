@@ -11,7 +11,8 @@ pub struct LinkConfig {
     pub rate: Rate,
     /// From the last bit's departure to its arrival.
     pub delay: Duration,
-    /// The most bytes that wait or are being sent, in each priority; what does not fit is dropped.
+    /// The most bytes that wait or are being sent, in each priority; what does not fit is dropped, but for what a host
+    /// sends itself ([`super::Network::send_own`]).
     pub queue_bytes: u64,
     /// How many priorities there are, 1 to 8. Priority 0 goes first; with one priority all packets are
     /// in one queue, which costs one event a packet in place of two.
@@ -128,6 +129,10 @@ pub(super) struct LinkState {
     pub(super) faulty: bool,
     /// The world wants to be told when the link has nothing more to send.
     pub(super) watched: bool,
+    /// The longest wait at this rate, with one priority, and the most bytes that waited before the rate was set or with
+    /// several priorities.
+    pub(super) queue_peak: Duration,
+    pub(super) queue_peak_bytes: u64,
     pub(super) counters: LinkCounters,
 }
 

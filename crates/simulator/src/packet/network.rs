@@ -196,6 +196,8 @@ impl<P: Packet> Network<P> {
             up: true,
             faulty: false,
             watched: false,
+            queue_peak: Duration::ZERO,
+            queue_peak_bytes: 0,
             counters: LinkCounters::default(),
         });
         if config.faults != Faults::NONE {
@@ -337,6 +339,13 @@ impl<P: Packet> Network<P> {
         }
     }
 
+    /// The most bytes that have waited on the link or were being sent at a time.
+    #[must_use]
+    pub fn queue_peak_bytes(&self, link: LinkId) -> u64 {
+        let state = &self.links[link.index()];
+        state.queue_peak_bytes.max(state.rate.bytes_in(state.queue_peak))
+    }
+
     /// Sends a packet of `bytes` on a link; false if it was dropped at once, since the queue had no room
     /// or the link is down. Whether it gets lost later is not told here.
     ///
@@ -344,21 +353,54 @@ impl<P: Packet> Network<P> {
     /// If the link has no such priority.
     #[inline]
     pub fn send(&mut self, link: LinkId, packet: P, bytes: u32, priority: u8) -> bool {
+        self.offer(link, packet, bytes, priority, true)
+    }
+
+    /// Sends a packet of the host's own, which its queue never drops: a host asks [`Network::has_room`] before it
+    /// hands over more, and waits with [`Network::notify_idle`].
+    ///
+    /// # Panics
+    /// If the link has no such priority.
+    #[inline]
+    pub fn send_own(&mut self, link: LinkId, packet: P, bytes: u32, priority: u8) -> bool {
+        self.offer(link, packet, bytes, priority, false)
+    }
+
+    /// Whether a host may hand over more of its own: half of the queue is free. The other half is for what it
+    /// passes on. A link that is down takes all, and loses it.
+    #[must_use]
+    #[inline]
+    pub fn has_room(&self, link: LinkId, priority: u8) -> bool {
+        let state = &self.links[link.index()];
+        if !state.up {
+            return true;
+        }
+        if state.classes != NONE {
+            let classes = &self.classes[state.classes as usize];
+            return classes.queued_bytes[usize::from(priority)] < classes.queue_bytes / 2;
+        }
+        state.free_at.since(self.now) < state.queue_time / 2
+    }
+
+    #[inline]
+    fn offer(&mut self, link: LinkId, packet: P, bytes: u32, priority: u8, bounded: bool) -> bool {
         let state = &mut self.links[link.index()];
         if !state.up {
             self.drop_soon(link.0, DropCause::Down);
             return false;
         }
         if state.classes != NONE {
-            return self.enqueue(link, packet, bytes, priority);
+            return self.enqueue(link, packet, bytes, priority, bounded);
         }
         assert!(priority == 0, "the link has one priority");
         let start = state.free_at.max(self.now);
         let end = start + time_for(state.rate, bytes);
-        if end.since(self.now) > state.queue_time {
+        let wait = end.since(self.now);
+        if bounded && wait > state.queue_time {
             self.drop_soon(link.0, DropCause::Queue);
             return false;
         }
+        state.queue_peak = state.queue_peak.max(wait);
         state.free_at = end;
         state.counters.packets += 1;
         state.counters.bytes += u64::from(bytes);
@@ -411,16 +453,17 @@ impl<P: Packet> Network<P> {
         self.events.push(self.now, Event::Drop { link, cause });
     }
 
-    fn enqueue(&mut self, link: LinkId, packet: P, bytes: u32, priority: u8) -> bool {
+    fn enqueue(&mut self, link: LinkId, packet: P, bytes: u32, priority: u8, bounded: bool) -> bool {
         let state = &mut self.links[link.index()];
         let classes = &mut self.classes[state.classes as usize];
         let class = usize::from(priority);
         assert!(class < classes.queues.len(), "the link has no priority {priority}");
-        if classes.queued_bytes[class] + u64::from(bytes) > classes.queue_bytes {
+        if bounded && classes.queued_bytes[class] + u64::from(bytes) > classes.queue_bytes {
             self.drop_soon(link.0, DropCause::Queue);
             return false;
         }
         classes.queued_bytes[class] += u64::from(bytes);
+        state.queue_peak_bytes = state.queue_peak_bytes.max(classes.queued_bytes.iter().sum());
         state.counters.packets += 1;
         state.counters.bytes += u64::from(bytes);
         classes.queues[class].push_back((bytes, packet));
@@ -509,6 +552,8 @@ impl<P: Packet> Network<P> {
         assert!(rate.0 > 0, "a link's rate is above zero");
         let state = &mut self.links[link.index()];
         let queue_bytes = state.rate.bytes_in(state.queue_time);
+        state.queue_peak_bytes = state.queue_peak_bytes.max(state.rate.bytes_in(state.queue_peak));
+        state.queue_peak = Duration::ZERO;
         state.rate = rate;
         state.queue_time = rate.time_for(queue_bytes);
     }

@@ -10,7 +10,7 @@ mod report;
 
 pub use layout::{Change, Layout};
 pub use pull::PullConfig;
-pub use report::{LinkBytes, ReceiverReport, Report};
+pub use report::{LinkReport, LinkSample, Probe, ReceiverReport, ReceiverSample, Report, Sample};
 
 use super::tcp::TcpConfig;
 use super::world::forward::{Forwarding, LabelSwitches, Relays, Tree};
@@ -184,11 +184,25 @@ impl Scenario {
     /// # Errors
     /// If something in it makes no sense.
     pub fn run(&self, seed: u64) -> Result<Report, Problem> {
+        self.run_with(seed, None)
+    }
+
+    /// The same with a look at the run while it goes on. It is the same run: the trace hash does not change.
+    ///
+    /// # Errors
+    /// If something in it makes no sense.
+    pub fn run_with(&self, seed: u64, probe: Option<Probe<'_>>) -> Result<Report, Problem> {
         if let Some(config) = self.pull() {
-            return self.run_pull(&config, seed);
+            return self.run_pull(&config, seed, probe);
         }
         let (mut net, mut cluster) = self.prepare(seed)?;
-        net.run(&mut cluster, self.time_limit);
+        match probe {
+            Some(mut probe) => {
+                probe.run(&mut net, &mut cluster, self.time_limit, Cluster::delivered);
+                probe.end(&net, cluster.delivered());
+            }
+            None => drop(net.run(&mut cluster, self.time_limit)),
+        }
         Ok(Report::new(&net, &cluster))
     }
 

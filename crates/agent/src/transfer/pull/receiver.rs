@@ -157,7 +157,7 @@ impl Run<'_> {
             self.hear_until(Self::knows_all, None)?;
             self.link.handle(GuestInput::Verifiable);
         }
-        let mut assembler = Assembler::new(self.offer.geometry, part, self.seal.clone());
+        let mut assembler = Assembler::new(self.offer.geometry, part);
         assembler.add_hashes(0, &self.hashes);
         let verified = self.await_begin(&mut assembler)?;
         self.link.say(&Control::Have(Vec::new()));
@@ -188,7 +188,7 @@ impl Run<'_> {
         self.node.fetch(ReceiverEnd::new(
             config,
             geometry,
-            assembler,
+            (assembler, self.seal.clone()),
             verified,
             digests,
             (sender, self.bell.clone()),

@@ -156,7 +156,7 @@ impl Run {
         let seal = secret.as_ref().map(|secret| Seal::new(secret, entrance.handle));
         let sums = Sums::start(&spec.source, geometry, seal.clone(), bell.clone())?;
         let object: Arc<dyn ObjectSource> = match seal {
-            Some(seal) => Arc::new(SealedObject::new(Arc::clone(&spec.source), seal, GROUP_LEN)),
+            Some(seal) => Arc::new(SealedObject::new(Arc::clone(&spec.source), seal, payload_len.into())),
             None => Arc::clone(&spec.source),
         };
         let in_use = (0..usize::from(trees))

@@ -177,7 +177,7 @@ fn part_of(
     };
     let hashes = groups.map(hash).collect();
     if let Some(seal) = seal {
-        seal.turn_object(geometry.group_len, start, bytes);
+        seal.turn_object(geometry.fragment_len, start, bytes);
     }
     let digests = packets.map(|sn| digest_of(&bytes[local(geometry.fragment_bytes(sn))])).collect();
     Ok(Part { hashes, digests })

@@ -1,11 +1,13 @@
 //! `polycast plan circuits`: groups that get optical circuits and splitters now (Blast, section III).
 
-use super::{PlanError, read, timed};
+use super::{Answer, PlanError, names, read, span, timed};
+use crate::table::{Table, paragraph};
 use clap::Args;
 use polycast_experiments::exact;
 use polycast_planning::circuits::{self, CircuitGroup, CircuitNetwork, CircuitSetup, Connection, PortPool};
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{Cascade, PowerBudget, splitter_loss_db};
+use polycast_types::{Printable, format_bytes};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -13,11 +15,27 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  polycast plan circuits groups.json
+  polycast plan circuits groups.json --exact
+
+groups.json:
+  {\"racks\": 6, \"ports_per_rack\": 1, \"splitters\": 2, \"splitter_fanout\": 4, \"cascade_max\": 2,
+   \"groups\": [{\"id\": \"weights\", \"source\": 0, \"racks\": [0, 1, 2],
+               \"bytes\": 64000000000, \"receivers\": 10}],
+   \"running\": []}
+
+docs/planning.md has all of its fields.";
+
 /// How long the exact scheduler may think.
 const EXACT_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The most ports of a circuit switch whose circuits are listed.
 const CIRCUIT_PORTS_MAX: u32 = 1 << 20;
+
+/// The most circuits that are listed for people.
+const LISTED_MAX: usize = 64;
 
 /// Where a file says nothing of power, all groups get enough light.
 const UNLIMITED_POWER: PowerBudget =
@@ -41,8 +59,10 @@ struct CircuitsFile {
     ports_per_rack: u32,
     splitters: u32,
     splitter_fanout: u32,
+    /// The most splitters between a source and a receiver.
     cascade_max: u32,
     groups: Vec<GroupEntry>,
+    /// Ids of the groups that have their circuits already.
     #[serde(default)]
     running: Vec<Value>,
     /// With it, groups that would be too dark are rejected too.
@@ -84,7 +104,7 @@ struct Question {
 /// The groups whose receivers get enough light, and why the others do not. What runs already does get enough.
 type Lit = (Vec<CircuitGroup>, Vec<(u64, String)>);
 
-pub(super) fn plan(args: &CircuitsArgs) -> Result<Value, PlanError> {
+pub(super) fn plan(args: &CircuitsArgs) -> Result<Answer, PlanError> {
     let wrong = |error: String| PlanError::Contents { path: args.file.clone(), error };
     let question = Question::read(&args.file)?;
     let network = question.network();
@@ -113,7 +133,8 @@ pub(super) fn plan(args: &CircuitsArgs) -> Result<Value, PlanError> {
         document[format!("{kind}_volume")] = number(best.schedule.volume);
         document[format!("{kind}_granted")] = question.names(&best.schedule.granted).into();
     }
-    Ok(document)
+    let text = question.people(&document);
+    Ok(Answer { document, text })
 }
 
 impl Question {
@@ -182,18 +203,82 @@ impl Question {
         Ok((bright.collect(), dark))
     }
 
-    /// The cross connections and TL1 commands of every granted group. Groups that run already are taken to hold the
-    /// first free fibres and splitters, in the order in which they are listed.
-    fn circuits(&self, groups: &[CircuitGroup], granted: &[u64]) -> Result<Vec<Value>, String> {
+    /// The answer for people.
+    fn people(&self, document: &Value) -> String {
         let file = &self.file;
-        let hybrid = Hybrid {
+        let list = |key: &str| document[key].as_array().cloned().unwrap_or_default();
+        let size = format!(
+            "{} racks, {} of {} splitters in use\nplanned in {}\n",
+            file.racks,
+            document["splitters_used"],
+            file.splitters,
+            span(document["micros"].as_f64().unwrap_or_default()),
+        );
+        let mut table = Table::new(&["group", "answer", ">racks", ">receivers", ">bytes", "why"]);
+        let mut row = |id: &Value, answer: &str, why: String| {
+            let Some(group) = file.groups.iter().find(|group| group.id == *id) else { return };
+            let racks = group.checked(0).racks.len().to_string();
+            let (receivers, bytes) = (group.receivers.to_string(), format_bytes(group.bytes));
+            table.row([plain(id), answer.into(), racks, receivers, bytes, why]);
+        };
+        for id in &file.running {
+            row(id, "running", "-".into());
+        }
+        for id in list("granted") {
+            row(&id, "granted", "-".into());
+        }
+        for id in list("waiting") {
+            row(&id, "waiting", "does not fit beside the others".into());
+        }
+        for entry in list("rejected") {
+            row(&entry["id"], "rejected", plain(&entry["reason"]));
+        }
+        let volume = |key: &str| Some(format_bytes(document.get(key)?.as_f64()? as u64));
+        let mut text = size + &table.text();
+        let granted = volume("volume").unwrap_or_default();
+        text += &format!("volume granted, bytes times receivers: {granted}\n");
+        for (key, word) in
+            [("optimal_volume", "the best possible"), ("best_known_volume", "the best found in 60 s")]
+        {
+            if let Some(volume) = volume(key) {
+                text += &format!("{word}: {volume}\n");
+            }
+        }
+        text + &self.wires(document)
+    }
+
+    /// The cross connections for people.
+    fn wires(&self, document: &Value) -> String {
+        if let Some(why) = document.get("circuits_left_out") {
+            return "\n".to_string() + &paragraph(&format!("no list of circuits: {}", plain(why)), 0);
+        }
+        let mut table = Table::new(&["group", "from", "to", "TL1"]).at_most(LISTED_MAX);
+        for group in document["circuits"].as_array().into_iter().flatten() {
+            let pairs = group["connections"].as_array().into_iter().flatten();
+            for (pair, command) in pairs.zip(group["tl1_enter"].as_array().into_iter().flatten()) {
+                let end = |at: usize| names::port(&self.hybrid(), pair[at].as_u64().unwrap_or(0) as u32);
+                table.row([plain(&group["id"]), end(0), end(1), plain(command)]);
+            }
+        }
+        if table.is_empty() { String::new() } else { format!("\nCircuits to make\n{}", table.text()) }
+    }
+
+    fn hybrid(&self) -> Hybrid {
+        let file = &self.file;
+        Hybrid {
             racks: file.racks,
             servers_per_rack: 1,
             ports_per_rack: file.ports_per_rack,
             splitters: file.splitters,
             splitter_fanout: file.splitter_fanout,
-        };
-        let hybrid = hybrid.checked(CIRCUIT_PORTS_MAX).map_err(|error| error.to_string())?;
+        }
+    }
+
+    /// The cross connections and TL1 commands of every granted group. Groups that run already are taken to hold the
+    /// first free fibres and splitters, in the order in which they are listed.
+    fn circuits(&self, groups: &[CircuitGroup], granted: &[u64]) -> Result<Vec<Value>, String> {
+        let file = &self.file;
+        let hybrid = self.hybrid().checked(CIRCUIT_PORTS_MAX).map_err(|error| error.to_string())?;
         let mut pool = PortPool::new(hybrid);
         let budget = file.power.as_ref().map_or(UNLIMITED_POWER, |power| power.budget(file.splitter_fanout));
         let mut lists = Vec::with_capacity(granted.len());
@@ -262,6 +347,11 @@ impl PowerEntry {
             None => Ok(()),
         }
     }
+}
+
+/// A JSON value for people: a text stands for itself.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), |text| Printable(text).to_string())
 }
 
 /// A whole number as JSON, rounded where JSON numbers end.

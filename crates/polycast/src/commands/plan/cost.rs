@@ -1,11 +1,19 @@
 //! `polycast plan cost`: ports, power and price of fabrics that reach every rack (Shufflecast, section 5).
 
 use super::parts::PartsFile;
-use super::{PlanError, read};
+use super::{Answer, PlanError, read};
+use crate::table::Table;
 use clap::Args;
-use polycast_planning::economics::{self, Catalogue, LineRate};
+use polycast_planning::economics::{self, Bill, Catalogue, LineRate};
 use serde_json::{Value, json};
 use std::path::PathBuf;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  polycast plan cost --tors 192 --rate 10g
+  polycast plan cost --tors 192 --rate 400g --parts parts.toml
+
+docs/planning.md has the keys of a parts file.";
 
 /// Arguments of `plan cost`.
 #[derive(Args, Clone, Debug)]
@@ -24,7 +32,7 @@ pub struct CostArgs {
     pub switch_ports: Option<u32>,
 }
 
-pub(super) fn plan(args: &CostArgs) -> Result<Value, PlanError> {
+pub(super) fn plan(args: &CostArgs) -> Result<Answer, PlanError> {
     let mut catalogue = Catalogue::default();
     let gbps = match &args.parts {
         Some(path) => {
@@ -41,8 +49,9 @@ pub(super) fn plan(args: &CostArgs) -> Result<Value, PlanError> {
     if let Some(ports) = args.switch_ports {
         catalogue.switch_ports = ports;
     }
-    let fabrics: Vec<Value> = economics::compare(&catalogue, args.tors, gbps)?
-        .into_iter()
+    let bills = economics::compare(&catalogue, args.tors, gbps)?;
+    let fabrics: Vec<Value> = bills
+        .iter()
         .map(|bill| {
             json!({
                 "name": bill.name,
@@ -58,9 +67,44 @@ pub(super) fn plan(args: &CostArgs) -> Result<Value, PlanError> {
         })
         .collect();
     let mut document = json!({ "fabrics": fabrics });
+    let mut text = format!("{} ToRs at {gbps} Gbit/s\n{}", args.tors, people(&bills));
     if let Some(network) = economics::instance(args.tors) {
         let per_tor = economics::deployment_cost_per_tor_usd(&catalogue, &network, gbps)?;
         document["shufflecast_deployment_usd_per_tor"] = json!(per_tor);
+        text += &format!("To put Shufflecast in costs {} USD a ToR.\n", grouped(per_tor));
     }
-    Ok(document)
+    Ok(Answer { document, text })
+}
+
+/// The bills side by side: a column a fabric.
+fn people(bills: &[Bill]) -> String {
+    let mut heads = vec![String::new()];
+    heads.extend(bills.iter().map(|bill| format!(">{}", bill.name)));
+    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+    let mut table = Table::new(&heads);
+    let mut row = |what: &str, value: &dyn Fn(&Bill) -> String| {
+        table.row(std::iter::once(what.to_string()).chain(bills.iter().map(value)));
+    };
+    row("active ports", &|bill| grouped(bill.ports.into()));
+    row("transceivers", &|bill| grouped(bill.transceivers.into()));
+    row("splitters", &|bill| grouped(bill.splitters.into()));
+    row("fibres of 100 m", &|bill| grouped(bill.duplex_fibres));
+    row("power, W", &|bill| grouped(bill.power_w));
+    row("price, USD", &|bill| grouped(bill.cost_usd));
+    row("latency, us", &|bill| format!("{:.2}", bill.latency_ns / 1e3));
+    let instances = bills.iter().map(|bill| format!("{}: {}\n", bill.name, bill.instance));
+    table.text() + &instances.collect::<String>()
+}
+
+/// A number without its fraction, in groups of three digits.
+fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }

@@ -1,12 +1,24 @@
 //! `polycast plan label`: the label of a session and the state of switches (Orca, sections 3 and 4).
 
-use super::{Damage, PlanError, receivers, timed};
+use super::{Answer, Damage, PlanError, names, receivers, span, timed};
+use crate::table::{Table, paragraph};
 use clap::Args;
 use polycast_planning::labels::pod_labels::{self, PodLabelFormat};
 use polycast_planning::labels::{LabelPlan, LabelPlanner, switches};
 use polycast_topology::{Clos, Network, Node};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  polycast plan label --topology fat-tree:48,3 --source 0 --receivers 5,600,27000
+  polycast plan label --topology leaf-spine:4,2,4 --source 0 --receivers all --session 3
+  polycast plan label --topology leaf-spine:4,2,4 --source 0 --receivers 5,9 --failed-links 16-20
+
+Hosts have the numbers from 0 on, switches those behind them; the answer says which.";
+
+/// The most leafs that are listed for people.
+const LISTED_MAX: usize = 32;
 
 /// Arguments of `plan label`.
 #[derive(Args, Clone, Debug)]
@@ -30,7 +42,7 @@ pub struct LabelArgs {
     damage: Damage,
 }
 
-pub(super) fn plan(args: &LabelArgs) -> Result<Value, PlanError> {
+pub(super) fn plan(args: &LabelArgs) -> Result<Answer, PlanError> {
     let network: Network = args.topology.parse()?;
     let clos = network.as_clos().ok_or_else(|| PlanError::NotClos(args.topology.clone()))?;
     let failures = args.damage.on(&network)?;
@@ -52,7 +64,7 @@ pub(super) fn plan(args: &LabelArgs) -> Result<Value, PlanError> {
         })
         .collect();
     let state: Vec<[Node; 2]> = plan.spine_state.iter().map(|entry| [entry.spine, entry.leaf]).collect();
-    Ok(json!({
+    let document = json!({
         "label_hex": plan.label.to_hex(),
         "label_bits": format.bits(),
         "label_bytes": format.bytes(),
@@ -64,7 +76,48 @@ pub(super) fn plan(args: &LabelArgs) -> Result<Value, PlanError> {
         "links": delivery.links,
         "pod_labels": by_pod_labels(&clos, format.bytes(), args.session, source, &plan, &wanted)?,
         "micros": micros,
-    }))
+    });
+    let text = people(&network, source, &plan, &document, micros);
+    Ok(Answer { document, text })
+}
+
+fn people(network: &Network, source: Node, plan: &LabelPlan, document: &Value, micros: f64) -> String {
+    let name = |node: Node| names::node(network, node);
+    let nodes = |value: &Value| {
+        let nodes = value.as_array().into_iter().flatten();
+        names::list(nodes.filter_map(Value::as_u64).map(|node| name(node as Node)))
+    };
+    let word = |value: &Value| value.as_str().unwrap_or_default().to_string();
+    let pods = &document["pod_labels"];
+    let mut table = Table::new(&["", ""]);
+    let mut row = |what: &str, value: String| table.row([what.to_string(), value]);
+    row("source", name(source));
+    row("label", word(&document["label_hex"]));
+    row("length", format!("{} bits in {} bytes", document["label_bits"], document["label_bytes"]));
+    row("reaches", nodes(&document["delivered"]));
+    row("reaches in vain", nodes(&document["redundant"]));
+    if !plan.left_out.is_empty() {
+        row("cut off by failures", names::list(plan.left_out.iter().copied().map(name)));
+    }
+    row("links crossed", document["links"].to_string());
+    row("spines keep", format!("{} entries", plan.spine_state.len()));
+    row("pod label instead", word(&pods["label_hex"]));
+    let asking = pods["asking_pods"].as_array().map_or(0, Vec::len);
+    row("", format!("{} links crossed, {asking} pods ask an agent, spines keep nothing", pods["links"]));
+    let mut text = format!("{network}\nplanned in {}\n{}", span(micros), table.text().trim_start());
+    if !plan.spine_state.is_empty() {
+        let mut state = Table::new(&["spine", "does not send to"]).at_most(LISTED_MAX);
+        for entries in plan.spine_state.chunk_by(|a, b| a.spine == b.spine) {
+            state.row([name(entries[0].spine), names::list(entries.iter().map(|entry| name(entry.leaf)))]);
+        }
+        text += &format!("\nWhat spines keep\n{}", state.text());
+    }
+    let mut leafs = Table::new(&["leaf", "label in the rack"]).at_most(LISTED_MAX);
+    for (leaf, label) in document["leaf_labels"].as_object().into_iter().flatten() {
+        leafs.row([name(leaf.parse().unwrap_or_default()), word(label)]);
+    }
+    text += &format!("\nWhat agents of racks keep\n{}", leafs.text());
+    text + "\n" + &paragraph(&names::numbers(network), 0)
 }
 
 /// The same session with labels that need no switch state.

@@ -1,10 +1,11 @@
 //! `polycast plan`: what the planners answer, without a network and without root.
 //!
-//! One module a planner: its arguments, and the JSON document that answers them. People get the same document, indented.
+//! One module a planner: its arguments, and what answers them: a JSON document for programs, tables for people.
 
 mod circuits;
 mod cost;
 mod label;
+pub mod names;
 mod parts;
 mod shufflecast;
 mod trees;
@@ -20,6 +21,7 @@ use polycast_planning::labels::LabelError;
 use polycast_planning::relays::RelayError;
 use polycast_planning::trees::TreeError;
 use polycast_topology::{Failures, Graph, Network, Node, TopologyError};
+use polycast_types::Duration;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -36,14 +38,19 @@ pub struct PlanArgs {
 #[derive(Subcommand, Clone, Debug)]
 pub enum PlanWhat {
     /// Relays of a p, k-Shufflecast, and its rules after relays have failed
+    #[command(after_help = shufflecast::EXAMPLES)]
     Shufflecast(shufflecast::ShufflecastArgs),
     /// Arc-disjoint Steiner trees in BCube, torus or fat-tree (Datacast)
+    #[command(after_help = trees::EXAMPLES)]
     Trees(trees::TreesArgs),
     /// Label and switch state of a session in a Clos network (Orca)
+    #[command(after_help = label::EXAMPLES)]
     Label(label::LabelArgs),
     /// Groups that get optical circuits and splitters now (Blast)
+    #[command(after_help = circuits::EXAMPLES)]
     Circuits(circuits::CircuitsArgs),
     /// Ports, power and price of fabrics that reach every rack
+    #[command(after_help = cost::EXAMPLES)]
     Cost(cost::CostArgs),
 }
 
@@ -123,14 +130,20 @@ impl From<PlanError> for Failure {
 
 /// Asks the planner, and prints what it answers.
 pub fn run(args: &PlanArgs, format: Format) -> Result<Exit, Failure> {
-    let document = answer(&args.what)?;
-    let text = serde_json::to_string_pretty(&document)
-        .map_err(|error| Failure::unexpected(format!("cannot write JSON: {error}")))?;
-    output::result(format, &document, &text)?;
+    let answer = answer(&args.what)?;
+    output::result(format, &answer.document, &answer.text)?;
     Ok(Exit::Done)
 }
 
-fn answer(what: &PlanWhat) -> Result<Value, PlanError> {
+/// What a planner has to say.
+struct Answer {
+    /// For programs.
+    document: Value,
+    /// For people.
+    text: String,
+}
+
+fn answer(what: &PlanWhat) -> Result<Answer, PlanError> {
     match what {
         PlanWhat::Shufflecast(args) => shufflecast::plan(args),
         PlanWhat::Trees(args) => trees::plan(args),
@@ -169,6 +182,11 @@ fn receivers(network: &Network, source: Node, text: &str) -> Result<Vec<Node>, P
     text.split(',').map(|part| Ok(network.checked_node(number(part)?)?)).collect()
 }
 
+/// A time for people.
+fn span(micros: f64) -> String {
+    Duration((micros * 1e3) as u64).to_string()
+}
+
 /// What a planner has worked out, and how many microseconds that took.
 fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
     let start = Instant::now();
@@ -190,7 +208,7 @@ mod tests {
 
     fn plan(line: &str) -> Result<Value, PlanError> {
         let words = std::iter::once("plan").chain(line.split_whitespace());
-        answer(&Line::try_parse_from(words).expect("arguments parse").plan.what)
+        answer(&Line::try_parse_from(words).expect("arguments parse").plan.what).map(|answer| answer.document)
     }
 
     #[test]

@@ -1,10 +1,23 @@
 //! `polycast plan trees`: arc-disjoint Steiner trees (Datacast, section 4).
 
-use super::{Damage, PlanError, receivers, timed};
+use super::{Answer, Damage, PlanError, names, receivers, span, timed};
+use crate::table::{Table, paragraph};
 use clap::Args;
-use polycast_planning::trees::TreePlanner;
-use polycast_topology::Network;
+use polycast_planning::trees::{SteinerTree, TreePlan, TreePlanner};
+use polycast_topology::{Network, Node};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  polycast plan trees --topology bcube:4,2 --source 0 --receivers 2,4,9
+  polycast plan trees --topology torus:4,2 --source 0 --receivers all --failed-nodes 5
+  polycast plan trees --topology fat-tree:4,3 --source 0 --receivers 5,9 --failed-links 0-16
+
+Servers have the numbers from 0 on, switches those behind them; the answer says which.";
+
+/// The most feeding nodes of a tree that are listed for people.
+const LISTED_MAX: usize = 64;
 
 /// Arguments of `plan trees`.
 #[derive(Args, Clone, Debug)]
@@ -22,7 +35,7 @@ pub struct TreesArgs {
     damage: Damage,
 }
 
-pub(super) fn plan(args: &TreesArgs) -> Result<Value, PlanError> {
+pub(super) fn plan(args: &TreesArgs) -> Result<Answer, PlanError> {
     let network: Network = args.topology.parse()?;
     let failures = args.damage.on(&network)?;
     let source = network.checked_node(args.source)?;
@@ -48,11 +61,63 @@ pub(super) fn plan(args: &TreesArgs) -> Result<Value, PlanError> {
             })
         })
         .collect();
-    Ok(json!({
+    let document = json!({
         "trees": trees,
         "bound": plan.bound,
         "released": plan.released,
         "left_out": plan.left_out,
         "micros": micros,
-    }))
+    });
+    Ok(Answer { document, text: people(&network, &plan, micros) })
+}
+
+fn people(network: &Network, plan: &TreePlan, micros: f64) -> String {
+    let name = |node: Node| names::node(network, node);
+    let head = format!(
+        "{network}: {} to {} receivers by {} of at most {} trees",
+        name(plan.source),
+        plan.receivers.len(),
+        plan.trees.len(),
+        plan.bound,
+    );
+    let mut text = paragraph(&head, 0) + &format!("planned in {}\n", span(micros));
+    if !plan.left_out.is_empty() {
+        let cut_off = names::list(plan.left_out.iter().copied().map(name));
+        text += &paragraph(&format!("cut off by what has failed: {cut_off}"), 2);
+    }
+    let mut table =
+        Table::new(&["tree", ">links", ">hops", ">relays", ">of these branch", "changed by failures"]);
+    for (number, tree) in (1..).zip(&plan.trees) {
+        let shape = tree.shape(|node| plan.is_receiver(node));
+        let numbers = [shape.links, shape.depth, shape.steiner_nodes, shape.branching];
+        let mut cells = vec![format!("{number}")];
+        cells.extend(numbers.iter().map(u32::to_string));
+        cells.push(if tree.repaired { "yes" } else { "no" }.into());
+        table.row(cells);
+    }
+    text += &table.text();
+    for (number, tree) in (1..).zip(&plan.trees) {
+        text += &format!("\nTree {number} (* receives)\n{}", branches(network, plan, tree));
+    }
+    text + "\n" + &paragraph(&names::numbers(network), 0)
+}
+
+/// Who feeds whom in a tree, from the source outwards.
+fn branches(network: &Network, plan: &TreePlan, tree: &SteinerTree) -> String {
+    let name = |node: Node| {
+        let mark = if plan.is_receiver(node) { "*" } else { "" };
+        format!("{}{mark}", names::node(network, node))
+    };
+    let mut fed: BTreeMap<(u32, Node), Vec<Node>> = BTreeMap::new();
+    for entry in &tree.nodes {
+        fed.entry((entry.depth - 1, entry.parent)).or_default().push(entry.node);
+    }
+    let mut table = Table::new(&[">hop", "from", "to"]).at_most(LISTED_MAX);
+    for ((depth, parent), children) in fed {
+        let mut children = children;
+        children.sort_unstable();
+        let children = names::list(children.into_iter().map(name));
+        table.row([(depth + 1).to_string(), name(parent), children]);
+    }
+    table.text()
 }

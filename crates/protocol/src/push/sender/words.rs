@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_types::{Duration, Handle, RangeSet, Rate};
 use polycast_wire::control::Control;
-use polycast_wire::data::{CODED_FRAGMENTS_MAX, HEADER_LEN, SEALED_FRAGMENTS_MAX, TAG_LEN};
+use polycast_wire::data::{CODED_FRAGMENTS_MAX, FRAGMENT_TAGS_LEN, HEADER_LEN, SEALED_FRAGMENTS_MAX};
 
 /// A receiver of this transfer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -113,8 +113,8 @@ impl SenderConfig {
 impl SenderConfig {
     /// Bytes of a whole packet of the data channel.
     pub(super) fn packet_len(&self) -> u64 {
-        let tag = if self.sealed { TAG_LEN } else { 0 };
-        u64::from(self.geometry.fragment_len) + (HEADER_LEN + tag) as u64
+        let tags = if self.sealed { FRAGMENT_TAGS_LEN } else { 0 };
+        u64::from(self.geometry.fragment_len) + (HEADER_LEN + tags) as u64
     }
 
     /// How many fragments a coded patch may combine.

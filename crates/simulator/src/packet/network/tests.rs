@@ -212,3 +212,25 @@ proptest! {
         prop_assert_ne!(wander(seed, packets, 50_000).0, wander(seed, packets + 1, 50_000).0);
     }
 }
+
+/// What a host sends itself is not dropped: it is asked to wait when half of the queue is taken.
+#[test]
+fn a_host_waits_for_its_own_queue() {
+    for priorities in [1, 2] {
+        let mut builder = Builder::new(2);
+        // Eight packets of 125 bytes, each of which takes 1 us.
+        let config = LinkConfig {
+            queue_bytes: 1_000,
+            priorities,
+            ..LinkConfig::new(Rate(1_000_000_000), Duration::ZERO)
+        };
+        let link = builder.add_link(NodeId(0), NodeId(1), config);
+        let mut net: Network<Numbered> = builder.build(1);
+        let taken = (0..).take_while(|&n| net.has_room(link, 0) && net.send_own(link, Numbered(n), 125, 0));
+        assert_eq!(taken.count(), 4, "{priorities}");
+        assert!((4..8).all(|n| net.send(link, Numbered(n), 125, 0)), "the other half is for others");
+        assert!(!net.send(link, Numbered(8), 125, 0));
+        assert!(net.send_own(link, Numbered(9), 125, 0));
+        assert_eq!(net.queue_peak_bytes(link), 1_125);
+    }
+}

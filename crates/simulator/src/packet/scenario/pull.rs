@@ -1,6 +1,6 @@
 //! A scenario over the pull transport (Datacast): every node is a caching forwarder.
 
-use super::report::{LinkBytes, ReceiverReport, Report};
+use super::report::{LinkReport, Probe, ReceiverReport, ReceiverSample, Report};
 use super::{Failed, Layout, Problem, Scenario, Transport};
 use crate::packet::pull::{Datagram, FlowConfig, Group, PullWorld};
 use crate::packet::world::routes::Distances;
@@ -61,7 +61,7 @@ enum Action {
 }
 
 /// A run, and what it needs to bring about what was planned.
-struct Run<'a> {
+struct Run<'a, 'p> {
     scenario: &'a Scenario,
     topology: Topology,
     planner: TreePlanner,
@@ -71,11 +71,17 @@ struct Run<'a> {
     store_packets: u32,
     /// What receivers that have crashed had stored.
     stored: BTreeMap<usize, Vec<Range<u64>>>,
+    probe: Option<Probe<'p>>,
 }
 
 impl Scenario {
     /// Runs a transfer by pull.
-    pub(super) fn run_pull(&self, config: &PullConfig, seed: u64) -> Result<Report, Problem> {
+    pub(super) fn run_pull(
+        &self,
+        config: &PullConfig,
+        seed: u64,
+        probe: Option<Probe<'_>>,
+    ) -> Result<Report, Problem> {
         let Layout::Topology(topology) = self.layout else {
             let message = "pull needs a topology by name, such as bcube:4,2, for its trees";
             return Err(Problem::new("transfer.transport", message));
@@ -106,7 +112,8 @@ impl Scenario {
         self.pull_receivers(&group, &mut actions)?;
         actions.sort_by_key(|&(at, ..)| at);
         let stored = BTreeMap::new();
-        let mut run = Run { scenario: self, topology, planner, net, world, group, store_packets, stored };
+        let mut run =
+            Run { scenario: self, topology, planner, net, world, group, store_packets, stored, probe };
         run.until_the_end(actions);
         Ok(report(&run.net, &run.world, &run.group))
     }
@@ -173,12 +180,27 @@ impl Scenario {
     }
 }
 
-impl Run<'_> {
+impl Run<'_, '_> {
     /// A world of pull nodes plans nothing: the run is cut where something happens.
     fn until_the_end(&mut self, actions: Vec<(Time, Action)>) {
+        self.through(actions);
+        if let Some(probe) = &mut self.probe {
+            probe.end(&self.net, delivered(&self.world, &self.group));
+        }
+    }
+
+    fn until(&mut self, at: Time) -> Outcome {
+        let Run { net, world, group, probe, .. } = self;
+        match probe {
+            Some(probe) => probe.run(net, world, at, |world| delivered(world, group)),
+            None => net.run(world, at),
+        }
+    }
+
+    fn through(&mut self, actions: Vec<(Time, Action)>) {
         let mut started = false;
         for (at, action) in actions.into_iter().filter(|&(at, ..)| at < self.scenario.time_limit) {
-            if self.net.run(&mut self.world, at) == Outcome::Stopped && started {
+            if self.until(at) == Outcome::Stopped && started {
                 return;
             }
             started |= matches!(action, Action::Start);
@@ -188,7 +210,7 @@ impl Run<'_> {
             }
         }
         if self.world.missing() > 0 {
-            self.net.run(&mut self.world, self.scenario.time_limit);
+            self.until(self.scenario.time_limit);
         }
     }
 
@@ -254,6 +276,14 @@ impl Run<'_> {
     }
 }
 
+fn delivered(world: &PullWorld, group: &Group) -> Vec<ReceiverSample> {
+    let bytes = |node| {
+        let packets = world.node(node).receiver(group.transfer).map_or(0, |(machine, _)| machine.packets());
+        (packets * u64::from(group.blocks.length_of(0))).min(group.blocks.object_bytes())
+    };
+    group.receivers.iter().map(|&node| ReceiverSample { id: node, bytes: bytes(node) }).collect()
+}
+
 fn report(net: &Network<Datagram>, world: &PullWorld, group: &Group) -> Report {
     let transfer: Handle = group.transfer;
     let mut breaches: Vec<String> = Vec::new();
@@ -275,7 +305,7 @@ fn report(net: &Network<Datagram>, world: &PullWorld, group: &Group) -> Report {
     let source = world.node(group.source).source(transfer);
     let duplicates = source
         .map_or(0, |source| (0..group.trees()).map(|tree| source.counters(tree as u8).duplicates).sum());
-    let links: Vec<LinkBytes> = super::report::links(net);
+    let links: Vec<LinkReport> = super::report::links(net);
     let times: Option<Vec<Time>> = receivers.iter().map(|receiver| receiver.finished_at).collect();
     Report {
         finished_at: times.and_then(|times| times.into_iter().max()),

@@ -1,10 +1,10 @@
 //! What a run has shown.
 
 use crate::packet::world::{Cluster, Datagram, Phase, Transfer};
-use crate::packet::{LinkId, Network, Packet};
+use crate::packet::{LinkId, Network, Outcome, Packet, World};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use polycast_types::Time;
+use polycast_types::{Duration, Time};
 
 /// One receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,15 +17,118 @@ pub struct ReceiverReport {
     pub failure: Option<String>,
 }
 
-/// One direction of a link that carried something.
+/// One direction of a link that carried or lost something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkBytes {
+pub struct LinkReport {
     /// Where it begins.
     pub from: u32,
     /// Where it ends.
     pub to: u32,
     /// Bytes that its queue took.
     pub bytes: u64,
+    /// Packets that its queue had no room for.
+    pub queue_drops: u64,
+    /// Packets that its loss took.
+    pub losses: u64,
+    /// Packets that were lost because it was down.
+    pub down_drops: u64,
+    /// The most bytes that waited on it or were being sent.
+    pub queue_peak_bytes: u64,
+}
+
+impl LinkReport {
+    /// Packets lost for any reason.
+    #[must_use]
+    pub fn drops(&self) -> u64 {
+        self.queue_drops + self.losses + self.down_drops
+    }
+}
+
+/// A receiver at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceiverSample {
+    /// Its host.
+    pub id: u32,
+    /// Bytes of the object that it has: with push in verified groups, with TCP without a gap.
+    pub bytes: u64,
+}
+
+/// A link at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkSample {
+    /// Where it begins.
+    pub from: u32,
+    /// Where it ends.
+    pub to: u32,
+    /// Bytes that its queue has taken so far.
+    pub bytes: u64,
+    /// Bytes that wait on it or are being sent.
+    pub queue_bytes: u64,
+    /// Packets that were lost on it so far.
+    pub drops: u64,
+}
+
+/// A run at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// When.
+    pub at: Time,
+    /// The receivers in the order given.
+    pub receivers: Vec<ReceiverSample>,
+    /// The links that have carried or lost something.
+    pub links: Vec<LinkSample>,
+}
+
+/// Looks at a run while it goes on.
+pub struct Probe<'a> {
+    interval: Duration,
+    next: Time,
+    look: &'a mut dyn FnMut(&Sample),
+}
+
+impl<'a> Probe<'a> {
+    /// Has `look` see the run at each multiple of the interval, which is above zero, and at its end.
+    ///
+    /// # Panics
+    /// If the interval is zero.
+    pub fn new(interval: Duration, look: &'a mut dyn FnMut(&Sample)) -> Self {
+        assert!(interval > Duration::ZERO, "samples have time between them");
+        Probe { interval, next: Time::ZERO + interval, look }
+    }
+
+    /// Runs a world as [`Network::run`] does, with samples on the way.
+    pub(super) fn run<W: World>(
+        &mut self,
+        net: &mut Network<W::Packet>,
+        world: &mut W,
+        until: Time,
+        receivers: impl Fn(&W) -> Vec<ReceiverSample>,
+    ) -> Outcome {
+        while self.next < until {
+            match net.run(world, self.next) {
+                Outcome::Until => self.take(net, self.next, receivers(world)),
+                over => return over,
+            }
+            self.next += self.interval;
+        }
+        net.run(world, until)
+    }
+
+    /// The last sample, of how it ended.
+    pub(super) fn end<P: Packet>(&mut self, net: &Network<P>, receivers: Vec<ReceiverSample>) {
+        self.take(net, net.now(), receivers);
+    }
+
+    fn take<P: Packet>(&mut self, net: &Network<P>, at: Time, receivers: Vec<ReceiverSample>) {
+        let links = (0..net.link_count()).map(LinkId).filter_map(|link| {
+            let (counters, (from, to)) = (net.counters(link), net.ends(link));
+            let (bytes, drops) = (counters.bytes, counters.drops());
+            let queue_bytes = net.queued_bytes(link);
+            let sample = LinkSample { from: from.0, to: to.0, bytes, queue_bytes, drops };
+            (bytes > 0 || drops > 0).then_some(sample)
+        });
+        (self.look)(&Sample { at, receivers, links: links.collect() });
+    }
 }
 
 /// What a run has shown.
@@ -37,8 +140,8 @@ pub struct Report {
     pub receivers: Vec<ReceiverReport>,
     /// Bytes on all links together.
     pub bytes_on_links: u64,
-    /// The links that carried something.
-    pub links: Vec<LinkBytes>,
+    /// The links that carried or lost something.
+    pub links: Vec<LinkReport>,
     /// Packets lost in queues, by loss, on links that were down, in sockets and in optical switches.
     pub drops: u64,
     /// Packets of the data channel that held nothing new for who got them; with pull, duplicate interests at
@@ -101,13 +204,22 @@ impl Report {
     }
 }
 
-/// The links that carried something.
-pub(super) fn links<P: Packet>(net: &Network<P>) -> Vec<LinkBytes> {
+/// The links that carried or lost something.
+pub(super) fn links<P: Packet>(net: &Network<P>) -> Vec<LinkReport> {
     let all = (0..net.link_count()).map(LinkId);
     all.filter_map(|link| {
-        let bytes = net.counters(link).bytes;
+        let counters = net.counters(link);
         let (from, to) = net.ends(link);
-        (bytes > 0).then_some(LinkBytes { from: from.0, to: to.0, bytes })
+        let report = LinkReport {
+            from: from.0,
+            to: to.0,
+            bytes: counters.bytes,
+            queue_drops: counters.queue_drops,
+            losses: counters.losses,
+            down_drops: counters.down_drops,
+            queue_peak_bytes: net.queue_peak_bytes(link),
+        };
+        (counters.bytes > 0 || counters.drops() > 0).then_some(report)
     })
     .collect()
 }

@@ -239,7 +239,7 @@ fn labels_and_relays_are_planned_around_failures() {
         run.transfer.bytes = 20_000_000;
         let busy = run.run(5).unwrap();
         // The spine that carries it, or a ToR that relays.
-        let spine = |link: &&LinkBytes| link.bytes > 10_000_000 && link.to >= 12 && link.from >= 9;
+        let spine = |link: &&LinkReport| link.bytes > 10_000_000 && link.to >= 12 && link.from >= 9;
         let node =
             node.or_else(|| busy.links.iter().find(spine).map(|link| link.to)).expect("one carries it");
         let what = Failed::Node(node);
@@ -252,5 +252,29 @@ fn labels_and_relays_are_planned_around_failures() {
         assert!(planned.breaches.is_empty(), "{network}: {:?}", planned.breaches);
         let last = |report: &Report| report.receivers.iter().filter_map(|r| r.finished_at).max();
         assert!(last(&planned) < last(&stale), "{network}: {:?} {:?}", last(&planned), last(&stale));
+    }
+}
+
+/// Looking at a run does not change it; what is seen rises to the whole object, and ends with what the report says.
+#[test]
+fn samples_show_a_run_and_leave_it_as_it_is() {
+    let pull = Transport::Pull(PullConfig { block_bytes: 100_000, ..PullConfig::default() });
+    for transport in [push(), Transport::Tcp, pull] {
+        let run = scenario("fat-tree:4,3", transport);
+        let mut samples: Vec<Sample> = Vec::new();
+        let mut look = |sample: &Sample| samples.push(sample.clone());
+        let report = run.run_with(3, Some(Probe::new(Duration::from_micros(100), &mut look))).unwrap();
+        assert_eq!(Ok(&report), run.run(3).as_ref());
+        assert!(samples.len() > 8, "{}", samples.len());
+        let (last, before) = samples.split_last().unwrap();
+        assert!(last.receivers.iter().all(|receiver| receiver.bytes == run.transfer.bytes), "{last:?}");
+        assert!(before.iter().zip(1..).all(|(sample, step)| sample.at == Time(step * 100_000)));
+        assert!(
+            before.iter().any(|s| s.receivers.iter().any(|r| (1..run.transfer.bytes).contains(&r.bytes)))
+        );
+        let seen = last.links.iter().map(|link| (link.from, link.to, link.bytes, link.drops));
+        let said = report.links.iter().map(|link| (link.from, link.to, link.bytes, link.drops()));
+        assert!(seen.eq(said));
+        assert!(report.links.iter().all(|link| link.queue_peak_bytes > 0 || link.bytes == 0));
     }
 }

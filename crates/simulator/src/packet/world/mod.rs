@@ -22,6 +22,7 @@ pub use plan::Happening;
 pub use receiver::{Mood, Phase, PushReceiver, content_of};
 pub use source::{PushConfig, PushSource};
 
+use super::scenario::ReceiverSample;
 use super::swarm::{Coverage, Plant};
 use super::tcp::TcpConfig;
 use super::{LinkId, Network, NodeId, Packet, World};
@@ -474,6 +475,35 @@ impl Cluster {
         }
     }
 
+    /// What each receiver of each transfer has of the object now.
+    #[must_use]
+    pub fn delivered(&self) -> Vec<ReceiverSample> {
+        let mut samples = Vec::new();
+        for (transfer, number) in self.transfers.iter().zip(0u32..) {
+            match transfer {
+                Transfer::Push(push) => samples.extend(push.receivers.iter().map(|receiver| {
+                    let whole = receiver.intact.len() as u64 * u64::from(push.config.group_bytes);
+                    ReceiverSample { id: receiver.node.0, bytes: whole.min(push.object_len) }
+                })),
+                Transfer::Tcp(tcp) => {
+                    let first = samples.len();
+                    samples.extend(
+                        tcp.receivers.iter().map(|(node, _)| ReceiverSample { id: node.0, bytes: 0 }),
+                    );
+                    for (owner, id) in self.owners.iter().zip(0u32..) {
+                        if let Owner::Bulk { transfer, receiver } = *owner
+                            && transfer == number
+                        {
+                            samples[first + receiver as usize].bytes =
+                                self.streams.delivered(StreamId(id), 0);
+                        }
+                    }
+                }
+            }
+        }
+        samples
+    }
+
     /// The background flows.
     #[must_use]
     pub fn flows(&self) -> &[Flow] {
@@ -568,7 +598,12 @@ impl Cluster {
             }
             // Where a link has several priorities, connections come before data channels.
             let priority = net.last_priority(link);
-            net.send(link, Datagram::Fragment(Fragment { stage, ..fragment.clone() }), bytes, priority);
+            let packet = Datagram::Fragment(Fragment { stage, ..fragment.clone() });
+            // The source asks before each batch whether its link has enough to send, and loses nothing of its own.
+            match from {
+                Some(_) => net.send(link, packet, bytes, priority),
+                None => net.send_own(link, packet, bytes, priority),
+            };
         }
         self.out = out;
         keeps
@@ -702,6 +737,7 @@ impl World for Cluster {
                 self.drive_source(net, transfer);
             }
         }
+        self.streams.serve(net, link);
     }
 }
 

@@ -4,7 +4,7 @@ use super::frames::Frame;
 use super::{Alarm, Datagram, Token};
 use crate::packet::tcp::{SEGMENT_HEADER_LEN, TcpConfig, TcpReceiver, TcpSender};
 use crate::packet::{LinkId, Network, NodeId};
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 /// A connection of a [`super::Cluster`].
@@ -59,6 +59,8 @@ struct Direction {
     /// Links from the sending end to the other; empty while there is no way.
     path: Vec<LinkId>,
     alarm: Alarm,
+    /// Whether it waits for room in the queue of its host's link.
+    waits: bool,
 }
 
 struct Stream {
@@ -68,15 +70,37 @@ struct Stream {
     open: bool,
 }
 
+/// What connections that waited may hand over together when their link is idle, where data channels have filled the queue
+/// just before: half of a segmented datagram, beside the three that those have handed over.
+const TURN_BYTES: u64 = 32 << 10;
+
+impl Direction {
+    /// Sends the next segment, if there is one: how many bytes it has on the link.
+    fn send(&mut self, net: &mut Network<Datagram>, id: StreamId, from: End) -> Option<u32> {
+        let range = self.sender.poll(net.now())?;
+        let len = (range.end - range.start) as u32;
+        let segment = Segment { stream: id, to: 1 - from, hop: 0, at: range.start, len, corrupt: false };
+        if let Some(&link) = self.path.first() {
+            net.send_own(link, Datagram::Segment(segment), len + SEGMENT_HEADER_LEN, 0);
+        }
+        Some(len + SEGMENT_HEADER_LEN)
+    }
+}
+
 /// All connections.
+///
+/// A host's own connections fill at most half of the queue of its link and then wait, as the kernel has them do: it does
+/// not drop what its own TCP sends, it lets it send later. Those that wait are served in turn, a segment each.
 pub struct Streams {
     config: TcpConfig,
     streams: Vec<Stream>,
+    /// Who waits for room on a link, in the order in which they are served.
+    waiting: BTreeMap<LinkId, VecDeque<(StreamId, End)>>,
 }
 
 impl Streams {
     pub(super) fn new(config: TcpConfig) -> Self {
-        Streams { config, streams: Vec::new() }
+        Streams { config, streams: Vec::new(), waiting: BTreeMap::new() }
     }
 
     /// How many there are, closed ones too.
@@ -93,6 +117,7 @@ impl Streams {
             frames: VecDeque::new(),
             path: Vec::new(),
             alarm: Alarm::default(),
+            waits: false,
         };
         let directions = [direction(), direction()];
         self.streams.push(Stream { ends: [from, to], directions, hash, open: true });
@@ -151,21 +176,59 @@ impl Streams {
         self.streams[id.0 as usize].directions[usize::from(from)].receiver.next()
     }
 
-    /// Sends what an end may send now.
+    /// Sends what an end may send now; what its host's link has no room for is sent when that is idle.
     pub(super) fn pump(&mut self, net: &mut Network<Datagram>, id: StreamId, from: End) {
         let stream = &mut self.streams[id.0 as usize];
-        if !stream.open {
+        let direction = &mut stream.directions[usize::from(from)];
+        if !stream.open || direction.waits {
             return;
         }
-        let node = stream.ends[usize::from(from)];
-        let direction = &mut stream.directions[usize::from(from)];
-        while let Some(range) = direction.sender.poll(net.now()) {
-            let len = (range.end - range.start) as u32;
-            let segment = Segment { stream: id, to: 1 - from, hop: 0, at: range.start, len, corrupt: false };
-            if let Some(&link) = direction.path.first() {
-                net.send(link, Datagram::Segment(segment), len + SEGMENT_HEADER_LEN, 0);
+        loop {
+            if let Some(&link) = direction.path.first()
+                && (self.waiting.contains_key(&link) || !net.has_room(link, 0))
+            {
+                direction.waits = true;
+                self.waiting.entry(link).or_default().push_back((id, from));
+                net.notify_idle(link);
+                // Its time-out is looked at when its turn comes.
+                return;
+            }
+            if direction.send(net, id, from).is_none() {
+                break;
             }
         }
+        self.arm(net, id, from);
+    }
+
+    /// A host's link is idle: those that wait for it send in turn.
+    pub(super) fn serve(&mut self, net: &mut Network<Datagram>, link: LinkId) {
+        let Some(mut waiting) = self.waiting.remove(&link) else { return };
+        let mut sent = 0;
+        while (sent < TURN_BYTES || net.has_room(link, 0))
+            && let Some((id, from)) = waiting.pop_front()
+        {
+            let direction = &mut self.streams[id.0 as usize].directions[usize::from(from)];
+            if direction.path.first() != Some(&link) {
+                direction.waits = false;
+                self.pump(net, id, from);
+            } else if let Some(bytes) = direction.send(net, id, from) {
+                sent += u64::from(bytes);
+                waiting.push_back((id, from));
+            } else {
+                direction.waits = false;
+                self.arm(net, id, from);
+            }
+        }
+        if !waiting.is_empty() {
+            self.waiting.insert(link, waiting);
+            net.notify_idle(link);
+        }
+    }
+
+    fn arm(&mut self, net: &mut Network<Datagram>, id: StreamId, from: End) {
+        let stream = &mut self.streams[id.0 as usize];
+        let node = stream.ends[usize::from(from)];
+        let direction = &mut stream.directions[usize::from(from)];
         let deadline = direction.sender.deadline();
         direction.alarm.set(net, node, Token::Stream(id, from), deadline);
     }
@@ -211,7 +274,7 @@ impl Streams {
         receiver.segment(segment.at..segment.at + u64::from(segment.len));
         let back = Segment { to: 1 - segment.to, hop: 0, at: receiver.next(), len: 0, ..segment };
         if let Some(&link) = stream.directions[usize::from(segment.to)].path.first() {
-            net.send(link, Datagram::Segment(back), SEGMENT_HEADER_LEN, 0);
+            net.send_own(link, Datagram::Segment(back), SEGMENT_HEADER_LEN, 0);
         }
         Arrival::Data
     }

@@ -302,3 +302,24 @@ fn one_seed_gives_one_run() {
     assert_eq!(trace(1), trace(1));
     assert_ne!(trace(1), trace(2));
 }
+
+/// The frames of many connections do not fit into the queue of the source's link: they wait, and nobody has to find out by a
+/// time-out that they were dropped.
+#[test]
+fn a_source_drops_nothing_of_its_own() {
+    let finish = |hosts: u32, queue_bytes: u64| {
+        let config = LinkConfig { queue_bytes, ..config() };
+        let mut net = network(&format!("leaf-spine:4,2,{}", hosts / 4), config, 1);
+        let mut cluster = Cluster::new(1, TcpConfig::default());
+        cluster.add_push(&net, NodeId(0), &nodes(1..hosts), 8_000_000, small_objects(), None);
+        let end = run(&mut net, &mut cluster);
+        let own = net.links_from(NodeId(0))[0];
+        assert_eq!(net.counters(own).drops(), 0, "{hosts} hosts, a queue of {queue_bytes}");
+        assert!(all_done(&cluster));
+        end.0
+    };
+    let (few, many) = (finish(32, 256 << 10), finish(64, 256 << 10));
+    assert!(many * 10 < few * 13, "{many} ns, and {few} ns for half of the receivers");
+    // Also where the queue holds less than the source keeps waiting.
+    finish(8, 32 << 10);
+}

@@ -1,0 +1,145 @@
+//! Tables for people: columns that line up, and lines that fit a terminal of 80 columns where their cells allow it.
+
+/// How wide a terminal is taken to be.
+const WIDTH: usize = 80;
+
+/// Between two columns.
+const GAP: usize = 2;
+
+/// The least width of a last column that is broken into lines.
+const BROKEN_MIN: usize = 24;
+
+/// How the cells of a column stand.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Left,
+    Right,
+}
+
+/// A table.
+pub struct Table {
+    heads: Vec<String>,
+    sides: Vec<Side>,
+    rows: Vec<Vec<String>>,
+    left_out: usize,
+    rows_max: usize,
+}
+
+impl Table {
+    /// A table with these heads; a column whose head begins with `>` has numbers, which stand at the right.
+    pub fn new(heads: &[&str]) -> Self {
+        let side = |head: &&str| if head.starts_with('>') { Side::Right } else { Side::Left };
+        Table {
+            heads: heads.iter().map(|head| head.trim_start_matches('>').to_string()).collect(),
+            sides: heads.iter().map(side).collect(),
+            rows: Vec::new(),
+            left_out: 0,
+            rows_max: usize::MAX,
+        }
+    }
+
+    /// Shows so many rows at most, and says how many there are beyond.
+    #[must_use]
+    pub fn at_most(mut self, rows: usize) -> Self {
+        self.rows_max = rows;
+        self
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        if self.rows.len() == self.rows_max {
+            self.left_out += 1;
+            return;
+        }
+        let cells: Vec<String> = cells.into_iter().collect();
+        assert_eq!(cells.len(), self.heads.len(), "a row has a cell for each column");
+        self.rows.push(cells);
+    }
+
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The table as text, each line with its end.
+    pub fn text(&self) -> String {
+        let chars = |text: &String| text.chars().count();
+        let mut widths: Vec<usize> = self.heads.iter().map(chars).collect();
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(chars(cell));
+            }
+        }
+        let last = self.heads.len() - 1;
+        let before: usize = widths[..last].iter().map(|width| width + GAP).sum();
+        if self.sides[last] == Side::Left {
+            widths[last] = widths[last].min(WIDTH.saturating_sub(before).max(BROKEN_MIN));
+        }
+        let mut text = String::new();
+        for row in std::iter::once(&self.heads).chain(&self.rows) {
+            let mut pieces = broken(&row[last], widths[last]).into_iter();
+            let mut line = String::new();
+            for at in 0..last {
+                line += &placed(&row[at], widths[at], self.sides[at]);
+                line += &" ".repeat(GAP);
+            }
+            line += &placed(&pieces.next().unwrap_or_default(), widths[last], self.sides[last]);
+            text += &format!("{}\n", line.trim_end());
+            for piece in pieces {
+                text += &format!("{}{piece}\n", " ".repeat(before));
+            }
+        }
+        if self.left_out > 0 {
+            text += &format!("and {} more: --json has all\n", self.left_out);
+        }
+        text
+    }
+}
+
+fn placed(cell: &str, width: usize, side: Side) -> String {
+    match side {
+        Side::Left => format!("{cell:width$}"),
+        Side::Right => format!("{cell:>width$}"),
+    }
+}
+
+/// A text in lines of so many characters at most, broken at spaces; a longer word has a line of its own.
+fn broken(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_string()),
+        }
+    }
+    lines
+}
+
+/// A sentence of any length in lines that fit; those behind the first begin with `indent` spaces.
+pub fn paragraph(text: &str, indent: usize) -> String {
+    let lines = broken(text, WIDTH - indent);
+    lines.join(&format!("\n{}", " ".repeat(indent))) + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_the_last_is_broken() {
+        let mut table = Table::new(&["from", ">links", "to"]).at_most(2);
+        table.row(["h0".into(), "7".into(), ["spine12"; 12].join(" ")]);
+        table.row(["leaf31".into(), "1234".into(), "h5".into()]);
+        table.row(["h9".into(), "1".into(), "h1".into()]);
+        let text = table.text();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "from    links  to");
+        assert_eq!(lines[1], format!("h0          7  {}", ["spine12"; 8].join(" ")));
+        assert_eq!(lines[2], format!("               {}", ["spine12"; 4].join(" ")));
+        assert_eq!(lines[3..], ["leaf31   1234  h5", "and 1 more: --json has all"]);
+        assert!(lines.iter().all(|line| line.len() <= WIDTH));
+    }
+}
