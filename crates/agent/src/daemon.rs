@@ -20,6 +20,7 @@ mod choice;
 mod config;
 mod convert;
 mod engine;
+mod enrol;
 mod error;
 mod invite;
 mod limits;
@@ -34,11 +35,13 @@ mod streams;
 
 pub use config::{AgentConfig, CONTROL_PORT};
 pub use engine::{Engine, Transports};
+pub use enrol::EnrolError;
 pub use error::AgentError;
 
 use crate::forwarder::daemon::Nodes;
 use crate::transfer::{Door, Listen, Options, Sealing, SlowPolicy};
 use catalog::Catalog;
+use enrol::Enrolment;
 use invite::Invitations;
 use limits::Limits;
 use manager_link::{Identity, ManagerLink};
@@ -100,6 +103,7 @@ pub struct Agent {
     shared: Arc<Shared>,
     sends: Arc<Sends>,
     streams: Arc<Streams>,
+    enrolment: Option<Enrolment>,
     local: local::Listener,
     invitations: Invitations,
     shutdown: watch::Sender<bool>,
@@ -129,7 +133,19 @@ impl Agent {
     pub async fn start_with(config: AgentConfig, engine: Arc<dyn Engine>) -> Result<Self, AgentError> {
         config.check()?;
         let name = config.resolved_name();
-        let sealing = config.identity().security_of(&name)?.map_or(Sealing::Plain, Sealing::By);
+        let enrolment = config.resolved_identity(&name).map(|folder| Enrolment {
+            folder,
+            managers: config.manager.split(',').map(|manager| manager.trim().to_string()).collect(),
+            name: name.clone(),
+        });
+        let security = match &enrolment {
+            Some(enrolment) => {
+                let token = config.token.as_ref().and_then(|token| token.parse().ok());
+                Some(enrolment.enrol(token.as_ref()).await?)
+            }
+            None => config.identity_files().security_of(&name)?,
+        };
+        let sealing = security.map_or(Sealing::Plain, Sealing::By);
         let interface = interface::resolve(config.interface.as_deref())?;
         let (store, found) = Store::open(&config.resolved_store(&name))?;
         let catalog = Arc::new(Catalog::new(config.objects_max, config.receives_max, found));
@@ -164,6 +180,7 @@ impl Agent {
             invitations: Invitations::new(Arc::clone(&shared), listener, config.receives_max)
                 .map_err(refused)?,
             shared,
+            enrolment,
             local,
             shutdown: watch::Sender::new(false),
         })
@@ -199,7 +216,7 @@ impl Agent {
     /// The service broke down, or the manager does not want this agent: another one has its name, or the
     /// manager is of another version.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), AgentError> {
-        let Agent { shared, sends, streams, local, invitations, shutdown: ending } = self;
+        let Agent { shared, sends, streams, enrolment, local, invitations, shutdown: ending } = self;
         tracing::info!(name = %shared.name, control = %shared.control, socket = %local.path().display(),
             store = %shared.store.folder().display(), "the agent listens");
         let answering = Answering::start(&shared);
@@ -222,6 +239,7 @@ impl Agent {
         let outcome = tokio::select! {
             served = &mut server => served.map_err(|error| AgentError::Serve(error.to_string())),
             refused = &mut linked => refused.unwrap_or_else(|error| Err(AgentError::Serve(error.to_string()))),
+            () = renew(enrolment.as_ref(), &shared) => Ok(()),
             () = &mut shutdown => Ok(()),
         };
         sends.cancel_all();
@@ -244,6 +262,14 @@ impl Agent {
         drop(answering);
         tracing::info!("the agent has ended");
         outcome
+    }
+}
+
+/// Keeps the agent's certificate fresh, for ever.
+async fn renew(enrolment: Option<&Enrolment>, shared: &Shared) {
+    match (enrolment, shared.sealing.security()) {
+        (Some(enrolment), Some(security)) => enrolment.renew(&security).await,
+        _ => std::future::pending().await,
     }
 }
 

@@ -26,6 +26,9 @@ pub struct ManagerConfig {
     pub tls_cert: Option<PathBuf>,
     /// and its private key. Agents join by the names in their certificates; files that change are read again.
     pub tls_key: Option<PathBuf>,
+    /// In place of all these: folder of an authority of its own, which is made where there is none. It gives certificates to agents
+    /// that come with a token.
+    pub ca: Option<PathBuf>,
     /// Whether it may listen to other machines with neither key nor certificate.
     pub insecure: bool,
     /// Name of the scheduler: `fcfs`, `greedy-matching`, `partition-fcfs`.
@@ -136,6 +139,7 @@ impl Default for ManagerConfig {
             tls_ca: None,
             tls_cert: None,
             tls_key: None,
+            ca: None,
             insecure: false,
             scheduler: Fcfs::NAME.into(),
             fabrics: vec![IpMulticast::NAME.into(), TcpChain::NAME.into()],

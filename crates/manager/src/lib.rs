@@ -14,6 +14,7 @@
 //! ```
 #![warn(missing_docs)]
 
+pub mod authority;
 mod config;
 mod convert;
 mod core;
@@ -31,11 +32,13 @@ pub use config::{EtcdConfig, ManagerConfig, OnDeviceFailure, WhenBusy};
 pub use racks::{RackCounts, Racks, RacksError};
 
 use crate::core::{Around, Core};
+use authority::{Authority, AuthorityError, RENEW_AFTER};
 use leader::Role;
+use polycast_api::manager::authority_server::AuthorityServer;
 use polycast_api::manager::manager_server::ManagerServer;
 use polycast_api::settings::SettingsError;
-use polycast_net::tls::{IdentityError, Security};
-use service::Service;
+use polycast_net::tls::{IdentityError, IdentityFiles, Security};
+use service::{Enrolment, Service};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -64,6 +67,14 @@ pub enum ManagerError {
     /// It cannot show who it is.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// Its authority cannot be used.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    /// It has an authority of its own and another identity.
+    #[error(
+        "there is an authority of the manager's own and another identity: name either --ca, or --key-file or --tls-ca"
+    )]
+    TwoIdentities,
     /// The address cannot be listened on.
     #[error("the manager cannot listen on {address}: {reason}")]
     Listen {
@@ -82,6 +93,7 @@ pub enum ManagerError {
 pub struct Manager {
     config: ManagerConfig,
     security: Option<Security>,
+    authority: Option<Arc<Authority>>,
     listener: TcpListener,
     address: SocketAddr,
 }
@@ -93,7 +105,18 @@ impl Manager {
     /// The settings are wrong, or the port is in use.
     pub async fn bind(config: ManagerConfig) -> Result<Self, ManagerError> {
         config.check()?;
-        let security = config.identity().security()?;
+        let (authority, security) = match &config.ca {
+            None => (None, config.identity().security()?),
+            Some(_) if config.identity() != IdentityFiles::default() => {
+                return Err(ManagerError::TwoIdentities);
+            }
+            Some(folder) => {
+                let authority = Arc::new(Authority::open_or_new(folder)?);
+                let files = authority.certify_manager()?;
+                let security = Security::files_or_nobody(files).map_err(IdentityError::from)?;
+                (Some(authority), Some(security))
+            }
+        };
         let refused = |error: io::Error| ManagerError::Listen {
             address: config.listen,
             reason: match error.kind() {
@@ -103,7 +126,7 @@ impl Manager {
         };
         let listener = TcpListener::bind(config.listen).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        Ok(Manager { config, security, listener, address })
+        Ok(Manager { config, security, authority, listener, address })
     }
 
     /// Where agents reach it; with the port that the system chose if the settings said 0.
@@ -137,6 +160,7 @@ impl Manager {
             .http2_keepalive_timeout(Some(KEEPALIVE))
             .max_concurrent_streams(STREAMS_MAX)
             .add_service(ManagerServer::new(service).max_decoding_message_size(MESSAGE_LEN_MAX))
+            .add_optional_service(self.authority.clone().map(|own| AuthorityServer::new(Enrolment(own))))
             .serve_with_incoming_shutdown(incoming, async {
                 // An end of the channel without a word is an end too.
                 let _ = server_stopped.await;
@@ -151,6 +175,7 @@ impl Manager {
                 led?;
                 None
             }
+            () = renew(self.authority.as_deref()) => None,
             () = &mut shutdown => None,
         };
         // First the core: with it the sessions end, for which the server would wait.
@@ -167,6 +192,17 @@ impl Manager {
         };
         tracing::info!("the manager has ended");
         served.map_err(|error| ManagerError::Serve(error.to_string()))
+    }
+}
+
+/// Keeps the manager's own certificate fresh, for ever.
+async fn renew(authority: Option<&Authority>) {
+    let Some(authority) = authority else { return std::future::pending().await };
+    loop {
+        tokio::time::sleep(RENEW_AFTER / 2).await;
+        if let Err(error) = authority.certify_manager() {
+            tracing::warn!(%error, "the manager's certificate cannot be renewed");
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The gRPC service: reads messages, hands them to the core, writes messages.
 
+use crate::authority::{Authority, RENEW_AFTER};
 use crate::config::ManagerConfig;
 use crate::convert;
 use crate::core::{Core, LeaseSnapshot, PendingSnapshot, Seat};
@@ -12,8 +13,9 @@ use polycast_api::manager::{
     self as api, AgentMessage, AgentStatus, LeaseStatus, ManagerMessage, PendingStatus, StatusRequest,
     StatusResponse, StreamStatus,
 };
+use polycast_net::tls::{JoinToken, PeerNames};
 use polycast_protocol::stream::StreamView;
-use polycast_types::Duration;
+use polycast_types::{Duration, Printable};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
@@ -69,6 +71,7 @@ impl Manager for Service {
         check_version(join.protocol_version)?;
         let join = convert::join(join)?;
         if let Some(guest) = guest {
+            known(&guest)?;
             let named = guest.names().check(&join.agent.name);
             named.map_err(|error| Refusal::new(Kind::Invalid, error.to_string()))?;
         }
@@ -81,6 +84,9 @@ impl Manager for Service {
     }
 
     async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+        if let Some(guest) = request.extensions().get::<Guest>() {
+            known(guest)?;
+        }
         check_version(request.into_inner().protocol_version)?;
         let snapshot = self.core()?.snapshot();
         let now = snapshot.now;
@@ -110,6 +116,52 @@ impl Manager for Service {
                     silent_ms: now.since(heard_at).as_millis(),
                 })
                 .collect(),
+        }))
+    }
+}
+
+/// Turns away those who have shown no certificate: they may only ask for one.
+fn known(guest: &Guest) -> Result<(), Refusal> {
+    if guest.names() != PeerNames::Nobody {
+        return Ok(());
+    }
+    let message = "the manager asks for a certificate: start the agent with --token, or with --tls-ca, --tls-cert and --tls-key";
+    Err(Refusal::new(Kind::Invalid, message))
+}
+
+/// The service of the manager's own authority.
+#[derive(Debug)]
+pub struct Enrolment(pub Arc<Authority>);
+
+#[tonic::async_trait]
+impl api::authority_server::Authority for Enrolment {
+    async fn enroll(
+        &self,
+        request: Request<api::EnrollRequest>,
+    ) -> Result<Response<api::EnrollResponse>, Status> {
+        let guest = request.extensions().get::<Guest>().cloned();
+        let api::EnrollRequest { protocol_version, name, request, token } = request.into_inner();
+        check_version(protocol_version)?;
+        let invalid = |reason: String| Refusal::new(Kind::Invalid, reason);
+        let certificate = if token.is_empty() {
+            let names = guest.map_or(PeerNames::Nobody, |guest| guest.names());
+            names.check(&name).map_err(|error| invalid(error.to_string()))?;
+            self.0.certify(&name, &request)
+        } else {
+            let token = token.parse::<JoinToken>().map_err(|error| invalid(error.to_string()))?;
+            // First what may fail without the token's fault: it is used up by the one that it lets in.
+            self.0.certify(&name, &request).and_then(|made| self.0.redeem(&token, &name).map(|()| made))
+        };
+        let certificate = certificate.map_err(|error| {
+            tracing::warn!(name = %Printable(&name), %error, "no certificate is given");
+            invalid(error.to_string())
+        })?;
+        tracing::info!(name = %Printable(&name), "gives a certificate");
+        Ok(Response::new(api::EnrollResponse {
+            protocol_version: PROTOCOL_VERSION,
+            certificate,
+            authority: self.0.pem().to_string(),
+            renew_after_s: RENEW_AFTER.as_secs(),
         }))
     }
 }

@@ -2,14 +2,18 @@
 
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::error::{Kind, Refusal};
+use polycast_api::manager::EnrollRequest;
 use polycast_api::manager::agent_message::Message as Said;
+use polycast_api::manager::authority_client::AuthorityClient;
 use polycast_api::manager::manager_client::ManagerClient;
 use polycast_api::manager::manager_message::Message as Told;
 use polycast_api::manager::{
     AgentId, AgentMessage, Extend, Granted, Heartbeat, HeartbeatAnswer, Join, Lease, Leave, ManagerMessage,
     PathRequest, Release, StatusRequest, StatusResponse, Withdraw, channel,
 };
+use polycast_manager::authority::Authority;
 use polycast_manager::{Manager, ManagerConfig, ManagerError};
+use polycast_net::tls::{Remark, Talk};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
@@ -509,5 +513,39 @@ async fn plans_that_make_no_sense_are_not_followed() {
     hostile.leases = vec![Lease { plan: vec![b' '; 2 << 20], ..lease }];
     let refused = refusal(&client, hostile).await;
     assert_eq!(refused.message, "a plan of 2097152 bytes is longer than 1048576");
+    manager.stop().await;
+}
+
+/// Whoever has no certificate may ask the manager's authority for one, and nothing else; a certificate can be had for its own
+/// name only.
+#[tokio::test]
+async fn who_shows_no_certificate_may_only_ask_for_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::open_or_new(folder.path()).unwrap();
+    let token = authority.new_token("a", Duration::from_secs(60)).unwrap();
+    let manager = Running::start(&format!("ca = '{}'", folder.path().display())).await;
+    let (address, pin) = (manager.address.to_string(), token.pin.clone());
+    let connector = tower::service_fn(move |_| {
+        let (address, pin) = (address.clone(), pin.clone());
+        async move {
+            Talk::connect_pinned(&address, &pin, &Remark::default()).await.map(hyper_util::rt::TokioIo::new)
+        }
+    });
+    let endpoint = tonic::transport::Endpoint::from_static("http://manager");
+    let channel = endpoint.connect_with_connector(connector).await.unwrap();
+    let client = ManagerClient::new(channel.clone());
+    let asked = client.clone().status(StatusRequest { protocol_version: PROTOCOL_VERSION }).await;
+    assert!(asked.unwrap_err().message().contains("asks for a certificate"));
+    let joined = Session::open(&client, join("a")).await;
+    assert!(joined.err().unwrap().message().contains("asks for a certificate"));
+    let request =
+        EnrollRequest { protocol_version: PROTOCOL_VERSION, name: "a".into(), ..Default::default() };
+    let enrolled = AuthorityClient::new(channel.clone()).enroll(request.clone()).await;
+    assert!(enrolled.unwrap_err().message().contains("the certificate of 'a' is for nobody"));
+    // A request that is none does not use up the token.
+    let request = EnrollRequest { token: token.to_string(), request: vec![1], ..request };
+    let enrolled = AuthorityClient::new(channel).enroll(request).await;
+    assert!(enrolled.unwrap_err().message().contains("the certificate request is wrong"));
+    authority.redeem(&token, "a").unwrap();
     manager.stop().await;
 }

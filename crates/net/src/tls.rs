@@ -9,19 +9,22 @@ mod files;
 mod identity;
 mod key_file;
 mod peer;
+mod pinned;
 mod shared;
 mod stream;
 mod talk;
+mod token;
 
+pub use date::Utc;
 pub use files::{TlsFiles, TlsFilesError};
 pub use identity::{IdentityError, IdentityFiles};
 pub use key_file::KeyFileError;
 pub use peer::{OtherName, PeerNames};
 pub(crate) use stream::Pipe;
 pub use talk::{Answering, Remark, Talk};
+pub use token::{JoinToken, NoToken, pin_of_pem};
 
 use crate::seal::Secret;
-use date::Utc;
 use files::Stamp;
 use rustls::{AlertDescription, CertificateError, ClientConfig, Error, PeerIncompatible, ServerConfig};
 use std::fmt;
@@ -93,13 +96,13 @@ fn of_certificate(error: CertificateError) -> SealError {
         CertificateError::UnknownIssuer | CertificateError::BadSignature => return SealError::ForeignCertificate,
         CertificateError::ExpiredContext { time, not_after } => format!(
             "it was valid until {}, and by the clock of this machine it is {}: renew it, or set the clock",
-            Utc(not_after),
-            Utc(time)
+            Utc(not_after.as_secs()),
+            Utc(time.as_secs())
         ),
         CertificateError::NotValidYetContext { time, not_before } => format!(
             "it is valid from {} on, and by the clock of this machine it is {}: set the clocks of both machines",
-            Utc(not_before),
-            Utc(time)
+            Utc(not_before.as_secs()),
+            Utc(time.as_secs())
         ),
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             "it is not for clients and servers of TLS: issue one with the extended key usages serverAuth and clientAuth"
@@ -145,7 +148,16 @@ enum Source {
     /// A secret, for ever.
     Shared(Ends),
     /// Files, which change.
-    Files(TlsFiles, Mutex<Read>),
+    Files(TlsFiles, Strangers, Mutex<Read>),
+}
+
+/// What becomes of those who connect and show nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Strangers {
+    /// They are refused.
+    Refused,
+    /// They are heard, and are nobody.
+    Heard,
 }
 
 /// What was read, and of which files.
@@ -178,18 +190,30 @@ impl Security {
     /// # Errors
     /// They cannot be read, or nobody would accept what is in them.
     pub fn files(files: TlsFiles) -> Result<Self, TlsFilesError> {
+        Self::of_files(files, Strangers::Refused)
+    }
+
+    /// The same, but those who show no certificate are heard too, as [`PeerNames::Nobody`]: they may have a token.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn files_or_nobody(files: TlsFiles) -> Result<Self, TlsFilesError> {
+        Self::of_files(files, Strangers::Heard)
+    }
+
+    fn of_files(files: TlsFiles, strangers: Strangers) -> Result<Self, TlsFilesError> {
         // Before they are read: what changes meanwhile is read again.
         let stamp = files.stamp().unwrap_or_default();
-        let read = Read { ends: files.read()?, stamp };
-        Ok(Security(Arc::new(Source::Files(files, Mutex::new(read)))))
+        let read = Read { ends: files.read(strangers)?, stamp };
+        Ok(Security(Arc::new(Source::Files(files, strangers, Mutex::new(read)))))
     }
 
     fn ends(&self) -> Ends {
         match &*self.0 {
             Source::Shared(ends) => ends.clone(),
-            Source::Files(files, read) => {
+            Source::Files(files, strangers, read) => {
                 let mut read: MutexGuard<'_, Read> = read.lock().unwrap_or_else(PoisonError::into_inner);
-                read.refresh(files);
+                read.refresh(files, *strangers);
                 read.ends.clone()
             }
         }
@@ -210,13 +234,13 @@ impl Security {
 
 impl Read {
     /// Reads the files again if they have changed. While they are being written what was read before holds.
-    fn refresh(&mut self, files: &TlsFiles) {
+    fn refresh(&mut self, files: &TlsFiles, strangers: Strangers) {
         let Ok(stamp) = files.stamp() else { return };
         if stamp == self.stamp {
             return;
         }
         self.stamp = stamp;
-        match files.read() {
+        match files.read(strangers) {
             Ok(ends) => {
                 tracing::info!(cert = %files.cert.display(), "the certificate has changed");
                 self.ends = ends;

@@ -123,6 +123,9 @@ pub enum Command {
     /// Make the key of a cluster
     #[command(after_long_help = help::KEY_MORE)]
     Key(KeyArgs),
+    /// Make, list and revoke tokens, which let agents in at a manager with an authority of its own
+    #[command(after_long_help = help::TOKEN_MORE)]
+    Token(TokenArgs),
     /// Print the completions for a shell
     #[command(after_long_help = help::COMPLETIONS_MORE)]
     Completions(CompletionsArgs),
@@ -320,6 +323,10 @@ pub struct ManagerArgs {
     pub advertise: Option<String>,
     #[command(flatten)]
     pub identity: IdentityArgs,
+    /// In place of a key or certificate: folder of an authority of the manager's own, which is made where there is none. It gives
+    /// certificates to agents that come with a token (polycast token new)
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["key_file", "tls_ca"])]
+    pub ca: Option<PathBuf>,
 }
 
 /// How a daemon shows who it is.
@@ -362,6 +369,13 @@ pub struct AgentArgs {
     pub port: Option<u16>,
     #[command(flatten)]
     pub identity: IdentityArgs,
+    /// In place of a key or certificate: what `polycast token new` has printed at the manager. The agent gets a certificate for it,
+    /// which it renews by itself; while one that holds is there, the token is not used again
+    #[arg(long, value_name = "TOKEN", env = "POLYCAST_TOKEN", hide_env_values = true, conflicts_with_all = ["key_file", "tls_ca"])]
+    pub token: Option<String>,
+    /// Folder for this certificate [default: /var/lib/polycast/NAME, with --token]
+    #[arg(long = "identity", value_name = "DIR", conflicts_with_all = ["key_file", "tls_ca"])]
+    pub identity_folder: Option<PathBuf>,
     /// Folder of the object store [default: one in shared memory]
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
@@ -374,6 +388,47 @@ pub struct AgentArgs {
     pub store_ttl: Option<String>,
     #[command(flatten)]
     pub local: LocalArgs,
+}
+
+/// `polycast token`
+#[derive(Arguments, Debug)]
+pub struct TokenArgs {
+    #[command(subcommand)]
+    pub command: TokenCommand,
+}
+
+/// Where a manager's own authority is.
+#[derive(Arguments, Debug)]
+pub struct AuthorityArgs {
+    /// Folder of the authority, as it was named to `polycast manager --ca`
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/polycast/ca")]
+    pub ca: PathBuf,
+}
+
+/// What is done with tokens.
+#[derive(Subcommand, Debug)]
+pub enum TokenCommand {
+    /// Print a new token, which lets one agent in once
+    New {
+        /// The agent's name
+        #[arg(long, value_name = "NAME")]
+        name: String,
+        /// How long it can be used (30m, 1h)
+        #[arg(long = "for", value_name = "T", value_parser = duration, default_value = "1h")]
+        span: Duration,
+        #[command(flatten)]
+        authority: AuthorityArgs,
+    },
+    /// List the tokens: whose they are, and whether they can be used
+    Ls(AuthorityArgs),
+    /// Make a token of no use
+    Revoke {
+        /// Which, as `polycast token ls` shows it
+        #[arg(value_name = "ID")]
+        id: String,
+        #[command(flatten)]
+        authority: AuthorityArgs,
+    },
 }
 
 /// `polycast key`

@@ -25,6 +25,7 @@ pub mod reproduce;
 pub mod simulate;
 pub mod spool;
 pub mod stream;
+mod token;
 
 use crate::args::{Args, Command};
 use crate::exit::{Exit, Failure};
@@ -58,6 +59,7 @@ pub fn run(args: Args) -> Exit {
         Command::Rm(args) => removal::rm(args, format),
         Command::Status(args) => cluster::status(args, format),
         Command::Key(args) => key::run(&args.command, format),
+        Command::Token(args) => token::run(&args.command, format),
         Command::Doctor(args) => doctor::run(args, format),
         Command::Completions(args) => manual::completions(args, format),
         Command::Man(args) => manual::man(args, format),

@@ -153,3 +153,62 @@ fn agents_are_who_their_certificates_say() {
     assert_eq!(cluster.agents[1].ended(), Some(1));
     cluster.await_status("a", |s| s["peers"].as_array().is_some_and(|peers| peers.len() == 1));
 }
+
+/// Makes a token where the manager's authority is.
+fn token(folder: &str, name: &str) -> String {
+    let ran = polycast(&["token", "new", "--name", name, "--for", "1h", "--ca", folder, "--json"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    ran.json()["token"].as_str().unwrap().to_string()
+}
+
+#[test]
+fn a_token_lets_one_agent_in_once_and_its_certificate_after_that() {
+    let place = Place::new();
+    let (own, others) = (place.path("ca"), place.path("other-ca"));
+    let manager = Daemon::manager("127.0.0.1:0", &["--ca", &own]);
+    let other = Daemon::manager("127.0.0.1:0", &["--ca", &others]);
+    let address = manager.address().to_string();
+    let identity = |name: &str| place.path(&format!("identity-{name}"));
+    let agent = |name: &str, token: &str| {
+        Daemon::agent_with(&place, &address, name, &["--token", token, "--identity", &identity(name)])
+    };
+    let of_a = token(&own, "a");
+    let mut agents = vec![agent("a", &of_a), agent("b", &token(&own, "b"))];
+    let of_d = token(&own, "d");
+    for (name, with, says) in [
+        ("c", &of_a, "has been used already"),
+        ("c", &of_d, "is for 'd', not for 'c': start the agent with --name d"),
+        ("c", &token(&others, "c"), "its authority is another one than the token's"),
+        ("c", &"polycast-1".to_string(), "that is no token"),
+    ] {
+        let ran = kept_out(&place, &address, name, &["--token", with, "--identity", &identity("c")]);
+        assert!(sentence(&ran).contains(says), "{}", ran.stderr);
+    }
+    let ran = kept_out(&place, &address, "c", &["--identity", &identity("c")]);
+    assert!(sentence(&ran).contains("start the agent with --token"), "{}", ran.stderr);
+
+    // With the certificate it comes back without a token.
+    agents[1].kill();
+    agents[1] = Daemon::agent_with(&place, &address, "b", &["--identity", &identity("b")]);
+    let cluster = Cluster { managers: vec![manager, other], agents, place };
+    cluster.await_status("a", |s| s["peers"].as_array().is_some_and(|peers| peers.len() == 2));
+    let file = cluster.place.file("f", &noise(300_000));
+    let sent = cluster.at("a", &["send", &file, "--to", "b", "--id", "1"]);
+    assert_eq!((sent.status, &sent.json()["sealed"]), (0, &true.into()), "{}", sent.stderr);
+
+    let listed = polycast(&["token", "ls", "--ca", &own, "--json"]).json();
+    let mut standings: Vec<(&str, &str)> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|token| (token["name"].as_str().unwrap(), token["standing"].as_str().unwrap()))
+        .collect();
+    standings.sort_unstable();
+    assert_eq!(standings, [("a", "used"), ("b", "used"), ("d", "good")]);
+    let id = of_d.split('-').nth(1).unwrap();
+    assert_eq!(polycast(&["token", "revoke", id, "--ca", &own]).status, 0);
+    let again = polycast(&["token", "revoke", id, "--ca", &own]);
+    assert!(sentence(&again).contains("there is no token"), "{}", again.stderr);
+    let nowhere = polycast(&["token", "ls", "--ca", &cluster.place.path("none")]);
+    assert!(sentence(&nowhere).contains("there is no authority in"), "{}", nowhere.stderr);
+}

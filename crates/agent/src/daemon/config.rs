@@ -3,7 +3,7 @@
 use crate::forwarder::ForwarderConfig;
 use polycast_api::client::{default_folder, default_socket};
 use polycast_api::settings::{self, SettingsError};
-use polycast_net::tls::IdentityFiles;
+use polycast_net::tls::{IdentityFiles, JoinToken};
 use polycast_types::parse_bytes;
 use serde::Deserialize;
 use std::ops::RangeInclusive;
@@ -51,6 +51,10 @@ pub struct AgentConfig {
     pub tls_cert: Option<PathBuf>,
     /// and its private key. Files that change are read again.
     pub tls_key: Option<PathBuf>,
+    /// In place of all these: a word of the manager's own authority (`polycast token new`), which lets this agent in once.
+    pub token: Option<String>,
+    /// Folder for the certificate that it gets then; where one that holds is in it, no token is needed.
+    pub identity: Option<PathBuf>,
     /// Whether it may listen to other machines with neither key nor certificate.
     pub insecure: bool,
     /// How many objects the agent knows at most.
@@ -82,6 +86,8 @@ impl Default for AgentConfig {
             tls_ca: None,
             tls_cert: None,
             tls_key: None,
+            token: None,
+            identity: None,
             insecure: false,
             objects_max: 65_536,
             sends_max: 64,
@@ -132,6 +138,15 @@ impl AgentConfig {
             );
             return wrong("name", reason);
         }
+        if let Some(token) = &self.token
+            && let Err(error) = token.parse::<JoinToken>()
+        {
+            return wrong("token", error.to_string());
+        }
+        if self.resolved_identity(&name).is_some() && self.identity_files() != IdentityFiles::default() {
+            let reason = "there is a key or a certificate besides: an agent has one identity".into();
+            return wrong(if self.token.is_some() { "token" } else { "identity" }, reason);
+        }
         self.store_max_bytes()?;
         self.store_ttl_span()?;
         if let Some(forwarder) = &self.forwarder {
@@ -162,7 +177,7 @@ impl AgentConfig {
 
     /// How the agent shows who it is.
     #[must_use]
-    pub fn identity(&self) -> IdentityFiles {
+    pub fn identity_files(&self) -> IdentityFiles {
         IdentityFiles {
             key_file: self.key_file.clone(),
             tls_ca: self.tls_ca.clone(),
@@ -173,8 +188,18 @@ impl AgentConfig {
 
     /// Sets how the agent shows who it is, where that is said.
     pub fn set_identity(&mut self, files: IdentityFiles) {
-        let IdentityFiles { key_file, tls_ca, tls_cert, tls_key } = files.or(self.identity());
+        let IdentityFiles { key_file, tls_ca, tls_cert, tls_key } = files.or(self.identity_files());
         (self.key_file, self.tls_ca, self.tls_cert, self.tls_key) = (key_file, tls_ca, tls_cert, tls_key);
+    }
+
+    /// The folder for the certificate of the agent with this name, if it has one from the manager's authority.
+    #[must_use]
+    pub fn resolved_identity(&self, name: &str) -> Option<PathBuf> {
+        let usual = || match std::env::var_os("XDG_STATE_HOME") {
+            Some(folder) if !folder.is_empty() => PathBuf::from(folder).join("polycast").join(name),
+            _ => PathBuf::from("/var/lib/polycast").join(name),
+        };
+        self.identity.clone().or_else(|| self.token.is_some().then(usual))
     }
 
     /// `store-max` in bytes.

@@ -1,5 +1,6 @@
 //! Why an agent does not run.
 
+use super::enrol::EnrolError;
 use polycast_api::error::Refusal;
 use polycast_api::settings::SettingsError;
 use polycast_net::interface::InterfaceError;
@@ -17,6 +18,9 @@ pub enum AgentError {
     /// It cannot show who it is.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// It gets no certificate.
+    #[error(transparent)]
+    Enrol(#[from] EnrolError),
     /// The interface cannot be used.
     #[error(transparent)]
     Interface(#[from] InterfaceError),

@@ -4,7 +4,7 @@
 //! member may call itself is looked at where it says its name; see [`PeerNames`].
 
 use super::peer::PeerNames;
-use super::{Ends, SealError};
+use super::{Ends, SealError, Strangers};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
@@ -109,7 +109,7 @@ impl TlsFiles {
     }
 
     /// Reads them, and looks whether others would accept them now.
-    pub(super) fn read(&self) -> Result<Ends, TlsFilesError> {
+    pub(super) fn read(&self, strangers: Strangers) -> Result<Ends, TlsFilesError> {
         let roots = certificates(&self.ca, "a list of certificates")?;
         let chain = certificates(&self.cert, "a certificate")?;
         let key = private_key(&self.key)?;
@@ -120,7 +120,7 @@ impl TlsFiles {
         let unusable =
             |error: Error| TlsFilesError::Unusable { cert: self.cert.clone(), error: error.into() };
         let store = Arc::new(store);
-        let verifiers = Verifiers::new(&store).map_err(unusable)?;
+        let verifiers = Verifiers::new(&store, strangers).map_err(unusable)?;
         verifiers.accept(&chain).map_err(unusable)?;
         verifiers.ends(chain, key).map_err(|error| match error {
             Error::InconsistentKeys(_) => {
@@ -189,11 +189,15 @@ struct Verifiers {
 }
 
 impl Verifiers {
-    fn new(roots: &Arc<RootCertStore>) -> Result<Self, Error> {
+    fn new(roots: &Arc<RootCertStore>, strangers: Strangers) -> Result<Self, Error> {
         let provider = Arc::new(ring::default_provider());
         let of_clients =
-            WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), Arc::clone(&provider)).build();
-        let of_clients = of_clients.map_err(|error| Error::General(error.to_string()))?;
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), Arc::clone(&provider));
+        let of_clients = match strangers {
+            Strangers::Refused => of_clients,
+            Strangers::Heard => of_clients.allow_unauthenticated(),
+        };
+        let of_clients = of_clients.build().map_err(|error| Error::General(error.to_string()))?;
         let of_servers = Arc::new(AnyName { roots: Arc::clone(roots), provider: Arc::clone(&provider) });
         Ok(Verifiers { provider, of_clients, of_servers })
     }

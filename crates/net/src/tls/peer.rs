@@ -12,6 +12,8 @@ const SPIFFE_PATH: &str = "/polycast/agent/";
 pub enum PeerNames {
     /// Whoever has the key of the cluster, or comes where connections are plain, is believed.
     Any,
+    /// It has shown nothing.
+    Nobody,
     /// Those in its certificate.
     Only(Vec<String>),
 }
@@ -19,7 +21,7 @@ pub enum PeerNames {
 impl PeerNames {
     /// Of an end that has shown this in a handshake, in which it had to show something.
     pub(super) fn of(shown: Option<&CertificateDer<'_>>) -> Self {
-        let Some(shown) = shown else { return PeerNames::Only(Vec::new()) };
+        let Some(shown) = shown else { return PeerNames::Nobody };
         // What is no certificate is a raw key, which was compared with the only one that is right.
         let Ok(certificate) = EndEntityCert::try_from(shown) else { return PeerNames::Any };
         let spiffe = certificate.valid_uri_names().filter_map(agent_of);
@@ -31,6 +33,7 @@ impl PeerNames {
     pub fn allow(&self, name: &str) -> bool {
         match self {
             PeerNames::Any => true,
+            PeerNames::Nobody => false,
             PeerNames::Only(names) => names.iter().any(|own| own == name),
         }
     }
@@ -51,6 +54,7 @@ impl fmt::Display for PeerNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PeerNames::Any => f.write_str("any name"),
+            PeerNames::Nobody => f.write_str("nobody"),
             PeerNames::Only(names) if names.is_empty() => f.write_str("no name"),
             PeerNames::Only(names) => write!(f, "'{}'", names.join("', '")),
         }

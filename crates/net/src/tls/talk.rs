@@ -1,6 +1,7 @@
 //! Sealed connections for what waits in tokio: those of a manager.
 
-use super::{PeerNames, SealError, Security, TLS_ALERT, TLS_HANDSHAKE};
+use super::{PeerNames, SealError, Security, TLS_ALERT, TLS_HANDSHAKE, pinned};
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::future::Future;
 use std::io;
@@ -64,12 +65,24 @@ impl Talk {
     /// # Errors
     /// Nobody listens there, or the connection cannot be sealed.
     pub async fn connect(address: &str, security: Option<&Security>, remark: &Remark) -> io::Result<Self> {
+        Self::over(address, security.map(Security::client), remark).await
+    }
+
+    /// The same without a certificate, to an end whose authority has this pin.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn connect_pinned(address: &str, pin: &str, remark: &Remark) -> io::Result<Self> {
+        Self::over(address, Some(Arc::new(pinned::config(pin))), remark).await
+    }
+
+    async fn over(address: &str, client: Option<Arc<ClientConfig>>, remark: &Remark) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        let Some(security) = security else { return Ok(Self::plain(stream, remark)) };
+        let Some(client) = client else { return Ok(Self::plain(stream, remark)) };
         // Who is there is told by its key: the name is nobody's.
         let nobody = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        let sealed = TlsConnector::from(security.client()).connect(nobody, stream).await;
+        let sealed = TlsConnector::from(client).connect(nobody, stream).await;
         let sealed = sealed.map_err(|error| remark.note(error))?;
         Ok(Talk { layer: Layer::Sealed(Box::new(sealed.into())), remark: remark.clone() })
     }

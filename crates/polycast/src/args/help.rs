@@ -143,6 +143,15 @@ Examples:
 A key is 32 random bytes, as 64 hexadecimal digits in a line. Copy the file to each machine of the cluster: who has it is a member, \
 can read all that members send each other, and can speak as any of them.";
 
+pub const TOKEN_MORE: &str = "\
+Examples:
+  polycast manager --ca /var/lib/polycast/ca
+  polycast token new --name gpu-1 --for 1h
+  polycast agent --manager 10.0.0.1:7400 --name gpu-1 --token polycast-0a1b2c3d-...
+
+Tokens are made where the manager runs, as the user who can read its folder. The agent gets a certificate for a day, and renews it by \
+itself when two thirds of the day are over.";
+
 pub const SEND: &str = "\
 Send a file or directory to other agents.
 

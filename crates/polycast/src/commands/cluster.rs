@@ -88,19 +88,15 @@ impl IdentityArgs {
 }
 
 /// Daemons listen to other machines only if these show who they are, or somebody has said that they need not.
-fn check_door(
-    daemon: &str,
-    address: IpAddr,
-    identity: &IdentityFiles,
-    insecure: bool,
-) -> Result<(), Failure> {
-    if address.is_loopback() || insecure || *identity != IdentityFiles::default() {
+fn check_door(daemon: &str, address: IpAddr, has_identity: bool, insecure: bool) -> Result<(), Failure> {
+    if address.is_loopback() || insecure || has_identity {
         return Ok(());
     }
     let message = format!("the {daemon} would take part with whoever reaches {address}, and seal nothing");
     Err(Failure::input(message).hint(
         "give it the cluster's key: polycast key new cluster.key, and on each machine --key-file cluster.key; or certificates with \
-         --tls-ca, --tls-cert and --tls-key; or say --insecure (in its settings: insecure = true)",
+         --tls-ca, --tls-cert and --tls-key; or start the manager with --ca and agents with --token; \
+         or say --insecure (in its settings: insecure = true)",
     ))
 }
 
@@ -114,8 +110,10 @@ pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
         config.listen = listen;
     }
     config.set_identity(args.identity.files());
+    config.ca = args.ca.clone().or(config.ca);
     config.insecure |= args.identity.insecure;
-    check_door("manager", config.listen.ip(), &config.identity(), config.insecure)?;
+    let has_identity = config.ca.is_some() || config.identity() != IdentityFiles::default();
+    check_door("manager", config.listen.ip(), has_identity, config.insecure)?;
     if !args.etcd.is_empty() {
         config.etcd.endpoints = args.etcd.clone();
     }
@@ -149,10 +147,15 @@ pub fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
     config.interface = args.network.interface.clone().or(config.interface);
     config.control_port = args.port.or(config.control_port);
     config.set_identity(args.identity.files());
+    config.token = args.token.clone().or(config.token);
+    config.identity = args.identity_folder.clone().or(config.identity);
     config.insecure |= args.identity.insecure;
     let interface = interface::resolve(config.interface.as_deref());
     let address = interface.map_err(|error| Failure::input(error.to_string()))?.address;
-    check_door("agent", address.into(), &config.identity(), config.insecure)?;
+    let name = config.resolved_name();
+    let has_identity =
+        config.resolved_identity(&name).is_some() || config.identity_files() != IdentityFiles::default();
+    check_door("agent", address.into(), has_identity, config.insecure)?;
     config.store = args.store.clone().or(config.store);
     config.store_max = args.store_max.clone().or(config.store_max);
     config.store_ttl = args.store_ttl.clone().or(config.store_ttl);

@@ -1,0 +1,221 @@
+//! Tokens: each lets one agent of one name in once, for a while.
+
+use super::{Authority, AuthorityError, read, write};
+use polycast_net::tls::{JoinToken, Utc};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Why a token cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// There is none.
+    #[error(
+        "there is no token {0} here: it was revoked, or made by another authority; 'polycast token new' makes one"
+    )]
+    Unknown(String),
+    /// It has been used.
+    #[error(
+        "the token {0} has been used already, and each lets in one agent once: 'polycast token new' makes another one"
+    )]
+    Used(String),
+    /// Its time is over.
+    #[error("the token {id} was good until {until}: 'polycast token new' makes another one")]
+    Expired {
+        /// Which.
+        id: String,
+        /// Until when it could be used.
+        until: Utc,
+    },
+    /// It is another agent's.
+    #[error("the token {id} is for '{name}', not for '{said}': start the agent with --name {name}")]
+    OtherName {
+        /// Which.
+        id: String,
+        /// Whom it is for.
+        name: String,
+        /// Who has come with it.
+        said: String,
+    },
+}
+
+/// How a token stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// It can be used.
+    Good,
+    /// It has been used.
+    Used,
+    /// Its time is over.
+    Expired,
+}
+
+/// What is known of a token.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct TokenInfo {
+    /// Which.
+    pub id: String,
+    /// The agent that it lets in.
+    pub name: String,
+    /// Until when, in seconds since 1970.
+    pub until_unix_s: u64,
+    /// How it stands.
+    pub standing: Standing,
+}
+
+/// Its file.
+#[derive(Serialize, Deserialize)]
+struct Record {
+    name: String,
+    until_unix_s: u64,
+    proof: String,
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
+}
+
+impl Authority {
+    fn token_file(&self, id: &str, extension: &str) -> PathBuf {
+        self.folder.join("tokens").join(format!("{id}.{extension}"))
+    }
+
+    fn record(&self, id: &str, extension: &str) -> Result<Record, AuthorityError> {
+        let path = self.token_file(id, extension);
+        let text = read(&path)?;
+        serde_json::from_str(&text)
+            .map_err(|error| AuthorityError::Foreign { path, reason: error.to_string() })
+    }
+
+    /// A new token for an agent of this name.
+    ///
+    /// # Errors
+    /// No certificate can be for the name, or the token cannot be written.
+    pub fn new_token(&self, name: &str, span: Duration) -> Result<JoinToken, AuthorityError> {
+        // What could not be certified needs no token.
+        self.certificate(name, &super::pair()?)?;
+        let token = JoinToken::fresh(&self.pin);
+        let record = Record {
+            name: name.to_string(),
+            until_unix_s: now().saturating_add(span.as_secs().max(1)),
+            proof: token.proof(),
+        };
+        let text = serde_json::to_string(&record).expect("a record is plain text and numbers");
+        write(&self.token_file(&token.id, "token"), &text)?;
+        Ok(token)
+    }
+
+    /// All tokens, in the order of their ids.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn tokens(&self) -> Result<Vec<TokenInfo>, AuthorityError> {
+        let folder = self.folder.join("tokens");
+        let failed = |source| AuthorityError::File { path: folder.clone(), action: "read", source };
+        let mut all = Vec::new();
+        for entry in fs::read_dir(&folder).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
+            let Some((id, extension @ ("token" | "used"))) = name.split_once('.') else { continue };
+            let Record { name, until_unix_s, .. } = self.record(id, extension)?;
+            let standing = match extension {
+                "used" => Standing::Used,
+                _ if until_unix_s < now() => Standing::Expired,
+                _ => Standing::Good,
+            };
+            all.push(TokenInfo { id: id.to_string(), name, until_unix_s, standing });
+        }
+        all.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(all)
+    }
+
+    /// Makes a token of no use.
+    ///
+    /// # Errors
+    /// There is none of this id.
+    pub fn revoke_token(&self, id: &str) -> Result<(), AuthorityError> {
+        let is_id = id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_gone = |extension| fs::remove_file(self.token_file(id, extension)).is_ok();
+        // A used one lets nobody in any more: it is only forgotten.
+        if is_id && (is_gone("token") || is_gone("used")) {
+            return Ok(());
+        }
+        Err(TokenError::Unknown(id.to_string()).into())
+    }
+
+    /// Takes a token from an agent that says this name; it is used then.
+    ///
+    /// # Errors
+    /// It cannot be used, or not by this agent.
+    pub fn redeem(&self, token: &JoinToken, said: &str) -> Result<(), AuthorityError> {
+        let id = || token.id.clone();
+        let (good, used) = (self.token_file(&token.id, "token"), self.token_file(&token.id, "used"));
+        if !good.exists() {
+            let error = if used.exists() { TokenError::Used(id()) } else { TokenError::Unknown(id()) };
+            return Err(error.into());
+        }
+        let Record { name, until_unix_s, proof } = self.record(&token.id, "token")?;
+        // Who does not know the secret learns nothing about the token.
+        if !token.proves(&proof) {
+            return Err(TokenError::Unknown(id()).into());
+        }
+        if until_unix_s < now() {
+            return Err(TokenError::Expired { id: id(), until: Utc(until_unix_s) }.into());
+        }
+        if name != said {
+            return Err(TokenError::OtherName { id: id(), name, said: said.to_string() }.into());
+        }
+        // Of two that come at the same time one renames it.
+        fs::rename(&good, &used).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => TokenError::Used(id()).into(),
+            _ => AuthorityError::File { path: used.clone(), action: "written", source },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_lets_one_agent_in_once() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(matches!(Authority::open(folder.path()), Err(AuthorityError::Missing { .. })));
+        let authority = Authority::open_or_new(folder.path()).unwrap();
+        let hour = Duration::from_secs(3_600);
+        let token = authority.new_token("b", hour).unwrap();
+        let said = |token: &JoinToken, name: &str| authority.redeem(token, name).unwrap_err().to_string();
+        assert!(said(&token, "c").contains("is for 'b', not for 'c'"));
+        let forged = JoinToken { secret: JoinToken::fresh("").secret, ..token.clone() };
+        assert!(said(&forged, "b").contains("there is no token"));
+        authority.redeem(&token, "b").unwrap();
+        assert!(said(&token, "b").contains("has been used already"));
+
+        let late = authority.new_token("b", hour).unwrap();
+        let path = authority.token_file(&late.id, "token");
+        let text = fs::read_to_string(&path).unwrap();
+        let until = authority.record(&late.id, "token").unwrap().until_unix_s;
+        fs::write(&path, text.replace(&until.to_string(), "951782400")).unwrap();
+        assert!(said(&late, "b").contains("was good until 2000-02-29 00:00 UTC"));
+
+        let third = authority.new_token("b", hour).unwrap();
+        let mut standings: Vec<(String, Standing)> =
+            authority.tokens().unwrap().into_iter().map(|token| (token.id, token.standing)).collect();
+        let mut right = vec![
+            (token.id, Standing::Used),
+            (late.id, Standing::Expired),
+            (third.id.clone(), Standing::Good),
+        ];
+        standings.sort_by(|a, b| a.0.cmp(&b.0));
+        right.sort_by(|a, b| a.0.cmp(&b.0));
+        assert_eq!(standings, right);
+        authority.revoke_token(&third.id).unwrap();
+        assert!(said(&third, "b").contains("there is no token"));
+        assert!(authority.revoke_token("../../x").is_err());
+        assert!(matches!(authority.new_token("a b", hour), Err(AuthorityError::Name(_))));
+        // Another run has the same authority.
+        assert_eq!(Authority::open_or_new(folder.path()).unwrap().pem(), authority.pem());
+    }
+}
