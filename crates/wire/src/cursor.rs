@@ -1,7 +1,7 @@
 //! Reading and writing of integers and strings in network byte order, with bounds always checked: for our own packets and
 //! for other languages of bytes.
 
-use crate::WireError;
+use crate::{VERSION, WireError};
 use alloc::vec::Vec;
 
 /// The longest name in a packet, in bytes: no file or host has a longer one.
@@ -137,5 +137,27 @@ impl Put for Vec<u8> {
         let text = &v[..v.floor_char_boundary(usize::from(most))];
         self.u16(text.len() as u16);
         self.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// The head of a datagram outside of a transfer: four bytes that say what it is, and our version.
+pub(crate) fn head(magic: [u8; 4]) -> Vec<u8> {
+    let mut out = magic.to_vec();
+    out.u8(VERSION);
+    out
+}
+
+/// What is behind such a head.
+///
+/// # Errors
+/// It is something else, or of a peer of another version.
+pub(crate) fn after_head(datagram: &[u8], magic: [u8; 4]) -> Result<Reader<'_>, WireError> {
+    let mut reader = Reader(datagram);
+    if reader.array()? != magic {
+        return Err(WireError::Malformed);
+    }
+    match reader.u8()? {
+        VERSION => Ok(reader),
+        version => Err(WireError::Version(version)),
     }
 }

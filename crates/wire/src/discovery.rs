@@ -4,8 +4,8 @@
 //! [`Discovery::Solicit`], so that neither waits for the other's next beat. Both go to [`GROUP`] and
 //! [`PORT`] on the chosen interface. Where no multicast passes, ASK and OFFERED of the control channel say the same.
 
-use crate::cursor::{NAME_LEN_MAX, Put, Reader};
-use crate::{VERSION, WireError};
+use crate::WireError;
+use crate::cursor::{NAME_LEN_MAX, Put, Reader, after_head, head};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use polycast_types::Handle;
@@ -64,14 +64,7 @@ impl Discovery {
     /// # Errors
     /// Not a datagram of this format, or a peer of another version.
     pub fn parse(datagram: &[u8]) -> Result<Self, WireError> {
-        let mut r = Reader(datagram);
-        if r.array()? != MAGIC {
-            return Err(WireError::Malformed);
-        }
-        let version = r.u8()?;
-        if version != VERSION {
-            return Err(WireError::Version(version));
-        }
+        let mut r = after_head(datagram, MAGIC)?;
         let message = match r.u8()? {
             KIND_ANNOUNCE => Discovery::Announce(Announcement {
                 handle: Handle(r.u64()?),
@@ -93,8 +86,7 @@ impl Discovery {
     /// Writes the datagram.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
-        let mut out = MAGIC.to_vec();
-        out.u8(VERSION);
+        let mut out = head(MAGIC);
         match self {
             Discovery::Announce(a) => {
                 out.u8(KIND_ANNOUNCE);

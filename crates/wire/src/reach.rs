@@ -4,8 +4,8 @@
 //! An [`Reach::Ask`] goes to [`GROUP`] and [`PORT`], or to one host. An answer goes to the asker alone, says how many bytes
 //! came, and is never longer than what it answers: nobody can use hosts that answer to flood a third.
 
-use crate::cursor::{NAME_LEN_MAX, Put, Reader};
-use crate::{VERSION, WireError};
+use crate::WireError;
+use crate::cursor::{NAME_LEN_MAX, Put, after_head, head};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
@@ -49,14 +49,7 @@ impl Reach {
     /// # Errors
     /// Not a datagram of this format, or a peer of another version.
     pub fn parse(datagram: &[u8]) -> Result<Self, WireError> {
-        let mut r = Reader(datagram);
-        if r.array()? != MAGIC {
-            return Err(WireError::Malformed);
-        }
-        let version = r.u8()?;
-        if version != VERSION {
-            return Err(WireError::Version(version));
-        }
+        let mut r = after_head(datagram, MAGIC)?;
         match r.u8()? {
             KIND_ASK => {
                 let number = r.u64()?;
@@ -82,8 +75,7 @@ impl Reach {
     /// A question is shorter than [`ASK_LEN_MIN`].
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
-        let mut out = MAGIC.to_vec();
-        out.u8(VERSION);
+        let mut out = head(MAGIC);
         match self {
             Reach::Ask { number, len } => {
                 assert!(*len >= ASK_LEN_MIN, "a question has at least {ASK_LEN_MIN} bytes");

@@ -129,6 +129,7 @@ mod tests {
     use polycast_types::{AppId, DataId};
     use std::fs;
     use std::sync::Arc;
+    use tempfile::TempDir;
 
     fn id(data: u64) -> ObjectId {
         ObjectId { app: AppId::default(), data: DataId(data) }
@@ -138,16 +139,17 @@ mod tests {
         Description { name: "a".into(), kind: ObjectKind::File, length, mode: 0o644, root: "00".into() }
     }
 
-    /// A store with objects of 100 bytes, number 1 the oldest.
-    fn filled(folder: &std::path::Path, objects: u64) -> (Store, Arc<Catalog>) {
-        let (store, _) = Store::open(folder).unwrap();
+    /// A store with objects of 100 bytes, number 1 the oldest, and its folder, which goes with the first value.
+    fn filled(objects: u64) -> (TempDir, Store, Arc<Catalog>) {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(folder.path()).unwrap();
         let catalog = Arc::new(Catalog::new(100, 10, Vec::new()));
         for data in 1..=objects {
             fs::write(store.path(id(data)), [7; 100]).unwrap();
             catalog.begin_receive(id(data)).unwrap().complete(description(100));
             std::thread::sleep(Duration::from_millis(2));
         }
-        (store, catalog)
+        (folder, store, catalog)
     }
 
     fn here(catalog: &Catalog) -> Vec<u64> {
@@ -156,8 +158,7 @@ mod tests {
 
     #[test]
     fn the_oldest_make_room_and_none_that_is_in_use() {
-        let folder = tempfile::tempdir().unwrap();
-        let (store, catalog) = filled(folder.path(), 4);
+        let (_folder, store, catalog) = filled(4);
         let limits = Limits::new(Some(400), None, &store);
         let sending = catalog.begin_send(id(1)).unwrap();
         limits.make_room(&catalog, &store, id(5), 150).unwrap();
@@ -176,8 +177,7 @@ mod tests {
 
     #[test]
     fn what_is_on_its_way_has_its_room() {
-        let folder = tempfile::tempdir().unwrap();
-        let (store, catalog) = filled(folder.path(), 1);
+        let (_folder, store, catalog) = filled(1);
         let limits = Limits::new(Some(400), None, &store);
         let receive = catalog.begin_receive(id(2)).unwrap();
         limits.make_room(&catalog, &store, id(2), 300).unwrap();
@@ -190,8 +190,7 @@ mod tests {
 
     #[test]
     fn what_is_too_old_goes() {
-        let folder = tempfile::tempdir().unwrap();
-        let (store, catalog) = filled(folder.path(), 2);
+        let (_folder, store, catalog) = filled(2);
         Limits::new(None, Some(Duration::from_secs(3_600)), &store).expire(&catalog, &store);
         assert_eq!(here(&catalog), [1, 2]);
         let sending = catalog.begin_send(id(2)).unwrap();
