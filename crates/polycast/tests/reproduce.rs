@@ -40,11 +40,58 @@ fn the_report_is_one_page_and_a_file_per_figure() {
     assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
     for entry in std::fs::read_dir(&out).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
-        assert!(
-            name == "index.html" || (name.starts_with("shufflecast-") && name.ends_with(".svg")),
-            "{name}"
-        );
+        let is_figure =
+            name.starts_with("shufflecast-") && [".svg", ".csv"].iter().any(|end| name.ends_with(end));
+        assert!(["index.html", "rows.csv"].contains(&name.as_str()) || is_figure, "{name}");
+        let beside = name.strip_suffix(".svg").map(|name| out.join(format!("{name}.csv")));
+        assert!(beside.is_none_or(|beside| beside.exists()), "{name} has no numbers beside it");
     }
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert!(host.trim().len() < 6 || !page.contains(host.trim()), "the page names the machine");
+    for words in [
+        concat!("<td>polycast ", env!("CARGO_PKG_VERSION")),
+        " UTC</td>",
+        "<th>processor</th>",
+        "<th>kernel</th>",
+        "polycast reproduce shufflecast fig-10 --out ",
+        "<th>verdict</th>",
+    ] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    let rows = std::fs::read_to_string(out.join("rows.csv")).unwrap();
+    assert!(
+        rows.starts_with("item,name,paper,ours,unit,tolerance,verdict,note\nshufflecast fig-10,"),
+        "{rows}"
+    );
+}
+
+/// What is done when somebody ends it is on the page, and the page says so.
+#[test]
+fn a_report_that_is_ended_early_is_partial() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("report");
+    // The items of the paper that is drawn from millions of sessions are far from done when the first ones of another are.
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_polycast"));
+    command.args(["reproduce", "all", "--json", "--out"]).arg(&out);
+    let mut child =
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut said = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+    assert!(line.ends_with(" s\n"), "{line}");
+    let first = line.split(':').next().unwrap().to_string();
+    let ended = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(ended.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(rows.as_array().unwrap().iter().any(|row| row["item"] == first.as_str()), "{first}");
+    let page = std::fs::read_to_string(out.join("index.html")).unwrap();
+    assert!(
+        page.contains("This page is partial: it was ended when ") && page.contains("Missing: "),
+        "{first}"
+    );
+    assert!(page.contains(&format!("<code>polycast reproduce {first}</code>")), "{first}");
 }
 
 #[test]

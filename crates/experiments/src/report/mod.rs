@@ -3,6 +3,7 @@
 //! A paper's module lists its items in a constant `ITEMS`, and [`crate::catalogue`] gathers them. [`run`] computes chosen
 //! items on all cores, [`draw`] makes SVG of a figure and [`page`] an HTML page of all of them.
 
+pub mod csv;
 pub mod draw;
 mod figure;
 pub mod page;
@@ -10,9 +11,9 @@ mod ticks;
 
 pub use figure::{Axis, BarSeries, Figure, Mark, Plot, Scale, Series, Whose};
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::{Row, exact};
 
@@ -106,31 +107,55 @@ pub struct Done {
     pub seconds: f64,
 }
 
+/// How often it is looked whether a run is to end early.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
 /// Computes the items, side by side where they allow it, and tells of each when it is done. The result has
-/// the order of the items.
-pub fn run(items: &[Item], options: &Options, told: impl Fn(&Done) + Sync) -> Vec<Done> {
+/// the order of the items. When `stop` says so it has those that are done by then; the others go on without use until
+/// the process ends.
+pub fn run(
+    items: &[Item],
+    options: &Options,
+    told: impl Fn(&Done) + Send + Sync + 'static,
+    stop: impl Fn() -> bool,
+) -> Vec<Done> {
+    let found: Arc<Mutex<Vec<(usize, Done)>>> = Arc::default();
+    let worker = {
+        let (items, options, found) = (items.to_vec(), *options, Arc::clone(&found));
+        std::thread::spawn(move || {
+            run_all(&items, &options, |at, done| {
+                told(&done);
+                found.lock().unwrap_or_else(PoisonError::into_inner).push((at, done));
+            });
+        })
+    };
+    while !worker.is_finished() && !stop() {
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    if worker.is_finished()
+        && let Err(panic) = worker.join()
+    {
+        std::panic::resume_unwind(panic);
+    }
+    let mut done = std::mem::take(&mut *found.lock().unwrap_or_else(PoisonError::into_inner));
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, done)| done).collect()
+}
+
+fn run_all(items: &[Item], options: &Options, keep: impl Fn(usize, Done) + Sync) {
     let (shared, alone): (Vec<usize>, Vec<usize>) =
         (0..items.len()).partition(|&at| items[at].load == Load::Shared && items.len() > 1);
     let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<(usize, Done)>> = Mutex::new(Vec::new());
-    let compute = |at: usize, options: &Options| {
-        let result = run_one(items[at], options);
-        told(&result);
-        done.lock().expect("nobody panics with the lock held").push((at, result));
-    };
     std::thread::scope(|scope| {
         for _ in 0..options.threads.clamp(1, shared.len().max(1)) {
             scope.spawn(|| {
                 while let Some(&at) = shared.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    compute(at, &Options { threads: 1, ..*options });
+                    keep(at, run_one(items[at], &Options { threads: 1, ..*options }));
                 }
             });
         }
     });
-    alone.into_iter().for_each(|at| compute(at, options));
-    let mut done = done.into_inner().expect("nobody panics with the lock held");
-    done.sort_by_key(|(at, _)| *at);
-    done.into_iter().map(|(_, done)| done).collect()
+    alone.into_iter().for_each(|at| keep(at, run_one(items[at], options)));
 }
 
 /// Computes one item. Its rows carry the words that name it on the command line.
@@ -162,12 +187,33 @@ mod tests {
             item("c", Load::Shared, fine),
         ];
         let options = Options { quick: true, seed: 1, threads: 3 };
-        let done = run(&items, &options, |_| ());
+        let done = run(&items, &options, |_| (), || false);
         let names: Vec<_> = done.iter().map(|done| done.item.name).collect();
         assert_eq!(names, ["a", "b", "c"]);
         assert_eq!(done[0].outcome.as_ref().unwrap().rows[0].ours, 3.0);
         assert_eq!(done[2].outcome.as_ref().unwrap().rows[0].ours, 1.0);
         assert_eq!(done[2].outcome.as_ref().unwrap().rows[0].item, "blast c");
         assert_eq!(done[1].outcome.as_ref().unwrap_err().to_string(), "no such network");
+    }
+
+    #[test]
+    fn who_stops_early_gets_what_is_done() {
+        use std::sync::atomic::AtomicBool;
+        static RELEASED: AtomicBool = AtomicBool::new(false);
+        fn endless(_: &Options) -> Result<Outcome, ItemError> {
+            while !RELEASED.load(Ordering::Relaxed) {
+                std::thread::sleep(LOOK_INTERVAL);
+            }
+            Ok(Outcome::default())
+        }
+        let item = |name, run| Item { paper: "blast", name, title: "", load: Load::Alone, run };
+        let items = [item("a", (|_| Ok(Outcome::default())) as fn(&Options) -> _), item("b", endless)];
+        let options = Options { quick: true, seed: 1, threads: 1 };
+        let first_is_done = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&first_is_done);
+        let tell = move |_: &Done| told.store(true, Ordering::Relaxed);
+        let done = run(&items, &options, tell, || first_is_done.load(Ordering::Relaxed));
+        RELEASED.store(true, Ordering::Relaxed);
+        assert_eq!(done.iter().map(|done| done.item.name).collect::<Vec<_>>(), ["a"]);
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::draw::{self, DrawError};
-use super::{Done, Options};
+use super::{Done, Item, Options};
 use crate::Row;
 
 const STYLE: &str = "
@@ -21,17 +21,23 @@ th, td { text-align: left; padding: .32rem .6rem; border-bottom: 1px solid #ddd;
 th { border-bottom: 2px solid #888; font-weight: 600; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.note { color: #555; }
+td.yes { color: #005f20; white-space: nowrap; }
+td.no { color: #a00000; font-weight: 600; white-space: nowrap; }
+table.about { width: auto; }
 figure { margin: 1rem 0 1.5rem; }
 figure svg { max-width: 100%; height: auto; }
 p.failed { color: #a00000; font-weight: 600; }
 p.small { color: #555; font-size: .9rem; }
 ";
 
-/// The page; items of one paper follow each other.
+/// By what a page was made: names and texts, such as `version` and `0.1.0`.
+pub type About = [(&'static str, String)];
+
+/// The page; items of one paper follow each other. `missing` are those that were asked for and are not done.
 ///
 /// # Errors
 /// If a figure cannot be drawn.
-pub fn html(done: &[Done], options: &Options) -> Result<String, DrawError> {
+pub fn html(done: &[Done], missing: &[Item], options: &Options, about: &About) -> Result<String, DrawError> {
     let mut page = String::new();
     page.push_str("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
@@ -45,6 +51,7 @@ pub fn html(done: &[Done], options: &Options) -> Result<String, DrawError> {
         measured are of the machine that made this page.</p>",
         options.seed
     );
+    head(&mut page, done, missing, about);
     contents(&mut page, done);
     for of_paper in done.chunk_by(|one, next| one.item.paper == next.item.paper) {
         let _ = writeln!(page, "<h2>{}</h2>", escaped(&title_case(of_paper[0].item.paper)));
@@ -52,6 +59,43 @@ pub fn html(done: &[Done], options: &Options) -> Result<String, DrawError> {
     }
     page.push_str("</body>\n</html>\n");
     Ok(page)
+}
+
+/// Where the numbers are from, what is missing, and how many are as near to the paper's as their items ask.
+fn head(page: &mut String, done: &[Done], missing: &[Item], about: &About) {
+    if !missing.is_empty() {
+        let names: Vec<String> = missing.iter().map(|item| format!("{} {}", item.paper, item.name)).collect();
+        let _ = writeln!(
+            page,
+            "<p class=\"failed\">This page is partial: it was ended when {} of {} items were done. Missing: {}.</p>",
+            done.len(),
+            done.len() + missing.len(),
+            escaped(&names.join(", "))
+        );
+    }
+    page.push_str("<table class=\"about\">\n");
+    for (name, text) in about {
+        let _ = writeln!(page, "<tr><th>{}</th><td>{}</td></tr>", escaped(name), escaped(text));
+    }
+    page.push_str("</table>\n");
+    let rows = || done.iter().filter_map(|done| done.outcome.as_ref().ok()).flat_map(|outcome| &outcome.rows);
+    let with = rows().filter(|row| row.is_within().is_some()).count();
+    let near = rows().filter(|row| row.is_within() == Some(true)).count();
+    let _ = writeln!(
+        page,
+        "<p>{with} of {} rows say how near they have to be to the paper's number; {near} of these are. All rows: \
+        <a href=\"rows.csv\">rows.csv</a>.</p>",
+        rows().count()
+    );
+}
+
+/// `within 1 %` or `not within 1 %`; empty where the item asks nothing.
+#[must_use]
+pub fn verdict(row: &Row) -> String {
+    let Some(is_within) = row.is_within() else { return String::new() };
+    let share = 100.0 * row.tolerance.unwrap_or_default();
+    let words = if share == 0.0 { "equal".to_string() } else { format!("within {} %", number(share)) };
+    if is_within { words } else { format!("not {words}") }
 }
 
 fn contents(page: &mut String, done: &[Done]) {
@@ -85,7 +129,14 @@ fn item(page: &mut String, done: &Done) -> Result<(), DrawError> {
                 let _ = writeln!(page, "<p>{}</p>", escaped(note));
             }
             for figure in &outcome.figures {
-                let _ = writeln!(page, "<figure>\n{}</figure>", draw::svg(figure)?);
+                let _ = writeln!(
+                    page,
+                    "<figure>\n{}<figcaption class=\"small\"><a href=\"{1}-{2}.csv\">{1}-{2}.csv</a></figcaption>\
+                    </figure>",
+                    draw::svg(figure)?,
+                    item.paper,
+                    escaped(&figure.name)
+                );
             }
             table(page, &outcome.rows);
             let _ = writeln!(page, "<p class=\"small\">Computed in {seconds:.1} s.</p>");
@@ -104,7 +155,7 @@ fn table(page: &mut String, rows: &[Row]) {
     }
     page.push_str(
         "<table>\n<thead><tr><th>what</th><th class=\"n\">paper</th><th class=\"n\">ours</th><th>unit</th>\
-        <th class=\"n\">deviation</th><th>note</th></tr></thead>\n<tbody>\n",
+        <th class=\"n\">deviation</th><th>verdict</th><th>note</th></tr></thead>\n<tbody>\n",
     );
     for row in rows {
         let paper = row.paper.map_or_else(String::new, number);
@@ -112,10 +163,12 @@ fn table(page: &mut String, rows: &[Row]) {
         let _ = writeln!(
             page,
             "<tr><td>{}</td><td class=\"n\">{paper}</td><td class=\"n\">{}</td><td>{}</td>\
-            <td class=\"n\">{deviation}</td><td class=\"note\">{}</td></tr>",
+            <td class=\"n\">{deviation}</td><td class=\"{}\">{}</td><td class=\"note\">{}</td></tr>",
             escaped(&row.name),
             number(row.ours),
             escaped(&row.unit),
+            if row.is_within() == Some(false) { "no" } else { "yes" },
+            verdict(row),
             escaped(&row.note)
         );
     }
@@ -178,12 +231,17 @@ mod tests {
         let item = |name| Item { paper: "blast", name, title: "Time <all>", load: Load::Shared, run: fine };
         let figure = Figure::lines("f", "Figure", Axis::linear("x", "s"), Axis::linear("y", ""), vec![]);
         let row = Row::new("finish & end", Some(2.0), 1.9, "s").note("quick");
-        let outcome = Outcome::from(vec![row]).figure(figure).note("Only so.");
+        let rows = vec![row.clone(), row.clone().within(0.1), row.within(0.01)];
+        let outcome = Outcome::from(rows).figure(figure).note("Only so.");
         let done = [
             Done { item: item("a"), outcome: Ok(outcome), seconds: 0.5 },
             Done { item: item("b"), outcome: Err(ItemError::Refused("no path".into())), seconds: 0.0 },
         ];
-        let page = html(&done, &Options { quick: true, seed: 7, threads: 1 }).unwrap();
+        let options = Options { quick: true, seed: 7, threads: 1 };
+        let whole = html(&done, &[], &options, &[]).unwrap();
+        assert!(!whole.contains("partial"));
+        let about = [("version", "0.1.0".to_string()), ("processor", "A <B>".to_string())];
+        let page = html(&done, &[item("c")], &options, &about).unwrap();
         for words in [
             "Time &lt;all&gt;",
             "finish &amp; end",
@@ -192,6 +250,12 @@ mod tests {
             "Only so.",
             "Failed: no path",
             "Seed 7",
+            "ended when 2 of 3 items were done. Missing: blast c.",
+            "<th>processor</th><td>A &lt;B&gt;</td>",
+            "<td class=\"yes\">within 10 %</td>",
+            "<td class=\"no\">not within 1 %</td>",
+            "2 of 3 rows say how near",
+            "href=\"blast-f.csv\"",
         ] {
             assert!(page.contains(words), "{words} is not in {page}");
         }

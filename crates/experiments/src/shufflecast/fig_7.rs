@@ -48,7 +48,7 @@ pub fn fig_7a(options: &Options) -> Result<Outcome, ItemError> {
         let tors = f64::from(network.tors());
         let unaffected = 100.0 * f64::from(distribution[0].1) / tors;
         let name = format!("{p},{}-Shufflecast, sources that lose nothing", network.columns());
-        rows.push(Row::new(name, Some(paper), unaffected, "%"));
+        rows.push(Row::new(name, Some(paper), unaffected, "%").within(super::ROUNDED));
         let points = steps(&distribution, 100.0 / tors);
         series.push(Series::ours(&format!("p = {p}"), points).mark(Mark::Line));
         series.push(Series::paper(&format!("p = {p}"), vec![(0.0, paper / 100.0)]));
@@ -56,7 +56,7 @@ pub fn fig_7a(options: &Options) -> Result<Outcome, ItemError> {
         let lost: usize = live(&network).map(|s| recovery.reach(&network, s).unreachable().len()).sum();
         let name =
             format!("{p},{}-Shufflecast, ToRs that any source misses after recovery", network.columns());
-        rows.push(Row::new(name, Some(0.0), lost as f64, "ToRs"));
+        rows.push(Row::new(name, Some(0.0), lost as f64, "ToRs").within(0.0));
     }
     let figure = Figure::lines(
         "fig-7a",

@@ -16,6 +16,9 @@ use polycast_topology::Shufflecast;
 use crate::Row;
 use crate::report::{Axis, Figure, Item, Load, Mark, Outcome, Plot, Series};
 
+/// The paper rounds its percentages to whole ones.
+const ROUNDED: f64 = 0.01;
+
 /// The items of this paper.
 pub const ITEMS: &[Item] = &[
     Item {
@@ -116,8 +119,9 @@ pub fn relaying() -> Vec<Row> {
     let rules = relays::StaticRules::new(&large);
     let milliseconds = start.elapsed().as_secs_f64() * 1e3;
     vec![
-        Row::new("hops of the 14 routes of figure 3", Some(28.0), routes as f64, "hops"),
-        Row::new("rules a ToR, 4,4-Shufflecast", Some(256.0), rules.rules_per_tor().into(), "rules"),
+        Row::new("hops of the 14 routes of figure 3", Some(28.0), routes as f64, "hops").within(0.0),
+        Row::new("rules a ToR, 4,4-Shufflecast", Some(256.0), rules.rules_per_tor().into(), "rules")
+            .within(0.0),
         Row::new("time for all rules of a 4,4-Shufflecast", None, milliseconds, "ms"),
     ]
 }
@@ -133,7 +137,7 @@ fn after_recovery(p: u32, k: u32) -> Vec<Row> {
         let sources = (0..network.tors()).filter(|&source| source != failed);
         let lost: usize = sources.map(|source| recovery.reach(&network, source).unreachable().len()).sum();
         let name = |what: &str| format!("{p},{k}, {whose}: {what}");
-        rows.push(Row::new(name("unreached ToRs, all sources"), Some(0.0), lost as f64, "ToRs"));
+        rows.push(Row::new(name("unreached ToRs, all sources"), Some(0.0), lost as f64, "ToRs").within(0.0));
         let rules = f64::from(recovery.rules_per_tor_max(&network));
         let more = rules / f64::from(k * network.partition_size());
         rows.push(Row::new(name("rules of the busiest relay, in proportion"), None, more, "x"));
@@ -146,8 +150,8 @@ fn excess() -> Vec<Row> {
     let usage = |tors, ports| 100.0 * economics::excess_usage(tors, ports).expect("switches have ports");
     let name = |tors, ports| format!("excess resources, {tors} ToRs, {ports}-port switches");
     vec![
-        Row::new(name(8, 4), Some(175.0), usage(8, 4), "%"),
-        Row::new(name(192, 32), Some(107.0), usage(192, 32), "%"),
+        Row::new(name(8, 4), Some(175.0), usage(8, 4), "%").within(ROUNDED),
+        Row::new(name(192, 32), Some(107.0), usage(192, 32), "%").within(ROUNDED),
     ]
 }
 

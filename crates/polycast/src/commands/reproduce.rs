@@ -3,14 +3,18 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use polycast_experiments::Row;
 use polycast_experiments::catalogue::{self, papers};
 use polycast_experiments::report::page::{deviation, number};
-use polycast_experiments::report::{self, Done, Item, Options, draw, page};
+use polycast_experiments::report::{self, Done, Item, Options, csv, draw, page};
+use serde::Serialize;
 use serde_json::json;
 
+use crate::cancel;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 
@@ -26,7 +30,8 @@ pub struct ReproduceArgs {
     /// Fewer runs and smaller sizes
     #[arg(long)]
     pub quick: bool,
-    /// Write an SVG per figure and a report page, index.html, into this folder
+    /// Write an SVG and a CSV per figure, all rows as rows.csv and a report page, index.html, into this folder; after Ctrl-C with
+    /// what is done by then
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// All that is drawn by lot follows from it
@@ -46,16 +51,24 @@ pub fn run(args: &ReproduceArgs, format: Format) -> Result<Exit, Failure> {
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let options = Options { quick: args.quick, seed: args.seed, threads };
-    let done = report::run(&items, &options, |done| {
+    let cancel = cancel::on_signals()?;
+    let told = |done: &Done| {
         output::say(&format!("{} {}: {:.1} s", done.item.paper, done.item.name, done.seconds));
-    });
-    let rows: Vec<&Row> =
-        done.iter().filter_map(|done| done.outcome.as_ref().ok()).flat_map(|outcome| &outcome.rows).collect();
-    output::result(format, &rows, &text(&done))?;
+    };
+    let done = report::run(&items, &options, told, || cancel.load(Ordering::Relaxed));
+    let is_done =
+        |item: &&Item| done.iter().any(|done| (done.item.paper, done.item.name) == (item.paper, item.name));
+    let missing: Vec<Item> = items.iter().filter(|item| !is_done(item)).copied().collect();
     if let Some(folder) = &args.out {
-        write_report(folder, &done, &options)?;
+        write_report(folder, &done, &missing, &options)?;
     }
+    output::result(format, &documents(&done), &text(&done))?;
     let mut exit = Exit::Done;
+    if !missing.is_empty() {
+        let count = items.len();
+        output::say(&format!("error: ended when {} of {count} items were done", done.len()));
+        exit = Exit::Failed;
+    }
     for Done { item, outcome, .. } in &done {
         if let Err(error) = outcome {
             output::say(&format!("error: {} {}: {error}", item.paper, item.name));
@@ -63,6 +76,60 @@ pub fn run(args: &ReproduceArgs, format: Format) -> Result<Exit, Failure> {
         }
     }
     Ok(exit)
+}
+
+/// A row with what its item says of it.
+#[derive(Serialize)]
+struct Judged<'a> {
+    #[serde(flatten)]
+    row: &'a Row,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    within: Option<bool>,
+}
+
+fn documents(done: &[Done]) -> Vec<Judged<'_>> {
+    let outcomes = done.iter().filter_map(|done| done.outcome.as_ref().ok());
+    outcomes.flat_map(|outcome| &outcome.rows).map(|row| Judged { row, within: row.is_within() }).collect()
+}
+
+/// By what the numbers were made. The machine has no name here: the page may be shown to anybody.
+fn about() -> Vec<(&'static str, String)> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpu = read("/proc/cpuinfo");
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let processor = model.map_or(std::env::consts::ARCH, |(_, name)| name.trim()).to_string();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let system = format!("{} {}", std::env::consts::OS, read("/proc/sys/kernel/osrelease").trim());
+    let arguments = std::env::args().skip(1);
+    let command = arguments.fold("polycast".to_string(), |command, argument| command + " " + &argument);
+    vec![
+        ("version", format!("polycast {}", env!("CARGO_PKG_VERSION"))),
+        ("date", now()),
+        ("processor", processor),
+        ("cores", cores.to_string()),
+        ("kernel", system),
+        ("command", command),
+    ]
+}
+
+/// The time in UTC.
+fn now() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (year, month, day) = date_of(seconds / 86_400);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", seconds / 3_600 % 24, seconds / 60 % 60)
+}
+
+/// Year, month and day so many days after the first of January 1970. Years begin in March here, so that the day that comes
+/// every four years is their last.
+fn date_of(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year + u64::from(month <= 2), month, day)
 }
 
 fn list(items: &[Item], format: Format) -> Result<Exit, Failure> {
@@ -96,12 +163,14 @@ fn text(done: &[Done]) -> String {
         for row in &outcome.rows {
             let paper = row.paper.map_or_else(|| "-".into(), number);
             let deviation = deviation(row).unwrap_or_default();
+            let words = [page::verdict(row), row.note.clone()];
+            let words: Vec<String> = words.into_iter().filter(|words| !words.is_empty()).collect();
             let line = format!(
                 "  {:width$}  {paper:>10}  {:>10} {:8} {deviation:>9}  {}",
                 row.name,
                 number(row.ours),
                 row.unit,
-                row.note
+                words.join("; ")
             );
             let _ = writeln!(text, "{}", line.trim_end());
         }
@@ -114,15 +183,18 @@ fn text(done: &[Done]) -> String {
 }
 
 /// Writes the figures and the page; each file is there whole or not at all.
-fn write_report(folder: &Path, done: &[Done], options: &Options) -> Result<(), Failure> {
+fn write_report(folder: &Path, done: &[Done], missing: &[Item], options: &Options) -> Result<(), Failure> {
     let draws_wrong = |error: draw::DrawError| Failure::unexpected(error.to_string());
     for Done { item, outcome, .. } in done {
         for figure in outcome.iter().flat_map(|outcome| &outcome.figures) {
-            let name = format!("{}-{}.svg", item.paper, figure.name);
-            write_whole(&folder.join(name), &draw::svg(figure).map_err(draws_wrong)?)?;
+            let name = format!("{}-{}", item.paper, figure.name);
+            write_whole(&folder.join(format!("{name}.svg")), &draw::svg(figure).map_err(draws_wrong)?)?;
+            write_whole(&folder.join(format!("{name}.csv")), &csv::figure(figure))?;
         }
     }
-    write_whole(&folder.join("index.html"), &page::html(done, options).map_err(draws_wrong)?)
+    write_whole(&folder.join("rows.csv"), &csv::rows(done))?;
+    let page = page::html(done, missing, options, &about()).map_err(draws_wrong)?;
+    write_whole(&folder.join("index.html"), &page)
 }
 
 fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
@@ -134,4 +206,26 @@ fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
     file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644)).map_err(wrong)?;
     file.persist(path).map_err(|error| wrong(error.error))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_become_dates() {
+        for (days, date) in [
+            (0, (1970, 1, 1)),
+            (58, (1970, 2, 28)),
+            (59, (1970, 3, 1)),
+            (11_016, (2000, 2, 29)),
+            (11_017, (2000, 3, 1)),
+            (20_453, (2025, 12, 31)),
+            (20_454, (2026, 1, 1)),
+            (47_540, (2100, 2, 28)),
+            (47_541, (2100, 3, 1)),
+        ] {
+            assert_eq!(date_of(days), date, "{days}");
+        }
+    }
 }
