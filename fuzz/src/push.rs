@@ -54,6 +54,7 @@ impl Heard {
             deadline: words.flip().then(|| words.span()),
             slow: SlowPolicy::CatchUp { after: Duration::from_millis(400) },
             patch_delay: Duration::from_millis(5),
+            sealed: false,
         });
         Heard {
             sender,

@@ -105,6 +105,7 @@ fn sender(geometry: Geometry, batch: u32, rate: Option<Rate>) -> Sender {
         deadline: None,
         slow: SlowPolicy::Wait,
         patch_delay: Duration::from_millis(5),
+        sealed: false,
     })
 }
 

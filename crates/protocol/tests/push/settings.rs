@@ -22,6 +22,7 @@ pub fn config(geometry: Geometry) -> SenderConfig {
         deadline: None,
         slow: SlowPolicy::CatchUp { after: Duration::from_millis(400) },
         patch_delay: Duration::from_millis(5),
+        sealed: false,
     }
 }
 
