@@ -36,14 +36,6 @@ pub trait ObjectSource: Send + Sync {
         Stamp::default()
     }
 
-    /// Whether the bytes are what they were when it was opened, as far as that can be seen without reading them.
-    ///
-    /// # Errors
-    /// They are not, or that cannot be found out.
-    fn check_unchanged(&self) -> io::Result<()> {
-        Ok(())
-    }
-
     /// Permissions that a receiver gives the bytes of a file: those to read, write and execute.
     fn mode(&self) -> u16 {
         MODE_USUAL
@@ -64,7 +56,6 @@ pub struct FileSource {
     len: u64,
     mode: u16,
     stamp: Stamp,
-    written: (i64, i64),
 }
 
 impl FileSource {
@@ -80,8 +71,7 @@ impl FileSource {
         }
         let mode = (metadata.mode() & 0o777) as u16;
         let stamp = stamp_of(&metadata);
-        let written = (metadata.mtime(), metadata.mtime_nsec());
-        Ok(FileSource { file, path: path.to_path_buf(), len: metadata.len(), mode, stamp, written })
+        Ok(FileSource { file, path: path.to_path_buf(), len: metadata.len(), mode, stamp })
     }
 
     /// The same file, whose receivers give it other permissions.
@@ -98,17 +88,6 @@ impl ObjectSource for FileSource {
 
     fn stamp(&self) -> Stamp {
         self.stamp
-    }
-
-    fn check_unchanged(&self) -> io::Result<()> {
-        let now = self.file.metadata()?;
-        if (now.mtime(), now.mtime_nsec(), now.len()) == (self.written.0, self.written.1, self.len) {
-            return Ok(());
-        }
-        let path = self.path.display();
-        Err(io::Error::other(format!(
-            "{path} was changed while it was being sent: send it when nobody writes to it"
-        )))
     }
 
     fn mode(&self) -> u16 {

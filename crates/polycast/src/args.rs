@@ -287,7 +287,7 @@ pub struct SearchArgs {
     #[arg(long, requires = "code")]
     pub insecure: bool,
     /// In place of a code the key of a cluster, where the offer has it: polycast offer --key-file
-    #[arg(long, value_name = "FILE", conflicts_with = "code")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["code", "insecure"])]
     pub key_file: Option<PathBuf>,
     /// How long to look for the offer (30s, 10m) [default: until Ctrl-C]
     #[arg(long, value_name = "T", value_parser = duration)]

@@ -1,5 +1,6 @@
 //! What is behind the local face of a node: sources that read objects, and receivers that assemble them.
 
+use super::node::digest_of;
 use crate::transfer::assembler::{Assembler, Check};
 use crate::transfer::bell::Bell;
 use crate::transfer::pull::sums::Sums;
@@ -24,6 +25,8 @@ pub struct SourceEnd {
     transfer: Handle,
     payload_len: u64,
     object: Arc<dyn ObjectSource>,
+    /// What the object gives is sealed.
+    sealed: bool,
     sums: Arc<Sums>,
     scratch: Vec<u8>,
 }
@@ -42,6 +45,7 @@ impl SourceEnd {
             machine: Source::new(config),
             payload_len: payload_len.into(),
             object,
+            sealed: sums.is_sealed(),
             sums,
             scratch: Vec::new(),
         }
@@ -73,6 +77,11 @@ impl SourceEnd {
             self.sums.digest(sn).ok_or_else(|| io::Error::other("a packet without a digest"))?;
         self.scratch.resize(data.length.into(), 0);
         self.object.read_exact_at(&mut self.scratch, sn * self.payload_len)?;
+        if self.sealed && digest_of(&self.scratch) != data.name.digest {
+            // Other bytes must not be sealed under the same number.
+            let what = "its bytes were changed while it was being sent: send it when nobody writes to it";
+            return Err(io::Error::other(what));
+        }
         Ok(Some((port, data, &self.scratch)))
     }
 }

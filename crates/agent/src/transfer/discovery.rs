@@ -5,7 +5,7 @@ use super::control::fresh_salt;
 use super::error::TransferError;
 use super::link::connect;
 use super::pairing::{Code, Pairing, same};
-use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous, receive};
+use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sealing, receive};
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::tls::Security;
 use polycast_net::udp::Beacon;
@@ -17,7 +17,7 @@ use polycast_wire::discovery::{Announcement, CodeSign, Discovery, GROUP, PORT};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -38,6 +38,14 @@ const NEWS_INTERVAL: Duration = Duration::from_secs(3);
 const FULL_FOR: Duration = Duration::from_secs(3);
 /// How long a source may take to connect, and to say what it offers.
 const ANSWER_WITHIN: std::time::Duration = std::time::Duration::from_secs(2);
+/// When offers have been none for so long, one of them was the one that was meant.
+const REJECTED_FOR: Duration = Duration::from_secs(3);
+/// Signs of offers are looked at so often in a second, of one sender and of all.
+const SIGNS_INTERVAL: Duration = Duration::from_secs(1);
+const SIGNS_OF_ONE_MAX: u32 = 8;
+const SIGNS_MAX: u32 = 64;
+/// Datagrams that are taken between two looks at something else.
+const DATAGRAMS_MAX: usize = 64;
 /// Offers that are remembered.
 const OFFERS_MAX: usize = 64;
 /// Offers that are named where there are several.
@@ -188,16 +196,21 @@ pub fn accept(
     on_event: &mut dyn FnMut(&ReceiverProgress),
 ) -> Result<Received, TransferError> {
     let mut seeker = Seeker::new(search);
+    // Of those who have a key, only they can tell which offer is theirs.
+    seeker.takes_any = matches!(spec.options.sealing, Sealing::By(_));
     loop {
         let found = seeker.find(spec.interface, &spec.cancel, on_news)?;
         let (handle, pairing) = (found.handle, found.pairing.clone());
         spec.rendezvous = Rendezvous::Announced(found.clone());
         // What is offered is told to those only who know the code.
         let found = match spec.security()? {
-            Some(security) => {
-                let known = ask(found.address, handle, Some(&security), &spec.cancel)?;
-                Announced { sign: found.sign, pairing, ..known }
-            }
+            Some(security) => match ask(found.address, handle, Some(&security), &spec.cancel) {
+                Ok(known) => Announced { sign: found.sign, pairing, ..known },
+                Err(error) => {
+                    seeker.reject(&found, error, on_news)?;
+                    continue;
+                }
+            },
             None => found,
         };
         on_offer(&found)?;
@@ -236,6 +249,14 @@ struct Seeker<'a> {
     full_since: Option<Time>,
     heard: bool,
     next_news: Time,
+    /// Offers are tried one after the other.
+    takes_any: bool,
+    /// Offers that were none, since the first of them.
+    rejected: BTreeSet<(Handle, SocketAddr)>,
+    rejected_since: Option<Time>,
+    /// Announcements whose signs were looked at in this second, by who has sent them.
+    signs: BTreeMap<IpAddr, u32>,
+    signs_since: Time,
 }
 
 impl<'a> Seeker<'a> {
@@ -250,7 +271,48 @@ impl<'a> Seeker<'a> {
             full_since: None,
             heard: false,
             next_news: Time::ZERO + NEWS_INTERVAL,
+            takes_any: false,
+            rejected: BTreeSet::new(),
+            rejected_since: None,
+            signs: BTreeMap::new(),
+            signs_since: Time::ZERO,
         }
+    }
+
+    /// What an announcement has led to is not what it says: another one may. After a while it is the one that was meant.
+    fn reject(
+        &mut self,
+        offer: &Announced,
+        error: TransferError,
+        on_news: &mut dyn FnMut(&News),
+    ) -> Result<(), TransferError> {
+        let now = self.clock.now();
+        let since = *self.rejected_since.get_or_insert(now);
+        let is_told = !self.search.from.is_empty() || now >= since + REJECTED_FOR;
+        if is_told || matches!(error, TransferError::Cancelled) {
+            return Err(error);
+        }
+        if self.rejected.len() == OFFERS_MAX {
+            self.rejected.clear();
+        }
+        if self.rejected.insert((offer.handle, offer.address)) {
+            on_news(&News::Away(offer.address, error.to_string()));
+        }
+        Ok(())
+    }
+
+    /// Whether the sign of an announcement from there may be looked at: that takes milliseconds, and anybody can send signs.
+    fn may_look(&mut self, from: IpAddr) -> bool {
+        let now = self.clock.now();
+        if now >= self.signs_since + SIGNS_INTERVAL {
+            self.signs.clear();
+            self.signs_since = now;
+        }
+        let all: u32 = self.signs.values().sum();
+        let of_one = self.signs.entry(from).or_default();
+        let may = *of_one < SIGNS_OF_ONE_MAX && all < SIGNS_MAX;
+        *of_one += u32::from(may);
+        may
     }
 
     fn find(
@@ -310,6 +372,12 @@ impl<'a> Seeker<'a> {
             on_news(&News::Passed(offer, unfit));
         }
         None
+    }
+
+    /// Whether a key has to be made of the code to see whether this is the offer.
+    fn needs_key(&self, offer: &Announced) -> bool {
+        let known = |sign: &CodeSign| self.keys.iter().any(|(of, by, _)| *of == offer.handle && by == sign);
+        self.search.code.is_some() && offer.sign.is_some_and(|sign| !known(&sign))
     }
 
     fn key_of(&mut self, code: &Code, handle: Handle, sign: &CodeSign) -> Option<Pairing> {
@@ -376,10 +444,14 @@ impl<'a> Seeker<'a> {
                     .send(&Discovery::Solicit.emit())
                     .map_err(|source| TransferError::Multicast { interface, source })?;
             }
-            while let Some((datagram, _)) = beacon.receive(&mut buffer) {
-                let Some(offer) = self.read(datagram).and_then(|offer| self.judge(offer, on_news)) else {
+            for _ in 0..DATAGRAMS_MAX {
+                let Some((datagram, from)) = beacon.receive(&mut buffer) else { break };
+                let Some(offer) = self.read(datagram) else { continue };
+                let is_bad = self.rejected.contains(&(offer.handle, offer.address));
+                if is_bad || (self.needs_key(&offer) && !self.may_look(from.ip())) {
                     continue;
-                };
+                }
+                let Some(offer) = self.judge(offer, on_news) else { continue };
                 let waits = self.refused.get(&offer.handle).is_some_and(|at| at.elapsed() < AGAIN_AFTER);
                 if !waits && offers.len() < OFFERS_MAX {
                     // What was on air before has answered by now, if it was asked long enough ago.
@@ -387,11 +459,11 @@ impl<'a> Seeker<'a> {
                     offers.entry(offer.handle).or_insert(offer);
                 }
             }
-            let is_named = self.search.handle.is_some() || self.search.code.is_some();
+            let is_named = self.search.handle.is_some() || self.search.code.is_some() || self.takes_any;
             if decide_at.is_some_and(|at| is_named || now >= at) {
                 let first = offers.pop_first();
                 return match first {
-                    Some((_, only)) if offers.is_empty() => Ok(only),
+                    Some((_, only)) if offers.is_empty() || self.takes_any => Ok(only),
                     first => {
                         let all = first.into_iter().chain(offers).map(|(_, offer)| offer);
                         Err(TransferError::SeveralOffers(Offers(all.collect())))
@@ -526,5 +598,55 @@ mod tests {
             }
             answering.join().unwrap();
         }
+    }
+
+    fn announced(handle: u64, port: u16, sign: Option<CodeSign>) -> Announced {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let (name, host) = (String::new(), String::new());
+        Announced {
+            address,
+            handle: Handle(handle),
+            name,
+            object_len: 0,
+            host,
+            places: 1,
+            sign,
+            pairing: None,
+        }
+    }
+
+    /// Anybody can send announcements with signs, each of which costs milliseconds.
+    #[test]
+    fn few_signs_are_looked_at_in_a_second() {
+        let search = Search { code: Some(Code::fresh()), ..Search::default() };
+        let mut seeker = Seeker::new(&search);
+        let from = |last: u8| IpAddr::from([10, 0, 0, last]);
+        let looked = |seeker: &mut Seeker<'_>, last| (0..100).filter(|_| seeker.may_look(from(last))).count();
+        assert_eq!(looked(&mut seeker, 1), SIGNS_OF_ONE_MAX as usize);
+        assert_eq!(looked(&mut seeker, 2), SIGNS_OF_ONE_MAX as usize, "others have their own");
+        let all: usize = (3..200).map(|last| looked(&mut seeker, last)).sum();
+        assert_eq!(all, (SIGNS_MAX - 2 * SIGNS_OF_ONE_MAX) as usize);
+        seeker.signs_since = Time::ZERO;
+        std::thread::sleep(std::time::Duration::from_millis(1_050));
+        assert!(seeker.may_look(from(1)), "it is another second");
+    }
+
+    /// An announcement that leads nowhere is left, and others are tried, for some time.
+    #[test]
+    fn who_repeats_an_announcement_is_passed_over() {
+        let search = Search { code: Some(Code::fresh()), ..Search::default() };
+        let (mut seeker, mut said) = (Seeker::new(&search), 0);
+        let wrong = || TransferError::Unusable("the other end has another key".into());
+        for _ in 0..3 {
+            seeker.reject(&announced(7, 9, None), wrong(), &mut |_| said += 1).expect("there may be others");
+        }
+        assert_eq!(said, 1);
+        assert!(seeker.rejected.contains(&(Handle(7), announced(7, 9, None).address)));
+        assert!(!seeker.rejected.contains(&(Handle(7), announced(7, 10, None).address)), "another address");
+        let cancelled = seeker.reject(&announced(8, 9, None), TransferError::Cancelled, &mut |_| ());
+        assert!(matches!(cancelled, Err(TransferError::Cancelled)));
+        let there = Search { from: vec![announced(7, 9, None).address], ..search.clone() };
+        let told = Seeker::new(&there).reject(&announced(7, 9, None), wrong(), &mut |_| ());
+        assert!(told.is_err(), "this one was named");
     }
 }

@@ -8,7 +8,7 @@
 use super::clock::Clock;
 use super::door::{Desk, Visitor};
 use polycast_net::frames::{FrameError, FrameStream};
-use polycast_net::tls::Security;
+use polycast_net::tls::{SealError, Security};
 use polycast_types::{Duration, Time};
 use polycast_wire::WireError;
 use polycast_wire::control::Control;
@@ -28,6 +28,8 @@ const YOUNG: Duration = Duration::from_millis(100);
 pub(crate) const FIRST_WITHIN: Duration = Duration::from_secs(1);
 /// Connections that are taken in between two looks at something else.
 const ACCEPTED_MAX: usize = 64;
+/// Those who are turned down are spoken of this often at most.
+const SAY_INTERVAL: Duration = Duration::from_secs(1);
 /// Where no connection can be taken, most likely for want of descriptors, some will be free again after this.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -62,6 +64,9 @@ pub(crate) struct Strangers {
     security: Option<Security>,
     /// and whether nothing but ASK is heard of those that are not.
     sealed: bool,
+    /// Connections whose other end has not shown our key, and when they were last spoken of.
+    unsealed: u64,
+    said_at: Option<Time>,
 }
 
 impl Strangers {
@@ -77,7 +82,16 @@ impl Strangers {
     }
 
     fn from(place: Place, security: Option<Security>, sealed: bool) -> Self {
-        Strangers { place, waiting: Vec::new(), clock: Clock::start(), paused_until: None, security, sealed }
+        Strangers {
+            place,
+            waiting: Vec::new(),
+            clock: Clock::start(),
+            paused_until: None,
+            security,
+            sealed,
+            unsealed: 0,
+            said_at: None,
+        }
     }
 
     /// Whether a first frame is heard on this connection.
@@ -192,7 +206,7 @@ impl Strangers {
                 Ok(_) if now.since(stranger.since) < FIRST_WITHIN => return self.waiting.push(stranger),
                 Err(FrameError::Wire(error)) => error,
                 Err(FrameError::Seal(error)) => {
-                    tracing::warn!(peer = ?stranger.address, %error, "a connection is turned down");
+                    self.note_unsealed(now, stranger.address, &error);
                     return send_away(stranger.stream, &error);
                 }
                 _ => return,
@@ -211,6 +225,15 @@ impl Strangers {
             Err(_) => return,
         };
         send_away(stranger.stream, &foreign);
+    }
+
+    /// Says who is turned down and why, now and then: anybody can come often.
+    fn note_unsealed(&mut self, now: Time, peer: Option<IpAddr>, error: &SealError) {
+        self.unsealed += 1;
+        if self.said_at.is_none_or(|at| now.since(at) >= SAY_INTERVAL) {
+            self.said_at = Some(now);
+            tracing::warn!(?peer, %error, so_far = self.unsealed, "a connection is turned down");
+        }
     }
 
     /// Closes the oldest where there are too many; they are in the order in which they came.

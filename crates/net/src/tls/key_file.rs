@@ -2,7 +2,7 @@
 
 use crate::hash::{hex, parse_hex};
 use crate::seal::Secret;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -30,6 +30,12 @@ pub enum KeyFileError {
         /// Its permissions.
         mode: u32,
     },
+    /// Another user can change it.
+    #[error("the key file {} belongs to another user: chown it to the one who runs this", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
     /// It holds something else.
     #[error(
         "{} is no key file: it holds {found}, and a key is a line of 64 hexadecimal digits, as 'polycast key new FILE' writes it",
@@ -50,18 +56,29 @@ impl Secret {
     /// The file cannot be read, others can read it too, or it holds no key.
     pub fn read(path: &Path) -> Result<Secret, KeyFileError> {
         let failed = |source| KeyFileError::Read { path: path.into(), source };
-        let file = File::open(path).map_err(failed)?;
-        let mode = file.metadata().map_err(failed)?.mode() & 0o777;
+        // A pipe must not hold us.
+        let mut options = OpenOptions::new();
+        let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if !metadata.is_file() {
+            return Err(failed(io::Error::other("it is no regular file")));
+        }
+        if ![0, rustix::process::geteuid().as_raw()].contains(&metadata.uid()) {
+            return Err(KeyFileError::Foreign { path: path.into() });
+        }
+        let mode = metadata.mode() & 0o777;
         if mode & 0o077 != 0 {
             return Err(KeyFileError::Open { path: path.into(), mode });
         }
         let mut bytes = Zeroizing::new(Vec::new());
         file.take(LEN_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
         let text = std::str::from_utf8(&bytes).ok().map(str::trim);
-        text.and_then(parse_hex).map(Secret::new).ok_or_else(|| KeyFileError::Other {
+        let key = text.and_then(parse_hex).filter(|key| key.iter().any(|byte| *byte != key[0]));
+        key.map(Secret::new).ok_or_else(|| KeyFileError::Other {
             path: path.into(),
             found: match text {
                 _ if bytes.len() as u64 > LEN_MAX => format!("more than {LEN_MAX} bytes"),
+                Some(text) if parse_hex(text).is_some() => "the same byte again and again".into(),
                 Some(text) => format!("{} characters", text.chars().count()),
                 None => format!("{} bytes that are no text", bytes.len()),
             },
@@ -112,6 +129,7 @@ mod tests {
             (&[b'x'; 64], "64 characters"),
             (&[0xff; 9], "9 bytes that are no text"),
             (&[b'0'; 2_000], "more than 1024 bytes"),
+            (&[b'0'; 64], "the same byte again and again"),
         ] {
             write(&path, bytes).unwrap();
             assert!(said(&path).contains(holds), "{}", said(&path));

@@ -186,7 +186,7 @@ Send messages from this machine to all that have joined, and receive them.
 
 A stream has a name, one source, and as many receivers as join; they come and go while messages flow. Messages \
 are numbered, and arrive in order. What the network loses is not repaired: receivers are told how many messages \
-are missing. Streams go over labels or IP multicast, without a rate of their own and not encrypted.";
+are missing. Streams go over labels or IP multicast, without a rate of their own; where agents have a key file, they are sealed.";
 
 pub const STREAM_MORE: &str = "\
 Examples:

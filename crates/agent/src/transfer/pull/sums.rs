@@ -109,6 +109,11 @@ impl Sums {
         first..(first + PART_GROUPS).min(self.geometry.groups())
     }
 
+    /// Whether packets carry sealed bytes.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.seal.is_some()
+    }
+
     /// How many parts there are.
     #[cfg(test)]
     fn parts(&self) -> usize {
