@@ -108,11 +108,6 @@ fn announce(source: &Prepared, name: &str, code: Option<&Code>, flags: Flags, fo
     };
     let is_open = code.is_none() && !flags.key;
     output::event(format, &event, || {
-        if is_open || flags.insecure {
-            output::say(
-                "nothing is sealed: whoever is on the network can read along, and put in what they like",
-            );
-        }
         output::say(&format!("offering {} on {interface} at {address}, handle {handle}", Printable(name)));
         output::tell(&format!("on the other machines: {command} --out PATH"));
         if address.port() == OFFER_PORT {
@@ -122,6 +117,11 @@ fn announce(source: &Prepared, name: &str, code: Option<&Code>, flags: Flags, fo
             ));
         } else {
             output::say(&format!("where multicast does not pass: {command} --from {address} --out PATH"));
+        }
+        if is_open || flags.insecure {
+            output::say(
+                "nothing is sealed: whoever is on the network can read along, and put in what they like",
+            );
         }
     });
 }
