@@ -172,8 +172,9 @@ impl Daemons {
         let key = places.key_file();
         let key = key.exists().then(|| key.to_string_lossy().into_owned());
         let mut arguments = vec!["manager", "--listen", &address, "--config", &settings];
-        if let Some(key) = &key {
-            arguments.extend(["--key-file", key]);
+        match &key {
+            Some(key) => arguments.extend(["--key-file", key]),
+            None => arguments.push("--insecure"),
         }
         let ready = self.start("manager", &space, places, &arguments)?;
         self.await_ready(&ready)?;
@@ -222,8 +223,9 @@ impl Daemons {
                 "--socket",
                 &socket,
             ];
-            if let Some(key) = &key {
-                arguments.extend(["--key-file", key]);
+            match &key {
+                Some(key) => arguments.extend(["--key-file", key]),
+                None => arguments.push("--insecure"),
             }
             let settings = settings.exists().then(|| settings.to_string_lossy().into_owned());
             if let Some(settings) = &settings {
