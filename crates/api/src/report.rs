@@ -158,6 +158,8 @@ impl Report {
         self.sent_bytes += rest.sent_bytes;
         self.patched_bytes += rest.patched_bytes;
         self.heard += rest.heard;
+        self.sealed &= rest.sealed;
+        self.forged_packets += rest.forged_packets;
         if !self.fabric.split('+').any(|fabric| fabric == rest.fabric) {
             self.fabric = format!("{}+{}", self.fabric, rest.fabric);
         }
@@ -404,7 +406,7 @@ mod tests {
                   "rate_bps": 5_760.0, "reason": "it went away", "error": "it went away" },
             ],
             "sent_bytes": 1_100, "patched_bytes": 100, "heard": 12, "root": "ab",
-            "path_lost": "the light went out",
+            "path_lost": "the light went out", "sealed": true, "forged_packets": 3,
             "events": [{ "seconds": 0.5, "what": "the light went out" }],
             "control": [{ "step": "scheduling", "micros": 40 }],
             "trees": [{ "tree": 1, "interests": 2, "duplicates": 3, "halved": 4, "packets": 0, "sent_bytes": 0,
@@ -427,12 +429,14 @@ mod tests {
         let always = [
             "bytes",
             "fabric",
+            "forged_packets",
             "goodput_bps",
             "heard",
             "name",
             "object",
             "patched_bytes",
             "receivers",
+            "sealed",
             "seconds",
             "sent_bytes",
         ];

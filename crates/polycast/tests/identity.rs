@@ -4,8 +4,12 @@ mod common;
 
 use common::cluster::{Cluster, Daemon};
 use common::{Place, Ran, noise, polycast};
+use polycast_types::{Handle, ObjectId};
+use polycast_wire::control::Control;
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use std::fs::{self, Permissions};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 
 fn key(place: &Place, name: &str) -> String {
@@ -44,6 +48,7 @@ fn who_has_the_key_sends_and_who_has_it_not_is_told_so() {
         assert!(sentence(&ran).contains(says), "{}", ran.stderr);
         assert!(sentence(&ran).contains(manager), "{}", ran.stderr);
     }
+    call_without_the_key(cluster.agents[1].ready["control_address"].as_str().unwrap());
     let bytes = noise(3_000_000);
     let file = place.file("model.bin", &bytes);
     let sent = cluster.at("a", &["send", &file, "--to", "all", "--id", "42"]);
@@ -53,6 +58,29 @@ fn who_has_the_key_sends_and_who_has_it_not_is_told_so() {
     let out = place.path("copy");
     assert_eq!(cluster.at("b", &["get", "42", "--out", &out]).status, 0);
     assert!(fs::read(&out).unwrap() == bytes);
+}
+
+/// One who has not the key calls an agent to a transfer: it hears why the agent does not come.
+fn call_without_the_key(agent: &str) {
+    let mut stream = TcpStream::connect(agent).unwrap();
+    let invite = Control::Invite {
+        address: [127, 0, 0, 1],
+        port: 9,
+        handle: Handle(7),
+        object: ObjectId::default(),
+        pulled: false,
+        object_len: 5,
+        root: None,
+    };
+    let mut frame = Vec::new();
+    invite.emit(&mut frame);
+    stream.write_all(&frame).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    match Control::parse(&answer) {
+        Ok(Control::Refuse(why)) => assert!(why.contains("takes sealed connections only"), "{why}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

@@ -199,9 +199,7 @@ fn who_comes_late_joins_what_is_on_its_way_and_gets_the_rest_from_caches_and_the
     let outcomes = deliver_when(&nodes, source, &receivers, 8_192, folder.path(), delay, |_| {});
     assert_delivered(&outcomes, &bytes);
     let report = outcomes.0.unwrap();
-    // The others did not wait for it, and it did not begin at the beginning.
-    let end = |name: &str| report.receivers.iter().find(|receiver| receiver.name == name).unwrap().seconds;
-    assert!(end("n2") < end("n4"), "{report:?}");
+    // It did not begin at the beginning, and others did not get all of it again.
     let len = bytes.len() as u64;
     let again = report.sent_bytes - len;
     assert!(again > 0 && again < len * 9 / 10, "{again} of {len} bytes were sent again");

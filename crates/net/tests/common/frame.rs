@@ -32,6 +32,8 @@ pub fn is_right(frame: &[u8]) -> bool {
 pub fn udp(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
     let mut frame = without_udp_sum(from, to, payload);
     let check = !udp_sum(&frame);
+    // Zero would say that there is none; all ones means the same number.
+    let check = if check == 0 { 0xffff } else { check };
     frame[40..42].copy_from_slice(&check.to_be_bytes());
     assert!(is_right(&frame));
     frame
