@@ -15,6 +15,7 @@
 #![warn(missing_docs)]
 
 pub mod authority;
+pub mod check;
 mod config;
 mod convert;
 mod core;
