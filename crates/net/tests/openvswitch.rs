@@ -238,10 +238,14 @@ async fn what_racks_need_is_there_and_taken_in() {
 
 /// Certificates of one authority for this end and for the switch, and of another authority.
 fn certificates(folder: &Path, name: &str) -> [TlsFiles; 2] {
-    use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+    use rcgen::{
+        BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    };
     use std::os::unix::fs::PermissionsExt as _;
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // OpenSSL takes a certificate with its authority's name for one that has signed itself.
+    authority.distinguished_name.push(DnType::CommonName, format!("authority {name}"));
     let key = KeyPair::generate().unwrap();
     let ca = authority.self_signed(&key).unwrap().pem();
     let issuer = Issuer::new(authority, key);
