@@ -188,7 +188,8 @@ fn mtu(name: &str) -> io::Result<u32> {
     }
     // SAFETY: SIOCGIFMTU reads the name of, and writes the MTU into, the `ifreq` that the pointer names,
     // which lives through the call; the name ends with a zero byte because it is shorter than its field.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
+    let result =
+        unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as libc::Ioctl, &raw mut request) };
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
