@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// What the tests need beside the package.
-const TOOLS: [&str; 8] = [
+const TOOLS: [&str; 10] = [
+    "distributed",
     "grpcio",
     "grpcio-tools",
     "maturin>=1.16,<2",
     "mypy",
     "numpy",
     "pytest",
+    "ray",
     "safetensors",
     "typing_extensions",
 ];

@@ -107,6 +107,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_rpm_has_what_is_at_the_root() {
+        let Ok(rpm_is_here) = Command::new("rpmbuild").arg("--version").output() else {
+            eprintln!("skipped: rpmbuild is not here");
+            return;
+        };
+        assert!(rpm_is_here.status.success());
+        let (root, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let completions = super::super::COMPLETIONS.map(|(_, file)| file);
+        let files = ["usr/bin/polycast", "usr/lib/systemd/system/polycast-agent.service"];
+        let pages = ["usr/share/man/man1/polycast.1.gz", "usr/share/doc/polycast/README.md"];
+        let all: Vec<&str> = files.into_iter().chain(pages).chain(completions).collect();
+        for file in &all {
+            let file = root.path().join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, "content").unwrap();
+        }
+        let made = rpm(root.path(), out.path(), "1.2.3").unwrap().unwrap();
+        assert!(made.file_name().unwrap().to_string_lossy().starts_with("polycast-1.2.3-1."));
+        let listed = Command::new("rpm").args(["-qlp"]).arg(&made).output().unwrap();
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        for file in all {
+            assert!(listed.contains(&format!("/{file}\n")), "{file} is missing in {listed}");
+        }
+    }
+
+    #[test]
     fn the_newest_version_counts_as_a_number() {
         assert_eq!(
             newest_glibc(b"..GLIBC_2.9\0GLIBC_2.34\0GLIBC_2.5.1\0GLIBC_PRIVATE").as_deref(),
