@@ -62,7 +62,7 @@ fn make(out: &Path) -> Result<Vec<PathBuf>, String> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     let program = target.join("dist/polycast");
     let version = words(Command::new(&program).arg("--version"))?;
-    let version = version.split_whitespace().last().ok_or("the program has no version")?.to_string();
+    let version = version.split_whitespace().nth(1).ok_or("the program has no version")?.to_string();
     let name = format!("polycast-{version}-{}", std::env::consts::ARCH);
     let stage = tempfile::tempdir().map_err(|error| format!("cannot make a folder: {error}"))?;
     let root = stage.path().join(&name);
