@@ -1,6 +1,6 @@
 //! The switch in the kernel and the switch machine send the same packets to the same ports and drop the same ones, for random
 //! labels, sessions and ports. Each kernel switch is in a namespace of the test's own, and every port an interface that the
-//! test reads and writes. Skipped without root, or where there was no clang.
+//! test reads and writes. Skipped without root.
 
 use polycast_agent::rack::{LabelMap as _, RackAgent, RackError, RackOptions};
 use polycast_lab::label_switches;

@@ -29,7 +29,7 @@ const OFFER_RECEIVERS_MAX: usize = 100_000;
 #[derive(Parser, Debug)]
 #[command(
     name = "polycast",
-    version,
+    version = help::version(),
     about = help::ABOUT,
     long_about = help::LONG_ABOUT,
     after_long_help = help::AFTER_HELP,

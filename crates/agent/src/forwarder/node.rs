@@ -374,7 +374,7 @@ impl Node {
             }
             Command::Trees(transfer, reply) => drop(reply.send(self.trees(transfer))),
             Command::Watch(watcher) => {
-                let down = (0u8..).zip(&self.ports).filter(|(_, port)| !port.status().up);
+                let down = (0u8..).zip(&self.ports).filter(|(_, port)| port.is_down());
                 down.for_each(|(port, _)| drop(watcher.send(self.event(port, false))));
                 self.watchers.push(watcher);
             }

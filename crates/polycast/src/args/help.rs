@@ -1,6 +1,8 @@
 //! The pages that `polycast --help` and `polycast COMMAND --help` print around the list of options.
 #![cfg_attr(not(feature = "research"), allow(dead_code, reason = "pages of commands that this build lacks"))]
 
+use std::sync::LazyLock;
+
 pub const ABOUT: &str = "Deliver one object to many machines";
 
 pub const LONG_ABOUT: &str = "\
@@ -337,3 +339,16 @@ pub const MAN_MORE: &str = "\
 Examples:
   polycast man | man -l -
   sudo polycast man /usr/local/share/man/man1";
+
+/// The version, and what is in this build.
+pub(super) fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let programs = match polycast_net::bpf::shipped()[..] {
+            [] => "none".to_string(),
+            ref names => names.join(", "),
+        };
+        let research = if cfg!(feature = "research") { "; with plan, simulate, reproduce and lab" } else { "" };
+        format!("{} (kernel programs: {programs}{research})", env!("CARGO_PKG_VERSION"))
+    });
+    &VERSION
+}
