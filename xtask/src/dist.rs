@@ -30,6 +30,7 @@ const FILES: [(&str, &str); 7] = [
     ("packaging/polycast-agent.service", "usr/lib/systemd/system/polycast-agent.service"),
     ("packaging/polycast-manager.service", "usr/lib/systemd/system/polycast-manager.service"),
     ("docs/agent.sample.toml", "usr/share/doc/polycast/agent.sample.toml"),
+    ("docs/policy.sample.toml", "usr/share/doc/polycast/policy.sample.toml"),
     ("docs/manager.sample.toml", "usr/share/doc/polycast/manager.sample.toml"),
     ("README.md", "usr/share/doc/polycast/README.md"),
     ("CHANGELOG.md", "usr/share/doc/polycast/CHANGELOG.md"),

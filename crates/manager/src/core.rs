@@ -10,6 +10,7 @@ mod around;
 mod fail_over;
 mod hear;
 mod obey;
+mod permits;
 mod removal;
 mod seats;
 mod snapshot;
@@ -23,16 +24,18 @@ pub use snapshot::{LeaseSnapshot, PendingSnapshot, Snapshot};
 use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, Devices, News};
 use crate::fabrics;
+use crate::guard::Guard;
 use fail_over::Outgoing;
 use hear::Networks;
 use obey::{Answer, SetUps};
+use permits::Permitted;
 use polycast_api::settings::SettingsError;
 use polycast_planning::PlanId;
 use polycast_protocol::leases::{Input, Leases, LeasesConfig, Record};
 use polycast_protocol::stream::{Streams, StreamsConfig};
 use polycast_types::{Duration, Time};
 use seats::Seats;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
@@ -60,6 +63,10 @@ struct Inner {
     clock: Clock,
     outgoing: Outgoing,
     set_ups: SetUps,
+    /// The time of day, and what is allowed.
+    around: Around,
+    guard: Arc<Guard>,
+    permits: Permitted,
     /// The answer to what is being handled, where the machine owes one at once.
     answer: Option<Answer>,
     /// Whether the core has ended: no agent can join, and nothing is said any more.
@@ -127,6 +134,9 @@ impl Core {
             clock: Clock { start: Instant::now(), base },
             outgoing: Outgoing::default(),
             set_ups: SetUps::default(),
+            around: around.clone(),
+            guard: around.guard(),
+            permits: Permitted::default(),
             answer: None,
             stopped: false,
         };
@@ -165,6 +175,11 @@ impl Core {
         // The next leader talks to the devices; two at a time would undo each other's work.
         inner.networks.devices.stop();
         self.stopped.send_replace(true);
+    }
+
+    /// Goes by the policy as it is now.
+    pub fn enforce(&self) {
+        self.with(Inner::enforce);
     }
 
     /// The state at this moment.

@@ -126,6 +126,9 @@ pub enum Command {
     /// Make, list and revoke tokens, which let agents in at a manager with an authority of its own
     #[command(after_long_help = help::TOKEN_MORE)]
     Token(TokenArgs),
+    /// Check what a manager has written down of whom it has let in, and what it has allowed
+    #[command(after_long_help = help::AUDIT_MORE)]
+    Audit(AuditArgs),
     /// Print the completions for a shell
     #[command(after_long_help = help::COMPLETIONS_MORE)]
     Completions(CompletionsArgs),
@@ -428,6 +431,24 @@ pub enum TokenCommand {
         id: String,
         #[command(flatten)]
         authority: AuthorityArgs,
+    },
+}
+
+/// `polycast audit`
+#[derive(Arguments, Debug)]
+pub struct AuditArgs {
+    #[command(subcommand)]
+    pub command: AuditCommand,
+}
+
+/// What is done with audit logs.
+#[derive(Subcommand, Debug)]
+pub enum AuditCommand {
+    /// Look whether each line still is as it was written, and none is missing
+    Verify {
+        /// The log, and full files of it, in any order
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
     },
 }
 

@@ -1,6 +1,7 @@
 //! One module a command: it calls the libraries and reports.
 
 mod accept;
+mod audit;
 #[cfg(feature = "research")]
 mod bench;
 mod cast;
@@ -60,6 +61,7 @@ pub fn run(args: Args) -> Exit {
         Command::Status(args) => cluster::status(args, format),
         Command::Key(args) => key::run(&args.command, format),
         Command::Token(args) => token::run(&args.command, format),
+        Command::Audit(args) => audit::run(&args.command, format),
         Command::Doctor(args) => doctor::run(args, format),
         Command::Completions(args) => manual::completions(args, format),
         Command::Man(args) => manual::man(args, format),

@@ -202,6 +202,8 @@ impl Sends {
             let source = source.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))??;
             let wanted = Wanted {
                 object: send.id(),
+                name: &send.object.name,
+                root: parse_hex(&send.object.root),
                 length: source.len(),
                 remaining: source.len(),
                 receivers: &wish.receivers,
@@ -243,6 +245,8 @@ impl Sends {
             let receivers = Receivers::Named(report.left.clone());
             let wanted = Wanted {
                 object: send.id(),
+                name: &send.object.name,
+                root: parse_hex(&send.object.root),
                 length,
                 remaining: length,
                 receivers: &receivers,
@@ -332,6 +336,8 @@ impl Sends {
             let receivers = Receivers::Named(receivers);
             let wanted = Wanted {
                 object: send.id(),
+                name: &send.object.name,
+                root: parse_hex(&send.object.root),
                 length,
                 remaining: bytes.min(length),
                 receivers: &receivers,
@@ -418,6 +424,7 @@ impl Sends {
         let granted = known.ok().and_then(|standing| standing.granted.clone());
         let Some(granted) = granted else { return Err(not_sent(object)) };
         let mut names = Vec::new();
+        self.shared.link.await_permit_of(&granted.steering, &added).await?;
         for (name, address) in addresses(changed.receivers)? {
             if added.contains(&name) {
                 granted.steering.change(Change::Add(name.clone(), address));

@@ -2,11 +2,14 @@
 
 use super::Path;
 use super::bell::Bell;
+use polycast_api::error::Refusal;
 pub use polycast_api::report::ControlStep;
+use polycast_net::permit::{Group, SignedPermit};
 use polycast_protocol::pull::Route;
+use polycast_wire::permit::ShownPermit;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::watch;
 
 /// A change of a transfer's group.
@@ -16,6 +19,33 @@ pub enum Change {
     Add(String, SocketAddr),
     /// A receiver, by name, that needs nothing any more.
     Remove(String),
+}
+
+/// What the manager has allowed a transfer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Permission {
+    /// As receivers want to see it.
+    pub permit: SignedPermit,
+    /// Whom it is for.
+    pub group: Group,
+    /// Whom it is not for, and why.
+    pub left_out: BTreeMap<String, String>,
+}
+
+impl Permission {
+    /// The permit as this receiver is shown it, or why it is not for that one.
+    pub(crate) fn show(&self, name: &str) -> Result<ShownPermit<'_>, String> {
+        self.permit.show(&self.group, name).ok_or_else(|| {
+            let why = self.left_out.get(name).cloned();
+            why.unwrap_or_else(|| format!("the manager has not permitted '{name}' to receive this"))
+        })
+    }
+
+    /// Whether the manager has judged about this receiver.
+    #[must_use]
+    pub fn knows(&self, name: &str) -> bool {
+        self.left_out.contains_key(name) || self.permit.show(&self.group, name).is_some()
+    }
 }
 
 /// What is known about the path.
@@ -70,13 +100,20 @@ const NEWS_MAX: usize = 1_024;
 pub struct Steering {
     orders: Mutex<Orders>,
     rest: watch::Sender<Option<Rest>>,
+    /// What the manager allows, or why nothing; not known where agents do not show who they are.
+    permission: watch::Sender<Option<Result<Arc<Permission>, Refusal>>>,
     /// Wakes the driver that takes the changes in.
     bell: OnceLock<Bell>,
 }
 
 impl Default for Steering {
     fn default() -> Self {
-        Steering { orders: Mutex::default(), rest: watch::Sender::new(None), bell: OnceLock::new() }
+        Steering {
+            orders: Mutex::default(),
+            rest: watch::Sender::new(None),
+            permission: watch::Sender::new(None),
+            bell: OnceLock::new(),
+        }
     }
 }
 
@@ -106,6 +143,22 @@ impl Steering {
         if let Some(bell) = self.bell.get() {
             bell.ring();
         }
+    }
+
+    /// The manager has said what it allows.
+    pub fn permit(&self, permission: Result<Permission, Refusal>) {
+        self.permission.send_replace(Some(permission.map(Arc::new)));
+    }
+
+    /// What the manager allows, the latest.
+    #[must_use]
+    pub fn permissions(&self) -> watch::Receiver<Option<Result<Arc<Permission>, Refusal>>> {
+        self.permission.subscribe()
+    }
+
+    /// What receivers are to be shown.
+    pub(crate) fn permission(&self) -> Option<Arc<Permission>> {
+        self.permission.borrow().as_ref()?.as_ref().ok().cloned()
     }
 
     /// What the first path is: its fabric, and the bytes that it was granted for where these are not all.

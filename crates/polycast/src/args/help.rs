@@ -154,6 +154,16 @@ Examples:
 Tokens are made where the manager runs, as the user who can read its folder. The agent gets a certificate for a day, and renews it by \
 itself when two thirds of the day are over.";
 
+pub const AUDIT_MORE: &str = "\
+Examples:
+  polycast audit verify /var/log/polycast/audit.log
+  polycast audit verify /var/log/polycast/audit.log*
+
+A manager writes the log where its setting audit-log says: a line of JSON for each agent that it lets in, each transfer that it permits, \
+each refusal. Every line has the hash of the one before, so the first one that was changed, or before which one is missing, is \
+named, and the exit status is 1. Who can write the file can write all of it anew: keep the hash that is printed, of the last \
+line, somewhere else.";
+
 pub const SEND: &str = "\
 Send a file or directory to other agents.
 

@@ -226,6 +226,7 @@ impl Agent {
             all: false,
             divisible: false,
             lease_ms: None,
+            ..Default::default()
         }
     }
 }

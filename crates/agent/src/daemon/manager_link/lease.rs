@@ -8,6 +8,7 @@ use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
 use polycast_protocol::pull::Route;
 use polycast_types::{Duration as Span, ObjectId, Rate};
+use polycast_wire::control::Hash;
 use polycast_wire::label;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -19,6 +20,9 @@ use tokio::sync::watch;
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     pub object: ObjectId,
+    /// The object's file or directory name, and its root hash where that is known.
+    pub name: &'a str,
+    pub root: Option<Hash>,
     pub length: u64,
     /// Bytes that are still to be sent.
     pub remaining: u64,
@@ -91,6 +95,8 @@ impl ManagerLink {
             all,
             divisible: true,
             lease_ms: wanted.lease.map(|lease| lease.as_millis().max(1)),
+            name: wanted.name.to_string(),
+            root: wanted.root.map(Vec::from).unwrap_or_default(),
         };
         let asking = Asking { link: self, request: request.request_id };
         let (answer, mut answers) = watch::channel(Answer::Asked);
@@ -105,7 +111,8 @@ impl ManagerLink {
         }
         let (mut state, asked_at) = (self.0.state.subscribe(), Instant::now());
         loop {
-            match answers.borrow_and_update().clone() {
+            let answer = answers.borrow_and_update().clone();
+            match answer {
                 Answer::Asked => {}
                 Answer::Waiting(waiting) => on_wait(request.request_id, &waiting),
                 Answer::Denied(refusal) => return Err(refusal),
@@ -113,7 +120,9 @@ impl ManagerLink {
                     let lease = self.take(&request, *granted);
                     // From here on the lease itself goes back.
                     std::mem::forget(asking);
-                    return lease;
+                    let lease = lease?;
+                    self.await_permit(&lease.steering).await?;
+                    return Ok(lease);
                 }
             }
             let away = match &*state.borrow_and_update() {
