@@ -22,7 +22,8 @@ Usage: cargo xtask TASK
 Tasks:
   ci [STEP]...  Run all checks, or only the steps named: fmt, clippy, small, doc, test,
                 python, fuzz
-  swarm [ARG].. Run simulated transfers with faults drawn from seeds: --seeds A..B or --minutes N
+  swarm [ARG].. Run simulated transfers with faults drawn from seeds: --seeds A..B or --minutes N;
+                with --attacker sealed transfers that somebody attacks
   leaders [N]   Kill the leader of managers with a real etcd, or stop it, N times in mid-transfer: 100 unless told otherwise
   fuzz [ARG]..  Run fuzzers: --seconds N for each, TARGET.. for some; fuzz --help says more
   dist [ARG]..  Build what is given away: a stripped program with pages, completions and units, as archive, .deb and .rpm;
