@@ -5,7 +5,7 @@ use polycast_api::forwarder::Word;
 use polycast_planning::orca::Orca;
 use polycast_planning::shufflecast::Shufflecast;
 use polycast_planning::{Failure, Resource};
-use polycast_topology::{Clos, Graph as _, Hybrid, Kind, Node};
+use polycast_topology::{Clos, Graph as _, Kind, Node, PortTable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -60,12 +60,13 @@ pub(crate) trait Health: Send + std::fmt::Debug {
 /// Fibres to a circuit switch: each is a resource of its own. A switch that cannot be told anything fails as a device,
 /// for those plans that need it.
 #[derive(Debug)]
-pub(super) struct OfCircuits(pub(super) Hybrid);
+pub(super) struct OfCircuits(pub(super) PortTable);
 
 impl Health for OfCircuits {
     fn fibre(&mut self, _now: Instant, rack: u32, fibre: Fibre, up: bool) -> Verdict {
         let Fibre::Out(uplink) = fibre else { return Verdict::default() };
-        let failure = vec![Failure::Resource(Resource::CircuitPort { port: self.0.rack_port(rack, uplink) })];
+        let Some(&port) = self.0.of_rack(rack).get(uplink as usize) else { return Verdict::default() };
+        let failure = vec![Failure::Resource(Resource::CircuitPort { port })];
         if up {
             let words = format!("rack {rack} has light again in its fibre {uplink} to the circuit switch");
             Verdict { repaired: failure, words, ..Verdict::default() }
