@@ -26,7 +26,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
 ];
 
 /// Files that are taken as they are.
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 8] = [
     ("packaging/polycast-agent.service", "usr/lib/systemd/system/polycast-agent.service"),
     ("packaging/polycast-manager.service", "usr/lib/systemd/system/polycast-manager.service"),
     ("docs/agent.sample.toml", "usr/share/doc/polycast/agent.sample.toml"),

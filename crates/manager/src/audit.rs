@@ -292,7 +292,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let settings = settings(folder.path(), 500, 3);
         write(&settings, &["a", "b"]);
-        let good = verify(&[settings.path.clone()]).unwrap();
+        let good = verify(std::slice::from_ref(&settings.path)).unwrap();
         assert_eq!((good.lines, good.first, good.last, good.is_whole), (2, 1, 2, true));
         let second = AuditLog::open(settings.clone()).unwrap();
         let refused = AuditLog::open(settings.clone()).unwrap_err().to_string();
@@ -323,10 +323,10 @@ mod tests {
         let mut text = fs::read(&settings.path).unwrap();
         text.extend(b"{\"n\":3,\"age");
         fs::write(&settings.path, &text).unwrap();
-        let broken = verify(&[settings.path.clone()]).unwrap_err();
+        let broken = verify(std::slice::from_ref(&settings.path)).unwrap_err();
         assert!(broken.line == 3 && broken.reason.contains("cut off"), "{broken}");
         write(&settings, &["c"]);
-        assert_eq!(verify(&[settings.path.clone()]).unwrap().lines, 4);
+        assert_eq!(verify(std::slice::from_ref(&settings.path)).unwrap().lines, 4);
         assert!(fs::read_to_string(&settings.path).unwrap().contains("\"what\":\"mended\""));
         // What is none is left alone.
         fs::write(&settings.path, "something else\n").unwrap();
@@ -345,7 +345,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         let check = |lines: &[&str]| {
             fs::write(&settings.path, format!("{}\n", lines.join("\n"))).unwrap();
-            verify(&[settings.path.clone()])
+            verify(std::slice::from_ref(&settings.path))
         };
         let without: Vec<&str> = [lines[0], lines[2], lines[3]].to_vec();
         assert!(check(&without).unwrap_err().reason.contains("line 2 is missing before it"));
@@ -365,6 +365,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let settings = settings(folder.path(), 1 << 20, 3);
         write(&settings, &[&"x".repeat(LINE_LEN_MAX), "b"]);
-        assert_eq!(verify(&[settings.path.clone()]).unwrap().lines, 2);
+        assert_eq!(verify(std::slice::from_ref(&settings.path)).unwrap().lines, 2);
     }
 }

@@ -357,7 +357,8 @@ pub(super) fn version() -> &'static str {
             [] => "none".to_string(),
             ref names => names.join(", "),
         };
-        let research = if cfg!(feature = "research") { "; with plan, simulate, reproduce and lab" } else { "" };
+        let research =
+            if cfg!(feature = "research") { "; with plan, simulate, reproduce and lab" } else { "" };
         format!("{} (kernel programs: {programs}{research})", env!("CARGO_PKG_VERSION"))
     });
     &VERSION
