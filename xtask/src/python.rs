@@ -56,7 +56,7 @@ fn test() -> Result<(), String> {
     let install = ["-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps"];
     must(Command::new(&python).args(install).arg(&wheel))?;
     let tests = root.join("python");
-    must(Command::new(&python).current_dir(&tests).args(["-m", "pytest", "-q"]))?;
+    must(Command::new(&python).current_dir(&tests).args(["-m", "pytest", "-q", "-rs"]))?;
     must(Command::new(&python).current_dir(&tests).args(["-m", "mypy", "package/polycast"]))?;
     must(Command::new(&python).current_dir(&folder).args(["-m", "mypy.stubtest", "polycast._native"]))
 }
