@@ -37,6 +37,8 @@ pub struct ManagerConfig {
     pub ca: Option<PathBuf>,
     /// Whether it may listen to other machines with neither key nor certificate.
     pub insecure: bool,
+    /// Where the manager has its page for those who watch it: `/metrics`, `/healthz` and `/readyz`; without it there is none.
+    pub http: Option<SocketAddr>,
     /// How long a permit of a transfer holds, in seconds. A source gets another one when half of that is over.
     pub permit_s: u64,
     /// File that says who may send what to whom, and how much at a time; read again when it changes.
@@ -162,6 +164,7 @@ impl Default for ManagerConfig {
             tls_key: None,
             ca: None,
             insecure: false,
+            http: None,
             permit_s: 3_600,
             policy: None,
             audit_log: None,

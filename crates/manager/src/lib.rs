@@ -26,6 +26,7 @@ pub mod fabrics;
 pub mod fuzzing;
 mod guard;
 mod leader;
+mod page;
 mod policy;
 mod racks;
 mod service;
@@ -53,7 +54,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::{Servers, Store, StoreError};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
@@ -108,6 +109,7 @@ pub struct Manager {
     authority: Option<Arc<Authority>>,
     guard: Arc<Guard>,
     listener: TcpListener,
+    http: Option<TcpListener>,
     address: SocketAddr,
 }
 
@@ -146,16 +148,21 @@ impl Manager {
             None => guard.sign_with(&Secret::fresh()),
         }
         let guard = Arc::new(guard);
-        let refused = |error: io::Error| ManagerError::Listen {
-            address: config.listen,
+        let refused = |address: SocketAddr, error: &io::Error| ManagerError::Listen {
+            address,
             reason: match error.kind() {
                 io::ErrorKind::AddrInUse => "the port is in use".into(),
                 _ => error.to_string(),
             },
         };
-        let listener = TcpListener::bind(config.listen).await.map_err(refused)?;
-        let address = listener.local_addr().map_err(refused)?;
-        Ok(Manager { config, security, authority, guard, listener, address })
+        let refuse = |error: io::Error| refused(config.listen, &error);
+        let listener = TcpListener::bind(config.listen).await.map_err(refuse)?;
+        let address = listener.local_addr().map_err(refuse)?;
+        let http = match config.http {
+            None => None,
+            Some(page) => Some(TcpListener::bind(page).await.map_err(|error| refused(page, &error))?),
+        };
+        Ok(Manager { config, security, authority, guard, listener, http, address })
     }
 
     /// Where agents reach it; with the port that the system chose if the settings said 0.
@@ -183,6 +190,10 @@ impl Manager {
         let begins = || json!({ "manager": self.address.to_string(), "version": env!("CARGO_PKG_VERSION") });
         self.guard.note("begin", begins);
         let (role, roles) = watch::channel(Role::Follower(None));
+        if let Some(listener) = self.http {
+            let page = page::Page { role: roles.clone(), started: Instant::now() };
+            tokio::spawn(polycast_api::http::serve(listener, Arc::new(page), std::future::pending()));
+        }
         let (stop_server, server_stopped) = oneshot::channel::<()>();
         let around = Around::default().guarded(&self.guard);
         let service = Service::new(roles, &self.config, around.clone());

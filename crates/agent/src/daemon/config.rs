@@ -6,6 +6,7 @@ use polycast_api::settings::{self, SettingsError};
 use polycast_net::tls::{IdentityFiles, JoinToken};
 use polycast_types::parse_bytes;
 use serde::Deserialize;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -57,6 +58,8 @@ pub struct AgentConfig {
     pub identity: Option<PathBuf>,
     /// Whether it may listen to other machines with neither key nor certificate.
     pub insecure: bool,
+    /// Where the agent has its page for those who watch it: `/metrics`, `/healthz` and `/readyz`; without it there is none.
+    pub http: Option<SocketAddr>,
     /// How many objects the agent knows at most.
     pub objects_max: usize,
     /// How many objects it sends at the same time.
@@ -89,6 +92,7 @@ impl Default for AgentConfig {
             token: None,
             identity: None,
             insecure: false,
+            http: None,
             objects_max: 65_536,
             sends_max: 64,
             receives_max: 64,

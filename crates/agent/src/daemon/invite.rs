@@ -387,6 +387,7 @@ fn run(shared: &Shared, invitation: &Invitation, name: Option<&str>, receive: Re
         }
         Err(error) => {
             tracing::warn!(object = %id, %error, "not received");
+            shared.counters.not_received();
             let kind = match error {
                 TransferError::Store(StoreError::Full { .. }) => Kind::StoreFull,
                 TransferError::Cancelled | TransferError::Interrupted { .. } => Kind::Cancelled,
@@ -417,6 +418,7 @@ fn enter(shared: &Shared, id: ObjectId, received: &Received) -> Result<Descripti
     match shared.store.describe(id, &description) {
         Ok(()) => {
             tracing::info!(object = %id, bytes = description.length, "received");
+            shared.counters.received(description.length);
             Ok(description)
         }
         Err(error) => {

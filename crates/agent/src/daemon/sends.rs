@@ -371,6 +371,7 @@ impl Sends {
         if let Some(root) = &report.root {
             self.shared.catalog.set_root(send.id(), root);
         }
+        self.shared.counters.sent(&report);
         let verified = report.receivers.iter().filter(|receiver| receiver.verified).count();
         tracing::info!(object = %report.object, bytes = report.bytes, seconds = report.seconds,
             fabric = %report.fabric, verified, receivers = report.receivers.len(), "sent");
