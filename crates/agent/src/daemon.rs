@@ -216,6 +216,12 @@ impl Agent {
         self.shared.control
     }
 
+    /// Where its page with metrics is, if the settings have one.
+    #[must_use]
+    pub fn page(&self) -> Option<SocketAddr> {
+        self.http.as_ref()?.local_addr().ok()
+    }
+
     /// Where received objects lie.
     #[must_use]
     pub fn store(&self) -> PathBuf {

@@ -171,6 +171,12 @@ impl Manager {
         self.address
     }
 
+    /// Where its page with metrics is, if the settings have one.
+    #[must_use]
+    pub fn page(&self) -> Option<SocketAddr> {
+        self.http.as_ref()?.local_addr().ok()
+    }
+
     /// Serves until `shutdown` is ready.
     ///
     /// # Errors
