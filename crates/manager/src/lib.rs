@@ -16,6 +16,7 @@
 
 pub mod audit;
 pub mod authority;
+pub mod check;
 mod config;
 mod convert;
 mod core;

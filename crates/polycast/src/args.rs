@@ -315,6 +315,9 @@ pub struct ManagerArgs {
     /// Settings in TOML
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Do not run: look at everything that the settings name, log in everywhere, change nothing, and list what is wrong
+    #[arg(long)]
+    pub check: bool,
     /// Where agents reach the manager
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,

@@ -110,6 +110,12 @@ pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
     if let Some(listen) = args.listen {
         config.listen = listen;
     }
+    if args.check {
+        let checking = polycast_manager::check::check(&config);
+        let findings = runtime()?.block_on(checking).map_err(|error| Failure::input(error.to_string()))?;
+        output::result(format, &findings, &findings.text())?;
+        return Ok(if findings.ok { Exit::Done } else { Exit::Failed });
+    }
     config.set_identity(args.identity.files());
     config.ca = args.ca.clone().or(config.ca);
     config.insecure |= args.identity.insecure;
