@@ -50,7 +50,7 @@ fn wrong_lines_are_named() {
             "line 10: transport: unknown variant `shove`, expected one of `push`, `pull`, `tcp`",
         ),
         ("\"1M\"", "\"1X\"", "line 13: bytes: '1X' is not a size"),
-        ("\"1M\"", "\"1000T\"", "line 13: transfer.bytes: 1000000000000000 bytes are "),
+        ("\"1M\"", "\"1000T\"", "line 13: transfer.bytes: 1099511627776000 bytes are "),
         ("\"1M\"", "\"16000000T\"", "line 13: transfer.bytes: "),
         ("[links]", "[pull]\npayload = 1000\n[links]", "line 5: pull: this goes with the transport pull only"),
         ("[links]", "[push]\nslow = \"wait\"\nslow_after = \"1ms\"\n[links]", "line 7: push.slow_after: who waits"),
