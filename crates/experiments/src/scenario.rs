@@ -443,7 +443,8 @@ impl File {
     /// Keys that the transport never looks at: whoever wrote them expects something of them.
     fn refuse_what_means_nothing(&self) -> Result<(), Problem> {
         let only = |key, of: &str| {
-            let message = format!("this goes with the transport {of} only: take it out, or change the transport");
+            let message =
+                format!("this goes with the transport {of} only: take it out, or change the transport");
             Err(problem(key, message))
         };
         let transport = self.transfer.transport;

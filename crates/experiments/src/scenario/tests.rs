@@ -52,8 +52,16 @@ fn wrong_lines_are_named() {
         ("\"1M\"", "\"1X\"", "line 13: bytes: '1X' is not a size"),
         ("\"1M\"", "\"1000T\"", "line 13: transfer.bytes: 1099511627776000 bytes are "),
         ("\"1M\"", "\"16000000T\"", "line 13: transfer.bytes: "),
-        ("[links]", "[pull]\npayload = 1000\n[links]", "line 5: pull: this goes with the transport pull only"),
-        ("[links]", "[push]\nslow = \"wait\"\nslow_after = \"1ms\"\n[links]", "line 7: push.slow_after: who waits"),
+        (
+            "[links]",
+            "[pull]\npayload = 1000\n[links]",
+            "line 5: pull: this goes with the transport pull only",
+        ),
+        (
+            "[links]",
+            "[push]\nslow = \"wait\"\nslow_after = \"1ms\"\n[links]",
+            "line 7: push.slow_after: who waits",
+        ),
         ("source = 0", "source = 4", "line 11: transfer.source: host 4 is not there"),
         ("source = 0\n", "", "line 9: missing field `source`"),
         ("leaf-spine:2,2,2", "leaf:2", "line 3: network.topology: "),
@@ -108,7 +116,11 @@ fn keys_of_pull_are_for_pull_and_fit() {
         assert!(line.starts_with(expected), "{keys}: {line}");
     }
     let labels = pull.replace("source = 0", "routing = \"labels\"\nsource = 0");
-    assert!(said(&labels).contains("transfer.routing: this goes with the transport push only"), "{}", said(&labels));
+    assert!(
+        said(&labels).contains("transfer.routing: this goes with the transport push only"),
+        "{}",
+        said(&labels)
+    );
 }
 
 #[test]

@@ -207,13 +207,7 @@ impl Task {
             self.peers.iter_mut().for_each(Peer::hurry);
             match tokio::time::timeout_at(until, next_of(&mut self.peers, within)).await {
                 Err(_) => return Err(nobody(&self.peers)),
-                Ok((at, heard)) => {
-                    match heard {
-                        Ok(frame) => self.hear(at, &frame),
-                        Err(error) => self.peers[at].lost(&error),
-                    }
-                    tell(&self.news, &mut self.said).await;
-                }
+                Ok((at, heard)) => self.listen(at, heard).await,
             }
         }
         Ok(())
@@ -244,7 +238,8 @@ impl Task {
             }
         };
         // What racks are to forget keeps nobody waiting: one that failures have cut off never confirms it.
-        let (forgotten, labels): (Vec<_>, Vec<_>) = labels.into_iter().partition(|label| label.label.is_empty());
+        let (forgotten, labels): (Vec<_>, Vec<_>) =
+            labels.into_iter().partition(|label| label.label.is_empty());
         let confirmed = match labels.is_empty() {
             true => Ok(None),
             false => self.racks().and_then(|racks| Ok(Some(racks.set(labels)?))),
