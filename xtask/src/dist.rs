@@ -26,9 +26,13 @@ const COMPLETIONS: [(&str, &str); 3] = [
 ];
 
 /// Files that are taken as they are.
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 12] = [
     ("packaging/polycast-agent.service", "usr/lib/systemd/system/polycast-agent.service"),
     ("packaging/polycast-manager.service", "usr/lib/systemd/system/polycast-manager.service"),
+    ("packaging/polycast-label-switch.service", "usr/lib/systemd/system/polycast-label-switch.service"),
+    ("packaging/polycast-rack-agent.service", "usr/lib/systemd/system/polycast-rack-agent.service"),
+    ("packaging/polycast-forwarder.service", "usr/lib/systemd/system/polycast-forwarder.service"),
+    ("docs/label-switch.sample.toml", "usr/share/doc/polycast/label-switch.sample.toml"),
     ("docs/agent.sample.toml", "usr/share/doc/polycast/agent.sample.toml"),
     ("docs/policy.sample.toml", "usr/share/doc/polycast/policy.sample.toml"),
     ("docs/manager.sample.toml", "usr/share/doc/polycast/manager.sample.toml"),

@@ -40,6 +40,7 @@ pub use enrol::EnrolError;
 pub use error::AgentError;
 
 use crate::forwarder::daemon::Nodes;
+use crate::label_switch::RackAgentProcess;
 use crate::transfer::{Door, Listen, Options, Sealing, SlowPolicy};
 use catalog::Catalog;
 use enrol::Enrolment;
@@ -125,6 +126,15 @@ impl Agent {
             let nodes = Nodes::start(forwarder).map_err(|error| AgentError::Node(error.to_string()))?;
             let own = forwarder.nodes.first().and_then(|node| nodes.get(&node.name));
             transports = Transports { node: own.cloned(), nodes: Some(nodes) };
+        }
+        if let Some(rack_agent) = &config.rack_agent {
+            let process = RackAgentProcess::start(rack_agent)?;
+            // It runs as long as the process does.
+            std::thread::spawn(move || {
+                if let Err(error) = process.run() {
+                    tracing::error!(%error, "the agent of the rack has ended");
+                }
+            });
         }
         Self::start_with(config, Arc::new(transports)).await
     }

@@ -140,6 +140,15 @@ pub fn resolve(wanted: Option<&str>) -> Result<Interface, InterfaceError> {
     Ok(Interface { name: name.clone(), address: *address, mtu: mtu(name)? })
 }
 
+/// The number of an interface of the calling thread's network namespace.
+///
+/// # Errors
+/// There is no such interface.
+pub fn index(name: &str) -> io::Result<u32> {
+    let named = |error: nix::errno::Errno| io::Error::other(format!("the interface {name}: {error}"));
+    nix::net::if_::if_nametoindex(name).map_err(named)
+}
+
 /// The MTU of the interface that has this address.
 ///
 /// # Errors

@@ -97,6 +97,12 @@ pub enum Command {
     /// Run nodes of a Datacast fabric: caching forwarders between neighbours (one a server or switch)
     #[command(long_about = help::FORWARDER, after_long_help = help::FORWARDER_MORE)]
     Forwarder(ForwarderArgs),
+    /// Run label switches of an Orca fabric on the interfaces of this machine (Linux, root)
+    #[command(long_about = help::LABEL_SWITCH, after_long_help = help::LABEL_SWITCH_MORE)]
+    LabelSwitch(ForwarderArgs),
+    /// Run the agent of a rack of an Orca fabric in a process of its own (Linux, root)
+    #[command(long_about = help::RACK_AGENT, after_long_help = help::RACK_AGENT_MORE)]
+    RackAgent(ForwarderArgs),
     /// Send a file or directory to other agents
     #[command(long_about = help::SEND, after_long_help = help::SEND_MORE)]
     Send(SendArgs),
@@ -189,10 +195,10 @@ pub struct CastArgs {
     pub plain: bool,
 }
 
-/// `polycast forwarder`
+/// `polycast forwarder`, `polycast label-switch`, `polycast rack-agent`
 #[derive(Arguments, Debug)]
 pub struct ForwarderArgs {
-    /// The settings: the nodes, their ports and neighbours
+    /// The settings
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
 }

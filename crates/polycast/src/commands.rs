@@ -12,6 +12,7 @@ mod forwarder;
 mod key;
 #[cfg(feature = "research")]
 pub mod lab;
+mod labels;
 mod manual;
 mod meeting;
 pub mod names;
@@ -49,6 +50,8 @@ pub fn run(args: Args) -> Exit {
         Command::Manager(args) => cluster::manager(args, format),
         Command::Agent(args) => cluster::agent(args, format),
         Command::Forwarder(args) => forwarder::run(args, format),
+        Command::LabelSwitch(args) => labels::switch(args, format),
+        Command::RackAgent(args) => labels::rack_agent(args, format),
         Command::Send(args) => cluster::send(args, format),
         Command::Extend(args) => cluster::extend(args, format),
         Command::Withdraw(args) => cluster::withdraw(args, format),

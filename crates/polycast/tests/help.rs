@@ -5,13 +5,15 @@ mod common;
 use common::{command, polycast};
 use std::process::Stdio;
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 19] = [
     "cast",
     "offer",
     "accept",
     "manager",
     "agent",
     "forwarder",
+    "label-switch",
+    "rack-agent",
     "send",
     "get",
     "ls",

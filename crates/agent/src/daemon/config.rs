@@ -1,6 +1,7 @@
 //! The agent's settings, as TOML. `docs/agent.sample.toml` explains each.
 
 use crate::forwarder::ForwarderConfig;
+use crate::label_switch::RackAgentConfig;
 use polycast_api::client::{default_folder, default_socket};
 use polycast_api::settings::{self, SettingsError};
 use polycast_net::tls::{IdentityFiles, JoinToken};
@@ -72,6 +73,8 @@ pub struct AgentConfig {
     pub streams_max: usize,
     /// The host's node of a Datacast fabric, if it is in one.
     pub forwarder: Option<ForwarderConfig>,
+    /// The agent of its rack in an Orca fabric that the host runs, if it runs one.
+    pub rack_agent: Option<RackAgentConfig>,
 }
 
 impl Default for AgentConfig {
@@ -99,6 +102,7 @@ impl Default for AgentConfig {
             processes_max: 4_096,
             streams_max: 64,
             forwarder: None,
+            rack_agent: None,
         }
     }
 }
@@ -161,6 +165,9 @@ impl AgentConfig {
                 let reason = format!("an agent has one node, not {}", forwarder.nodes.len());
                 return wrong("forwarder.node", reason);
             }
+        }
+        if let Some(rack_agent) = &self.rack_agent {
+            rack_agent.check()?;
         }
         let limits = [
             ("objects-max", self.objects_max, 1 << 24),
@@ -289,6 +296,11 @@ mod tests {
             ("manager = 'a:1'\nstore-ttl = '7w'", "'7w' is no time"),
             ("manager = 'a:1'\nstore-ttl = '99999d'", "to 3650d"),
             ("manager = 'a:1'\n[forwarder]\nnode = []", "'forwarder'"),
+            (
+                "manager = 'a:1'\n[rack-agent]\ninterface = 'e'\ntopology = 'leaf-spine:2,1,3'\nserver = 6\n\
+                 listen = '10.0.0.1:1'\nleaf-controller = '10.0.0.2:1'",
+                "the servers 0 to 5, and no 6",
+            ),
             ("manager = 'a:1'\n[[forwarder.node]]\nname = 'a'\nport = []", "1 to 128 ports, not 0"),
         ] {
             let checked = AgentConfig::from_toml(text).and_then(|config| config.check());

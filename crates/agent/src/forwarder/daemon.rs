@@ -156,7 +156,7 @@ fn answer<C: Connection>(
 }
 
 /// The socket of an earlier process that has ended is taken over; one that is alive is not.
-fn listen(path: &Path) -> io::Result<UnixListener> {
+pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     if UnixStream::connect(path).is_ok() {
         let taken = io::Error::new(io::ErrorKind::AddrInUse, "another process listens there");

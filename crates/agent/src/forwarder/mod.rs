@@ -19,7 +19,7 @@ mod port;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use config::{ForwarderConfig, ForwarderConfigError, NodeConfig, PortConfig};
+pub use config::{ForwarderConfig, ForwarderConfigError, NodeConfig, PortConfig, Replacement};
 pub use ends::{ReceiverEnd, ReceiverEvent, SourceEnd};
 pub(crate) use node::digest_of;
 pub use node::{LinkEvent, NodeHandle, start};

@@ -192,6 +192,7 @@ pub fn start(config: &NodeConfig) -> io::Result<NodeHandle> {
     let name: Arc<str> = config.name.as_str().into();
     let forwarder = Forwarder::new(ForwarderConfig {
         store_packets: config.store_packets,
+        replacement: config.replacement.into(),
         pending_interests: config.pending_interests,
         interest_lifetime: millis(config.interest_ms),
         // The hasher's keys are random.

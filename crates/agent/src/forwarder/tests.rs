@@ -41,6 +41,7 @@ fn node(name: &str) -> NodeConfig {
         number: None,
         namespace: None,
         store_packets: 256,
+        replacement: Replacement::Oldest,
         pending_interests: 4_096,
         interest_ms: 20,
         greeting_ms: 20,

@@ -7,7 +7,7 @@ pub use polycast_api::report::ControlStep;
 use polycast_net::permit::{Group, SignedPermit};
 use polycast_protocol::pull::Route;
 use polycast_wire::permit::ShownPermit;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::watch;
@@ -128,6 +128,8 @@ struct Orders {
     outer: Option<Vec<Vec<u8>>>,
     next: Option<NextPath>,
     changes: Vec<Change>,
+    /// Receivers that the path leads to no more.
+    cut_off: BTreeSet<String>,
     news: Vec<PathNews>,
     /// By receiver and tree: only the newest way matters.
     routes: BTreeMap<(String, u8), Option<Route>>,
@@ -222,6 +224,17 @@ impl Steering {
     pub fn reroute(&self, outer: Vec<Vec<u8>>, reason: &str) {
         self.lock().outer = Some(outer);
         self.tell(PathNews { event: Some(reason.to_string()), ..PathNews::default() });
+    }
+
+    /// Failures have cut these receivers off: nobody waits for them any more.
+    pub fn cut_off(&self, receivers: impl IntoIterator<Item = String>) {
+        self.lock().cut_off.extend(receivers);
+        self.ring();
+    }
+
+    /// Who was cut off since the last call.
+    pub(crate) fn take_cut_off(&self) -> BTreeSet<String> {
+        std::mem::take(&mut self.lock().cut_off)
     }
 
     /// The headers that have changed since the last call.

@@ -124,6 +124,49 @@ Examples:
   polycast forwarder --config forwarder.toml
   sudo polycast lab cast datacast:bcube:4,2 FILE    # a whole fabric of them";
 
+pub const LABEL_SWITCH: &str = "\
+Run label switches of an Orca fabric
+
+A program in the kernel forwards labelled packets between the interfaces that the settings name, and \
+everything else goes on as before. A leaf has the controller of its rack beside it. The manager gives \
+switches what they need to know, and hears which links break. Switches forward nothing labelled any more \
+when the process ends.";
+
+pub const LABEL_SWITCH_MORE: &str = "\
+Settings (TOML):
+  listen = \"10.0.0.11:7475\"                 # one of the manager's orca.switches
+  controller = \"10.0.0.1:7476\"              # the manager's orca.controller
+  topology = \"leaf-spine:2,1,4\"             # 2 leafs, 1 spine, 4 servers a leaf
+  [[switch]]
+  layer = \"leaf\"
+  number = 0
+  ports = [\"swp1\", \"swp2\", \"swp3\", \"swp4\", \"swp5\"]   # down first, then up
+  [switch.leaf-controller]
+  listen = \"10.0.1.250:7476\"                # one of the manager's orca.leaf-controllers
+  servers = [\"10.0.1.1\", \"10.0.1.2\", \"10.0.1.3\", \"10.0.1.4\"]
+
+Examples:
+  polycast label-switch --config label-switch.toml
+  sudo polycast lab cast orca:4 FILE               # a whole fabric of them";
+
+pub const RACK_AGENT: &str = "\
+Run the agent of a rack of an Orca fabric
+
+It puts labels that name the rack's hosts in place of those that lead to the rack. It reads [rack-agent] in the \
+settings of the host's agent, which may run it itself; as a process of its own the host's agent needs no root.";
+
+pub const RACK_AGENT_MORE: &str = "\
+Settings (TOML):
+  [rack-agent]
+  interface = \"eth0\"                        # the one that leads to the leaf
+  topology = \"leaf-spine:2,1,4\"
+  server = 0                                  # its place in the manager's orca.hosts
+  listen = \"10.0.1.1:7476\"
+  leaf-controller = \"10.0.1.250:7476\"
+
+Examples:
+  polycast rack-agent --config /etc/polycast/agent.toml";
+
 pub const AGENT: &str = "\
 Run the agent, which sends and receives for its machine.
 

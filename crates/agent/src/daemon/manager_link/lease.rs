@@ -233,6 +233,14 @@ pub(super) fn rerouted(before: Option<api::Channel>, after: Option<api::Channel>
     (alike && before == after).then_some(new)
 }
 
+/// The receivers that failures have cut off from a labelled path.
+pub(super) fn left_out(channel: Option<&api::Channel>) -> Vec<String> {
+    match channel.and_then(|channel| channel.channel.as_ref()) {
+        Some(api::channel::Channel::Labelled(labelled)) => labelled.left_out.clone(),
+        _ => Vec::new(),
+    }
+}
+
 /// The racks of receivers, as far as the manager knows them.
 fn racks(channel: Option<&api::Channel>) -> BTreeMap<String, u32> {
     match channel.and_then(|channel| channel.channel.as_ref()) {

@@ -244,8 +244,10 @@ impl Table {
                     {
                         return;
                     }
+                    let left_out = lease::left_out(held.lease.channel.as_ref());
                     if let Some(outer) = lease::rerouted(before, held.lease.channel.clone()) {
                         held.steering.reroute(outer, &replanned.reason);
+                        held.steering.cut_off(left_out);
                         return;
                     }
                     match lease::path(held.lease.channel.clone()) {
