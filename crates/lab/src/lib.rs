@@ -27,6 +27,7 @@ pub mod failure;
 mod label_links;
 pub mod label_switches;
 pub mod layout;
+pub mod light;
 pub mod measure;
 pub mod ocs;
 mod openvswitch;

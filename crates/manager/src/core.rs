@@ -17,8 +17,9 @@ mod streams;
 
 pub use around::Around;
 pub use fail_over::Commit;
+pub(crate) use obey::part_words;
 pub use seats::Seat;
-pub use snapshot::{LeaseSnapshot, PendingSnapshot, Snapshot};
+pub use snapshot::{LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Snapshot};
 
 use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, Devices, News};
@@ -27,11 +28,12 @@ use fail_over::Outgoing;
 use hear::Networks;
 use obey::{Answer, SetUps};
 use polycast_api::settings::SettingsError;
-use polycast_planning::PlanId;
-use polycast_protocol::leases::{Input, Leases, LeasesConfig, Record};
+use polycast_planning::{PartName, PlanId};
+use polycast_protocol::leases::{Drained, Input, Leases, LeasesConfig, Record};
 use polycast_protocol::stream::{Streams, StreamsConfig};
 use polycast_types::{Duration, Time};
 use seats::Seats;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
@@ -122,7 +124,7 @@ impl Core {
         let inner = Inner {
             machine,
             streams: Streams::new(StreamsConfig::default(), Time(base)),
-            networks: Networks { devices, health, standing, failure: None },
+            networks: Networks { devices, health, standing, failure: None, reached: BTreeMap::new() },
             seats: Seats::new(config),
             clock: Clock { start: Instant::now(), base },
             outgoing: Outgoing::default(),
@@ -165,6 +167,18 @@ impl Core {
         // The next leader talks to the devices; two at a time would undo each other's work.
         inner.networks.devices.stop();
         self.stopped.send_replace(true);
+    }
+
+    /// Takes a part of the network out of use, or back.
+    pub fn drain(&self, part: PartName, is_out: bool) -> Result<Drained, String> {
+        self.with(|inner| {
+            inner.apply(Input::Drain { part, is_out });
+            inner.keep_standing();
+            let Some(Answer::Drained(answer)) = inner.answer.take() else {
+                unreachable!("every part that is named is answered for at once")
+            };
+            answer
+        })
     }
 
     /// The state at this moment.

@@ -7,6 +7,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use polycast_topology::Hybrid;
@@ -18,8 +19,10 @@ use crate::fabric::{Fabric, Replan, replan_each};
 use crate::fabric_name::FabricName;
 use crate::ip_multicast::{AddressPool, address_of, resource};
 use crate::network_state::NetworkState;
+use crate::part_name::PartName;
 use crate::places::{PlaceError, Places};
 use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Plan, RackPort, Refusal, Resource};
+use crate::suspects::in_common;
 
 /// What the fabric is made of.
 #[derive(Clone, Copy, Debug)]
@@ -158,6 +161,7 @@ impl Ocs {
             |port| network.is_free(&Resource::CircuitPort { port }),
             |splitter| network.is_free(&Resource::Splitter { splitter }),
         );
+        ports.put_last(|resource| network.is_doubtful(resource));
         let others: Vec<u32> = racks.keys().copied().filter(|rack| *rack != source_rack).collect();
         let circuits =
             setup(&mut ports, source_rack, &others, &self.config.budget).map_err(|error| match error {
@@ -188,6 +192,63 @@ impl Ocs {
             },
         })
     }
+}
+
+/// What may be why these hosts got nothing: their light is followed through the plan's circuits, from the source's fibre through
+/// the splitters to the fibre of their rack. Splitters come first, then the source's fibre, then the rack's.
+fn suspects(
+    plan: &Plan,
+    unreached: &BTreeSet<HostId>,
+    resource_of: impl Fn(u32) -> Option<Resource>,
+    rack_port: impl Fn(u32, u32) -> u32,
+) -> Vec<Failure> {
+    let mut feeds: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut into_splitter: BTreeMap<u32, u32> = BTreeMap::new();
+    for command in &plan.commands {
+        if let DeviceCommand::CrossConnect { from, to } = *command {
+            feeds.insert(to, from);
+            if let Some(Resource::Splitter { splitter }) = resource_of(to) {
+                into_splitter.insert(splitter, to);
+            }
+        }
+    }
+    let way = |end: u32| {
+        let (mut splitters, mut port) = (Vec::new(), end);
+        // A cascade has fewer steps than there are circuits.
+        for _ in 0..=plan.commands.len() {
+            let Some(from) = feeds.get(&port).copied() else { break };
+            match resource_of(from) {
+                Some(Resource::Splitter { splitter }) => {
+                    splitters.push(Failure::Resource(Resource::Splitter { splitter }));
+                    let Some(input) = into_splitter.get(&splitter) else { break };
+                    port = *input;
+                }
+                source => {
+                    splitters.reverse();
+                    splitters.extend(source.map(Failure::Resource));
+                    break;
+                }
+            }
+        }
+        splitters.extend(resource_of(end).map(Failure::Resource));
+        splitters
+    };
+    let (mut dark, mut lit) = (Vec::new(), Vec::new());
+    for command in &plan.commands {
+        let DeviceCommand::RackRule { rack, from: RackPort::Circuit(uplink), to, .. } = command else {
+            continue;
+        };
+        let hosts = || {
+            to.iter().filter_map(|port| match port {
+                RackPort::Host(host) => Some(host),
+                _ => None,
+            })
+        };
+        let way = way(rack_port(*rack, *uplink));
+        // A rack where one host has got something has light; what keeps the others from it is not the path's.
+        if hosts().all(|host| unreached.contains(host)) { dark.push(way) } else { lit.push(way) }
+    }
+    in_common(&dark, &lit)
 }
 
 impl Fabric for Ocs {
@@ -255,6 +316,47 @@ impl Fabric for Ocs {
             && splitters <= self.config.cascade_max as usize
             && plan.uses.is_empty()
             && plan.commands.iter().all(sound)
+    }
+
+    fn suspects(&self, group: &Group, plan: &Plan, unreached: &BTreeSet<HostId>) -> Vec<Failure> {
+        let _ = group;
+        suspects(
+            plan,
+            unreached,
+            |port| self.resource_of(port),
+            |rack, uplink| self.config.hybrid.rack_port(rack, uplink),
+        )
+    }
+
+    fn part(&self, name: PartName) -> Vec<Failure> {
+        let hybrid = self.config.hybrid;
+        let port = |port: u32| self.resource_of(port).map(Failure::Resource);
+        match name {
+            PartName::Port(number) => number.checked_sub(1).and_then(port).into_iter().collect(),
+            PartName::Splitter(splitter) if splitter < hybrid.splitters => {
+                Vec::from([Failure::Resource(Resource::Splitter { splitter })])
+            }
+            PartName::Tor(rack) if rack < hybrid.racks => {
+                (0..hybrid.ports_per_rack).filter_map(|uplink| port(hybrid.rack_port(rack, uplink))).collect()
+            }
+            PartName::CircuitSwitch => {
+                let fibres =
+                    (0..hybrid.racks * hybrid.ports_per_rack).map(|port| Resource::CircuitPort { port });
+                let splitters = (0..hybrid.splitters).map(|splitter| Resource::Splitter { splitter });
+                fibres.chain(splitters).map(Failure::Resource).collect()
+            }
+            PartName::Splitter(_) | PartName::Tor(_) => Vec::new(),
+        }
+    }
+
+    fn part_names(&self) -> Vec<String> {
+        let hybrid = self.config.hybrid;
+        Vec::from([
+            format!("port:1 to port:{}", hybrid.ports_needed()),
+            format!("splitter:0 to splitter:{}", hybrid.splitters.saturating_sub(1)),
+            format!("tor:0 to tor:{}", hybrid.racks.saturating_sub(1)),
+            String::from("ocs"),
+        ])
     }
 
     fn resources_of(&self, command: &DeviceCommand) -> Vec<Resource> {

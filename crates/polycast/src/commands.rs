@@ -11,6 +11,7 @@ mod forwarder;
 mod key;
 #[cfg(feature = "research")]
 pub mod lab;
+mod manager_status;
 mod manual;
 mod meeting;
 pub mod names;
@@ -57,7 +58,10 @@ pub fn run(args: Args) -> Exit {
         Command::Get(args) => cluster::get(args, format),
         Command::Ls(args) => cluster::ls(args, format),
         Command::Rm(args) => removal::rm(args, format),
-        Command::Status(args) => cluster::status(args, format),
+        Command::Status(args) if args.manager => manager_status::run(&args.local, format),
+        Command::Status(args) => cluster::status(&args.local, format),
+        Command::Drain(args) => manager_status::drain(args, false, format),
+        Command::Undrain(args) => manager_status::drain(args, true, format),
         Command::Key(args) => key::run(&args.command, format),
         Command::Token(args) => token::run(&args.command, format),
         Command::Doctor(args) => doctor::run(args, format),

@@ -31,7 +31,7 @@ use polycast_types::{Duration, Handle, RangeSet, Time};
 use polycast_wire::control::{Control, HASHES_MAX, Hash, SealSecret, Welcome};
 use polycast_wire::data::{FRAGMENT_TAGS_LEN, fragment_len_for_mtu};
 use rustix::event::{PollFd, PollFlags};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -147,6 +147,8 @@ struct Run {
     account: Account,
     /// Whoever was on the path goes on over the chain.
     without_path: bool,
+    /// Those whom an earlier path has lost: this one is not to blame.
+    lost_before: BTreeSet<PeerId>,
 }
 
 /// The receiver behind a connection: the machine knows it by the same number.
@@ -199,6 +201,7 @@ impl Run {
             finished: false,
             account: Account::new(spec.steering.fabric()),
             without_path: false,
+            lost_before: BTreeSet::new(),
             spec,
         })
     }
@@ -211,6 +214,7 @@ impl Run {
             Err(_) => Goodbye::Refuse(Why::SourceFailed),
         });
         self.served.stop();
+        self.tell_fared();
         for change in self.spec.steering.take() {
             self.session.change(change);
         }

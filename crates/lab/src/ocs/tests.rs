@@ -20,7 +20,8 @@ fn with_switch(millis: u64, test: impl AsyncFnOnce(Tl1Client, Remembered, Socket
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let listen = listener.local_addr().unwrap();
         let login = Some(("lab".to_string(), "secret".to_string()));
-        let options = OcsOptions { listen, ports: 8, circuit_time: Duration::from_millis(millis), login };
+        let options =
+            OcsOptions { listen, ports: 8, circuit_time: Duration::from_millis(millis), login, light: None };
         let mirrors = Remembered::default();
         tokio::task::spawn_local(serve(listener, Rc::new(Switch::new(options, mirrors.clone()))));
         let client = Tl1Client::connect(listen, with_login("secret")).await.unwrap();

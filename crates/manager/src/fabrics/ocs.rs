@@ -1,6 +1,7 @@
 //! The fabric `ocs` in the settings (Blast section III; Republic section II).
 
-use super::health::{Health, OfCircuits};
+use super::health::Health;
+use super::lit::OfCircuits;
 use super::{Hosts, Named, Offer, interval, pool, rate, section, tors, wrong};
 use crate::config::ManagerConfig;
 use crate::devices::{CircuitSwitch, DeviceId};
@@ -49,9 +50,8 @@ pub struct OcsSettings {
     /// UDP port of the data channels.
     #[serde(default = "super::shufflecast::port")]
     pub port: u16,
-    /// Interval of attempt sending, in microseconds.
-    #[serde(default = "attempt_interval_us")]
-    pub attempt_interval_us: u64,
+    /// The longest interval of attempt sending, in microseconds; a fiftieth of the time waited, without it.
+    pub attempt_interval_us: Option<u64>,
 }
 
 /// Blast's switch (section IV-B).
@@ -65,10 +65,6 @@ fn budget_db() -> f64 {
 
 fn switch_loss_db() -> f64 {
     1.5
-}
-
-fn attempt_interval_us() -> u64 {
-    500
 }
 
 /// The racks, fibres and splitters.
@@ -147,6 +143,7 @@ impl Offer for OcsOffer {
     }
 
     fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, SettingsError> {
-        Ok(Some(Box::new(OfCircuits(hybrid(config)?))))
+        let grace = Duration::from_millis(config.light_grace_ms);
+        Ok(Some(Box::new(OfCircuits::new(hybrid(config)?, tors::light(config), grace))))
     }
 }

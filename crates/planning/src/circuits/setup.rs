@@ -7,6 +7,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::plan::Resource;
 use polycast_topology::Hybrid;
 use polycast_topology::optics::{Cascade, PowerBudget, PowerError, PowerPlan};
 
@@ -70,6 +71,18 @@ impl PortPool {
         let free_splitters =
             (0..hybrid.splitters).rev().filter(|&splitter| splitter_is_free(splitter)).collect();
         PortPool { hybrid, free_splitters, free_uplinks }
+    }
+
+    /// What may have failed is taken only where nothing else is left.
+    pub(crate) fn put_last(&mut self, is_doubtful: impl Fn(&Resource) -> bool) {
+        // They are stacks: what is first is taken last. The sort is stable.
+        self.free_splitters.sort_by_key(|splitter| !is_doubtful(&Resource::Splitter { splitter: *splitter }));
+        let hybrid = self.hybrid;
+        for (rack, uplinks) in (0..).zip(&mut self.free_uplinks) {
+            uplinks.sort_by_key(|uplink| {
+                !is_doubtful(&Resource::CircuitPort { port: hybrid.rack_port(rack, *uplink) })
+            });
+        }
     }
 
     /// Gives back what a group held.

@@ -14,6 +14,7 @@ use polycast_api::report::{ControlStep, Delivery, Report};
 use polycast_lab::compare::Way;
 use polycast_lab::failure::Failure as Broken;
 use polycast_lab::label_switches;
+use polycast_lab::light;
 use polycast_lab::ocs::{self, OcsOptions};
 use polycast_lab::spec::Spec;
 use polycast_lab::traffic::{Flow, Readings};
@@ -186,6 +187,14 @@ enum Device {
         /// How long a circuit takes, in milliseconds
         #[arg(long, value_name = "MS", default_value = "25")]
         circuit_ms: u64,
+        /// The lab whose ports have light only where there is some
+        #[arg(long, value_name = "SPEC")]
+        light: Option<Spec>,
+    },
+    /// What says to the ports of a lab without a circuit switch whether they have light, in the namespace of the optics
+    Light {
+        /// The lab
+        spec: Spec,
     },
 }
 
@@ -406,7 +415,14 @@ fn down(args: &DownArgs, format: Format) -> Result<Exit, Failure> {
 }
 
 fn device(device: &Device, format: Format) -> Result<Exit, Failure> {
-    let (listen, ports, circuit_ms) = match device {
+    let (listen, ports, circuit_ms, light) = match device {
+        Device::Light { spec } => {
+            light::run(spec, || {
+                let document = json!({ "lit": spec.to_string() });
+                let _ = output::result(format, &document, &format!("the light of {spec}"));
+            })?;
+            return Ok(Exit::Done);
+        }
         Device::Labels { spec } => {
             label_switches::run(spec, |address| {
                 // Whoever started the device may not read it.
@@ -422,10 +438,10 @@ fn device(device: &Device, format: Format) -> Result<Exit, Failure> {
             })?;
             return Ok(Exit::Done);
         }
-        Device::Ocs { listen, ports, circuit_ms } => (*listen, *ports, *circuit_ms),
+        Device::Ocs { listen, ports, circuit_ms, light } => (*listen, *ports, *circuit_ms, light.clone()),
     };
     let circuit_time = Duration::from_millis(circuit_ms);
-    ocs::run(OcsOptions { listen, ports, circuit_time, login: None }, |address| {
+    ocs::run(OcsOptions { listen, ports, circuit_time, login: None, light }, |address| {
         // Whoever started the device may not read it.
         let document = json!({ "listening": address.to_string() });
         let _ = output::result(format, &document, &format!("circuit switch of {ports} ports at {address}"));
