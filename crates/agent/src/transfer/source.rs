@@ -149,6 +149,8 @@ struct Run {
     without_path: bool,
     /// Those whom an earlier path has lost: this one is not to blame.
     lost_before: BTreeSet<PeerId>,
+    /// Those of whom it has been noted that the path does not reach them.
+    cut_off: BTreeSet<PeerId>,
 }
 
 /// The receiver behind a connection: the machine knows it by the same number.
@@ -202,6 +204,7 @@ impl Run {
             account: Account::new(spec.steering.fabric()),
             without_path: false,
             lost_before: BTreeSet::new(),
+            cut_off: BTreeSet::new(),
             spec,
         })
     }
@@ -214,6 +217,7 @@ impl Run {
             Err(_) => Goodbye::Refuse(Why::SourceFailed),
         });
         self.served.stop();
+        self.note_cut_off();
         self.tell_fared();
         for change in self.spec.steering.take() {
             self.session.change(change);
@@ -239,6 +243,7 @@ impl Run {
             let now = self.now();
             if now >= next_event {
                 next_event = now + EVENT_INTERVAL;
+                self.note_cut_off();
                 on_event(&self.report());
                 // Those who never say anything are sent away now and then.
                 self.meet_strangers();

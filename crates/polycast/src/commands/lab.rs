@@ -418,7 +418,7 @@ fn device(device: &Device, format: Format) -> Result<Exit, Failure> {
     let (listen, ports, circuit_ms, light) = match device {
         Device::Light { spec } => {
             light::run(spec, || {
-                let document = json!({ "lit": spec.to_string() });
+                let document = json!({ "listening": format!("the light of {spec}") });
                 let _ = output::result(format, &document, &format!("the light of {spec}"));
             })?;
             return Ok(Exit::Done);

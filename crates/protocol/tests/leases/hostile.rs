@@ -198,6 +198,21 @@ fn input() -> impl Strategy<Value = Input> {
             Input::Extend { request, time, add, remove }
         }),
         2 => (asked(), number()).prop_map(|(request, plan)| Input::Release { request, plan: PlanId(plan) }),
+        2 => (asked(), number(), names(), any::<bool>()).prop_map(|(request, plan, unreached, reached_all)| {
+            Input::Fared { request, plan: PlanId(plan), unreached, reached_all }
+        }),
+        1 => (number(), vec(small().prop_map(HostId), 0..5)).prop_map(|(plan, hosts)| {
+            Input::Unlit { plan: PlanId(plan), receivers: hosts.into_iter().collect() }
+        }),
+        1 => (0u32..4, small(), any::<bool>()).prop_map(|(kind, number, is_out)| {
+            let part = match kind {
+                0 => PartName::Port(number),
+                1 => PartName::Splitter(number),
+                2 => PartName::Tor(number),
+                _ => PartName::CircuitSwitch,
+            };
+            Input::Drain { part, is_out }
+        }),
     ]
 }
 

@@ -18,6 +18,34 @@ impl Run {
         self.spec.steering.ask_for(Rest { bytes, receivers });
     }
 
+    /// Notes whom the path does not reach, or no longer does.
+    pub(super) fn note_cut_off(&mut self) {
+        let (mut names, mut all) = (Vec::new(), true);
+        for entry in self.session.roster.entries() {
+            let peer = entry.guest.map(|guest| PeerId(guest.0));
+            let Some((peer, status)) = peer.and_then(|peer| Some((peer, self.machine.status(peer)?))) else { continue };
+            all &= status.cut_off;
+            if status.cut_off && self.cut_off.insert(peer) {
+                names.push(entry.name.clone());
+            }
+        }
+        if names.is_empty() {
+            return;
+        }
+        let (now, fabric) = (self.now(), self.account.fabric.clone());
+        let what = if all {
+            format!("the path of {fabric} reaches nobody: all get the object over TCP")
+        } else {
+            format!("the path of {fabric} does not reach {}: they get the object over TCP", names.join(", "))
+        };
+        tracing::warn!("{what}");
+        self.account.note(now, what.clone());
+        // On a network that all share nothing was lent that could be lost.
+        if all && matches!(self.spec.path, Path::Multicast { rate: Some(_), .. }) {
+            self.account.path_lost.get_or_insert(what);
+        }
+    }
+
     /// Says how the path has fared up to now, for when it is given back.
     pub(super) fn tell_fared(&self) {
         let (mut unreached, mut reached_all) = (Vec::new(), self.channel.is_some() && !self.without_path);
