@@ -1,6 +1,7 @@
 //! Decoders: packets, words of devices, archives.
 
 use polycast_net::archive::{TreeSource, unpack};
+use polycast_net::devices::circuits::{DIALECTS, Framing, dialect};
 use polycast_net::devices::{openflow, tl1};
 use polycast_net::object::ObjectSource;
 use polycast_types::RangeSet;
@@ -142,9 +143,10 @@ pub fn openflow(bytes: &[u8]) {
 
 /// Whatever a circuit switch says, cut anywhere, the machine reads the same, and answers only what was asked.
 pub fn tl1(bytes: &[u8]) {
+    let Ok(plain) = dialect("plain", 24) else { return };
     let events = |piece_len: usize| {
         let mut session = tl1::Session::new();
-        let tag = session.request(&tl1::Request::Retrieve);
+        let tag = session.request(&plain.retrieve());
         let ended = bytes.chunks(piece_len).any(|piece| session.receive(piece).is_err());
         let events: Vec<_> = std::iter::from_fn(|| session.poll()).collect();
         let done = events.iter().filter(|event| matches!(event, tl1::Event::Done { .. })).count();
@@ -152,11 +154,15 @@ pub fn tl1(bytes: &[u8]) {
         (ended, events)
     };
     assert_eq!(events(bytes.len().max(1)), events(1));
-    if let Ok((request, tag)) = tl1::Request::parse(&String::from_utf8_lossy(bytes))
-        && let Ok(tag) = tag.parse()
-    {
-        let text = request.emit(tag);
-        assert_eq!(tl1::Request::parse(text.trim_end_matches(';')).map(|(again, _)| again), Ok(request));
+    let text = String::from_utf8_lossy(bytes);
+    for dialect in DIALECTS.iter().filter_map(|name| dialect(name, 24).ok()) {
+        // Neither end panics, and what is read as a circuit is written as one.
+        let _ = dialect.parse(&text);
+        for held in dialect.circuits(&text).unwrap_or_default() {
+            let lines = dialect.list(&[held.circuit], 24);
+            let again = lines.iter().flat_map(|line| dialect.circuits(line).unwrap_or_default());
+            assert!(dialect.framing() == Framing::Tl1 || again.count() == 1);
+        }
     }
 }
 

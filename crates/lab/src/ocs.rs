@@ -1,4 +1,4 @@
-//! An optical circuit switch: it speaks TL1 over telnet as its management interface and moves packets
+//! An optical circuit switch: it speaks the dialect of a real one as its management interface and moves packets
 //! between its ports as its mirrors stand. What the real ones have in common is here too: a circuit takes
 //! its time, and while the mirrors move, at first nothing gets through and then some of it (Blast section
 //! VI, Republic section V).
@@ -12,31 +12,31 @@ use crate::light::Lamp;
 use crate::optics::{self, Light, Mirrors};
 use crate::spec::Spec;
 use crate::system::Space;
-use polycast_net::devices::telnet::Telnet;
-use polycast_net::devices::tl1::{Circuit, Completion, Output, Request, RequestError, Severity};
+use polycast_net::devices::circuits::{Circuit, Dialect, Framing};
+use polycast_net::devices::tl1::{Output, Severity};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+
+mod talk;
 
 /// The switch's own name in its answers.
 const NAME: &str = "POLYCAST-OCS";
 /// Managers at the same time.
 const SESSIONS_MAX: usize = 16;
-/// Commands of one manager at the same time.
-const COMMANDS_MAX: usize = 1_024;
-/// The longest command, in bytes.
-const COMMAND_LEN_MAX: usize = 4_096;
 
 /// A circuit switch.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct OcsOptions {
+    /// What it speaks.
+    pub dialect: Arc<dyn Dialect>,
     /// Where it listens for its managers.
     pub listen: SocketAddr,
     /// Its ports, which are the interfaces p1, p2 and so on of its namespace.
@@ -108,9 +108,11 @@ impl Move for Mirrors {
     }
 }
 
-/// The switch's state: where the light of each port goes.
+/// The switch's state: where the light of each port goes. Here ports are places, from 0 on.
 struct Switch<M> {
     options: OcsOptions,
+    /// The places of ports by their numbers in the dialect.
+    places: BTreeMap<u32, u32>,
     mirrors: M,
     /// By the port where light enters; whether the circuit is whole.
     circuits: RefCell<BTreeMap<u32, (u32, bool)>>,
@@ -125,23 +127,45 @@ type Denial = (&'static str, String);
 impl<M: Move> Switch<M> {
     fn new(options: OcsOptions, mirrors: M) -> Self {
         let (circuits, fault, reports) = (RefCell::default(), RefCell::default(), RefCell::default());
-        Switch { options, mirrors, circuits, fault, reports, report_tag: RefCell::default() }
+        let places = (0..options.ports).map(|place| (options.dialect.nth_port(place), place)).collect();
+        Switch { options, places, mirrors, circuits, fault, reports, report_tag: RefCell::default() }
     }
 
-    fn check_ports(&self, circuit: Circuit) -> Result<(), Denial> {
-        let ports = self.options.ports;
-        match [circuit.from, circuit.to].into_iter().find(|port| *port >= ports) {
-            Some(port) => Err(("IIAC", format!("there is no port {}: the ports are 1 to {ports}", port + 1))),
-            None if circuit.from == circuit.to => {
-                Err(("IIAC", format!("port {} cannot be joined to itself", circuit.from + 1)))
-            }
-            None => Ok(()),
+    /// What the dialect calls a port.
+    fn port_name(&self, place: u32) -> String {
+        self.options.dialect.port_name(self.options.dialect.nth_port(place))
+    }
+
+    /// A circuit in the dialect's numbers.
+    fn in_dialect(&self, circuit: Circuit) -> Circuit {
+        let dialect = &self.options.dialect;
+        Circuit { from: dialect.nth_port(circuit.from), to: dialect.nth_port(circuit.to) }
+    }
+
+    fn name(&self, circuit: Circuit) -> String {
+        self.options.dialect.circuit_name(self.in_dialect(circuit))
+    }
+
+    /// The place of a port.
+    fn place(&self, port: u32) -> Result<u32, Denial> {
+        self.places.get(&port).copied().ok_or_else(|| {
+            let (dialect, last) = (&self.options.dialect, self.options.ports.saturating_sub(1));
+            let (port, first, last) = (dialect.port_name(port), self.port_name(0), self.port_name(last));
+            ("IIAC", format!("there is no port {port}: the ports are {first} to {last}"))
+        })
+    }
+
+    /// A circuit of the dialect's ports in places.
+    fn placed(&self, circuit: Circuit) -> Result<Circuit, Denial> {
+        let placed = Circuit { from: self.place(circuit.from)?, to: self.place(circuit.to)? };
+        if placed.from == placed.to {
+            return Err(("IIAC", format!("port {} cannot be joined to itself", self.port_name(placed.from))));
         }
+        Ok(placed)
     }
 
     /// Makes a circuit; ends when the light is through.
     async fn enter(&self, circuit: Circuit) -> Result<(), Denial> {
-        self.check_ports(circuit)?;
         let fault = *self.fault.borrow();
         if fault == Fault::Refuse {
             return Err(("SROF", "the mirrors do not move".into()));
@@ -156,7 +180,7 @@ impl<M: Move> Switch<M> {
                 (other.from == circuit.from || other.to == circuit.to).then_some(other)
             };
             if let Some(other) = circuits.iter().find_map(taken) {
-                return Err(("SROF", format!("circuit {} has one of these ports already", other.aid())));
+                return Err(("SROF", format!("circuit {} has one of these ports already", self.name(other))));
             }
             circuits.insert(circuit.from, (circuit.to, false));
         }
@@ -181,7 +205,7 @@ impl<M: Move> Switch<M> {
     /// A circuit that was taken down while its mirrors still moved stays dark.
     async fn shine(&self, circuit: Circuit, light: Light) -> Result<(), Denial> {
         if self.circuits.borrow().get(&circuit.from).map(|(to, _)| *to) != Some(circuit.to) {
-            return Err(("SROF", format!("circuit {} was taken down meanwhile", circuit.aid())));
+            return Err(("SROF", format!("circuit {} was taken down meanwhile", self.name(circuit))));
         }
         self.mirrors.change(circuit, light).await.map_err(|error| {
             self.circuits.borrow_mut().remove(&circuit.from);
@@ -191,25 +215,40 @@ impl<M: Move> Switch<M> {
 
     /// Takes a circuit down: mirrors may leave at once.
     async fn delete(&self, circuit: Circuit) -> Result<(), Denial> {
-        self.check_ports(circuit)?;
         let there = self.circuits.borrow().get(&circuit.from).copied();
         if there.map(|(to, _)| to) != Some(circuit.to) {
-            return Err(("SROF", format!("there is no circuit {}", circuit.aid())));
+            return Err(("SROF", format!("there is no circuit {}", self.name(circuit))));
         }
         self.circuits.borrow_mut().remove(&circuit.from);
         // What never was there cannot be taken away.
         let _ = self.mirrors.change(circuit, Light::Dark).await;
-        self.report(Severity::Message, "REPT EVT CRS-FIBER", format!("{}:DLT", circuit.aid()));
+        self.report(Severity::Message, "REPT EVT CRS-FIBER", format!("{}:DLT", self.name(circuit)));
         Ok(())
     }
 
+    /// Takes down whatever circuit light from this place takes.
+    async fn delete_from(&self, from: u32) -> Result<(), Denial> {
+        let to = self.circuits.borrow().get(&from).map(|(to, _)| *to);
+        match to {
+            Some(to) => self.delete(Circuit { from, to }).await,
+            None => Err(("SROF", format!("there is no circuit from port {}", self.port_name(from)))),
+        }
+    }
+
     fn retrieve(&self) -> Vec<String> {
-        let line = |(from, (to, _)): (&u32, &(u32, bool))| Circuit { from: *from, to: *to }.aid();
-        self.circuits.borrow().iter().filter(|(_, (_, whole))| *whole).map(line).collect()
+        let circuit =
+            |(from, (to, _)): (&u32, &(u32, bool))| self.in_dialect(Circuit { from: *from, to: *to });
+        let circuits: Vec<Circuit> =
+            self.circuits.borrow().iter().filter(|(_, (_, whole))| *whole).map(circuit).collect();
+        self.options.dialect.list(&circuits, self.options.ports)
     }
 
     /// Tells all managers something that they did not ask for.
     fn report(&self, severity: Severity, verb: &str, line: String) {
+        // Instruments speak when they are asked.
+        if self.options.dialect.framing() == Framing::Scpi {
+            return;
+        }
         let mut tag = self.report_tag.borrow_mut();
         *tag = *tag % 999_999 + 1;
         let output =
@@ -272,7 +311,7 @@ async fn serve<M: Move + 'static>(listener: TcpListener, switch: Rc<Switch<M>>) 
             Ok((stream, _)) => {
                 let switch = Rc::clone(&switch);
                 tokio::task::spawn_local(async move {
-                    converse(stream, switch).await;
+                    talk::converse(stream, switch).await;
                     drop(place);
                 });
             }
@@ -282,111 +321,6 @@ async fn serve<M: Move + 'static>(listener: TcpListener, switch: Rc<Switch<M>>) 
             }
         }
     }
-}
-
-/// Talks with one manager until it leaves.
-async fn converse<M: Move + 'static>(stream: TcpStream, switch: Rc<Switch<M>>) {
-    // Answers must not wait for more of them.
-    let _ = stream.set_nodelay(true);
-    let (mut reader, mut writer) = stream.into_split();
-    let (answers, mut outgoing) = mpsc::channel::<String>(COMMANDS_MAX);
-    switch.reports.borrow_mut().push(answers.clone());
-    let (mut telnet, mut text, mut buffer) = (Telnet::new(), Vec::new(), [0; 4_096]);
-    let mut logged_in = switch.options.login.is_none();
-    let mut refusals = Vec::new();
-    loop {
-        let mut wire = std::mem::take(&mut refusals);
-        tokio::select! {
-            read = reader.read(&mut buffer) => {
-                let Ok(len @ 1..) = read else { return };
-                telnet.receive(&buffer[..len], &mut text, &mut refusals);
-                while let Some(end) = text.iter().position(|byte| *byte == b';') {
-                    let command: Vec<u8> = text.drain(..=end).collect();
-                    let command = String::from_utf8_lossy(&command[..end]).into_owned();
-                    if !take(&command, &switch, &answers, &mut logged_in) {
-                        return;
-                    }
-                }
-                if text.len() > COMMAND_LEN_MAX {
-                    return;
-                }
-            }
-            answer = outgoing.recv() => {
-                let Some(answer) = answer else { return };
-                Telnet::send(answer.as_bytes(), &mut wire);
-            }
-        }
-        wire.append(&mut refusals);
-        if !wire.is_empty() && writer.write_all(&wire).await.is_err() {
-            return;
-        }
-    }
-}
-
-/// Takes a command; gives whether the conversation goes on.
-fn take<M: Move + 'static>(
-    command: &str,
-    switch: &Rc<Switch<M>>,
-    answers: &mpsc::Sender<String>,
-    logged_in: &mut bool,
-) -> bool {
-    if let Some((fault, tag)) = fault(command) {
-        *switch.fault.borrow_mut() = fault;
-        return answers.try_send(respond(&tag, Ok(vec![]))).is_ok();
-    }
-    let (request, tag) = match Request::parse(command) {
-        Ok(parsed) => parsed,
-        Err(RequestError { tag, code, text }) => {
-            return answers.try_send(respond(&tag, Err((code, text)))).is_ok();
-        }
-    };
-    let immediate = match request {
-        Request::Login { user, password } => match &switch.options.login {
-            Some((known, secret)) if (known, secret) != (&user, &password) => {
-                Err(("PIUI", "unknown user or password".to_string()))
-            }
-            _ => {
-                *logged_in = true;
-                Ok(vec![])
-            }
-        },
-        _ if !*logged_in => Err(("PLNA", "log in first".to_string())),
-        Request::Logout { .. } => {
-            *logged_in = switch.options.login.is_none();
-            Ok(vec![])
-        }
-        Request::Enter(_) if *switch.fault.borrow() == Fault::HangUp => return false,
-        Request::Enter(circuit) | Request::Delete(circuit) => {
-            let (switch, answers) = (Rc::clone(switch), answers.clone());
-            let enter = matches!(request, Request::Enter(_));
-            tokio::task::spawn_local(async move {
-                let outcome = if enter { switch.enter(circuit).await } else { switch.delete(circuit).await };
-                // The manager may have left meanwhile; the circuit stays.
-                let _ = answers.try_send(respond(&tag, outcome.map(|()| vec![])));
-            });
-            return true;
-        }
-        Request::Retrieve => Ok(switch.retrieve()),
-        Request::Alarms | Request::Header => Ok(vec![]),
-    };
-    answers.try_send(respond(&tag, immediate)).is_ok()
-}
-
-/// `ED-FAULT::REFUSE:7`: how labs make a switch misbehave. No real switch knows it.
-fn fault(command: &str) -> Option<(Fault, String)> {
-    let mut blocks = command.trim().strip_prefix("ED-FAULT::")?.split(':');
-    let (mode, tag) = (blocks.next()?, blocks.next()?.to_string());
-    let fault = mode.parse().ok()?;
-    Some((fault, tag))
-}
-
-fn respond(tag: &str, outcome: Result<Vec<String>, Denial>) -> String {
-    let (completion, code, lines, comment) = match outcome {
-        Ok(lines) => (Completion::Completed, None, lines, String::new()),
-        Err((code, text)) => (Completion::Denied, Some(code.to_string()), vec![], text),
-    };
-    let output = Output::Response { tag: tag.into(), completion, code, lines, comment, more: false };
-    output.emit(NAME, &time_in_words())
 }
 
 #[cfg(test)]

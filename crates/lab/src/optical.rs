@@ -13,12 +13,16 @@ use crate::spec::{Network, Spec};
 use crate::system::{Space, run};
 use crate::world::MULTICAST_PERCENT;
 use polycast_net::devices::at_once;
+use polycast_net::devices::circuits::dialect;
 use polycast_net::devices::openflow::{
     Action, Endpoint, Field, FlowMod, GroupMod, Match, Switch, SwitchError, SwitchOptions,
 };
+use polycast_topology::Hybrid;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// OpenFlow numbers of a ToR's ports: its hosts from 1, and these.
@@ -42,6 +46,10 @@ const BUDGET_DB: f64 = 30.0;
 const SWITCH_LOSS_DB: f64 = 1.5;
 const AMPLIFIER_GAIN_DB: f64 = 20.0;
 
+/// Who manages the circuit switch of a lab, and how that is proven. Nobody else is there.
+const OCS_USER: &str = "polycast";
+const OCS_PASSWORD: &str = "lab-only";
+
 /// Starts switches, splitters and the circuit switch, and gives the ToRs their operator's rules.
 pub(crate) fn start(
     spec: &Spec,
@@ -58,7 +66,7 @@ pub(crate) fn start(
     let bridges: Vec<Bridge> = (0..racks).map(|rack| bridge(spec.network, layout, rack)).collect();
     openvswitch::start(&bridges, places, daemons)?;
     optics::apply(&Space::named(OPTICS), &splitters(spec.network))?;
-    if let Network::Blast { hybrid, circuit_ms, .. } = spec.network {
+    if let Network::Blast { hybrid, circuit_ms, dialect, .. } = spec.network {
         let address = SocketAddr::from((OCS_ADDRESS, OCS_TL1_PORT));
         let mut command = Space::named(OPTICS).command(&places.program.to_string_lossy());
         command.args(["lab", "device", "ocs", "--listen", &address.to_string()]);
@@ -71,6 +79,8 @@ pub(crate) fn start(
         if !spec.always_lit {
             command.args(["--light", &spec.to_string()]);
         }
+        command.args(["--dialect", dialect, "--login", &format!("{OCS_USER}:{OCS_PASSWORD}")]);
+        write_password(places)?;
         daemons.start_silent("ocs", command, places)?;
         reach_ocs()?;
         daemons.put_first("ocs", Rank::Control);
@@ -122,18 +132,18 @@ pub(crate) fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) ->
     // Writing to a string cannot fail.
     let _ = match spec.network {
         Network::Bridge { .. } | Network::Datacast { .. } | Network::Orca { .. } => Ok(()),
-        Network::Blast { hybrid, core_multicast, wait, .. } => write!(
+        Network::Blast { hybrid, core_multicast, wait, dialect, .. } => write!(
             text,
             "fabrics = [\"ocs\", {}\"tcp-chain\"]\nscheduler = \"greedy-matching\"\nwhen-busy = \"wait\"\n\
              on-device-failure = \"{}\"\n[ip-multicast]\npool = \"{a}.{b}.{CORE_POOL}.0/24\"\n\
-             [ocs]\ntl1 = \"{OCS_ADDRESS}:{OCS_TL1_PORT}\"\nports = {}\nsplitters = {}\nsplitter-fanout = {}\n\
+             [ocs]\naddress = \"{OCS_ADDRESS}:{OCS_TL1_PORT}\"\ndialect = \"{dialect}\"\n{}ports = {}\n{}\n\
              budget-db = {BUDGET_DB:?}\nswitch-loss-db = {SWITCH_LOSS_DB:?}\namplifier-gain-db = {AMPLIFIER_GAIN_DB:?}\n\
              rate = \"{rate}\"\n{pool}",
             if core_multicast { "\"ip-multicast\", " } else { "" },
             if wait { "wait" } else { "fallback" },
+            login_settings(dialect, places),
             hybrid.ports_needed(),
-            hybrid.splitters,
-            hybrid.splitter_fanout,
+            port_settings(&hybrid, dialect),
         ),
         Network::Shufflecast { fabric, .. } => write!(
             text,
@@ -169,6 +179,48 @@ pub(crate) fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) ->
     text
 }
 
+/// The file with the password of the circuit switch.
+fn password_file(places: &Places) -> PathBuf {
+    places.inside.join("ocs.password")
+}
+
+/// Writes it, where its owner alone can read it.
+fn write_password(places: &Places) -> Result<(), LabError> {
+    let path = password_file(places);
+    let failed = |error: std::io::Error| LabError::path("write", &path, &error);
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).map_err(failed)?;
+    writeln!(file, "{OCS_PASSWORD}").map_err(failed)
+}
+
+/// Who speaks to the circuit switch, where its dialect has a login.
+fn login_settings(name: &str, places: &Places) -> String {
+    match dialect(name, 0) {
+        Ok(dialect) if dialect.has_login() => {
+            format!("user = \"{OCS_USER}\"\npassword-file = {:?}\n", password_file(places))
+        }
+        _ => String::new(),
+    }
+}
+
+/// What is at the ports of the circuit switch, in its own names.
+fn port_settings(hybrid: &Hybrid, name: &str) -> String {
+    let Ok(dialect) = dialect(name, hybrid.ports_needed() as u32) else { return String::new() };
+    let port = |place: u32| format!("\"{}\"", dialect.port_name(dialect.nth_port(place)));
+    let list = |ports: Vec<String>| format!("[{}]", ports.join(", "));
+    let rack =
+        |rack| list((0..hybrid.ports_per_rack).map(|uplink| port(hybrid.rack_port(rack, uplink))).collect());
+    let splitter = |splitter| {
+        let outputs =
+            (0..hybrid.splitter_fanout).map(|output| port(hybrid.splitter_output(splitter, output)));
+        let (input, outputs) = (port(hybrid.splitter_input(splitter)), list(outputs.collect()));
+        format!("{{ input = {input}, outputs = {outputs}, fan-out = {} }}", hybrid.splitter_fanout)
+    };
+    let racks = list((0..hybrid.racks).map(rack).collect());
+    let splitters = list((0..hybrid.splitters).map(splitter).collect());
+    format!("rack-ports = {racks}\nsplitters = {splitters}")
+}
+
 /// Waits for the circuit switch, which is just coming up.
 fn reach_ocs() -> Result<(), LabError> {
     let begun = Instant::now();
@@ -188,7 +240,7 @@ pub(crate) fn misbehave(fault: Fault) -> Result<(), LabError> {
     let failed = |error: std::io::Error| LabError::system("make the circuit switch misbehave", error);
     let mut stream = TcpStream::connect((OCS_ADDRESS, OCS_TL1_PORT)).map_err(failed)?;
     stream.set_read_timeout(Some(READY_WITHIN)).map_err(failed)?;
-    stream.write_all(format!("ED-FAULT::{}:1;", fault.word()).as_bytes()).map_err(failed)?;
+    stream.write_all(format!("ED-FAULT::{}:1;\n", fault.word()).as_bytes()).map_err(failed)?;
     // Its answer says that it has understood.
     stream.read(&mut [0; 256]).map_err(failed).map(drop)
 }

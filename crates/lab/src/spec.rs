@@ -3,6 +3,7 @@
 //! nothing is said.
 
 use crate::error::LabError;
+use polycast_net::devices::circuits::DIALECTS;
 use polycast_topology::{Clos, FatTree, Graph, Hybrid, Network as Topology, Shufflecast};
 use polycast_types::Rate;
 use std::fmt;
@@ -61,6 +62,8 @@ pub enum Network {
         core_multicast: bool,
         /// Whether a path whose devices fail waits for them.
         wait: bool,
+        /// What the circuit switch speaks.
+        dialect: &'static str,
     },
     /// Racks on a packet core and on splitters that are wired for ever (Shufflecast section V).
     Shufflecast {
@@ -244,7 +247,16 @@ impl<'a> Parts<'a> {
                         return Err(self.wrong(format!("on-failure can be fallback or wait, not '{other}'")));
                     }
                 };
-                Ok(Network::Blast { hybrid, circuit_ms, core_multicast, wait })
+                let dialect = match self.take("dialect") {
+                    None => DIALECTS[0],
+                    Some(name) => {
+                        let known = DIALECTS.into_iter().find(|known| *known == name);
+                        known.ok_or_else(|| {
+                            self.wrong(format!("dialect can be {}, not '{name}'", DIALECTS.join(", ")))
+                        })?
+                    }
+                };
+                Ok(Network::Blast { hybrid, circuit_ms, core_multicast, wait, dialect })
             }
             "shufflecast" => {
                 let [p, k] = self.positional(["p", "k"])?;
@@ -374,16 +386,17 @@ impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.network {
             Network::Bridge { hosts } => write!(f, "bridge:{hosts}")?,
-            Network::Blast { hybrid, circuit_ms, core_multicast, wait } => write!(
+            Network::Blast { hybrid, circuit_ms, core_multicast, wait, dialect } => write!(
                 f,
-                "blast:racks={},hosts={},fanout={},splitters={},ports={},circuit-ms={circuit_ms}{}{}",
+                "blast:racks={},hosts={},fanout={},splitters={},ports={},circuit-ms={circuit_ms}{}{}{}",
                 hybrid.racks,
                 hybrid.servers_per_rack,
                 hybrid.splitter_fanout,
                 hybrid.splitters,
                 hybrid.ports_per_rack,
                 if core_multicast { ",next=ip-multicast" } else { "" },
-                if wait { ",on-failure=wait" } else { "" }
+                if wait { ",on-failure=wait" } else { "" },
+                if dialect == DIALECTS[0] { String::new() } else { format!(",dialect={dialect}") }
             )?,
             Network::Shufflecast { fabric, hosts } => {
                 write!(f, "shufflecast:{},{},hosts={hosts}", fabric.fanout(), fabric.columns())?;
@@ -427,6 +440,7 @@ mod tests {
             ("blast:racks=8,hosts=2", 16),
             ("blast:racks=3,circuit-ms=0,fanout=2", 6),
             ("blast:racks=3,next=ip-multicast,on-failure=wait", 6),
+            ("blast:racks=3,dialect=polatis-scpi", 6),
             ("shufflecast:2,2,hosts=2", 16),
             ("shufflecast:2,3,mtu=9000", 48),
             ("datacast:bcube:4,2", 16),
@@ -480,6 +494,7 @@ mod tests {
             ("blast:racks=4,optics=dim", "optics can be real or lit, not 'dim'"),
             ("bridge:8,optics=real", "'bridge' has no setting 'optics'"),
             ("blast:racks=4,on-failure=cry", "'cry'"),
+            ("blast:racks=4,dialect=latin", "dialect can be glimmerglass, calient,"),
             ("shufflecast:2", "p,k"),
             ("shufflecast:1,1", "Shufflecast"),
             ("datacast:bcube:4", "bcube"),

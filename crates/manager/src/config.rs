@@ -78,6 +78,10 @@ pub struct ManagerConfig {
     pub orca: Option<fabrics::orca::OrcaSettings>,
     /// The fabric `datacast`.
     pub datacast: Option<fabrics::datacast::DatacastSettings>,
+    /// Where racks' switches come that connect to their controller, and are known by their datapath ids.
+    pub openflow_listen: Option<SocketAddr>,
+    /// Certificates for connections with devices.
+    pub device_tls: Option<fabrics::switch_ports::DeviceTls>,
     /// The switches of the racks, by the racks' numbers, for the fabrics that need to know them.
     pub tor: Vec<fabrics::tors::TorSettings>,
 }
@@ -166,6 +170,8 @@ impl Default for ManagerConfig {
             shufflecast: None,
             orca: None,
             datacast: None,
+            openflow_listen: None,
+            device_tls: None,
             tor: Vec::new(),
         }
     }
@@ -433,6 +439,55 @@ mod tests {
                 "rack 1: 'tor1' is no",
             ),
             (format!("{ocs}{OCS}{}", racks(true, "").replace("0/24", "1/24")), "is no network"),
+            (
+                format!("{ocs}{OCS}{}", racks(true, "").replace("openflow = '10.0.255.0:6653'", "")),
+                "rack 0: say where the switch listens, or the dpid of one that connects",
+            ),
+            (
+                format!(
+                    "{ocs}{OCS}{}",
+                    racks(true, "").replace("openflow = '10.0.255.0:6653'", "dpid = '0x1'")
+                ),
+                "say where the switch of rack 0 connects, such as 0.0.0.0:6653",
+            ),
+            (
+                format!("{ocs}{OCS}{}", racks(true, "").replace("openflow", "dpid = '7'\nopenflow")),
+                "has the dpid 0x7 too",
+            ),
+            (
+                format!("{ocs}{OCS}{}", racks(true, "").replace("openflow", "dpid = 'x'\nopenflow")),
+                "'x' is no dpid",
+            ),
+            (
+                format!("{ocs}{OCS}{}", racks(true, "").replace("openflow", "dscp = 64\nopenflow")),
+                "64 is no class",
+            ),
+            (
+                format!("{ocs}{OCS}{}", racks(true, "").replace("openflow", "tables = 3\nopenflow")),
+                "write 1 or 2",
+            ),
+            (
+                format!("{ocs}{OCS}{}", racks(true, "").replace("openflow", "tls = true\nopenflow")),
+                "'tor.tls'",
+            ),
+            (
+                format!("{ocs}{OCS}dialect = 'latin'\n{}", racks(true, "")),
+                "no dialect 'latin', only glimmerglass",
+            ),
+            (
+                format!("{ocs}{OCS}user = 'root'\n{}", racks(true, "")),
+                "name the file that holds the password",
+            ),
+            (
+                format!("{ocs}{OCS}user = 'root'\npassword-file = '/no/such'\n{}", racks(true, "")),
+                "/no/such cannot be read",
+            ),
+            (
+                format!("{ocs}{OCS}dialect = 'polatis-scpi'\nuser = 'root'\n{}", racks(true, "")),
+                "the dialect polatis-scpi has no login: leave user and password-file out",
+            ),
+            (format!("{ocs}{OCS}tls = true\n{}", racks(true, "")), "'ocs.tls'"),
+            (format!("{ocs}{OCS}budget-db = 8.5\n{}", racks(true, "")), "loses at least 10.0 dB through"),
             (format!("{shufflecast}{}", racks(true, "")), "rack 0 has 0 fibres from splitters"),
             (format!("{shufflecast}{}", racks(false, "splitter-ports = [10, 11]")), "a Shufflecast needs it"),
             (shufflecast.replace("k = 1", "k = 2"), "a 2,2-Shufflecast has 8 racks, not 0"),
@@ -443,6 +498,78 @@ mod tests {
             assert!(message.contains(part), "{text}: {message}");
             assert!(!message.contains('\n'), "{message}");
         }
+    }
+
+    /// A table of ports for two racks.
+    const TABLE: &str = "fabrics = ['ocs']\n[ocs]\naddress = '10.0.0.1:10033'\nrate = '10gbit'\nrack-ports = [17, [40]]\n\
+                         splitters = [{ input = 1, outputs = [5, 9, 3], fan-out = 3, loss-db = 6.0 }, \
+                         { input = 30, outputs = [31, 32] }]\n";
+
+    #[test]
+    fn ports_are_where_the_table_says() {
+        let config = ManagerConfig::from_toml(&format!("{TABLE}{}", racks(false, ""))).unwrap();
+        let layout = fabrics::switch_ports::layout(&config).unwrap();
+        assert_eq!((layout.ports.of_rack(0), layout.ports.of_rack(1)), (&[16][..], &[39][..]));
+        assert_eq!(layout.ports.splitters()[0].outputs, [4, 8, 2]);
+        assert_eq!((layout.hybrid.splitters, layout.hybrid.splitter_fanout), (2, 3));
+        assert_eq!((layout.dialect.name(), devices_of(&config).len()), ("glimmerglass", 3));
+        let calient = TABLE
+            .replace("[17, [40]]", "['1.1.1', '1.1.2']")
+            .replace(
+                "input = 1, outputs = [5, 9, 3]",
+                "input = '1.2.1', outputs = ['1.2.2', '1.2.3', '2.1.1']",
+            )
+            .replace("input = 30, outputs = [31, 32]", "input = '3.1.1', outputs = ['3.1.2', '3.1.3']");
+        let calient = format!("{calient}dialect = 'calient'\n{}", racks(false, ""));
+        let layout = fabrics::switch_ports::layout(&ManagerConfig::from_toml(&calient).unwrap()).unwrap();
+        assert_eq!(layout.dialect.port_name(layout.ports.splitters()[0].outputs[2]), "2.1.1");
+        for (from, to, part) in [
+            ("[17, [40]]", "[17, 9]", "port 9 is rack 1's and splitter 0's: a port is in one place"),
+            ("[17, [40]]", "[17]", "it names 1 racks and there are 2 [[tor]]"),
+            ("[17, [40]]", "[17, [40, 41]]", "rack 1 has 2 ports on the circuit switch and 1 fibre-ports"),
+            (
+                "[17, [40]]",
+                "[17, 400]",
+                "'400' is no port of a glimmerglass switch, which are such as 1 to 320",
+            ),
+            ("[17, [40]]", "[17, '1.2.3']", "'1.2.3' is no port of a glimmerglass switch"),
+            ("[5, 9, 3]", "[]", "splitter 0 has no outputs: list the ports where they come in"),
+            ("[5, 9, 3]", "[5]", "splitter 0 has one output"),
+            (
+                "fan-out = 3",
+                "fan-out = 4",
+                "splitter 0 has the fan-out 4 and 3 outputs: list as many outputs",
+            ),
+            ("loss-db = 6.0", "loss-db = 1.0", "loses 1 dB, and one of 3 outputs loses at least 4.8"),
+            ("loss-db = 6.0", "amplifier-db = -1.0", "has an amplifier of -1 dB"),
+            ("rack-ports = [17, [40]]\n", "", "name each rack's port too"),
+            ("splitters = [{", "splitters = 2\nother = [{", "other"),
+            ("input = 30,", "inlet = 30,", "inlet"),
+        ] {
+            let text = format!("{}{}", TABLE.replace(from, to), racks(false, ""));
+            let message = ManagerConfig::from_toml(&text).unwrap_err().to_string();
+            assert!(message.contains(part), "{to}: {message}");
+            assert!(!message.contains('\n'), "{message}");
+        }
+    }
+
+    #[test]
+    fn passwords_are_their_owners_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("password");
+        let settings = format!("{}user = 'admin'\npassword-file = {path:?}\n{}", TABLE, racks(false, ""));
+        let write = |text: &str, mode: u32| {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            ManagerConfig::from_toml(&settings).map_err(|error| error.to_string())
+        };
+        let config = write("secret\n", 0o600).unwrap();
+        let login = fabrics::switch_ports::options(&config).unwrap().login.unwrap();
+        assert_eq!((login.user.as_str(), login.password.as_str()), ("admin", "secret"));
+        assert!(write("secret\n", 0o644).unwrap_err().contains("chmod 600"));
+        assert!(write("\n", 0o600).unwrap_err().contains("is no password"));
+        assert!(write("a;b\n", 0o600).unwrap_err().contains("is no password"));
     }
 
     #[test]

@@ -8,13 +8,15 @@ mod circuit_switch;
 mod error;
 mod forwarders;
 mod label_switches;
+mod switch_door;
 mod tor;
 
 pub(crate) use circuit_switch::CircuitSwitch;
 pub(crate) use error::{DeviceError, SetUpError};
 pub(crate) use forwarders::Forwarders;
 pub(crate) use label_switches::LabelSwitches;
-pub(crate) use tor::{Tor, TorPorts};
+pub(crate) use switch_door::SwitchDoor;
+pub(crate) use tor::{Reach, Tor, TorPorts};
 
 use futures_util::future::join_all;
 use polycast_api::forwarder::Word;

@@ -12,6 +12,7 @@ pub mod ocs;
 pub mod orca;
 mod registry;
 pub mod shufflecast;
+pub mod switch_ports;
 mod tcp_chain;
 pub mod tors;
 

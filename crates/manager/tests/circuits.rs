@@ -13,8 +13,8 @@ use polycast_api::manager::{
     AgentId, AgentMessage, Granted, Heartbeat, Join, Lease, ManagerMessage, PathRequest, Release,
 };
 use polycast_manager::{Manager, ManagerConfig, ManagerError};
+use polycast_net::devices::circuits::{Circuit, Dialect as _, Plain, Request, tl1_answer};
 use polycast_net::devices::openflow::{Message, Port};
-use polycast_net::devices::tl1::{Circuit, Completion, Output, Request};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -73,7 +73,7 @@ impl Switch {
             text.push_str(&String::from_utf8_lossy(&buffer[..len]));
             while let Some(end) = text.find(';') {
                 let command: String = text.drain(..=end).collect();
-                let Ok((request, tag)) = Request::parse(&command[..end]) else { continue };
+                let Ok((request, tag)) = Plain.parse(&command[..end]) else { continue };
                 let (switch, answers) = (self.clone(), answers.clone());
                 tokio::spawn(async move { answers.send(switch.answer(request, tag).await) });
             }
@@ -98,13 +98,11 @@ impl Switch {
                 vec![]
             }
             Request::Retrieve => {
-                table.circuits.iter().map(|(&from, &to)| Circuit { from, to }.aid()).collect()
+                table.circuits.iter().map(|(&from, &to)| Plain.circuit_name(Circuit { from, to })).collect()
             }
             _ => vec![],
         };
-        let completion = Completion::Completed;
-        let (code, comment, more) = (None, String::new(), false);
-        Output::Response { tag, completion, code, lines, comment, more }.emit("SWITCH", "26-01-01 00:00:00")
+        tl1_answer(&tag, Ok(lines), "SWITCH", "26-01-01 00:00:00")
     }
 }
 
@@ -138,6 +136,7 @@ async fn serve_rack(mut stream: TcpStream, rules: Arc<AtomicUsize>) -> std::io::
                 Message::FeaturesRequest => Message::FeaturesReply { datapath_id: 1, buffers: 0, tables: 2 },
                 Message::EchoRequest(data) => Message::EchoReply(data),
                 Message::BarrierRequest => Message::BarrierReply,
+                Message::GroupFeaturesRequest => Message::GroupFeaturesReply { types: 1 },
                 Message::PortsRequest => {
                     let ports = vec![Port { number: 9, address, name, disabled, link_down }];
                     Message::PortsReply { ports, more: false }
@@ -171,7 +170,7 @@ fn settings_with(switch: SocketAddr, listen: &str, racks: &[String]) -> String {
     format!(
         "listen = '{listen}'\nfabrics = ['ocs']\nscheduler = 'greedy-matching'\non-device-failure = 'wait'\n\
          silence-ms = 60000\n\
-         [ocs]\ntl1 = '{switch}'\nsplitters = 1\nsplitter-fanout = 2\nrate = '1gbit'\n{racks}"
+         [ocs]\ntl1 = '{switch}'\ndialect = 'plain'\nsplitters = 1\nsplitter-fanout = 2\nrate = '1gbit'\n{racks}"
     )
 }
 

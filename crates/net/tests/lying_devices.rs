@@ -1,10 +1,12 @@
 //! Devices that lie: whatever one says, its own conversation ends with a reason, soon and without taking much memory.
 
+use polycast_net::devices::circuits::{CircuitClient, CircuitOptions, Dialect as _, Plain};
 use polycast_net::devices::openflow::{Endpoint, Message, Switch, SwitchOptions};
-use polycast_net::devices::tl1::{Completion, Output, Request, Tl1Client, Tl1Options};
+use polycast_net::devices::tl1::{Completion, Output};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -33,7 +35,7 @@ async fn tag(stream: &mut TcpStream) -> Option<String> {
         let len = stream.read(&mut buffer).await.ok().filter(|len| *len > 0)?;
         text.push_str(&String::from_utf8_lossy(&buffer[..len]));
         if let Some((command, _)) = text.split_once(';') {
-            return Request::parse(command).ok().map(|(_, tag)| tag);
+            return Plain.parse(command).ok().map(|(_, tag)| tag);
         }
     }
 }
@@ -105,8 +107,9 @@ async fn a_circuit_switch_that_lies_is_given_up() {
     for (name, talk) in liars {
         let (address, begun) = (liar(talk).await, Instant::now());
         let (connect_timeout, command_timeout) = (SOON, SOON);
-        let options = Tl1Options { connect_timeout, command_timeout, ..Tl1Options::default() };
-        let result = match Tl1Client::connect(address, options).await {
+        let options =
+            CircuitOptions { connect_timeout, command_timeout, ..CircuitOptions::new(Arc::new(Plain)) };
+        let result = match CircuitClient::connect(address, options).await {
             Ok(client) => client.retrieve().await.map(drop),
             Err(error) => Err(error),
         };
@@ -132,7 +135,7 @@ async fn an_answer_without_end_is_given_up() {
         }
         200
     });
-    let client = Tl1Client::connect(address, Tl1Options::default()).await.unwrap();
+    let client = CircuitClient::connect(address, CircuitOptions::new(Arc::new(Plain))).await.unwrap();
     let error = client.retrieve().await.unwrap_err().to_string();
     let sent = talk.await.unwrap();
     assert!(sent < 100, "{sent} MB were taken: {error}");

@@ -3,15 +3,17 @@
 //!
 //! A group holds one fibre of each of its racks, the splitters of its cascade, and a multicast address. The
 //! circuit switch leads the source's light through the cascade; the switches of the racks copy between the
-//! servers and the fibre. The path is the group's alone, so it has a rate.
+//! servers and the fibre. The path is the group's alone, so it has a rate. Where one cascade is too short or too dark, the
+//! source's rack feeds several, each by a fibre of its own.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, racks_reachable, splitters_needed};
+use polycast_topology::{Hybrid, PortOwner, PortTable};
 use polycast_types::{Duration, Rate};
 
 use crate::circuits::{CircuitSetup, PortPool, Rejection, SetupError, setup};
@@ -43,6 +45,8 @@ pub struct OcsConfig {
 #[derive(Clone, Debug)]
 pub struct Ocs {
     config: OcsConfig,
+    /// What is at the ports of the circuit switch.
+    ports: Arc<PortTable>,
     places: Places,
     pool: AddressPool,
 }
@@ -62,18 +66,27 @@ impl Ocs {
     ) -> Result<Self, PlaceError> {
         let hybrid = config.hybrid;
         let places = Places::new(hybrid.racks.saturating_mul(hybrid.servers_per_rack), hosts)?;
-        Ok(Ocs { config, places, pool })
+        Ok(Ocs { config, ports: Arc::new(PortTable::of(&hybrid)), places, pool })
+    }
+
+    /// The same where racks and splitters are at these ports of the circuit switch, and not in the program's own order.
+    #[must_use]
+    pub fn with_ports(self, ports: PortTable) -> Self {
+        Ocs { ports: Arc::new(ports), ..self }
     }
 
     /// What a port of the circuit switch belongs to: a fibre of a rack, or a splitter.
     fn resource_of(&self, port: u32) -> Option<Resource> {
-        let hybrid = self.config.hybrid;
-        let fibres = hybrid.racks * hybrid.ports_per_rack;
-        if port < fibres {
-            return Some(Resource::CircuitPort { port });
-        }
-        let splitter = (port - fibres) / (1 + hybrid.splitter_fanout);
-        (splitter < hybrid.splitters).then_some(Resource::Splitter { splitter })
+        Some(match self.ports.owner(port)? {
+            PortOwner::Rack(_) => Resource::CircuitPort { port },
+            PortOwner::Splitter(splitter) => Resource::Splitter { splitter },
+        })
+    }
+
+    /// The fewest cascades that could reach so many receivers' racks.
+    fn cascades_for(&self, receivers: u32) -> u32 {
+        let reached = racks_reachable(self.config.cascade_max, self.config.hybrid.splitter_fanout) - 1;
+        receivers.div_ceil(reached).max(1)
     }
 
     /// The hosts of the group by rack, and the source's rack.
@@ -88,35 +101,80 @@ impl Ocs {
     }
 
     /// Whether the group could have circuits if nothing else were held (constraints 1 and 2).
-    fn check(&self, network: &NetworkState, racks: &BTreeSet<u32>) -> Result<(), Refusal> {
+    fn check(&self, network: &NetworkState, source_rack: u32, racks: &BTreeSet<u32>) -> Result<(), Refusal> {
         let OcsConfig { hybrid, cascade_max, .. } = self.config;
-        let count = racks.len() as u32;
+        let (count, fanout) = (racks.len() as u32, hybrid.splitter_fanout);
         let refuse = |why: Rejection| Err(Refusal::Impossible(format!("for circuits {why}")));
         if count < 2 {
             return refuse(Rejection::OneRack { racks: count });
         }
-        let reachable = racks_reachable(cascade_max, hybrid.splitter_fanout);
-        if count > reachable {
-            let fanout = hybrid.splitter_fanout;
+        let cascades = self.cascades_for(count - 1);
+        let fibres = self.ports.of_rack(source_rack).len() as u32;
+        if cascades > fibres {
+            let reachable = (racks_reachable(cascade_max, fanout) - 1).saturating_mul(fibres) + 1;
             return refuse(Rejection::Cascade { racks: count, cascade_max, fanout, reachable });
         }
         let works = |splitter: &u32| !network.has_failed(&Resource::Splitter { splitter: *splitter });
-        let splitters = (0..hybrid.splitters).filter(works).count() as u32;
-        let needed = splitters_needed(count, hybrid.splitter_fanout);
-        if needed > splitters {
-            return refuse(Rejection::Splitters { needed, splitters });
+        let table = self.ports.splitters();
+        let working: Vec<u32> = (0..table.len() as u32).filter(works).collect();
+        // Every splitter adds its outputs, and takes one of another or of the source.
+        let more: u32 = working.iter().map(|splitter| table[*splitter as usize].fanout() - 1).sum();
+        if more + cascades < count - 1 {
+            let (needed, splitters) = (splitters_needed(count, fanout), working.len() as u32);
+            return refuse(Rejection::Splitters { needed: needed.max(splitters + 1), splitters });
         }
         let dark = |rack: &&u32| {
-            let mut ports = (0..hybrid.ports_per_rack).map(|uplink| hybrid.rack_port(**rack, uplink));
-            ports.all(|port| network.has_failed(&Resource::CircuitPort { port }))
+            let mut ports = self.ports.of_rack(**rack).iter();
+            ports.all(|port| network.has_failed(&Resource::CircuitPort { port: *port }))
         };
         match racks.iter().find(dark) {
             Some(rack) => Err(Refusal::Impossible(format!(
                 "all {} fibres of rack {rack} to the circuit switch have failed",
-                hybrid.ports_per_rack
+                self.ports.of_rack(*rack).len()
             ))),
             None => Ok(()),
         }
+    }
+
+    /// Circuits to all these racks, from as few fibres of the source's rack as reach them.
+    fn circuits(
+        &self,
+        pool: &PortPool,
+        source_rack: u32,
+        others: &[u32],
+    ) -> Result<Vec<CircuitSetup>, SetupError> {
+        let fibres = (self.ports.of_rack(source_rack).len() as u32).min(others.len() as u32).max(1);
+        let mut refusal = None;
+        for cascades in self.cascades_for(others.len() as u32)..=fibres {
+            let mut pool = pool.clone();
+            let size = others.len().div_ceil(cascades as usize).max(1);
+            let one = |racks: &[u32]| setup(&mut pool, source_rack, racks, &self.config.budget);
+            match others.chunks(size).map(one).collect::<Result<Vec<_>, _>>() {
+                Ok(setups) => {
+                    let longest = setups.iter().map(|setup| setup.splitters.len()).max();
+                    // Small splitters make long cascades; the next try has shorter ones.
+                    if longest <= Some(self.config.cascade_max as usize) || cascades == fibres {
+                        return Ok(setups);
+                    }
+                }
+                // More light for each, or none at all.
+                Err(dark @ SetupError::Power(_)) => refusal = refusal.or(Some(dark)),
+                Err(busy) => return Err(refusal.unwrap_or(busy)),
+            }
+        }
+        Err(refusal.unwrap_or(SetupError::RackBusy { rack: source_rack, ports: fibres }))
+    }
+
+    /// The circuits that devices hold for nobody, and those of a plan that is to be replaced.
+    fn standing_circuits(&self, network: &NetworkState, old: Option<&Plan>) -> BTreeMap<u32, u32> {
+        let kept = network.kept().map(|running| &running.plan);
+        let ours = kept.chain(old).filter(|plan| plan.fabric == Self::NAME);
+        ours.flat_map(|plan| &plan.commands)
+            .filter_map(|command| match *command {
+                DeviceCommand::CrossConnect { from, to } => Some((from, to)),
+                _ => None,
+            })
+            .collect()
     }
 
     fn commands(
@@ -125,61 +183,57 @@ impl Ocs {
         address: [u8; 4],
         source_rack: u32,
         racks: &BTreeMap<u32, Vec<HostId>>,
-        circuits: &CircuitSetup,
+        circuits: &[CircuitSetup],
     ) -> Vec<DeviceCommand> {
-        let cross = circuits.connections.iter();
+        let cross = circuits.iter().flat_map(|circuits| &circuits.connections);
         let mut commands: Vec<DeviceCommand> = cross
             .map(|connection| DeviceCommand::CrossConnect { from: connection.from, to: connection.to })
             .collect();
-        for &(rack, uplink) in &circuits.uplinks {
-            let fibre = RackPort::Circuit(uplink);
-            let hosts = racks.get(&rack).into_iter().flatten().map(|&host| RackPort::Host(host));
-            let (from, to) = if rack == source_rack {
-                (RackPort::Host(group.source), hosts.chain([fibre]).collect())
-            } else {
-                (fibre, hosts.collect())
-            };
-            commands.push(DeviceCommand::RackRule { rack, group: address, from, to });
-        }
+        let hosts = |rack| racks.get(&rack).into_iter().flatten().map(|&host| RackPort::Host(host));
+        let uplinks = circuits.iter().flat_map(|circuits| &circuits.uplinks);
+        let (lit, fed): (Vec<_>, Vec<_>) = uplinks.copied().partition(|(rack, _)| *rack == source_rack);
+        let fibres = lit.into_iter().map(|(_, uplink)| RackPort::Circuit(uplink));
+        let (from, to) = (RackPort::Host(group.source), hosts(source_rack).chain(fibres).collect());
+        commands.push(DeviceCommand::RackRule { rack: source_rack, group: address, from, to });
+        commands.extend(fed.into_iter().map(|(rack, uplink)| {
+            let (from, to) = (RackPort::Circuit(uplink), hosts(rack).collect());
+            DeviceCommand::RackRule { rack, group: address, from, to }
+        }));
         commands
     }
 
     /// The plan with this group address, or one that is free.
-    fn plan_at(
-        &self,
-        network: &NetworkState,
-        group: &Group,
-        address: Option<([u8; 4], u16)>,
-    ) -> Result<Plan, Refusal> {
+    fn plan_at(&self, network: &NetworkState, group: &Group, old: Option<&Plan>) -> Result<Plan, Refusal> {
         let (source_rack, racks) = self.racks(group)?;
         let members: BTreeSet<u32> = racks.keys().copied().chain([source_rack]).collect();
-        self.check(network, &members)?;
-        let hybrid = self.config.hybrid;
-        let mut ports = PortPool::of_free(
-            hybrid,
+        self.check(network, source_rack, &members)?;
+        let ports = PortPool::of_free(
+            Arc::clone(&self.ports),
             &members,
             |port| network.is_free(&Resource::CircuitPort { port }),
             |splitter| network.is_free(&Resource::Splitter { splitter }),
         );
+        let mut ports = ports.with_circuits(self.standing_circuits(network, old));
         ports.put_last(|resource| network.is_doubtful(resource));
         let others: Vec<u32> = racks.keys().copied().filter(|rack| *rack != source_rack).collect();
-        let circuits =
-            setup(&mut ports, source_rack, &others, &self.config.budget).map_err(|error| match error {
-                SetupError::RackBusy { .. } | SetupError::SplittersBusy { .. } => {
-                    Refusal::Busy(format!("{error}"))
-                }
-                SetupError::Power(_) | SetupError::RackRange { .. } => {
-                    Refusal::Impossible(format!("{error}"))
-                }
-            })?;
+        let circuits = self.circuits(&ports, source_rack, &others).map_err(|error| match error {
+            SetupError::RackBusy { .. } | SetupError::SplittersBusy { .. } => {
+                Refusal::Busy(format!("{error}"))
+            }
+            SetupError::Power(_) | SetupError::RackRange { .. } => Refusal::Impossible(format!("{error}")),
+        })?;
+        // A transfer that runs keeps its address where it can, so that its source and receivers notice nothing.
+        let address = old.and_then(|old| address_of(network, old));
         let address = match address {
             Some(address) => address,
             None => self.pool.lend(network)?,
         };
-        let fibres = circuits.uplinks.iter().map(|&(rack, uplink)| hybrid.rack_port(rack, uplink));
+        let uplinks = circuits.iter().flat_map(|circuits| &circuits.uplinks);
+        let fibres = uplinks.map(|&(rack, uplink)| self.ports.of_rack(rack)[uplink as usize]);
         let mut resources = Vec::from([resource(address)]);
         resources.extend(fibres.map(|port| Resource::CircuitPort { port }));
-        resources.extend(circuits.splitters.iter().map(|&splitter| Resource::Splitter { splitter }));
+        let splitters = circuits.iter().flat_map(|circuits| &circuits.splitters);
+        resources.extend(splitters.map(|&splitter| Resource::Splitter { splitter }));
         Ok(Plan {
             fabric: Self::NAME,
             resources,
@@ -200,7 +254,7 @@ fn suspects(
     plan: &Plan,
     unreached: &BTreeSet<HostId>,
     resource_of: impl Fn(u32) -> Option<Resource>,
-    rack_port: impl Fn(u32, u32) -> u32,
+    rack_port: impl Fn(u32, u32) -> Option<u32>,
 ) -> Vec<Failure> {
     let mut feeds: BTreeMap<u32, u32> = BTreeMap::new();
     let mut into_splitter: BTreeMap<u32, u32> = BTreeMap::new();
@@ -244,7 +298,8 @@ fn suspects(
                 _ => None,
             })
         };
-        let way = way(rack_port(*rack, *uplink));
+        let Some(end) = rack_port(*rack, *uplink) else { continue };
+        let way = way(end);
         // A rack where one host has got something has light; what keeps the others from it is not the path's.
         if hosts().all(|host| unreached.contains(host)) { dark.push(way) } else { lit.push(way) }
     }
@@ -262,14 +317,13 @@ impl Fabric for Ocs {
 
     fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
         replan_each(Self::NAME, network, failure, |network, old| {
-            // A transfer that runs keeps its address where it can, so that its source and receivers notice nothing.
-            self.plan_at(network, &old.group, address_of(network, &old.plan))
+            self.plan_at(network, &old.group, Some(&old.plan))
         })
     }
 
     /// Racks that come need fibres, and splitters perhaps; those that stay may get other ones.
     fn regroup(&self, network: &NetworkState, old: &Plan, group: &Group) -> Result<Plan, Refusal> {
-        self.plan_at(network, group, address_of(network, old))
+        self.plan_at(network, group, Some(old))
     }
 
     /// A channel does not tell which fibres and splitters its circuits take.
@@ -295,7 +349,7 @@ impl Fabric for Ocs {
                 let is_ours = |port: &RackPort| match port {
                     RackPort::Host(host) => rack_of(host) == Some(*rack),
                     RackPort::Circuit(uplink) => {
-                        *uplink < hybrid.ports_per_rack && holds(hybrid.rack_port(*rack, *uplink))
+                        self.ports.of_rack(*rack).get(*uplink as usize).is_some_and(|port| holds(*port))
                     }
                     RackPort::Splitter => false,
                 };
@@ -305,44 +359,42 @@ impl Fabric for Ocs {
         };
         let is_needed = |held: &Resource| match *held {
             Resource::MulticastAddress { .. } => *held == resource(address),
-            Resource::CircuitPort { port } => port.checked_div(hybrid.ports_per_rack).is_some_and(in_group),
-            Resource::Splitter { splitter } => splitter < hybrid.splitters,
+            Resource::CircuitPort { port } => {
+                matches!(self.ports.owner(port), Some(PortOwner::Rack(rack)) if in_group(rack))
+            }
+            Resource::Splitter { splitter } => (splitter as usize) < self.ports.splitters().len(),
             _ => false,
         };
         let splitters =
             plan.resources.iter().filter(|held| matches!(held, Resource::Splitter { .. })).count();
         plan.resources.contains(&resource(address))
             && plan.resources.iter().all(is_needed)
-            && splitters <= self.config.cascade_max as usize
+            && splitters <= self.config.cascade_max as usize * self.ports.of_rack(source_rack).len()
             && plan.uses.is_empty()
             && plan.commands.iter().all(sound)
     }
 
-    fn suspects(&self, group: &Group, plan: &Plan, unreached: &BTreeSet<HostId>) -> Vec<Failure> {
-        let _ = group;
-        suspects(
-            plan,
-            unreached,
-            |port| self.resource_of(port),
-            |rack, uplink| self.config.hybrid.rack_port(rack, uplink),
-        )
+    fn suspects(&self, _group: &Group, plan: &Plan, unreached: &BTreeSet<HostId>) -> Vec<Failure> {
+        let rack_port = |rack: u32, uplink: u32| self.ports.of_rack(rack).get(uplink as usize).copied();
+        suspects(plan, unreached, |port| self.resource_of(port), rack_port)
     }
 
     fn part(&self, name: PartName) -> Vec<Failure> {
-        let hybrid = self.config.hybrid;
         let port = |port: u32| self.resource_of(port).map(Failure::Resource);
+        let racks = self.ports.racks();
         match name {
             PartName::Port(number) => number.checked_sub(1).and_then(port).into_iter().collect(),
-            PartName::Splitter(splitter) if splitter < hybrid.splitters => {
+            PartName::Splitter(splitter) if (splitter as usize) < self.ports.splitters().len() => {
                 Vec::from([Failure::Resource(Resource::Splitter { splitter })])
             }
-            PartName::Tor(rack) if rack < hybrid.racks => {
-                (0..hybrid.ports_per_rack).filter_map(|uplink| port(hybrid.rack_port(rack, uplink))).collect()
+            PartName::Tor(rack) if rack < racks => {
+                self.ports.of_rack(rack).iter().filter_map(|fibre| port(*fibre)).collect()
             }
             PartName::CircuitSwitch => {
-                let fibres =
-                    (0..hybrid.racks * hybrid.ports_per_rack).map(|port| Resource::CircuitPort { port });
-                let splitters = (0..hybrid.splitters).map(|splitter| Resource::Splitter { splitter });
+                let fibres = (0..racks).flat_map(|rack| self.ports.of_rack(rack));
+                let fibres = fibres.map(|port| Resource::CircuitPort { port: *port });
+                let splitters =
+                    (0..self.ports.splitters().len() as u32).map(|splitter| Resource::Splitter { splitter });
                 fibres.chain(splitters).map(Failure::Resource).collect()
             }
             PartName::Splitter(_) | PartName::Tor(_) => Vec::new(),
@@ -350,13 +402,17 @@ impl Fabric for Ocs {
     }
 
     fn part_names(&self) -> Vec<String> {
-        let hybrid = self.config.hybrid;
-        Vec::from([
-            format!("port:1 to port:{}", hybrid.ports_needed()),
-            format!("splitter:0 to splitter:{}", hybrid.splitters.saturating_sub(1)),
-            format!("tor:0 to tor:{}", hybrid.racks.saturating_sub(1)),
-            String::from("ocs"),
-        ])
+        let (racks, splitters) = (self.ports.racks(), self.ports.splitters());
+        let of_splitters =
+            splitters.iter().flat_map(|splitter| splitter.outputs.iter().chain([&splitter.input]));
+        let ports: BTreeSet<u32> =
+            (0..racks).flat_map(|rack| self.ports.of_rack(rack)).chain(of_splitters).copied().collect();
+        let range = ports.first().zip(ports.last());
+        let range = range.map(|(first, last)| format!("port:{} to port:{}", first + 1, last + 1));
+        let splitters =
+            (!splitters.is_empty()).then(|| format!("splitter:0 to splitter:{}", splitters.len() - 1));
+        let tors = format!("tor:0 to tor:{}", racks.saturating_sub(1));
+        range.into_iter().chain(splitters).chain([tors, String::from("ocs")]).collect()
     }
 
     fn resources_of(&self, command: &DeviceCommand) -> Vec<Resource> {

@@ -56,18 +56,25 @@ impl Cascade {
     pub fn new(receivers: u32, fanout: u32) -> Self {
         let fanout = fanout.max(2);
         let count = splitters_needed(receivers.saturating_add(1), fanout);
-        let mut stages: Vec<Stage> = Vec::with_capacity(count as usize);
-        for splitter in 0..count {
-            let fed_by = (splitter > 0).then(|| ((splitter - 1) / fanout, (splitter - 1) % fanout));
-            let depth = fed_by.map_or(1, |(parent, _)| stages[parent as usize].depth + 1);
+        Cascade::of(receivers, &vec![fanout; count as usize])
+    }
+
+    /// The flattest cascade of splitters with these outputs, the first of which the source feeds. Together they must have
+    /// enough of them.
+    #[must_use]
+    pub fn of(receivers: u32, fanouts: &[u32]) -> Self {
+        // In breadth-first order: the first ones feed splitters.
+        let mut outputs = (0..)
+            .zip(fanouts)
+            .flat_map(|(splitter, &fanout)| (0..fanout).map(move |output| (splitter, output)));
+        let mut stages: Vec<Stage> = Vec::with_capacity(fanouts.len());
+        for splitter in 0..fanouts.len() {
+            let fed_by = if splitter == 0 { None } else { outputs.next() };
+            let depth = fed_by.map_or(1, |(parent, _): (u32, u32)| stages[parent as usize].depth + 1);
             stages.push(Stage { fed_by, depth });
         }
-        let mut leaves = Vec::new();
-        if count > 0 {
-            // Outputs in breadth-first order: the first count - 1 of them feed splitters.
-            leaves.extend((count - 1..count - 1 + receivers).map(|at| (at / fanout, at % fanout)));
-        }
-        Cascade { stages, receivers: leaves }
+        let receivers = if stages.is_empty() { 0 } else { receivers as usize };
+        Cascade { stages, receivers: outputs.take(receivers).collect() }
     }
 
     /// The most splitters between the source and a receiver.
@@ -116,49 +123,68 @@ pub struct PowerPlan {
 
 impl PowerBudget {
     /// Places as few amplifiers as suffice on the way to the receivers that are farthest from the source, each as late as
-    /// possible. Splitters of the same depth get the same light, so they are amplified together.
+    /// possible. Splitters of the same depth are amplified together.
     ///
     /// # Errors
     /// If some receiver would stay too dark even with an amplifier before every splitter.
     pub fn plan(&self, cascade: &Cascade) -> Result<PowerPlan, PowerError> {
-        let ends: BTreeSet<u32> =
-            cascade.receivers.iter().map(|&(splitter, _)| cascade.stages[splitter as usize].depth).collect();
+        let usual = (self.splitter_loss_db, self.amplifier_gain_db);
+        self.plan_each(cascade, &vec![usual; cascade.stages.len()])
+    }
+
+    /// The same where every splitter has a loss, and an amplifier before it a gain, of its own; a gain of 0 is no amplifier.
+    ///
+    /// # Errors
+    /// If some receiver would stay too dark even with all amplifiers.
+    pub fn plan_each(&self, cascade: &Cascade, splitters: &[(f64, f64)]) -> Result<PowerPlan, PowerError> {
+        let ends: BTreeSet<u32> = cascade.receivers.iter().map(|&(splitter, _)| splitter).collect();
         let levels = cascade.stages.iter().map(|stage| stage.depth).max().unwrap_or(0);
-        let mut amplified = vec![self.amplifier_gain_db > 0.0; levels as usize];
+        let mut amplified = vec![splitters.iter().any(|(_, gain)| *gain > 0.0); levels as usize];
+        let margin = |amplified: &[bool]| self.margin(cascade, splitters, amplified, &ends);
         // Light that is amplified is never weaker for it: if this is not enough, nothing is.
-        let mut margin_db = self.margin(&amplified, &ends).map_err(|dark| self.error(dark, cascade))?;
+        let mut margin_db = margin(&amplified).map_err(|dark| self.error(dark, cascade))?;
         // An amplifier does more good the later it comes, so the first ones are taken away where those behind them suffice.
         for level in 0..amplified.len() {
             let was = core::mem::replace(&mut amplified[level], false);
-            match self.margin(&amplified, &ends) {
+            match margin(&amplified) {
                 Ok(margin) => margin_db = margin,
                 Err(_) => amplified[level] = was,
             }
         }
-        let is_amplified = |stage: &Stage| amplified[stage.depth as usize - 1];
-        let stages = (0..).zip(&cascade.stages).filter(|(_, stage)| is_amplified(stage));
-        Ok(PowerPlan { amplified: stages.map(|(splitter, _)| splitter).collect(), margin_db })
+        let stages = (0..).zip(cascade.stages.iter().zip(splitters));
+        let is_amplified =
+            |(stage, (_, gain)): &(&Stage, &(f64, f64))| amplified[stage.depth as usize - 1] && *gain > 0.0;
+        let amplified = stages.filter(|(_, stage)| is_amplified(stage)).map(|(splitter, _)| splitter);
+        Ok(PowerPlan { amplified: amplified.collect(), margin_db })
     }
 
     /// What is left of the budget at the weakest receiver, where the splitters of these depths, from 1 on, are amplified and
-    /// receivers hang from splitters of the depths `ends`. An error says how much is missing where the light goes out.
-    fn margin(&self, amplified: &[bool], ends: &BTreeSet<u32>) -> Result<f64, f64> {
-        let mut light = self.budget_db;
-        let mut weakest = if amplified.is_empty() { light - self.switch_loss_db } else { f64::MAX };
-        for (depth, &amplified) in (1..).zip(amplified) {
-            light -= self.switch_loss_db;
-            if amplified && light < 0.0 {
-                return Err(light);
-            }
-            if amplified {
+    /// receivers hang from the splitters `ends`. An error says how much is missing where the light goes out.
+    fn margin(
+        &self,
+        cascade: &Cascade,
+        splitters: &[(f64, f64)],
+        amplified: &[bool],
+        ends: &BTreeSet<u32>,
+    ) -> Result<f64, f64> {
+        let mut weakest = if ends.is_empty() { self.budget_db - self.switch_loss_db } else { f64::MAX };
+        let mut lights: Vec<f64> = Vec::with_capacity(splitters.len());
+        for (splitter, (stage, &(loss_db, gain_db))) in (0..).zip(cascade.stages.iter().zip(splitters)) {
+            let fed = stage.fed_by.map_or(self.budget_db, |(parent, _)| lights[parent as usize]);
+            let mut light = fed - self.switch_loss_db;
+            if amplified[stage.depth as usize - 1] && gain_db > 0.0 {
+                if light < 0.0 {
+                    return Err(light);
+                }
                 // An amplifier cannot lift the light above the power that a transmitter may launch.
-                light = (light + self.amplifier_gain_db).min(self.budget_db);
+                light = (light + gain_db).min(self.budget_db);
             }
-            light -= self.splitter_loss_db;
-            if ends.contains(&depth) {
+            light -= loss_db;
+            if ends.contains(&splitter) {
                 // The last pass through the switch.
                 weakest = weakest.min(light - self.switch_loss_db);
             }
+            lights.push(light);
         }
         if weakest < 0.0 { Err(weakest) } else { Ok(weakest) }
     }

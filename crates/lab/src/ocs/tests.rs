@@ -1,6 +1,10 @@
 use super::*;
-use polycast_net::devices::tl1::{Login, Tl1Client, Tl1Error, Tl1Options};
+use polycast_net::devices::circuits::{
+    CircuitClient, CircuitError, CircuitOptions, DIALECTS, Held, Login, Plain, dialect,
+};
 use polycast_planning::circuits::Connection;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// Mirrors that remember what was done to them.
 #[derive(Clone, Default)]
@@ -13,29 +17,76 @@ impl Move for Remembered {
     }
 }
 
-/// Runs `test` with a client of a switch of 8 ports whose circuits take `millis`.
-fn with_switch(millis: u64, test: impl AsyncFnOnce(Tl1Client, Remembered, SocketAddr)) {
+/// Runs `test` with a client of a plain switch of 8 ports whose circuits take `millis`.
+fn with_switch(millis: u64, test: impl AsyncFnOnce(CircuitClient, Remembered, SocketAddr)) {
+    with_dialect("plain", millis, test);
+}
+
+/// The same in another dialect.
+fn with_dialect(name: &str, millis: u64, test: impl AsyncFnOnce(CircuitClient, Remembered, SocketAddr)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let listen = listener.local_addr().unwrap();
         let login = Some(("lab".to_string(), "secret".to_string()));
+        let (circuit_time, dialect) = (Duration::from_millis(millis), dialect(name, 8).unwrap());
         let options =
-            OcsOptions { listen, ports: 8, circuit_time: Duration::from_millis(millis), login, light: None };
+            OcsOptions { dialect: Arc::clone(&dialect), listen, ports: 8, circuit_time, login, light: None };
         let mirrors = Remembered::default();
         tokio::task::spawn_local(serve(listener, Rc::new(Switch::new(options, mirrors.clone()))));
-        let client = Tl1Client::connect(listen, with_login("secret")).await.unwrap();
+        let client =
+            CircuitClient::connect(listen, CircuitOptions { dialect, ..with_login("secret") }).await.unwrap();
         test(client, mirrors, listen).await;
     });
 }
 
-fn with_login(password: &str) -> Tl1Options {
+fn with_login(password: &str) -> CircuitOptions {
     let login = Login { user: "lab".into(), password: password.into() };
-    Tl1Options { login: Some(login), ..Tl1Options::default() }
+    CircuitOptions { login: Some(login), ..CircuitOptions::new(Arc::new(Plain)) }
 }
 
 fn circuit(from: u32, to: u32) -> Circuit {
     Circuit { from, to }
+}
+
+async fn circuits(client: &CircuitClient) -> Vec<Circuit> {
+    client.retrieve().await.unwrap().into_iter().map(|Held { circuit, .. }| circuit).collect()
+}
+
+#[test]
+fn it_speaks_every_dialect() {
+    for name in DIALECTS {
+        with_dialect(name, 2, async |client, mirrors, address| {
+            let dialect = dialect(name, 8).unwrap();
+            let of = |from, to| circuit(dialect.nth_port(from), dialect.nth_port(to));
+            let (one, other) = (of(0, 4), of(1, 5));
+            let (a, b) = tokio::join!(client.enter(one), client.enter(other));
+            assert_eq!((a, b), (Ok(()), Ok(())), "{name}");
+            assert_eq!(circuits(&client).await, [one, other], "{name}");
+            let taken = client.enter(of(2, 5)).await.unwrap_err().to_string();
+            assert!(taken.contains("has one of these ports already"), "{name}: {taken}");
+            client.delete(one).await.unwrap();
+            assert_eq!(circuits(&client).await, [other], "{name}");
+            assert_eq!(mirrors.0.borrow().last(), Some(&(circuit(0, 4), Light::Dark)), "{name}");
+            let nowhere = client.enter(of(3, 8)).await.unwrap_err();
+            assert!(matches!(nowhere, CircuitError::Denied { .. }), "{name}: {nowhere}");
+            assert_eq!(client.size().await.unwrap().unwrap_or((8, 8)), (8, 8), "{name}");
+            assert_eq!(client.alarms().await.unwrap(), Vec::<String>::new(), "{name}");
+            // Who is nobody is told so in one sentence.
+            let wrong = CircuitOptions { dialect: Arc::clone(&dialect), ..with_login("guess") };
+            match CircuitClient::connect(address, wrong).await {
+                Ok(_) => assert!(!dialect.has_login(), "{name}"),
+                Err(error) => {
+                    let said = error.to_string();
+                    assert!(
+                        said.contains("refuses the login of 'lab': unknown user or password"),
+                        "{name}: {said}"
+                    );
+                    assert!(!said.contains("guess"), "{said}");
+                }
+            }
+        });
+    }
 }
 
 #[test]
@@ -45,12 +96,12 @@ fn circuits_come_dark_then_partly_then_whole() {
         assert_eq!(*mirrors.0.borrow(), [(circuit(0, 4), Light::Partial), (circuit(0, 4), Light::Full)]);
         let (a, b) = tokio::join!(client.enter(circuit(4, 0)), client.enter(circuit(1, 5)));
         assert_eq!((a, b), (Ok(()), Ok(())));
-        assert_eq!(client.retrieve().await.unwrap(), [circuit(0, 4), circuit(1, 5), circuit(4, 0)]);
+        assert_eq!(circuits(&client).await, [circuit(0, 4), circuit(1, 5), circuit(4, 0)]);
         let mut reports = client.reports();
         client.delete(circuit(0, 4)).await.unwrap();
         assert_eq!(mirrors.0.borrow().last(), Some(&(circuit(0, 4), Light::Dark)));
         assert_eq!(reports.recv().await.unwrap().lines, ["1,5:DLT"]);
-        assert_eq!(client.retrieve().await.unwrap(), [circuit(1, 5), circuit(4, 0)]);
+        assert_eq!(circuits(&client).await, [circuit(1, 5), circuit(4, 0)]);
     });
 }
 
@@ -69,11 +120,11 @@ fn what_cannot_be_is_denied_with_its_reason() {
             assert!(message.contains(part), "{message}");
         }
         assert_eq!(*mirrors.0.borrow(), [(circuit(0, 4), Light::Full)]);
-        let wrong = Tl1Client::connect(address, with_login("guess")).await.unwrap_err();
-        assert!(matches!(wrong, Tl1Error::Login { .. }), "{wrong}");
-        let stranger = Tl1Client::connect(address, Tl1Options::default()).await.unwrap();
+        let wrong = CircuitClient::connect(address, with_login("guess")).await.unwrap_err();
+        assert!(matches!(wrong, CircuitError::Login { .. }), "{wrong}");
+        let stranger = CircuitClient::connect(address, CircuitOptions::new(Arc::new(Plain))).await.unwrap();
         let denied = stranger.retrieve().await.unwrap_err();
-        assert!(denied.to_string().contains("log in first"), "{denied}");
+        assert!(denied.to_string().contains("Login Not Active"), "{denied}");
     });
 }
 
@@ -89,14 +140,14 @@ fn it_misbehaves_when_it_is_told_to() {
         assert!(client.enter(circuit(0, 1)).await.unwrap_err().to_string().contains("do not move"));
         tell("LIE").await;
         client.enter(circuit(0, 1)).await.unwrap();
-        assert_eq!(client.retrieve().await.unwrap(), []);
+        assert_eq!(circuits(&client).await, []);
         tell("DARK").await;
         client.enter(circuit(0, 1)).await.unwrap();
-        assert_eq!(client.retrieve().await.unwrap(), [circuit(0, 1)]);
+        assert_eq!(circuits(&client).await, [circuit(0, 1)]);
         assert_eq!(*mirrors.0.borrow(), []);
         tell("HANGUP").await;
         let lost = client.enter(circuit(2, 3)).await.unwrap_err();
-        assert!(matches!(lost, Tl1Error::Lost { .. }), "{lost}");
+        assert!(matches!(lost, CircuitError::Lost { .. }), "{lost}");
     });
 }
 
@@ -104,8 +155,8 @@ fn it_misbehaves_when_it_is_told_to() {
 fn it_speaks_the_planners_dialect() {
     let connection = Connection { from: 0, to: 120 };
     let circuit = circuit(connection.from, connection.to);
-    assert_eq!(connection.tl1_enter(7), Request::Enter(circuit).emit(7));
-    assert_eq!(connection.tl1_delete(7), Request::Delete(circuit).emit(7));
+    assert_eq!(connection.tl1_enter(7), Plain.enter(circuit)[0].emit(7));
+    assert_eq!(connection.tl1_delete(7), Plain.delete(circuit)[0].emit(7));
 }
 
 #[test]

@@ -1,18 +1,24 @@
-//! The optical circuit switch as a device: TL1 over telnet (Blast section IV-B, Republic section IV).
+//! The optical circuit switch as a device, in whatever dialect it speaks (Blast section IV-B, Republic section IV).
 //!
 //! What the switch says it has done is not taken on trust: after every change its circuits are retrieved, and one that
-//! is missing has failed. Changes that share no port go on at the same time, so that a late answer holds up no other change.
+//! is missing, or without light, has failed. Changes that share no port go on at the same time, so that a late answer holds up
+//! no other change. Circuits that touch no port of ours are other people's: they are neither looked at nor taken down. What the
+//! switch holds is told once it says it; until then the core lends none of it.
 
 use super::{Change, Device, DeviceError, JOBS_MAX, Job, News, PAUSES};
 use futures_util::future::join_all;
-use polycast_net::devices::tl1::{Circuit, Link, Tl1Client, Tl1Error, Tl1Options};
+use polycast_net::devices::circuits::{
+    Circuit, CircuitClient, CircuitError, CircuitOptions, Held, Link, Report,
+};
+use polycast_net::devices::tl1::Severity;
 use polycast_planning::DeviceCommand;
+use polycast_topology::PortTable;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use std::sync::Arc;
+use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinSet;
 
 /// Jobs that are done together: whatever has come meanwhile and needs other ports.
@@ -22,17 +28,14 @@ const TOGETHER_MAX: usize = 256;
 #[derive(Debug)]
 pub(crate) struct CircuitSwitch {
     address: SocketAddr,
-    options: Tl1Options,
+    options: CircuitOptions,
+    ports: PortTable,
 }
 
 impl CircuitSwitch {
-    /// The one that listens for TL1 here; a command may take as long.
-    pub(crate) fn new(address: SocketAddr, answers_within: Duration) -> Self {
-        let (connect_timeout, command_timeout) = (answers_within, answers_within);
-        CircuitSwitch {
-            address,
-            options: Tl1Options { connect_timeout, command_timeout, ..Tl1Options::default() },
-        }
+    /// The one that listens here, and what is at its ports.
+    pub(crate) fn new(address: SocketAddr, options: CircuitOptions, ports: PortTable) -> Self {
+        CircuitSwitch { address, options, ports }
     }
 }
 
@@ -43,10 +46,11 @@ impl Device for CircuitSwitch {
         news: mpsc::Sender<News>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(async move {
-            let CircuitSwitch { address, options } = *self;
+            let CircuitSwitch { address, options, ports } = *self;
             let task = Task {
                 address,
                 options,
+                ports: Arc::new(ports),
                 client: None,
                 there: None,
                 wanted: BTreeMap::new(),
@@ -54,6 +58,7 @@ impl Device for CircuitSwitch {
                 busy: BTreeSet::new(),
                 running: JoinSet::new(),
                 news: Some(news),
+                refusal: None,
             };
             task.run(jobs).await;
         })
@@ -62,8 +67,9 @@ impl Device for CircuitSwitch {
 
 struct Task {
     address: SocketAddr,
-    options: Tl1Options,
-    client: Option<Tl1Client>,
+    options: CircuitOptions,
+    ports: Arc<PortTable>,
+    client: Option<CircuitClient>,
     /// The circuits that the switch has listed last and that have been made and taken down since; `None` where that is
     /// not known.
     there: Option<BTreeSet<Circuit>>,
@@ -76,6 +82,8 @@ struct Task {
     running: JoinSet<Done>,
     /// Where the circuits go that are there at the beginning, until they have been told.
     news: Option<mpsc::Sender<News>>,
+    /// Why they cannot be told yet.
+    refusal: Option<String>,
 }
 
 /// A job in this device's words.
@@ -106,17 +114,19 @@ struct Done {
 impl Task {
     async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
         let mut pause = PAUSES.0;
-        let mut link = None;
+        let (mut link, mut reports) = (None, None);
         self.introduce().await;
         loop {
             if link.is_none() {
-                link = self.client.as_ref().map(Tl1Client::link);
+                link = self.client.as_ref().map(CircuitClient::link);
+                reports = self.client.as_ref().map(CircuitClient::reports);
             }
-            let connecting = link.is_none();
+            // What it holds is asked for until it says so.
+            let connecting = link.is_none() || self.news.is_some();
             let changed = async {
                 match &mut link {
-                    Some(link) => drop(link.changed().await),
-                    None => tokio::time::sleep(pause).await,
+                    Some(link) if !connecting => drop(link.changed().await),
+                    _ => tokio::time::sleep(pause).await,
                 }
             };
             tokio::select! {
@@ -136,12 +146,12 @@ impl Task {
                     }
                     self.begin().await;
                 }
+                report = heard(&mut reports) => self.hear(&report).await,
                 () = changed => {
                     if connecting {
                         // Ahead of the first job, so that it does not have to wait for it.
-                        if self.connect().await.is_err() {
-                            pause = (pause * 2).min(PAUSES.1);
-                        }
+                        self.introduce().await;
+                        pause = (pause * 2).min(PAUSES.1);
                     } else {
                         self.mend().await;
                     }
@@ -159,30 +169,54 @@ impl Task {
         }
     }
 
-    /// Tells which circuits there are before anything is asked for; none where the switch does not say.
+    /// Tells which circuits there are before anything is asked for, as soon as the switch says it.
     async fn introduce(&mut self) {
         let there = match self.connect().await {
             Ok(client) => client.retrieve().await,
             Err(error) => Err(error),
         };
-        self.there = there.as_ref().ok().map(|there| there.iter().copied().collect());
-        let there = there.unwrap_or_else(|error| {
-            tracing::warn!(address = %self.address, %error, "the circuit switch does not say what it holds");
-            Vec::new()
-        });
+        let there = match there {
+            Ok(there) => there,
+            Err(error) => {
+                let said = error.to_string();
+                if self.refusal.as_ref() != Some(&said) {
+                    tracing::warn!(address = %self.address, %error, "the circuit switch does not say what it holds, and lends nothing");
+                }
+                self.refusal = Some(said);
+                return;
+            }
+        };
+        let there: BTreeSet<Circuit> = there
+            .into_iter()
+            .map(|held| held.circuit)
+            .filter(|circuit| is_ours(&self.ports, circuit))
+            .collect();
         let commands =
             there.iter().map(|circuit| DeviceCommand::CrossConnect { from: circuit.from, to: circuit.to });
         if let Some(news) = self.news.take() {
             // The core may be ending.
             let _ = news.send(News::Found { commands: commands.collect() }).await;
         }
+        self.there = Some(there);
+        self.refusal = None;
     }
 
-    async fn connect(&mut self) -> Result<Tl1Client, Tl1Error> {
+    /// What the switch says of its own accord: if something is wrong, circuits may have gone.
+    async fn hear(&mut self, report: &Report) {
+        let (verb, lines) = (&report.verb, report.lines.join("; "));
+        if report.severity == Severity::Message {
+            tracing::debug!(verb, lines, "the circuit switch reports");
+            return;
+        }
+        tracing::warn!(severity = ?report.severity, verb, lines, "the circuit switch raises an alarm");
+        self.mend().await;
+    }
+
+    async fn connect(&mut self) -> Result<CircuitClient, CircuitError> {
         if let Some(client) = &self.client {
             return Ok(client.clone());
         }
-        let client = Tl1Client::connect(self.address, self.options.clone()).await?;
+        let client = CircuitClient::connect(self.address, self.options.clone()).await?;
         tracing::info!(address = %self.address, "connected to the circuit switch");
         self.client = Some(client.clone());
         Ok(client)
@@ -196,6 +230,7 @@ impl Task {
             return;
         }
         let Ok(there) = client.retrieve().await else { return };
+        let there: BTreeSet<Circuit> = there.into_iter().map(|held| held.circuit).collect();
         let wanted = self.wanted.iter().map(|(&from, &to)| Circuit { from, to });
         let missing: Vec<Circuit> = wanted.filter(|circuit| !there.contains(circuit)).collect();
         if missing.is_empty() {
@@ -204,7 +239,8 @@ impl Task {
         tracing::warn!(circuits = missing.len(), "the circuit switch has lost circuits: making them again");
         for (circuit, result) in each(&client, &missing, true).await {
             if let Err(error) = result {
-                tracing::warn!(circuit = %circuit.aid(), %error, "a circuit cannot be made again");
+                let circuit = client.dialect().circuit_name(circuit);
+                tracing::warn!(circuit, %error, "a circuit cannot be made again");
             }
         }
     }
@@ -232,7 +268,7 @@ impl Task {
             job.clear.iter().for_each(|circuit| self.forget(*circuit));
         }
         let client = self.connect().await;
-        self.running.spawn(perform(client, now, self.there.clone()));
+        self.running.spawn(perform(client, now, self.there.clone(), Arc::clone(&self.ports)));
     }
 
     fn end(&mut self, Done { jobs, results, changed, before }: Done) {
@@ -275,11 +311,12 @@ impl Task {
 /// Does several jobs at a time that have no port in common. What the switch has is asked for only where `there` does not
 /// say it, or is wrong.
 async fn perform(
-    client: Result<Tl1Client, Tl1Error>,
+    client: Result<CircuitClient, CircuitError>,
     jobs: Vec<Work>,
     there: Option<BTreeSet<Circuit>>,
+    ports: Arc<PortTable>,
 ) -> Done {
-    let all_failed = |error: Tl1Error| -> Vec<Result<(), DeviceError>> {
+    let all_failed = |error: CircuitError| -> Vec<Result<(), DeviceError>> {
         jobs.iter().map(|_| Err(error.clone().into())).collect()
     };
     let client = match client {
@@ -288,7 +325,7 @@ async fn perform(
     };
     let mut first = None;
     if let Some(there) = there {
-        match perform_all(&client, &jobs, &there).await {
+        match perform_all(&client, &jobs, &there, &ports).await {
             Ok((results, changed)) if results.iter().all(Result::is_ok) => {
                 return Done { jobs, results, changed: Some(changed), before: None };
             }
@@ -297,9 +334,9 @@ async fn perform(
         }
     }
     let listed: Result<BTreeSet<Circuit>, _> =
-        client.retrieve().await.map(|there| there.into_iter().collect());
+        client.retrieve().await.map(|there| there.into_iter().map(|held| held.circuit).collect());
     let performed = match &listed {
-        Ok(there) => perform_all(&client, &jobs, there).await,
+        Ok(there) => perform_all(&client, &jobs, there, &ports).await,
         Err(error) => Err(error.clone()),
     };
     match performed {
@@ -319,10 +356,11 @@ async fn perform(
 type Performed = (Vec<Result<(), DeviceError>>, (Vec<Circuit>, Vec<Circuit>));
 
 async fn perform_all(
-    client: &Tl1Client,
+    client: &CircuitClient,
     jobs: &[Work],
     there: &BTreeSet<Circuit>,
-) -> Result<Performed, Tl1Error> {
+    ports: &PortTable,
+) -> Result<Performed, CircuitError> {
     let setting: Vec<Circuit> = jobs.iter().flat_map(|job| &job.set).copied().collect();
     let cleared: Vec<Circuit> = jobs.iter().flat_map(|job| &job.clear).copied().collect();
     // Beside what is not needed any more, whatever stands in the way: left by failures, or by a manager before.
@@ -334,21 +372,39 @@ async fn perform_all(
     };
     let going: Vec<Circuit> = there.iter().filter(goes).copied().collect();
     let mut wrong: BTreeMap<Circuit, DeviceError> = BTreeMap::new();
-    for (circuit, result) in each(client, &going, false).await {
-        if let Err(error) = result {
-            tracing::warn!(circuit = %circuit.aid(), %error, "a circuit cannot be taken down");
+    // A circuit with one end at a port of ours is somebody else's mistake, or ours: it is not for us to cut it.
+    let (going, foreign): (Vec<Circuit>, Vec<Circuit>) =
+        going.into_iter().partition(|circuit| is_whole(ports, circuit));
+    for circuit in &setting {
+        let in_the_way = |other: &&Circuit| other.from == circuit.from || other.to == circuit.to;
+        if let Some(other) = foreign.iter().find(in_the_way) {
+            wrong.insert(*circuit, DeviceError::NotOurs(client.dialect().circuit_name(*other)));
         }
     }
-    let coming: Vec<Circuit> = setting.iter().filter(|circuit| !there.contains(circuit)).copied().collect();
+    for (circuit, result) in each(client, &going, false).await {
+        if let Err(error) = result {
+            let circuit = client.dialect().circuit_name(circuit);
+            tracing::warn!(circuit, %error, "a circuit cannot be taken down");
+        }
+    }
+    let coming = setting.iter().filter(|circuit| !there.contains(circuit) && !wrong.contains_key(circuit));
+    let coming: Vec<Circuit> = coming.copied().collect();
     for (circuit, result) in each(client, &coming, true).await {
         if let Err(error) = result {
             wrong.insert(circuit, error.into());
         }
     }
-    if wrong.len() < coming.len() {
-        let there = client.retrieve().await?;
-        for circuit in setting.iter().filter(|circuit| !there.contains(circuit)) {
-            wrong.entry(*circuit).or_insert_with(|| DeviceError::NotListed(circuit.aid()));
+    if coming.iter().any(|circuit| !wrong.contains_key(circuit)) {
+        let there: BTreeMap<Circuit, Option<String>> =
+            client.retrieve().await?.into_iter().map(|Held { circuit, fault }| (circuit, fault)).collect();
+        for circuit in &setting {
+            let name = || client.dialect().circuit_name(*circuit);
+            let error = match there.get(circuit) {
+                None => DeviceError::NotListed(name()),
+                Some(Some(fault)) => DeviceError::NoLight { circuit: name(), fault: fault.clone() },
+                Some(None) => continue,
+            };
+            wrong.entry(*circuit).or_insert(error);
         }
     }
     let of_job = |job: &Work| match job.set.iter().find_map(|circuit| wrong.get(circuit)) {
@@ -356,6 +412,29 @@ async fn perform_all(
         None => Ok(()),
     };
     Ok((jobs.iter().map(of_job).collect(), (going, coming)))
+}
+
+/// Whether one of its ports is ours.
+fn is_ours(ports: &PortTable, circuit: &Circuit) -> bool {
+    ports.owner(circuit.from).is_some() || ports.owner(circuit.to).is_some()
+}
+
+/// Whether both are.
+fn is_whole(ports: &PortTable, circuit: &Circuit) -> bool {
+    ports.owner(circuit.from).is_some() && ports.owner(circuit.to).is_some()
+}
+
+/// The next word of the switch; never, where nobody listens.
+async fn heard(reports: &mut Option<broadcast::Receiver<Report>>) -> Report {
+    loop {
+        let Some(listener) = reports else { return std::future::pending().await };
+        match listener.recv().await {
+            Ok(report) => return report,
+            // Later ones say as much.
+            Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(broadcast::error::RecvError::Closed) => *reports = None,
+        }
+    }
 }
 
 fn circuits(commands: &[DeviceCommand]) -> Result<Vec<Circuit>, DeviceError> {
@@ -368,7 +447,11 @@ fn circuits(commands: &[DeviceCommand]) -> Result<Vec<Circuit>, DeviceError> {
 
 /// Makes circuits or takes them down, all at the same time. All are asked for before any answer is waited for, so that
 /// they go out in one packet.
-async fn each(client: &Tl1Client, circuits: &[Circuit], enter: bool) -> Vec<(Circuit, Result<(), Tl1Error>)> {
+async fn each(
+    client: &CircuitClient,
+    circuits: &[Circuit],
+    enter: bool,
+) -> Vec<(Circuit, Result<(), CircuitError>)> {
     let one = |circuit: &Circuit| {
         let (client, circuit) = (client.clone(), *circuit);
         async move {

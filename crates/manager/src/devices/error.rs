@@ -2,8 +2,8 @@
 
 use super::{DeviceId, JOBS_MAX};
 use crate::racks::RacksError;
+use polycast_net::devices::circuits::CircuitError;
 use polycast_net::devices::openflow::SwitchError;
-use polycast_net::devices::tl1::Tl1Error;
 use polycast_planning::{DeviceCommand, RackPort};
 use std::fmt;
 use std::net::SocketAddr;
@@ -28,13 +28,55 @@ pub(crate) enum DeviceError {
     Foreign(Box<DeviceCommand>),
     /// The circuit switch refused, or did not answer.
     #[error(transparent)]
-    Tl1(#[from] Tl1Error),
+    Circuits(#[from] CircuitError),
     /// A circuit is not there although it should be.
     #[error("it says that circuit {0} is made, and does not list it")]
     NotListed(String),
+    /// A circuit is there, and carries no light.
+    #[error("circuit {circuit} carries no light: it lists {fault}")]
+    NoLight {
+        /// The circuit.
+        circuit: String,
+        /// In its words.
+        fault: String,
+    },
+    /// A circuit would have to go that is not ours.
+    #[error(
+        "circuit {0} is not ours and has a port that is: take it down, or name another port in the settings"
+    )]
+    NotOurs(String),
     /// A rack's switch refused, or did not answer.
     #[error(transparent)]
     Switch(#[from] SwitchError),
+    /// Another switch is there.
+    #[error(
+        "it is the switch with the dpid {found:#x}, and tor.dpid says {named:#x}: name the address of that one, or this dpid"
+    )]
+    OtherSwitch {
+        /// As the settings say.
+        named: u64,
+        /// As it says.
+        found: u64,
+    },
+    /// It has not come.
+    #[error(
+        "no switch with the dpid {dpid:#x} (tor.dpid) has connected to openflow-listen: make this manager its controller"
+    )]
+    NotCome {
+        /// Its number.
+        dpid: u64,
+    },
+    /// It cannot copy.
+    #[error(
+        "it has no groups of type all, without which a switch copies to nobody: turn them on, or take another switch"
+    )]
+    NoGroups,
+    /// It has too few tables.
+    #[error("it has one table of flows, and tor.tables says {named}: write tables = 1")]
+    OneTable {
+        /// As the settings say.
+        named: u8,
+    },
     /// The settings name no such port of a rack's switch.
     #[error("it has no port for {0:?}")]
     NoPort(RackPort),

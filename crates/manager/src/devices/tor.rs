@@ -1,14 +1,19 @@
 //! The switch of a rack as a device: OpenFlow 1.3 (Blast section IV-B, Shufflecast sections III-A3 and III-B).
 //!
 //! Two tables are ours. The first decides what goes into a fibre: what a source's host sends to its group, and, where
-//! the rack relays, what comes from another rack's hosts. The second copies to the group's receivers in the rack. All
-//! our rules match packets to groups, at priorities from [`PRIORITY_LIGHT`] up; the rest of the tables is the
-//! operator's, whose rules for packets to groups have to lie below.
+//! the rack relays, what comes from another rack's hosts. The second copies to the group's receivers in the rack. Where one
+//! port has the fibre into the splitter and one from another splitter, a table between them sends light back by the port that
+//! it came from. A switch with one table has a rule for each pair of a group and a rack that it relays for.
+//!
+//! A rack's relaying takes as many rules as it relays for racks, whatever ports their light comes in by. All our rules match
+//! packets to groups, at priorities from [`PRIORITY_LIGHT`] up; the rest of the tables is the operator's, whose rules for
+//! packets to groups have to lie below.
 
+use super::switch_door::SwitchDoor;
 use super::{Change, Device, DeviceError, Fibre, Job, News, PAUSES};
 use polycast_net::devices::openflow::{
     Action, Change as Verb, Endpoint, Field, FlowMod, GroupMod, Instruction, Link, Match, Message,
-    PortChange, PortEvent, Switch, SwitchOptions,
+    PortChange, PortEvent, Switch, SwitchOptions, port,
 };
 use polycast_planning::{DeviceCommand, HostId, RackPort};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,12 +28,17 @@ use tokio::time::Instant;
 const PRIORITY_SOURCE: u16 = 10_120;
 /// Our own light, which has come back.
 const PRIORITY_OWN: u16 = 10_110;
+/// Light of one rack to one group, where a single table both relays and copies it.
+const PRIORITY_BOTH: u16 = 10_108;
+/// Light to one group, where a single table copies it.
+const PRIORITY_GROUP: u16 = 10_107;
 /// Light that is relayed.
 const PRIORITY_RELAY: u16 = 10_105;
 /// Light to any group.
 const PRIORITY_LIGHT: u16 = 10_100;
-/// The table that copies to receivers.
-const DELIVERY: u8 = 1;
+/// The table after the first: it copies to receivers, or, where a port has both fibres, relays.
+const SECOND: u8 = 1;
+const THIRD: u8 = 2;
 const ALL_TABLES: u8 = 0xff;
 /// Marks our rules; `PLYC` in letters.
 const COOKIE: u64 = 0x504c_5943 << 32;
@@ -47,13 +57,30 @@ pub(crate) struct TorPorts {
     pub(crate) from_splitters: Vec<u32>,
     /// Addresses and masks of all racks' hosts; only where racks relay.
     pub(crate) subnets: Arc<Vec<([u8; 4], [u8; 4])>>,
+    /// The groups that are relayed: address and mask.
+    pub(crate) relayed: ([u8; 4], [u8; 4]),
+    /// The queue of every port that our packets take.
+    pub(crate) queue: Option<u32>,
+    /// The class of service (DSCP) that our packets are marked with where they come from a host.
+    pub(crate) dscp: Option<u8>,
+    /// Whether the switch has one table only.
+    pub(crate) one_table: bool,
+}
+
+/// How a switch is reached.
+#[derive(Clone, Debug)]
+pub(crate) enum Reach {
+    /// It listens here, and has this number if the settings say one.
+    At(Endpoint, Option<u64>),
+    /// It comes to this door.
+    Comes(Arc<SwitchDoor>, u64),
 }
 
 /// The switch, before its task runs.
 #[derive(Debug)]
 pub(crate) struct Tor {
     rack: u32,
-    endpoint: Endpoint,
+    reach: Reach,
     options: SwitchOptions,
     ports: TorPorts,
     /// Rules that an earlier manager has left are swept away this long after the first connection.
@@ -63,14 +90,12 @@ pub(crate) struct Tor {
 impl Tor {
     pub(crate) fn new(
         rack: u32,
-        endpoint: Endpoint,
+        reach: Reach,
+        options: SwitchOptions,
         ports: TorPorts,
-        answers_within: Duration,
         sweep_after: Duration,
     ) -> Self {
-        let (connect_timeout, command_timeout) = (answers_within, answers_within);
-        let options = SwitchOptions { connect_timeout, command_timeout, ..SwitchOptions::default() };
-        Tor { rack, endpoint, options, ports, sweep_after }
+        Tor { rack, reach, options, ports, sweep_after }
     }
 }
 
@@ -80,16 +105,17 @@ impl Device for Tor {
         jobs: mpsc::Receiver<Job>,
         news: mpsc::Sender<News>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let Tor { rack, endpoint, options, ports, sweep_after } = *self;
+        let Tor { rack, reach, options, ports, sweep_after } = *self;
         let known = (Connected::default(), BTreeSet::new(), BTreeMap::new());
         let (connected, wanted, light) = known;
         let task = Task {
             rack,
-            endpoint,
+            reach,
             options,
             ports,
             sweep_after,
             news,
+            said: None,
             connected,
             wanted,
             light,
@@ -126,11 +152,13 @@ impl Connected {
 
 struct Task {
     rack: u32,
-    endpoint: Endpoint,
+    reach: Reach,
     options: SwitchOptions,
     ports: TorPorts,
     sweep_after: Duration,
     news: mpsc::Sender<News>,
+    /// Why the switch is of no use, as it was said last.
+    said: Option<String>,
     connected: Connected,
     /// What plans need, and what is always needed.
     wanted: BTreeSet<DeviceCommand>,
@@ -144,6 +172,9 @@ impl Task {
         let mut pause = PAUSES.0;
         let mut failing_since: Option<Instant> = None;
         let mut told: Option<bool> = None;
+        if let Reach::Comes(door, _) = &self.reach {
+            door.open();
+        }
         if self.connect().await.is_err() {
             failing_since = Some(Instant::now());
         }
@@ -154,6 +185,17 @@ impl Task {
                 match sweep_at {
                     Some(at) if !connecting => tokio::time::sleep_until(at).await,
                     _ => std::future::pending().await,
+                }
+            };
+            let reach = self.reach.clone();
+            let pausing = async {
+                let sleeping = tokio::time::sleep(pause);
+                match &reach {
+                    Reach::At(..) => sleeping.await,
+                    Reach::Comes(door, _) => tokio::select! {
+                        () = sleeping => {}
+                        () = door.arrival() => {}
+                    },
                 }
             };
             tokio::select! {
@@ -171,7 +213,7 @@ impl Task {
                     }
                 },
                 () = sweep => self.sweep().await,
-                () = tokio::time::sleep(pause), if connecting => {
+                () = pausing, if connecting => {
                     match self.connect().await {
                         Ok(()) => (pause, failing_since) = (PAUSES.0, None),
                         Err(_) => pause = (pause * 2).min(PAUSES.1),
@@ -192,20 +234,71 @@ impl Task {
 
     /// Connects, and tells the switch all that it has to keep.
     async fn connect(&mut self) -> Result<(), DeviceError> {
-        let switch = Switch::connect(&self.endpoint, self.options.clone()).await?;
+        let switch = match self.reach().await {
+            Ok(switch) => switch,
+            Err(error) => {
+                let is_wrong = !matches!(error, DeviceError::Switch(_) | DeviceError::NotCome { .. });
+                if is_wrong && self.said.replace(error.to_string()) != Some(error.to_string()) {
+                    tracing::error!(rack = self.rack, "the switch of the rack: {error}");
+                }
+                return Err(error);
+            }
+        };
         let (events, link) = (switch.events(), switch.link());
-        let mut messages = self.standing();
-        messages.extend(self.wanted.iter().flat_map(|command| self.set(command).unwrap_or_default()));
+        let messages = self.everything();
         switch.send(messages).await?;
         let ports = switch.ports().await?;
         for (number, fibre) in self.fibres() {
             let port = ports.iter().find(|port| port.number == number);
             self.tell(fibre, port.is_some_and(|port| !port.link_down && !port.disabled)).await;
         }
-        tracing::debug!(rack = self.rack, endpoint = %self.endpoint, "connected to a rack's switch");
+        let dpid = format!("{:#x}", switch.datapath_id());
+        tracing::debug!(rack = self.rack, dpid, "connected to a rack's switch");
         self.sweep_at = self.sweep_at.or_else(|| Some(Instant::now() + self.sweep_after));
         self.connected = Connected { switch: Some(switch), events: Some(events), link: Some(link) };
+        self.said = None;
         Ok(())
+    }
+
+    /// A connection with the switch that the settings mean, which has what it needs.
+    async fn reach(&self) -> Result<Switch, DeviceError> {
+        let switch = match &self.reach {
+            Reach::At(endpoint, named) => {
+                let switch = Switch::connect(endpoint, self.options.clone()).await?;
+                match (*named, switch.datapath_id()) {
+                    (Some(named), found) if named != found => {
+                        return Err(DeviceError::OtherSwitch { named, found });
+                    }
+                    _ => switch,
+                }
+            }
+            Reach::Comes(door, dpid) => door.take(*dpid).ok_or(DeviceError::NotCome { dpid: *dpid })?,
+        };
+        if !switch.has_groups().await? {
+            return Err(DeviceError::NoGroups);
+        }
+        let named = self.tables();
+        if switch.tables() < named {
+            return Err(DeviceError::OneTable { named });
+        }
+        Ok(switch)
+    }
+
+    /// Tables that it needs.
+    fn tables(&self) -> u8 {
+        if self.ports.one_table { 1 } else { self.delivery() + 1 }
+    }
+
+    /// All that the switch has to keep now.
+    fn everything(&self) -> Vec<Message> {
+        let mut messages = self.standing();
+        if self.ports.one_table {
+            messages.extend(self.groups_of(&self.wanted));
+            messages.extend(self.single(&self.wanted).into_values().map(Message::FlowMod));
+        } else {
+            messages.extend(self.wanted.iter().flat_map(|command| self.set(command).unwrap_or_default()));
+        }
+        messages
     }
 
     /// Takes away the rules of managers before us, and puts ours back in the same breath.
@@ -221,8 +314,7 @@ impl Task {
             ..FlowMod::add(0, Match::any(), Vec::new())
         };
         let mut messages = vec![Message::FlowMod(ours)];
-        messages.extend(self.standing());
-        messages.extend(self.wanted.iter().flat_map(|command| self.set(command).unwrap_or_default()));
+        messages.extend(self.everything());
         if let Err(error) = switch.send(messages).await {
             tracing::warn!(rack = self.rack, %error, "old rules cannot be swept away");
         }
@@ -230,12 +322,17 @@ impl Task {
 
     async fn perform(&mut self, change: &Change) -> Result<(), DeviceError> {
         let mut messages = Vec::new();
-        for command in &change.clear {
-            self.wanted.remove(command);
-            messages.extend(self.clear(command)?);
-        }
-        for command in &change.set {
-            messages.extend(self.set(command)?);
+        if self.ports.one_table {
+            messages = self.exchange(change)?;
+            self.wanted.retain(|command| !change.clear.contains(command));
+        } else {
+            for command in &change.clear {
+                self.wanted.remove(command);
+                messages.extend(self.clear(command)?);
+            }
+            for command in &change.set {
+                messages.extend(self.set(command)?);
+            }
         }
         if self.connected.switch.is_none() {
             self.connect().await?;
@@ -274,18 +371,72 @@ impl Task {
         if self.ports.from_splitters.is_empty() { &self.ports.fibres } else { &self.ports.from_splitters }
     }
 
-    /// What the switch does whatever plans there are: light to groups goes to the second table, and our own light,
+    /// The table that copies to receivers.
+    fn delivery(&self) -> u8 {
+        if self.shares_a_port() { THIRD } else { SECOND }
+    }
+
+    /// Whether a port has the fibre into the splitter and one from another splitter.
+    fn shares_a_port(&self) -> bool {
+        self.ports.fibres.iter().any(|port| self.ports.from_splitters.contains(port))
+    }
+
+    /// Whether racks relay for each other.
+    fn relays(&self) -> bool {
+        !self.ports.subnets.is_empty()
+    }
+
+    /// Packets to the groups that are relayed.
+    fn to_relayed(&self) -> Match {
+        let (address, mask) = self.ports.relayed;
+        Match::any().and(Field::EthType(0x0800)).and(Field::Ipv4Dst(address, mask))
+    }
+
+    /// What the switch does whatever plans there are: light to groups goes to the last table, and our own light,
     /// where it comes back, nowhere.
     fn standing(&self) -> Vec<Message> {
+        let on = || vec![Instruction::GotoTable(self.delivery())];
         let mut messages = Vec::new();
-        for &port in self.light_ports() {
-            let light = to_groups().and(Field::InPort(port));
-            messages.push(flow(0, PRIORITY_LIGHT, light.clone(), vec![Instruction::GotoTable(DELIVERY)]));
-            if let Some(&(address, mask)) = self.ports.subnets.get(self.rack as usize) {
-                messages.push(flow(0, PRIORITY_OWN, light.and(Field::Ipv4Src(address, mask)), Vec::new()));
+        if !self.relays() {
+            if self.ports.one_table {
+                return messages;
+            }
+            let light = |port: &u32| to_groups().and(Field::InPort(*port));
+            messages.extend(self.light_ports().iter().map(|port| flow(0, PRIORITY_LIGHT, light(port), on())));
+            return messages;
+        }
+        if !self.ports.one_table {
+            messages.push(flow(0, PRIORITY_LIGHT, self.to_relayed(), on()));
+        }
+        if let Some(&(address, mask)) = self.ports.subnets.get(self.rack as usize) {
+            let own = self.to_relayed().and(Field::Ipv4Src(address, mask));
+            messages.push(flow(0, PRIORITY_OWN, own, Vec::new()));
+        }
+        if self.shares_a_port() {
+            for &fibre in &self.ports.fibres {
+                let relay = |out| {
+                    let mut actions = self.first();
+                    actions.push(Action::Output(out));
+                    vec![Instruction::ApplyActions(actions), Instruction::GotoTable(self.delivery())]
+                };
+                // A switch sends nothing back by the port where it came in, unless it is told so.
+                let back = to_groups().and(Field::InPort(fibre));
+                messages.push(flow(SECOND, PRIORITY_RELAY, back, relay(port::IN_PORT)));
+                messages.push(flow(SECOND, PRIORITY_LIGHT, to_groups(), relay(fibre)));
             }
         }
         messages
+    }
+
+    /// What is done to packets of ours before they leave.
+    fn first(&self) -> Vec<Action> {
+        self.ports.queue.map(Action::SetQueue).into_iter().collect()
+    }
+
+    /// What is done to those that come from a source.
+    fn first_of_source(&self) -> Vec<Action> {
+        let marked = self.ports.dscp.map(|class| Action::Set(Field::IpDscp(class)));
+        marked.into_iter().chain(self.first()).collect()
     }
 
     fn port(&self, port: RackPort) -> Result<u32, DeviceError> {
@@ -297,31 +448,40 @@ impl Task {
         .ok_or(DeviceError::NoPort(port))
     }
 
+    /// The numbers of a rule's ports: fibres, and hosts.
+    fn numbers(&self, to: &[RackPort]) -> Result<(Vec<u32>, Vec<u32>), DeviceError> {
+        let (mut fibres, mut hosts) = (Vec::new(), Vec::new());
+        for &port in to {
+            let number = self.port(port)?;
+            if matches!(port, RackPort::Host(_)) { hosts.push(number) } else { fibres.push(number) }
+        }
+        Ok((fibres, hosts))
+    }
+
     /// The messages that put a rule in, or in the place of one for the same packets.
     fn set(&self, command: &DeviceCommand) -> Result<Vec<Message>, DeviceError> {
         match command {
             DeviceCommand::RackRule { group, from, to, .. } => {
-                let (mut fibres, mut hosts) = (Vec::new(), Vec::new());
-                for &port in to {
-                    let number = self.port(port)?;
-                    if matches!(port, RackPort::Host(_)) { hosts.push(number) } else { fibres.push(number) }
-                }
+                let (fibres, hosts) = self.numbers(to)?;
                 let id = group_id(*group);
                 let mut messages = vec![Message::GroupMod(GroupMod::delete(id))];
                 if let RackPort::Host(_) = from {
+                    let mut out = self.first_of_source();
+                    out.extend(fibres.into_iter().map(Action::Output));
                     let mut instructions = Vec::new();
-                    if !fibres.is_empty() {
-                        let out = fibres.into_iter().map(Action::Output).collect();
+                    if !out.is_empty() {
                         instructions.push(Instruction::ApplyActions(out));
                     }
-                    instructions.push(Instruction::GotoTable(DELIVERY));
+                    instructions.push(Instruction::GotoTable(self.delivery()));
                     let entering = to_group(*group).and(Field::InPort(self.port(*from)?));
                     messages.push(flow(0, PRIORITY_SOURCE, entering, instructions));
                 }
                 if !hosts.is_empty() {
                     messages.push(Message::GroupMod(GroupMod::to_ports(id, hosts)));
-                    let deliver = vec![Instruction::ApplyActions(vec![Action::Group(id)])];
-                    messages.push(flow(DELIVERY, PRIORITY_LIGHT, to_group(*group), deliver));
+                    let mut actions = self.first();
+                    actions.push(Action::Group(id));
+                    let deliver = vec![Instruction::ApplyActions(actions)];
+                    messages.push(flow(self.delivery(), PRIORITY_LIGHT, to_group(*group), deliver));
                 }
                 Ok(messages)
             }
@@ -329,12 +489,15 @@ impl Task {
             DeviceCommand::RelayRule { source, .. } if *source == self.rack => Ok(Vec::new()),
             DeviceCommand::RelayRule { source, .. } => {
                 let out = self.port(RackPort::Splitter)?;
-                let relayed = self.relayed(*source).ok_or(DeviceError::NoSubnet(*source))?;
-                let relay = vec![
-                    Instruction::ApplyActions(vec![Action::Output(out)]),
-                    Instruction::GotoTable(DELIVERY),
-                ];
-                Ok(relayed.into_iter().map(|light| flow(0, PRIORITY_RELAY, light, relay.clone())).collect())
+                let light = self.relayed(*source).ok_or(DeviceError::NoSubnet(*source))?;
+                let relay = if self.shares_a_port() {
+                    vec![Instruction::GotoTable(SECOND)]
+                } else {
+                    let mut actions = self.first();
+                    actions.push(Action::Output(out));
+                    vec![Instruction::ApplyActions(actions), Instruction::GotoTable(self.delivery())]
+                };
+                Ok(vec![flow(0, PRIORITY_RELAY, light, relay)])
             }
             other => Err(DeviceError::foreign(other)),
         }
@@ -354,21 +517,132 @@ impl Task {
             }
             DeviceCommand::RelayRule { source, .. } if *source == self.rack => Vec::new(),
             DeviceCommand::RelayRule { source, .. } => {
-                let relayed = self.relayed(*source).unwrap_or_default();
-                relayed
-                    .into_iter()
-                    .map(|light| Message::FlowMod(FlowMod::delete(PRIORITY_RELAY, light)))
-                    .collect()
+                let relayed = self.relayed(*source).into_iter();
+                relayed.map(|light| Message::FlowMod(FlowMod::delete(PRIORITY_RELAY, light))).collect()
             }
             other => return Err(DeviceError::foreign(other)),
         })
     }
 
-    /// Light from a rack's hosts, at each of our ports.
-    fn relayed(&self, source: u32) -> Option<Vec<Match>> {
+    /// Light from a rack's hosts, whatever port it comes in by.
+    fn relayed(&self, source: u32) -> Option<Match> {
         let &(address, mask) = self.ports.subnets.get(source as usize)?;
-        let light = |port: &u32| to_groups().and(Field::Ipv4Src(address, mask)).and(Field::InPort(*port));
-        Some(self.light_ports().iter().map(light).collect())
+        Some(self.to_relayed().and(Field::Ipv4Src(address, mask)))
+    }
+}
+
+/// A switch with one table.
+impl Task {
+    /// The groups that these rules use.
+    fn groups_of(&self, commands: &BTreeSet<DeviceCommand>) -> Vec<Message> {
+        let group = |command: &DeviceCommand| match command {
+            DeviceCommand::RackRule { group, to, .. } => {
+                let (_, hosts) = self.numbers(to).ok()?;
+                let id = group_id(*group);
+                let made = (!hosts.is_empty()).then(|| Message::GroupMod(GroupMod::to_ports(id, hosts)));
+                Some([Some(Message::GroupMod(GroupMod::delete(id))), made])
+            }
+            _ => None,
+        };
+        commands.iter().filter_map(group).flatten().flatten().collect()
+    }
+
+    /// The rules that these commands come to, by what tells them apart.
+    fn single(&self, commands: &BTreeSet<DeviceCommand>) -> BTreeMap<(u16, Vec<u8>), FlowMod> {
+        let mut rules = BTreeMap::new();
+        let mut add = |priority, matching: Match, actions: Vec<Action>| {
+            let Message::FlowMod(rule) =
+                flow(0, priority, matching, vec![Instruction::ApplyActions(actions)])
+            else {
+                return;
+            };
+            let key = Message::FlowMod(FlowMod::delete(priority, rule.matching.clone())).emit(0);
+            rules.insert((priority, key), rule);
+        };
+        let relays = || {
+            commands.iter().filter_map(|command| match command {
+                DeviceCommand::RelayRule { source, .. } if *source != self.rack => {
+                    self.ports.subnets.get(*source as usize).copied()
+                }
+                _ => None,
+            })
+        };
+        let splitter = self.port(RackPort::Splitter).map(Action::Output).ok();
+        let relay = || self.first().into_iter().chain(splitter.clone());
+        for (address, mask) in relays() {
+            add(PRIORITY_RELAY, self.to_relayed().and(Field::Ipv4Src(address, mask)), relay().collect());
+        }
+        for command in commands {
+            let DeviceCommand::RackRule { group, from, to, .. } = command else { continue };
+            let Ok((fibres, hosts)) = self.numbers(to) else { continue };
+            let copies = (!hosts.is_empty()).then(|| Action::Group(group_id(*group)));
+            match from {
+                RackPort::Host(_) => {
+                    let Ok(port) = self.port(*from) else { continue };
+                    let out = fibres.into_iter().map(Action::Output);
+                    let actions = self.first_of_source().into_iter().chain(out).chain(copies).collect();
+                    add(PRIORITY_SOURCE, to_group(*group).and(Field::InPort(port)), actions);
+                }
+                RackPort::Circuit(_) | RackPort::Splitter => {
+                    let Some(copies) = copies else { continue };
+                    for (address, mask) in relays() {
+                        let light = to_group(*group).and(Field::Ipv4Src(address, mask));
+                        add(PRIORITY_BOTH, light, relay().chain([copies.clone()]).collect());
+                    }
+                    let actions = self.first().into_iter().chain([copies]).collect();
+                    add(PRIORITY_GROUP, to_group(*group), actions);
+                }
+            }
+        }
+        rules
+    }
+
+    /// The messages that bring it from what is wanted to what a change makes of that.
+    fn exchange(&self, change: &Change) -> Result<Vec<Message>, DeviceError> {
+        for command in change.clear.iter().chain(&change.set) {
+            match command {
+                DeviceCommand::RackRule { from, to, .. } => {
+                    self.port(*from)?;
+                    self.numbers(to)?;
+                }
+                DeviceCommand::RelayRule { source, .. } => {
+                    self.relayed(*source).ok_or(DeviceError::NoSubnet(*source))?;
+                }
+                other => return Err(DeviceError::foreign(other)),
+            }
+        }
+        let mut after = self.wanted.clone();
+        after.retain(|command| !change.clear.contains(command));
+        after.extend(change.set.iter().cloned());
+        let (old, new) = (self.single(&self.wanted), self.single(&after));
+        let gone = old.iter().filter(|(key, _)| !new.contains_key(*key));
+        let mut messages: Vec<Message> = gone
+            .map(|((priority, _), rule)| Message::FlowMod(FlowMod::delete(*priority, rule.matching.clone())))
+            .collect();
+        let of = |command: &&DeviceCommand| matches!(command, DeviceCommand::RackRule { .. });
+        let changed: BTreeSet<DeviceCommand> = change.set.iter().filter(of).cloned().collect();
+        let deleted = change.clear.iter().filter_map(|command| match command {
+            DeviceCommand::RackRule { group, .. } => {
+                Some(Message::GroupMod(GroupMod::delete(group_id(*group))))
+            }
+            _ => None,
+        });
+        messages.extend(deleted);
+        messages.extend(self.groups_of(&changed));
+        // Rules that use a group which was made anew went with the old one.
+        let again = |rule: &&FlowMod| {
+            let uses = |action: &Action| {
+                matches!(action, Action::Group(id) if changed.iter().any(|command| {
+                    matches!(command, DeviceCommand::RackRule { group, .. } if group_id(*group) == *id)
+                }))
+            };
+            rule.instructions.iter().any(|instruction| {
+                matches!(instruction, Instruction::ApplyActions(actions) if actions.iter().any(uses))
+            })
+        };
+        let come = new.iter().filter(|(key, rule)| old.get(*key) != Some(*rule) || again(rule));
+        messages.extend(come.map(|(_, rule)| Message::FlowMod(rule.clone())));
+        Ok(messages)
     }
 }
 
@@ -403,11 +677,14 @@ mod tests {
             fibres: vec![10],
             from_splitters: vec![20, 21],
             subnets: Arc::new((0..3).map(subnet).collect()),
+            relayed: ([239, 255, 64, 0], [255, 255, 255, 0]),
+            ..TorPorts::default()
         };
         let (news, _) = mpsc::channel(8);
         Task {
             rack: 1,
-            endpoint: Endpoint::Unix("/no/such/socket".into()),
+            reach: Reach::At(Endpoint::Unix("/no/such/socket".into()), None),
+            said: None,
             options: SwitchOptions::default(),
             ports,
             sweep_after: Duration::from_secs(1),
@@ -441,9 +718,9 @@ mod tests {
         assert!(messages.contains(&group), "{messages:?}");
         let [send, deliver] = flows(&messages)[..] else { panic!("{messages:?}") };
         let out = Instruction::ApplyActions(vec![Action::Output(10)]);
-        assert_eq!(send.instructions, [out, Instruction::GotoTable(DELIVERY)]);
+        assert_eq!(send.instructions, [out, Instruction::GotoTable(SECOND)]);
         assert!(send.matching.fields.contains(&Field::InPort(1)), "{send:?}");
-        assert_eq!((deliver.table, send.cookie & COOKIE_MASK), (DELIVERY, COOKIE));
+        assert_eq!((deliver.table, send.cookie & COOKIE_MASK), (SECOND, COOKIE));
         // Everything that was put in is taken out.
         let undo = task().clear(&source).unwrap();
         assert_eq!(undo[0], Message::GroupMod(GroupMod::delete(0x1fff_4007)));
@@ -454,12 +731,8 @@ mod tests {
     fn a_rack_relays_others_and_never_itself() {
         let relay = |source| task().set(&DeviceCommand::RelayRule { rack: 1, source });
         let messages = relay(0).unwrap();
-        let ports: Vec<u32> = flows(&messages)
-            .iter()
-            .flat_map(|flow| &flow.matching.fields)
-            .filter_map(|field| if let Field::InPort(port) = field { Some(*port) } else { None })
-            .collect();
-        assert_eq!(ports, [20, 21]);
+        let [light] = flows(&messages)[..] else { panic!("{messages:?}") };
+        assert!(!light.matching.fields.iter().any(|field| matches!(field, Field::InPort(_))), "{light:?}");
         assert_eq!(relay(1), Ok(Vec::new()));
         assert_eq!(relay(9), Err(DeviceError::NoSubnet(9)));
         let nowhere = rule(RackPort::Splitter, &[RackPort::Host(HostId(9))]);
@@ -468,6 +741,89 @@ mod tests {
         let circuit = DeviceCommand::CrossConnect { from: 1, to: 2 };
         assert_eq!(task().set(&circuit), Err(DeviceError::foreign(&circuit)));
         assert_eq!(task().clear(&circuit), Err(DeviceError::foreign(&circuit)));
+    }
+
+    /// Rules of all priorities that relay or drop own light, on a switch of every rack of this network.
+    fn relaying_rules(p: u32, k: u32, shared: bool) -> BTreeSet<usize> {
+        let network = polycast_topology::Shufflecast::new(p, k).unwrap();
+        let statics = polycast_planning::relays::StaticRules::new(&network);
+        let subnet = |rack: u32| ([10, (rack >> 8) as u8, rack as u8, 0], [255, 255, 255, 0]);
+        let subnets = Arc::new((0..network.tors()).map(subnet).collect::<Vec<_>>());
+        let rules = |rack: u32| {
+            let ports = TorPorts { subnets: Arc::clone(&subnets), ..task().ports };
+            let from_splitters = (0..p).map(|port| 20 + port).collect();
+            let fibres = vec![if shared { 20 } else { 10 }];
+            let task = Task { rack, ports: TorPorts { from_splitters, fibres, ..ports }, ..task() };
+            let sources = statics.sources(rack).iter();
+            let mut messages: Vec<Message> = sources
+                .flat_map(|&source| task.set(&DeviceCommand::RelayRule { rack, source }).unwrap())
+                .collect();
+            messages.extend(task.standing());
+            let first = |flow: &&&FlowMod| flow.table == 0 && flow.priority > PRIORITY_LIGHT;
+            flows(&messages).iter().filter(first).count()
+        };
+        (0..network.tors()).map(rules).collect()
+    }
+
+    #[test]
+    fn relaying_takes_as_many_rules_as_the_paper_counts() {
+        for (p, k, expected) in [(2, 2, 4), (2, 3, 12), (3, 2, 6), (4, 4, 256)] {
+            assert_eq!(relaying_rules(p, k, false), [expected].into(), "{p},{k}");
+            assert_eq!(relaying_rules(p, k, true), [expected].into(), "{p},{k} with shared ports");
+        }
+    }
+
+    #[test]
+    fn light_goes_back_by_the_port_that_has_both_fibres() {
+        let ports = TorPorts { fibres: vec![20], ..task().ports };
+        let task = Task { ports, ..task() };
+        assert_eq!((task.delivery(), task.tables()), (THIRD, 3));
+        let standing = task.standing();
+        let back = Instruction::ApplyActions(vec![Action::Output(port::IN_PORT)]);
+        let rule = flows(&standing).into_iter().find(|flow| flow.instructions.contains(&back)).unwrap();
+        assert!(rule.table == SECOND && rule.matching.fields.contains(&Field::InPort(20)), "{rule:?}");
+        let relay = task.set(&DeviceCommand::RelayRule { rack: 1, source: 0 }).unwrap();
+        assert_eq!(flows(&relay)[0].instructions, [Instruction::GotoTable(SECOND)]);
+    }
+
+    #[test]
+    fn packets_of_ours_have_a_queue_and_a_class() {
+        let ports = TorPorts { queue: Some(3), dscp: Some(34), ..task().ports };
+        let task = Task { ports, ..task() };
+        let source = rule(RackPort::Host(HostId(2)), &[RackPort::Host(HostId(3)), RackPort::Splitter]);
+        let messages = task.set(&source).unwrap();
+        let [send, deliver] = flows(&messages)[..] else { panic!("{messages:?}") };
+        let actions = [Action::Set(Field::IpDscp(34)), Action::SetQueue(3), Action::Output(10)];
+        assert_eq!(send.instructions[0], Instruction::ApplyActions(actions.to_vec()));
+        let copies = vec![Action::SetQueue(3), Action::Group(0x1fff_4007)];
+        assert_eq!(deliver.instructions, [Instruction::ApplyActions(copies)]);
+    }
+
+    #[test]
+    fn one_table_relays_and_copies_in_one_rule() {
+        let ports = TorPorts { one_table: true, ..task().ports };
+        let mut task = Task { ports, ..task() };
+        let relay = DeviceCommand::RelayRule { rack: 1, source: 0 };
+        let copy = rule(RackPort::Splitter, &[RackPort::Host(HostId(3))]);
+        let change = |set: &[&DeviceCommand], clear: &[&DeviceCommand]| Change {
+            set: set.iter().copied().cloned().collect(),
+            clear: clear.iter().copied().cloned().collect(),
+        };
+        let messages = task.exchange(&change(&[&relay, &copy], &[])).unwrap();
+        let priorities: Vec<u16> = flows(&messages).iter().map(|flow| flow.priority).collect();
+        assert_eq!(priorities, [PRIORITY_RELAY, PRIORITY_GROUP, PRIORITY_BOTH]);
+        assert!(flows(&messages).iter().all(|flow| flow.table == 0));
+        let both = vec![Action::Output(10), Action::Group(0x1fff_4007)];
+        assert_eq!(flows(&messages)[2].instructions, [Instruction::ApplyActions(both)]);
+        task.wanted = [relay.clone(), copy.clone()].into();
+        // A rack that stops relaying goes on copying.
+        let messages = task.exchange(&change(&[], &[&relay])).unwrap();
+        let gone: Vec<(Verb, u16)> =
+            flows(&messages).iter().map(|flow| (flow.change, flow.priority)).collect();
+        assert_eq!(gone, [(Verb::DeleteStrict, PRIORITY_RELAY), (Verb::DeleteStrict, PRIORITY_BOTH)]);
+        let messages = task.exchange(&change(&[], &[&copy])).unwrap();
+        assert!(messages.contains(&Message::GroupMod(GroupMod::delete(0x1fff_4007))));
+        assert_eq!(flows(&messages).len(), 2);
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@
 use super::health::{Health, Light, Verdict};
 use crate::devices::Fibre;
 use polycast_planning::{DeviceCommand, Failure, HostId, Plan, PlanId, RackPort, Resource};
-use polycast_topology::Hybrid;
+use polycast_topology::PortTable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ struct Watched {
 /// for those plans that need it.
 #[derive(Debug)]
 pub(super) struct OfCircuits {
-    hybrid: Hybrid,
+    ports: PortTable,
     /// What the light means at each rack.
     light: Vec<Light>,
     /// How long after its circuits are there a port has light.
@@ -61,16 +61,17 @@ pub(super) struct OfCircuits {
 }
 
 impl OfCircuits {
-    pub(super) fn new(hybrid: Hybrid, light: Vec<Light>, grace: Duration) -> Self {
-        OfCircuits { hybrid, light, grace, dark: BTreeSet::new(), paths: BTreeMap::new() }
+    pub(super) fn new(ports: PortTable, light: Vec<Light>, grace: Duration) -> Self {
+        OfCircuits { ports, light, grace, dark: BTreeSet::new(), paths: BTreeMap::new() }
     }
 
     fn light_of(&self, rack: u32) -> Light {
         self.light.get(rack as usize).copied().unwrap_or_default()
     }
 
-    fn port(&self, (rack, uplink): (u32, u32)) -> Failure {
-        Failure::Resource(Resource::CircuitPort { port: self.hybrid.rack_port(rack, uplink) })
+    fn port(&self, (rack, uplink): (u32, u32)) -> Option<Failure> {
+        let port = *self.ports.of_rack(rack).get(uplink as usize)?;
+        Some(Failure::Resource(Resource::CircuitPort { port }))
     }
 
     /// The racks of a path that should have light by now and have none, of whom nothing was said.
@@ -113,15 +114,13 @@ impl OfCircuits {
 impl Health for OfCircuits {
     fn fibre(&mut self, now: Instant, rack: u32, fibre: Fibre, up: bool) -> Verdict {
         let Fibre::Out(uplink) = fibre else { return Verdict::default() };
-        if rack >= self.hybrid.racks || uplink >= self.hybrid.ports_per_rack {
-            return Verdict::default();
-        }
+        let Some(port) = self.port((rack, uplink)) else { return Verdict::default() };
         let light = self.light_of(rack);
         if light == Light::Ignored {
             return Verdict::default();
         }
         let was_dark = if up { self.dark.remove(&(rack, uplink)) } else { !self.dark.insert((rack, uplink)) };
-        let port = vec![self.port((rack, uplink))];
+        let port = vec![port];
         match (light, up) {
             (Light::Expected, false) => {
                 let words =
@@ -174,13 +173,14 @@ impl Health for OfCircuits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polycast_topology::Hybrid;
 
     const GRACE: Duration = Duration::from_millis(400);
 
     fn health(light: Light) -> OfCircuits {
         let hybrid =
             Hybrid { racks: 4, servers_per_rack: 2, ports_per_rack: 1, splitters: 2, splitter_fanout: 4 };
-        OfCircuits::new(hybrid, vec![light; 4], GRACE)
+        OfCircuits::new(PortTable::of(&hybrid), vec![light; 4], GRACE)
     }
 
     fn receivers(racks: &[u32]) -> Vec<LitRack> {

@@ -2,32 +2,45 @@
 
 use super::health::Health;
 use super::lit::OfCircuits;
+use super::switch_ports::{self, Layout, RackPorts, Splitters};
 use super::{Hosts, Named, Offer, interval, pool, rate, section, tors, wrong};
 use crate::config::ManagerConfig;
 use crate::devices::{CircuitSwitch, DeviceId};
 use polycast_api::settings::SettingsError;
 use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::{Fabric, FabricName};
-use polycast_topology::Hybrid;
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
 use polycast_types::Rate;
 use serde::Deserialize;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::path::PathBuf;
 
 /// Settings of the fabric `ocs`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct OcsSettings {
-    /// Where the circuit switch listens for TL1.
-    pub tl1: SocketAddr,
-    /// Its ports, all of them.
+    /// Where the circuit switch listens for its managers.
+    #[serde(alias = "tl1")]
+    pub address: SocketAddr,
+    /// Its dialect: `glimmerglass`, `calient`, `polatis-tl1`, `polatis-scpi` or `plain`.
+    #[serde(default = "dialect")]
+    pub dialect: String,
+    /// Who speaks to it.
+    pub user: Option<String>,
+    /// File whose first line is that user's password.
+    pub password_file: Option<PathBuf>,
+    /// Whether its connection is sealed with the certificates of `[device-tls]`.
+    #[serde(default)]
+    pub tls: bool,
+    /// Its ports, all of them; of a Polatis the fibres where light enters.
     #[serde(default = "ports")]
     pub ports: u32,
-    /// The splitters that are connected to it.
-    pub splitters: u32,
-    /// Outputs of each splitter.
-    pub splitter_fanout: u32,
+    /// The ports of the racks' fibres, rack by rack; the first ones, without it.
+    pub rack_ports: Option<Vec<RackPorts>>,
+    /// The splitters that are connected to it: how many, behind the racks' ports, or a list with the ports of each.
+    pub splitters: Splitters,
+    /// Outputs of each splitter where only their number is said.
+    pub splitter_fanout: Option<u32>,
     /// The most splitters of one group; as many as there are without it.
     pub cascade_max: Option<u32>,
     /// What the light may lose between transmitter and receiver, in dB.
@@ -54,6 +67,11 @@ pub struct OcsSettings {
     pub attempt_interval_us: Option<u64>,
 }
 
+/// Blast's switch and Republic's (sections IV-B and IV).
+fn dialect() -> String {
+    "glimmerglass".into()
+}
+
 /// Blast's switch (section IV-B).
 fn ports() -> u32 {
     320
@@ -67,28 +85,41 @@ fn switch_loss_db() -> f64 {
     1.5
 }
 
-/// The racks, fibres and splitters.
-fn hybrid(config: &ManagerConfig) -> Result<Hybrid, SettingsError> {
-    let settings = section("ocs", &config.ocs)?;
-    let ports_per_rack = config.tor.first().map_or(0, |tor| tor.fibre_ports.len());
-    if ports_per_rack == 0 {
-        return Err(wrong("tor", "circuits need racks with fibre-ports: name one [[tor]] a rack"));
+/// What the light may lose; an error where no path meets it.
+fn budget(settings: &OcsSettings, layout: &Layout) -> Result<PowerBudget, SettingsError> {
+    let losses = [
+        ("ocs.budget-db", settings.budget_db),
+        ("ocs.switch-loss-db", settings.switch_loss_db),
+        ("ocs.splitter-loss-db", settings.splitter_loss_db.unwrap_or(0.0)),
+        ("ocs.amplifier-gain-db", settings.amplifier_gain_db),
+    ];
+    if let Some((setting, _)) = losses.iter().find(|(_, db)| !db.is_finite() || *db < 0.0) {
+        return Err(wrong(setting, "it must be 0 or more"));
     }
-    if let Some(rack) = config.tor.iter().position(|tor| tor.fibre_ports.len() != ports_per_rack) {
-        let reason = format!(
-            "rack {rack} has {} of them and rack 0 has {ports_per_rack}: give all racks as many",
-            config.tor[rack].fibre_ports.len()
-        );
-        return Err(wrong("tor.fibre-ports", reason));
-    }
-    let hybrid = Hybrid {
-        racks: config.tor.len() as u32,
-        servers_per_rack: tors::servers_per_rack(config),
-        ports_per_rack: ports_per_rack as u32,
-        splitters: settings.splitters,
-        splitter_fanout: settings.splitter_fanout,
+    let usual = settings.splitter_loss_db.unwrap_or_else(|| splitter_loss_db(layout.hybrid.splitter_fanout));
+    let budget = PowerBudget {
+        budget_db: settings.budget_db,
+        switch_loss_db: settings.switch_loss_db,
+        splitter_loss_db: usual,
+        amplifier_gain_db: settings.amplifier_gain_db,
     };
-    hybrid.checked(settings.ports).map_err(|error| wrong("ocs", error))
+    let needed = |splitter: &polycast_topology::SplitterPorts| {
+        let (loss, gain) =
+            (splitter.loss_db.unwrap_or(usual), splitter.gain_db.unwrap_or(settings.amplifier_gain_db));
+        // An amplifier makes up for what was lost before it, and no more.
+        loss + 2.0 * budget.switch_loss_db - gain.min(budget.switch_loss_db)
+    };
+    let direct = budget.switch_loss_db;
+    let best = layout.ports.splitters().iter().map(needed).min_by(f64::total_cmp).unwrap_or(direct);
+    if budget.budget_db < best {
+        let reason = format!(
+            "no path meets it: light loses at least {best:.1} dB through the circuit switch and one splitter, \
+             and the budget is {:.1}",
+            budget.budget_db
+        );
+        return Err(wrong("ocs.budget-db", reason));
+    }
+    Ok(budget)
 }
 
 pub(super) struct OcsOffer;
@@ -100,50 +131,35 @@ impl Offer for OcsOffer {
 
     fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError> {
         let settings = section("ocs", &config.ocs)?;
-        let hybrid = hybrid(config)?;
-        let losses = [
-            ("ocs.budget-db", settings.budget_db),
-            ("ocs.switch-loss-db", settings.switch_loss_db),
-            ("ocs.splitter-loss-db", settings.splitter_loss_db.unwrap_or(0.0)),
-            ("ocs.amplifier-gain-db", settings.amplifier_gain_db),
-        ];
-        if let Some((setting, _)) = losses.iter().find(|(_, db)| !db.is_finite() || *db < 0.0) {
-            return Err(wrong(setting, "it must be 0 or more"));
-        }
+        let layout = switch_ports::layout(config)?;
+        let (hybrid, budget) = (layout.hybrid, budget(settings, &layout)?);
         if settings.rate.0 == 0 {
             return Err(wrong("ocs.rate", "it must not be 0"));
         }
         let fabric = OcsConfig {
             hybrid,
-            cascade_max: settings.cascade_max.unwrap_or(settings.splitters),
-            budget: PowerBudget {
-                budget_db: settings.budget_db,
-                switch_loss_db: settings.switch_loss_db,
-                splitter_loss_db: settings
-                    .splitter_loss_db
-                    .unwrap_or_else(|| splitter_loss_db(settings.splitter_fanout)),
-                amplifier_gain_db: settings.amplifier_gain_db,
-            },
+            cascade_max: settings.cascade_max.unwrap_or(hybrid.splitters),
+            budget,
             rate: settings.rate,
             attempt_interval: interval("ocs.attempt-interval-us", settings.attempt_interval_us)?,
         };
         let pool = pool("ocs.pool", &settings.pool, settings.port)?;
         let servers = hosts.servers(hybrid.servers_per_rack);
-        Ok(Box::new(Ocs::new(fabric, servers, pool).map_err(|error| wrong("tor.hosts", error))?))
+        let fabric = Ocs::new(fabric, servers, pool).map_err(|error| wrong("tor.hosts", error))?;
+        Ok(Box::new(fabric.with_ports(layout.ports)))
     }
 
     fn devices(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Vec<Named>, SettingsError> {
         let mut devices = tors::devices(config, hosts, false)?;
-        let switch = CircuitSwitch::new(
-            section("ocs", &config.ocs)?.tl1,
-            Duration::from_millis(config.device_timeout_ms),
-        );
+        let ports = switch_ports::layout(config)?.ports;
+        let address = section("ocs", &config.ocs)?.address;
+        let switch = CircuitSwitch::new(address, switch_ports::options(config)?, ports);
         devices.push((DeviceId::CircuitSwitch, Box::new(switch)));
         Ok(devices)
     }
 
     fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, SettingsError> {
-        let grace = Duration::from_millis(config.light_grace_ms);
-        Ok(Some(Box::new(OfCircuits::new(hybrid(config)?, tors::light(config), grace))))
+        let grace = std::time::Duration::from_millis(config.light_grace_ms);
+        Ok(Some(Box::new(OfCircuits::new(switch_ports::layout(config)?.ports, tors::light(config), grace))))
     }
 }

@@ -3,15 +3,18 @@
 //! A [`Codec`] is a language's machine without I/O. A [`Conversation`] is such a machine on a stream, and [`Asker`] is what
 //! callers have of it. Many questions can be under way at the same time.
 
+use crate::tls::{SealError, Security};
+use rustls::pki_types::ServerName;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// Questions that wait to be sent.
 const ASKS_MAX: usize = 1_024;
@@ -135,6 +138,27 @@ pub(super) async fn tcp(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
+}
+
+/// The same connection sealed; an error is a sentence.
+pub(super) async fn seal(stream: TcpStream, security: &Security) -> Result<Box<dyn Stream>, String> {
+    // Who is there is told by its certificate and who has issued that: the name is nobody's.
+    let name = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let sealed = TlsConnector::from(security.client()).connect(name, stream).await;
+    sealed.map(|stream| Box::new(stream) as Box<dyn Stream>).map_err(unsealed)
+}
+
+/// The same connection sealed, where the other end has opened it.
+pub(super) async fn seal_accepted(stream: TcpStream, security: &Security) -> Result<Box<dyn Stream>, String> {
+    let sealed = TlsAcceptor::from(security.server()).accept(stream).await;
+    sealed.map(|stream| Box::new(stream) as Box<dyn Stream>).map_err(unsealed)
+}
+
+fn unsealed(error: io::Error) -> String {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(reason) => SealError::from(reason.clone()).to_string(),
+        None => error.to_string(),
+    }
 }
 
 /// A stream and the machine on it. Callers that still wait when it ends hear that it is lost.

@@ -1,13 +1,16 @@
 //! Drivers: they tell devices what to do, in the devices' own languages.
 //!
-//! - [`tl1`]: optical circuit switches, TL1 over [`telnet`] (Blast section IV-B, Republic section IV).
+//! - [`circuits`]: optical circuit switches, each make in its dialect of [`tl1`] over [`telnet`] or of [`scpi`] (Blast section
+//!   IV-B, Republic section IV).
 //! - [`openflow`]: ToR switches, OpenFlow 1.3.
 //!
 //! Each has a codec and a machine without I/O, and a client on tokio. [`at_once`] lets all devices of a
 //! plan work at the same time.
 
+pub mod circuits;
 mod conversation;
 pub mod openflow;
+pub mod scpi;
 pub mod telnet;
 pub mod tl1;
 

@@ -19,6 +19,7 @@ use polycast_lab::ocs::{self, OcsOptions};
 use polycast_lab::spec::Spec;
 use polycast_lab::traffic::{Flow, Readings};
 use polycast_lab::{CastOptions, CastOutcome, Join, LabError, LinkBytes, NoReport, registry, supervisor};
+use polycast_net::devices::circuits::dialect as dialect_of;
 use polycast_types::{format_bytes, format_rate};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -178,12 +179,18 @@ enum Device {
     },
     /// An optical circuit switch between the interfaces p1, p2 and so on of this namespace
     Ocs {
-        /// Where it listens for TL1
+        /// Where it listens for its managers
         #[arg(long, value_name = "ADDR")]
         listen: SocketAddr,
         /// Its ports
         #[arg(long, value_name = "N")]
         ports: u32,
+        /// What it speaks: glimmerglass, calient, polatis-tl1, polatis-scpi or plain
+        #[arg(long, value_name = "NAME", default_value = "glimmerglass")]
+        dialect: String,
+        /// Who may manage it; anyone without it
+        #[arg(long, value_name = "USER:PASSWORD")]
+        login: Option<String>,
         /// How long a circuit takes, in milliseconds
         #[arg(long, value_name = "MS", default_value = "25")]
         circuit_ms: u64,
@@ -415,13 +422,13 @@ fn down(args: &DownArgs, format: Format) -> Result<Exit, Failure> {
 }
 
 fn device(device: &Device, format: Format) -> Result<Exit, Failure> {
-    let (listen, ports, circuit_ms, light) = match device {
+    match device {
         Device::Light { spec } => {
             light::run(spec, || {
                 let document = json!({ "listening": format!("the light of {spec}") });
                 let _ = output::result(format, &document, &format!("the light of {spec}"));
             })?;
-            return Ok(Exit::Done);
+            Ok(Exit::Done)
         }
         Device::Labels { spec } => {
             label_switches::run(spec, |address| {
@@ -429,22 +436,33 @@ fn device(device: &Device, format: Format) -> Result<Exit, Failure> {
                 let document = json!({ "listening": address.to_string() });
                 let _ = output::result(format, &document, &format!("label switches of {spec} at {address}"));
             })?;
-            return Ok(Exit::Done);
+            Ok(Exit::Done)
         }
         Device::RackAgent { spec, host } => {
             label_switches::run_agent(spec, *host, |address| {
                 let document = json!({ "listening": address.to_string() });
                 let _ = output::result(format, &document, &format!("agent of a rack at {address}"));
             })?;
-            return Ok(Exit::Done);
+            Ok(Exit::Done)
         }
-        Device::Ocs { listen, ports, circuit_ms, light } => (*listen, *ports, *circuit_ms, light.clone()),
-    };
-    let circuit_time = Duration::from_millis(circuit_ms);
-    ocs::run(OcsOptions { listen, ports, circuit_time, login: None, light }, |address| {
-        // Whoever started the device may not read it.
-        let document = json!({ "listening": address.to_string() });
-        let _ = output::result(format, &document, &format!("circuit switch of {ports} ports at {address}"));
-    })?;
-    Ok(Exit::Done)
+        Device::Ocs { listen, ports, dialect, login, circuit_ms, light } => {
+            let (listen, ports, circuit_time) = (*listen, *ports, Duration::from_millis(*circuit_ms));
+            let dialect = dialect_of(dialect, ports).map_err(|error| Failure::input(error.to_string()))?;
+            let login = match login.as_ref().map(|login| login.split_once(':')) {
+                None => None,
+                Some(Some((user, password))) => Some((user.to_string(), password.to_string())),
+                Some(None) => return Err(Failure::input("--login must be USER:PASSWORD")),
+            };
+            ocs::run(
+                OcsOptions { dialect, listen, ports, circuit_time, login, light: light.clone() },
+                |address| {
+                    // Whoever started the device may not read it.
+                    let document = json!({ "listening": address.to_string() });
+                    let words = format!("circuit switch of {ports} ports at {address}");
+                    let _ = output::result(format, &document, &words);
+                },
+            )?;
+            Ok(Exit::Done)
+        }
+    }
 }

@@ -23,7 +23,9 @@ impl Run {
         let (mut names, mut all) = (Vec::new(), true);
         for entry in self.session.roster.entries() {
             let peer = entry.guest.map(|guest| PeerId(guest.0));
-            let Some((peer, status)) = peer.and_then(|peer| Some((peer, self.machine.status(peer)?))) else { continue };
+            let Some((peer, status)) = peer.and_then(|peer| Some((peer, self.machine.status(peer)?))) else {
+                continue;
+            };
             all &= status.cut_off;
             if status.cut_off && self.cut_off.insert(peer) {
                 names.push(entry.name.clone());

@@ -2,13 +2,16 @@
 
 use super::session::{Event, Reply, Session};
 use super::{CodecError, FlowMod, GroupMod, Message, Port, PortChange, PortStats};
-use crate::devices::conversation::{Asker, Broken, Codec, Conversation, Heard, NoAnswer, Stream, Times, tcp};
+use crate::devices::conversation::{
+    Asker, Broken, Codec, Conversation, Heard, NoAnswer, Stream, Times, seal, seal_accepted, tcp,
+};
+use crate::tls::Security;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokio::net::{TcpListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{broadcast, watch};
 use tokio::time::timeout;
 
@@ -34,8 +37,10 @@ impl fmt::Display for Endpoint {
 }
 
 /// How a switch is spoken to.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct SwitchOptions {
+    /// How connections over TCP are sealed, if they are.
+    pub security: Option<Security>,
     /// How long connecting and the hand-shake may take together.
     pub connect_timeout: Duration,
     /// How long a transaction may take.
@@ -48,6 +53,7 @@ pub struct SwitchOptions {
 impl Default for SwitchOptions {
     fn default() -> Self {
         SwitchOptions {
+            security: None,
             connect_timeout: Duration::from_secs(3),
             command_timeout: Duration::from_secs(5),
             keepalive: Duration::from_secs(5),
@@ -142,6 +148,7 @@ pub(in crate::devices) enum Question {
     Apply(Vec<Message>),
     Ports,
     PortStats,
+    Groups,
 }
 
 impl Codec for Session {
@@ -155,6 +162,7 @@ impl Codec for Session {
             Question::Apply(changes) => self.apply(changes),
             Question::Ports => self.ask_ports(),
             Question::PortStats => self.ask_port_stats(),
+            Question::Groups => self.ask_groups(),
         }
     }
 
@@ -187,6 +195,7 @@ impl Codec for Session {
 #[derive(Clone, Debug)]
 pub struct Switch {
     datapath_id: u64,
+    tables: u8,
     asker: Asker<Session>,
     events: broadcast::Sender<PortEvent>,
     link: watch::Receiver<Link>,
@@ -201,19 +210,32 @@ impl Switch {
         let wrong = |error: io::Error| unreachable(endpoint, error.to_string());
         let connecting = async {
             let stream: Box<dyn Stream> = match endpoint {
-                Endpoint::Tcp(address) => Box::new(tcp(*address).await.map_err(wrong)?),
+                Endpoint::Tcp(address) => {
+                    let stream = tcp(*address).await.map_err(wrong)?;
+                    match &options.security {
+                        Some(security) => {
+                            let sealed = seal(stream, security).await;
+                            sealed.map_err(|reason| unreachable(endpoint, reason))?
+                        }
+                        None => Box::new(stream),
+                    }
+                }
                 Endpoint::Unix(path) => Box::new(UnixStream::connect(path).await.map_err(wrong)?),
             };
             greet(stream).await.map_err(|broken| unreachable(endpoint, broken.to_string()))
         };
         let late =
             || unreachable(endpoint, format!("no answer within {} ms", options.connect_timeout.as_millis()));
-        let (conversation, datapath_id) =
+        let (conversation, known) =
             timeout(options.connect_timeout, connecting).await.unwrap_or_else(|_| Err(late()))?;
-        Ok(Self::over(conversation, datapath_id, &options))
+        Ok(Self::over(conversation, known, &options))
     }
 
-    fn over(mut conversation: Conversation<Session>, datapath_id: u64, options: &SwitchOptions) -> Self {
+    fn over(
+        mut conversation: Conversation<Session>,
+        (datapath_id, tables): (u64, u8),
+        options: &SwitchOptions,
+    ) -> Self {
         let (asker, mut asks) = Asker::new();
         let (events, _) = broadcast::channel(EVENTS_MAX);
         let (up, link) = watch::channel(Link::Up);
@@ -229,13 +251,19 @@ impl Switch {
             drop(conversation);
             up.send_replace(Link::Gone);
         });
-        Switch { datapath_id, asker, events, link }
+        Switch { datapath_id, tables, asker, events, link }
     }
 
     /// The switch's number.
     #[must_use]
     pub fn datapath_id(&self) -> u64 {
         self.datapath_id
+    }
+
+    /// How many tables of flows it has.
+    #[must_use]
+    pub fn tables(&self) -> u8 {
+        self.tables
     }
 
     /// Whether the connection lives, now and later.
@@ -300,6 +328,19 @@ impl Switch {
         }
     }
 
+    /// Whether it can copy packets: whether it has groups of type ALL.
+    ///
+    /// # Errors
+    /// The switch does not answer.
+    pub async fn has_groups(&self) -> Result<bool, SwitchError> {
+        match self.ask(Question::Groups).await? {
+            Reply::Groups(types) => Ok(types & 1 == 1),
+            // One that does not even know the question has none.
+            Reply::Refused { .. } => Ok(false),
+            _ => Err(SwitchError::Answer),
+        }
+    }
+
     async fn ask(&self, question: Question) -> Result<Reply, SwitchError> {
         self.asker.ask(question).await.map_err(|why| match why {
             NoAnswer::Busy => SwitchError::Busy,
@@ -309,15 +350,15 @@ impl Switch {
     }
 }
 
-/// Shakes hands; gives the switch's number.
-async fn greet(stream: Box<dyn Stream>) -> Result<(Conversation<Session>, u64), Broken> {
+/// Shakes hands; gives the switch's number and how many tables it has.
+async fn greet(stream: Box<dyn Stream>) -> Result<(Conversation<Session>, (u64, u8)), Broken> {
     let mut conversation = Conversation::new(stream, Session::new());
     let ready = |heard| match heard {
-        Heard::Word(Event::Ready { datapath_id }) => Some(datapath_id),
+        Heard::Word(Event::Ready { datapath_id, tables }) => Some((datapath_id, tables)),
         _ => None,
     };
-    let datapath_id = conversation.greet(None, ready).await?;
-    Ok((conversation, datapath_id))
+    let known = conversation.greet(None, ready).await?;
+    Ok((conversation, known))
 }
 
 /// What a switch says of its own accord.
@@ -368,14 +409,47 @@ impl SwitchListener {
     /// # Errors
     /// No more connections can be taken, or this one does not speak OpenFlow 1.3.
     pub async fn accept(&self) -> Result<Switch, SwitchError> {
+        self.next().await?.shake_hands().await
+    }
+
+    /// The next that connects, who has not shaken hands yet.
+    ///
+    /// # Errors
+    /// No more connections can be taken.
+    pub async fn next(&self) -> Result<Arrival, SwitchError> {
         let ours =
             |reason: String| SwitchError::Unreachable { endpoint: "its connection to us".into(), reason };
         let (stream, address) = self.listener.accept().await.map_err(|error| ours(error.to_string()))?;
+        Ok(Arrival { stream, address, options: self.options.clone() })
+    }
+}
+
+/// Somebody who has connected, and may be a switch.
+#[derive(Debug)]
+pub struct Arrival {
+    stream: TcpStream,
+    address: SocketAddr,
+    options: SwitchOptions,
+}
+
+impl Arrival {
+    /// Shakes hands.
+    ///
+    /// # Errors
+    /// It does not speak OpenFlow 1.3, or is not one that the certificates let in.
+    pub async fn shake_hands(self) -> Result<Switch, SwitchError> {
+        let Arrival { stream, address, options } = self;
         let wrong = |reason: String| unreachable(&Endpoint::Tcp(address), reason);
         stream.set_nodelay(true).map_err(|error| wrong(error.to_string()))?;
-        match timeout(self.options.connect_timeout, greet(Box::new(stream))).await {
-            Ok(Ok((conversation, id))) => Ok(Switch::over(conversation, id, &self.options)),
-            Ok(Err(broken)) => Err(wrong(broken.to_string())),
+        let shaking = async {
+            let stream: Box<dyn Stream> = match &options.security {
+                Some(security) => seal_accepted(stream, security).await.map_err(wrong)?,
+                None => Box::new(stream),
+            };
+            greet(stream).await.map_err(|broken| wrong(broken.to_string()))
+        };
+        match timeout(options.connect_timeout, shaking).await {
+            Ok(greeted) => greeted.map(|(conversation, known)| Switch::over(conversation, known, &options)),
             Err(_) => Err(wrong("it does not shake hands".into())),
         }
     }

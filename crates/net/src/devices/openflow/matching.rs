@@ -14,6 +14,8 @@ pub enum Field {
     EthSrc([u8; 6], [u8; 6]),
     /// What the frame carries: 0x0800 for IPv4.
     EthType(u16),
+    /// The class of service that the IPv4 packet asks for (DSCP), 0 to 63.
+    IpDscp(u8),
     /// What the IPv4 packet carries: 17 for UDP.
     IpProtocol(u8),
     /// IPv4 source with its mask.
@@ -31,6 +33,7 @@ const IN_PORT: u8 = 0;
 const ETH_DST: u8 = 3;
 const ETH_SRC: u8 = 4;
 const ETH_TYPE: u8 = 5;
+const IP_DSCP: u8 = 8;
 const IP_PROTOCOL: u8 = 10;
 const IPV4_SRC: u8 = 11;
 const IPV4_DST: u8 = 12;
@@ -79,6 +82,7 @@ impl Field {
             (ETH_SRC, 6, false) => Field::EthSrc(body.array()?, [0xff; 6]),
             (ETH_SRC, 12, true) => Field::EthSrc(body.array()?, body.array()?),
             (ETH_TYPE, 2, false) => Field::EthType(body.u16()?),
+            (IP_DSCP, 1, false) => Field::IpDscp(body.u8()?),
             (IP_PROTOCOL, 1, false) => Field::IpProtocol(body.u8()?),
             (IPV4_SRC, 4, false) => Field::Ipv4Src(body.array()?, [0xff; 4]),
             (IPV4_SRC, 8, true) => Field::Ipv4Src(body.array()?, body.array()?),
@@ -106,6 +110,10 @@ impl Field {
             Field::EthType(kind) => {
                 header(ETH_TYPE, 2);
                 wire.u16(kind);
+            }
+            Field::IpDscp(class) => {
+                header(IP_DSCP, 1);
+                wire.u8(class);
             }
             Field::IpProtocol(protocol) => {
                 header(IP_PROTOCOL, 1);

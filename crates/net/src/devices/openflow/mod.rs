@@ -14,7 +14,7 @@ use polycast_wire::WireError;
 use polycast_wire::cursor::{Put, Reader};
 
 pub use action::{Action, Instruction};
-pub use client::{Endpoint, Link, PortEvent, Switch, SwitchError, SwitchListener, SwitchOptions};
+pub use client::{Arrival, Endpoint, Link, PortEvent, Switch, SwitchError, SwitchListener, SwitchOptions};
 pub use matching::{Field, Match};
 pub use session::{Event, Reply, Session};
 
@@ -259,6 +259,13 @@ pub enum Message {
         /// Whether another part follows.
         more: bool,
     },
+    /// Asks which groups there can be.
+    GroupFeaturesRequest,
+    /// Which there can be.
+    GroupFeaturesReply {
+        /// Types as bits; bit 0 is ALL.
+        types: u32,
+    },
     /// Asks for an answer when everything before it has been done.
     BarrierRequest,
     /// It has.
@@ -275,6 +282,7 @@ pub enum Message {
 const MULTIPART_REQUEST: u8 = 18;
 const MULTIPART_REPLY: u8 = 19;
 const PORT_STATS: u16 = 4;
+const GROUP_FEATURES: u16 = 8;
 const PORT_DESCRIPTION: u16 = 13;
 /// Our types of messages; all others are [`Message::Other`].
 const HELLO: u8 = 0;
@@ -435,6 +443,17 @@ impl Message {
                 stats.iter().for_each(|stats| emit_port_stats(stats, wire));
                 MULTIPART_REPLY
             }
+            Message::GroupFeaturesRequest => {
+                emit_multipart(GROUP_FEATURES, false, wire);
+                MULTIPART_REQUEST
+            }
+            Message::GroupFeaturesReply { types } => {
+                emit_multipart(GROUP_FEATURES, false, wire);
+                wire.u32(*types);
+                // What groups can do besides, how many there can be of each type, and their actions.
+                wire.zeros(4 + 4 * 4 + 4 * 4);
+                MULTIPART_REPLY
+            }
             Message::BarrierRequest => BARRIER_REQUEST,
             Message::BarrierReply => BARRIER_REPLY,
             Message::Other { kind, body } => {
@@ -577,6 +596,8 @@ fn parse_multipart(kind: u8, reader: &mut Reader<'_>, bytes: &[u8]) -> Result<Me
     Ok(match (kind, part) {
         (MULTIPART_REQUEST, PORT_DESCRIPTION) => Message::PortsRequest,
         (MULTIPART_REQUEST, PORT_STATS) if reader.u32()? == port::ANY => Message::PortStatsRequest,
+        (MULTIPART_REQUEST, GROUP_FEATURES) => Message::GroupFeaturesRequest,
+        (MULTIPART_REPLY, GROUP_FEATURES) => Message::GroupFeaturesReply { types: reader.u32()? },
         (MULTIPART_REPLY, PORT_DESCRIPTION) => {
             let pieces = reader.rest().chunks(PORT_LEN);
             let ports = pieces.map(|piece| parse_port(&mut Reader(piece))).collect::<Result<_, _>>()?;

@@ -23,6 +23,8 @@ pub enum Reply {
     Ports(Vec<Port>),
     /// What the ports have seen.
     PortStats(Vec<PortStats>),
+    /// The types of groups that there can be, as bits; bit 0 is ALL.
+    Groups(u32),
     /// Refused: kind and code of the first error, and how many there were.
     Refused {
         /// The error's kind.
@@ -43,6 +45,8 @@ pub enum Event {
     Ready {
         /// The switch's number.
         datapath_id: u64,
+        /// How many tables of flows it has.
+        tables: u8,
     },
     /// A transaction has ended.
     Done {
@@ -136,6 +140,11 @@ impl Session {
         self.ask(&Message::PortStatsRequest)
     }
 
+    /// Asks which groups there can be.
+    pub fn ask_groups(&mut self) -> Option<u32> {
+        self.ask(&Message::GroupFeaturesRequest)
+    }
+
     fn ask(&mut self, question: &Message) -> Option<u32> {
         if self.pending.len() >= PENDING_MAX {
             return None;
@@ -206,9 +215,12 @@ impl Session {
                 self.outgoing.extend_from_slice(&Message::EchoReply(data).emit(transaction));
             }
             Message::EchoReply(_) => self.event(Event::Alive),
-            Message::FeaturesReply { datapath_id, .. } if !std::mem::replace(&mut self.ready, true) => {
-                self.event(Event::Ready { datapath_id });
+            Message::FeaturesReply { datapath_id, tables, .. }
+                if !std::mem::replace(&mut self.ready, true) =>
+            {
+                self.event(Event::Ready { datapath_id, tables });
             }
+            Message::GroupFeaturesReply { types } => self.end(transaction, |_| Reply::Groups(types)),
             Message::PortStatus { change, port } => self.event(Event::Port { change, port }),
             Message::Error { kind, code, .. } => self.error(kind, code, transaction),
             Message::BarrierReply => self.end(transaction, |_| Reply::Done),

@@ -2,21 +2,14 @@
 //! Republic section IV; Telcordia GR-831).
 //!
 //! A command is `VERB-MODIFIERS:TARGET:AID:TAG:BLOCK:PAYLOAD;`. The switch answers with the same tag, or
-//! speaks of its own accord (alarms). The words are those that circuit switches use:
-//! `ENT-CRS-FIBER::1,121:7;` makes light that enters at port 1 leave at port 121. Ports count from 1 in TL1
-//! and from 0 in this program.
+//! speaks of its own accord (alarms). Which words there are is told by the switch's [dialect](super::circuits).
 //!
-//! [`Request`] and [`Output`] are the two directions, [`Framer`] finds outputs in a stream, [`Session`] is
-//! the client's machine, and [`Tl1Client`] connects it to a socket.
+//! [`Output`] is what a switch says, [`Framer`] finds outputs in a stream, and [`Session`] is the client's machine.
 
-mod client;
-mod request;
 mod session;
 
 use std::fmt::Write as _;
 
-pub use client::{Link, Login, Report, Tl1Client, Tl1Error, Tl1Options};
-pub use request::{Circuit, Request, RequestError};
 pub use session::{Answer, Event, Failure, Session};
 
 /// The longest output of a switch, in bytes. The cross connections of the largest switches fit in many times.

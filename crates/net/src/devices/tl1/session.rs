@@ -1,6 +1,7 @@
 //! The client's machine: commands with their tags, and what comes back.
 
-use super::{Completion, FrameError, Framer, Output, Request, Severity};
+use super::{Completion, FrameError, Framer, Output, Severity};
+use crate::devices::circuits::Command;
 use crate::devices::telnet::Telnet;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -82,7 +83,7 @@ impl Session {
     }
 
     /// Sends a command and gives its tag, or `None` if too many are under way.
-    pub fn request(&mut self, request: &Request) -> Option<u32> {
+    pub fn request(&mut self, command: &Command) -> Option<u32> {
         if self.pending.len() >= PENDING_MAX {
             return None;
         }
@@ -93,7 +94,7 @@ impl Session {
             }
         };
         self.pending.insert(tag, Unfinished::default());
-        Telnet::send(request.emit(tag).as_bytes(), &mut self.outgoing);
+        Telnet::send(command.emit(tag).as_bytes(), &mut self.outgoing);
         Some(tag)
     }
 

@@ -1,0 +1,365 @@
+use super::*;
+use crate::devices::scpi;
+use crate::devices::tl1::{self, Answer, Completion, Event, Failure, Severity};
+use std::net::SocketAddr;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const WHEN: &str = "26-11-21 09:30:00";
+
+fn plain() -> CircuitOptions {
+    CircuitOptions::new(Arc::new(Plain))
+}
+
+#[test]
+fn commands_are_read_as_they_are_written() {
+    let login = Login { user: "a".into(), password: "b:c".into() };
+    for name in DIALECTS {
+        let dialect = dialect(name, 24).unwrap();
+        let circuit = Circuit { from: dialect.nth_port(0), to: dialect.nth_port(20) };
+        let read = |command: &Command| {
+            let text = match dialect.framing() {
+                Framing::Tl1 => command.emit(42),
+                Framing::Scpi => command.line().to_string(),
+            };
+            let (request, tag) = dialect.parse(text.trim_end_matches(';')).unwrap();
+            assert!(tag == "42" || dialect.framing() == Framing::Scpi, "{name}: {text}");
+            request
+        };
+        let made = read(dialect.enter(circuit).last().unwrap());
+        assert_eq!(made, Request::Enter(circuit), "{name}");
+        let gone = read(&dialect.delete(circuit)[0]);
+        assert!(
+            [Request::Delete(circuit), Request::DeleteFrom(circuit.from)].contains(&gone),
+            "{name}: {gone:?}"
+        );
+        assert_eq!(read(&dialect.retrieve()), Request::Retrieve, "{name}");
+        if let Some(command) = dialect.login(Some(&login)).filter(|_| dialect.has_login()) {
+            assert_eq!(read(&command), Request::Login { user: "a".into(), password: "b:c".into() }, "{name}");
+            assert!(!command.describe().contains("b:c") && !format!("{command:?}").contains("b:c"), "{name}");
+        }
+        for line in dialect.list(&[circuit], 24) {
+            for held in dialect.circuits(&line).unwrap() {
+                assert_eq!(held, Held::from(circuit), "{name}: {line}");
+            }
+        }
+        // What the other end calls a port is read as it is written.
+        assert_eq!(dialect.port(&dialect.port_name(circuit.to)), Some(circuit.to), "{name}");
+        assert_eq!((dialect.port("0"), dialect.port("-1"), dialect.port("x")), (None, None, None), "{name}");
+    }
+    let unknown = dialect("latin", 1).unwrap_err().to_string();
+    assert!(unknown.contains("'latin', only glimmerglass, calient"), "{unknown}");
+}
+
+#[test]
+fn what_is_wrong_in_a_command_is_said() {
+    for (name, text, code) in [
+        ("plain", "FLY-AWAY:::1", "IICM"),
+        ("plain", "ENT-CRS-FIBER::1:2", "IIAC"),
+        ("plain", "ENT-CRS-FIBER::0,1:2", "IIAC"),
+        ("plain", "ENT-CRS-FIBER::1,99999999999:2", "IIAC"),
+        ("plain", "ENT-CRS-FIBER::1,2:", "IICT"),
+        ("plain", "", "IICT"),
+        ("glimmerglass", "ENT-CRS-FIBER::1,121:2", "IIAC"),
+        ("glimmerglass", "ENT-CRS-FIBER::20001,10001:2", "IIAC"),
+        ("calient", "ENT-CRS::1.1,1.1.2:7", "IIAC"),
+        ("polatis-tl1", "ENT-PATCH::25,1:7", "IIAC"),
+        ("polatis-scpi", ":oxc:swit:conn:add (@1,2),(@25,26)", "-102"),
+        ("polatis-scpi", "hello", "-113"),
+    ] {
+        assert_eq!(dialect(name, 24).unwrap().parse(text).unwrap_err().code, code, "{name}: {text}");
+    }
+}
+
+/// A question of a dialogue, and what became of it.
+struct Turn<'a> {
+    question: &'a str,
+    commands: Vec<&'a str>,
+    answers: Vec<String>,
+    expected: Vec<&'a str>,
+}
+
+/// Reads what `dialogues` holds: questions, commands (`>`), answers between `<` and `<.`, and what follows from them (`=`).
+fn turns(text: &str) -> Vec<Turn<'_>> {
+    let mut turns: Vec<Turn<'_>> = Vec::new();
+    let mut lines = text.lines().filter(|line| !line.starts_with('#'));
+    while let Some(line) = lines.next() {
+        let (mark, rest) = line.split_at(1);
+        if mark == "?" {
+            let (commands, answers, expected) = Default::default();
+            turns.push(Turn { question: rest.trim(), commands, answers, expected });
+            continue;
+        }
+        let turn = turns.last_mut().unwrap();
+        match mark {
+            ">" => turn.commands.push(rest.trim()),
+            "=" => turn.expected.push(rest.trim()),
+            "<" => {
+                let answer: Vec<&str> = lines.by_ref().take_while(|line| *line != "<.").collect();
+                turn.answers.push(answer.join("\r\n") + "\r\n");
+            }
+            _ => panic!("{line}"),
+        }
+    }
+    turns
+}
+
+/// What the real machine makes of these answers to these commands.
+fn hold(dialect: &dyn Dialect, commands: &[Command], turn: &Turn<'_>) -> Result<Answer, Failure> {
+    match dialect.framing() {
+        Framing::Tl1 => {
+            let mut session = tl1::Session::new();
+            let mut last = None;
+            for ((command, written), answer) in commands.iter().zip(&turn.commands).zip(&turn.answers) {
+                let tag = session.request(command).unwrap();
+                let tagged = |text: &str| text.replace("{tag}", &tag.to_string());
+                assert_eq!(String::from_utf8(session.outgoing()).unwrap(), tagged(written));
+                session.receive(tagged(answer).as_bytes()).unwrap();
+                let Some(Event::Done { result, .. }) = session.poll() else { panic!("{written}: no end") };
+                last = Some(result);
+            }
+            last.unwrap()
+        }
+        Framing::Scpi => {
+            let mut session = scpi::Session::new();
+            session.request(&commands[0]).unwrap();
+            let sent = String::from_utf8(session.outgoing()).unwrap();
+            assert_eq!(sent.lines().collect::<Vec<_>>(), turn.commands);
+            session.receive(turn.answers[0].as_bytes()).unwrap();
+            session.poll().unwrap().1
+        }
+    }
+}
+
+#[test]
+fn dialogues_of_public_drivers_are_understood() {
+    for (name, text) in [
+        ("glimmerglass", include_str!("dialogues/glimmerglass.txt")),
+        ("calient", include_str!("dialogues/calient.txt")),
+        ("polatis-tl1", include_str!("dialogues/polatis-tl1.txt")),
+        ("polatis-scpi", include_str!("dialogues/polatis-scpi.txt")),
+    ] {
+        let dialect = dialect(name, 32).unwrap();
+        let mut operations = std::collections::BTreeSet::new();
+        for turn in turns(text) {
+            let mut words = turn.question.split(' ');
+            let operation = words.next().unwrap();
+            operations.insert(operation);
+            let words: Vec<&str> = words.collect();
+            let circuit = || {
+                let port = |word: &str| dialect.port(word).unwrap();
+                Circuit { from: port(words[0]), to: port(words[1]) }
+            };
+            let commands = match operation {
+                "login" => {
+                    let login = |words: &[&str]| Login { user: words[0].into(), password: words[1].into() };
+                    vec![dialect.login((!words.is_empty()).then(|| login(&words)).as_ref()).unwrap()]
+                }
+                "retrieve" => vec![dialect.retrieve()],
+                "identity" => vec![dialect.identity().unwrap()],
+                "size" => vec![dialect.size().unwrap()],
+                "enter" => dialect.enter(circuit()),
+                "delete" => dialect.delete(circuit()),
+                other => panic!("{other}"),
+            };
+            let found: Vec<String> = match (operation, hold(&*dialect, &commands, &turn)) {
+                (_, Err(Failure { code, text })) => vec![format!("denied {code} {text}")],
+                ("retrieve", Ok(Answer { lines, .. })) => {
+                    let held = lines.iter().flat_map(|line| dialect.circuits(line).expect(line));
+                    let mut held: Vec<Held> = held.collect();
+                    held.sort_unstable();
+                    let fault = |held: &Held| {
+                        held.fault.as_ref().map(|fault| format!(" fault={fault}")).unwrap_or_default()
+                    };
+                    held.iter().map(|held| dialect.circuit_name(held.circuit) + &fault(held)).collect()
+                }
+                ("identity", Ok(answer)) => answer.lines,
+                ("size", Ok(answer)) => {
+                    let (inputs, outputs) = dialect.read_size(&answer.lines).unwrap();
+                    vec![format!("{inputs} {outputs}")]
+                }
+                (_, Ok(_)) => vec!["done".into()],
+            };
+            assert_eq!(found, turn.expected, "{name}: {}", turn.question);
+        }
+        for operation in ["login", "retrieve", "enter", "delete"] {
+            assert!(operations.contains(operation), "{name} has no dialogue for {operation}");
+        }
+    }
+}
+
+#[test]
+fn answers_without_numbers_cannot_be_mistaken() {
+    let mut session = scpi::Session::new();
+    let dialect = dialect("polatis-scpi", 24).unwrap();
+    let first = session.request(&dialect.retrieve()).unwrap();
+    session.request(&dialect.identity().unwrap()).unwrap();
+    session.forget(first);
+    assert_eq!(session.receive(b"(@),(@)\n"), Err(scpi::LineError::Missing));
+    let mut session = scpi::Session::new();
+    assert_eq!(session.receive(&vec![b'x'; 2 << 20]), Err(scpi::LineError::TooLong));
+}
+
+/// A switch that answers what `reply` says to each command.
+async fn serve(mut stream: TcpStream, mut reply: impl FnMut(&Request, &str) -> Option<String>) {
+    let (mut buffer, mut text) = ([0; 1024], String::new());
+    while let Ok(len @ 1..) = stream.read(&mut buffer).await {
+        text.push_str(std::str::from_utf8(&buffer[..len]).unwrap());
+        while let Some((command, rest)) = text.split_once(';') {
+            let (request, tag) = Plain.parse(command).unwrap();
+            match reply(&request, &tag) {
+                Some(answer) => stream.write_all(answer.as_bytes()).await.unwrap(),
+                None => return,
+            }
+            text = rest.to_string();
+        }
+    }
+}
+
+fn completed(tag: &str, lines: &[&str]) -> Option<String> {
+    Some(tl1_answer(tag, Ok(lines.iter().map(ToString::to_string).collect()), "OCS", WHEN))
+}
+
+async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+#[tokio::test]
+async fn a_lost_connection_is_made_again_with_its_login() {
+    let (listener, address) = listen().await;
+    tokio::spawn(async move {
+        for round in 0.. {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut logged_in = false;
+            serve(stream, |request, tag| match request {
+                Request::Login { user, password } => {
+                    assert_eq!((user.as_str(), password.as_str()), ("root", "secret"));
+                    logged_in = true;
+                    completed(tag, &[])
+                }
+                _ if !logged_in => panic!("a command before the login"),
+                // The first connection breaks in the middle of this.
+                Request::Enter(_) if round == 0 => None,
+                Request::Retrieve => completed(tag, &["3,4:", "1,2:"]),
+                _ => completed(tag, &[]),
+            })
+            .await;
+        }
+    });
+    let login = Some(Login { user: "root".into(), password: "secret".into() });
+    let client = CircuitClient::connect(address, CircuitOptions { login, ..plain() }).await.unwrap();
+    let circuit = Circuit { from: 0, to: 1 };
+    let mut link = client.link();
+    assert_eq!(*link.borrow_and_update(), Link::Up(1));
+    let lost = client.enter(circuit).await.unwrap_err();
+    assert_eq!(lost, CircuitError::Lost { command: "ENT-CRS-FIBER::1,2".into() });
+    link.wait_for(|link| *link == Link::Up(2)).await.unwrap();
+    client.enter(circuit).await.unwrap();
+    assert_eq!(client.retrieve().await.unwrap(), [circuit.into(), Circuit { from: 2, to: 3 }.into()]);
+}
+
+#[tokio::test]
+async fn many_commands_are_under_way_and_each_gets_its_own_answer() {
+    let (listener, address) = listen().await;
+    tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut held = String::new();
+        serve(stream, |request, tag| {
+            let Request::Enter(circuit) = request else { return completed(tag, &[]) };
+            let answer = if circuit.from % 3 == 0 {
+                let (code, comment) = (Some("SNPC".into()), format!("port {} is in use", circuit.from + 1));
+                let (completion, lines) = (Completion::Denied, vec![]);
+                let denied =
+                    Output::Response { tag: tag.into(), completion, code, lines, comment, more: false };
+                denied.emit("OCS", "26-11-21 09:30:00")
+            } else {
+                completed(tag, &[]).unwrap()
+            };
+            // The answers come in reverse order, after the last command.
+            held.insert_str(0, &answer);
+            Some(if circuit.from == 29 { std::mem::take(&mut held) } else { String::new() })
+        })
+        .await;
+    });
+    let client = CircuitClient::connect(address, plain()).await.unwrap();
+    let enter = |from| {
+        let client = client.clone();
+        tokio::spawn(async move { client.enter(Circuit { from, to: 100 }).await })
+    };
+    let answers: Vec<_> = (0..30).map(enter).collect();
+    for (from, answer) in answers.into_iter().enumerate() {
+        match answer.await.unwrap() {
+            Ok(()) => assert_ne!(from % 3, 0),
+            Err(error) => {
+                assert_eq!(from % 3, 0);
+                let text = format!(
+                    "the circuit switch refuses ENT-CRS-FIBER::{},101: port {0} is in use (SNPC)",
+                    from + 1
+                );
+                assert_eq!(error.to_string(), text);
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_switch_is_not_waited_for_for_ever() {
+    let (listener, address) = listen().await;
+    tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        serve(stream, |_, _| Some(String::new())).await;
+    });
+    let client = CircuitClient::connect(address, plain()).await.unwrap();
+    let error = client.retrieve().await.unwrap_err();
+    assert_eq!(error, CircuitError::TimedOut { command: "RTRV-CRS-FIBER::ALL".into(), millis: 5_000 });
+    // Nor does it pass for a live one.
+    client.link().wait_for(|link| *link == Link::Down).await.unwrap();
+    let error = client.retrieve().await.unwrap_err();
+    assert!(matches!(error, CircuitError::Disconnected { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn reports_are_passed_on_and_a_refused_login_is_said() {
+    let (listener, address) = listen().await;
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            serve(stream, |request, tag| {
+                let output = match request {
+                    Request::Login { .. } => Output::Response {
+                        tag: tag.into(),
+                        completion: Completion::Denied,
+                        code: Some("PIUI".into()),
+                        lines: vec![],
+                        comment: "unknown user".into(),
+                        more: false,
+                    },
+                    _ => Output::Autonomous {
+                        severity: Severity::Major,
+                        tag: "1".into(),
+                        verb: "REPT ALM EQPT".into(),
+                        lines: vec!["FAN-1:MJ,FAIL".into()],
+                    },
+                };
+                let answer = output.emit("OCS", "26-11-21 09:30:00");
+                Some(answer + &completed(tag, &[]).unwrap())
+            })
+            .await;
+        }
+    });
+    let client = CircuitClient::connect(address, plain()).await.unwrap();
+    let mut reports = client.reports();
+    client.alarms().await.unwrap();
+    let report = reports.recv().await.unwrap();
+    assert_eq!((report.severity, report.verb.as_str()), (Severity::Major, "REPT ALM EQPT"));
+    assert_eq!(report.lines, ["FAN-1:MJ,FAIL"]);
+    drop(client);
+    let login = Some(Login { user: "x".into(), password: "y".into() });
+    let refused = CircuitClient::connect(address, CircuitOptions { login, ..plain() }).await.unwrap_err();
+    assert!(refused.to_string().contains("refuses the login of 'x': unknown user (PIUI)"), "{refused}");
+    let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
+    let error = CircuitClient::connect(nobody, plain()).await.unwrap_err();
+    assert!(matches!(error, CircuitError::Unreachable { .. }), "{error}");
+}

@@ -1,0 +1,182 @@
+//! The fabric `ocs` on switches that nobody cabled in the program's own order: splitters of different fan-outs, losses and
+//! amplifiers, circuits that are there already, and groups that one cascade does not reach.
+
+use polycast_planning::ip_multicast::AddressPool;
+use polycast_planning::ocs::{Ocs, OcsConfig};
+use polycast_planning::{
+    DeviceCommand, Fabric, Group, HostId, NetworkState, Plan, RackPort, Refusal, Running,
+};
+use polycast_topology::optics::{PowerBudget, splitter_loss_db};
+use polycast_topology::{Hybrid, PortTable, SplitterPorts};
+use polycast_types::{Duration, Rate};
+use std::collections::{BTreeMap, BTreeSet};
+
+const RACKS: u32 = 16;
+
+/// A splitter with these ports.
+fn splitter(input: u32, outputs: &[u32]) -> SplitterPorts {
+    let loss_db = Some(splitter_loss_db(outputs.len() as u32));
+    SplitterPorts { input, outputs: outputs.to_vec(), loss_db, gain_db: None }
+}
+
+/// Racks of a host each whose fibres are at the ports 1,000 and up, some apart.
+fn table(fibres: u32, splitters: Vec<SplitterPorts>) -> PortTable {
+    let racks = (0..RACKS).map(|rack| (0..fibres).map(|fibre| 1_000 + 7 * rack + fibre).collect()).collect();
+    PortTable::new(racks, splitters).unwrap()
+}
+
+fn ocs(table: &PortTable, cascade_max: u32, budget_db: f64) -> Ocs {
+    let fanout = table.splitters().iter().map(SplitterPorts::fanout).max().unwrap();
+    let hybrid = Hybrid {
+        racks: RACKS,
+        servers_per_rack: 1,
+        ports_per_rack: table.of_rack(0).len() as u32,
+        splitters: table.splitters().len() as u32,
+        splitter_fanout: fanout,
+    };
+    let budget =
+        PowerBudget { budget_db, switch_loss_db: 1.5, splitter_loss_db: 9.9, amplifier_gain_db: 0.0 };
+    let (rate, attempt_interval) = (Rate(1_000), Duration::from_millis(1));
+    let config = OcsConfig { hybrid, cascade_max, budget, rate, attempt_interval };
+    let hosts = (0..RACKS).map(|rack| (HostId(rack), rack));
+    Ocs::new(config, hosts, AddressPool::parse("239.0.0.0/24", 7_410).unwrap())
+        .unwrap()
+        .with_ports(table.clone())
+}
+
+fn group(source: u32, receivers: impl IntoIterator<Item = u32>) -> Group {
+    Group { source: HostId(source), receivers: receivers.into_iter().map(HostId).collect() }
+}
+
+fn circuits(plan: &Plan) -> BTreeSet<(u32, u32)> {
+    let circuit = |command: &DeviceCommand| match *command {
+        DeviceCommand::CrossConnect { from, to } => Some((from, to)),
+        _ => None,
+    };
+    plan.commands.iter().filter_map(circuit).collect()
+}
+
+/// The racks that light from the fibres which the source's rule feeds gets to; asserts that none gets it twice.
+fn lit(table: &PortTable, plan: &Plan, source: u32) -> BTreeSet<u32> {
+    let circuits: BTreeMap<u32, u32> = circuits(plan).into_iter().collect();
+    let fed = plan.commands.iter().find_map(|command| match command {
+        DeviceCommand::RackRule { rack, to, .. } if *rack == source => Some(to.clone()),
+        _ => None,
+    });
+    let fibre = |port: &RackPort| match port {
+        RackPort::Circuit(uplink) => Some(table.of_rack(source)[*uplink as usize]),
+        _ => None,
+    };
+    let mut light: Vec<u32> = fed.unwrap().iter().filter_map(fibre).collect();
+    let mut racks = BTreeSet::new();
+    while let Some(port) = light.pop() {
+        let Some(&to) = circuits.get(&port) else { continue };
+        if let Some(splitter) = table.splitters().iter().find(|splitter| splitter.input == to) {
+            light.extend(&splitter.outputs);
+        } else {
+            let rack = (0..RACKS).find(|rack| table.of_rack(*rack).contains(&to)).expect("a dark end");
+            assert!(racks.insert(rack), "rack {rack} gets the light twice");
+        }
+    }
+    racks
+}
+
+#[test]
+fn splitters_of_different_fan_outs_are_taken_as_they_fit() {
+    let table = table(
+        1,
+        vec![
+            splitter(3, &[40, 9]),
+            splitter(50, &[4, 8, 1, 2]),
+            splitter(60, &[61, 70, 62, 63, 64, 65, 66, 67]),
+        ],
+    );
+    let fabric = ocs(&table, 3, 60.0);
+    let network = NetworkState::default();
+    for (count, expected) in [
+        (1, &[][..]),
+        (2, &[0]),
+        (3, &[1]),
+        (4, &[1]),
+        (5, &[2]),
+        (8, &[2]),
+        (9, &[2, 0]),
+        (11, &[2, 1]),
+        (12, &[2, 1, 0]),
+    ] {
+        let plan = fabric.plan(&network, &group(0, 1..=count)).unwrap();
+        assert_eq!(lit(&table, &plan, 0), (1..=count).collect(), "{count} receivers");
+        let inputs: Vec<u32> =
+            expected.iter().map(|splitter| table.splitters()[*splitter as usize].input).collect();
+        let fed: BTreeSet<u32> = circuits(&plan).into_iter().map(|(_, to)| to).collect();
+        assert_eq!(
+            inputs.iter().filter(|input| fed.contains(input)).count(),
+            expected.len(),
+            "{count}: {fed:?}"
+        );
+        assert_eq!(circuits(&plan).len(), expected.len() + count as usize);
+        assert!(fabric.vouches(&group(0, 1..=count), &plan), "{count}");
+    }
+    let Err(Refusal::Impossible(why)) = fabric.plan(&network, &group(0, 1..=13)) else { panic!("13 fit") };
+    assert!(why.contains("needs 4 splitters and the network has 3"), "{why}");
+    // Other people's ports are nobody's resource.
+    assert_eq!(fabric.resources_of(&DeviceCommand::CrossConnect { from: 7, to: 41 }), []);
+}
+
+#[test]
+fn another_group_uses_the_circuits_that_are_there() {
+    let table = table(1, vec![splitter(1, &[2, 3, 4, 5]), splitter(11, &[12, 13, 14, 15])]);
+    let fabric = ocs(&table, 2, 60.0);
+    let mut network = NetworkState::default();
+    let before = fabric.plan(&network, &group(0, [2, 3])).unwrap();
+    network.keep(Running { group: group(0, [2, 3]), plan: before.clone() });
+    let after = fabric.plan(&network, &group(0, [1, 2, 3])).unwrap();
+    assert_eq!(lit(&table, &after, 0), BTreeSet::from([1, 2, 3]));
+    let (old, new) = (circuits(&before), circuits(&after));
+    assert_eq!((old.difference(&new).count(), new.difference(&old).count()), (0, 1), "{old:?} {new:?}");
+    // A host that joins a transfer which runs changes one circuit too, and one that leaves makes none.
+    let joined = fabric.regroup(&NetworkState::default(), &after, &group(0, [1, 2, 3, 9])).unwrap();
+    assert_eq!(circuits(&joined).difference(&new).count(), 1);
+    let left = fabric.regroup(&NetworkState::default(), &after, &group(0, [1, 3])).unwrap();
+    assert_eq!(circuits(&left).difference(&new).count(), 0);
+    assert_eq!(lit(&table, &left, 0), BTreeSet::from([1, 3]));
+}
+
+#[test]
+fn several_cascades_reach_what_one_does_not() {
+    let splitters = |count| {
+        (0..count)
+            .map(|at| splitter(10 * at, &[10 * at + 1, 10 * at + 2, 10 * at + 3, 10 * at + 4]))
+            .collect()
+    };
+    let table = table(2, splitters(4));
+    let fabric = ocs(&table, 1, 60.0);
+    let network = NetworkState::default();
+    for count in [4, 5, 7, 8] {
+        let plan = fabric.plan(&network, &group(0, 1..=count)).unwrap();
+        assert_eq!(lit(&table, &plan, 0), (1..=count).collect());
+        assert!(fabric.vouches(&group(0, 1..=count), &plan), "{count}");
+    }
+    let Err(Refusal::Impossible(why)) = fabric.plan(&network, &group(0, 1..=9)) else { panic!("9 fit") };
+    assert!(why.contains("spans 10 racks") && why.contains("reach 9"), "{why}");
+    // Two short cascades lose less light than a long one: 1.5 + 7 + 1.5 + 7 + 1.5 dB are too many.
+    let dim = ocs(&table, 4, 15.0);
+    let plan = dim.plan(&network, &group(0, 1..=8)).unwrap();
+    assert_eq!(lit(&table, &plan, 0), (1..=8).collect());
+    let Err(Refusal::Impossible(why)) = dim.plan(&network, &group(0, 1..=9)) else { panic!("9 fit") };
+    assert!(why.contains("the power budget is 15.0 dB"), "{why}");
+}
+
+#[test]
+fn amplifiers_are_where_the_table_says() {
+    let with = |gain| {
+        let amplified =
+            |at| SplitterPorts { gain_db: Some(gain), ..splitter(10 * at, &[10 * at + 1, 10 * at + 2]) };
+        table(1, (0..3).map(amplified).collect())
+    };
+    let network = NetworkState::default();
+    let plan = |gain| ocs(&with(gain), 3, 11.0).plan(&network, &group(0, 1..=3));
+    let Err(Refusal::Impossible(why)) = plan(0.0) else { panic!("light without end") };
+    assert!(why.contains("the light loses 12.5 dB") && why.contains("amplifiers"), "{why}");
+    assert_eq!(lit(&with(20.0), &plan(20.0).unwrap(), 0), BTreeSet::from([1, 2, 3]));
+}
