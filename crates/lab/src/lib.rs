@@ -25,6 +25,7 @@ mod error;
 pub mod failure;
 mod label_switches;
 pub mod layout;
+pub mod light;
 pub mod measure;
 pub mod ocs;
 mod openvswitch;

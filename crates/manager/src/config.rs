@@ -62,6 +62,8 @@ pub struct ManagerConfig {
     pub kept_paths_max: usize,
     /// How long a device may take to answer, in milliseconds.
     pub device_timeout_ms: u64,
+    /// How long after its circuits are there a rack's port may take to say that it has light, in milliseconds.
+    pub light_grace_ms: u64,
     /// How often agents send a heartbeat, in milliseconds.
     pub heartbeat_ms: u64,
     /// An agent that has been silent for this long is gone, in milliseconds.
@@ -176,6 +178,7 @@ impl Default for ManagerConfig {
             on_device_failure: OnDeviceFailure::default(),
             kept_paths_max: 16,
             device_timeout_ms: 2_000,
+            light_grace_ms: 1_000,
             heartbeat_ms: 1_000,
             silence_ms: 4_000,
             lease_ms: 30_000,

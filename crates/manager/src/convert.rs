@@ -3,14 +3,14 @@
 use polycast_api::convert::object_id;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
-use polycast_planning::{Channel, FabricName, HostId, Plan, PlanId, Pulling, TreeRoutes};
+use polycast_planning::{Channel, FabricName, HostId, PassedOver, Plan, PlanId, Pulling, TreeRoutes, Wish};
 use polycast_protocol::leases::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, NotMember, PathRequest, Receivers,
     ReleaseReason, STREAMS_FROM, Wait,
 };
 use polycast_protocol::pull::route_of;
 use polycast_protocol::stream::{StreamRefusal, StreamWord};
-use polycast_types::{Duration, Handle, Rate};
+use polycast_types::{Duration, Handle, Printable, Rate};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -106,7 +106,23 @@ pub fn path_request(agent: AgentKey, request: api::PathRequest) -> Result<PathRe
         receivers,
         divisible: request.divisible,
         lease: span(request.lease_ms),
+        wish: wish(&request.fabric, request.or_fail)?,
     })
+}
+
+/// Which fabric a request is for.
+fn wish(fabric: &str, or_fail: bool) -> Result<Wish, Refusal> {
+    if fabric.is_empty() {
+        return Ok(Wish::default());
+    }
+    let name = fabric.parse().map_err(|error| invalid(format!("'{}': {error}", Printable(fabric))))?;
+    Ok(Wish { fabric: Some(name), or_fail })
+}
+
+/// The fabrics that were better.
+pub fn passed_over(passed: Vec<PassedOver>) -> Vec<api::PassedOver> {
+    let one = |passed: PassedOver| api::PassedOver { fabric: passed.fabric.to_string(), why: passed.why };
+    passed.into_iter().map(one).collect()
 }
 
 /// A wish to change a request.
@@ -171,6 +187,7 @@ pub fn granted(request_id: u64, grant: Grant, names: Names<'_>) -> Result<api::G
         lease_ms: grant.lease.map(Duration::as_millis),
         plan: kept_plan(&grant.plan),
         absent: grant.absent,
+        passed_over: passed_over(grant.passed_over),
     })
 }
 

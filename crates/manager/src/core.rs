@@ -18,8 +18,9 @@ mod streams;
 
 pub use around::Around;
 pub use fail_over::Commit;
+pub(crate) use obey::part_words;
 pub use seats::Seat;
-pub use snapshot::{LeaseSnapshot, PendingSnapshot, Snapshot};
+pub use snapshot::{LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Snapshot};
 
 use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, Devices, News};
@@ -30,11 +31,12 @@ use hear::Networks;
 use obey::{Answer, SetUps};
 use permits::Permitted;
 use polycast_api::settings::SettingsError;
-use polycast_planning::PlanId;
-use polycast_protocol::leases::{Input, Leases, LeasesConfig, Record};
+use polycast_planning::{PartName, PlanId};
+use polycast_protocol::leases::{Drained, Input, Leases, LeasesConfig, Record};
 use polycast_protocol::stream::{Streams, StreamsConfig};
 use polycast_types::{Duration, Time};
 use seats::Seats;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
@@ -129,7 +131,7 @@ impl Core {
         let inner = Inner {
             machine,
             streams: Streams::new(StreamsConfig::default(), Time(base)),
-            networks: Networks { devices, health, standing, failure: None },
+            networks: Networks { devices, health, standing, failure: None, reached: BTreeMap::new() },
             seats: Seats::new(config),
             clock: Clock { start: Instant::now(), base },
             outgoing: Outgoing::default(),
@@ -180,6 +182,18 @@ impl Core {
     /// Goes by the policy as it is now.
     pub fn enforce(&self) {
         self.with(Inner::enforce);
+    }
+
+    /// Takes a part of the network out of use, or back.
+    pub fn drain(&self, part: PartName, is_out: bool) -> Result<Drained, String> {
+        self.with(|inner| {
+            inner.apply(Input::Drain { part, is_out });
+            inner.keep_standing();
+            let Some(Answer::Drained(answer)) = inner.answer.take() else {
+                unreachable!("every part that is named is answered for at once")
+            };
+            answer
+        })
     }
 
     /// The state at this moment.

@@ -7,6 +7,7 @@
 pub mod datacast;
 mod health;
 pub mod ip_multicast;
+mod lit;
 pub mod ocs;
 pub mod orca;
 mod registry;
@@ -15,7 +16,9 @@ pub mod switch_ports;
 mod tcp_chain;
 pub mod tors;
 
+pub use health::Light;
 pub(crate) use health::{Health, Verdict};
+pub(crate) use lit::lit_racks;
 pub(crate) use registry::{check, devices, fabrics, health, host_names, scheduler};
 
 use crate::config::ManagerConfig;
@@ -139,12 +142,15 @@ fn pool(setting: &'static str, pool: &str, port: u16) -> Result<AddressPool, Set
     AddressPool::parse(pool, port).map_err(|error| wrong(setting, error))
 }
 
-/// An interval of attempt sending.
-fn interval(setting: &'static str, micros: u64) -> Result<Duration, SettingsError> {
-    if micros == 0 {
-        return Err(wrong(setting, "it must not be 0"));
+/// The longest interval of attempt sending; none where it follows from the time waited alone.
+fn interval(setting: &'static str, micros: Option<u64>) -> Result<Duration, SettingsError> {
+    match micros {
+        Some(0) => {
+            Err(wrong(setting, "it must not be 0: leave it out, and the interval grows with the time waited"))
+        }
+        Some(micros) => Ok(Duration::from_nanos(micros.saturating_mul(1_000))),
+        None => Ok(Duration::ZERO),
     }
-    Ok(Duration::from_nanos(micros.saturating_mul(1_000)))
 }
 
 /// Reads a rate such as `5gbit`.

@@ -3,7 +3,7 @@
 use crate::authority::{Authority, RENEW_AFTER};
 use crate::config::ManagerConfig;
 use crate::convert;
-use crate::core::{Around, Core, LeaseSnapshot, PendingSnapshot, Seat};
+use crate::core::{Around, Core, LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Seat};
 use crate::door::Guest;
 use crate::guard::Guard;
 use crate::leader::Role;
@@ -15,6 +15,8 @@ use polycast_api::manager::{
     StatusResponse, StreamStatus,
 };
 use polycast_net::tls::{JoinToken, PeerNames};
+use polycast_planning::{PartName, PartNameError, PlanId};
+use polycast_protocol::leases::Suspect;
 use polycast_protocol::stream::StreamView;
 use polycast_types::{Duration, Printable};
 use serde_json::json;
@@ -33,6 +35,8 @@ pub struct Service {
     role: watch::Receiver<Role>,
     around: Around,
     joined: api::Joined,
+    /// Where agents reach this manager.
+    address: String,
 }
 
 impl Service {
@@ -44,7 +48,8 @@ impl Service {
             reconnect_ms: config.reconnect_ms,
             ..Default::default()
         };
-        Service { role, around, joined }
+        let address = config.etcd.advertise.clone().unwrap_or_else(|| config.listen.to_string());
+        Service { role, around, joined, address }
     }
 
     /// What an agent is told that is let in.
@@ -100,6 +105,27 @@ impl Manager for Service {
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 
+    async fn drain(
+        &self,
+        request: Request<api::DrainRequest>,
+    ) -> Result<Response<api::DrainResponse>, Status> {
+        if let Some(guest) = request.extensions().get::<Guest>() {
+            known(guest)?;
+        }
+        let api::DrainRequest { protocol_version, part, back } = request.into_inner();
+        check_version(protocol_version)?;
+        let invalid = |reason: String| Refusal::new(Kind::Invalid, reason);
+        let part: PartName = part.parse().map_err(|error: PartNameError| invalid(error.to_string()))?;
+        let done = self.core()?.drain(part, !back).map_err(invalid)?;
+        let count = |paths: usize| u32::try_from(paths).unwrap_or(u32::MAX);
+        Ok(Response::new(api::DrainResponse {
+            part: part.to_string(),
+            changed: done.is_new,
+            moved: count(done.moved),
+            ended: count(done.ended),
+        }))
+    }
+
     async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
         if let Some(guest) = request.extensions().get::<Guest>() {
             known(guest)?;
@@ -124,6 +150,13 @@ impl Manager for Service {
             pending: snapshot.pending.into_iter().map(pending_status).collect(),
             uptime_seconds: snapshot.uptime.as_secs(),
             streams: snapshot.streams.into_iter().map(stream_status).collect(),
+            leader: self.address.clone(),
+            devices: devices(&snapshot.network),
+            circuits: circuits(&snapshot.network),
+            splitters: splitters(&snapshot.network),
+            dark: snapshot.network.dark,
+            drained: snapshot.network.drained.iter().map(ToString::to_string).collect(),
+            suspected: snapshot.network.suspected.into_iter().map(suspect_status).collect(),
             lost: snapshot
                 .lost
                 .into_iter()
@@ -134,6 +167,42 @@ impl Manager for Service {
                 })
                 .collect(),
         }))
+    }
+}
+
+fn devices(network: &NetworkSnapshot) -> Vec<api::DeviceStatus> {
+    let device = |(name, state, error): &(String, &str, String)| api::DeviceStatus {
+        name: name.clone(),
+        state: (*state).to_string(),
+        error: error.clone(),
+    };
+    network.devices.iter().map(device).collect()
+}
+
+fn circuits(network: &NetworkSnapshot) -> Vec<api::CircuitStatus> {
+    let circuit = |&(from, to, plan): &(u32, u32, Option<PlanId>)| api::CircuitStatus {
+        from,
+        to,
+        response_id: plan.map(|plan| plan.0),
+    };
+    network.circuits.iter().map(circuit).collect()
+}
+
+fn splitters(network: &NetworkSnapshot) -> Vec<api::SplitterStatus> {
+    let splitter = |&(number, state, plan): &(u32, &str, Option<PlanId>)| api::SplitterStatus {
+        number,
+        state: state.to_string(),
+        response_id: plan.map(|plan| plan.0),
+    };
+    network.splitters.iter().map(splitter).collect()
+}
+
+fn suspect_status((suspect, rests): (Suspect, Duration)) -> api::SuspectStatus {
+    api::SuspectStatus {
+        part: crate::core::part_words(&suspect.what),
+        why: suspect.why,
+        times: suspect.times,
+        rests_ms: rests.as_millis(),
     }
 }
 
@@ -227,6 +296,7 @@ fn lease_status(lease: LeaseSnapshot) -> LeaseStatus {
         fabric: lease.grant.plan.fabric.to_string(),
         expires_in_ms: lease.expires_in.as_millis(),
         ends_in_ms: lease.ends_in.map(Duration::as_millis),
+        passed_over: convert::passed_over(lease.grant.passed_over),
     }
 }
 

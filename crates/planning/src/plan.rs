@@ -203,7 +203,7 @@ pub enum Channel {
         group: ([u8; 4], u16),
         /// The rate of a dedicated path; `None` on a shared network, where the sender adapts.
         rate: Option<Rate>,
-        /// Interval of attempt sending (Republic's `i_a`).
+        /// The longest interval of attempt sending (Republic's `i_a`); zero where it follows from the time waited alone.
         attempt_interval: Duration,
     },
     /// One send reaches all of them; the label before every packet says where it goes (Orca).
@@ -330,7 +330,7 @@ pub enum Refusal {
 }
 
 /// Something that broke.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Failure {
     /// A host is down.
     Host(HostId),

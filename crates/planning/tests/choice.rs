@@ -407,6 +407,7 @@ fn pending(id: u64, group: Group, bytes: u64) -> Pending {
         remaining_bytes: bytes,
         divisible: true,
         since: Time(id),
+        wish: Default::default(),
     }
 }
 

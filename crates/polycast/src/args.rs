@@ -121,8 +121,15 @@ pub enum Command {
     Ls(LocalArgs),
     /// Remove an object from the local agent's store
     Rm(RmArgs),
-    /// Show the local agent, its peers and its transfers
-    Status(LocalArgs),
+    /// Show the local agent, its peers and its transfers; or the manager, its paths, devices and circuits
+    #[command(after_long_help = help::STATUS_MORE)]
+    Status(StatusArgs),
+    /// Take a part of the network out of use: a port or splitter of the circuit switch, the switch of a rack
+    #[command(long_about = help::DRAIN, after_long_help = help::DRAIN_MORE)]
+    Drain(DrainArgs),
+    /// Use a part of the network again that was taken out, or that rests because it is suspected to be dead
+    #[command(after_long_help = help::UNDRAIN_MORE)]
+    Undrain(DrainArgs),
     /// Look at what keeps transfers from being fast: interface, multicast, packet lengths, buffers, ports
     #[command(long_about = help::DOCTOR, after_long_help = help::DOCTOR_MORE)]
     Doctor(DoctorArgs),
@@ -543,6 +550,32 @@ pub struct SendArgs {
     /// What becomes of a receiver that is slower than the others
     #[arg(long, value_name = "POLICY", default_value = "catch-up")]
     pub slow: SlowChoice,
+    /// The fabric that is to carry it, if it can (ocs, shufflecast, ip-multicast, tcp-chain) [default: the best one]
+    #[arg(long, value_name = "NAME")]
+    pub fabric: Option<String>,
+    /// No other fabric is to carry it: without it the command fails
+    #[arg(long, requires = "fabric")]
+    pub or_fail: bool,
+    #[command(flatten)]
+    pub local: LocalArgs,
+}
+
+/// `polycast status`
+#[derive(clap::Args, Debug)]
+pub struct StatusArgs {
+    /// Show the manager: leases, queue, circuits, splitters, devices, dark fibres, drained parts
+    #[arg(long)]
+    pub manager: bool,
+    #[command(flatten)]
+    pub local: LocalArgs,
+}
+
+/// `polycast drain` and `polycast undrain`
+#[derive(clap::Args, Debug)]
+pub struct DrainArgs {
+    /// port:4 (of the circuit switch, from 1), splitter:0, tor:3 (the switch of a rack, from 0), or ocs
+    #[arg(value_name = "PART")]
+    pub part: String,
     #[command(flatten)]
     pub local: LocalArgs,
 }

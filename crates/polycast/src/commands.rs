@@ -13,6 +13,7 @@ mod key;
 #[cfg(feature = "research")]
 pub mod lab;
 mod labels;
+mod manager_status;
 mod manual;
 mod meeting;
 pub mod names;
@@ -61,7 +62,10 @@ pub fn run(args: Args) -> Exit {
         Command::Get(args) => cluster::get(args, format),
         Command::Ls(args) => cluster::ls(args, format),
         Command::Rm(args) => removal::rm(args, format),
-        Command::Status(args) => cluster::status(args, format),
+        Command::Status(args) if args.manager => manager_status::run(&args.local, format),
+        Command::Status(args) => cluster::status(&args.local, format),
+        Command::Drain(args) => manager_status::drain(args, false, format),
+        Command::Undrain(args) => manager_status::drain(args, true, format),
         Command::Key(args) => key::run(&args.command, format),
         Command::Token(args) => token::run(&args.command, format),
         Command::Audit(args) => audit::run(&args.command, format),

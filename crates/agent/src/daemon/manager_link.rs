@@ -11,7 +11,7 @@ mod removals;
 mod streams;
 mod table;
 
-pub use lease::{Lease, Peer, Wanted, addresses};
+pub use lease::{FabricWish, Lease, Peer, Wanted, addresses};
 pub use streams::{Audience, Listening, Published, Whereabouts};
 
 use super::error::AgentError;
@@ -307,6 +307,39 @@ impl ManagerLink {
             silent_ms: agent.silent_ms,
         };
         (status.agents.into_iter().map(peer).collect(), status.lost.into_iter().map(peer).collect())
+    }
+
+    fn client(&self) -> Result<ManagerClient<Channel>, Refusal> {
+        let client = self.table().client.clone();
+        client.ok_or_else(|| {
+            let message = format!("the manager at {} cannot be reached: not joined", self.manager());
+            Refusal::new(Kind::ManagerUnreachable, message)
+        })
+    }
+
+    /// What a caller is told of a call that came to nothing.
+    fn refused(&self, fault: Fault) -> Refusal {
+        match fault {
+            Fault::Refused(refusal) => refusal,
+            other => {
+                let message = format!("the manager at {} cannot be reached: {other}", self.manager());
+                Refusal::new(Kind::ManagerUnreachable, message)
+            }
+        }
+    }
+
+    /// How the manager stands.
+    pub async fn manager_status(&self) -> Result<api::StatusResponse, Refusal> {
+        let request = api::StatusRequest { protocol_version: PROTOCOL_VERSION };
+        let mut client = self.client()?;
+        in_time(client.status(request)).await.map_err(|fault| self.refused(fault))
+    }
+
+    /// Has the manager take a part of the network out of use, or back.
+    pub async fn drain(&self, part: String, back: bool) -> Result<api::DrainResponse, Refusal> {
+        let request = api::DrainRequest { protocol_version: PROTOCOL_VERSION, part, back };
+        let mut client = self.client()?;
+        in_time(client.drain(request)).await.map_err(|fault| self.refused(fault))
     }
 
     /// The streams that the manager knows.

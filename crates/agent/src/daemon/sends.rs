@@ -3,13 +3,14 @@
 
 use super::Shared;
 use super::catalog::{self, Available};
-use super::manager_link::{Lease, Wanted, addresses};
+use super::manager_link::{FabricWish, Lease, Wanted, addresses};
 use crate::transfer::{
     Change, NextPath, Options, Receivers as Invited, Report, Rest, SourceSpec, Steering, TransferError,
 };
 use polycast_api::client::Receivers;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager;
+use polycast_api::report::PassedOver;
 use polycast_net::hash::parse_hex;
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_types::{Duration, ObjectId};
@@ -50,6 +51,8 @@ pub struct Granted {
     pub receivers: Vec<String>,
     pub service_ms: Option<u64>,
     pub lease_ms: Option<u64>,
+    /// The fabrics that were better.
+    pub passed_over: Vec<PassedOver>,
     /// How the transfer is told of changes.
     pub steering: Arc<Steering>,
 }
@@ -62,6 +65,8 @@ pub struct Wish {
     pub options: Options,
     /// How long the path is wanted.
     pub lease: Option<Duration>,
+    /// Which fabric is to carry it.
+    pub fabric: FabricWish,
     pub detached: bool,
 }
 
@@ -209,6 +214,7 @@ impl Sends {
                 receivers: &wish.receivers,
                 lease: wish.lease,
                 steering: None,
+                fabric: &wish.fabric,
             };
             let lease = self.shared.link.request(wanted, |request, waiting| wait(standing, request, waiting));
             let lease = match options.deadline {
@@ -252,6 +258,7 @@ impl Sends {
                 receivers: &receivers,
                 lease: lent_for,
                 steering: None,
+                fabric: &wish.fabric,
             };
             let asked = tokio::select! {
                 asked = self.shared.link.request(wanted, |request, waiting| wait(standing, request, waiting)) => asked,
@@ -294,6 +301,7 @@ impl Sends {
         standing: &watch::Sender<Standing>,
     ) -> Result<Arc<Report>, Refusal> {
         let (steering, length) = (Arc::clone(&lease.steering), source.len());
+        let (fabric, mut passed) = (lease.wish.clone(), lease.passed_over.clone());
         let spec = SourceSpec {
             object: send.id(),
             name: send.object.name.clone(),
@@ -343,6 +351,7 @@ impl Sends {
                 receivers: &receivers,
                 lease: left,
                 steering: Some(&steering),
+                fabric: &fabric,
             };
             let lease = self.shared.link.request(wanted, |request, waiting| wait(standing, request, waiting));
             tokio::select! {
@@ -361,7 +370,10 @@ impl Sends {
         };
         *lent_for = hold(&held, None);
         let report = match delivered {
-            Ok(Ok(report)) => report,
+            Ok(Ok(report)) => {
+                passed.extend(steering.passed_over());
+                Report { passed_over: passed, ..report }
+            }
             Ok(Err(TransferError::Cancelled)) => return Err(cancel.refusal()),
             Ok(Err(error)) => return Err(Refusal::new(Kind::TransferFailed, error.to_string())),
             Err(error) => {
@@ -529,6 +541,7 @@ fn grant(standing: &watch::Sender<Standing>, lease: &Lease) {
         receivers: lease.receivers.iter().map(|(name, _)| name.clone()).collect(),
         service_ms: lease.service_ms,
         lease_ms: lease.lease_ms,
+        passed_over: lease.passed_over.clone(),
         steering: Arc::clone(&lease.steering),
     };
     standing.send_modify(|standing| {

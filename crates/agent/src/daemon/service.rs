@@ -4,7 +4,7 @@ use super::Shared;
 use super::catalog::{Available, Snapshot};
 use super::choice::Choice;
 use super::convert;
-use super::manager_link::LinkState;
+use super::manager_link::{FabricWish, LinkState};
 use super::removals;
 use super::sends::{Sends, Standing, Watcher, Wish};
 use super::streams::Streams;
@@ -14,14 +14,14 @@ use polycast_api::agent::send_event::Event;
 use polycast_api::agent::transfer::Direction;
 use polycast_api::agent::{
     AddRequest, Caller, CreateStreamRequest, CreateStreamResponse, DeleteRequest, DeleteResponse,
-    EndStreamRequest, EndStreamResponse, ExtendRequest, ExtendResponse, LeaveStreamRequest,
-    LeaveStreamResponse, ListRequest, ListResponse, ListStreamsRequest, ListStreamsResponse, Object, Peer,
-    ReadRequest, ReceiveMessagesRequest, ReceiveMessagesResponse, RegisterRequest, RegisterResponse,
-    RemoveRequest, RemoveResponse, SendEvent, SendMessagesRequest, SendMessagesResponse, SendRequest,
-    StatusRequest, StatusResponse, Transfer, UnregisterRequest, UnregisterResponse, WithdrawRequest,
-    WithdrawResponse,
+    DrainRequest, DrainResponse, EndStreamRequest, EndStreamResponse, ExtendRequest, ExtendResponse,
+    LeaveStreamRequest, LeaveStreamResponse, ListRequest, ListResponse, ListStreamsRequest,
+    ListStreamsResponse, ManagerStatusResponse, Object, Peer, ReadRequest, ReceiveMessagesRequest,
+    ReceiveMessagesResponse, RegisterRequest, RegisterResponse, RemoveRequest, RemoveResponse, SendEvent,
+    SendMessagesRequest, SendMessagesResponse, SendRequest, StatusRequest, StatusResponse, Transfer,
+    UnregisterRequest, UnregisterResponse, WithdrawRequest, WithdrawResponse,
 };
-use polycast_api::convert::app_id;
+use polycast_api::convert::{app_id, encode_status};
 use polycast_api::error::{Kind, Refusal, check_version};
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_net::store::check_name;
@@ -148,7 +148,11 @@ impl Agent for Service {
         let receivers = convert::receivers(&request)?;
         let options = convert::options(&request, self.shared.default_options());
         let lease = convert::lease(&request);
-        let wish = Wish { object: id, receivers, options, lease, detached: request.detached };
+        if request.or_fail && request.fabric.is_empty() {
+            return Err(Refusal::new(Kind::Invalid, "or_fail needs the name of a fabric").into());
+        }
+        let fabric = FabricWish { name: request.fabric, or_fail: request.or_fail };
+        let wish = Wish { object: id, receivers, options, lease, fabric, detached: request.detached };
         let watcher = self.sends.start(wish)?;
         let (events, stream) = mpsc::channel(EVENTS_MAX);
         tokio::spawn(tell(watcher, events));
@@ -245,6 +249,25 @@ impl Agent for Service {
             store_max_bytes: shared.limits.most(),
             store_used_bytes: shared.catalog.stored_bytes(None),
         }))
+    }
+
+    async fn manager_status(
+        &self,
+        request: Request<StatusRequest>,
+    ) -> Result<Response<ManagerStatusResponse>, Status> {
+        check_version(request.into_inner().protocol_version)?;
+        let link = &self.shared.link;
+        let status = encode_status(&link.manager_status().await?);
+        Ok(Response::new(ManagerStatusResponse { manager_address: link.manager(), status }))
+    }
+
+    async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<DrainResponse>, Status> {
+        let DrainRequest { protocol_version, part, back } = request.into_inner();
+        check_version(protocol_version)?;
+        tracing::info!(part = %Printable(&part), back, "asks the manager to drain");
+        let done = self.shared.link.drain(part, back).await?;
+        let (part, changed, moved, ended) = (done.part, done.changed, done.moved, done.ended);
+        Ok(Response::new(DrainResponse { part, changed, moved, ended }))
     }
 
     async fn create_stream(

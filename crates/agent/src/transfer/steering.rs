@@ -5,6 +5,7 @@ use super::bell::Bell;
 use polycast_api::error::Refusal;
 pub use polycast_api::report::ControlStep;
 use polycast_net::permit::{Group, SignedPermit};
+use polycast_api::report::PassedOver;
 use polycast_protocol::pull::Route;
 use polycast_wire::permit::ShownPermit;
 use std::collections::{BTreeMap, BTreeSet};
@@ -133,6 +134,19 @@ struct Orders {
     news: Vec<PathNews>,
     /// By receiver and tree: only the newest way matters.
     routes: BTreeMap<(String, u8), Option<Route>>,
+    /// How the path has fared, as far as it is known.
+    fared: Fared,
+    /// The fabrics that have carried it and do not any more.
+    passed_over: Vec<PassedOver>,
+}
+
+/// How a path has fared: its manager lends nothing again that is dead.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Fared {
+    /// Names of the receivers that got nothing over it, or nothing more, though its devices held it.
+    pub unreached: Vec<String>,
+    /// All receivers got all that they needed over it.
+    pub reached_all: bool,
 }
 
 impl Steering {
@@ -201,6 +215,31 @@ impl Steering {
     /// The path to go on over, if there is a new one.
     pub(crate) fn next_path(&self) -> Option<NextPath> {
         self.lock().next.take()
+    }
+
+    /// A fabric carries the transfer no more, for this reason.
+    pub fn pass_over(&self, fabric: &str, why: &str) {
+        let passed = &mut self.lock().passed_over;
+        if passed.len() < NEWS_MAX {
+            passed.push(PassedOver { fabric: fabric.into(), why: why.into() });
+        }
+    }
+
+    /// The fabrics that have carried it and do not any more.
+    #[must_use]
+    pub fn passed_over(&self) -> Vec<PassedOver> {
+        self.lock().passed_over.clone()
+    }
+
+    /// How the path that is in use has fared up to now.
+    pub(crate) fn set_fared(&self, fared: Fared) {
+        self.lock().fared = fared;
+    }
+
+    /// How the path has fared that is given back now.
+    #[must_use]
+    pub fn take_fared(&self) -> Fared {
+        std::mem::take(&mut self.lock().fared)
     }
 
     /// Asks for a path for the rest.

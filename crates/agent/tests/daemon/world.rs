@@ -69,6 +69,7 @@ impl Engine for FakeEngine {
             left: Vec::new(),
             sealed: false,
             forged_packets: 0,
+            passed_over: Vec::new(),
         };
         on_event(&report);
         let start = Instant::now();
@@ -135,6 +136,7 @@ impl Engine for FakeEngine {
             corrupt_groups: 0,
             sealed: false,
             forged_packets: 0,
+            passed_over: Vec::new(),
             unchanged: false,
         })
     }

@@ -6,9 +6,9 @@ use crate::devices::{self, Step};
 use polycast_api::error::Refusal;
 pub use polycast_api::manager::manager_message::Message;
 use polycast_api::manager::{self as api, path_news};
-use polycast_planning::{DeviceCommand, HostId, Plan, PlanId};
+use polycast_planning::{DeviceCommand, Failure, HostId, PartName, Plan, PlanId};
 use polycast_protocol::leases::{
-    Denial, Grant, JoinRefusal, NotMember, Output, PathState, ReleaseReason, RequestKey,
+    Denial, Drained, Grant, JoinRefusal, NotMember, Output, PathState, ReleaseReason, RequestKey, Suspect,
 };
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -20,6 +20,8 @@ pub(super) enum Answer {
     Join(Result<(), JoinRefusal>),
     /// The leases that are lost.
     Heartbeat(Result<Vec<PlanId>, NotMember>),
+    /// What has become of a part.
+    Drained(Result<Drained, String>),
 }
 
 /// When requests came whose paths devices are being told of (Blast's Table II measures it).
@@ -101,10 +103,25 @@ impl Inner {
             Output::Forgotten { plan } => self.change(None, plan.commands, Vec::new()),
             Output::Path { plan_id, request, state } => self.path(plan_id, &request, state),
             Output::Replanned { plan_id, request, before, plan, displaced, reason } => {
+                self.light_out(plan_id);
                 let why = reason.or_else(|| self.networks.failure.as_ref().map(|(words, _)| words.clone()));
                 self.replanned(&Replanned { plan_id, request, before, plan, displaced, why });
             }
+            Output::Suspected { suspect } => self.suspected(&suspect),
+            Output::Acquitted { what } => {
+                tracing::info!(part = %part_words(&what), "works again, and is lent as before");
+            }
+            Output::Drained { part, result } => {
+                match &result {
+                    Ok(done) => {
+                        tracing::info!(%part, moved = done.moved, ended = done.ended, "drained or taken back")
+                    }
+                    Err(reason) => tracing::info!(%part, reason, "cannot be drained"),
+                }
+                self.answer = Some(Answer::Drained(result));
+            }
             Output::Released { plan_id, request, plan, reason, kept } => {
+                self.light_out(plan_id);
                 if !kept && !plan.commands.is_empty() {
                     self.change(None, plan.commands, Vec::new());
                 }
@@ -116,6 +133,13 @@ impl Inner {
                 self.guard.note("gone", || json!({ "agent": agent.name }));
             }
         }
+    }
+
+    /// A part rests.
+    fn suspected(&self, suspect: &Suspect) {
+        let rest = suspect.until.since(self.now());
+        tracing::warn!(part = %part_words(&suspect.what), times = suspect.times, why = suspect.why,
+            rests_s = rest.as_secs_f64(), "is suspected to be dead, and is not lent for a while");
     }
 
     /// A request has its path.
@@ -285,5 +309,14 @@ impl Inner {
             let ended = api::Ended { request_id, response_id, reason: reason.to_string() };
             self.tell(&request.agent, Message::Ended(ended));
         }
+    }
+}
+
+/// A part by its name, or what else there is to say of it.
+pub(crate) fn part_words(what: &Failure) -> String {
+    match (PartName::of(what), what) {
+        (Some(name), _) => name.to_string(),
+        (None, Failure::Resource(resource)) => resource.to_string(),
+        (None, other) => format!("{other:?}"),
     }
 }

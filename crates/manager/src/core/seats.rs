@@ -338,8 +338,14 @@ impl Inner {
             }
             Said::Extend(extend) => self.extend(agent, extend),
             Said::Release(release) => {
-                let request = agent.request(release.request_id);
-                self.apply(Input::Release { request, plan: PlanId(release.response_id) });
+                let (request, plan) = (agent.request(release.request_id), PlanId(release.response_id));
+                let api::Release { unreached, reached_all, .. } = release;
+                if reached_all || !unreached.is_empty() {
+                    let request = request.clone();
+                    self.apply(Input::Fared { request, plan, unreached, reached_all });
+                }
+                self.apply(Input::Release { request, plan });
+                self.keep_standing();
             }
             Said::CreateStream(create) => self.create_stream(agent, create),
             Said::EndStream(end) => self.stream(StreamsInput::End { agent: key, name: end.name }),

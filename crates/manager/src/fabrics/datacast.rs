@@ -223,6 +223,7 @@ impl Health for OfLinks {
             failed: gone.iter().map(|link| Failure::Part(part(link))).collect(),
             repaired: back.iter().map(|link| Failure::Part(part(link))).collect(),
             words: words.join("; "),
+            ..Verdict::default()
         };
         self.failed = failed;
         verdict

@@ -29,9 +29,8 @@ pub struct ShufflecastSettings {
     /// UDP port of the data channels.
     #[serde(default = "port")]
     pub port: u16,
-    /// Interval of attempt sending, in microseconds.
-    #[serde(default = "attempt_interval_us")]
-    pub attempt_interval_us: u64,
+    /// The longest interval of attempt sending, in microseconds; a fiftieth of the time waited, without it.
+    pub attempt_interval_us: Option<u64>,
 }
 
 fn shares() -> u32 {
@@ -44,10 +43,6 @@ pub(super) fn addresses() -> String {
 
 pub(super) fn port() -> u16 {
     7410
-}
-
-fn attempt_interval_us() -> u64 {
-    100
 }
 
 fn network(settings: &ShufflecastSettings) -> Result<polycast_topology::Shufflecast, SettingsError> {
@@ -109,6 +104,7 @@ impl Offer for ShufflecastOffer {
     }
 
     fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, SettingsError> {
-        Ok(Some(Box::new(OfRelays::new(network(section("shufflecast", &config.shufflecast)?)?))))
+        let network = network(section("shufflecast", &config.shufflecast)?)?;
+        Ok(Some(Box::new(OfRelays::new(network, tors::light(config)))))
     }
 }

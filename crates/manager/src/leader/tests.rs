@@ -493,7 +493,11 @@ impl World {
         {
             *said = Some(now);
             let (request_id, response_id) = (*request_id, *response_id);
-            session.out.push_back(Said::Release(api::Release { request_id, response_id }));
+            session.out.push_back(Said::Release(api::Release {
+                request_id,
+                response_id,
+                ..Default::default()
+            }));
         }
         if now >= session.next_beat {
             session.next_beat = now + Duration::from_secs(1);

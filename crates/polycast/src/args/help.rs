@@ -220,10 +220,37 @@ Examples:
   polycast get model.bin                 (on a receiver, into the directory that one is in)
   polycast send model.bin --to host2,host3 --id 42 --deadline 10m
   polycast send run7/model.bin --to all --name model-7
+  polycast send model.bin --to all --fabric ocs --or-fail
   polycast get 42 --out model.bin        (on host2)
 
 After Ctrl-C the same command goes on from what receivers have verified. As long as the file does not change it has the \
 same id, and receivers that have it are sent nothing.";
+
+pub const STATUS_MORE: &str = "\
+Examples:
+  polycast status
+  polycast status --manager
+  polycast status --manager --json";
+
+pub const DRAIN: &str = "\
+Take a part of the network out of use until 'polycast undrain' takes it back.
+
+Transfers whose paths need it move to other paths, or go on over TCP where there is none. Nothing is lent over it after \
+that, by this manager or the next. A port is one of the circuit switch, and counts from 1; splitters and racks count from 0. \
+In a Shufflecast the switch of a rack and its splitter are one.";
+
+pub const DRAIN_MORE: &str = "\
+Examples:
+  polycast drain splitter:0
+  polycast drain port:4
+  polycast drain tor:3
+  polycast drain ocs                     (all circuits)
+  polycast undrain splitter:0";
+
+pub const UNDRAIN_MORE: &str = "\
+Examples:
+  polycast undrain splitter:0
+  polycast status --manager              (what is drained, and what is suspected)";
 
 pub const EXTEND: &str = "\
 Change a transfer that waits or runs.

@@ -242,7 +242,15 @@ pub fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
         SlowChoice::Drop => Slow::Drop { after: None },
         SlowChoice::CatchUp => Slow::CatchUp { after: None },
     });
-    let options = SendOptions { deadline: args.deadline, slow, lease: args.lease, ..SendOptions::default() };
+    let (fabric, or_fail) = (args.fabric.clone(), args.or_fail);
+    let options = SendOptions {
+        deadline: args.deadline,
+        slow,
+        lease: args.lease,
+        fabric,
+        or_fail,
+        ..SendOptions::default()
+    };
     let app = args.id.map(|id| id.app).unwrap_or_default();
     runtime()?.block_on(in_session(&args.local, app, async |session| {
         let ending = Ending::watch()?;
@@ -374,6 +382,9 @@ fn granted_text(granted: &Granted) -> String {
     if let Some(millis) = granted.lease_ms {
         let _ = write!(text, ", lent for {:.1} s", seconds(millis));
     }
+    for passed in &granted.passed_over {
+        let _ = write!(text, "; not over {}: {}", Printable(&passed.fabric), Printable(&passed.why));
+    }
     text
 }
 
@@ -382,6 +393,8 @@ fn describe_path(granted: &Granted) -> Value {
     json!({
         "fabric": granted.fabric, "receivers": granted.receivers, "service_ms": granted.service_ms,
         "lease_ms": granted.lease_ms,
+        "passed_over": granted.passed_over.iter()
+            .map(|passed| json!({ "fabric": passed.fabric, "why": passed.why })).collect::<Vec<_>>(),
     })
 }
 

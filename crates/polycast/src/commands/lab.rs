@@ -13,6 +13,7 @@ use clap::{Args as Arguments, Subcommand};
 use polycast_api::report::{ControlStep, Delivery, Report};
 use polycast_lab::compare::Way;
 use polycast_lab::failure::Failure as Broken;
+use polycast_lab::light;
 use polycast_lab::ocs::{self, OcsOptions};
 use polycast_lab::spec::Spec;
 use polycast_lab::traffic::{Flow, Readings};
@@ -180,6 +181,14 @@ enum Device {
         /// How long a circuit takes, in milliseconds
         #[arg(long, value_name = "MS", default_value = "25")]
         circuit_ms: u64,
+        /// The lab whose ports have light only where there is some
+        #[arg(long, value_name = "SPEC")]
+        light: Option<Spec>,
+    },
+    /// What says to the ports of a lab without a circuit switch whether they have light, in the namespace of the optics
+    Light {
+        /// The lab
+        spec: Spec,
     },
 }
 
@@ -400,19 +409,32 @@ fn down(args: &DownArgs, format: Format) -> Result<Exit, Failure> {
 }
 
 fn device(device: &Device, format: Format) -> Result<Exit, Failure> {
-    let Device::Ocs { listen, ports, dialect, login, circuit_ms } = device;
-    let (listen, ports, circuit_time) = (*listen, *ports, Duration::from_millis(*circuit_ms));
-    let dialect = dialect_of(dialect, ports).map_err(|error| Failure::input(error.to_string()))?;
-    let login = match login.as_ref().map(|login| login.split_once(':')) {
-        None => None,
-        Some(Some((user, password))) => Some((user.to_string(), password.to_string())),
-        Some(None) => return Err(Failure::input("--login must be USER:PASSWORD")),
-    };
-    ocs::run(OcsOptions { dialect, listen, ports, circuit_time, login }, |address| {
-        // Whoever started the device may not read it.
-        let document = json!({ "listening": address.to_string() });
-        let words = format!("circuit switch of {ports} ports at {address}");
-        let _ = output::result(format, &document, &words);
-    })?;
-    Ok(Exit::Done)
+    match device {
+        Device::Light { spec } => {
+            light::run(spec, || {
+                let document = json!({ "listening": format!("the light of {spec}") });
+                let _ = output::result(format, &document, &format!("the light of {spec}"));
+            })?;
+            Ok(Exit::Done)
+        }
+        Device::Ocs { listen, ports, dialect, login, circuit_ms, light } => {
+            let (listen, ports, circuit_time) = (*listen, *ports, Duration::from_millis(*circuit_ms));
+            let dialect = dialect_of(dialect, ports).map_err(|error| Failure::input(error.to_string()))?;
+            let login = match login.as_ref().map(|login| login.split_once(':')) {
+                None => None,
+                Some(Some((user, password))) => Some((user.to_string(), password.to_string())),
+                Some(None) => return Err(Failure::input("--login must be USER:PASSWORD")),
+            };
+            ocs::run(
+                OcsOptions { dialect, listen, ports, circuit_time, login, light: light.clone() },
+                |address| {
+                    // Whoever started the device may not read it.
+                    let document = json!({ "listening": address.to_string() });
+                    let words = format!("circuit switch of {ports} ports at {address}");
+                    let _ = output::result(format, &document, &words);
+                },
+            )?;
+            Ok(Exit::Done)
+        }
+    }
 }

@@ -2,10 +2,11 @@
 
 use super::table::{Answer, Asked, end_of};
 use super::{ANSWER_TIMEOUT, LinkState, ManagerLink};
-use crate::transfer::{Path, Steering, TreePath};
+use crate::transfer::{Fared, Path, Steering, TreePath};
 use polycast_api::client::Receivers;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
+use polycast_api::report::PassedOver;
 use polycast_protocol::pull::Route;
 use polycast_types::{Duration as Span, ObjectId, Rate};
 use polycast_wire::control::Hash;
@@ -31,6 +32,17 @@ pub struct Wanted<'a> {
     pub lease: Option<Span>,
     /// The transfer that it is for, if that runs already.
     pub steering: Option<&'a Arc<Steering>>,
+    /// Which fabric is to carry it.
+    pub fabric: &'a FabricWish,
+}
+
+/// Which fabric is to carry a transfer.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FabricWish {
+    /// Its name; empty for the best one.
+    pub name: String,
+    /// Whether no other one is to carry it.
+    pub or_fail: bool,
 }
 
 /// A path that is lent to us; given back when dropped.
@@ -47,6 +59,10 @@ pub struct Lease {
     pub steering: Arc<Steering>,
     pub service_ms: Option<u64>,
     pub lease_ms: Option<u64>,
+    /// The fabrics that were better.
+    pub passed_over: Vec<PassedOver>,
+    /// Which fabric was wished for.
+    pub wish: FabricWish,
     /// When it was to end when it was granted.
     ends_at: Option<Instant>,
 }
@@ -97,6 +113,8 @@ impl ManagerLink {
             lease_ms: wanted.lease.map(|lease| lease.as_millis().max(1)),
             name: wanted.name.to_string(),
             root: wanted.root.map(Vec::from).unwrap_or_default(),
+            fabric: wanted.fabric.name.clone(),
+            or_fail: wanted.fabric.or_fail,
         };
         let asking = Asking { link: self, request: request.request_id };
         let (answer, mut answers) = watch::channel(Answer::Asked);
@@ -163,6 +181,8 @@ impl ManagerLink {
             bytes: Some(granted.accepted_size).filter(|bytes| *bytes < request.remaining_size),
             service_ms: granted.service_ms,
             lease_ms: granted.lease_ms,
+            passed_over: granted.passed_over.into_iter().map(passed_over).collect(),
+            wish: FabricWish { name: request.fabric.clone(), or_fail: request.or_fail },
             ends_at,
         };
         lease.steering.set_racks(racks(granted.channel.as_ref()));
@@ -197,7 +217,7 @@ impl Drop for Asking<'_> {
             table.held.remove(&response);
         }
         if waited || response.is_some() {
-            table.give_back(self.request, response);
+            table.give_back(self.request, response, Fared::default());
         }
     }
 }
@@ -207,9 +227,13 @@ impl Drop for Lease {
         let mut table = self.link.table();
         // One that has ended needs no release.
         if table.held.remove(&self.response_id).is_some() {
-            table.give_back(self.request_id, Some(self.response_id));
+            table.give_back(self.request_id, Some(self.response_id), self.steering.take_fared());
         }
     }
+}
+
+fn passed_over(passed: api::PassedOver) -> PassedOver {
+    PassedOver { fabric: passed.fabric, why: passed.why }
 }
 
 /// The receivers with their addresses.

@@ -4,7 +4,7 @@ use super::lease::{self, route};
 use super::permits::{Claim, Permits};
 use super::removals::Removals;
 use super::streams::Streams;
-use crate::transfer::{ControlStep, NextPath, Path, PathNews, RouteChange, Steering};
+use crate::transfer::{ControlStep, Fared, NextPath, Path, PathNews, RouteChange, Steering};
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::manager_client::ManagerClient;
@@ -53,9 +53,11 @@ pub(super) struct Held {
 }
 
 /// Something given back, by its request: a lease of this number, or a request that had none.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Owed {
     response: Option<u64>,
+    /// How the path has fared.
+    fared: Fared,
     /// The heartbeat whose answer will confirm it; `None` while it was not said on this connection.
     confirmed_by: Option<u64>,
 }
@@ -93,7 +95,7 @@ impl Table {
         (self.outbox, self.client) = (Some(outbox), Some(client));
         (self.answered, self.unanswered_since) = (self.beats, None);
         for (request, owed) in self.owed.clone() {
-            self.say_owed(request, owed.response);
+            self.say_owed(request, owed.response, owed.fared);
         }
         let asked: Vec<api::PathRequest> = self.asked.values().map(|asked| asked.request.clone()).collect();
         for request in asked {
@@ -155,14 +157,17 @@ impl Table {
     }
 
     /// Gives back a lease, or a request that has none.
-    pub fn give_back(&mut self, request: u64, response: Option<u64>) {
-        self.owed.insert(request, Owed { response, confirmed_by: None });
-        self.say_owed(request, response);
+    pub fn give_back(&mut self, request: u64, response: Option<u64>, fared: Fared) {
+        self.owed.insert(request, Owed { response, fared: fared.clone(), confirmed_by: None });
+        self.say_owed(request, response, fared);
     }
 
-    fn say_owed(&mut self, request_id: u64, response: Option<u64>) {
+    fn say_owed(&mut self, request_id: u64, response: Option<u64>, fared: Fared) {
+        let Fared { unreached, reached_all } = fared;
         let said = match response {
-            Some(response_id) => self.say(Said::Release(api::Release { request_id, response_id })),
+            Some(response_id) => {
+                self.say(Said::Release(api::Release { request_id, response_id, unreached, reached_all }))
+            }
             None => self.say(Said::Withdraw(api::Withdraw { request_id })),
         };
         let next = self.beats + 1;
@@ -236,6 +241,9 @@ impl Table {
                 if let Some(held) = self.held.get_mut(&replanned.response_id) {
                     tracing::warn!(response = replanned.response_id, reason = %replanned.reason, "another path");
                     let before = held.lease.channel.take();
+                    if held.lease.fabric != replanned.fabric {
+                        held.steering.pass_over(&held.lease.fabric, &replanned.reason);
+                    }
                     (held.lease.fabric, held.lease.channel) = (replanned.fabric, replanned.channel);
                     held.lease.plan = replanned.plan;
                     if self
@@ -346,7 +354,7 @@ impl Table {
             let known = self.held.contains_key(&granted.response_id);
             if !known && !self.owed.contains_key(&granted.request_id) {
                 // Nobody wants it any more.
-                self.give_back(granted.request_id, Some(granted.response_id));
+                self.give_back(granted.request_id, Some(granted.response_id), Fared::default());
             }
             return;
         };

@@ -495,6 +495,7 @@ impl Run {
             sealed: self.secret.is_some(),
             // Nodes drop what has not the digest that was asked for, and count it themselves.
             forged_packets: 0,
+            passed_over: Vec::new(),
         }
     }
 }

@@ -104,6 +104,7 @@ impl Run {
             trees: Vec::new(),
             sealed: self.secret.is_some(),
             forged_packets: self.session.forged_packets(),
+            passed_over: Vec::new(),
             left: Vec::new(),
         }
     }

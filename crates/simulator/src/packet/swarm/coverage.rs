@@ -99,6 +99,9 @@ kinds!(of_leases, LEASES, leases::Input:
     leases::Input::Withdraw { .. } => "leases: Withdraw",
     leases::Input::Extend { .. } => "leases: Extend",
     leases::Input::Release { .. } => "leases: Release",
+    leases::Input::Fared { .. } => "leases: Fared",
+    leases::Input::Unlit { .. } => "leases: Unlit",
+    leases::Input::Drain { .. } => "leases: Drain",
 );
 
 kinds!(of_streams, STREAMS, StreamsInput:
