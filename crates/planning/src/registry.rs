@@ -79,7 +79,7 @@ impl Fabrics {
         let is_wished = move |fabric: &dyn Fabric| Some(fabric.name()) == wish.fabric;
         let all = || self.fabrics.iter().map(AsRef::as_ref);
         let others =
-            all().filter(move |fabric| !is_wished(*fabric) && !(wish.or_fail && wish.fabric.is_some()));
+            all().filter(move |fabric| !(is_wished(*fabric) || wish.or_fail && wish.fabric.is_some()));
         all().filter(move |fabric| is_wished(*fabric)).chain(others)
     }
 

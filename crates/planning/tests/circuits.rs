@@ -171,7 +171,7 @@ fn several_cascades_reach_what_one_does_not() {
 fn amplifiers_are_where_the_table_says() {
     let with = |gain| {
         let amplified =
-            |at| SplitterPorts { gain_db: Some(gain), ..splitter(10 * at, &[10 * at + 1, 10 * at + 2]) };
+            |at: u32| SplitterPorts { gain_db: Some(gain), ..splitter(10 * at, &[10 * at + 1, 10 * at + 2]) };
         table(1, (0..3).map(amplified).collect())
     };
     let network = NetworkState::default();

@@ -136,7 +136,6 @@ impl Engine for FakeEngine {
             corrupt_groups: 0,
             sealed: false,
             forged_packets: 0,
-            passed_over: Vec::new(),
             unchanged: false,
         })
     }
