@@ -26,6 +26,7 @@ mod invite;
 mod limits;
 mod local;
 mod manager_link;
+mod page;
 mod processes;
 mod removals;
 mod sends;
@@ -39,6 +40,7 @@ pub use enrol::EnrolError;
 pub use error::AgentError;
 
 use crate::forwarder::daemon::Nodes;
+use crate::label_switch::RackAgentProcess;
 use crate::transfer::{Door, Listen, Options, Sealing, SlowPolicy};
 use catalog::Catalog;
 use enrol::Enrolment;
@@ -81,6 +83,7 @@ pub(crate) struct Shared {
     pub processes: Processes,
     pub link: ManagerLink,
     pub engine: Arc<dyn Engine>,
+    pub counters: page::Counters,
     pub started: Instant,
 }
 
@@ -105,6 +108,7 @@ pub struct Agent {
     streams: Arc<Streams>,
     enrolment: Option<Enrolment>,
     local: local::Listener,
+    http: Option<tokio::net::TcpListener>,
     invitations: Invitations,
     shutdown: watch::Sender<bool>,
 }
@@ -122,6 +126,15 @@ impl Agent {
             let nodes = Nodes::start(forwarder).map_err(|error| AgentError::Node(error.to_string()))?;
             let own = forwarder.nodes.first().and_then(|node| nodes.get(&node.name));
             transports = Transports { node: own.cloned(), nodes: Some(nodes) };
+        }
+        if let Some(rack_agent) = &config.rack_agent {
+            let process = RackAgentProcess::start(rack_agent)?;
+            // It runs as long as the process does.
+            std::thread::spawn(move || {
+                if let Err(error) = process.run() {
+                    tracing::error!(%error, "the agent of the rack has ended");
+                }
+            });
         }
         Self::start_with(config, Arc::new(transports)).await
     }
@@ -150,6 +163,13 @@ impl Agent {
         let (store, found) = Store::open(&config.resolved_store(&name))?;
         let catalog = Arc::new(Catalog::new(config.objects_max, config.receives_max, found));
         let local = local::Listener::bind(&config.resolved_socket())?;
+        let http = match config.http {
+            None => None,
+            Some(address) => {
+                let listener = tokio::net::TcpListener::bind(address).await;
+                Some(listener.map_err(|error| AgentError::listen(address, &error))?)
+            }
+        };
         let wanted = SocketAddr::from((interface.address, config.control_port.unwrap_or(CONTROL_PORT)));
         let refused = |error: std::io::Error| AgentError::listen(wanted, &error);
         let listener = TcpListener::bind(wanted).or_else(|error| match config.control_port {
@@ -172,6 +192,7 @@ impl Agent {
             processes: Processes::new(config.processes_max),
             link,
             engine,
+            counters: page::Counters::default(),
             started: Instant::now(),
         });
         Ok(Agent {
@@ -182,6 +203,7 @@ impl Agent {
             shared,
             enrolment,
             local,
+            http,
             shutdown: watch::Sender::new(false),
         })
     }
@@ -204,6 +226,12 @@ impl Agent {
         self.shared.control
     }
 
+    /// Where its page with metrics is, if the settings have one.
+    #[must_use]
+    pub fn page(&self) -> Option<SocketAddr> {
+        self.http.as_ref()?.local_addr().ok()
+    }
+
     /// Where received objects lie.
     #[must_use]
     pub fn store(&self) -> PathBuf {
@@ -216,7 +244,7 @@ impl Agent {
     /// The service broke down, or the manager does not want this agent: another one has its name, or the
     /// manager is of another version.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), AgentError> {
-        let Agent { shared, sends, streams, enrolment, local, invitations, shutdown: ending } = self;
+        let Agent { shared, sends, streams, enrolment, local, http, invitations, shutdown: ending } = self;
         tracing::info!(name = %shared.name, control = %shared.control, socket = %local.path().display(),
             store = %shared.store.folder().display(), "the agent listens");
         let answering = Answering::start(&shared);
@@ -233,6 +261,9 @@ impl Agent {
         let invitations = tokio::spawn(invitations.run(ending.subscribe()));
         let expiring = tokio::spawn(expire(Arc::clone(&shared), ending.subscribe()));
         let removing = tokio::spawn(removals::serve(Arc::clone(&shared), ending.subscribe()));
+        if let Some(listener) = http {
+            show(listener, &shared, &sends, ending.subscribe());
+        }
         let mut linked = tokio::spawn(shared.link.clone().run(ending.subscribe()));
         let mut server = std::pin::pin!(server);
         let mut shutdown = std::pin::pin!(shutdown);
@@ -263,6 +294,20 @@ impl Agent {
         tracing::info!("the agent has ended");
         outcome
     }
+}
+
+/// Serves the page for those who watch the agent, until it ends.
+fn show(
+    listener: tokio::net::TcpListener,
+    shared: &Arc<Shared>,
+    sends: &Arc<Sends>,
+    mut ending: watch::Receiver<bool>,
+) {
+    let page = Arc::new(page::Page { shared: Arc::clone(shared), sends: Arc::clone(sends) });
+    let ended = async move {
+        let _ = ending.wait_for(|ends| *ends).await;
+    };
+    tokio::spawn(polycast_api::http::serve(listener, page, ended));
 }
 
 /// Keeps the agent's certificate fresh, for ever.

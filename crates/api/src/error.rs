@@ -36,6 +36,8 @@ pub enum Kind {
     ManagerUnreachable,
     /// The manager does not lend a path.
     Denied,
+    /// The manager's policy does not allow it.
+    NotAllowed,
     /// The agent has not joined the manager, or the manager has forgotten it.
     NotJoined,
     /// Another manager leads: [`Refusal::leader`], where it is known.
@@ -63,7 +65,7 @@ pub enum Kind {
 }
 
 /// Kinds with their names on the wire and their gRPC codes.
-const KINDS: [(Kind, &str, Code); 24] = [
+const KINDS: [(Kind, &str, Code); 25] = [
     (Kind::NotRegistered, "not-registered", Code::FailedPrecondition),
     (Kind::ObjectUnknown, "object-unknown", Code::NotFound),
     (Kind::ObjectTaken, "object-taken", Code::AlreadyExists),
@@ -76,6 +78,7 @@ const KINDS: [(Kind, &str, Code); 24] = [
     (Kind::StreamTaken, "stream-taken", Code::AlreadyExists),
     (Kind::ManagerUnreachable, "manager-unreachable", Code::Unavailable),
     (Kind::Denied, "denied", Code::ResourceExhausted),
+    (Kind::NotAllowed, "not-allowed", Code::PermissionDenied),
     (Kind::NotJoined, "not-joined", Code::FailedPrecondition),
     (Kind::NotLeader, "not-leader", Code::FailedPrecondition),
     (Kind::NameTaken, "name-taken", Code::AlreadyExists),

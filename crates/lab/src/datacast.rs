@@ -11,7 +11,7 @@ use crate::layout::{CONTROL_ADDRESS, Cable, End, Layout};
 use crate::spec::{Network as Kind, Spec};
 use crate::system::Space;
 use polycast_agent::forwarder::daemon::Order;
-use polycast_agent::forwarder::{ForwarderConfig, NodeConfig, PortConfig};
+use polycast_agent::forwarder::{ForwarderConfig, NodeConfig, PortConfig, Replacement};
 use polycast_planning::trees::TreePlanner;
 use polycast_topology::{CompactGraph, Network, Node};
 use polycast_wire::pull::{HOPS_USUAL, payload_len_for_mtu};
@@ -177,6 +177,7 @@ fn node_config(network: &Network, graph: &CompactGraph, node: Node, spec: &Spec)
             Kind::Datacast { store, .. } => store,
             _ => 0,
         },
+        replacement: Replacement::Oldest,
         pending_interests: 1 << 16,
         interest_ms: drained_ms.clamp(20, 10_000) as u32,
         // A link that breaks loses its carrier. On a busy machine a neighbour may be silent for long and be there.

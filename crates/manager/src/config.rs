@@ -1,5 +1,6 @@
 //! The manager's settings, as TOML. `docs/manager.sample.toml` explains each.
 
+use crate::audit::AuditSettings;
 use crate::fabrics;
 use polycast_api::settings::{self, SettingsError};
 use polycast_net::tls::IdentityFiles;
@@ -10,6 +11,11 @@ use polycast_protocol::leases;
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+
+/// The shortest file of an audit log.
+const AUDIT_LOG_MIN: u64 = 1 << 20;
+/// So many full ones may be kept.
+const AUDIT_LOGS_MAX: usize = 1_000;
 
 /// Settings of a manager; what is left out has the value of `Default`.
 #[derive(Clone, Debug, Deserialize)]
@@ -31,6 +37,19 @@ pub struct ManagerConfig {
     pub ca: Option<PathBuf>,
     /// Whether it may listen to other machines with neither key nor certificate.
     pub insecure: bool,
+    /// Where the manager has its page for those who watch it: `/metrics`, `/healthz` and `/readyz`; without it there is none.
+    pub http: Option<SocketAddr>,
+    /// How long a permit of a transfer holds, in seconds. A source gets another one when half of that is over.
+    pub permit_s: u64,
+    /// File that says who may send what to whom, and how much at a time; read again when it changes.
+    pub policy: Option<PathBuf>,
+    /// File in which the manager writes down whom it has let in and what it has allowed and refused, a line each.
+    pub audit_log: Option<PathBuf>,
+    /// How long that file may be before the next one is begun.
+    #[serde(deserialize_with = "bytes")]
+    pub audit_log_max: u64,
+    /// How many full ones are kept.
+    pub audit_logs_kept: usize,
     /// Name of the scheduler: `fcfs`, `greedy-matching`, `partition-fcfs`.
     pub scheduler: String,
     /// Names of the fabrics, best first; a name that there is not is refused with the list of all.
@@ -147,6 +166,12 @@ impl Default for ManagerConfig {
             tls_key: None,
             ca: None,
             insecure: false,
+            http: None,
+            permit_s: 3_600,
+            policy: None,
+            audit_log: None,
+            audit_log_max: 64 << 20,
+            audit_logs_kept: 8,
             scheduler: Fcfs::NAME.into(),
             fabrics: vec![IpMulticast::NAME.into(), TcpChain::NAME.into()],
             when_busy: WhenBusy::default(),
@@ -200,6 +225,12 @@ impl ManagerConfig {
     /// that has not come by then is dead.
     pub(crate) fn patience(&self) -> std::time::Duration {
         std::time::Duration::from_millis(self.reconnect_ms.max(self.silence_ms))
+    }
+
+    /// Where the audit log is, if there is one.
+    pub(crate) fn audit(&self) -> Option<AuditSettings> {
+        let (bytes_max, kept) = (self.audit_log_max, self.audit_logs_kept);
+        self.audit_log.clone().map(|path| AuditSettings { path, bytes_max, kept })
     }
 
     /// How the manager shows who it is.
@@ -266,6 +297,18 @@ impl ManagerConfig {
                 return Err(SettingsError::Value { setting, reason: "it must not be 0".into() });
             }
         }
+        if !(60..=86_400).contains(&self.permit_s) {
+            let reason = "it must be 60 to 86400".into();
+            return Err(SettingsError::Value { setting: "permit-s", reason });
+        }
+        if self.audit_log_max < AUDIT_LOG_MIN {
+            let reason = "it must be at least 1MiB".into();
+            return Err(SettingsError::Value { setting: "audit-log-max", reason });
+        }
+        if self.audit_logs_kept > AUDIT_LOGS_MAX {
+            let reason = format!("it must be 0 to {AUDIT_LOGS_MAX}");
+            return Err(SettingsError::Value { setting: "audit-logs-kept", reason });
+        }
         self.check_etcd()?;
         // With fewer, one lost heartbeat would end an agent's membership or a lease.
         let longer = self.heartbeat_ms.saturating_mul(2);
@@ -277,6 +320,11 @@ impl ManagerConfig {
         }
         Ok(())
     }
+}
+
+fn bytes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    polycast_types::parse_bytes(&text).map_err(serde::de::Error::custom)
 }
 
 fn some_bytes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
@@ -588,6 +636,9 @@ mod tests {
             ("lease-ms = 1", "'lease-ms'"),
             ("pending-max = 0", "'pending-max'"),
             ("agents-max = -1", "line 1"),
+            ("permit-s = 59", "'permit-s' is wrong: it must be 60 to 86400"),
+            ("audit-log-max = '1kB'", "'audit-log-max'"),
+            ("audit-logs-kept = 1001", "'audit-logs-kept'"),
             ("grant-max = '0'", "'grant-max'"),
             ("grant-max = 'much'", "'much'"),
             ("[etcd]\nendpoints = ['host']", "'host' is not HOST:PORT"),

@@ -150,6 +150,7 @@ fn channel(channel: Option<api::Channel>) -> Result<Channel, Refusal> {
             further: labelled.further,
             // They follow from the group.
             racks: Vec::new(),
+            left_out: Vec::new(),
             rate: labelled.rate_bps.map(Rate),
         }),
         Some(api::channel::Channel::Chain(_)) => Ok(Channel::Chain { order: Vec::new() }),
@@ -205,17 +206,24 @@ fn channel_of(channel: &Channel, names: Names<'_>) -> Result<api::Channel, Refus
                 attempt_interval_ns: attempt_interval.0,
             })
         }
-        Channel::Label { group: (group, port), session, ref label, ref further, ref racks, rate } => {
-            api::channel::Channel::Labelled(api::Labelled {
-                address: Ipv4Addr::from(group).to_string(),
-                port: u32::from(port),
-                rate_bps: rate.map(|rate| rate.0),
-                session,
-                label: label.clone(),
-                further: further.clone(),
-                racks: receiver_racks(racks, names)?,
-            })
-        }
+        Channel::Label {
+            group: (group, port),
+            session,
+            ref label,
+            ref further,
+            ref racks,
+            ref left_out,
+            rate,
+        } => api::channel::Channel::Labelled(api::Labelled {
+            address: Ipv4Addr::from(group).to_string(),
+            port: u32::from(port),
+            rate_bps: rate.map(|rate| rate.0),
+            session,
+            label: label.clone(),
+            further: further.clone(),
+            racks: receiver_racks(racks, names)?,
+            left_out: left_out.iter().filter_map(|host| names(*host)).collect(),
+        }),
         Channel::Chain { .. } => api::channel::Channel::Chain(api::Chain {}),
         Channel::SourceRoutes { tree_count, pulling, ref trees } => {
             api::channel::Channel::SourceRoutes(api::SourceRoutes {

@@ -10,6 +10,7 @@ mod around;
 mod fail_over;
 mod hear;
 mod obey;
+mod permits;
 mod removal;
 mod seats;
 mod snapshot;
@@ -24,9 +25,11 @@ pub use snapshot::{LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Snapshot};
 use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, Devices, News};
 use crate::fabrics;
+use crate::guard::Guard;
 use fail_over::Outgoing;
 use hear::Networks;
 use obey::{Answer, SetUps};
+use permits::Permitted;
 use polycast_api::settings::SettingsError;
 use polycast_planning::{PartName, PlanId};
 use polycast_protocol::leases::{Drained, Input, Leases, LeasesConfig, Record};
@@ -34,7 +37,7 @@ use polycast_protocol::stream::{Streams, StreamsConfig};
 use polycast_types::{Duration, Time};
 use seats::Seats;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
@@ -62,6 +65,10 @@ struct Inner {
     clock: Clock,
     outgoing: Outgoing,
     set_ups: SetUps,
+    /// The time of day, and what is allowed.
+    around: Around,
+    guard: Arc<Guard>,
+    permits: Permitted,
     /// The answer to what is being handled, where the machine owes one at once.
     answer: Option<Answer>,
     /// Whether the core has ended: no agent can join, and nothing is said any more.
@@ -129,6 +136,9 @@ impl Core {
             clock: Clock { start: Instant::now(), base },
             outgoing: Outgoing::default(),
             set_ups: SetUps::default(),
+            around: around.clone(),
+            guard: around.guard(),
+            permits: Permitted::default(),
             answer: None,
             stopped: false,
         };
@@ -167,6 +177,11 @@ impl Core {
         // The next leader talks to the devices; two at a time would undo each other's work.
         inner.networks.devices.stop();
         self.stopped.send_replace(true);
+    }
+
+    /// Goes by the policy as it is now.
+    pub fn enforce(&self) {
+        self.with(Inner::enforce);
     }
 
     /// Takes a part of the network out of use, or back.

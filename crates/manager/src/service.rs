@@ -3,8 +3,9 @@
 use crate::authority::{Authority, RENEW_AFTER};
 use crate::config::ManagerConfig;
 use crate::convert;
-use crate::core::{Core, LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Seat};
+use crate::core::{Around, Core, LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Seat};
 use crate::door::Guest;
+use crate::guard::Guard;
 use crate::leader::Role;
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::error::{Kind, Refusal, check_version};
@@ -18,6 +19,7 @@ use polycast_planning::{PartName, PartNameError, PlanId};
 use polycast_protocol::leases::Suspect;
 use polycast_protocol::stream::StreamView;
 use polycast_types::{Duration, Printable};
+use serde_json::json;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
@@ -31,21 +33,30 @@ const MESSAGES_MAX: usize = 4_096;
 #[derive(Debug)]
 pub struct Service {
     role: watch::Receiver<Role>,
+    around: Around,
     joined: api::Joined,
     /// Where agents reach this manager.
     address: String,
 }
 
 impl Service {
-    pub fn new(role: watch::Receiver<Role>, config: &ManagerConfig) -> Self {
+    pub fn new(role: watch::Receiver<Role>, config: &ManagerConfig, around: Around) -> Self {
         let joined = api::Joined {
             protocol_version: PROTOCOL_VERSION,
             heartbeat_ms: config.heartbeat_ms,
             lease_ms: config.lease_ms,
             reconnect_ms: config.reconnect_ms,
+            ..Default::default()
         };
         let address = config.etcd.advertise.clone().unwrap_or_else(|| config.listen.to_string());
-        Service { role, joined, address }
+        Service { role, around, joined, address }
+    }
+
+    /// What an agent is told that is let in.
+    fn joined(&self) -> api::Joined {
+        let key = self.around.guard().signer().map(|key| key.public().to_vec());
+        let now_unix_s = self.around.wall_ns() / 1_000_000_000;
+        api::Joined { permit_keys: key.into_iter().collect(), now_unix_s, ..self.joined.clone() }
     }
 
     /// The core, where this manager leads.
@@ -78,10 +89,16 @@ impl Manager for Service {
         if let Some(guest) = guest {
             known(&guest)?;
             let named = guest.names().check(&join.agent.name);
-            named.map_err(|error| Refusal::new(Kind::Invalid, error.to_string()))?;
+            named.map_err(|error| {
+                self.around.guard().note(
+                    "join-refused",
+                    || json!({ "agent": join.agent.name, "from": from, "reason": error.to_string() }),
+                );
+                Refusal::new(Kind::Invalid, error.to_string())
+            })?;
         }
         let (outbox, stream) = mpsc::channel(MESSAGES_MAX);
-        let joined = api::manager_message::Message::Joined(self.joined);
+        let joined = api::manager_message::Message::Joined(self.joined());
         let ours = outbox.downgrade();
         let seat = self.core()?.join(join, from, outbox, joined)?;
         tokio::spawn(listen(seat, messages, ours));
@@ -200,7 +217,7 @@ fn known(guest: &Guest) -> Result<(), Refusal> {
 
 /// The service of the manager's own authority.
 #[derive(Debug)]
-pub struct Enrolment(pub Arc<Authority>);
+pub struct Enrolment(pub Arc<Authority>, pub Arc<Guard>);
 
 #[tonic::async_trait]
 impl api::authority_server::Authority for Enrolment {
@@ -212,20 +229,28 @@ impl api::authority_server::Authority for Enrolment {
         let api::EnrollRequest { protocol_version, name, request, token } = request.into_inner();
         check_version(protocol_version)?;
         let invalid = |reason: String| Refusal::new(Kind::Invalid, reason);
+        let from = guest.as_ref().and_then(|guest| guest.from).map(|from| from.ip().to_canonical());
+        let mut token_id = None;
         let certificate = if token.is_empty() {
             let names = guest.map_or(PeerNames::Nobody, |guest| guest.names());
             names.check(&name).map_err(|error| invalid(error.to_string()))?;
             self.0.certify(&name, &request)
         } else {
             let token = token.parse::<JoinToken>().map_err(|error| invalid(error.to_string()))?;
+            token_id = Some(token.id.clone());
             // First what may fail without the token's fault: it is used up by the one that it lets in.
             self.0.certify(&name, &request).and_then(|made| self.0.redeem(&token, &name).map(|()| made))
         };
         let certificate = certificate.map_err(|error| {
             tracing::warn!(name = %Printable(&name), %error, "no certificate is given");
+            self.1.note(
+                "certificate-refused",
+                || json!({ "agent": name, "from": from, "token": token_id, "reason": error.to_string() }),
+            );
             invalid(error.to_string())
         })?;
         tracing::info!(name = %Printable(&name), "gives a certificate");
+        self.1.note("certificate", || json!({ "agent": name, "from": from, "token": token_id }));
         Ok(Response::new(api::EnrollResponse {
             protocol_version: PROTOCOL_VERSION,
             certificate,

@@ -12,6 +12,7 @@ pub mod interface;
 pub mod link_watch;
 pub mod neighbour;
 pub mod object;
+pub mod permit;
 pub mod priority;
 pub mod probe;
 pub mod reach;

@@ -2,9 +2,10 @@
 //! so that it needs no root and touches nothing else on the machine. Skipped where it is not installed.
 
 use polycast_net::devices::openflow::{
-    Action, Change, Endpoint, Field, FlowMod, GroupMod, Link, Match, PortChange, Switch, SwitchError,
-    SwitchListener, SwitchOptions,
+    Action, Change, Endpoint, Field, FlowMod, GroupMod, Instruction, Link, Match, Message, PortChange,
+    Switch, SwitchError, SwitchListener, SwitchOptions, port,
 };
+use polycast_net::tls::{Security, TlsFiles};
 use polycast_testing::{Need, needs};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -205,6 +206,90 @@ async fn a_switch_that_connects_is_known_by_its_number_and_one_that_dies_is_miss
     }
     switch.link().wait_for(|link| *link == Link::Gone).await.unwrap();
     assert_eq!(switch.ports().await, Err(SwitchError::Gone));
+}
+
+#[tokio::test]
+async fn what_racks_need_is_there_and_taken_in() {
+    let Some(ovs) = OpenVswitch::start() else { return };
+    let switch = Switch::connect(&ovs.endpoint(), SwitchOptions::default()).await.unwrap();
+    assert!(switch.tables() >= 3 && switch.has_groups().await.unwrap());
+    let groups = || Match::any().and(Field::EthType(0x0800)).and(Field::ipv4_dst([239, 1, 1, 1]));
+    let marked = vec![Action::Set(Field::IpDscp(34)), Action::SetQueue(3), Action::Output(2)];
+    let back = FlowMod::add(10, groups().and(Field::InPort(2)), vec![Action::Output(port::IN_PORT)]);
+    let on = FlowMod {
+        table: 0,
+        instructions: vec![Instruction::GotoTable(1)],
+        ..FlowMod::add(9, groups(), vec![])
+    };
+    let messages =
+        [FlowMod::add(20, groups().and(Field::InPort(1)), marked), FlowMod { table: 1, ..back }, on];
+    switch.send(messages.map(Message::FlowMod).to_vec()).await.unwrap();
+    let trace = |packet: &str| {
+        ovs.run("ovs-appctl", &["-t", &ovs.path("ovs-vswitchd.ctl"), "ofproto/trace", "br0", packet])
+    };
+    let packet = "udp,nw_src=10.0.0.1,nw_dst=239.1.1.1,dl_dst=01:00:5e:01:01:01,nw_tos=0";
+    let sent = trace(&format!("in_port=1,{packet}"));
+    assert!(sent.contains("set_queue:3") && sent.contains("set(ipv4(tos=0x88"), "{sent}");
+    // Light goes back by the port that it came from.
+    let returned = trace(&format!("in_port=2,{packet}"));
+    let actions = returned.lines().find(|line| line.starts_with("Datapath actions:")).unwrap();
+    assert!(actions.ends_with(": 2"), "{returned}");
+}
+
+/// Certificates of one authority for this end and for the switch, and of another authority.
+fn certificates(folder: &Path, name: &str) -> [TlsFiles; 2] {
+    use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut authority = CertificateParams::default();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let ca = authority.self_signed(&key).unwrap().pem();
+    let issuer = Issuer::new(authority, key);
+    ["ours", "its"].map(|end| {
+        let mut params = CertificateParams::new(vec![end.to_string()]).unwrap();
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        let file = |what: &str, text: String| {
+            let path = folder.join(format!("{name}-{end}-{what}.pem"));
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+            path
+        };
+        let cert = params.signed_by(&key, &issuer).unwrap().pem();
+        TlsFiles {
+            ca: file("ca", ca.clone()),
+            cert: file("cert", cert),
+            key: file("key", key.serialize_pem()),
+        }
+    })
+}
+
+#[tokio::test]
+async fn a_switch_that_connects_over_tls_shows_who_it_is() {
+    let Some(ovs) = OpenVswitch::start() else { return };
+    let [ours, its] = certificates(ovs.place.path(), "one");
+    let [_, foreign] = certificates(ovs.place.path(), "other");
+    let security = Some(Security::files(ours.clone()).unwrap());
+    let options = SwitchOptions { security, ..SwitchOptions::default() };
+    let listener = SwitchListener::bind(([127, 0, 0, 1], 0).into(), options).await.unwrap();
+    let controller = format!("ssl:{}", listener.address().unwrap());
+    let text = |path: &PathBuf| path.to_str().unwrap().to_string();
+    // Another authority's certificate does not let it in.
+    ovs.control(&["set-ssl", &text(&foreign.key), &text(&foreign.cert), &text(&ours.ca)]);
+    ovs.control(&["set-controller", "br0", &controller]);
+    let refused = listener.accept().await.unwrap_err().to_string();
+    assert!(refused.contains("was not issued by an authority that this end trusts"), "{refused}");
+    assert!(refused.contains("ca of [device-tls]"), "{refused}");
+    ovs.control(&["set-ssl", &text(&its.key), &text(&its.cert), &text(&its.ca)]);
+    let switch = loop {
+        // It may still come with what it had.
+        if let Ok(switch) = listener.accept().await {
+            break switch;
+        }
+    };
+    assert!(switch.has_groups().await.unwrap());
+    switch.apply([GroupMod::to_ports(1, [1, 2])], []).await.unwrap();
 }
 
 /// A thousand groups with their rules, as a full table of a ToR: one transaction, nothing lost.

@@ -220,6 +220,9 @@ pub enum Channel {
         /// all.
         #[serde(default)]
         racks: Vec<(HostId, u32)>,
+        /// Receivers that no label leads to, since failures have cut them off: nobody has to wait for them.
+        #[serde(default)]
+        left_out: Vec<HostId>,
         /// The rate of a dedicated path; `None` on a shared network, where the sender adapts.
         rate: Option<Rate>,
     },

@@ -49,6 +49,7 @@ pub struct Wish {
 }
 
 /// What is decided about a request.
+#[expect(clippy::large_enum_variant, reason = "decisions are few, and live until the next line")]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Decision {
     /// It gets this path.

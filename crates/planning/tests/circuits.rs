@@ -144,7 +144,7 @@ fn another_group_uses_the_circuits_that_are_there() {
 
 #[test]
 fn several_cascades_reach_what_one_does_not() {
-    let splitters = |count| {
+    let splitters = |count: u32| {
         (0..count)
             .map(|at| splitter(10 * at, &[10 * at + 1, 10 * at + 2, 10 * at + 3, 10 * at + 4]))
             .collect()
@@ -171,8 +171,8 @@ fn several_cascades_reach_what_one_does_not() {
 fn amplifiers_are_where_the_table_says() {
     let with = |gain| {
         let amplified =
-            |at: u32| SplitterPorts { gain_db: Some(gain), ..splitter(10 * at, &[10 * at + 1, 10 * at + 2]) };
-        table(1, (0..3).map(amplified).collect())
+            |at| SplitterPorts { gain_db: Some(gain), ..splitter(10 * at, &[10 * at + 1, 10 * at + 2]) };
+        table(1, (0..3_u32).map(amplified).collect())
     };
     let network = NetworkState::default();
     let plan = |gain| ocs(&with(gain), 3, 11.0).plan(&network, &group(0, 1..=3));

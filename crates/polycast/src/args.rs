@@ -29,7 +29,7 @@ const OFFER_RECEIVERS_MAX: usize = 100_000;
 #[derive(Parser, Debug)]
 #[command(
     name = "polycast",
-    version,
+    version = help::version(),
     about = help::ABOUT,
     long_about = help::LONG_ABOUT,
     after_long_help = help::AFTER_HELP,
@@ -97,6 +97,12 @@ pub enum Command {
     /// Run nodes of a Datacast fabric: caching forwarders between neighbours (one a server or switch)
     #[command(long_about = help::FORWARDER, after_long_help = help::FORWARDER_MORE)]
     Forwarder(ForwarderArgs),
+    /// Run label switches of an Orca fabric on the interfaces of this machine (Linux, root)
+    #[command(long_about = help::LABEL_SWITCH, after_long_help = help::LABEL_SWITCH_MORE)]
+    LabelSwitch(ForwarderArgs),
+    /// Run the agent of a rack of an Orca fabric in a process of its own (Linux, root)
+    #[command(long_about = help::RACK_AGENT, after_long_help = help::RACK_AGENT_MORE)]
+    RackAgent(ForwarderArgs),
     /// Send a file or directory to other agents
     #[command(long_about = help::SEND, after_long_help = help::SEND_MORE)]
     Send(SendArgs),
@@ -133,6 +139,9 @@ pub enum Command {
     /// Make, list and revoke tokens, which let agents in at a manager with an authority of its own
     #[command(after_long_help = help::TOKEN_MORE)]
     Token(TokenArgs),
+    /// Check what a manager has written down of whom it has let in, and what it has allowed
+    #[command(after_long_help = help::AUDIT_MORE)]
+    Audit(AuditArgs),
     /// Print the completions for a shell
     #[command(after_long_help = help::COMPLETIONS_MORE)]
     Completions(CompletionsArgs),
@@ -193,10 +202,10 @@ pub struct CastArgs {
     pub plain: bool,
 }
 
-/// `polycast forwarder`
+/// `polycast forwarder`, `polycast label-switch`, `polycast rack-agent`
 #[derive(Arguments, Debug)]
 pub struct ForwarderArgs {
-    /// The settings: the nodes, their ports and neighbours
+    /// The settings
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
 }
@@ -319,6 +328,9 @@ pub struct ManagerArgs {
     /// Settings in TOML
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Do not run: look at everything that the settings name, log in everywhere, change nothing, and list what is wrong
+    #[arg(long)]
+    pub check: bool,
     /// Where agents reach the manager
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
@@ -435,6 +447,24 @@ pub enum TokenCommand {
         id: String,
         #[command(flatten)]
         authority: AuthorityArgs,
+    },
+}
+
+/// `polycast audit`
+#[derive(Arguments, Debug)]
+pub struct AuditArgs {
+    #[command(subcommand)]
+    pub command: AuditCommand,
+}
+
+/// What is done with audit logs.
+#[derive(Subcommand, Debug)]
+pub enum AuditCommand {
+    /// Look whether each line still is as it was written, and none is missing
+    Verify {
+        /// The log, and full files of it, in any order
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
     },
 }
 

@@ -1,6 +1,7 @@
 //! One module a command: it calls the libraries and reports.
 
 mod accept;
+mod audit;
 #[cfg(feature = "research")]
 mod bench;
 mod cast;
@@ -11,6 +12,7 @@ mod forwarder;
 mod key;
 #[cfg(feature = "research")]
 pub mod lab;
+mod labels;
 mod manager_status;
 mod manual;
 mod meeting;
@@ -49,6 +51,8 @@ pub fn run(args: Args) -> Exit {
         Command::Manager(args) => cluster::manager(args, format),
         Command::Agent(args) => cluster::agent(args, format),
         Command::Forwarder(args) => forwarder::run(args, format),
+        Command::LabelSwitch(args) => labels::switch(args, format),
+        Command::RackAgent(args) => labels::rack_agent(args, format),
         Command::Send(args) => cluster::send(args, format),
         Command::Extend(args) => cluster::extend(args, format),
         Command::Withdraw(args) => cluster::withdraw(args, format),
@@ -64,6 +68,7 @@ pub fn run(args: Args) -> Exit {
         Command::Undrain(args) => manager_status::drain(args, true, format),
         Command::Key(args) => key::run(&args.command, format),
         Command::Token(args) => token::run(&args.command, format),
+        Command::Audit(args) => audit::run(&args.command, format),
         Command::Doctor(args) => doctor::run(args, format),
         Command::Completions(args) => manual::completions(args, format),
         Command::Man(args) => manual::man(args, format),

@@ -71,6 +71,7 @@ fn call_without_the_key(agent: &str) {
         pulled: false,
         object_len: 5,
         root: None,
+        permit: None,
     };
     let mut frame = Vec::new();
     invite.emit(&mut frame);

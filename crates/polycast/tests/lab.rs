@@ -287,6 +287,56 @@ const PATH_TIMES: [&str; 2] = ["request to path, at the manager", "request to pa
 
 /// A circuit switch that does not do what it is told: everyone gets the object, and the report says what happened.
 #[test]
+fn circuits_are_made_in_every_dialect() {
+    if !can(&OPTICS) {
+        return;
+    }
+    let place = Place::new();
+    let file = place.file("object", &noise(1_000_000));
+    for dialect in ["glimmerglass", "calient", "polatis-tl1", "polatis-scpi", "plain"] {
+        let spec = format!("blast:racks=2,hosts=1,dialect={dialect}");
+        let ran = polycast(&["lab", "cast", &spec, &file, "--json"]);
+        assert_eq!(ran.status, 0, "{dialect}: {}", ran.stderr);
+        let report = ran.json();
+        all_verified(&report, 1);
+        assert_eq!(report["fabric"], "ocs", "{dialect}: {report}");
+    }
+}
+
+/// What a ToR's own tool lists, and not what was planned.
+#[test]
+fn racks_relay_with_as_many_rules_as_the_paper_counts() {
+    if !can(&OPTICS) {
+        return;
+    }
+    for (spec, expected) in [("shufflecast:2,2,hosts=1", 4), ("shufflecast:3,2,hosts=1", 6)] {
+        let made = polycast(&["lab", "up", spec, "--json"]);
+        assert_eq!(made.status, 0, "{}", made.stderr);
+        let made = made.json();
+        let name = made["name"].as_str().unwrap();
+        let script = format!(
+            "for socket in /run/polycast-lab/{name}/inside/ovs/*/tor*.mgmt; do echo tor; \
+             ovs-ofctl -O OpenFlow13 dump-flows unix:$socket table=0; done"
+        );
+        let relayed = || {
+            let listed = polycast(&["lab", "exec", name, "network", "--", "sh", "-c", &script]);
+            assert_eq!(listed.status, 0, "{}", listed.stderr);
+            let rules =
+                |tor: &str| tor.matches("priority=10105").count() + tor.matches("priority=10110").count();
+            listed.stdout.split("tor\n").skip(1).map(rules).collect::<BTreeSet<usize>>()
+        };
+        // Rules of all racks may not be in yet.
+        let begun = Instant::now();
+        while relayed() != BTreeSet::from([expected]) && begun.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let found = relayed();
+        polycast(&["lab", "down", name]);
+        assert_eq!(found, BTreeSet::from([expected]), "{spec}");
+    }
+}
+
+#[test]
 fn a_circuit_switch_that_misbehaves_stops_nobody() {
     if !can(&OPTICS) {
         return;

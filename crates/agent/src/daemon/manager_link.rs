@@ -6,6 +6,7 @@
 //! heartbeat confirms it.
 
 mod lease;
+mod permits;
 mod removals;
 mod streams;
 mod table;
@@ -101,6 +102,8 @@ impl ManagerLink {
         // Another run of this agent must not have the same number: the hasher's keys are random.
         let incarnation = RandomState::new().hash_one(std::process::id());
         let away = LinkState::Away { since: Instant::now(), reason: "not joined yet".into() };
+        let mut table = Table::default();
+        table.permits.wanted = security.is_some();
         Ok(ManagerLink(Arc::new(Inner {
             managers: managers
                 .split(',')
@@ -110,7 +113,7 @@ impl ManagerLink {
             me,
             incarnation,
             next_request: AtomicU64::new(1),
-            table: Mutex::new(Table::default()),
+            table: Mutex::new(table),
             state: watch::Sender::new(away),
         })))
     }
@@ -260,7 +263,10 @@ impl ManagerLink {
         };
         check_version(joined.protocol_version).map_err(Fault::Refused)?;
         tracing::info!(manager = %self.manager(), "joined");
-        self.table().connect(outbox, client);
+        let mut table = self.table();
+        table.permits.learn(&joined);
+        table.connect(outbox, client);
+        drop(table);
         self.0.state.send_replace(LinkState::Joined);
         Ok((session, Duration::from_millis(joined.heartbeat_ms.max(10))))
     }

@@ -207,6 +207,8 @@ impl Sends {
             let source = source.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))??;
             let wanted = Wanted {
                 object: send.id(),
+                name: &send.object.name,
+                root: parse_hex(&send.object.root),
                 length: source.len(),
                 remaining: source.len(),
                 receivers: &wish.receivers,
@@ -249,6 +251,8 @@ impl Sends {
             let receivers = Receivers::Named(report.left.clone());
             let wanted = Wanted {
                 object: send.id(),
+                name: &send.object.name,
+                root: parse_hex(&send.object.root),
                 length,
                 remaining: length,
                 receivers: &receivers,
@@ -340,6 +344,8 @@ impl Sends {
             let receivers = Receivers::Named(receivers);
             let wanted = Wanted {
                 object: send.id(),
+                name: &send.object.name,
+                root: parse_hex(&send.object.root),
                 length,
                 remaining: bytes.min(length),
                 receivers: &receivers,
@@ -377,6 +383,7 @@ impl Sends {
         if let Some(root) = &report.root {
             self.shared.catalog.set_root(send.id(), root);
         }
+        self.shared.counters.sent(&report);
         let verified = report.receivers.iter().filter(|receiver| receiver.verified).count();
         tracing::info!(object = %report.object, bytes = report.bytes, seconds = report.seconds,
             fabric = %report.fabric, verified, receivers = report.receivers.len(), "sent");
@@ -430,6 +437,7 @@ impl Sends {
         let granted = known.ok().and_then(|standing| standing.granted.clone());
         let Some(granted) = granted else { return Err(not_sent(object)) };
         let mut names = Vec::new();
+        self.shared.link.await_permit_of(&granted.steering, &added).await?;
         for (name, address) in addresses(changed.receivers)? {
             if added.contains(&name) {
                 granted.steering.change(Change::Add(name.clone(), address));

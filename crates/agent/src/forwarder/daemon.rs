@@ -8,7 +8,7 @@
 //!
 //! Nobody can change anything here, so that the TCP address may be open to the network of the manager.
 
-use super::{ForwarderConfig, NodeHandle, NodeStatus, start};
+use super::{ForwarderConfig, NodeHandle, NodeStatus, PortStatus, start};
 use polycast_api::forwarder::{LinkChange, NodeLinks, Word};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -101,7 +101,8 @@ impl Nodes {
     /// The links of all nodes that have a number.
     fn links(&self) -> Word {
         let links = self.status().into_iter().filter_map(|node| {
-            let down = (0u32..).zip(&node.ports).filter(|(_, port)| !port.up).map(|(number, _)| number);
+            let is_down = |(_, port): &(u32, &PortStatus)| port.known && !port.up;
+            let down = (0u32..).zip(&node.ports).filter(is_down).map(|(number, _)| number);
             Some(NodeLinks { number: *self.numbers.get(&node.name)?, down: down.collect(), name: node.name })
         });
         Word::Nodes(links.collect())
@@ -155,7 +156,7 @@ fn answer<C: Connection>(
 }
 
 /// The socket of an earlier process that has ended is taken over; one that is alive is not.
-fn listen(path: &Path) -> io::Result<UnixListener> {
+pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     if UnixStream::connect(path).is_ok() {
         let taken = io::Error::new(io::ErrorKind::AddrInUse, "another process listens there");

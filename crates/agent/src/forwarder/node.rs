@@ -192,6 +192,7 @@ pub fn start(config: &NodeConfig) -> io::Result<NodeHandle> {
     let name: Arc<str> = config.name.as_str().into();
     let forwarder = Forwarder::new(ForwarderConfig {
         store_packets: config.store_packets,
+        replacement: config.replacement.into(),
         pending_interests: config.pending_interests,
         interest_lifetime: millis(config.interest_ms),
         // The hasher's keys are random.
@@ -374,7 +375,7 @@ impl Node {
             }
             Command::Trees(transfer, reply) => drop(reply.send(self.trees(transfer))),
             Command::Watch(watcher) => {
-                let down = (0u8..).zip(&self.ports).filter(|(_, port)| !port.status().up);
+                let down = (0u8..).zip(&self.ports).filter(|(_, port)| port.is_down());
                 down.for_each(|(port, _)| drop(watcher.send(self.event(port, false))));
                 self.watchers.push(watcher);
             }

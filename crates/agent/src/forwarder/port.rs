@@ -15,6 +15,8 @@ const QUEUE_LEN: usize = 512 << 10;
 const SOURCE_LEN: usize = 64 << 10;
 /// A neighbour that was not heard for so many greetings is gone.
 const GREETINGS_MISSED: u64 = 4;
+/// A link that has not worked once for so long is down: until then its neighbour may be starting.
+const UNKNOWN_FOR: Duration = Duration::from_millis(20_000);
 
 /// Packets of one length that lie one behind the other.
 #[derive(Default)]
@@ -71,7 +73,8 @@ pub(super) struct Port {
     queued_len: usize,
     /// The socket has no room.
     blocked: bool,
-    heard_at: Time,
+    /// When the neighbour was heard last, if it ever was.
+    heard_at: Option<Time>,
     /// The neighbour says that it hears us.
     heard_there: bool,
     /// The interface can carry packets.
@@ -79,6 +82,8 @@ pub(super) struct Port {
     greet_at: Time,
     greeting_interval: Duration,
     damping: Duration,
+    /// Until when nothing is said of the link unless it works; `None` once its state is known.
+    unknown_until: Option<Time>,
     /// The state that was reported, and since when it has been another.
     up: bool,
     other_since: Option<Time>,
@@ -100,13 +105,15 @@ impl Port {
             data: Queue::default(),
             queued_len: 0,
             blocked: false,
-            heard_at: now,
-            heard_there: true,
+            heard_at: None,
+            heard_there: false,
             has_carrier: true,
-            greet_at: now,
+            // A neighbour that runs already greets before this: it is answered at once, and never hears that it is not heard.
+            greet_at: now + greeting_interval + Duration(greeting_interval.0 / 2),
             greeting_interval,
             damping,
-            up: true,
+            unknown_until: Some(now + UNKNOWN_FOR),
+            up: false,
             other_since: None,
             status: PortStatus::default(),
         })
@@ -164,7 +171,9 @@ impl Port {
 
     /// So many packets have come by it.
     pub(super) fn heard(&mut self, now: Time, packets: u64) {
-        self.heard_at = now;
+        if self.heard_at.replace(now).is_none() {
+            self.greet_at = now;
+        }
         self.status.received += packets;
     }
 
@@ -178,14 +187,23 @@ impl Port {
         self.has_carrier = has_carrier;
     }
 
-    /// Greets when it is time; gives the new state of the link when it has changed for long enough.
+    /// Greets when it is time; gives the new state of the link when it has changed for long enough, or is known at last.
     pub(super) fn tick(&mut self, now: Time) -> Option<bool> {
-        let silent = now.since(self.heard_at).0 > GREETINGS_MISSED * self.greeting_interval.0;
+        let silent = |heard_at| now.since(heard_at).0 > GREETINGS_MISSED * self.greeting_interval.0;
+        let silent = self.heard_at.is_none_or(silent);
         if now >= self.greet_at {
             self.greet_at = now + self.greeting_interval;
             self.push(&greeting(!silent), &[]);
         }
         let works = self.has_carrier && !silent && self.heard_there;
+        if let Some(until) = self.unknown_until {
+            if !works && now < until {
+                return None;
+            }
+            self.unknown_until = None;
+            self.up = works;
+            return Some(works);
+        }
         if works == self.up {
             self.other_since = None;
             return None;
@@ -201,11 +219,17 @@ impl Port {
 
     /// When to greet again, or to report a change.
     pub(super) fn deadline(&self) -> Time {
-        self.other_since.map_or(self.greet_at, |since| self.greet_at.min(since + self.damping))
+        let change = self.other_since.map(|since| since + self.damping).or(self.unknown_until);
+        change.map_or(self.greet_at, |at| self.greet_at.min(at))
+    }
+
+    /// Whether the link is known not to work.
+    pub(super) fn is_down(&self) -> bool {
+        !self.up && self.unknown_until.is_none()
     }
 
     pub(super) fn status(&self) -> PortStatus {
-        PortStatus { up: self.up, ..self.status.clone() }
+        PortStatus { up: self.up, known: self.unknown_until.is_none(), ..self.status.clone() }
     }
 }
 
@@ -230,10 +254,46 @@ mod tests {
         Time::ZERO + Duration::from_millis(ms)
     }
 
+    /// A port whose neighbour was heard and hears it.
+    fn linked() -> Port {
+        let mut port = port();
+        port.heard(at(0), 1);
+        port.greeted(true);
+        assert_eq!(port.tick(at(0)), Some(true));
+        port
+    }
+
+    #[test]
+    fn a_link_is_unknown_until_both_ends_have_heard_each_other() {
+        let mut port = port();
+        assert_eq!((port.tick(at(0)), port.deadline()), (None, at(150)), "who runs already greets first");
+        assert_eq!(port.tick(at(150)), None);
+        assert!(!port.status().up && !port.status().known && !port.is_down());
+        // The kernel may say late that there is a carrier.
+        port.set_carrier(false);
+        assert_eq!(port.tick(at(160)), None);
+        port.set_carrier(true);
+        // It is heard, and has not heard us: it is answered at once.
+        port.heard(at(170), 1);
+        port.greeted(false);
+        assert_eq!((port.deadline(), port.tick(at(170))), (at(170), None));
+        port.greeted(true);
+        assert_eq!(port.tick(at(171)), Some(true), "without damping: it is no change");
+        assert!(port.status().up && port.status().known);
+    }
+
+    #[test]
+    fn a_link_that_has_never_worked_is_down_in_the_end() {
+        let mut port = port();
+        let end = at(UNKNOWN_FOR.0 / 1_000_000);
+        assert_eq!(port.tick(Time(end.0 - 1)), None);
+        assert_eq!(port.tick(end), Some(false));
+        assert!(port.is_down());
+    }
+
     #[test]
     fn a_lost_carrier_is_reported_after_the_damping_though_the_neighbour_was_just_heard() {
-        let mut port = port();
-        assert_eq!(port.tick(at(0)), None);
+        let mut port = linked();
         port.heard(at(9), 1);
         port.set_carrier(false);
         assert_eq!(port.tick(at(10)), None);
@@ -252,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_silent_neighbour_is_gone_after_four_greetings() {
-        let mut port = port();
+        let mut port = linked();
         assert_eq!(port.tick(at(400)), None);
         assert_eq!(port.tick(at(401)), None);
         assert_eq!(port.tick(at(431)), Some(false));

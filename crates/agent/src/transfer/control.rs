@@ -128,7 +128,12 @@ impl Session {
         verdicts: Verdicts,
         bell: Bell,
     ) -> Self {
-        let calls = Calls::new(entrance.invitation(spec, pulled), entrance.security.clone(), bell.clone());
+        let calls = Calls::new(
+            entrance.invitation(spec, pulled),
+            entrance.security.clone(),
+            Arc::clone(&spec.steering),
+            bell.clone(),
+        );
         let clock = Clock::start();
         let config = RosterConfig {
             join_timeout: spec.options.join_timeout,

@@ -281,6 +281,9 @@ impl Run {
         {
             channel.set_outer(outer);
         }
+        for name in self.spec.steering.take_cut_off() {
+            self.session.handle(RosterInput::Fail { name: &name, why: Why::CutOff });
+        }
         for PathNews { waits, event, steps } in self.spec.steering.take_news() {
             if let Some(waits) = waits {
                 self.machine.handle(now, Input::PathWaits(waits));

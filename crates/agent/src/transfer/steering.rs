@@ -2,12 +2,15 @@
 
 use super::Path;
 use super::bell::Bell;
+use polycast_api::error::Refusal;
 pub use polycast_api::report::ControlStep;
+use polycast_net::permit::{Group, SignedPermit};
 use polycast_api::report::PassedOver;
 use polycast_protocol::pull::Route;
-use std::collections::BTreeMap;
+use polycast_wire::permit::ShownPermit;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::watch;
 
 /// A change of a transfer's group.
@@ -17,6 +20,33 @@ pub enum Change {
     Add(String, SocketAddr),
     /// A receiver, by name, that needs nothing any more.
     Remove(String),
+}
+
+/// What the manager has allowed a transfer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Permission {
+    /// As receivers want to see it.
+    pub permit: SignedPermit,
+    /// Whom it is for.
+    pub group: Group,
+    /// Whom it is not for, and why.
+    pub left_out: BTreeMap<String, String>,
+}
+
+impl Permission {
+    /// The permit as this receiver is shown it, or why it is not for that one.
+    pub(crate) fn show(&self, name: &str) -> Result<ShownPermit<'_>, String> {
+        self.permit.show(&self.group, name).ok_or_else(|| {
+            let why = self.left_out.get(name).cloned();
+            why.unwrap_or_else(|| format!("the manager has not permitted '{name}' to receive this"))
+        })
+    }
+
+    /// Whether the manager has judged about this receiver.
+    #[must_use]
+    pub fn knows(&self, name: &str) -> bool {
+        self.left_out.contains_key(name) || self.permit.show(&self.group, name).is_some()
+    }
 }
 
 /// What is known about the path.
@@ -71,13 +101,20 @@ const NEWS_MAX: usize = 1_024;
 pub struct Steering {
     orders: Mutex<Orders>,
     rest: watch::Sender<Option<Rest>>,
+    /// What the manager allows, or why nothing; not known where agents do not show who they are.
+    permission: watch::Sender<Option<Result<Arc<Permission>, Refusal>>>,
     /// Wakes the driver that takes the changes in.
     bell: OnceLock<Bell>,
 }
 
 impl Default for Steering {
     fn default() -> Self {
-        Steering { orders: Mutex::default(), rest: watch::Sender::new(None), bell: OnceLock::new() }
+        Steering {
+            orders: Mutex::default(),
+            rest: watch::Sender::new(None),
+            permission: watch::Sender::new(None),
+            bell: OnceLock::new(),
+        }
     }
 }
 
@@ -92,6 +129,8 @@ struct Orders {
     outer: Option<Vec<Vec<u8>>>,
     next: Option<NextPath>,
     changes: Vec<Change>,
+    /// Receivers that the path leads to no more.
+    cut_off: BTreeSet<String>,
     news: Vec<PathNews>,
     /// By receiver and tree: only the newest way matters.
     routes: BTreeMap<(String, u8), Option<Route>>,
@@ -120,6 +159,22 @@ impl Steering {
         if let Some(bell) = self.bell.get() {
             bell.ring();
         }
+    }
+
+    /// The manager has said what it allows.
+    pub fn permit(&self, permission: Result<Permission, Refusal>) {
+        self.permission.send_replace(Some(permission.map(Arc::new)));
+    }
+
+    /// What the manager allows, the latest.
+    #[must_use]
+    pub fn permissions(&self) -> watch::Receiver<Option<Result<Arc<Permission>, Refusal>>> {
+        self.permission.subscribe()
+    }
+
+    /// What receivers are to be shown.
+    pub(crate) fn permission(&self) -> Option<Arc<Permission>> {
+        self.permission.borrow().as_ref()?.as_ref().ok().cloned()
     }
 
     /// What the first path is: its fabric, and the bytes that it was granted for where these are not all.
@@ -208,6 +263,17 @@ impl Steering {
     pub fn reroute(&self, outer: Vec<Vec<u8>>, reason: &str) {
         self.lock().outer = Some(outer);
         self.tell(PathNews { event: Some(reason.to_string()), ..PathNews::default() });
+    }
+
+    /// Failures have cut these receivers off: nobody waits for them any more.
+    pub fn cut_off(&self, receivers: impl IntoIterator<Item = String>) {
+        self.lock().cut_off.extend(receivers);
+        self.ring();
+    }
+
+    /// Who was cut off since the last call.
+    pub(crate) fn take_cut_off(&self) -> BTreeSet<String> {
+        std::mem::take(&mut self.lock().cut_off)
     }
 
     /// The headers that have changed since the last call.

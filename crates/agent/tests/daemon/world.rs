@@ -152,6 +152,7 @@ fn invite(address: SocketAddr, spec: &SourceSpec, handle: Handle) -> Result<(), 
         pulled: false,
         object_len: spec.source.len(),
         root: spec.root,
+        permit: None,
     };
     stream.send(&frame).map_err(|e| e.to_string())?;
     loop {

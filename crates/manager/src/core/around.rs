@@ -3,6 +3,7 @@
 use crate::config::ManagerConfig;
 use crate::devices::{Device, DeviceId};
 use crate::fabrics::{self, Hosts};
+use crate::guard::Guard;
 use polycast_api::settings::SettingsError;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,11 +13,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 type Wall = dyn Fn() -> u64 + Send + Sync;
 type Devices = BTreeMap<DeviceId, Box<dyn Device>>;
 
-/// The world as a core sees it. Tests have one of their own.
+/// The world as a core sees it, and what it may allow. Tests have one of their own.
 #[derive(Clone)]
 pub struct Around {
     wall: Arc<Wall>,
     devices: fn(&ManagerConfig, &Hosts) -> Result<Devices, SettingsError>,
+    guard: Arc<Guard>,
 }
 
 impl Default for Around {
@@ -25,7 +27,7 @@ impl Default for Around {
             let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX)
         };
-        Around { wall: Arc::new(wall), devices: fabrics::devices }
+        Around { wall: Arc::new(wall), devices: fabrics::devices, guard: Arc::default() }
     }
 }
 
@@ -42,7 +44,17 @@ impl Around {
         wall: Arc<Wall>,
         devices: fn(&ManagerConfig, &Hosts) -> Result<Devices, SettingsError>,
     ) -> Self {
-        Around { wall, devices }
+        Around { wall, devices, guard: Arc::default() }
+    }
+
+    /// The same with this guard.
+    pub fn guarded(self, guard: &Arc<Guard>) -> Self {
+        Around { guard: Arc::clone(guard), ..self }
+    }
+
+    /// What is allowed.
+    pub fn guard(&self) -> Arc<Guard> {
+        Arc::clone(&self.guard)
     }
 
     /// The time of day, in nanoseconds.

@@ -10,6 +10,7 @@ use polycast_planning::{DeviceCommand, Failure, HostId, PartName, Plan, PlanId};
 use polycast_protocol::leases::{
     Denial, Drained, Grant, JoinRefusal, NotMember, Output, PathState, ReleaseReason, RequestKey, Suspect,
 };
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -48,6 +49,14 @@ impl SetUps {
         }
         steps
     }
+}
+
+/// Names that a line of the audit log has.
+const NAMES_MAX: usize = 64;
+
+/// As many of these names as a line of the audit log has.
+pub(super) fn some_of<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
+    names.take(NAMES_MAX).collect()
 }
 
 /// A path that was planned anew.
@@ -116,9 +125,13 @@ impl Inner {
                 if !kept && !plan.commands.is_empty() {
                     self.change(None, plan.commands, Vec::new());
                 }
+                self.permits.forget(plan_id);
                 self.released(plan_id, &request, reason);
             }
-            Output::Gone { agent } => tracing::info!(agent = %agent.name, "gone"),
+            Output::Gone { agent } => {
+                tracing::info!(agent = %agent.name, "gone");
+                self.guard.note("gone", || json!({ "agent": agent.name }));
+            }
         }
     }
 
@@ -132,6 +145,13 @@ impl Inner {
     /// A request has its path.
     fn respond(&mut self, request: &RequestKey, grant: Grant) {
         let set_up = (!grant.plan.commands.is_empty()).then_some(grant.plan_id);
+        self.guard.note("lease", || {
+            json!({
+                "lease": grant.plan_id.0, "source": request.agent.name, "fabric": grant.plan.fabric.to_string(),
+                "bytes": grant.accepted_bytes, "stream": request.is_stream(),
+                "receivers": some_of(grant.receiver_names()), "receivers_count": grant.receiver_names().count(),
+            })
+        });
         let message = match convert::granted(request.request, grant, &self.names()) {
             Ok(granted) => Message::Granted(granted),
             Err(refusal) => Message::Denied(convert::denied(request.request, &refusal)),
@@ -154,6 +174,9 @@ impl Inner {
             return;
         }
         tracing::info!(source = %request.agent.name, request = request.request, %denial, "denied");
+        self.guard.note("refused", || {
+            json!({ "source": request.agent.name, "request": request.request, "reason": denial.to_string() })
+        });
         let denied = convert::denied(request.request, &convert::denial(denial));
         self.tell(&request.agent, Message::Denied(denied));
     }
@@ -276,6 +299,10 @@ impl Inner {
 
     fn released(&mut self, plan_id: PlanId, request: &RequestKey, reason: ReleaseReason) {
         tracing::info!(response = plan_id.0, source = %request.agent.name, ?reason, "released");
+        self.guard.note(
+            "lease-end",
+            || json!({ "lease": plan_id.0, "source": request.agent.name, "reason": format!("{reason:?}") }),
+        );
         let unheard = request.is_stream().then_some("nobody listens to the stream any more");
         if let Some(reason) = convert::end_reason(reason).or(unheard) {
             let (request_id, response_id) = (request.request, plan_id.0);

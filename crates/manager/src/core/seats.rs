@@ -11,6 +11,7 @@ use polycast_planning::PlanId;
 use polycast_protocol::leases::{AgentKey, Input, Join, NotMember, Output};
 use polycast_protocol::stream::StreamsInput;
 use polycast_types::{Duration, Time};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -282,6 +283,7 @@ impl Inner {
             self.machine.members().find(|(name, _)| *name == agent.name).map(|(_, member)| member.address);
         if let Err(refusal) = self.seats.admit(now, &agent, from, known) {
             tracing::warn!(agent = %agent.name, %from, %refusal, "turned down");
+            self.note_refused_join(&agent, from, &refusal);
             return Err(refusal);
         }
         self.machine.handle(now, Input::Join(join));
@@ -303,11 +305,19 @@ impl Inner {
         self.drain();
         let number = seat.map_err(|refusal| {
             tracing::warn!(agent = %agent.name, %refusal, "turned down");
-            convert::join_refusal(&refusal)
+            let refusal = convert::join_refusal(&refusal);
+            self.note_refused_join(&agent, from, &refusal);
+            refusal
         })?;
         tracing::info!(agent = %agent.name, "joined");
+        self.guard.note("join", || json!({ "agent": agent.name, "from": from }));
         self.stream(StreamsInput::Arrived { agent });
         Ok(number)
+    }
+
+    fn note_refused_join(&self, agent: &AgentKey, from: IpAddr, refusal: &Refusal) {
+        self.guard
+            .note("join-refused", || json!({ "agent": agent.name, "from": from, "reason": refusal.message }));
     }
 
     /// Does what an agent's message says.
@@ -339,20 +349,21 @@ impl Inner {
             }
             Said::CreateStream(create) => self.create_stream(agent, create),
             Said::EndStream(end) => self.stream(StreamsInput::End { agent: key, name: end.name }),
-            Said::JoinStream(join) => self.stream(StreamsInput::Join { agent: key, name: join.name }),
+            Said::JoinStream(join) => self.join_stream(agent, join.name),
             Said::LeaveStream(leave) => self.stream(StreamsInput::Leave { agent: key, name: leave.name }),
             Said::Remove(remove) => self.pass_on_removal(agent, remove)?,
             Said::Removed(removed) => self.pass_back_removal(agent, removed),
+            Said::AskPermit(ask) => self.permit(agent, ask),
         }
         Ok(())
     }
 
-    fn request(&mut self, agent: &AgentKey, request: api::PathRequest, came_at: Instant) {
-        let id = request.request_id;
+    fn request(&mut self, agent: &AgentKey, mut request: api::PathRequest, came_at: Instant) {
+        let (id, name) = (request.request_id, std::mem::take(&mut request.name));
         match convert::path_request(agent.clone(), request) {
             Ok(request) => {
                 self.set_ups.asked = Some((agent.request(id), came_at));
-                self.apply(Input::Request(request));
+                self.begin_request(request, &name);
                 self.set_ups.asked = None;
             }
             Err(refusal) => self.tell(agent, Message::Denied(convert::denied(id, &refusal))),

@@ -6,6 +6,7 @@
 
 use super::{Device, DeviceError, Job, News, PAUSES};
 use polycast_api::forwarder::{WATCH, Word};
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -53,6 +54,7 @@ async fn run(forwarders: Forwarders, mut jobs: mpsc::Receiver<Job>, news: mpsc::
     for address in forwarders.addresses {
         listeners.spawn(listen(address, sender.clone()));
     }
+    let mut speakers = Speakers::default();
     loop {
         let first = tokio::select! {
             job = jobs.recv() => {
@@ -66,9 +68,12 @@ async fn run(forwarders: Forwarders, mut jobs: mpsc::Receiver<Job>, news: mpsc::
         };
         let heard = Instant::now();
         tokio::time::sleep(forwarders.gather).await;
-        let mut said = vec![first];
+        let mut said: Vec<Word> = speakers.admit(first).into_iter().collect();
         while let Ok(word) = words.try_recv() {
-            said.push(word);
+            said.extend(speakers.admit(word));
+        }
+        if said.is_empty() {
+            continue;
         }
         if news.send(News::Links { words: said, heard }).await.is_err() {
             return;
@@ -76,8 +81,48 @@ async fn run(forwarders: Forwarders, mut jobs: mpsc::Receiver<Job>, news: mpsc::
     }
 }
 
+/// Which process speaks for which node: the first that names it, for good.
+#[derive(Debug, Default)]
+struct Speakers {
+    of_node: BTreeMap<u32, SocketAddr>,
+    /// Words for nodes that another process speaks for, or that their own process has not named.
+    refused: u64,
+    /// Whose words have been refused.
+    named: BTreeSet<SocketAddr>,
+}
+
+impl Speakers {
+    /// What is left of a word when all that its process may not say is taken out.
+    fn admit(&mut self, (address, word): (SocketAddr, Word)) -> Option<Word> {
+        match word {
+            Word::Nodes(mut nodes) => {
+                nodes.retain(|node| {
+                    let owner = *self.of_node.entry(node.number).or_insert(address);
+                    owner == address || self.refuse(address, node.number, Some(owner))
+                });
+                Some(Word::Nodes(nodes))
+            }
+            Word::Link(change) => {
+                let owner = self.of_node.get(&change.number).copied();
+                let may = owner == Some(address) || self.refuse(address, change.number, owner);
+                may.then_some(Word::Link(change))
+            }
+        }
+    }
+
+    /// Counts a word that is not taken, and names its process once.
+    fn refuse(&mut self, address: SocketAddr, node: u32, owner: Option<SocketAddr>) -> bool {
+        self.refused += 1;
+        if self.named.insert(address) {
+            let owner = owner.map_or("nobody yet".to_string(), |owner| owner.to_string());
+            tracing::warn!(%address, node, %owner, "a forwarder speaks for a node that is not its own; it is not heard");
+        }
+        false
+    }
+}
+
 /// Hears one process until the manager ends.
-async fn listen(address: SocketAddr, words: mpsc::Sender<Word>) {
+async fn listen(address: SocketAddr, words: mpsc::Sender<(SocketAddr, Word)>) {
     let mut pause = PAUSES.0;
     loop {
         let mut heard = false;
@@ -96,7 +141,7 @@ async fn listen(address: SocketAddr, words: mpsc::Sender<Word>) {
 }
 
 /// Hears one process until its connection ends; gives why.
-async fn hear(address: SocketAddr, words: &mpsc::Sender<Word>, heard: &mut bool) -> String {
+async fn hear(address: SocketAddr, words: &mpsc::Sender<(SocketAddr, Word)>, heard: &mut bool) -> String {
     let connecting = tokio::time::timeout(CONNECT_WITHIN, TcpStream::connect(address));
     let stream = match connecting.await {
         Ok(Ok(stream)) => stream,
@@ -123,7 +168,7 @@ async fn hear(address: SocketAddr, words: &mpsc::Sender<Word>, heard: &mut bool)
         if !std::mem::replace(heard, true) {
             tracing::info!(%address, "forwarders are heard");
         }
-        if words.send(word).await.is_err() {
+        if words.send((address, word)).await.is_err() {
             return "the manager is ending".into();
         }
     }
@@ -132,11 +177,29 @@ async fn hear(address: SocketAddr, words: &mpsc::Sender<Word>, heard: &mut bool)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polycast_api::forwarder::LinkChange;
+    use polycast_api::forwarder::{LinkChange, NodeLinks};
     use tokio::net::TcpListener;
 
     fn link(port: u32, up: bool) -> Word {
         Word::Link(LinkChange { name: "s4".into(), number: 4, port, up })
+    }
+
+    /// The word that names the nodes of a process.
+    fn nodes(numbers: &[u32]) -> Word {
+        let links = |number: &u32| NodeLinks { name: format!("s{number}"), number: *number, down: vec![] };
+        Word::Nodes(numbers.iter().map(links).collect())
+    }
+
+    #[test]
+    fn a_process_speaks_for_its_own_nodes_alone() {
+        let [first, liar]: [SocketAddr; 2] = ["10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap()];
+        let mut speakers = Speakers::default();
+        assert_eq!(speakers.admit((liar, link(1, false))), None, "it has not said that it is node 4");
+        assert_eq!(speakers.admit((first, nodes(&[4]))), Some(nodes(&[4])));
+        assert_eq!(speakers.admit((liar, nodes(&[4, 5]))), Some(nodes(&[5])));
+        assert_eq!(speakers.admit((liar, link(1, false))), None);
+        assert_eq!(speakers.admit((first, link(1, false))), Some(link(1, false)));
+        assert_eq!((speakers.refused, speakers.named.len()), (3, 1));
     }
 
     #[tokio::test]
@@ -152,7 +215,7 @@ mod tests {
             let mut asked = vec![0; WATCH.len()];
             stream.read_exact(&mut asked).await.unwrap();
             assert_eq!(asked, WATCH.as_bytes());
-            let said = [Word::Nodes(Vec::new()), link(1, false), link(round, true)];
+            let said = [nodes(&[4]), link(1, false), link(round, true)];
             for word in &said {
                 let line = format!("{}\n", serde_json::to_string(word).unwrap());
                 stream.write_all(line.as_bytes()).await.unwrap();

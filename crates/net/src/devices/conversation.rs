@@ -156,7 +156,8 @@ pub(super) async fn seal_accepted(stream: TcpStream, security: &Security) -> Res
 
 fn unsealed(error: io::Error) -> String {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-        Some(reason) => SealError::from(reason.clone()).to_string(),
+        // Devices have certificates of their own.
+        Some(reason) => SealError::from(reason.clone()).to_string().replace("--tls-ca", "ca of [device-tls]"),
         None => error.to_string(),
     }
 }

@@ -13,6 +13,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use polycast_topology::Shufflecast;
+use polycast_topology::optics::{Cascade, PowerBudget, splitter_loss_db};
 
 use crate::relays;
 
@@ -145,7 +146,7 @@ impl Default for Catalogue {
 }
 
 /// A question that has no answer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum EconomicsError {
     /// Too few or too many ToRs.
     #[error("{tors} ToRs cannot be joined: choose 2 to {limit}")]
@@ -166,6 +167,31 @@ pub enum EconomicsError {
     Splitter {
         /// The outputs needed.
         fanout: u32,
+    },
+    /// Light that does not suffice.
+    #[error(
+        "a splitter of {fanout} outputs loses {loss_db:.1} dB and the light of a {gbps} Gbit/s transceiver may lose {budget_db:.1}: \
+         take a splitter of fewer outputs or a transceiver with a larger transceiver_budget_db"
+    )]
+    Budget {
+        /// The splitter's outputs.
+        fanout: u32,
+        /// What it loses.
+        loss_db: f64,
+        /// The line rate.
+        gbps: u32,
+        /// What may be lost.
+        budget_db: f64,
+    },
+    /// More than one circuit switch has.
+    #[error("{ports} ports are needed for {tors} ToRs and their splitters, and a circuit switch has {limit}")]
+    CircuitPorts {
+        /// The ToRs.
+        tors: u32,
+        /// What is needed.
+        ports: u32,
+        /// What there is.
+        limit: u32,
     },
     /// Switches that cannot make a tree.
     #[error("a packet core cannot be built from switches with {ports} ports: they need at least 3")]
@@ -333,10 +359,24 @@ pub fn instance(tors: u32) -> Option<Shufflecast> {
     Shufflecast::exactly(tors, FANOUT_MAX).or_else(|| Shufflecast::at_least(tors, FANOUT_MAX))
 }
 
+/// The splitter with so many outputs, behind which a transceiver still sees light (Shufflecast, section IV-C).
+fn lit_splitter<'a>(
+    catalogue: &'a Catalogue,
+    fanout: u32,
+    rate: &RateParts,
+) -> Result<&'a SplitterPart, EconomicsError> {
+    let splitter = catalogue.splitter(fanout)?;
+    let (loss_db, budget_db) = (splitter.loss_db, rate.transceiver_budget_db);
+    if loss_db > budget_db {
+        return Err(EconomicsError::Budget { fanout: splitter.fanout, loss_db, gbps: rate.gbps, budget_db });
+    }
+    Ok(splitter)
+}
+
 fn shufflecast(catalogue: &Catalogue, tors: u32, gbps: u32) -> Result<Bill, EconomicsError> {
     let rate = catalogue.rate(gbps)?;
     let network = instance(tors).ok_or(EconomicsError::Tors { tors, limit: TORS_MAX })?;
-    let splitter = catalogue.splitter(network.fanout())?;
+    let splitter = lit_splitter(catalogue, network.fanout(), rate)?;
     let relays = network.columns() * network.partition_size();
     let reach = relays::walk(&network, 0, |tor| relays::is_relay(&network, tor, 0));
     let mut instance = alloc::format!("{},{}-Shufflecast", network.fanout(), network.columns());
@@ -357,6 +397,91 @@ fn shufflecast(catalogue: &Catalogue, tors: u32, gbps: u32) -> Result<Bill, Econ
             mean_hops: reach.mean_hops(),
         },
     ))
+}
+
+/// Ports, price and power of Blast's circuit switch, the price of an amplifier, and what it draws (Blast, section II-B: tens of
+/// watts).
+const CIRCUIT_PORTS: u32 = 320;
+const CIRCUIT_SWITCH_USD: f64 = 85_000.0;
+const CIRCUIT_SWITCH_W: f64 = 50.0;
+const AMPLIFIER_USD: f64 = 1_000.0;
+const AMPLIFIER_W: f64 = 20.0;
+const AMPLIFIER_GAIN_DB: f64 = 20.0;
+/// What one pass of the circuit switch loses, in dB.
+const CIRCUIT_LOSS_DB: f64 = 1.5;
+/// Splitters by outputs, and their prices (Blast, section II-B).
+const BLAST_SPLITTERS: [(u32, f64); 3] = [(4, 40.0), (16, 80.0), (64, 250.0)];
+
+/// The bill of Blast: one circuit switch, a fibre from every ToR, and a cascade of the paper's splitters that reaches all of
+/// them, with amplifiers where the light of a transceiver does not suffice.
+///
+/// # Errors
+/// If the number of ToRs is not possible, the switch has too few ports, or no light reaches all.
+pub fn blast(catalogue: &Catalogue, tors: u32, gbps: u32) -> Result<Bill, EconomicsError> {
+    if !(2..=TORS_MAX).contains(&tors) {
+        return Err(EconomicsError::Tors { tors, limit: TORS_MAX });
+    }
+    let rate = catalogue.rate(gbps)?;
+    let receivers = tors - 1;
+    // However amplified, light behind a splitter is no stronger than what was launched, less what the splitter takes.
+    let lit =
+        |(fanout, _): &&(u32, f64)| splitter_loss_db(*fanout) + CIRCUIT_LOSS_DB <= rate.transceiver_budget_db;
+    let usable: Vec<(u32, f64)> = BLAST_SPLITTERS.iter().filter(lit).copied().collect();
+    let too_dark = |fanout: u32| EconomicsError::Budget {
+        fanout,
+        loss_db: splitter_loss_db(fanout) + CIRCUIT_LOSS_DB,
+        gbps,
+        budget_db: rate.transceiver_budget_db,
+    };
+    let Some(&largest) = usable.last() else { return Err(too_dark(BLAST_SPLITTERS[0].0)) };
+    // The largest splitters first, and one that is no larger than it has to be last.
+    let mut taken: Vec<(u32, f64)> = Vec::new();
+    let mut reached = 1;
+    while reached < receivers {
+        let enough = usable.iter().find(|(fanout, _)| reached - 1 + fanout >= receivers);
+        let next = *enough.unwrap_or(&largest);
+        reached += next.0 - 1;
+        taken.push(next);
+    }
+    let fanouts: Vec<u32> = taken.iter().map(|(fanout, _)| *fanout).collect();
+    let needed = tors + fanouts.iter().map(|fanout| fanout + 1).sum::<u32>();
+    if needed > CIRCUIT_PORTS {
+        return Err(EconomicsError::CircuitPorts { tors, ports: needed, limit: CIRCUIT_PORTS });
+    }
+    let cascade = Cascade::of(receivers, &fanouts);
+    let budget = PowerBudget {
+        budget_db: rate.transceiver_budget_db,
+        switch_loss_db: CIRCUIT_LOSS_DB,
+        splitter_loss_db: 0.0,
+        amplifier_gain_db: AMPLIFIER_GAIN_DB,
+    };
+    let each: Vec<(f64, f64)> =
+        fanouts.iter().map(|fanout| (splitter_loss_db(*fanout), AMPLIFIER_GAIN_DB)).collect();
+    let power = budget.plan_each(&cascade, &each).map_err(|_| too_dark(largest.0))?;
+    let amplifiers = f64::from(power.amplified.len() as u32);
+    let instance = alloc::format!(
+        "a circuit switch of {CIRCUIT_PORTS} ports, {needed} of them in use, with {} amplifiers",
+        power.amplified.len()
+    );
+    let bill = catalogue.bill(
+        rate,
+        Counts {
+            name: "blast",
+            instance,
+            ports: tors,
+            splitters: taken.len() as u32,
+            splitter_cost_usd: 0.0,
+            duplex_fibres: f64::from(tors),
+            // Light passes no packet switch between the two ToRs.
+            mean_hops: 1.0,
+        },
+    );
+    let splitters: f64 = taken.iter().map(|(_, cost)| cost).sum();
+    Ok(Bill {
+        cost_usd: bill.cost_usd + splitters + CIRCUIT_SWITCH_USD + amplifiers * AMPLIFIER_USD,
+        power_w: bill.power_w + CIRCUIT_SWITCH_W + amplifiers * AMPLIFIER_W,
+        ..bill
+    })
 }
 
 fn ip_multicast(catalogue: &Catalogue, tors: u32, gbps: u32) -> Result<Bill, EconomicsError> {
@@ -410,7 +535,7 @@ pub fn deployment_cost_per_tor_usd(
     gbps: u32,
 ) -> Result<f64, EconomicsError> {
     let rate = catalogue.rate(gbps)?;
-    let splitter = catalogue.splitter(network.fanout())?;
+    let splitter = lit_splitter(catalogue, network.fanout(), rate)?;
     let each = rate.port_cost_usd + rate.transceiver_cost_usd + catalogue.duplex_fibre_cost_usd;
     Ok(f64::from(network.fanout()) * each + splitter.cost_usd)
 }
@@ -431,6 +556,33 @@ mod tests {
     fn bills(tors: u32) -> (Bill, Bill, Bill) {
         let mut bills = compare(&Catalogue::default(), tors, 10).unwrap().into_iter();
         (bills.next().unwrap(), bills.next().unwrap(), bills.next().unwrap())
+    }
+
+    #[test]
+    fn light_that_does_not_suffice_is_refused() {
+        let mut dim = Catalogue::default();
+        dim.splitters.iter_mut().for_each(|splitter| splitter.loss_db = 60.0);
+        dim.rates[0].transceiver_budget_db = 0.1;
+        let why = compare(&dim, 192, 10).unwrap_err().to_string();
+        assert!(why.contains("loses 60.0 dB") && why.contains("may lose 0.1"), "{why}");
+        let network = Shufflecast::new(2, 3).unwrap();
+        assert!(deployment_cost_per_tor_usd(&dim, &network, 10).is_err());
+        assert!(blast(&dim, 8, 10).is_err());
+    }
+
+    #[test]
+    fn blast_costs_what_its_parts_do() {
+        let catalogue = Catalogue::default();
+        // 120 ToRs: light of 14.9 dB passes no splitter of 64 outputs; eight of 16 reach 121, each with an amplifier.
+        let bill = blast(&catalogue, 120, 10).unwrap();
+        assert_eq!((bill.ports, bill.splitters), (120, 8));
+        let ports = 120.0 * (55.5 + 27.0 + 37.37);
+        assert!((bill.cost_usd - (ports + 8.0 * 80.0 + 85_000.0 + 8_000.0)).abs() < 1e-6, "{bill:?}");
+        assert!((bill.power_w - (120.0 * 3.64 + 50.0 + 160.0)).abs() < 1e-6, "{bill:?}");
+        assert_eq!(blast(&catalogue, 5, 10).unwrap().splitters, 1);
+        assert_eq!(blast(&catalogue, 2, 10).unwrap().splitters, 0);
+        let why = blast(&catalogue, 300, 10).unwrap_err().to_string();
+        assert!(why.contains("a circuit switch has 320"), "{why}");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The pages that `polycast --help` and `polycast COMMAND --help` print around the list of options.
 #![cfg_attr(not(feature = "research"), allow(dead_code, reason = "pages of commands that this build lacks"))]
 
+use std::sync::LazyLock;
+
 pub const ABOUT: &str = "Deliver one object to many machines";
 
 pub const LONG_ABOUT: &str = "\
@@ -95,6 +97,7 @@ Examples:
   polycast manager --key-file cluster.key
   polycast manager --listen 10.0.0.1:7400 --config manager.toml
   polycast manager --listen 10.0.0.1:7400 --insecure     (on a network that nobody else reaches)
+  polycast manager --check --config manager.toml         (before the first run: circuit switch, racks' switches, ports)
 
 The key is made by polycast key new, and agents need it too. Where the manager listens to other machines, it takes a key, certificates or \
 --insecure.";
@@ -120,6 +123,49 @@ Settings (TOML):
 Examples:
   polycast forwarder --config forwarder.toml
   sudo polycast lab cast datacast:bcube:4,2 FILE    # a whole fabric of them";
+
+pub const LABEL_SWITCH: &str = "\
+Run label switches of an Orca fabric
+
+A program in the kernel forwards labelled packets between the interfaces that the settings name, and \
+everything else goes on as before. A leaf has the controller of its rack beside it. The manager gives \
+switches what they need to know, and hears which links break. Switches forward nothing labelled any more \
+when the process ends.";
+
+pub const LABEL_SWITCH_MORE: &str = "\
+Settings (TOML):
+  listen = \"10.0.0.11:7475\"                 # one of the manager's orca.switches
+  controller = \"10.0.0.1:7476\"              # the manager's orca.controller
+  topology = \"leaf-spine:2,1,4\"             # 2 leafs, 1 spine, 4 servers a leaf
+  [[switch]]
+  layer = \"leaf\"
+  number = 0
+  ports = [\"swp1\", \"swp2\", \"swp3\", \"swp4\", \"swp5\"]   # down first, then up
+  [switch.leaf-controller]
+  listen = \"10.0.1.250:7476\"                # one of the manager's orca.leaf-controllers
+  servers = [\"10.0.1.1\", \"10.0.1.2\", \"10.0.1.3\", \"10.0.1.4\"]
+
+Examples:
+  polycast label-switch --config label-switch.toml
+  sudo polycast lab cast orca:4 FILE               # a whole fabric of them";
+
+pub const RACK_AGENT: &str = "\
+Run the agent of a rack of an Orca fabric
+
+It puts labels that name the rack's hosts in place of those that lead to the rack. It reads [rack-agent] in the \
+settings of the host's agent, which may run it itself; as a process of its own the host's agent needs no root.";
+
+pub const RACK_AGENT_MORE: &str = "\
+Settings (TOML):
+  [rack-agent]
+  interface = \"eth0\"                        # the one that leads to the leaf
+  topology = \"leaf-spine:2,1,4\"
+  server = 0                                  # its place in the manager's orca.hosts
+  listen = \"10.0.1.1:7476\"
+  leaf-controller = \"10.0.1.250:7476\"
+
+Examples:
+  polycast rack-agent --config /etc/polycast/agent.toml";
 
 pub const AGENT: &str = "\
 Run the agent, which sends and receives for its machine.
@@ -151,6 +197,16 @@ Examples:
 
 Tokens are made where the manager runs, as the user who can read its folder. The agent gets a certificate for a day, and renews it by \
 itself when two thirds of the day are over.";
+
+pub const AUDIT_MORE: &str = "\
+Examples:
+  polycast audit verify /var/log/polycast/audit.log
+  polycast audit verify /var/log/polycast/audit.log*
+
+A manager writes the log where its setting audit-log says: a line of JSON for each agent that it lets in, each transfer that it permits, \
+each refusal. Every line has the hash of the one before, so the first one that was changed, or before which one is missing, is \
+named, and the exit status is 1. Who can write the file can write all of it anew: keep the hash that is printed, of the last \
+line, somewhere else.";
 
 pub const SEND: &str = "\
 Send a file or directory to other agents.
@@ -364,3 +420,17 @@ pub const MAN_MORE: &str = "\
 Examples:
   polycast man | man -l -
   sudo polycast man /usr/local/share/man/man1";
+
+/// The version, and what is in this build.
+pub(super) fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let programs = match polycast_net::bpf::shipped()[..] {
+            [] => "none".to_string(),
+            ref names => names.join(", "),
+        };
+        let research =
+            if cfg!(feature = "research") { "; with plan, simulate, reproduce and lab" } else { "" };
+        format!("{} (kernel programs: {programs}{research})", env!("CARGO_PKG_VERSION"))
+    });
+    &VERSION
+}

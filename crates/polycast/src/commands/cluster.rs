@@ -37,6 +37,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
@@ -109,6 +110,12 @@ pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
     if let Some(listen) = args.listen {
         config.listen = listen;
     }
+    if args.check {
+        let checking = polycast_manager::check::check(&config);
+        let findings = runtime()?.block_on(checking).map_err(|error| Failure::input(error.to_string()))?;
+        output::result(format, &findings, &findings.text())?;
+        return Ok(if findings.ok { Exit::Done } else { Exit::Failed });
+    }
     config.set_identity(args.identity.files());
     config.ca = args.ca.clone().or(config.ca);
     config.insecure |= args.identity.insecure;
@@ -124,11 +131,9 @@ pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
         let ending = Ending::watch()?;
         let manager = Manager::bind(config).await?;
         let address = manager.address();
-        ready(
-            format,
-            &json!({ "listening": address.to_string() }),
-            &format!("manager listens on {address}"),
-        )?;
+        let mut document = json!({ "listening": address.to_string() });
+        let text = with_page(&mut document, format!("manager listens on {address}"), manager.page());
+        ready(format, &document, &text)?;
         manager.serve(ending.asked()).await?;
         Ok(Exit::Done)
     })
@@ -164,14 +169,22 @@ pub fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
         let ending = Ending::watch()?;
         let agent = Agent::start(config).await?;
         let (name, socket, control) = (agent.name().to_string(), agent.socket(), agent.control_address());
-        let document = json!({
+        let mut document = json!({
             "name": name, "socket": socket.display().to_string(), "control_address": control.to_string(),
         });
         let text = format!("agent {name} listens on {} and {control}", socket.display());
+        let text = with_page(&mut document, text, agent.page());
         ready(format, &document, &text)?;
         agent.serve(ending.asked()).await?;
         Ok(Exit::Done)
     })
+}
+
+/// Adds where a daemon's page is, if it has one.
+fn with_page(document: &mut Value, text: String, page: Option<SocketAddr>) -> String {
+    let Some(page) = page else { return text };
+    document["http"] = page.to_string().into();
+    format!("{text}; metrics at http://{page}/metrics")
 }
 
 /// Says that a daemon is ready: to people on standard error, to programs on standard output, to the service manager that

@@ -13,7 +13,6 @@ use clap::{Args as Arguments, Subcommand};
 use polycast_api::report::{ControlStep, Delivery, Report};
 use polycast_lab::compare::Way;
 use polycast_lab::failure::Failure as Broken;
-use polycast_lab::label_switches;
 use polycast_lab::light;
 use polycast_lab::ocs::{self, OcsOptions};
 use polycast_lab::spec::Spec;
@@ -165,18 +164,6 @@ struct DeviceArgs {
 
 #[derive(Subcommand, Debug)]
 enum Device {
-    /// All switches of a lab that forward by labels, and the controllers of its leafs
-    Labels {
-        /// The lab
-        spec: Spec,
-    },
-    /// The agent of a rack, in the namespace of its host
-    RackAgent {
-        /// The lab
-        spec: Spec,
-        /// The host's number
-        host: u32,
-    },
     /// An optical circuit switch between the interfaces p1, p2 and so on of this namespace
     Ocs {
         /// Where it listens for its managers
@@ -427,21 +414,6 @@ fn device(device: &Device, format: Format) -> Result<Exit, Failure> {
             light::run(spec, || {
                 let document = json!({ "listening": format!("the light of {spec}") });
                 let _ = output::result(format, &document, &format!("the light of {spec}"));
-            })?;
-            Ok(Exit::Done)
-        }
-        Device::Labels { spec } => {
-            label_switches::run(spec, |address| {
-                // Whoever started the device may not read it.
-                let document = json!({ "listening": address.to_string() });
-                let _ = output::result(format, &document, &format!("label switches of {spec} at {address}"));
-            })?;
-            Ok(Exit::Done)
-        }
-        Device::RackAgent { spec, host } => {
-            label_switches::run_agent(spec, *host, |address| {
-                let document = json!({ "listening": address.to_string() });
-                let _ = output::result(format, &document, &format!("agent of a rack at {address}"));
             })?;
             Ok(Exit::Done)
         }

@@ -9,6 +9,7 @@ use polycast_api::manager as api;
 use polycast_api::report::PassedOver;
 use polycast_protocol::pull::Route;
 use polycast_types::{Duration as Span, ObjectId, Rate};
+use polycast_wire::control::Hash;
 use polycast_wire::label;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -20,6 +21,9 @@ use tokio::sync::watch;
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     pub object: ObjectId,
+    /// The object's file or directory name, and its root hash where that is known.
+    pub name: &'a str,
+    pub root: Option<Hash>,
     pub length: u64,
     /// Bytes that are still to be sent.
     pub remaining: u64,
@@ -107,6 +111,8 @@ impl ManagerLink {
             all,
             divisible: true,
             lease_ms: wanted.lease.map(|lease| lease.as_millis().max(1)),
+            name: wanted.name.to_string(),
+            root: wanted.root.map(Vec::from).unwrap_or_default(),
             fabric: wanted.fabric.name.clone(),
             or_fail: wanted.fabric.or_fail,
         };
@@ -123,7 +129,8 @@ impl ManagerLink {
         }
         let (mut state, asked_at) = (self.0.state.subscribe(), Instant::now());
         loop {
-            match answers.borrow_and_update().clone() {
+            let answer = answers.borrow_and_update().clone();
+            match answer {
                 Answer::Asked => {}
                 Answer::Waiting(waiting) => on_wait(request.request_id, &waiting),
                 Answer::Denied(refusal) => return Err(refusal),
@@ -131,7 +138,9 @@ impl ManagerLink {
                     let lease = self.take(&request, *granted);
                     // From here on the lease itself goes back.
                     std::mem::forget(asking);
-                    return lease;
+                    let lease = lease?;
+                    self.await_permit(&lease.steering).await?;
+                    return Ok(lease);
                 }
             }
             let away = match &*state.borrow_and_update() {
@@ -246,6 +255,14 @@ pub(super) fn rerouted(before: Option<api::Channel>, after: Option<api::Channel>
     let new = std::mem::replace(outer, old.clone());
     let alike = !old.is_empty() && old.first().map(Vec::len) == new.first().map(Vec::len);
     (alike && before == after).then_some(new)
+}
+
+/// The receivers that failures have cut off from a labelled path.
+pub(super) fn left_out(channel: Option<&api::Channel>) -> Vec<String> {
+    match channel.and_then(|channel| channel.channel.as_ref()) {
+        Some(api::channel::Channel::Labelled(labelled)) => labelled.left_out.clone(),
+        _ => Vec::new(),
+    }
 }
 
 /// The racks of receivers, as far as the manager knows them.

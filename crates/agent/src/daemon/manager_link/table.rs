@@ -1,6 +1,7 @@
 //! What the link knows: what is asked for, lent to us, and owed to the manager.
 
 use super::lease::{self, route};
+use super::permits::{Claim, Permits};
 use super::removals::Removals;
 use super::streams::Streams;
 use crate::transfer::{ControlStep, Fared, NextPath, Path, PathNews, RouteChange, Steering};
@@ -47,6 +48,8 @@ pub(super) struct Held {
     /// When it was asked for, until all devices are known to have it.
     pub asked_at: Option<Instant>,
     pub steering: Arc<Steering>,
+    /// What its permit is asked with; none where there are no permits.
+    pub claim: Option<Claim>,
 }
 
 /// Something given back, by its request: a lease of this number, or a request that had none.
@@ -73,6 +76,8 @@ pub(super) struct Table {
     pub streams: Streams,
     /// Wishes to remove objects at other agents.
     pub removals: Removals,
+    /// What permits are checked with.
+    pub permits: Permits,
     extending: BTreeMap<u64, oneshot::Sender<Result<Option<api::Granted>, Refusal>>>,
     outbox: Option<mpsc::Sender<AgentMessage>>,
     pub client: Option<ManagerClient<Channel>>,
@@ -98,6 +103,10 @@ impl Table {
         }
         for message in self.streams.all() {
             self.say(message);
+        }
+        // Another manager may sign with another key.
+        for response in self.held.keys().copied().collect::<Vec<_>>() {
+            self.ask_permit(response);
         }
     }
 
@@ -137,6 +146,7 @@ impl Table {
     pub fn beat(&mut self) -> bool {
         self.beats += 1;
         self.unanswered_since.get_or_insert_with(Instant::now);
+        self.renew_permits();
         let leases = self.held.keys().copied().collect();
         self.say(Said::Heartbeat(api::Heartbeat { number: self.beats, leases }))
     }
@@ -213,6 +223,8 @@ impl Table {
             Told::Extended(extended) => self.extended(extended),
             Told::Remove(wish) => self.removals.wished(wish),
             Told::Removed(answer) => self.removals.answered(answer),
+            Told::Permitted(permitted) => self.permitted(permitted),
+            Told::Banned(banned) => self.banned(banned),
             Told::Stream(news) => self.streams.take_in(news),
             Told::Ended(ended) => {
                 if self.streams.path(ended.request_id, None) {
@@ -240,8 +252,10 @@ impl Table {
                     {
                         return;
                     }
+                    let left_out = lease::left_out(held.lease.channel.as_ref());
                     if let Some(outer) = lease::rerouted(before, held.lease.channel.clone()) {
                         held.steering.reroute(outer, &replanned.reason);
+                        held.steering.cut_off(left_out);
                         return;
                     }
                     match lease::path(held.lease.channel.clone()) {
@@ -325,8 +339,14 @@ impl Table {
     fn granted(&mut self, granted: api::Granted) {
         if self.streams.path(granted.request_id, Some((&granted.fabric, &granted.channel))) {
             let lease = lease_of(&granted, Vec::new(), self.streams.handle(granted.request_id));
-            let held =
-                Held { lease, ends_at: None, answered_after: None, asked_at: None, steering: Arc::default() };
+            let held = Held {
+                lease,
+                ends_at: None,
+                answered_after: None,
+                asked_at: None,
+                steering: Arc::default(),
+                claim: None,
+            };
             self.held.insert(granted.response_id, held);
             return;
         }
@@ -338,13 +358,15 @@ impl Table {
             }
             return;
         };
+        let claim = self.permits.wanted.then(|| Claim::of(&asked.request));
         let lease = lease_of(&granted, asked.request.app_id, asked.request.data_id);
         let ends_at = end_of(&granted);
         let at_once = !matches!(*asked.answer.borrow(), Answer::Waiting(_));
         let answered_after = at_once.then(|| asked.since.elapsed());
         let asked_at = at_once.then_some(asked.since);
-        let held = Held { lease, ends_at, answered_after, asked_at, steering: asked.steering };
+        let held = Held { lease, ends_at, answered_after, asked_at, steering: asked.steering, claim };
         self.held.insert(granted.response_id, held);
+        self.ask_permit(granted.response_id);
         asked.answer.send_replace(Answer::Granted(Box::new(granted)));
     }
 
@@ -355,6 +377,8 @@ impl Table {
             held.lease.receivers = receiver_names(granted);
             held.lease.plan.clone_from(&granted.plan);
             held.ends_at = end_of(granted);
+            // Its receivers are others.
+            self.ask_permit(granted.response_id);
         }
         let Some(answer) = self.extending.remove(&extended.request_id) else { return };
         // Whoever asked may have gone.
@@ -392,6 +416,6 @@ pub(super) fn end_of(granted: &api::Granted) -> Option<Instant> {
     Instant::now().checked_add(Duration::from_millis(granted.lease_ms?))
 }
 
-fn refusal(denied: api::Denied) -> Refusal {
+pub(super) fn refusal(denied: api::Denied) -> Refusal {
     Refusal::new(Kind::from_name(&denied.kind).unwrap_or(Kind::Internal), denied.reason)
 }

@@ -49,7 +49,9 @@ pub(super) fn plan(args: &CostArgs) -> Result<Answer, PlanError> {
     if let Some(ports) = args.switch_ports {
         catalogue.switch_ports = ports;
     }
-    let bills = economics::compare(&catalogue, args.tors, gbps)?;
+    let mut bills = economics::compare(&catalogue, args.tors, gbps)?;
+    let blast = economics::blast(&catalogue, args.tors, gbps);
+    bills.extend(blast.clone());
     let fabrics: Vec<Value> = bills
         .iter()
         .map(|bill| {
@@ -68,6 +70,10 @@ pub(super) fn plan(args: &CostArgs) -> Result<Answer, PlanError> {
         .collect();
     let mut document = json!({ "fabrics": fabrics });
     let mut text = format!("{} ToRs at {gbps} Gbit/s\n{}", args.tors, people(&bills));
+    if let Err(why) = &blast {
+        document["blast_refused"] = json!(why.to_string());
+        text += &format!("blast: {why}\n");
+    }
     if let Some(network) = economics::instance(args.tors) {
         let per_tor = economics::deployment_cost_per_tor_usd(&catalogue, &network, gbps)?;
         document["shufflecast_deployment_usd_per_tor"] = json!(per_tor);

@@ -4,7 +4,7 @@ use super::{Answer, PlanError, names};
 use crate::table::{Table, paragraph};
 use clap::Args;
 use polycast_planning::relays::{self, Recovery};
-use polycast_topology::Shufflecast;
+use polycast_topology::{Shufflecast, Wiring};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -14,7 +14,8 @@ const LISTED_TORS_MAX: u32 = 2048;
 pub(super) const EXAMPLES: &str = "\
 Examples:
   polycast plan shufflecast --p 2 --k 3 --source 0 --failed 8
-  polycast plan shufflecast --p 2 --k 2            (all sources)";
+  polycast plan shufflecast --p 2 --k 2            (all sources)
+  polycast plan shufflecast --p 2 --tors 15        (how to cable any number of ToRs, row by row)";
 
 /// Arguments of `plan shufflecast`.
 #[derive(Args, Clone, Debug)]
@@ -22,9 +23,12 @@ pub struct ShufflecastArgs {
     /// Outputs of a splitter
     #[arg(long)]
     pub p: u32,
-    /// Columns
-    #[arg(long)]
-    pub k: u32,
+    /// Columns; with --tors as few as suffice, without it
+    #[arg(long, required_unless_present = "tors")]
+    pub k: Option<u32>,
+    /// In place of relays: how this many ToRs are cabled. Where the network has more, some ToRs stand for several
+    #[arg(long, value_name = "N", conflicts_with_all = ["source", "failed"])]
+    pub tors: Option<u32>,
     /// The ToR that sends; without it all are listed
     #[arg(long, value_name = "TOR")]
     pub source: Option<u64>,
@@ -34,7 +38,14 @@ pub struct ShufflecastArgs {
 }
 
 pub(super) fn plan(args: &ShufflecastArgs) -> Result<Answer, PlanError> {
-    let network = Shufflecast::new(args.p, args.k)?;
+    if let Some(tors) = args.tors {
+        let wiring = match args.k {
+            Some(k) => Wiring::new(Shufflecast::new(args.p, k)?, tors)?,
+            None => Wiring::smallest(tors, args.p)?,
+        };
+        return cable(&wiring);
+    }
+    let network = Shufflecast::new(args.p, args.k.unwrap_or(1))?;
     let tor = |tor: &u64| relays::checked_tor(&network, *tor);
     let failed: BTreeSet<u32> = args.failed.iter().map(tor).collect::<Result<_, _>>()?;
     let source = args.source.as_ref().map(tor).transpose()?;
@@ -66,6 +77,63 @@ pub(super) fn plan(args: &ShufflecastArgs) -> Result<Answer, PlanError> {
     document["activated"] = json!(rules(&recovery.activated));
     document["deactivated"] = json!(rules(&recovery.deactivated));
     Ok(Answer { document, text: one(&network, &recovery, source) })
+}
+
+/// How physical ToRs are cabled (Shufflecast, sections III-A1 and IV-B). The racks of a column stand in a row; the splitter of
+/// a ToR is at the ToR, and fibres from one row to the next are bundled by the partition that they come from. A ToR that
+/// stands for several has as many splitters. The fibre into a splitter shares a port with the first from another one.
+fn cable(wiring: &Wiring) -> Result<Answer, PlanError> {
+    let network = wiring.logical();
+    if network.tors() > LISTED_TORS_MAX {
+        return Err(PlanError::TooManySources(network.tors()));
+    }
+    let p = network.fanout();
+    // Which of its ToR's a logical ToR is.
+    let nth = |logical: u32| logical / wiring.tors();
+    let port = |logical: u32, partition: u32| nth(logical) * p + partition;
+    let mut table = Table::new(&["row", "bundle", "splitter", "from", "to"]);
+    let mut splitters = Vec::new();
+    for logical in 0..network.tors() {
+        let (row, partition) = (network.column(logical), network.partition(logical));
+        let next = (row + 1) % network.columns();
+        let (tor, out) = (wiring.physical(logical), port(logical, 0));
+        let ends: Vec<(u32, u32)> =
+            network.children(logical).map(|child| (wiring.physical(child), port(child, partition))).collect();
+        let bundle = format!("row {row} to row {next}, partition {partition}");
+        let to = ends.iter().map(|(tor, port)| format!("tor{tor} port {port}"));
+        table.row([
+            row.to_string(),
+            bundle.clone(),
+            format!("splitter{logical}"),
+            format!("tor{tor} port {out}"),
+            to.collect::<Vec<_>>().join(", "),
+        ]);
+        let end = |(tor, port): &(u32, u32)| json!({ "tor": tor, "port": port });
+        splitters.push(json!({
+            "splitter": logical,
+            "row": row,
+            "bundle": bundle,
+            "from": end(&(tor, out)),
+            "to": ends.iter().map(end).collect::<Vec<_>>(),
+        }));
+    }
+    let document = json!({
+        "tors": wiring.tors(),
+        "logical_tors": network.tors(),
+        "p": p,
+        "k": network.columns(),
+        "doubled": wiring.doubled(),
+        "splitters": splitters,
+    });
+    let head = format!(
+        "{} ToRs as a {p},{}-Shufflecast of {} logical ToRs; {} of them have more than one splitter. Ports count from 0 at each ToR; \
+         the fibre into a splitter and the first from another one share a port.",
+        wiring.tors(),
+        network.columns(),
+        network.tors(),
+        wiring.doubled()
+    );
+    Ok(Answer { document, text: paragraph(&head, 0) + &table.text() })
 }
 
 fn tors(list: impl IntoIterator<Item = u32>) -> String {
