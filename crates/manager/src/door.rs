@@ -382,7 +382,7 @@ mod tests {
         assert!(begun.elapsed() >= PAUSE);
         // It is said once a second.
         (0..9).for_each(|_| door.log.say("too many open files"));
-        assert_eq!(door.log.0.lock().unwrap().1, 9);
+        assert_eq!(door.log.said.lock().unwrap().1, 9);
     }
 
     #[tokio::test]
