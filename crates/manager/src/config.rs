@@ -3,7 +3,7 @@
 use crate::audit::AuditSettings;
 use crate::fabrics;
 use polycast_api::settings::{self, SettingsError};
-use polycast_net::tls::IdentityFiles;
+use polycast_net::tls::{ForeignServer, IdentityFiles};
 use polycast_planning::Fcfs;
 use polycast_planning::ip_multicast::IpMulticast;
 use polycast_planning::tcp_chain::TcpChain;
@@ -133,6 +133,12 @@ pub enum OnDeviceFailure {
 pub struct EtcdConfig {
     /// Where etcd is reached, `HOST:PORT` each; without one there is one manager, which keeps its state to itself.
     pub endpoints: Vec<String>,
+    /// Certificates (PEM) of the authorities that may have issued the servers' certificates: with it etcd is reached over TLS.
+    pub ca: Option<PathBuf>,
+    /// The manager's own certificate, where etcd wants to see one,
+    pub cert: Option<PathBuf>,
+    /// and its private key.
+    pub key: Option<PathBuf>,
     /// What the keys begin with; managers with the same prefix belong together.
     pub prefix: String,
     /// Address at which agents reach this manager, as they have it in their settings; without one that of `listen`.
@@ -143,7 +149,44 @@ pub struct EtcdConfig {
 
 impl Default for EtcdConfig {
     fn default() -> Self {
-        EtcdConfig { endpoints: Vec::new(), prefix: "/polycast".into(), advertise: None, ttl_s: 2 }
+        EtcdConfig {
+            endpoints: Vec::new(),
+            ca: None,
+            cert: None,
+            key: None,
+            prefix: "/polycast".into(),
+            advertise: None,
+            ttl_s: 2,
+        }
+    }
+}
+
+impl EtcdConfig {
+    /// How its servers are reached over TLS, if they are.
+    ///
+    /// # Errors
+    /// The settings are wrong, or the files cannot be used.
+    pub(crate) fn server(&self) -> Result<Option<ForeignServer>, SettingsError> {
+        let wrong = |setting, reason: String| Err(SettingsError::Value { setting, reason });
+        let own = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
+            (None, None) => None,
+            (Some(_), None) => return wrong("etcd.key", "etcd.cert needs its private key".into()),
+            (None, Some(_)) => return wrong("etcd.cert", "etcd.key needs its certificate".into()),
+        };
+        let Some(ca) = self.ca.clone() else {
+            return match own {
+                Some(_) => {
+                    wrong("etcd.ca", "etcd.cert and etcd.key are for TLS: name etcd's authority here".into())
+                }
+                None => Ok(None),
+            };
+        };
+        let server = ForeignServer { ca, own };
+        match server.config() {
+            Ok(_) => Ok(Some(server)),
+            Err(error) => wrong("etcd.ca", error.to_string()),
+        }
     }
 }
 
@@ -251,7 +294,7 @@ impl ManagerConfig {
     }
 
     fn check_etcd(&self) -> Result<(), SettingsError> {
-        let EtcdConfig { endpoints, advertise, ttl_s, prefix } = &self.etcd;
+        let EtcdConfig { endpoints, advertise, ttl_s, prefix, .. } = &self.etcd;
         let wrong = |setting, reason: String| Err(SettingsError::Value { setting, reason });
         let is_address = |text: &String| {
             text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
@@ -266,6 +309,7 @@ impl ManagerConfig {
             let reason = "say at which address agents reach this manager, because it listens on all".into();
             return wrong("etcd.advertise", reason);
         }
+        self.etcd.server()?;
         if !(1..=3_600).contains(ttl_s) {
             return wrong("etcd.ttl-s", "it must be 1 to 3600".into());
         }
@@ -644,6 +688,9 @@ mod tests {
             ("[etcd]\nendpoints = ['host']", "'host' is not HOST:PORT"),
             ("[etcd]\nendpoints = ['a:1']", "'etcd.advertise'"),
             ("[etcd]\nttl-s = 0", "'etcd.ttl-s'"),
+            ("[etcd]\ncert = '/a'", "'etcd.key' is wrong: etcd.cert needs its private key"),
+            ("[etcd]\nkey = '/a'\ncert = '/b'", "'etcd.ca' is wrong: etcd.cert and etcd.key are for TLS"),
+            ("[etcd]\nca = '/no/such'", "the file /no/such cannot be read"),
         ] {
             let message = ManagerConfig::from_toml(text).unwrap_err().to_string();
             assert!(message.contains(part), "{text}: {message}");

@@ -190,7 +190,7 @@ impl Manager {
                     setting: "etcd.endpoints",
                     reason: error.to_string(),
                 };
-                let servers = Servers::new(endpoints).map_err(wrong)?;
+                let servers = Servers::new(endpoints, self.config.etcd.server()?).map_err(wrong)?;
                 Some(Store::new(servers, &self.config.etcd.prefix))
             }
         };

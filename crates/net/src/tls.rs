@@ -6,6 +6,7 @@
 
 mod date;
 mod files;
+mod foreign;
 mod identity;
 mod key_file;
 mod peer;
@@ -17,6 +18,7 @@ mod token;
 
 pub use date::Utc;
 pub use files::{TlsFiles, TlsFilesError};
+pub use foreign::ForeignServer;
 pub use identity::{IdentityError, IdentityFiles};
 pub use key_file::KeyFileError;
 pub use peer::{OtherName, PeerNames};

@@ -6,7 +6,7 @@ use super::clock::Clock;
 use super::entrance::{Calls, Entrance, host_name};
 use super::pairing::{Pairing, challenge, same};
 use super::strangers::Strangers;
-use super::{Change, Receivers, SourceSpec};
+use super::{Change, Receivers, SourceSpec, Steering};
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::hash::{GROUP_LEN, keyed_hash};
 use polycast_net::object::ObjectSource;
@@ -182,6 +182,33 @@ impl Session {
             }
             Change::Remove(name) => self.handle(Input::Remove(&name)),
         }
+    }
+
+    /// Takes in changes of the group; gives whether the transfer is over for that. Where it is `sealed` and one is taken out that
+    /// has heard its keys and not the whole object, those who are not done either go on in another transfer: its keys are
+    /// others, and what they hold stays.
+    pub(super) fn take_changes(&mut self, steering: &Steering, sealed: bool) -> bool {
+        let mut rekeys = false;
+        for change in steering.take() {
+            if let Change::Remove(name) = &change {
+                let mut entries = self.roster.entries();
+                let entry = entries.find(|entry| entry.name == *name && !entry.is_settled());
+                let guest = entry.and_then(|entry| entry.guest);
+                rekeys |= sealed && guest.is_some_and(|guest| self.welcomed.contains(&guest));
+            }
+            self.change(change);
+        }
+        let open = self.roster.entries().filter(|entry| !entry.is_settled());
+        let names: Vec<String> = open.map(|entry| entry.name.clone()).collect();
+        // Where nobody is left there is nothing to go on with.
+        if !rekeys || names.is_empty() {
+            return false;
+        }
+        steering.rekey();
+        for name in names {
+            self.handle(Input::Fail { name: &name, why: Why::Rekeyed });
+        }
+        true
     }
 
     /// What the transport is to do next; everything else is done here.
