@@ -7,6 +7,7 @@ mod cast;
 mod cluster;
 mod destination;
 mod doctor;
+mod fetch;
 mod forwarder;
 mod key;
 #[cfg(feature = "research")]
@@ -26,6 +27,7 @@ pub mod simulate;
 pub mod spool;
 pub mod stream;
 mod token;
+mod topic;
 
 use crate::args::{Args, Command};
 use crate::exit::{Exit, Failure};
@@ -55,6 +57,9 @@ pub fn run(args: Args) -> Exit {
         #[cfg(feature = "research")]
         Command::Bench(args) => bench::run(args, format),
         Command::Get(args) => cluster::get(args, format),
+        Command::Fetch(args) => fetch::run(args, format),
+        Command::Publish(args) => topic::publish(args, format),
+        Command::Subscribe(args) => topic::subscribe(args, format),
         Command::Ls(args) => cluster::ls(args, format),
         Command::Rm(args) => removal::rm(args, format),
         Command::Status(args) => cluster::status(args, format),

@@ -5,7 +5,7 @@ mod common;
 use common::{command, polycast};
 use std::process::Stdio;
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 20] = [
     "cast",
     "offer",
     "accept",
@@ -14,6 +14,9 @@ const COMMANDS: [&str; 17] = [
     "forwarder",
     "send",
     "get",
+    "fetch",
+    "publish",
+    "subscribe",
     "ls",
     "rm",
     "status",

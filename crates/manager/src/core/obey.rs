@@ -68,8 +68,12 @@ impl Inner {
                 self.obey(output);
             }
             // What streams want of the leases is answered by them.
-            let Some(output) = self.streams.poll(self.now()) else { return };
-            self.serve_stream(output);
+            if let Some(output) = self.streams.poll(self.now()) {
+                self.serve_stream(output);
+                continue;
+            }
+            let Some(output) = self.directory.poll(self.now()) else { return };
+            self.tell_news(output);
         }
     }
 
@@ -101,7 +105,10 @@ impl Inner {
                 }
                 self.released(plan_id, &request, reason);
             }
-            Output::Gone { agent } => tracing::info!(agent = %agent.name, "gone"),
+            Output::Gone { agent } => {
+                tracing::info!(agent = %agent.name, "gone");
+                self.forget_objects_of(agent);
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! What the link knows: what is asked for, lent to us, and owed to the manager.
 
+use super::directory::Directory;
 use super::lease::{self, route};
 use super::removals::Removals;
 use super::streams::Streams;
@@ -71,6 +72,8 @@ pub(super) struct Table {
     pub streams: Streams,
     /// Wishes to remove objects at other agents.
     pub removals: Removals,
+    /// Objects here, wishes for others, and topics.
+    pub directory: Directory,
     extending: BTreeMap<u64, oneshot::Sender<Result<Option<api::Granted>, Refusal>>>,
     outbox: Option<mpsc::Sender<AgentMessage>>,
     pub client: Option<ManagerClient<Channel>>,
@@ -94,7 +97,7 @@ impl Table {
         for request in asked {
             self.say(Said::Request(request));
         }
-        for message in self.streams.all() {
+        for message in self.streams.all().into_iter().chain(self.directory.all()) {
             self.say(message);
         }
     }
@@ -208,6 +211,7 @@ impl Table {
             Told::Extended(extended) => self.extended(extended),
             Told::Remove(wish) => self.removals.wished(wish),
             Told::Removed(answer) => self.removals.answered(answer),
+            Told::Directory(news) => self.news_of_objects(news),
             Told::Stream(news) => self.streams.take_in(news),
             Told::Ended(ended) => {
                 if self.streams.path(ended.request_id, None) {
@@ -247,6 +251,13 @@ impl Table {
                     }
                 }
             }
+        }
+    }
+
+    fn news_of_objects(&mut self, news: api::DirectoryNews) {
+        if !self.directory.take_in(news) {
+            tracing::warn!("news of objects is not heard: the session begins again");
+            self.outbox = None;
         }
     }
 
