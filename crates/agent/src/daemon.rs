@@ -26,6 +26,7 @@ mod invite;
 mod limits;
 mod local;
 mod manager_link;
+mod objects;
 mod page;
 mod processes;
 mod removals;
@@ -47,6 +48,7 @@ use enrol::Enrolment;
 use invite::Invitations;
 use limits::Limits;
 use manager_link::{Identity, ManagerLink};
+use objects::Objects;
 use polycast_api::agent::agent_server::AgentServer;
 use polycast_net::interface;
 use polycast_net::reach::Answerer;
@@ -106,6 +108,7 @@ pub struct Agent {
     shared: Arc<Shared>,
     sends: Arc<Sends>,
     streams: Arc<Streams>,
+    objects: Arc<Objects>,
     enrolment: Option<Enrolment>,
     local: local::Listener,
     http: Option<tokio::net::TcpListener>,
@@ -195,8 +198,10 @@ impl Agent {
             counters: page::Counters::default(),
             started: Instant::now(),
         });
+        let sends = Arc::new(Sends::new(Arc::clone(&shared), config.sends_max));
         Ok(Agent {
-            sends: Arc::new(Sends::new(Arc::clone(&shared), config.sends_max)),
+            objects: Arc::new(Objects::new(Arc::clone(&shared), Arc::clone(&sends))),
+            sends,
             streams: Arc::new(Streams::new(Arc::clone(&shared), config.streams_max)),
             invitations: Invitations::new(Arc::clone(&shared), listener, config.receives_max)
                 .map_err(refused)?,
@@ -244,11 +249,23 @@ impl Agent {
     /// The service broke down, or the manager does not want this agent: another one has its name, or the
     /// manager is of another version.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), AgentError> {
-        let Agent { shared, sends, streams, enrolment, local, http, invitations, shutdown: ending } = self;
+        let Agent {
+            shared,
+            sends,
+            streams,
+            objects,
+            enrolment,
+            local,
+            http,
+            invitations,
+            shutdown: ending,
+        } = self;
         tracing::info!(name = %shared.name, control = %shared.control, socket = %local.path().display(),
             store = %shared.store.folder().display(), "the agent listens");
         let answering = Answering::start(&shared);
-        let service = Service::new(Arc::clone(&shared), Arc::clone(&sends), Arc::clone(&streams));
+        let service =
+            Service::new(Arc::clone(&shared), Arc::clone(&sends), Arc::clone(&streams), Arc::clone(&objects));
+        let asking = tokio::spawn(objects.run(ending.subscribe()));
         let mut server_ending = ending.subscribe();
         let (incoming, _socket) = local.into_incoming();
         let server = Server::builder().add_service(AgentServer::new(service)).serve_with_incoming_shutdown(
@@ -290,6 +307,7 @@ impl Agent {
         let _ = tokio::time::timeout(FAREWELL, invitations).await;
         let _ = tokio::time::timeout(FAREWELL, expiring).await;
         let _ = tokio::time::timeout(FAREWELL, removing).await;
+        let _ = tokio::time::timeout(FAREWELL, asking).await;
         drop(answering);
         tracing::info!("the agent has ended");
         outcome

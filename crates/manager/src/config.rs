@@ -87,6 +87,8 @@ pub struct ManagerConfig {
     pub agent_leases_max: usize,
     /// How many agents may join from one address.
     pub address_agents_max: usize,
+    /// Objects that are asked for, and topics.
+    pub objects: ObjectsConfig,
     /// The fabric `ip-multicast`.
     pub ip_multicast: fabrics::ip_multicast::IpMulticastSettings,
     /// The fabric `ocs`.
@@ -190,6 +192,25 @@ impl EtcdConfig {
     }
 }
 
+/// Objects that are asked for, and topics.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct ObjectsConfig {
+    /// How long those who ask for the same object are gathered before they are served together, in milliseconds.
+    pub window_ms: u64,
+    /// How long a manager that has just begun waits for agents to say what they have, in milliseconds; absent: as long as they may
+    /// take to come.
+    pub settle_ms: Option<u64>,
+    /// How many objects agents may have altogether that others find.
+    pub holds_max: usize,
+}
+
+impl Default for ObjectsConfig {
+    fn default() -> Self {
+        ObjectsConfig { window_ms: 50, settle_ms: None, holds_max: 1 << 18 }
+    }
+}
+
 impl From<OnDeviceFailure> for leases::OnDeviceFailure {
     fn from(setting: OnDeviceFailure) -> Self {
         match setting {
@@ -233,6 +254,7 @@ impl Default for ManagerConfig {
             leases_max: 10_000,
             agent_leases_max: 64,
             address_agents_max: 256,
+            objects: ObjectsConfig::default(),
             ip_multicast: Default::default(),
             ocs: None,
             shufflecast: None,
@@ -327,6 +349,7 @@ impl ManagerConfig {
         fabrics::check(self)?;
         let positive = [
             ("heartbeat-ms", self.heartbeat_ms),
+            ("objects.holds-max", self.objects.holds_max as u64),
             ("device-timeout-ms", self.device_timeout_ms),
             ("reconnect-ms", self.reconnect_ms),
             ("grant-max", self.grant_max.unwrap_or(u64::MAX)),

@@ -458,6 +458,18 @@ impl Sends {
         }))
     }
 
+    /// Watches the transfer of an object, if there is just one.
+    pub fn watch(self: &Arc<Self>, object: ObjectId) -> Option<Watcher> {
+        let mut table = self.lock();
+        let mut sendings = table.sendings.iter_mut().filter(|(key, _)| key.object == object);
+        let (key, sending) = sendings.next()?;
+        if sendings.next().is_some() {
+            return None;
+        }
+        sending.watchers += 1;
+        Some(self.watcher(key.clone(), sending))
+    }
+
     /// Ends the transfers of an object.
     pub fn withdraw(&self, object: ObjectId) -> Result<(), Refusal> {
         let mut table = self.lock();
