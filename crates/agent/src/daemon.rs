@@ -249,17 +249,8 @@ impl Agent {
     /// The service broke down, or the manager does not want this agent: another one has its name, or the
     /// manager is of another version.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), AgentError> {
-        let Agent {
-            shared,
-            sends,
-            streams,
-            objects,
-            enrolment,
-            local,
-            http,
-            invitations,
-            shutdown: ending,
-        } = self;
+        let Agent { shared, sends, streams, objects, enrolment, local, http, invitations, shutdown: ending } =
+            self;
         tracing::info!(name = %shared.name, control = %shared.control, socket = %local.path().display(),
             store = %shared.store.folder().display(), "the agent listens");
         let answering = Answering::start(&shared);

@@ -16,7 +16,13 @@ use polycast_api::agent::send_event::Event;
 use polycast_api::agent::transfer::Direction;
 use polycast_api::agent::{
     AddRequest, Caller, CreateStreamRequest, CreateStreamResponse, DeleteRequest, DeleteResponse,
-    DrainRequest, DrainResponse, EndStreamRequest, EndStreamResponse, ExtendRequest, ExtendResponse, FetchEvent, FetchRequest, FillRequest, LeaveStreamRequest, LeaveStreamResponse, ListRequest, ListResponse, ListStreamsRequest, ListStreamsResponse, ManagerStatusResponse, Object, Peer, PublishRequest, PublishResponse, ReadRequest, ReceiveMessagesRequest, ReceiveMessagesResponse, RegisterRequest, RegisterResponse, RemoveRequest, RemoveResponse, SendEvent, SendMessagesRequest, SendMessagesResponse, SendRequest, StatusRequest, StatusResponse, SubscribeRequest, TopicEvent, Transfer, UnregisterRequest, UnregisterResponse, WithdrawRequest, WithdrawResponse,
+    DrainRequest, DrainResponse, EndStreamRequest, EndStreamResponse, ExtendRequest, ExtendResponse,
+    FetchEvent, FetchRequest, FillRequest, LeaveStreamRequest, LeaveStreamResponse, ListRequest,
+    ListResponse, ListStreamsRequest, ListStreamsResponse, ManagerStatusResponse, Object, Peer,
+    PublishRequest, PublishResponse, ReadRequest, ReceiveMessagesRequest, ReceiveMessagesResponse,
+    RegisterRequest, RegisterResponse, RemoveRequest, RemoveResponse, SendEvent, SendMessagesRequest,
+    SendMessagesResponse, SendRequest, StatusRequest, StatusResponse, SubscribeRequest, TopicEvent, Transfer,
+    UnregisterRequest, UnregisterResponse, WithdrawRequest, WithdrawResponse,
 };
 use polycast_api::convert::{app_id, encode_status};
 use polycast_api::error::{Kind, Refusal, check_version};

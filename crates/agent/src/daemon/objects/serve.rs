@@ -1,5 +1,6 @@
 //! Sending to those for whom the manager has asked: by a transfer like any other.
 
+use super::super::manager_link::FabricWish;
 use super::super::sends::{Watcher, Wish};
 use super::Objects;
 use polycast_api::client::Receivers;
@@ -25,7 +26,14 @@ impl Objects {
             None => {
                 let options = self.shared.default_options();
                 let named = Receivers::Named(receivers.clone());
-                self.sends.start(Wish { object, receivers: named, options, lease: None, detached: true })
+                self.sends.start(Wish {
+                    object,
+                    receivers: named,
+                    options,
+                    lease: None,
+                    detached: true,
+                    fabric: FabricWish::default(),
+                })
             }
         };
         let outcomes = match watcher {

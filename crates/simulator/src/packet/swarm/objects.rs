@@ -140,7 +140,7 @@ impl World<'_> {
     }
 
     fn tick(&mut self) -> Result<(), String> {
-        self.now = self.now + TICK;
+        self.now += TICK;
         self.come_back();
         for host in 0..self.hosts.len() {
             self.work(host);
@@ -296,7 +296,8 @@ impl World<'_> {
                 }
             }
             7 | 8 => {
-                if !core::mem::replace(&mut self.hosts[host].subscribed, true) {
+                let was_subscribed = core::mem::replace(&mut self.hosts[host].subscribed, true);
+                if !was_subscribed {
                     self.say(host, Input::Subscribe { agent, app: APP, topic: TOPIC.to_string() });
                 }
             }
