@@ -3,7 +3,9 @@
 use polycast_planning::ip_multicast::AddressPool;
 use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::tcp_chain::TcpChain;
-use polycast_planning::{Cause, Fabrics, Failure, Fcfs, HostId, PartName, Plan, PlanId, Resource};
+use polycast_planning::{
+    Cause, FabricName, Fabrics, Failure, Fcfs, HostId, PartName, Plan, PlanId, Resource, Wish,
+};
 use polycast_protocol::leases::{
     AgentKey, Grant, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest, Receivers,
     Record, RecordKey,
@@ -265,6 +267,53 @@ fn a_new_leader_knows_what_is_out_of_use() {
     let mut after = empty_manager();
     assert_eq!(after.restore(seconds(3), old), []);
     assert_eq!((after.parts().0, after.out_of_use().count()), (vec![], 0));
+}
+
+#[test]
+fn a_grant_says_which_fabrics_were_better_and_a_wish_for_one_can_be_turned_down() {
+    let mut manager = manager();
+    let mut number = 0;
+    let mut wish = |manager: &mut Leases, wish: Wish| {
+        number += 1;
+        let request = PathRequest {
+            agent: agent(0),
+            request: number,
+            object: ObjectId { app: AppId([0; 16]), data: DataId(number) },
+            object_bytes: 1_000,
+            remaining_bytes: 1_000,
+            receivers: Receivers::Named(names(&[1, 2])),
+            divisible: false,
+            lease: None,
+            wish,
+        };
+        let outputs = apply(manager, seconds(number), Input::Request(request));
+        let response = outputs.into_iter().find_map(|output| match output {
+            Output::Response { response, .. } => Some(response),
+            _ => None,
+        });
+        let response = response.expect("answered at once").map_err(|denial| denial.to_string());
+        if let Ok(grant) = &response {
+            release(manager, seconds(number), (0, number), grant, &[]);
+        }
+        response
+    };
+    let only = |name| Wish { fabric: Some(name), or_fail: true };
+    let grant = wish(&mut manager, only(Ocs::NAME)).unwrap();
+    assert_eq!((grant.plan.fabric, grant.passed_over), (Ocs::NAME, vec![]));
+    let grant = wish(&mut manager, Wish { fabric: Some(TcpChain::NAME), or_fail: false }).unwrap();
+    assert_eq!((grant.plan.fabric, grant.passed_over), (TcpChain::NAME, vec![]));
+    for number in 0..4 {
+        let part = PartName::Splitter(number);
+        apply(&mut manager, seconds(2), Input::Drain { part, is_out: true });
+    }
+    let why = "for circuits";
+    let grant = wish(&mut manager, Wish::default()).unwrap();
+    assert_eq!((grant.plan.fabric, grant.passed_over.len()), (TcpChain::NAME, 1));
+    assert!(grant.passed_over[0].fabric == Ocs::NAME && grant.passed_over[0].why.starts_with(why), "{grant:?}");
+    let denial = wish(&mut manager, only(Ocs::NAME)).unwrap_err();
+    assert!(denial.starts_with(&format!("the manager lends no path: {why}")), "{denial}");
+    let denial = wish(&mut manager, only(FabricName::new("osc"))).unwrap_err();
+    assert_eq!(denial, "the manager lends no path: there is no fabric 'osc' here, only ocs, tcp-chain");
 }
 
 #[derive(Clone, Debug)]
