@@ -60,6 +60,7 @@ pub struct Core {
 struct Inner {
     machine: Leases,
     streams: Streams,
+    stream_secrets: streams::Secrets,
     networks: Networks,
     seats: Seats,
     clock: Clock,
@@ -132,6 +133,7 @@ impl Core {
             machine,
             streams: Streams::new(StreamsConfig::default(), Time(base)),
             networks: Networks { devices, health, standing, failure: None, reached: BTreeMap::new() },
+            stream_secrets: streams::Secrets::default(),
             seats: Seats::new(config),
             clock: Clock { start: Instant::now(), base },
             outgoing: Outgoing::default(),
