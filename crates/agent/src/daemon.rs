@@ -52,6 +52,8 @@ use objects::Objects;
 use polycast_api::agent::agent_server::AgentServer;
 use polycast_net::interface;
 use polycast_net::reach::Answerer;
+use polycast_net::tls::Security;
+use polycast_net::words::WordsKey;
 use polycast_types::Duration as Span;
 use processes::Processes;
 use sends::Sends;
@@ -103,6 +105,24 @@ impl Shared {
     }
 }
 
+/// How an agent shows who it is, and where it has that from if a manager's authority gave it.
+async fn shown(config: &AgentConfig) -> Result<(Option<Enrolment>, Option<Security>), AgentError> {
+    let name = config.resolved_name();
+    let enrolment = config.resolved_identity(&name).map(|folder| Enrolment {
+        folder,
+        managers: config.manager.split(',').map(|manager| manager.trim().to_string()).collect(),
+        name: name.clone(),
+    });
+    let security = match &enrolment {
+        Some(enrolment) => {
+            let token = config.token.as_ref().and_then(|token| token.parse().ok());
+            Some(enrolment.enrol(token.as_ref()).await?)
+        }
+        None => config.identity_files().security_of(&name)?,
+    };
+    Ok((enrolment, security))
+}
+
 /// An agent that listens.
 pub struct Agent {
     shared: Arc<Shared>,
@@ -123,15 +143,17 @@ impl Agent {
     /// The settings are wrong, or the interface, the store, the socket or the control port cannot be used.
     pub async fn start(config: AgentConfig) -> Result<Self, AgentError> {
         config.check()?;
+        let shown = shown(&config).await?;
         let mut transports = Transports::default();
         if let Some(forwarder) = &config.forwarder {
             // They live as long as the engine does.
-            let nodes = Nodes::start(forwarder).map_err(|error| AgentError::Node(error.to_string()))?;
+            let nodes = Nodes::start(forwarder, shown.1.as_ref())
+                .map_err(|error| AgentError::Node(error.to_string()))?;
             let own = forwarder.nodes.first().and_then(|node| nodes.get(&node.name));
             transports = Transports { node: own.cloned(), nodes: Some(nodes) };
         }
         if let Some(rack_agent) = &config.rack_agent {
-            let process = RackAgentProcess::start(rack_agent)?;
+            let process = RackAgentProcess::start(rack_agent, &WordsKey::of(shown.1.as_ref()))?;
             // It runs as long as the process does.
             std::thread::spawn(move || {
                 if let Err(error) = process.run() {
@@ -139,7 +161,7 @@ impl Agent {
                 }
             });
         }
-        Self::start_with(config, Arc::new(transports)).await
+        Self::start_as(config, Arc::new(transports), shown).await
     }
 
     /// Like [`Agent::start`], with another engine.
@@ -148,19 +170,16 @@ impl Agent {
     /// As there.
     pub async fn start_with(config: AgentConfig, engine: Arc<dyn Engine>) -> Result<Self, AgentError> {
         config.check()?;
+        let shown = shown(&config).await?;
+        Self::start_as(config, engine, shown).await
+    }
+
+    async fn start_as(
+        config: AgentConfig,
+        engine: Arc<dyn Engine>,
+        (enrolment, security): (Option<Enrolment>, Option<Security>),
+    ) -> Result<Self, AgentError> {
         let name = config.resolved_name();
-        let enrolment = config.resolved_identity(&name).map(|folder| Enrolment {
-            folder,
-            managers: config.manager.split(',').map(|manager| manager.trim().to_string()).collect(),
-            name: name.clone(),
-        });
-        let security = match &enrolment {
-            Some(enrolment) => {
-                let token = config.token.as_ref().and_then(|token| token.parse().ok());
-                Some(enrolment.enrol(token.as_ref()).await?)
-            }
-            None => config.identity_files().security_of(&name)?,
-        };
         let sealing = security.map_or(Sealing::Plain, Sealing::By);
         let interface = interface::resolve(config.interface.as_deref())?;
         let (store, found) = Store::open(&config.resolved_store(&name))?;

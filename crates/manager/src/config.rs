@@ -411,7 +411,7 @@ mod tests {
     fn devices_of(
         config: &ManagerConfig,
     ) -> std::collections::BTreeMap<crate::devices::DeviceId, Box<dyn crate::devices::Device>> {
-        fabrics::devices(config, &fabrics::Hosts::new(config, &[])).unwrap()
+        fabrics::devices(config, &fabrics::Hosts::new(config, &[]), None).unwrap()
     }
 
     #[test]

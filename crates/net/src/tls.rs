@@ -4,6 +4,7 @@
 //! each shows the other that it has the private one (raw public keys, RFC 7250). Ends with certificates show these. What goes
 //! over the connection stays sealed even if the secret is found out later.
 
+mod blocking;
 mod date;
 mod files;
 mod foreign;
@@ -16,6 +17,7 @@ mod stream;
 mod talk;
 mod token;
 
+pub use blocking::Blocking;
 pub use date::Utc;
 pub use files::{TlsFiles, TlsFilesError};
 pub use foreign::ForeignServer;

@@ -219,6 +219,8 @@ pub struct ForwarderArgs {
     /// The settings
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
+    #[command(flatten)]
+    pub identity: IdentityArgs,
 }
 
 /// `polycast offer`

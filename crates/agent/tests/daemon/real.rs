@@ -173,7 +173,7 @@ impl Daemons {
     /// Starts them; every node's store holds so many packets.
     pub(super) async fn start(test: u16, store_packets: u32) -> Self {
         let cube = cube(test, store_packets);
-        let switches = Nodes::start(&cube.switches).unwrap();
+        let switches = Nodes::start(&cube.switches, None).unwrap();
         let manager = manager(0, &cube.settings).await;
         let world = World::new(manager.address);
         let mut agents = Vec::new();

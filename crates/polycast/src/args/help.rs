@@ -160,7 +160,7 @@ Settings (TOML):
   rate = \"1gbit\"                            # sources here never send faster by it
 
 Examples:
-  polycast forwarder --config forwarder.toml
+  polycast forwarder --config forwarder.toml --key-file cluster.key
   sudo polycast lab cast datacast:bcube:4,2 FILE    # a whole fabric of them";
 
 pub const LABEL_SWITCH: &str = "\

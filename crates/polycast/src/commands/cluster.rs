@@ -78,7 +78,7 @@ impl Ending {
 }
 
 impl IdentityArgs {
-    fn files(&self) -> IdentityFiles {
+    pub(super) fn files(&self) -> IdentityFiles {
         IdentityFiles {
             key_file: self.key_file.clone(),
             tls_ca: self.tls_ca.clone(),

@@ -467,7 +467,7 @@ impl Run {
             bytes: entry.verified_bytes,
             patched_bytes: 0,
             fabric: DATACAST.to_string(),
-            error: entry.failure().map(ToString::to_string),
+            error: self.session.failure_of(entry),
             ..ReceiverReport::default()
         };
         let receivers: Vec<_> = roster.entries().map(receiver).collect();

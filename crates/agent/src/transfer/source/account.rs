@@ -139,7 +139,7 @@ impl Run {
             slow: slower.is_some(),
             rate_bps: goodput_bps(bytes, seconds),
             reason: slower.map(|slower| slower.to_string()),
-            error: entry.failure().map(ToString::to_string),
+            error: self.session.failure_of(entry),
         }
     }
 
