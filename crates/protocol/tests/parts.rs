@@ -309,7 +309,10 @@ fn a_grant_says_which_fabrics_were_better_and_a_wish_for_one_can_be_turned_down(
     let why = "for circuits";
     let grant = wish(&mut manager, Wish::default()).unwrap();
     assert_eq!((grant.plan.fabric, grant.passed_over.len()), (TcpChain::NAME, 1));
-    assert!(grant.passed_over[0].fabric == Ocs::NAME && grant.passed_over[0].why.starts_with(why), "{grant:?}");
+    assert!(
+        grant.passed_over[0].fabric == Ocs::NAME && grant.passed_over[0].why.starts_with(why),
+        "{grant:?}"
+    );
     let denial = wish(&mut manager, only(Ocs::NAME)).unwrap_err();
     assert!(denial.starts_with(&format!("the manager lends no path: {why}")), "{denial}");
     let denial = wish(&mut manager, only(FabricName::new("osc"))).unwrap_err();

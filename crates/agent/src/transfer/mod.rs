@@ -39,9 +39,7 @@ pub use pairing::Code;
 pub use pull::{PreparedPull, deliver_pull, fetch, prepare_pull};
 pub use receiver::receive;
 pub use source::{Prepared, Seekers, deliver, prepare};
-pub use steering::{
-    Change, ControlStep, Fared, NextPath, PathNews, Permission, Rest, RouteChange, Steering,
-};
+pub use steering::{Change, ControlStep, Fared, NextPath, PathNews, Permission, Rest, RouteChange, Steering};
 
 use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_net::tls::Security;
