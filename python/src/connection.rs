@@ -1,16 +1,22 @@
 //! A registered process at the agent, and its transfers.
 
-use crate::runtime::wait;
+use crate::runtime::{spawn, wait};
 use crate::values;
+use polycast_api::agent::Object;
 use polycast_api::client::{
-    AgentClient, ClientError, Receivers, SendOptions, Session, Slow, Wait, default_socket as usual_socket,
+    AgentClient, ClientError, Piece, Receivers, SendOptions, Session, Slow, Wait, Wanted,
+    default_socket as usual_socket,
 };
 use polycast_types::{AppId, DataId, Duration};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::Mutex as Turn;
+use tokio::sync::{Mutex as Turn, Notify, mpsc};
+use tokio::task::JoinHandle;
+
+/// Pieces of an object that wait for the agent.
+const PIECES_MAX: usize = 4;
 
 /// A connection to the agent, with the process that made it: one that was forked connects again.
 #[pyclass(frozen, module = "polycast._native")]
@@ -20,20 +26,119 @@ pub struct Connection {
     inner: Mutex<Option<(u32, AgentClient, Session)>>,
 }
 
+/// Events of a call, in the process that began it. Letting go of them, or `cancel`, ends the call.
+struct Events<T> {
+    process: u32,
+    events: Arc<Turn<Option<T>>>,
+    cancelled: Arc<Notify>,
+}
+
+/// A call that gives one event after the other.
+trait Source: Send + 'static {
+    type Event: Send;
+
+    fn next(&mut self) -> impl Future<Output = Result<Option<Self::Event>, ClientError>> + Send;
+}
+
+impl<T: Source> Events<T> {
+    fn new(events: T) -> Self {
+        Events { process: std::process::id(), events: Arc::new(Turn::new(Some(events))), cancelled: Arc::default() }
+    }
+
+    /// The next event; `None` after the last one. Raises `TimedOut` when none comes in time.
+    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<T::Event>> {
+        if self.process != std::process::id() {
+            return Err(values::raise(py, "invalid", "the call belongs to the process that was forked"));
+        }
+        let timeout = timeout.map(span).transpose()?;
+        let (events, cancelled) = (Arc::clone(&self.events), Arc::clone(&self.cancelled));
+        let next = async move {
+            let mut events = events.lock().await;
+            let Some(source) = events.as_mut() else { return Ok(None) };
+            let outcome = tokio::select! {
+                event = source.next() => event,
+                () = cancelled.notified() => {
+                    *events = None;
+                    return Ok(None);
+                }
+            };
+            if !matches!(outcome, Ok(Some(_))) {
+                *events = None;
+            }
+            outcome
+        };
+        let limited = async move {
+            match timeout {
+                None => Some(next.await),
+                Some(timeout) => tokio::time::timeout(timeout.into(), next).await.ok(),
+            }
+        };
+        match wait(py, limited)? {
+            None => Err(values::raise(py, "timed-out", "nothing has come in this time")),
+            Some(outcome) => outcome.map_err(|error| values::error(py, &error)),
+        }
+    }
+
+    fn cancel(&self) {
+        // One permit stays for a call that comes.
+        self.cancelled.notify_one();
+        if let Ok(mut events) = self.events.try_lock() {
+            *events = None;
+        }
+    }
+}
+
+impl Source for polycast_api::client::Sending {
+    type Event = polycast_api::agent::send_event::Event;
+
+    fn next(&mut self) -> impl Future<Output = Result<Option<Self::Event>, ClientError>> + Send {
+        polycast_api::client::Sending::next(self)
+    }
+}
+
+impl Source for polycast_api::client::Fetching {
+    type Event = polycast_api::agent::fetch_event::Event;
+
+    fn next(&mut self) -> impl Future<Output = Result<Option<Self::Event>, ClientError>> + Send {
+        polycast_api::client::Fetching::next(self)
+    }
+}
+
+impl Source for polycast_api::client::Versions {
+    type Event = polycast_api::agent::TopicEvent;
+
+    fn next(&mut self) -> impl Future<Output = Result<Option<Self::Event>, ClientError>> + Send {
+        polycast_api::client::Versions::next(self)
+    }
+}
+
 /// A transfer that is watched. Letting go of it, or `cancel`, ends the transfer unless others watch it.
 #[pyclass(frozen, module = "polycast._native")]
 pub struct Sending {
-    process: u32,
     name: String,
-    events: Arc<Turn<Option<polycast_api::client::Sending>>>,
-    cancelled: Arc<tokio::sync::Notify>,
+    events: Events<polycast_api::client::Sending>,
+}
+
+/// An object that was asked for.
+#[pyclass(frozen, module = "polycast._native")]
+pub struct Fetching(Events<polycast_api::client::Fetching>);
+
+/// The versions of a topic.
+#[pyclass(frozen, module = "polycast._native")]
+pub struct Versions(Events<polycast_api::client::Versions>);
+
+/// An object whose bytes are brought from elsewhere.
+#[pyclass(frozen, module = "polycast._native")]
+pub struct Filling {
+    pieces: Mutex<Option<mpsc::Sender<Piece>>>,
+    filled: Turn<Option<JoinHandle<Result<Object, ClientError>>>>,
 }
 
 /// Ends a call that waits in another thread.
 #[pyclass(frozen, module = "polycast._native")]
 #[derive(Default)]
 pub struct Cancel {
-    asked: Arc<tokio::sync::Notify>,
+    asked: Arc<Notify>,
 }
 
 #[pymethods]
@@ -228,12 +333,51 @@ impl Connection {
         let options = SendOptions { deadline, slow: Some(slow), detached, ..SendOptions::default() };
         let events =
             self.call(py, |session: Session| async move { session.send(DataId(data), &to, &options).await })?;
-        Ok(Sending {
-            process: std::process::id(),
-            name,
-            events: Arc::new(Turn::new(Some(events))),
-            cancelled: Arc::default(),
-        })
+        Ok(Sending { name, events: Events::new(events) })
+    }
+
+    /// Asks for an object by its key or its number.
+    fn fetch(
+        &self,
+        py: Python<'_>,
+        key: Option<String>,
+        data: u64,
+        can_fill: bool,
+        deadline: Option<f64>,
+    ) -> PyResult<Fetching> {
+        let wanted = key.map_or(Wanted::Id(DataId(data)), Wanted::Key);
+        let deadline = deadline.map(span).transpose()?;
+        let events =
+            self.call(py, |session: Session| async move { session.fetch(wanted, can_fill, deadline).await })?;
+        Ok(Fetching(Events::new(events)))
+    }
+
+    /// Begins to bring the bytes of an object that a fetch was told to get.
+    fn fill(&self, py: Python<'_>, key: String, length: Option<u64>, name: String) -> PyResult<Filling> {
+        let (_, session) = self.session(py)?;
+        let (pieces, queue) = mpsc::channel(PIECES_MAX);
+        let filled = async move { session.fill(&key, length, &name, queue).await };
+        Ok(Filling { pieces: Mutex::new(Some(pieces)), filled: Turn::new(Some(spawn(filled)?)) })
+    }
+
+    fn publish(
+        &self,
+        py: Python<'_>,
+        topic: String,
+        version: Option<u64>,
+        data: u64,
+        deadline: Option<f64>,
+    ) -> PyResult<String> {
+        let deadline = deadline.map(span).transpose()?;
+        let published = self.call(py, |session: Session| async move {
+            session.publish(&topic, version, DataId(data), deadline).await
+        })?;
+        Ok(values::published(&published).to_string())
+    }
+
+    fn subscribe(&self, py: Python<'_>, topic: String) -> PyResult<Versions> {
+        let events = self.call(py, |session: Session| async move { session.subscribe(&topic).await })?;
+        Ok(Versions(Events::new(events)))
     }
 
     /// Ends the registration. The agent does so by itself when the process has gone.
@@ -252,51 +396,66 @@ impl Connection {
 
 #[pymethods]
 impl Sending {
-    /// The next event as JSON; `None` after the last one. Raises `TimedOut` when none comes in time.
+    /// The next event as JSON; `None` after the last one.
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<String>> {
-        if self.process != std::process::id() {
-            return Err(values::raise(py, "invalid", "the transfer belongs to the process that was forked"));
-        }
-        let timeout = timeout.map(span).transpose()?;
-        let (events, cancelled) = (Arc::clone(&self.events), Arc::clone(&self.cancelled));
-        let next = async move {
-            let mut events = events.lock().await;
-            let Some(sending) = events.as_mut() else { return Ok(None) };
-            let outcome = tokio::select! {
-                event = sending.next() => event,
-                () = cancelled.notified() => {
-                    *events = None;
-                    return Ok(None);
-                }
-            };
-            if !matches!(outcome, Ok(Some(_))) {
-                *events = None;
-            }
-            outcome
-        };
-        let limited = async move {
-            match timeout {
-                None => Some(next.await),
-                Some(timeout) => tokio::time::timeout(timeout.into(), next).await.ok(),
-            }
-        };
-        match wait(py, limited)? {
-            None => Err(values::raise(py, "timed-out", "the transfer has not ended yet")),
-            Some(Ok(None)) => Ok(None),
-            Some(Ok(Some(event))) => {
-                let event = values::event(event, &self.name).map_err(|error| values::error(py, &error))?;
-                Ok(Some(event.to_string()))
-            }
-            Some(Err(error)) => Err(values::error(py, &error)),
-        }
+        let Some(event) = self.events.next(py, timeout)? else { return Ok(None) };
+        let event = values::event(event, &self.name).map_err(|error| values::error(py, &error))?;
+        Ok(Some(event.to_string()))
     }
 
     /// Stops watching: the transfer ends unless others watch it or it is detached.
     fn cancel(&self) {
-        // One permit stays for a call that comes.
-        self.cancelled.notify_one();
-        if let Ok(mut events) = self.events.try_lock() {
-            *events = None;
-        }
+        self.events.cancel();
+    }
+}
+
+#[pymethods]
+impl Fetching {
+    /// The next event as JSON; `None` after the last one.
+    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<String>> {
+        Ok(self.0.next(py, timeout)?.map(|event| values::fetched(&event).to_string()))
+    }
+
+    fn cancel(&self) {
+        self.0.cancel();
+    }
+}
+
+#[pymethods]
+impl Versions {
+    /// The next event as JSON; `None` when the agent ends.
+    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<String>> {
+        Ok(self.0.next(py, timeout)?.map(|event| values::version(&event).to_string()))
+    }
+
+    fn cancel(&self) {
+        self.0.cancel();
+    }
+}
+
+#[pymethods]
+impl Filling {
+    /// Brings the next bytes, at most 1 MiB; gives false when the agent wants no more: `finish` says why.
+    fn write(&self, py: Python<'_>, bytes: Vec<u8>) -> PyResult<bool> {
+        let pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(pieces) = pieces else { return Ok(false) };
+        wait(py, async move { pieces.send(Ok(bytes)).await.is_ok() })
+    }
+
+    /// Says that these were all bytes, or, with a reason, that they cannot be got; gives the object as JSON.
+    fn finish(&self, py: Python<'_>, failed: Option<String>) -> PyResult<String> {
+        let pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let filled = wait(py, async {
+            if let (Some(pieces), Some(reason)) = (&pieces, failed) {
+                // An agent that has gone says so below.
+                let _ = pieces.send(Err(reason)).await;
+            }
+            drop(pieces);
+            match self.filled.lock().await.take() {
+                Some(filled) => filled.await.map_err(|error| ClientError::Lost(error.to_string())).flatten(),
+                None => Err(ClientError::Lost("the call has ended".into())),
+            }
+        })?;
+        filled.map(|object| values::object(&object).to_string()).map_err(|error| values::error(py, &error))
     }
 }

@@ -18,5 +18,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<connection::Connection>()?;
     module.add_class::<connection::Sending>()?;
     module.add_class::<connection::Cancel>()?;
+    module.add_class::<connection::Fetching>()?;
+    module.add_class::<connection::Filling>()?;
+    module.add_class::<connection::Versions>()?;
     Ok(())
 }

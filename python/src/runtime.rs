@@ -6,6 +6,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 
 /// How often a call that waits looks whether a signal has come.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -43,4 +44,9 @@ pub fn wait<T: Send>(py: Python<'_>, work: impl Future<Output = T> + Send) -> Py
             Err(_) => py.check_signals()?,
         }
     }
+}
+
+/// Begins something that goes on beside the interpreter.
+pub fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> PyResult<JoinHandle<T>> {
+    Ok(runtime()?.spawn(work))
 }

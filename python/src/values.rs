@@ -1,7 +1,9 @@
 //! What goes to Python: plain values, as the JSON documents of the command line have them, and errors by kind.
 
 use polycast_api::agent::send_event::Event;
-use polycast_api::agent::{Object, ObjectKind, ObjectState, PathForm, StatusResponse};
+use polycast_api::agent::{
+    Object, ObjectKind, ObjectState, PathForm, PublishResponse, StatusResponse, TopicEvent, fetch_event,
+};
 use polycast_api::client::ClientError;
 use polycast_api::report::{Delivery, Report};
 use pyo3::prelude::*;
@@ -74,6 +76,32 @@ pub fn event(event: Event, name: &str) -> Result<Value, ClientError> {
             let report = Delivery::new(name, Report::try_from(report)?);
             json!({ "event": "finished", "report": report })
         }
+    })
+}
+
+/// An event of an object that was asked for.
+pub fn fetched(event: &fetch_event::Event) -> Value {
+    match event {
+        fetch_event::Event::Waiting(_) => json!({ "event": "waiting" }),
+        fetch_event::Event::Fill(_) => json!({ "event": "fill" }),
+        fetch_event::Event::Progress(progress) => {
+            json!({ "event": "progress", "bytes": progress.bytes, "total": progress.total })
+        }
+        fetch_event::Event::Object(here) => json!({ "event": "object", "object": object(here) }),
+    }
+}
+
+/// What a version that was published came to.
+pub fn published(published: &PublishResponse) -> Value {
+    let missing = published.missing.iter().map(|one| (one.name.clone(), one.reason.clone()));
+    let missing: std::collections::BTreeMap<String, String> = missing.collect();
+    json!({ "version": published.version, "have": published.have, "missing": missing })
+}
+
+/// A version of a topic.
+pub fn version(event: &TopicEvent) -> Value {
+    json!({
+        "version": event.version, "committed": event.committed, "object": event.object.as_ref().map(object),
     })
 }
 

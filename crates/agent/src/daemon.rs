@@ -26,6 +26,7 @@ mod invite;
 mod limits;
 mod local;
 mod manager_link;
+mod objects;
 mod page;
 mod processes;
 mod removals;
@@ -47,9 +48,12 @@ use enrol::Enrolment;
 use invite::Invitations;
 use limits::Limits;
 use manager_link::{Identity, ManagerLink};
+use objects::Objects;
 use polycast_api::agent::agent_server::AgentServer;
 use polycast_net::interface;
 use polycast_net::reach::Answerer;
+use polycast_net::tls::Security;
+use polycast_net::words::WordsKey;
 use polycast_types::Duration as Span;
 use processes::Processes;
 use sends::Sends;
@@ -101,11 +105,30 @@ impl Shared {
     }
 }
 
+/// How an agent shows who it is, and where it has that from if a manager's authority gave it.
+async fn shown(config: &AgentConfig) -> Result<(Option<Enrolment>, Option<Security>), AgentError> {
+    let name = config.resolved_name();
+    let enrolment = config.resolved_identity(&name).map(|folder| Enrolment {
+        folder,
+        managers: config.manager.split(',').map(|manager| manager.trim().to_string()).collect(),
+        name: name.clone(),
+    });
+    let security = match &enrolment {
+        Some(enrolment) => {
+            let token = config.token.as_ref().and_then(|token| token.parse().ok());
+            Some(enrolment.enrol(token.as_ref()).await?)
+        }
+        None => config.identity_files().security_of(&name)?,
+    };
+    Ok((enrolment, security))
+}
+
 /// An agent that listens.
 pub struct Agent {
     shared: Arc<Shared>,
     sends: Arc<Sends>,
     streams: Arc<Streams>,
+    objects: Arc<Objects>,
     enrolment: Option<Enrolment>,
     local: local::Listener,
     http: Option<tokio::net::TcpListener>,
@@ -120,15 +143,17 @@ impl Agent {
     /// The settings are wrong, or the interface, the store, the socket or the control port cannot be used.
     pub async fn start(config: AgentConfig) -> Result<Self, AgentError> {
         config.check()?;
+        let shown = shown(&config).await?;
         let mut transports = Transports::default();
         if let Some(forwarder) = &config.forwarder {
             // They live as long as the engine does.
-            let nodes = Nodes::start(forwarder).map_err(|error| AgentError::Node(error.to_string()))?;
+            let nodes = Nodes::start(forwarder, shown.1.as_ref())
+                .map_err(|error| AgentError::Node(error.to_string()))?;
             let own = forwarder.nodes.first().and_then(|node| nodes.get(&node.name));
             transports = Transports { node: own.cloned(), nodes: Some(nodes) };
         }
         if let Some(rack_agent) = &config.rack_agent {
-            let process = RackAgentProcess::start(rack_agent)?;
+            let process = RackAgentProcess::start(rack_agent, &WordsKey::of(shown.1.as_ref()))?;
             // It runs as long as the process does.
             std::thread::spawn(move || {
                 if let Err(error) = process.run() {
@@ -136,7 +161,7 @@ impl Agent {
                 }
             });
         }
-        Self::start_with(config, Arc::new(transports)).await
+        Self::start_as(config, Arc::new(transports), shown).await
     }
 
     /// Like [`Agent::start`], with another engine.
@@ -145,19 +170,16 @@ impl Agent {
     /// As there.
     pub async fn start_with(config: AgentConfig, engine: Arc<dyn Engine>) -> Result<Self, AgentError> {
         config.check()?;
+        let shown = shown(&config).await?;
+        Self::start_as(config, engine, shown).await
+    }
+
+    async fn start_as(
+        config: AgentConfig,
+        engine: Arc<dyn Engine>,
+        (enrolment, security): (Option<Enrolment>, Option<Security>),
+    ) -> Result<Self, AgentError> {
         let name = config.resolved_name();
-        let enrolment = config.resolved_identity(&name).map(|folder| Enrolment {
-            folder,
-            managers: config.manager.split(',').map(|manager| manager.trim().to_string()).collect(),
-            name: name.clone(),
-        });
-        let security = match &enrolment {
-            Some(enrolment) => {
-                let token = config.token.as_ref().and_then(|token| token.parse().ok());
-                Some(enrolment.enrol(token.as_ref()).await?)
-            }
-            None => config.identity_files().security_of(&name)?,
-        };
         let sealing = security.map_or(Sealing::Plain, Sealing::By);
         let interface = interface::resolve(config.interface.as_deref())?;
         let (store, found) = Store::open(&config.resolved_store(&name))?;
@@ -195,8 +217,10 @@ impl Agent {
             counters: page::Counters::default(),
             started: Instant::now(),
         });
+        let sends = Arc::new(Sends::new(Arc::clone(&shared), config.sends_max));
         Ok(Agent {
-            sends: Arc::new(Sends::new(Arc::clone(&shared), config.sends_max)),
+            objects: Arc::new(Objects::new(Arc::clone(&shared), Arc::clone(&sends))),
+            sends,
             streams: Arc::new(Streams::new(Arc::clone(&shared), config.streams_max)),
             invitations: Invitations::new(Arc::clone(&shared), listener, config.receives_max)
                 .map_err(refused)?,
@@ -244,11 +268,14 @@ impl Agent {
     /// The service broke down, or the manager does not want this agent: another one has its name, or the
     /// manager is of another version.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), AgentError> {
-        let Agent { shared, sends, streams, enrolment, local, http, invitations, shutdown: ending } = self;
+        let Agent { shared, sends, streams, objects, enrolment, local, http, invitations, shutdown: ending } =
+            self;
         tracing::info!(name = %shared.name, control = %shared.control, socket = %local.path().display(),
             store = %shared.store.folder().display(), "the agent listens");
         let answering = Answering::start(&shared);
-        let service = Service::new(Arc::clone(&shared), Arc::clone(&sends), Arc::clone(&streams));
+        let service =
+            Service::new(Arc::clone(&shared), Arc::clone(&sends), Arc::clone(&streams), Arc::clone(&objects));
+        let asking = tokio::spawn(objects.run(ending.subscribe()));
         let mut server_ending = ending.subscribe();
         let (incoming, _socket) = local.into_incoming();
         let server = Server::builder().add_service(AgentServer::new(service)).serve_with_incoming_shutdown(
@@ -290,6 +317,7 @@ impl Agent {
         let _ = tokio::time::timeout(FAREWELL, invitations).await;
         let _ = tokio::time::timeout(FAREWELL, expiring).await;
         let _ = tokio::time::timeout(FAREWELL, removing).await;
+        let _ = tokio::time::timeout(FAREWELL, asking).await;
         drop(answering);
         tracing::info!("the agent has ended");
         outcome

@@ -17,6 +17,10 @@
 //! # }
 //! ```
 
+mod objects;
+
+pub use objects::{Fetching, Piece, Versions, Wanted};
+
 use crate::PROTOCOL_VERSION;
 use crate::agent::agent_client::AgentClient as Stub;
 use crate::agent::{

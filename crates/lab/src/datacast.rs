@@ -237,8 +237,11 @@ pub(crate) fn start_switches(
     let config = process_config(places, SWITCHES, CONTROL_ADDRESS.into(), switches);
     let path = places.inside.join(format!("{SWITCHES}.toml"));
     write_settings(&path, &config)?;
-    let arguments = ["forwarder", "--config", &path.to_string_lossy()].map(str::to_string);
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (path, key) = (path.to_string_lossy().into_owned(), places.key_if_any());
+    let mut arguments = vec!["forwarder", "--config", &path];
+    if let Some(key) = &key {
+        arguments.extend(["--key-file", key]);
+    }
     daemons.start(SWITCHES, &Space::Network, places, &arguments).map(Some)
 }
 

@@ -169,7 +169,10 @@ fn write_settings(path: &Path, settings: &impl Serialize) -> Result<(), LabError
 pub(crate) fn start_switches(spec: &Spec, places: &Places, daemons: &mut Daemons) -> Result<(), LabError> {
     let path = places.inside.join(format!("{SWITCHES}.toml"));
     write_settings(&path, &switch_settings(spec, places)?)?;
-    daemons.start_device(SWITCHES, places, &["label-switch", "--config", &path.to_string_lossy()])
+    let (path, key) = (path.to_string_lossy(), places.key_if_any());
+    let mut arguments = vec!["label-switch", "--config", &path];
+    key.iter().for_each(|key| arguments.extend(["--key-file", key]));
+    daemons.start_device(SWITCHES, places, &arguments)
 }
 
 /// Starts the agent of a rack at a host; it is ready soon after.
@@ -200,7 +203,9 @@ pub(crate) fn start_rack_agent(
     };
     let path = places.inside.join(format!("rack-h{host}.toml"));
     write_settings(&path, &AgentSettings { rack_agent })?;
-    let arguments = ["rack-agent", "--config", &path.to_string_lossy()];
+    let (path, key) = (path.to_string_lossy(), places.key_if_any());
+    let mut arguments = vec!["rack-agent", "--config", &path];
+    key.iter().for_each(|key| arguments.extend(["--key-file", key]));
     daemons.start(&format!("rack-h{host}"), &Space::named(format!("h{host}")), places, &arguments)
 }
 

@@ -204,6 +204,10 @@ impl Lab {
         let begun = Instant::now();
         world::build(spec, &layout)?;
         timed("namespaces and cables", begun);
+        if spec.sealed {
+            let key = places.key_file();
+            Secret::fresh().write_new(&key).map_err(|error| LabError::path("write", &key, &error))?;
+        }
         let mut daemons = Daemons::default();
         let begun = Instant::now();
         match spec.network {
@@ -230,10 +234,6 @@ impl Lab {
         let settings = places.inside.join("manager.toml");
         fs::write(&settings, manager_settings(spec, &layout, &places))
             .map_err(|error| LabError::path("write", &settings, &error))?;
-        if spec.sealed {
-            let key = places.key_file();
-            Secret::fresh().write_new(&key).map_err(|error| LabError::path("write", &key, &error))?;
-        }
         daemons.start_all(&layout, &places, &settings)?;
         switches.iter().try_for_each(|ready| daemons.await_ready(ready))?;
         if let Network::Blast { .. } | Network::Shufflecast { .. } = spec.network {

@@ -3,7 +3,7 @@
 use crate::audit::AuditSettings;
 use crate::fabrics;
 use polycast_api::settings::{self, SettingsError};
-use polycast_net::tls::IdentityFiles;
+use polycast_net::tls::{ForeignServer, IdentityFiles};
 use polycast_planning::Fcfs;
 use polycast_planning::ip_multicast::IpMulticast;
 use polycast_planning::tcp_chain::TcpChain;
@@ -87,6 +87,8 @@ pub struct ManagerConfig {
     pub agent_leases_max: usize,
     /// How many agents may join from one address.
     pub address_agents_max: usize,
+    /// Objects that are asked for, and topics.
+    pub objects: ObjectsConfig,
     /// The fabric `ip-multicast`.
     pub ip_multicast: fabrics::ip_multicast::IpMulticastSettings,
     /// The fabric `ocs`.
@@ -133,6 +135,12 @@ pub enum OnDeviceFailure {
 pub struct EtcdConfig {
     /// Where etcd is reached, `HOST:PORT` each; without one there is one manager, which keeps its state to itself.
     pub endpoints: Vec<String>,
+    /// Certificates (PEM) of the authorities that may have issued the servers' certificates: with it etcd is reached over TLS.
+    pub ca: Option<PathBuf>,
+    /// The manager's own certificate, where etcd wants to see one,
+    pub cert: Option<PathBuf>,
+    /// and its private key.
+    pub key: Option<PathBuf>,
     /// What the keys begin with; managers with the same prefix belong together.
     pub prefix: String,
     /// Address at which agents reach this manager, as they have it in their settings; without one that of `listen`.
@@ -143,7 +151,63 @@ pub struct EtcdConfig {
 
 impl Default for EtcdConfig {
     fn default() -> Self {
-        EtcdConfig { endpoints: Vec::new(), prefix: "/polycast".into(), advertise: None, ttl_s: 2 }
+        EtcdConfig {
+            endpoints: Vec::new(),
+            ca: None,
+            cert: None,
+            key: None,
+            prefix: "/polycast".into(),
+            advertise: None,
+            ttl_s: 2,
+        }
+    }
+}
+
+impl EtcdConfig {
+    /// How its servers are reached over TLS, if they are.
+    ///
+    /// # Errors
+    /// The settings are wrong, or the files cannot be used.
+    pub(crate) fn server(&self) -> Result<Option<ForeignServer>, SettingsError> {
+        let wrong = |setting, reason: String| Err(SettingsError::Value { setting, reason });
+        let own = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
+            (None, None) => None,
+            (Some(_), None) => return wrong("etcd.key", "etcd.cert needs its private key".into()),
+            (None, Some(_)) => return wrong("etcd.cert", "etcd.key needs its certificate".into()),
+        };
+        let Some(ca) = self.ca.clone() else {
+            return match own {
+                Some(_) => {
+                    wrong("etcd.ca", "etcd.cert and etcd.key are for TLS: name etcd's authority here".into())
+                }
+                None => Ok(None),
+            };
+        };
+        let server = ForeignServer { ca, own };
+        match server.config() {
+            Ok(_) => Ok(Some(server)),
+            Err(error) => wrong("etcd.ca", error.to_string()),
+        }
+    }
+}
+
+/// Objects that are asked for, and topics.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct ObjectsConfig {
+    /// How long those who ask for the same object are gathered before they are served together, in milliseconds.
+    pub window_ms: u64,
+    /// How long a manager that has just begun waits for agents to say what they have, in milliseconds; absent: as long as they may
+    /// take to come.
+    pub settle_ms: Option<u64>,
+    /// How many objects agents may have altogether that others find.
+    pub holds_max: usize,
+}
+
+impl Default for ObjectsConfig {
+    fn default() -> Self {
+        ObjectsConfig { window_ms: 50, settle_ms: None, holds_max: 1 << 18 }
     }
 }
 
@@ -190,6 +254,7 @@ impl Default for ManagerConfig {
             leases_max: 10_000,
             agent_leases_max: 64,
             address_agents_max: 256,
+            objects: ObjectsConfig::default(),
             ip_multicast: Default::default(),
             ocs: None,
             shufflecast: None,
@@ -251,7 +316,7 @@ impl ManagerConfig {
     }
 
     fn check_etcd(&self) -> Result<(), SettingsError> {
-        let EtcdConfig { endpoints, advertise, ttl_s, prefix } = &self.etcd;
+        let EtcdConfig { endpoints, advertise, ttl_s, prefix, .. } = &self.etcd;
         let wrong = |setting, reason: String| Err(SettingsError::Value { setting, reason });
         let is_address = |text: &String| {
             text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
@@ -266,6 +331,7 @@ impl ManagerConfig {
             let reason = "say at which address agents reach this manager, because it listens on all".into();
             return wrong("etcd.advertise", reason);
         }
+        self.etcd.server()?;
         if !(1..=3_600).contains(ttl_s) {
             return wrong("etcd.ttl-s", "it must be 1 to 3600".into());
         }
@@ -283,6 +349,7 @@ impl ManagerConfig {
         fabrics::check(self)?;
         let positive = [
             ("heartbeat-ms", self.heartbeat_ms),
+            ("objects.holds-max", self.objects.holds_max as u64),
             ("device-timeout-ms", self.device_timeout_ms),
             ("reconnect-ms", self.reconnect_ms),
             ("grant-max", self.grant_max.unwrap_or(u64::MAX)),
@@ -344,7 +411,7 @@ mod tests {
     fn devices_of(
         config: &ManagerConfig,
     ) -> std::collections::BTreeMap<crate::devices::DeviceId, Box<dyn crate::devices::Device>> {
-        fabrics::devices(config, &fabrics::Hosts::new(config, &[])).unwrap()
+        fabrics::devices(config, &fabrics::Hosts::new(config, &[]), None).unwrap()
     }
 
     #[test]
@@ -644,6 +711,9 @@ mod tests {
             ("[etcd]\nendpoints = ['host']", "'host' is not HOST:PORT"),
             ("[etcd]\nendpoints = ['a:1']", "'etcd.advertise'"),
             ("[etcd]\nttl-s = 0", "'etcd.ttl-s'"),
+            ("[etcd]\ncert = '/a'", "'etcd.key' is wrong: etcd.cert needs its private key"),
+            ("[etcd]\nkey = '/a'\ncert = '/b'", "'etcd.ca' is wrong: etcd.cert and etcd.key are for TLS"),
+            ("[etcd]\nca = '/no/such'", "the file /no/such cannot be read"),
         ] {
             let message = ManagerConfig::from_toml(text).unwrap_err().to_string();
             assert!(message.contains(part), "{text}: {message}");

@@ -315,10 +315,11 @@ pub fn denied(request_id: u64, refusal: &Refusal) -> api::Denied {
 pub fn stream_news(
     name: String,
     word: StreamWord,
+    secret: Vec<u8>,
     address_of: &dyn Fn(&str) -> Option<Ipv4Addr>,
 ) -> api::StreamNews {
     use api::stream_news::News;
-    let joined = |channel: &Channel, fabric: FabricName, source: String, handle: Handle| {
+    let joined = move |channel: &Channel, fabric: FabricName, source: String, handle: Handle| {
         // Messages go over channels that name no hosts: nobody answers a stream's source, so none speaks for a rack.
         let mut channel = channel.clone();
         if let Channel::Label { racks, .. } = &mut channel {
@@ -329,7 +330,7 @@ pub fn stream_news(
         let source_address = address_of(&source).filter(|address| !address.is_unspecified());
         let source_address = source_address.map(|address| address.to_string()).unwrap_or_default();
         let (fabric, handle) = (fabric.into(), handle.0);
-        Ok(News::Joined(api::StreamJoined { channel, fabric, source, handle, source_address }))
+        Ok(News::Joined(api::StreamJoined { channel, fabric, source, handle, source_address, secret }))
     };
     let news = match word {
         StreamWord::Created => Ok(News::Created(api::StreamCreated {})),

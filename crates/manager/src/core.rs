@@ -7,6 +7,7 @@
 //! its outputs, `hear` takes in what devices say, and `fail_over` keeps another manager able to go on from here.
 
 mod around;
+mod directory;
 mod fail_over;
 mod hear;
 mod obey;
@@ -32,6 +33,7 @@ use obey::{Answer, SetUps};
 use permits::Permitted;
 use polycast_api::settings::SettingsError;
 use polycast_planning::{PartName, PlanId};
+use polycast_protocol::directory::Directory;
 use polycast_protocol::leases::{Drained, Input, Leases, LeasesConfig, Record};
 use polycast_protocol::stream::{Streams, StreamsConfig};
 use polycast_types::{Duration, Time};
@@ -60,6 +62,8 @@ pub struct Core {
 struct Inner {
     machine: Leases,
     streams: Streams,
+    directory: Directory,
+    stream_secrets: streams::Secrets,
     networks: Networks,
     seats: Seats,
     clock: Clock,
@@ -131,7 +135,9 @@ impl Core {
         let inner = Inner {
             machine,
             streams: Streams::new(StreamsConfig::default(), Time(base)),
+            directory: Directory::new(directory::config(config), Time(base), around.wall_ns() / 1_000),
             networks: Networks { devices, health, standing, failure: None, reached: BTreeMap::new() },
+            stream_secrets: streams::Secrets::default(),
             seats: Seats::new(config),
             clock: Clock { start: Instant::now(), base },
             outgoing: Outgoing::default(),
@@ -275,6 +281,7 @@ impl Inner {
     /// How long nothing has to be done if nothing happens.
     fn next_look(&self) -> std::time::Duration {
         let machines = self.machine.deadline().into_iter().chain(self.streams.deadline());
+        let machines = machines.chain(self.directory.deadline());
         let deadline = machines.chain(self.seats.deadline()).min();
         let wait = deadline.map_or(std::time::Duration::from_secs(60), |at| at.since(self.now()).into());
         self.networks

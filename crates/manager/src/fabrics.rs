@@ -24,6 +24,7 @@ pub(crate) use registry::{check, devices, fabrics, health, host_names, scheduler
 use crate::config::ManagerConfig;
 use crate::devices::{Device, DeviceId};
 use polycast_api::settings::SettingsError;
+use polycast_net::tls::Security;
 use polycast_planning::ip_multicast::AddressPool;
 use polycast_planning::{Fabric, FabricName, HostId};
 use polycast_protocol::leases::{Record, host_numbers};
@@ -42,8 +43,14 @@ pub(crate) trait Offer: Sync {
     /// The planner.
     fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError>;
 
-    /// The devices that hold what its plans need. A device that several fabrics use may come from each of them.
-    fn devices(&self, _config: &ManagerConfig, _hosts: &Hosts) -> Result<Vec<Named>, SettingsError> {
+    /// The devices that hold what its plans need, with which the manager speaks as `security` says where they can. A device that
+    /// several fabrics use may come from each of them.
+    fn devices(
+        &self,
+        _config: &ManagerConfig,
+        _hosts: &Hosts,
+        _security: Option<&Security>,
+    ) -> Result<Vec<Named>, SettingsError> {
         Ok(Vec::new())
     }
 

@@ -190,7 +190,7 @@ impl Manager {
                     setting: "etcd.endpoints",
                     reason: error.to_string(),
                 };
-                let servers = Servers::new(endpoints).map_err(wrong)?;
+                let servers = Servers::new(endpoints, self.config.etcd.server()?).map_err(wrong)?;
                 Some(Store::new(servers, &self.config.etcd.prefix))
             }
         };
@@ -202,7 +202,7 @@ impl Manager {
             tokio::spawn(polycast_api::http::serve(listener, Arc::new(page), std::future::pending()));
         }
         let (stop_server, server_stopped) = oneshot::channel::<()>();
-        let around = Around::default().guarded(&self.guard);
+        let around = Around::secured(self.security.clone()).guarded(&self.guard);
         let service = Service::new(roles, &self.config, around.clone());
         let incoming = door::open(self.listener, &self.config, self.security, &self.guard);
         let server = Server::builder()

@@ -22,3 +22,4 @@ pub mod store;
 pub mod tap;
 pub mod tls;
 pub mod udp;
+pub mod words;

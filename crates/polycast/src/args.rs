@@ -3,6 +3,7 @@
 #[cfg(feature = "research")]
 pub mod bench;
 pub mod help;
+pub mod objects;
 pub mod place;
 
 use crate::commands::names::Which;
@@ -14,6 +15,7 @@ use crate::exit::Exit;
 use crate::output::{self, Format};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args as Arguments, Parser, Subcommand, ValueEnum};
+use objects::{FetchArgs, PublishArgs, SubscribeArgs};
 use place::{ChoiceArgs, PlaceArgs};
 use polycast_agent::transfer::Code;
 use polycast_types::{Duration, Handle, ObjectId, Rate};
@@ -117,6 +119,15 @@ pub enum Command {
     /// Copy an object out of the local agent's store
     #[command(long_about = help::GET, after_long_help = help::GET_MORE)]
     Get(GetArgs),
+    /// Get an object by its key, address or id from wherever it is; many who ask are served together
+    #[command(long_about = help::FETCH, after_long_help = help::FETCH_MORE)]
+    Fetch(FetchArgs),
+    /// Give all subscribers of a topic a new version
+    #[command(long_about = help::PUBLISH, after_long_help = help::PUBLISH_MORE, disable_version_flag = true)]
+    Publish(PublishArgs),
+    /// Get every version of a topic
+    #[command(long_about = help::SUBSCRIBE, after_long_help = help::SUBSCRIBE_MORE)]
+    Subscribe(SubscribeArgs),
     /// List the objects in the local agent's store
     Ls(LocalArgs),
     /// Remove an object from the local agent's store
@@ -208,6 +219,8 @@ pub struct ForwarderArgs {
     /// The settings
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
+    #[command(flatten)]
+    pub identity: IdentityArgs,
 }
 
 /// `polycast offer`

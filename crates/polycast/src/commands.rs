@@ -8,6 +8,7 @@ mod cast;
 mod cluster;
 mod destination;
 mod doctor;
+mod fetch;
 mod forwarder;
 mod key;
 #[cfg(feature = "research")]
@@ -29,6 +30,7 @@ pub mod simulate;
 pub mod spool;
 pub mod stream;
 mod token;
+mod topic;
 
 use crate::args::{Args, Command};
 use crate::exit::{Exit, Failure};
@@ -60,6 +62,9 @@ pub fn run(args: Args) -> Exit {
         #[cfg(feature = "research")]
         Command::Bench(args) => bench::run(args, format),
         Command::Get(args) => cluster::get(args, format),
+        Command::Fetch(args) => fetch::run(args, format),
+        Command::Publish(args) => topic::publish(args, format),
+        Command::Subscribe(args) => topic::subscribe(args, format),
         Command::Ls(args) => cluster::ls(args, format),
         Command::Rm(args) => removal::rm(args, format),
         Command::Status(args) if args.manager => manager_status::run(&args.local, format),

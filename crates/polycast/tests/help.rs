@@ -5,7 +5,7 @@ mod common;
 use common::{command, polycast};
 use std::process::Stdio;
 
-const COMMANDS: [&str; 19] = [
+const COMMANDS: [&str; 22] = [
     "cast",
     "offer",
     "accept",
@@ -16,6 +16,9 @@ const COMMANDS: [&str; 19] = [
     "rack-agent",
     "send",
     "get",
+    "fetch",
+    "publish",
+    "subscribe",
     "ls",
     "rm",
     "status",

@@ -5,6 +5,7 @@
 //! - [`label`]: labelled packets of a network whose switches forward by labels (Orca).
 //! - [`rack`]: what the controllers of such a network say to each other.
 //! - [`stream`]: the messages of a stream (Orca section 4).
+//! - [`words`]: what stands behind a word between controllers where it is sealed.
 //! - [`switches`]: what a manager tells such switches and the agents of racks.
 //! - [`discovery`]: announcements by which sources and receivers find each other without a manager.
 //! - [`seal`]: what of a sealed packet is under which key, and what is checked first.
@@ -32,6 +33,7 @@ pub mod reach;
 pub mod seal;
 pub mod stream;
 pub mod switches;
+pub mod words;
 
 /// Version of all formats; both ends of a conversation must have the same.
 pub const VERSION: u8 = 2;

@@ -13,7 +13,7 @@
 """
 
 from polycast import errors
-from polycast._agent import Agent, Object, Status, Transfer
+from polycast._agent import Agent, Object, Published, Status, Transfer, Version, Versions
 from polycast._events import Event, Finished, Granted, Progress, Receiver, Report, Waiting
 from polycast._native import VERSION as __version__
 from polycast._program import cast, program
@@ -27,10 +27,13 @@ __all__ = [
     "Object",
     "PolycastError",
     "Progress",
+    "Published",
     "Receiver",
     "Report",
     "Status",
     "Transfer",
+    "Version",
+    "Versions",
     "Waiting",
     "__version__",
     "cast",

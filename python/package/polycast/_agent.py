@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from polycast import _native
 from polycast._events import Event, Finished, Report, event_of
 from polycast._program import StrPath, complete
-from polycast.errors import Closed, Invalid, NotContiguous, TransferFailed, UnsupportedType
+from polycast.errors import (
+    AgentLost,
+    Closed,
+    Invalid,
+    NotContiguous,
+    PolycastError,
+    TransferFailed,
+    UnsupportedType,
+)
 
 if TYPE_CHECKING:
     import uuid
@@ -21,6 +29,8 @@ if TYPE_CHECKING:
 
     from polycast._embedded import Embedded
 
+# The most bytes in one piece of an object that is filled.
+PIECE_MAX = 1 << 20
 SLOW = Literal["catch-up", "wait", "drop"]
 
 
@@ -121,6 +131,58 @@ class Transfer(Iterator[Event]):
         self._sending.cancel()
 
 
+@dataclass(frozen=True)
+class Published:
+    """What a version came to: the agents that have it, and those that have not, with the reason."""
+
+    version: int
+    have: tuple[str, ...]
+    missing: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a topic. A committed one is here and at all subscribers that live and can; `object` is None where it is
+    only known what will come."""
+
+    version: int
+    committed: bool
+    object: Object | None
+
+
+class Versions(Iterator[Version]):
+    """The committed versions of a topic from the last one on, each once it is here. Letting go of it ends the
+    subscription."""
+
+    def __init__(self, events: _native.Versions, staged: bool) -> None:
+        self._events, self._staged = events, staged
+
+    def __next__(self) -> Version:
+        version = self.next()
+        if version is None:
+            raise StopIteration
+        return version
+
+    def next(self, timeout: float | None = None) -> Version | None:
+        """The next version, `None` when the agent ends. Raises `TimedOut` when none comes in time."""
+        import time
+
+        ends = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if ends is None else max(0.0, ends - time.monotonic())
+            text = self._events.next(left)
+            if text is None:
+                return None
+            document = json.loads(text)
+            if document["committed"] or self._staged:
+                found = document["object"]
+                return Version(document["version"], document["committed"], Object(**found) if found else None)
+
+    def cancel(self) -> None:
+        """Ends the subscription."""
+        self._events.cancel()
+
+
 class Agent:
     """The agent on this host, and this process registered at it.
 
@@ -138,6 +200,7 @@ class Agent:
         self._native: _native.Connection | None = _native.Connection(where or _native.default_socket(), self._app)
         self._memory: dict[int, int] = {}
         self._names: dict[int, str] = {}
+        self._published: dict[str, int] = {}
         self._embedded: Embedded | None = None
 
     @classmethod
@@ -247,6 +310,64 @@ class Agent:
 
     def _read(self, data_id: int, timeout: float | None, known_only: bool, cancel: _native.Cancel | None) -> Object:
         return Object.of(self._connection.read(data_id, timeout, known_only, cancel))
+
+    def fetch(
+        self,
+        wanted: str | int,
+        *,
+        timeout: float | None = None,
+        fill: Callable[[], Iterable[bytes]] | None = None,
+        length: int | None = None,
+        name: str = "",
+    ) -> Object:
+        """An object by its key (`sha256:HEX`, `git:HEX`, or KIND:TEXT) or its number, from whichever agent has it. Those who
+        ask for the same at nearly the same time are served together.
+
+        Where nobody has it, exactly one of those who gave `fill` is told to get it: `fill()` gives its bytes in pieces, and
+        all others have them from this one. A `sha256:` key is checked against the bytes.
+        """
+        key, number = (wanted, 0) if isinstance(wanted, str) else (None, wanted)
+        events = self._connection.fetch(key, number, fill is not None, timeout)
+        try:
+            while (text := events.next(None)) is not None:
+                document = json.loads(text)
+                if document["event"] == "object":
+                    return Object(**document["object"])
+                if document["event"] == "fill" and fill is not None and key is not None:
+                    self._fill(key, fill, length, name)
+        except BaseException:
+            events.cancel()
+            raise
+        raise AgentLost("the agent ended before the object was here")
+
+    def _fill(self, key: str, fill: Callable[[], Iterable[bytes]], length: int | None, name: str) -> None:
+        filling = self._connection.fill(key, length, name)
+        try:
+            for piece in fill():
+                view = memoryview(piece).cast("B")
+                pieces = (view[at : at + PIECE_MAX] for at in range(0, view.nbytes, PIECE_MAX))
+                if not all(filling.write(bytes(one)) for one in pieces):
+                    break
+        except BaseException as error:
+            try:
+                filling.finish(f"{type(error).__name__}: {error}")
+            except PolycastError:
+                # The agent says that it was not filled, which is so.
+                pass
+            raise
+        filling.finish(None)
+
+    def publish(
+        self, topic: str, data_id: int, *, version: int | None = None, deadline: float | None = None
+    ) -> Published:
+        """Gives all subscribers of a topic a new version, an object that is here. Returns when it is committed: all have it
+        that live and can. Versions only rise; without one it is one above the last that this agent knows."""
+        document = json.loads(self._connection.publish(topic, version, data_id, deadline))
+        return Published(document["version"], tuple(document["have"]), document["missing"])
+
+    def subscribe(self, topic: str, *, staged: bool = False) -> Versions:
+        """The versions of a topic, from the last one on. With `staged` also when one is about to come."""
+        return Versions(self._connection.subscribe(topic), staged)
 
     def delete(self, data_id: int) -> None:
         """Forgets an object here. Received bytes go; what was added by its path stays where it is."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from polycast._agent import Agent, Object
+from polycast._agent import Agent, Object, Published
 from polycast.errors import Invalid, NotContiguous, UnsupportedType
 
 if TYPE_CHECKING:
@@ -165,6 +165,33 @@ def add(
 ) -> Object:
     """Makes tensors known as one object, to be sent: one copy of their bytes, from wherever they are."""
     return agent.add_parts(data_id, pack(tensors, metadata), name=name or f"tensors-{data_id}.safetensors")
+
+
+def publish(
+    agent: Agent,
+    topic: str,
+    tensors: Mapping[str, Any],
+    *,
+    version: int | None = None,
+    deadline: float | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Published:
+    """Gives all subscribers of a topic these tensors as a new version; returns when it is committed. The version before goes
+    from this agent; subscribers remove what they do not use any more."""
+    import uuid
+
+    data_id = uuid.uuid4().int >> 65
+    add(agent, data_id, tensors, metadata=metadata)
+    try:
+        published = agent.publish(topic, data_id, version=version, deadline=deadline)
+    except BaseException:
+        agent.delete(data_id)
+        raise
+    before = agent._published.get(topic)
+    agent._published[topic] = data_id
+    if before is not None:
+        agent.delete(before)
+    return published
 
 
 def of(found: Object, framework: str = "numpy") -> dict[str, Any]:

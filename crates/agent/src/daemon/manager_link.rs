@@ -5,12 +5,14 @@
 //! and asks again for what it waits for. What is owed to the manager (releases, withdrawals) is said until a
 //! heartbeat confirms it.
 
+mod directory;
 mod lease;
 mod permits;
 mod removals;
 mod streams;
 mod table;
 
+pub use directory::{HeldObject, Wish as ObjectWish, object_ref, refusal};
 pub use lease::{FabricWish, Lease, Peer, Wanted, addresses};
 pub use streams::{Audience, Listening, Published, Whereabouts};
 

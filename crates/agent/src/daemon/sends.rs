@@ -241,10 +241,14 @@ impl Sends {
         let (length, first) = (source.len(), Arc::clone(&source));
         // All paths of the transfer together are lent for as long as was asked for.
         let mut lent_for = wish.lease;
+        let mut steering = Arc::clone(&lease.steering);
         let mut report =
             self.deliver(&send, first, lease, until(&options), &mut lent_for, cancel, standing).await?;
-        for _ in 0..PATHS_MAX {
-            if report.left.is_empty() || lent_for == Some(Duration::ZERO) {
+        let mut paths = 0;
+        loop {
+            // Whoever is taken out is so once: that ends by itself.
+            paths += usize::from(!steering.is_rekeyed());
+            if report.left.is_empty() || lent_for == Some(Duration::ZERO) || paths > PATHS_MAX {
                 break;
             }
             // Those that the trees could not reach get the rest over another path, if the manager has one.
@@ -279,6 +283,7 @@ impl Sends {
             before
                 .events
                 .push((after, format!("{} takes over for {}", lease.fabric, before.left.join(", "))));
+            steering = Arc::clone(&lease.steering);
             let next = Arc::clone(&source);
             let rest =
                 self.deliver(&send, next, lease, until(&options), &mut lent_for, cancel, standing).await?;
@@ -451,6 +456,18 @@ impl Sends {
             lease_ms: changed.lease_ms,
             ..granted
         }))
+    }
+
+    /// Watches the transfer of an object, if there is just one.
+    pub fn watch(self: &Arc<Self>, object: ObjectId) -> Option<Watcher> {
+        let mut table = self.lock();
+        let mut sendings = table.sendings.iter_mut().filter(|(key, _)| key.object == object);
+        let (key, sending) = sendings.next()?;
+        if sendings.next().is_some() {
+            return None;
+        }
+        sending.watchers += 1;
+        Some(self.watcher(key.clone(), sending))
     }
 
     /// Ends the transfers of an object.

@@ -3,10 +3,13 @@
 use super::{PortConfig, PortStatus};
 use polycast_net::neighbour::{NeighbourSocket, Sent};
 use polycast_net::udp::{DATAGRAM_LEN_MAX, SEGMENTS_MAX};
+use polycast_net::words::{Words, WordsKey};
 use polycast_types::{Duration, Time};
-use polycast_wire::pull::{HEADER_LEN, greeting};
+use polycast_wire::pull::{HEADER_LEN, Packet, greeting};
+use polycast_wire::words::Way;
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddrV4;
 use std::path::Path;
 
 /// Bytes that may wait for the socket; more is dropped, as at a switch port.
@@ -88,6 +91,16 @@ pub(super) struct Port {
     up: bool,
     other_since: Option<Time>,
     status: PortStatus,
+    /// What greetings are sealed with, and their two ways.
+    words: Words,
+    ways: [Way; 2],
+    malformed: u64,
+}
+
+/// From one end of a link to the other.
+fn way(from: SocketAddrV4, to: SocketAddrV4) -> Way {
+    let [from, to] = [from, to].map(|end| (end.ip().octets(), end.port()));
+    Way::Greeting { from, to }
 }
 
 impl Port {
@@ -97,6 +110,7 @@ impl Port {
         greeting_interval: Duration,
         damping: Duration,
         now: Time,
+        key: &WordsKey,
     ) -> io::Result<Self> {
         Ok(Port {
             socket: NeighbourSocket::open(config.local, config.peer, namespace)?,
@@ -116,6 +130,9 @@ impl Port {
             up: false,
             other_since: None,
             status: PortStatus::default(),
+            words: Words::new(key),
+            ways: [way(config.local, config.peer), way(config.peer, config.local)],
+            malformed: 0,
         })
     }
 
@@ -177,9 +194,19 @@ impl Port {
         self.status.received += packets;
     }
 
-    /// A greeting has come by it.
-    pub(super) fn greeted(&mut self, heard_there: bool) {
-        self.heard_there = heard_there;
+    /// A greeting has come by it; where they are sealed, it counts only if the neighbour has said it.
+    pub(super) fn greeted(&mut self, datagram: &[u8]) {
+        let message = self.words.hear(self.ways[1], 0, datagram);
+        match message.map(Packet::parse) {
+            Some(Ok(Packet::Greeting { heard })) => self.heard_there = heard,
+            Some(_) => self.malformed += 1,
+            None => {}
+        }
+    }
+
+    /// Greetings that were none, or not the neighbour's.
+    pub(super) fn malformed(&self) -> u64 {
+        self.malformed + self.words.forged()
     }
 
     /// The interface can carry packets, or no longer.
@@ -193,7 +220,12 @@ impl Port {
         let silent = self.heard_at.is_none_or(silent);
         if now >= self.greet_at {
             self.greet_at = now + self.greeting_interval;
-            self.push(&greeting(!silent), &[]);
+            let greeting = greeting(!silent);
+            let word = self.words.say(self.ways[0], &greeting).into_owned();
+            if self.queued_len + word.len() <= QUEUE_LEN {
+                self.queued_len += word.len();
+                self.interests.push(&greeting, &word[HEADER_LEN..]);
+            }
         }
         let works = self.has_carrier && !silent && self.heard_there;
         if let Some(until) = self.unknown_until {
@@ -236,6 +268,8 @@ impl Port {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polycast_net::seal::Secret;
+    use polycast_net::tls::Security;
     use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
     const GREETING: Duration = Duration::from_millis(100);
@@ -247,7 +281,7 @@ mod tests {
         let SocketAddr::V4(local) = free.local_addr().unwrap() else { panic!("it is an IPv4 one") };
         drop(free);
         let config = PortConfig { local, peer: "127.0.0.1:9".parse().unwrap(), rate: None };
-        Port::open(&config, None, GREETING, DAMPING, Time::ZERO).unwrap()
+        Port::open(&config, None, GREETING, DAMPING, Time::ZERO, &WordsKey::default()).unwrap()
     }
 
     fn at(ms: u64) -> Time {
@@ -258,7 +292,7 @@ mod tests {
     fn linked() -> Port {
         let mut port = port();
         port.heard(at(0), 1);
-        port.greeted(true);
+        port.greeted(&greeting(true));
         assert_eq!(port.tick(at(0)), Some(true));
         port
     }
@@ -275,9 +309,9 @@ mod tests {
         port.set_carrier(true);
         // It is heard, and has not heard us: it is answered at once.
         port.heard(at(170), 1);
-        port.greeted(false);
+        port.greeted(&greeting(false));
         assert_eq!((port.deadline(), port.tick(at(170))), (at(170), None));
-        port.greeted(true);
+        port.greeted(&greeting(true));
         assert_eq!(port.tick(at(171)), Some(true), "without damping: it is no change");
         assert!(port.status().up && port.status().known);
     }
@@ -319,7 +353,34 @@ mod tests {
         port.heard(at(440), 1);
         assert_eq!((port.tick(at(440)), port.tick(at(470))), (None, Some(true)));
         // It is there, and does not hear us.
-        port.greeted(false);
+        port.greeted(&greeting(false));
         assert_eq!((port.tick(at(471)), port.tick(at(501))), (None, Some(false)));
+    }
+
+    /// A stranger who takes the neighbour's address does not take the link down; nor is what this end has said heard as the
+    /// neighbour's.
+    #[test]
+    fn in_a_cluster_with_a_key_only_the_neighbour_greets() {
+        let key = WordsKey::of(Some(&Security::shared(&Secret::fresh())));
+        let mut port = port();
+        port.words = Words::new(&key);
+        let mut neighbour = Words::new(&key);
+        let [here, there] = port.ways;
+        let [deaf, hears] = [false, true].map(|heard| neighbour.say(there, &greeting(heard)).into_owned());
+        let own = Words::new(&key).say(here, &greeting(false)).into_owned();
+        port.heard(at(0), 1);
+        for forged in [&greeting(false)[..], &own] {
+            port.greeted(forged);
+        }
+        assert_eq!((port.tick(at(0)), port.tick(at(30)), port.malformed()), (None, None, 2));
+        port.greeted(&deaf);
+        assert_eq!((port.tick(at(31)), port.tick(at(61))), (None, Some(false)));
+        port.greeted(&hears);
+        port.greeted(&deaf);
+        assert_eq!(
+            (port.tick(at(62)), port.tick(at(92)), port.malformed()),
+            (None, Some(true), 3),
+            "an old one counts once"
+        );
     }
 }

@@ -6,6 +6,7 @@ use crate::transfer::{
     SourceSpec, Steering, TransferError, TreePath, fetch, prepare_pull,
 };
 use polycast_net::object::{ObjectKind, ObjectSource};
+use polycast_net::words::WordsKey;
 use polycast_protocol::pull::{Hop, Route};
 use polycast_types::{Duration, Handle, ObjectId};
 use polycast_wire::pull as wire;
@@ -53,7 +54,7 @@ fn node(name: &str) -> NodeConfig {
 }
 
 pub(crate) fn start_all(configs: &[NodeConfig]) -> Vec<NodeHandle> {
-    configs.iter().map(|config| start(config).unwrap()).collect()
+    configs.iter().map(|config| start(config, &WordsKey::default()).unwrap()).collect()
 }
 
 pub(crate) fn route(hops: &[(u8, bool)]) -> Option<Route> {
@@ -419,7 +420,7 @@ fn a_poisoned_packet_is_dropped_and_never_kept() {
     for _ in 0..2 {
         config.ports.push(PortConfig { local: address(), peer: address(), rate: None });
     }
-    let node = start(&config).unwrap();
+    let node = start(&config, &WordsKey::default()).unwrap();
     let (asks, answers) = (Stranger::beside(&config, 0), Stranger::beside(&config, 1));
     let (right, wrong) = (b"what was announced".as_slice(), b"what somebody else wants".as_slice());
     let digest = digest_of(right);
@@ -449,7 +450,7 @@ fn a_poisoned_packet_is_dropped_and_never_kept() {
 fn bad_routes_unknown_names_and_noise_are_dropped_and_counted() {
     let mut config = node("n");
     config.ports.push(PortConfig { local: address(), peer: address(), rate: None });
-    let node = start(&config).unwrap();
+    let node = start(&config, &WordsKey::default()).unwrap();
     let stranger = Stranger::beside(&config, 0);
     let digest = digest_of(b"");
     // Through a port that is not there, back where it came from, one hop more than the node takes, and one more than a packet
@@ -480,7 +481,7 @@ fn routes_are_as_long_as_the_settings_say() {
         config.ports.push(PortConfig { local: address(), peer: address(), rate: None });
     }
     config.hops_max = 10;
-    let node = start(&config).unwrap();
+    let node = start(&config, &WordsKey::default()).unwrap();
     let (asks, answers) = (Stranger::beside(&config, 0), Stranger::beside(&config, 1));
     let digest = digest_of(b"far");
     // A datagram may be lost on a busy machine: then both are sent again.
@@ -504,7 +505,7 @@ fn a_full_store_uses_its_memory_again() {
     for _ in 0..2 {
         config.ports.push(PortConfig { local: address(), peer: address(), rate: None });
     }
-    let node = start(&config).unwrap();
+    let node = start(&config, &WordsKey::default()).unwrap();
     let (asks, answers) = (Stranger::beside(&config, 0), Stranger::beside(&config, 1));
     for number in 0..100u8 {
         // Long ones first: those that take their places need less.

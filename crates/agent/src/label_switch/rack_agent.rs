@@ -3,6 +3,7 @@
 use super::{LabelSwitchError, RackAgentConfig};
 use crate::rack::{Controller, ControllerOptions, RackAgent, RackOptions};
 use polycast_net::bpf::orca::Packets;
+use polycast_net::words::WordsKey;
 use polycast_types::Duration;
 use std::net::SocketAddrV4;
 use std::sync::atomic::AtomicBool;
@@ -15,12 +16,12 @@ pub struct RackAgentProcess {
 }
 
 impl RackAgentProcess {
-    /// Attaches the program to the interface and opens the controller's socket.
+    /// Attaches the program to the interface and opens the controller's socket; its words are sealed with this.
     ///
     /// # Errors
     /// The settings cannot be, the kernel refuses the program, or the address is taken: there may be another agent of the
     /// rack at this server.
-    pub fn start(config: &RackAgentConfig) -> Result<Self, LabelSwitchError> {
+    pub fn start(config: &RackAgentConfig, key: &WordsKey) -> Result<Self, LabelSwitchError> {
         let failed = |error: &dyn std::fmt::Display| LabelSwitchError::new("run the agent of a rack", error);
         config.check().map_err(|error| failed(&error))?;
         let planner = config.planner().map_err(|error| failed(&error))?;
@@ -40,13 +41,15 @@ impl RackAgentProcess {
             leaf: config.leaf_controller,
             period: Duration::from_nanos(u64::from(config.heartbeat_us) * 1_000),
             labels_max: config.sessions_max as usize,
+            key: key.clone(),
         };
+        let rack = options.rack;
         let controller = Controller::open(options, agent).map_err(|error| failed(&error))?;
         std::thread::spawn(move || {
             let ended = slow.run(&AtomicBool::new(false));
             tracing::error!(?ended, "packets of new sessions are not relabelled any more");
         });
-        Ok(RackAgentProcess { controller, rack: options.rack, listening: config.listen })
+        Ok(RackAgentProcess { controller, rack, listening: config.listen })
     }
 
     /// The number of its leaf.

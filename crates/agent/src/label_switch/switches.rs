@@ -6,6 +6,7 @@ use super::{LabelSwitchConfig, LeafSettings};
 use crate::rack::{LeafController, LeafOptions, LeafSwitch, Losses, incarnation};
 use polycast_net::bpf::orca::{KernelSwitch, Layer, Packets, SwitchSettings};
 use polycast_net::bpf::{BpfError, in_namespace};
+use polycast_net::words::WordsKey;
 use polycast_planning::labels::{LabelFormat, LabelPlanner, TreePath};
 use polycast_protocol::rack::{FeedConfig, LeafConfig};
 use polycast_topology::{Clos, Graph as _, Kind, Node};
@@ -144,13 +145,14 @@ pub(super) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl LabelSwitches {
-    /// Loads the programs and attaches them to their interfaces, and begins to control leafs and to watch links.
+    /// Loads the programs and attaches them to their interfaces, and begins to control leafs, with words that are sealed with this, and
+    /// to watch links.
     ///
     /// # Errors
     /// The settings cannot be, the kernel refuses a program, or an address is taken.
-    pub fn start(config: &LabelSwitchConfig) -> Result<Self, LabelSwitchError> {
+    pub fn start(config: &LabelSwitchConfig, key: &WordsKey) -> Result<Self, LabelSwitchError> {
         let planner = config.planner().map_err(|error| LabelSwitchError::new("read the settings", error))?;
-        let devices = Devices::load(config, &planner)?;
+        let devices = Devices::load(config, &planner, key)?;
         let failed = |what: &str, error: io::Error| LabelSwitchError::new(format!("listen at {what}"), error);
         let listener =
             TcpListener::bind(config.listen).map_err(|error| failed(&config.listen.to_string(), error))?;
@@ -206,7 +208,7 @@ fn control_leaf(
     settings: &LeafSettings,
     (central, labels_max): (SocketAddrV4, u32),
     namespace: Option<&Path>,
-    switch: Arc<Mutex<KernelSwitch>>,
+    (switch, key): (Arc<Mutex<KernelSwitch>>, &WordsKey),
 ) -> Result<Arc<Mutex<Losses>>, String> {
     let options = LeafOptions {
         config: LeafConfig {
@@ -223,6 +225,7 @@ fn control_leaf(
         listen: settings.listen,
         central,
         servers: settings.servers.clone(),
+        key: key.clone(),
     };
     let mut controller = in_space(namespace, || LeafController::open(options))?;
     let losses = controller.losses();
@@ -254,7 +257,11 @@ impl LeafSwitch for OwnSwitch {
 }
 
 impl Devices {
-    fn load(config: &LabelSwitchConfig, planner: &LabelPlanner) -> Result<Self, LabelSwitchError> {
+    fn load(
+        config: &LabelSwitchConfig,
+        planner: &LabelPlanner,
+        key: &WordsKey,
+    ) -> Result<Self, LabelSwitchError> {
         let clos = *planner.clos();
         let packets = Packets { udp_port: config.port, label_len: planner.format().bytes() };
         let mut switches = BTreeMap::new();
@@ -275,7 +282,7 @@ impl Devices {
                 (Some(leaf), Some(central)) => {
                     let rack = (of_switch.number, (central, config.entries_max));
                     let switch = Arc::clone(&kernel);
-                    Some(control_leaf(rack.0, leaf, rack.1, namespace, switch).map_err(failed)?)
+                    Some(control_leaf(rack.0, leaf, rack.1, namespace, (switch, key)).map_err(failed)?)
                 }
                 _ => None,
             };

@@ -17,6 +17,8 @@ mod error;
 mod hostile_tests;
 mod invite;
 mod link;
+#[cfg(test)]
+mod names_tests;
 mod pairing;
 mod place;
 pub(crate) mod pull;

@@ -293,8 +293,8 @@ impl Run {
             }
             self.account.control.extend(steps);
         }
-        for change in self.spec.steering.take() {
-            self.session.change(change);
+        if self.session.take_changes(&self.spec.steering, self.secret.is_some()) {
+            self.account.note(now, Why::Rekeyed.to_string());
         }
     }
 

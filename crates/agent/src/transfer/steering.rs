@@ -10,6 +10,7 @@ use polycast_protocol::pull::Route;
 use polycast_wire::permit::ShownPermit;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::watch;
 
@@ -103,6 +104,8 @@ pub struct Steering {
     rest: watch::Sender<Option<Rest>>,
     /// What the manager allows, or why nothing; not known where agents do not show who they are.
     permission: watch::Sender<Option<Result<Arc<Permission>, Refusal>>>,
+    /// Whether the transfer has ended so that another one with other keys takes its place.
+    rekeyed: AtomicBool,
     /// Wakes the driver that takes the changes in.
     bell: OnceLock<Bell>,
 }
@@ -113,6 +116,7 @@ impl Default for Steering {
             orders: Mutex::default(),
             rest: watch::Sender::new(None),
             permission: watch::Sender::new(None),
+            rekeyed: AtomicBool::new(false),
             bell: OnceLock::new(),
         }
     }
@@ -175,6 +179,17 @@ impl Steering {
     /// What receivers are to be shown.
     pub(crate) fn permission(&self) -> Option<Arc<Permission>> {
         self.permission.borrow().as_ref()?.as_ref().ok().cloned()
+    }
+
+    /// The transfer ends, and another one with other keys has to take its place.
+    pub(crate) fn rekey(&self) {
+        self.rekeyed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it has ended for that.
+    #[must_use]
+    pub fn is_rekeyed(&self) -> bool {
+        self.rekeyed.load(Ordering::Relaxed)
     }
 
     /// What the first path is: its fabric, and the bytes that it was granted for where these are not all.

@@ -79,8 +79,12 @@ impl Inner {
                 self.obey(output);
             }
             // What streams want of the leases is answered by them.
-            let Some(output) = self.streams.poll(self.now()) else { return };
-            self.serve_stream(output);
+            if let Some(output) = self.streams.poll(self.now()) {
+                self.serve_stream(output);
+                continue;
+            }
+            let Some(output) = self.directory.poll(self.now()) else { return };
+            self.tell_news(output);
         }
     }
 
@@ -131,6 +135,7 @@ impl Inner {
             Output::Gone { agent } => {
                 tracing::info!(agent = %agent.name, "gone");
                 self.guard.note("gone", || json!({ "agent": agent.name }));
+                self.forget_objects_of(agent);
             }
         }
     }

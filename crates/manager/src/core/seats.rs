@@ -8,6 +8,7 @@ use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::{self as api, ManagerMessage};
 use polycast_planning::PlanId;
+use polycast_protocol::directory::DirectoryInput;
 use polycast_protocol::leases::{AgentKey, Input, Join, NotMember, Output};
 use polycast_protocol::stream::StreamsInput;
 use polycast_types::{Duration, Time};
@@ -235,14 +236,20 @@ impl Seat {
     /// Does what a message says. A message that makes no sense ends the session.
     pub fn handle(&self, message: Said) -> Result<(), Refusal> {
         let came_at = Instant::now();
-        self.core.with(|inner| {
+        let may_wait = matches!(message, Said::Directory(_));
+        let handled = self.core.with(|inner| {
             if inner.seats.number_of(&self.agent) != Some(self.number) {
                 // One that was superseded has been told so; a session that is only gone begins again.
                 return Err(convert::not_member(&NotMember::Unknown(self.agent.name.clone())));
             }
             inner.note_heard(&self.agent);
             inner.take_in(&self.agent, message, came_at)
-        })
+        });
+        if may_wait {
+            // Those who want an object are gathered for less time than a heartbeat takes.
+            self.core.changed.notify_one();
+        }
+        handled
     }
 
     /// Waits until the manager ends.
@@ -301,6 +308,10 @@ impl Inner {
             let _ = outbox.try_send(Ok(ManagerMessage { message: Some(joined) }));
             self.seats.seat(now, agent.clone(), from, outbox)
         });
+        if seat.is_ok() {
+            // Before the end of an earlier run of it is known: what that had, this one may be about to say.
+            self.directory.handle(now, DirectoryInput::Arrived { agent: agent.clone() });
+        }
         others.into_iter().for_each(|output| self.obey(output));
         self.drain();
         let number = seat.map_err(|refusal| {
@@ -354,6 +365,7 @@ impl Inner {
             Said::Remove(remove) => self.pass_on_removal(agent, remove)?,
             Said::Removed(removed) => self.pass_back_removal(agent, removed),
             Said::AskPermit(ask) => self.permit(agent, ask),
+            Said::Directory(word) => self.hear_word(agent, word)?,
         }
         Ok(())
     }

@@ -6,13 +6,13 @@
 
 use super::{Device, DeviceError, Job, News, PAUSES};
 use polycast_api::forwarder::{WATCH, Word};
+use polycast_net::tls::{Remark, Security, Talk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -28,12 +28,14 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 pub(crate) struct Forwarders {
     addresses: Vec<SocketAddr>,
     gather: Duration,
+    /// How connections to them are sealed.
+    security: Option<Security>,
 }
 
 impl Forwarders {
     /// Those whose processes are heard at these addresses; further words are waited for as long as `gather`.
-    pub(crate) fn new(addresses: Vec<SocketAddr>, gather: Duration) -> Self {
-        Forwarders { addresses, gather }
+    pub(crate) fn new(addresses: Vec<SocketAddr>, gather: Duration, security: Option<Security>) -> Self {
+        Forwarders { addresses, gather, security }
     }
 }
 
@@ -52,7 +54,7 @@ async fn run(forwarders: Forwarders, mut jobs: mpsc::Receiver<Job>, news: mpsc::
     // They end with this.
     let mut listeners = JoinSet::new();
     for address in forwarders.addresses {
-        listeners.spawn(listen(address, sender.clone()));
+        listeners.spawn(listen(address, forwarders.security.clone(), sender.clone()));
     }
     let mut speakers = Speakers::default();
     loop {
@@ -122,15 +124,17 @@ impl Speakers {
 }
 
 /// Hears one process until the manager ends.
-async fn listen(address: SocketAddr, words: mpsc::Sender<(SocketAddr, Word)>) {
-    let mut pause = PAUSES.0;
+async fn listen(address: SocketAddr, security: Option<Security>, words: mpsc::Sender<(SocketAddr, Word)>) {
+    let (mut pause, mut said) = (PAUSES.0, false);
     loop {
         let mut heard = false;
-        let reason = hear(address, &words, &mut heard).await;
+        let reason = hear(address, security.as_ref(), &words, &mut heard).await;
         if heard {
             // What its nodes know of their links is unknown now; their neighbours go on to tell.
             tracing::warn!(%address, %reason, "forwarders cannot be heard any more");
             pause = PAUSES.0;
+        } else if security.is_some() && !std::mem::replace(&mut said, true) {
+            tracing::warn!(%address, %reason, "no forwarders yet");
         }
         if words.is_closed() {
             return;
@@ -141,14 +145,20 @@ async fn listen(address: SocketAddr, words: mpsc::Sender<(SocketAddr, Word)>) {
 }
 
 /// Hears one process until its connection ends; gives why.
-async fn hear(address: SocketAddr, words: &mpsc::Sender<(SocketAddr, Word)>, heard: &mut bool) -> String {
-    let connecting = tokio::time::timeout(CONNECT_WITHIN, TcpStream::connect(address));
+async fn hear(
+    address: SocketAddr,
+    security: Option<&Security>,
+    words: &mpsc::Sender<(SocketAddr, Word)>,
+    heard: &mut bool,
+) -> String {
+    let (name, remark) = (address.to_string(), Remark::default());
+    let connecting = tokio::time::timeout(CONNECT_WITHIN, Talk::connect(&name, security, &remark));
     let stream = match connecting.await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return error.to_string(),
         Err(_) => return "no connection in time".into(),
     };
-    let (reading, mut writing) = stream.into_split();
+    let (reading, mut writing) = tokio::io::split(stream);
     if let Err(error) = writing.write_all(WATCH.as_bytes()).await {
         return error.to_string();
     }
@@ -208,7 +218,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (_jobs, inbox) = mpsc::channel(1);
         let (sender, mut news) = mpsc::channel(8);
-        let device = Box::new(Forwarders::new(vec![address], Duration::from_millis(50)));
+        let device = Box::new(Forwarders::new(vec![address], Duration::from_millis(50), None));
         tokio::spawn(device.run(inbox, sender));
         for round in 0..2 {
             let (mut stream, _) = listener.accept().await.unwrap();

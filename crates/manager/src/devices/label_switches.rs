@@ -11,6 +11,7 @@ use super::{Change, Device, DeviceError, Job, News};
 use crate::racks::{Racks, RacksError};
 use futures_util::future::{join_all, select_all};
 use peer::{Entry, Peer};
+use polycast_net::words::WordsKey;
 use polycast_planning::DeviceCommand;
 use polycast_protocol::rack::Change as LabelChange;
 use polycast_wire::switches::{Network, Word};
@@ -39,6 +40,8 @@ pub(crate) struct LabelSwitches {
     pub(crate) first_leaf: u32,
     /// How long a change may take.
     pub(crate) answers_within: Duration,
+    /// What words to leaf controllers are sealed with.
+    pub(crate) key: WordsKey,
 }
 
 impl Device for LabelSwitches {
@@ -216,8 +219,8 @@ impl Task {
     /// The central controller, which begins when it can.
     fn racks(&mut self) -> Result<&Racks, DeviceError> {
         if self.racks.is_none() {
-            let LabelSwitches { listen, ref leaf_controllers, .. } = self.settings;
-            let started = Racks::start(listen, leaf_controllers.clone());
+            let LabelSwitches { listen, ref leaf_controllers, ref key, .. } = self.settings;
+            let started = Racks::start(listen, leaf_controllers.clone(), key);
             let fails =
                 |error: std::io::Error| DeviceError::NoController { listen, reason: error.to_string() };
             self.racks = Some(started.map_err(fails)?);
@@ -402,6 +405,7 @@ mod tests {
             leaf_controllers: vec!["127.0.0.1:9".parse().unwrap()],
             first_leaf: 16,
             answers_within: Duration::from_secs(5),
+            key: WordsKey::default(),
         }
     }
 
@@ -549,6 +553,7 @@ mod tests {
             leaf_controllers: leafs,
             first_leaf: 16,
             answers_within: Duration::from_secs(1),
+            key: WordsKey::default(),
         };
         let task = Task::new(settings, news);
         let change = Change { clear: vec![label(7, 1), label(8, 1), entry(7)], set: vec![label(7, 2)] };

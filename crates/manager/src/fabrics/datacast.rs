@@ -6,6 +6,7 @@ use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, Forwarders};
 use polycast_api::forwarder::Word;
 use polycast_api::settings::SettingsError;
+use polycast_net::tls::Security;
 use polycast_planning::datacast::{Datacast, DatacastConfig};
 use polycast_planning::{Fabric, FabricName, Failure, Part, Pulling};
 use polycast_protocol::pull::{HOPS_MAX, HOPS_USUAL, PORTS_MAX};
@@ -131,10 +132,15 @@ impl Offer for DatacastOffer {
         config.datacast.iter().flat_map(|settings| &settings.hosts).map(String::as_str).collect()
     }
 
-    fn devices(&self, config: &ManagerConfig, _hosts: &Hosts) -> Result<Vec<Named>, SettingsError> {
+    fn devices(
+        &self,
+        config: &ManagerConfig,
+        _hosts: &Hosts,
+        security: Option<&Security>,
+    ) -> Result<Vec<Named>, SettingsError> {
         let settings = section("datacast", &config.datacast)?;
         let gather = Duration::from_millis(settings.gather_ms);
-        let device = Forwarders::new(settings.forwarders.clone(), gather);
+        let device = Forwarders::new(settings.forwarders.clone(), gather, security.cloned());
         Ok(vec![(DeviceId::Forwarders, Box::new(device))])
     }
 

@@ -7,6 +7,7 @@ use super::{Hosts, Named, Offer, interval, pool, rate, section, tors, wrong};
 use crate::config::ManagerConfig;
 use crate::devices::{CircuitSwitch, DeviceId};
 use polycast_api::settings::SettingsError;
+use polycast_net::tls::Security;
 use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::{Fabric, FabricName};
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
@@ -149,7 +150,12 @@ impl Offer for OcsOffer {
         Ok(Box::new(fabric.with_ports(layout.ports)))
     }
 
-    fn devices(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Vec<Named>, SettingsError> {
+    fn devices(
+        &self,
+        config: &ManagerConfig,
+        hosts: &Hosts,
+        _security: Option<&Security>,
+    ) -> Result<Vec<Named>, SettingsError> {
         let mut devices = tors::devices(config, hosts, false)?;
         let ports = switch_ports::layout(config)?.ports;
         let address = section("ocs", &config.ocs)?.address;

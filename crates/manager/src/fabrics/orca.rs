@@ -5,6 +5,8 @@ use super::{Health, Hosts, Named, Offer, check_hosts, pool, section, wrong};
 use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, LabelSwitches};
 use polycast_api::settings::SettingsError;
+use polycast_net::tls::Security;
+use polycast_net::words::WordsKey;
 use polycast_planning::labels::LabelOptions;
 use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
 use polycast_planning::{Fabric, FabricName};
@@ -138,7 +140,12 @@ impl Offer for OrcaOffer {
         Ok(Some(Box::new(OfLabels::new(clos))))
     }
 
-    fn devices(&self, config: &ManagerConfig, _hosts: &Hosts) -> Result<Vec<Named>, SettingsError> {
+    fn devices(
+        &self,
+        config: &ManagerConfig,
+        _hosts: &Hosts,
+        security: Option<&Security>,
+    ) -> Result<Vec<Named>, SettingsError> {
         let answers_within = Duration::from_millis(config.device_timeout_ms);
         let settings = section("orca", &config.orca)?;
         let leafs = u64::from(settings.pods) * u64::from(settings.leafs);
@@ -164,7 +171,13 @@ impl Offer for OrcaOffer {
             leaf_controllers,
             first_leaf: u32::try_from(hosts).map_err(|_| wrong("orca", "there are too many servers"))?,
             answers_within,
+            key: WordsKey::of(security),
         };
+        if security.is_some() && !device.key.is_there() {
+            tracing::warn!(
+                "controllers of racks share no key, as there are certificates only: keep their network apart"
+            );
+        }
         Ok(vec![(DeviceId::LabelSwitches, Box::new(device))])
     }
 }

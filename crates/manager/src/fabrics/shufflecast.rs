@@ -4,6 +4,7 @@ use super::health::{Health, OfRelays};
 use super::{Hosts, Named, Offer, interval, pool, rate, section, tors, wrong};
 use crate::config::ManagerConfig;
 use polycast_api::settings::SettingsError;
+use polycast_net::tls::Security;
 use polycast_planning::shufflecast::{Shufflecast, ShufflecastConfig};
 use polycast_planning::{Fabric, FabricName};
 use polycast_types::Rate;
@@ -99,7 +100,12 @@ impl Offer for ShufflecastOffer {
         Ok(Box::new(Shufflecast::new(fabric, servers, pool).map_err(|error| wrong("tor.hosts", error))?))
     }
 
-    fn devices(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Vec<Named>, SettingsError> {
+    fn devices(
+        &self,
+        config: &ManagerConfig,
+        hosts: &Hosts,
+        _security: Option<&Security>,
+    ) -> Result<Vec<Named>, SettingsError> {
         tors::devices(config, hosts, true)
     }
 

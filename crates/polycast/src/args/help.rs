@@ -86,6 +86,45 @@ PATH is the object itself, a file or a directory; a symbolic link means what it 
 the name that it has at the source, unless that begins with a dot or is no plain name. After Ctrl-C the same command \
 goes on from what was verified. Of several offers on the network none is taken unless --handle says which.";
 
+pub const FETCH: &str = "\
+Get an object by its key, address or id.
+
+The local agent asks the manager who has it, and gets it from there. Those who ask for the same object at nearly the same time \
+get it together, every byte sent once. If no agent has it, exactly one of those who ask gets it from its address, and the \
+others from that one; when it dies, the next one does. A key sha256:HEX is checked against the bytes that come from there.";
+
+pub const FETCH_MORE: &str = "\
+Examples:
+  polycast fetch https://example.org/model.bin --out model.bin       (on as many machines as need it)
+  polycast fetch sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 --from https://example.org/test --out test
+  polycast fetch file:///nfs/model.bin --into /data                  (one machine reads the file server)
+  polycast fetch 42 --out copy --timeout 1m                          (waits for somebody to have it)";
+
+pub const PUBLISH: &str = "\
+Give all subscribers of a topic a new version.
+
+Every subscriber gets the file or directory at the same time. The version is committed when all have verified it; only then \
+does any of them see it. A subscriber that dies or fails is named and not waited for. Who subscribes later gets the last \
+committed version from whoever has it.";
+
+pub const PUBLISH_MORE: &str = "\
+Examples:
+  polycast publish policy weights.safetensors
+  polycast publish policy weights.safetensors --version 17 --timeout 30s";
+
+pub const SUBSCRIBE: &str = "\
+Get every version of a topic.
+
+Each version that is committed is put into --into (or --out) in the place of the one before, and --exec is run. Runs until \
+Ctrl-C, or with --once until the first version has come. A version that comes while the one before is being put in its place \
+is followed by the newest one.";
+
+pub const SUBSCRIBE_MORE: &str = "\
+Examples:
+  polycast subscribe policy --into /models
+  polycast subscribe policy --out weights.safetensors --exec 'kill -HUP $(cat server.pid)'
+  polycast subscribe policy --into . --once";
+
 pub const MANAGER: &str = "\
 Run the manager, which lends network paths to transfers.
 
@@ -121,7 +160,7 @@ Settings (TOML):
   rate = \"1gbit\"                            # sources here never send faster by it
 
 Examples:
-  polycast forwarder --config forwarder.toml
+  polycast forwarder --config forwarder.toml --key-file cluster.key
   sudo polycast lab cast datacast:bcube:4,2 FILE    # a whole fabric of them";
 
 pub const LABEL_SWITCH: &str = "\

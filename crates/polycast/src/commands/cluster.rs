@@ -78,7 +78,7 @@ impl Ending {
 }
 
 impl IdentityArgs {
-    fn files(&self) -> IdentityFiles {
+    pub(super) fn files(&self) -> IdentityFiles {
         IdentityFiles {
             key_file: self.key_file.clone(),
             tls_ca: self.tls_ca.clone(),
@@ -444,17 +444,8 @@ pub fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
         });
         Ok::<_, Failure>((id, read.await?))
     })?;
-    let from = PathBuf::from(&object.path);
     let (name, len) = (Printable(&object.name), format_bytes(object.length));
-    let Some(target) = place.path_of(&object.name)? else {
-        stdout(&object, &from)?;
-        output::beside(&format!("{name} ({len})"));
-        return Ok(Exit::Done);
-    };
-    let unchanged = present == Present::Updated && is_equal(&object, &target);
-    if !unchanged {
-        put(&object, &from, &target, present.goes())?;
-    }
+    let Some((target, unchanged)) = place_at(&object, &place, present)? else { return Ok(Exit::Done) };
     let document = json!({
         "object": id.to_string(), "name": object.name, "kind": kind(&object), "bytes": object.length,
         "root": object.root, "path": target.display().to_string(), "unchanged": unchanged,
@@ -462,6 +453,26 @@ pub fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
     let how = if unchanged { " is up to date" } else { "" };
     output::result(format, &document, &format!("{name} ({len}){how}: {}", target.display()))?;
     Ok(Exit::Done)
+}
+
+/// Puts an object of the agent's where it is wanted; gives where, and whether it was there already. `None` where it went to
+/// standard output.
+pub(super) fn place_at(
+    object: &Object,
+    place: &Destination,
+    present: Present,
+) -> Result<Option<(PathBuf, bool)>, Failure> {
+    let from = PathBuf::from(&object.path);
+    let Some(target) = place.path_of(&object.name)? else {
+        stdout(object, &from)?;
+        output::beside(&format!("{} ({})", Printable(&object.name), format_bytes(object.length)));
+        return Ok(None);
+    };
+    let unchanged = present == Present::Updated && is_equal(object, &target);
+    if !unchanged {
+        put(object, &from, &target, present.goes())?;
+    }
+    Ok(Some((target, unchanged)))
 }
 
 /// Copies an object to its place.

@@ -5,12 +5,26 @@ use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
 use polycast_agent::daemon::AgentConfig;
 use polycast_agent::label_switch::{LabelSwitchConfig, LabelSwitches, RackAgentProcess};
+use polycast_net::words::WordsKey;
 use serde_json::json;
+
+/// What words of controllers are sealed with.
+fn words_key(args: &ForwarderArgs) -> Result<WordsKey, Failure> {
+    let security = args.identity.files().security().map_err(|error| Failure::input(error.to_string()))?;
+    let key = WordsKey::of(security.as_ref());
+    if security.is_some() && !key.is_there() {
+        tracing::warn!(
+            "controllers of racks share no key, as there is a certificate only: keep their network apart"
+        );
+    }
+    Ok(key)
+}
 
 /// Runs the switches until the process is ended.
 pub fn switch(args: &ForwarderArgs, format: Format) -> Result<Exit, Failure> {
     let config = LabelSwitchConfig::read(&args.config).map_err(|error| Failure::input(error.to_string()))?;
-    let switches = LabelSwitches::start(&config).map_err(|error| Failure::input(error.to_string()))?;
+    let switches = LabelSwitches::start(&config, &words_key(args)?)
+        .map_err(|error| Failure::input(error.to_string()))?;
     let listening = switches.listening().unwrap_or(config.listen);
     let count = config.switches.len();
     let document = json!({ "switches": count, "listening": listening.to_string(), "socket": config.socket });
@@ -26,7 +40,8 @@ pub fn rack_agent(args: &ForwarderArgs, format: Format) -> Result<Exit, Failure>
     let config = config.rack_agent.ok_or_else(|| {
         Failure::input(format!("{} has no section [rack-agent]: add one", args.config.display()))
     })?;
-    let agent = RackAgentProcess::start(&config).map_err(|error| Failure::input(error.to_string()))?;
+    let agent = RackAgentProcess::start(&config, &words_key(args)?)
+        .map_err(|error| Failure::input(error.to_string()))?;
     let (rack, listening) = (agent.rack(), agent.listening().to_string());
     let document = json!({ "rack": rack, "listening": listening });
     // Whoever started the agent may not read it.

@@ -13,6 +13,7 @@ mod draw;
 mod feedback;
 mod manager;
 mod messages;
+mod objects;
 mod pull;
 mod push;
 mod racks;
@@ -94,6 +95,12 @@ pub enum Plant {
     SkipName,
     /// A packet that is not the source's takes a receiver as long as thirty that are.
     DearForgeries,
+    /// An agent whose session begins anew does not say what it has.
+    ForgetHave,
+    /// A manager that has just begun does not wait until agents have said what they have.
+    NoSettling,
+    /// Receivers say that they have an object when it begins to come.
+    EarlyHave,
 }
 
 /// What a seed has shown.
@@ -120,6 +127,7 @@ const STREAMS: Range<u64> = 4..6;
 const RACKS: Range<u64> = 6..7;
 const FEEDBACK: Range<u64> = 7..8;
 const PULL: Range<u64> = 8..11;
+const OBJECTS: u64 = 18;
 /// Some of these are about a slow receiver.
 const SLOW: u64 = 19;
 
@@ -139,6 +147,7 @@ pub fn run(seed: u64, plant: Option<Plant>) -> Verdict {
         kind if RACKS.contains(&kind) => racks::run(seed, &mut random, plant),
         kind if FEEDBACK.contains(&kind) => feedback::run(seed, &mut random, plant),
         kind if PULL.contains(&kind) => pull::run(seed, &mut random, plant),
+        OBJECTS => objects::run(seed, &mut random, plant),
         // They take long: only a few of these are.
         SLOW if seed.is_multiple_of(50) => slow::run(seed, &mut random, plant),
         _ => push::run(seed, &mut random, plant, None),

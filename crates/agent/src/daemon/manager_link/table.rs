@@ -1,5 +1,6 @@
 //! What the link knows: what is asked for, lent to us, and owed to the manager.
 
+use super::directory::Directory;
 use super::lease::{self, route};
 use super::permits::{Claim, Permits};
 use super::removals::Removals;
@@ -78,6 +79,8 @@ pub(super) struct Table {
     pub removals: Removals,
     /// What permits are checked with.
     pub permits: Permits,
+    /// Objects here, wishes for others, and topics.
+    pub directory: Directory,
     extending: BTreeMap<u64, oneshot::Sender<Result<Option<api::Granted>, Refusal>>>,
     outbox: Option<mpsc::Sender<AgentMessage>>,
     pub client: Option<ManagerClient<Channel>>,
@@ -101,7 +104,7 @@ impl Table {
         for request in asked {
             self.say(Said::Request(request));
         }
-        for message in self.streams.all() {
+        for message in self.streams.all().into_iter().chain(self.directory.all()) {
             self.say(message);
         }
         // Another manager may sign with another key.
@@ -225,6 +228,7 @@ impl Table {
             Told::Removed(answer) => self.removals.answered(answer),
             Told::Permitted(permitted) => self.permitted(permitted),
             Told::Banned(banned) => self.banned(banned),
+            Told::Directory(news) => self.news_of_objects(news),
             Told::Stream(news) => self.streams.take_in(news),
             Told::Ended(ended) => {
                 if self.streams.path(ended.request_id, None) {
@@ -269,6 +273,13 @@ impl Table {
                     }
                 }
             }
+        }
+    }
+
+    fn news_of_objects(&mut self, news: api::DirectoryNews) {
+        if !self.directory.take_in(news) {
+            tracing::warn!("news of objects is not heard: the session begins again");
+            self.outbox = None;
         }
     }
 

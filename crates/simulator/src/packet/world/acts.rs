@@ -118,6 +118,7 @@ impl Cluster {
         };
         let bytes = from_nothing(like.handle, 0, 0, 0);
         let Some(datagram) = retagged(&keys, &bytes, change, content) else { return };
+        self.note_made(&datagram);
         let fragment = Fragment { author: Author::Member, datagram: Some(datagram), ..like };
         self.coverage.hit(if jumps { named::ATTACK_MEMBER_JUMPS } else { named::ATTACK_MEMBER_FORGES });
         self.take_in(net, (0, to), fragment);
@@ -136,6 +137,7 @@ impl Cluster {
         let header = CodedHeader::new(Handle(like.handle.into()), &sns).and_then(CodedHeader::sealed);
         let packet = header.and_then(|header| keys.packet(&Header::Coded(header), &sns, content));
         let Some(datagram) = packet else { return };
+        self.note_made(&datagram);
         let fragment = Fragment { author: Author::Member, datagram: Some(datagram), ..like };
         self.coverage.hit(named::ATTACK_MEMBER_PATCHES);
         self.take_in(net, (0, to), fragment);

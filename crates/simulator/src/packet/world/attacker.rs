@@ -4,7 +4,7 @@
 //! neither read nor make one ([`super::keys`]). What connections say is sealed for their two ends, which are told apart as by
 //! certificates: it can hold them up and end them, and speaks on those of its own receiver only.
 
-use super::keys::{CONTENT_LEN, Keyring, Secret};
+use super::keys::{self, CONTENT_LEN, Keyring, Secret};
 use super::streams::StreamId;
 use super::{Cluster, Datagram, Fragment, Token};
 use crate::packet::swarm::coverage as named;
@@ -60,6 +60,8 @@ pub(super) struct Guard {
     /// What was sealed by sources: one content for a secret and a nonce.
     sealed: BTreeMap<(Secret, [u8; 12]), u64>,
     secrets: u64,
+    /// Digests of the packets that those have made who have the keys: one that is changed twice may be as it was.
+    made_with_keys: BTreeSet<u64>,
     /// The receivers that were told a secret.
     told: BTreeMap<Secret, BTreeSet<u32>>,
     /// Connections on which somebody speaks in the name of a receiver.
@@ -91,6 +93,7 @@ impl Cluster {
         self.guard = Some(Box::new(Guard {
             sealed: BTreeMap::new(),
             secrets: seed,
+            made_with_keys: BTreeSet::new(),
             told: BTreeMap::new(),
             impostors: BTreeSet::new(),
             attack,
@@ -163,10 +166,28 @@ impl Cluster {
         self.take_in(net, to, forged);
     }
 
+    /// One who has the keys has made a packet.
+    pub(super) fn note_made(&mut self, datagram: &[u8]) {
+        let guard = self.guard.as_deref_mut().expect("only sealed transfers have keys");
+        guard.made_with_keys.insert(keys::digest(0, datagram));
+    }
+
+    /// A receiver has taken a packet for the source's: one who has the keys has made it.
+    pub(super) fn check_suspect(&mut self, transfer: u32, receiver: u32) {
+        let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+        let Some(datagram) = host.suspect.take() else { return };
+        let digest = keys::digest(0, &datagram);
+        if self.guard.as_deref().is_some_and(|guard| !guard.made_with_keys.contains(&digest)) {
+            let header = Header::parse(&datagram).map(|(header, _)| header);
+            self.breaches
+                .push(format!("a packet that a stranger has made is taken for the source's: {header:?}"));
+        }
+    }
+
     /// A secret that was never there before.
     pub(super) fn fresh_secret(&mut self) -> Secret {
         let guard = self.guard.as_deref_mut().expect("only sealed transfers have secrets");
-        guard.secrets = super::keys::mix(guard.secrets, 7);
+        guard.secrets = keys::mix(guard.secrets, 7);
         Secret(guard.secrets)
     }
 

@@ -46,7 +46,8 @@ pub(super) fn mix(sum: u64, next: u64) -> u64 {
     mixed ^ mixed >> 29
 }
 
-fn digest(begin: u64, bytes: &[u8]) -> u64 {
+/// A number that stands for bytes.
+pub(super) fn digest(begin: u64, bytes: &[u8]) -> u64 {
     bytes.chunks(8).fold(mix(begin, bytes.len() as u64), |sum, chunk| mix(sum, number(chunk)))
 }
 

@@ -682,7 +682,9 @@ impl Cluster {
         let waiting = Waiting { arrived: net.now(), fragment, bytes };
         if host.service == Duration::ZERO && host.socket.is_empty() {
             host.believes = believes;
-            if host.fragment(net.now(), &waiting) {
+            let is_ours = host.fragment(net.now(), &waiting);
+            if is_ours {
+                self.check_suspect(transfer, receiver);
                 self.drive_receiver(net, transfer, receiver);
             }
             return;
@@ -713,6 +715,7 @@ impl Cluster {
             net.set_timer(host.node, at, Token::Socket(transfer, receiver).pack());
         }
         if is_ours {
+            self.check_suspect(transfer, receiver);
             self.drive_receiver(net, transfer, receiver);
         }
     }

@@ -14,6 +14,7 @@ use crate::packet::swarm::coverage::{Coverage, of_receiver};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use polycast_protocol::push::coded::{Coded, Decodable};
 use polycast_protocol::push::{Geometry, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput};
@@ -132,6 +133,8 @@ pub struct PushReceiver {
     pub(super) believes: bool,
     /// What WELCOME has said: it chooses what is shown in the end.
     pub(super) salt: Salt,
+    /// A packet that was taken for the source's, and that a stranger has made or changed.
+    pub(super) suspect: Option<Arc<[u8]>>,
 }
 
 /// What the host is to do for its machine.
@@ -196,6 +199,7 @@ impl PushReceiver {
             forged: 0,
             believes: false,
             salt: [0; 32],
+            suspect: None,
         }
     }
 
@@ -355,7 +359,7 @@ impl PushReceiver {
             return None;
         }
         if fragment.author == Author::Stranger {
-            self.breach(&format!("a packet that a stranger has made is taken for the source's: {header:?}"));
+            self.suspect = fragment.datagram.clone();
         }
         let content = number(&bytes[len..]);
         let fragments = self.geometry.fragments();

@@ -428,7 +428,9 @@ impl Cluster {
         }
         if push.config.sealed {
             sns.iter().for_each(|sn| self.check_sealed(transfer, *sn, content_of(object, *sn)));
-            fragment.datagram = Some(self.sealed(transfer, &fragment, sns, content));
+            let datagram = self.sealed(transfer, &fragment, sns, content);
+            self.note_made(&datagram);
+            fragment.datagram = Some(datagram);
         }
         self.forward(net, node, None, &fragment);
     }
