@@ -6,7 +6,7 @@ use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{
     Channel, DeviceCommand, FabricName, Fabrics, Failure, Fcfs, HostId, Plan, PlanId, Pulling, RackPort,
-    Resource,
+    Resource, Wish,
 };
 use polycast_protocol::leases::{
     AgentKey, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest, Receivers,
@@ -108,7 +108,15 @@ pub fn channel(words: &mut Words<'_>) -> Channel {
         6 => {
             let (label, further) = (words.bytes(9).to_vec(), Vec::new());
             let group = ([239, 255, 64, 0], 7410);
-            Channel::Label { group, session: words.small(4), label, further, racks: Vec::new(), rate }
+            Channel::Label {
+                group,
+                session: words.small(4),
+                label,
+                further,
+                racks: Vec::new(),
+                left_out: Vec::new(),
+                rate,
+            }
         }
         _ => {
             let pulling = Pulling { payload_bytes: 0, credits: 0, link_rate: Rate(0) };
@@ -166,6 +174,7 @@ fn request(words: &mut Words<'_>) -> PathRequest {
         receivers: if words.below(4) == 0 { Receivers::All } else { Receivers::Named(words.names()) },
         divisible: words.flip(),
         lease: words.flip().then(|| words.span()),
+        wish: Wish { or_fail: words.flip(), ..Wish::default() },
     }
 }
 
@@ -326,6 +335,7 @@ pub(crate) fn recorded() -> Vec<Record> {
             receivers,
             divisible: true,
             lease,
+            wish: Wish::default(),
         }));
     }
     manager.records()

@@ -367,7 +367,7 @@ fn sessions() -> Vec<u8> {
             0,
             said(Said::Extend(api::Extend { request_id: 1, time_ms: Some(5_000), ..api::Extend::default() })),
         ),
-        (0, said(Said::Release(api::Release { request_id: 1, response_id: 1 }))),
+        (0, said(Said::Release(api::Release { request_id: 1, response_id: 1, ..api::Release::default() }))),
         (
             0,
             said(Said::CreateStream(api::CreateStream {

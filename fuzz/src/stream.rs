@@ -109,6 +109,7 @@ fn grant(words: &mut Words<'_>) -> Result<Grant, Denial> {
         accepted_bytes: words.number(9),
         receivers: words.names().into_iter().map(|name| (name, (words.array(), 1))).collect(),
         absent: words.names(),
+        passed_over: Vec::new(),
         plan: polycast_planning::Plan { channel: channel(words), ..plan(words) },
         service: None,
         lease: None,

@@ -54,6 +54,13 @@ const STEPS: &[Step] = &[
         environment: &[],
         minutes_max: 50,
     },
+    // The Python package, with the program that the tests have built.
+    Step {
+        name: "python",
+        arguments: &["run", "--locked", "--package", "xtask", "--", "python"],
+        environment: &[],
+        minutes_max: 20,
+    },
     // With a build of its own, which is most of it. The same seed each time: what a change did not bring is looked for by longer runs.
     Step {
         name: "fuzz",

@@ -1,5 +1,7 @@
 //! `cargo xtask dist`: what is given away. A stripped program with its manual pages, completions and systemd units, as an
-//! archive and, where `dpkg-deb` is, as a Debian package.
+//! archive and, where the tools for it are, as a Debian package and an RPM.
+
+mod packages;
 
 use std::fs;
 use std::io;
@@ -7,10 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
-Usage: cargo xtask dist [DIR]
+Usage: cargo xtask dist [--static] [DIR]
 
-Builds polycast with the profile `dist` and writes polycast-VERSION-ARCH.tar.gz, and a .deb where dpkg-deb is, into DIR
-[default: dist].";
+Builds polycast with the profile `dist` and writes polycast-VERSION-ARCH.tar.gz, a .deb where dpkg-deb is and an .rpm
+where rpmbuild is, into DIR [default: dist].
+
+  --static  write polycast-VERSION-ARCH-static.tar.gz only: a program that needs no library of the system and so runs on
+            every Linux of this processor, without plan, simulate, reproduce and lab. It takes musl's compiler
+            (apt install musl-tools) and its target (rustup target add x86_64-unknown-linux-musl).";
 
 /// Where completions belong, by shell.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -20,10 +26,15 @@ const COMPLETIONS: [(&str, &str); 3] = [
 ];
 
 /// Files that are taken as they are.
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 12] = [
     ("packaging/polycast-agent.service", "usr/lib/systemd/system/polycast-agent.service"),
     ("packaging/polycast-manager.service", "usr/lib/systemd/system/polycast-manager.service"),
+    ("packaging/polycast-label-switch.service", "usr/lib/systemd/system/polycast-label-switch.service"),
+    ("packaging/polycast-rack-agent.service", "usr/lib/systemd/system/polycast-rack-agent.service"),
+    ("packaging/polycast-forwarder.service", "usr/lib/systemd/system/polycast-forwarder.service"),
+    ("docs/label-switch.sample.toml", "usr/share/doc/polycast/label-switch.sample.toml"),
     ("docs/agent.sample.toml", "usr/share/doc/polycast/agent.sample.toml"),
+    ("docs/policy.sample.toml", "usr/share/doc/polycast/policy.sample.toml"),
     ("docs/manager.sample.toml", "usr/share/doc/polycast/manager.sample.toml"),
     ("README.md", "usr/share/doc/polycast/README.md"),
     ("CHANGELOG.md", "usr/share/doc/polycast/CHANGELOG.md"),
@@ -32,6 +43,10 @@ const FILES: [(&str, &str); 7] = [
 
 /// Runs the task.
 pub fn run(arguments: &[String]) -> ExitCode {
+    let (fixed, arguments) = match arguments {
+        [first, rest @ ..] if first == "--static" => (true, rest),
+        all => (false, all),
+    };
     let out = match arguments {
         [] => PathBuf::from("dist"),
         [folder] if !folder.starts_with('-') => PathBuf::from(folder),
@@ -44,7 +59,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match make(&out) {
+    match make(&out, fixed) {
         Ok(made) => {
             made.iter().for_each(|path| println!("{}", path.display()));
             ExitCode::SUCCESS
@@ -56,14 +71,12 @@ pub fn run(arguments: &[String]) -> ExitCode {
     }
 }
 
-fn make(out: &Path) -> Result<Vec<PathBuf>, String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    must(Command::new(cargo).args(["build", "--locked", "--profile", "dist", "--package", "polycast"]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    let program = target.join("dist/polycast");
+fn make(out: &Path, fixed: bool) -> Result<Vec<PathBuf>, String> {
+    let program = build(fixed)?;
     let version = words(Command::new(&program).arg("--version"))?;
-    let version = version.split_whitespace().last().ok_or("the program has no version")?.to_string();
-    let name = format!("polycast-{version}-{}", std::env::consts::ARCH);
+    let version = version.split_whitespace().nth(1).ok_or("the program has no version")?.to_string();
+    let kind = if fixed { "-static" } else { "" };
+    let name = format!("polycast-{version}-{}{kind}", std::env::consts::ARCH);
     let stage = tempfile::tempdir().map_err(|error| format!("cannot make a folder: {error}"))?;
     let root = stage.path().join(&name);
     fill(&root, &program).map_err(|error| format!("cannot put it together: {error}"))?;
@@ -79,14 +92,27 @@ fn make(out: &Path) -> Result<Vec<PathBuf>, String> {
             .arg(&name),
     )?;
     let mut made = vec![archive];
-    match Command::new("dpkg").arg("--print-architecture").output() {
-        Ok(output) if output.status.success() => {
-            let architecture = String::from_utf8_lossy(&output.stdout).trim().to_string();
-            made.push(package(&root, out, &version, &architecture, &program)?);
-        }
-        _ => eprintln!("no dpkg here: there is no Debian package"),
+    if !fixed {
+        made.extend(packages::rpm(&root, out, &version)?);
+        made.extend(packages::deb(&root, out, &version, &program)?);
     }
     Ok(made)
+}
+
+/// Builds the program that is given away: for this system's own C library, or `fixed`, with musl inside it.
+fn build(fixed: bool) -> Result<PathBuf, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--locked", "--profile", "dist", "--package", "polycast"]);
+    let mut folder =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    if fixed {
+        let triple = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
+        command.args(["--no-default-features", "--target", &triple]);
+        folder.push(triple);
+    }
+    must(&mut command)?;
+    Ok(folder.join("dist/polycast"))
 }
 
 /// Copies what is there.
@@ -116,54 +142,6 @@ fn pages(root: &Path, program: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes the Debian package.
-fn package(
-    root: &Path,
-    out: &Path,
-    version: &str,
-    architecture: &str,
-    program: &Path,
-) -> Result<PathBuf, String> {
-    let bytes = fs::read(program).map_err(|error| format!("cannot read {}: {error}", program.display()))?;
-    let glibc = newest_glibc(&bytes).ok_or("the program names no version of glibc")?;
-    let control = format!(
-        "Package: polycast\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: The Polycast authors\n\
-         Section: net\nPriority: optional\nDepends: libc6 (>= {glibc}), libgcc-s1\n\
-         Description: deliver one object to many machines\n \
-         Every byte is sent once and reaches all receivers, by IP multicast where it\n \
-         gets through and over a chain of TCP connections where it does not.\n"
-    );
-    let debian = root.join("DEBIAN");
-    let file = out.join(format!("polycast_{version}_{architecture}.deb"));
-    fs::create_dir_all(&debian)
-        .and_then(|()| fs::write(debian.join("control"), control))
-        .map_err(|error| format!("cannot write the package's description: {error}"))?;
-    must(
-        Command::new("dpkg-deb")
-            .args(["--build", "--root-owner-group"])
-            .arg(root)
-            .arg(&file)
-            .stdout(std::process::Stdio::null()),
-    )?;
-    Ok(file)
-}
-
-/// The newest version of glibc that a program asks for, which is in it as text: `GLIBC_2.34`.
-fn newest_glibc(program: &[u8]) -> Option<String> {
-    const MARK: &[u8] = b"GLIBC_2.";
-    let versions = program.windows(MARK.len()).enumerate().filter(|(_, window)| *window == MARK).filter_map(
-        |(at, _)| {
-            let digits: String = program[at + MARK.len()..]
-                .iter()
-                .take_while(|b| b.is_ascii_digit())
-                .map(|b| *b as char)
-                .collect();
-            digits.parse::<u32>().ok()
-        },
-    );
-    versions.max().map(|minor| format!("2.{minor}"))
-}
-
 fn must(command: &mut Command) -> Result<(), String> {
     let name = command.get_program().to_string_lossy().into_owned();
     match command.status() {
@@ -185,15 +163,6 @@ fn words(command: &mut Command) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_newest_version_counts_as_a_number() {
-        assert_eq!(
-            newest_glibc(b"..GLIBC_2.9\0GLIBC_2.34\0GLIBC_2.5.1\0GLIBC_PRIVATE").as_deref(),
-            Some("2.34")
-        );
-        assert_eq!(newest_glibc(b"nothing"), None);
-    }
 
     #[test]
     fn everything_that_is_taken_is_there() {

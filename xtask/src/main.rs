@@ -7,6 +7,7 @@ mod dist;
 mod fuzz;
 mod limit;
 mod purity;
+mod python;
 mod tests_run;
 mod tidy;
 mod workspace;
@@ -19,11 +20,15 @@ Development tasks of Polycast
 Usage: cargo xtask TASK
 
 Tasks:
-  ci [STEP]...  Run all checks, or only the steps named: fmt, clippy, small, doc, test, fuzz
-  swarm [ARG].. Run simulated transfers with faults drawn from seeds: --seeds A..B or --minutes N
+  ci [STEP]...  Run all checks, or only the steps named: fmt, clippy, small, doc, test,
+                python, fuzz
+  swarm [ARG].. Run simulated transfers with faults drawn from seeds: --seeds A..B or --minutes N;
+                with --attacker sealed transfers that somebody attacks
   leaders [N]   Kill the leader of managers with a real etcd, or stop it, N times in mid-transfer: 100 unless told otherwise
   fuzz [ARG]..  Run fuzzers: --seconds N for each, TARGET.. for some; fuzz --help says more
-  dist [DIR]    Build what is given away: a stripped program with pages, completions and units, as archive and .deb
+  dist [ARG]..  Build what is given away: a stripped program with pages, completions and units, as archive, .deb and .rpm;
+                --static makes one for every Linux
+  python        Build the Python package, and run its tests in an environment of their own
   arrows        Show which crate uses which, and check that arrows only point down
   tidy          Check the rules of style that no other tool knows";
 
@@ -38,6 +43,7 @@ fn main() -> ExitCode {
         tests_run::TASK => tests_run::run(rest),
         "fuzz" => fuzz::run(rest),
         "dist" => dist::run(rest),
+        "python" => python::run(),
         "swarm" => ci::swarm(rest),
         "leaders" => ci::leaders(rest),
         "arrows" => {

@@ -6,6 +6,7 @@ use polycast_agent::rack::{
     Controller, ControllerOptions, LeafController, LeafOptions, RackError, incarnation,
 };
 use polycast_manager::Racks;
+use polycast_net::words::WordsKey;
 use polycast_protocol::rack::{Change, FeedConfig, LeafConfig};
 use polycast_protocol::switch::RackLabels;
 use polycast_types::Duration;
@@ -59,6 +60,7 @@ fn start_rack(
         listen,
         central,
         servers: (0..AGENTS).map(server).collect(),
+        key: WordsKey::default(),
     };
     let mut leaf = LeafController::open(options)?;
     let stopped = Arc::clone(stop);
@@ -71,6 +73,7 @@ fn start_rack(
             leaf: listen,
             period: TIMEOUT / 3,
             labels_max: SESSIONS as usize,
+            key: WordsKey::default(),
         };
         let mut agent = Controller::open(options, RackLabels::new(LABEL_LEN, SESSIONS as usize))?;
         let stopped = Arc::clone(stop);
@@ -83,7 +86,8 @@ fn start_rack(
 async fn measure(leafs: u8, waiting: usize) -> Result<(u64, Span), Box<dyn std::error::Error>> {
     let listens = (0..leafs).map(|_| free(Ipv4Addr::LOCALHOST)).collect::<Result<Vec<_>, _>>()?;
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let racks = Racks::start(listen, listens.iter().map(|leaf| (*leaf).into()).collect())?;
+    let racks =
+        Racks::start(listen, listens.iter().map(|leaf| (*leaf).into()).collect(), &WordsKey::default())?;
     let SocketAddr::V4(central) = racks.address() else {
         return Err("the address is no IPv4 address".into());
     };

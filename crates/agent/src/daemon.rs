@@ -26,6 +26,8 @@ mod invite;
 mod limits;
 mod local;
 mod manager_link;
+mod objects;
+mod page;
 mod processes;
 mod removals;
 mod sends;
@@ -39,15 +41,19 @@ pub use enrol::EnrolError;
 pub use error::AgentError;
 
 use crate::forwarder::daemon::Nodes;
+use crate::label_switch::RackAgentProcess;
 use crate::transfer::{Door, Listen, Options, Sealing, SlowPolicy};
 use catalog::Catalog;
 use enrol::Enrolment;
 use invite::Invitations;
 use limits::Limits;
 use manager_link::{Identity, ManagerLink};
+use objects::Objects;
 use polycast_api::agent::agent_server::AgentServer;
 use polycast_net::interface;
 use polycast_net::reach::Answerer;
+use polycast_net::tls::Security;
+use polycast_net::words::WordsKey;
 use polycast_types::Duration as Span;
 use processes::Processes;
 use sends::Sends;
@@ -81,6 +87,7 @@ pub(crate) struct Shared {
     pub processes: Processes,
     pub link: ManagerLink,
     pub engine: Arc<dyn Engine>,
+    pub counters: page::Counters,
     pub started: Instant,
 }
 
@@ -98,13 +105,33 @@ impl Shared {
     }
 }
 
+/// How an agent shows who it is, and where it has that from if a manager's authority gave it.
+async fn shown(config: &AgentConfig) -> Result<(Option<Enrolment>, Option<Security>), AgentError> {
+    let name = config.resolved_name();
+    let enrolment = config.resolved_identity(&name).map(|folder| Enrolment {
+        folder,
+        managers: config.manager.split(',').map(|manager| manager.trim().to_string()).collect(),
+        name: name.clone(),
+    });
+    let security = match &enrolment {
+        Some(enrolment) => {
+            let token = config.token.as_ref().and_then(|token| token.parse().ok());
+            Some(enrolment.enrol(token.as_ref()).await?)
+        }
+        None => config.identity_files().security_of(&name)?,
+    };
+    Ok((enrolment, security))
+}
+
 /// An agent that listens.
 pub struct Agent {
     shared: Arc<Shared>,
     sends: Arc<Sends>,
     streams: Arc<Streams>,
+    objects: Arc<Objects>,
     enrolment: Option<Enrolment>,
     local: local::Listener,
+    http: Option<tokio::net::TcpListener>,
     invitations: Invitations,
     shutdown: watch::Sender<bool>,
 }
@@ -116,14 +143,25 @@ impl Agent {
     /// The settings are wrong, or the interface, the store, the socket or the control port cannot be used.
     pub async fn start(config: AgentConfig) -> Result<Self, AgentError> {
         config.check()?;
+        let shown = shown(&config).await?;
         let mut transports = Transports::default();
         if let Some(forwarder) = &config.forwarder {
             // They live as long as the engine does.
-            let nodes = Nodes::start(forwarder).map_err(|error| AgentError::Node(error.to_string()))?;
+            let nodes = Nodes::start(forwarder, shown.1.as_ref())
+                .map_err(|error| AgentError::Node(error.to_string()))?;
             let own = forwarder.nodes.first().and_then(|node| nodes.get(&node.name));
             transports = Transports { node: own.cloned(), nodes: Some(nodes) };
         }
-        Self::start_with(config, Arc::new(transports)).await
+        if let Some(rack_agent) = &config.rack_agent {
+            let process = RackAgentProcess::start(rack_agent, &WordsKey::of(shown.1.as_ref()))?;
+            // It runs as long as the process does.
+            std::thread::spawn(move || {
+                if let Err(error) = process.run() {
+                    tracing::error!(%error, "the agent of the rack has ended");
+                }
+            });
+        }
+        Self::start_as(config, Arc::new(transports), shown).await
     }
 
     /// Like [`Agent::start`], with another engine.
@@ -132,24 +170,28 @@ impl Agent {
     /// As there.
     pub async fn start_with(config: AgentConfig, engine: Arc<dyn Engine>) -> Result<Self, AgentError> {
         config.check()?;
+        let shown = shown(&config).await?;
+        Self::start_as(config, engine, shown).await
+    }
+
+    async fn start_as(
+        config: AgentConfig,
+        engine: Arc<dyn Engine>,
+        (enrolment, security): (Option<Enrolment>, Option<Security>),
+    ) -> Result<Self, AgentError> {
         let name = config.resolved_name();
-        let enrolment = config.resolved_identity(&name).map(|folder| Enrolment {
-            folder,
-            managers: config.manager.split(',').map(|manager| manager.trim().to_string()).collect(),
-            name: name.clone(),
-        });
-        let security = match &enrolment {
-            Some(enrolment) => {
-                let token = config.token.as_ref().and_then(|token| token.parse().ok());
-                Some(enrolment.enrol(token.as_ref()).await?)
-            }
-            None => config.identity_files().security_of(&name)?,
-        };
         let sealing = security.map_or(Sealing::Plain, Sealing::By);
         let interface = interface::resolve(config.interface.as_deref())?;
         let (store, found) = Store::open(&config.resolved_store(&name))?;
         let catalog = Arc::new(Catalog::new(config.objects_max, config.receives_max, found));
         let local = local::Listener::bind(&config.resolved_socket())?;
+        let http = match config.http {
+            None => None,
+            Some(address) => {
+                let listener = tokio::net::TcpListener::bind(address).await;
+                Some(listener.map_err(|error| AgentError::listen(address, &error))?)
+            }
+        };
         let wanted = SocketAddr::from((interface.address, config.control_port.unwrap_or(CONTROL_PORT)));
         let refused = |error: std::io::Error| AgentError::listen(wanted, &error);
         let listener = TcpListener::bind(wanted).or_else(|error| match config.control_port {
@@ -172,16 +214,20 @@ impl Agent {
             processes: Processes::new(config.processes_max),
             link,
             engine,
+            counters: page::Counters::default(),
             started: Instant::now(),
         });
+        let sends = Arc::new(Sends::new(Arc::clone(&shared), config.sends_max));
         Ok(Agent {
-            sends: Arc::new(Sends::new(Arc::clone(&shared), config.sends_max)),
+            objects: Arc::new(Objects::new(Arc::clone(&shared), Arc::clone(&sends))),
+            sends,
             streams: Arc::new(Streams::new(Arc::clone(&shared), config.streams_max)),
             invitations: Invitations::new(Arc::clone(&shared), listener, config.receives_max)
                 .map_err(refused)?,
             shared,
             enrolment,
             local,
+            http,
             shutdown: watch::Sender::new(false),
         })
     }
@@ -204,6 +250,12 @@ impl Agent {
         self.shared.control
     }
 
+    /// Where its page with metrics is, if the settings have one.
+    #[must_use]
+    pub fn page(&self) -> Option<SocketAddr> {
+        self.http.as_ref()?.local_addr().ok()
+    }
+
     /// Where received objects lie.
     #[must_use]
     pub fn store(&self) -> PathBuf {
@@ -216,11 +268,14 @@ impl Agent {
     /// The service broke down, or the manager does not want this agent: another one has its name, or the
     /// manager is of another version.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), AgentError> {
-        let Agent { shared, sends, streams, enrolment, local, invitations, shutdown: ending } = self;
+        let Agent { shared, sends, streams, objects, enrolment, local, http, invitations, shutdown: ending } =
+            self;
         tracing::info!(name = %shared.name, control = %shared.control, socket = %local.path().display(),
             store = %shared.store.folder().display(), "the agent listens");
         let answering = Answering::start(&shared);
-        let service = Service::new(Arc::clone(&shared), Arc::clone(&sends), Arc::clone(&streams));
+        let service =
+            Service::new(Arc::clone(&shared), Arc::clone(&sends), Arc::clone(&streams), Arc::clone(&objects));
+        let asking = tokio::spawn(objects.run(ending.subscribe()));
         let mut server_ending = ending.subscribe();
         let (incoming, _socket) = local.into_incoming();
         let server = Server::builder().add_service(AgentServer::new(service)).serve_with_incoming_shutdown(
@@ -233,6 +288,9 @@ impl Agent {
         let invitations = tokio::spawn(invitations.run(ending.subscribe()));
         let expiring = tokio::spawn(expire(Arc::clone(&shared), ending.subscribe()));
         let removing = tokio::spawn(removals::serve(Arc::clone(&shared), ending.subscribe()));
+        if let Some(listener) = http {
+            show(listener, &shared, &sends, ending.subscribe());
+        }
         let mut linked = tokio::spawn(shared.link.clone().run(ending.subscribe()));
         let mut server = std::pin::pin!(server);
         let mut shutdown = std::pin::pin!(shutdown);
@@ -259,10 +317,25 @@ impl Agent {
         let _ = tokio::time::timeout(FAREWELL, invitations).await;
         let _ = tokio::time::timeout(FAREWELL, expiring).await;
         let _ = tokio::time::timeout(FAREWELL, removing).await;
+        let _ = tokio::time::timeout(FAREWELL, asking).await;
         drop(answering);
         tracing::info!("the agent has ended");
         outcome
     }
+}
+
+/// Serves the page for those who watch the agent, until it ends.
+fn show(
+    listener: tokio::net::TcpListener,
+    shared: &Arc<Shared>,
+    sends: &Arc<Sends>,
+    mut ending: watch::Receiver<bool>,
+) {
+    let page = Arc::new(page::Page { shared: Arc::clone(shared), sends: Arc::clone(sends) });
+    let ended = async move {
+        let _ = ending.wait_for(|ends| *ends).await;
+    };
+    tokio::spawn(polycast_api::http::serve(listener, page, ended));
 }
 
 /// Keeps the agent's certificate fresh, for ever.

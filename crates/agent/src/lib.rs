@@ -3,6 +3,7 @@
 //! The agent only connects the machines of `polycast-protocol` to sockets, stores and clocks.
 pub mod daemon;
 pub mod forwarder;
+pub mod label_switch;
 pub mod rack;
 pub mod stream;
 pub mod transfer;

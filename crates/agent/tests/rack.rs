@@ -5,9 +5,13 @@ use polycast_agent::rack::{
     Controller, ControllerOptions, LabelMap, LeafController, LeafOptions, LeafSwitch, RackError, incarnation,
 };
 use polycast_manager::Racks;
+use polycast_net::seal::Secret;
+use polycast_net::tls::Security;
+use polycast_net::words::{Words, WordsKey};
 use polycast_protocol::rack::{Change, FeedConfig, LeafConfig};
 use polycast_types::Duration;
 use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Update, Updates};
+use polycast_wire::words::Way;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,7 +68,11 @@ struct RackOf {
     stop: Arc<AtomicBool>,
 }
 
-fn start_rack(rack: u32, listen: SocketAddrV4, central: SocketAddrV4) -> RackOf {
+fn key() -> WordsKey {
+    WordsKey::of(Some(&Security::shared(&Secret::fresh())))
+}
+
+fn start_rack(rack: u32, listen: SocketAddrV4, central: SocketAddrV4, key: &WordsKey) -> RackOf {
     // Every server has an address of its own; who sends is known by it.
     let server = |port: u32| Ipv4Addr::new(127, 77, rack as u8 + 1, port as u8 + 1);
     let options = LeafOptions {
@@ -82,6 +90,7 @@ fn start_rack(rack: u32, listen: SocketAddrV4, central: SocketAddrV4) -> RackOf 
         listen,
         central,
         servers: (0..SERVERS).map(server).collect(),
+        key: key.clone(),
     };
     let (stop, active) = (Arc::new(AtomicBool::new(false)), Active::default());
     let mut leaf = LeafController::open(options).unwrap();
@@ -97,6 +106,7 @@ fn start_rack(rack: u32, listen: SocketAddrV4, central: SocketAddrV4) -> RackOf 
             leaf: listen,
             period: PERIOD,
             labels_max: 1_000,
+            key: key.clone(),
         };
         let mut agent = Controller::open(options, labels.clone()).unwrap();
         let stopped = Arc::clone(&stop);
@@ -120,10 +130,11 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 async fn labels_reach_all_agents_and_a_standby_takes_over() {
     let leafs: Vec<SocketAddrV4> = (0..2).map(|_| free(Ipv4Addr::LOCALHOST)).collect();
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let racks = Racks::start(listen, leafs.iter().map(|leaf| (*leaf).into()).collect()).unwrap();
+    let key = key();
+    let racks = Racks::start(listen, leafs.iter().map(|leaf| (*leaf).into()).collect(), &key).unwrap();
     let SocketAddr::V4(central) = racks.address() else { panic!("an IPv4 address") };
     let started: Vec<RackOf> =
-        leafs.iter().zip(0..).map(|(listen, rack)| start_rack(rack, *listen, central)).collect();
+        leafs.iter().zip(0..).map(|(listen, rack)| start_rack(rack, *listen, central, &key)).collect();
     let change = |session: u32, leaf: u32, byte: u8| Change { leaf, session, label: vec![0x80 | byte; 3] };
     // Confirmed only when the agents of both racks have it, standbys too.
     for session in 0..200 {
@@ -206,7 +217,13 @@ fn a_leaf_controller_knows_who_speaks() {
         labels_max: 10,
         feed: FeedConfig::default(),
     };
-    let options = LeafOptions { config, listen, central, servers: (0..SERVERS as u8).map(server).collect() };
+    let options = LeafOptions {
+        config,
+        listen,
+        central,
+        servers: (0..SERVERS as u8).map(server).collect(),
+        key: WordsKey::default(),
+    };
     let mut leaf = LeafController::open(options).unwrap();
     let (log, stop, active) = (Log::default(), AtomicBool::new(false), Active::default());
     let mut told = active.clone();
@@ -254,6 +271,75 @@ fn a_leaf_controller_knows_who_speaks() {
     }
 }
 
+/// In a cluster with a key a word counts once, and only from one who has the key: who takes an agent's address says nothing.
+#[test]
+fn a_leaf_controller_believes_members_only() {
+    let (listen, central) = (free(Ipv4Addr::LOCALHOST), free(Ipv4Addr::LOCALHOST));
+    let server = |port: u8| Ipv4Addr::new(127, 80, 1, port + 1);
+    let config = LeafConfig {
+        rack: 4,
+        ports: SERVERS,
+        incarnation: incarnation(),
+        active: 1,
+        standby: 1,
+        timeout: TIMEOUT,
+        period: PERIOD,
+        labels_max: 10,
+        feed: FeedConfig::default(),
+    };
+    let (ours, others) = (key(), key());
+    let servers = (0..SERVERS as u8).map(server).collect();
+    let options = LeafOptions { config, listen, central, servers, key: ours.clone() };
+    let mut leaf = LeafController::open(options).unwrap();
+    let (log, stop, active) = (Log::default(), AtomicBool::new(false), Active::default());
+    let (mut told, losses) = (active.clone(), leaf.losses());
+    std::thread::scope(|scope| {
+        let runs = scope.spawn(|| {
+            log.hear(|| leaf.run(&stop, &mut told)).unwrap();
+            leaf.counts()
+        });
+        let claim = |port: u32| {
+            sent(&Rack::Heartbeat(Heartbeat {
+                from: Name { rack: 4, agent: Some(port) },
+                incarnation: 1,
+                stream: 0,
+                applied: 0,
+                confirmed: 0,
+                active: false,
+                settled: false,
+            }))
+        };
+        let stranger = UdpSocket::bind((server(0), 0)).unwrap();
+        let foreign = Words::new(&others).say(Way::AgentToLeaf, &claim(0)).into_owned();
+        stranger.send_to(&claim(0), listen).unwrap();
+        stranger.send_to(&foreign, listen).unwrap();
+        let (mut words, honest) = (Words::new(&ours), UdpSocket::bind((server(1), 0)).unwrap());
+        let begun = std::time::Instant::now();
+        let mut sent_words = Vec::new();
+        while active.0.lock().unwrap().is_empty() {
+            sent_words.push(words.say(Way::AgentToLeaf, &claim(1)).into_owned());
+            honest.send_to(sent_words.last().unwrap(), listen).unwrap();
+            assert!(begun.elapsed() < WITHIN, "{}", log.text());
+            std::thread::sleep(Span::from_millis(5));
+        }
+        assert_eq!(*active.0.lock().unwrap(), [1], "only the honest one gets packets");
+        // A word that was heard is said again, at its own address: the agent has gone, and is taken out all the same.
+        let lost = || losses.lock().unwrap().lost > 0;
+        let mut replayed = 0;
+        while !lost() {
+            honest.send_to(&sent_words[0], listen).unwrap();
+            replayed += 1;
+            assert!(begun.elapsed() < WITHIN, "{}", log.text());
+            std::thread::sleep(Span::from_millis(20));
+        }
+        stop.store(true, Ordering::Relaxed);
+        let (counts, dropped) = runs.join().unwrap();
+        assert!(counts.refused.is_empty(), "no machine heard of them: {counts:?}");
+        assert!((3..=2 + replayed).contains(&dropped), "{dropped} dropped of {replayed} and two");
+    });
+    assert_eq!(log.text().matches("no right tag of the cluster's key").count(), 1, "{}", log.text());
+}
+
 /// Updates with stale numbers, and datagrams that are no messages: counted, and the label stays as it is.
 #[test]
 fn an_agent_takes_no_stale_number() {
@@ -267,6 +353,7 @@ fn an_agent_takes_no_stale_number() {
         leaf: address,
         period: PERIOD,
         labels_max: 10,
+        key: WordsKey::default(),
     };
     let mut agent = Controller::open(options, labels.clone()).unwrap();
     let log = Log::default();

@@ -17,6 +17,10 @@
 //! # }
 //! ```
 
+mod objects;
+
+pub use objects::{Fetching, Piece, Versions, Wanted};
+
 use crate::PROTOCOL_VERSION;
 use crate::agent::agent_client::AgentClient as Stub;
 use crate::agent::{
@@ -135,7 +139,7 @@ pub enum Slow {
 }
 
 /// Settings of a transfer; `Default` is right for most.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct SendOptions {
     /// Receivers that are not done this long after the call have failed.
     pub deadline: Option<Duration>,
@@ -145,6 +149,10 @@ pub struct SendOptions {
     pub detached: bool,
     /// How long the path is wanted, from the grant on; `None`: as long as the transfer takes.
     pub lease: Option<Duration>,
+    /// Name of the fabric that is to carry it, if it can.
+    pub fabric: Option<String>,
+    /// No other one is.
+    pub or_fail: bool,
 }
 
 /// How long a read waits.
@@ -216,6 +224,30 @@ impl AgentClient {
 }
 
 impl AgentClient {
+    /// Where the manager is, and how it stands.
+    ///
+    /// # Errors
+    /// The agent has another protocol version or went away, or the manager cannot be reached.
+    pub async fn manager_status(&self) -> Result<(String, crate::manager::StatusResponse), ClientError> {
+        let request = StatusRequest { protocol_version: PROTOCOL_VERSION };
+        let response = self.stub.clone().manager_status(request).await?.into_inner();
+        let status = <crate::manager::StatusResponse as prost::Message>::decode(response.status.as_slice());
+        let wrong = |error: prost::DecodeError| {
+            Refusal::new(Kind::Internal, format!("the manager's status makes no sense: {error}"))
+        };
+        Ok((response.manager_address, status.map_err(wrong)?))
+    }
+
+    /// Takes a part of the network out of use, or back.
+    ///
+    /// # Errors
+    /// There is no such part; or the agent or the manager cannot be reached.
+    pub async fn drain(&self, part: &str, back: bool) -> Result<crate::agent::DrainResponse, ClientError> {
+        let request =
+            crate::agent::DrainRequest { protocol_version: PROTOCOL_VERSION, part: part.into(), back };
+        Ok(self.stub.clone().drain(request).await?.into_inner())
+    }
+
     /// The streams that the manager knows, and what this agent has counted of its own.
     ///
     /// # Errors
@@ -341,6 +373,8 @@ impl Session {
             slow_after_ms,
             detached: options.detached,
             lease_ms: options.lease.map(|lease| lease.as_millis().max(1)),
+            fabric: options.fabric.clone().unwrap_or_default(),
+            or_fail: options.or_fail,
         };
         Ok(Sending { events: self.stub.clone().send(request).await?.into_inner() })
     }

@@ -32,10 +32,16 @@ pub enum Kind {
     StreamUnknown,
     /// There is a stream of this name already.
     StreamTaken,
+    /// The topic belongs to another application.
+    TopicTaken,
+    /// The bytes of an object cannot be got from where they are from at first, or are not those that its key names.
+    OriginFailed,
     /// The manager cannot be reached.
     ManagerUnreachable,
     /// The manager does not lend a path.
     Denied,
+    /// The manager's policy does not allow it.
+    NotAllowed,
     /// The agent has not joined the manager, or the manager has forgotten it.
     NotJoined,
     /// Another manager leads: [`Refusal::leader`], where it is known.
@@ -63,7 +69,7 @@ pub enum Kind {
 }
 
 /// Kinds with their names on the wire and their gRPC codes.
-const KINDS: [(Kind, &str, Code); 24] = [
+const KINDS: [(Kind, &str, Code); 27] = [
     (Kind::NotRegistered, "not-registered", Code::FailedPrecondition),
     (Kind::ObjectUnknown, "object-unknown", Code::NotFound),
     (Kind::ObjectTaken, "object-taken", Code::AlreadyExists),
@@ -74,8 +80,11 @@ const KINDS: [(Kind, &str, Code); 24] = [
     (Kind::RequestUnknown, "request-unknown", Code::NotFound),
     (Kind::StreamUnknown, "stream-unknown", Code::NotFound),
     (Kind::StreamTaken, "stream-taken", Code::AlreadyExists),
+    (Kind::TopicTaken, "topic-taken", Code::PermissionDenied),
+    (Kind::OriginFailed, "origin-failed", Code::Aborted),
     (Kind::ManagerUnreachable, "manager-unreachable", Code::Unavailable),
     (Kind::Denied, "denied", Code::ResourceExhausted),
+    (Kind::NotAllowed, "not-allowed", Code::PermissionDenied),
     (Kind::NotJoined, "not-joined", Code::FailedPrecondition),
     (Kind::NotLeader, "not-leader", Code::FailedPrecondition),
     (Kind::NameTaken, "name-taken", Code::AlreadyExists),

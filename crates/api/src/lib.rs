@@ -6,6 +6,7 @@
 //! - [`client`]: a thin client of the agent's service, over its Unix socket.
 //! - [`error`]: what refusals look like on the wire.
 //! - [`forwarder`]: what Datacast's forwarders say of their links.
+//! - [`http`]: the page of a daemon for those who watch it.
 //! - [`report`]: what a transfer came to.
 //! - [`settings`]: the settings files of the daemons.
 #![warn(missing_docs)]
@@ -14,6 +15,7 @@ pub mod client;
 pub mod convert;
 pub mod error;
 pub mod forwarder;
+pub mod http;
 pub mod report;
 pub mod settings;
 

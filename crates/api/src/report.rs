@@ -52,9 +52,21 @@ pub struct Report {
     /// Packets that reached receivers for this transfer and were not its source's.
     #[serde(default)]
     pub forged_packets: u64,
+    /// The fabrics that were better, and why they did not carry it.
+    #[serde(default)]
+    pub passed_over: Vec<PassedOver>,
     /// Receivers that failed because of the path: another one may reach them. Known at the source only.
     #[serde(skip)]
     pub left: Vec<String>,
+}
+
+/// A fabric that was better than the one that carried a transfer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PassedOver {
+    /// Its name.
+    pub fabric: String,
+    /// Why it did not carry it, in a sentence.
+    pub why: String,
 }
 
 /// A receiver's state while a transfer runs or when it has ended.
@@ -160,6 +172,7 @@ impl Report {
         self.heard += rest.heard;
         self.sealed &= rest.sealed;
         self.forged_packets += rest.forged_packets;
+        self.passed_over.extend(rest.passed_over);
         if !self.fabric.split('+').any(|fabric| fabric == rest.fabric) {
             self.fabric = format!("{}+{}", self.fabric, rest.fabric);
         }
@@ -198,7 +211,20 @@ impl From<&Report> for TransferReport {
             heard: report.heard,
             sealed: report.sealed,
             forged_packets: report.forged_packets,
+            passed_over: report.passed_over.iter().map(Into::into).collect(),
         }
+    }
+}
+
+impl From<&PassedOver> for wire::PassedOver {
+    fn from(passed: &PassedOver) -> Self {
+        wire::PassedOver { fabric: passed.fabric.clone(), why: passed.why.clone() }
+    }
+}
+
+impl From<wire::PassedOver> for PassedOver {
+    fn from(passed: wire::PassedOver) -> Self {
+        PassedOver { fabric: passed.fabric, why: passed.why }
     }
 }
 
@@ -227,6 +253,7 @@ impl TryFrom<TransferReport> for Report {
             left: Vec::new(),
             sealed: report.sealed,
             forged_packets: report.forged_packets,
+            passed_over: report.passed_over.into_iter().map(Into::into).collect(),
         })
     }
 }
@@ -379,6 +406,7 @@ mod tests {
             left: Vec::new(),
             sealed: true,
             forged_packets: 3,
+            passed_over: vec![PassedOver { fabric: "ocs".into(), why: "it is dark".into() }],
         }
     }
 
@@ -407,6 +435,7 @@ mod tests {
             ],
             "sent_bytes": 1_100, "patched_bytes": 100, "heard": 12, "root": "ab",
             "path_lost": "the light went out", "sealed": true, "forged_packets": 3,
+            "passed_over": [{ "fabric": "ocs", "why": "it is dark" }],
             "events": [{ "seconds": 0.5, "what": "the light went out" }],
             "control": [{ "step": "scheduling", "micros": 40 }],
             "trees": [{ "tree": 1, "interests": 2, "duplicates": 3, "halved": 4, "packets": 0, "sent_bytes": 0,
@@ -434,6 +463,7 @@ mod tests {
             "heard",
             "name",
             "object",
+            "passed_over",
             "patched_bytes",
             "receivers",
             "sealed",

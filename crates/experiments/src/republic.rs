@@ -108,6 +108,7 @@ fn requests_a_second(agents: u32, receivers: u32, requests: u32, seed: u64) -> R
             receivers: Receivers::Named(to.collect()),
             divisible: false,
             lease: None,
+            wish: Default::default(),
         };
         let now = Time(u64::from(number));
         let grant = ask(&mut leases, now, request).ok_or_else(|| refused(&"the manager lends no path"))?;

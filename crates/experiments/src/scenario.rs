@@ -2,6 +2,7 @@
 //!
 //! An error names the line and the key, what is wrong there and what would be right.
 
+use polycast_protocol::pull::Replacement;
 use polycast_protocol::push::SlowPolicy;
 use polycast_simulator::packet::scenario::{
     Change, Failed, FailurePlan, FlowPlan, Layout, OpticalPlan, Problem, PullConfig, ReceiverPlan, Routing,
@@ -191,10 +192,8 @@ struct File {
     #[serde(default)]
     link: Vec<ChangeKeys>,
     transfer: TransferKeys,
-    #[serde(default)]
-    push: PushKeys,
-    #[serde(default)]
-    pull: PullKeys,
+    push: Option<PushKeys>,
+    pull: Option<PullKeys>,
     #[serde(default)]
     tcp: TcpKeys,
     #[serde(default)]
@@ -320,6 +319,19 @@ struct PullKeys {
     rate: Option<RateText>,
     increase: Option<RateText>,
     interval: Option<SpanText>,
+    burst: Option<BytesText>,
+    rto: Option<SpanText>,
+    pending: Option<u32>,
+    replacement: Option<ReplacementName>,
+    trees: Option<u32>,
+    header: Option<u16>,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "kebab-case")]
+enum ReplacementName {
+    Oldest,
+    LeastRecentlyUsed,
 }
 
 #[derive(Deserialize, Default)]
@@ -390,9 +402,12 @@ fn problem(key: impl Into<String>, message: impl Into<String>) -> Problem {
 const FRAGMENT_MAX: u64 = 60_000;
 const GROUP_MAX: u64 = 1 << 30;
 const SEGMENT_MAX: u32 = 65_000;
+/// The most packets of a content store, and interests that are pending at a node.
+const TABLE_MAX: u32 = 1 << 22;
 
 impl File {
     fn scenario(self) -> Result<Scenario, Problem> {
+        self.refuse_what_means_nothing()?;
         let links = self.links.over(LinkConfig::new(Rate(10_000_000_000), Duration::from_micros(1)));
         Ok(Scenario {
             seed: self.seed.unwrap_or(1),
@@ -401,8 +416,8 @@ impl File {
             changes: self.link.iter().map(|change| change.change(links)).collect(),
             transfer: TransferPlan {
                 transport: match self.transfer.transport {
-                    TransportName::Push => Transport::Push(self.push.config()?),
-                    TransportName::Pull => Transport::Pull(self.pull.config()?),
+                    TransportName::Push => Transport::Push(self.push.unwrap_or_default().config()?),
+                    TransportName::Pull => Transport::Pull(self.pull.unwrap_or_default().config()?),
                     TransportName::Tcp => Transport::Tcp,
                 },
                 routing: self.transfer.routing()?,
@@ -421,6 +436,33 @@ impl File {
             optical: self.optical.iter().map(OpticalKeys::plan).collect(),
             time_limit: self.time_limit.map_or(Time(3_600_000_000_000), at),
         })
+    }
+}
+
+impl File {
+    /// Keys that the transport never looks at: whoever wrote them expects something of them.
+    fn refuse_what_means_nothing(&self) -> Result<(), Problem> {
+        let only = |key, of: &str| {
+            let message =
+                format!("this goes with the transport {of} only: take it out, or change the transport");
+            Err(problem(key, message))
+        };
+        let transport = self.transfer.transport;
+        if self.push.is_some() && !matches!(transport, TransportName::Push) {
+            return only("push", "push");
+        }
+        if self.pull.is_some() && !matches!(transport, TransportName::Pull) {
+            return only("pull", "pull");
+        }
+        if !matches!(transport, TransportName::Push) {
+            if self.transfer.tree.is_some() {
+                return only("transfer.tree", "push");
+            }
+            if matches!(self.transfer.routing, RoutingName::Labels) {
+                return only("transfer.routing", "push");
+            }
+        }
+        Ok(())
     }
 }
 
@@ -502,6 +544,10 @@ impl PushKeys {
         if !(1_024..=GROUP_MAX).contains(&group) || !group.is_power_of_two() {
             return Err(problem("push.group", "a hash group is a power of two from 1 KiB to 1 GiB"));
         }
+        if self.slow_after.is_some() && matches!(self.slow, Some(SlowName::Wait)) {
+            let message = "who waits does so for ever: take it out, or write slow = \"catch-up\" or \"drop\"";
+            return Err(problem("push.slow_after", message));
+        }
         let after = self.slow_after.map(|span| span.0);
         let after = after.or(SlowPolicy::SHIPPED.patience()).unwrap_or(Duration::ZERO);
         let slow = match self.slow {
@@ -534,13 +580,28 @@ impl PullKeys {
             ("pull.payload", u64::from(payload_bytes)),
             ("pull.block", block_bytes),
             ("pull.credits", credits.into()),
+            ("pull.pending", self.pending.unwrap_or(1).into()),
+            ("pull.trees", self.trees.unwrap_or(1).into()),
         ] {
             if value == 0 {
                 return Err(problem(key, "write a number of at least 1"));
             }
         }
-        if self.interval.is_some_and(|interval| interval.0 == Duration::ZERO) {
-            return Err(problem("pull.interval", "an interval is above zero: write a time such as \"1ms\""));
+        for (key, span) in [("pull.interval", self.interval), ("pull.rto", self.rto)] {
+            if span.is_some_and(|span| span.0 == Duration::ZERO) {
+                return Err(problem(key, "it is above zero: write a time such as \"1ms\""));
+            }
+        }
+        for (key, value) in [("pull.store", self.store), ("pull.pending", self.pending)] {
+            if value.is_some_and(|value| value > TABLE_MAX) {
+                return Err(problem(key, format!("every node has such a table: write at most {TABLE_MAX}")));
+            }
+        }
+        let burst = self.burst.map(|burst| burst.0);
+        let packet = u64::from(payload_bytes) + u64::from(self.header.unwrap_or(0));
+        if burst.is_some_and(|burst| !(packet..=1 << 30).contains(&burst)) {
+            let message = format!("it holds a packet of {packet} bytes at least, and 1 GiB at most");
+            return Err(problem("pull.burst", message));
         }
         Ok(PullConfig {
             payload_bytes,
@@ -550,6 +611,15 @@ impl PullKeys {
             initial_rate: self.rate.map(|rate| rate.0),
             increase: self.increase.map(|rate| rate.0),
             interval: self.interval.map(|interval| interval.0),
+            burst_bytes: burst.map(|burst| burst as u32),
+            retry: self.rto.map(|rto| rto.0),
+            pending_interests: self.pending.unwrap_or(base.pending_interests),
+            replacement: match self.replacement {
+                Some(ReplacementName::LeastRecentlyUsed) => Replacement::LeastRecentlyUsed,
+                Some(ReplacementName::Oldest) | None => Replacement::Oldest,
+            },
+            trees_max: self.trees,
+            header_bytes: self.header,
         })
     }
 }

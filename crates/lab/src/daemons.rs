@@ -41,6 +41,12 @@ impl Places {
         self.inside.join("cluster.key")
     }
 
+    /// The same where it is there, as an argument.
+    pub(crate) fn key_if_any(&self) -> Option<String> {
+        let key = self.key_file();
+        key.exists().then(|| key.to_string_lossy().into_owned())
+    }
+
     /// Settings of a host's agent, if it has any beside those on its command line.
     pub(crate) fn agent_settings(&self, host: &str) -> PathBuf {
         self.inside.join(format!("{host}.agent.toml"))
@@ -169,8 +175,7 @@ impl Daemons {
         let address = format!("{}:{MANAGER_PORT}", layout.manager.address);
         let settings = settings.to_string_lossy();
         let space = Space::named(&layout.manager.name);
-        let key = places.key_file();
-        let key = key.exists().then(|| key.to_string_lossy().into_owned());
+        let key = places.key_if_any();
         let mut arguments = vec!["manager", "--listen", &address, "--config", &settings];
         match &key {
             Some(key) => arguments.extend(["--key-file", key]),
@@ -203,8 +208,7 @@ impl Daemons {
     ) -> Result<(), LabError> {
         let address = format!("{}:{MANAGER_PORT}", layout.manager.address);
         self.start_manager(layout, places, settings)?;
-        let key = places.key_file();
-        let key = key.exists().then(|| key.to_string_lossy().into_owned());
+        let key = places.key_if_any();
         let start = |host: &Host| {
             let (store, socket) = (places.inside.join("stores").join(&host.name), places.socket(&host.name));
             let (store, socket) =

@@ -11,7 +11,7 @@ use crate::layout::{CONTROL_ADDRESS, Cable, End, Layout};
 use crate::spec::{Network as Kind, Spec};
 use crate::system::Space;
 use polycast_agent::forwarder::daemon::Order;
-use polycast_agent::forwarder::{ForwarderConfig, NodeConfig, PortConfig};
+use polycast_agent::forwarder::{ForwarderConfig, NodeConfig, PortConfig, Replacement};
 use polycast_planning::trees::TreePlanner;
 use polycast_topology::{CompactGraph, Network, Node};
 use polycast_wire::pull::{HOPS_USUAL, payload_len_for_mtu};
@@ -177,6 +177,7 @@ fn node_config(network: &Network, graph: &CompactGraph, node: Node, spec: &Spec)
             Kind::Datacast { store, .. } => store,
             _ => 0,
         },
+        replacement: Replacement::Oldest,
         pending_interests: 1 << 16,
         interest_ms: drained_ms.clamp(20, 10_000) as u32,
         // A link that breaks loses its carrier. On a busy machine a neighbour may be silent for long and be there.
@@ -236,8 +237,11 @@ pub(crate) fn start_switches(
     let config = process_config(places, SWITCHES, CONTROL_ADDRESS.into(), switches);
     let path = places.inside.join(format!("{SWITCHES}.toml"));
     write_settings(&path, &config)?;
-    let arguments = ["forwarder", "--config", &path.to_string_lossy()].map(str::to_string);
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (path, key) = (path.to_string_lossy().into_owned(), places.key_if_any());
+    let mut arguments = vec!["forwarder", "--config", &path];
+    if let Some(key) = &key {
+        arguments.extend(["--key-file", key]);
+    }
     daemons.start(SWITCHES, &Space::Network, places, &arguments).map(Some)
 }
 

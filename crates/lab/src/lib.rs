@@ -9,7 +9,6 @@
 //! - [`soak`]: many small deliveries, and what they leave behind.
 //! - [`traffic`]: other traffic beside a delivery, and rates while it runs.
 //! - [`supervisor`]: the process in which a lab lives, and with which all of it ends.
-//! - [`label_switches`]: switches in the kernel that forward by labels, and agents of racks.
 //! - [`measure`]: what a stream of messages sees of failures and of those who join.
 //! - [`ocs`]: an optical circuit switch that speaks TL1 and moves real packets.
 //!
@@ -24,9 +23,9 @@ mod daemons;
 mod datacast;
 mod error;
 pub mod failure;
-mod label_links;
-pub mod label_switches;
+mod label_switches;
 pub mod layout;
+pub mod light;
 pub mod measure;
 pub mod ocs;
 mod openvswitch;

@@ -258,7 +258,7 @@ impl Stage<'_> {
         let watched = WATCHED + 4 * timeout;
         let (mut gaps, mut idle, mut kill) = (Vec::new(), 0, 0);
         tokio::time::sleep(SETTLES).await;
-        let late_before = label_switches::losses()?.returned;
+        let late_before = label_switches::losses(self.places)?.returned;
         while kill < kills {
             ears.iter().for_each(|ear| ear.lock().clear());
             tokio::time::sleep(QUIET).await;
@@ -286,7 +286,7 @@ impl Stage<'_> {
             gaps.extend(seen.into_iter().flatten());
             kill += 1;
         }
-        let wrongly_lost = label_switches::losses()?.returned - late_before;
+        let wrongly_lost = label_switches::losses(self.places)?.returned - late_before;
         let flow = finish(sender, &session, ears).await?;
         Ok(Measured::Kills { gaps, idle, wrongly_lost, flow })
     }

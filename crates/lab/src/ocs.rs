@@ -8,7 +8,9 @@
 
 use crate::error::LabError;
 use crate::layout::ocs_port;
+use crate::light::Lamp;
 use crate::optics::{self, Light, Mirrors};
+use crate::spec::Spec;
 use crate::system::Space;
 use polycast_net::devices::circuits::{Circuit, Dialect, Framing};
 use polycast_net::devices::tl1::{Output, Severity};
@@ -43,6 +45,8 @@ pub struct OcsOptions {
     pub circuit_time: Duration,
     /// User and password that it wants; anyone may manage it without.
     pub login: Option<(String, String)>,
+    /// The lab whose ports at the other ends of the fibres have light only where there is some.
+    pub light: Option<Spec>,
 }
 
 /// How it misbehaves when it is told to.
@@ -287,9 +291,13 @@ pub fn run(options: OcsOptions, ready: impl FnOnce(SocketAddr)) -> Result<(), La
     let failed = |error: std::io::Error| LabError::system("run the circuit switch", error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
+        let mut mirrors = Mirrors::new(&names)?;
+        if let Some(spec) = &options.light {
+            mirrors.shine(Lamp::light(spec).await?);
+        }
         let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
         ready(listener.local_addr().map_err(failed)?);
-        serve(listener, Rc::new(Switch::new(options, Mirrors::new(&names)?))).await;
+        serve(listener, Rc::new(Switch::new(options, mirrors))).await;
         Ok(())
     })
 }

@@ -37,6 +37,9 @@ const EVERYONE: u32 = 1;
 const READY_WITHIN: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
+/// How long after its circuits a port may have no light.
+const LIGHT_GRACE_MS: u64 = 400;
+
 /// What the emulated light may lose, and what amplifiers give, in dB: packets do not fade, but the planner still refuses
 /// what real light could not do.
 const BUDGET_DB: f64 = 30.0;
@@ -73,6 +76,9 @@ pub(crate) fn start(
             "--circuit-ms",
             &circuit_ms.to_string(),
         ]);
+        if !spec.always_lit {
+            command.args(["--light", &spec.to_string()]);
+        }
         command.args(["--dialect", dialect, "--login", &format!("{OCS_USER}:{OCS_PASSWORD}")]);
         write_password(places)?;
         daemons.start_silent("ocs", command, places)?;
@@ -92,6 +98,12 @@ pub(crate) fn start(
     for outcome in runtime.block_on(at_once((0..racks).map(one))) {
         let name = outcome.device;
         outcome.result.map_err(|error| LabError::system(format!("set the rules of {name}"), error))?;
+    }
+    if let (Network::Shufflecast { .. }, false) = (spec.network, spec.always_lit) {
+        let text = spec.to_string();
+        let light =
+            daemons.start("light", &Space::named(OPTICS), places, &["lab", "device", "light", &text])?;
+        daemons.await_ready(&light)?;
     }
     Ok(())
 }
@@ -141,6 +153,10 @@ pub(crate) fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) ->
             fabric.columns(),
         ),
     };
+    if matches!(spec.network, Network::Blast { .. } | Network::Shufflecast { .. }) {
+        // Before the first section. These switches tell of light as soon as it is there.
+        text.insert_str(0, &format!("light-grace-ms = {LIGHT_GRACE_MS}\n"));
+    }
     for rack in 0..racks(layout) {
         let Endpoint::Unix(socket) = openvswitch::endpoint(places, &layout::tor(rack)) else { continue };
         let ports = Ports::of(spec.network, rack);

@@ -3,6 +3,7 @@
 //! from one interface to others before any other part of the network sees them.
 
 use crate::error::LabError;
+use crate::light::Lamp;
 use crate::system::Space;
 use rtnetlink::packet_route::tc::{
     TcAction, TcActionAttribute, TcActionGeneric, TcActionMirror, TcActionMirrorOption, TcActionOption,
@@ -44,6 +45,8 @@ pub(crate) struct Mirrors {
     netlink: rtnetlink::Handle,
     /// The kernel's numbers of the interfaces, by port.
     interfaces: Vec<u32>,
+    /// Who tells ports of their light.
+    lamp: Option<Lamp>,
 }
 
 /// The place of the rules: what comes in.
@@ -62,11 +65,24 @@ impl Mirrors {
         let (connection, netlink, _) =
             rtnetlink::new_connection().map_err(|error| LabError::system("talk to the kernel", error))?;
         tokio::spawn(connection);
-        Ok(Mirrors { netlink, interfaces })
+        Ok(Mirrors { netlink, interfaces, lamp: None })
+    }
+
+    /// From here on ports at the ends of circuits are told of their light.
+    pub(crate) fn shine(&mut self, lamp: Lamp) {
+        self.lamp = Some(lamp);
     }
 
     /// Brings the way from one port to another from one state to the next.
     pub(crate) async fn change(&self, from: u32, to: u32, light: Light) -> Result<(), LabError> {
+        let moved = self.redirect(from, to, light).await;
+        if let Some(lamp) = self.lamp.as_ref().filter(|_| light == Light::Dark || moved.is_ok()) {
+            lamp.set_circuit(from, to, light == Light::Full);
+        }
+        moved
+    }
+
+    async fn redirect(&self, from: u32, to: u32, light: Light) -> Result<(), LabError> {
         let (from, to) = (self.interfaces[from as usize], self.interfaces[to as usize]);
         let mut filters = self.netlink.traffic_filter(from as i32);
         let failed = |error: rtnetlink::Error| LabError::system("move the mirrors", error);

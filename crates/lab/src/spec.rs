@@ -35,6 +35,8 @@ pub struct Spec {
     pub mtu: u32,
     /// Whether agents have a key, and seal all that they send to each other.
     pub sealed: bool,
+    /// Whether ports of an optical lab have a carrier although no light comes to them.
+    pub always_lit: bool,
 }
 
 /// Room for packets of 8 KiB, as in Datacast section 7.
@@ -353,6 +355,11 @@ impl FromStr for Spec {
             )));
         }
         let sealed = parts.switch("sealed")?;
+        let always_lit = match if optical { parts.take("optics") } else { None } {
+            None | Some("real") => false,
+            Some("lit") => true,
+            Some(other) => return Err(parts.wrong(format!("optics can be real or lit, not '{other}'"))),
+        };
         let network = parts.network(kind)?;
         if let Some((name, _)) = parts.settings.first() {
             return Err(parts.wrong(format!("'{kind}' has no setting '{name}'")));
@@ -371,7 +378,7 @@ impl FromStr for Spec {
         let share = Rate(OPTICAL_BPS / u64::from(racks)).min(OPTICAL_RATE_MAX);
         let usual = if kind == "datacast" { Some(DATACAST_RATE) } else { optical.then_some(share) };
         let rate = rate.or(usual);
-        Ok(Spec { network, rate, mtu, sealed })
+        Ok(Spec { network, rate, mtu, sealed, always_lit })
     }
 }
 
@@ -412,6 +419,7 @@ impl fmt::Display for Spec {
             write!(f, ",rate={}", rate.0)?;
         }
         write!(f, ",mtu={}", self.mtu)?;
+        f.write_str(if self.always_lit { ",optics=lit" } else { "" })?;
         f.write_str(if self.sealed { "" } else { ",sealed=0" })
     }
 }
@@ -442,6 +450,8 @@ mod tests {
             ("datacast:bcube:4,2,kernel=0", 16),
             ("orca:4", 16),
             ("orca:4,standby=0,sealed=0", 16),
+            ("blast:racks=2,hosts=2,optics=lit", 4),
+            ("shufflecast:2,2,hosts=2,optics=real", 16),
             ("orca:4,feedback=0,probe-ms=0", 16),
             ("orca:6,agents=3,trees=2,rate=1gbit", 54),
         ] {
@@ -481,6 +491,8 @@ mod tests {
             ("blast:racks=400", "circuit switch"),
             ("blast:racks=4,fanout=1", "fanout"),
             ("blast:racks=4,next=ocs", "'ocs'"),
+            ("blast:racks=4,optics=dim", "optics can be real or lit, not 'dim'"),
+            ("bridge:8,optics=real", "'bridge' has no setting 'optics'"),
             ("blast:racks=4,on-failure=cry", "'cry'"),
             ("blast:racks=4,dialect=latin", "dialect can be glimmerglass, calient,"),
             ("shufflecast:2", "p,k"),

@@ -8,7 +8,7 @@
 use crate::baselines::{self, Job};
 use crate::cast::{CastOptions, CastOutcome, UNEXPECTED};
 use crate::compare::Way;
-use crate::daemons::{Daemons, Places, Ready};
+use crate::daemons::{Daemons, Places};
 use crate::error::LabError;
 use crate::failure::{Failure, What};
 use crate::layout::{self, Host, Layout};
@@ -173,18 +173,6 @@ pub(crate) fn lock(daemons: &Mutex<Daemons>) -> MutexGuard<'_, Daemons> {
     daemons.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts the agent of a rack at a host.
-fn begin_rack_agent(
-    daemons: &mut Daemons,
-    places: &Places,
-    spec: &Spec,
-    host: Node,
-) -> Result<Ready, LabError> {
-    let (text, host) = (spec.to_string(), host.to_string());
-    let arguments = ["lab", "device", "rack-agent", &text, &host];
-    daemons.start(&format!("rack-h{host}"), &Space::named(format!("h{host}")), places, &arguments)
-}
-
 /// Starts the agent of a rack at a host, and waits until it is ready.
 pub(crate) fn start_rack_agent(
     daemons: &mut Daemons,
@@ -194,7 +182,7 @@ pub(crate) fn start_rack_agent(
 ) -> Result<(), LabError> {
     let number = host.name.trim_start_matches('h').parse();
     let number = number.map_err(|error| LabError::system("name a host", error))?;
-    let ready = begin_rack_agent(daemons, places, spec, number)?;
+    let ready = label_switches::start_rack_agent(spec, number, places, daemons)?;
     daemons.await_ready(&ready)
 }
 
@@ -216,15 +204,17 @@ impl Lab {
         let begun = Instant::now();
         world::build(spec, &layout)?;
         timed("namespaces and cables", begun);
+        if spec.sealed {
+            let key = places.key_file();
+            Secret::fresh().write_new(&key).map_err(|error| LabError::path("write", &key, &error))?;
+        }
         let mut daemons = Daemons::default();
         let begun = Instant::now();
         match spec.network {
             Network::Bridge { .. } | Network::Datacast { .. } => {}
             Network::Orca { clos, agents, standby, .. } => {
-                let text = spec.to_string();
-                let arguments = ["lab", "device", "labels", &text];
-                daemons.start_device("labels", &places, &arguments)?;
-                let start = |host: Node| begin_rack_agent(&mut daemons, &places, spec, host);
+                label_switches::start_switches(spec, &places, &mut daemons)?;
+                let start = |host: Node| label_switches::start_rack_agent(spec, host, &places, &mut daemons);
                 let hosts = label_switches::agent_hosts(&clos, agents, standby);
                 let ready: Vec<_> = hosts.map(start).collect::<Result<_, _>>()?;
                 ready.iter().try_for_each(|ready| daemons.await_ready(ready))?;
@@ -244,10 +234,6 @@ impl Lab {
         let settings = places.inside.join("manager.toml");
         fs::write(&settings, manager_settings(spec, &layout, &places))
             .map_err(|error| LabError::path("write", &settings, &error))?;
-        if spec.sealed {
-            let key = places.key_file();
-            Secret::fresh().write_new(&key).map_err(|error| LabError::path("write", &key, &error))?;
-        }
         daemons.start_all(&layout, &places, &settings)?;
         switches.iter().try_for_each(|ready| daemons.await_ready(ready))?;
         if let Network::Blast { .. } | Network::Shufflecast { .. } = spec.network {
@@ -280,7 +266,9 @@ impl Lab {
         options.joins.iter().try_for_each(|join| self.host(&join.host).map(drop))?;
         let (early, later): (Vec<Failure>, Vec<Failure>) =
             options.failures.iter().cloned().partition(|failure| failure.at_s <= 0.0);
-        early.iter().for_each(|failure| strike(&failure.what, &self.daemons, &self.layout, &self.spec));
+        early.iter().for_each(|failure| {
+            strike(&failure.what, &self.daemons, &self.layout, (&self.spec, &self.places))
+        });
         options.way.check(&self.spec)?;
         if options.way == Way::SingleTree {
             self.restart_manager(true)?;
@@ -473,18 +461,18 @@ impl Lab {
         let begun = Instant::now();
         for failure in failures {
             let (daemons, layout) = (Arc::clone(&self.daemons), self.layout.clone());
-            let spec = self.spec.clone();
+            let (spec, places) = (self.spec.clone(), self.places.clone());
             std::thread::spawn(move || {
                 let at = Duration::from_secs_f64(failure.at_s);
                 std::thread::sleep(at.saturating_sub(begun.elapsed()));
-                strike(&failure.what, &daemons, &layout, &spec);
+                strike(&failure.what, &daemons, &layout, (&spec, &places));
             });
         }
     }
 }
 
 /// Breaks something now.
-fn strike(what: &What, daemons: &Mutex<Daemons>, layout: &Layout, spec: &Spec) {
+fn strike(what: &What, daemons: &Mutex<Daemons>, layout: &Layout, (spec, places): (&Spec, &Places)) {
     let broken = match what {
         What::Agent(name) => {
             let name = layout.host(name).map_or(name.as_str(), |host| &host.name);
@@ -500,7 +488,7 @@ fn strike(what: &What, daemons: &Mutex<Daemons>, layout: &Layout, spec: &Spec) {
             lock(daemons).kill("manager");
             Ok(())
         }
-        What::Silent(name) => label_switches::silence(name),
+        What::Silent(name) => label_switches::silence(places, name),
         What::Link(node) => world::cut(layout, spec, node),
         What::Ocs(fault) => optical::misbehave(*fault),
         What::Rate { link, rate_bps } => {

@@ -1,9 +1,9 @@
 //! The switch in the kernel and the switch machine send the same packets to the same ports and drop the same ones, for random
 //! labels, sessions and ports. Each kernel switch is in a namespace of the test's own, and every port an interface that the
-//! test reads and writes. Skipped without root, or where there was no clang.
+//! test reads and writes. Skipped without root.
 
+use polycast_agent::label_switch;
 use polycast_agent::rack::{LabelMap as _, RackAgent, RackError, RackOptions};
-use polycast_lab::label_switches;
 use polycast_net::bpf::BpfError;
 use polycast_net::bpf::orca::Packets;
 use polycast_net::tap::Tap;
@@ -92,7 +92,7 @@ fn compare(planner: &Arc<LabelPlanner>, node: u32, random: &mut Random) -> Resul
     let clos = planner.clos();
     let ports = clos.port_count(node);
     let label_len = planner.format().bytes();
-    let mut kernel = label_switches::load(planner, Packets { udp_port: UDP_PORT, label_len }, node)?;
+    let mut kernel = label_switch::load(planner, Packets { udp_port: UDP_PORT, label_len }, node, 100)?;
     let mut machine = Switch::new(Arc::clone(planner), node, 100);
     let tap = |port: u32| Tap::open(&format!("n{node}p{port}")).unwrap();
     let taps: Vec<Tap> = (0..ports).map(tap).collect();

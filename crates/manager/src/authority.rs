@@ -6,6 +6,7 @@ mod tokens;
 
 pub use tokens::{Standing, TokenError, TokenInfo};
 
+use polycast_net::seal::Secret;
 use polycast_net::tls::{TlsFiles, pin_of_pem};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose,
@@ -123,6 +124,18 @@ impl Authority {
             tracing::warn!(folder = %folder.display(), "made a new authority");
         }
         Self::open(folder)
+    }
+
+    /// What its manager signs permits with; made where there is none.
+    ///
+    /// # Errors
+    /// It cannot be read or written.
+    pub fn permit_seed(&self) -> Result<Secret, AuthorityError> {
+        let path = self.folder.join("permits.key");
+        if !path.exists() {
+            write(&path, &Secret::fresh().to_line())?;
+        }
+        Secret::read(&path).map_err(|error| odd(&path, error))
     }
 
     /// The one in this folder.

@@ -1,8 +1,9 @@
 //! The manager's settings, as TOML. `docs/manager.sample.toml` explains each.
 
+use crate::audit::AuditSettings;
 use crate::fabrics;
 use polycast_api::settings::{self, SettingsError};
-use polycast_net::tls::IdentityFiles;
+use polycast_net::tls::{ForeignServer, IdentityFiles};
 use polycast_planning::Fcfs;
 use polycast_planning::ip_multicast::IpMulticast;
 use polycast_planning::tcp_chain::TcpChain;
@@ -10,6 +11,11 @@ use polycast_protocol::leases;
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+
+/// The shortest file of an audit log.
+const AUDIT_LOG_MIN: u64 = 1 << 20;
+/// So many full ones may be kept.
+const AUDIT_LOGS_MAX: usize = 1_000;
 
 /// Settings of a manager; what is left out has the value of `Default`.
 #[derive(Clone, Debug, Deserialize)]
@@ -31,6 +37,19 @@ pub struct ManagerConfig {
     pub ca: Option<PathBuf>,
     /// Whether it may listen to other machines with neither key nor certificate.
     pub insecure: bool,
+    /// Where the manager has its page for those who watch it: `/metrics`, `/healthz` and `/readyz`; without it there is none.
+    pub http: Option<SocketAddr>,
+    /// How long a permit of a transfer holds, in seconds. A source gets another one when half of that is over.
+    pub permit_s: u64,
+    /// File that says who may send what to whom, and how much at a time; read again when it changes.
+    pub policy: Option<PathBuf>,
+    /// File in which the manager writes down whom it has let in and what it has allowed and refused, a line each.
+    pub audit_log: Option<PathBuf>,
+    /// How long that file may be before the next one is begun.
+    #[serde(deserialize_with = "bytes")]
+    pub audit_log_max: u64,
+    /// How many full ones are kept.
+    pub audit_logs_kept: usize,
     /// Name of the scheduler: `fcfs`, `greedy-matching`, `partition-fcfs`.
     pub scheduler: String,
     /// Names of the fabrics, best first; a name that there is not is refused with the list of all.
@@ -43,6 +62,8 @@ pub struct ManagerConfig {
     pub kept_paths_max: usize,
     /// How long a device may take to answer, in milliseconds.
     pub device_timeout_ms: u64,
+    /// How long after its circuits are there a rack's port may take to say that it has light, in milliseconds.
+    pub light_grace_ms: u64,
     /// How often agents send a heartbeat, in milliseconds.
     pub heartbeat_ms: u64,
     /// An agent that has been silent for this long is gone, in milliseconds.
@@ -66,6 +87,8 @@ pub struct ManagerConfig {
     pub agent_leases_max: usize,
     /// How many agents may join from one address.
     pub address_agents_max: usize,
+    /// Objects that are asked for, and topics.
+    pub objects: ObjectsConfig,
     /// The fabric `ip-multicast`.
     pub ip_multicast: fabrics::ip_multicast::IpMulticastSettings,
     /// The fabric `ocs`.
@@ -112,6 +135,12 @@ pub enum OnDeviceFailure {
 pub struct EtcdConfig {
     /// Where etcd is reached, `HOST:PORT` each; without one there is one manager, which keeps its state to itself.
     pub endpoints: Vec<String>,
+    /// Certificates (PEM) of the authorities that may have issued the servers' certificates: with it etcd is reached over TLS.
+    pub ca: Option<PathBuf>,
+    /// The manager's own certificate, where etcd wants to see one,
+    pub cert: Option<PathBuf>,
+    /// and its private key.
+    pub key: Option<PathBuf>,
     /// What the keys begin with; managers with the same prefix belong together.
     pub prefix: String,
     /// Address at which agents reach this manager, as they have it in their settings; without one that of `listen`.
@@ -122,7 +151,63 @@ pub struct EtcdConfig {
 
 impl Default for EtcdConfig {
     fn default() -> Self {
-        EtcdConfig { endpoints: Vec::new(), prefix: "/polycast".into(), advertise: None, ttl_s: 2 }
+        EtcdConfig {
+            endpoints: Vec::new(),
+            ca: None,
+            cert: None,
+            key: None,
+            prefix: "/polycast".into(),
+            advertise: None,
+            ttl_s: 2,
+        }
+    }
+}
+
+impl EtcdConfig {
+    /// How its servers are reached over TLS, if they are.
+    ///
+    /// # Errors
+    /// The settings are wrong, or the files cannot be used.
+    pub(crate) fn server(&self) -> Result<Option<ForeignServer>, SettingsError> {
+        let wrong = |setting, reason: String| Err(SettingsError::Value { setting, reason });
+        let own = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
+            (None, None) => None,
+            (Some(_), None) => return wrong("etcd.key", "etcd.cert needs its private key".into()),
+            (None, Some(_)) => return wrong("etcd.cert", "etcd.key needs its certificate".into()),
+        };
+        let Some(ca) = self.ca.clone() else {
+            return match own {
+                Some(_) => {
+                    wrong("etcd.ca", "etcd.cert and etcd.key are for TLS: name etcd's authority here".into())
+                }
+                None => Ok(None),
+            };
+        };
+        let server = ForeignServer { ca, own };
+        match server.config() {
+            Ok(_) => Ok(Some(server)),
+            Err(error) => wrong("etcd.ca", error.to_string()),
+        }
+    }
+}
+
+/// Objects that are asked for, and topics.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct ObjectsConfig {
+    /// How long those who ask for the same object are gathered before they are served together, in milliseconds.
+    pub window_ms: u64,
+    /// How long a manager that has just begun waits for agents to say what they have, in milliseconds; absent: as long as they may
+    /// take to come.
+    pub settle_ms: Option<u64>,
+    /// How many objects agents may have altogether that others find.
+    pub holds_max: usize,
+}
+
+impl Default for ObjectsConfig {
+    fn default() -> Self {
+        ObjectsConfig { window_ms: 50, settle_ms: None, holds_max: 1 << 18 }
     }
 }
 
@@ -145,12 +230,19 @@ impl Default for ManagerConfig {
             tls_key: None,
             ca: None,
             insecure: false,
+            http: None,
+            permit_s: 3_600,
+            policy: None,
+            audit_log: None,
+            audit_log_max: 64 << 20,
+            audit_logs_kept: 8,
             scheduler: Fcfs::NAME.into(),
             fabrics: vec![IpMulticast::NAME.into(), TcpChain::NAME.into()],
             when_busy: WhenBusy::default(),
             on_device_failure: OnDeviceFailure::default(),
             kept_paths_max: 16,
             device_timeout_ms: 2_000,
+            light_grace_ms: 1_000,
             heartbeat_ms: 1_000,
             silence_ms: 4_000,
             lease_ms: 30_000,
@@ -162,6 +254,7 @@ impl Default for ManagerConfig {
             leases_max: 10_000,
             agent_leases_max: 64,
             address_agents_max: 256,
+            objects: ObjectsConfig::default(),
             ip_multicast: Default::default(),
             ocs: None,
             shufflecast: None,
@@ -199,6 +292,12 @@ impl ManagerConfig {
         std::time::Duration::from_millis(self.reconnect_ms.max(self.silence_ms))
     }
 
+    /// Where the audit log is, if there is one.
+    pub(crate) fn audit(&self) -> Option<AuditSettings> {
+        let (bytes_max, kept) = (self.audit_log_max, self.audit_logs_kept);
+        self.audit_log.clone().map(|path| AuditSettings { path, bytes_max, kept })
+    }
+
     /// How the manager shows who it is.
     #[must_use]
     pub fn identity(&self) -> IdentityFiles {
@@ -217,7 +316,7 @@ impl ManagerConfig {
     }
 
     fn check_etcd(&self) -> Result<(), SettingsError> {
-        let EtcdConfig { endpoints, advertise, ttl_s, prefix } = &self.etcd;
+        let EtcdConfig { endpoints, advertise, ttl_s, prefix, .. } = &self.etcd;
         let wrong = |setting, reason: String| Err(SettingsError::Value { setting, reason });
         let is_address = |text: &String| {
             text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
@@ -232,6 +331,7 @@ impl ManagerConfig {
             let reason = "say at which address agents reach this manager, because it listens on all".into();
             return wrong("etcd.advertise", reason);
         }
+        self.etcd.server()?;
         if !(1..=3_600).contains(ttl_s) {
             return wrong("etcd.ttl-s", "it must be 1 to 3600".into());
         }
@@ -249,6 +349,7 @@ impl ManagerConfig {
         fabrics::check(self)?;
         let positive = [
             ("heartbeat-ms", self.heartbeat_ms),
+            ("objects.holds-max", self.objects.holds_max as u64),
             ("device-timeout-ms", self.device_timeout_ms),
             ("reconnect-ms", self.reconnect_ms),
             ("grant-max", self.grant_max.unwrap_or(u64::MAX)),
@@ -263,6 +364,18 @@ impl ManagerConfig {
                 return Err(SettingsError::Value { setting, reason: "it must not be 0".into() });
             }
         }
+        if !(60..=86_400).contains(&self.permit_s) {
+            let reason = "it must be 60 to 86400".into();
+            return Err(SettingsError::Value { setting: "permit-s", reason });
+        }
+        if self.audit_log_max < AUDIT_LOG_MIN {
+            let reason = "it must be at least 1MiB".into();
+            return Err(SettingsError::Value { setting: "audit-log-max", reason });
+        }
+        if self.audit_logs_kept > AUDIT_LOGS_MAX {
+            let reason = format!("it must be 0 to {AUDIT_LOGS_MAX}");
+            return Err(SettingsError::Value { setting: "audit-logs-kept", reason });
+        }
         self.check_etcd()?;
         // With fewer, one lost heartbeat would end an agent's membership or a lease.
         let longer = self.heartbeat_ms.saturating_mul(2);
@@ -274,6 +387,11 @@ impl ManagerConfig {
         }
         Ok(())
     }
+}
+
+fn bytes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    polycast_types::parse_bytes(&text).map_err(serde::de::Error::custom)
 }
 
 fn some_bytes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
@@ -293,7 +411,7 @@ mod tests {
     fn devices_of(
         config: &ManagerConfig,
     ) -> std::collections::BTreeMap<crate::devices::DeviceId, Box<dyn crate::devices::Device>> {
-        fabrics::devices(config, &fabrics::Hosts::new(config, &[])).unwrap()
+        fabrics::devices(config, &fabrics::Hosts::new(config, &[]), None).unwrap()
     }
 
     #[test]
@@ -585,11 +703,17 @@ mod tests {
             ("lease-ms = 1", "'lease-ms'"),
             ("pending-max = 0", "'pending-max'"),
             ("agents-max = -1", "line 1"),
+            ("permit-s = 59", "'permit-s' is wrong: it must be 60 to 86400"),
+            ("audit-log-max = '1kB'", "'audit-log-max'"),
+            ("audit-logs-kept = 1001", "'audit-logs-kept'"),
             ("grant-max = '0'", "'grant-max'"),
             ("grant-max = 'much'", "'much'"),
             ("[etcd]\nendpoints = ['host']", "'host' is not HOST:PORT"),
             ("[etcd]\nendpoints = ['a:1']", "'etcd.advertise'"),
             ("[etcd]\nttl-s = 0", "'etcd.ttl-s'"),
+            ("[etcd]\ncert = '/a'", "'etcd.key' is wrong: etcd.cert needs its private key"),
+            ("[etcd]\nkey = '/a'\ncert = '/b'", "'etcd.ca' is wrong: etcd.cert and etcd.key are for TLS"),
+            ("[etcd]\nca = '/no/such'", "the file /no/such cannot be read"),
         ] {
             let message = ManagerConfig::from_toml(text).unwrap_err().to_string();
             assert!(message.contains(part), "{text}: {message}");

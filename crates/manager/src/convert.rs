@@ -3,14 +3,14 @@
 use polycast_api::convert::object_id;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
-use polycast_planning::{Channel, FabricName, HostId, Plan, PlanId, Pulling, TreeRoutes};
+use polycast_planning::{Channel, FabricName, HostId, PassedOver, Plan, PlanId, Pulling, TreeRoutes, Wish};
 use polycast_protocol::leases::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, NotMember, PathRequest, Receivers,
     ReleaseReason, STREAMS_FROM, Wait,
 };
 use polycast_protocol::pull::route_of;
 use polycast_protocol::stream::{StreamRefusal, StreamWord};
-use polycast_types::{Duration, Handle, Rate};
+use polycast_types::{Duration, Handle, Printable, Rate};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -106,7 +106,23 @@ pub fn path_request(agent: AgentKey, request: api::PathRequest) -> Result<PathRe
         receivers,
         divisible: request.divisible,
         lease: span(request.lease_ms),
+        wish: wish(&request.fabric, request.or_fail)?,
     })
+}
+
+/// Which fabric a request is for.
+fn wish(fabric: &str, or_fail: bool) -> Result<Wish, Refusal> {
+    if fabric.is_empty() {
+        return Ok(Wish::default());
+    }
+    let name = fabric.parse().map_err(|error| invalid(format!("'{}': {error}", Printable(fabric))))?;
+    Ok(Wish { fabric: Some(name), or_fail })
+}
+
+/// The fabrics that were better.
+pub fn passed_over(passed: Vec<PassedOver>) -> Vec<api::PassedOver> {
+    let one = |passed: PassedOver| api::PassedOver { fabric: passed.fabric.to_string(), why: passed.why };
+    passed.into_iter().map(one).collect()
 }
 
 /// A wish to change a request.
@@ -134,6 +150,7 @@ fn channel(channel: Option<api::Channel>) -> Result<Channel, Refusal> {
             further: labelled.further,
             // They follow from the group.
             racks: Vec::new(),
+            left_out: Vec::new(),
             rate: labelled.rate_bps.map(Rate),
         }),
         Some(api::channel::Channel::Chain(_)) => Ok(Channel::Chain { order: Vec::new() }),
@@ -170,6 +187,7 @@ pub fn granted(request_id: u64, grant: Grant, names: Names<'_>) -> Result<api::G
         lease_ms: grant.lease.map(Duration::as_millis),
         plan: kept_plan(&grant.plan),
         absent: grant.absent,
+        passed_over: passed_over(grant.passed_over),
     })
 }
 
@@ -188,17 +206,24 @@ fn channel_of(channel: &Channel, names: Names<'_>) -> Result<api::Channel, Refus
                 attempt_interval_ns: attempt_interval.0,
             })
         }
-        Channel::Label { group: (group, port), session, ref label, ref further, ref racks, rate } => {
-            api::channel::Channel::Labelled(api::Labelled {
-                address: Ipv4Addr::from(group).to_string(),
-                port: u32::from(port),
-                rate_bps: rate.map(|rate| rate.0),
-                session,
-                label: label.clone(),
-                further: further.clone(),
-                racks: receiver_racks(racks, names)?,
-            })
-        }
+        Channel::Label {
+            group: (group, port),
+            session,
+            ref label,
+            ref further,
+            ref racks,
+            ref left_out,
+            rate,
+        } => api::channel::Channel::Labelled(api::Labelled {
+            address: Ipv4Addr::from(group).to_string(),
+            port: u32::from(port),
+            rate_bps: rate.map(|rate| rate.0),
+            session,
+            label: label.clone(),
+            further: further.clone(),
+            racks: receiver_racks(racks, names)?,
+            left_out: left_out.iter().filter_map(|host| names(*host)).collect(),
+        }),
         Channel::Chain { .. } => api::channel::Channel::Chain(api::Chain {}),
         Channel::SourceRoutes { tree_count, pulling, ref trees } => {
             api::channel::Channel::SourceRoutes(api::SourceRoutes {
@@ -290,10 +315,11 @@ pub fn denied(request_id: u64, refusal: &Refusal) -> api::Denied {
 pub fn stream_news(
     name: String,
     word: StreamWord,
+    secret: Vec<u8>,
     address_of: &dyn Fn(&str) -> Option<Ipv4Addr>,
 ) -> api::StreamNews {
     use api::stream_news::News;
-    let joined = |channel: &Channel, fabric: FabricName, source: String, handle: Handle| {
+    let joined = move |channel: &Channel, fabric: FabricName, source: String, handle: Handle| {
         // Messages go over channels that name no hosts: nobody answers a stream's source, so none speaks for a rack.
         let mut channel = channel.clone();
         if let Channel::Label { racks, .. } = &mut channel {
@@ -304,7 +330,7 @@ pub fn stream_news(
         let source_address = address_of(&source).filter(|address| !address.is_unspecified());
         let source_address = source_address.map(|address| address.to_string()).unwrap_or_default();
         let (fabric, handle) = (fabric.into(), handle.0);
-        Ok(News::Joined(api::StreamJoined { channel, fabric, source, handle, source_address }))
+        Ok(News::Joined(api::StreamJoined { channel, fabric, source, handle, source_address, secret }))
     };
     let news = match word {
         StreamWord::Created => Ok(News::Created(api::StreamCreated {})),

@@ -7,9 +7,11 @@
 //! its outputs, `hear` takes in what devices say, and `fail_over` keeps another manager able to go on from here.
 
 mod around;
+mod directory;
 mod fail_over;
 mod hear;
 mod obey;
+mod permits;
 mod removal;
 mod seats;
 mod snapshot;
@@ -17,22 +19,27 @@ mod streams;
 
 pub use around::Around;
 pub use fail_over::Commit;
+pub(crate) use obey::part_words;
 pub use seats::Seat;
-pub use snapshot::{LeaseSnapshot, PendingSnapshot, Snapshot};
+pub use snapshot::{LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Snapshot};
 
 use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, Devices, News};
 use crate::fabrics;
+use crate::guard::Guard;
 use fail_over::Outgoing;
 use hear::Networks;
 use obey::{Answer, SetUps};
+use permits::Permitted;
 use polycast_api::settings::SettingsError;
-use polycast_planning::PlanId;
-use polycast_protocol::leases::{Input, Leases, LeasesConfig, Record};
+use polycast_planning::{PartName, PlanId};
+use polycast_protocol::directory::Directory;
+use polycast_protocol::leases::{Drained, Input, Leases, LeasesConfig, Record};
 use polycast_protocol::stream::{Streams, StreamsConfig};
 use polycast_types::{Duration, Time};
 use seats::Seats;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
@@ -55,11 +62,17 @@ pub struct Core {
 struct Inner {
     machine: Leases,
     streams: Streams,
+    directory: Directory,
+    stream_secrets: streams::Secrets,
     networks: Networks,
     seats: Seats,
     clock: Clock,
     outgoing: Outgoing,
     set_ups: SetUps,
+    /// The time of day, and what is allowed.
+    around: Around,
+    guard: Arc<Guard>,
+    permits: Permitted,
     /// The answer to what is being handled, where the machine owes one at once.
     answer: Option<Answer>,
     /// Whether the core has ended: no agent can join, and nothing is said any more.
@@ -122,11 +135,16 @@ impl Core {
         let inner = Inner {
             machine,
             streams: Streams::new(StreamsConfig::default(), Time(base)),
-            networks: Networks { devices, health, standing, failure: None },
+            directory: Directory::new(directory::config(config), Time(base), around.wall_ns() / 1_000),
+            networks: Networks { devices, health, standing, failure: None, reached: BTreeMap::new() },
+            stream_secrets: streams::Secrets::default(),
             seats: Seats::new(config),
             clock: Clock { start: Instant::now(), base },
             outgoing: Outgoing::default(),
             set_ups: SetUps::default(),
+            around: around.clone(),
+            guard: around.guard(),
+            permits: Permitted::default(),
             answer: None,
             stopped: false,
         };
@@ -165,6 +183,23 @@ impl Core {
         // The next leader talks to the devices; two at a time would undo each other's work.
         inner.networks.devices.stop();
         self.stopped.send_replace(true);
+    }
+
+    /// Goes by the policy as it is now.
+    pub fn enforce(&self) {
+        self.with(Inner::enforce);
+    }
+
+    /// Takes a part of the network out of use, or back.
+    pub fn drain(&self, part: PartName, is_out: bool) -> Result<Drained, String> {
+        self.with(|inner| {
+            inner.apply(Input::Drain { part, is_out });
+            inner.keep_standing();
+            let Some(Answer::Drained(answer)) = inner.answer.take() else {
+                unreachable!("every part that is named is answered for at once")
+            };
+            answer
+        })
     }
 
     /// The state at this moment.
@@ -246,6 +281,7 @@ impl Inner {
     /// How long nothing has to be done if nothing happens.
     fn next_look(&self) -> std::time::Duration {
         let machines = self.machine.deadline().into_iter().chain(self.streams.deadline());
+        let machines = machines.chain(self.directory.deadline());
         let deadline = machines.chain(self.seats.deadline()).min();
         let wait = deadline.map_or(std::time::Duration::from_secs(60), |at| at.since(self.now()).into());
         self.networks

@@ -50,7 +50,7 @@ pub(crate) enum DeviceId {
 
 impl DeviceId {
     /// The device that keeps what a command says. A new kind of command has to name its device here.
-    fn of(command: &DeviceCommand) -> Self {
+    pub(crate) fn of(command: &DeviceCommand) -> Self {
         match command {
             DeviceCommand::CrossConnect { .. } => DeviceId::CircuitSwitch,
             DeviceCommand::RackRule { rack, .. } | DeviceCommand::RelayRule { rack, .. } => {
@@ -185,6 +185,11 @@ impl Devices {
         };
         let inboxes = devices.into_iter().map(start).collect();
         (Devices { inboxes, news }, heard)
+    }
+
+    /// All devices.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = DeviceId> {
+        self.inboxes.keys().copied()
     }
 
     /// Ends the devices' tasks; what they were told last is still done.

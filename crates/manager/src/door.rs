@@ -4,7 +4,9 @@
 //! meanwhile. Where connections are sealed, that is done in the visitor's own task: one that dawdles holds up nobody.
 
 use crate::config::ManagerConfig;
+use crate::guard::Guard;
 use polycast_net::tls::{Answering, PeerNames, Remark, Security, Talk};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
@@ -99,28 +101,43 @@ pub struct Door {
 
 /// Says now and then that somebody could not come in: when it was last said, and how many could not since.
 #[derive(Clone, Debug, Default)]
-struct Log(Arc<Mutex<(Option<Instant>, u64)>>);
+struct Log {
+    said: Arc<Mutex<(Option<Instant>, u64)>>,
+    guard: Arc<Guard>,
+}
 
 impl Log {
     fn say(&self, why: &str) {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         inner.1 += 1;
         if inner.0.is_none_or(|at| at.elapsed() >= SAY) {
             tracing::warn!(times = inner.1, "a connection cannot be taken: {why}");
+            self.guard.note("connection-refused", || json!({ "reason": why, "times": inner.1 }));
             *inner = (Some(Instant::now()), 0);
         }
     }
 }
 
 /// Lets in whoever comes to this listener; with `security` only who has the same.
-pub fn open(listener: TcpListener, config: &ManagerConfig, security: Option<Security>) -> Door {
+pub fn open(
+    listener: TcpListener,
+    config: &ManagerConfig,
+    security: Option<Security>,
+    guard: &Arc<Guard>,
+) -> Door {
     let house = House {
         all: 0,
         of_address: BTreeMap::new(),
         all_max: config.agents_max.saturating_add(OTHERS_MAX),
         of_address_max: config.address_agents_max.saturating_add(OTHERS_OF_ADDRESS_MAX),
     };
-    Door { listener, house: Arc::new(Mutex::new(house)), security, pause: None, log: Log::default() }
+    Door {
+        listener,
+        house: Arc::new(Mutex::new(house)),
+        security,
+        pause: None,
+        log: Log { guard: Arc::clone(guard), ..Log::default() },
+    }
 }
 
 impl Stream for Door {
@@ -329,7 +346,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let config = ManagerConfig { agents_max, address_agents_max, ..ManagerConfig::default() };
-        (open(listener, &config, None), address)
+        (open(listener, &config, None, &Arc::default()), address)
     }
 
     #[tokio::test]
@@ -365,7 +382,7 @@ mod tests {
         assert!(begun.elapsed() >= PAUSE);
         // It is said once a second.
         (0..9).for_each(|_| door.log.say("too many open files"));
-        assert_eq!(door.log.0.lock().unwrap().1, 9);
+        assert_eq!(door.log.said.lock().unwrap().1, 9);
     }
 
     #[tokio::test]

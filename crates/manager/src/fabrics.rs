@@ -7,6 +7,7 @@
 pub mod datacast;
 mod health;
 pub mod ip_multicast;
+mod lit;
 pub mod ocs;
 pub mod orca;
 mod registry;
@@ -15,12 +16,15 @@ pub mod switch_ports;
 mod tcp_chain;
 pub mod tors;
 
+pub use health::Light;
 pub(crate) use health::{Health, Verdict};
+pub(crate) use lit::lit_racks;
 pub(crate) use registry::{check, devices, fabrics, health, host_names, scheduler};
 
 use crate::config::ManagerConfig;
 use crate::devices::{Device, DeviceId};
 use polycast_api::settings::SettingsError;
+use polycast_net::tls::Security;
 use polycast_planning::ip_multicast::AddressPool;
 use polycast_planning::{Fabric, FabricName, HostId};
 use polycast_protocol::leases::{Record, host_numbers};
@@ -39,8 +43,14 @@ pub(crate) trait Offer: Sync {
     /// The planner.
     fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError>;
 
-    /// The devices that hold what its plans need. A device that several fabrics use may come from each of them.
-    fn devices(&self, _config: &ManagerConfig, _hosts: &Hosts) -> Result<Vec<Named>, SettingsError> {
+    /// The devices that hold what its plans need, with which the manager speaks as `security` says where they can. A device that
+    /// several fabrics use may come from each of them.
+    fn devices(
+        &self,
+        _config: &ManagerConfig,
+        _hosts: &Hosts,
+        _security: Option<&Security>,
+    ) -> Result<Vec<Named>, SettingsError> {
         Ok(Vec::new())
     }
 
@@ -139,12 +149,15 @@ fn pool(setting: &'static str, pool: &str, port: u16) -> Result<AddressPool, Set
     AddressPool::parse(pool, port).map_err(|error| wrong(setting, error))
 }
 
-/// An interval of attempt sending.
-fn interval(setting: &'static str, micros: u64) -> Result<Duration, SettingsError> {
-    if micros == 0 {
-        return Err(wrong(setting, "it must not be 0"));
+/// The longest interval of attempt sending; none where it follows from the time waited alone.
+fn interval(setting: &'static str, micros: Option<u64>) -> Result<Duration, SettingsError> {
+    match micros {
+        Some(0) => {
+            Err(wrong(setting, "it must not be 0: leave it out, and the interval grows with the time waited"))
+        }
+        Some(micros) => Ok(Duration::from_nanos(micros.saturating_mul(1_000))),
+        None => Ok(Duration::ZERO),
     }
-    Ok(Duration::from_nanos(micros.saturating_mul(1_000)))
 }
 
 /// Reads a rate such as `5gbit`.

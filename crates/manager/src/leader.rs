@@ -11,6 +11,7 @@ use crate::config::ManagerConfig;
 use crate::core::{Around, Commit, Core};
 use crate::store::{Etcd, Loaded, Mandate, Store, StoreError};
 use polycast_protocol::leases::RecordKey;
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,6 +98,12 @@ async fn lead<E: Etcd>(
         Ok(loaded) => loaded,
         Err(error) => return error,
     };
+    if around.guard().signs() {
+        match store.permit_seed(mandate).await {
+            Ok(seed) => around.guard().sign_with(&seed),
+            Err(error) => return error,
+        }
+    }
     let (records, unread) = (std::mem::take(&mut loaded.records), std::mem::take(&mut loaded.unread));
     let count = records.len();
     // What nobody can read may be a path, unless it is plain that it is something else.
@@ -109,6 +116,7 @@ async fn lead<E: Etcd>(
     };
     let core = Arc::new(restored.core);
     let aside = name_aside(unread, restored.aside);
+    around.guard().note("leads", || json!({ "records": count }));
     tracing::warn!(records = count, micros = begun.elapsed().as_micros() as u64, "this manager leads");
     role.send_replace(Role::Leader(Arc::clone(&core)));
     let error = tokio::select! {

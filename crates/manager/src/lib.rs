@@ -14,6 +14,7 @@
 //! ```
 #![warn(missing_docs)]
 
+pub mod audit;
 pub mod authority;
 pub mod check;
 mod config;
@@ -24,7 +25,10 @@ mod door;
 pub mod fabrics;
 #[doc(hidden)]
 pub mod fuzzing;
+mod guard;
 mod leader;
+mod page;
+mod policy;
 mod racks;
 mod service;
 mod store;
@@ -33,18 +37,25 @@ pub use config::{EtcdConfig, ManagerConfig, OnDeviceFailure, WhenBusy};
 pub use racks::{RackCounts, Racks, RacksError};
 
 use crate::core::{Around, Core};
+use audit::AuditLog;
 use authority::{Authority, AuthorityError, RENEW_AFTER};
+use guard::Guard;
 use leader::Role;
+use policy::Policy;
 use polycast_api::manager::authority_server::AuthorityServer;
 use polycast_api::manager::manager_server::ManagerServer;
 use polycast_api::settings::SettingsError;
+use polycast_net::seal::Secret;
 use polycast_net::tls::{IdentityError, IdentityFiles, Security};
+use serde_json::json;
 use service::{Enrolment, Service};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::{Servers, Store, StoreError};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
@@ -54,6 +65,8 @@ use tonic::transport::Server;
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How often a connection without traffic is probed, and how long the other end may take to answer.
 const KEEPALIVE: Duration = Duration::from_secs(10);
+/// How often it is looked whether the policy has changed.
+const POLICY_LOOK: Duration = Duration::from_secs(1);
 /// Calls of one connection at a time: an agent has its session, and asks how things stand.
 const STREAMS_MAX: u32 = 16;
 /// Bytes of one message: an agent names all its paths when it joins.
@@ -95,7 +108,9 @@ pub struct Manager {
     config: ManagerConfig,
     security: Option<Security>,
     authority: Option<Arc<Authority>>,
+    guard: Arc<Guard>,
     listener: TcpListener,
+    http: Option<TcpListener>,
     address: SocketAddr,
 }
 
@@ -118,22 +133,49 @@ impl Manager {
                 (Some(authority), Some(security))
             }
         };
-        let refused = |error: io::Error| ManagerError::Listen {
-            address: config.listen,
+        let policy = config.policy.as_deref().map(Policy::load).transpose()?.unwrap_or_default();
+        let audit = config.audit().map(|settings| {
+            let path = settings.path.clone();
+            AuditLog::open(settings).map_err(|error| SettingsError::Value {
+                setting: "audit-log",
+                reason: format!("{}: {error}", path.display()),
+            })
+        });
+        let guard = Guard::new(security.is_some(), config.permit_s, policy, audit.transpose()?);
+        match &authority {
+            // With several managers the one that leads learns what to sign with from the one before it.
+            _ if !config.etcd.endpoints.is_empty() => {}
+            Some(authority) => guard.sign_with(&authority.permit_seed()?),
+            None => guard.sign_with(&Secret::fresh()),
+        }
+        let guard = Arc::new(guard);
+        let refused = |address: SocketAddr, error: &io::Error| ManagerError::Listen {
+            address,
             reason: match error.kind() {
                 io::ErrorKind::AddrInUse => "the port is in use".into(),
                 _ => error.to_string(),
             },
         };
-        let listener = TcpListener::bind(config.listen).await.map_err(refused)?;
-        let address = listener.local_addr().map_err(refused)?;
-        Ok(Manager { config, security, authority, listener, address })
+        let refuse = |error: io::Error| refused(config.listen, &error);
+        let listener = TcpListener::bind(config.listen).await.map_err(refuse)?;
+        let address = listener.local_addr().map_err(refuse)?;
+        let http = match config.http {
+            None => None,
+            Some(page) => Some(TcpListener::bind(page).await.map_err(|error| refused(page, &error))?),
+        };
+        Ok(Manager { config, security, authority, guard, listener, http, address })
     }
 
     /// Where agents reach it; with the port that the system chose if the settings said 0.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where its page with metrics is, if the settings have one.
+    #[must_use]
+    pub fn page(&self) -> Option<SocketAddr> {
+        self.http.as_ref()?.local_addr().ok()
     }
 
     /// Serves until `shutdown` is ready.
@@ -148,20 +190,31 @@ impl Manager {
                     setting: "etcd.endpoints",
                     reason: error.to_string(),
                 };
-                let servers = Servers::new(endpoints).map_err(wrong)?;
+                let servers = Servers::new(endpoints, self.config.etcd.server()?).map_err(wrong)?;
                 Some(Store::new(servers, &self.config.etcd.prefix))
             }
         };
+        let begins = || json!({ "manager": self.address.to_string(), "version": env!("CARGO_PKG_VERSION") });
+        self.guard.note("begin", begins);
         let (role, roles) = watch::channel(Role::Follower(None));
+        if let Some(listener) = self.http {
+            let page = page::Page { role: roles.clone(), started: Instant::now() };
+            tokio::spawn(polycast_api::http::serve(listener, Arc::new(page), std::future::pending()));
+        }
         let (stop_server, server_stopped) = oneshot::channel::<()>();
-        let service = Service::new(roles, &self.config);
-        let incoming = door::open(self.listener, &self.config, self.security);
+        let around = Around::secured(self.security.clone()).guarded(&self.guard);
+        let service = Service::new(roles, &self.config, around.clone());
+        let incoming = door::open(self.listener, &self.config, self.security, &self.guard);
         let server = Server::builder()
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE))
             .max_concurrent_streams(STREAMS_MAX)
             .add_service(ManagerServer::new(service).max_decoding_message_size(MESSAGE_LEN_MAX))
-            .add_optional_service(self.authority.clone().map(|own| AuthorityServer::new(Enrolment(own))))
+            .add_optional_service(
+                self.authority
+                    .clone()
+                    .map(|own| AuthorityServer::new(Enrolment(own, Arc::clone(&self.guard)))),
+            )
             .serve_with_incoming_shutdown(incoming, async {
                 // An end of the channel without a word is an end too.
                 let _ = server_stopped.await;
@@ -172,11 +225,12 @@ impl Manager {
         let mut shutdown = std::pin::pin!(shutdown);
         let served = tokio::select! {
             served = &mut server => Some(served),
-            led = lead(&self.config, store.as_ref(), &advertised, &role) => {
+            led = lead(&self.config, store.as_ref(), &advertised, &role, &around) => {
                 led?;
                 None
             }
             () = renew(self.authority.as_deref()) => None,
+            () = follow_policy(self.config.policy.as_deref(), &self.guard, &role) => None,
             () = &mut shutdown => None,
         };
         // First the core: with it the sessions end, for which the server would wait.
@@ -192,6 +246,8 @@ impl Manager {
             None => tokio::time::timeout(FAREWELL, &mut server).await.unwrap_or(Ok(())),
         };
         tracing::info!("the manager has ended");
+        self.guard.note("end", || json!({ "manager": self.address.to_string() }));
+        self.guard.close();
         served.map_err(|error| ManagerError::Serve(error.to_string()))
     }
 }
@@ -203,6 +259,36 @@ async fn renew(authority: Option<&Authority>) {
         tokio::time::sleep(RENEW_AFTER / 2).await;
         if let Err(error) = authority.certify_manager() {
             tracing::warn!(%error, "the manager's certificate cannot be renewed");
+        }
+    }
+}
+
+/// Goes by the policy as its file says, for ever.
+async fn follow_policy(path: Option<&Path>, guard: &Guard, role: &watch::Sender<Role>) {
+    let Some(path) = path else { return std::future::pending().await };
+    let stamp = || {
+        let file = std::fs::metadata(path).ok()?;
+        Some((file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
+    };
+    let mut seen = stamp();
+    loop {
+        tokio::time::sleep(POLICY_LOOK).await;
+        // Where it is not there just now, it may be being replaced.
+        let Some(now) = stamp().filter(|now| Some(*now) != seen) else { continue };
+        seen = Some(now);
+        match Policy::load(path) {
+            Ok(policy) => {
+                tracing::warn!(policy = %path.display(), "the policy has changed");
+                guard.note("policy", || json!({ "file": path, "taken": true }));
+                guard.take_policy(policy);
+                if let Role::Leader(core) = &*role.borrow() {
+                    core.enforce();
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the policy has changed, and the one before it goes on");
+                guard.note("policy", || json!({ "file": path, "taken": false, "reason": error.to_string() }));
+            }
         }
     }
 }
@@ -224,15 +310,16 @@ async fn lead(
     store: Option<&Store>,
     advertised: &str,
     role: &watch::Sender<Role>,
+    around: &Around,
 ) -> Result<(), SettingsError> {
     match store {
         None => {
-            let (core, news) = Core::new(config, &Around::default())?;
+            let (core, news) = Core::new(config, around)?;
             let core = Arc::new(core);
             role.send_replace(Role::Leader(Arc::clone(&core)));
             core.keep_time(news).await;
         }
-        Some(store) => leader::compete(config, store, advertised, role, &Around::default()).await,
+        Some(store) => leader::compete(config, store, advertised, role, around).await,
     }
     Ok(())
 }

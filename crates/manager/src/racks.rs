@@ -2,11 +2,13 @@
 //! confirmed when all agents of its racks have it.
 
 use polycast_net::priority::control_socket;
+use polycast_net::words::{Words, WordsKey};
 use polycast_protocol::rack::{
     Central, CentralConfig, CentralInput, CentralOutput, Change, FeedConfig, SetRefusal,
 };
 use polycast_types::{Duration, Time};
 use polycast_wire::rack::{MESSAGE_LEN_MAX, Rack};
+use polycast_wire::words::{TRAILER_LEN, Way};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -32,7 +34,7 @@ const BURST_MAX: usize = 256;
 pub struct RackCounts {
     /// Changes that all agents of their racks have confirmed.
     pub confirmed_updates: u64,
-    /// Messages that were refused: from nowhere, of another leaf or of an earlier run.
+    /// Messages that were refused: from nowhere, of another leaf or of an earlier run, or without a right tag.
     pub refused: u64,
     /// Sets of changes that wait for confirmation.
     pub waiting: usize,
@@ -68,12 +70,12 @@ pub struct Racks {
 }
 
 impl Racks {
-    /// Begins to listen for leaf controllers, whose addresses are given in the order of their leafs. Needs a tokio runtime
-    /// around it.
+    /// Begins to listen for leaf controllers, whose addresses are given in the order of their leafs, and with words that are sealed
+    /// with this. Needs a tokio runtime around it.
     ///
     /// # Errors
     /// The address cannot be used.
-    pub fn start(listen: SocketAddr, leafs: Vec<SocketAddr>) -> io::Result<Self> {
+    pub fn start(listen: SocketAddr, leafs: Vec<SocketAddr>, key: &WordsKey) -> io::Result<Self> {
         let socket = UdpSocket::from_std(control_socket(listen)?)?;
         let address = socket.local_addr()?;
         let (asks, inbox) = mpsc::channel(ASKS_MAX);
@@ -96,6 +98,7 @@ impl Racks {
             start: Instant::now(),
             waiting: BTreeMap::new(),
             ticket: 0,
+            words: Words::new(key),
             foreign: 0,
         };
         tokio::spawn(task.run(inbox));
@@ -140,6 +143,7 @@ struct Task {
     waiting: BTreeMap<u64, Done>,
     /// Of the last set of changes.
     ticket: u64,
+    words: Words,
     /// Datagrams that were no message, or from nowhere.
     foreign: u64,
 }
@@ -193,7 +197,7 @@ impl Task {
             Ask::Counts(answer) => {
                 let counts = RackCounts {
                     confirmed_updates: self.machine.confirmed_updates(),
-                    refused: self.machine.refused() + self.foreign,
+                    refused: self.machine.refused() + self.foreign + self.words.forged(),
                     waiting: self.machine.waiting(),
                 };
                 // The caller may have gone.
@@ -214,7 +218,7 @@ impl Task {
     }
 
     fn receive(&mut self) {
-        let mut buffer = [0; MESSAGE_LEN_MAX + 1];
+        let mut buffer = [0; MESSAGE_LEN_MAX + TRAILER_LEN + 1];
         for _ in 0..BURST_MAX {
             let (len, from) = match self.socket.try_recv_from(&mut buffer) {
                 Ok(received) => received,
@@ -222,7 +226,13 @@ impl Task {
                 // About an earlier message to a leaf controller that has gone.
                 Err(_) => continue,
             };
-            match (self.numbers.get(&from), Rack::parse(&buffer[..len])) {
+            let heard = match self.numbers.get(&from) {
+                Some(leaf) => self.words.hear(Way::LeafToCentral, *leaf, &buffer[..len]),
+                // It is refused in any case.
+                None => Some(&buffer[..len]),
+            };
+            let Some(message) = heard else { continue };
+            match (self.numbers.get(&from), Rack::parse(message)) {
                 (Some(&leaf), Ok(message)) => {
                     let now = self.now();
                     self.machine.handle(now, CentralInput::FromLeaf { leaf, message });
@@ -242,8 +252,9 @@ impl Task {
         while let Some(output) = self.machine.poll(self.now()) {
             let (ticket, result) = match output {
                 CentralOutput::ToLeaf { leaf, datagram } => {
+                    let word = self.words.say(Way::CentralToLeaf, &datagram);
                     // What is lost is sent again.
-                    let _ = self.socket.try_send_to(&datagram, self.leafs[leaf as usize]);
+                    let _ = self.socket.try_send_to(&word, self.leafs[leaf as usize]);
                     continue;
                 }
                 CentralOutput::Silent { leaf, silent } => {

@@ -3,8 +3,9 @@
 use crate::authority::{Authority, RENEW_AFTER};
 use crate::config::ManagerConfig;
 use crate::convert;
-use crate::core::{Core, LeaseSnapshot, PendingSnapshot, Seat};
+use crate::core::{Around, Core, LeaseSnapshot, NetworkSnapshot, PendingSnapshot, Seat};
 use crate::door::Guest;
+use crate::guard::Guard;
 use crate::leader::Role;
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::error::{Kind, Refusal, check_version};
@@ -14,8 +15,11 @@ use polycast_api::manager::{
     StatusResponse, StreamStatus,
 };
 use polycast_net::tls::{JoinToken, PeerNames};
+use polycast_planning::{PartName, PartNameError, PlanId};
+use polycast_protocol::leases::Suspect;
 use polycast_protocol::stream::StreamView;
 use polycast_types::{Duration, Printable};
+use serde_json::json;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
@@ -29,18 +33,30 @@ const MESSAGES_MAX: usize = 4_096;
 #[derive(Debug)]
 pub struct Service {
     role: watch::Receiver<Role>,
+    around: Around,
     joined: api::Joined,
+    /// Where agents reach this manager.
+    address: String,
 }
 
 impl Service {
-    pub fn new(role: watch::Receiver<Role>, config: &ManagerConfig) -> Self {
+    pub fn new(role: watch::Receiver<Role>, config: &ManagerConfig, around: Around) -> Self {
         let joined = api::Joined {
             protocol_version: PROTOCOL_VERSION,
             heartbeat_ms: config.heartbeat_ms,
             lease_ms: config.lease_ms,
             reconnect_ms: config.reconnect_ms,
+            ..Default::default()
         };
-        Service { role, joined }
+        let address = config.etcd.advertise.clone().unwrap_or_else(|| config.listen.to_string());
+        Service { role, around, joined, address }
+    }
+
+    /// What an agent is told that is let in.
+    fn joined(&self) -> api::Joined {
+        let key = self.around.guard().signer().map(|key| key.public().to_vec());
+        let now_unix_s = self.around.wall_ns() / 1_000_000_000;
+        api::Joined { permit_keys: key.into_iter().collect(), now_unix_s, ..self.joined.clone() }
     }
 
     /// The core, where this manager leads.
@@ -73,14 +89,41 @@ impl Manager for Service {
         if let Some(guest) = guest {
             known(&guest)?;
             let named = guest.names().check(&join.agent.name);
-            named.map_err(|error| Refusal::new(Kind::Invalid, error.to_string()))?;
+            named.map_err(|error| {
+                self.around.guard().note(
+                    "join-refused",
+                    || json!({ "agent": join.agent.name, "from": from, "reason": error.to_string() }),
+                );
+                Refusal::new(Kind::Invalid, error.to_string())
+            })?;
         }
         let (outbox, stream) = mpsc::channel(MESSAGES_MAX);
-        let joined = api::manager_message::Message::Joined(self.joined);
+        let joined = api::manager_message::Message::Joined(self.joined());
         let ours = outbox.downgrade();
         let seat = self.core()?.join(join, from, outbox, joined)?;
         tokio::spawn(listen(seat, messages, ours));
         Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
+    async fn drain(
+        &self,
+        request: Request<api::DrainRequest>,
+    ) -> Result<Response<api::DrainResponse>, Status> {
+        if let Some(guest) = request.extensions().get::<Guest>() {
+            known(guest)?;
+        }
+        let api::DrainRequest { protocol_version, part, back } = request.into_inner();
+        check_version(protocol_version)?;
+        let invalid = |reason: String| Refusal::new(Kind::Invalid, reason);
+        let part: PartName = part.parse().map_err(|error: PartNameError| invalid(error.to_string()))?;
+        let done = self.core()?.drain(part, !back).map_err(invalid)?;
+        let count = |paths: usize| u32::try_from(paths).unwrap_or(u32::MAX);
+        Ok(Response::new(api::DrainResponse {
+            part: part.to_string(),
+            changed: done.is_new,
+            moved: count(done.moved),
+            ended: count(done.ended),
+        }))
     }
 
     async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
@@ -107,6 +150,13 @@ impl Manager for Service {
             pending: snapshot.pending.into_iter().map(pending_status).collect(),
             uptime_seconds: snapshot.uptime.as_secs(),
             streams: snapshot.streams.into_iter().map(stream_status).collect(),
+            leader: self.address.clone(),
+            devices: devices(&snapshot.network),
+            circuits: circuits(&snapshot.network),
+            splitters: splitters(&snapshot.network),
+            dark: snapshot.network.dark,
+            drained: snapshot.network.drained.iter().map(ToString::to_string).collect(),
+            suspected: snapshot.network.suspected.into_iter().map(suspect_status).collect(),
             lost: snapshot
                 .lost
                 .into_iter()
@@ -117,6 +167,42 @@ impl Manager for Service {
                 })
                 .collect(),
         }))
+    }
+}
+
+fn devices(network: &NetworkSnapshot) -> Vec<api::DeviceStatus> {
+    let device = |(name, state, error): &(String, &str, String)| api::DeviceStatus {
+        name: name.clone(),
+        state: (*state).to_string(),
+        error: error.clone(),
+    };
+    network.devices.iter().map(device).collect()
+}
+
+fn circuits(network: &NetworkSnapshot) -> Vec<api::CircuitStatus> {
+    let circuit = |&(from, to, plan): &(u32, u32, Option<PlanId>)| api::CircuitStatus {
+        from,
+        to,
+        response_id: plan.map(|plan| plan.0),
+    };
+    network.circuits.iter().map(circuit).collect()
+}
+
+fn splitters(network: &NetworkSnapshot) -> Vec<api::SplitterStatus> {
+    let splitter = |&(number, state, plan): &(u32, &str, Option<PlanId>)| api::SplitterStatus {
+        number,
+        state: state.to_string(),
+        response_id: plan.map(|plan| plan.0),
+    };
+    network.splitters.iter().map(splitter).collect()
+}
+
+fn suspect_status((suspect, rests): (Suspect, Duration)) -> api::SuspectStatus {
+    api::SuspectStatus {
+        part: crate::core::part_words(&suspect.what),
+        why: suspect.why,
+        times: suspect.times,
+        rests_ms: rests.as_millis(),
     }
 }
 
@@ -131,7 +217,7 @@ fn known(guest: &Guest) -> Result<(), Refusal> {
 
 /// The service of the manager's own authority.
 #[derive(Debug)]
-pub struct Enrolment(pub Arc<Authority>);
+pub struct Enrolment(pub Arc<Authority>, pub Arc<Guard>);
 
 #[tonic::async_trait]
 impl api::authority_server::Authority for Enrolment {
@@ -143,20 +229,28 @@ impl api::authority_server::Authority for Enrolment {
         let api::EnrollRequest { protocol_version, name, request, token } = request.into_inner();
         check_version(protocol_version)?;
         let invalid = |reason: String| Refusal::new(Kind::Invalid, reason);
+        let from = guest.as_ref().and_then(|guest| guest.from).map(|from| from.ip().to_canonical());
+        let mut token_id = None;
         let certificate = if token.is_empty() {
             let names = guest.map_or(PeerNames::Nobody, |guest| guest.names());
             names.check(&name).map_err(|error| invalid(error.to_string()))?;
             self.0.certify(&name, &request)
         } else {
             let token = token.parse::<JoinToken>().map_err(|error| invalid(error.to_string()))?;
+            token_id = Some(token.id.clone());
             // First what may fail without the token's fault: it is used up by the one that it lets in.
             self.0.certify(&name, &request).and_then(|made| self.0.redeem(&token, &name).map(|()| made))
         };
         let certificate = certificate.map_err(|error| {
             tracing::warn!(name = %Printable(&name), %error, "no certificate is given");
+            self.1.note(
+                "certificate-refused",
+                || json!({ "agent": name, "from": from, "token": token_id, "reason": error.to_string() }),
+            );
             invalid(error.to_string())
         })?;
         tracing::info!(name = %Printable(&name), "gives a certificate");
+        self.1.note("certificate", || json!({ "agent": name, "from": from, "token": token_id }));
         Ok(Response::new(api::EnrollResponse {
             protocol_version: PROTOCOL_VERSION,
             certificate,
@@ -202,6 +296,7 @@ fn lease_status(lease: LeaseSnapshot) -> LeaseStatus {
         fabric: lease.grant.plan.fabric.to_string(),
         expires_in_ms: lease.expires_in.as_millis(),
         ends_in_ms: lease.ends_in.map(Duration::as_millis),
+        passed_over: convert::passed_over(lease.grant.passed_over),
     }
 }
 

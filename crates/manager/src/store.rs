@@ -18,6 +18,7 @@ mod tests;
 
 pub use etcd::Servers;
 
+use polycast_net::seal::Secret;
 use polycast_protocol::leases::{Record, RecordKey};
 use prost::Message as _;
 use std::borrow::Cow;
@@ -25,6 +26,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 use tonic::Status;
+use zeroize::Zeroizing;
 
 /// Generated code of etcd's API.
 #[allow(missing_docs, clippy::all, reason = "generated")]
@@ -247,6 +249,24 @@ impl<E: Etcd> Store<E> {
         };
         // Otherwise the lease ends by itself.
         let _ = self.etcd.txn(txn).await;
+    }
+
+    /// What permits are signed with: all managers that lead one after the other have the same, so that agents that know one of
+    /// them take what another one has signed.
+    pub async fn permit_seed(&self, mandate: Mandate) -> Result<Secret, StoreError> {
+        let key = format!("{}/permit-seed", self.prefix).into_bytes();
+        if let Some(found) = self.get(key.clone()).await? {
+            let found = Zeroizing::new(found);
+            let seed = <[u8; 32]>::try_from(found.as_slice()).map(Secret::new);
+            return seed.map_err(|_| StoreError::Record {
+                key: "permit-seed".into(),
+                reason: "it has no 32 bytes: remove it, and a new one is made".into(),
+            });
+        }
+        let seed = Secret::fresh();
+        let put = api::PutRequest { key, value: seed.reveal().to_vec(), lease: 0 };
+        self.make(mandate, vec![operation(Op::RequestPut(put))]).await?;
+        Ok(seed)
     }
 
     /// All records of the state, after the changes were made that the leader before could not make. What cannot be read is

@@ -329,7 +329,8 @@ async fn circuits_in_use_survive_a_restart_of_the_manager() {
     assert!(lent.is_err(), "the fibre of rack 1 is in use: {lent:?}");
     assert_eq!((switch.circuits(), switch.0.lock().unwrap().taken_down), (circuits.clone(), 0));
     // Given back, the other gets it.
-    let release = Release { request_id: granted.request_id, response_id: granted.response_id };
+    let release =
+        Release { request_id: granted.request_id, response_id: granted.response_id, ..Default::default() };
     source.outbox.send(AgentMessage { message: Some(Said::Release(release)) }).await.unwrap();
     other.granted().await;
     until("the other's circuit", || switch.circuits().iter().any(|(from, _)| *from == 2)).await;
@@ -377,7 +378,8 @@ async fn a_path_that_is_kept_ready_survives_its_leader() {
     source.ready().await;
     let before = switch.circuits();
     assert!(!before.is_empty());
-    let release = Release { request_id: granted.request_id, response_id: granted.response_id };
+    let release =
+        Release { request_id: granted.request_id, response_id: granted.response_id, ..Default::default() };
     source.outbox.send(AgentMessage { message: Some(Said::Release(release)) }).await.unwrap();
     source.heard().await;
     // It says nothing to anybody any more.

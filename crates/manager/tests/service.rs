@@ -154,7 +154,11 @@ fn request(request_id: u64, receivers: &[&str]) -> Said {
 }
 
 fn release(granted: &Granted) -> Said {
-    Said::Release(Release { request_id: granted.request_id, response_id: granted.response_id })
+    Said::Release(Release {
+        request_id: granted.request_id,
+        response_id: granted.response_id,
+        ..Default::default()
+    })
 }
 
 fn group_of(granted: &Granted) -> String {

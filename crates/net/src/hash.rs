@@ -50,6 +50,12 @@ fn left_len(len: usize) -> usize {
     len.next_power_of_two() / 2
 }
 
+/// The hash of these bytes.
+#[must_use]
+pub fn bytes_hash(bytes: &[u8]) -> Hash {
+    *blake3::hash(bytes).as_bytes()
+}
+
 /// A hash from hex; `None` where it is none.
 #[must_use]
 pub fn parse_hex(text: &str) -> Option<Hash> {

@@ -140,6 +140,15 @@ pub fn resolve(wanted: Option<&str>) -> Result<Interface, InterfaceError> {
     Ok(Interface { name: name.clone(), address: *address, mtu: mtu(name)? })
 }
 
+/// The number of an interface of the calling thread's network namespace.
+///
+/// # Errors
+/// There is no such interface.
+pub fn index(name: &str) -> io::Result<u32> {
+    let named = |error: nix::errno::Errno| io::Error::other(format!("the interface {name}: {error}"));
+    nix::net::if_::if_nametoindex(name).map_err(named)
+}
+
 /// The MTU of the interface that has this address.
 ///
 /// # Errors
@@ -188,7 +197,8 @@ fn mtu(name: &str) -> io::Result<u32> {
     }
     // SAFETY: SIOCGIFMTU reads the name of, and writes the MTU into, the `ifreq` that the pointer names,
     // which lives through the call; the name ends with a zero byte because it is shorter than its field.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
+    let result =
+        unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as libc::Ioctl, &raw mut request) };
     if result < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -16,6 +16,8 @@ const HEADER_LEN: usize = 16;
 /// What follows the header in a message about an interface: family, type, index, flags, mask.
 const INTERFACE_LEN: usize = 16;
 const BUFFER_LEN: usize = 64 << 10;
+/// The driver sees a carrier; the C library's headers do not name it.
+const IFF_LOWER_UP: i32 = 1 << 16;
 
 /// Hears of all interfaces of the network namespace where it was opened.
 #[derive(Debug)]
@@ -132,7 +134,8 @@ fn interfaces(mut bytes: &[u8]) -> Vec<(u32, bool)> {
         let is_about_one = kind == libc::RTM_NEWLINK || kind == libc::RTM_DELLINK;
         if is_about_one && len >= HEADER_LEN + INTERFACE_LEN {
             let (index, flags) = (u32_at(bytes, HEADER_LEN + 4), u32_at(bytes, HEADER_LEN + 8) as i32);
-            let needed = libc::IFF_UP | libc::IFF_RUNNING;
+            // Not IFF_RUNNING: the kernel's link watch sets that up to a second after the carrier is there.
+            let needed = libc::IFF_UP | IFF_LOWER_UP;
             found.push((index, kind == libc::RTM_NEWLINK && flags & needed == needed));
         }
         bytes = &bytes[len.next_multiple_of(4).min(bytes.len())..];
@@ -174,10 +177,10 @@ mod tests {
             bytes.extend([0; 4]);
             bytes
         };
-        let up = libc::IFF_UP | libc::IFF_RUNNING;
+        let up = libc::IFF_UP | IFF_LOWER_UP;
         let all = [
             message(libc::RTM_NEWLINK, 7, up),
-            message(libc::RTM_NEWLINK, 8, libc::IFF_UP),
+            message(libc::RTM_NEWLINK, 8, libc::IFF_UP | libc::IFF_RUNNING),
             message(libc::RTM_DELLINK, 9, up),
             message(libc::RTM_NEWROUTE, 10, up),
         ];

@@ -65,11 +65,12 @@ impl fmt::Display for Scheduling {
 /// processes that it starts are not raised with it. Only for threads that never work for long at a time.
 #[must_use]
 pub fn raise_thread() -> Scheduling {
-    let parameter = libc::sched_param { sched_priority: REAL_TIME_PRIORITY };
-    // SAFETY: 0 stands for the calling thread, and the kernel only reads the parameter, which outlives the call.
+    let priority: libc::c_int = REAL_TIME_PRIORITY;
+    let policy: libc::c_int = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // The system call itself, since musl's function of this name does nothing.
+    // SAFETY: 0 stands for the calling thread, and the kernel only reads the parameter, which is one int and outlives the call.
     #[allow(unsafe_code)]
-    let refused =
-        unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &parameter) };
+    let refused = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
     if refused == 0 {
         return Scheduling::RealTime;
     }

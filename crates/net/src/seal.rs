@@ -21,6 +21,7 @@ use ctr::cipher::{
 use ctr::{CtrCore, flavors};
 use polycast_types::Handle;
 use polycast_wire::data::{ContentTag, HEADER_TAG_LEN};
+use polycast_wire::seal::{NONCE_LEN, PacketKeys, nonce};
 use polyval::Polyval;
 use polyval::universal_hash::UniversalHash;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -90,16 +91,8 @@ impl std::fmt::Debug for Seal {
     }
 }
 
-/// Bytes of a nonce of GCM, which ends with the fragment's number.
-const NONCE_LEN: usize = 12;
 /// GCM's key stream begins with the block of this number.
 const FIRST_BLOCK: u32 = 2;
-
-fn nonce(sn: u64) -> [u8; NONCE_LEN] {
-    let mut nonce = [0; NONCE_LEN];
-    nonce[NONCE_LEN - 8..].copy_from_slice(&sn.to_be_bytes());
-    nonce
-}
 
 impl Seal {
     /// The keys that follow from a secret, for the transfer with this handle.
@@ -178,6 +171,19 @@ impl Seal {
         tag.header(header);
         tag.payload(payload);
         tag.finish()
+    }
+}
+
+impl PacketKeys for Seal {
+    fn open(&self, sn: u64, payload: &mut [u8], tag: &ContentTag) -> bool {
+        Seal::open(self, sn, payload, tag)
+    }
+
+    fn vouch(&self, header: &[u8], payload: &[u8], tag: &[u8]) -> bool {
+        let mut sum = self.tag();
+        sum.header(header);
+        sum.payload(payload);
+        sum.is(tag)
     }
 }
 

@@ -27,7 +27,7 @@ impl Tap {
         call(file.as_fd(), libc::TUNSETIFF, &mut request)?;
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
         request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING | libc::IFF_NOARP) as libc::c_short;
-        call(socket.as_fd(), libc::SIOCSIFFLAGS, &mut request)?;
+        call(socket.as_fd(), libc::SIOCSIFFLAGS as libc::Ioctl, &mut request)?;
         Ok(Tap { file })
     }
 

@@ -4,8 +4,10 @@
 //! each shows the other that it has the private one (raw public keys, RFC 7250). Ends with certificates show these. What goes
 //! over the connection stays sealed even if the secret is found out later.
 
+mod blocking;
 mod date;
 mod files;
+mod foreign;
 mod identity;
 mod key_file;
 mod peer;
@@ -15,8 +17,10 @@ mod stream;
 mod talk;
 mod token;
 
+pub use blocking::Blocking;
 pub use date::Utc;
 pub use files::{TlsFiles, TlsFilesError};
+pub use foreign::ForeignServer;
 pub use identity::{IdentityError, IdentityFiles};
 pub use key_file::KeyFileError;
 pub use peer::{OtherName, PeerNames};

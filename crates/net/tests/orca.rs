@@ -1,5 +1,5 @@
 //! Orca's programs in a network namespace of the test's own, with interfaces that the test reads and writes. Skipped
-//! without root, or where there was no clang to compile them.
+//! without root.
 
 use polycast_net::bpf::BpfError;
 use polycast_net::bpf::orca::{KernelAgent, KernelSwitch, Layer, Packets, SwitchSettings};

@@ -5,7 +5,10 @@
 
 use crate::fabric_name::FabricName;
 use crate::network_state::{NetworkState, Running};
-use crate::plan::{Channel, DeviceCommand, Failure, Group, Plan, PlanId, Refusal, Resource};
+use crate::part_name::PartName;
+use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Plan, PlanId, Refusal, Resource};
+use alloc::collections::BTreeSet;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -78,6 +81,22 @@ pub trait Fabric: fmt::Debug + Send {
         let cannot =
             || Refusal::Impossible(alloc::format!("a path of {} cannot change its group", old.fabric));
         self.adopt(network, group, &old.channel).ok_or_else(cannot)
+    }
+
+    /// What may be why these receivers were not reached over a plan: what the ways to all of them have in common and the
+    /// ways to the others do not, the likeliest first. Nothing where that cannot be told.
+    fn suspects(&self, _group: &Group, _plan: &Plan, _unreached: &BTreeSet<HostId>) -> Vec<Failure> {
+        Vec::new()
+    }
+
+    /// What is out of use while a part of this name is, if the network has one.
+    fn part(&self, _name: PartName) -> Vec<Failure> {
+        Vec::new()
+    }
+
+    /// The parts that have names, in words such as `splitter:0 to splitter:3`.
+    fn part_names(&self) -> Vec<String> {
+        Vec::new()
     }
 
     /// What devices keep all the time while the fabric is in use, as far as nothing of `network` prevents it.

@@ -19,22 +19,27 @@ pub mod labels;
 mod network_state;
 pub mod ocs;
 pub mod orca;
+mod part_name;
 mod places;
 mod plan;
 mod registry;
 pub mod relays;
 mod scheduler;
 pub mod shufflecast;
+mod suspects;
 pub mod tcp_chain;
 pub mod trees;
 
 pub use fabric::{Fabric, Replan, ReplanOutcome};
 pub use fabric_name::{FabricName, FabricNameError};
-pub use network_state::{NetworkState, Running};
+pub use network_state::{Cause, NetworkState, Running};
+pub use part_name::{PartName, PartNameError};
 pub use places::{PlaceError, Places};
 pub use plan::{
     Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, PlanId, Pulling, RackPort, Refusal, Resource,
     TreeRoutes,
 };
-pub use registry::Fabrics;
-pub use scheduler::{Decision, Draft, Fcfs, GreedyMatching, PartitionFcfs, Pending, RequestId, Scheduler};
+pub use registry::{Fabrics, PassedOver};
+pub use scheduler::{
+    Decision, Draft, Fcfs, GreedyMatching, PartitionFcfs, Pending, RequestId, Scheduler, Wish,
+};

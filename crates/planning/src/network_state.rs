@@ -2,7 +2,7 @@
 //! (Republic section III-B).
 
 use crate::fabric_name::FabricName;
-use crate::plan::{Group, Part, Plan, PlanId, Resource};
+use crate::plan::{Failure, Group, Part, Plan, PlanId, Resource};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
@@ -15,19 +15,32 @@ pub struct Running {
     pub plan: Plan,
 }
 
+/// Why something is out of use. One thing can be so for several reasons, and is back when none is left.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Cause {
+    /// A device says that it has failed.
+    Broken,
+    /// It is suspected to be why transfers did not reach receivers, and rests.
+    Rests,
+    /// An operator has taken it out.
+    Drained,
+}
+
 /// What is held and what has failed.
 #[derive(Clone, Default, Debug)]
 pub struct NetworkState {
     running: BTreeMap<PlanId, Running>,
     holders: BTreeMap<Resource, PlanId>,
-    failed: BTreeSet<Resource>,
+    /// What is out of use, and why.
+    out: BTreeSet<(Failure, Cause)>,
+    /// What may have failed and is taken only where nothing else is free.
+    doubtful: BTreeSet<Failure>,
     /// What may be in use by transfers that have not been heard of yet.
     reserved: BTreeSet<Resource>,
     /// Whether the circuit switch has yet to say what it holds.
     circuits_unknown: bool,
     /// Whether transfers may use what is not known to be held, whatever it is.
     uses_unknown: bool,
-    failed_parts: BTreeSet<Part>,
     /// Where fabrics begin to look for free resources, so that what was just released rests for a while.
     turn: u64,
     /// Plans that no transfer holds any more and that devices still do, oldest first.
@@ -52,7 +65,7 @@ impl NetworkState {
     /// Whether it can be held by one that has it already, as far as is known.
     fn can_hold(&self, resource: &Resource) -> bool {
         !self.holders.contains_key(resource)
-            && !self.failed.contains(resource)
+            && !self.has_failed(resource)
             && !self.reserved.contains(resource)
     }
 
@@ -147,7 +160,7 @@ impl NetworkState {
             running.plan.fabric == fabric
                 && running.group == *group
                 && running.plan.resources.iter().all(|resource| self.is_free(resource))
-                && !running.plan.uses.iter().any(|part| self.failed_parts.contains(part))
+                && !running.plan.uses.iter().any(|part| self.is_out(&Failure::Part(*part)))
         };
         self.kept.iter().rev().find(fits).map(|running| &running.plan)
     }
@@ -169,15 +182,56 @@ impl NetworkState {
         self.reserved.clear();
     }
 
-    /// Takes a resource out of use; its holder keeps it until it is released.
+    /// Takes a resource or part out of use; who holds it keeps it until that is released.
+    pub fn take_out(&mut self, what: Failure, cause: Cause) {
+        self.out.insert((what, cause));
+    }
+
+    /// This is no reason any more for it to be out of use.
+    pub fn take_back(&mut self, what: Failure, cause: Cause) {
+        self.out.remove(&(what, cause));
+    }
+
+    /// Whether there is any reason for it to be out of use.
+    #[must_use]
+    pub fn is_out(&self, what: &Failure) -> bool {
+        self.out.range((*what, Cause::Broken)..=(*what, Cause::Drained)).next().is_some()
+    }
+
+    /// All that is out of use, and for which of the reasons.
+    pub fn out(&self) -> impl Iterator<Item = (Failure, Cause)> {
+        self.out.iter().copied()
+    }
+
+    /// Whether something may have failed: fabrics take it only where nothing else is free.
+    pub fn set_doubtful(&mut self, what: Failure, doubtful: bool) {
+        if doubtful {
+            self.doubtful.insert(what);
+        } else {
+            self.doubtful.remove(&what);
+        }
+    }
+
+    /// Whether a resource may have failed.
+    #[must_use]
+    pub fn is_doubtful(&self, resource: &Resource) -> bool {
+        self.doubtful.contains(&Failure::Resource(*resource))
+    }
+
+    /// Takes out the kept plans that a failure touches.
+    pub fn forget_touched(&mut self, failure: &Failure) -> Vec<Running> {
+        self.kept.extract_if(.., |running| running.plan.is_touched(&running.group, failure)).collect()
+    }
+
+    /// Takes a resource that is broken out of use.
     pub fn fail(&mut self, resource: Resource) {
-        self.failed.insert(resource);
+        self.take_out(Failure::Resource(resource), Cause::Broken);
     }
 
     /// Whether a resource is out of use.
     #[must_use]
     pub fn has_failed(&self, resource: &Resource) -> bool {
-        self.failed.contains(resource)
+        self.is_out(&Failure::Resource(*resource))
     }
 
     /// The resources between two in their order that plans hold.
@@ -185,34 +239,40 @@ impl NetworkState {
         self.holders.range(first..=last).map(|(resource, _)| *resource)
     }
 
-    /// Takes a part of a network out of use; the plans that use it stay until they are planned anew.
+    /// Takes a part of a network that is broken out of use; the plans that use it stay until they are planned anew.
     pub fn fail_part(&mut self, part: Part) {
-        self.failed_parts.insert(part);
-    }
-
-    /// Takes a part that had failed into use again.
-    pub fn repair_part(&mut self, part: &Part) {
-        self.failed_parts.remove(part);
+        self.take_out(Failure::Part(part), Cause::Broken);
     }
 
     /// The parts of a fabric's network that are out of use, in rising order.
     pub fn failed_parts(&self, fabric: FabricName) -> impl Iterator<Item = Part> {
-        self.failed_parts.iter().copied().filter(move |part| part.fabric() == fabric)
+        let mut last = None;
+        self.out.iter().filter_map(move |(what, _)| match what {
+            Failure::Part(part) if part.fabric() == fabric && last.replace(*part) != Some(*part) => {
+                Some(*part)
+            }
+            _ => None,
+        })
     }
 
     /// The same network, with the same failures, where nothing is held.
     #[must_use]
     pub fn idle(&self) -> Self {
         NetworkState {
-            failed: self.failed.clone(),
-            failed_parts: self.failed_parts.clone(),
+            out: self.out.clone(),
+            doubtful: self.doubtful.clone(),
             turn: self.turn,
             ..NetworkState::default()
         }
     }
 
-    /// Takes a resource that had failed into use again.
+    /// A resource that was broken works again.
     pub fn repair(&mut self, resource: &Resource) {
-        self.failed.remove(resource);
+        self.take_back(Failure::Resource(*resource), Cause::Broken);
+    }
+
+    /// A part that was broken works again.
+    pub fn repair_part(&mut self, part: &Part) {
+        self.take_back(Failure::Part(*part), Cause::Broken);
     }
 }

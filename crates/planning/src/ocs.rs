@@ -8,6 +8,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -20,8 +21,10 @@ use crate::fabric::{Fabric, Replan, replan_each};
 use crate::fabric_name::FabricName;
 use crate::ip_multicast::{AddressPool, address_of, resource};
 use crate::network_state::NetworkState;
+use crate::part_name::PartName;
 use crate::places::{PlaceError, Places};
 use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Plan, RackPort, Refusal, Resource};
+use crate::suspects::in_common;
 
 /// What the fabric is made of.
 #[derive(Clone, Copy, Debug)]
@@ -210,7 +213,8 @@ impl Ocs {
             |port| network.is_free(&Resource::CircuitPort { port }),
             |splitter| network.is_free(&Resource::Splitter { splitter }),
         );
-        let ports = ports.with_circuits(self.standing_circuits(network, old));
+        let mut ports = ports.with_circuits(self.standing_circuits(network, old));
+        ports.put_last(|resource| network.is_doubtful(resource));
         let others: Vec<u32> = racks.keys().copied().filter(|rack| *rack != source_rack).collect();
         let circuits = self.circuits(&ports, source_rack, &others).map_err(|error| match error {
             SetupError::RackBusy { .. } | SetupError::SplittersBusy { .. } => {
@@ -242,6 +246,64 @@ impl Ocs {
             },
         })
     }
+}
+
+/// What may be why these hosts got nothing: their light is followed through the plan's circuits, from the source's fibre through
+/// the splitters to the fibre of their rack. Splitters come first, then the source's fibre, then the rack's.
+fn suspects(
+    plan: &Plan,
+    unreached: &BTreeSet<HostId>,
+    resource_of: impl Fn(u32) -> Option<Resource>,
+    rack_port: impl Fn(u32, u32) -> Option<u32>,
+) -> Vec<Failure> {
+    let mut feeds: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut into_splitter: BTreeMap<u32, u32> = BTreeMap::new();
+    for command in &plan.commands {
+        if let DeviceCommand::CrossConnect { from, to } = *command {
+            feeds.insert(to, from);
+            if let Some(Resource::Splitter { splitter }) = resource_of(to) {
+                into_splitter.insert(splitter, to);
+            }
+        }
+    }
+    let way = |end: u32| {
+        let (mut splitters, mut port) = (Vec::new(), end);
+        // A cascade has fewer steps than there are circuits.
+        for _ in 0..=plan.commands.len() {
+            let Some(from) = feeds.get(&port).copied() else { break };
+            match resource_of(from) {
+                Some(Resource::Splitter { splitter }) => {
+                    splitters.push(Failure::Resource(Resource::Splitter { splitter }));
+                    let Some(input) = into_splitter.get(&splitter) else { break };
+                    port = *input;
+                }
+                source => {
+                    splitters.reverse();
+                    splitters.extend(source.map(Failure::Resource));
+                    break;
+                }
+            }
+        }
+        splitters.extend(resource_of(end).map(Failure::Resource));
+        splitters
+    };
+    let (mut dark, mut lit) = (Vec::new(), Vec::new());
+    for command in &plan.commands {
+        let DeviceCommand::RackRule { rack, from: RackPort::Circuit(uplink), to, .. } = command else {
+            continue;
+        };
+        let hosts = || {
+            to.iter().filter_map(|port| match port {
+                RackPort::Host(host) => Some(host),
+                _ => None,
+            })
+        };
+        let Some(end) = rack_port(*rack, *uplink) else { continue };
+        let way = way(end);
+        // A rack where one host has got something has light; what keeps the others from it is not the path's.
+        if hosts().all(|host| unreached.contains(host)) { dark.push(way) } else { lit.push(way) }
+    }
+    in_common(&dark, &lit)
 }
 
 impl Fabric for Ocs {
@@ -310,6 +372,47 @@ impl Fabric for Ocs {
             && splitters <= self.config.cascade_max as usize * self.ports.of_rack(source_rack).len()
             && plan.uses.is_empty()
             && plan.commands.iter().all(sound)
+    }
+
+    fn suspects(&self, _group: &Group, plan: &Plan, unreached: &BTreeSet<HostId>) -> Vec<Failure> {
+        let rack_port = |rack: u32, uplink: u32| self.ports.of_rack(rack).get(uplink as usize).copied();
+        suspects(plan, unreached, |port| self.resource_of(port), rack_port)
+    }
+
+    fn part(&self, name: PartName) -> Vec<Failure> {
+        let port = |port: u32| self.resource_of(port).map(Failure::Resource);
+        let racks = self.ports.racks();
+        match name {
+            PartName::Port(number) => number.checked_sub(1).and_then(port).into_iter().collect(),
+            PartName::Splitter(splitter) if (splitter as usize) < self.ports.splitters().len() => {
+                Vec::from([Failure::Resource(Resource::Splitter { splitter })])
+            }
+            PartName::Tor(rack) if rack < racks => {
+                self.ports.of_rack(rack).iter().filter_map(|fibre| port(*fibre)).collect()
+            }
+            PartName::CircuitSwitch => {
+                let fibres = (0..racks).flat_map(|rack| self.ports.of_rack(rack));
+                let fibres = fibres.map(|port| Resource::CircuitPort { port: *port });
+                let splitters =
+                    (0..self.ports.splitters().len() as u32).map(|splitter| Resource::Splitter { splitter });
+                fibres.chain(splitters).map(Failure::Resource).collect()
+            }
+            PartName::Splitter(_) | PartName::Tor(_) => Vec::new(),
+        }
+    }
+
+    fn part_names(&self) -> Vec<String> {
+        let (racks, splitters) = (self.ports.racks(), self.ports.splitters());
+        let of_splitters =
+            splitters.iter().flat_map(|splitter| splitter.outputs.iter().chain([&splitter.input]));
+        let ports: BTreeSet<u32> =
+            (0..racks).flat_map(|rack| self.ports.of_rack(rack)).chain(of_splitters).copied().collect();
+        let range = ports.first().zip(ports.last());
+        let range = range.map(|(first, last)| format!("port:{} to port:{}", first + 1, last + 1));
+        let splitters =
+            (!splitters.is_empty()).then(|| format!("splitter:0 to splitter:{}", splitters.len() - 1));
+        let tors = format!("tor:0 to tor:{}", racks.saturating_sub(1));
+        range.into_iter().chain(splitters).chain([tors, String::from("ocs")]).collect()
     }
 
     fn resources_of(&self, command: &DeviceCommand) -> Vec<Resource> {

@@ -209,6 +209,13 @@ impl Orca {
         receivers.map(|(host, server)| (host, self.config.clos.leaf_index_of(server))).collect()
     }
 
+    /// The receivers at these servers.
+    fn hosts_of(&self, group: &Group, servers: &[Node]) -> Vec<HostId> {
+        let placed = self.places.of_group(Self::NAME, group).ok().filter(|_| !servers.is_empty());
+        let receivers = placed.into_iter().flat_map(|(_, receivers)| receivers);
+        receivers.filter(|(_, server)| servers.contains(server)).map(|(host, _)| host).collect()
+    }
+
     fn with(
         &self,
         group: &Group,
@@ -270,6 +277,7 @@ impl Orca {
                 label: label.0,
                 further: others.iter().map(|plan| plan.label.0.clone()).collect(),
                 racks: self.racks(group),
+                left_out: self.hosts_of(group, &plan.left_out),
                 rate: self.config.rate,
             },
         }

@@ -203,7 +203,7 @@ pub enum Channel {
         group: ([u8; 4], u16),
         /// The rate of a dedicated path; `None` on a shared network, where the sender adapts.
         rate: Option<Rate>,
-        /// Interval of attempt sending (Republic's `i_a`).
+        /// The longest interval of attempt sending (Republic's `i_a`); zero where it follows from the time waited alone.
         attempt_interval: Duration,
     },
     /// One send reaches all of them; the label before every packet says where it goes (Orca).
@@ -220,6 +220,9 @@ pub enum Channel {
         /// all.
         #[serde(default)]
         racks: Vec<(HostId, u32)>,
+        /// Receivers that no label leads to, since failures have cut them off: nobody has to wait for them.
+        #[serde(default)]
+        left_out: Vec<HostId>,
         /// The rate of a dedicated path; `None` on a shared network, where the sender adapts.
         rate: Option<Rate>,
     },
@@ -327,7 +330,7 @@ pub enum Refusal {
 }
 
 /// Something that broke.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Failure {
     /// A host is down.
     Host(HostId),

@@ -4,11 +4,24 @@
 use crate::fabric::{Fabric, Replan, ReplanOutcome};
 use crate::fabric_name::FabricName;
 use crate::network_state::{NetworkState, Running};
-use crate::plan::{Channel, DeviceCommand, Failure, Group, Plan, PlanId, Refusal, Resource};
+use crate::part_name::PartName;
+use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Plan, PlanId, Refusal, Resource};
+use crate::scheduler::Wish;
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+/// A fabric that was better, and why it does not carry a transfer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PassedOver {
+    /// Which.
+    pub fabric: FabricName,
+    /// Why, in a sentence.
+    pub why: String,
+}
 
 /// The fabrics of a network.
 #[derive(Debug)]
@@ -47,7 +60,53 @@ impl Fabrics {
     /// # Errors
     /// None has: [`Refusal::Busy`] if one of them may have later.
     pub fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
-        self.plan_among(network, group, |_| true)
+        self.plan_wished(network, group, Wish::default())
+    }
+
+    /// The same, where the request says which fabric is to carry it: that one is asked first, or alone.
+    ///
+    /// # Errors
+    /// As [`Fabrics::plan`]; or there is no such fabric.
+    pub fn plan_wished(&self, network: &NetworkState, group: &Group, wish: Wish) -> Result<Plan, Refusal> {
+        if let Some(name) = wish.fabric.filter(|name| self.named(name).is_none()) {
+            return Err(self.no_fabric(name));
+        }
+        self.plan_among(network, group, self.in_order(wish))
+    }
+
+    /// The fabrics that are asked for a plan, one after the other.
+    fn in_order(&self, wish: Wish) -> impl Iterator<Item = &dyn Fabric> {
+        let is_wished = move |fabric: &dyn Fabric| Some(fabric.name()) == wish.fabric;
+        let all = || self.fabrics.iter().map(AsRef::as_ref);
+        let others =
+            all().filter(move |fabric| !(is_wished(*fabric) || wish.or_fail && wish.fabric.is_some()));
+        all().filter(move |fabric| is_wished(*fabric)).chain(others)
+    }
+
+    /// What is said of a name that no fabric of this network has.
+    #[must_use]
+    pub fn no_fabric(&self, name: FabricName) -> Refusal {
+        let names = self.names().map(String::from).collect::<Vec<_>>().join(", ");
+        Refusal::Impossible(format!("there is no fabric '{name}' here, only {names}"))
+    }
+
+    /// Whether this network has a fabric of this name.
+    #[must_use]
+    pub fn has(&self, name: FabricName) -> bool {
+        self.named(&name).is_some()
+    }
+
+    /// The fabrics that would have been asked before the one of this name, and why they have no plan.
+    #[must_use]
+    pub fn passed_over(
+        &self,
+        network: &NetworkState,
+        group: &Group,
+        wish: Wish,
+        chosen: FabricName,
+    ) -> Vec<(FabricName, Refusal)> {
+        let before = self.in_order(wish).take_while(|fabric| fabric.name() != chosen);
+        before.filter_map(|fabric| Some((fabric.name(), fabric.plan(network, group).err()?))).collect()
     }
 
     /// The same, without the fabric of this name.
@@ -60,17 +119,18 @@ impl Fabrics {
         group: &Group,
         without: FabricName,
     ) -> Result<Plan, Refusal> {
-        self.plan_among(network, group, |fabric| fabric != without)
+        let others = self.fabrics.iter().map(AsRef::as_ref).filter(|fabric| fabric.name() != without);
+        self.plan_among(network, group, others)
     }
 
-    fn plan_among(
+    fn plan_among<'a>(
         &self,
         network: &NetworkState,
         group: &Group,
-        may: impl Fn(FabricName) -> bool,
+        fabrics: impl Iterator<Item = &'a dyn Fabric>,
     ) -> Result<Plan, Refusal> {
         let mut why = Refusal::Impossible("the manager has no fabric to carry it".into());
-        for fabric in self.fabrics.iter().filter(|fabric| may(fabric.name())) {
+        for fabric in fabrics {
             if let Some(plan) = network.ready(fabric.name(), group) {
                 return Ok(plan.clone());
             }
@@ -145,6 +205,33 @@ impl Fabrics {
             ));
         }
         Ok(plan)
+    }
+
+    /// What may be why these receivers were not reached ([`Fabric::suspects`]).
+    #[must_use]
+    pub fn suspects(&self, group: &Group, plan: &Plan, unreached: &BTreeSet<HostId>) -> Vec<Failure> {
+        self.named(&plan.fabric).map(|fabric| fabric.suspects(group, plan, unreached)).unwrap_or_default()
+    }
+
+    /// What is out of use while the part of this name is, in all fabrics.
+    ///
+    /// # Errors
+    /// None of them has such a part: in a sentence that says which there are.
+    pub fn part(&self, name: PartName) -> Result<Vec<Failure>, String> {
+        let found: Vec<Failure> = self.fabrics.iter().flat_map(|fabric| fabric.part(name)).collect();
+        if !found.is_empty() {
+            return Ok(found);
+        }
+        let known: Vec<String> = self.fabrics.iter().flat_map(|fabric| fabric.part_names()).collect();
+        Err(match known.split_last() {
+            None => {
+                format!("the manager's fabrics have no parts with names, so there is no {name} to take out")
+            }
+            Some((last, [])) => format!("the manager has no {name}: it has {last}"),
+            Some((last, others)) => {
+                format!("the manager has no {name}: it has {} and {last}", others.join(", "))
+            }
+        })
     }
 
     /// What devices keep all the time ([`Fabric::standing_commands`]).

@@ -6,6 +6,7 @@ mod partition_fcfs;
 pub use greedy_matching::GreedyMatching;
 pub use partition_fcfs::PartitionFcfs;
 
+use crate::fabric_name::FabricName;
 use crate::network_state::NetworkState;
 use crate::plan::{Group, Plan, PlanId, Refusal};
 use crate::registry::Fabrics;
@@ -33,9 +34,22 @@ pub struct Pending {
     pub divisible: bool,
     /// When it came.
     pub since: Time,
+    /// Which fabric is to carry it.
+    #[serde(default)]
+    pub wish: Wish,
+}
+
+/// Which fabric a request is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Wish {
+    /// This one before all others.
+    pub fabric: Option<FabricName>,
+    /// No other one.
+    pub or_fail: bool,
 }
 
 /// What is decided about a request.
+#[expect(clippy::large_enum_variant, reason = "decisions are few, and live until the next line")]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Decision {
     /// It gets this path.
@@ -115,7 +129,7 @@ impl<'a> Draft<'a> {
 
     /// Gives the request a path now if there is one, whole. True if it waits.
     fn decide(&mut self, request: &Pending, fabrics: &Fabrics) -> bool {
-        let decision = match fabrics.plan(self.network, &request.group) {
+        let decision = match fabrics.plan_wished(self.network, &request.group, request.wish) {
             Ok(plan) => {
                 self.hold(request.group.clone(), plan.clone());
                 Decision::Accept { request: request.id, bytes: request.remaining_bytes, plan }
@@ -186,6 +200,7 @@ mod tests {
             remaining_bytes: 10,
             divisible: true,
             since: Time(id),
+            wish: Wish::default(),
         }
     }
 

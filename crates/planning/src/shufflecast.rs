@@ -6,6 +6,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use polycast_topology::Shufflecast as Network;
@@ -15,9 +16,11 @@ use crate::fabric::{Fabric, Replan, replan_each};
 use crate::fabric_name::FabricName;
 use crate::ip_multicast::{AddressPool, address_of, resource};
 use crate::network_state::NetworkState;
+use crate::part_name::PartName;
 use crate::places::{PlaceError, Places};
 use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, RackPort, Refusal, Resource};
 use crate::relays::{self, Recovery, StaticRules, UNREACHED};
+use crate::suspects::in_common;
 
 /// What the fabric is made of.
 #[derive(Clone, Copy, Debug)]
@@ -191,6 +194,58 @@ impl Fabric for Shufflecast {
         let Channel::Multicast { group: address, .. } = channel else { return None };
         let plan = self.plan_at(network, group, Some(*address)).ok()?;
         Some(Plan { channel: channel.clone(), ..plan })
+    }
+
+    /// The ways lead over relays, and before them the source's own splitter.
+    fn suspects(&self, group: &Group, plan: &Plan, unreached: &BTreeSet<HostId>) -> Vec<Failure> {
+        let Ok((source, receivers)) = self.places.of_group(Self::NAME, group) else { return Vec::new() };
+        let network = &self.config.network;
+        let source = source / self.config.servers_per_rack;
+        let relays = |rack: u32| rack == source || plan.uses.binary_search(&Self::part(rack)).is_ok();
+        let mut parents: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut queue = Vec::from([source]);
+        let mut head = 0;
+        while let Some(&rack) = queue.get(head) {
+            head += 1;
+            for child in network.children(rack).filter(|_| relays(rack)) {
+                if child != source && !parents.contains_key(&child) {
+                    parents.insert(child, rack);
+                    queue.push(child);
+                }
+            }
+        }
+        let way = |rack: u32| {
+            let steps = core::iter::successors(parents.get(&rack), |rack| parents.get(rack));
+            steps.map(|relay| Failure::Part(Self::part(*relay))).collect::<Vec<Failure>>()
+        };
+        let mut racks: BTreeMap<u32, bool> = BTreeMap::new();
+        for (host, server) in receivers {
+            *racks.entry(server / self.config.servers_per_rack).or_insert(true) &= unreached.contains(&host);
+        }
+        racks.remove(&source);
+        let ways = |dark: bool| {
+            racks
+                .iter()
+                .filter(|(_, is_dark)| **is_dark == dark)
+                .map(|(rack, _)| way(*rack))
+                .collect::<Vec<_>>()
+        };
+        in_common(&ways(true), &ways(false))
+    }
+
+    /// A rack's switch and its splitter are one: without either it relays no more.
+    fn part(&self, name: PartName) -> Vec<Failure> {
+        match name {
+            PartName::Tor(rack) | PartName::Splitter(rack) if rack < self.config.network.tors() => {
+                Vec::from([Failure::Part(Self::part(rack))])
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn part_names(&self) -> Vec<String> {
+        let last = self.config.network.tors().saturating_sub(1);
+        Vec::from([format!("tor:0 to tor:{last}"), format!("splitter:0 to splitter:{last}")])
     }
 
     /// The rules of all relays: the static ones, and what recovery changes in them after failures.

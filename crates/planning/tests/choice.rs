@@ -287,6 +287,7 @@ fn channels_are_heard_like_each_other() {
         label: label.to_vec(),
         further: Vec::new(),
         racks: racks.iter().map(|&rack| (HostId(rack), rack)).collect(),
+        left_out: Vec::new(),
         rate: None,
     };
     let routes = |tree_count: u32, credits: u32, trees: Vec<TreeRoutes>| Channel::SourceRoutes {
@@ -406,6 +407,7 @@ fn pending(id: u64, group: Group, bytes: u64) -> Pending {
         remaining_bytes: bytes,
         divisible: true,
         since: Time(id),
+        wish: Default::default(),
     }
 }
 

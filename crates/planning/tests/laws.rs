@@ -204,6 +204,7 @@ fn pending(id: u64, group: Group) -> Pending {
         remaining_bytes: 5,
         divisible: false,
         since: Time(id),
+        wish: Default::default(),
     }
 }
 

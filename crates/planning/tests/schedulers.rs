@@ -60,6 +60,7 @@ fn request(id: u64, source: u32, receivers: &[u32], bytes: u64) -> Pending {
         remaining_bytes: bytes,
         divisible: false,
         since: Time(id),
+        wish: Default::default(),
     }
 }
 

@@ -3,6 +3,7 @@
 #[cfg(feature = "research")]
 pub mod bench;
 pub mod help;
+pub mod objects;
 pub mod place;
 
 use crate::commands::names::Which;
@@ -14,6 +15,7 @@ use crate::exit::Exit;
 use crate::output::{self, Format};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args as Arguments, Parser, Subcommand, ValueEnum};
+use objects::{FetchArgs, PublishArgs, SubscribeArgs};
 use place::{ChoiceArgs, PlaceArgs};
 use polycast_agent::transfer::Code;
 use polycast_types::{Duration, Handle, ObjectId, Rate};
@@ -29,7 +31,7 @@ const OFFER_RECEIVERS_MAX: usize = 100_000;
 #[derive(Parser, Debug)]
 #[command(
     name = "polycast",
-    version,
+    version = help::version(),
     about = help::ABOUT,
     long_about = help::LONG_ABOUT,
     after_long_help = help::AFTER_HELP,
@@ -97,6 +99,12 @@ pub enum Command {
     /// Run nodes of a Datacast fabric: caching forwarders between neighbours (one a server or switch)
     #[command(long_about = help::FORWARDER, after_long_help = help::FORWARDER_MORE)]
     Forwarder(ForwarderArgs),
+    /// Run label switches of an Orca fabric on the interfaces of this machine (Linux, root)
+    #[command(long_about = help::LABEL_SWITCH, after_long_help = help::LABEL_SWITCH_MORE)]
+    LabelSwitch(ForwarderArgs),
+    /// Run the agent of a rack of an Orca fabric in a process of its own (Linux, root)
+    #[command(long_about = help::RACK_AGENT, after_long_help = help::RACK_AGENT_MORE)]
+    RackAgent(ForwarderArgs),
     /// Send a file or directory to other agents
     #[command(long_about = help::SEND, after_long_help = help::SEND_MORE)]
     Send(SendArgs),
@@ -111,12 +119,28 @@ pub enum Command {
     /// Copy an object out of the local agent's store
     #[command(long_about = help::GET, after_long_help = help::GET_MORE)]
     Get(GetArgs),
+    /// Get an object by its key, address or id from wherever it is; many who ask are served together
+    #[command(long_about = help::FETCH, after_long_help = help::FETCH_MORE)]
+    Fetch(FetchArgs),
+    /// Give all subscribers of a topic a new version
+    #[command(long_about = help::PUBLISH, after_long_help = help::PUBLISH_MORE, disable_version_flag = true)]
+    Publish(PublishArgs),
+    /// Get every version of a topic
+    #[command(long_about = help::SUBSCRIBE, after_long_help = help::SUBSCRIBE_MORE)]
+    Subscribe(SubscribeArgs),
     /// List the objects in the local agent's store
     Ls(LocalArgs),
     /// Remove an object from the local agent's store
     Rm(RmArgs),
-    /// Show the local agent, its peers and its transfers
-    Status(LocalArgs),
+    /// Show the local agent, its peers and its transfers; or the manager, its paths, devices and circuits
+    #[command(after_long_help = help::STATUS_MORE)]
+    Status(StatusArgs),
+    /// Take a part of the network out of use: a port or splitter of the circuit switch, the switch of a rack
+    #[command(long_about = help::DRAIN, after_long_help = help::DRAIN_MORE)]
+    Drain(DrainArgs),
+    /// Use a part of the network again that was taken out, or that rests because it is suspected to be dead
+    #[command(after_long_help = help::UNDRAIN_MORE)]
+    Undrain(DrainArgs),
     /// Look at what keeps transfers from being fast: interface, multicast, packet lengths, buffers, ports
     #[command(long_about = help::DOCTOR, after_long_help = help::DOCTOR_MORE)]
     Doctor(DoctorArgs),
@@ -126,6 +150,9 @@ pub enum Command {
     /// Make, list and revoke tokens, which let agents in at a manager with an authority of its own
     #[command(after_long_help = help::TOKEN_MORE)]
     Token(TokenArgs),
+    /// Check what a manager has written down of whom it has let in, and what it has allowed
+    #[command(after_long_help = help::AUDIT_MORE)]
+    Audit(AuditArgs),
     /// Print the completions for a shell
     #[command(after_long_help = help::COMPLETIONS_MORE)]
     Completions(CompletionsArgs),
@@ -186,12 +213,14 @@ pub struct CastArgs {
     pub plain: bool,
 }
 
-/// `polycast forwarder`
+/// `polycast forwarder`, `polycast label-switch`, `polycast rack-agent`
 #[derive(Arguments, Debug)]
 pub struct ForwarderArgs {
-    /// The settings: the nodes, their ports and neighbours
+    /// The settings
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
+    #[command(flatten)]
+    pub identity: IdentityArgs,
 }
 
 /// `polycast offer`
@@ -434,6 +463,24 @@ pub enum TokenCommand {
     },
 }
 
+/// `polycast audit`
+#[derive(Arguments, Debug)]
+pub struct AuditArgs {
+    #[command(subcommand)]
+    pub command: AuditCommand,
+}
+
+/// What is done with audit logs.
+#[derive(Subcommand, Debug)]
+pub enum AuditCommand {
+    /// Look whether each line still is as it was written, and none is missing
+    Verify {
+        /// The log, and full files of it, in any order
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+    },
+}
+
 /// `polycast key`
 #[derive(Arguments, Debug)]
 pub struct KeyArgs {
@@ -516,6 +563,32 @@ pub struct SendArgs {
     /// What becomes of a receiver that is slower than the others
     #[arg(long, value_name = "POLICY", default_value = "catch-up")]
     pub slow: SlowChoice,
+    /// The fabric that is to carry it, if it can (ocs, shufflecast, ip-multicast, tcp-chain) [default: the best one]
+    #[arg(long, value_name = "NAME")]
+    pub fabric: Option<String>,
+    /// No other fabric is to carry it: without it the command fails
+    #[arg(long, requires = "fabric")]
+    pub or_fail: bool,
+    #[command(flatten)]
+    pub local: LocalArgs,
+}
+
+/// `polycast status`
+#[derive(clap::Args, Debug)]
+pub struct StatusArgs {
+    /// Show the manager: leases, queue, circuits, splitters, devices, dark fibres, drained parts
+    #[arg(long)]
+    pub manager: bool,
+    #[command(flatten)]
+    pub local: LocalArgs,
+}
+
+/// `polycast drain` and `polycast undrain`
+#[derive(clap::Args, Debug)]
+pub struct DrainArgs {
+    /// port:4 (of the circuit switch, from 1), splitter:0, tor:3 (the switch of a rack, from 0), or ocs
+    #[arg(value_name = "PART")]
+    pub part: String,
     #[command(flatten)]
     pub local: LocalArgs,
 }

@@ -1,16 +1,20 @@
 //! One module a command: it calls the libraries and reports.
 
 mod accept;
+mod audit;
 #[cfg(feature = "research")]
 mod bench;
 mod cast;
 mod cluster;
 mod destination;
 mod doctor;
+mod fetch;
 mod forwarder;
 mod key;
 #[cfg(feature = "research")]
 pub mod lab;
+mod labels;
+mod manager_status;
 mod manual;
 mod meeting;
 pub mod names;
@@ -26,6 +30,7 @@ pub mod simulate;
 pub mod spool;
 pub mod stream;
 mod token;
+mod topic;
 
 use crate::args::{Args, Command};
 use crate::exit::{Exit, Failure};
@@ -48,6 +53,8 @@ pub fn run(args: Args) -> Exit {
         Command::Manager(args) => cluster::manager(args, format),
         Command::Agent(args) => cluster::agent(args, format),
         Command::Forwarder(args) => forwarder::run(args, format),
+        Command::LabelSwitch(args) => labels::switch(args, format),
+        Command::RackAgent(args) => labels::rack_agent(args, format),
         Command::Send(args) => cluster::send(args, format),
         Command::Extend(args) => cluster::extend(args, format),
         Command::Withdraw(args) => cluster::withdraw(args, format),
@@ -55,11 +62,18 @@ pub fn run(args: Args) -> Exit {
         #[cfg(feature = "research")]
         Command::Bench(args) => bench::run(args, format),
         Command::Get(args) => cluster::get(args, format),
+        Command::Fetch(args) => fetch::run(args, format),
+        Command::Publish(args) => topic::publish(args, format),
+        Command::Subscribe(args) => topic::subscribe(args, format),
         Command::Ls(args) => cluster::ls(args, format),
         Command::Rm(args) => removal::rm(args, format),
-        Command::Status(args) => cluster::status(args, format),
+        Command::Status(args) if args.manager => manager_status::run(&args.local, format),
+        Command::Status(args) => cluster::status(&args.local, format),
+        Command::Drain(args) => manager_status::drain(args, false, format),
+        Command::Undrain(args) => manager_status::drain(args, true, format),
         Command::Key(args) => key::run(&args.command, format),
         Command::Token(args) => token::run(&args.command, format),
+        Command::Audit(args) => audit::run(&args.command, format),
         Command::Doctor(args) => doctor::run(args, format),
         Command::Completions(args) => manual::completions(args, format),
         Command::Man(args) => manual::man(args, format),

@@ -87,6 +87,9 @@ pub fn complain(report: &Report) -> Exit {
     if let Some(reason) = &report.path_lost {
         output::say(&format!("the transfer went on without its path: {}", Printable(reason)));
     }
+    for passed in &report.passed_over {
+        output::say(&format!("not over {}: {}", Printable(&passed.fabric), Printable(&passed.why)));
+    }
     for (at, what) in report.events.iter().filter(|(_, what)| Some(what) != report.path_lost.as_ref()) {
         output::say(&format!("after {}: {}", seconds(*at), Printable(what)));
     }

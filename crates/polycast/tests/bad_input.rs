@@ -130,10 +130,12 @@ fn files_that_are_none_get_one_sentence() {
         (place.file("nested.json", "[".repeat(200_000).as_bytes()), ""),
         (place.file("tables", format!("[{}b]", "a.".repeat(100_000)).as_bytes()), ""),
     ];
-    let options: [&[&str]; 6] = [
+    let options: [&[&str]; 8] = [
         &["manager", "--config"],
         &["agent", "--config"],
         &["forwarder", "--config"],
+        &["label-switch", "--config"],
+        &["rack-agent", "--config"],
         &["plan", "circuits"],
         &["plan", "cost", "--tors", "4", "--rate", "10g", "--parts"],
         &["simulate"],

@@ -5,15 +5,20 @@ mod common;
 use common::{command, polycast};
 use std::process::Stdio;
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 22] = [
     "cast",
     "offer",
     "accept",
     "manager",
     "agent",
     "forwarder",
+    "label-switch",
+    "rack-agent",
     "send",
     "get",
+    "fetch",
+    "publish",
+    "subscribe",
     "ls",
     "rm",
     "status",
@@ -53,9 +58,13 @@ fn every_command_has_a_page() {
 }
 
 #[test]
-fn the_version_is_one_line() {
+fn the_version_is_one_line_and_says_what_is_in_the_build() {
     let ran = polycast(&["--version"]);
-    assert_eq!((ran.status, ran.stdout), (0, format!("polycast {}\n", env!("CARGO_PKG_VERSION"))));
+    let research = if cfg!(feature = "research") { "; with plan, simulate, reproduce and lab" } else { "" };
+    let programs = "orca_switch, orca_agent, datacast";
+    let version = env!("CARGO_PKG_VERSION");
+    let expected = format!("polycast {version} (kernel programs: {programs}{research})\n");
+    assert_eq!((ran.status, ran.stdout), (0, expected));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 mod common;
 
 use common::cluster::{Cluster, Daemon};
-use common::{Place, Ran, noise, polycast};
+use common::{Place, Ran, begin, command, end, noise, polycast};
 use polycast_types::{Handle, ObjectId};
 use polycast_wire::control::Control;
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
@@ -11,6 +11,7 @@ use std::fs::{self, Permissions};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
 
 fn key(place: &Place, name: &str) -> String {
     let path = place.path(name);
@@ -71,6 +72,7 @@ fn call_without_the_key(agent: &str) {
         pulled: false,
         object_len: 5,
         root: None,
+        permit: None,
     };
     let mut frame = Vec::new();
     invite.emit(&mut frame);
@@ -170,16 +172,50 @@ fn agents_are_who_their_certificates_say() {
     assert_eq!(sent.status, 0, "{}", sent.stderr);
     assert_eq!(sent.json()["sealed"], true);
 
+    lines_between_two(&cluster);
+
     // An agent whose certificate is changed for another one's is neither sent to nor let in again.
     authority.issue(&cluster.place, "b", "x");
     let file = cluster.place.file("g", &noise(300_001));
     let sent = cluster.at("a", &["send", &file, "--to", "b", "--id", "2"]);
     assert_eq!(sent.status, 1, "{}", sent.stdout);
-    assert_eq!(sent.json()["receivers"][0]["verified"], false, "{}", sent.stdout);
+    let to_b = &sent.json()["receivers"][0];
+    assert_eq!(to_b["verified"], false, "{}", sent.stdout);
+    let why = to_b["error"].as_str().unwrap_or_default();
+    assert!(why.contains("the certificate of 'b' is for 'x'"), "{why}");
     cluster.managers[0].kill();
     cluster.managers[0] = Daemon::manager(&address, &words(&of_manager));
     assert_eq!(cluster.agents[1].ended(), Some(1));
     cluster.await_status("a", |s| s["peers"].as_array().is_some_and(|peers| peers.len() == 1));
+}
+
+/// A stream from a to b, which share no key: what it is sealed with they have from the manager.
+fn lines_between_two(cluster: &Cluster) {
+    assert_eq!(cluster.at("a", &["stream", "create", "ticks"]).json()["created"], true);
+    let socket = cluster.place.path("b.sock");
+    let hears = begin(&["stream", "recv", "ticks", "--count", "1", "--socket", &socket]);
+    cluster.await_answer("a", &["stream", "ls"], |streams| {
+        streams[0]["receivers"].as_array().is_some_and(|r| r.len() == 1)
+            && streams[0]["fabric"] == "ip-multicast"
+    });
+    // The source's agent hears of its path at the same time as we did.
+    let begun = Instant::now();
+    loop {
+        let socket = cluster.place.path("a.sock");
+        let mut child = command(&["stream", "send", "ticks", "--json", "--socket", &socket])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(b"one\n").unwrap();
+        let sent = end(child).json();
+        if sent["unheard"] == 0 {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "{sent}");
+    }
+    let heard = end(hears);
+    assert_eq!((heard.status, heard.stdout.as_str()), (0, "one\n"), "{}", heard.stderr);
+    assert_eq!(cluster.at("a", &["stream", "end", "ticks"]).json()["ended"], true);
 }
 
 /// Makes a token where the manager's authority is.

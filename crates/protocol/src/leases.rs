@@ -18,11 +18,13 @@ mod check;
 mod claims;
 mod early;
 mod members;
+mod parts;
 mod set_up;
 mod state;
 mod words;
 
 pub use members::Member;
+pub use parts::{Drained, Suspect};
 pub use state::{Record, RecordKey, SetAside, host_numbers};
 pub use words::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, LeaseView, NotMember, Output, PathRequest,
@@ -35,8 +37,8 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use members::{Arrival, Members};
 use polycast_planning::{
-    Channel, Decision, Draft, FabricName, Fabrics, Group, HostId, NetworkState, Pending, Plan, PlanId,
-    Refusal, RequestId, Scheduler,
+    Channel, Decision, Draft, FabricName, Fabrics, Group, HostId, NetworkState, PassedOver, Pending, Plan,
+    PlanId, Refusal, RequestId, Scheduler,
 };
 use polycast_types::{Duration, ObjectId, Time};
 
@@ -128,6 +130,12 @@ struct Lease {
     ends_at: Option<Time>,
     /// How often its devices have failed since they last did not.
     tries: u32,
+    /// Whether it has been planned anew since it was granted.
+    moved: bool,
+    /// Whether no other fabric is to carry it.
+    only: bool,
+    /// What its holder has said of how it fared, if anything.
+    fared: Option<parts::Fared>,
 }
 
 impl Lease {
@@ -167,6 +175,8 @@ pub struct Leases {
     claimed: claims::Claimed,
     /// Requests for receivers who may yet come.
     early: early::Early,
+    /// What is suspected to be dead, and what is taken out.
+    parts: parts::Parts,
     /// Records that have changed, where somebody wants to know.
     changed: BTreeSet<RecordKey>,
     restored: state::Restored,
@@ -196,6 +206,7 @@ impl Leases {
             claims: if config.claims.is_some() { Claims::Unknown } else { Claims::Known },
             claimed: claims::Claimed::default(),
             early: early::Early::default(),
+            parts: parts::Parts::default(),
             changed: BTreeSet::new(),
             restored: state::Restored::default(),
             outputs: VecDeque::new(),
@@ -236,7 +247,15 @@ impl Leases {
             Input::Request(request) => self.request(now, request),
             Input::Withdraw { request } => self.withdraw(&request),
             Input::Extend { request, time, add, remove } => self.extend(now, request, time, &add, &remove),
-            Input::Release { request, plan } => self.release(&request, plan),
+            Input::Release { request, plan } => self.release(now, &request, plan),
+            Input::Fared { request, plan, unreached, reached_all } => {
+                self.fared(&request, plan, &unreached, reached_all);
+            }
+            Input::Unlit { plan, receivers } => self.unlit(now, plan, &receivers),
+            Input::Drain { part, is_out } => {
+                let result = self.drain(part, is_out);
+                self.outputs.push_back(Output::Drained { part, result });
+            }
         }
         if cfg!(debug_assertions) {
             self.check();
@@ -262,7 +281,7 @@ impl Leases {
             Claims::Until(at) => Some(at),
             Claims::Unknown | Claims::Known => None,
         };
-        let waits = [self.claimed.deadline(), self.early.deadline()];
+        let waits = [self.claimed.deadline(), self.early.deadline(), self.parts.deadline()];
         [expiry, retry, claims, self.members.deadline()].into_iter().chain(waits).flatten().min()
     }
 
@@ -492,7 +511,8 @@ impl Leases {
         let receivers = self.in_order(&group, &plan.channel);
         let accepted_bytes = request.remaining_bytes;
         let (absent, service, lease) = (Vec::new(), None, request.lease);
-        let grant = Grant { plan_id, accepted_bytes, receivers, absent, plan, service, lease };
+        let passed_over = Vec::new();
+        let grant = Grant { plan_id, accepted_bytes, receivers, absent, passed_over, plan, service, lease };
         self.lend(now, key, request.object, grant);
         Ok(())
     }
@@ -517,6 +537,9 @@ impl Leases {
             Receivers::All => self.members.all_but(now, source)?,
             Receivers::Named(names) => self.members.group(source, names)?,
         };
+        if let Some(name) = request.wish.fabric.filter(|name| !self.fabrics.has(*name)) {
+            return Err(self.refused(self.fabrics.no_fabric(name)));
+        }
         if self.pending.len() >= self.config.pending_max {
             return Err(Denial::QueueFull(self.config.pending_max));
         }
@@ -527,6 +550,7 @@ impl Leases {
             remaining_bytes: request.remaining_bytes,
             divisible: request.divisible,
             since: now,
+            wish: request.wish,
         })
     }
 
@@ -542,13 +566,6 @@ impl Leases {
         self.undecided = true;
     }
 
-    fn release(&mut self, request: &RequestKey, plan: PlanId) {
-        // One that is not known was released before, or has expired.
-        if self.by_request.get(request) == Some(&plan) {
-            self.end(plan, ReleaseReason::Released);
-        }
-    }
-
     /// Ends what is overdue.
     fn expire(&mut self, now: Time) {
         while let Some((at, id)) = self.expiries.first().copied()
@@ -559,6 +576,7 @@ impl Leases {
             self.end(id, if over { ReleaseReason::TimeOver } else { ReleaseReason::Expired });
         }
         self.retry(now);
+        self.end_rests(now);
         self.end_claims(now);
         if self.early.is_over(now) {
             self.reconsider(now);
@@ -626,16 +644,23 @@ impl Leases {
         if too_little || is_full {
             return;
         }
+        let better = self.fabrics.passed_over(&self.network, &pending.group, pending.wish, plan.fabric);
+        let only = pending.wish.or_fail && pending.wish.fabric.is_some();
         if !self.network.hold(plan_id, pending.group.clone(), plan.clone()) {
             return;
         }
+        let passed_over =
+            better.into_iter().map(|(fabric, why)| PassedOver { fabric, why: self.why(why) }).collect();
         let Some((pending, waiting)) = self.take_pending(id) else { return };
         let receivers = self.in_order(&pending.group, &plan.channel);
         let accepted_bytes = bytes.min(remaining);
         let service = service_time(&plan, accepted_bytes);
         let (absent, lease) = (Vec::new(), waiting.lease);
-        let grant = Grant { plan_id, accepted_bytes, receivers, absent, plan, service, lease };
+        let grant = Grant { plan_id, accepted_bytes, receivers, absent, passed_over, plan, service, lease };
         self.lend(now, waiting.key, waiting.object, grant);
+        if let Some(lease) = self.leases.get_mut(&plan_id) {
+            lease.only = only;
+        }
     }
 
     /// A group's receivers with their addresses: in the order of the chain if there is one, else by name.
@@ -669,6 +694,17 @@ impl Leases {
         }
     }
 
+    /// The same as the reason alone.
+    fn why(&self, refusal: Refusal) -> String {
+        match self.refused(refusal) {
+            Denial::Rejected(why) => why,
+            Denial::NoPlace { name, fabric } => {
+                format!("the settings of the fabric {fabric} do not say where '{name}' is")
+            }
+            other => other.to_string(),
+        }
+    }
+
     fn deny(&mut self, id: RequestId, denial: Denial) {
         if let Some((_, waiting)) = self.take_pending(id) {
             self.outputs.push_back(Output::Response { request: waiting.key, response: Err(denial) });
@@ -679,7 +715,21 @@ impl Leases {
         let expires_at = now + self.config.lease;
         let ends_at = grant.lease.map(|span| now + span);
         let id = grant.plan_id;
-        self.enter(id, Lease { key, object, grant, granted_at: now, expires_at, ends_at, tries: 0 });
+        self.enter(
+            id,
+            Lease {
+                key,
+                object,
+                grant,
+                granted_at: now,
+                expires_at,
+                ends_at,
+                tries: 0,
+                moved: false,
+                only: false,
+                fared: None,
+            },
+        );
         self.touch(RecordKey::Lease(id));
     }
 
@@ -706,7 +756,8 @@ impl Leases {
         let running = self.network.release(id);
         self.undecided = true;
         // What has failed is not worth keeping.
-        let sound = reason != ReleaseReason::Failed && lease.tries == 0;
+        let lost_some = lease.fared.as_ref().is_some_and(|fared| !fared.unreached.is_empty());
+        let sound = reason != ReleaseReason::Failed && lease.tries == 0 && !lost_some;
         let kept = running.is_some_and(|running| sound && self.keep_ready(running));
         let (request, plan) = (lease.key, lease.grant.plan);
         self.outputs.push_back(Output::Released { plan_id: id, request, plan, reason, kept });

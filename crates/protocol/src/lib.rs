@@ -7,6 +7,7 @@
 
 extern crate alloc;
 
+pub mod directory;
 pub mod leases;
 pub mod pull;
 pub mod push;

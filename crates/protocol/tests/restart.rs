@@ -88,6 +88,7 @@ fn request(number: u64, source: usize, receiver: &str) -> PathRequest {
         receivers: Receivers::Named(vec![receiver.into()]),
         divisible: false,
         lease: None,
+        wish: Default::default(),
     }
 }
 

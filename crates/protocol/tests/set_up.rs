@@ -79,6 +79,7 @@ fn ask(manager: &mut Leases, now: Time, source: u32, number: u64, receivers: &[u
         receivers: Receivers::Named(receivers.iter().map(|host| format!("host-{host}")).collect()),
         divisible: false,
         lease: None,
+        wish: Default::default(),
     };
     let outputs = apply(manager, now, Input::Request(request));
     let grant = outputs.iter().find_map(|output| match output {

@@ -629,6 +629,7 @@ fn anything() -> impl Strategy<Value = StreamsInput> {
             plan_id: PlanId(number),
             accepted_bytes: number,
             receivers: names.into_iter().map(|name| (name, ([10, 0, 0, 1], 1))).collect(),
+            passed_over: Vec::new(),
             absent: vec![],
             plan,
             service: None,

@@ -27,6 +27,7 @@
 
 use crate::cursor::{NAME_LEN_MAX, Put, Reader, SENTENCE_LEN_MAX};
 use crate::discovery::{CodeSign, emit_sign, parse_sign};
+use crate::permit::ShownPermit;
 use crate::pull::{DIGEST_LEN, Digest, HOPS_MAX};
 use crate::{VERSION, WireError};
 use alloc::vec::Vec;
@@ -247,6 +248,8 @@ pub enum Control<'a> {
         object_len: u64,
         /// Its root hash, where the source knows it already: one who has that object need not get it again.
         root: Option<Hash>,
+        /// That the manager allows it, where agents show who they are.
+        permit: Option<ShownPermit<'a>>,
     },
     /// Receiver's agent: it joins.
     Joining,
@@ -423,7 +426,7 @@ impl<'a> Control<'a> {
             }
             Control::Group { index, payload } => emit_payload(16, *index, payload, out),
             Control::Finished => out.u8(17),
-            Control::Invite { address, port, handle, object, pulled, object_len, root } => {
+            Control::Invite { address, port, handle, object, pulled, object_len, root, permit } => {
                 out.extend_from_slice(&[18, VERSION]);
                 out.extend_from_slice(address);
                 out.u16(*port);
@@ -433,6 +436,10 @@ impl<'a> Control<'a> {
                 out.u64(*object_len);
                 out.u8(u8::from(root.is_some()));
                 out.extend_from_slice(root.as_ref().map_or(&[], |root| root.as_slice()));
+                out.u8(u8::from(permit.is_some()));
+                if let Some(permit) = permit {
+                    permit.emit(out);
+                }
             }
             Control::Joining => out.u8(19),
             Control::Alive => out.u8(20),
@@ -542,6 +549,7 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
                 pulled: flag(r)?,
                 object_len: r.u64()?,
                 root: if flag(r)? { Some(r.array()?) } else { None },
+                permit: if flag(r)? { Some(ShownPermit::take(r)?) } else { None },
             }
         }
         19 => Control::Joining,
@@ -851,6 +859,10 @@ mod tests {
                 Control::Invite {
                     address, port, handle: Handle(a), object, pulled: a % 2 == 1,
                     object_len: b, root: flag.then_some(hashes[0]),
+                    permit: flag.then(|| ShownPermit {
+                        permit: &payload[..payload.len().min(60)], signature: [7; 64], index: b as u32,
+                        way: hashes.iter().take(9).copied().collect(),
+                    }),
                 },
                 Control::Hashes { first: a, hashes: hashes.clone() },
                 Control::Have(ranges.clone()),

@@ -220,6 +220,12 @@ pub fn greeting(heard: bool) -> [u8; HEADER_LEN] {
     bytes
 }
 
+/// Whether a datagram is a greeting, or wants to be one; with a trailer it is sealed ([`crate::words`]).
+#[must_use]
+pub fn is_greeting(datagram: &[u8]) -> bool {
+    datagram.get(1) == Some(&KIND_GREETING)
+}
+
 /// The largest payload that fits into one frame of an interface with this MTU: a whole number of KiB where it is
 /// more than one, because pages and caches like it.
 #[must_use]

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! manager -> switches   SET_ENTRY, CLEAR_ENTRY     each with a number
-//! switches -> manager   DONE or FAILED with that number; LINK whenever one breaks or is mended
+//! switches -> manager   SWITCH for each that is there, first; DONE or FAILED with that number; LINK whenever one breaks or is
+//!                       mended
 //! ```
 //!
 //! A frame is a 2-byte length (of what follows), a 1-byte kind, and a body, over TCP. Nodes are the network's numbers.
@@ -45,6 +46,37 @@ pub enum Word<'a> {
         /// Whether it works.
         works: bool,
     },
+    /// A switch that takes changes over this connection.
+    Switch {
+        /// Its node.
+        node: u32,
+        /// The network that it takes itself to be in.
+        network: Network,
+        /// The encodings of labels that it forwards by: [`Network::FILTER`] and others, added.
+        encodings: u8,
+    },
+}
+
+/// What a switch was told of its network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Pods.
+    pub pods: u32,
+    /// Leafs of a pod.
+    pub leafs: u32,
+    /// Spines of a pod.
+    pub spines: u32,
+    /// Servers of a leaf.
+    pub servers: u32,
+    /// Cores above a spine.
+    pub cores: u32,
+    /// Bits of the label's filter.
+    pub filter_bits: u32,
+}
+
+impl Network {
+    /// Labels with a filter.
+    pub const FILTER: u8 = 1;
 }
 
 /// What a switch is to change. (Labels of racks go by [`crate::rack`].)
@@ -103,6 +135,13 @@ impl<'a> Word<'a> {
                     _ => return Err(WireError::Malformed),
                 }
             }
+            8 => {
+                let node = reader.u32()?;
+                let (pods, leafs, spines) = (reader.u32()?, reader.u32()?, reader.u32()?);
+                let (servers, cores, filter_bits) = (reader.u32()?, reader.u32()?, reader.u32()?);
+                let network = Network { pods, leafs, spines, servers, cores, filter_bits };
+                Word::Switch { node, network, encodings: reader.u8()? }
+            }
             _ => return Err(WireError::Malformed),
         };
         reader.end()?;
@@ -129,6 +168,13 @@ impl<'a> Word<'a> {
                 out.u32(*one);
                 out.u32(*other);
                 out.u8((*works).into());
+            }
+            Word::Switch { node, network, encodings } => {
+                let Network { pods, leafs, spines, servers, cores, filter_bits } = *network;
+                out.u8(8);
+                let numbers = [*node, pods, leafs, spines, servers, cores, filter_bits];
+                numbers.into_iter().for_each(|number| out.u32(number));
+                out.u8(*encodings);
             }
         }
         let len = (out.len() - start - 2) as u16;
@@ -185,6 +231,9 @@ mod tests {
             back(&Word::Done { number });
             back(&Word::Failed { number, reason: &reason });
             back(&Word::Link { ends: (node, leaf), works });
+            let network =
+                Network { pods: number, leafs: leaf, spines: node, servers: session, cores: 1, filter_bits: 69 };
+            back(&Word::Switch { node, network, encodings: works.into() });
         }
 
         #[test]
@@ -192,7 +241,7 @@ mod tests {
             if frame.len() > 3 {
                 let len = frame.len() as u16 - 2;
                 frame[..2].copy_from_slice(&len.to_be_bytes());
-                frame[2] %= 9;
+                frame[2] %= 10;
             }
             if let Ok(word) = Word::parse(&frame) {
                 let mut again = vec![];

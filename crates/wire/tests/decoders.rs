@@ -7,6 +7,7 @@ use polycast_wire::data::{
     CodedHeader, EXTENSION_LEN_MAX, FLAG_ATTEMPT, FLAG_REPORT, FragmentHeader, HEADER_LEN, Header,
 };
 use polycast_wire::discovery::{Announcement, CodeSign, Discovery};
+use polycast_wire::permit::ShownPermit;
 use polycast_wire::pull::Digest;
 use polycast_wire::reach::Reach;
 use proptest::prelude::*;
@@ -121,6 +122,12 @@ fn control_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
             pulled: number % 2 == 1,
             object_len: number,
             root: (number % 3 == 1).then_some([6; 32]),
+            permit: (number % 2 == 1).then(|| ShownPermit {
+                permit: bytes,
+                signature: [3; 64],
+                index: 5,
+                way: vec![[2; 32]; 3],
+            }),
         },
         Control::Joining,
         Control::Alive,

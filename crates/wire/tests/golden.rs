@@ -19,6 +19,7 @@ use polycast_wire::control::{Control, Hello, Offered, SealSecret, Welcome};
 use polycast_wire::data::{self, CodedHeader, FragmentHeader};
 use polycast_wire::discovery::{Announcement, CodeSign, Discovery};
 use polycast_wire::label::{self, Probe};
+use polycast_wire::permit::{Permit, ShownPermit};
 use polycast_wire::pull::{self, Digest, Follows, Hops};
 use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Update, Updates};
 use polycast_wire::reach::{ASK_LEN_MIN, Reach};
@@ -256,6 +257,12 @@ fn control_frames() -> Vec<Control<'static>> {
             pulled: true,
             object_len: C,
             root: Some(hash(0xc0)),
+            permit: Some(ShownPermit {
+                permit: b"permit",
+                signature: [0x5a; 64],
+                index: SHORT,
+                way: vec![hash(0x20), hash(0x60)],
+            }),
         },
         Control::Joining,
         Control::Alive,
@@ -296,6 +303,7 @@ fn control_frames_are_as_kept() {
         pulled: false,
         object_len: D,
         root: None,
+        permit: None,
     };
     packets.push(frame("INVITE-pushed", invite));
     check("control", &packets);
@@ -314,6 +322,35 @@ fn no_other_kind_of_control_frame_is_read() {
             assert!(Control::parse(&other).is_err(), "kind {kind} is read and has no bytes kept");
         }
     }
+}
+
+#[test]
+fn permits_are_as_kept() {
+    let permit = |root: Option<[u8; 32]>, pulled| Permit {
+        lease: A,
+        source: "train-1",
+        address: ADDRESS,
+        object: object(),
+        object_len: B,
+        root,
+        name: "model.bin",
+        fabric: "ip-multicast",
+        channel: (ADDRESS, PORT),
+        pulled,
+        receivers: SHORT,
+        group: [0x10; 32],
+        from_unix_s: C,
+        until_unix_s: D,
+    };
+    let golden = |name: &str, permit: Permit<'static>| {
+        let mut bytes = Vec::new();
+        permit.emit(&mut bytes);
+        Golden::new(name, bytes, move |bytes| same("permit", Permit::parse(bytes), permit.clone()))
+    };
+    check(
+        "permit",
+        &[golden("PERMIT", permit(Some([0xa0; 32]), true)), golden("PERMIT-pushed", permit(None, false))],
+    );
 }
 
 #[test]

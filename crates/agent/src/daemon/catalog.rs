@@ -5,7 +5,7 @@ use super::store::{Description, Found};
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::object::{ObjectKind, Stamp};
 use polycast_types::{AppId, DataId, ObjectId, format_bytes};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -87,6 +87,8 @@ pub struct Catalog {
 struct Inner {
     objects: BTreeMap<ObjectId, State>,
     receiving: usize,
+    /// Objects that have come or gone since somebody looked.
+    journal: BTreeSet<ObjectId>,
     /// The last tries to receive that failed, oldest first.
     failures: VecDeque<(ObjectId, Refusal)>,
 }
@@ -94,11 +96,12 @@ struct Inner {
 impl Catalog {
     /// A catalog with what lies in the store already.
     pub fn new(objects_max: usize, receives_max: usize, found: Vec<Found>) -> Self {
+        let journal = found.iter().map(|(id, ..)| *id).collect();
         let objects = found.into_iter().map(|(id, description, since)| {
             let object = Available { since, ..Available::received(description) };
             (id, State::Available { object, sends: 0 })
         });
-        let inner = Inner { objects: objects.collect(), ..Inner::default() };
+        let inner = Inner { objects: objects.collect(), journal, ..Inner::default() };
         Catalog { inner: Mutex::new(inner), changes: watch::Sender::new(Some(0)), objects_max, receives_max }
     }
 
@@ -120,6 +123,7 @@ impl Catalog {
         }
         inner.admit(id, self.objects_max)?;
         inner.objects.insert(id, State::Available { object: object.clone(), sends: 0 });
+        inner.journal.insert(id);
         drop(inner);
         self.changed();
         Ok(object)
@@ -182,6 +186,9 @@ impl Catalog {
         let failed = |error| Refusal::new(Kind::Internal, format!("object {id} cannot be removed: {error}"));
         let removed = remove().map_err(failed)?;
         inner.objects.remove(&id);
+        inner.journal.insert(id);
+        drop(inner);
+        self.changed();
         if known || removed { Ok(()) } else { Err(unknown(id)) }
     }
 
@@ -290,6 +297,34 @@ impl Catalog {
             && object.root.is_empty()
         {
             object.root = root.to_string();
+        }
+    }
+
+    /// Objects that have come or gone since the last look; `None` for those that are not here.
+    pub fn take_journal(&self) -> Vec<(ObjectId, Option<Available>)> {
+        let mut inner = self.lock();
+        let journal = std::mem::take(&mut inner.journal);
+        let state = |id: &ObjectId| match inner.objects.get(id) {
+            Some(State::Available { object, .. }) => Some(object.clone()),
+            _ => None,
+        };
+        journal.into_iter().map(|id| (id, state(&id))).collect()
+    }
+
+    /// Waits until something has come or gone that [`Catalog::take_journal`] did not name yet; gives whether there is more to
+    /// wait for.
+    pub async fn await_journal(&self) -> bool {
+        let mut changes = self.changes.subscribe();
+        loop {
+            if changes.borrow_and_update().is_none() {
+                return false;
+            }
+            if !self.lock().journal.is_empty() {
+                return true;
+            }
+            if changes.changed().await.is_err() {
+                return false;
+            }
         }
     }
 
@@ -413,6 +448,7 @@ impl Receive {
         let mut inner = self.catalog.lock();
         let object = Available::received(description);
         inner.objects.insert(self.id, State::Available { object, sends: 0 });
+        inner.journal.insert(self.id);
         drop(inner);
         self.published = true;
         self.catalog.changed();
@@ -444,6 +480,7 @@ impl Drop for Receive {
             Ok(description) => {
                 let object = Available::received(description);
                 inner.objects.insert(self.id, State::Available { object, sends: 0 });
+                inner.journal.insert(self.id);
             }
             Err(why) => {
                 if inner.failures.len() >= FAILURES_MAX {

@@ -1,11 +1,13 @@
 //! The agent's settings, as TOML. `docs/agent.sample.toml` explains each.
 
 use crate::forwarder::ForwarderConfig;
+use crate::label_switch::RackAgentConfig;
 use polycast_api::client::{default_folder, default_socket};
 use polycast_api::settings::{self, SettingsError};
 use polycast_net::tls::{IdentityFiles, JoinToken};
 use polycast_types::parse_bytes;
 use serde::Deserialize;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -57,6 +59,8 @@ pub struct AgentConfig {
     pub identity: Option<PathBuf>,
     /// Whether it may listen to other machines with neither key nor certificate.
     pub insecure: bool,
+    /// Where the agent has its page for those who watch it: `/metrics`, `/healthz` and `/readyz`; without it there is none.
+    pub http: Option<SocketAddr>,
     /// How many objects the agent knows at most.
     pub objects_max: usize,
     /// How many objects it sends at the same time.
@@ -69,6 +73,8 @@ pub struct AgentConfig {
     pub streams_max: usize,
     /// The host's node of a Datacast fabric, if it is in one.
     pub forwarder: Option<ForwarderConfig>,
+    /// The agent of its rack in an Orca fabric that the host runs, if it runs one.
+    pub rack_agent: Option<RackAgentConfig>,
 }
 
 impl Default for AgentConfig {
@@ -89,12 +95,14 @@ impl Default for AgentConfig {
             token: None,
             identity: None,
             insecure: false,
+            http: None,
             objects_max: 65_536,
             sends_max: 64,
             receives_max: 64,
             processes_max: 4_096,
             streams_max: 64,
             forwarder: None,
+            rack_agent: None,
         }
     }
 }
@@ -157,6 +165,9 @@ impl AgentConfig {
                 let reason = format!("an agent has one node, not {}", forwarder.nodes.len());
                 return wrong("forwarder.node", reason);
             }
+        }
+        if let Some(rack_agent) = &self.rack_agent {
+            rack_agent.check()?;
         }
         let limits = [
             ("objects-max", self.objects_max, 1 << 24),
@@ -285,6 +296,11 @@ mod tests {
             ("manager = 'a:1'\nstore-ttl = '7w'", "'7w' is no time"),
             ("manager = 'a:1'\nstore-ttl = '99999d'", "to 3650d"),
             ("manager = 'a:1'\n[forwarder]\nnode = []", "'forwarder'"),
+            (
+                "manager = 'a:1'\n[rack-agent]\ninterface = 'e'\ntopology = 'leaf-spine:2,1,3'\nserver = 6\n\
+                 listen = '10.0.0.1:1'\nleaf-controller = '10.0.0.2:1'",
+                "the servers 0 to 5, and no 6",
+            ),
             ("manager = 'a:1'\n[[forwarder.node]]\nname = 'a'\nport = []", "1 to 128 ports, not 0"),
         ] {
             let checked = AgentConfig::from_toml(text).and_then(|config| config.check());

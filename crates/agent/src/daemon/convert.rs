@@ -120,6 +120,7 @@ pub fn granted(granted: &Granted) -> api::Granted {
         receivers: granted.receivers.clone(),
         service_ms: granted.service_ms,
         lease_ms: granted.lease_ms,
+        passed_over: granted.passed_over.iter().map(Into::into).collect(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Why an agent does not run.
 
 use super::enrol::EnrolError;
+use crate::label_switch::LabelSwitchError;
 use polycast_api::error::Refusal;
 use polycast_api::settings::SettingsError;
 use polycast_net::interface::InterfaceError;
@@ -51,6 +52,9 @@ pub enum AgentError {
     /// Its node of a Datacast fabric cannot run.
     #[error("the agent's node cannot run: {0}")]
     Node(String),
+    /// Its agent of the rack cannot run.
+    #[error(transparent)]
+    Rack(#[from] LabelSwitchError),
     /// The manager does not want this agent.
     #[error("the manager at {manager} turned this agent down: {refusal}")]
     TurnedDown {

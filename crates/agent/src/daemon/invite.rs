@@ -8,13 +8,16 @@ use crate::transfer::door::{Visit, Visitor};
 use crate::transfer::strangers::Strangers;
 use crate::transfer::{
     Held, Invitation, Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sink, TransferError, answer,
+    permit_of,
 };
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::frames::FrameStream;
 use polycast_net::hash::parse_hex;
+use polycast_net::permit::{self, KeptPermit};
 use polycast_net::store::StoreError;
+use polycast_net::tls::PeerNames;
 use polycast_protocol::session::Why;
-use polycast_types::{ObjectId, Time};
+use polycast_types::{ObjectId, Printable, Time};
 use polycast_wire::control::Control;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -94,7 +97,7 @@ impl Invitations {
         drop(fds);
         for (stream, wish) in self.strangers.meet(Wish::of) {
             match wish {
-                Wish::Invite(invitation) => self.decide(stream, invitation),
+                Wish::Invite(invitation, permit) => self.decide(stream, invitation, permit),
                 Wish::Visit(visit, first) => self.pass(visit, Visitor { stream, first }),
             }
         }
@@ -109,14 +112,16 @@ impl Invitations {
         }
     }
 
-    fn decide(&self, mut stream: FrameStream, invitation: Invitation) {
+    fn decide(&self, mut stream: FrameStream, invitation: Invitation, shown: Option<KeptPermit>) {
         let address = stream.peer().map(|peer| peer.ip());
         let place = self.sources.place(address);
         let permit = Arc::clone(&self.decisions).try_acquire_owned();
         match (place, permit) {
             (Ok(place), Ok(permit)) => {
                 let shared = Arc::clone(&self.shared);
-                tokio::task::spawn_blocking(move || join(&shared, stream, &invitation, place, permit));
+                tokio::task::spawn_blocking(move || {
+                    join(&shared, stream, &invitation, shown.as_ref(), place, permit)
+                });
             }
             (place, _) => {
                 let busy = || "it has too many invitations to answer at the moment".to_string();
@@ -131,8 +136,8 @@ impl Invitations {
 
 /// What somebody wants who comes to the control port.
 enum Wish {
-    /// This agent is to join a transfer.
-    Invite(Invitation),
+    /// This agent is to join a transfer; with the permit that is shown.
+    Invite(Invitation, Option<KeptPermit>),
     /// To a transfer that runs here; its first frame goes with it.
     Visit(Visit, Vec<u8>),
 }
@@ -140,7 +145,7 @@ enum Wish {
 impl Wish {
     fn of(frame: &Control<'_>) -> Option<Self> {
         if let Some(invitation) = Invitation::of(frame) {
-            return Some(Wish::Invite(invitation));
+            return Some(Wish::Invite(invitation, permit_of(frame)));
         }
         let visit = Visit::of(frame)?;
         let mut first = Vec::new();
@@ -199,19 +204,62 @@ fn join(
     shared: &Shared,
     mut stream: FrameStream,
     invitation: &Invitation,
+    shown: Option<&KeptPermit>,
     place: Place,
     permit: OwnedSemaphorePermit,
 ) {
-    let admitted = admit(shared, invitation);
+    let allowed = allowed(shared, &stream.peer_names(), invitation, shown);
+    if let Err(reason) = &allowed {
+        tracing::warn!(object = %invitation.object, source = %invitation.source, %reason, "an invitation is turned down");
+    }
+    let name = allowed.as_ref().ok().cloned().flatten();
+    let admitted = allowed.and_then(|_| admit(shared, invitation));
     let told = answer(&mut stream, admitted.as_ref().map(drop).map_err(String::as_str));
     drop((stream, permit));
     match (admitted, told) {
-        (Ok(Answer::Receive(receive)), Ok(())) => run(shared, invitation, receive),
+        (Ok(Answer::Receive(receive)), Ok(())) => run(shared, invitation, name.as_deref(), receive),
         (Ok(Answer::Confirm(guard, held)), Ok(())) => confirm(shared, invitation, guard, &held),
         (Ok(_), Err(error)) => tracing::warn!(%error, "an invitation failed"),
         (Err(_), _) => {}
     }
     drop(place);
+}
+
+/// Whether the manager allows what a source calls for: the permit that it shows is of our manager, holds, is for this agent, and
+/// for this very transfer. Gives the name that the object has to have; none where agents do not show who they are.
+fn allowed(
+    shared: &Shared,
+    caller: &PeerNames,
+    invitation: &Invitation,
+    shown: Option<&KeptPermit>,
+) -> Result<Option<String>, String> {
+    if shared.sealing.security().is_none() {
+        return Ok(None);
+    }
+    let Some(shown) = shown.map(KeptPermit::shown) else {
+        return Err("the call shows no permit of the manager: the source has to join the manager, and to send through its agent".into());
+    };
+    let Some(authority) = shared.link.authority() else {
+        return Err("it has not joined a manager yet, and cannot check permits".into());
+    };
+    let permit = permit::check(&shown, &authority.keys, authority.now_unix_s, &shared.name)
+        .map_err(|error| error.to_string())?;
+    caller.check(permit.source).map_err(|error| error.to_string())?;
+    let is_this = permit.object == invitation.object
+        && permit.object_len == invitation.object_len
+        && (permit.root.is_none() || permit.root == invitation.root)
+        && IpAddr::from(permit.address) == invitation.source.ip()
+        && (permit.pulled || !invitation.pulled);
+    if !is_this {
+        return Err(format!(
+            "its permit is for another transfer: of object {} with {} bytes, from {} at {}",
+            permit.object,
+            permit.object_len,
+            Printable(permit.source),
+            IpAddr::from(permit.address)
+        ));
+    }
+    Ok(Some(permit.name.to_string()))
 }
 
 /// Whether there is a place for the object. Its size is not known yet: whether there is room for it is seen
@@ -296,15 +344,20 @@ fn receiver(shared: &Shared, invitation: &Invitation, cancel: Arc<AtomicBool>) -
 }
 
 /// Receives an object and puts it into the catalog.
-fn run(shared: &Shared, invitation: &Invitation, receive: Receive) {
+fn run(shared: &Shared, invitation: &Invitation, name: Option<&str>, receive: Receive) {
     let id = receive.id();
     let spec = receiver(shared, invitation, Arc::clone(&receive.progress().cancel));
     if let Err(error) = shared.store.sweep() {
         tracing::warn!(%error, "the store cannot be looked through");
     }
+    let is_permitted = |said: &str| name.is_none_or(|name| said == name);
     let receive = std::cell::RefCell::new(receive);
     let mut on_event = |progress: &ReceiverProgress| {
         let mut receive = receive.borrow_mut();
+        if !is_permitted(&progress.name) {
+            receive.progress().cancel.store(true, Ordering::Relaxed);
+            return;
+        }
         receive.progress().name.get_or_init(|| progress.name.clone());
         receive.progress().bytes.store(progress.bytes, Ordering::Relaxed);
         receive.progress().total.store(progress.total, Ordering::Relaxed);
@@ -320,13 +373,21 @@ fn run(shared: &Shared, invitation: &Invitation, receive: Receive) {
     if receive.is_published() {
         return;
     }
-    let outcome = outcome.and_then(|received| enter(shared, id, &received));
+    let outcome = outcome.and_then(|received| {
+        if is_permitted(&received.name) {
+            return enter(shared, id, &received);
+        }
+        remove(shared, id);
+        let name = Printable(&received.name);
+        Err(TransferError::Contradiction(format!("its permit is for another name than '{name}'")))
+    });
     match outcome {
         Ok(description) => {
             receive.complete(description);
         }
         Err(error) => {
             tracing::warn!(object = %id, %error, "not received");
+            shared.counters.not_received();
             let kind = match error {
                 TransferError::Store(StoreError::Full { .. }) => Kind::StoreFull,
                 TransferError::Cancelled | TransferError::Interrupted { .. } => Kind::Cancelled,
@@ -357,6 +418,7 @@ fn enter(shared: &Shared, id: ObjectId, received: &Received) -> Result<Descripti
     match shared.store.describe(id, &description) {
         Ok(()) => {
             tracing::info!(object = %id, bytes = description.length, "received");
+            shared.counters.received(description.length);
             Ok(description)
         }
         Err(error) => {

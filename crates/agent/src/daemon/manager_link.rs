@@ -5,12 +5,15 @@
 //! and asks again for what it waits for. What is owed to the manager (releases, withdrawals) is said until a
 //! heartbeat confirms it.
 
+mod directory;
 mod lease;
+mod permits;
 mod removals;
 mod streams;
 mod table;
 
-pub use lease::{Lease, Peer, Wanted, addresses};
+pub use directory::{HeldObject, Wish as ObjectWish, object_ref, refusal};
+pub use lease::{FabricWish, Lease, Peer, Wanted, addresses};
 pub use streams::{Audience, Listening, Published, Whereabouts};
 
 use super::error::AgentError;
@@ -101,6 +104,8 @@ impl ManagerLink {
         // Another run of this agent must not have the same number: the hasher's keys are random.
         let incarnation = RandomState::new().hash_one(std::process::id());
         let away = LinkState::Away { since: Instant::now(), reason: "not joined yet".into() };
+        let mut table = Table::default();
+        table.permits.wanted = security.is_some();
         Ok(ManagerLink(Arc::new(Inner {
             managers: managers
                 .split(',')
@@ -110,7 +115,7 @@ impl ManagerLink {
             me,
             incarnation,
             next_request: AtomicU64::new(1),
-            table: Mutex::new(Table::default()),
+            table: Mutex::new(table),
             state: watch::Sender::new(away),
         })))
     }
@@ -260,7 +265,10 @@ impl ManagerLink {
         };
         check_version(joined.protocol_version).map_err(Fault::Refused)?;
         tracing::info!(manager = %self.manager(), "joined");
-        self.table().connect(outbox, client);
+        let mut table = self.table();
+        table.permits.learn(&joined);
+        table.connect(outbox, client);
+        drop(table);
         self.0.state.send_replace(LinkState::Joined);
         Ok((session, Duration::from_millis(joined.heartbeat_ms.max(10))))
     }
@@ -301,6 +309,39 @@ impl ManagerLink {
             silent_ms: agent.silent_ms,
         };
         (status.agents.into_iter().map(peer).collect(), status.lost.into_iter().map(peer).collect())
+    }
+
+    fn client(&self) -> Result<ManagerClient<Channel>, Refusal> {
+        let client = self.table().client.clone();
+        client.ok_or_else(|| {
+            let message = format!("the manager at {} cannot be reached: not joined", self.manager());
+            Refusal::new(Kind::ManagerUnreachable, message)
+        })
+    }
+
+    /// What a caller is told of a call that came to nothing.
+    fn refused(&self, fault: Fault) -> Refusal {
+        match fault {
+            Fault::Refused(refusal) => refusal,
+            other => {
+                let message = format!("the manager at {} cannot be reached: {other}", self.manager());
+                Refusal::new(Kind::ManagerUnreachable, message)
+            }
+        }
+    }
+
+    /// How the manager stands.
+    pub async fn manager_status(&self) -> Result<api::StatusResponse, Refusal> {
+        let request = api::StatusRequest { protocol_version: PROTOCOL_VERSION };
+        let mut client = self.client()?;
+        in_time(client.status(request)).await.map_err(|fault| self.refused(fault))
+    }
+
+    /// Has the manager take a part of the network out of use, or back.
+    pub async fn drain(&self, part: String, back: bool) -> Result<api::DrainResponse, Refusal> {
+        let request = api::DrainRequest { protocol_version: PROTOCOL_VERSION, part, back };
+        let mut client = self.client()?;
+        in_time(client.drain(request)).await.map_err(|fault| self.refused(fault))
     }
 
     /// The streams that the manager knows.

@@ -3,13 +3,14 @@
 
 use super::Shared;
 use super::catalog::{self, Available};
-use super::manager_link::{Lease, Wanted, addresses};
+use super::manager_link::{FabricWish, Lease, Wanted, addresses};
 use crate::transfer::{
     Change, NextPath, Options, Receivers as Invited, Report, Rest, SourceSpec, Steering, TransferError,
 };
 use polycast_api::client::Receivers;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager;
+use polycast_api::report::PassedOver;
 use polycast_net::hash::parse_hex;
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_types::{Duration, ObjectId};
@@ -50,6 +51,8 @@ pub struct Granted {
     pub receivers: Vec<String>,
     pub service_ms: Option<u64>,
     pub lease_ms: Option<u64>,
+    /// The fabrics that were better.
+    pub passed_over: Vec<PassedOver>,
     /// How the transfer is told of changes.
     pub steering: Arc<Steering>,
 }
@@ -62,6 +65,8 @@ pub struct Wish {
     pub options: Options,
     /// How long the path is wanted.
     pub lease: Option<Duration>,
+    /// Which fabric is to carry it.
+    pub fabric: FabricWish,
     pub detached: bool,
 }
 
@@ -202,11 +207,14 @@ impl Sends {
             let source = source.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))??;
             let wanted = Wanted {
                 object: send.id(),
+                name: &send.object.name,
+                root: parse_hex(&send.object.root),
                 length: source.len(),
                 remaining: source.len(),
                 receivers: &wish.receivers,
                 lease: wish.lease,
                 steering: None,
+                fabric: &wish.fabric,
             };
             let lease = self.shared.link.request(wanted, |request, waiting| wait(standing, request, waiting));
             let lease = match options.deadline {
@@ -233,21 +241,28 @@ impl Sends {
         let (length, first) = (source.len(), Arc::clone(&source));
         // All paths of the transfer together are lent for as long as was asked for.
         let mut lent_for = wish.lease;
+        let mut steering = Arc::clone(&lease.steering);
         let mut report =
             self.deliver(&send, first, lease, until(&options), &mut lent_for, cancel, standing).await?;
-        for _ in 0..PATHS_MAX {
-            if report.left.is_empty() || lent_for == Some(Duration::ZERO) {
+        let mut paths = 0;
+        loop {
+            // Whoever is taken out is so once: that ends by itself.
+            paths += usize::from(!steering.is_rekeyed());
+            if report.left.is_empty() || lent_for == Some(Duration::ZERO) || paths > PATHS_MAX {
                 break;
             }
             // Those that the trees could not reach get the rest over another path, if the manager has one.
             let receivers = Receivers::Named(report.left.clone());
             let wanted = Wanted {
                 object: send.id(),
+                name: &send.object.name,
+                root: parse_hex(&send.object.root),
                 length,
                 remaining: length,
                 receivers: &receivers,
                 lease: lent_for,
                 steering: None,
+                fabric: &wish.fabric,
             };
             let asked = tokio::select! {
                 asked = self.shared.link.request(wanted, |request, waiting| wait(standing, request, waiting)) => asked,
@@ -268,6 +283,7 @@ impl Sends {
             before
                 .events
                 .push((after, format!("{} takes over for {}", lease.fabric, before.left.join(", "))));
+            steering = Arc::clone(&lease.steering);
             let next = Arc::clone(&source);
             let rest =
                 self.deliver(&send, next, lease, until(&options), &mut lent_for, cancel, standing).await?;
@@ -290,6 +306,7 @@ impl Sends {
         standing: &watch::Sender<Standing>,
     ) -> Result<Arc<Report>, Refusal> {
         let (steering, length) = (Arc::clone(&lease.steering), source.len());
+        let (fabric, mut passed) = (lease.wish.clone(), lease.passed_over.clone());
         let spec = SourceSpec {
             object: send.id(),
             name: send.object.name.clone(),
@@ -332,11 +349,14 @@ impl Sends {
             let receivers = Receivers::Named(receivers);
             let wanted = Wanted {
                 object: send.id(),
+                name: &send.object.name,
+                root: parse_hex(&send.object.root),
                 length,
                 remaining: bytes.min(length),
                 receivers: &receivers,
                 lease: left,
                 steering: Some(&steering),
+                fabric: &fabric,
             };
             let lease = self.shared.link.request(wanted, |request, waiting| wait(standing, request, waiting));
             tokio::select! {
@@ -355,7 +375,10 @@ impl Sends {
         };
         *lent_for = hold(&held, None);
         let report = match delivered {
-            Ok(Ok(report)) => report,
+            Ok(Ok(report)) => {
+                passed.extend(steering.passed_over());
+                Report { passed_over: passed, ..report }
+            }
             Ok(Err(TransferError::Cancelled)) => return Err(cancel.refusal()),
             Ok(Err(error)) => return Err(Refusal::new(Kind::TransferFailed, error.to_string())),
             Err(error) => {
@@ -365,6 +388,7 @@ impl Sends {
         if let Some(root) = &report.root {
             self.shared.catalog.set_root(send.id(), root);
         }
+        self.shared.counters.sent(&report);
         let verified = report.receivers.iter().filter(|receiver| receiver.verified).count();
         tracing::info!(object = %report.object, bytes = report.bytes, seconds = report.seconds,
             fabric = %report.fabric, verified, receivers = report.receivers.len(), "sent");
@@ -418,6 +442,7 @@ impl Sends {
         let granted = known.ok().and_then(|standing| standing.granted.clone());
         let Some(granted) = granted else { return Err(not_sent(object)) };
         let mut names = Vec::new();
+        self.shared.link.await_permit_of(&granted.steering, &added).await?;
         for (name, address) in addresses(changed.receivers)? {
             if added.contains(&name) {
                 granted.steering.change(Change::Add(name.clone(), address));
@@ -431,6 +456,18 @@ impl Sends {
             lease_ms: changed.lease_ms,
             ..granted
         }))
+    }
+
+    /// Watches the transfer of an object, if there is just one.
+    pub fn watch(self: &Arc<Self>, object: ObjectId) -> Option<Watcher> {
+        let mut table = self.lock();
+        let mut sendings = table.sendings.iter_mut().filter(|(key, _)| key.object == object);
+        let (key, sending) = sendings.next()?;
+        if sendings.next().is_some() {
+            return None;
+        }
+        sending.watchers += 1;
+        Some(self.watcher(key.clone(), sending))
     }
 
     /// Ends the transfers of an object.
@@ -521,6 +558,7 @@ fn grant(standing: &watch::Sender<Standing>, lease: &Lease) {
         receivers: lease.receivers.iter().map(|(name, _)| name.clone()).collect(),
         service_ms: lease.service_ms,
         lease_ms: lease.lease_ms,
+        passed_over: lease.passed_over.clone(),
         steering: Arc::clone(&lease.steering),
     };
     standing.send_modify(|standing| {

@@ -4,24 +4,27 @@ use super::Shared;
 use super::catalog::{Available, Snapshot};
 use super::choice::Choice;
 use super::convert;
-use super::manager_link::LinkState;
+use super::manager_link::{FabricWish, LinkState};
+use super::objects::{self, Asks, Key, Objects};
 use super::removals;
 use super::sends::{Sends, Standing, Watcher, Wish};
 use super::streams::Streams;
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::agent::agent_server::Agent;
+use polycast_api::agent::fetch_request::What;
 use polycast_api::agent::send_event::Event;
 use polycast_api::agent::transfer::Direction;
 use polycast_api::agent::{
     AddRequest, Caller, CreateStreamRequest, CreateStreamResponse, DeleteRequest, DeleteResponse,
-    EndStreamRequest, EndStreamResponse, ExtendRequest, ExtendResponse, LeaveStreamRequest,
-    LeaveStreamResponse, ListRequest, ListResponse, ListStreamsRequest, ListStreamsResponse, Object, Peer,
-    ReadRequest, ReceiveMessagesRequest, ReceiveMessagesResponse, RegisterRequest, RegisterResponse,
-    RemoveRequest, RemoveResponse, SendEvent, SendMessagesRequest, SendMessagesResponse, SendRequest,
-    StatusRequest, StatusResponse, Transfer, UnregisterRequest, UnregisterResponse, WithdrawRequest,
-    WithdrawResponse,
+    DrainRequest, DrainResponse, EndStreamRequest, EndStreamResponse, ExtendRequest, ExtendResponse,
+    FetchEvent, FetchRequest, FillRequest, LeaveStreamRequest, LeaveStreamResponse, ListRequest,
+    ListResponse, ListStreamsRequest, ListStreamsResponse, ManagerStatusResponse, Object, Peer,
+    PublishRequest, PublishResponse, ReadRequest, ReceiveMessagesRequest, ReceiveMessagesResponse,
+    RegisterRequest, RegisterResponse, RemoveRequest, RemoveResponse, SendEvent, SendMessagesRequest,
+    SendMessagesResponse, SendRequest, StatusRequest, StatusResponse, SubscribeRequest, TopicEvent, Transfer,
+    UnregisterRequest, UnregisterResponse, WithdrawRequest, WithdrawResponse,
 };
-use polycast_api::convert::app_id;
+use polycast_api::convert::{app_id, encode_status};
 use polycast_api::error::{Kind, Refusal, check_version};
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_net::store::check_name;
@@ -44,11 +47,12 @@ pub struct Service {
     shared: Arc<Shared>,
     sends: Arc<Sends>,
     streams: Arc<Streams>,
+    objects: Arc<Objects>,
 }
 
 impl Service {
-    pub fn new(shared: Arc<Shared>, sends: Arc<Sends>, streams: Arc<Streams>) -> Self {
-        Service { shared, sends, streams }
+    pub fn new(shared: Arc<Shared>, sends: Arc<Sends>, streams: Arc<Streams>, objects: Arc<Objects>) -> Self {
+        Service { shared, sends, streams, objects }
     }
 
     /// The application of a registered process.
@@ -56,6 +60,13 @@ impl Service {
         let (app, process) = convert::caller(caller)?;
         self.shared.processes.check(app, process)?;
         Ok(app)
+    }
+
+    /// A registered process.
+    fn process(&self, caller: Option<&Caller>) -> Result<(AppId, u64), Refusal> {
+        let (app, process) = convert::caller(caller)?;
+        self.shared.processes.check(app, process)?;
+        Ok((app, process))
     }
 
     /// The object that a registered process names.
@@ -148,7 +159,11 @@ impl Agent for Service {
         let receivers = convert::receivers(&request)?;
         let options = convert::options(&request, self.shared.default_options());
         let lease = convert::lease(&request);
-        let wish = Wish { object: id, receivers, options, lease, detached: request.detached };
+        if request.or_fail && request.fabric.is_empty() {
+            return Err(Refusal::new(Kind::Invalid, "or_fail needs the name of a fabric").into());
+        }
+        let fabric = FabricWish { name: request.fabric, or_fail: request.or_fail };
+        let wish = Wish { object: id, receivers, options, lease, fabric, detached: request.detached };
         let watcher = self.sends.start(wish)?;
         let (events, stream) = mpsc::channel(EVENTS_MAX);
         tokio::spawn(tell(watcher, events));
@@ -247,6 +262,25 @@ impl Agent for Service {
         }))
     }
 
+    async fn manager_status(
+        &self,
+        request: Request<StatusRequest>,
+    ) -> Result<Response<ManagerStatusResponse>, Status> {
+        check_version(request.into_inner().protocol_version)?;
+        let link = &self.shared.link;
+        let status = encode_status(&link.manager_status().await?);
+        Ok(Response::new(ManagerStatusResponse { manager_address: link.manager(), status }))
+    }
+
+    async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<DrainResponse>, Status> {
+        let DrainRequest { protocol_version, part, back } = request.into_inner();
+        check_version(protocol_version)?;
+        tracing::info!(part = %Printable(&part), back, "asks the manager to drain");
+        let done = self.shared.link.drain(part, back).await?;
+        let (part, changed, moved, ended) = (done.part, done.changed, done.moved, done.ended);
+        Ok(Response::new(DrainResponse { part, changed, moved, ended }))
+    }
+
     async fn create_stream(
         &self,
         request: Request<CreateStreamRequest>,
@@ -311,6 +345,51 @@ impl Agent for Service {
     ) -> Result<Response<ListStreamsResponse>, Status> {
         check_version(request.into_inner().protocol_version)?;
         Ok(Response::new(ListStreamsResponse { streams: self.streams.list().await? }))
+    }
+
+    type FetchStream = ReceiverStream<Result<FetchEvent, Status>>;
+
+    async fn fetch(&self, request: Request<FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
+        let request = request.into_inner();
+        let process = self.process(request.caller.as_ref())?;
+        let object = match request.what {
+            Some(What::Key(key)) => Key::parse(&key)?.object,
+            Some(What::DataId(data)) => ObjectId { app: process.0, data: DataId(data) },
+            None => return Err(Refusal::new(Kind::Invalid, "the call does not say what to fetch").into()),
+        };
+        let deadline = request.deadline_ms.map(Duration::from_millis);
+        let asks = Asks { process, can_fill: request.can_fill, deadline };
+        let (events, stream) = mpsc::channel(EVENTS_MAX);
+        tokio::spawn(Arc::clone(&self.objects).fetch(object, asks, events));
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
+    async fn fill(&self, request: Request<Streaming<FillRequest>>) -> Result<Response<Object>, Status> {
+        let mut requests = request.into_inner();
+        let Some(first) = requests.message().await? else {
+            return Err(Refusal::new(Kind::Invalid, "the call does not say which object").into());
+        };
+        let process = self.process(first.caller.as_ref())?;
+        Ok(Response::new(objects::fill(&self.objects, process, first, requests).await?))
+    }
+
+    async fn publish(&self, request: Request<PublishRequest>) -> Result<Response<PublishResponse>, Status> {
+        let request = request.into_inner();
+        let app = self.app(request.caller.as_ref())?;
+        Ok(Response::new(self.objects.publish(app, request).await?))
+    }
+
+    type SubscribeStream = ReceiverStream<Result<TopicEvent, Status>>;
+
+    async fn subscribe(
+        &self,
+        request: Request<SubscribeRequest>,
+    ) -> Result<Response<Self::SubscribeStream>, Status> {
+        let request = request.into_inner();
+        let app = self.app(request.caller.as_ref())?;
+        let (events, stream) = mpsc::channel(EVENTS_MAX);
+        tokio::spawn(Arc::clone(&self.objects).subscribe(app, request.topic, events));
+        Ok(Response::new(ReceiverStream::new(stream)))
     }
 }
 

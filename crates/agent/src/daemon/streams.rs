@@ -6,7 +6,7 @@ use crate::stream::{Heard, Inbox, Message, Receiver, ReceiverOptions, Sender, Se
 use polycast_api::agent::{self as api, ReceiveMessagesResponse, SendMessagesResponse};
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::interface;
-use polycast_net::seal::Seal;
+use polycast_net::seal::{Seal, Secret};
 use polycast_types::{AppId, Duration as Span, Handle};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -15,6 +15,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tonic::Status;
 
+/// What the key of streams is made for, where members share one.
+const STREAMS: &str = "polycast 3 streams";
 /// How long a message waits for those before it unless the caller says otherwise.
 const HOLD: Span = Span::from_micros(1_000);
 /// The longest time that can be asked for.
@@ -75,8 +77,10 @@ impl Streams {
         // Another run of the stream has another one: the hasher's keys are random.
         let handle = RandomState::new().hash_one(name);
         let interface = interface::of_address(self.shared.interface).map_err(internal)?;
-        let published = self.shared.link.create_stream(name, handle).await?;
-        let sender = Sender::new(interface.address, interface.mtu, Handle(handle), self.seal(handle)?);
+        let secret = self.draws_secret().then(Secret::fresh);
+        let seal = self.seal(handle, secret.as_ref())?;
+        let published = self.shared.link.create_stream(name, handle, secret).await?;
+        let sender = Sender::new(interface.address, interface.mtu, Handle(handle), seal);
         let audience = published.audience.clone();
         let (published, sender) = (Some(published).into(), sender.into());
         let source = Source { app, published, audience, sender, sent: Mutex::default() };
@@ -94,15 +98,21 @@ impl Streams {
         Ok(())
     }
 
-    /// What a stream is sealed with, where agents have a key.
-    fn seal(&self, handle: u64) -> Result<Option<Seal>, Refusal> {
+    /// Whether each stream has a secret of its own, since agents have certificates and share no key.
+    fn draws_secret(&self) -> bool {
+        self.shared.sealing.security().is_some_and(|security| security.members_secret(STREAMS).is_none())
+    }
+
+    /// What a stream is sealed with where agents show who they are: with what they share, or what the manager has told of the
+    /// stream.
+    fn seal(&self, handle: u64, told: Option<&Secret>) -> Result<Option<Seal>, Refusal> {
         let Some(security) = self.shared.sealing.security() else { return Ok(None) };
-        let Some(secret) = security.members_secret("polycast 3 streams") else {
-            let message =
-                "messages are sealed with the cluster's key file, and this agent has certificates only";
+        let shared = security.members_secret(STREAMS);
+        let Some(secret) = shared.as_ref().or(told) else {
+            let message = "nobody has told what this stream is sealed with: its agent and the manager must be of this version";
             return Err(Refusal::new(Kind::Invalid, message));
         };
-        Ok(Some(Seal::new(&secret, Handle(handle))))
+        Ok(Some(Seal::new(secret, Handle(handle))))
     }
 
     fn check_room(&self, table: &Table) -> Result<(), Refusal> {
@@ -240,11 +250,11 @@ impl Streams {
         whereabouts: Whereabouts,
         inbox: &mut Option<(u64, Inbox)>,
     ) -> Result<Option<api::Joined>, Refusal> {
-        let (path, handle, fabric, source, address) = match whereabouts {
+        let (path, handle, fabric, source, address, secret) = match whereabouts {
             Whereabouts::Unknown => return Ok(None),
             Whereabouts::Gone(refusal) => return Err(refusal),
-            Whereabouts::Here { path, handle, fabric, source, address } => {
-                (path, handle, fabric, source, address)
+            Whereabouts::Here { path, handle, fabric, source, address, secret } => {
+                (path, handle, fabric, source, address, secret)
             }
         };
         let failed =
@@ -262,7 +272,7 @@ impl Streams {
                     stream: Handle(handle),
                     source: address,
                     hold: ear.hold,
-                    seal: self.seal(handle)?,
+                    seal: self.seal(handle, secret.as_ref())?,
                 };
                 &mut other.insert((handle, Receiver::start(options, way).map_err(failed)?)).1
             }

@@ -37,6 +37,9 @@ pub struct NodeConfig {
     /// The most packets in the content store; a tenth of it is for retransmissions. The paper's is 2048.
     #[serde(default = "store_packets")]
     pub store_packets: u32,
+    /// Which packet a full content store forgets.
+    #[serde(default)]
+    pub replacement: Replacement,
     /// The most pending interests.
     #[serde(default = "pending_interests")]
     pub pending_interests: u32,
@@ -61,6 +64,26 @@ pub struct NodeConfig {
     /// Its ports, in the order in which source routes count them.
     #[serde(rename = "port")]
     pub ports: Vec<PortConfig>,
+}
+
+/// Which packet a full content store forgets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Replacement {
+    /// The one that came the longest ago.
+    #[default]
+    Oldest,
+    /// The one that was used the longest ago, as in the paper.
+    LeastRecentlyUsed,
+}
+
+impl From<Replacement> for polycast_protocol::pull::Replacement {
+    fn from(replacement: Replacement) -> Self {
+        match replacement {
+            Replacement::Oldest => polycast_protocol::pull::Replacement::Oldest,
+            Replacement::LeastRecentlyUsed => polycast_protocol::pull::Replacement::LeastRecentlyUsed,
+        }
+    }
 }
 
 /// One port: a link to a neighbour.

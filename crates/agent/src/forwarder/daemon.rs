@@ -6,15 +6,18 @@
 //! - `{"do":"watch"}`: the links of all nodes, then every link that changes, until the connection ends
 //!   (`polycast_api::forwarder`). The manager asks for this.
 //!
-//! Nobody can change anything here, so that the TCP address may be open to the network of the manager.
+//! Nobody can change anything here. In a cluster with a key or certificates the TCP address is for members: its connections are
+//! sealed, and whoever begins in plain is told so.
 
-use super::{ForwarderConfig, NodeHandle, NodeStatus, start};
+use super::{ForwarderConfig, NodeHandle, NodeStatus, PortStatus, start};
 use polycast_api::forwarder::{LinkChange, NodeLinks, Word};
+use polycast_net::tls::{Blocking, Security};
+use polycast_net::words::WordsKey;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -27,6 +30,8 @@ const CONNECTIONS_MAX: usize = 256;
 /// The longest line that is read.
 const LINE_LEN_MAX: u64 = 4 << 10;
 
+/// One who comes over TCP shows who it is, and says what it wants, within this time.
+const FIRST_WITHIN: Duration = Duration::from_secs(2);
 /// Whoever watches hears all links again after so long without news: so an end of the connection is noticed.
 const SAY_AGAIN: Duration = Duration::from_secs(5);
 
@@ -49,15 +54,16 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Starts the nodes, and answers orders in threads of its own.
+    /// Starts the nodes, and answers orders in threads of its own; over TCP those of members where there is `security`.
     ///
     /// # Errors
     /// A node cannot be started, or a socket cannot be made.
-    pub fn start(config: &ForwarderConfig) -> io::Result<Arc<Self>> {
+    pub fn start(config: &ForwarderConfig, security: Option<&Security>) -> io::Result<Arc<Self>> {
+        let key = WordsKey::of(security);
         let named =
             |name: &str, error: io::Error| io::Error::new(error.kind(), format!("node '{name}': {error}"));
         let begin = |node: &super::NodeConfig| {
-            Ok((node.name.clone(), start(node).map_err(|error| named(&node.name, error))?))
+            Ok((node.name.clone(), start(node, &key).map_err(|error| named(&node.name, error))?))
         };
         let by_name = config.nodes.iter().map(begin).collect::<io::Result<_>>()?;
         let numbers =
@@ -72,10 +78,12 @@ impl Nodes {
         let connections = Arc::new(AtomicUsize::new(0));
         if let Some(path) = &config.socket {
             let listener = listen(path)?;
-            answer(&nodes, &connections, move || listener.accept().map(|(stream, _)| stream));
+            answer(&nodes, &connections, move || listener.accept().map(|(stream, _)| stream), serve);
         }
         if let Some(listener) = tcp {
-            answer(&nodes, &connections, move || listener.accept().map(|(stream, _)| stream));
+            let security = security.cloned();
+            let take = move |stream: TcpStream, nodes| admit(stream, security.as_ref(), nodes);
+            answer(&nodes, &connections, move || listener.accept().map(|(stream, _)| stream), take);
         }
         Ok(nodes)
     }
@@ -101,7 +109,8 @@ impl Nodes {
     /// The links of all nodes that have a number.
     fn links(&self) -> Word {
         let links = self.status().into_iter().filter_map(|node| {
-            let down = (0u32..).zip(&node.ports).filter(|(_, port)| !port.up).map(|(number, _)| number);
+            let is_down = |(_, port): &(u32, &PortStatus)| port.known && !port.up;
+            let down = (0u32..).zip(&node.ports).filter(is_down).map(|(number, _)| number);
             Some(NodeLinks { number: *self.numbers.get(&node.name)?, down: down.collect(), name: node.name })
         });
         Word::Nodes(links.collect())
@@ -124,6 +133,7 @@ fn answer<C: Connection>(
     nodes: &Arc<Nodes>,
     connections: &Arc<AtomicUsize>,
     accept: impl Fn() -> io::Result<C> + Send + 'static,
+    take: impl Fn(C, Arc<Nodes>) -> io::Result<()> + Clone + Send + 'static,
 ) {
     // The nodes end when their process lets go of them.
     let (nodes, connections) = (Arc::downgrade(nodes), Arc::clone(connections));
@@ -143,9 +153,9 @@ fn answer<C: Connection>(
                 connections.fetch_sub(1, Ordering::Relaxed);
                 continue;
             }
-            let connections = Arc::clone(&connections);
+            let (connections, take) = (Arc::clone(&connections), take.clone());
             std::thread::spawn(move || {
-                if let Err(error) = serve(stream, nodes) {
+                if let Err(error) = take(stream, nodes) {
                     tracing::debug!(%error, "a connection has ended");
                 }
                 connections.fetch_sub(1, Ordering::Relaxed);
@@ -155,7 +165,7 @@ fn answer<C: Connection>(
 }
 
 /// The socket of an earlier process that has ended is taken over; one that is alive is not.
-fn listen(path: &Path) -> io::Result<UnixListener> {
+pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     if UnixStream::connect(path).is_ok() {
         let taken = io::Error::new(io::ErrorKind::AddrInUse, "another process listens there");
@@ -172,6 +182,21 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 
 fn say(stream: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     stream.write_all(format!("{}\n", serde_json::to_string(value)?).as_bytes())
+}
+
+/// Answers one who came over TCP: a member, where there is `security`.
+fn admit(mut stream: TcpStream, security: Option<&Security>, nodes: Arc<Nodes>) -> io::Result<()> {
+    let Some(security) = security else {
+        stream.set_read_timeout(Some(FIRST_WITHIN))?;
+        return serve(stream, nodes);
+    };
+    match Blocking::answer(stream.try_clone()?, security, FIRST_WITHIN)? {
+        Ok(sealed) => serve(sealed, nodes),
+        Err(_) => say(
+            &mut stream,
+            &json!({ "error": "this end takes sealed connections only: use the cluster's key" }),
+        ),
+    }
 }
 
 fn serve(mut stream: impl Connection, nodes: Arc<Nodes>) -> io::Result<()> {
@@ -214,6 +239,8 @@ fn watch(stream: &mut impl Write, nodes: Arc<Nodes>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polycast_net::seal::Secret;
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
 
     #[test]
     fn only_a_socket_makes_room_for_a_socket() {
@@ -227,5 +254,42 @@ mod tests {
         let error = listen(&path).unwrap_err().to_string();
         assert!(error.ends_with("something that is not a socket is there"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+    }
+
+    /// The first line that one hears who asks over TCP.
+    fn asked(address: SocketAddr, security: Option<&Security>) -> String {
+        let order = "{\"do\":\"status\"}\n";
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let remark = polycast_net::tls::Remark::default();
+            let heard = async {
+                let name = address.to_string();
+                let mut talk = polycast_net::tls::Talk::connect(&name, security, &remark).await?;
+                talk.write_all(order.as_bytes()).await?;
+                let mut line = String::new();
+                tokio::io::BufReader::new(talk).read_line(&mut line).await?;
+                Ok::<_, io::Error>(line)
+            };
+            heard.await.unwrap_or_else(|error| error.to_string())
+        })
+    }
+
+    #[test]
+    fn with_a_key_only_members_ask_over_tcp() {
+        let [ours, others] = [(); 2].map(|()| Security::shared(&Secret::fresh()));
+        let config = ForwarderConfig {
+            socket: None,
+            control: Some("127.0.0.1:0".parse().unwrap()),
+            nodes: Vec::new(),
+        };
+        let nodes = Nodes::start(&config, Some(&ours)).unwrap();
+        let address = nodes.control().unwrap();
+        assert!(asked(address, Some(&ours)).contains("\"nodes\":[]"));
+        assert!(asked(address, None).contains("sealed connections only"));
+        let foreign = asked(address, Some(&others));
+        assert!(!foreign.contains("nodes") && foreign.contains("key"), "{foreign}");
+        // Without a key it is as before.
+        let plain = Nodes::start(&config, None).unwrap();
+        assert!(asked(plain.control().unwrap(), None).contains("\"nodes\":[]"));
     }
 }

@@ -19,7 +19,7 @@ mod port;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use config::{ForwarderConfig, ForwarderConfigError, NodeConfig, PortConfig};
+pub use config::{ForwarderConfig, ForwarderConfigError, NodeConfig, PortConfig, Replacement};
 pub use ends::{ReceiverEnd, ReceiverEvent, SourceEnd};
 pub(crate) use node::digest_of;
 pub use node::{LinkEvent, NodeHandle, start};
@@ -76,6 +76,8 @@ pub struct NodeStatus {
 pub struct PortStatus {
     /// Whether the neighbour is there and hears us.
     pub up: bool,
+    /// Whether that is known: not before both have heard each other, or the neighbour has not come for long.
+    pub known: bool,
     /// Packets sent.
     pub sent: u64,
     /// Bytes of these, headers of IP and Ethernet not counted.

@@ -7,6 +7,7 @@ use crate::transfer::clock::{Clock, wait};
 use polycast_net::bpf::datacast::KernelNode;
 use polycast_net::bpf::in_namespace;
 use polycast_net::link_watch::Carriers;
+use polycast_net::words::WordsKey;
 use polycast_protocol::pull::{
     Data, Digest, Face, Forwarder, ForwarderConfig, ForwarderInput, ForwarderOutput, Interest, Packet,
     Payload, Route, SourceInput,
@@ -174,16 +175,16 @@ impl NodeHandle {
     }
 }
 
-/// Starts a node in a thread of its own.
+/// Starts a node in a thread of its own, whose greetings are sealed with this.
 ///
 /// # Errors
 /// An address is not there or taken, or the namespace is not there.
-pub fn start(config: &NodeConfig) -> io::Result<NodeHandle> {
+pub fn start(config: &NodeConfig, key: &WordsKey) -> io::Result<NodeHandle> {
     let clock = Clock::start();
     let millis = |ms: u32| Duration::from_millis(ms.into());
     let open = |port| {
         let (greeting, damping) = (millis(config.greeting_ms), millis(config.damping_ms));
-        Port::open(port, config.namespace.as_deref(), greeting, damping, clock.now())
+        Port::open(port, config.namespace.as_deref(), greeting, damping, clock.now(), key)
     };
     let ports: Vec<Port> = config.ports.iter().map(open).collect::<io::Result<_>>()?;
     let rate_bps = ports.iter().filter_map(|port| port.rate_bps).min();
@@ -192,6 +193,7 @@ pub fn start(config: &NodeConfig) -> io::Result<NodeHandle> {
     let name: Arc<str> = config.name.as_str().into();
     let forwarder = Forwarder::new(ForwarderConfig {
         store_packets: config.store_packets,
+        replacement: config.replacement.into(),
         pending_interests: config.pending_interests,
         interest_lifetime: millis(config.interest_ms),
         // The hasher's keys are random.
@@ -374,7 +376,7 @@ impl Node {
             }
             Command::Trees(transfer, reply) => drop(reply.send(self.trees(transfer))),
             Command::Watch(watcher) => {
-                let down = (0u8..).zip(&self.ports).filter(|(_, port)| !port.status().up);
+                let down = (0u8..).zip(&self.ports).filter(|(_, port)| port.is_down());
                 down.for_each(|(port, _)| drop(watcher.send(self.event(port, false))));
                 self.watchers.push(watcher);
             }
@@ -405,8 +407,10 @@ impl Node {
     fn packet(&mut self, port: u8, bytes: &[u8]) {
         let (header, payload) = match wire::Packet::parse(bytes) {
             Ok(wire::Packet::Transfer(header, payload)) => (header, payload),
-            Ok(wire::Packet::Greeting { heard }) => return self.ports[usize::from(port)].greeted(heard),
-            Err(_) => {
+            Ok(wire::Packet::Greeting { .. }) | Err(_) if wire::is_greeting(bytes) => {
+                return self.ports[usize::from(port)].greeted(bytes);
+            }
+            Ok(wire::Packet::Greeting { .. }) | Err(_) => {
                 self.malformed += 1;
                 return;
             }
@@ -573,7 +577,7 @@ impl Node {
             kept_bytes: self.kept_bytes,
             pending: self.forwarder.pending(),
             transfers: (self.sources.len() + self.receivers.len()) as u32,
-            malformed: self.malformed,
+            malformed: self.malformed + self.ports.iter().map(Port::malformed).sum::<u64>(),
             too_far: self.too_far,
             poisoned: self.poisoned,
             unknown: self.unknown,

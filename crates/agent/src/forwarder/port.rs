@@ -3,10 +3,13 @@
 use super::{PortConfig, PortStatus};
 use polycast_net::neighbour::{NeighbourSocket, Sent};
 use polycast_net::udp::{DATAGRAM_LEN_MAX, SEGMENTS_MAX};
+use polycast_net::words::{Words, WordsKey};
 use polycast_types::{Duration, Time};
-use polycast_wire::pull::{HEADER_LEN, greeting};
+use polycast_wire::pull::{HEADER_LEN, Packet, greeting};
+use polycast_wire::words::Way;
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddrV4;
 use std::path::Path;
 
 /// Bytes that may wait for the socket; more is dropped, as at a switch port.
@@ -15,6 +18,8 @@ const QUEUE_LEN: usize = 512 << 10;
 const SOURCE_LEN: usize = 64 << 10;
 /// A neighbour that was not heard for so many greetings is gone.
 const GREETINGS_MISSED: u64 = 4;
+/// A link that has not worked once for so long is down: until then its neighbour may be starting.
+const UNKNOWN_FOR: Duration = Duration::from_millis(20_000);
 
 /// Packets of one length that lie one behind the other.
 #[derive(Default)]
@@ -71,7 +76,8 @@ pub(super) struct Port {
     queued_len: usize,
     /// The socket has no room.
     blocked: bool,
-    heard_at: Time,
+    /// When the neighbour was heard last, if it ever was.
+    heard_at: Option<Time>,
     /// The neighbour says that it hears us.
     heard_there: bool,
     /// The interface can carry packets.
@@ -79,10 +85,22 @@ pub(super) struct Port {
     greet_at: Time,
     greeting_interval: Duration,
     damping: Duration,
+    /// Until when nothing is said of the link unless it works; `None` once its state is known.
+    unknown_until: Option<Time>,
     /// The state that was reported, and since when it has been another.
     up: bool,
     other_since: Option<Time>,
     status: PortStatus,
+    /// What greetings are sealed with, and their two ways.
+    words: Words,
+    ways: [Way; 2],
+    malformed: u64,
+}
+
+/// From one end of a link to the other.
+fn way(from: SocketAddrV4, to: SocketAddrV4) -> Way {
+    let [from, to] = [from, to].map(|end| (end.ip().octets(), end.port()));
+    Way::Greeting { from, to }
 }
 
 impl Port {
@@ -92,6 +110,7 @@ impl Port {
         greeting_interval: Duration,
         damping: Duration,
         now: Time,
+        key: &WordsKey,
     ) -> io::Result<Self> {
         Ok(Port {
             socket: NeighbourSocket::open(config.local, config.peer, namespace)?,
@@ -100,15 +119,20 @@ impl Port {
             data: Queue::default(),
             queued_len: 0,
             blocked: false,
-            heard_at: now,
-            heard_there: true,
+            heard_at: None,
+            heard_there: false,
             has_carrier: true,
-            greet_at: now,
+            // A neighbour that runs already greets before this: it is answered at once, and never hears that it is not heard.
+            greet_at: now + greeting_interval + Duration(greeting_interval.0 / 2),
             greeting_interval,
             damping,
-            up: true,
+            unknown_until: Some(now + UNKNOWN_FOR),
+            up: false,
             other_since: None,
             status: PortStatus::default(),
+            words: Words::new(key),
+            ways: [way(config.local, config.peer), way(config.peer, config.local)],
+            malformed: 0,
         })
     }
 
@@ -164,13 +188,25 @@ impl Port {
 
     /// So many packets have come by it.
     pub(super) fn heard(&mut self, now: Time, packets: u64) {
-        self.heard_at = now;
+        if self.heard_at.replace(now).is_none() {
+            self.greet_at = now;
+        }
         self.status.received += packets;
     }
 
-    /// A greeting has come by it.
-    pub(super) fn greeted(&mut self, heard_there: bool) {
-        self.heard_there = heard_there;
+    /// A greeting has come by it; where they are sealed, it counts only if the neighbour has said it.
+    pub(super) fn greeted(&mut self, datagram: &[u8]) {
+        let message = self.words.hear(self.ways[1], 0, datagram);
+        match message.map(Packet::parse) {
+            Some(Ok(Packet::Greeting { heard })) => self.heard_there = heard,
+            Some(_) => self.malformed += 1,
+            None => {}
+        }
+    }
+
+    /// Greetings that were none, or not the neighbour's.
+    pub(super) fn malformed(&self) -> u64 {
+        self.malformed + self.words.forged()
     }
 
     /// The interface can carry packets, or no longer.
@@ -178,14 +214,28 @@ impl Port {
         self.has_carrier = has_carrier;
     }
 
-    /// Greets when it is time; gives the new state of the link when it has changed for long enough.
+    /// Greets when it is time; gives the new state of the link when it has changed for long enough, or is known at last.
     pub(super) fn tick(&mut self, now: Time) -> Option<bool> {
-        let silent = now.since(self.heard_at).0 > GREETINGS_MISSED * self.greeting_interval.0;
+        let silent = |heard_at| now.since(heard_at).0 > GREETINGS_MISSED * self.greeting_interval.0;
+        let silent = self.heard_at.is_none_or(silent);
         if now >= self.greet_at {
             self.greet_at = now + self.greeting_interval;
-            self.push(&greeting(!silent), &[]);
+            let greeting = greeting(!silent);
+            let word = self.words.say(self.ways[0], &greeting).into_owned();
+            if self.queued_len + word.len() <= QUEUE_LEN {
+                self.queued_len += word.len();
+                self.interests.push(&greeting, &word[HEADER_LEN..]);
+            }
         }
         let works = self.has_carrier && !silent && self.heard_there;
+        if let Some(until) = self.unknown_until {
+            if !works && now < until {
+                return None;
+            }
+            self.unknown_until = None;
+            self.up = works;
+            return Some(works);
+        }
         if works == self.up {
             self.other_since = None;
             return None;
@@ -201,17 +251,25 @@ impl Port {
 
     /// When to greet again, or to report a change.
     pub(super) fn deadline(&self) -> Time {
-        self.other_since.map_or(self.greet_at, |since| self.greet_at.min(since + self.damping))
+        let change = self.other_since.map(|since| since + self.damping).or(self.unknown_until);
+        change.map_or(self.greet_at, |at| self.greet_at.min(at))
+    }
+
+    /// Whether the link is known not to work.
+    pub(super) fn is_down(&self) -> bool {
+        !self.up && self.unknown_until.is_none()
     }
 
     pub(super) fn status(&self) -> PortStatus {
-        PortStatus { up: self.up, ..self.status.clone() }
+        PortStatus { up: self.up, known: self.unknown_until.is_none(), ..self.status.clone() }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polycast_net::seal::Secret;
+    use polycast_net::tls::Security;
     use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
     const GREETING: Duration = Duration::from_millis(100);
@@ -223,17 +281,53 @@ mod tests {
         let SocketAddr::V4(local) = free.local_addr().unwrap() else { panic!("it is an IPv4 one") };
         drop(free);
         let config = PortConfig { local, peer: "127.0.0.1:9".parse().unwrap(), rate: None };
-        Port::open(&config, None, GREETING, DAMPING, Time::ZERO).unwrap()
+        Port::open(&config, None, GREETING, DAMPING, Time::ZERO, &WordsKey::default()).unwrap()
     }
 
     fn at(ms: u64) -> Time {
         Time::ZERO + Duration::from_millis(ms)
     }
 
+    /// A port whose neighbour was heard and hears it.
+    fn linked() -> Port {
+        let mut port = port();
+        port.heard(at(0), 1);
+        port.greeted(&greeting(true));
+        assert_eq!(port.tick(at(0)), Some(true));
+        port
+    }
+
+    #[test]
+    fn a_link_is_unknown_until_both_ends_have_heard_each_other() {
+        let mut port = port();
+        assert_eq!((port.tick(at(0)), port.deadline()), (None, at(150)), "who runs already greets first");
+        assert_eq!(port.tick(at(150)), None);
+        assert!(!port.status().up && !port.status().known && !port.is_down());
+        // The kernel may say late that there is a carrier.
+        port.set_carrier(false);
+        assert_eq!(port.tick(at(160)), None);
+        port.set_carrier(true);
+        // It is heard, and has not heard us: it is answered at once.
+        port.heard(at(170), 1);
+        port.greeted(&greeting(false));
+        assert_eq!((port.deadline(), port.tick(at(170))), (at(170), None));
+        port.greeted(&greeting(true));
+        assert_eq!(port.tick(at(171)), Some(true), "without damping: it is no change");
+        assert!(port.status().up && port.status().known);
+    }
+
+    #[test]
+    fn a_link_that_has_never_worked_is_down_in_the_end() {
+        let mut port = port();
+        let end = at(UNKNOWN_FOR.0 / 1_000_000);
+        assert_eq!(port.tick(Time(end.0 - 1)), None);
+        assert_eq!(port.tick(end), Some(false));
+        assert!(port.is_down());
+    }
+
     #[test]
     fn a_lost_carrier_is_reported_after_the_damping_though_the_neighbour_was_just_heard() {
-        let mut port = port();
-        assert_eq!(port.tick(at(0)), None);
+        let mut port = linked();
         port.heard(at(9), 1);
         port.set_carrier(false);
         assert_eq!(port.tick(at(10)), None);
@@ -252,14 +346,41 @@ mod tests {
 
     #[test]
     fn a_silent_neighbour_is_gone_after_four_greetings() {
-        let mut port = port();
+        let mut port = linked();
         assert_eq!(port.tick(at(400)), None);
         assert_eq!(port.tick(at(401)), None);
         assert_eq!(port.tick(at(431)), Some(false));
         port.heard(at(440), 1);
         assert_eq!((port.tick(at(440)), port.tick(at(470))), (None, Some(true)));
         // It is there, and does not hear us.
-        port.greeted(false);
+        port.greeted(&greeting(false));
         assert_eq!((port.tick(at(471)), port.tick(at(501))), (None, Some(false)));
+    }
+
+    /// A stranger who takes the neighbour's address does not take the link down; nor is what this end has said heard as the
+    /// neighbour's.
+    #[test]
+    fn in_a_cluster_with_a_key_only_the_neighbour_greets() {
+        let key = WordsKey::of(Some(&Security::shared(&Secret::fresh())));
+        let mut port = port();
+        port.words = Words::new(&key);
+        let mut neighbour = Words::new(&key);
+        let [here, there] = port.ways;
+        let [deaf, hears] = [false, true].map(|heard| neighbour.say(there, &greeting(heard)).into_owned());
+        let own = Words::new(&key).say(here, &greeting(false)).into_owned();
+        port.heard(at(0), 1);
+        for forged in [&greeting(false)[..], &own] {
+            port.greeted(forged);
+        }
+        assert_eq!((port.tick(at(0)), port.tick(at(30)), port.malformed()), (None, None, 2));
+        port.greeted(&deaf);
+        assert_eq!((port.tick(at(31)), port.tick(at(61))), (None, Some(false)));
+        port.greeted(&hears);
+        port.greeted(&deaf);
+        assert_eq!(
+            (port.tick(at(62)), port.tick(at(92)), port.malformed()),
+            (None, Some(true), 3),
+            "an old one counts once"
+        );
     }
 }

@@ -6,9 +6,11 @@ use crate::transfer::{
     SourceSpec, Steering, TransferError, TreePath, fetch, prepare_pull,
 };
 use polycast_net::object::{ObjectKind, ObjectSource};
+use polycast_net::words::WordsKey;
 use polycast_protocol::pull::{Hop, Route};
 use polycast_types::{Duration, Handle, ObjectId};
 use polycast_wire::pull as wire;
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -40,6 +42,7 @@ fn node(name: &str) -> NodeConfig {
         number: None,
         namespace: None,
         store_packets: 256,
+        replacement: Replacement::Oldest,
         pending_interests: 4_096,
         interest_ms: 20,
         greeting_ms: 20,
@@ -51,7 +54,7 @@ fn node(name: &str) -> NodeConfig {
 }
 
 pub(crate) fn start_all(configs: &[NodeConfig]) -> Vec<NodeHandle> {
-    configs.iter().map(|config| start(config).unwrap()).collect()
+    configs.iter().map(|config| start(config, &WordsKey::default()).unwrap()).collect()
 }
 
 pub(crate) fn route(hops: &[(u8, bool)]) -> Option<Route> {
@@ -268,6 +271,13 @@ fn a_tree_that_is_gone_leaves_its_blocks_to_the_other_and_a_new_way_is_taken() {
     let nodes = start_all(&configs);
     let (watcher, links) = mpsc::channel();
     nodes[0].watch(watcher);
+    let next = || {
+        let event = links.recv_timeout(std::time::Duration::from_secs(5)).unwrap();
+        (event.node.to_string(), event.port, event.up)
+    };
+    // Nothing is said of a link before it is known.
+    let known: BTreeSet<_> = [next(), next()].into();
+    assert_eq!(known, [("n0".into(), 0, true), ("n0".into(), 1, true)].into());
     let folder = tempfile::tempdir().unwrap();
     let bytes = object(64 << 20);
     let ways = [route(&[(0, false), (0, true)]), route(&[(1, false), (1, true)])];
@@ -279,8 +289,7 @@ fn a_tree_that_is_gone_leaves_its_blocks_to_the_other_and_a_new_way_is_taken() {
     let outcomes = deliver(&kept, &bytes, &[(2, routes)], 8_192, folder.path(), |changes| {
         std::thread::sleep(std::time::Duration::from_millis(150));
         living[3] = None;
-        let event = links.recv_timeout(std::time::Duration::from_secs(5)).unwrap();
-        assert_eq!((&*event.node, event.port, event.up), ("n0", 1, false));
+        assert_eq!(next(), ("n0".into(), 1, false));
         // The transfer may be over on a fast machine.
         changes.change_routes([RouteChange { receiver: "n2".into(), tree: 1, route: None }]);
     });
@@ -411,7 +420,7 @@ fn a_poisoned_packet_is_dropped_and_never_kept() {
     for _ in 0..2 {
         config.ports.push(PortConfig { local: address(), peer: address(), rate: None });
     }
-    let node = start(&config).unwrap();
+    let node = start(&config, &WordsKey::default()).unwrap();
     let (asks, answers) = (Stranger::beside(&config, 0), Stranger::beside(&config, 1));
     let (right, wrong) = (b"what was announced".as_slice(), b"what somebody else wants".as_slice());
     let digest = digest_of(right);
@@ -441,7 +450,7 @@ fn a_poisoned_packet_is_dropped_and_never_kept() {
 fn bad_routes_unknown_names_and_noise_are_dropped_and_counted() {
     let mut config = node("n");
     config.ports.push(PortConfig { local: address(), peer: address(), rate: None });
-    let node = start(&config).unwrap();
+    let node = start(&config, &WordsKey::default()).unwrap();
     let stranger = Stranger::beside(&config, 0);
     let digest = digest_of(b"");
     // Through a port that is not there, back where it came from, one hop more than the node takes, and one more than a packet
@@ -472,7 +481,7 @@ fn routes_are_as_long_as_the_settings_say() {
         config.ports.push(PortConfig { local: address(), peer: address(), rate: None });
     }
     config.hops_max = 10;
-    let node = start(&config).unwrap();
+    let node = start(&config, &WordsKey::default()).unwrap();
     let (asks, answers) = (Stranger::beside(&config, 0), Stranger::beside(&config, 1));
     let digest = digest_of(b"far");
     // A datagram may be lost on a busy machine: then both are sent again.
@@ -496,7 +505,7 @@ fn a_full_store_uses_its_memory_again() {
     for _ in 0..2 {
         config.ports.push(PortConfig { local: address(), peer: address(), rate: None });
     }
-    let node = start(&config).unwrap();
+    let node = start(&config, &WordsKey::default()).unwrap();
     let (asks, answers) = (Stranger::beside(&config, 0), Stranger::beside(&config, 1));
     for number in 0..100u8 {
         // Long ones first: those that take their places need less.

@@ -4,10 +4,12 @@
 use super::RackError;
 use crate::transfer::clock::{Clock, wait};
 use polycast_net::priority::{Scheduling, control_socket, raise_thread};
+use polycast_net::words::{Words, WordsKey};
 use polycast_protocol::rack::{Agent, AgentConfig, AgentCounts, AgentInput, AgentOutput};
 use polycast_protocol::switch::RackLabels;
 use polycast_types::Duration;
 use polycast_wire::rack::{MESSAGE_LEN_MAX, Rack};
+use polycast_wire::words::{TRAILER_LEN, Way};
 use rustix::event::{PollFd, PollFlags};
 use std::net::{SocketAddrV4, UdpSocket};
 use std::os::fd::AsFd as _;
@@ -52,7 +54,7 @@ impl LabelMap for RackLabels {
 }
 
 /// An agent's place and times.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ControllerOptions {
     /// The leaf, counted over all pods.
     pub rack: u32,
@@ -66,6 +68,8 @@ pub struct ControllerOptions {
     pub period: Duration,
     /// Sessions that it keeps labels for.
     pub labels_max: usize,
+    /// What words are sealed with.
+    pub key: WordsKey,
 }
 
 /// A number for a run of a controller: later runs have larger ones, if the machine's clock does not go back.
@@ -83,6 +87,7 @@ pub struct Controller<L> {
     socket: UdpSocket,
     clock: Clock,
     period: Duration,
+    words: Words,
     malformed: u64,
 }
 
@@ -94,17 +99,17 @@ impl<L: LabelMap> Controller<L> {
     pub fn open(options: ControllerOptions, labels: L) -> Result<Self, RackError> {
         let socket = control_socket(options.listen.into()).map_err(RackError::Controller)?;
         socket.connect(options.leaf).map_err(RackError::Controller)?;
-        let ControllerOptions { rack, port, period, labels_max, .. } = options;
+        let ControllerOptions { rack, port, period, labels_max, key, .. } = options;
         let config = AgentConfig { rack, port, incarnation: incarnation(), period, labels_max };
         let clock = Clock::start();
         let machine = Agent::new(config, clock.now());
-        Ok(Controller { machine, labels, socket, clock, period, malformed: 0 })
+        Ok(Controller { machine, labels, socket, clock, period, words: Words::new(&key), malformed: 0 })
     }
 
-    /// What was refused so far, and how many datagrams were no message at all.
+    /// What was refused so far, and how many datagrams were no message at all, or had no right tag.
     #[must_use]
     pub fn counts(&self) -> (AgentCounts, u64) {
-        (self.machine.counts(), self.malformed)
+        (self.machine.counts(), self.malformed + self.words.forged())
     }
 
     /// Runs until `stop` is set. Heartbeats must not wait: the calling thread comes before others where the system allows
@@ -142,11 +147,13 @@ impl<L: LabelMap> Controller<L> {
     }
 
     fn receive(&mut self) {
-        let mut buffer = [0; MESSAGE_LEN_MAX + 1];
+        let mut buffer = [0; MESSAGE_LEN_MAX + TRAILER_LEN + 1];
         for _ in 0..BURST_MAX {
             // An error is about an earlier heartbeat that nobody took: the leaf controller may be starting.
             let Ok(len) = self.socket.recv(&mut buffer) else { return };
-            match Rack::parse(&buffer[..len]) {
+            // Its socket hears its leaf controller's address only.
+            let Some(message) = self.words.hear(Way::LeafToAgent, 0, &buffer[..len]) else { continue };
+            match Rack::parse(message) {
                 Ok(message) => self.machine.handle(self.clock.now(), AgentInput::Message(message)),
                 Err(error) => {
                     self.malformed += 1;
@@ -162,7 +169,9 @@ impl<L: LabelMap> Controller<L> {
         while let Some(output) = self.machine.poll(self.clock.now()) {
             match output {
                 // A heartbeat that is lost is followed by others.
-                AgentOutput::Send(datagram) => drop(self.socket.send(&datagram)),
+                AgentOutput::Send(message) => {
+                    drop(self.socket.send(&self.words.say(Way::AgentToLeaf, &message)));
+                }
                 AgentOutput::Set { session, label } => match self.labels.set_label(session, &label) {
                     Err(RackError::Label(error)) => tracing::warn!(session, %error, "a label cannot be kept"),
                     other => other?,

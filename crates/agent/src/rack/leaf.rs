@@ -4,9 +4,11 @@
 use super::RackError;
 use crate::transfer::clock::{Clock, wait};
 use polycast_net::priority::{control_socket, raise_thread};
+use polycast_net::words::{Words, WordsKey};
 use polycast_protocol::rack::{Leaf, LeafConfig, LeafCounts, LeafInput, LeafOutput};
 use polycast_types::{Duration, Time};
 use polycast_wire::rack::{MESSAGE_LEN_MAX, Rack};
+use polycast_wire::words::{TRAILER_LEN, Way};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
 use std::io;
@@ -31,6 +33,8 @@ pub struct LeafOptions {
     pub central: SocketAddrV4,
     /// The addresses of the servers at the leaf's ports: who sends is known by it, whatever a message claims.
     pub servers: Vec<Ipv4Addr>,
+    /// What words are sealed with.
+    pub key: WordsKey,
 }
 
 /// How often agents that fall silent are named in the log.
@@ -73,6 +77,7 @@ pub struct LeafController {
     ports: BTreeMap<Ipv4Addr, u32>,
     /// Where the agent of each port listens.
     agents: BTreeMap<u32, SocketAddrV4>,
+    words: Words,
     /// Datagrams that are no messages, or come from nowhere in the rack.
     foreign: u64,
     losses: Arc<Mutex<Losses>>,
@@ -86,14 +91,26 @@ impl LeafController {
     /// # Errors
     /// The address cannot be used.
     pub fn open(options: LeafOptions) -> Result<Self, RackError> {
-        let LeafOptions { config, listen, central, servers } = options;
+        let LeafOptions { config, listen, central, servers, key } = options;
         let socket = control_socket(listen.into()).map_err(RackError::Controller)?;
         let clock = Clock::start();
         let machine = Leaf::new(config, clock.now());
         let ports = servers.into_iter().zip(0..).collect();
         let agents = BTreeMap::new();
         let (losses, named) = (Arc::default(), (Losses::default(), Time::ZERO));
-        Ok(LeafController { machine, socket, clock, central, ports, agents, foreign: 0, losses, named })
+        let words = Words::new(&key);
+        Ok(LeafController {
+            machine,
+            socket,
+            clock,
+            central,
+            ports,
+            agents,
+            words,
+            foreign: 0,
+            losses,
+            named,
+        })
     }
 
     /// Agents that were lost, to be read while the controller runs.
@@ -102,10 +119,10 @@ impl LeafController {
         Arc::clone(&self.losses)
     }
 
-    /// What was refused so far, and how many datagrams were no message or from nowhere in the rack.
+    /// What was refused so far, and how many datagrams were no message, from nowhere in the rack, or without a right tag.
     #[must_use]
     pub fn counts(&self) -> (LeafCounts, u64) {
-        (self.machine.counts(), self.foreign)
+        (self.machine.counts(), self.foreign + self.words.forged())
     }
 
     /// Runs until `stop` is set.
@@ -128,7 +145,7 @@ impl LeafController {
     }
 
     fn receive(&mut self) {
-        let mut buffer = [0; MESSAGE_LEN_MAX + 1];
+        let mut buffer = [0; MESSAGE_LEN_MAX + TRAILER_LEN + 1];
         for _ in 0..BURST_MAX {
             match self.socket.recv_from(&mut buffer) {
                 Ok((len, SocketAddr::V4(from))) => self.take(from, &buffer[..len]),
@@ -142,8 +159,15 @@ impl LeafController {
 
     fn take(&mut self, from: SocketAddrV4, datagram: &[u8]) {
         let now = self.clock.now();
-        let (port, message) = (self.ports.get(from.ip()).copied(), Rack::parse(datagram));
-        match (port, message) {
+        let port = self.ports.get(from.ip()).copied();
+        let heard = match port {
+            _ if from == self.central => self.words.hear(Way::CentralToLeaf, 0, datagram),
+            Some(port) => self.words.hear(Way::AgentToLeaf, port, datagram),
+            // It is refused in any case.
+            None => Some(datagram),
+        };
+        let Some(message) = heard else { return };
+        match (port, Rack::parse(message)) {
             (_, Ok(message)) if from == self.central => {
                 self.machine.handle(now, LeafInput::FromCentral(message));
             }
@@ -182,10 +206,13 @@ impl LeafController {
                 LeafOutput::ToAgent { port, datagram } => {
                     if let Some(agent) = self.agents.get(&port) {
                         // What is lost is sent again.
-                        let _ = self.socket.send_to(&datagram, agent);
+                        let _ = self.socket.send_to(&self.words.say(Way::LeafToAgent, &datagram), agent);
                     }
                 }
-                LeafOutput::ToCentral(datagram) => drop(self.socket.send_to(&datagram, self.central)),
+                LeafOutput::ToCentral(message) => {
+                    let word = self.words.say(Way::LeafToCentral, &message);
+                    drop(self.socket.send_to(&word, self.central));
+                }
                 LeafOutput::Agents { active, rack } => {
                     switch.set_agents(&active, rack);
                     tracing::debug!(?active, rack, "agents");

@@ -7,9 +7,10 @@ use polycast_net::udp::{DATAGRAM_LEN_MAX, DataSender, SEGMENTS_MAX};
 use polycast_protocol::push::Geometry;
 use polycast_types::Handle;
 use polycast_wire::data::{
-    CONTENT_TAG_LEN, CodedHeader, ContentTag, EXTENSION_LEN_MAX, FLAG_ATTEMPT, FLAG_PATCH, FRAGMENT_TAGS_LEN,
-    FragmentHeader, HEADER_LEN, HEADER_TAG_LEN, Header, TAG_LEN,
+    CodedHeader, ContentTag, EXTENSION_LEN_MAX, FLAG_ATTEMPT, FLAG_PATCH, FRAGMENT_TAGS_LEN, FragmentHeader,
+    HEADER_LEN, Header,
 };
+use polycast_wire::seal::{put_fragment_tags, put_patch_tag};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -201,17 +202,13 @@ impl Channel {
 fn put_tags(seal: Option<&Seal>, header: &mut [u8], content: Option<&ContentTag>) {
     let Some(seal) = seal else { return };
     let content = content.expect("sealed fragments have tags");
-    let (before, tag) = header.split_last_chunk_mut::<HEADER_TAG_LEN>().expect("there is room for it");
-    let at = before.len() - CONTENT_TAG_LEN;
-    before[at..].copy_from_slice(content);
-    tag.copy_from_slice(&seal.tag_of(before, &[])[..HEADER_TAG_LEN]);
+    put_fragment_tags(header, content, |header, payload| seal.tag_of(header, payload));
 }
 
 /// Puts the tag of a packet's header and payload at the end of the header, where packets have tags.
 fn put_tag_of_all(seal: Option<&Seal>, header: &mut [u8], payload: &[u8]) {
     let Some(seal) = seal else { return };
-    let (before, tag) = header.split_last_chunk_mut::<TAG_LEN>().expect("there is room for it");
-    tag.copy_from_slice(&seal.tag_of(before, payload)[..TAG_LEN]);
+    put_patch_tag(header, payload, |header, payload| seal.tag_of(header, payload));
 }
 
 impl AsFd for Channel {

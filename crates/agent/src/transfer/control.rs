@@ -6,14 +6,14 @@ use super::clock::Clock;
 use super::entrance::{Calls, Entrance, host_name};
 use super::pairing::{Pairing, challenge, same};
 use super::strangers::Strangers;
-use super::{Change, Receivers, SourceSpec};
+use super::{Change, Receivers, SourceSpec, Steering};
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::hash::{GROUP_LEN, keyed_hash};
 use polycast_net::object::ObjectSource;
 use polycast_protocol::push::Geometry;
 use polycast_protocol::session::{
-    Expected, Gone, Goodbye, GuestId, Roster, RosterConfig, RosterInput as Input, RosterOutput as Output,
-    Verdicts, Why,
+    Entry, Expected, Gone, Goodbye, GuestId, Roster, RosterConfig, RosterInput as Input,
+    RosterOutput as Output, Verdicts, Why,
 };
 use polycast_types::{Handle, Printable, RangeSet};
 use polycast_wire::control::{Control, Hash, Hello, Offered, Salt, proven_group};
@@ -94,6 +94,8 @@ pub(super) struct Session {
     guests: BTreeMap<GuestId, Guest>,
     /// Packets that receivers have got and that were not of this source.
     forged: BTreeMap<GuestId, u64>,
+    /// Why those were turned away that came under the names of receivers and have others.
+    misnamed: BTreeMap<String, String>,
     next_guest: u32,
     calls: Calls,
     /// Where the agents of named receivers are called.
@@ -128,7 +130,12 @@ impl Session {
         verdicts: Verdicts,
         bell: Bell,
     ) -> Self {
-        let calls = Calls::new(entrance.invitation(spec, pulled), entrance.security.clone(), bell.clone());
+        let calls = Calls::new(
+            entrance.invitation(spec, pulled),
+            entrance.security.clone(),
+            Arc::clone(&spec.steering),
+            bell.clone(),
+        );
         let clock = Clock::start();
         let config = RosterConfig {
             join_timeout: spec.options.join_timeout,
@@ -145,6 +152,7 @@ impl Session {
             broken: BTreeSet::new(),
             guests: BTreeMap::new(),
             forged: BTreeMap::new(),
+            misnamed: BTreeMap::new(),
             next_guest: 0,
             calls,
             addresses,
@@ -177,6 +185,33 @@ impl Session {
             }
             Change::Remove(name) => self.handle(Input::Remove(&name)),
         }
+    }
+
+    /// Takes in changes of the group; gives whether the transfer is over for that. Where it is `sealed` and one is taken out that
+    /// has heard its keys and not the whole object, those who are not done either go on in another transfer: its keys are
+    /// others, and what they hold stays.
+    pub(super) fn take_changes(&mut self, steering: &Steering, sealed: bool) -> bool {
+        let mut rekeys = false;
+        for change in steering.take() {
+            if let Change::Remove(name) = &change {
+                let mut entries = self.roster.entries();
+                let entry = entries.find(|entry| entry.name == *name && !entry.is_settled());
+                let guest = entry.and_then(|entry| entry.guest);
+                rekeys |= sealed && guest.is_some_and(|guest| self.welcomed.contains(&guest));
+            }
+            self.change(change);
+        }
+        let open = self.roster.entries().filter(|entry| !entry.is_settled());
+        let names: Vec<String> = open.map(|entry| entry.name.clone()).collect();
+        // Where nobody is left there is nothing to go on with.
+        if !rekeys || names.is_empty() {
+            return false;
+        }
+        steering.rekey();
+        for name in names {
+            self.handle(Input::Fail { name: &name, why: Why::Rekeyed });
+        }
+        true
     }
 
     /// What the transport is to do next; everything else is done here.
@@ -316,13 +351,19 @@ impl Session {
             match first {
                 First::Hello { name, words, proof } => {
                     let hello = Hello { name: &name, ..words };
-                    let named = stream.peer_names().check(hello.name);
-                    match named
-                        .map_err(|error| error.to_string())
-                        .and_then(|()| self.admit(&stream, &hello, proof).map_err(|why| why.to_string()))
-                    {
+                    if let Err(error) = stream.peer_names().check(hello.name) {
+                        let why = error.to_string();
+                        tracing::warn!(peer = ?stream.peer(), %why, "is not who it says to be");
+                        // There are only so many receivers.
+                        if self.roster.named(hello.name).is_some() {
+                            self.misnamed.insert(hello.name.to_string(), why.clone());
+                        }
+                        turn_away(stream, &why);
+                        continue;
+                    }
+                    match self.admit(&stream, &hello, proof) {
                         Ok(()) => self.hello(stream, hello),
-                        Err(why) => turn_away(stream, &why),
+                        Err(why) => turn_away(stream, &why.to_string()),
                     }
                 }
                 First::Ask { handle, nonce } => self.tell_offer(stream, handle, &nonce),
@@ -330,6 +371,16 @@ impl Session {
             }
         }
         fetchers
+    }
+
+    /// Why a receiver has failed: of one that never joined also that somebody came under its name who has another one.
+    pub(super) fn failure_of(&self, entry: &Entry) -> Option<String> {
+        let why = entry.failure()?;
+        let misnamed = self.misnamed.get(&entry.name).filter(|_| *why == Why::NeverJoined);
+        Some(match misnamed {
+            Some(words) => format!("one that came as '{}' was turned away: {words}", entry.name),
+            None => why.to_string(),
+        })
     }
 
     /// The object's name and length for those who are to know them.

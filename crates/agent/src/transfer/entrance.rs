@@ -6,6 +6,7 @@ use super::door::Side;
 use super::error::TransferError;
 use super::invite::{Invitation, invite};
 use super::pairing::Pairing;
+use super::steering::Steering;
 use super::strangers::Strangers;
 use super::{Options, Sealing, SourceSpec};
 use polycast_net::tls::Security;
@@ -68,6 +69,8 @@ type Answer = (String, Result<(), String>);
 pub(super) struct Calls {
     invitation: Invitation,
     security: Option<Security>,
+    /// Has the permit, where there is one.
+    steering: Arc<Steering>,
     sender: mpsc::Sender<Answer>,
     answers: mpsc::Receiver<Answer>,
     bell: Bell,
@@ -75,9 +78,14 @@ pub(super) struct Calls {
 
 impl Calls {
     /// Calls to this transfer; each answer rings the bell.
-    pub(super) fn new(invitation: Invitation, security: Option<Security>, bell: Bell) -> Self {
+    pub(super) fn new(
+        invitation: Invitation,
+        security: Option<Security>,
+        steering: Arc<Steering>,
+        bell: Bell,
+    ) -> Self {
         let (sender, answers) = mpsc::channel();
-        Calls { invitation, security, sender, answers, bell }
+        Calls { invitation, security, steering, sender, answers, bell }
     }
 
     /// Calls these agents, in threads because some may not answer.
@@ -87,11 +95,16 @@ impl Calls {
         for _ in 0..threads {
             let (sender, queue, invitation) = (self.sender.clone(), Arc::clone(&queue), self.invitation);
             let (bell, security) = (self.bell.clone(), self.security.clone());
+            let steering = Arc::clone(&self.steering);
             std::thread::spawn(move || {
                 loop {
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
                     let Some((name, address)) = next else { return };
-                    if sender.send((name, invite(address, &invitation, security.as_ref()))).is_err() {
+                    let permission = steering.permission();
+                    let shown = permission.as_ref().map(|permission| permission.show(&name)).transpose();
+                    let answer =
+                        shown.and_then(|shown| invite(address, &invitation, shown, security.as_ref()));
+                    if sender.send((name, answer)).is_err() {
                         return;
                     }
                     bell.ring();

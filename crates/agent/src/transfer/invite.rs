@@ -2,9 +2,11 @@
 
 use super::clock::Clock;
 use polycast_net::frames::{FrameError, FrameStream};
+use polycast_net::permit::KeptPermit;
 use polycast_net::tls::Security;
 use polycast_types::{Handle, ObjectId, Printable};
 use polycast_wire::control::{Control, Hash};
+use polycast_wire::permit::ShownPermit;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -33,12 +35,20 @@ impl Invitation {
     #[must_use]
     pub fn of(frame: &Control<'_>) -> Option<Self> {
         match *frame {
-            Control::Invite { address, port, handle, object, pulled, object_len, root } => {
+            Control::Invite { address, port, handle, object, pulled, object_len, root, .. } => {
                 let source = (address, port).into();
                 Some(Invitation { source, handle, object, pulled, object_len, root })
             }
             _ => None,
         }
+    }
+}
+
+/// The permit that INVITE shows, if it shows one.
+pub(crate) fn permit_of(frame: &Control<'_>) -> Option<KeptPermit> {
+    match frame {
+        Control::Invite { permit, .. } => permit.as_ref().map(KeptPermit::of),
+        _ => None,
     }
 }
 
@@ -59,6 +69,7 @@ pub(crate) fn answer(stream: &mut FrameStream, decision: Result<(), &str>) -> Re
 pub(crate) fn invite(
     address: SocketAddr,
     invitation: &Invitation,
+    permit: Option<ShownPermit<'_>>,
     security: Option<&Security>,
 ) -> Result<(), String> {
     let SocketAddr::V4(source) = invitation.source else { return Err("sources have IPv4 addresses".into()) };
@@ -73,6 +84,7 @@ pub(crate) fn invite(
             pulled: invitation.pulled,
             object_len: invitation.object_len,
             root: invitation.root,
+            permit,
         })
         .map_err(failed)?;
     let answer = await_frame(&mut stream, |frame| match frame {
@@ -124,7 +136,7 @@ mod tests {
             object_len: 5,
             root: Some([6; 32]),
         };
-        (invite(address, &invitation, None), agent.join().unwrap())
+        (invite(address, &invitation, None, None), agent.join().unwrap())
     }
 
     /// Whatever an agent answers, the source goes on with the others.
@@ -141,7 +153,7 @@ mod tests {
         let source = "127.0.0.1:7".parse().unwrap();
         let (handle, object) = (Handle(3), ObjectId::default());
         let invitation = Invitation { source, handle, object, pulled: false, object_len: 1, root: None };
-        let why = invite(address, &invitation, None).unwrap_err();
+        let why = invite(address, &invitation, None, None).unwrap_err();
         assert!(why.ends_with("cannot be reached: malformed packet"), "{why}");
         drop(agent.join().unwrap());
     }

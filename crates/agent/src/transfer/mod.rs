@@ -17,6 +17,8 @@ mod error;
 mod hostile_tests;
 mod invite;
 mod link;
+#[cfg(test)]
+mod names_tests;
 mod pairing;
 mod place;
 pub(crate) mod pull;
@@ -34,12 +36,12 @@ pub use discovery::{Announced, News, Search, Unfit, accept};
 pub use door::{Door, Listen};
 pub use error::TransferError;
 pub use invite::Invitation;
-pub(crate) use invite::answer;
+pub(crate) use invite::{answer, permit_of};
 pub use pairing::Code;
 pub use pull::{PreparedPull, deliver_pull, fetch, prepare_pull};
 pub use receiver::receive;
 pub use source::{Prepared, Seekers, deliver, prepare};
-pub use steering::{Change, ControlStep, NextPath, PathNews, Rest, RouteChange, Steering};
+pub use steering::{Change, ControlStep, Fared, NextPath, PathNews, Permission, Rest, RouteChange, Steering};
 
 use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_net::tls::Security;

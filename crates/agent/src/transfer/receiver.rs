@@ -28,6 +28,7 @@ use polycast_protocol::session::{End, GuestInput, GuestOutput, Offer};
 use polycast_types::{Duration, Handle, RangeSet, Time};
 use polycast_wire::control::{Control, FETCH_RANGES_MAX, Hash};
 use polycast_wire::data::{FLAG_PATCH, FRAGMENT_TAGS_LEN, HEADER_LEN, HEADER_TAG_LEN, Header};
+use polycast_wire::seal;
 use rack::Rack;
 use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
@@ -542,8 +543,8 @@ impl Run {
             return Ok(());
         }
         let Ok((header, header_len)) = Header::parse(datagram) else { return Ok(()) };
-        if let Some(seal) = &self.intake.seal
-            && !open_datagram(seal, &header, datagram, header_len)
+        if let Some(keys) = &self.intake.seal
+            && !seal::admit(keys, &header, datagram, header_len)
         {
             self.intake.forged.came(now);
             return Ok(());
@@ -892,22 +893,6 @@ fn open_in_place(parts: &mut [IoSliceMut<'_>], sn: u64, len: usize, packet: Pack
     ours
 }
 
-/// Whether a datagram is the source's; what it carries is open then, if it is a fragment.
-fn open_datagram(seal: &Seal, header: &Header, datagram: &mut [u8], header_len: usize) -> bool {
-    let Some((before, tag)) = header.tag_in(datagram, header_len) else { return false };
-    let mut sum = seal.tag();
-    sum.header(before);
-    match (header, header.content_tag_in(datagram, header_len)) {
-        (Header::Fragment(fragment), Some(content)) => {
-            sum.is(tag) && seal.open(fragment.sn, &mut datagram[header_len..], &content)
-        }
-        _ => {
-            sum.payload(&datagram[header_len..]);
-            sum.is(tag)
-        }
-    }
-}
-
 /// Packets that came for the transfer and were not its source's.
 #[derive(Clone, Copy, Debug, Default)]
 struct Forged {
@@ -942,11 +927,11 @@ fn in_place(
     parts: &[IoSliceMut<'_>],
     sn: u64,
     arrival: Arrival,
-    (handle, seal): (Handle, Option<&Seal>),
+    (handle, keys): (Handle, Option<&Seal>),
     geometry: &Geometry,
     outer_len: usize,
 ) -> Option<(u32, u8)> {
-    let header_len = HEADER_LEN + seal.map_or(0, |_| FRAGMENT_TAGS_LEN);
+    let header_len = HEADER_LEN + keys.map_or(0, |_| FRAGMENT_TAGS_LEN);
     let packet_len = outer_len + header_len + geometry.fragment_len as usize;
     let segments = arrival.len.div_ceil(arrival.segment_len);
     if segments > 1 && arrival.segment_len != packet_len {
@@ -960,13 +945,8 @@ fn in_place(
         }
         if offset % packet_len == outer_len {
             let Ok((header, len)) = Header::parse(part) else { return None };
-            if let Some(seal) = seal {
-                let (before, tag) = header.tag_in(part, len)?;
-                let mut sum = seal.tag();
-                sum.header(before);
-                if !sum.is(tag) {
-                    return None;
-                }
+            if keys.is_some_and(|keys| !seal::vouches(keys, &header, part, len)) {
+                return None;
             }
             let Header::Fragment(header) = header else { return None };
             if len != header_len {

@@ -31,6 +31,12 @@ pub(super) fn start(pulled: bool) -> Source {
 
 /// Like [`start`], with this object.
 pub(super) fn start_with(pulled: bool, object: Vec<u8>) -> Source {
+    let stall_timeout = Duration::from_secs(20);
+    start_as(pulled, object, Options { stall_timeout, ..Options::default() })
+}
+
+/// Like [`start_with`], with these settings.
+pub(super) fn start_as(pulled: bool, object: Vec<u8>, options: Options) -> Source {
     let agents = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let called = agents.local_addr().unwrap();
     let (steering, cancel) = (Arc::new(Steering::default()), Arc::new(AtomicBool::new(false)));
@@ -57,7 +63,7 @@ pub(super) fn start_with(pulled: bool, object: Vec<u8>) -> Source {
         receivers: Receivers::Named(["a", "b"].map(|name| (name.to_string(), called)).into()),
         interface: Ipv4Addr::LOCALHOST,
         path,
-        options: Options { stall_timeout: Duration::from_secs(20), ..Options::default() },
+        options,
         cancel: Arc::clone(&cancel),
         steering: Arc::clone(&steering),
     };

@@ -31,7 +31,7 @@ use polycast_types::{Duration, Handle, RangeSet, Time};
 use polycast_wire::control::{Control, HASHES_MAX, Hash, SealSecret, Welcome};
 use polycast_wire::data::{FRAGMENT_TAGS_LEN, fragment_len_for_mtu};
 use rustix::event::{PollFd, PollFlags};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -147,6 +147,10 @@ struct Run {
     account: Account,
     /// Whoever was on the path goes on over the chain.
     without_path: bool,
+    /// Those whom an earlier path has lost: this one is not to blame.
+    lost_before: BTreeSet<PeerId>,
+    /// Those of whom it has been noted that the path does not reach them.
+    cut_off: BTreeSet<PeerId>,
 }
 
 /// The receiver behind a connection: the machine knows it by the same number.
@@ -199,6 +203,8 @@ impl Run {
             finished: false,
             account: Account::new(spec.steering.fabric()),
             without_path: false,
+            lost_before: BTreeSet::new(),
+            cut_off: BTreeSet::new(),
             spec,
         })
     }
@@ -211,6 +217,8 @@ impl Run {
             Err(_) => Goodbye::Refuse(Why::SourceFailed),
         });
         self.served.stop();
+        self.note_cut_off();
+        self.tell_fared();
         for change in self.spec.steering.take() {
             self.session.change(change);
         }
@@ -235,6 +243,7 @@ impl Run {
             let now = self.now();
             if now >= next_event {
                 next_event = now + EVENT_INTERVAL;
+                self.note_cut_off();
                 on_event(&self.report());
                 // Those who never say anything are sent away now and then.
                 self.meet_strangers();
@@ -272,6 +281,9 @@ impl Run {
         {
             channel.set_outer(outer);
         }
+        for name in self.spec.steering.take_cut_off() {
+            self.session.handle(RosterInput::Fail { name: &name, why: Why::CutOff });
+        }
         for PathNews { waits, event, steps } in self.spec.steering.take_news() {
             if let Some(waits) = waits {
                 self.machine.handle(now, Input::PathWaits(waits));
@@ -281,8 +293,8 @@ impl Run {
             }
             self.account.control.extend(steps);
         }
-        for change in self.spec.steering.take() {
-            self.session.change(change);
+        if self.session.take_changes(&self.spec.steering, self.secret.is_some()) {
+            self.account.note(now, Why::Rekeyed.to_string());
         }
     }
 

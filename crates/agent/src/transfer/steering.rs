@@ -2,11 +2,16 @@
 
 use super::Path;
 use super::bell::Bell;
+use polycast_api::error::Refusal;
 pub use polycast_api::report::ControlStep;
+use polycast_api::report::PassedOver;
+use polycast_net::permit::{Group, SignedPermit};
 use polycast_protocol::pull::Route;
-use std::collections::BTreeMap;
+use polycast_wire::permit::ShownPermit;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::watch;
 
 /// A change of a transfer's group.
@@ -16,6 +21,33 @@ pub enum Change {
     Add(String, SocketAddr),
     /// A receiver, by name, that needs nothing any more.
     Remove(String),
+}
+
+/// What the manager has allowed a transfer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Permission {
+    /// As receivers want to see it.
+    pub permit: SignedPermit,
+    /// Whom it is for.
+    pub group: Group,
+    /// Whom it is not for, and why.
+    pub left_out: BTreeMap<String, String>,
+}
+
+impl Permission {
+    /// The permit as this receiver is shown it, or why it is not for that one.
+    pub(crate) fn show(&self, name: &str) -> Result<ShownPermit<'_>, String> {
+        self.permit.show(&self.group, name).ok_or_else(|| {
+            let why = self.left_out.get(name).cloned();
+            why.unwrap_or_else(|| format!("the manager has not permitted '{name}' to receive this"))
+        })
+    }
+
+    /// Whether the manager has judged about this receiver.
+    #[must_use]
+    pub fn knows(&self, name: &str) -> bool {
+        self.left_out.contains_key(name) || self.permit.show(&self.group, name).is_some()
+    }
 }
 
 /// What is known about the path.
@@ -70,13 +102,23 @@ const NEWS_MAX: usize = 1_024;
 pub struct Steering {
     orders: Mutex<Orders>,
     rest: watch::Sender<Option<Rest>>,
+    /// What the manager allows, or why nothing; not known where agents do not show who they are.
+    permission: watch::Sender<Option<Result<Arc<Permission>, Refusal>>>,
+    /// Whether the transfer has ended so that another one with other keys takes its place.
+    rekeyed: AtomicBool,
     /// Wakes the driver that takes the changes in.
     bell: OnceLock<Bell>,
 }
 
 impl Default for Steering {
     fn default() -> Self {
-        Steering { orders: Mutex::default(), rest: watch::Sender::new(None), bell: OnceLock::new() }
+        Steering {
+            orders: Mutex::default(),
+            rest: watch::Sender::new(None),
+            permission: watch::Sender::new(None),
+            rekeyed: AtomicBool::new(false),
+            bell: OnceLock::new(),
+        }
     }
 }
 
@@ -91,9 +133,24 @@ struct Orders {
     outer: Option<Vec<Vec<u8>>>,
     next: Option<NextPath>,
     changes: Vec<Change>,
+    /// Receivers that the path leads to no more.
+    cut_off: BTreeSet<String>,
     news: Vec<PathNews>,
     /// By receiver and tree: only the newest way matters.
     routes: BTreeMap<(String, u8), Option<Route>>,
+    /// How the path has fared, as far as it is known.
+    fared: Fared,
+    /// The fabrics that have carried it and do not any more.
+    passed_over: Vec<PassedOver>,
+}
+
+/// How a path has fared: its manager lends nothing again that is dead.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Fared {
+    /// Names of the receivers that got nothing over it, or nothing more, though its devices held it.
+    pub unreached: Vec<String>,
+    /// All receivers got all that they needed over it.
+    pub reached_all: bool,
 }
 
 impl Steering {
@@ -106,6 +163,33 @@ impl Steering {
         if let Some(bell) = self.bell.get() {
             bell.ring();
         }
+    }
+
+    /// The manager has said what it allows.
+    pub fn permit(&self, permission: Result<Permission, Refusal>) {
+        self.permission.send_replace(Some(permission.map(Arc::new)));
+    }
+
+    /// What the manager allows, the latest.
+    #[must_use]
+    pub fn permissions(&self) -> watch::Receiver<Option<Result<Arc<Permission>, Refusal>>> {
+        self.permission.subscribe()
+    }
+
+    /// What receivers are to be shown.
+    pub(crate) fn permission(&self) -> Option<Arc<Permission>> {
+        self.permission.borrow().as_ref()?.as_ref().ok().cloned()
+    }
+
+    /// The transfer ends, and another one with other keys has to take its place.
+    pub(crate) fn rekey(&self) {
+        self.rekeyed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it has ended for that.
+    #[must_use]
+    pub fn is_rekeyed(&self) -> bool {
+        self.rekeyed.load(Ordering::Relaxed)
     }
 
     /// What the first path is: its fabric, and the bytes that it was granted for where these are not all.
@@ -148,6 +232,31 @@ impl Steering {
         self.lock().next.take()
     }
 
+    /// A fabric carries the transfer no more, for this reason.
+    pub fn pass_over(&self, fabric: &str, why: &str) {
+        let passed = &mut self.lock().passed_over;
+        if passed.len() < NEWS_MAX {
+            passed.push(PassedOver { fabric: fabric.into(), why: why.into() });
+        }
+    }
+
+    /// The fabrics that have carried it and do not any more.
+    #[must_use]
+    pub fn passed_over(&self) -> Vec<PassedOver> {
+        self.lock().passed_over.clone()
+    }
+
+    /// How the path that is in use has fared up to now.
+    pub(crate) fn set_fared(&self, fared: Fared) {
+        self.lock().fared = fared;
+    }
+
+    /// How the path has fared that is given back now.
+    #[must_use]
+    pub fn take_fared(&self) -> Fared {
+        std::mem::take(&mut self.lock().fared)
+    }
+
     /// Asks for a path for the rest.
     pub(crate) fn ask_for(&self, rest: Rest) {
         self.rest.send_replace(Some(rest));
@@ -169,6 +278,17 @@ impl Steering {
     pub fn reroute(&self, outer: Vec<Vec<u8>>, reason: &str) {
         self.lock().outer = Some(outer);
         self.tell(PathNews { event: Some(reason.to_string()), ..PathNews::default() });
+    }
+
+    /// Failures have cut these receivers off: nobody waits for them any more.
+    pub fn cut_off(&self, receivers: impl IntoIterator<Item = String>) {
+        self.lock().cut_off.extend(receivers);
+        self.ring();
+    }
+
+    /// Who was cut off since the last call.
+    pub(crate) fn take_cut_off(&self) -> BTreeSet<String> {
+        std::mem::take(&mut self.lock().cut_off)
     }
 
     /// The headers that have changed since the last call.

@@ -4,7 +4,9 @@ use super::world::{World, manager, serve, until};
 use polycast_agent::daemon::Agent;
 use polycast_api::error::Refusal;
 use polycast_api::manager::manager_server::{Manager, ManagerServer};
-use polycast_api::manager::{AgentMessage, ManagerMessage, StatusRequest, StatusResponse};
+use polycast_api::manager::{
+    AgentMessage, DrainRequest, DrainResponse, ManagerMessage, StatusRequest, StatusResponse,
+};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,6 +33,10 @@ impl Manager for Follower {
     }
 
     async fn status(&self, _request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+        Err(Refusal::not_leader(self.leader.as_deref()).into())
+    }
+
+    async fn drain(&self, _request: Request<DrainRequest>) -> Result<Response<DrainResponse>, Status> {
         Err(Refusal::not_leader(self.leader.as_deref()).into())
     }
 }

@@ -3,7 +3,7 @@
 use super::world::{AgentTask, ManagerTask, World, events, manager, serve, stopped, until};
 use polycast_agent::daemon::{Agent, AgentConfig};
 use polycast_agent::forwarder::daemon::Nodes;
-use polycast_agent::forwarder::{ForwarderConfig, NodeConfig, PortConfig};
+use polycast_agent::forwarder::{ForwarderConfig, NodeConfig, PortConfig, Replacement};
 use polycast_api::agent::send_event::Event;
 use polycast_api::agent::{ObjectKind, PathForm, TransferReport};
 use polycast_api::client::{Receivers, SendOptions, Wait};
@@ -131,6 +131,7 @@ fn cube(test: u16, store_packets: u32) -> Cube {
         number: Some(number),
         namespace: None,
         store_packets,
+        replacement: Replacement::default(),
         pending_interests: 4_096,
         interest_ms: 40,
         greeting_ms: 20,
@@ -172,7 +173,7 @@ impl Daemons {
     /// Starts them; every node's store holds so many packets.
     pub(super) async fn start(test: u16, store_packets: u32) -> Self {
         let cube = cube(test, store_packets);
-        let switches = Nodes::start(&cube.switches).unwrap();
+        let switches = Nodes::start(&cube.switches, None).unwrap();
         let manager = manager(0, &cube.settings).await;
         let world = World::new(manager.address);
         let mut agents = Vec::new();

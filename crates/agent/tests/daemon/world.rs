@@ -69,6 +69,7 @@ impl Engine for FakeEngine {
             left: Vec::new(),
             sealed: false,
             forged_packets: 0,
+            passed_over: Vec::new(),
         };
         on_event(&report);
         let start = Instant::now();
@@ -151,6 +152,7 @@ fn invite(address: SocketAddr, spec: &SourceSpec, handle: Handle) -> Result<(), 
         pulled: false,
         object_len: spec.source.len(),
         root: spec.root,
+        permit: None,
     };
     stream.send(&frame).map_err(|e| e.to_string())?;
     loop {

@@ -13,18 +13,21 @@ use std::time::{Duration, Instant};
 const USAGE: &str = "\
 Runs the swarm: simulated transfers with faults drawn from seeds
 
-Usage: swarm [--seeds A..B | --minutes N] [--threads T] [--verbose]";
+Usage: swarm [--attacker] [--seeds A..B | --minutes N] [--threads T] [--verbose]
+
+  --attacker  Sealed transfers in a network with an attacker, and a table of what it has done";
 
 struct Options {
     seeds: Range<u64>,
     limit: Option<Duration>,
     threads: usize,
     verbose: bool,
+    attacker: bool,
 }
 
 fn options() -> Result<Options, String> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut options = Options { seeds: 0..1_000, limit: None, threads, verbose: false };
+    let mut options = Options { seeds: 0..1_000, limit: None, threads, verbose: false, attacker: false };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
@@ -50,6 +53,7 @@ fn options() -> Result<Options, String> {
                     .filter(|t| (1..=1_024).contains(t))
                     .ok_or_else(|| format!("'{text}' is not a number of threads: write 1 to 1024"))?;
             }
+            "--attacker" => options.attacker = true,
             "--verbose" => options.verbose = true,
             _ => return Err(format!("'{argument}' is unknown")),
         }
@@ -83,7 +87,7 @@ fn main() -> ExitCode {
             scope.spawn(move || {
                 while options.limit.is_none_or(|limit| begun.elapsed() < limit) {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= options.seeds.end || sender.send(run(seed)).is_err() {
+                    if seed >= options.seeds.end || sender.send(run(seed, options.attacker)).is_err() {
                         return;
                     }
                 }
@@ -99,13 +103,15 @@ fn main() -> ExitCode {
             if let Some(failure) = &verdict.failure {
                 failures += 1;
                 println!("seed {} failed ({}): {failure}", verdict.seed, verdict.case);
-                println!("  replay: {}", swarm::command(verdict.seed));
+                let command = if options.attacker { swarm::command_attacked } else { swarm::command };
+                println!("  replay: {}", command(verdict.seed));
             } else if options.verbose {
                 println!("seed {} ({}): {} events", verdict.seed, verdict.case, verdict.events);
             }
         }
     });
-    for (name, count) in coverage.table() {
+    let table = if options.attacker { coverage.attacks() } else { coverage.table() };
+    for (name, count) in table {
         println!("{count:>12} {name}");
     }
     let seconds = begun.elapsed().as_secs_f64();
@@ -114,8 +120,9 @@ fn main() -> ExitCode {
 }
 
 /// Runs a seed; an assertion of the machines that does not hold is a failure of the seed.
-fn run(seed: u64) -> Verdict {
-    std::panic::catch_unwind(|| swarm::run(seed, None)).unwrap_or_else(|panic| {
+fn run(seed: u64, attacker: bool) -> Verdict {
+    let run = if attacker { swarm::run_attacked } else { swarm::run };
+    std::panic::catch_unwind(|| run(seed, None)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().cloned();
         let said = said.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_string()));
         Verdict {

@@ -50,6 +50,18 @@ fn wrong_lines_are_named() {
             "line 10: transport: unknown variant `shove`, expected one of `push`, `pull`, `tcp`",
         ),
         ("\"1M\"", "\"1X\"", "line 13: bytes: '1X' is not a size"),
+        ("\"1M\"", "\"1000T\"", "line 13: transfer.bytes: 1099511627776000 bytes are "),
+        ("\"1M\"", "\"16000000T\"", "line 13: transfer.bytes: "),
+        (
+            "[links]",
+            "[pull]\npayload = 1000\n[links]",
+            "line 5: pull: this goes with the transport pull only",
+        ),
+        (
+            "[links]",
+            "[push]\nslow = \"wait\"\nslow_after = \"1ms\"\n[links]",
+            "line 7: push.slow_after: who waits",
+        ),
         ("source = 0", "source = 4", "line 11: transfer.source: host 4 is not there"),
         ("source = 0\n", "", "line 9: missing field `source`"),
         ("leaf-spine:2,2,2", "leaf:2", "line 3: network.topology: "),
@@ -84,6 +96,31 @@ fn wrong_lines_are_named() {
         assert!(line.starts_with(expected), "{to}: {line}");
         assert!(!line.contains('\n'), "{line}");
     }
+}
+
+#[test]
+fn keys_of_pull_are_for_pull_and_fit() {
+    let pull = SMALL.replace("\"push\"", "\"pull\"").replace("leaf-spine:2,2,2", "bcube:2,2");
+    let with = |keys: &str| said(&pull.replacen("[links]", &format!("[pull]\n{keys}\n[links]"), 1));
+    let all = "rto = \"5ms\"\nburst = \"12k\"\npending = 100\nreplacement = \"least-recently-used\"\ntrees = 1\nheader = 72";
+    assert_eq!(with(all), "it runs");
+    for (keys, expected) in [
+        ("rto = \"0ms\"", "line 6: pull.rto: it is above zero"),
+        ("burst = 100", "line 6: pull.burst: it holds a packet of 1428 bytes at least"),
+        ("pending = 0", "line 6: pull.pending: write a number of at least 1"),
+        ("store = 4_000_000_000", "line 6: pull.store: every node has such a table"),
+        ("replacement = \"random\"", "line 6: replacement: unknown variant `random`"),
+        ("trees = 0", "line 6: pull.trees: write a number of at least 1"),
+    ] {
+        let line = with(keys);
+        assert!(line.starts_with(expected), "{keys}: {line}");
+    }
+    let labels = pull.replace("source = 0", "routing = \"labels\"\nsource = 0");
+    assert!(
+        said(&labels).contains("transfer.routing: this goes with the transport push only"),
+        "{}",
+        said(&labels)
+    );
 }
 
 #[test]

@@ -127,6 +127,7 @@ fn report(
         left: Vec::new(),
         sealed: false,
         forged_packets: 0,
+        passed_over: Vec::new(),
     };
     let name = job.path.file_name().unwrap_or_default().to_string_lossy();
     Ok((Delivery::new(&name, report), outcome.source_cpu))

@@ -30,7 +30,8 @@ fn with_dialect(name: &str, millis: u64, test: impl AsyncFnOnce(CircuitClient, R
         let listen = listener.local_addr().unwrap();
         let login = Some(("lab".to_string(), "secret".to_string()));
         let (circuit_time, dialect) = (Duration::from_millis(millis), dialect(name, 8).unwrap());
-        let options = OcsOptions { dialect: Arc::clone(&dialect), listen, ports: 8, circuit_time, login };
+        let options =
+            OcsOptions { dialect: Arc::clone(&dialect), listen, ports: 8, circuit_time, login, light: None };
         let mirrors = Remembered::default();
         tokio::task::spawn_local(serve(listener, Rc::new(Switch::new(options, mirrors.clone()))));
         let client =

@@ -3,7 +3,9 @@
 use crate::config::ManagerConfig;
 use crate::devices::{Device, DeviceId};
 use crate::fabrics::{self, Hosts};
+use crate::guard::Guard;
 use polycast_api::settings::SettingsError;
+use polycast_net::tls::Security;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -11,12 +13,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 type Wall = dyn Fn() -> u64 + Send + Sync;
 type Devices = BTreeMap<DeviceId, Box<dyn Device>>;
+type MakeDevices = fn(&ManagerConfig, &Hosts, Option<&Security>) -> Result<Devices, SettingsError>;
 
-/// The world as a core sees it. Tests have one of their own.
+/// The world as a core sees it, and what it may allow. Tests have one of their own.
 #[derive(Clone)]
 pub struct Around {
     wall: Arc<Wall>,
-    devices: fn(&ManagerConfig, &Hosts) -> Result<Devices, SettingsError>,
+    devices: MakeDevices,
+    /// How the manager speaks with devices that are its own, where they can.
+    security: Option<Security>,
+    guard: Arc<Guard>,
 }
 
 impl Default for Around {
@@ -25,7 +31,7 @@ impl Default for Around {
             let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX)
         };
-        Around { wall: Arc::new(wall), devices: fabrics::devices }
+        Around { wall: Arc::new(wall), devices: fabrics::devices, security: None, guard: Arc::default() }
     }
 }
 
@@ -38,11 +44,24 @@ impl fmt::Debug for Around {
 impl Around {
     /// One with another time, and with these devices.
     #[cfg(test)]
-    pub fn pretended(
-        wall: Arc<Wall>,
-        devices: fn(&ManagerConfig, &Hosts) -> Result<Devices, SettingsError>,
-    ) -> Self {
-        Around { wall, devices }
+    pub fn pretended(wall: Arc<Wall>, devices: MakeDevices) -> Self {
+        Around { wall, devices, security: None, guard: Arc::default() }
+    }
+
+    /// The machine's and the network's, for a manager that shows itself so.
+    #[must_use]
+    pub fn secured(security: Option<Security>) -> Self {
+        Around { security, ..Around::default() }
+    }
+
+    /// The same with this guard.
+    pub fn guarded(self, guard: &Arc<Guard>) -> Self {
+        Around { guard: Arc::clone(guard), ..self }
+    }
+
+    /// What is allowed.
+    pub fn guard(&self) -> Arc<Guard> {
+        Arc::clone(&self.guard)
     }
 
     /// The time of day, in nanoseconds.
@@ -51,6 +70,6 @@ impl Around {
     }
 
     pub(super) fn devices(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Devices, SettingsError> {
-        (self.devices)(config, hosts)
+        (self.devices)(config, hosts, self.security.as_ref())
     }
 }

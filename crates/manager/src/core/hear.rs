@@ -2,11 +2,12 @@
 
 use super::Inner;
 use super::obey::Message;
-use crate::devices::{Devices, News, Step};
-use crate::fabrics::{Health, Verdict};
+use crate::devices::{DeviceId, Devices, News, SetUpError, Step};
+use crate::fabrics::{Health, Verdict, lit_racks};
 use polycast_api::manager as api;
 use polycast_planning::{DeviceCommand, PlanId};
 use polycast_protocol::leases::{Input, RequestKey};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// The devices, and what is known of the networks that they make up.
@@ -19,12 +20,36 @@ pub(super) struct Networks {
     pub(super) standing: Vec<DeviceCommand>,
     /// What has just failed or works again, in a sentence, and when that was heard.
     pub(super) failure: Option<(String, Instant)>,
+    /// The devices that have been spoken with, and why they cannot be reached, if they cannot.
+    pub(super) reached: BTreeMap<DeviceId, Option<String>>,
 }
 
 impl Networks {
     /// When to look again though nothing is said.
     pub(super) fn next_look(&self) -> Option<Instant> {
         self.health.iter().filter_map(|health| health.next_look()).min()
+    }
+
+    /// Notes which devices have done what a path needs.
+    fn note_devices(&mut self, commands: &[DeviceCommand], result: &Result<(), SetUpError>) {
+        match result {
+            Ok(()) => {
+                self.reached.extend(commands.iter().map(|command| (DeviceId::of(command), None)));
+            }
+            Err(SetUpError(failures)) => {
+                self.reached.extend(failures.iter().map(|(id, error)| (*id, Some(error.to_string()))));
+            }
+        }
+    }
+
+    /// All devices: name, how they stand, and why they cannot be reached.
+    pub(super) fn devices_now(&self) -> Vec<(String, &'static str, String)> {
+        let of = |id: DeviceId| match self.reached.get(&id) {
+            None => (id.to_string(), "unknown", String::new()),
+            Some(None) => (id.to_string(), "reached", String::new()),
+            Some(Some(error)) => (id.to_string(), "not reached", error.clone()),
+        };
+        self.devices.ids().map(of).collect()
     }
 
     fn verdicts(&mut self, ask: impl FnMut(&mut Box<dyn Health>) -> Verdict) -> Vec<Verdict> {
@@ -50,10 +75,19 @@ impl Inner {
             News::SetUp { plan, result, steps } => {
                 let steps = self.set_ups.ended(plan, result.is_ok(), steps);
                 self.tell_steps(plan, steps);
+                let lease = self.machine.leases().find(|lease| lease.grant.plan_id == plan);
+                let commands = lease.map(|lease| lease.grant.plan.commands.clone()).unwrap_or_default();
+                self.networks.note_devices(&commands, &result);
+                if result.is_ok() {
+                    self.light_up(plan, now);
+                }
                 let result = result.map_err(|error| error.to_string());
                 self.apply(Input::SetUp { plan, result });
             }
-            News::Found { commands } => self.apply(Input::Found { commands }),
+            News::Found { commands } => {
+                self.networks.reached.insert(DeviceId::CircuitSwitch, None);
+                self.apply(Input::Found { commands });
+            }
             News::Fibre { rack, fibre, up } => {
                 let verdicts = self.networks.verdicts(|health| health.fibre(now, rack, fibre, up));
                 self.judge(verdicts, now);
@@ -63,6 +97,8 @@ impl Inner {
                 self.judge(verdicts, now);
             }
             News::Switch { rack, up } => {
+                let why = (!up).then(|| "it does not answer".to_string());
+                self.networks.reached.insert(DeviceId::Tor(rack), why);
                 if !up {
                     tracing::warn!(rack, "the switch of a rack cannot be reached");
                 }
@@ -99,12 +135,36 @@ impl Inner {
         self.tell(&request.agent, Message::Path(news));
     }
 
+    /// The devices of a path hold it: light should come to its receivers' racks.
+    fn light_up(&mut self, plan: PlanId, now: Instant) {
+        let Some(lease) = self.machine.leases().find(|lease| lease.grant.plan_id == plan) else { return };
+        let racks = lit_racks(&lease.grant.plan);
+        if !racks.is_empty() {
+            self.networks.health.iter_mut().for_each(|health| health.lit(now, plan, racks.clone()));
+        }
+    }
+
+    /// Devices hold a path no more, or another one in its place.
+    pub(super) fn light_out(&mut self, plan: PlanId) {
+        self.networks.health.iter_mut().for_each(|health| health.unlit(plan));
+    }
+
+    /// Devices keep what is always needed as the network is now.
+    pub(super) fn keep_standing(&mut self) {
+        let standing = self.machine.standing_commands();
+        if standing != self.networks.standing {
+            let before = std::mem::replace(&mut self.networks.standing, standing.clone());
+            self.change(None, before, standing);
+        }
+    }
+
     /// Acts on what has failed and what works again.
     fn judge(&mut self, verdicts: Vec<Verdict>, heard: Instant) {
-        for Verdict { failed, repaired, words } in verdicts {
-            if failed.is_empty() && repaired.is_empty() {
+        for verdict in verdicts {
+            if verdict.is_empty() {
                 continue;
             }
+            let Verdict { failed, repaired, words, unlit } = verdict;
             tracing::warn!("{words}");
             self.networks.failure = Some((words, heard));
             if !repaired.is_empty() {
@@ -113,10 +173,11 @@ impl Inner {
             if !failed.is_empty() {
                 self.apply(Input::Failed { failures: failed });
             }
+            for (plan, receivers) in unlit {
+                self.apply(Input::Unlit { plan, receivers });
+            }
             self.networks.failure = None;
-            let standing = self.machine.standing_commands();
-            let before = std::mem::replace(&mut self.networks.standing, standing.clone());
-            self.change(None, before, standing);
+            self.keep_standing();
         }
     }
 }

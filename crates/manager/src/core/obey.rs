@@ -6,10 +6,11 @@ use crate::devices::{self, Step};
 use polycast_api::error::Refusal;
 pub use polycast_api::manager::manager_message::Message;
 use polycast_api::manager::{self as api, path_news};
-use polycast_planning::{DeviceCommand, HostId, Plan, PlanId};
+use polycast_planning::{DeviceCommand, Failure, HostId, PartName, Plan, PlanId};
 use polycast_protocol::leases::{
-    Denial, Grant, JoinRefusal, NotMember, Output, PathState, ReleaseReason, RequestKey,
+    Denial, Drained, Grant, JoinRefusal, NotMember, Output, PathState, ReleaseReason, RequestKey, Suspect,
 };
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -19,6 +20,8 @@ pub(super) enum Answer {
     Join(Result<(), JoinRefusal>),
     /// The leases that are lost.
     Heartbeat(Result<Vec<PlanId>, NotMember>),
+    /// What has become of a part.
+    Drained(Result<Drained, String>),
 }
 
 /// When requests came whose paths devices are being told of (Blast's Table II measures it).
@@ -48,6 +51,14 @@ impl SetUps {
     }
 }
 
+/// Names that a line of the audit log has.
+const NAMES_MAX: usize = 64;
+
+/// As many of these names as a line of the audit log has.
+pub(super) fn some_of<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
+    names.take(NAMES_MAX).collect()
+}
+
 /// A path that was planned anew.
 struct Replanned {
     plan_id: PlanId,
@@ -68,8 +79,12 @@ impl Inner {
                 self.obey(output);
             }
             // What streams want of the leases is answered by them.
-            let Some(output) = self.streams.poll(self.now()) else { return };
-            self.serve_stream(output);
+            if let Some(output) = self.streams.poll(self.now()) {
+                self.serve_stream(output);
+                continue;
+            }
+            let Some(output) = self.directory.poll(self.now()) else { return };
+            self.tell_news(output);
         }
     }
 
@@ -92,22 +107,56 @@ impl Inner {
             Output::Forgotten { plan } => self.change(None, plan.commands, Vec::new()),
             Output::Path { plan_id, request, state } => self.path(plan_id, &request, state),
             Output::Replanned { plan_id, request, before, plan, displaced, reason } => {
+                self.light_out(plan_id);
                 let why = reason.or_else(|| self.networks.failure.as_ref().map(|(words, _)| words.clone()));
                 self.replanned(&Replanned { plan_id, request, before, plan, displaced, why });
             }
+            Output::Suspected { suspect } => self.suspected(&suspect),
+            Output::Acquitted { what } => {
+                tracing::info!(part = %part_words(&what), "works again, and is lent as before");
+            }
+            Output::Drained { part, result } => {
+                match &result {
+                    Ok(done) => {
+                        tracing::info!(%part, moved = done.moved, ended = done.ended, "drained or taken back")
+                    }
+                    Err(reason) => tracing::info!(%part, reason, "cannot be drained"),
+                }
+                self.answer = Some(Answer::Drained(result));
+            }
             Output::Released { plan_id, request, plan, reason, kept } => {
+                self.light_out(plan_id);
                 if !kept && !plan.commands.is_empty() {
                     self.change(None, plan.commands, Vec::new());
                 }
+                self.permits.forget(plan_id);
                 self.released(plan_id, &request, reason);
             }
-            Output::Gone { agent } => tracing::info!(agent = %agent.name, "gone"),
+            Output::Gone { agent } => {
+                tracing::info!(agent = %agent.name, "gone");
+                self.guard.note("gone", || json!({ "agent": agent.name }));
+                self.forget_objects_of(agent);
+            }
         }
+    }
+
+    /// A part rests.
+    fn suspected(&self, suspect: &Suspect) {
+        let rest = suspect.until.since(self.now());
+        tracing::warn!(part = %part_words(&suspect.what), times = suspect.times, why = suspect.why,
+            rests_s = rest.as_secs_f64(), "is suspected to be dead, and is not lent for a while");
     }
 
     /// A request has its path.
     fn respond(&mut self, request: &RequestKey, grant: Grant) {
         let set_up = (!grant.plan.commands.is_empty()).then_some(grant.plan_id);
+        self.guard.note("lease", || {
+            json!({
+                "lease": grant.plan_id.0, "source": request.agent.name, "fabric": grant.plan.fabric.to_string(),
+                "bytes": grant.accepted_bytes, "stream": request.is_stream(),
+                "receivers": some_of(grant.receiver_names()), "receivers_count": grant.receiver_names().count(),
+            })
+        });
         let message = match convert::granted(request.request, grant, &self.names()) {
             Ok(granted) => Message::Granted(granted),
             Err(refusal) => Message::Denied(convert::denied(request.request, &refusal)),
@@ -130,6 +179,9 @@ impl Inner {
             return;
         }
         tracing::info!(source = %request.agent.name, request = request.request, %denial, "denied");
+        self.guard.note("refused", || {
+            json!({ "source": request.agent.name, "request": request.request, "reason": denial.to_string() })
+        });
         let denied = convert::denied(request.request, &convert::denial(denial));
         self.tell(&request.agent, Message::Denied(denied));
     }
@@ -252,11 +304,24 @@ impl Inner {
 
     fn released(&mut self, plan_id: PlanId, request: &RequestKey, reason: ReleaseReason) {
         tracing::info!(response = plan_id.0, source = %request.agent.name, ?reason, "released");
+        self.guard.note(
+            "lease-end",
+            || json!({ "lease": plan_id.0, "source": request.agent.name, "reason": format!("{reason:?}") }),
+        );
         let unheard = request.is_stream().then_some("nobody listens to the stream any more");
         if let Some(reason) = convert::end_reason(reason).or(unheard) {
             let (request_id, response_id) = (request.request, plan_id.0);
             let ended = api::Ended { request_id, response_id, reason: reason.to_string() };
             self.tell(&request.agent, Message::Ended(ended));
         }
+    }
+}
+
+/// A part by its name, or what else there is to say of it.
+pub(crate) fn part_words(what: &Failure) -> String {
+    match (PartName::of(what), what) {
+        (Some(name), _) => name.to_string(),
+        (None, Failure::Resource(resource)) => resource.to_string(),
+        (None, other) => format!("{other:?}"),
     }
 }

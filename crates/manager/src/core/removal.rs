@@ -1,10 +1,12 @@
 //! Wishes to remove objects at other agents: the manager only passes them on, and the answers back.
 
 use super::Inner;
-use super::obey::Message;
+use super::obey::{Message, some_of};
+use crate::policy::Ban;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
 use polycast_protocol::leases::AgentKey;
+use serde_json::json;
 use std::collections::BTreeSet;
 
 /// Objects that one wish may name.
@@ -21,10 +23,27 @@ impl Inner {
         let named: BTreeSet<&String> = agents.iter().collect();
         let meant = |key: &&AgentKey| all || named.contains(&key.name);
         let present: Vec<AgentKey> = self.seats.present().filter(meant).cloned().collect();
+        if let Err(ban) = self.judge_removal(agent, &objects, &present) {
+            tracing::info!(agent = %agent.name, %ban, "no removal");
+            self.guard.note("removal-refused", || json!({ "agent": agent.name, "reason": ban.to_string() }));
+            let answer = api::Removed { request_id, refused: ban.to_string(), ..Default::default() };
+            self.tell(agent, Message::Removed(answer));
+            return Ok(());
+        }
         let asked: Vec<String> = present.iter().map(|key| key.name.clone()).collect();
         let is_here = |name: &String| asked.binary_search(name).is_ok();
         let absent = named.into_iter().filter(|name| !is_here(name)).cloned().collect();
         tracing::info!(agent = %agent.name, objects = objects.len(), agents = asked.len(), "removal passed on");
+        self.guard.note("removal", || {
+            let named = objects.iter().take(16).map(|object| match object.data_id {
+                Some(number) => json!(number),
+                None => json!(object.name),
+            });
+            json!({
+                "agent": agent.name, "objects": named.collect::<Vec<_>>(), "objects_count": objects.len(),
+                "at": some_of(asked.iter()), "at_count": asked.len(),
+            })
+        });
         let wished_by = agent.name.clone();
         // Before the agents' own answers.
         let answer =
@@ -34,6 +53,21 @@ impl Inner {
             let (wished_by, objects) = (wished_by.clone(), objects.clone());
             let wish = api::Remove { request_id, wished_by, agents: Vec::new(), all: false, objects };
             self.tell(&key, Message::Remove(wish));
+        }
+        Ok(())
+    }
+
+    /// Whether the policy lets an agent remove these objects at all of these others.
+    fn judge_removal(
+        &self,
+        agent: &AgentKey,
+        objects: &[api::ObjectChoice],
+        at: &[AgentKey],
+    ) -> Result<(), Ban> {
+        let policy = self.guard.policy();
+        for object in objects {
+            let name = object.data_id.is_none().then_some(object.name.as_str());
+            at.iter().try_for_each(|other| policy.remove(&agent.name, name, &other.name))?;
         }
         Ok(())
     }

@@ -8,9 +8,11 @@ use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::{self as api, ManagerMessage};
 use polycast_planning::PlanId;
+use polycast_protocol::directory::DirectoryInput;
 use polycast_protocol::leases::{AgentKey, Input, Join, NotMember, Output};
 use polycast_protocol::stream::StreamsInput;
 use polycast_types::{Duration, Time};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -234,14 +236,20 @@ impl Seat {
     /// Does what a message says. A message that makes no sense ends the session.
     pub fn handle(&self, message: Said) -> Result<(), Refusal> {
         let came_at = Instant::now();
-        self.core.with(|inner| {
+        let may_wait = matches!(message, Said::Directory(_));
+        let handled = self.core.with(|inner| {
             if inner.seats.number_of(&self.agent) != Some(self.number) {
                 // One that was superseded has been told so; a session that is only gone begins again.
                 return Err(convert::not_member(&NotMember::Unknown(self.agent.name.clone())));
             }
             inner.note_heard(&self.agent);
             inner.take_in(&self.agent, message, came_at)
-        })
+        });
+        if may_wait {
+            // Those who want an object are gathered for less time than a heartbeat takes.
+            self.core.changed.notify_one();
+        }
+        handled
     }
 
     /// Waits until the manager ends.
@@ -282,6 +290,7 @@ impl Inner {
             self.machine.members().find(|(name, _)| *name == agent.name).map(|(_, member)| member.address);
         if let Err(refusal) = self.seats.admit(now, &agent, from, known) {
             tracing::warn!(agent = %agent.name, %from, %refusal, "turned down");
+            self.note_refused_join(&agent, from, &refusal);
             return Err(refusal);
         }
         self.machine.handle(now, Input::Join(join));
@@ -299,15 +308,27 @@ impl Inner {
             let _ = outbox.try_send(Ok(ManagerMessage { message: Some(joined) }));
             self.seats.seat(now, agent.clone(), from, outbox)
         });
+        if seat.is_ok() {
+            // Before the end of an earlier run of it is known: what that had, this one may be about to say.
+            self.directory.handle(now, DirectoryInput::Arrived { agent: agent.clone() });
+        }
         others.into_iter().for_each(|output| self.obey(output));
         self.drain();
         let number = seat.map_err(|refusal| {
             tracing::warn!(agent = %agent.name, %refusal, "turned down");
-            convert::join_refusal(&refusal)
+            let refusal = convert::join_refusal(&refusal);
+            self.note_refused_join(&agent, from, &refusal);
+            refusal
         })?;
         tracing::info!(agent = %agent.name, "joined");
+        self.guard.note("join", || json!({ "agent": agent.name, "from": from }));
         self.stream(StreamsInput::Arrived { agent });
         Ok(number)
+    }
+
+    fn note_refused_join(&self, agent: &AgentKey, from: IpAddr, refusal: &Refusal) {
+        self.guard
+            .note("join-refused", || json!({ "agent": agent.name, "from": from, "reason": refusal.message }));
     }
 
     /// Does what an agent's message says.
@@ -328,25 +349,33 @@ impl Inner {
             }
             Said::Extend(extend) => self.extend(agent, extend),
             Said::Release(release) => {
-                let request = agent.request(release.request_id);
-                self.apply(Input::Release { request, plan: PlanId(release.response_id) });
+                let (request, plan) = (agent.request(release.request_id), PlanId(release.response_id));
+                let api::Release { unreached, reached_all, .. } = release;
+                if reached_all || !unreached.is_empty() {
+                    let request = request.clone();
+                    self.apply(Input::Fared { request, plan, unreached, reached_all });
+                }
+                self.apply(Input::Release { request, plan });
+                self.keep_standing();
             }
             Said::CreateStream(create) => self.create_stream(agent, create),
             Said::EndStream(end) => self.stream(StreamsInput::End { agent: key, name: end.name }),
-            Said::JoinStream(join) => self.stream(StreamsInput::Join { agent: key, name: join.name }),
+            Said::JoinStream(join) => self.join_stream(agent, join.name),
             Said::LeaveStream(leave) => self.stream(StreamsInput::Leave { agent: key, name: leave.name }),
             Said::Remove(remove) => self.pass_on_removal(agent, remove)?,
             Said::Removed(removed) => self.pass_back_removal(agent, removed),
+            Said::AskPermit(ask) => self.permit(agent, ask),
+            Said::Directory(word) => self.hear_word(agent, word)?,
         }
         Ok(())
     }
 
-    fn request(&mut self, agent: &AgentKey, request: api::PathRequest, came_at: Instant) {
-        let id = request.request_id;
+    fn request(&mut self, agent: &AgentKey, mut request: api::PathRequest, came_at: Instant) {
+        let (id, name) = (request.request_id, std::mem::take(&mut request.name));
         match convert::path_request(agent.clone(), request) {
             Ok(request) => {
                 self.set_ups.asked = Some((agent.request(id), came_at));
-                self.apply(Input::Request(request));
+                self.begin_request(request, &name);
                 self.set_ups.asked = None;
             }
             Err(refusal) => self.tell(agent, Message::Denied(convert::denied(id, &refusal))),

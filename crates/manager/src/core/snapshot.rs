@@ -1,8 +1,8 @@
 //! The manager's state at one moment, for those who ask how it stands.
 
 use super::Inner;
-use polycast_planning::FabricName;
-use polycast_protocol::leases::{Grant, Member, RequestKey, Wait};
+use polycast_planning::{DeviceCommand, FabricName, PartName, PlanId};
+use polycast_protocol::leases::{Grant, Member, RequestKey, Suspect, Wait};
 use polycast_protocol::stream::StreamView;
 use polycast_types::{Duration, ObjectId, Time};
 
@@ -16,9 +16,24 @@ pub struct Snapshot {
     pub pending: Vec<PendingSnapshot>,
     pub streams: Vec<StreamView>,
     pub fabrics: Vec<FabricName>,
+    pub network: NetworkSnapshot,
     pub scheduler: &'static str,
     pub now: Time,
     pub uptime: std::time::Duration,
+}
+
+/// Devices, circuits and parts at one moment.
+#[derive(Debug)]
+pub struct NetworkSnapshot {
+    /// Name, state and error.
+    pub devices: Vec<(String, &'static str, String)>,
+    /// From one port of the circuit switch to another, from 1, and for which lease.
+    pub circuits: Vec<(u32, u32, Option<PlanId>)>,
+    pub splitters: Vec<(u32, &'static str, Option<PlanId>)>,
+    pub dark: Vec<String>,
+    pub drained: Vec<PartName>,
+    /// Each with how long it still rests.
+    pub suspected: Vec<(Suspect, Duration)>,
 }
 
 /// A lease at one moment.
@@ -43,6 +58,38 @@ pub struct PendingSnapshot {
 }
 
 impl Inner {
+    fn network_snapshot(&self, now: Time) -> NetworkSnapshot {
+        let circuit = |plan: Option<PlanId>| {
+            move |command: &DeviceCommand| match command {
+                DeviceCommand::CrossConnect { from, to } => Some((from + 1, to + 1, plan)),
+                _ => None,
+            }
+        };
+        let mut circuits: Vec<_> = self
+            .machine
+            .leases()
+            .flat_map(|lease| {
+                let plan = &lease.grant.plan;
+                plan.commands.iter().filter_map(circuit(Some(lease.grant.plan_id))).collect::<Vec<_>>()
+            })
+            .collect();
+        circuits.extend(self.machine.kept_commands().filter_map(circuit(None)));
+        circuits.sort_unstable();
+        let (drained, suspects) = self.machine.parts();
+        let suspected = suspects.into_iter().map(|suspect| {
+            let rests = if suspect.is_resting { suspect.until.since(now) } else { Duration::ZERO };
+            (suspect, rests)
+        });
+        NetworkSnapshot {
+            devices: self.networks.devices_now(),
+            circuits,
+            splitters: self.machine.splitters(),
+            dark: self.networks.health.iter().flat_map(|health| health.dark()).collect(),
+            drained,
+            suspected: suspected.collect(),
+        }
+    }
+
     pub(super) fn snapshot(&self) -> Snapshot {
         let now = self.now();
         Snapshot {
@@ -73,6 +120,7 @@ impl Inner {
                 .collect(),
             streams: self.streams.streams().collect(),
             fabrics: self.machine.fabrics().collect(),
+            network: self.network_snapshot(now),
             scheduler: self.machine.scheduler(),
             now,
             uptime: self.clock.start.elapsed(),

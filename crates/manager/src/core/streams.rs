@@ -5,15 +5,54 @@ use super::Inner;
 use crate::convert;
 use polycast_api::manager::CreateStream;
 use polycast_api::manager::manager_message::Message;
+use polycast_net::seal::Secret;
 use polycast_protocol::leases::{AgentKey, Output};
-use polycast_protocol::stream::{StreamsInput, StreamsOutput};
+use polycast_protocol::stream::{StreamWord, StreamsInput, StreamsOutput};
 use polycast_types::Handle;
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+
+/// Streams whose secrets are kept; a manager has no more streams.
+const SECRETS_MAX: usize = 4_096;
+
+/// What messages of streams are sealed with, by source and stream, as their sources have said it. It is told to receivers, and
+/// written nowhere: sources say it again to the next manager.
+#[derive(Debug, Default)]
+pub(super) struct Secrets(BTreeMap<(String, String), (u64, Secret)>);
+
+impl Secrets {
+    fn keep(&mut self, source: &str, name: &str, handle: u64, secret: Vec<u8>) {
+        let key = (source.to_string(), name.to_string());
+        let has_room = self.0.len() < SECRETS_MAX || self.0.contains_key(&key);
+        if let Some(secret) = secret.try_into().ok().filter(|_| has_room) {
+            self.0.insert(key, (handle, Secret::new(secret)));
+        }
+    }
+
+    fn forget(&mut self, source: &str, name: &str) {
+        self.0.remove(&(source.to_string(), name.to_string()));
+    }
+
+    fn forget_all_of(&mut self, source: &str) {
+        self.0.retain(|(other, _), _| other != source);
+    }
+
+    /// That of a run of a stream; empty where none was said.
+    fn of(&self, source: &str, name: &str, handle: u64) -> Vec<u8> {
+        let kept = self.0.get(&(source.to_string(), name.to_string()));
+        kept.filter(|(of, _)| *of == handle).map(|(_, secret)| secret.reveal().to_vec()).unwrap_or_default()
+    }
+}
 
 impl Inner {
     /// Hands something to the table of streams, and does what follows from it.
     pub(super) fn stream(&mut self, input: StreamsInput) {
         let now = self.now();
+        match &input {
+            StreamsInput::End { agent, name } => self.stream_secrets.forget(&agent.name, name),
+            StreamsInput::Gone { agent } => self.stream_secrets.forget_all_of(&agent.name),
+            _ => {}
+        }
         self.streams.handle(now, input);
         self.drain();
     }
@@ -24,9 +63,15 @@ impl Inner {
         let lease = self.machine.leases().find(|lease| *lease.key == request);
         let held =
             lease.map(|lease| (lease.grant.plan.clone(), lease.grant.receiver_names().cloned().collect()));
-        let CreateStream { name, request_id: request, handle } = create;
+        let CreateStream { name, request_id: request, handle, secret } = create;
+        self.stream_secrets.keep(&agent.name, &name, handle, secret);
         let (agent, handle) = (agent.clone(), Handle(handle));
+        let (source, created) = (agent.name.clone(), name.clone());
         self.stream(StreamsInput::Create { agent, name, request, handle, held });
+        // One that was refused is not kept.
+        if !self.streams.streams().any(|stream| stream.name == created && stream.source == source) {
+            self.stream_secrets.forget(&source, &created);
+        }
     }
 
     /// Does what the table of streams wants done.
@@ -41,7 +86,13 @@ impl Inner {
                 let member = |source: &str| self.machine.members().find(|(name, _)| *name == source);
                 let address =
                     |source: &str| member(source).map(|(_, member)| Ipv4Addr::from(member.address.0));
-                let news = convert::stream_news(name, word, &address);
+                let secret = match &word {
+                    StreamWord::Joined { source, handle, .. } => {
+                        self.stream_secrets.of(source, &name, handle.0)
+                    }
+                    _ => Vec::new(),
+                };
+                let news = convert::stream_news(name, word, secret, &address);
                 self.tell(&agent, Message::Stream(news));
             }
         }

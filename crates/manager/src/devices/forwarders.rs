@@ -6,12 +6,13 @@
 
 use super::{Device, DeviceError, Job, News, PAUSES};
 use polycast_api::forwarder::{WATCH, Word};
+use polycast_net::tls::{Remark, Security, Talk};
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -27,12 +28,14 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 pub(crate) struct Forwarders {
     addresses: Vec<SocketAddr>,
     gather: Duration,
+    /// How connections to them are sealed.
+    security: Option<Security>,
 }
 
 impl Forwarders {
     /// Those whose processes are heard at these addresses; further words are waited for as long as `gather`.
-    pub(crate) fn new(addresses: Vec<SocketAddr>, gather: Duration) -> Self {
-        Forwarders { addresses, gather }
+    pub(crate) fn new(addresses: Vec<SocketAddr>, gather: Duration, security: Option<Security>) -> Self {
+        Forwarders { addresses, gather, security }
     }
 }
 
@@ -51,8 +54,9 @@ async fn run(forwarders: Forwarders, mut jobs: mpsc::Receiver<Job>, news: mpsc::
     // They end with this.
     let mut listeners = JoinSet::new();
     for address in forwarders.addresses {
-        listeners.spawn(listen(address, sender.clone()));
+        listeners.spawn(listen(address, forwarders.security.clone(), sender.clone()));
     }
+    let mut speakers = Speakers::default();
     loop {
         let first = tokio::select! {
             job = jobs.recv() => {
@@ -66,9 +70,12 @@ async fn run(forwarders: Forwarders, mut jobs: mpsc::Receiver<Job>, news: mpsc::
         };
         let heard = Instant::now();
         tokio::time::sleep(forwarders.gather).await;
-        let mut said = vec![first];
+        let mut said: Vec<Word> = speakers.admit(first).into_iter().collect();
         while let Ok(word) = words.try_recv() {
-            said.push(word);
+            said.extend(speakers.admit(word));
+        }
+        if said.is_empty() {
+            continue;
         }
         if news.send(News::Links { words: said, heard }).await.is_err() {
             return;
@@ -76,16 +83,58 @@ async fn run(forwarders: Forwarders, mut jobs: mpsc::Receiver<Job>, news: mpsc::
     }
 }
 
+/// Which process speaks for which node: the first that names it, for good.
+#[derive(Debug, Default)]
+struct Speakers {
+    of_node: BTreeMap<u32, SocketAddr>,
+    /// Words for nodes that another process speaks for, or that their own process has not named.
+    refused: u64,
+    /// Whose words have been refused.
+    named: BTreeSet<SocketAddr>,
+}
+
+impl Speakers {
+    /// What is left of a word when all that its process may not say is taken out.
+    fn admit(&mut self, (address, word): (SocketAddr, Word)) -> Option<Word> {
+        match word {
+            Word::Nodes(mut nodes) => {
+                nodes.retain(|node| {
+                    let owner = *self.of_node.entry(node.number).or_insert(address);
+                    owner == address || self.refuse(address, node.number, Some(owner))
+                });
+                Some(Word::Nodes(nodes))
+            }
+            Word::Link(change) => {
+                let owner = self.of_node.get(&change.number).copied();
+                let may = owner == Some(address) || self.refuse(address, change.number, owner);
+                may.then_some(Word::Link(change))
+            }
+        }
+    }
+
+    /// Counts a word that is not taken, and names its process once.
+    fn refuse(&mut self, address: SocketAddr, node: u32, owner: Option<SocketAddr>) -> bool {
+        self.refused += 1;
+        if self.named.insert(address) {
+            let owner = owner.map_or("nobody yet".to_string(), |owner| owner.to_string());
+            tracing::warn!(%address, node, %owner, "a forwarder speaks for a node that is not its own; it is not heard");
+        }
+        false
+    }
+}
+
 /// Hears one process until the manager ends.
-async fn listen(address: SocketAddr, words: mpsc::Sender<Word>) {
-    let mut pause = PAUSES.0;
+async fn listen(address: SocketAddr, security: Option<Security>, words: mpsc::Sender<(SocketAddr, Word)>) {
+    let (mut pause, mut said) = (PAUSES.0, false);
     loop {
         let mut heard = false;
-        let reason = hear(address, &words, &mut heard).await;
+        let reason = hear(address, security.as_ref(), &words, &mut heard).await;
         if heard {
             // What its nodes know of their links is unknown now; their neighbours go on to tell.
             tracing::warn!(%address, %reason, "forwarders cannot be heard any more");
             pause = PAUSES.0;
+        } else if security.is_some() && !std::mem::replace(&mut said, true) {
+            tracing::warn!(%address, %reason, "no forwarders yet");
         }
         if words.is_closed() {
             return;
@@ -96,14 +145,20 @@ async fn listen(address: SocketAddr, words: mpsc::Sender<Word>) {
 }
 
 /// Hears one process until its connection ends; gives why.
-async fn hear(address: SocketAddr, words: &mpsc::Sender<Word>, heard: &mut bool) -> String {
-    let connecting = tokio::time::timeout(CONNECT_WITHIN, TcpStream::connect(address));
+async fn hear(
+    address: SocketAddr,
+    security: Option<&Security>,
+    words: &mpsc::Sender<(SocketAddr, Word)>,
+    heard: &mut bool,
+) -> String {
+    let (name, remark) = (address.to_string(), Remark::default());
+    let connecting = tokio::time::timeout(CONNECT_WITHIN, Talk::connect(&name, security, &remark));
     let stream = match connecting.await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return error.to_string(),
         Err(_) => return "no connection in time".into(),
     };
-    let (reading, mut writing) = stream.into_split();
+    let (reading, mut writing) = tokio::io::split(stream);
     if let Err(error) = writing.write_all(WATCH.as_bytes()).await {
         return error.to_string();
     }
@@ -123,7 +178,7 @@ async fn hear(address: SocketAddr, words: &mpsc::Sender<Word>, heard: &mut bool)
         if !std::mem::replace(heard, true) {
             tracing::info!(%address, "forwarders are heard");
         }
-        if words.send(word).await.is_err() {
+        if words.send((address, word)).await.is_err() {
             return "the manager is ending".into();
         }
     }
@@ -132,11 +187,29 @@ async fn hear(address: SocketAddr, words: &mpsc::Sender<Word>, heard: &mut bool)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polycast_api::forwarder::LinkChange;
+    use polycast_api::forwarder::{LinkChange, NodeLinks};
     use tokio::net::TcpListener;
 
     fn link(port: u32, up: bool) -> Word {
         Word::Link(LinkChange { name: "s4".into(), number: 4, port, up })
+    }
+
+    /// The word that names the nodes of a process.
+    fn nodes(numbers: &[u32]) -> Word {
+        let links = |number: &u32| NodeLinks { name: format!("s{number}"), number: *number, down: vec![] };
+        Word::Nodes(numbers.iter().map(links).collect())
+    }
+
+    #[test]
+    fn a_process_speaks_for_its_own_nodes_alone() {
+        let [first, liar]: [SocketAddr; 2] = ["10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap()];
+        let mut speakers = Speakers::default();
+        assert_eq!(speakers.admit((liar, link(1, false))), None, "it has not said that it is node 4");
+        assert_eq!(speakers.admit((first, nodes(&[4]))), Some(nodes(&[4])));
+        assert_eq!(speakers.admit((liar, nodes(&[4, 5]))), Some(nodes(&[5])));
+        assert_eq!(speakers.admit((liar, link(1, false))), None);
+        assert_eq!(speakers.admit((first, link(1, false))), Some(link(1, false)));
+        assert_eq!((speakers.refused, speakers.named.len()), (3, 1));
     }
 
     #[tokio::test]
@@ -145,14 +218,14 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (_jobs, inbox) = mpsc::channel(1);
         let (sender, mut news) = mpsc::channel(8);
-        let device = Box::new(Forwarders::new(vec![address], Duration::from_millis(50)));
+        let device = Box::new(Forwarders::new(vec![address], Duration::from_millis(50), None));
         tokio::spawn(device.run(inbox, sender));
         for round in 0..2 {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut asked = vec![0; WATCH.len()];
             stream.read_exact(&mut asked).await.unwrap();
             assert_eq!(asked, WATCH.as_bytes());
-            let said = [Word::Nodes(Vec::new()), link(1, false), link(round, true)];
+            let said = [nodes(&[4]), link(1, false), link(round, true)];
             for word in &said {
                 let line = format!("{}\n", serde_json::to_string(word).unwrap());
                 stream.write_all(line.as_bytes()).await.unwrap();

@@ -1,26 +1,37 @@
-//! Label switches and the agents of racks as one device: switches take entries at one address (Orca section 3.3), and the
+//! Label switches and the agents of racks as one device: processes of switches take entries (Orca section 3.3), and the
 //! leaf controllers of racks take labels (section 3.4). What comes is there before anything goes, so that packets under way
 //! keep their way.
+//!
+//! A process says first which switches it has. It is heard about their links, and takes their entries; what it says of others is
+//! refused.
 
-use super::{Change, Device, DeviceError, Job, News, PAUSES};
+mod peer;
+
+use super::{Change, Device, DeviceError, Job, News};
 use crate::racks::{Racks, RacksError};
+use futures_util::future::{join_all, select_all};
+use peer::{Entry, Peer};
+use polycast_net::words::WordsKey;
 use polycast_planning::DeviceCommand;
 use polycast_protocol::rack::Change as LabelChange;
-use polycast_wire::switches::{Change as WireChange, FRAME_LEN_MAX, Word};
-use std::collections::BTreeSet;
+use polycast_wire::switches::{Network, Word};
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// The switches and racks, before their task runs.
 #[derive(Clone, Debug)]
 pub(crate) struct LabelSwitches {
-    /// Where switches take entries.
-    pub(crate) switches: SocketAddr,
+    /// Where processes of switches take entries.
+    pub(crate) switches: Vec<SocketAddr>,
+    /// The network that they have to be in.
+    pub(crate) network: Network,
+    /// How labels are encoded, of [`Network::FILTER`] and others.
+    pub(crate) encoding: u8,
     /// Where leaf controllers reach us.
     pub(crate) listen: SocketAddr,
     /// The leaf controllers, in the order of their leafs.
@@ -29,6 +40,8 @@ pub(crate) struct LabelSwitches {
     pub(crate) first_leaf: u32,
     /// How long a change may take.
     pub(crate) answers_within: Duration,
+    /// What words to leaf controllers are sealed with.
+    pub(crate) key: WordsKey,
 }
 
 impl Device for LabelSwitches {
@@ -44,11 +57,16 @@ impl Device for LabelSwitches {
 struct Task {
     settings: LabelSwitches,
     racks: Option<Racks>,
-    connection: Option<Connection>,
+    peers: Vec<Peer>,
+    /// Which process has a switch: the first that says so.
+    owners: BTreeMap<u32, usize>,
+    /// Links that a process says are broken.
+    broken: BTreeMap<(u32, u32), BTreeSet<usize>>,
     /// The entries that plans need.
     wanted: BTreeSet<Entry>,
-    /// Of the last change.
-    number: u32,
+    /// Words that were refused, and the processes that the log has named for it.
+    refused: u64,
+    named: BTreeSet<usize>,
     news: mpsc::Sender<News>,
     /// What was just heard, to be told.
     said: Vec<News>,
@@ -57,80 +75,152 @@ struct Task {
 impl Task {
     fn new(settings: LabelSwitches, news: mpsc::Sender<News>) -> Self {
         Task {
+            peers: settings.switches.iter().map(|address| Peer::new(*address)).collect(),
             settings,
             racks: None,
-            connection: None,
+            owners: BTreeMap::new(),
+            broken: BTreeMap::new(),
             wanted: BTreeSet::new(),
-            number: 0,
+            refused: 0,
+            named: BTreeSet::new(),
             news,
             said: Vec::new(),
         }
     }
 
     async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
-        let mut pause = PAUSES.0;
         if let Err(error) = self.racks() {
             tracing::warn!(%error, "no leaf controllers yet");
         }
         loop {
-            let connecting = self.connection.is_none();
-            let heard = async {
-                match &mut self.connection {
-                    Some(connection) => connection.next(|word| hear(&mut self.said, &word)).await,
-                    None => {
-                        tokio::time::sleep(pause).await;
-                        Ok(())
-                    }
-                }
-            };
+            let within = self.settings.answers_within;
             tokio::select! {
                 job = jobs.recv() => {
                     let Some(job) = job else { return };
                     self.perform(job).await;
                 }
-                heard = heard => {
-                    tell(&self.news, &mut self.said).await;
-                    if let Err(error) = heard {
-                        tracing::warn!(%error, "the connection to the label switches has ended");
-                        self.connection = None;
-                    }
-                    if connecting {
-                        // Ahead of the first job, so that it does not have to wait for it.
-                        match self.connect().await {
-                            Ok(()) => pause = PAUSES.0,
-                            Err(_) => pause = (pause * 2).min(PAUSES.1),
-                        }
-                    }
-                }
+                (peer, heard) = next_of(&mut self.peers, within) => self.listen(peer, heard).await,
             }
         }
     }
 
-    /// Connects, and says all that plans need: what listens there may have begun anew.
-    async fn connect(&mut self) -> Result<(), DeviceError> {
-        if self.connection.is_some() {
-            return Ok(());
+    /// Takes in what a process said, or that it cannot be heard.
+    async fn listen(&mut self, at: usize, heard: Result<Vec<u8>, DeviceError>) {
+        let known = self.peers[at].nodes.len();
+        match heard {
+            Ok(frame) => self.hear(at, &frame),
+            Err(error) => self.peers[at].lost(&error),
         }
-        let (address, within) = (self.settings.switches, self.settings.answers_within);
-        let connecting = tokio::time::timeout(within, TcpStream::connect(address));
-        let millis = within.as_millis();
-        let stream = connecting.await.map_err(|_| DeviceError::NotInTime { millis })?;
-        let unreachable =
-            |error: std::io::Error| DeviceError::Unreachable { address, reason: error.to_string() };
-        let stream = stream.map_err(unreachable)?;
-        // Without it small words would wait for each other, which costs time and nothing else.
-        let _ = stream.set_nodelay(true);
-        tracing::info!(address = %self.settings.switches, "connected to the label switches");
-        self.connection = Some(Connection { stream, inbox: Vec::new(), used: 0 });
-        let wanted: Vec<Entry> = self.wanted.iter().copied().collect();
-        self.ask(&wanted, &[]).await
+        tell(&self.news, &mut self.said).await;
+        if self.peers[at].nodes.len() > known {
+            // What listens there may have begun anew.
+            let nodes = &self.peers[at].nodes;
+            let wanted: Vec<Entry> =
+                self.wanted.iter().filter(|entry| nodes.contains(&entry.spine)).copied().collect();
+            if let Err(error) = self.ask(&wanted, &[]).await {
+                tracing::warn!(%error, "switches lack entries");
+            }
+        }
+    }
+
+    fn hear(&mut self, at: usize, frame: &[u8]) {
+        match Word::parse(frame) {
+            Ok(Word::Switch { node, network, encodings }) => {
+                let why = self.why_not(at, node, network, encodings);
+                match why {
+                    None => {
+                        self.owners.insert(node, at);
+                        self.peers[at].nodes.insert(node);
+                    }
+                    Some(why) => self.refuse(at, &why),
+                }
+            }
+            Ok(Word::Link { ends, works }) => {
+                let nodes = &self.peers[at].nodes;
+                if nodes.contains(&ends.0) || nodes.contains(&ends.1) {
+                    self.link(at, ends, works);
+                } else {
+                    self.refuse(
+                        at,
+                        &format!("it speaks of the link {ends:?}, and has neither of its switches"),
+                    );
+                }
+            }
+            Ok(word) => tracing::debug!(?word, "label switches say"),
+            Err(error) => self.peers[at].lost(&peer::broken(error)),
+        }
+    }
+
+    /// Why a switch is not taken, in words.
+    fn why_not(&self, at: usize, node: u32, network: Network, encodings: u8) -> Option<String> {
+        let ours = self.settings.network;
+        if network != ours {
+            return Some(format!("its network is {network:?}, and the manager's [orca] is {ours:?}"));
+        }
+        if encodings & self.settings.encoding == 0 {
+            return Some("it does not forward by labels of the manager's encoding".into());
+        }
+        let owner = self.owners.get(&node).filter(|owner| **owner != at)?;
+        let owner = self.peers[*owner].address;
+        Some(format!("it says that it has node {node}, which {owner} has"))
+    }
+
+    /// Counts what a process may not say, and names the process once.
+    fn refuse(&mut self, at: usize, why: &str) {
+        self.refused += 1;
+        if self.named.insert(at) {
+            tracing::warn!(address = %self.peers[at].address, "label switches are refused: {why}");
+        }
+    }
+
+    /// A link is broken while a process says so, at either end.
+    fn link(&mut self, at: usize, (one, other): (u32, u32), works: bool) {
+        let ends = (one.min(other), one.max(other));
+        let sayers = self.broken.entry(ends).or_default();
+        let before = sayers.is_empty();
+        if works {
+            sayers.remove(&at);
+        } else {
+            sayers.insert(at);
+        }
+        let after = sayers.is_empty();
+        if after {
+            self.broken.remove(&ends);
+        }
+        if before != after {
+            self.said.push(News::Link { ends, up: after });
+        }
+    }
+
+    /// Waits until all these spines have said that they are there.
+    async fn await_spines(&mut self, spines: BTreeSet<u32>) -> Result<(), DeviceError> {
+        let until = Instant::now() + self.settings.answers_within;
+        let is_there = |task: &Self, spine: &u32| {
+            let peer = task.owners.get(spine).map(|owner| &task.peers[*owner]);
+            peer.is_some_and(|peer| peer.nodes.contains(spine))
+        };
+        while let Some(missing) = spines.iter().find(|spine| !is_there(self, spine)) {
+            let nobody = |peers: &[Peer]| {
+                let reason = peers.iter().find_map(|peer| peer.unreachable.clone());
+                reason.unwrap_or_else(|| {
+                    DeviceError::Refused(format!("no label switches have said that node {missing} is theirs"))
+                })
+            };
+            let within = self.settings.answers_within;
+            self.peers.iter_mut().for_each(Peer::hurry);
+            match tokio::time::timeout_at(until, next_of(&mut self.peers, within)).await {
+                Err(_) => return Err(nobody(&self.peers)),
+                Ok((at, heard)) => self.listen(at, heard).await,
+            }
+        }
+        Ok(())
     }
 
     /// The central controller, which begins when it can.
     fn racks(&mut self) -> Result<&Racks, DeviceError> {
         if self.racks.is_none() {
-            let LabelSwitches { listen, ref leaf_controllers, .. } = self.settings;
-            let started = Racks::start(listen, leaf_controllers.clone());
+            let LabelSwitches { listen, ref leaf_controllers, ref key, .. } = self.settings;
+            let started = Racks::start(listen, leaf_controllers.clone(), key);
             let fails =
                 |error: std::io::Error| DeviceError::NoController { listen, reason: error.to_string() };
             self.racks = Some(started.map_err(fails)?);
@@ -150,10 +240,18 @@ impl Task {
                 return;
             }
         };
+        // What racks are to forget keeps nobody waiting: one that failures have cut off never confirms it.
+        let (forgotten, labels): (Vec<_>, Vec<_>) =
+            labels.into_iter().partition(|label| label.label.is_empty());
         let confirmed = match labels.is_empty() {
             true => Ok(None),
             false => self.racks().and_then(|racks| Ok(Some(racks.set(labels)?))),
         };
+        if !forgotten.is_empty()
+            && let Err(error) = self.racks().and_then(|racks| Ok(racks.set(forgotten)?))
+        {
+            tracing::warn!(%error, "racks keep labels that nobody needs");
+        }
         let entered = self.enter(&entries.set, &entries.clear).await;
         let within = self.settings.answers_within;
         tokio::spawn(async move {
@@ -206,57 +304,43 @@ impl Task {
         if set.is_empty() && clear.is_empty() {
             return Ok(());
         }
-        self.connect().await?;
+        // A switch that is gone has nothing to forget.
+        self.await_spines(set.iter().map(|entry| entry.spine).collect()).await?;
         self.ask(set, clear).await?;
         self.wanted.extend(set);
         Ok(())
     }
 
-    /// Asks for changes and waits until all are done; gives the first reason why one is not.
+    /// Asks all switches at the same time, and waits until all is done; gives the first reason why something is not.
     async fn ask(&mut self, set: &[Entry], clear: &[Entry]) -> Result<(), DeviceError> {
-        let mut bytes = Vec::new();
-        let mut open = BTreeSet::new();
-        for change in set.iter().map(Entry::set).chain(clear.iter().map(Entry::clear)) {
-            self.number = self.number.wrapping_add(1);
-            open.insert(self.number);
-            Word::Change { number: self.number, change }.emit(&mut bytes);
+        let within = self.settings.answers_within;
+        let asking = self.peers.iter_mut().map(async |peer| {
+            let own = |entries: &[Entry]| -> Vec<Entry> {
+                entries.iter().filter(|entry| peer.nodes.contains(&entry.spine)).copied().collect()
+            };
+            let (set, clear) = (own(set), own(clear));
+            let mut words = Vec::new();
+            let asked = peer.ask(&set, &clear, within, &mut words).await;
+            (asked, words)
+        });
+        let answers = join_all(asking).await;
+        let mut result = Ok(());
+        for (at, (asked, words)) in answers.into_iter().enumerate() {
+            words.iter().for_each(|frame| self.hear(at, frame));
+            result = result.and(asked);
         }
-        let Some(connection) = &mut self.connection else { return Err(broken("connect again")) };
-        let mut failure = None;
-        let asked = async {
-            connection.stream.write_all(&bytes).await.map_err(broken)?;
-            while !open.is_empty() {
-                let answer = |word: Word<'_>| match word {
-                    Word::Done { number } => drop(open.remove(&number)),
-                    Word::Failed { number, reason } => {
-                        if open.remove(&number) && failure.is_none() {
-                            failure = Some(reason.to_string());
-                        }
-                    }
-                    word => hear(&mut self.said, &word),
-                };
-                connection.next(answer).await?;
-                tell(&self.news, &mut self.said).await;
-            }
-            Ok(())
-        };
-        match tokio::time::timeout(self.settings.answers_within, asked).await {
-            Ok(Ok(())) => failure.map_or(Ok(()), |reason| Err(DeviceError::Refused(reason))),
-            Ok(Err(error)) => {
-                self.connection = None;
-                Err(error)
-            }
-            Err(_) => Err(DeviceError::Silent { millis: self.settings.answers_within.as_millis() }),
-        }
+        tell(&self.news, &mut self.said).await;
+        result
     }
 }
 
-/// What label switches say by themselves.
-fn hear(said: &mut Vec<News>, word: &Word<'_>) {
-    match *word {
-        Word::Link { ends, works } => said.push(News::Link { ends, up: works }),
-        _ => tracing::debug!(?word, "label switches say"),
+/// What the first of all processes says, or why it cannot be heard. A call that is dropped while it waits loses nothing.
+async fn next_of(peers: &mut [Peer], within: Duration) -> (usize, Result<Vec<u8>, DeviceError>) {
+    if peers.is_empty() {
+        return std::future::pending().await;
     }
+    let (heard, at, _) = select_all(peers.iter_mut().map(|peer| Box::pin(peer.next(within)))).await;
+    (at, heard)
 }
 
 /// Tells it, as fast as it is taken: whoever says more has to wait.
@@ -264,26 +348,6 @@ async fn tell(news: &mpsc::Sender<News>, said: &mut Vec<News>) {
     for word in said.drain(..) {
         // The core may be ending.
         let _ = news.send(word).await;
-    }
-}
-
-/// An entry of a spine switch.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Entry {
-    spine: u32,
-    session: u32,
-    leaf: u32,
-}
-
-impl Entry {
-    fn set(&self) -> WireChange {
-        let Entry { spine, session, leaf } = *self;
-        WireChange::SetEntry { spine, session, leaf }
-    }
-
-    fn clear(&self) -> WireChange {
-        let Entry { spine, session, leaf } = *self;
-        WireChange::ClearEntry { spine, session, leaf }
     }
 }
 
@@ -315,42 +379,12 @@ fn part(command: &DeviceCommand) -> Result<Part<'_>, DeviceError> {
     }
 }
 
-fn broken(reason: impl ToString) -> DeviceError {
-    DeviceError::Broken(reason.to_string())
-}
-
-struct Connection {
-    stream: TcpStream,
-    inbox: Vec<u8>,
-    /// Bytes at the front of `inbox` that have been read.
-    used: usize,
-}
-
-impl Connection {
-    /// Hands the next word to `hear`. A call that is dropped while it waits loses nothing.
-    async fn next(&mut self, hear: impl FnOnce(Word<'_>)) -> Result<(), DeviceError> {
-        self.inbox.drain(..std::mem::take(&mut self.used));
-        let len = loop {
-            match Word::frame_len(&self.inbox).map_err(broken)? {
-                Some(len) if self.inbox.len() >= len => break len,
-                _ => {}
-            }
-            self.inbox.reserve(FRAME_LEN_MAX);
-            if self.stream.read_buf(&mut self.inbox).await.map_err(broken)? == 0 {
-                return Err(broken("the other end has closed it"));
-            }
-        };
-        self.used = len;
-        hear(Word::parse(&self.inbox[..len]).map_err(broken)?);
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
-    use tokio::net::TcpListener;
+    use polycast_wire::switches::FRAME_LEN_MAX;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
 
     fn label(session: u32, byte: u8) -> DeviceCommand {
         DeviceCommand::LeafLabel { leaf: 16, session, label: vec![byte; 3] }
@@ -360,34 +394,52 @@ mod tests {
         DeviceCommand::SpineEntry { spine: 24, session, leaf: 17 }
     }
 
-    fn settings(listener: &TcpListener) -> LabelSwitches {
+    const NETWORK: Network = Network { pods: 2, leafs: 4, spines: 2, servers: 2, cores: 1, filter_bits: 69 };
+
+    fn settings(listeners: &[&TcpListener]) -> LabelSwitches {
         LabelSwitches {
-            switches: listener.local_addr().unwrap(),
+            switches: listeners.iter().map(|listener| listener.local_addr().unwrap()).collect(),
+            network: NETWORK,
+            encoding: Network::FILTER,
             listen: "127.0.0.1:0".parse().unwrap(),
             leaf_controllers: vec!["127.0.0.1:9".parse().unwrap()],
             first_leaf: 16,
             answers_within: Duration::from_secs(5),
+            key: WordsKey::default(),
         }
     }
 
-    /// Reads words until it has heard so many, and answers each: those of session 13 with a failure.
-    async fn serve(listener: &TcpListener, count: usize) -> Vec<String> {
-        let (stream, _) = listener.accept().await.unwrap();
-        let mut connection = Connection { stream, inbox: Vec::new(), used: 0 };
-        let mut heard = Vec::new();
+    fn switch(node: u32, network: Network) -> Word<'static> {
+        Word::Switch { node, network, encodings: Network::FILTER }
+    }
+
+    async fn say(stream: &mut TcpStream, words: &[Word<'_>]) {
+        let mut bytes = Vec::new();
+        words.iter().for_each(|word| word.emit(&mut bytes));
+        stream.write_all(&bytes).await.unwrap();
+    }
+
+    /// Says that it is a switch, reads words until it has heard so many, and answers each: those of session 13 with a failure.
+    async fn serve(listener: &TcpListener, node: u32, count: usize) -> Vec<String> {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        say(&mut stream, &[switch(node, NETWORK)]).await;
+        let (mut heard, mut inbox) = (Vec::new(), Vec::with_capacity(FRAME_LEN_MAX));
         while heard.len() < count {
-            let mut answer = Vec::new();
-            let hear = |word: Word<'_>| {
-                let Word::Change { number, change } = &word else { panic!("{word:?}") };
+            while let Some(len) = Word::frame_len(&inbox).unwrap().filter(|len| *len <= inbox.len()) {
+                let frame: Vec<u8> = inbox.drain(..len).collect();
+                let Word::Change { number, change } = Word::parse(&frame).unwrap() else {
+                    panic!("{frame:?}")
+                };
                 heard.push(format!("{change:?}"));
-                if format!("{change:?}").contains("session: 13") {
-                    Word::Failed { number: *number, reason: "its table is full" }.emit(&mut answer);
-                } else {
-                    Word::Done { number: *number }.emit(&mut answer);
-                }
-            };
-            connection.next(hear).await.unwrap();
-            connection.stream.write_all(&answer).await.unwrap();
+                let answer = match format!("{change:?}").contains("session: 13") {
+                    true => Word::Failed { number, reason: "its table is full" },
+                    false => Word::Done { number },
+                };
+                say(&mut stream, &[answer]).await;
+            }
+            if heard.len() < count {
+                assert!(stream.read_buf(&mut inbox).await.unwrap() > 0, "{heard:?}");
+            }
         }
         heard
     }
@@ -397,7 +449,7 @@ mod tests {
         use super::super::{DeviceId, Devices};
         use polycast_planning::PlanId;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let device = settings(&listener);
+        let device = settings(&[&listener]);
         let devices: BTreeMap<DeviceId, Box<dyn Device>> =
             BTreeMap::from([(DeviceId::LabelSwitches, Box::new(device) as Box<dyn Device>)]);
         let (devices, mut news) = Devices::start(devices);
@@ -407,12 +459,12 @@ mod tests {
             }
         };
         devices.change(Some(PlanId(1)), &[], &[entry(6), entry(7)]);
-        let heard = serve(&listener, 2).await;
+        let heard = serve(&listener, 24, 2).await;
         assert!(heard.iter().all(|word| word.starts_with("SetEntry")) && heard.len() == 2, "{heard:?}");
         assert_eq!(result().await, Ok(()));
         // The connection has ended: what is needed is said again, then what is new.
         devices.change(Some(PlanId(2)), &[entry(7)], &[entry(8)]);
-        let heard = serve(&listener, 3).await;
+        let heard = serve(&listener, 24, 3).await;
         assert!(
             heard.iter().any(|word| word.starts_with("SetEntry") && word.contains("session: 8")),
             "{heard:?}"
@@ -424,13 +476,13 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (news, mut said) = mpsc::channel(8);
         let short = Duration::from_millis(300);
-        let mut task = Task::new(LabelSwitches { answers_within: short, ..settings(&listener) }, news);
+        let mut task = Task::new(LabelSwitches { answers_within: short, ..settings(&[&listener]) }, news);
         let ask = |set: Vec<DeviceCommand>| {
             let (reply, answer) = tokio::sync::oneshot::channel();
             (Job { change: Change { clear: vec![], set }, reply }, answer)
         };
         let (job, answer) = ask(vec![entry(13), entry(14)]);
-        let ((), heard) = tokio::join!(task.perform(job), serve(&listener, 2));
+        let ((), heard) = tokio::join!(task.perform(job), serve(&listener, 24, 2));
         assert_eq!(
             (answer.await.unwrap(), heard.len()),
             (Err(DeviceError::Refused("its table is full".into())), 2)
@@ -440,10 +492,52 @@ mod tests {
         task.perform(job).await;
         let reason = answer.await.unwrap().unwrap_err().to_string();
         assert!(reason.contains("have not confirmed their label within 300 ms"), "{reason}");
+        // Nobody waits for a rack that is to forget a label and does not answer.
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        task.perform(Job { change: Change { clear: vec![label(13, 1)], set: vec![] }, reply }).await;
+        assert_eq!(answer.await.unwrap(), Ok(()));
         let link = News::Link { ends: (16, 24), up: false };
-        hear(&mut task.said, &Word::Link { ends: (16, 24), works: false });
+        let mut word = Vec::new();
+        Word::Link { ends: (24, 16), works: false }.emit(&mut word);
+        task.hear(0, &word);
         tell(&task.news, &mut task.said).await;
         assert_eq!(said.recv().await, Some(link));
+    }
+
+    #[tokio::test]
+    async fn every_spine_is_told_by_its_own_process_and_nobody_speaks_for_others() {
+        let listeners = [
+            TcpListener::bind("127.0.0.1:0").await.unwrap(),
+            TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        ];
+        let (news, _said) = mpsc::channel(8);
+        let mut task = Task::new(settings(&[&listeners[0], &listeners[1]]), news);
+        let of = |spine, session| DeviceCommand::SpineEntry { spine, session, leaf: 17 };
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        let job = Job { change: Change { clear: vec![], set: vec![of(24, 1), of(26, 2), of(24, 3)] }, reply };
+        let ((), first, second) =
+            tokio::join!(task.perform(job), serve(&listeners[0], 24, 2), serve(&listeners[1], 26, 1));
+        assert_eq!(answer.await.unwrap(), Ok(()));
+        assert!(first.iter().all(|word| word.contains("spine: 24")), "{first:?}");
+        assert!(second[0].contains("spine: 26"), "{second:?}");
+        // Another one's switch, another network, an encoding that it does not have, and a link that is nobody's here.
+        let mut say = |word: &Word<'_>| {
+            let mut frame = Vec::new();
+            word.emit(&mut frame);
+            task.hear(1, &frame);
+        };
+        say(&switch(24, NETWORK));
+        say(&switch(27, Network { pods: 3, ..NETWORK }));
+        say(&Word::Switch { node: 27, network: NETWORK, encodings: 0 });
+        say(&Word::Link { ends: (16, 24), works: false });
+        assert_eq!((task.refused, task.named.len(), task.said.len()), (4, 1, 0));
+        assert_eq!(task.peers[1].nodes, BTreeSet::from([26]));
+        // A link is broken while either end says so.
+        for (at, works) in [(0, false), (1, false), (0, true), (1, true)] {
+            task.link(at, (24, 26), works);
+        }
+        let ends = (24, 26);
+        assert_eq!(task.said, [News::Link { ends, up: false }, News::Link { ends, up: true }]);
     }
 
     #[test]
@@ -452,11 +546,14 @@ mod tests {
         let leafs = vec!["127.0.0.1:9".parse().unwrap()];
         let address: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let settings = LabelSwitches {
-            switches: address,
+            switches: vec![address],
+            network: NETWORK,
+            encoding: Network::FILTER,
             listen: address,
             leaf_controllers: leafs,
             first_leaf: 16,
             answers_within: Duration::from_secs(1),
+            key: WordsKey::default(),
         };
         let task = Task::new(settings, news);
         let change = Change { clear: vec![label(7, 1), label(8, 1), entry(7)], set: vec![label(7, 2)] };

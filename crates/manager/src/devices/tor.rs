@@ -171,7 +171,7 @@ impl Task {
     async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
         let mut pause = PAUSES.0;
         let mut failing_since: Option<Instant> = None;
-        let mut told_down = false;
+        let mut told: Option<bool> = None;
         if let Reach::Comes(door, _) = &self.reach {
             door.open();
         }
@@ -222,8 +222,10 @@ impl Task {
             }
             let down = failing_since.is_some_and(|since| since.elapsed() >= UNREACHED_FOR)
                 && self.connected.switch.is_none();
-            if down != told_down {
-                told_down = down;
+            // Once it has been reached, and whenever that changes.
+            let is_known = down || self.connected.switch.is_some();
+            if is_known && told != Some(down) {
+                told = Some(down);
                 // The core may be ending.
                 let _ = self.news.send(News::Switch { rack: self.rack, up: !down }).await;
             }

@@ -6,6 +6,7 @@ use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, Forwarders};
 use polycast_api::forwarder::Word;
 use polycast_api::settings::SettingsError;
+use polycast_net::tls::Security;
 use polycast_planning::datacast::{Datacast, DatacastConfig};
 use polycast_planning::{Fabric, FabricName, Failure, Part, Pulling};
 use polycast_protocol::pull::{HOPS_MAX, HOPS_USUAL, PORTS_MAX};
@@ -131,10 +132,15 @@ impl Offer for DatacastOffer {
         config.datacast.iter().flat_map(|settings| &settings.hosts).map(String::as_str).collect()
     }
 
-    fn devices(&self, config: &ManagerConfig, _hosts: &Hosts) -> Result<Vec<Named>, SettingsError> {
+    fn devices(
+        &self,
+        config: &ManagerConfig,
+        _hosts: &Hosts,
+        security: Option<&Security>,
+    ) -> Result<Vec<Named>, SettingsError> {
         let settings = section("datacast", &config.datacast)?;
         let gather = Duration::from_millis(settings.gather_ms);
-        let device = Forwarders::new(settings.forwarders.clone(), gather);
+        let device = Forwarders::new(settings.forwarders.clone(), gather, security.cloned());
         Ok(vec![(DeviceId::Forwarders, Box::new(device))])
     }
 
@@ -152,16 +158,26 @@ struct OfLinks {
     down: BTreeSet<(u32, u32)>,
     /// The links that are taken to have failed, by their ends.
     failed: BTreeSet<(u32, u32)>,
+    /// How often a link was named that the network does not have, and by which nodes: the first few of them.
+    unknown: u64,
+    named: BTreeSet<u32>,
 }
+
+/// Nodes that do not exist or lie of which the log speaks.
+const NAMED_MAX: usize = 64;
 
 impl OfLinks {
     fn new(network: Network) -> Self {
-        OfLinks { network, names: BTreeMap::new(), down: BTreeSet::new(), failed: BTreeSet::new() }
+        let (names, down, failed, named) = Default::default();
+        OfLinks { network, names, down, failed, unknown: 0, named }
     }
 
     fn end(&mut self, number: u32, port: u32, up: bool) {
         if number >= self.network.node_count() || port >= self.network.port_count(number) {
-            tracing::warn!(number, port, "a forwarder speaks of a link that the network does not have");
+            self.unknown += 1;
+            if self.named.len() < NAMED_MAX && self.named.insert(number) {
+                tracing::warn!(number, port, "a forwarder speaks of a link that the network does not have");
+            }
         } else if up {
             self.down.remove(&(number, port));
         } else {
@@ -173,6 +189,10 @@ impl OfLinks {
         match word {
             Word::Nodes(nodes) => {
                 for node in nodes {
+                    if node.number >= self.network.node_count() {
+                        self.end(node.number, 0, true);
+                        continue;
+                    }
                     self.names.insert(node.number, node.name.clone());
                     self.down.retain(|(number, _)| *number != node.number);
                     node.down.iter().for_each(|port| self.end(node.number, *port, false));
@@ -209,6 +229,7 @@ impl Health for OfLinks {
             failed: gone.iter().map(|link| Failure::Part(part(link))).collect(),
             repaired: back.iter().map(|link| Failure::Part(part(link))).collect(),
             words: words.join("; "),
+            ..Verdict::default()
         };
         self.failed = failed;
         verdict
@@ -244,6 +265,10 @@ mod tests {
         assert_eq!(verdict.repaired, part);
         assert!(verdict.words.starts_with("link h1-node 16 up again"), "{}", verdict.words);
         // What there is not means nothing.
-        assert_eq!(health.links(&[said(1, 7, false), said(900, 0, false)]), Verdict::default());
+        assert_eq!(
+            health.links(&[said(1, 7, false), said(900, 0, false), said(1, 7, true)]),
+            Verdict::default()
+        );
+        assert_eq!((health.unknown, health.named.len()), (3, 2));
     }
 }

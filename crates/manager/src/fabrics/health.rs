@@ -1,11 +1,13 @@
 //! What dark fibres and silent switches mean for a fabric's network.
 
+use super::lit::LitRack;
 use crate::devices::Fibre;
 use polycast_api::forwarder::Word;
 use polycast_planning::orca::Orca;
 use polycast_planning::shufflecast::Shufflecast;
-use polycast_planning::{Failure, Resource};
-use polycast_topology::{Clos, Graph as _, Kind, Node, PortTable};
+use polycast_planning::{Failure, HostId, PlanId};
+use polycast_topology::{Clos, Graph as _, Kind, Node};
+use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,28 @@ pub(crate) struct Verdict {
     pub(crate) repaired: Vec<Failure>,
     /// The same in a sentence, if anything has changed.
     pub(crate) words: String,
+    /// Paths whose receivers should have light and have none.
+    pub(crate) unlit: Vec<(PlanId, BTreeSet<HostId>)>,
+}
+
+impl Verdict {
+    /// Whether there is nothing to act on.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.failed.is_empty() && self.repaired.is_empty() && self.unlit.is_empty()
+    }
+}
+
+/// What the light at a rack's ports with fibres means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Light {
+    /// A port without light is broken, whoever is to light it.
+    Expected,
+    /// A port is judged while a circuit or a source lights it. One that only sends is not.
+    #[default]
+    WhenLit,
+    /// Nothing: its ports say that they have light whether or not there is any.
+    Ignored,
 }
 
 /// Draws conclusions from what devices say.
@@ -34,6 +58,17 @@ pub(crate) trait Health: Send + std::fmt::Debug {
     /// A link between label switches has broken, or works again.
     fn link(&mut self, _ends: (u32, u32), _up: bool) -> Verdict {
         Verdict::default()
+    }
+
+    /// The devices of a path hold it: from now on these receivers' racks should have its light.
+    fn lit(&mut self, _now: Instant, _plan: PlanId, _receivers: Vec<LitRack>) {}
+
+    /// The circuits of a path are not what they were.
+    fn unlit(&mut self, _plan: PlanId) {}
+
+    /// The fibres that have no light now, each in words.
+    fn dark(&self) -> Vec<String> {
+        Vec::new()
     }
 
     /// A rack's switch cannot be reached, or can be again.
@@ -57,31 +92,12 @@ pub(crate) trait Health: Send + std::fmt::Debug {
     }
 }
 
-/// Fibres to a circuit switch: each is a resource of its own. A switch that cannot be told anything fails as a device,
-/// for those plans that need it.
-#[derive(Debug)]
-pub(super) struct OfCircuits(pub(super) PortTable);
-
-impl Health for OfCircuits {
-    fn fibre(&mut self, _now: Instant, rack: u32, fibre: Fibre, up: bool) -> Verdict {
-        let Fibre::Out(uplink) = fibre else { return Verdict::default() };
-        let Some(&port) = self.0.of_rack(rack).get(uplink as usize) else { return Verdict::default() };
-        let failure = vec![Failure::Resource(Resource::CircuitPort { port })];
-        if up {
-            let words = format!("rack {rack} has light again in its fibre {uplink} to the circuit switch");
-            Verdict { repaired: failure, words, ..Verdict::default() }
-        } else {
-            let words = format!("rack {rack} has lost the light in its fibre {uplink} to the circuit switch");
-            Verdict { failed: failure, words, ..Verdict::default() }
-        }
-    }
-}
-
 /// Relays of a Shufflecast. A rack without light into its splitter relays no more and cannot be a source; nor does one
 /// that misses the light of a rack which works, if nobody else turns out to miss it too.
 #[derive(Debug)]
 pub(super) struct OfRelays {
     network: polycast_topology::Shufflecast,
+    light: Vec<Light>,
     dark_out: BTreeSet<u32>,
     /// Rack, and the rack whose light it misses.
     dark_in: BTreeSet<(u32, u32)>,
@@ -92,9 +108,10 @@ pub(super) struct OfRelays {
 }
 
 impl OfRelays {
-    pub(super) fn new(network: polycast_topology::Shufflecast) -> Self {
+    /// With what the light means at each rack.
+    pub(super) fn new(network: polycast_topology::Shufflecast, light: Vec<Light>) -> Self {
         let (dark_out, dark_in, silent, failed) = Default::default();
-        OfRelays { network, dark_out, dark_in, silent, suspects: BTreeMap::new(), failed }
+        OfRelays { network, light, dark_out, dark_in, silent, suspects: BTreeMap::new(), failed }
     }
 
     fn conclude(&mut self, now: Instant) -> Verdict {
@@ -117,6 +134,7 @@ impl OfRelays {
             failed: failed.difference(&self.failed).map(part).collect(),
             repaired: self.failed.difference(&failed).map(part).collect(),
             words: self.words(&failed, &sources),
+            unlit: Vec::new(),
         };
         self.failed = failed;
         verdict
@@ -144,7 +162,11 @@ impl Health for OfRelays {
         if rack >= self.network.tors() {
             return Verdict::default();
         }
+        let light = self.light.get(rack as usize).copied().unwrap_or_default();
         match fibre {
+            _ if light == Light::Ignored => {}
+            // Nothing ever lights a port whose fibre leads into a splitter.
+            Fibre::Out(_) if light == Light::WhenLit => {}
             Fibre::Out(_) => mark(&mut self.dark_out, rack, !up),
             Fibre::In(partition) if partition < self.network.fanout() => {
                 mark(&mut self.dark_in, (rack, self.network.parent(rack, partition)), !up);
@@ -152,6 +174,15 @@ impl Health for OfRelays {
             Fibre::In(_) => {}
         }
         self.conclude(now)
+    }
+
+    fn dark(&self) -> Vec<String> {
+        let out = self.dark_out.iter().map(|rack| format!("rack {rack}: its fibre into its splitter"));
+        let inward = self
+            .dark_in
+            .iter()
+            .map(|(rack, parent)| format!("rack {rack}: its fibre from the splitter of rack {parent}"));
+        out.chain(inward).collect()
     }
 
     fn switch(&mut self, now: Instant, rack: u32, up: bool) -> Verdict {
@@ -234,7 +265,32 @@ mod tests {
     use super::*;
 
     fn relays() -> OfRelays {
-        OfRelays::new(polycast_topology::Shufflecast::new(2, 3).unwrap())
+        with_light(Light::Expected)
+    }
+
+    fn with_light(light: Light) -> OfRelays {
+        OfRelays::new(polycast_topology::Shufflecast::new(2, 3).unwrap(), vec![light; 24])
+    }
+
+    #[test]
+    fn a_port_into_a_splitter_has_no_light_and_is_not_judged_by_it() {
+        let now = Instant::now();
+        for (light, is_judged) in [(Light::Expected, true), (Light::WhenLit, false), (Light::Ignored, false)]
+        {
+            let mut health = with_light(light);
+            assert_eq!(!health.fibre(now, 8, Fibre::Out(0), false).failed.is_empty(), is_judged, "{light:?}");
+        }
+        // Those that its light reaches are judged, and what nobody sees is dark.
+        let mut health = with_light(Light::WhenLit);
+        let (children, partition) = children(5);
+        let verdicts =
+            children.iter().map(|child| health.fibre(now, *child, Fibre::In(partition), false).failed);
+        assert_eq!(verdicts.collect::<Vec<_>>().concat(), parts(&[5]));
+        assert_eq!(health.dark().len(), 2);
+        let mut health = with_light(Light::Ignored);
+        let verdicts =
+            children.iter().map(|child| health.fibre(now, *child, Fibre::In(partition), false).failed);
+        assert_eq!(verdicts.collect::<Vec<_>>().concat(), []);
     }
 
     fn parts(racks: &[u32]) -> Vec<Failure> {

@@ -21,7 +21,7 @@ pub struct IpMulticastSettings {
     #[serde(deserialize_with = "super::some_rate")]
     pub rate: Option<Rate>,
     /// Interval of attempt sending, in microseconds.
-    pub attempt_interval_us: u64,
+    pub attempt_interval_us: Option<u64>,
 }
 
 impl Default for IpMulticastSettings {
@@ -30,7 +30,7 @@ impl Default for IpMulticastSettings {
             pool: "239.255.64.0/24".into(),
             port: 7410,
             rate: None,
-            attempt_interval_us: 1_000,
+            attempt_interval_us: None,
         }
     }
 }

@@ -1,11 +1,13 @@
 //! The fabric `ocs` in the settings (Blast section III; Republic section II).
 
-use super::health::{Health, OfCircuits};
+use super::health::Health;
+use super::lit::OfCircuits;
 use super::switch_ports::{self, Layout, RackPorts, Splitters};
 use super::{Hosts, Named, Offer, interval, pool, rate, section, tors, wrong};
 use crate::config::ManagerConfig;
 use crate::devices::{CircuitSwitch, DeviceId};
 use polycast_api::settings::SettingsError;
+use polycast_net::tls::Security;
 use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::{Fabric, FabricName};
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
@@ -62,9 +64,8 @@ pub struct OcsSettings {
     /// UDP port of the data channels.
     #[serde(default = "super::shufflecast::port")]
     pub port: u16,
-    /// Interval of attempt sending, in microseconds.
-    #[serde(default = "attempt_interval_us")]
-    pub attempt_interval_us: u64,
+    /// The longest interval of attempt sending, in microseconds; a fiftieth of the time waited, without it.
+    pub attempt_interval_us: Option<u64>,
 }
 
 /// Blast's switch and Republic's (sections IV-B and IV).
@@ -83,10 +84,6 @@ fn budget_db() -> f64 {
 
 fn switch_loss_db() -> f64 {
     1.5
-}
-
-fn attempt_interval_us() -> u64 {
-    500
 }
 
 /// What the light may lose; an error where no path meets it.
@@ -153,7 +150,12 @@ impl Offer for OcsOffer {
         Ok(Box::new(fabric.with_ports(layout.ports)))
     }
 
-    fn devices(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Vec<Named>, SettingsError> {
+    fn devices(
+        &self,
+        config: &ManagerConfig,
+        hosts: &Hosts,
+        _security: Option<&Security>,
+    ) -> Result<Vec<Named>, SettingsError> {
         let mut devices = tors::devices(config, hosts, false)?;
         let ports = switch_ports::layout(config)?.ports;
         let address = section("ocs", &config.ocs)?.address;
@@ -163,6 +165,7 @@ impl Offer for OcsOffer {
     }
 
     fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, SettingsError> {
-        Ok(Some(Box::new(OfCircuits(switch_ports::layout(config)?.ports))))
+        let grace = std::time::Duration::from_millis(config.light_grace_ms);
+        Ok(Some(Box::new(OfCircuits::new(switch_ports::layout(config)?.ports, tors::light(config), grace))))
     }
 }

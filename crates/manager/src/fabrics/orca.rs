@@ -5,12 +5,15 @@ use super::{Health, Hosts, Named, Offer, check_hosts, pool, section, wrong};
 use crate::config::ManagerConfig;
 use crate::devices::{DeviceId, LabelSwitches};
 use polycast_api::settings::SettingsError;
+use polycast_net::tls::Security;
+use polycast_net::words::WordsKey;
 use polycast_planning::labels::LabelOptions;
 use polycast_planning::orca::{Encoding, Orca, OrcaConfig};
 use polycast_planning::{Fabric, FabricName};
 use polycast_topology::Clos;
 use polycast_types::Rate;
-use serde::Deserialize;
+use polycast_wire::switches::Network;
+use serde::{Deserialize, Deserializer};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -18,8 +21,9 @@ use std::time::Duration;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct OrcaSettings {
-    /// Where switches take entries, and say which links break.
-    pub switches: SocketAddr,
+    /// Where the processes of switches take entries, and say which links break: one address, or a list.
+    #[serde(deserialize_with = "one_or_more")]
+    pub switches: Vec<SocketAddr>,
     /// Where leaf controllers reach this manager, by UDP.
     pub controller: SocketAddr,
     /// The leaf controllers, leaf by leaf.
@@ -57,6 +61,19 @@ pub struct OrcaSettings {
     /// UDP port of labelled packets.
     #[serde(default = "port")]
     pub port: u16,
+}
+
+fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketAddr>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "an address such as \"10.0.0.11:7475\", or a list of them")]
+    enum Addresses {
+        One(SocketAddr),
+        More(Vec<SocketAddr>),
+    }
+    match Addresses::deserialize(deserializer)? {
+        Addresses::One(address) => Ok(vec![address]),
+        Addresses::More(addresses) => Ok(addresses),
+    }
 }
 
 /// The paper's (section 6.1).
@@ -123,7 +140,12 @@ impl Offer for OrcaOffer {
         Ok(Some(Box::new(OfLabels::new(clos))))
     }
 
-    fn devices(&self, config: &ManagerConfig, _hosts: &Hosts) -> Result<Vec<Named>, SettingsError> {
+    fn devices(
+        &self,
+        config: &ManagerConfig,
+        _hosts: &Hosts,
+        security: Option<&Security>,
+    ) -> Result<Vec<Named>, SettingsError> {
         let answers_within = Duration::from_millis(config.device_timeout_ms);
         let settings = section("orca", &config.orca)?;
         let leafs = u64::from(settings.pods) * u64::from(settings.leafs);
@@ -135,12 +157,27 @@ impl Offer for OrcaOffer {
         }
         let hosts = leafs * u64::from(settings.servers);
         let device = LabelSwitches {
-            switches: settings.switches,
+            switches: settings.switches.clone(),
+            network: Network {
+                pods: settings.pods,
+                leafs: settings.leafs,
+                spines: settings.spines,
+                servers: settings.servers,
+                cores: settings.cores,
+                filter_bits: settings.filter_bits,
+            },
+            encoding: Network::FILTER,
             listen: settings.controller,
             leaf_controllers,
             first_leaf: u32::try_from(hosts).map_err(|_| wrong("orca", "there are too many servers"))?,
             answers_within,
+            key: WordsKey::of(security),
         };
+        if security.is_some() && !device.key.is_there() {
+            tracing::warn!(
+                "controllers of racks share no key, as there are certificates only: keep their network apart"
+            );
+        }
         Ok(vec![(DeviceId::LabelSwitches, Box::new(device))])
     }
 }

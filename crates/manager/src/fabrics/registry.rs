@@ -4,6 +4,7 @@ use super::{Health, Hosts, Offer, tors, wrong};
 use crate::config::{ManagerConfig, WhenBusy};
 use crate::devices::{Device, DeviceId};
 use polycast_api::settings::SettingsError;
+use polycast_net::tls::Security;
 use polycast_planning::{Fabrics, Fcfs, GreedyMatching, PartitionFcfs, Scheduler};
 use std::collections::BTreeMap;
 
@@ -29,7 +30,7 @@ pub(crate) fn check(config: &ManagerConfig) -> Result<(), SettingsError> {
     let hosts = Hosts::new(config, &[]);
     scheduler(config, &hosts)?;
     fabrics(config, &hosts)?;
-    devices(config, &hosts).map(drop)
+    devices(config, &hosts, None).map(drop)
 }
 
 /// The fabrics that the settings name, best first.
@@ -47,10 +48,11 @@ pub(crate) fn fabrics(config: &ManagerConfig, hosts: &Hosts) -> Result<Fabrics, 
 pub(crate) fn devices(
     config: &ManagerConfig,
     hosts: &Hosts,
+    security: Option<&Security>,
 ) -> Result<BTreeMap<DeviceId, Box<dyn Device>>, SettingsError> {
     let mut devices = BTreeMap::new();
     for offer in offers(config)? {
-        for (id, device) in offer.devices(config, hosts)? {
+        for (id, device) in offer.devices(config, hosts, security)? {
             devices.entry(id).or_insert(device);
         }
     }

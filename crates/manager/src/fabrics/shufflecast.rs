@@ -4,6 +4,7 @@ use super::health::{Health, OfRelays};
 use super::{Hosts, Named, Offer, interval, pool, rate, section, tors, wrong};
 use crate::config::ManagerConfig;
 use polycast_api::settings::SettingsError;
+use polycast_net::tls::Security;
 use polycast_planning::shufflecast::{Shufflecast, ShufflecastConfig};
 use polycast_planning::{Fabric, FabricName};
 use polycast_types::Rate;
@@ -29,9 +30,8 @@ pub struct ShufflecastSettings {
     /// UDP port of the data channels.
     #[serde(default = "port")]
     pub port: u16,
-    /// Interval of attempt sending, in microseconds.
-    #[serde(default = "attempt_interval_us")]
-    pub attempt_interval_us: u64,
+    /// The longest interval of attempt sending, in microseconds; a fiftieth of the time waited, without it.
+    pub attempt_interval_us: Option<u64>,
 }
 
 fn shares() -> u32 {
@@ -44,10 +44,6 @@ pub(super) fn addresses() -> String {
 
 pub(super) fn port() -> u16 {
     7410
-}
-
-fn attempt_interval_us() -> u64 {
-    100
 }
 
 fn network(settings: &ShufflecastSettings) -> Result<polycast_topology::Shufflecast, SettingsError> {
@@ -104,11 +100,17 @@ impl Offer for ShufflecastOffer {
         Ok(Box::new(Shufflecast::new(fabric, servers, pool).map_err(|error| wrong("tor.hosts", error))?))
     }
 
-    fn devices(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Vec<Named>, SettingsError> {
+    fn devices(
+        &self,
+        config: &ManagerConfig,
+        hosts: &Hosts,
+        _security: Option<&Security>,
+    ) -> Result<Vec<Named>, SettingsError> {
         tors::devices(config, hosts, true)
     }
 
     fn health(&self, config: &ManagerConfig) -> Result<Option<Box<dyn Health>>, SettingsError> {
-        Ok(Some(Box::new(OfRelays::new(network(section("shufflecast", &config.shufflecast)?)?))))
+        let network = network(section("shufflecast", &config.shufflecast)?)?;
+        Ok(Some(Box::new(OfRelays::new(network, tors::light(config)))))
     }
 }

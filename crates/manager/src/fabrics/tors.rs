@@ -2,7 +2,7 @@
 //! ports.
 
 use super::switch_ports::DeviceTls;
-use super::{Hosts, Named, wrong};
+use super::{Hosts, Light, Named, wrong};
 use crate::config::ManagerConfig;
 use crate::devices::{Device, DeviceId, Reach, SwitchDoor, Tor, TorPorts};
 use polycast_api::settings::SettingsError;
@@ -41,6 +41,9 @@ pub struct TorSettings {
     /// OpenFlow numbers of the ports with fibres from other racks' splitters.
     #[serde(default)]
     pub splitter_ports: Vec<u32>,
+    /// What it means that a port with a fibre has no light.
+    #[serde(default)]
+    pub light: Light,
     /// The rack's hosts.
     pub hosts: Vec<TorHost>,
 }
@@ -161,6 +164,11 @@ fn subnet(rack: usize, text: &str) -> Result<([u8; 4], [u8; 4]), SettingsError> 
     };
     let reason = || format!("'{text}' is no network: write one such as 10.0.1.0/24");
     parse().ok_or_else(|| wrong_at("tor.subnet", rack, reason()))
+}
+
+/// What the light means at each rack.
+pub(super) fn light(config: &ManagerConfig) -> Vec<Light> {
+    config.tor.iter().map(|tor| tor.light).collect()
 }
 
 /// How a rack's switch is spoken to.

@@ -19,6 +19,7 @@ use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::manager_message::Message as Told;
 use polycast_api::manager::{self as api, ManagerMessage, channel};
 use polycast_api::settings::SettingsError;
+use polycast_net::tls::Security;
 use polycast_planning::Plan;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
@@ -114,8 +115,9 @@ impl Device for Faithful {
 fn faithful(
     config: &ManagerConfig,
     hosts: &Hosts,
+    security: Option<&Security>,
 ) -> Result<BTreeMap<DeviceId, Box<dyn Device>>, SettingsError> {
-    let ids = fabrics::devices(config, hosts)?.into_keys();
+    let ids = fabrics::devices(config, hosts, security)?.into_keys();
     Ok(ids.map(|id| (id, Box::new(Faithful) as Box<dyn Device>)).collect())
 }
 
@@ -493,7 +495,11 @@ impl World {
         {
             *said = Some(now);
             let (request_id, response_id) = (*request_id, *response_id);
-            session.out.push_back(Said::Release(api::Release { request_id, response_id }));
+            session.out.push_back(Said::Release(api::Release {
+                request_id,
+                response_id,
+                ..Default::default()
+            }));
         }
         if now >= session.next_beat {
             session.next_beat = now + Duration::from_secs(1);

@@ -3,6 +3,8 @@
 use super::api::kv_client::KvClient;
 use super::api::lease_client::LeaseClient;
 use super::{ANSWER_TIMEOUT, Etcd, StoreError, api};
+use hyper_util::rt::TokioIo;
+use polycast_net::tls::ForeignServer;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio_stream::StreamExt;
 use tonic::transport::{Channel, Endpoint};
@@ -18,16 +20,24 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Connections to these; nothing is sent yet. Needs a tokio runtime around it.
-    pub fn new(endpoints: &[String]) -> Result<Self, StoreError> {
+    /// Connections to these, over TLS where there is a `server`; nothing is sent yet. Needs a tokio runtime around it.
+    pub fn new(endpoints: &[String], server: Option<ForeignServer>) -> Result<Self, StoreError> {
         let channel = |address: &String| {
+            // With TLS too: the connection is made beneath.
             let endpoint = Endpoint::from_shared(format!("http://{address}"));
             let wrong = |error: tonic::transport::Error| StoreError::Address {
                 address: address.clone(),
                 reason: polycast_api::error::innermost(&error),
             };
             let endpoint = endpoint.map_err(wrong)?;
-            Ok::<_, StoreError>(endpoint.connect_timeout(ANSWER_TIMEOUT).tcp_nodelay(true).connect_lazy())
+            let endpoint = endpoint.connect_timeout(ANSWER_TIMEOUT).tcp_nodelay(true);
+            let Some(server) = server.clone() else { return Ok(endpoint.connect_lazy()) };
+            let address = address.clone();
+            let connector = tower::service_fn(move |_| {
+                let (server, address) = (server.clone(), address.clone());
+                async move { server.connect(&address).await.map(TokioIo::new) }
+            });
+            Ok::<_, StoreError>(endpoint.connect_with_connector_lazy(connector))
         };
         let channels = endpoints.iter().map(channel).collect::<Result<_, _>>()?;
         Ok(Servers { channels, at: AtomicUsize::new(0) })

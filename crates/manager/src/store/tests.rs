@@ -1,6 +1,7 @@
 //! The store over a real etcd, where one is installed, and over a pretended one.
 
 use super::*;
+use polycast_net::tls::ForeignServer;
 use polycast_protocol::leases::AgentKey;
 
 #[path = "../../tests/common/etcd.rs"]
@@ -13,12 +14,74 @@ fn member(name: &str) -> (RecordKey, Option<Record>) {
     (RecordKey::Member(name.into()), Some(record))
 }
 
+/// Writes an authority's certificate into a folder, and certificates and keys of these names that it has issued.
+fn issue(folder: &std::path::Path, authority: &str, names: &[&str]) {
+    use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+    let write = |name: &str, text: String| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    };
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    write(&format!("{authority}.pem"), params.self_signed(&key).unwrap().pem());
+    let issuer = Issuer::new(params, key);
+    for name in names {
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_string()]).unwrap();
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        write(&format!("{name}.pem"), params.signed_by(&key, &issuer).unwrap().pem());
+        write(&format!("{name}.key"), key.serialize_pem());
+    }
+}
+
+/// What managers say to etcd goes over TLS, with certificates of both; who comes without is told what is missing. Managers that
+/// lead one after the other sign permits with one key.
+#[tokio::test]
+async fn etcd_is_reached_over_tls_with_certificates() {
+    let folder = tempfile::tempdir().unwrap();
+    issue(folder.path(), "ca", &["etcd", "manager"]);
+    issue(folder.path(), "other", &["foreign"]);
+    let Some((_etcd, client)) = real::start_sealed(folder.path().to_str().unwrap()) else { return };
+    let file = |name: &str| folder.path().join(name);
+    let own = |name: &str| Some((file(&format!("{name}.pem")), file(&format!("{name}.key"))));
+    let store = |ca: &str, own| {
+        let server = ForeignServer { ca: file(ca), own };
+        Store::new(Servers::new(std::slice::from_ref(&client), Some(server)).unwrap(), "/test/")
+    };
+    let good = store("ca.pem", own("manager"));
+    let begun = std::time::Instant::now();
+    while let Err(error) = good.leader().await {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let first = good.campaign("one:1", 60).await.unwrap().expect("nobody leads");
+    let seed = good.permit_seed(first).await.unwrap();
+    good.write(first, &[member("a")]).await.unwrap();
+    good.revoke(first.lease).await;
+    let second = good.campaign("two:1", 60).await.unwrap().expect("nobody leads");
+    assert_eq!(good.load(second).await.unwrap().records.len(), 1);
+    assert!(good.permit_seed(second).await.unwrap() == seed, "agents know the key of the one before");
+    for (ca, own, says) in [
+        ("ca.pem", None, "it wants to see a certificate: name etcd.cert and etcd.key"),
+        ("ca.pem", own("foreign"), "it does not accept the certificate in etcd.cert"),
+        ("other.pem", own("manager"), "no authority in etcd.ca has issued its certificate"),
+    ] {
+        let error = store(ca, own).leader().await.unwrap_err().to_string();
+        assert!(error.contains(says), "{says}: {error}");
+    }
+    let plain = Store::new(Servers::new(std::slice::from_ref(&client), None).unwrap(), "/test/");
+    assert!(plain.leader().await.is_err());
+}
+
 /// One that leads no more without knowing it writes nothing, and so it tells nobody anything.
 #[tokio::test]
 async fn whoever_has_been_superseded_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let Some((_etcd, client)) = real::start(folder.path().to_str().unwrap()) else { return };
-    let store = Store::new(Servers::new(&["127.0.0.1:1".into(), client]).unwrap(), "/test/");
+    let store = Store::new(Servers::new(&["127.0.0.1:1".into(), client], None).unwrap(), "/test/");
     let begun = std::time::Instant::now();
     while store.leader().await.is_err() {
         assert!(begun.elapsed() < Duration::from_secs(20), "etcd does not come up");

@@ -1,4 +1,5 @@
-//! Programs in the kernel: compiled from `bpf/` when this crate is built, loaded and attached to interfaces.
+//! Programs in the kernel: shipped as objects in `bpf/objects`, beside their source in `bpf/`, loaded and attached to
+//! interfaces. They use no types of the kernel's insides, so that one object serves every kernel and machine that it can.
 //!
 //! A program does nothing any more when its [`Object`] is dropped. Kernel 6.6 or newer, and root.
 
@@ -16,25 +17,52 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
+/// A program's object, or why this build cannot have it.
+type Program = Result<&'static [u8], &'static str>;
+
 mod programs {
-    include!(concat!(env!("OUT_DIR"), "/programs.rs"));
+    use super::Program;
+
+    /// `bpf/build.sh` makes them for little-endian machines.
+    macro_rules! shipped {
+        ($name:literal) => {
+            if cfg!(target_endian = "little") {
+                Ok(aya::include_bytes_aligned!(concat!("../../../../bpf/objects/", $name, ".o")))
+            } else {
+                Err("kernel programs are shipped for little-endian machines")
+            }
+        };
+    }
+
+    pub(super) static ORCA_SWITCH: Program = shipped!("orca_switch");
+    pub(super) static ORCA_AGENT: Program = shipped!("orca_agent");
+    pub(super) static DATACAST: Program = shipped!("datacast");
 }
 
-/// The programs that could not be compiled when this one was built, and why.
-#[must_use]
-pub fn missing() -> Vec<(&'static str, &'static str)> {
-    let all = [
+fn all() -> [(&'static str, &'static Program); 3] {
+    [
         ("orca_switch", &programs::ORCA_SWITCH),
         ("orca_agent", &programs::ORCA_AGENT),
         ("datacast", &programs::DATACAST),
-    ];
-    all.into_iter().filter_map(|(name, program)| Some((name, (*program).err()?))).collect()
+    ]
+}
+
+/// The programs that are in this build.
+#[must_use]
+pub fn shipped() -> Vec<&'static str> {
+    all().into_iter().filter(|(_, program)| program.is_ok()).map(|(name, _)| name).collect()
+}
+
+/// The programs that this build cannot have, and why.
+#[must_use]
+pub fn missing() -> Vec<(&'static str, &'static str)> {
+    all().into_iter().filter_map(|(name, program)| Some((name, (*program).err()?))).collect()
 }
 
 /// A program of the kernel that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BpfError {
-    /// It could not be compiled when this program was built.
+    /// This build cannot have it.
     #[error("this build has no kernel program {program}: {reason}")]
     NotBuilt {
         /// Its name.
@@ -78,11 +106,7 @@ struct Settings<'a> {
 }
 
 impl Object {
-    fn load(
-        name: &'static str,
-        bytes: &Result<&'static [u8], &'static str>,
-        settings: &Settings<'_>,
-    ) -> Result<Self, BpfError> {
+    fn load(name: &'static str, bytes: &Program, settings: &Settings<'_>) -> Result<Self, BpfError> {
         let bytes = bytes.map_err(|reason| BpfError::NotBuilt { program: name, reason })?;
         let mut loader = EbpfLoader::new();
         for (constant, value) in &settings.constants {

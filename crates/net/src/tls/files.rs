@@ -110,13 +110,9 @@ impl TlsFiles {
 
     /// Reads them, and looks whether others would accept them now.
     pub(super) fn read(&self, strangers: Strangers) -> Result<Ends, TlsFilesError> {
-        let roots = certificates(&self.ca, "a list of certificates")?;
+        let store = store_of(&self.ca)?;
         let chain = certificates(&self.cert, "a certificate")?;
         let key = private_key(&self.key)?;
-        let mut store = RootCertStore::empty();
-        for root in roots {
-            store.add(root).map_err(|error| other(&self.ca, "a list of certificates", error))?;
-        }
         let unusable =
             |error: Error| TlsFilesError::Unusable { cert: self.cert.clone(), error: error.into() };
         let store = Arc::new(store);
@@ -159,6 +155,16 @@ fn bytes(path: &Path, wanted: &'static str, is_secret: bool) -> Result<Zeroizing
     Ok(bytes)
 }
 
+/// The authorities whose certificates are in a file.
+pub(super) fn store_of(path: &Path) -> Result<RootCertStore, TlsFilesError> {
+    const WANTED: &str = "a list of certificates";
+    let mut store = RootCertStore::empty();
+    for root in certificates(path, WANTED)? {
+        store.add(root).map_err(|error| other(path, WANTED, error))?;
+    }
+    Ok(store)
+}
+
 fn reason(error: &pem::Error) -> String {
     match error {
         pem::Error::NoItemsFound => "there is none in it".to_string(),
@@ -166,7 +172,10 @@ fn reason(error: &pem::Error) -> String {
     }
 }
 
-fn certificates(path: &Path, wanted: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsFilesError> {
+pub(super) fn certificates(
+    path: &Path,
+    wanted: &'static str,
+) -> Result<Vec<CertificateDer<'static>>, TlsFilesError> {
     let bytes = bytes(path, wanted, false)?;
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     match all {
@@ -176,7 +185,7 @@ fn certificates(path: &Path, wanted: &'static str) -> Result<Vec<CertificateDer<
     }
 }
 
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsFilesError> {
+pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsFilesError> {
     let bytes = bytes(path, "a private key", true)?;
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| other(path, "a private key", reason(&error)))
 }

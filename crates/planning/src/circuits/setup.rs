@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::plan::Resource;
 use polycast_topology::optics::{Cascade, PowerBudget, PowerError, PowerPlan, splitters_needed};
 use polycast_topology::{Hybrid, PortOwner, PortTable, SplitterPorts};
 
@@ -76,6 +77,18 @@ impl PortPool {
     /// The same, where these circuits are there already.
     pub(crate) fn with_circuits(self, there: BTreeMap<u32, u32>) -> Self {
         PortPool { there, ..self }
+    }
+
+    /// What may have failed is taken only where nothing else is left.
+    pub(crate) fn put_last(&mut self, is_doubtful: impl Fn(&Resource) -> bool) {
+        // They are stacks: what is first is taken last. The sort is stable.
+        self.free_splitters.sort_by_key(|splitter| !is_doubtful(&Resource::Splitter { splitter: *splitter }));
+        for (rack, uplinks) in (0..).zip(&mut self.free_uplinks) {
+            let fibres = self.ports.of_rack(rack);
+            uplinks.sort_by_key(|uplink| {
+                !is_doubtful(&Resource::CircuitPort { port: fibres[*uplink as usize] })
+            });
+        }
     }
 
     /// Gives back what a group held.

@@ -1,6 +1,8 @@
 //! The pages that `polycast --help` and `polycast COMMAND --help` print around the list of options.
 #![cfg_attr(not(feature = "research"), allow(dead_code, reason = "pages of commands that this build lacks"))]
 
+use std::sync::LazyLock;
+
 pub const ABOUT: &str = "Deliver one object to many machines";
 
 pub const LONG_ABOUT: &str = "\
@@ -84,6 +86,45 @@ PATH is the object itself, a file or a directory; a symbolic link means what it 
 the name that it has at the source, unless that begins with a dot or is no plain name. After Ctrl-C the same command \
 goes on from what was verified. Of several offers on the network none is taken unless --handle says which.";
 
+pub const FETCH: &str = "\
+Get an object by its key, address or id.
+
+The local agent asks the manager who has it, and gets it from there. Those who ask for the same object at nearly the same time \
+get it together, every byte sent once. If no agent has it, exactly one of those who ask gets it from its address, and the \
+others from that one; when it dies, the next one does. A key sha256:HEX is checked against the bytes that come from there.";
+
+pub const FETCH_MORE: &str = "\
+Examples:
+  polycast fetch https://example.org/model.bin --out model.bin       (on as many machines as need it)
+  polycast fetch sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 --from https://example.org/test --out test
+  polycast fetch file:///nfs/model.bin --into /data                  (one machine reads the file server)
+  polycast fetch 42 --out copy --timeout 1m                          (waits for somebody to have it)";
+
+pub const PUBLISH: &str = "\
+Give all subscribers of a topic a new version.
+
+Every subscriber gets the file or directory at the same time. The version is committed when all have verified it; only then \
+does any of them see it. A subscriber that dies or fails is named and not waited for. Who subscribes later gets the last \
+committed version from whoever has it.";
+
+pub const PUBLISH_MORE: &str = "\
+Examples:
+  polycast publish policy weights.safetensors
+  polycast publish policy weights.safetensors --version 17 --timeout 30s";
+
+pub const SUBSCRIBE: &str = "\
+Get every version of a topic.
+
+Each version that is committed is put into --into (or --out) in the place of the one before, and --exec is run. Runs until \
+Ctrl-C, or with --once until the first version has come. A version that comes while the one before is being put in its place \
+is followed by the newest one.";
+
+pub const SUBSCRIBE_MORE: &str = "\
+Examples:
+  polycast subscribe policy --into /models
+  polycast subscribe policy --out weights.safetensors --exec 'kill -HUP $(cat server.pid)'
+  polycast subscribe policy --into . --once";
+
 pub const MANAGER: &str = "\
 Run the manager, which lends network paths to transfers.
 
@@ -119,8 +160,51 @@ Settings (TOML):
   rate = \"1gbit\"                            # sources here never send faster by it
 
 Examples:
-  polycast forwarder --config forwarder.toml
+  polycast forwarder --config forwarder.toml --key-file cluster.key
   sudo polycast lab cast datacast:bcube:4,2 FILE    # a whole fabric of them";
+
+pub const LABEL_SWITCH: &str = "\
+Run label switches of an Orca fabric
+
+A program in the kernel forwards labelled packets between the interfaces that the settings name, and \
+everything else goes on as before. A leaf has the controller of its rack beside it. The manager gives \
+switches what they need to know, and hears which links break. Switches forward nothing labelled any more \
+when the process ends.";
+
+pub const LABEL_SWITCH_MORE: &str = "\
+Settings (TOML):
+  listen = \"10.0.0.11:7475\"                 # one of the manager's orca.switches
+  controller = \"10.0.0.1:7476\"              # the manager's orca.controller
+  topology = \"leaf-spine:2,1,4\"             # 2 leafs, 1 spine, 4 servers a leaf
+  [[switch]]
+  layer = \"leaf\"
+  number = 0
+  ports = [\"swp1\", \"swp2\", \"swp3\", \"swp4\", \"swp5\"]   # down first, then up
+  [switch.leaf-controller]
+  listen = \"10.0.1.250:7476\"                # one of the manager's orca.leaf-controllers
+  servers = [\"10.0.1.1\", \"10.0.1.2\", \"10.0.1.3\", \"10.0.1.4\"]
+
+Examples:
+  polycast label-switch --config label-switch.toml
+  sudo polycast lab cast orca:4 FILE               # a whole fabric of them";
+
+pub const RACK_AGENT: &str = "\
+Run the agent of a rack of an Orca fabric
+
+It puts labels that name the rack's hosts in place of those that lead to the rack. It reads [rack-agent] in the \
+settings of the host's agent, which may run it itself; as a process of its own the host's agent needs no root.";
+
+pub const RACK_AGENT_MORE: &str = "\
+Settings (TOML):
+  [rack-agent]
+  interface = \"eth0\"                        # the one that leads to the leaf
+  topology = \"leaf-spine:2,1,4\"
+  server = 0                                  # its place in the manager's orca.hosts
+  listen = \"10.0.1.1:7476\"
+  leaf-controller = \"10.0.1.250:7476\"
+
+Examples:
+  polycast rack-agent --config /etc/polycast/agent.toml";
 
 pub const AGENT: &str = "\
 Run the agent, which sends and receives for its machine.
@@ -153,6 +237,16 @@ Examples:
 Tokens are made where the manager runs, as the user who can read its folder. The agent gets a certificate for a day, and renews it by \
 itself when two thirds of the day are over.";
 
+pub const AUDIT_MORE: &str = "\
+Examples:
+  polycast audit verify /var/log/polycast/audit.log
+  polycast audit verify /var/log/polycast/audit.log*
+
+A manager writes the log where its setting audit-log says: a line of JSON for each agent that it lets in, each transfer that it permits, \
+each refusal. Every line has the hash of the one before, so the first one that was changed, or before which one is missing, is \
+named, and the exit status is 1. Who can write the file can write all of it anew: keep the hash that is printed, of the last \
+line, somewhere else.";
+
 pub const SEND: &str = "\
 Send a file or directory to other agents.
 
@@ -165,10 +259,37 @@ Examples:
   polycast get model.bin                 (on a receiver, into the directory that one is in)
   polycast send model.bin --to host2,host3 --id 42 --deadline 10m
   polycast send run7/model.bin --to all --name model-7
+  polycast send model.bin --to all --fabric ocs --or-fail
   polycast get 42 --out model.bin        (on host2)
 
 After Ctrl-C the same command goes on from what receivers have verified. As long as the file does not change it has the \
 same id, and receivers that have it are sent nothing.";
+
+pub const STATUS_MORE: &str = "\
+Examples:
+  polycast status
+  polycast status --manager
+  polycast status --manager --json";
+
+pub const DRAIN: &str = "\
+Take a part of the network out of use until 'polycast undrain' takes it back.
+
+Transfers whose paths need it move to other paths, or go on over TCP where there is none. Nothing is lent over it after \
+that, by this manager or the next. A port is one of the circuit switch, and counts from 1; splitters and racks count from 0. \
+In a Shufflecast the switch of a rack and its splitter are one.";
+
+pub const DRAIN_MORE: &str = "\
+Examples:
+  polycast drain splitter:0
+  polycast drain port:4
+  polycast drain tor:3
+  polycast drain ocs                     (all circuits)
+  polycast undrain splitter:0";
+
+pub const UNDRAIN_MORE: &str = "\
+Examples:
+  polycast undrain splitter:0
+  polycast status --manager              (what is drained, and what is suspected)";
 
 pub const EXTEND: &str = "\
 Change a transfer that waits or runs.
@@ -338,3 +459,17 @@ pub const MAN_MORE: &str = "\
 Examples:
   polycast man | man -l -
   sudo polycast man /usr/local/share/man/man1";
+
+/// The version, and what is in this build.
+pub(super) fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let programs = match polycast_net::bpf::shipped()[..] {
+            [] => "none".to_string(),
+            ref names => names.join(", "),
+        };
+        let research =
+            if cfg!(feature = "research") { "; with plan, simulate, reproduce and lab" } else { "" };
+        format!("{} (kernel programs: {programs}{research})", env!("CARGO_PKG_VERSION"))
+    });
+    &VERSION
+}

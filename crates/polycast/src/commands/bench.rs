@@ -192,7 +192,11 @@ impl Agent {
                 match message.ok_or_else(|| wrong(&"it has ended the session"))?.message {
                     Some(Told::Granted(granted)) => {
                         waits.push(asked_at.elapsed().as_secs_f64());
-                        let release = Release { request_id: number, response_id: granted.response_id };
+                        let release = Release {
+                            request_id: number,
+                            response_id: granted.response_id,
+                            ..Default::default()
+                        };
                         say(Said::Release(release))?;
                         break;
                     }
@@ -226,6 +230,7 @@ impl Agent {
             all: false,
             divisible: false,
             lease_ms: None,
+            ..Default::default()
         }
     }
 }

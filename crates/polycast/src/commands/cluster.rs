@@ -37,6 +37,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
@@ -77,7 +78,7 @@ impl Ending {
 }
 
 impl IdentityArgs {
-    fn files(&self) -> IdentityFiles {
+    pub(super) fn files(&self) -> IdentityFiles {
         IdentityFiles {
             key_file: self.key_file.clone(),
             tls_ca: self.tls_ca.clone(),
@@ -130,11 +131,9 @@ pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
         let ending = Ending::watch()?;
         let manager = Manager::bind(config).await?;
         let address = manager.address();
-        ready(
-            format,
-            &json!({ "listening": address.to_string() }),
-            &format!("manager listens on {address}"),
-        )?;
+        let mut document = json!({ "listening": address.to_string() });
+        let text = with_page(&mut document, format!("manager listens on {address}"), manager.page());
+        ready(format, &document, &text)?;
         manager.serve(ending.asked()).await?;
         Ok(Exit::Done)
     })
@@ -170,14 +169,22 @@ pub fn agent(args: &AgentArgs, format: Format) -> Result<Exit, Failure> {
         let ending = Ending::watch()?;
         let agent = Agent::start(config).await?;
         let (name, socket, control) = (agent.name().to_string(), agent.socket(), agent.control_address());
-        let document = json!({
+        let mut document = json!({
             "name": name, "socket": socket.display().to_string(), "control_address": control.to_string(),
         });
         let text = format!("agent {name} listens on {} and {control}", socket.display());
+        let text = with_page(&mut document, text, agent.page());
         ready(format, &document, &text)?;
         agent.serve(ending.asked()).await?;
         Ok(Exit::Done)
     })
+}
+
+/// Adds where a daemon's page is, if it has one.
+fn with_page(document: &mut Value, text: String, page: Option<SocketAddr>) -> String {
+    let Some(page) = page else { return text };
+    document["http"] = page.to_string().into();
+    format!("{text}; metrics at http://{page}/metrics")
 }
 
 /// Says that a daemon is ready: to people on standard error, to programs on standard output, to the service manager that
@@ -235,7 +242,15 @@ pub fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
         SlowChoice::Drop => Slow::Drop { after: None },
         SlowChoice::CatchUp => Slow::CatchUp { after: None },
     });
-    let options = SendOptions { deadline: args.deadline, slow, lease: args.lease, ..SendOptions::default() };
+    let (fabric, or_fail) = (args.fabric.clone(), args.or_fail);
+    let options = SendOptions {
+        deadline: args.deadline,
+        slow,
+        lease: args.lease,
+        fabric,
+        or_fail,
+        ..SendOptions::default()
+    };
     let app = args.id.map(|id| id.app).unwrap_or_default();
     runtime()?.block_on(in_session(&args.local, app, async |session| {
         let ending = Ending::watch()?;
@@ -367,6 +382,9 @@ fn granted_text(granted: &Granted) -> String {
     if let Some(millis) = granted.lease_ms {
         let _ = write!(text, ", lent for {:.1} s", seconds(millis));
     }
+    for passed in &granted.passed_over {
+        let _ = write!(text, "; not over {}: {}", Printable(&passed.fabric), Printable(&passed.why));
+    }
     text
 }
 
@@ -375,6 +393,8 @@ fn describe_path(granted: &Granted) -> Value {
     json!({
         "fabric": granted.fabric, "receivers": granted.receivers, "service_ms": granted.service_ms,
         "lease_ms": granted.lease_ms,
+        "passed_over": granted.passed_over.iter()
+            .map(|passed| json!({ "fabric": passed.fabric, "why": passed.why })).collect::<Vec<_>>(),
     })
 }
 
@@ -424,17 +444,8 @@ pub fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
         });
         Ok::<_, Failure>((id, read.await?))
     })?;
-    let from = PathBuf::from(&object.path);
     let (name, len) = (Printable(&object.name), format_bytes(object.length));
-    let Some(target) = place.path_of(&object.name)? else {
-        stdout(&object, &from)?;
-        output::beside(&format!("{name} ({len})"));
-        return Ok(Exit::Done);
-    };
-    let unchanged = present == Present::Updated && is_equal(&object, &target);
-    if !unchanged {
-        put(&object, &from, &target, present.goes())?;
-    }
+    let Some((target, unchanged)) = place_at(&object, &place, present)? else { return Ok(Exit::Done) };
     let document = json!({
         "object": id.to_string(), "name": object.name, "kind": kind(&object), "bytes": object.length,
         "root": object.root, "path": target.display().to_string(), "unchanged": unchanged,
@@ -442,6 +453,26 @@ pub fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
     let how = if unchanged { " is up to date" } else { "" };
     output::result(format, &document, &format!("{name} ({len}){how}: {}", target.display()))?;
     Ok(Exit::Done)
+}
+
+/// Puts an object of the agent's where it is wanted; gives where, and whether it was there already. `None` where it went to
+/// standard output.
+pub(super) fn place_at(
+    object: &Object,
+    place: &Destination,
+    present: Present,
+) -> Result<Option<(PathBuf, bool)>, Failure> {
+    let from = PathBuf::from(&object.path);
+    let Some(target) = place.path_of(&object.name)? else {
+        stdout(object, &from)?;
+        output::beside(&format!("{} ({})", Printable(&object.name), format_bytes(object.length)));
+        return Ok(None);
+    };
+    let unchanged = present == Present::Updated && is_equal(object, &target);
+    if !unchanged {
+        put(object, &from, &target, present.goes())?;
+    }
+    Ok(Some((target, unchanged)))
 }
 
 /// Copies an object to its place.

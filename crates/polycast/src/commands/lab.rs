@@ -13,7 +13,7 @@ use clap::{Args as Arguments, Subcommand};
 use polycast_api::report::{ControlStep, Delivery, Report};
 use polycast_lab::compare::Way;
 use polycast_lab::failure::Failure as Broken;
-use polycast_lab::label_switches;
+use polycast_lab::light;
 use polycast_lab::ocs::{self, OcsOptions};
 use polycast_lab::spec::Spec;
 use polycast_lab::traffic::{Flow, Readings};
@@ -164,18 +164,6 @@ struct DeviceArgs {
 
 #[derive(Subcommand, Debug)]
 enum Device {
-    /// All switches of a lab that forward by labels, and the controllers of its leafs
-    Labels {
-        /// The lab
-        spec: Spec,
-    },
-    /// The agent of a rack, in the namespace of its host
-    RackAgent {
-        /// The lab
-        spec: Spec,
-        /// The host's number
-        host: u32,
-    },
     /// An optical circuit switch between the interfaces p1, p2 and so on of this namespace
     Ocs {
         /// Where it listens for its managers
@@ -193,6 +181,14 @@ enum Device {
         /// How long a circuit takes, in milliseconds
         #[arg(long, value_name = "MS", default_value = "25")]
         circuit_ms: u64,
+        /// The lab whose ports have light only where there is some
+        #[arg(long, value_name = "SPEC")]
+        light: Option<Spec>,
+    },
+    /// What says to the ports of a lab without a circuit switch whether they have light, in the namespace of the optics
+    Light {
+        /// The lab
+        spec: Spec,
     },
 }
 
@@ -414,22 +410,14 @@ fn down(args: &DownArgs, format: Format) -> Result<Exit, Failure> {
 
 fn device(device: &Device, format: Format) -> Result<Exit, Failure> {
     match device {
-        Device::Labels { spec } => {
-            label_switches::run(spec, |address| {
-                // Whoever started the device may not read it.
-                let document = json!({ "listening": address.to_string() });
-                let _ = output::result(format, &document, &format!("label switches of {spec} at {address}"));
+        Device::Light { spec } => {
+            light::run(spec, || {
+                let document = json!({ "listening": format!("the light of {spec}") });
+                let _ = output::result(format, &document, &format!("the light of {spec}"));
             })?;
             Ok(Exit::Done)
         }
-        Device::RackAgent { spec, host } => {
-            label_switches::run_agent(spec, *host, |address| {
-                let document = json!({ "listening": address.to_string() });
-                let _ = output::result(format, &document, &format!("agent of a rack at {address}"));
-            })?;
-            Ok(Exit::Done)
-        }
-        Device::Ocs { listen, ports, dialect, login, circuit_ms } => {
+        Device::Ocs { listen, ports, dialect, login, circuit_ms, light } => {
             let (listen, ports, circuit_time) = (*listen, *ports, Duration::from_millis(*circuit_ms));
             let dialect = dialect_of(dialect, ports).map_err(|error| Failure::input(error.to_string()))?;
             let login = match login.as_ref().map(|login| login.split_once(':')) {
@@ -437,12 +425,15 @@ fn device(device: &Device, format: Format) -> Result<Exit, Failure> {
                 Some(Some((user, password))) => Some((user.to_string(), password.to_string())),
                 Some(None) => return Err(Failure::input("--login must be USER:PASSWORD")),
             };
-            ocs::run(OcsOptions { dialect, listen, ports, circuit_time, login }, |address| {
-                // Whoever started the device may not read it.
-                let document = json!({ "listening": address.to_string() });
-                let words = format!("circuit switch of {ports} ports at {address}");
-                let _ = output::result(format, &document, &words);
-            })?;
+            ocs::run(
+                OcsOptions { dialect, listen, ports, circuit_time, login, light: light.clone() },
+                |address| {
+                    // Whoever started the device may not read it.
+                    let document = json!({ "listening": address.to_string() });
+                    let words = format!("circuit switch of {ports} ports at {address}");
+                    let _ = output::result(format, &document, &words);
+                },
+            )?;
             Ok(Exit::Done)
         }
     }

@@ -19,15 +19,28 @@ impl Leases {
                 _ => {}
             }
         }
+        self.replan(failures);
+    }
+
+    /// Plans the paths anew that these touch; gives how many have another plan now, and how many have none.
+    pub(super) fn replan(&mut self, failures: &[Failure]) -> (usize, usize) {
+        let (mut moved, mut ended) = (0, 0);
         for failure in failures {
             for replan in self.fabrics.replan(&self.network, failure) {
                 match replan.outcome {
-                    ReplanOutcome::Replaced(plan) => self.replace(replan.id, plan, None),
-                    ReplanOutcome::Lost(_) => self.end(replan.id, ReleaseReason::Failed),
+                    ReplanOutcome::Replaced(plan) => {
+                        moved += 1;
+                        self.replace(replan.id, plan, None);
+                    }
+                    ReplanOutcome::Lost(_) => {
+                        ended += 1;
+                        self.end(replan.id, ReleaseReason::Failed);
+                    }
                 }
             }
         }
         self.undecided = true;
+        (moved, ended)
     }
 
     /// Puts another plan in a path's place; `reason` says which device failed, if one did.
@@ -39,6 +52,7 @@ impl Leases {
             return self.end(id, ReleaseReason::Failed);
         }
         let before = core::mem::replace(&mut lease.grant.plan, plan.clone());
+        lease.moved = true;
         let request = lease.key.clone();
         let displaced = self.displace(&plan);
         self.touch(RecordKey::Lease(id));
@@ -53,6 +67,7 @@ impl Leases {
                 _ => {}
             }
         }
+        self.acquit(failures);
         for (id, plan) in self.fabrics.improve(&self.network) {
             self.replace(id, plan, None);
         }
@@ -138,6 +153,7 @@ impl Leases {
             receivers.sort();
             let absent = self.members.away(&group.receivers);
             let lease = self.leases.get_mut(&id).expect("looked up above");
+            lease.moved |= lease.grant.plan != plan;
             (lease.grant.receivers, lease.grant.absent, lease.grant.plan) = (receivers, absent, plan);
         }
         self.touch(RecordKey::Lease(id));

@@ -16,6 +16,7 @@ impl Leases {
         self.check_requests();
         self.check_leases();
         self.check_resources();
+        self.parts.check();
         if self.config.recorded {
             let is_mine = |key: &RecordKey| match key {
                 RecordKey::Pending(id) => id.0 < self.next_request,

@@ -156,6 +156,7 @@ impl Leases {
             accepted_bytes: held.bytes,
             receivers,
             absent,
+            passed_over: Vec::new(),
             plan,
             service,
             lease: held.left,

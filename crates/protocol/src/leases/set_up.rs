@@ -27,6 +27,7 @@ impl Leases {
         // A stream has no end by which another fabric's path would come back: it waits for its own.
         if self.config.on_device_failure == OnDeviceFailure::Fallback
             && !lease.key.is_stream()
+            && !lease.only
             && let Some(running) = self.network.get(id)
             && let Ok(plan) = self.fabrics.plan_without(&self.network, &running.group, running.plan.fabric)
         {

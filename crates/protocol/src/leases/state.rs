@@ -2,9 +2,10 @@
 //!
 //! A record says who is a member, what waits, or what is lent. [`Leases::changes`] gives those that have changed since
 //! the last call, [`Leases::restore`] makes a new machine of them. What a manager learns again by itself is not in
-//! them: heartbeats, and failures of devices.
+//! them: heartbeats, and failures of devices. What is suspected or taken out of use is in them: no device tells of it.
 
 use super::members::Member;
+use super::parts::Suspect;
 use super::words::{AgentKey, Grant, RequestKey};
 use super::{Lease, Leases, PLANS_END, Waiting};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -12,7 +13,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
-use polycast_planning::{DeviceCommand, Group, HostId, Pending, Plan, PlanId, RequestId, Running};
+use polycast_planning::{DeviceCommand, Group, HostId, PartName, Pending, Plan, PlanId, RequestId, Running};
 use polycast_types::{Duration, ObjectId, Time};
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,8 @@ pub enum RecordKey {
     Pending(RequestId),
     /// The paths that devices hold ready for nobody; all in one record, as there are few.
     Kept,
+    /// What is out of use or suspected; all in one record too.
+    Parts,
     /// The number of a host that settings name.
     Host(String),
 }
@@ -41,6 +44,7 @@ impl RecordKey {
             "lease" => RecordKey::Lease(PlanId(rest.parse().ok()?)),
             "pending" => RecordKey::Pending(RequestId(rest.parse().ok()?)),
             "kept" => RecordKey::Kept,
+            "parts" => RecordKey::Parts,
             "host" => RecordKey::Host(String::from(rest)),
             _ => return None,
         };
@@ -55,6 +59,7 @@ impl fmt::Display for RecordKey {
             RecordKey::Lease(id) => write!(f, "lease/{:020}", id.0),
             RecordKey::Pending(id) => write!(f, "pending/{:020}", id.0),
             RecordKey::Kept => f.write_str("kept"),
+            RecordKey::Parts => f.write_str("parts"),
             RecordKey::Host(name) => write!(f, "host/{name}"),
         }
     }
@@ -109,6 +114,13 @@ pub enum Record {
         /// Each with the group that it serves.
         paths: Vec<(Group, Plan)>,
     },
+    /// Parts of networks that are taken out, or are suspected to be dead.
+    Parts {
+        /// Names of those that are taken out.
+        drained: Vec<PartName>,
+        /// Those that are suspected.
+        suspects: Vec<Suspect>,
+    },
     /// A host that settings name: its number stays when they change.
     Host {
         /// Its name.
@@ -127,6 +139,7 @@ impl Record {
             Record::Lease { grant, .. } => RecordKey::Lease(grant.plan_id),
             Record::Pending { pending, .. } => RecordKey::Pending(pending.id),
             Record::Kept { .. } => RecordKey::Kept,
+            Record::Parts { .. } => RecordKey::Parts,
             Record::Host { name, .. } => RecordKey::Host(name.clone()),
         }
     }
@@ -139,6 +152,8 @@ impl Record {
             Record::Lease { .. } => 2,
             Record::Pending { .. } => 3,
             Record::Kept { .. } => 4,
+            // Paths in use go on over what is out of use until their holders say how they fare.
+            Record::Parts { .. } => 5,
         }
     }
 
@@ -148,7 +163,7 @@ impl Record {
             Record::Lease { group, .. } => (Some(group), &[]),
             Record::Pending { pending, .. } => (Some(&pending.group), &[]),
             Record::Kept { paths } => (None, paths),
-            Record::Member { .. } | Record::Host { .. } => (None, &[]),
+            Record::Member { .. } | Record::Host { .. } | Record::Parts { .. } => (None, &[]),
         };
         one.into_iter().chain(many.iter().map(|(group, _)| group))
     }
@@ -231,7 +246,8 @@ impl Leases {
         let leases = self.leases.keys().map(|id| RecordKey::Lease(*id));
         let pending = self.pending.keys().map(|id| RecordKey::Pending(*id));
         let hosts = self.members.known.keys().cloned().map(RecordKey::Host);
-        let all = members.chain(leases).chain(pending).chain([RecordKey::Kept]).chain(hosts);
+        let all =
+            members.chain(leases).chain(pending).chain([RecordKey::Kept, RecordKey::Parts]).chain(hosts);
         all.filter_map(|key| self.record(&key)).collect()
     }
 
@@ -271,6 +287,10 @@ impl Leases {
                 let kept = self.network.kept();
                 let paths: Vec<_> = kept.map(|kept| (kept.group.clone(), kept.plan.clone())).collect();
                 return (!paths.is_empty()).then_some(Record::Kept { paths });
+            }
+            RecordKey::Parts => {
+                let (drained, suspects) = self.parts.list();
+                return (!self.parts.is_empty()).then_some(Record::Parts { drained, suspects });
             }
             RecordKey::Host(name) => {
                 Record::Host { name: name.clone(), host: *self.members.known.get(name)? }
@@ -329,7 +349,9 @@ impl Leases {
                     return Err(String::from("what it holds is held already"));
                 }
                 let expires_at = now + self.config.lease;
-                let lease = Lease { key, object, grant, granted_at, expires_at, ends_at, tries: 0 };
+                let (tries, moved, only, fared) = (0, false, false, None);
+                let lease =
+                    Lease { key, object, grant, granted_at, expires_at, ends_at, tries, moved, only, fared };
                 self.next_plan = self.next_plan.max(id.0.wrapping_add(1));
                 self.enter(id, lease);
                 Ok(())
@@ -347,6 +369,10 @@ impl Leases {
                 self.pending_by_key.insert(key.clone(), pending.id);
                 let waiting = Waiting { key, object, all, lease, told: None };
                 self.pending.insert(pending.id, (pending, waiting));
+                Ok(())
+            }
+            Record::Parts { drained, suspects } => {
+                self.restore_parts(drained, suspects);
                 Ok(())
             }
             Record::Kept { paths } => {

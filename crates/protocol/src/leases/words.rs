@@ -1,8 +1,10 @@
 //! What agents and the manager say to each other (Republic Table II), as values.
 
+use super::parts::{Drained, Suspect};
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
-use polycast_planning::{Channel, DeviceCommand, Failure, Plan, PlanId};
+use polycast_planning::{Channel, DeviceCommand, Failure, HostId, PartName, PassedOver, Plan, PlanId, Wish};
 use polycast_types::{Duration, ObjectId, Time};
 use serde::{Deserialize, Serialize};
 
@@ -121,6 +123,31 @@ pub enum Input {
         /// The path.
         plan: PlanId,
     },
+    /// A source says how a path that it is about to give back has fared.
+    Fared {
+        /// The request that it was lent for.
+        request: RequestKey,
+        /// The path.
+        plan: PlanId,
+        /// Names of the receivers that got nothing over it, or nothing more.
+        unreached: Vec<String>,
+        /// Whether all receivers got all that they needed over it.
+        reached_all: bool,
+    },
+    /// The racks of these receivers should have light of a path in use, and have none.
+    Unlit {
+        /// The path.
+        plan: PlanId,
+        /// The receivers.
+        receivers: BTreeSet<HostId>,
+    },
+    /// An operator takes a part out of use, or back. Answered by [`Output::Drained`].
+    Drain {
+        /// Which.
+        part: PartName,
+        /// Whether it is to be out of use.
+        is_out: bool,
+    },
 }
 
 /// An agent that joins.
@@ -185,6 +212,8 @@ pub struct PathRequest {
     pub divisible: bool,
     /// How long the path is wanted; `None` until it is given back.
     pub lease: Option<Duration>,
+    /// Which fabric is to carry it.
+    pub wish: Wish,
 }
 
 /// A path that is lent (`agent.response`, accepted).
@@ -200,6 +229,9 @@ pub struct Grant {
     /// they have not come back, or they have gone since.
     #[serde(default)]
     pub absent: Vec<String>,
+    /// The fabrics that were better, and why none of them carries it.
+    #[serde(default)]
+    pub passed_over: Vec<PassedOver>,
     /// The path.
     pub plan: Plan,
     /// How long the transfer will take, where the path has a rate of its own (Blast's estimated service time).
@@ -442,6 +474,23 @@ pub enum Output {
         reason: ReleaseReason,
         /// Whether devices go on to hold it, for the same hosts to have it again.
         kept: bool,
+    },
+    /// A part is suspected to be dead, and rests.
+    Suspected {
+        /// Which, and why.
+        suspect: Suspect,
+    },
+    /// A part that was suspected has shown that it works.
+    Acquitted {
+        /// Which.
+        what: Failure,
+    },
+    /// Answer a wish to take a part out of use, or back.
+    Drained {
+        /// Which.
+        part: PartName,
+        /// What has become of it, or why it cannot be, in a sentence.
+        result: Result<Drained, String>,
     },
     /// An agent has left or has been silent for too long.
     Gone {

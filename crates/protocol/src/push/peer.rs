@@ -118,6 +118,8 @@ pub(super) struct Peer {
     pub(super) slower: Option<Slower>,
     /// When it came into the chain, and what it had verified then.
     pub(super) chained: Option<(Time, u64)>,
+    /// Whether that was because the data channel did not reach it, or no longer did.
+    pub(super) cut_off: bool,
     /// Bytes a second that reached it when it was found to hold others of the chain, or of the data channel.
     pub(super) chain_rate: Option<u64>,
     /// For how long its upstream in the chain has been what holds it, and what it had verified when that began.
@@ -244,6 +246,7 @@ impl Peer {
             tried: 0,
             try_at: Time::ZERO,
             slower: None,
+            cut_off: false,
             chained: None,
             chain_rate: None,
             held_by_upstream: Duration::ZERO,

@@ -252,6 +252,7 @@ impl Sender {
             patched_bytes: p.patched_bytes,
             chained: self.chain.contains(peer) || p.service == Service::Chained,
             streamed: p.initial.is_some(),
+            cut_off: p.cut_off,
             slow: p.slower,
         })
     }
@@ -849,9 +850,7 @@ impl Sender {
         let peer = &self.peers[&id];
         let alive = now.since(peer.heard_at) < timeout && !self.path_waits && !self.paused;
         match peer.service {
-            Service::Listening { since } if alive && now.since(since) >= timeout => {
-                self.move_to_chain(now, id)
-            }
+            Service::Listening { since } if alive && now.since(since) >= timeout => self.cut_off(now, id),
             Service::Streaming | Service::Patching => {
                 let lap_end = peer.lap_end(self.fragments).expect("its lap has begun");
                 // What was sent since its last report, and when: a sender that waited for another receiver
@@ -861,7 +860,7 @@ impl Sender {
                 // Patches count as progress: only a receiver that gets nothing at all has lost its path.
                 let silent_since = unreported.map(|at| at.max(peer.advanced_at).max(peer.verified_at));
                 if alive && silent_since.is_some_and(|since| now.since(since) >= timeout) {
-                    self.move_to_chain(now, id);
+                    self.cut_off(now, id);
                 } else if self.position >= lap_end || self.needed_run().is_none() {
                     self.finish(now, id);
                 }
@@ -909,6 +908,14 @@ impl Sender {
         let on_channel = self.peers.iter().filter(|(_, peer)| peer.is_on_channel()).map(|(id, _)| *id);
         let on_channel: Vec<PeerId> = on_channel.collect();
         on_channel.into_iter().for_each(|peer| self.move_to_chain(now, peer));
+    }
+
+    /// The data channel does not reach a receiver.
+    fn cut_off(&mut self, now: Time, id: PeerId) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.cut_off = true;
+        }
+        self.move_to_chain(now, id);
     }
 
     fn move_to_chain(&mut self, now: Time, id: PeerId) {

@@ -91,6 +91,9 @@ pub enum Why {
     /// The path that it depends on is lost, for this reason.
     #[error("the trees are lost: {0}")]
     TreesLost(String),
+    /// One that knows the transfer's keys was taken out: the others go on in another transfer, which has other ones.
+    #[error("the transfer goes on under new keys, because a receiver was taken out")]
+    Rekeyed,
     /// The source's user ended the transfer.
     #[error("the source was cancelled")]
     SourceCancelled,
@@ -106,10 +109,16 @@ impl Why {
         matches!(self, Why::Starved(_) | Why::CutOff | Why::TreesLost(_))
     }
 
+    /// Whether another transfer may get the object to the receiver.
+    #[must_use]
+    pub fn may_go_on(&self) -> bool {
+        self.blames_path() || *self == Why::Rekeyed
+    }
+
     /// Whether it must not come again while the transfer runs.
     #[must_use]
     pub fn is_final(&self) -> bool {
-        self.blames_path()
+        self.may_go_on()
             || matches!(
                 self,
                 Why::TakenOut

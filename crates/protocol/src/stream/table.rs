@@ -603,6 +603,7 @@ impl Streams {
                 receivers: Receivers::Named(names),
                 divisible: false,
                 lease: None,
+                wish: Default::default(),
             };
             return self.outputs.push_back(StreamsOutput::Lease(Input::Request(request)));
         };

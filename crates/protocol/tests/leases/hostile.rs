@@ -6,8 +6,8 @@ use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::ocs::Ocs;
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{
-    Channel, DeviceCommand, FabricName, Fabrics, Failure, Fcfs, HostId, Plan, PlanId, Pulling, RackPort,
-    Resource,
+    Channel, DeviceCommand, FabricName, Fabrics, Failure, Fcfs, HostId, PartName, Plan, PlanId, Pulling,
+    RackPort, Resource, Wish,
 };
 use polycast_protocol::leases::{
     AgentKey, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, PathRequest, Receivers,
@@ -159,7 +159,21 @@ fn input() -> impl Strategy<Value = Input> {
     let request = (key(), request_number(), number(), number(), receivers, any::<bool>(), span()).prop_map(
         |(agent, request, object_bytes, remaining_bytes, receivers, divisible, lease)| {
             let object = object(request);
-            PathRequest { agent, request, object, object_bytes, remaining_bytes, receivers, divisible, lease }
+            {
+                let fabric = [None, Some(Ocs::NAME), Some(TcpChain::NAME), Some(FabricName::new("none"))];
+                let wish = Wish { fabric: fabric[(request % 4) as usize], or_fail: request % 3 == 0 };
+                PathRequest {
+                    agent,
+                    request,
+                    object,
+                    object_bytes,
+                    remaining_bytes,
+                    receivers,
+                    divisible,
+                    lease,
+                    wish,
+                }
+            }
         },
     );
     let asked = || (key(), request_number()).prop_map(|(agent, request)| agent.request(request));
@@ -184,6 +198,21 @@ fn input() -> impl Strategy<Value = Input> {
             Input::Extend { request, time, add, remove }
         }),
         2 => (asked(), number()).prop_map(|(request, plan)| Input::Release { request, plan: PlanId(plan) }),
+        2 => (asked(), number(), names(), any::<bool>()).prop_map(|(request, plan, unreached, reached_all)| {
+            Input::Fared { request, plan: PlanId(plan), unreached, reached_all }
+        }),
+        1 => (number(), vec(small().prop_map(HostId), 0..5)).prop_map(|(plan, hosts)| {
+            Input::Unlit { plan: PlanId(plan), receivers: hosts.into_iter().collect() }
+        }),
+        1 => (0u32..4, small(), any::<bool>()).prop_map(|(kind, number, is_out)| {
+            let part = match kind {
+                0 => PartName::Port(number),
+                1 => PartName::Splitter(number),
+                2 => PartName::Tor(number),
+                _ => PartName::CircuitSwitch,
+            };
+            Input::Drain { part, is_out }
+        }),
     ]
 }
 

@@ -84,6 +84,7 @@ fn request(source: AgentKey, number: u64, receivers: &[&str]) -> PathRequest {
         receivers: Receivers::Named(receivers.iter().map(|name| (*name).to_string()).collect()),
         divisible: false,
         lease: None,
+        wish: Default::default(),
     }
 }
 

@@ -54,6 +54,20 @@ pub enum Transport {
     Tcp,
 }
 
+/// Packets of an object times those who keep account of them, at most: a bit each is half a GiB.
+const MARKS_MAX: u64 = 1 << 32;
+
+impl Transport {
+    /// Bytes of the object in a packet.
+    fn packet_bytes(&self) -> u64 {
+        match self {
+            Transport::Push(config) => config.fragment_bytes.into(),
+            Transport::Pull(config) => config.payload_bytes.into(),
+            Transport::Tcp => u64::MAX,
+        }
+    }
+}
+
 /// How the packets of a push transfer are forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Routing {
@@ -247,6 +261,16 @@ impl Scenario {
         }
         if receivers.is_empty() {
             return Err(Problem::new("transfer.receivers", "there is nobody: name at least one host"));
+        }
+        let packets = plan.bytes.div_ceil(plan.transport.packet_bytes().max(1));
+        let marks = packets.saturating_mul(receivers.len() as u64 + 1);
+        if marks > MARKS_MAX {
+            let most = MARKS_MAX / (receivers.len() as u64 + 1) * plan.transport.packet_bytes();
+            let message = format!(
+                "{} bytes are {packets} packets, of which every receiver has to keep account: write at most {most}",
+                plan.bytes
+            );
+            return Err(Problem::new("transfer.bytes", message));
         }
         Ok(receivers.into_iter().map(NodeId).collect())
     }

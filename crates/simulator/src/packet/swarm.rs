@@ -7,11 +7,13 @@
 //! nothing that was not verified counts, content ids are the object's, a label reaches nobody who has left.
 //! A failure is one sentence; its seed replays it.
 
+mod attacker;
 pub(crate) mod coverage;
 mod draw;
 mod feedback;
 mod manager;
 mod messages;
+mod objects;
 mod pull;
 mod push;
 mod racks;
@@ -79,6 +81,26 @@ pub enum Plant {
     LosePiece,
     /// A source waits for a receiver that is slower than the others.
     WaitForAll,
+    /// Two fragments are sealed with one nonce.
+    ReuseNonce,
+    /// A receiver that was taken out has the key of all that is still sent.
+    KeepEpoch,
+    /// A receiver takes part in whatever it is called for.
+    SkipPermit,
+    /// A packet's position is believed without a look at the tag of its header.
+    BelievePosition,
+    /// One that says that it has the object is believed.
+    SkipProof,
+    /// One may call itself what it likes.
+    SkipName,
+    /// A packet that is not the source's takes a receiver as long as thirty that are.
+    DearForgeries,
+    /// An agent whose session begins anew does not say what it has.
+    ForgetHave,
+    /// A manager that has just begun does not wait until agents have said what they have.
+    NoSettling,
+    /// Receivers say that they have an object when it begins to come.
+    EarlyHave,
 }
 
 /// What a seed has shown.
@@ -105,6 +127,7 @@ const STREAMS: Range<u64> = 4..6;
 const RACKS: Range<u64> = 6..7;
 const FEEDBACK: Range<u64> = 7..8;
 const PULL: Range<u64> = 8..11;
+const OBJECTS: u64 = 18;
 /// Some of these are about a slow receiver.
 const SLOW: u64 = 19;
 
@@ -124,10 +147,23 @@ pub fn run(seed: u64, plant: Option<Plant>) -> Verdict {
         kind if RACKS.contains(&kind) => racks::run(seed, &mut random, plant),
         kind if FEEDBACK.contains(&kind) => feedback::run(seed, &mut random, plant),
         kind if PULL.contains(&kind) => pull::run(seed, &mut random, plant),
+        OBJECTS => objects::run(seed, &mut random, plant),
         // They take long: only a few of these are.
         SLOW if seed.is_multiple_of(50) => slow::run(seed, &mut random, plant),
-        _ => push::run(seed, &mut random, plant),
+        _ => push::run(seed, &mut random, plant, None),
     }
+}
+
+/// The command that runs a seed with an attacker alone.
+#[must_use]
+pub fn command_attacked(seed: u64) -> String {
+    alloc::format!("cargo xtask swarm --attacker --seeds {seed}..{}", seed + 1)
+}
+
+/// Runs one seed of sealed transfers in a network with an attacker, with a planted bug or without.
+#[must_use]
+pub fn run_attacked(seed: u64, plant: Option<Plant>) -> Verdict {
+    attacker::run(seed, &mut Random::new(seed), plant)
 }
 
 #[cfg(test)]

@@ -2,12 +2,14 @@
 
 use super::table::{Answer, Asked, end_of};
 use super::{ANSWER_TIMEOUT, LinkState, ManagerLink};
-use crate::transfer::{Path, Steering, TreePath};
+use crate::transfer::{Fared, Path, Steering, TreePath};
 use polycast_api::client::Receivers;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
+use polycast_api::report::PassedOver;
 use polycast_protocol::pull::Route;
 use polycast_types::{Duration as Span, ObjectId, Rate};
+use polycast_wire::control::Hash;
 use polycast_wire::label;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -19,6 +21,9 @@ use tokio::sync::watch;
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     pub object: ObjectId,
+    /// The object's file or directory name, and its root hash where that is known.
+    pub name: &'a str,
+    pub root: Option<Hash>,
     pub length: u64,
     /// Bytes that are still to be sent.
     pub remaining: u64,
@@ -27,6 +32,17 @@ pub struct Wanted<'a> {
     pub lease: Option<Span>,
     /// The transfer that it is for, if that runs already.
     pub steering: Option<&'a Arc<Steering>>,
+    /// Which fabric is to carry it.
+    pub fabric: &'a FabricWish,
+}
+
+/// Which fabric is to carry a transfer.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FabricWish {
+    /// Its name; empty for the best one.
+    pub name: String,
+    /// Whether no other one is to carry it.
+    pub or_fail: bool,
 }
 
 /// A path that is lent to us; given back when dropped.
@@ -43,6 +59,10 @@ pub struct Lease {
     pub steering: Arc<Steering>,
     pub service_ms: Option<u64>,
     pub lease_ms: Option<u64>,
+    /// The fabrics that were better.
+    pub passed_over: Vec<PassedOver>,
+    /// Which fabric was wished for.
+    pub wish: FabricWish,
     /// When it was to end when it was granted.
     ends_at: Option<Instant>,
 }
@@ -91,6 +111,10 @@ impl ManagerLink {
             all,
             divisible: true,
             lease_ms: wanted.lease.map(|lease| lease.as_millis().max(1)),
+            name: wanted.name.to_string(),
+            root: wanted.root.map(Vec::from).unwrap_or_default(),
+            fabric: wanted.fabric.name.clone(),
+            or_fail: wanted.fabric.or_fail,
         };
         let asking = Asking { link: self, request: request.request_id };
         let (answer, mut answers) = watch::channel(Answer::Asked);
@@ -105,7 +129,8 @@ impl ManagerLink {
         }
         let (mut state, asked_at) = (self.0.state.subscribe(), Instant::now());
         loop {
-            match answers.borrow_and_update().clone() {
+            let answer = answers.borrow_and_update().clone();
+            match answer {
                 Answer::Asked => {}
                 Answer::Waiting(waiting) => on_wait(request.request_id, &waiting),
                 Answer::Denied(refusal) => return Err(refusal),
@@ -113,7 +138,9 @@ impl ManagerLink {
                     let lease = self.take(&request, *granted);
                     // From here on the lease itself goes back.
                     std::mem::forget(asking);
-                    return lease;
+                    let lease = lease?;
+                    self.await_permit(&lease.steering).await?;
+                    return Ok(lease);
                 }
             }
             let away = match &*state.borrow_and_update() {
@@ -154,6 +181,8 @@ impl ManagerLink {
             bytes: Some(granted.accepted_size).filter(|bytes| *bytes < request.remaining_size),
             service_ms: granted.service_ms,
             lease_ms: granted.lease_ms,
+            passed_over: granted.passed_over.into_iter().map(passed_over).collect(),
+            wish: FabricWish { name: request.fabric.clone(), or_fail: request.or_fail },
             ends_at,
         };
         lease.steering.set_racks(racks(granted.channel.as_ref()));
@@ -188,7 +217,7 @@ impl Drop for Asking<'_> {
             table.held.remove(&response);
         }
         if waited || response.is_some() {
-            table.give_back(self.request, response);
+            table.give_back(self.request, response, Fared::default());
         }
     }
 }
@@ -198,9 +227,13 @@ impl Drop for Lease {
         let mut table = self.link.table();
         // One that has ended needs no release.
         if table.held.remove(&self.response_id).is_some() {
-            table.give_back(self.request_id, Some(self.response_id));
+            table.give_back(self.request_id, Some(self.response_id), self.steering.take_fared());
         }
     }
+}
+
+fn passed_over(passed: api::PassedOver) -> PassedOver {
+    PassedOver { fabric: passed.fabric, why: passed.why }
 }
 
 /// The receivers with their addresses.
@@ -222,6 +255,14 @@ pub(super) fn rerouted(before: Option<api::Channel>, after: Option<api::Channel>
     let new = std::mem::replace(outer, old.clone());
     let alike = !old.is_empty() && old.first().map(Vec::len) == new.first().map(Vec::len);
     (alike && before == after).then_some(new)
+}
+
+/// The receivers that failures have cut off from a labelled path.
+pub(super) fn left_out(channel: Option<&api::Channel>) -> Vec<String> {
+    match channel.and_then(|channel| channel.channel.as_ref()) {
+        Some(api::channel::Channel::Labelled(labelled)) => labelled.left_out.clone(),
+        _ => Vec::new(),
+    }
 }
 
 /// The racks of receivers, as far as the manager knows them.

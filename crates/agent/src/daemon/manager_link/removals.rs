@@ -94,6 +94,9 @@ impl ManagerLink {
         let _ours = Ours { link: self, request_id };
         let until = Instant::now() + ANSWER_TIMEOUT;
         let Ok(Some(first)) = timeout_at(until, answers.recv()).await else { return Err(unreachable()) };
+        if !first.refused.is_empty() {
+            return Err(Refusal::new(Kind::NotAllowed, first.refused));
+        }
         let mut removal = Removal { absent: first.absent, ..Removal::default() };
         let mut left: BTreeSet<String> = first.asked.into_iter().collect();
         while !left.is_empty()

@@ -7,6 +7,7 @@ use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::stream_news::News;
 use polycast_api::manager::{self as api, Channel, StreamNews};
+use polycast_net::seal::Secret;
 use polycast_protocol::leases::STREAMS_FROM;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -38,6 +39,8 @@ pub enum Whereabouts {
         source: String,
         /// The address that packets come from, where that is known.
         address: Option<Ipv4Addr>,
+        /// What its source has said that messages are sealed with, where members share no key.
+        secret: Option<Secret>,
     },
     /// It has ended, or cannot be heard.
     Gone(Refusal),
@@ -67,13 +70,15 @@ pub(super) struct Streams {
 struct Created {
     request: u64,
     handle: u64,
+    secret: Option<Secret>,
     audience: watch::Sender<Audience>,
 }
 
 impl Created {
     fn word(&self, name: &str) -> Said {
         let (name, request_id, handle) = (name.to_string(), self.request, self.handle);
-        Said::CreateStream(api::CreateStream { name, request_id, handle })
+        let secret = self.secret.as_ref().map(|secret| secret.reveal().to_vec()).unwrap_or_default();
+        Said::CreateStream(api::CreateStream { name, request_id, handle, secret })
     }
 }
 
@@ -123,10 +128,11 @@ impl Streams {
             }
             Some(News::Joined(joined)) => {
                 let Some(whereabouts) = self.joined.get(&name) else { return };
-                let api::StreamJoined { channel, fabric, source, handle, source_address } = joined;
+                let api::StreamJoined { channel, fabric, source, handle, source_address, secret } = joined;
                 let address = source_address.parse().ok();
+                let secret = secret.try_into().ok().map(Secret::new);
                 whereabouts.send_replace(match lease::path(channel) {
-                    Ok(path) => Whereabouts::Here { path, handle, fabric, source, address },
+                    Ok(path) => Whereabouts::Here { path, handle, fabric, source, address, secret },
                     Err(refusal) => gone(refusal),
                 });
             }
@@ -152,11 +158,16 @@ impl Streams {
 }
 
 impl ManagerLink {
-    /// Makes a stream.
+    /// Makes a stream. The secret is told to those who join, where there is one.
     ///
     /// # Errors
     /// There is one of this name, or the manager cannot be reached.
-    pub async fn create_stream(&self, name: &str, handle: u64) -> Result<Published, Refusal> {
+    pub async fn create_stream(
+        &self,
+        name: &str,
+        handle: u64,
+        secret: Option<Secret>,
+    ) -> Result<Published, Refusal> {
         let (audience, mut seen) = watch::channel(Audience::default());
         let request = STREAMS_FROM + self.fresh_request();
         {
@@ -165,7 +176,7 @@ impl ManagerLink {
                 let message = format!("the stream '{name}' is sent or heard here already");
                 return Err(Refusal::new(Kind::StreamTaken, message));
             }
-            let created = Created { request, handle, audience };
+            let created = Created { request, handle, secret, audience };
             let word = created.word(name);
             table.streams.created.insert(name.to_string(), created);
             table.say(word);

@@ -1,9 +1,11 @@
 //! What the link knows: what is asked for, lent to us, and owed to the manager.
 
+use super::directory::Directory;
 use super::lease::{self, route};
+use super::permits::{Claim, Permits};
 use super::removals::Removals;
 use super::streams::Streams;
-use crate::transfer::{ControlStep, NextPath, Path, PathNews, RouteChange, Steering};
+use crate::transfer::{ControlStep, Fared, NextPath, Path, PathNews, RouteChange, Steering};
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager::agent_message::Message as Said;
 use polycast_api::manager::manager_client::ManagerClient;
@@ -47,12 +49,16 @@ pub(super) struct Held {
     /// When it was asked for, until all devices are known to have it.
     pub asked_at: Option<Instant>,
     pub steering: Arc<Steering>,
+    /// What its permit is asked with; none where there are no permits.
+    pub claim: Option<Claim>,
 }
 
 /// Something given back, by its request: a lease of this number, or a request that had none.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Owed {
     response: Option<u64>,
+    /// How the path has fared.
+    fared: Fared,
     /// The heartbeat whose answer will confirm it; `None` while it was not said on this connection.
     confirmed_by: Option<u64>,
 }
@@ -71,6 +77,10 @@ pub(super) struct Table {
     pub streams: Streams,
     /// Wishes to remove objects at other agents.
     pub removals: Removals,
+    /// What permits are checked with.
+    pub permits: Permits,
+    /// Objects here, wishes for others, and topics.
+    pub directory: Directory,
     extending: BTreeMap<u64, oneshot::Sender<Result<Option<api::Granted>, Refusal>>>,
     outbox: Option<mpsc::Sender<AgentMessage>>,
     pub client: Option<ManagerClient<Channel>>,
@@ -88,14 +98,18 @@ impl Table {
         (self.outbox, self.client) = (Some(outbox), Some(client));
         (self.answered, self.unanswered_since) = (self.beats, None);
         for (request, owed) in self.owed.clone() {
-            self.say_owed(request, owed.response);
+            self.say_owed(request, owed.response, owed.fared);
         }
         let asked: Vec<api::PathRequest> = self.asked.values().map(|asked| asked.request.clone()).collect();
         for request in asked {
             self.say(Said::Request(request));
         }
-        for message in self.streams.all() {
+        for message in self.streams.all().into_iter().chain(self.directory.all()) {
             self.say(message);
+        }
+        // Another manager may sign with another key.
+        for response in self.held.keys().copied().collect::<Vec<_>>() {
+            self.ask_permit(response);
         }
     }
 
@@ -135,6 +149,7 @@ impl Table {
     pub fn beat(&mut self) -> bool {
         self.beats += 1;
         self.unanswered_since.get_or_insert_with(Instant::now);
+        self.renew_permits();
         let leases = self.held.keys().copied().collect();
         self.say(Said::Heartbeat(api::Heartbeat { number: self.beats, leases }))
     }
@@ -145,14 +160,17 @@ impl Table {
     }
 
     /// Gives back a lease, or a request that has none.
-    pub fn give_back(&mut self, request: u64, response: Option<u64>) {
-        self.owed.insert(request, Owed { response, confirmed_by: None });
-        self.say_owed(request, response);
+    pub fn give_back(&mut self, request: u64, response: Option<u64>, fared: Fared) {
+        self.owed.insert(request, Owed { response, fared: fared.clone(), confirmed_by: None });
+        self.say_owed(request, response, fared);
     }
 
-    fn say_owed(&mut self, request_id: u64, response: Option<u64>) {
+    fn say_owed(&mut self, request_id: u64, response: Option<u64>, fared: Fared) {
+        let Fared { unreached, reached_all } = fared;
         let said = match response {
-            Some(response_id) => self.say(Said::Release(api::Release { request_id, response_id })),
+            Some(response_id) => {
+                self.say(Said::Release(api::Release { request_id, response_id, unreached, reached_all }))
+            }
             None => self.say(Said::Withdraw(api::Withdraw { request_id })),
         };
         let next = self.beats + 1;
@@ -208,6 +226,9 @@ impl Table {
             Told::Extended(extended) => self.extended(extended),
             Told::Remove(wish) => self.removals.wished(wish),
             Told::Removed(answer) => self.removals.answered(answer),
+            Told::Permitted(permitted) => self.permitted(permitted),
+            Told::Banned(banned) => self.banned(banned),
+            Told::Directory(news) => self.news_of_objects(news),
             Told::Stream(news) => self.streams.take_in(news),
             Told::Ended(ended) => {
                 if self.streams.path(ended.request_id, None) {
@@ -224,6 +245,9 @@ impl Table {
                 if let Some(held) = self.held.get_mut(&replanned.response_id) {
                     tracing::warn!(response = replanned.response_id, reason = %replanned.reason, "another path");
                     let before = held.lease.channel.take();
+                    if held.lease.fabric != replanned.fabric {
+                        held.steering.pass_over(&held.lease.fabric, &replanned.reason);
+                    }
                     (held.lease.fabric, held.lease.channel) = (replanned.fabric, replanned.channel);
                     held.lease.plan = replanned.plan;
                     if self
@@ -232,8 +256,10 @@ impl Table {
                     {
                         return;
                     }
+                    let left_out = lease::left_out(held.lease.channel.as_ref());
                     if let Some(outer) = lease::rerouted(before, held.lease.channel.clone()) {
                         held.steering.reroute(outer, &replanned.reason);
+                        held.steering.cut_off(left_out);
                         return;
                     }
                     match lease::path(held.lease.channel.clone()) {
@@ -247,6 +273,13 @@ impl Table {
                     }
                 }
             }
+        }
+    }
+
+    fn news_of_objects(&mut self, news: api::DirectoryNews) {
+        if !self.directory.take_in(news) {
+            tracing::warn!("news of objects is not heard: the session begins again");
+            self.outbox = None;
         }
     }
 
@@ -317,8 +350,14 @@ impl Table {
     fn granted(&mut self, granted: api::Granted) {
         if self.streams.path(granted.request_id, Some((&granted.fabric, &granted.channel))) {
             let lease = lease_of(&granted, Vec::new(), self.streams.handle(granted.request_id));
-            let held =
-                Held { lease, ends_at: None, answered_after: None, asked_at: None, steering: Arc::default() };
+            let held = Held {
+                lease,
+                ends_at: None,
+                answered_after: None,
+                asked_at: None,
+                steering: Arc::default(),
+                claim: None,
+            };
             self.held.insert(granted.response_id, held);
             return;
         }
@@ -326,17 +365,19 @@ impl Table {
             let known = self.held.contains_key(&granted.response_id);
             if !known && !self.owed.contains_key(&granted.request_id) {
                 // Nobody wants it any more.
-                self.give_back(granted.request_id, Some(granted.response_id));
+                self.give_back(granted.request_id, Some(granted.response_id), Fared::default());
             }
             return;
         };
+        let claim = self.permits.wanted.then(|| Claim::of(&asked.request));
         let lease = lease_of(&granted, asked.request.app_id, asked.request.data_id);
         let ends_at = end_of(&granted);
         let at_once = !matches!(*asked.answer.borrow(), Answer::Waiting(_));
         let answered_after = at_once.then(|| asked.since.elapsed());
         let asked_at = at_once.then_some(asked.since);
-        let held = Held { lease, ends_at, answered_after, asked_at, steering: asked.steering };
+        let held = Held { lease, ends_at, answered_after, asked_at, steering: asked.steering, claim };
         self.held.insert(granted.response_id, held);
+        self.ask_permit(granted.response_id);
         asked.answer.send_replace(Answer::Granted(Box::new(granted)));
     }
 
@@ -347,6 +388,8 @@ impl Table {
             held.lease.receivers = receiver_names(granted);
             held.lease.plan.clone_from(&granted.plan);
             held.ends_at = end_of(granted);
+            // Its receivers are others.
+            self.ask_permit(granted.response_id);
         }
         let Some(answer) = self.extending.remove(&extended.request_id) else { return };
         // Whoever asked may have gone.
@@ -384,6 +427,6 @@ pub(super) fn end_of(granted: &api::Granted) -> Option<Instant> {
     Instant::now().checked_add(Duration::from_millis(granted.lease_ms?))
 }
 
-fn refusal(denied: api::Denied) -> Refusal {
+pub(super) fn refusal(denied: api::Denied) -> Refusal {
     Refusal::new(Kind::from_name(&denied.kind).unwrap_or(Kind::Internal), denied.reason)
 }

@@ -250,9 +250,8 @@ impl Run {
             self.events.extend(event.map(|event| (seconds, event)));
             self.control.extend(steps);
         }
-        for change in self.spec.steering.take() {
-            self.session.change(change);
-        }
+        let rekeys = self.session.take_changes(&self.spec.steering, self.secret.is_some());
+        self.events.extend(rekeys.then(|| (seconds, Why::Rekeyed.to_string())));
         let changes = self.spec.steering.take_routes();
         self.reroute(&changes);
         // What is not over trees is for another transfer, which the rest of the receivers get.
@@ -468,11 +467,11 @@ impl Run {
             bytes: entry.verified_bytes,
             patched_bytes: 0,
             fabric: DATACAST.to_string(),
-            error: entry.failure().map(ToString::to_string),
+            error: self.session.failure_of(entry),
             ..ReceiverReport::default()
         };
         let receivers: Vec<_> = roster.entries().map(receiver).collect();
-        let left = roster.entries().filter(|entry| entry.failure().is_some_and(Why::blames_path));
+        let left = roster.entries().filter(|entry| entry.failure().is_some_and(Why::may_go_on));
         let sent_bytes = trees.iter().map(|tree| tree.sent_bytes).sum();
         let first_bytes: u64 = trees.iter().map(|tree| tree.first_bytes).sum();
         // Those that were never asked for anything are no trees of this transfer.
@@ -495,6 +494,7 @@ impl Run {
             sealed: self.secret.is_some(),
             // Nodes drop what has not the digest that was asked for, and count it themselves.
             forged_packets: 0,
+            passed_over: Vec::new(),
         }
     }
 }

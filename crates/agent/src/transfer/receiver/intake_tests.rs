@@ -121,12 +121,12 @@ fn headers_that_are_not_the_sources_move_nothing() {
 /// A datagram that is not in place: the same.
 #[test]
 fn single_datagrams_are_opened_or_refused() {
-    let seal = Seal::new(&Secret::fresh(), HANDLE);
-    let right = &packets(&seal, 7..8, 1)[OUTER_LEN..];
+    let keys = Seal::new(&Secret::fresh(), HANDLE);
+    let right = &packets(&keys, 7..8, 1)[OUTER_LEN..];
     let open = |datagram: &[u8]| {
         let mut datagram = datagram.to_vec();
         let (header, len) = Header::parse(&datagram).ok()?;
-        open_datagram(&seal, &header, &mut datagram, len).then(|| datagram[len..].to_vec())
+        seal::admit(&keys, &header, &mut datagram, len).then(|| datagram[len..].to_vec())
     };
     assert!(open(right) == Some(content(7)));
     for at in 0..right.len() {

@@ -85,6 +85,7 @@ impl Run {
                 error: Some(Why::NeverJoined.to_string()),
             }));
         }
+        let left = roster.entries().filter(|entry| entry.failure().is_some_and(|why| *why == Why::Rekeyed));
         let account = &self.account;
         let channel = self.channel.as_ref();
         let carried: u64 = channel.map_or(0, |channel| channel.sent_bytes);
@@ -104,7 +105,8 @@ impl Run {
             trees: Vec::new(),
             sealed: self.secret.is_some(),
             forged_packets: self.session.forged_packets(),
-            left: Vec::new(),
+            passed_over: Vec::new(),
+            left: left.map(|entry| entry.name.clone()).collect(),
         }
     }
 
@@ -137,7 +139,7 @@ impl Run {
             slow: slower.is_some(),
             rate_bps: goodput_bps(bytes, seconds),
             reason: slower.map(|slower| slower.to_string()),
-            error: entry.failure().map(ToString::to_string),
+            error: self.session.failure_of(entry),
         }
     }
 

@@ -1,9 +1,10 @@
 //! The source's path when another one takes its place: after a failure, or for the next part of the object (Republic
 //! section III-B: a transfer may be granted in several sessions).
 
-use super::super::{NextPath, Path, Rest};
+use super::super::{Fared, NextPath, Path, Rest};
 use super::{AttemptInterval, Channel, Control, DataSender, Input, Run, Seal};
 use polycast_protocol::push::PeerId;
+use polycast_protocol::session::Stage;
 use polycast_types::Time;
 
 impl Run {
@@ -13,7 +14,56 @@ impl Run {
         let receivers = open.map(|entry| entry.name.clone()).collect();
         let words = format!("the part that was granted is sent: asking for a path for {bytes} bytes more");
         self.account.note(now, words);
+        self.tell_fared();
         self.spec.steering.ask_for(Rest { bytes, receivers });
+    }
+
+    /// Notes whom the path does not reach, or no longer does.
+    pub(super) fn note_cut_off(&mut self) {
+        let (mut names, mut all) = (Vec::new(), true);
+        for entry in self.session.roster.entries() {
+            let peer = entry.guest.map(|guest| PeerId(guest.0));
+            let Some((peer, status)) = peer.and_then(|peer| Some((peer, self.machine.status(peer)?))) else {
+                continue;
+            };
+            all &= status.cut_off;
+            if status.cut_off && self.cut_off.insert(peer) {
+                names.push(entry.name.clone());
+            }
+        }
+        if names.is_empty() {
+            return;
+        }
+        let (now, fabric) = (self.now(), self.account.fabric.clone());
+        let what = if all {
+            format!("the path of {fabric} reaches nobody: all get the object over TCP")
+        } else {
+            format!("the path of {fabric} does not reach {}: they get the object over TCP", names.join(", "))
+        };
+        tracing::warn!("{what}");
+        self.account.note(now, what.clone());
+        // On a network that all share nothing was lent that could be lost.
+        if all && matches!(self.spec.path, Path::Multicast { rate: Some(_), .. }) {
+            self.account.path_lost.get_or_insert(what);
+        }
+    }
+
+    /// Says how the path has fared up to now, for when it is given back.
+    pub(super) fn tell_fared(&self) {
+        let (mut unreached, mut reached_all) = (Vec::new(), self.channel.is_some() && !self.without_path);
+        for entry in self.session.roster.entries() {
+            let peer = entry.guest.map(|guest| PeerId(guest.0));
+            let Some((peer, status)) = peer.and_then(|peer| Some((peer, self.machine.status(peer)?))) else {
+                continue;
+            };
+            reached_all &= status.streamed && !status.chained && entry.stage == Stage::Done;
+            // One that has failed may be dead itself.
+            let has_failed = entry.is_settled() && entry.stage != Stage::Done;
+            if status.cut_off && !has_failed && !self.lost_before.contains(&peer) {
+                unreached.push(entry.name.clone());
+            }
+        }
+        self.spec.steering.set_fared(Fared { unreached, reached_all });
     }
 
     /// Goes on over another path, or without one where that cannot be.
@@ -22,6 +72,10 @@ impl Run {
         if self.without_path || self.channel.is_none() {
             return;
         }
+        let guests =
+            self.session.roster.entries().filter_map(|entry| entry.guest.map(|guest| PeerId(guest.0)));
+        let is_lost = |peer: &PeerId| self.machine.status(*peer).is_some_and(|status| status.cut_off);
+        self.lost_before.extend(guests.filter(is_lost));
         if let Some(reason) = &next.lost {
             tracing::warn!(%reason, "going on over another path");
             self.account.note(now, reason.clone());

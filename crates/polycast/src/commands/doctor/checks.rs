@@ -134,7 +134,7 @@ pub fn kernel(checks: &mut Vec<Check>) {
             "kernel",
             format!("Linux {release}; this build lacks {program}: {reason}"),
             "label switches and the kernel's caching nodes do not run here; everything else does",
-            "install what the sentence names, and build again",
+            "run them on another machine",
         ),
     });
 }

@@ -252,6 +252,8 @@ pub struct PeerStatus {
     pub chained: bool,
     /// Whether the data channel has ever reached it.
     pub streamed: bool,
+    /// Whether the data channel did not reach it, or no longer did, so that it went on over the chain.
+    pub cut_off: bool,
     /// The others go on without waiting for it, as it is slower than they.
     pub slow: Option<Slower>,
 }

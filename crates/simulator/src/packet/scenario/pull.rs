@@ -11,7 +11,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::ops::Range;
 use polycast_planning::trees::TreePlanner;
-use polycast_protocol::pull::{Blocks, ForwarderConfig, ReceiverInput, plan_routes};
+use polycast_protocol::pull::{Blocks, ForwarderConfig, ReceiverInput, Replacement, RetryTime, plan_routes};
 use polycast_topology::{Failures, Graph, Network as Topology};
 use polycast_types::{Duration, Handle, Rate, Time};
 
@@ -32,6 +32,18 @@ pub struct PullConfig {
     pub increase: Option<Rate>,
     /// T: that interval.
     pub interval: Option<Duration>,
+    /// σ: how much may be sent at once after a pause, in bytes.
+    pub burst_bytes: Option<u32>,
+    /// After how long a receiver asks again: the paper's retransmission time-out.
+    pub retry: Option<Duration>,
+    /// Interests that may be pending at a node.
+    pub pending_interests: u32,
+    /// Which packet a full content store forgets.
+    pub replacement: Replacement,
+    /// No more trees than this.
+    pub trees_max: Option<u32>,
+    /// Bytes of a packet beside its payload.
+    pub header_bytes: Option<u16>,
 }
 
 impl Default for PullConfig {
@@ -44,6 +56,24 @@ impl Default for PullConfig {
             initial_rate: None,
             increase: None,
             interval: None,
+            burst_bytes: None,
+            retry: None,
+            pending_interests: 1 << 16,
+            replacement: Replacement::default(),
+            trees_max: None,
+            header_bytes: None,
+        }
+    }
+}
+
+impl PullConfig {
+    /// The settings of a node.
+    fn node(&self, ports: u8) -> ForwarderConfig {
+        ForwarderConfig {
+            store_packets: self.store_packets,
+            pending_interests: self.pending_interests,
+            replacement: self.replacement,
+            ..ForwarderConfig::for_ports(ports)
         }
     }
 }
@@ -68,7 +98,7 @@ struct Run<'a, 'p> {
     net: Network<Datagram>,
     world: PullWorld,
     group: Group,
-    store_packets: u32,
+    config: PullConfig,
     /// What receivers that have crashed had stored.
     stored: BTreeMap<usize, Vec<Range<u64>>>,
     probe: Option<Probe<'p>>,
@@ -100,11 +130,13 @@ impl Scenario {
         group.rate.initial_bps = config.initial_rate.map_or(group.rate.initial_bps, |rate| rate.0);
         group.rate.increase_bps = config.increase.map_or(group.rate.increase_bps, |rate| rate.0);
         group.rate.interval = config.interval.unwrap_or(group.rate.interval);
-        let store_packets = config.store_packets;
-        let world = PullWorld::new(&topology, group.header_bytes, |_, ports| ForwarderConfig {
-            store_packets,
-            ..ForwarderConfig::for_ports(ports)
-        });
+        group.rate.depth_bytes = config.burst_bytes.unwrap_or(group.rate.depth_bytes);
+        group.retry = config.retry.map_or(group.retry, RetryTime::Fixed);
+        group.header_bytes = config.header_bytes.unwrap_or(group.header_bytes);
+        if let Some(most) = config.trees_max {
+            group.routes.iter_mut().for_each(|routes| routes.truncate(most as usize));
+        }
+        let world = PullWorld::new(&topology, group.header_bytes, |_, ports| config.node(ports));
         let mut actions = self.pull_failures(&net)?;
         actions.push((plan.start, Action::Start));
         self.check_flows()?;
@@ -113,7 +145,7 @@ impl Scenario {
         actions.sort_by_key(|&(at, ..)| at);
         let stored = BTreeMap::new();
         let mut run =
-            Run { scenario: self, topology, planner, net, world, group, store_packets, stored, probe };
+            Run { scenario: self, topology, planner, net, world, group, config: *config, stored, probe };
         run.until_the_end(actions);
         Ok(report(&run.net, &run.world, &run.group))
     }
@@ -223,10 +255,7 @@ impl Run<'_, '_> {
             Action::Crash(at, comes_back) => {
                 let node = self.group.receivers[at];
                 let ports = self.topology.port_count(node).min(255) as u8;
-                let config = ForwarderConfig {
-                    store_packets: self.store_packets,
-                    ..ForwarderConfig::for_ports(ports)
-                };
+                let config = self.config.node(ports);
                 let stored = self.world.crash_receiver(&self.group, at, config, comes_back);
                 self.stored.insert(at, stored.unwrap_or_default());
             }

@@ -51,6 +51,18 @@ impl Coverage {
         other.0.iter().for_each(|(name, count)| self.add(name, *count));
     }
 
+    /// What an attacker may do, each with how often it did, also what it never did.
+    #[must_use]
+    pub fn attacks(&self) -> BTreeMap<&'static str, u64> {
+        let mut table: BTreeMap<&'static str, u64> = ATTACKS.iter().map(|name| (*name, 0)).collect();
+        for (name, count) in &self.0 {
+            if let Some(known) = table.get_mut(name) {
+                *known += count;
+            }
+        }
+        table
+    }
+
     /// All names in their order, each with how often it happened, also those that never did.
     #[must_use]
     pub fn table(&self) -> BTreeMap<&'static str, u64> {
@@ -87,6 +99,9 @@ kinds!(of_leases, LEASES, leases::Input:
     leases::Input::Withdraw { .. } => "leases: Withdraw",
     leases::Input::Extend { .. } => "leases: Extend",
     leases::Input::Release { .. } => "leases: Release",
+    leases::Input::Fared { .. } => "leases: Fared",
+    leases::Input::Unlit { .. } => "leases: Unlit",
+    leases::Input::Drain { .. } => "leases: Drain",
 );
 
 kinds!(of_streams, STREAMS, StreamsInput:
@@ -231,13 +246,13 @@ kinds!(of_happening, HAPPENINGS, Happening:
 
 /// Names of what is drawn.
 macro_rules! events {
-    ($($name:ident = $text:literal,)+) => {
+    ($names:ident: $($name:ident = $text:literal,)+) => {
         $(pub(crate) static $name: &str = $text;)+
-        static EVENTS: &[&str] = &[$($text,)+];
+        static $names: &[&str] = &[$($text,)+];
     };
 }
 
-events! {
+events! { EVENTS:
     PACKETS_LOST = "packets are lost",
     PACKETS_CORRUPT = "packets are corrupt",
     PACKETS_DOUBLED = "packets come twice",
@@ -287,6 +302,37 @@ events! {
     RECEIVER_BEHIND = "receiver of a rack is put out",
     FEEDBACK_LOST = "report in a rack is lost",
     RECEIVER_STARTS_ANEW = "receiver of a rack starts anew",
+}
+
+events! { ATTACKS:
+    ATTACK_INSIDE = "attacker has a receiver",
+    ATTACK_REMOVED = "attacker's receiver is taken out",
+    ATTACK_DROPS = "attacker drops a packet",
+    ATTACK_DELAYS = "attacker holds a packet back",
+    ATTACK_REPEATS = "attacker sends a packet a second time",
+    ATTACK_CHANGES = "attacker changes a packet on its way",
+    ATTACK_DROPS_SEGMENT = "attacker drops a segment of a connection",
+    ATTACK_DELAYS_SEGMENT = "attacker holds a segment back",
+    ATTACK_REPEATS_SEGMENT = "attacker sends a segment a second time",
+    ATTACK_CHANGES_SEGMENT = "attacker changes a segment, and its connection ends",
+    ATTACK_CUTS_IN = "attacker writes into somebody's connection",
+    ATTACK_REPLAYS = "attacker sends a packet that it has kept",
+    ATTACK_REPLAYS_EARLIER = "attacker sends a packet of another transfer",
+    ATTACK_SENDS_CHANGED = "attacker sends a packet that it has changed",
+    ATTACK_INJECTS = "attacker sends a packet that nobody has sent",
+    ATTACK_FLOODS = "attacker sends as many packets as the source",
+    ATTACK_FORGES_ONE = "attacker sends one packet, and nothing else",
+    ATTACK_CALLS = "attacker calls a receiver without a permit",
+    ATTACK_SPEAKS_AS = "attacker says HELLO in another's name",
+    ATTACK_MEMBER_FORGES = "member forges a fragment",
+    ATTACK_MEMBER_JUMPS = "member forges a position",
+    ATTACK_MEMBER_PATCHES = "member forges a coded patch",
+    ATTACK_UNPROVEN = "member says that it has the object, without the proof",
+    ATTACK_LIES_PROGRESS = "member lies of its progress",
+    ATTACK_LIES_POSITION = "member lies of where it has begun",
+    ATTACK_ASKS = "member asks for what it has",
+    ATTACK_COMPLAINS = "member says that packets were forged",
+    ATTACK_SERVES_WRONG = "member serves wrong bytes in the chain",
 }
 
 static ALL: &[&[&str]] = &[

@@ -24,7 +24,8 @@ use core::fmt::Write;
 use office::{Act, Call, Office, Settings};
 use polycast_planning::{Channel, DeviceCommand, Failure, Plan, PlanId, Resource};
 use polycast_protocol::leases::{
-    AgentKey, Denial, Grant, Input, Join, OnDeviceFailure, Output, PathRequest, Receivers, ReleaseReason,
+    AgentKey, Denial, Grant, HeldLease, Input, Join, OnDeviceFailure, Output, PathRequest, Receivers,
+    ReleaseReason,
 };
 use polycast_types::{Duration, Time};
 
@@ -207,6 +208,7 @@ impl World {
                     self.hang_up(now, at);
                 }
             }
+            6 if random.one_in(3) => self.office.doubt(random, now),
             6 => self.fail_resource(random, now),
             _ => {
                 if self.agents[at].session.is_some() && now >= self.agents[at].down_until {
@@ -392,6 +394,7 @@ impl World {
             self.agents[at].ends.remove(&plan);
             self.wire.iter_mut().for_each(|wire| wire.release(plan));
             let Some(held) = self.agents[at].held.remove(&plan) else { continue };
+            self.say_how_it_fared(at, &held.lease, plan);
             self.owe(now, at, held.lease.request, Some(plan));
             // What the path was not granted for needs another one.
             if held.rest > 0 && self.agents[at].ask.is_none() {
@@ -401,6 +404,17 @@ impl World {
                 self.agents[at].ask = Some(Ask { bytes: held.rest, divisible: true, ..ask });
             }
         }
+    }
+
+    /// Some transfers have not reached everybody, and some have.
+    fn say_how_it_fared(&mut self, at: usize, lease: &HeldLease, plan: PlanId) {
+        let unreached: Vec<String> = match plan.0 % 4 {
+            0 => lease.receivers.clone(),
+            1 => lease.receivers.iter().take(1).cloned().collect(),
+            _ => Vec::new(),
+        };
+        let (request, reached_all) = (self.key(at).request(lease.request), plan.0 % 4 == 2);
+        self.call(at, Input::Fared { request, plan, unreached, reached_all });
     }
 
     fn new_ask(&self, now: Time, receivers: Receivers) -> Ask {
@@ -525,6 +539,7 @@ impl World {
             receivers: ask.receivers.clone(),
             divisible: ask.divisible,
             lease: ask.lease,
+            wish: Default::default(),
         };
         self.call(at, Input::Request(request));
     }

@@ -1,7 +1,7 @@
 //! Cases by push: trees, labels and relays that change, circuits that turn, TCP beside it, and the TCP chain.
 
 use super::draw::{self, Random};
-use super::{Coverage, Plant, Verdict, session as sessions};
+use super::{Coverage, Plant, Verdict, attacker, session as sessions};
 use crate::packet::scenario::Layout;
 use crate::packet::tcp::{Growth, TcpConfig};
 use crate::packet::world::forward::{Forwarding, LabelSwitches, Relays};
@@ -49,7 +49,13 @@ struct Case {
     dead_relay: Option<u32>,
 }
 
-pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdict {
+/// Runs a case; with an attacker where `attacks` draws one.
+pub(super) fn run(
+    seed: u64,
+    random: &mut Random,
+    plant: Option<Plant>,
+    mut attacks: Option<&mut attacker::Draw>,
+) -> Verdict {
     let name = String::from(*random.pick(&NETWORKS));
     let layout: Layout = name.parse().expect("the names are those of networks");
     let mut hosts = draw::hosts(random, layout.hosts(), 9);
@@ -70,7 +76,10 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
     cluster.set_plant(plant);
     let config = config_of(random);
     let mut drawn = String::new();
-    let config = sessions::config(random, bytes, config, &mut drawn);
+    let mut config = sessions::config(random, bytes, config, &mut drawn);
+    if let Some(attacks) = &mut attacks {
+        attacks.settle(&mut config);
+    }
     let mut summary = format!(
         "push{} on {}, {} receivers, {bytes} bytes{}",
         if labels { " by labels" } else { "" },
@@ -92,7 +101,8 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         summary.push_str(", beside another source");
         let bytes = random.magnitude(2_000..=1_000_000);
         let config = config_of(random);
-        let config = sessions::config(random, bytes, config, &mut summary);
+        let mut config = sessions::config(random, bytes, config, &mut summary);
+        config.sealed = attacks.is_some();
         let both = (bytes, config.clone());
         let second = sessions::second_source(random, &net, &mut cluster, &hosts, both);
         sessions::plan(random, &mut net, &mut cluster, (second, heal_at), &config, &mut summary);
@@ -100,6 +110,9 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
     for transfer in 0..cluster.transfers().len() as u32 {
         cluster.plan(&mut net, Time::ZERO, Happening::StartTransfer { transfer });
         plan_hosts(random, &mut net, &mut cluster, &case, transfer);
+    }
+    if let Some(attacks) = attacks {
+        attacks.begin((seed, heal_at), &mut net, &mut cluster, &mut summary);
     }
     plan_storm(random, &mut net, &mut cluster, &case);
     plan_more(random, &mut net, &mut cluster, &mut case, &mut summary);

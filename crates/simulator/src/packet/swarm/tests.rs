@@ -117,6 +117,22 @@ fn bugs_of_racks_and_streams_are_found() {
     }
 }
 
+#[test]
+fn bugs_of_the_directory_are_found() {
+    (0..300).for_each(|seed| {
+        let verdict = objects::run(seed, &mut Random::new(seed), None);
+        assert_eq!(verdict.failure, None, "seed {seed}");
+    });
+    for (plant, words) in [
+        (Plant::ForgetHave, "is read twice"),
+        (Plant::NoSettling, "is read twice"),
+        (Plant::EarlyHave, "is committed before"),
+    ] {
+        let found = found_among(OBJECTS..OBJECTS + 1, plant);
+        assert!(found.contains(words), "{plant:?}: {found}");
+    }
+}
+
 /// Few seeds are about a slow receiver, since these take long: here are some by themselves.
 #[test]
 fn a_slow_receiver_does_not_hold_the_others() {
@@ -159,6 +175,7 @@ fn every_kind_of_trouble_is_drawn() {
         "streams among",
         "controllers of",
         "feedback of",
+        "objects asked for",
     ] {
         assert!(cases.iter().any(|case| case.contains(word)), "{word} is never drawn");
     }

@@ -93,7 +93,13 @@ impl Cluster {
             Some(Control::Group { index, .. }) => {
                 let now = net.now();
                 let host = &mut self.push_mut(transfer).receivers[receiver as usize];
-                if host.upstream == Some(stream) {
+                if host.upstream == Some(stream) && matches!(body, Body::Spoiled(_)) {
+                    // Its hash is another one.
+                    host.upstream = None;
+                    self.finish(net, stream, 0);
+                    self.tell_guest(now, transfer, receiver, GuestInput::UpstreamGone);
+                    self.drive_receiver(net, transfer, receiver);
+                } else if host.upstream == Some(stream) {
                     host.fetched(now, index);
                     self.drive_receiver(net, transfer, receiver);
                     self.serve(net, transfer, Some(receiver));
@@ -168,6 +174,7 @@ impl Cluster {
                 }
             }
         }
+        self.spoil(net.now(), (transfer, server), &mut writes);
         let mut streams = BTreeSet::new();
         for (stream, body) in writes {
             let len = body.len(&geometry);

@@ -129,6 +129,7 @@ impl Cluster {
         match (self.owners[stream.0 as usize], end) {
             (Owner::Control { transfer, .. }, 1) => {
                 self.tell_roster(now, transfer, RosterInput::Gone { guest: GuestId(stream.0), how });
+                self.leave_members(net, transfer, stream);
                 self.drive_source(net, transfer);
             }
             (Owner::Control { transfer, receiver }, _) => {

@@ -20,6 +20,8 @@ pub(super) enum Body {
     Patch(Range<u64>),
     /// GROUP with this hash group.
     Group(u64),
+    /// GROUP with the number of this hash group, and other bytes.
+    Spoiled(u64),
     /// The end of what this end says.
     Fin,
 }
@@ -54,7 +56,9 @@ impl Body {
                 let last = geometry.fragment_bytes(sns.end - 1).end;
                 BULK_HEADER_LEN + last - geometry.fragment_bytes(sns.start).start
             }
-            Body::Group(group) => BULK_HEADER_LEN + bytes(geometry.group_bytes(*group)),
+            Body::Group(group) | Body::Spoiled(group) => {
+                BULK_HEADER_LEN + bytes(geometry.group_bytes(*group))
+            }
             // As TCP counts it.
             Body::Fin => 1,
         }
@@ -66,7 +70,7 @@ impl Body {
             Body::Bytes(frame) => Control::parse(frame).ok(),
             Body::Hashes(groups) => Some(Control::Hashes { first: groups.start, hashes: Vec::new() }),
             Body::Patch(sns) => Some(Control::PtchData { sn: sns.start, payload: &[] }),
-            Body::Group(index) => Some(Control::Group { index: *index, payload: &[] }),
+            Body::Group(index) | Body::Spoiled(index) => Some(Control::Group { index: *index, payload: &[] }),
             Body::Fin => None,
         }
     }

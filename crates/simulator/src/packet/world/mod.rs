@@ -5,10 +5,13 @@
 //! its frames), transfers and background flows by TCP ([`streams`]), the networks' forwarding ([`forward`]), optical switches that lose packets while they
 //! turn (Blast section IV), and a plan of what happens when ([`Happening`]).
 
+mod acts;
+mod attacker;
 mod chain;
 mod ends;
 pub mod forward;
 mod frames;
+mod keys;
 mod plan;
 mod racks;
 mod receiver;
@@ -18,6 +21,7 @@ mod sending;
 mod source;
 pub mod streams;
 
+pub use attacker::{Attack, Author};
 pub use plan::Happening;
 pub use receiver::{Mood, Phase, PushReceiver, content_of};
 pub use source::{PushConfig, PushSource};
@@ -58,6 +62,10 @@ pub struct Fragment {
     pub(crate) content: u64,
     /// The fragments of a coded patch.
     pub(crate) coded: Option<Arc<[u64]>>,
+    /// The packet's bytes where it is sealed: then only they count, with what is needed to bring them to their place.
+    pub(crate) datagram: Option<Arc<[u8]>>,
+    /// Who has made it, for checks outside the machines.
+    pub(crate) author: Author,
 }
 
 /// What travels in a [`Cluster`].
@@ -76,7 +84,13 @@ impl Packet for Datagram {
                 let place = u64::from(f.transfer) << 40 | u64::from(f.handle) << 16 | u64::from(f.round);
                 let coded = f.coded.iter().flat_map(|sns| sns.iter());
                 let sns = coded.fold(f.sn, |sum, sn| sum.wrapping_mul(31).wrapping_add(*sn));
-                f.content ^ sns.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ place ^ u64::from(f.flags) << 56
+                let bytes = f.datagram.iter().flat_map(|bytes| bytes.chunks(8));
+                let sealed = bytes.fold(0, |sum, chunk| keys::mix(sum, keys::number(chunk)));
+                f.content
+                    ^ sns.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                    ^ place
+                    ^ u64::from(f.flags) << 56
+                    ^ sealed
             }
             Datagram::Segment(segment) => segment.digest(),
         }
@@ -84,7 +98,15 @@ impl Packet for Datagram {
 
     fn corrupt(&mut self, draw: u64) {
         match self {
-            Datagram::Fragment(fragment) => fragment.content ^= draw | 1,
+            Datagram::Fragment(fragment) => {
+                fragment.content ^= draw | 1;
+                if let Some(datagram) = &fragment.datagram {
+                    let mut bytes = datagram.to_vec();
+                    let at = draw as usize % bytes.len();
+                    bytes[at] ^= 1 << (draw >> 61);
+                    (fragment.datagram, fragment.author) = (Some(bytes.into()), Author::Stranger);
+                }
+            }
             Datagram::Segment(segment) => segment.corrupt = true,
         }
     }
@@ -98,6 +120,7 @@ enum Token {
     Socket(u32, u32),
     Stream(StreamId, End),
     Plan(u32),
+    Attack(u32),
 }
 
 impl Token {
@@ -108,6 +131,7 @@ impl Token {
             Token::Socket(t, r) => (2, t, r),
             Token::Stream(id, end) => (3 + u64::from(end), 0, id.0),
             Token::Plan(i) => (5, 0, i),
+            Token::Attack(i) => (6, 0, i),
         };
         kind << 60 | u64::from(a) << 32 | u64::from(b)
     }
@@ -121,6 +145,7 @@ impl Token {
             3 => Token::Stream(StreamId(b), 0),
             4 => Token::Stream(StreamId(b), 1),
             5 => Token::Plan(b),
+            6 => Token::Attack(b),
             kind => unreachable!("no token has kind {kind}"),
         }
     }
@@ -306,6 +331,8 @@ pub struct Cluster {
     /// Whether the machines are held against themselves after every input.
     checks: bool,
     coverage: Coverage,
+    /// Where packets are sealed and somebody attacks.
+    guard: Option<Box<attacker::Guard>>,
 }
 
 impl Cluster {
@@ -328,6 +355,7 @@ impl Cluster {
             plant: None,
             checks: false,
             coverage: Coverage::default(),
+            guard: None,
         }
     }
 
@@ -634,6 +662,15 @@ impl Cluster {
         receiver: u32,
         fragment: Fragment,
     ) {
+        if self.guard.is_some() {
+            self.flood(net, (transfer, receiver), &fragment);
+        }
+        self.take_in(net, (transfer, receiver), fragment);
+    }
+
+    /// A packet comes to the socket of a receiver.
+    fn take_in(&mut self, net: &mut Network<Datagram>, (transfer, receiver): (u32, u32), fragment: Fragment) {
+        let believes = attacker::believes(self.plant);
         let push = self.push_mut(transfer);
         let bytes = u64::from(push.config.packet_bytes());
         let host = &mut push.receivers[receiver as usize];
@@ -644,8 +681,12 @@ impl Cluster {
         }
         let waiting = Waiting { arrived: net.now(), fragment, bytes };
         if host.service == Duration::ZERO && host.socket.is_empty() {
-            host.fragment(net.now(), &waiting);
-            self.drive_receiver(net, transfer, receiver);
+            host.believes = believes;
+            let is_ours = host.fragment(net.now(), &waiting);
+            if is_ours {
+                self.check_suspect(transfer, receiver);
+                self.drive_receiver(net, transfer, receiver);
+            }
             return;
         }
         if host.socket_bytes + bytes > host.window_bytes {
@@ -662,15 +703,21 @@ impl Cluster {
 
     /// The receiver has taken one packet out of its socket.
     fn leave_socket(&mut self, net: &mut Network<Datagram>, transfer: u32, receiver: u32) {
+        let (plant, believes) = (self.plant, attacker::believes(self.plant));
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];
         let Some(waiting) = host.socket.pop_front() else { return };
         host.socket_bytes -= waiting.bytes;
-        host.fragment(net.now(), &waiting);
+        host.believes = believes;
+        let is_ours = host.fragment(net.now(), &waiting);
         if !host.socket.is_empty() {
-            let at = net.now() + host.service;
+            let dear = !is_ours && plant == Some(Plant::DearForgeries);
+            let at = net.now() + host.service * if dear { 30 } else { 1 };
             net.set_timer(host.node, at, Token::Socket(transfer, receiver).pack());
         }
-        self.drive_receiver(net, transfer, receiver);
+        if is_ours {
+            self.check_suspect(transfer, receiver);
+            self.drive_receiver(net, transfer, receiver);
+        }
     }
 
     fn new_fragment(&self, transfer: u32) -> Fragment {
@@ -687,6 +734,22 @@ impl Cluster {
             sn: 0,
             content: 0,
             coded: None,
+            datagram: None,
+            author: Author::Source,
+        }
+    }
+}
+
+impl Cluster {
+    /// A packet has come to a node.
+    fn deliver(&mut self, net: &mut Network<Datagram>, node: NodeId, link: LinkId, packet: Datagram) {
+        match packet {
+            Datagram::Fragment(fragment) => self.fragment(net, node, link, fragment),
+            Datagram::Segment(segment) => match self.streams.arrive(net, node, segment) {
+                Arrival::Nothing => {}
+                Arrival::Data => self.take_frames(net, segment.stream, segment.to),
+                Arrival::Room => self.has_room(net, segment.stream, segment.to),
+            },
         }
     }
 }
@@ -695,13 +758,9 @@ impl World for Cluster {
     type Packet = Datagram;
 
     fn arrive(&mut self, net: &mut Network<Datagram>, node: NodeId, link: LinkId, packet: Datagram) {
-        match packet {
-            Datagram::Fragment(fragment) => self.fragment(net, node, link, fragment),
-            Datagram::Segment(segment) => match self.streams.arrive(net, node, segment) {
-                Arrival::Nothing => {}
-                Arrival::Data => self.take_frames(net, segment.stream, segment.to),
-                Arrival::Room => self.has_room(net, segment.stream, segment.to),
-            },
+        let packet = if self.guard.is_some() { self.tap(net, (node, link), packet) } else { Some(packet) };
+        if let Some(packet) = packet {
+            self.deliver(net, node, link, packet);
         }
     }
 
@@ -724,6 +783,7 @@ impl World for Cluster {
                 let happening = self.plan[index as usize].1.clone();
                 self.happen(net, happening);
             }
+            Token::Attack(number) => self.attack(net, number),
         }
     }
 

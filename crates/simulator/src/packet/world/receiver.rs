@@ -4,6 +4,8 @@
 //! a coded patch carries as the XOR of its fragments'. So wrong and stale bytes are seen here as a hash
 //! would see them. The checks of this file stand outside the machine: a breach is kept as a sentence.
 
+use super::attacker::Author;
+use super::keys::{CONTENT_LEN, Keyring, number, proof_of};
 use super::racks::Rack;
 use super::streams::StreamId;
 use super::{Alarm, Fragment};
@@ -12,12 +14,15 @@ use crate::packet::swarm::coverage::{Coverage, of_receiver};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use polycast_protocol::push::coded::{Coded, Decodable};
 use polycast_protocol::push::{Geometry, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput};
 use polycast_protocol::session::{End, Guest};
 use polycast_types::{Duration, RangeSet, Time};
-use polycast_wire::control::{Control, Hash};
+use polycast_wire::control::{Control, Hash, Salt, proven_group};
+use polycast_wire::data::Header;
+use polycast_wire::seal::{self, PacketKeys};
 
 /// The content id of a fragment of an object.
 #[must_use]
@@ -55,9 +60,6 @@ pub(super) struct Serving {
     /// Groups that it holds or was sent.
     pub(super) sent: RangeSet,
 }
-
-/// What stands for the proof that a receiver has the object, in DATA_RCVD.
-pub(super) const PROOF: Hash = [7; 32];
 
 /// What is out of order with a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +126,15 @@ pub struct PushReceiver {
     pub(super) breaches: Vec<String>,
     /// A planted bug: wrong groups pass.
     pub(super) skips_checks: bool,
+    /// What packets are sealed with, and how many were not.
+    pub(super) keys: Keyring,
+    forged: u64,
+    /// A planted bug: a position is believed whoever says it.
+    pub(super) believes: bool,
+    /// What WELCOME has said: it chooses what is shown in the end.
+    pub(super) salt: Salt,
+    /// A packet that was taken for the source's, and that a stranger has made or changed.
+    pub(super) suspect: Option<Arc<[u8]>>,
 }
 
 /// What the host is to do for its machine.
@@ -184,6 +195,11 @@ impl PushReceiver {
             coded: Coded::default(),
             breaches: Vec::new(),
             skips_checks: false,
+            keys: Keyring::default(),
+            forged: 0,
+            believes: false,
+            salt: [0; 32],
+            suspect: None,
         }
     }
 
@@ -286,6 +302,7 @@ impl PushReceiver {
     pub(super) fn forget(&mut self, phase: Phase) {
         (self.machine, self.guest, self.begun) = (None, None, false);
         (self.control, self.upstream, self.rack) = (None, None, Rack::Alone);
+        self.keys = Keyring::default();
         self.coded.clear();
         self.socket.clear();
         self.socket_bytes = 0;
@@ -300,14 +317,77 @@ impl PushReceiver {
         self.begun && self.phase == Phase::Running
     }
 
-    /// A packet of the data channel is taken out of the socket.
-    pub(super) fn fragment(&mut self, now: Time, waiting: &Waiting) {
-        let Some(machine) = self.machine.as_ref().filter(|_| self.takes_packets()) else { return };
-        let Fragment { round, sn, flags, content, ref coded, .. } = waiting.fragment;
+    /// Whether it is done with the object.
+    pub(super) fn is_done(&self) -> bool {
+        self.phase == Phase::Done
+    }
+
+    /// How many packets were not the source's.
+    #[must_use]
+    pub fn forged(&self) -> u64 {
+        self.forged
+    }
+
+    /// A packet of the data channel is taken out of the socket; gives whether it is the source's.
+    pub(super) fn fragment(&mut self, now: Time, waiting: &Waiting) -> bool {
+        if self.machine.is_none() || !self.takes_packets() {
+            return true;
+        }
+        if waiting.fragment.datagram.is_none() {
+            self.take(now, waiting.arrived, &waiting.fragment);
+            return true;
+        }
+        let opened = self.opened(&waiting.fragment);
+        match &opened {
+            Some(fragment) => self.take(now, waiting.arrived, fragment),
+            None => self.forged += 1,
+        }
+        opened.is_some()
+    }
+
+    /// A sealed packet as it says to be, if one who has the keys says so.
+    fn opened(&mut self, fragment: &Fragment) -> Option<Fragment> {
+        let mut bytes = fragment.datagram.as_deref()?.to_vec();
+        let (header, len) = Header::parse(&bytes).ok()?;
+        let is_ours = match (&header, header.content_tag_in(&bytes, len)) {
+            (Header::Fragment(header), Some(tag)) if self.believes => {
+                self.keys.open(header.sn, &mut bytes[len..], &tag)
+            }
+            _ => seal::admit(&self.keys, &header, &mut bytes, len),
+        };
+        if !is_ours || bytes.len() != len + CONTENT_LEN {
+            return None;
+        }
+        if fragment.author == Author::Stranger {
+            self.suspect = fragment.datagram.clone();
+        }
+        let content = number(&bytes[len..]);
+        let fragments = self.geometry.fragments();
+        match header {
+            Header::Fragment(header)
+                if u64::from(self.handle) == header.handle.0 && header.sn < fragments =>
+            {
+                let (round, sn, flags) = (header.round, header.sn, header.flags);
+                Some(Fragment { round, sn, flags, content, coded: None, ..fragment.clone() })
+            }
+            Header::Coded(header) if u64::from(self.handle) == header.handle.0 => {
+                // What is here is open, and the patch is of fragments as they are sent.
+                let mut open = content;
+                for sn in header.sns() {
+                    open ^= self.keys.stream(*sn)?;
+                }
+                Some(Fragment { content: open, coded: Some(header.sns().into()), ..fragment.clone() })
+            }
+            _ => None,
+        }
+    }
+
+    fn take(&mut self, now: Time, arrived: Time, fragment: &Fragment) {
+        let Some(machine) = self.machine.as_ref() else { return };
+        let Fragment { round, sn, flags, content, ref coded, .. } = *fragment;
         let Some(sns) = coded else {
             self.last = Some((sn, content));
             self.duplicates += u64::from(sn < self.geometry.fragments() && machine.missing_of(&[sn]) == 0);
-            let arrived = waiting.arrived;
             self.handle(now, ReceiverInput::Data { round, sn, count: 1, flags, arrived });
             return;
         };
@@ -315,6 +395,12 @@ impl PushReceiver {
         if let Some(sn) = self.coded.came(machine, sns, || content) {
             self.decode(now, sn, sns, content);
         }
+    }
+
+    /// What shows that the object is here.
+    fn proof(&self) -> Hash {
+        let group = proven_group(&self.salt, self.geometry.groups());
+        proof_of(&self.salt, self.geometry.fragments_of_group(group).map(|sn| self.stored(sn)))
     }
 
     /// Takes the missing fragment out of a coded patch.
@@ -404,7 +490,8 @@ impl PushReceiver {
                 }
                 self.phase = Phase::Done;
                 self.finished_at = Some(now);
-                self.handle(now, ReceiverInput::Committed { proof: PROOF });
+                let proof = self.proof();
+                self.handle(now, ReceiverInput::Committed { proof });
                 Some(Wish::Completed)
             }
         })

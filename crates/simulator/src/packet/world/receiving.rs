@@ -1,6 +1,7 @@
 //! Driving a receiver: what its end of the session and its machine want done.
 
 use super::frames::{Body, Frame, change_version, channel_at, group_len_of, receiver_port};
+use super::keys::Secret;
 use super::receiver::{Mood, Phase, Wish};
 use super::streams::StreamId;
 use super::{Cluster, Datagram, Owner, Token};
@@ -9,6 +10,7 @@ use crate::packet::swarm::Plant;
 use crate::packet::swarm::coverage::of_guest;
 use alloc::format;
 use alloc::string::ToString;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use polycast_protocol::push::{Geometry, ReceiverInput};
 use polycast_protocol::session::{End, Guest, GuestConfig, GuestInput, GuestOutput};
@@ -96,6 +98,7 @@ impl Cluster {
                 let group_len = group_len_of(host.geometry.group_len);
                 let foreign = offer.geometry != Geometry { group_len, ..host.geometry };
                 host.channel = channel_at(offer.channel);
+                host.salt = offer.salt;
                 host.prepare(offer.outer_len.into());
                 let resumes = !host.intact.is_empty();
                 if foreign {
@@ -213,6 +216,25 @@ impl Cluster {
         self.streams.pump(net, stream, 0);
     }
 
+    /// A receiver is told what fragments are sealed with.
+    fn hear_secret(&mut self, transfer: u32, receiver: u32, secret: Secret) {
+        let push = self.push_mut(transfer);
+        let (handle, host) = (&push.source.run, &mut push.receivers[receiver as usize]);
+        let Some(run) = handle.as_ref().filter(|run| run.handle == host.handle) else { return };
+        let Some((sns, _)) = run.keys.epochs().iter().find(|(_, known)| *known == secret) else { return };
+        let sns = Arc::clone(sns);
+        host.keys.learn(Arc::clone(&sns), secret);
+        host.keys.reuses_nonces = run.keys.reuses_nonces;
+        let (handle, reuses_nonces) = (host.handle, run.keys.reuses_nonces);
+        if let Some(guard) = self.guard.as_deref_mut()
+            && (transfer, guard.attack.insider) == (0, Some(receiver))
+        {
+            let known = guard.known.entry(handle).or_default();
+            known.learn(sns, secret);
+            known.reuses_nonces = reuses_nonces;
+        }
+    }
+
     /// A frame came from the source.
     pub(super) fn frame_to_receiver(
         &mut self,
@@ -230,6 +252,9 @@ impl Cluster {
             self.breaches.push(format!("the source wrote a frame that is none: {frame:?}"));
             return;
         };
+        if let Control::Seal(secret) = &control {
+            return self.hear_secret(transfer, receiver, Secret::in_frame(secret));
+        }
         self.tell_guest(now, transfer, receiver, GuestInput::Frame(&control));
         let push = self.push(transfer);
         let groups = push.config.geometry(push.object_len).groups();

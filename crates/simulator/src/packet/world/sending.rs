@@ -1,7 +1,8 @@
 //! Driving a source: what its end of the session and its sender want done.
 
 use super::frames::{Body, Frame, address_of, channel_address, group_len_of, receiver_port};
-use super::receiver::{PROOF, Phase, content_of};
+use super::keys::{Keyring, mix, proof_of, salt_of};
+use super::receiver::{Phase, content_of};
 use super::source::{Conn, Sending};
 use super::streams::StreamId;
 use super::{Cluster, Datagram, Fragment, Happening, Owner, Token};
@@ -12,12 +13,13 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use polycast_protocol::push::{PeerId, SenderInput, SenderOutput, Slower};
 use polycast_protocol::session::{Expected, Gone, Goodbye, GuestId, Roster, RosterInput, RosterOutput, Why};
-use polycast_types::{Duration, ObjectId, RangeSet, Time};
-use polycast_wire::control::{Control, HASHES_MAX, Welcome};
-use polycast_wire::data::{FLAG_ATTEMPT, FLAG_PATCH};
+use polycast_types::{Duration, Handle, ObjectId, RangeSet, Time};
+use polycast_wire::control::{Control, HASHES_MAX, Hash, Salt, Welcome, proven_group};
+use polycast_wire::data::{CodedHeader, FLAG_ATTEMPT, FLAG_PATCH, FragmentHeader, Header};
 
 /// A source writes to its network card as long as so many batches wait there.
 const BATCHES_QUEUED_MAX: u64 = 2;
@@ -36,6 +38,7 @@ impl Cluster {
         }
         self.next_handle += 1;
         let (now, handle) = (net.now(), self.next_handle);
+        let keys = self.first_keys(transfer);
         let push = self.push_mut(transfer);
         let lacking: Vec<u32> = push.lacking().collect();
         let expected = if push.config.counted {
@@ -59,6 +62,9 @@ impl Cluster {
             spent: 0,
             removed: BTreeSet::new(),
             over: false,
+            keys,
+            members: BTreeSet::new(),
+            ever_sent: RangeSet::new(),
         };
         push.source.run = Some(Box::new(run));
         push.source.finished_at = None;
@@ -187,6 +193,10 @@ impl Cluster {
     }
 
     fn welcome(&mut self, net: &mut Network<Datagram>, transfer: u32, stream: StreamId) {
+        let salt = salt_of(mix(self.seed, u64::from(stream.0)));
+        if let Some(conn) = self.run_mut(transfer).and_then(|run| run.conns.get_mut(&stream)) {
+            conn.salt = salt;
+        }
         let push = self.push(transfer);
         let geometry = push.config.geometry(push.object_len);
         let welcome = Control::Welcome(Welcome {
@@ -200,9 +210,10 @@ impl Cluster {
             channel: channel_address(push.source.channel()),
             outer_len: 0,
             stall_ns: push.config.stall_timeout.0,
-            salt: [0; 32],
+            salt,
         });
         self.tell(net, transfer, stream, &welcome);
+        self.join_members(net, transfer, stream);
         let mut first = 0;
         while first < geometry.groups() {
             let end = geometry.groups().min(first + HASHES_MAX as u64);
@@ -211,6 +222,63 @@ impl Cluster {
         }
         self.tell(net, transfer, stream, &Control::Root([0; 32]));
         self.tell_roster(net.now(), transfer, RosterInput::Informed { guest: GuestId(stream.0) });
+    }
+
+    /// What a transfer that begins is sealed with, where it is.
+    fn first_keys(&mut self, transfer: u32) -> Keyring {
+        let mut keys = Keyring::default();
+        let push = self.push(transfer);
+        if push.config.sealed {
+            let all = core::iter::once(0..push.config.geometry(push.object_len).fragments()).collect();
+            keys.learn(Arc::new(all), self.fresh_secret());
+            keys.reuses_nonces = self.plant == Some(Plant::ReuseNonce);
+        }
+        keys
+    }
+
+    /// A receiver that was welcomed is told all secrets.
+    fn join_members(&mut self, net: &mut Network<Datagram>, transfer: u32, stream: StreamId) {
+        let Some(run) = self.run_mut(transfer).filter(|run| !run.keys.epochs().is_empty()) else { return };
+        run.members.insert(stream);
+        let secrets: Vec<_> = run.keys.epochs().iter().map(|(_, secret)| *secret).collect();
+        let receiver = run.conns[&stream].receiver;
+        for secret in secrets {
+            self.note_told(secret, receiver);
+            self.tell(net, transfer, stream, &Control::Seal(secret.frame()));
+        }
+    }
+
+    /// A receiver has left, or was taken out: what was never sent before is sealed with something else from now on.
+    pub(super) fn leave_members(&mut self, net: &mut Network<Datagram>, transfer: u32, stream: StreamId) {
+        let keeps = self.plant == Some(Plant::KeepEpoch);
+        let push = self.push_mut(transfer);
+        let fragments = push.config.geometry(push.object_len).fragments();
+        let Some(run) = push.source.run.as_deref_mut() else { return };
+        if !run.members.remove(&stream) || run.over || keeps {
+            return;
+        }
+        let has_it = push.receivers[run.conns[&stream].receiver as usize].is_done();
+        let unsent: RangeSet = run.ever_sent.gaps(0..fragments).into_iter().collect();
+        if has_it || unsent.is_empty() {
+            return;
+        }
+        let secret = self.fresh_secret();
+        let run = self.run_mut(transfer).expect("looked at above");
+        run.keys.learn(Arc::new(unsent), secret);
+        let members: Vec<(StreamId, u32)> =
+            run.members.iter().map(|stream| (*stream, run.conns[stream].receiver)).collect();
+        for (stream, receiver) in members {
+            self.note_told(secret, receiver);
+            self.tell(net, transfer, stream, &Control::Seal(secret.frame()));
+        }
+    }
+
+    /// What a receiver has to show that has the object.
+    fn right_proof(&self, transfer: u32, salt: &Salt) -> Hash {
+        let push = self.push(transfer);
+        let geometry = push.config.geometry(push.object_len);
+        let group = proven_group(salt, geometry.groups());
+        proof_of(salt, geometry.fragments_of_group(group).map(|sn| content_of(push.object, sn)))
     }
 
     /// Says the last word to a connection.
@@ -224,7 +292,10 @@ impl Cluster {
         }
         match word {
             Goodbye::Finished => self.tell(net, transfer, stream, &Control::Finished),
-            Goodbye::Refuse(why) => self.tell(net, transfer, stream, &Control::Refuse(&why.to_string())),
+            Goodbye::Refuse(why) => {
+                self.tell(net, transfer, stream, &Control::Refuse(&why.to_string()));
+                self.leave_members(net, transfer, stream);
+            }
         }
         self.finish(net, stream, 1);
     }
@@ -348,13 +419,42 @@ impl Cluster {
         if push.dark {
             return;
         }
-        let content = sns.iter().fold(0, |content, sn| content ^ content_of(push.object, *sn));
+        let object = push.object;
+        let content = sns.iter().fold(0, |content, sn| content ^ content_of(object, *sn));
         let node = push.source.node;
         fragment = Fragment { round, sn: sns[0], flags, content, ..fragment };
         if sns.len() > 1 {
             fragment.coded = Some(sns.into());
         }
+        if push.config.sealed {
+            sns.iter().for_each(|sn| self.check_sealed(transfer, *sn, content_of(object, *sn)));
+            let datagram = self.sealed(transfer, &fragment, sns, content);
+            self.note_made(&datagram);
+            fragment.datagram = Some(datagram);
+        }
         self.forward(net, node, None, &fragment);
+    }
+
+    /// The bytes of a sealed packet.
+    fn sealed(&self, transfer: u32, fragment: &Fragment, sns: &[u64], content: u64) -> Arc<[u8]> {
+        let push = self.push(transfer);
+        let handle = Handle(fragment.handle.into());
+        let header = match sns {
+            [sn] => Header::Fragment(FragmentHeader {
+                handle,
+                round: fragment.round,
+                sn: *sn,
+                flags: fragment.flags,
+                object_len: (*sn == 0).then_some(push.object_len),
+                sealed: true,
+            }),
+            many => {
+                let header = CodedHeader::new(handle, many).and_then(CodedHeader::sealed);
+                Header::Coded(header.expect("combinations fit one header"))
+            }
+        };
+        let run = push.source.run.as_ref().expect("it has just spoken");
+        run.keys.packet(&header, sns, content).expect("a source has its keys")
     }
 
     /// Writes a frame from the source to a receiver.
@@ -416,24 +516,44 @@ impl Cluster {
         body: &Body,
     ) {
         let (now, guest) = (net.now(), GuestId(stream.0));
+        let plant = self.plant;
+        let is_impostor = self.guard.as_ref().is_some_and(|guard| guard.impostors.contains(&stream));
         let Owner::Control { receiver, .. } = self.owners[stream.0 as usize] else { return };
         let Some(run) = self.push_mut(transfer).source.run.as_deref_mut() else { return };
         let Body::Bytes(bytes) = body else { return };
         let is_stranger = !run.conns.contains_key(&stream);
-        match Control::parse(bytes) {
+        let parsed = Control::parse(bytes);
+        let salt = run.conns.get(&stream).map(|conn| conn.salt).filter(|_| run.roster.is_ready(guest));
+        let is_unproven = match (&parsed, salt) {
+            (Ok(Control::DataRcvd { proof, .. }), Some(salt)) if plant != Some(Plant::SkipProof) => {
+                *proof != self.right_proof(transfer, &salt)
+            }
+            _ => false,
+        };
+        let Some(run) = self.run_mut(transfer) else { return };
+        match parsed {
+            // Its certificate has another name.
+            Ok(Control::Hello(_)) if is_impostor && plant != Some(Plant::SkipName) => {
+                self.finish(net, stream, 1);
+            }
             Ok(Control::Hello(hello)) if is_stranger => {
                 let conn = Conn {
                     receiver,
                     window_bytes: hello.window_bytes,
                     serve_port: hello.serve_port,
+                    salt: [0; 32],
                     patches: RangeSet::new(),
                     dismissed: false,
                     settled: false,
                 };
                 run.conns.insert(stream, conn);
                 self.tell_roster(now, transfer, RosterInput::Hello { guest, hello: &hello });
+                let is_there = |run: &mut Sending| run.roster.entry(guest).is_some();
+                if is_impostor && self.run_mut(transfer).is_some_and(is_there) {
+                    self.breaches.push(format!("somebody else has the place of receiver {receiver}"));
+                }
             }
-            Ok(Control::DataRcvd { proof, .. }) if proof != PROOF && run.roster.is_ready(guest) => {
+            Ok(Control::DataRcvd { .. }) if is_unproven => {
                 self.tell_roster(now, transfer, RosterInput::Unproven { guest });
             }
             Ok(control) => {

@@ -1,6 +1,7 @@
 //! A host that sends by push: drives `protocol::session::Roster` and `protocol::push::Sender`, clocked by its network card.
 
 use super::Alarm;
+use super::keys::Keyring;
 use super::receiver::Serving;
 use super::streams::StreamId;
 use crate::packet::{LinkId, NodeId};
@@ -11,7 +12,8 @@ use alloc::vec::Vec;
 use polycast_protocol::push::{AttemptInterval, BATCH_MAX, Geometry, Sender, SenderConfig, SlowPolicy};
 use polycast_protocol::session::{Expected, Roster, RosterConfig, Verdicts};
 use polycast_types::{Duration, Handle, RangeSet, Rate, Time};
-use polycast_wire::data::{HEADER_LEN, IP_UDP_LEN};
+use polycast_wire::control::Salt;
+use polycast_wire::data::{FRAGMENT_TAGS_LEN, HEADER_LEN, IP_UDP_LEN};
 
 /// Settings of a push transfer; the defaults are those of the daemons.
 #[derive(Clone, Debug)]
@@ -46,6 +48,8 @@ pub struct PushConfig {
     pub counted: bool,
     /// So many receivers, one after the other, share a rack, and one of them speaks for it; below 2 each is on its own.
     pub rack: u32,
+    /// Whether packets are sealed; the world then has somebody who attacks them.
+    pub sealed: bool,
 }
 
 impl Default for PushConfig {
@@ -69,6 +73,7 @@ impl Default for PushConfig {
             next_path: Duration::ZERO,
             counted: false,
             rack: 0,
+            sealed: false,
         }
     }
 }
@@ -80,7 +85,8 @@ impl PushConfig {
     /// Bytes on a link of a packet that holds a fragment, without the frame around it.
     #[must_use]
     pub fn packet_bytes(&self) -> u32 {
-        self.fragment_bytes + (HEADER_LEN + IP_UDP_LEN) as u32
+        let tags = if self.sealed { FRAGMENT_TAGS_LEN } else { 0 };
+        self.fragment_bytes + (HEADER_LEN + tags + IP_UDP_LEN) as u32
     }
 
     pub(super) fn geometry(&self, object_len: u64) -> Geometry {
@@ -97,6 +103,7 @@ impl PushConfig {
             stall_timeout: self.stall_timeout,
             deadline: self.deadline,
             slow: self.slow,
+            sealed: self.sealed,
             ..SenderConfig::new(handle, self.geometry(object_len), self.batch())
         }
     }
@@ -126,6 +133,8 @@ pub(super) struct Conn {
     /// What HELLO said.
     pub(super) window_bytes: u64,
     pub(super) serve_port: u16,
+    /// What chooses the bytes that it shows in the end.
+    pub(super) salt: Salt,
     /// Fragments to send as PTCH_DATA when the connection has room.
     pub(super) patches: RangeSet,
     /// Whether the last word was said; it is said once.
@@ -154,6 +163,11 @@ pub(super) struct Sending {
     /// Receivers that were taken out before they were settled, and not added again.
     pub(super) removed: BTreeSet<String>,
     pub(super) over: bool,
+    /// What its packets are sealed with, and the connections that were told so and have not ended.
+    pub(super) keys: Keyring,
+    pub(super) members: BTreeSet<StreamId>,
+    /// Fragments that were on the data channel, whether anybody got them or not.
+    pub(super) ever_sent: RangeSet,
 }
 
 /// The source of a push transfer.

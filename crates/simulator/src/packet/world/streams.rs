@@ -41,6 +41,11 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// Its connection.
+    pub(super) fn stream(&self) -> StreamId {
+        self.stream
+    }
+
     pub(super) fn digest(&self) -> u64 {
         let place = u64::from(self.stream.0) << 32 | u64::from(self.hop) << 2 | u64::from(self.to) << 1;
         self.at.wrapping_mul(0x9e37_79b9_7f4a_7c15)

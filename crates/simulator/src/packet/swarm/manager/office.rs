@@ -14,7 +14,9 @@ use alloc::vec::Vec;
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::tcp_chain::TcpChain;
-use polycast_planning::{DeviceCommand, Fabric, Fabrics, Failure, Fcfs, GreedyMatching, PlanId, Scheduler};
+use polycast_planning::{
+    DeviceCommand, Fabric, Fabrics, Failure, Fcfs, GreedyMatching, HostId, PartName, PlanId, Scheduler,
+};
 use polycast_protocol::leases::{
     AgentKey, Input, JoinRefusal, Leases, LeasesConfig, OnDeviceFailure, Output, Record, ReleaseReason,
     host_numbers,
@@ -445,9 +447,45 @@ impl Office {
         }
     }
 
+    /// A path's receivers miss its light, or an operator takes a part out of use or back.
+    pub(super) fn doubt(&mut self, random: &mut Random, now: Time) {
+        for at in 0..self.managers.len() {
+            let Some(core) = &self.managers[at].core else { continue };
+            let leases: Vec<(PlanId, usize)> = core
+                .leases
+                .leases()
+                .map(|lease| (lease.grant.plan_id, lease.grant.receivers.len()))
+                .collect();
+            let input = if !leases.is_empty() && random.one_in(2) {
+                let (plan, _) = leases[random.below(leases.len() as u64) as usize];
+                let receivers = (0..self.settings.agents as u32).filter(|_| random.one_in(2)).map(HostId);
+                Input::Unlit { plan, receivers: receivers.collect() }
+            } else {
+                let number = random.below(3) as u32;
+                let part = match random.below(4) {
+                    0 => PartName::Port(number + 1),
+                    1 => PartName::Tor(number),
+                    2 => PartName::CircuitSwitch,
+                    _ => PartName::Splitter(number),
+                };
+                Input::Drain { part, is_out: random.one_in(2) }
+            };
+            self.handle(now, at, input);
+        }
+    }
+
+    /// Operators take back what they have taken out.
+    fn take_back(&mut self, now: Time, at: usize) {
+        let Some(core) = self.managers[at].core.as_ref().filter(|_| self.is_healed) else { return };
+        for part in core.leases.parts().0 {
+            self.handle(now, at, Input::Drain { part, is_out: false });
+        }
+    }
+
     /// What a leader does: buries the missing, hears of devices, writes.
     fn serve(&mut self, random: &mut Random, now: Time, at: usize) {
         self.see(now, at);
+        self.take_back(now, at);
         let reaches = self.reaches_store(now, at);
         let Some(core) = &mut self.managers[at].core else { return };
         if reaches
@@ -685,8 +723,12 @@ pub(super) fn listener(output: &Output) -> Option<&AgentKey> {
             ReleaseReason::Failed | ReleaseReason::TimeOver | ReleaseReason::Expired => Some(&request.agent),
             ReleaseReason::Released | ReleaseReason::HolderGone | ReleaseReason::Withdrawn => None,
         },
-        Output::Granted { .. } | Output::Again { .. } | Output::Forgotten { .. } | Output::Gone { .. } => {
-            None
-        }
+        Output::Granted { .. }
+        | Output::Again { .. }
+        | Output::Forgotten { .. }
+        | Output::Gone { .. }
+        | Output::Suspected { .. }
+        | Output::Acquitted { .. }
+        | Output::Drained { .. } => None,
     }
 }

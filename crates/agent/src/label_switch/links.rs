@@ -1,21 +1,24 @@
-//! What label switches see of their links: a port without a carrier is a broken link, and so is one whose neighbour does not
+//! What the label switches of a process see of their links: a port without a carrier is a broken link, and so is one whose neighbour does not
 //! answer probes (Orca section 3.4).
 
-use crate::error::LabError;
-use crate::layout;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use polycast_net::bpf::in_namespace;
+use super::LabelSwitchError;
+use super::switches::in_space;
+use crate::transfer::clock::wait;
+use polycast_net::interface;
 use polycast_net::link_watch::LinkWatch;
 use polycast_net::probe::ProbeSocket;
 use polycast_protocol::switch::{ProbeConfig, ProbeOutput, Probes};
 use polycast_topology::{Clos, Graph as _, Node};
 use polycast_types::{Duration, Time};
+use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd as _;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Instant;
 
+/// How often it is looked around when nothing happens.
+const LOOK_AGAIN: Duration = Duration::from_millis(1_000);
 /// So many probes in a row decide whether a neighbour works.
 const PROBES_IN_A_ROW: u32 = 4;
 
@@ -29,7 +32,7 @@ enum Sense {
 }
 
 /// The links between the switches of a network.
-pub(crate) struct Links {
+pub(super) struct Links {
     watches: Vec<Watch>,
     /// Switches, to which others they see no light or hear no answer.
     dark: BTreeSet<(Node, Node, Sense)>,
@@ -48,22 +51,25 @@ struct Watch {
 }
 
 impl Links {
-    /// Begins to watch the ports of all switches; all links are taken for whole. Without a time between probes none are sent.
-    pub(crate) fn open(clos: &Clos, udp_port: u16, probe_period: Option<Duration>) -> Result<Self, LabError> {
+    /// Begins to watch the ports of these switches, which are given with their namespaces and interfaces; all links are taken
+    /// for whole. Without a time between probes none are sent.
+    pub(super) fn open(
+        clos: &Clos,
+        switches: &[(Node, Option<PathBuf>, Vec<String>)],
+        udp_port: u16,
+        probe_period: Option<Duration>,
+    ) -> Result<Self, LabelSwitchError> {
         let mut links = Links { watches: Vec::new(), dark: BTreeSet::new(), begun: Instant::now() };
-        for node in clos.hosts()..clos.node_count() {
-            let name = layout::label_switch(clos, node);
-            let failed = |error: &dyn std::fmt::Display| LabError::system(format!("watch {name}"), error);
-            let opened = in_namespace(&Path::new("/run/netns").join(&name), || {
-                Watch::open(clos, node, udp_port, probe_period)
-            });
-            links.watches.push(opened.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?);
+        for (node, namespace, ports) in switches {
+            let open = || Watch::open(clos, *node, ports, udp_port, probe_period);
+            let opened = in_space(namespace.as_deref(), open);
+            links.watches.push(opened.map_err(|error| LabelSwitchError::new("watch links", error))?);
         }
         Ok(links)
     }
 
     /// Tells `hear` of every link that breaks or works again, for ever.
-    pub(crate) fn run(mut self, mut hear: impl FnMut((Node, Node), bool)) -> io::Result<()> {
+    pub(super) fn run(mut self, mut hear: impl FnMut((Node, Node), bool)) -> io::Result<()> {
         loop {
             let now = self.now();
             let mut found = Vec::new();
@@ -85,21 +91,14 @@ impl Links {
     /// Waits until something comes in or the next probes are due; gives what carriers say of neighbours.
     fn wait(&mut self) -> io::Result<Vec<(Node, Node, bool)>> {
         let deadline = self.watches.iter().filter_map(|watch| watch.probes.as_ref()?.1.deadline()).min();
-        let left = deadline.map(|at| at.since(self.now()));
-        let timeout = left.map_or(PollTimeout::NONE, |left| {
-            // Rounded up: poll counts in milliseconds, and must not come back too early again and again.
-            PollTimeout::try_from(left.0.div_ceil(1_000_000)).unwrap_or(PollTimeout::MAX)
-        });
         let mut fds = Vec::new();
         for watch in &self.watches {
-            fds.push(PollFd::new(watch.carriers.as_fd(), PollFlags::POLLIN));
+            fds.push(PollFd::from_borrowed_fd(watch.carriers.as_fd(), PollFlags::IN));
             let probes = watch.probes.as_ref();
-            fds.extend(probes.map(|(socket, _)| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
+            fds.extend(probes.map(|(socket, _)| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)));
         }
-        match poll(&mut fds, timeout) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        wait(&mut fds, self.now(), deadline, LOOK_AGAIN)?;
+        drop(fds);
         let mut said = Vec::new();
         for watch in &mut self.watches {
             watch.take_answers()?;
@@ -126,12 +125,18 @@ impl Links {
 
 impl Watch {
     /// To be called in the switch's namespace.
-    fn open(clos: &Clos, node: Node, udp_port: u16, probe_period: Option<Duration>) -> io::Result<Self> {
+    fn open(
+        clos: &Clos,
+        node: Node,
+        interfaces: &[String],
+        udp_port: u16,
+        probe_period: Option<Duration>,
+    ) -> io::Result<Self> {
         let (mut ports, mut neighbours) = (BTreeMap::new(), BTreeMap::new());
-        for port in 0..clos.port_count(node) {
+        for (port, name) in (0..).zip(interfaces) {
             let other = clos.neighbor(node, port);
             if other >= clos.hosts() {
-                let index = nix::net::if_::if_nametoindex(&layout::label_port(port)[..])?;
+                let index = interface::index(name)?;
                 ports.insert(index, port);
                 neighbours.insert(port, (other, index));
             }

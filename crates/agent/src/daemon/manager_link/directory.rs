@@ -1,0 +1,295 @@
+//! What the manager's directory is told of this agent, and what it says. All of it is told again in every session.
+
+use super::ManagerLink;
+use super::table::Table;
+use polycast_api::error::{Kind, Refusal};
+use polycast_api::manager as api;
+use polycast_api::manager::agent_message::Message as Said;
+use polycast_api::manager::directory_news::News;
+use polycast_api::manager::directory_word::Word;
+use polycast_types::{AppId, ObjectId};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use tokio::sync::{mpsc, oneshot};
+
+/// Objects that one message names.
+const BATCH_MAX: usize = 1_024;
+/// News that nobody has looked at.
+const NEWS_MAX: usize = 4_096;
+
+/// An object that is here: its length, and its root hash where that is known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HeldObject {
+    pub length: u64,
+    pub root: Option<[u8; 32]>,
+}
+
+/// How an object is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Wish {
+    pub can_fill: bool,
+    pub waits: bool,
+    pub fills: bool,
+}
+
+/// What has become of a version that was published.
+pub type Publication = Result<api::Published, Refusal>;
+
+struct Publishing {
+    word: api::PublishTopic,
+    answer: oneshot::Sender<Publication>,
+}
+
+/// What is told.
+#[derive(Default)]
+pub(super) struct Directory {
+    held: BTreeMap<ObjectId, HeldObject>,
+    wants: BTreeMap<ObjectId, Wish>,
+    /// Serves, and how many transfers each has.
+    serving: BTreeMap<u64, usize>,
+    subscribed: BTreeMap<String, AppId>,
+    /// Versions of topics that are committed.
+    known: BTreeMap<String, (AppId, api::TopicVersion)>,
+    publishing: BTreeMap<String, Publishing>,
+    news: Option<mpsc::Sender<News>>,
+}
+
+pub fn object_ref(object: ObjectId) -> Option<api::ObjectRef> {
+    Some(api::ObjectRef { app_id: object.app.0.to_vec(), data_id: object.data.0 })
+}
+
+fn said(word: Word) -> Said {
+    Said::Directory(api::DirectoryWord { word: Some(word) })
+}
+
+fn want(object: ObjectId, wish: Wish) -> Word {
+    let Wish { can_fill, waits, fills } = wish;
+    Word::Want(api::Want { object: object_ref(object), can_fill, waits, fills })
+}
+
+fn subscribe(topic: &str, app: AppId) -> Word {
+    Word::Subscribe(api::SubscribeTopic { app_id: app.0.to_vec(), topic: topic.to_string() })
+}
+
+fn have<'a>(held: impl Iterator<Item = (&'a ObjectId, &'a HeldObject)>) -> Vec<Word> {
+    let object = |(id, held): (&ObjectId, &HeldObject)| api::HeldObject {
+        object: object_ref(*id),
+        length: held.length,
+        root: held.root.map_or_else(Vec::new, |root| root.to_vec()),
+    };
+    let objects: Vec<api::HeldObject> = held.map(object).collect();
+    objects.chunks(BATCH_MAX).map(|batch| Word::Have(api::Have { objects: batch.to_vec() })).collect()
+}
+
+impl Directory {
+    /// All that the manager has to know.
+    pub fn all(&self) -> Vec<Said> {
+        let serving = Word::Serving(api::Serving { serve_ids: self.serving.keys().copied().collect() });
+        let wants = self.wants.iter().filter(|(object, _)| !self.held.contains_key(object));
+        let wants = wants.map(|(object, wish)| want(*object, *wish));
+        let known = self.known.iter().map(|(topic, (app, version))| {
+            let version = Some(version.clone());
+            Word::Known(api::KnownVersion { app_id: app.0.to_vec(), topic: topic.clone(), version })
+        });
+        let subscribed = self.subscribed.iter().map(|(topic, app)| subscribe(topic, *app));
+        let publishing = self.publishing.values().map(|publishing| Word::Publish(publishing.word.clone()));
+        let words = have(self.held.iter()).into_iter().chain([serving]).chain(wants).chain(known);
+        let words = words.chain(subscribed).chain(publishing);
+        words.chain([Word::ToldAll(api::ToldAll {})]).map(said).collect()
+    }
+
+    /// Takes in what the manager has said; gives whether it was heard.
+    pub fn take_in(&mut self, news: api::DirectoryNews) -> bool {
+        let Some(news) = news.news else { return true };
+        match news {
+            News::Published(published) => {
+                if let Some(publishing) = self.publishing.remove(&published.topic) {
+                    self.know(&published.topic, &publishing.word.app_id, publishing.word.version);
+                    // Whoever published it may have gone.
+                    let _ = publishing.answer.send(Ok(published));
+                }
+                true
+            }
+            News::Refused(refused) if refused.number.is_some() => {
+                if let Some(publishing) = self.publishing.remove(&refused.topic) {
+                    let _ = publishing.answer.send(Err(refusal(&refused.kind, refused.reason)));
+                }
+                true
+            }
+            News::Refused(refused) => {
+                self.subscribed.remove(&refused.topic);
+                self.pass_on(News::Refused(refused))
+            }
+            News::Topic(topic) => {
+                if topic.committed
+                    && let Some(app) = self.subscribed.get(&topic.topic).copied()
+                {
+                    self.know(&topic.topic, &app.0, topic.version.clone());
+                }
+                self.pass_on(News::Topic(topic))
+            }
+            News::Denied(denied) => self.pass_on(News::Denied(denied)),
+            other => self.pass_on(other),
+        }
+    }
+
+    fn know(&mut self, topic: &str, app: &[u8], version: Option<api::TopicVersion>) {
+        if let (Ok(app), Some(version)) = (app.try_into(), version) {
+            self.known.insert(topic.to_string(), (AppId(app), version));
+        }
+    }
+
+    fn pass_on(&self, news: News) -> bool {
+        self.news.as_ref().is_none_or(|listener| listener.try_send(news).is_ok())
+    }
+}
+
+/// A refusal as the manager tells it.
+pub fn refusal(kind: &str, reason: String) -> Refusal {
+    Refusal::new(Kind::from_name(kind).unwrap_or(Kind::Internal), reason)
+}
+
+impl Table {
+    fn word(&mut self, word: Word) -> bool {
+        self.say(said(word))
+    }
+}
+
+impl ManagerLink {
+    /// What the manager's directory says, from now on.
+    pub fn directory_news(&self) -> mpsc::Receiver<News> {
+        let (sender, news) = mpsc::channel(NEWS_MAX);
+        self.table().directory.news = Some(sender);
+        news
+    }
+
+    /// Tells what is here, and what is not any more.
+    pub fn tell_held(&self, changes: Vec<(ObjectId, Option<HeldObject>)>) {
+        let mut table = self.table();
+        let (mut here, mut gone) = (BTreeMap::new(), Vec::new());
+        for (id, held) in changes {
+            let before = match &held {
+                Some(held) => table.directory.held.insert(id, held.clone()),
+                None => table.directory.held.remove(&id),
+            };
+            match held {
+                Some(held) if before.as_ref() != Some(&held) => {
+                    table.directory.wants.remove(&id);
+                    here.insert(id, held);
+                }
+                None if before.is_some() => gone.push(id),
+                _ => {}
+            }
+        }
+        for word in have(here.iter()) {
+            table.word(word);
+        }
+        for batch in gone.chunks(BATCH_MAX) {
+            let objects = batch.iter().filter_map(|id| object_ref(*id)).collect();
+            table.word(Word::Lost(api::Lost { objects }));
+        }
+        for id in gone {
+            if let Some(wish) = table.directory.wants.get(&id).copied() {
+                table.word(want(id, wish));
+            }
+        }
+    }
+
+    /// Wants an object, in this way from now on.
+    pub fn want(&self, object: ObjectId, wish: Wish) {
+        let mut table = self.table();
+        let is_new = table.directory.wants.insert(object, wish) != Some(wish);
+        // Of what the manager takes to be here it hears first that it has gone.
+        if is_new && !table.directory.held.contains_key(&object) {
+            table.word(want(object, wish));
+        }
+    }
+
+    /// Has been told to get an object from its origin, or has it said that it does not: nothing new to the manager.
+    pub fn note_filling(&self, object: ObjectId, fills: bool) {
+        if let Some(wish) = self.table().directory.wants.get_mut(&object) {
+            wish.fills = fills;
+        }
+    }
+
+    /// The manager has denied a wish: it is nobody's any more.
+    pub fn forget_want(&self, object: ObjectId) {
+        self.table().directory.wants.remove(&object);
+    }
+
+    pub fn unwant(&self, object: ObjectId) {
+        let mut table = self.table();
+        if table.directory.wants.remove(&object).is_some() {
+            table.word(Word::Unwant(api::Unwant { object: object_ref(object) }));
+        }
+    }
+
+    pub fn fill_failed(&self, object: ObjectId, reason: String) {
+        self.note_filling(object, false);
+        self.table().word(Word::FillFailed(api::FillFailed { object: object_ref(object), reason }));
+    }
+
+    /// A serve has begun.
+    pub fn serving(&self, serve: u64) {
+        *self.table().directory.serving.entry(serve).or_default() += 1;
+    }
+
+    /// How one transfer of a serve went.
+    pub fn served(&self, serve: u64, outcomes: Vec<(String, Result<(), String>)>) {
+        let receiver = |(name, outcome): (String, Result<(), String>)| api::ServedReceiver {
+            name,
+            error: outcome.err().unwrap_or_default(),
+        };
+        let receivers = outcomes.into_iter().map(receiver).collect();
+        let mut table = self.table();
+        table.word(Word::Served(api::Served { serve_id: serve, receivers }));
+        if let Entry::Occupied(mut entry) = table.directory.serving.entry(serve) {
+            *entry.get_mut() -= 1;
+            if *entry.get() == 0 {
+                entry.remove();
+            }
+        }
+    }
+
+    pub fn subscribe(&self, topic: &str, app: AppId) {
+        let mut table = self.table();
+        if table.directory.subscribed.insert(topic.to_string(), app).is_none() {
+            table.word(subscribe(topic, app));
+        }
+    }
+
+    pub fn unsubscribe(&self, topic: &str) {
+        let mut table = self.table();
+        if table.directory.subscribed.remove(topic).is_some() {
+            table.word(Word::Unsubscribe(api::UnsubscribeTopic { topic: topic.to_string() }));
+        }
+    }
+
+    /// The last version of a topic that this agent knows to be committed.
+    pub fn known_version(&self, topic: &str) -> Option<u64> {
+        self.table().directory.known.get(topic).map(|(_, version)| version.number)
+    }
+
+    /// Publishes a version; the answer comes when it is committed.
+    pub fn publish(&self, word: api::PublishTopic) -> Result<oneshot::Receiver<Publication>, Refusal> {
+        let mut table = self.table();
+        if let Some(other) = table.directory.publishing.get(&word.topic) {
+            let number = other.word.version.as_ref().map_or(0, |version| version.number);
+            let message = format!("version {number} of '{}' is on its way from here already", word.topic);
+            return Err(Refusal::new(Kind::ObjectBusy, message));
+        }
+        let (answer, published) = oneshot::channel();
+        table.word(Word::Publish(word.clone()));
+        table.directory.publishing.insert(word.topic.clone(), Publishing { word, answer });
+        Ok(published)
+    }
+
+    /// Nobody waits for the answer any more.
+    pub fn forget_publishing(&self, topic: &str) {
+        let mut table = self.table();
+        let is_over = table.directory.publishing.get(topic).is_some_and(|one| one.answer.is_closed());
+        if is_over {
+            table.directory.publishing.remove(topic);
+        }
+    }
+}

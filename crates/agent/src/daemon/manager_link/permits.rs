@@ -1,0 +1,181 @@
+//! Permits: ours, which the manager gives for each path that it lends, and what those of others are checked with.
+
+use super::table::{Table, refusal};
+use super::{ANSWER_TIMEOUT, ManagerLink};
+use crate::transfer::{Change, PathNews, Permission, Steering};
+use polycast_api::error::{Kind, Refusal};
+use polycast_api::manager as api;
+use polycast_api::manager::agent_message::Message as Said;
+use polycast_net::permit::{Group, PUBLIC_LEN, SignedPermit};
+use polycast_wire::permit::Permit;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Keys of managers that are remembered: the one that was heard last, and those before it, whose permits may still be shown.
+const KEYS_MAX: usize = 4;
+/// How long the manager may take to give a permit before it is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
+
+/// What permits are checked with.
+#[derive(Debug, Default)]
+pub(in crate::daemon) struct Permits {
+    /// Whether agents show who they are: without that a permit says nothing.
+    pub wanted: bool,
+    /// The newest first.
+    keys: Vec<[u8; PUBLIC_LEN]>,
+    /// The manager's time of day, and when it said so.
+    clock: Option<(u64, Instant)>,
+}
+
+impl Permits {
+    /// The manager that has let us in says what it signs with, and what time it is.
+    pub fn learn(&mut self, joined: &api::Joined) {
+        for key in &joined.permit_keys {
+            if let Ok(key) = <[u8; PUBLIC_LEN]>::try_from(key.as_slice()) {
+                self.keys.retain(|known| *known != key);
+                self.keys.insert(0, key);
+            }
+        }
+        self.keys.truncate(KEYS_MAX);
+        self.clock = Some((joined.now_unix_s, Instant::now()));
+    }
+}
+
+/// What permits of others are checked with.
+#[derive(Clone, Debug)]
+pub(in crate::daemon) struct Authority {
+    /// Keys of managers.
+    pub keys: Vec<[u8; PUBLIC_LEN]>,
+    /// The time of day at the manager, in seconds since 1970.
+    pub now_unix_s: u64,
+}
+
+/// What the permit of a path is asked with.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    name: String,
+    data_size: u64,
+    root: Vec<u8>,
+    /// When it is to be asked for again.
+    renew_at: Instant,
+}
+
+impl Claim {
+    pub(super) fn of(request: &api::PathRequest) -> Self {
+        let api::PathRequest { name, data_size, root, .. } = request.clone();
+        Claim { name, data_size, root, renew_at: Instant::now() }
+    }
+}
+
+impl Table {
+    /// Asks for the permit of a path, where there are permits.
+    pub(super) fn ask_permit(&mut self, response_id: u64) {
+        let Some(claim) = self.held.get_mut(&response_id).and_then(|held| held.claim.as_mut()) else {
+            return;
+        };
+        claim.renew_at = Instant::now() + ASK_AGAIN;
+        let Claim { name, data_size, root, .. } = claim.clone();
+        self.say(Said::AskPermit(api::AskPermit { response_id, name, data_size, root }));
+    }
+
+    /// Asks for permits again whose time is half over.
+    pub(super) fn renew_permits(&mut self) {
+        let now = Instant::now();
+        let is_due = |claim: &Claim| claim.renew_at <= now;
+        let due = self.held.iter().filter(|(_, held)| held.claim.as_ref().is_some_and(is_due));
+        let due: Vec<u64> = due.map(|(response, _)| *response).collect();
+        due.into_iter().for_each(|response| self.ask_permit(response));
+    }
+
+    /// The manager has judged about a path.
+    pub(super) fn permitted(&mut self, permitted: api::Permitted) {
+        let Some(held) = self.held.get_mut(&permitted.response_id) else { return };
+        let permission = match permitted.denied {
+            Some(denied) => Err(refusal(denied)),
+            None => permission(&held.lease.receivers, permitted).map(|(permission, lifetime)| {
+                if let Some(claim) = &mut held.claim {
+                    claim.renew_at = Instant::now() + lifetime / 2;
+                }
+                permission
+            }),
+        };
+        if let Err(refusal) = &permission {
+            tracing::warn!(response = held.lease.response_id, %refusal, "not permitted");
+        }
+        held.steering.permit(permission);
+    }
+
+    /// The policy does not allow receivers any more.
+    pub(super) fn banned(&mut self, banned: api::Banned) {
+        let Some(held) = self.held.get(&banned.response_id) else { return };
+        let request_id = held.lease.request_id;
+        for api::LeftOut { name, reason } in &banned.receivers {
+            tracing::warn!(response = banned.response_id, receiver = %name, %reason, "taken out");
+            held.steering.tell(PathNews { event: Some(reason.clone()), ..PathNews::default() });
+            held.steering.change(Change::Remove(name.clone()));
+        }
+        let remove = banned.receivers.into_iter().map(|left_out| left_out.name).collect();
+        self.say(Said::Extend(api::Extend { request_id, time_ms: None, add: Vec::new(), remove }));
+    }
+}
+
+/// What the manager allows these receivers, and for how long.
+fn permission(receivers: &[String], permitted: api::Permitted) -> Result<(Permission, Duration), Refusal> {
+    let wrong =
+        |what: &str| Refusal::new(Kind::Internal, format!("the manager's permit makes no sense: {what}"));
+    let signature = permitted.signature.try_into().map_err(|_| wrong("it has no signature"))?;
+    let permit = SignedPermit { bytes: permitted.permit, signature };
+    let said = Permit::parse(&permit.bytes).map_err(|error| wrong(&error.to_string()))?;
+    let left_out: std::collections::BTreeMap<String, String> =
+        permitted.left_out.into_iter().map(|left_out| (left_out.name, left_out.reason)).collect();
+    let group = Group::new(receivers.iter().filter(|name| !left_out.contains_key(*name)).cloned());
+    if group.hash() != said.group {
+        return Err(wrong("it is for other receivers"));
+    }
+    let lifetime = Duration::from_secs(said.until_unix_s.saturating_sub(said.from_unix_s));
+    Ok((Permission { permit, group, left_out }, lifetime))
+}
+
+impl ManagerLink {
+    /// What permits of others are checked with: keys of managers that have let us in, and the time there. None before one has.
+    pub(in crate::daemon) fn authority(&self) -> Option<Authority> {
+        let table = self.table();
+        let (said_s, at) = table.permits.clock?;
+        let now_unix_s = said_s.saturating_add(at.elapsed().as_secs());
+        (!table.permits.keys.is_empty()).then(|| Authority { keys: table.permits.keys.clone(), now_unix_s })
+    }
+
+    /// Waits until the manager has permitted a path, where it has to.
+    pub(super) async fn await_permit(&self, steering: &Arc<Steering>) -> Result<(), Refusal> {
+        self.await_permit_of(steering, &[]).await
+    }
+
+    /// The same until it has judged about these receivers.
+    pub async fn await_permit_of(
+        &self,
+        steering: &Arc<Steering>,
+        receivers: &[String],
+    ) -> Result<(), Refusal> {
+        if self.0.security.is_none() {
+            return Ok(());
+        }
+        let mut permissions = steering.permissions();
+        let is_known = |permission: &Option<Result<Arc<Permission>, Refusal>>| match permission {
+            None => false,
+            Some(Err(_)) => true,
+            Some(Ok(permission)) => receivers.iter().all(|name| permission.knows(name)),
+        };
+        let judged = async {
+            // The sender lives as long as the steering that we hold.
+            permissions.wait_for(is_known).await.ok().and_then(|permission| permission.clone())
+        };
+        match tokio::time::timeout(self.patience() + ANSWER_TIMEOUT, judged).await {
+            Ok(Some(permission)) => permission.map(drop),
+            Ok(None) | Err(_) => {
+                let message =
+                    format!("the manager at {} did not permit the transfer in time", self.manager());
+                Err(Refusal::new(Kind::ManagerUnreachable, message))
+            }
+        }
+    }
+}

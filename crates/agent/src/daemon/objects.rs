@@ -1,0 +1,111 @@
+//! Objects that are asked for, and topics: this agent's part of the manager's directory.
+//!
+//! The manager is told what is here, and what somebody here wants; it says whom to send to, who gets an object from its
+//! origin, and which version of a topic is committed. `fetch` looks after those who ask, `fill` takes in what one of them
+//! gets from elsewhere, `serve` sends to others, `topics` publishes and subscribes.
+
+mod fetch;
+mod fill;
+mod key;
+mod serve;
+mod topics;
+
+pub use fetch::Asks;
+pub use fill::fill;
+pub use key::Key;
+
+use super::Shared;
+use super::catalog::{Available, Catalog};
+use super::manager_link::{HeldObject, ManagerLink};
+use super::sends::Sends;
+use fetch::Fetches;
+use polycast_api::convert::object_id;
+use polycast_api::manager;
+use polycast_api::manager::directory_news::News;
+use polycast_net::hash::parse_hex;
+use polycast_types::ObjectId;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+use topics::Topics;
+
+/// What is under way.
+pub struct Objects {
+    shared: Arc<Shared>,
+    sends: Arc<Sends>,
+    fetches: Mutex<Fetches>,
+    topics: Mutex<Topics>,
+}
+
+impl Objects {
+    pub fn new(shared: Arc<Shared>, sends: Arc<Sends>) -> Self {
+        Objects { shared, sends, fetches: Mutex::default(), topics: Mutex::default() }
+    }
+
+    /// Tells the manager what is here, and does what it says, until told to end.
+    pub async fn run(self: Arc<Self>, mut ending: watch::Receiver<bool>) {
+        let mut news = self.shared.link.directory_news();
+        announce(&self.shared.catalog, &self.shared.link);
+        loop {
+            tokio::select! {
+                more = self.shared.catalog.await_journal() => {
+                    if !more {
+                        return;
+                    }
+                    announce(&self.shared.catalog, &self.shared.link);
+                }
+                Some(news) = news.recv() => self.hear(news),
+                _ = ending.wait_for(|ends| *ends) => return,
+            }
+        }
+    }
+
+    fn hear(self: &Arc<Self>, news: News) {
+        match news {
+            News::Serve(serve) => {
+                let Some(object) = object_of(serve.object) else { return };
+                let objects = Arc::clone(self);
+                objects.shared.link.serving(serve.serve_id);
+                tokio::spawn(async move {
+                    objects.serve(serve.serve_id, object, serve.receivers).await;
+                });
+            }
+            News::Fill(fill) => {
+                if let Some(object) = object_of(fill.object) {
+                    self.told_to_fill(object);
+                }
+            }
+            News::Denied(denied) => {
+                if let Some(object) = object_of(denied.object) {
+                    let refusal = super::manager_link::refusal(&denied.kind, denied.reason);
+                    self.denied(object, &refusal);
+                }
+            }
+            News::Topic(topic) => self.topic_news(topic),
+            News::Refused(refused) => self.topic_refused(refused),
+            // The link itself passes it to whoever has published.
+            News::Published(_) => {}
+        }
+    }
+
+    fn fetches(&self) -> MutexGuard<'_, Fetches> {
+        // Nothing here panics between two changes that belong together.
+        self.fetches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn topics(&self) -> MutexGuard<'_, Topics> {
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells the manager what has come and gone.
+fn announce(catalog: &Catalog, link: &ManagerLink) {
+    let held = |object: Available| HeldObject { length: object.length, root: parse_hex(&object.root) };
+    let changes = catalog.take_journal().into_iter().map(|(id, object)| (id, object.map(held)));
+    link.tell_held(changes.collect());
+}
+
+/// The object that the manager means.
+fn object_of(object: Option<manager::ObjectRef>) -> Option<ObjectId> {
+    let object = object?;
+    object_id(&object.app_id, object.data_id).ok()
+}

@@ -1,0 +1,343 @@
+//! Those on this host who ask for objects. The manager hears of each object once, however many ask.
+
+use super::super::catalog::Snapshot;
+use super::super::convert;
+use super::super::manager_link::ObjectWish;
+use super::Objects;
+use polycast_api::agent::fetch_event::Event;
+use polycast_api::agent::{FetchEvent, FetchProgress, FetchWaiting, FillOrder};
+use polycast_api::error::{Kind, Refusal};
+use polycast_types::{AppId, ObjectId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tonic::Status;
+
+/// Calls that may wait for objects.
+const WAITERS_MAX: usize = 4_096;
+/// Words to a caller that it has not taken yet.
+const WORDS_MAX: usize = 4;
+/// How often a caller hears how far its object is.
+const PROGRESS: Duration = Duration::from_millis(100);
+/// How long a process that was told to get an object may take to begin, or to bring the next bytes.
+pub(super) const FILL_PATIENCE: Duration = Duration::from_secs(30);
+
+/// A process.
+pub type Process = (AppId, u64);
+
+/// Who waits for what.
+#[derive(Default)]
+pub struct Fetches {
+    objects: BTreeMap<ObjectId, Fetch>,
+    waiters: usize,
+    last_number: u64,
+}
+
+#[derive(Default)]
+struct Fetch {
+    waiters: BTreeMap<u64, Waiter>,
+    filling: Option<Filling>,
+}
+
+struct Waiter {
+    process: Process,
+    can_fill: bool,
+    waits: bool,
+    /// It was told to get the object, and could not.
+    failed: bool,
+    words: mpsc::Sender<Word>,
+}
+
+/// Who gets an object from its origin.
+struct Filling {
+    waiter: u64,
+    process: Process,
+    /// Whether it brings bytes.
+    active: bool,
+}
+
+/// What a caller is told.
+enum Word {
+    Fill,
+    Denied(Refusal),
+}
+
+/// How somebody asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Asks {
+    pub process: Process,
+    pub can_fill: bool,
+    pub deadline: Option<Duration>,
+}
+
+/// Somebody's place among those who wait; the wish ends with the last of them.
+struct Place {
+    objects: Arc<Objects>,
+    object: ObjectId,
+    number: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.objects.leave(self.object, self.number);
+    }
+}
+
+type Events = mpsc::Sender<Result<FetchEvent, Status>>;
+
+impl Objects {
+    /// Waits for an object, and tells the caller how it goes.
+    pub async fn fetch(self: Arc<Self>, object: ObjectId, asks: Asks, events: Events) {
+        if let Err(refusal) = Arc::clone(&self).follow(object, asks, &events).await {
+            // A caller that has gone need not hear it.
+            let _ = events.send(Err(refusal.into())).await;
+        }
+    }
+
+    async fn follow(self: Arc<Self>, object: ObjectId, asks: Asks, events: &Events) -> Result<(), Refusal> {
+        let tell = async |event| events.send(Ok(FetchEvent { event: Some(event) })).await.is_ok();
+        let (place, mut words) = self.enter(object, asks)?;
+        let waiting = FetchWaiting { app_id: object.app.0.to_vec(), data_id: object.data.0 };
+        if !tell(Event::Waiting(waiting)).await {
+            return Ok(());
+        }
+        let until = asks.deadline.map(|deadline| Instant::now() + deadline);
+        let here = self.shared.catalog.wait(object, None, false);
+        let mut here = std::pin::pin!(here);
+        let mut ticks = tokio::time::interval(PROGRESS);
+        let mut told = (0, 0);
+        loop {
+            let late = async {
+                match until {
+                    Some(until) => tokio::time::sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                found = &mut here => {
+                    let found = found?;
+                    drop(place);
+                    let found = convert::available(object, found, &self.shared.store.path(object));
+                    tell(Event::Object(found)).await;
+                    return Ok(());
+                }
+                () = events.closed() => return Ok(()),
+                word = words.recv() => match word {
+                    Some(Word::Fill) => {
+                        let order = FillOrder { app_id: object.app.0.to_vec(), data_id: object.data.0 };
+                        if !tell(Event::Fill(order)).await {
+                            return Ok(());
+                        }
+                    }
+                    Some(Word::Denied(refusal)) => return Err(refusal),
+                    None => return Err(Refusal::new(Kind::Cancelled, "the wish is over")),
+                },
+                () = late => return Err(self.too_late(object)),
+                _ = ticks.tick() => {
+                    if let Some(Snapshot::Receiving { bytes, total, .. }) = self.shared.catalog.get(object)
+                        && (bytes, total) != told
+                    {
+                        told = (bytes, total);
+                        if !tell(Event::Progress(FetchProgress { bytes, total })).await {
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn too_late(&self, object: ObjectId) -> Refusal {
+        let how = match self.shared.catalog.get(object) {
+            Some(Snapshot::Receiving { bytes, total, .. }) => format!("{bytes} of {total} bytes are here"),
+            _ => "no agent has begun to send it".into(),
+        };
+        Refusal::new(Kind::TimedOut, format!("object {object} did not come in time: {how}"))
+    }
+
+    /// A place for one more who waits.
+    fn enter(
+        self: &Arc<Self>,
+        object: ObjectId,
+        asks: Asks,
+    ) -> Result<(Place, mpsc::Receiver<Word>), Refusal> {
+        let mut fetches = self.fetches();
+        if fetches.waiters >= WAITERS_MAX {
+            let message = format!("{WAITERS_MAX} calls wait for objects here, which is the limit");
+            return Err(Refusal::new(Kind::Full, message));
+        }
+        let (sender, words) = mpsc::channel(WORDS_MAX);
+        fetches.last_number += 1;
+        fetches.waiters += 1;
+        let number = fetches.last_number;
+        let fetch = fetches.objects.entry(object).or_default();
+        let waits = asks.deadline.is_some();
+        let waiter =
+            Waiter { process: asks.process, can_fill: asks.can_fill, waits, failed: false, words: sender };
+        fetch.waiters.insert(number, waiter);
+        self.want(object, fetch);
+        Ok((Place { objects: Arc::clone(self), object, number }, words))
+    }
+
+    fn leave(self: &Arc<Self>, object: ObjectId, number: u64) {
+        let mut fetches = self.fetches();
+        let Some(fetch) = fetches.objects.get_mut(&object) else { return };
+        if fetch.waiters.remove(&number).is_none() {
+            return;
+        }
+        fetches.waiters -= 1;
+        let Some(fetch) = fetches.objects.get_mut(&object) else { return };
+        let idle = fetch.filling.as_ref().is_some_and(|one| one.waiter == number && !one.active);
+        if idle {
+            self.pass_on(object, fetch, "the process that was to get it has gone");
+        }
+        self.tidy(&mut fetches, object);
+    }
+
+    /// Forgets an object that nobody here waits for or gets.
+    fn tidy(&self, fetches: &mut Fetches, object: ObjectId) {
+        let Some(fetch) = fetches.objects.get(&object) else { return };
+        if fetch.filling.is_none() && fetch.waiters.is_empty() {
+            fetches.objects.remove(&object);
+            self.shared.link.unwant(object);
+        } else if fetch.filling.is_none() {
+            self.want(object, fetch);
+        }
+    }
+
+    /// Tells the manager how an object is wanted that is not here.
+    fn want(&self, object: ObjectId, fetch: &Fetch) {
+        if !matches!(self.shared.catalog.get(object), Some(Snapshot::Available(_))) {
+            self.shared.link.want(object, wish(fetch));
+        }
+    }
+
+    /// The manager has chosen this agent to get an object from its origin.
+    pub(super) fn told_to_fill(self: &Arc<Self>, object: ObjectId) {
+        let mut fetches = self.fetches();
+        let Some(fetch) = fetches.objects.get_mut(&object) else {
+            return self.shared.link.fill_failed(object, "nobody there asks for it any more".into());
+        };
+        self.shared.link.note_filling(object, true);
+        if fetch.filling.is_none() {
+            self.choose(object, fetch, "nobody there can get it any more");
+        }
+        self.tidy(&mut fetches, object);
+    }
+
+    /// The next process here that is to get an object; the manager hears it where there is none.
+    fn choose(self: &Arc<Self>, object: ObjectId, fetch: &mut Fetch, reason: &str) {
+        let mut able = fetch.waiters.iter().filter(|(_, waiter)| waiter.can_fill && !waiter.failed);
+        let told = able.find(|(_, waiter)| waiter.words.try_send(Word::Fill).is_ok());
+        let Some((number, waiter)) = told else {
+            fetch.filling = None;
+            return self.shared.link.fill_failed(object, reason.to_string());
+        };
+        let (number, process) = (*number, waiter.process);
+        fetch.filling = Some(Filling { waiter: number, process, active: false });
+        let objects = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(FILL_PATIENCE).await;
+            objects.lose_patience(object, number);
+        });
+    }
+
+    fn lose_patience(self: &Arc<Self>, object: ObjectId, number: u64) {
+        let mut fetches = self.fetches();
+        let Some(fetch) = fetches.objects.get_mut(&object) else { return };
+        if fetch.filling.as_ref().is_some_and(|one| one.waiter == number && !one.active) {
+            self.pass_on(object, fetch, "the process that was to get it did nothing");
+            self.tidy(&mut fetches, object);
+        }
+    }
+
+    /// The process that was to get an object has not got it.
+    fn pass_on(self: &Arc<Self>, object: ObjectId, fetch: &mut Fetch, reason: &str) {
+        let Some(before) = fetch.filling.take() else { return };
+        if let Some(waiter) = fetch.waiters.get_mut(&before.waiter) {
+            waiter.failed = true;
+        }
+        self.choose(object, fetch, reason);
+    }
+
+    /// A process brings the bytes that it was told to get.
+    pub(super) fn begin_fill(&self, object: ObjectId, key: &str, process: Process) -> Result<(), Refusal> {
+        let mut fetches = self.fetches();
+        let filling = fetches.objects.get_mut(&object).and_then(|fetch| fetch.filling.as_mut());
+        match filling {
+            Some(filling) if filling.process == process && !filling.active => {
+                filling.active = true;
+                Ok(())
+            }
+            _ => {
+                let message = format!(
+                    "this process was not told to get {key}: it has to Fetch it first, and to be chosen"
+                );
+                Err(Refusal::new(Kind::Invalid, message))
+            }
+        }
+    }
+
+    /// A process has brought an object, or has failed to.
+    pub(super) fn end_fill(self: &Arc<Self>, object: ObjectId, outcome: Result<(), &str>) {
+        let mut fetches = self.fetches();
+        let Some(fetch) = fetches.objects.get_mut(&object) else { return };
+        match outcome {
+            Ok(()) => fetch.filling = None,
+            Err(reason) => {
+                if let Some(filling) = &fetch.filling
+                    && let Some(waiter) = fetch.waiters.get_mut(&filling.waiter)
+                {
+                    waiter.failed = true;
+                    let refusal = Refusal::new(Kind::OriginFailed, reason);
+                    // It knows, and need not wait for others; one that has gone need not hear it.
+                    let _ = waiter.words.try_send(Word::Denied(refusal));
+                }
+                self.pass_on(object, fetch, reason);
+            }
+        }
+        self.tidy_filled(&mut fetches, object, outcome.is_ok());
+    }
+
+    fn tidy_filled(&self, fetches: &mut Fetches, object: ObjectId, is_here: bool) {
+        if !is_here {
+            self.tidy(fetches, object);
+        } else if fetches.objects.get(&object).is_some_and(|fetch| fetch.waiters.is_empty()) {
+            fetches.objects.remove(&object);
+        }
+    }
+
+    /// The manager says that the object does not come.
+    pub(super) fn denied(&self, object: ObjectId, refusal: &Refusal) {
+        let mut fetches = self.fetches();
+        self.shared.link.forget_want(object);
+        let Some(fetch) = fetches.objects.get_mut(&object) else { return };
+        let message = format!("object {object}: {}", refusal.message);
+        let refusal = Refusal::new(refusal.kind, message);
+        let mut told: usize = 0;
+        fetch.waiters.retain(|_, waiter| {
+            // Who waits until somebody has it goes on waiting.
+            let goes_on = waiter.waits && refusal.kind == Kind::ObjectUnknown;
+            if !goes_on {
+                // There is room: it has heard next to nothing.
+                let _ = waiter.words.try_send(Word::Denied(refusal.clone()));
+                told += 1;
+            }
+            goes_on
+        });
+        fetches.waiters -= told;
+        self.tidy(&mut fetches, object);
+    }
+}
+
+/// How the manager hears of an object that several may ask for.
+fn wish(fetch: &Fetch) -> ObjectWish {
+    ObjectWish {
+        can_fill: fetch.waiters.values().any(|waiter| waiter.can_fill && !waiter.failed),
+        waits: fetch.waiters.values().all(|waiter| waiter.waits),
+        fills: fetch.filling.is_some(),
+    }
+}

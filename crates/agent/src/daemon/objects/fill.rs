@@ -1,0 +1,264 @@
+//! Taking in the bytes that a process here gets from an object's origin.
+
+use super::super::catalog::Receive;
+use super::super::convert;
+use super::super::store::Description;
+use super::super::{Shared, catalog::Snapshot};
+use super::fetch::{FILL_PATIENCE, Process};
+use super::key::Digest;
+use super::{Key, Objects};
+use polycast_api::agent::{FillRequest, Object};
+use polycast_api::error::{Kind, Refusal};
+use polycast_net::object::{MODE_USUAL, ObjectKind};
+use polycast_net::store::{check_name, is_in_memory, part_path};
+use polycast_types::{ObjectId, Printable};
+use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tonic::Streaming;
+
+/// Pieces on their way to the file.
+const PIECES_MAX: usize = 8;
+/// The longest piece, in bytes.
+const PIECE_LEN_MAX: usize = 1 << 20;
+/// So much more room is taken at a time where nobody knows how long the object is.
+const ROOM_STEP: u64 = 64 << 20;
+/// Bytes that are read at a time to compute a digest.
+const READ_LEN: usize = 1 << 20;
+
+/// What the file came to.
+struct Written {
+    length: u64,
+    root: String,
+}
+
+/// A fill that has begun; whoever lets go of it without an end has failed.
+struct Begun {
+    objects: Arc<Objects>,
+    object: ObjectId,
+    ended: bool,
+}
+
+impl Begun {
+    fn end(&mut self, outcome: Result<(), &str>) {
+        if !std::mem::replace(&mut self.ended, true) {
+            self.objects.end_fill(self.object, outcome);
+        }
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.end(Err("the process that got it has gone"));
+    }
+}
+
+/// Takes in an object from a process that was told to get it.
+pub async fn fill(
+    objects: &Arc<Objects>,
+    process: Process,
+    first: FillRequest,
+    mut requests: Streaming<FillRequest>,
+) -> Result<Object, Refusal> {
+    let key = Key::parse(&first.key)?;
+    let name = if first.name.is_empty() { key.name() } else { first.name.clone() };
+    let odd = |why| Refusal::new(Kind::Invalid, format!("'{}' {why}", Printable(&name)));
+    check_name(&name).map_err(odd)?;
+    let id = key.object;
+    objects.begin_fill(id, &key.text, process)?;
+    let mut begun = Begun { objects: Arc::clone(objects), object: id, ended: false };
+    let outcome = take_in(&objects.shared, &key, name, first, &mut requests).await;
+    begun.end(outcome.as_ref().map(drop).map_err(|refusal| refusal.message.as_str()));
+    outcome?;
+    match objects.shared.catalog.get(id) {
+        Some(Snapshot::Available(object)) => {
+            Ok(convert::available(id, object, &objects.shared.store.path(id)))
+        }
+        _ => Err(Refusal::new(Kind::ObjectUnknown, format!("object {id} has gone already"))),
+    }
+}
+
+async fn take_in(
+    shared: &Arc<Shared>,
+    key: &Key,
+    name: String,
+    first: FillRequest,
+    requests: &mut Streaming<FillRequest>,
+) -> Result<(), Refusal> {
+    let receive = shared.catalog.begin_receive(key.object)?;
+    let _ = receive.progress().name.set(name.clone());
+    let (pieces, incoming) = mpsc::channel(PIECES_MAX);
+    let (here, length, digest) = (Arc::clone(shared), first.length, key.digest.clone());
+    let writing = tokio::task::spawn_blocking(move || {
+        let written = write(&here, &receive, length, &digest, incoming);
+        enter(&here, receive, name, written)
+    });
+    let passed = pass(first, requests, &pieces).await;
+    if let Err(refusal) = &passed {
+        // The writer throws away what has come.
+        let _ = pieces.send(Err(refusal.clone())).await;
+    }
+    drop(pieces);
+    let written = writing.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))?;
+    // What the writer says comes first: it may be why nothing could be passed on.
+    written.and(passed)
+}
+
+type Pieces = mpsc::Sender<Result<Vec<u8>, Refusal>>;
+
+/// Passes on the pieces of a caller until it says that these were all.
+async fn pass(
+    first: FillRequest,
+    requests: &mut Streaming<FillRequest>,
+    pieces: &Pieces,
+) -> Result<(), Refusal> {
+    let failed = |why: String| Refusal::new(Kind::OriginFailed, why);
+    let mut request = first;
+    loop {
+        let FillRequest { bytes, error, done, .. } = request;
+        if !error.is_empty() {
+            return Err(failed(error));
+        }
+        if bytes.len() > PIECE_LEN_MAX {
+            let why = format!("a piece of {} bytes is longer than {PIECE_LEN_MAX}", bytes.len());
+            return Err(Refusal::new(Kind::Invalid, why));
+        }
+        if !bytes.is_empty() && pieces.send(Ok(bytes)).await.is_err() {
+            return Err(failed("it cannot be written".into()));
+        }
+        if done {
+            return Ok(());
+        }
+        let next = timeout(FILL_PATIENCE, requests.message()).await;
+        let silent = format!("nothing has come for {} seconds", FILL_PATIENCE.as_secs());
+        let next = next.map_err(|_| failed(silent))?;
+        let gone = || failed("the process that got it has gone".into());
+        request = next.map_err(|_| gone())?.ok_or_else(gone)?;
+    }
+}
+
+/// Writes the part file, and gives what it came to if it is what it has to be.
+fn write(
+    shared: &Shared,
+    receive: &Receive,
+    length: Option<u64>,
+    digest: &Digest,
+    mut incoming: mpsc::Receiver<Result<Vec<u8>, Refusal>>,
+) -> Result<Written, Refusal> {
+    let id = receive.id();
+    let make_room = |bytes: u64| -> Result<(), Refusal> {
+        shared.limits.make_room(&shared.catalog, &shared.store, id, bytes)?;
+        receive.progress().total.store(bytes, Ordering::Relaxed);
+        Ok(())
+    };
+    let mut room = length.unwrap_or(0);
+    make_room(room)?;
+    let target = shared.store.path(id);
+    let path = part_path(&target);
+    let failed = |error: io::Error| Refusal::new(Kind::StoreFull, format!("it cannot be stored: {error}"));
+    let flags = rustix::fs::OFlags::NOFOLLOW.bits();
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.custom_flags(flags as i32).open(&path).map_err(failed)?;
+    let (mut hasher, mut sha256, mut at) = (blake3::Hasher::new(), Context::new(&SHA256), 0u64);
+    while let Some(piece) = incoming.blocking_recv() {
+        let piece = piece?;
+        let end = at + piece.len() as u64;
+        if let Some(length) = length.filter(|length| end > *length) {
+            let why = format!("more bytes came than the {length} that were said");
+            return Err(Refusal::new(Kind::OriginFailed, why));
+        }
+        if end > room {
+            room = end + ROOM_STEP;
+            make_room(room)?;
+        }
+        file.write_all(&piece).map_err(failed)?;
+        hasher.update(&piece);
+        if matches!(digest, Digest::Sha256(_)) {
+            sha256.update(&piece);
+        }
+        at = end;
+        receive.progress().bytes.store(at, Ordering::Relaxed);
+    }
+    if let Some(length) = length.filter(|length| at < *length) {
+        let why = format!("{at} bytes came of the {length} that were said");
+        return Err(Refusal::new(Kind::OriginFailed, why));
+    }
+    check(digest, sha256, &path, at)?;
+    if !is_in_memory(&file) {
+        file.sync_data().map_err(failed)?;
+    }
+    receive.progress().total.store(at, Ordering::Relaxed);
+    std::fs::rename(&path, &target).map_err(failed)?;
+    Ok(Written { length: at, root: hasher.finalize().to_hex().to_string() })
+}
+
+/// Whether the bytes are those that the key names.
+fn check(digest: &Digest, sha256: Context, path: &Path, length: u64) -> Result<(), Refusal> {
+    let hex = |context: Context| -> String {
+        context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    };
+    let (wanted, found, what) = match digest {
+        Digest::None => return Ok(()),
+        Digest::Sha256(wanted) => (wanted, hex(sha256), "SHA-256"),
+        Digest::Git(wanted) => {
+            let found = git_digest(path, length);
+            let found = found.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))?;
+            (wanted, hex(found), "git digest")
+        }
+    };
+    if *wanted == found {
+        return Ok(());
+    }
+    let why = format!("the bytes from its origin have the {what} {found}, and not {wanted}");
+    Err(Refusal::new(Kind::OriginFailed, why))
+}
+
+/// The digest of a file as git computes it.
+fn git_digest(path: &Path, length: u64) -> io::Result<Context> {
+    let mut context = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+    context.update(format!("blob {length}\0").as_bytes());
+    let (mut file, mut buffer) = (File::open(path)?, vec![0; READ_LEN]);
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(context),
+            read => context.update(&buffer[..read]),
+        }
+    }
+}
+
+/// Enters what was written into the store, or removes it.
+fn enter(
+    shared: &Shared,
+    receive: Receive,
+    name: String,
+    written: Result<Written, Refusal>,
+) -> Result<(), Refusal> {
+    let id = receive.id();
+    let described = written.and_then(|Written { length, root }| {
+        let (kind, mode) = (ObjectKind::File, MODE_USUAL);
+        let description = Description { name, kind, length, mode, root };
+        let described = shared.store.describe(id, &description);
+        described.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))?;
+        Ok(description)
+    });
+    match described {
+        Ok(description) => {
+            tracing::info!(object = %id, bytes = description.length, "got from its origin");
+            receive.complete(description);
+            Ok(())
+        }
+        Err(refusal) => {
+            tracing::warn!(object = %id, %refusal, "not got from its origin");
+            let _ = shared.store.remove(id);
+            receive.fail(refusal.clone());
+            Err(refusal)
+        }
+    }
+}

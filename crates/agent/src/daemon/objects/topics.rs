@@ -1,0 +1,226 @@
+//! Topics: what is published here, and who here has subscribed.
+
+use super::super::catalog::Snapshot;
+use super::super::convert;
+use super::super::manager_link::{LinkState, object_ref, refusal};
+use super::{Objects, announce, object_of};
+use polycast_api::agent::{MissingSubscriber, PublishRequest, PublishResponse, TopicEvent};
+use polycast_api::error::{Kind, Refusal};
+use polycast_api::manager;
+use polycast_types::{AppId, ObjectId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tonic::Status;
+
+/// Topics that processes here may subscribe to.
+const TOPICS_MAX: usize = 1_024;
+/// How long a publisher waits for a manager.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// The topics that somebody here has subscribed to.
+#[derive(Default)]
+pub struct Topics {
+    topics: BTreeMap<String, Topic>,
+}
+
+struct Topic {
+    app: AppId,
+    callers: usize,
+    standing: watch::Sender<TopicStanding>,
+}
+
+/// How a topic stands: the version that is about to come, and the last that is committed.
+#[derive(Clone, Default, Debug)]
+struct TopicStanding {
+    staged: Option<(u64, ObjectId)>,
+    committed: Option<(u64, ObjectId)>,
+    refused: Option<Refusal>,
+}
+
+/// One who has subscribed.
+struct Subscription {
+    objects: Arc<Objects>,
+    topic: String,
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let mut topics = self.objects.topics();
+        let Some(topic) = topics.topics.get_mut(&self.topic) else { return };
+        topic.callers -= 1;
+        if topic.callers == 0 {
+            topics.topics.remove(&self.topic);
+            self.objects.shared.link.unsubscribe(&self.topic);
+        }
+    }
+}
+
+/// A version that is being published; nobody waits for it when this is dropped.
+struct Publication<'a> {
+    objects: &'a Objects,
+    topic: &'a str,
+}
+
+impl Drop for Publication<'_> {
+    fn drop(&mut self) {
+        self.objects.shared.link.forget_publishing(self.topic);
+    }
+}
+
+impl Objects {
+    /// Publishes a version, and waits until it is committed.
+    pub async fn publish(&self, app: AppId, request: PublishRequest) -> Result<PublishResponse, Refusal> {
+        let PublishRequest { topic, version, data_id, deadline_ms, .. } = request;
+        let object = ObjectId { app, data: polycast_types::DataId(data_id) };
+        let shared = &self.shared;
+        // It stays while it is published.
+        let _held = shared.catalog.begin_send(object)?;
+        announce(&shared.catalog, &shared.link);
+        let number = version.unwrap_or_else(|| shared.link.known_version(&topic).map_or(1, |last| last + 1));
+        let word = manager::PublishTopic {
+            app_id: app.0.to_vec(),
+            topic: topic.clone(),
+            version: Some(manager::TopicVersion { number, object: object_ref(object) }),
+            patience_ms: deadline_ms,
+        };
+        let mut answer = shared.link.publish(word)?;
+        let publication = Publication { objects: self, topic: &topic };
+        let published = loop {
+            tokio::select! {
+                published = &mut answer => {
+                    break published.map_err(|_| Refusal::new(Kind::Internal, "no answer"))??;
+                }
+                () = tokio::time::sleep(PATIENCE / 4) => {
+                    if let LinkState::Away { since, reason } = shared.link.state()
+                        && since.elapsed() >= PATIENCE
+                    {
+                        let why = format!("the manager at {} cannot be reached: {reason}", shared.link.manager());
+                        drop(answer);
+                        return Err(Refusal::new(Kind::ManagerUnreachable, why));
+                    }
+                }
+            }
+        };
+        drop(publication);
+        let missing = published.missing.into_iter();
+        let missing = missing.map(|one| MissingSubscriber { name: one.name, reason: one.reason }).collect();
+        Ok(PublishResponse { version: published.number, have: published.have, missing })
+    }
+
+    /// Tells a caller of every version from the last one on, until it goes.
+    pub async fn subscribe(
+        self: Arc<Self>,
+        app: AppId,
+        topic: String,
+        events: mpsc::Sender<Result<TopicEvent, Status>>,
+    ) {
+        let told = Arc::clone(&self).follow_topic(app, topic, &events).await;
+        if let Err(refusal) = told {
+            // A caller that has gone need not hear it.
+            let _ = events.send(Err(refusal.into())).await;
+        }
+    }
+
+    async fn follow_topic(
+        self: Arc<Self>,
+        app: AppId,
+        topic: String,
+        events: &mpsc::Sender<Result<TopicEvent, Status>>,
+    ) -> Result<(), Refusal> {
+        let (_subscription, mut standing) = self.enter_topic(app, topic)?;
+        let (mut staged, mut committed) = (None, None);
+        loop {
+            let now = standing.borrow_and_update().clone();
+            if let Some(refusal) = now.refused {
+                return Err(refusal);
+            }
+            if now.staged != staged
+                && let Some((version, id)) = now.staged
+            {
+                staged = now.staged;
+                let object = convert::object(
+                    id,
+                    Snapshot::Receiving { name: String::new(), bytes: 0, total: 0 },
+                    &self.shared.store.path(id),
+                );
+                let event = TopicEvent { version, committed: false, object: Some(object) };
+                if events.send(Ok(event)).await.is_err() {
+                    return Ok(());
+                }
+            }
+            if now.committed != committed
+                && let Some((version, id)) = now.committed
+            {
+                committed = now.committed;
+                // One that has made room for others meanwhile is followed by another one.
+                if let Some(Snapshot::Available(object)) = self.shared.catalog.get(id) {
+                    let object = convert::available(id, object, &self.shared.store.path(id));
+                    let event = TopicEvent { version, committed: true, object: Some(object) };
+                    if events.send(Ok(event)).await.is_err() {
+                        return Ok(());
+                    }
+                }
+            }
+            tokio::select! {
+                changed = standing.changed() => {
+                    changed.map_err(|_| Refusal::new(Kind::Cancelled, "the subscription is over"))?;
+                }
+                () = events.closed() => return Ok(()),
+            }
+        }
+    }
+
+    fn enter_topic(
+        self: &Arc<Self>,
+        app: AppId,
+        name: String,
+    ) -> Result<(Subscription, watch::Receiver<TopicStanding>), Refusal> {
+        let mut topics = self.topics();
+        if topics.topics.len() >= TOPICS_MAX && !topics.topics.contains_key(&name) {
+            let message = format!("there are subscriptions to {TOPICS_MAX} topics here, which is the limit");
+            return Err(Refusal::new(Kind::Full, message));
+        }
+        let topic = topics.topics.entry(name.clone()).or_insert_with(|| Topic {
+            app,
+            callers: 0,
+            standing: watch::Sender::default(),
+        });
+        if topic.app != app {
+            let message = format!("the topic '{name}' belongs to another application");
+            return Err(Refusal::new(Kind::TopicTaken, message));
+        }
+        topic.callers += 1;
+        let standing = topic.standing.subscribe();
+        self.shared.link.subscribe(&name, app);
+        Ok((Subscription { objects: Arc::clone(self), topic: name }, standing))
+    }
+
+    /// The manager has news of a topic.
+    pub(super) fn topic_news(&self, news: manager::TopicNews) {
+        let Some(version) = news.version else { return };
+        let Some(object) = object_of(version.object) else { return };
+        let topics = self.topics();
+        let Some(topic) = topics.topics.get(&news.topic) else { return };
+        let new = (version.number, object);
+        topic.standing.send_if_modified(|standing| {
+            let known = standing.committed.map_or(0, |(number, _)| number);
+            // A manager says again in every session what is the last.
+            let is_news = standing.committed.is_none() || version.number > known;
+            match (news.committed, is_news) {
+                (true, true) => (standing.committed, standing.staged) = (Some(new), None),
+                (false, true) => standing.staged = Some(new),
+                (_, false) => return false,
+            }
+            true
+        });
+    }
+
+    pub(super) fn topic_refused(&self, refused: manager::TopicRefused) {
+        let topics = self.topics();
+        let Some(topic) = topics.topics.get(&refused.topic) else { return };
+        let refusal = refusal(&refused.kind, refused.reason);
+        topic.standing.send_modify(|standing| standing.refused = Some(refusal));
+    }
+}

@@ -1,0 +1,152 @@
+//! Objects that are asked for, and topics.
+
+use super::{ClientError, Session};
+use crate::agent::fetch_event::Event;
+use crate::agent::fetch_request::What;
+use crate::agent::{
+    FetchEvent, FetchRequest, FillRequest, Object, PublishRequest, PublishResponse, SubscribeRequest,
+    TopicEvent,
+};
+use polycast_types::{DataId, Duration};
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+/// An object that is asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Wanted {
+    /// By a key: `sha256:HEX`, `git:HEX`, or KIND:TEXT.
+    Key(String),
+    /// By its number in the application.
+    Id(DataId),
+}
+
+/// A piece of an object that is got from its origin, or why there is none.
+pub type Piece = Result<Vec<u8>, String>;
+
+impl Session {
+    /// Asks for an object; how it goes comes from the value returned, which ends the wish when it is dropped. With
+    /// `can_fill` the caller may be told to bring the bytes with [`Session::fill`]. Without a deadline it is told at once where
+    /// nobody has the object and nobody can get it.
+    ///
+    /// # Errors
+    /// The key is none. What the manager says comes as an error of an event.
+    pub async fn fetch(
+        &self,
+        wanted: Wanted,
+        can_fill: bool,
+        deadline: Option<Duration>,
+    ) -> Result<Fetching, ClientError> {
+        let what = match wanted {
+            Wanted::Key(key) => What::Key(key),
+            Wanted::Id(data) => What::DataId(data.0),
+        };
+        let request = FetchRequest {
+            caller: Some(self.caller.clone()),
+            what: Some(what),
+            can_fill,
+            deadline_ms: deadline.map(|deadline| deadline.as_millis().max(1)),
+        };
+        Ok(Fetching { events: self.stub.clone().fetch(request).await?.into_inner() })
+    }
+
+    /// Brings the bytes of an object that a [`Session::fetch`] was told to get: pieces of at most 1 MiB, until `pieces` ends.
+    /// `length` is said where it is known; an empty name is the end of the key.
+    ///
+    /// # Errors
+    /// Nobody has told this process to, the bytes are not those that the key names, a piece is an error, or there is no room.
+    pub async fn fill(
+        &self,
+        key: &str,
+        length: Option<u64>,
+        name: &str,
+        pieces: mpsc::Receiver<Piece>,
+    ) -> Result<Object, ClientError> {
+        let first = FillRequest {
+            caller: Some(self.caller.clone()),
+            key: key.to_string(),
+            length,
+            name: name.to_string(),
+            ..FillRequest::default()
+        };
+        let piece = |piece: Piece| match piece {
+            Ok(bytes) => FillRequest { bytes, ..FillRequest::default() },
+            Err(error) => FillRequest { error, ..FillRequest::default() },
+        };
+        let last = FillRequest { done: true, ..FillRequest::default() };
+        let pieces = ReceiverStream::new(pieces).map(piece);
+        let requests = tokio_stream::once(first).chain(pieces).chain(tokio_stream::once(last));
+        Ok(self.stub.clone().fill(requests).await?.into_inner())
+    }
+
+    /// Gives all subscribers of a topic a new version; waits until it is committed.
+    ///
+    /// # Errors
+    /// The object is not here, the version is not above the last, the topic is another application's, or the manager cannot
+    /// be reached.
+    pub async fn publish(
+        &self,
+        topic: &str,
+        version: Option<u64>,
+        data: DataId,
+        deadline: Option<Duration>,
+    ) -> Result<PublishResponse, ClientError> {
+        let request = PublishRequest {
+            caller: Some(self.caller.clone()),
+            topic: topic.to_string(),
+            version,
+            data_id: data.0,
+            deadline_ms: deadline.map(|deadline| deadline.as_millis().max(1)),
+        };
+        Ok(self.stub.clone().publish(request).await?.into_inner())
+    }
+
+    /// Hears of every version of a topic, from the last one on, until the value returned is dropped.
+    ///
+    /// # Errors
+    /// There are too many. What the manager says comes as an error of an event.
+    pub async fn subscribe(&self, topic: &str) -> Result<Versions, ClientError> {
+        let request = SubscribeRequest { caller: Some(self.caller.clone()), topic: topic.to_string() };
+        Ok(Versions { events: self.stub.clone().subscribe(request).await?.into_inner() })
+    }
+}
+
+/// An object that is on its way.
+#[derive(Debug)]
+pub struct Fetching {
+    events: Streaming<FetchEvent>,
+}
+
+impl Fetching {
+    /// The next event; [`Event::Object`] is the last.
+    ///
+    /// # Errors
+    /// It does not come, or the agent went away.
+    pub async fn next(&mut self) -> Result<Option<Event>, ClientError> {
+        loop {
+            match self.events.message().await? {
+                // An event that a later version has added says nothing to us.
+                Some(FetchEvent { event: None }) => {}
+                Some(FetchEvent { event }) => return Ok(event),
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// The versions of a topic.
+#[derive(Debug)]
+pub struct Versions {
+    events: Streaming<TopicEvent>,
+}
+
+impl Versions {
+    /// The next one, when it is about to come and when it is committed and here.
+    ///
+    /// # Errors
+    /// The topic is another application's, or the agent went away.
+    pub async fn next(&mut self) -> Result<Option<TopicEvent>, ClientError> {
+        Ok(self.events.message().await?)
+    }
+}

@@ -1,0 +1,280 @@
+//! What is allowed: requests are judged by the policy when they come, and the path of each transfer gets a permit, which the
+//! source shows to its receivers.
+
+use super::Inner;
+use super::obey::{Message, some_of};
+use crate::convert;
+use crate::policy::{Ban, Usage};
+use polycast_api::error::{Kind, Refusal};
+use polycast_api::manager as api;
+use polycast_net::permit::Group;
+use polycast_planning::{Channel, Plan, PlanId};
+use polycast_protocol::leases::{AgentKey, Input, LeaseView, PathRequest, Receivers};
+use polycast_protocol::stream::StreamsInput;
+use polycast_wire::permit::{HASH_LEN, Permit};
+use serde_json::json;
+use std::collections::BTreeMap;
+
+/// The names of objects on paths that have a permit: a lease does not know its object's.
+#[derive(Debug, Default)]
+pub(super) struct Permitted(BTreeMap<PlanId, String>);
+
+impl Permitted {
+    /// A path has gone back.
+    pub(super) fn forget(&mut self, plan: PlanId) {
+        self.0.remove(&plan);
+    }
+}
+
+impl From<Ban> for Refusal {
+    fn from(ban: Ban) -> Self {
+        Refusal::new(Kind::NotAllowed, ban.to_string())
+    }
+}
+
+fn left_out(name: &str, ban: &Ban) -> api::LeftOut {
+    api::LeftOut { name: name.to_string(), reason: ban.to_string() }
+}
+
+/// The multicast group of a plan's data channel; zeros where it has none.
+fn group_of(plan: &Plan) -> ([u8; 4], u16) {
+    match plan.channel {
+        Channel::Multicast { group, .. } | Channel::Label { group, .. } => group,
+        Channel::Chain { .. } | Channel::SourceRoutes { .. } => ([0; 4], 0),
+    }
+}
+
+/// The rate of a path that is lent to one source alone.
+fn rate_of(plan: &Plan) -> u64 {
+    match &plan.channel {
+        Channel::Multicast { rate, .. } | Channel::Label { rate, .. } => rate.map_or(0, |rate| rate.0),
+        Channel::Chain { .. } | Channel::SourceRoutes { .. } => 0,
+    }
+}
+
+impl Inner {
+    /// What an agent has at this time.
+    fn usage(&self, agent: &AgentKey) -> Usage {
+        let mut usage = Usage::default();
+        for lease in self.machine.leases().filter(|lease| lease.key.agent.name == agent.name) {
+            usage.rate_bps = usage.rate_bps.saturating_add(rate_of(&lease.grant.plan));
+            if !lease.key.is_stream() {
+                usage.transfers += 1;
+                usage.bytes = usage.bytes.saturating_add(lease.grant.accepted_bytes);
+            }
+        }
+        let waits = |key: &&AgentKey| key.name == agent.name;
+        for pending in self.machine.pending().filter(|pending| waits(&&pending.key.agent)) {
+            if !pending.key.is_stream() {
+                usage.transfers += 1;
+                usage.bytes = usage.bytes.saturating_add(pending.bytes);
+            }
+        }
+        usage
+    }
+
+    /// Whether the policy allows a request. Of a request for all, those whom it does not let have the object are left out of the
+    /// permit; here one has to be left.
+    pub(super) fn judge_request(&self, request: &PathRequest, name: &str) -> Result<(), Refusal> {
+        let (policy, source) = (self.guard.policy(), &request.agent.name);
+        match &request.receivers {
+            Receivers::Named(names) => {
+                names.iter().try_for_each(|receiver| policy.send(source, name, receiver))?;
+            }
+            Receivers::All => {
+                let others =
+                    self.machine.members().map(|(member, _)| member).filter(|member| member != source);
+                let judged: Vec<_> = others.map(|member| policy.send(source, name, member)).collect();
+                if judged.iter().all(Result::is_err)
+                    && let Some(Err(ban)) = judged.into_iter().next()
+                {
+                    return Err(ban.into());
+                }
+            }
+        }
+        let key = request.agent.request(request.request);
+        let is_known = self.machine.leases().any(|lease| *lease.key == key)
+            || self.machine.pending().any(|pending| *pending.key == key);
+        // One that is said again has been allowed already.
+        if !is_known {
+            policy.begin(source, self.usage(&request.agent), request.remaining_bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the policy lets an agent hear a stream. One that nobody sends is refused elsewhere.
+    pub(super) fn judge_listener(&self, agent: &AgentKey, stream: &str) -> Result<(), Refusal> {
+        let Some(view) = self.streams.streams().find(|view| view.name == stream) else { return Ok(()) };
+        Ok(self.guard.policy().send(&view.source, stream, &agent.name)?)
+    }
+
+    /// An agent wants to hear a stream.
+    pub(super) fn join_stream(&mut self, agent: &AgentKey, name: String) {
+        match self.judge_listener(agent, &name) {
+            Ok(()) => self.stream(StreamsInput::Join { agent: agent.clone(), name }),
+            Err(refusal) => {
+                let news = Some(api::stream_news::News::Refused(convert::denied(0, &refusal)));
+                self.tell(agent, Message::Stream(api::StreamNews { name, news }));
+            }
+        }
+    }
+
+    /// Gives an agent the permit of a path that it holds, or says why there is none.
+    pub(super) fn permit(&mut self, agent: &AgentKey, ask: api::AskPermit) {
+        let response_id = ask.response_id;
+        let permitted = self.permitted(agent, ask).unwrap_or_else(|refusal| {
+            tracing::info!(agent = %agent.name, response = response_id, %refusal, "no permit");
+            self.guard.note(
+                "permit-refused",
+                || json!({ "lease": response_id, "source": agent.name, "reason": refusal.message }),
+            );
+            let denied = Some(convert::denied(0, &refusal));
+            api::Permitted { response_id, denied, ..Default::default() }
+        });
+        self.tell(agent, Message::Permitted(permitted));
+    }
+
+    fn permitted(&mut self, agent: &AgentKey, ask: api::AskPermit) -> Result<api::Permitted, Refusal> {
+        let api::AskPermit { response_id, name, data_size, root } = ask;
+        let guard = self.guard.clone();
+        let Some(signer) = guard.signer() else {
+            return Err(Refusal::new(
+                Kind::Invalid,
+                "this manager gives no permits: its agents do not show who they are",
+            ));
+        };
+        let root = match root.as_slice() {
+            [] => None,
+            bytes => Some(<[u8; HASH_LEN]>::try_from(bytes).map_err(|_| {
+                Refusal::new(Kind::Invalid, format!("a root hash of {} bytes is none", bytes.len()))
+            })?),
+        };
+        let is_meant = |lease: &LeaseView<'_>| {
+            lease.grant.plan_id.0 == response_id && lease.key.agent == *agent && !lease.key.is_stream()
+        };
+        let Some(lease) = self.machine.leases().find(is_meant) else {
+            let message = format!("the path {response_id} is not lent to '{}'", agent.name);
+            return Err(Refusal::new(Kind::RequestUnknown, message));
+        };
+        let address = self.machine.members().find(|(member, _)| *member == agent.name);
+        let Some(address) = address.map(|(_, member)| member.address.0) else {
+            return Err(Refusal::new(Kind::NotJoined, format!("the manager does not know '{}'", agent.name)));
+        };
+        let policy = guard.policy();
+        policy.rate(&agent.name, self.usage(agent).rate_bps)?;
+        let (mut allowed, mut out) = (Vec::new(), Vec::new());
+        for receiver in lease.grant.receiver_names() {
+            match policy.send(&agent.name, &name, receiver) {
+                Ok(()) => allowed.push(receiver.clone()),
+                Err(ban) => out.push((left_out(receiver, &ban), ban)),
+            }
+        }
+        let group = Group::new(allowed);
+        if group.is_empty()
+            && let Some((_, ban)) = out.pop()
+        {
+            return Err(ban.into());
+        }
+        let now_s = self.around_s();
+        let plan = &lease.grant.plan;
+        let signed = signer.sign(&Permit {
+            lease: response_id,
+            source: &agent.name,
+            address,
+            object: lease.object,
+            object_len: data_size,
+            root,
+            name: &name,
+            fabric: &plan.fabric.to_string(),
+            channel: group_of(plan),
+            pulled: matches!(plan.channel, Channel::SourceRoutes { .. }),
+            receivers: u32::try_from(group.len()).unwrap_or(u32::MAX),
+            group: group.hash(),
+            from_unix_s: now_s,
+            until_unix_s: now_s.saturating_add(guard.permit_s()),
+        });
+        guard.note("permit", || {
+            json!({
+                "lease": response_id, "source": agent.name, "object": lease.object.to_string(), "name": name,
+                "bytes": data_size, "fabric": plan.fabric.to_string(), "until_unix_s": now_s.saturating_add(guard.permit_s()),
+                "receivers": some_of(lease.grant.receiver_names()), "receivers_count": group.len(),
+                "left_out": out.iter().map(|(left_out, _)| &left_out.name).take(16).collect::<Vec<_>>(),
+            })
+        });
+        self.permits.0.insert(PlanId(response_id), name);
+        Ok(api::Permitted {
+            response_id,
+            permit: signed.bytes,
+            signature: signed.signature.to_vec(),
+            left_out: out.into_iter().map(|(left_out, _)| left_out).collect(),
+            denied: None,
+        })
+    }
+
+    /// The time of day in seconds.
+    fn around_s(&self) -> u64 {
+        self.around.wall_ns() / 1_000_000_000
+    }
+
+    /// Goes by a new policy: takes receivers out of transfers that it does not allow any more.
+    pub(super) fn enforce(&mut self) {
+        let policy = self.guard.policy();
+        let mut bans = Vec::new();
+        for lease in self.machine.leases() {
+            let Some(name) = self.permits.0.get(&lease.grant.plan_id) else { continue };
+            let source = &lease.key.agent.name;
+            let judged =
+                lease.grant.receiver_names().map(|receiver| (receiver, policy.send(source, name, receiver)));
+            let out = judged.filter_map(|(receiver, judged)| Some(left_out(receiver, &judged.err()?)));
+            let receivers: Vec<_> = out.collect();
+            if !receivers.is_empty() {
+                let response_id = lease.grant.plan_id.0;
+                bans.push((lease.key.agent.clone(), api::Banned { response_id, receivers }));
+            }
+        }
+        for (agent, banned) in bans {
+            tracing::warn!(source = %agent.name, response = banned.response_id, receivers = banned.receivers.len(),
+                "the policy does not allow a transfer any more");
+            self.guard.note("banned", || {
+                let names = banned.receivers.iter().map(|left_out| &left_out.name);
+                json!({
+                    "lease": banned.response_id, "source": agent.name, "receivers": some_of(names),
+                    "receivers_count": banned.receivers.len(),
+                })
+            });
+            self.tell(&agent, Message::Banned(banned));
+        }
+        let heard: Vec<_> = self.streams.streams().collect();
+        for stream in heard {
+            for receiver in stream.receivers {
+                if policy.send(&stream.source, &stream.name, &receiver).is_err() {
+                    self.ban_listener(&stream.name, &receiver);
+                }
+            }
+        }
+    }
+
+    fn ban_listener(&mut self, stream: &str, receiver: &str) {
+        let Some(agent) = self.seats.present().find(|key| key.name == receiver).cloned() else { return };
+        tracing::warn!(stream, receiver, "the policy does not let it hear a stream any more");
+        self.stream(StreamsInput::Leave { agent: agent.clone(), name: stream.to_string() });
+        self.join_stream(&agent, stream.to_string());
+    }
+
+    /// Hands a request to the machine, where the policy allows it.
+    pub(super) fn begin_request(&mut self, request: PathRequest, name: &str) {
+        match self.judge_request(&request, name) {
+            Ok(()) => self.apply(Input::Request(request)),
+            Err(refusal) => {
+                tracing::info!(source = %request.agent.name, request = request.request, %refusal, "not allowed");
+                self.guard.note("refused", || {
+                    json!({
+                        "source": request.agent.name, "request": request.request, "object": request.object.to_string(),
+                        "name": name, "reason": refusal.message,
+                    })
+                });
+                self.tell(&request.agent, Message::Denied(convert::denied(request.request, &refusal)));
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The connection to one process of label switches.
+
+use super::super::{DeviceError, PAUSES};
+use polycast_wire::switches::{Change as WireChange, FRAME_LEN_MAX, Word};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+/// An entry of a spine switch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Entry {
+    pub(super) spine: u32,
+    pub(super) session: u32,
+    pub(super) leaf: u32,
+}
+
+impl Entry {
+    fn set(&self) -> WireChange {
+        let Entry { spine, session, leaf } = *self;
+        WireChange::SetEntry { spine, session, leaf }
+    }
+
+    fn clear(&self) -> WireChange {
+        let Entry { spine, session, leaf } = *self;
+        WireChange::ClearEntry { spine, session, leaf }
+    }
+}
+
+pub(super) fn broken(reason: impl ToString) -> DeviceError {
+    DeviceError::Broken(reason.to_string())
+}
+
+/// A process of label switches.
+pub(super) struct Peer {
+    pub(super) address: SocketAddr,
+    /// The switches that it has, as it said over the connection that there is.
+    pub(super) nodes: BTreeSet<u32>,
+    /// Why it could not be reached last.
+    pub(super) unreachable: Option<DeviceError>,
+    connection: Option<Connection>,
+    /// The pause before the next try to connect, and when that is.
+    pause: Duration,
+    again_at: Instant,
+    /// Of the last change.
+    number: u32,
+}
+
+struct Connection {
+    stream: TcpStream,
+    inbox: Vec<u8>,
+}
+
+impl Peer {
+    pub(super) fn new(address: SocketAddr) -> Self {
+        Peer {
+            address,
+            nodes: BTreeSet::new(),
+            unreachable: None,
+            connection: None,
+            pause: PAUSES.0,
+            again_at: Instant::now(),
+            number: 0,
+        }
+    }
+
+    /// Tries to connect now, if there is no connection.
+    pub(super) fn hurry(&mut self) {
+        self.again_at = self.again_at.min(Instant::now() + PAUSES.0);
+    }
+
+    /// The connection has ended, or none came about.
+    pub(super) fn lost(&mut self, error: &DeviceError) {
+        if self.connection.take().is_some() {
+            tracing::warn!(address = %self.address, %error, "the connection to label switches has ended");
+            self.pause = PAUSES.0;
+        }
+        self.nodes.clear();
+        self.again_at = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(PAUSES.1);
+    }
+
+    /// The next frame that it says; connects first. A call that is dropped while it waits loses nothing.
+    pub(super) async fn next(&mut self, within: Duration) -> Result<Vec<u8>, DeviceError> {
+        if self.connection.is_none() {
+            tokio::time::sleep_until(self.again_at).await;
+            let (address, millis) = (self.address, within.as_millis());
+            let connected = match tokio::time::timeout(within, TcpStream::connect(address)).await {
+                Err(_) => Err(DeviceError::NotInTime { millis }),
+                Ok(Err(error)) => Err(DeviceError::Unreachable { address, reason: error.to_string() }),
+                Ok(Ok(stream)) => Ok(stream),
+            };
+            let stream = connected.inspect_err(|error| self.unreachable = Some(error.clone()))?;
+            // Without it small words would wait for each other, which costs time and nothing else.
+            let _ = stream.set_nodelay(true);
+            tracing::info!(%address, "connected to label switches");
+            self.unreachable = None;
+            self.connection = Some(Connection { stream, inbox: Vec::new() });
+        }
+        match &mut self.connection {
+            Some(connection) => connection.next().await,
+            None => Err(broken("connect again")),
+        }
+    }
+
+    /// Asks for changes and waits until all are done; gives the first reason why one is not. What else is said goes to `words`.
+    pub(super) async fn ask(
+        &mut self,
+        set: &[Entry],
+        clear: &[Entry],
+        within: Duration,
+        words: &mut Vec<Vec<u8>>,
+    ) -> Result<(), DeviceError> {
+        if set.is_empty() && clear.is_empty() {
+            return Ok(());
+        }
+        let mut bytes = Vec::new();
+        let mut open = BTreeSet::new();
+        for change in set.iter().map(Entry::set).chain(clear.iter().map(Entry::clear)) {
+            self.number = self.number.wrapping_add(1);
+            open.insert(self.number);
+            Word::Change { number: self.number, change }.emit(&mut bytes);
+        }
+        let Some(connection) = &mut self.connection else { return Err(broken("connect again")) };
+        let mut failure = None;
+        let asked = async {
+            connection.stream.write_all(&bytes).await.map_err(broken)?;
+            while !open.is_empty() {
+                let frame = connection.next().await?;
+                match Word::parse(&frame).map_err(broken)? {
+                    Word::Done { number } => drop(open.remove(&number)),
+                    Word::Failed { number, reason } => {
+                        if open.remove(&number) && failure.is_none() {
+                            failure = Some(reason.to_string());
+                        }
+                    }
+                    _ => words.push(frame),
+                }
+            }
+            Ok(())
+        };
+        match tokio::time::timeout(within, asked).await {
+            Ok(Ok(())) => failure.map_or(Ok(()), |reason| Err(DeviceError::Refused(reason))),
+            Ok(Err(error)) => {
+                self.lost(&error);
+                Err(error)
+            }
+            Err(_) => Err(DeviceError::Silent { millis: within.as_millis() }),
+        }
+    }
+}
+
+impl Connection {
+    /// The next frame. A call that is dropped while it waits loses nothing.
+    async fn next(&mut self) -> Result<Vec<u8>, DeviceError> {
+        loop {
+            if let Some(len) = Word::frame_len(&self.inbox).map_err(broken)?
+                && self.inbox.len() >= len
+            {
+                return Ok(self.inbox.drain(..len).collect());
+            }
+            self.inbox.reserve(FRAME_LEN_MAX);
+            if self.stream.read_buf(&mut self.inbox).await.map_err(broken)? == 0 {
+                return Err(broken("the other end has closed it"));
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Commands for objects that are asked for, and topics.
+
+use super::place::PlaceArgs;
+use super::{LocalArgs, duration};
+use clap::Args as Arguments;
+use polycast_types::{Duration, ObjectId, Printable};
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// What is asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FetchWhat {
+    /// By what it is.
+    Key(String),
+    /// By where it is from.
+    Url(String),
+    /// By its id.
+    Id(ObjectId),
+}
+
+impl FromStr for FetchWhat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if ["http://", "https://", "file:"].iter().any(|scheme| text.starts_with(scheme)) {
+            return Ok(FetchWhat::Url(text.to_string()));
+        }
+        if text.contains(':') {
+            return Ok(FetchWhat::Key(text.to_string()));
+        }
+        let id: Result<ObjectId, _> = text.parse();
+        id.map(FetchWhat::Id).map_err(|_| {
+            "write a key (sha256:HEX, git:HEX, name:TEXT), an address (https://..), or an object's id".into()
+        })
+    }
+}
+
+impl fmt::Display for FetchWhat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FetchWhat::Key(text) | FetchWhat::Url(text) => write!(f, "{}", Printable(text)),
+            FetchWhat::Id(id) => write!(f, "object {id}"),
+        }
+    }
+}
+
+/// `polycast fetch`
+#[derive(Arguments, Debug)]
+pub struct FetchArgs {
+    /// A key such as sha256:HEX, git:HEX or name:TEXT; an address of http, https or a file; or an object's id
+    #[arg(value_name = "KEY|URL|ID")]
+    pub what: FetchWhat,
+    /// Where to get it if no agent has it [default: the URL]; one of those who ask does
+    #[arg(long, value_name = "URL")]
+    pub from: Option<String>,
+    /// Wait for so long, also for somebody to have it (500ms, 30s) [default: fail at once where nobody can have it]
+    #[arg(long, value_name = "T", value_parser = duration)]
+    pub timeout: Option<Duration>,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    #[command(flatten)]
+    pub local: LocalArgs,
+}
+
+/// `polycast publish`
+#[derive(Arguments, Debug)]
+pub struct PublishArgs {
+    /// The topic's name
+    #[arg(value_name = "TOPIC")]
+    pub topic: String,
+    /// The file or directory that is the new version; it must not change while others get it
+    #[arg(value_name = "FILE|DIR")]
+    pub path: PathBuf,
+    /// Its number, above the last one's [default: one more than the last]
+    #[arg(long = "version", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub version: Option<u64>,
+    /// Do not wait longer for subscribers (500ms, 30s) [default: until each has it or has failed]
+    #[arg(long, value_name = "T", value_parser = duration)]
+    pub timeout: Option<Duration>,
+    #[command(flatten)]
+    pub local: LocalArgs,
+}
+
+/// `polycast subscribe`
+#[derive(Arguments, Debug)]
+pub struct SubscribeArgs {
+    /// The topic's name
+    #[arg(value_name = "TOPIC")]
+    pub topic: String,
+    /// End after the first version
+    #[arg(long)]
+    pub once: bool,
+    /// Run this with /bin/sh for each version; POLYCAST_TOPIC, POLYCAST_VERSION and POLYCAST_PATH say which
+    #[arg(long, value_name = "CMD")]
+    pub exec: Option<String>,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    #[command(flatten)]
+    pub local: LocalArgs,
+}

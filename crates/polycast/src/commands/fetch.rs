@@ -1,0 +1,195 @@
+//! `polycast fetch`: an object by its key, address or id, wherever it is.
+
+use super::cluster::{Ending, in_session, place_at, runtime};
+use super::destination::{Destination, Present};
+use crate::args::objects::{FetchArgs, FetchWhat};
+use crate::exit::{Exit, Failure};
+use crate::output::{self, Format};
+use crate::progress::Progress;
+use polycast_api::agent::Object;
+use polycast_api::agent::fetch_event::Event;
+use polycast_api::client::{ClientError, Piece, Session, Wanted};
+use polycast_types::{AppId, Printable, format_bytes};
+use serde_json::json;
+use std::fs::File;
+use std::io::Read;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Bytes of a piece.
+const PIECE_LEN: usize = 1 << 20;
+/// Pieces that are read ahead.
+const PIECES_MAX: usize = 8;
+/// How long a server may take to accept a connection, to answer, and between two pieces.
+const SERVER_WITHIN: Duration = Duration::from_secs(30);
+
+/// `polycast fetch`
+pub fn run(args: &FetchArgs, format: Format) -> Result<Exit, Failure> {
+    let destination = Destination::check(&args.place)?;
+    output::check_alone(format, destination == Destination::Stdout)?;
+    let origin = match (&args.from, &args.what) {
+        (Some(from), _) => Some(from.clone()),
+        (None, FetchWhat::Url(url)) => Some(url.clone()),
+        (None, _) => None,
+    };
+    if let Some(origin) = &origin {
+        check_origin(origin)?;
+    }
+    let (app, key) = match &args.what {
+        FetchWhat::Id(id) if origin.is_some() => {
+            return Err(Failure::input(format!("object {id} has no origin: --from goes with a key")));
+        }
+        FetchWhat::Id(id) => (id.app, None),
+        FetchWhat::Key(key) => (AppId::default(), Some(key.clone())),
+        FetchWhat::Url(url) => (AppId::default(), Some(format!("url:{url}"))),
+    };
+    let wanted = match (&args.what, &key) {
+        (FetchWhat::Id(id), _) => Wanted::Id(id.data),
+        (_, key) => Wanted::Key(key.clone().unwrap_or_default()),
+    };
+    let (object, filled) = runtime()?.block_on(in_session(&args.local, app, async |session| {
+        let ending = Ending::watch()?;
+        let progress = Progress::start(&format!("asking for {}", args.what));
+        let outcome = tokio::select! {
+            outcome = follow(session, args, wanted, key.as_deref(), origin.as_deref(), &progress) => outcome,
+            () = ending.asked() => Err(Failure::input("cancelled")),
+        };
+        progress.finish();
+        outcome
+    }))?;
+    let present = Present::of(&args.place);
+    let Some((target, unchanged)) = place_at(&object, &destination, present)? else { return Ok(Exit::Done) };
+    let id = object.id().map_err(ClientError::from)?.to_string();
+    let document = json!({
+        "object": id, "key": key, "name": object.name, "bytes": object.length, "root": object.root,
+        "path": target.display().to_string(), "unchanged": unchanged, "filled": filled,
+    });
+    let name = Printable(&object.name);
+    let how = match (unchanged, filled) {
+        (true, _) => " is up to date",
+        (false, true) => ", got from its origin",
+        (false, false) => "",
+    };
+    let text = format!("{name} ({}){how}: {}", format_bytes(object.length), target.display());
+    output::result(format, &document, &text)?;
+    Ok(Exit::Done)
+}
+
+/// Waits for the object, and gets it from its origin where that is this process's turn; gives whether it was.
+async fn follow(
+    session: &Session,
+    args: &FetchArgs,
+    wanted: Wanted,
+    key: Option<&str>,
+    origin: Option<&str>,
+    progress: &Progress,
+) -> Result<(Object, bool), Failure> {
+    let mut fetching = session.fetch(wanted, origin.is_some(), args.timeout).await?;
+    let (mut filled, mut shown) = (false, false);
+    while let Some(event) = fetching.next().await? {
+        match event {
+            Event::Waiting(_) => {}
+            Event::Progress(at) => {
+                if !shown {
+                    progress.note("it comes");
+                }
+                shown = true;
+                output_progress(progress, at.bytes, at.total);
+            }
+            Event::Fill(_) => {
+                let (Some(origin), Some(key)) = (origin, key) else { continue };
+                progress.note(&format!("nobody has it: getting it from {origin}"));
+                filled = true;
+                let (length, pieces) = read(origin).await;
+                let (session, key) = (session.clone(), key.to_string());
+                // How it went comes as an event, too.
+                tokio::spawn(async move { session.fill(&key, length, "", pieces).await });
+            }
+            Event::Object(object) => return Ok((object, filled)),
+        }
+    }
+    Err(Failure::unexpected("the agent ended the call without an object"))
+}
+
+fn output_progress(progress: &Progress, bytes: u64, total: u64) {
+    if total > 0 {
+        progress.quietly(&format!("{} of {}", format_bytes(bytes), format_bytes(total)));
+    }
+}
+
+/// Refuses what nobody could get.
+fn check_origin(origin: &str) -> Result<(), Failure> {
+    let known = ["http://", "https://", "file:///"].iter().any(|scheme| origin.starts_with(scheme));
+    if known {
+        return Ok(());
+    }
+    let message = format!("cannot get {}: it is no address of http, https or a file", Printable(origin));
+    Err(Failure::input(message).hint("write https://HOST/PATH, or file:///PATH"))
+}
+
+/// Begins to read an origin in a thread of its own; gives its length where that is known, and its pieces.
+async fn read(origin: &str) -> (Option<u64>, mpsc::Receiver<Piece>) {
+    let (sender, pieces) = mpsc::channel(PIECES_MAX);
+    let (opened, length) = tokio::sync::oneshot::channel();
+    let origin = origin.to_string();
+    std::thread::spawn(move || match open(&origin) {
+        Ok((length, reader)) => {
+            let _ = opened.send(length);
+            copy(&origin, reader, length, &sender);
+        }
+        Err(error) => {
+            let _ = opened.send(None);
+            let _ = sender.blocking_send(Err(format!("cannot get {origin}: {error}")));
+        }
+    });
+    (length.await.unwrap_or(None), pieces)
+}
+
+type Reader = Box<dyn Read + Send>;
+
+fn open(origin: &str) -> Result<(Option<u64>, Reader), String> {
+    if let Some(path) = origin.strip_prefix("file://") {
+        let file = File::open(path).map_err(|error| error.to_string())?;
+        let metadata = file.metadata().map_err(|error| error.to_string())?;
+        if !metadata.is_file() {
+            return Err("it is no file".into());
+        }
+        return Ok((Some(metadata.len()), Box::new(file)));
+    }
+    let config = ureq::Agent::config_builder()
+        .timeout_connect(Some(SERVER_WITHIN))
+        .timeout_recv_response(Some(SERVER_WITHIN))
+        .build();
+    let response = ureq::Agent::new_with_config(config).get(origin).call();
+    let response = response.map_err(|error| error.to_string())?;
+    let length = response.headers().get("content-length");
+    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    // What was packed for the way comes out longer.
+    let packed = response.headers().contains_key("content-encoding");
+    Ok((length.filter(|_| !packed), Box::new(response.into_body().into_reader())))
+}
+
+/// Reads to the end, or until nobody wants more.
+fn copy(origin: &str, mut reader: Reader, length: Option<u64>, pieces: &mpsc::Sender<Piece>) {
+    let mut total = 0u64;
+    loop {
+        let mut piece = Vec::with_capacity(PIECE_LEN);
+        match reader.by_ref().take(PIECE_LEN as u64).read_to_end(&mut piece) {
+            Ok(0) if length.is_some_and(|length| total < length) => {
+                let _ = pieces.blocking_send(Err(format!("{origin} ended after {total} bytes")));
+                return;
+            }
+            Ok(0) => return,
+            Ok(len) => {
+                total += len as u64;
+                if pieces.blocking_send(Ok(piece)).is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                let _ = pieces.blocking_send(Err(format!("cannot get {origin}: {error}")));
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! `polycast status --manager`, `polycast drain` and `polycast undrain`: the manager, through the local agent.
+
+use super::cluster::{connect, runtime};
+use crate::args::{DrainArgs, LocalArgs};
+use crate::exit::{Exit, Failure};
+use crate::output::{self, Format};
+use polycast_api::convert::object_id;
+use polycast_api::manager::{LeaseStatus, PendingStatus, StatusResponse};
+use polycast_types::{Printable, format_bytes};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+/// `polycast status --manager`
+pub fn run(local: &LocalArgs, format: Format) -> Result<Exit, Failure> {
+    let (address, status) = runtime()?.block_on(async {
+        let asked: Result<_, Failure> = Ok(connect(local).await?.manager_status().await?);
+        asked
+    })?;
+    output::result(format, &document(&address, &status), &text(&address, &status))?;
+    Ok(Exit::Done)
+}
+
+/// `polycast drain` and `polycast undrain`
+pub fn drain(args: &DrainArgs, back: bool, format: Format) -> Result<Exit, Failure> {
+    let done = runtime()?.block_on(async {
+        let asked: Result<_, Failure> = Ok(connect(&args.local).await?.drain(&args.part, back).await?);
+        asked
+    })?;
+    let document = json!({
+        "part": done.part, "drained": !back, "changed": done.changed, "moved": done.moved, "ended": done.ended,
+    });
+    let part = Printable(&done.part);
+    let text = match (back, done.changed) {
+        (true, true) => format!("{part} can be used again"),
+        (true, false) => format!("{part} was not taken out"),
+        (false, false) => format!("{part} was taken out already"),
+        (false, true) if done.moved + done.ended == 0 => {
+            format!("{part} is taken out; no transfer needed it")
+        }
+        (false, true) => {
+            let (moved, ended) = (done.moved, done.ended);
+            format!("{part} is taken out; {moved} paths have moved, {ended} have ended")
+        }
+    };
+    output::result(format, &document, &text)?;
+    Ok(Exit::Done)
+}
+
+fn object(app: &[u8], data: u64) -> String {
+    object_id(app, data).map_or_else(|_| data.to_string(), |id| id.to_string())
+}
+
+fn lease_document(lease: &LeaseStatus) -> Value {
+    let passed = lease.passed_over.iter().map(|passed| json!({ "fabric": passed.fabric, "why": passed.why }));
+    json!({
+        "lease": lease.response_id, "source": lease.source, "receivers": lease.receivers,
+        "object": object(&lease.app_id, lease.data_id), "bytes": lease.accepted_size, "fabric": lease.fabric,
+        "expires_in_ms": lease.expires_in_ms, "ends_in_ms": lease.ends_in_ms,
+        "passed_over": passed.collect::<Vec<_>>(),
+    })
+}
+
+fn pending_document(pending: &PendingStatus) -> Value {
+    json!({
+        "source": pending.source, "object": object(&pending.app_id, pending.data_id), "bytes": pending.size,
+        "receivers": pending.receivers, "waited_ms": pending.waited_ms, "estimate_ms": pending.estimate_ms,
+    })
+}
+
+fn document(address: &str, status: &StatusResponse) -> Value {
+    let list = |values: Vec<Value>| Value::Array(values);
+    json!({
+        "manager": address,
+        "leader": status.leader,
+        "scheduler": status.scheduler,
+        "fabrics": status.fabrics,
+        "uptime_seconds": status.uptime_seconds,
+        "agents": status.agents.len(),
+        "leases": list(status.leases.iter().map(lease_document).collect()),
+        "queue": list(status.pending.iter().map(pending_document).collect()),
+        "devices": list(status.devices.iter().map(|device| json!({
+            "name": device.name, "state": device.state, "error": device.error,
+        })).collect()),
+        "circuits": list(status.circuits.iter().map(|circuit| json!({
+            "from": circuit.from, "to": circuit.to, "lease": circuit.response_id,
+        })).collect()),
+        "splitters": list(status.splitters.iter().map(|splitter| json!({
+            "splitter": splitter.number, "state": splitter.state, "lease": splitter.response_id,
+        })).collect()),
+        "dark": status.dark,
+        "drained": status.drained,
+        "suspected": list(status.suspected.iter().map(|suspect| json!({
+            "part": suspect.part, "why": suspect.why, "times": suspect.times, "rests_ms": suspect.rests_ms,
+        })).collect()),
+    })
+}
+
+fn text(address: &str, status: &StatusResponse) -> String {
+    let mut text = format!(
+        "manager    {}, up {} s, scheduler {}\nfabrics    {}\nagents     {}\n",
+        Printable(address),
+        status.uptime_seconds,
+        Printable(&status.scheduler),
+        status.fabrics.join(", "),
+        status.agents.len(),
+    );
+    if !status.leader.is_empty() {
+        let _ = writeln!(text, "leader     {}", Printable(&status.leader));
+    }
+    for lease in &status.leases {
+        let (id, source, fabric) = (lease.response_id, Printable(&lease.source), Printable(&lease.fabric));
+        let receivers = lease.receivers.len();
+        let _ = writeln!(text, "lease      {id}: {source} to {receivers} receivers over {fabric}");
+        for passed in &lease.passed_over {
+            let _ = writeln!(
+                text,
+                "           not over {}: {}",
+                Printable(&passed.fabric),
+                Printable(&passed.why)
+            );
+        }
+    }
+    for pending in &status.pending {
+        let (source, size) = (Printable(&pending.source), format_bytes(pending.size));
+        let waited = pending.waited_ms as f64 / 1e3;
+        let _ = writeln!(
+            text,
+            "queue      {source} to {} receivers, {size}, for {waited:.1} s",
+            pending.receivers
+        );
+    }
+    for device in &status.devices {
+        let error =
+            if device.error.is_empty() { String::new() } else { format!(": {}", Printable(&device.error)) };
+        let _ = writeln!(text, "device     {}: {}{error}", Printable(&device.name), Printable(&device.state));
+    }
+    for circuit in &status.circuits {
+        let whose = circuit.response_id.map_or("kept ready".to_string(), |lease| format!("lease {lease}"));
+        let _ = writeln!(text, "circuit    port {} to port {}, {whose}", circuit.from, circuit.to);
+    }
+    for splitter in &status.splitters {
+        let whose = splitter.response_id.map_or(String::new(), |lease| format!(", lease {lease}"));
+        let _ = writeln!(text, "splitter   {}: {}{whose}", splitter.number, Printable(&splitter.state));
+    }
+    for fibre in &status.dark {
+        let _ = writeln!(text, "dark       {}", Printable(fibre));
+    }
+    for part in &status.drained {
+        let _ = writeln!(text, "drained    {}", Printable(part));
+    }
+    for suspect in &status.suspected {
+        let rest = match suspect.rests_ms {
+            0 => "taken where nothing else is free".to_string(),
+            rests => format!("rests for {:.0} s", rests as f64 / 1e3),
+        };
+        let _ =
+            writeln!(text, "suspected  {}, {rest}: {}", Printable(&suspect.part), Printable(&suspect.why));
+    }
+    text
+}

@@ -1,0 +1,142 @@
+//! `polycast publish` and `polycast subscribe`: versions of something, to all who want each.
+
+use super::cluster::{Ending, in_session, place_at, runtime};
+use super::destination::{Destination, Present};
+use super::names;
+use crate::args::objects::{PublishArgs, SubscribeArgs};
+use crate::exit::{Exit, Failure};
+use crate::object;
+use crate::output::{self, Format};
+use crate::progress::Progress;
+use polycast_api::agent::TopicEvent;
+use polycast_api::client::{ClientError, Session};
+use polycast_types::{AppId, ObjectId, Printable, format_bytes};
+use serde_json::{Value, json};
+use std::time::Instant;
+
+/// `polycast publish`
+pub fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failure> {
+    let object = object::open(&args.path)?;
+    if object.spool.is_some() {
+        return Err(Failure::input("standard input cannot be published: write it to a file first"));
+    }
+    let (name, stamp) = (object.name, object.source.stamp());
+    drop(object.source);
+    let app = AppId::default();
+    let paths = [args.path.clone()];
+    let (object, published, seconds) =
+        runtime()?.block_on(in_session(&args.local, app, async |session| {
+            let ending = Ending::watch()?;
+            let data = names::id_of(session.agent_name(), &paths, &name, stamp);
+            let object = session.add_as(data, &args.path, &name).await?;
+            let progress = Progress::start(&format!("publishing {name}"));
+            let begun = Instant::now();
+            let outcome = tokio::select! {
+                published = session.publish(&args.topic, args.version, data, args.timeout) => {
+                    published.map_err(Failure::from)
+                }
+                () = ending.asked() => Err(Failure::input("cancelled")),
+            };
+            progress.finish();
+            Ok((object, outcome?, begun.elapsed().as_secs_f64()))
+        }))?;
+    let id = object.id().map_err(ClientError::from)?.to_string();
+    let have = published.have.iter().map(|name| json!({ "name": name, "verified": true, "reason": null }));
+    let missing = published.missing.iter();
+    let missing = missing.map(|one| json!({ "name": one.name, "verified": false, "reason": one.reason }));
+    let subscribers: Vec<Value> = have.chain(missing).collect();
+    let document = json!({
+        "topic": args.topic, "version": published.version, "object": id, "name": object.name,
+        "bytes": object.length, "seconds": seconds, "subscribers": subscribers,
+    });
+    let mut text = format!(
+        "{} version {}: {} ({}) at {} subscribers in {seconds:.3} s",
+        args.topic,
+        published.version,
+        Printable(&object.name),
+        format_bytes(object.length),
+        published.have.len(),
+    );
+    for one in &published.missing {
+        text += &format!("\n{} does not have it: {}", Printable(&one.name), Printable(&one.reason));
+    }
+    output::result(format, &document, &text)?;
+    Ok(if published.missing.is_empty() { Exit::Done } else { Exit::Failed })
+}
+
+/// `polycast subscribe`
+pub fn subscribe(args: &SubscribeArgs, format: Format) -> Result<Exit, Failure> {
+    let destination = Destination::check(&args.place)?;
+    let mut versions = Vec::new();
+    let app = AppId::default();
+    let ended = runtime()?.block_on(in_session(&args.local, app, async |session| {
+        let ending = Ending::watch()?;
+        tokio::select! {
+            ended = follow(session, args, &destination, format, &mut versions) => ended,
+            () = ending.asked() => Ok(()),
+        }
+    }));
+    ended?;
+    let text = match versions.last() {
+        Some(last) => format!("{} version {}: {}", args.topic, last["number"], last["path"]),
+        None => format!("{}: no version", args.topic),
+    };
+    output::result(format, &json!({ "topic": args.topic, "versions": versions }), &text)?;
+    Ok(Exit::Done)
+}
+
+/// Versions that the document of a long run names: the last ones.
+const VERSIONS_MAX: usize = 1_024;
+
+async fn follow(
+    session: &Session,
+    args: &SubscribeArgs,
+    destination: &Destination,
+    format: Format,
+    versions: &mut Vec<Value>,
+) -> Result<(), Failure> {
+    let mut events = session.subscribe(&args.topic).await?;
+    while let Some(event) = events.next().await? {
+        let TopicEvent { version, committed: true, object: Some(object) } = event else { continue };
+        // A new version takes the place of the one before.
+        let Some((target, _)) = place_at(&object, destination, Present::Updated)? else { continue };
+        let id: ObjectId = object.id().map_err(ClientError::from)?;
+        let path = target.display().to_string();
+        let entry = json!({
+            "number": version, "object": id.to_string(), "name": object.name, "bytes": object.length,
+            "root": object.root, "path": path,
+        });
+        let mut told = entry.clone();
+        (told["event"], told["topic"]) = ("version".into(), args.topic.clone().into());
+        output::event(format, &told, || {
+            let name = Printable(&object.name);
+            output::say(&format!("{} version {version}: {name} at {path}", args.topic));
+        });
+        if versions.len() == VERSIONS_MAX {
+            versions.remove(0);
+        }
+        versions.push(entry);
+        if let Some(command) = &args.exec {
+            execute(command, &args.topic, version, &path).await?;
+        }
+        if args.once {
+            return Ok(());
+        }
+    }
+    Err(Failure::unexpected("the agent ended the subscription"))
+}
+
+/// Runs the command that a version is for; standard output stays ours.
+async fn execute(command: &str, topic: &str, version: u64, path: &str) -> Result<(), Failure> {
+    let mut shell = std::process::Command::new("/bin/sh");
+    shell.arg("-c").arg(command).env("POLYCAST_TOPIC", topic);
+    shell.env("POLYCAST_VERSION", version.to_string()).env("POLYCAST_PATH", path);
+    shell.stdout(std::io::stderr());
+    let status = tokio::task::spawn_blocking(move || shell.status()).await;
+    let status = status.map_err(|error| Failure::unexpected(error.to_string()))?;
+    let status = status.map_err(|error| Failure::input(format!("cannot run '{command}': {error}")))?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Failure::input(format!("'{command}' failed for version {version}: {status}")))
+}

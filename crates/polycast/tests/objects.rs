@@ -1,0 +1,255 @@
+//! Objects that are asked for, and topics, with a manager and agents as processes of their own: an origin is read once, however
+//! many ask; the next one reads it where the first dies; a version is at all subscribers, or they are named.
+
+mod common;
+
+use common::cluster::{Cluster, Daemon};
+use common::{Place, Ran, end, noise, signal};
+use rustix::process::Signal;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Child;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// A manager that gathers for long enough that all of a test are in time, and does not wait for agents that are here anyhow.
+const GATHERING: &str = "[objects]\nwindow-ms = 1500\nsettle-ms = 300\n";
+const QUICK: &str = "[objects]\nsettle-ms = 300\n";
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// An HTTP server with one file, which counts who asks.
+struct Origin {
+    address: String,
+    asked: Arc<AtomicUsize>,
+    /// While it is set, only half of the file comes.
+    halves: Arc<AtomicBool>,
+}
+
+impl Origin {
+    fn start(bytes: Vec<u8>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}/model.bin", listener.local_addr().unwrap());
+        let (asked, halves) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let origin = Origin { address, asked: Arc::clone(&asked), halves: Arc::clone(&halves) };
+        let held = Arc::new(Mutex::new(Vec::new()));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                asked.fetch_add(1, Ordering::SeqCst);
+                answer(stream, &bytes, halves.load(Ordering::SeqCst), &held);
+            }
+        });
+        origin
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    fn await_asked(&self, times: usize) {
+        let begun = Instant::now();
+        while self.asked() < times {
+            assert!(begun.elapsed() < WITHIN, "nobody asks");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Answers a request; where only half of it comes, the connection stays open.
+fn answer(mut stream: TcpStream, bytes: &[u8], half: bool, held: &Mutex<Vec<TcpStream>>) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut line = String::new();
+    while reader.read_line(&mut line).is_ok_and(|len| len > 2) {
+        line.clear();
+    }
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", bytes.len());
+    let sent = if half { &bytes[..bytes.len() / 2] } else { bytes };
+    // Whoever asked may have gone.
+    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(sent));
+    if half {
+        held.lock().unwrap().push(stream);
+    }
+}
+
+fn fetch(cluster: &Cluster, agent: &str, what: &[&str]) -> (Child, String) {
+    let out = cluster.place.path(&format!("out-{agent}"));
+    let child = cluster.begin(agent, &[&["fetch"], what, &["--out", &out]].concat());
+    (child, out)
+}
+
+fn done(ran: &Ran) {
+    assert_eq!(ran.status, 0, "{} {}", ran.stdout, ran.stderr);
+}
+
+#[test]
+fn an_origin_is_read_once_however_many_ask() {
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let cluster = Cluster::with(GATHERING, &names);
+    let bytes = noise(6_000_000);
+    let origin = Origin::start(bytes.clone());
+    let fetching: Vec<_> = names.iter().map(|name| fetch(&cluster, name, &[&origin.address])).collect();
+    let mut filled = 0;
+    for (child, out) in fetching {
+        let ran = end(child);
+        done(&ran);
+        filled += usize::from(ran.json()["filled"] == true);
+        assert!(fs::read(&out).unwrap() == bytes, "{out}");
+    }
+    assert_eq!((origin.asked(), filled), (1, 1));
+    // Who comes later gets it from here, or has it already.
+    let again = cluster.at("c", &["fetch", &origin.address, "--out", &cluster.place.path("again")]);
+    done(&again);
+    assert_eq!((origin.asked(), &again.json()["filled"]), (1, &false.into()));
+}
+
+#[test]
+fn the_next_one_reads_the_origin_where_the_first_dies() {
+    let mut cluster = Cluster::with(QUICK, &["a", "b", "c"]);
+    let bytes = noise(4_000_000);
+    let origin = Origin::start(bytes.clone());
+    origin.halves.store(true, Ordering::SeqCst);
+    let (mut first, _) = fetch(&cluster, "a", &[&origin.address]);
+    origin.await_asked(1);
+    let others = ["b", "c"].map(|agent| fetch(&cluster, agent, &[&origin.address]));
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(origin.asked(), 1, "one at a time");
+    // The process dies at half; the next one there is asked to, and dies with its agent.
+    let mut second = fetch(&cluster, "a", &[&origin.address, "--timeout", "60s"]).0;
+    let mut said = BufReader::new(second.stderr.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap().contains("it comes")), "it waits for the first");
+    signal(&first, Signal::KILL);
+    first.wait().unwrap();
+    origin.await_asked(2);
+    origin.halves.store(false, Ordering::SeqCst);
+    cluster.agents[0].kill();
+    let _ = second.kill();
+    second.wait().unwrap();
+    for (child, out) in others {
+        done(&end(child));
+        assert!(fs::read(&out).unwrap() == bytes, "{out}");
+    }
+    assert_eq!(origin.asked(), 3, "each after the one before");
+}
+
+#[test]
+fn wrong_bytes_are_refused_and_the_next_origin_is_asked() {
+    let cluster = Cluster::with(GATHERING, &["a", "b", "c"]);
+    let right = cluster.place.file("right", b"The quick brown fox jumps over the lazy dog");
+    let wrong = cluster.place.file("wrong", b"The quick brown fox jumps over the lazy cog");
+    let key = "sha256:d7a8fbb307d7809469ca9abcb0082e4f8d5651e46d3cdb762d02d0bf37c9e592";
+    let (right, wrong) = (format!("file://{right}"), format!("file://{wrong}"));
+    let first = fetch(&cluster, "a", &[key, "--from", &wrong]).0;
+    std::thread::sleep(Duration::from_millis(500));
+    let second = fetch(&cluster, "b", &[key, "--from", &right]);
+    let third = fetch(&cluster, "c", &[key, "--timeout", "60s"]);
+    let ran = end(first);
+    assert_eq!(ran.status, 1, "{}", ran.stdout);
+    let says = "the bytes from its origin have the SHA-256 e4c4d8f3bf76b692de791a173e05321150f7a345b46484fe427f6acc7ecc81be";
+    assert!(ran.stderr.contains(says), "{}", ran.stderr);
+    for (child, out) in [second, third] {
+        done(&end(child));
+        assert_eq!(fs::read(out).unwrap(), fs::read(cluster.place.path("right")).unwrap());
+    }
+    let out = cluster.place.path("out");
+    let missing = "git:e69de29bb2d1d6434b8b29ae775ad8c2e48c5391";
+    let nowhere = format!("file://{}", cluster.place.path("nowhere"));
+    for (arguments, says) in [
+        (vec!["fetch", "name:x", "--out", &out], "no agent has it"),
+        (vec!["fetch", "4711", "--out", &out], "no agent has it"),
+        (vec!["fetch", "name:x", "--out", &out, "--timeout", "300ms"], "did not come in time"),
+        (vec!["fetch", "sha256:12", "--out", &out], "64 hexadecimal digits"),
+        (vec!["fetch", "Sha:12", "--out", &out], "lower-case letters"),
+        (vec!["fetch", missing, "--from", &right, "--out", &out], "have the git digest"),
+        (vec!["fetch", "name:y", "--from", &nowhere, "--out", &out], "cannot get file://"),
+        (
+            vec!["fetch", "name:y", "--from", "gopher://x", "--out", &out],
+            "no address of http, https or a file",
+        ),
+        (vec!["publish", "a topic", &out], "cannot read"),
+    ] {
+        let ran = cluster.at("a", &arguments);
+        assert_eq!(ran.status, 1, "{arguments:?}: {}", ran.stdout);
+        assert!(ran.stderr.contains(says), "{arguments:?}: {}", ran.stderr);
+    }
+}
+
+/// Somebody who subscribes and puts versions into a folder of its own, until the test ends.
+struct Subscriber {
+    child: Child,
+    folder: String,
+}
+
+impl Subscriber {
+    fn start(cluster: &Cluster, agent: &str) -> Self {
+        let folder = cluster.place.path(&format!("into-{agent}"));
+        fs::create_dir(&folder).unwrap();
+        let child = cluster.begin(agent, &["subscribe", "policy", "--into", &folder]);
+        Subscriber { child, folder }
+    }
+
+    fn await_bytes(&self, bytes: &[u8]) {
+        let begun = Instant::now();
+        while fs::read(format!("{}/weights", self.folder)).ok().as_deref() != Some(bytes) {
+            assert!(begun.elapsed() < WITHIN, "{} does not get it", self.folder);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn versions_are_at_all_subscribers_or_these_are_named() {
+    let place = Place::new();
+    let config = place.file("manager.toml", QUICK.as_bytes());
+    let manager = Daemon::manager("127.0.0.1:0", &["--config", &config]);
+    let address = manager.address().to_string();
+    let mut cluster = Cluster::of(place, vec![manager], &["a", "b", "c", "d"]);
+    let publish = |cluster: &Cluster, bytes: &[u8], more: &[&str]| {
+        let file = cluster.place.file(&format!("{}/weights", bytes[0]), bytes);
+        cluster.at("a", &[&["publish", "policy", &file], more].concat())
+    };
+    let versions: Vec<Vec<u8>> = (1..=4u8).map(|first| [&[first], &noise(1_500_000)[..]].concat()).collect();
+    let first = publish(&cluster, &versions[0], &[]);
+    done(&first);
+    assert_eq!((&first.json()["version"], &first.json()["subscribers"]), (&1.into(), &serde_json::json!([])));
+    // Late ones get what is committed.
+    let subscribers = ["b", "c", "d"].map(|agent| Subscriber::start(&cluster, agent));
+    subscribers.iter().for_each(|one| one.await_bytes(&versions[0]));
+    let second = publish(&cluster, &versions[1], &["--version", "7"]);
+    done(&second);
+    let document = second.json();
+    let list = document["subscribers"].as_array().unwrap();
+    assert_eq!((&document["version"], list.len()), (&7.into(), 3), "{document}");
+    assert!(list.iter().all(|one| one["verified"] == true), "{document}");
+    subscribers.iter().for_each(|one| one.await_bytes(&versions[1]));
+    let back = publish(&cluster, &versions[2], &["--version", "6"]);
+    assert_eq!(back.status, 1);
+    assert!(back.stderr.contains("version 6 of 'policy' is not above version 7"), "{}", back.stderr);
+    // One dies: it is named, and the others have it.
+    cluster.agents[3].kill();
+    let third = publish(&cluster, &versions[2], &[]);
+    assert_eq!(third.status, 1, "{}", third.stderr);
+    let document = third.json();
+    assert_eq!(document["version"], 8, "{document}");
+    let missing = document["subscribers"].as_array().unwrap().iter().filter(|one| one["verified"] != true);
+    assert_eq!(missing.map(|one| one["name"].clone()).collect::<Vec<_>>(), ["d"], "{document}");
+    subscribers[..2].iter().for_each(|one| one.await_bytes(&versions[2]));
+    // A manager that knows nothing learns the last version from the agents.
+    cluster.managers[0].kill();
+    let config = cluster.place.path("manager.toml");
+    cluster.managers[0] = Daemon::manager(&address, &["--config", &config]);
+    cluster.await_status("a", |status| status["peers"].as_array().is_some_and(|peers| peers.len() == 3));
+    let back = publish(&cluster, &versions[3], &["--version", "8"]);
+    assert!(back.status == 1 && back.stderr.contains("is not above version 8"), "{}", back.stderr);
+    let fourth = publish(&cluster, &versions[3], &[]);
+    done(&fourth);
+    assert_eq!(fourth.json()["subscribers"].as_array().unwrap().len(), 2);
+    subscribers[..2].iter().for_each(|one| one.await_bytes(&versions[3]));
+}

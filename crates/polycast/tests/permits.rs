@@ -1,0 +1,197 @@
+//! What the manager allows, and what becomes of those who do without: calls of a member that has the key and no permit, or
+//! one of its own making, and a policy that changes while the cluster runs.
+
+mod common;
+
+use common::cluster::{Cluster, Daemon};
+use common::{Place, end, noise, polycast};
+use polycast_net::frames::FrameStream;
+use polycast_net::permit::{Group, PermitKey};
+use polycast_net::seal::Secret;
+use polycast_net::tls::Security;
+use polycast_types::{Handle, ObjectId};
+use polycast_wire::control::Control;
+use polycast_wire::permit::{Permit, ShownPermit};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A cluster with one key, whose manager has these settings.
+fn cluster(settings: &str, names: &[&str]) -> (Cluster, String) {
+    let place = Place::new();
+    let key = place.path("key");
+    assert_eq!(polycast(&["key", "new", &key]).status, 0);
+    let config = place.file("manager.toml", settings.replace("PLACE", &place.path("")).as_bytes());
+    let manager = Daemon::manager("127.0.0.1:0", &["--config", &config, "--key-file", &key]);
+    (Cluster::of_with(place, vec![manager], names, &["--key-file", &key]), key)
+}
+
+/// Calls an agent to a transfer as one does who has the cluster's key; gives why it does not come.
+fn call(agent: &str, key: &str, permit: Option<ShownPermit<'_>>) -> Option<String> {
+    let security = Security::shared(&Secret::read(Path::new(key)).unwrap());
+    let mut stream =
+        FrameStream::connect(agent.parse().unwrap(), Duration::from_secs(5), Some(&security)).unwrap();
+    let invite = Control::Invite {
+        address: [127, 0, 0, 1],
+        port: 9,
+        handle: Handle(7),
+        object: ObjectId::default(),
+        pulled: false,
+        object_len: 5,
+        root: None,
+        permit,
+    };
+    stream.send(&invite).unwrap();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(20) {
+        stream.wait(Duration::from_millis(100)).unwrap();
+        let open = stream.fill();
+        match stream.next_frame().unwrap() {
+            Some(Control::Joining) => return None,
+            Some(Control::Refuse(why)) => return Some(why.to_string()),
+            Some(other) => panic!("{other:?}"),
+            None => drop(open.unwrap()),
+        }
+    }
+    panic!("it does not answer");
+}
+
+#[test]
+fn a_member_without_a_permit_calls_nobody() {
+    let (cluster, key) = cluster("", &["a", "b"]);
+    let b = cluster.agents[1].ready["control_address"].as_str().unwrap();
+    let why = call(b, &key, None).expect("it does not come");
+    assert!(why.contains("shows no permit of the manager"), "{why}");
+
+    // One that it has signed itself.
+    let group = Group::new(["b".to_string()]);
+    let forged = PermitKey::new(&Secret::fresh()).sign(&Permit {
+        lease: 1,
+        source: "a",
+        address: [127, 0, 0, 1],
+        object: ObjectId::default(),
+        object_len: 5,
+        root: None,
+        name: "x",
+        fabric: "tcp-chain",
+        channel: ([0; 4], 0),
+        pulled: false,
+        receivers: 1,
+        group: group.hash(),
+        from_unix_s: 0,
+        until_unix_s: u64::MAX,
+    });
+    let why = call(b, &key, forged.show(&group, "b")).expect("it does not come");
+    assert!(why.contains("is not signed by this agent's manager"), "{why}");
+    let objects = cluster.at("b", &["ls"]).json();
+    assert_eq!(objects.as_array().map(Vec::len), Some(0), "{objects}");
+
+    let file = cluster.place.file("f", &noise(300_000));
+    let sent = cluster.at("a", &["send", &file, "--to", "all", "--id", "1"]);
+    assert_eq!(sent.status, 0, "{}", sent.stderr);
+}
+
+#[test]
+fn the_policy_says_who_sends_what_to_whom() {
+    let settings = "policy = 'PLACE/policy.toml'\naudit-log = 'PLACE/audit'\n";
+    let place = Place::new();
+    let policy = place.file(
+        "policy.toml",
+        b"[[allow]]\nsource = ['a']\nreceivers = ['b']\nobjects = ['model-*']\n[[quota]]\nbytes-max = '1MB'\n",
+    );
+    let (cluster, _) = cluster(&settings.replace("PLACE", &place.path("")), &["a", "b", "c"]);
+    let file = |name: &str, bytes: usize| cluster.place.file(name, &noise(bytes));
+    let model = file("model-1", 300_000);
+    let refused = |at: &str, arguments: &[&str], says: &str| {
+        let ran = cluster.at(at, arguments);
+        assert_eq!(ran.status, 1, "{arguments:?} {}", ran.stdout);
+        assert!(ran.stderr.contains(says), "{}", ran.stderr);
+    };
+    let sent = cluster.at("a", &["send", &model, "--to", "b", "--id", "1"]);
+    assert_eq!(sent.status, 0, "{}", sent.stderr);
+    refused("a", &["send", &model, "--to", "c"], "does not let 'a' send 'model-1' to 'c'");
+    refused("a", &["send", &file("other", 9), "--to", "b"], "does not let 'a' send 'other' to 'b'");
+    refused("b", &["send", &file("model-2", 9), "--to", "a"], "does not let 'b' send 'model-2' to 'a'");
+    refused("a", &["send", &file("model-3", 1_000_001), "--to", "b"], "send 1000000 bytes at a time");
+    refused("c", &["rm", "1", "--to", "all"], "does not let 'c' remove objects by their numbers at 'a'");
+    // Of all, those come whom the policy lets have it.
+    let all = cluster.at("a", &["send", &file("model-4", 200_000), "--to", "all", "--id", "4"]);
+    let report = all.json();
+    let verified = |name: &str| {
+        let receivers = report["receivers"].as_array().unwrap();
+        receivers.iter().find(|receiver| receiver["name"] == name).map(|found| found["verified"].clone())
+    };
+    assert_eq!(verified("b"), Some(true.into()), "{report}");
+    assert_eq!(verified("c"), Some(false.into()), "{report}");
+
+    // It is read again when it changes; one with a mistake changes nothing.
+    fs::write(&policy, "[[alow]]\n").unwrap();
+    std::thread::sleep(Duration::from_millis(1_500));
+    refused("a", &["send", &model, "--to", "c"], "does not let 'a' send 'model-1' to 'c'");
+    fs::write(&policy, "").unwrap();
+    let begun = Instant::now();
+    while cluster.at("b", &["send", &model, "--to", "c", "--id", "9"]).status != 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the policy is not read again");
+    }
+    audited(cluster, &place.path("audit"));
+}
+
+/// What the manager has written down of that is whole, and says so; with one letter changed it is not.
+fn audited(mut cluster: Cluster, path: &str) {
+    assert_eq!(cluster.managers[0].stop(rustix::process::Signal::TERM), Some(0));
+    let lines = log(path);
+    let of = |what: &str| lines.iter().filter(|line| line["what"] == what).collect::<Vec<_>>();
+    assert_eq!(of("join").len(), 3, "{lines:?}");
+    assert!(of("permit").iter().any(|line| line["name"] == "model-1" && line["source"] == "a"));
+    assert!(of("refused").iter().any(|line| line["reason"].as_str().unwrap().contains("'model-1' to 'c'")));
+    assert_eq!(of("removal-refused").len(), 1);
+    let policies: Vec<_> = of("policy").iter().map(|line| line["taken"].clone()).collect();
+    assert_eq!(policies, [false, true], "{lines:?}");
+    assert_eq!(of("end").len(), 1);
+    let good = polycast(&["audit", "verify", path, "--json"]);
+    assert_eq!((good.status, good.json()["lines"].as_u64()), (0, Some(lines.len() as u64)));
+    let text = fs::read_to_string(path).unwrap().replacen("\"agent\":\"b\"", "\"agent\":\"x\"", 1);
+    fs::write(path, text).unwrap();
+    let broken = polycast(&["audit", "verify", path]);
+    assert_eq!(broken.status, 1);
+    assert!(broken.stdout.contains("was changed"), "{}", broken.stdout);
+}
+
+/// The lines of an audit log, as documents.
+fn log(path: &str) -> Vec<serde_json::Value> {
+    let text = fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// A receiver that is not allowed any more in mid-transfer is taken out, and the others go on under keys that it does not know.
+#[test]
+fn who_is_banned_in_mid_transfer_gets_no_new_keys() {
+    let place = Place::new();
+    let policy = place.file("policy.toml", b"");
+    let [.., third, last] = std::process::id().to_be_bytes();
+    let settings = format!(
+        "policy = '{policy}'\nfabrics = ['ip-multicast']\n[ip-multicast]\npool = '239.253.{third}.{last}/32'\n\
+         port = 17413\nrate = '200mbit'\n"
+    );
+    let (cluster, _) = cluster(&settings, &["a", "b", "c"]);
+    let file = cluster.big(120_000_000);
+    let sending = cluster.begin("a", &["send", &file, "--to", "b,c", "--id", "5"]);
+    cluster.await_status("c", |status| {
+        status["transfers"]
+            .as_array()
+            .is_some_and(|all| all.iter().any(|one| one["verified_bytes"].as_u64() > Some(0)))
+    });
+    fs::write(&policy, "[[allow]]\nreceivers = ['a', 'b']\n").unwrap();
+    let sent = end(sending);
+    let report = sent.json();
+    let of = |name: &str| {
+        let receivers = report["receivers"].as_array().unwrap();
+        receivers.iter().find(|receiver| receiver["name"] == name).unwrap().clone()
+    };
+    assert_eq!(of("b")["verified"], true, "{report}");
+    assert_eq!((of("c")["verified"].clone(), sent.status), (false.into(), 1), "{report}");
+    assert!(of("c")["error"].as_str().unwrap().contains("taken out"), "{report}");
+    assert!(report.to_string().contains("goes on under new keys"), "{report}");
+    assert!(cluster.at("c", &["get", "5", "--out", &cluster.place.path("c")]).status != 0);
+    assert_eq!(cluster.at("b", &["get", "5", "--out", &cluster.place.path("b")]).status, 0);
+}

@@ -1,0 +1,59 @@
+//! The directory held against itself.
+
+use super::Directory;
+use super::objects::WantState;
+use alloc::vec::Vec;
+
+impl Directory {
+    /// Asserts that counts agree, that bounds hold, and that what is noted twice is the same.
+    ///
+    /// # Panics
+    /// It is not so.
+    pub fn check(&self) {
+        let holds: usize = self.entries.values().map(|entry| entry.holders.len()).sum();
+        assert_eq!(holds, self.holds, "who has what is counted");
+        let wants: usize = self.entries.values().map(|entry| entry.wants.len()).sum();
+        let subscribers: usize = self.topics.values().map(|topic| topic.subscribers.len()).sum();
+        assert_eq!(wants + subscribers, self.wishes, "wishes are counted");
+        assert!(self.holds <= self.config.holds_max && self.wishes <= self.config.wishes_max);
+        assert!(self.topics.len() <= self.config.topics_max);
+        for (object, entry) in &self.entries {
+            assert!(!entry.holders.is_empty() || !entry.wants.is_empty(), "an empty entry has gone");
+            for agent in entry.holders.keys() {
+                assert!(self.members[agent].holds.contains(object));
+                assert!(!entry.wants.contains_key(agent), "nobody wants what it has");
+            }
+            for (agent, want) in &entry.wants {
+                assert!(self.members[agent].wants.contains(object));
+                assert!(want.asked || !want.topics.is_empty(), "a wish is somebody's");
+                if let WantState::Served(serve) = want.state {
+                    assert!(self.serves[&serve].receivers.contains(agent));
+                }
+            }
+            if let Some(filler) = &entry.filling {
+                assert!(entry.wants.contains_key(filler), "whoever gets an object wants it");
+            }
+        }
+        for serve in self.serves.values() {
+            assert!(!serve.receivers.is_empty());
+            let wants = &self.entries[&serve.object].wants;
+            assert!(serve.receivers.iter().all(|agent| wants.contains_key(agent)));
+        }
+        let marked: usize = self.members.values().map(|member| member.holds.len()).sum();
+        assert_eq!(marked, self.holds, "members' objects are those of the entries");
+        for (name, topic) in &self.topics {
+            let staged = topic.staging.as_ref().map(|staging| &staging.version);
+            for version in topic.committed.iter().chain(staged) {
+                assert!(self.versions[&version.object].contains(name));
+            }
+            if let Some(staging) = &topic.staging {
+                assert!(staging.awaited.is_subset(&topic.subscribers));
+                assert!(topic.committed.as_ref().is_none_or(|known| known.number < staging.version.number));
+            }
+        }
+        let served: Vec<_> = self.serves.values().map(|serve| (&serve.holder, serve.object)).collect();
+        for (at, one) in served.iter().enumerate() {
+            assert!(!served[..at].contains(one), "a holder serves an object once at a time");
+        }
+    }
+}

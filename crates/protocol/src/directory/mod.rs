@@ -1,0 +1,235 @@
+//! The manager's directory: who has which object, who wants one, and which version of a topic is the last.
+//!
+//! Those who want the same object at nearly the same time are served together, by one who has it. For one that nobody has,
+//! exactly one of them is told to get it from its origin; when it dies or cannot, another one is. A version of a topic is
+//! committed when all subscribers have it that live and can. Nothing of this is written down: agents say again in every
+//! session what they have and want, and a manager that has just begun waits until they have.
+//!
+//! `objects` decides who gets what from whom, `topics` what is published.
+
+mod check;
+mod objects;
+mod topics;
+mod words;
+
+pub use words::{
+    DirectoryConfig, DirectoryInput, DirectoryOutput, Root, TopicRefusal, Version, Wish, WishRefusal,
+};
+
+use crate::leases::AgentKey;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::String;
+use objects::{Entry, Serve};
+use polycast_types::{ObjectId, Time};
+use topics::Topic;
+
+/// What an agent has said; `stale` is what it has to say again in this session.
+#[derive(Debug, Default)]
+struct Member {
+    holds: BTreeSet<ObjectId>,
+    wants: BTreeSet<ObjectId>,
+    topics: BTreeSet<String>,
+    stale_holds: BTreeSet<ObjectId>,
+    stale_wants: BTreeSet<ObjectId>,
+    stale_topics: BTreeSet<String>,
+    stale_serves: BTreeSet<u64>,
+}
+
+impl Member {
+    fn is_empty(&self) -> bool {
+        self.holds.is_empty() && self.wants.is_empty() && self.topics.is_empty()
+    }
+}
+
+/// Something to look at again.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Look {
+    /// Who is served.
+    Object(ObjectId),
+    /// Whether a receiver has said that it has got it.
+    Arrival(ObjectId, AgentKey),
+    /// Whether a version can be committed.
+    Topic(String),
+}
+
+/// The directory.
+#[derive(Debug)]
+pub struct Directory {
+    config: DirectoryConfig,
+    settles_at: Time,
+    entries: BTreeMap<ObjectId, Entry>,
+    members: BTreeMap<AgentKey, Member>,
+    topics: BTreeMap<String, Topic>,
+    /// Topics by the objects of their versions.
+    versions: BTreeMap<ObjectId, BTreeSet<String>>,
+    serves: BTreeMap<u64, Serve>,
+    /// Who has a session and has not said everything yet, and until when that is waited for.
+    untold: BTreeMap<AgentKey, Time>,
+    /// Objects that nobody is told to get before they have.
+    held_back: BTreeSet<ObjectId>,
+    last_serve: u64,
+    last_wish: u64,
+    holds: usize,
+    wishes: usize,
+    looks: BTreeSet<(Time, Look)>,
+    outputs: VecDeque<DirectoryOutput>,
+}
+
+impl Directory {
+    /// An empty directory of a manager that begins now. Numbers of serves begin above `first`, so that those of an earlier
+    /// manager are not meant.
+    #[must_use]
+    pub fn new(config: DirectoryConfig, now: Time, first: u64) -> Self {
+        Directory {
+            config,
+            settles_at: now + config.settle,
+            entries: BTreeMap::new(),
+            members: BTreeMap::new(),
+            topics: BTreeMap::new(),
+            versions: BTreeMap::new(),
+            serves: BTreeMap::new(),
+            untold: BTreeMap::new(),
+            held_back: BTreeSet::new(),
+            last_serve: first,
+            last_wish: 0,
+            holds: 0,
+            wishes: 0,
+            looks: BTreeSet::new(),
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, now: Time, input: DirectoryInput) {
+        match input {
+            DirectoryInput::Arrived { agent } => self.arrived(now, &agent),
+            DirectoryInput::Told { agent } => self.told(now, &agent),
+            DirectoryInput::Gone { agent } => self.gone(now, &agent),
+            DirectoryInput::Have { agent, object, length, root } => {
+                self.have(now, agent, object, length, root);
+            }
+            DirectoryInput::Lost { agent, object } => self.lost(now, &agent, object),
+            DirectoryInput::Want { agent, object, wish } => self.want(now, agent, object, wish),
+            DirectoryInput::Unwant { agent, object } => self.unwant(now, &agent, object),
+            DirectoryInput::FillFailed { agent, object, reason } => {
+                self.fill_failed(now, &agent, object, reason);
+            }
+            DirectoryInput::Serving { agent, serves } => {
+                if let Some(member) = self.members.get_mut(&agent) {
+                    member.stale_serves.retain(|serve| !serves.contains(serve));
+                }
+            }
+            DirectoryInput::Served { agent, serve, outcomes } => self.served(now, &agent, serve, outcomes),
+            DirectoryInput::Subscribe { agent, app, topic } => self.subscribe(now, agent, app, topic),
+            DirectoryInput::Unsubscribe { agent, topic } => self.unsubscribe(now, &agent, &topic),
+            DirectoryInput::Publish { agent, app, topic, version, patience } => {
+                let number = Some(version.number);
+                if let Err(why) = self.publish(now, &agent, app, &topic, version, patience) {
+                    self.outputs.push_back(DirectoryOutput::TopicRefused { agent, topic, number, why });
+                }
+            }
+            DirectoryInput::Committed { agent: _, app, topic, version } => {
+                self.was_committed(now, app, topic, version);
+            }
+        }
+        if cfg!(debug_assertions) {
+            self.check();
+        }
+    }
+
+    /// The next thing to say, until there is none.
+    pub fn poll(&mut self, now: Time) -> Option<DirectoryOutput> {
+        loop {
+            if let Some(output) = self.outputs.pop_front() {
+                return Some(output);
+            }
+            if self.looks.first().is_none_or(|(at, _)| *at > now) {
+                return None;
+            }
+            match self.looks.pop_first() {
+                Some((at, Look::Object(object))) => self.look_at_object(now, at, object),
+                Some((_, Look::Arrival(object, agent))) => self.look_for_arrival(now, object, &agent),
+                Some((_, Look::Topic(topic))) => self.look_at_topic(now, &topic),
+                None => {}
+            }
+        }
+    }
+
+    /// When to poll again if nothing happens.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        if !self.outputs.is_empty() {
+            return Some(Time::ZERO);
+        }
+        self.looks.first().map(|(at, _)| *at)
+    }
+
+    /// Who has an object.
+    pub fn holders(&self, object: ObjectId) -> impl Iterator<Item = &AgentKey> {
+        self.entries.get(&object).into_iter().flat_map(|entry| entry.holders.keys())
+    }
+
+    /// Who gets an object from its origin.
+    #[must_use]
+    pub fn filler(&self, object: ObjectId) -> Option<&AgentKey> {
+        self.entries.get(&object)?.filling.as_ref()
+    }
+
+    /// The last version of a topic that is committed.
+    #[must_use]
+    pub fn committed(&self, topic: &str) -> Option<&Version> {
+        self.topics.get(topic)?.committed.as_ref()
+    }
+
+    fn arrived(&mut self, now: Time, agent: &AgentKey) {
+        self.untold.insert(agent.clone(), now + self.config.settle);
+        if let Some(member) = self.members.get_mut(agent) {
+            member.stale_holds.clone_from(&member.holds);
+            member.stale_wants.clone_from(&member.wants);
+            member.stale_topics.clone_from(&member.topics);
+            let served = self.serves.iter().filter(|(_, serve)| serve.holder == *agent);
+            member.stale_serves = served.map(|(number, _)| *number).collect();
+        }
+    }
+
+    fn told(&mut self, now: Time, agent: &AgentKey) {
+        self.untold.remove(agent);
+        let held_back = core::mem::take(&mut self.held_back);
+        held_back.into_iter().for_each(|object| self.look_soon(now, object, now));
+        let Some(member) = self.members.get_mut(agent) else { return };
+        let holds = core::mem::take(&mut member.stale_holds);
+        let wants = core::mem::take(&mut member.stale_wants);
+        let topics = core::mem::take(&mut member.stale_topics);
+        let serves = core::mem::take(&mut member.stale_serves);
+        // The word to serve, or the one that it was over, was lost with the session before.
+        serves.into_iter().for_each(|serve| self.break_off(now, serve));
+        holds.into_iter().for_each(|object| self.lost(now, agent, object));
+        wants.into_iter().for_each(|object| self.unwant(now, agent, object));
+        topics.iter().for_each(|topic| self.unsubscribe(now, agent, topic));
+    }
+
+    /// Until when it is not known what everybody has.
+    fn in_doubt_until(&self) -> Time {
+        self.untold.values().copied().chain([self.settles_at]).max().unwrap_or(Time::ZERO)
+    }
+
+    fn gone(&mut self, now: Time, agent: &AgentKey) {
+        self.untold.remove(agent);
+        let Some(member) = self.members.get(agent) else { return };
+        let (topics, wants, holds) = (member.topics.clone(), member.wants.clone(), member.holds.clone());
+        topics.iter().for_each(|topic| self.leave(now, agent, topic, "its agent has died or left"));
+        wants.into_iter().for_each(|object| self.drop_want(now, agent, object));
+        holds.into_iter().for_each(|object| self.lost(now, agent, object));
+        let served: alloc::vec::Vec<u64> =
+            self.serves.iter().filter(|(_, serve)| serve.holder == *agent).map(|(id, _)| *id).collect();
+        served.into_iter().for_each(|serve| self.break_off(now, serve));
+        self.forget_member(agent);
+    }
+
+    /// A member of whom nothing is known takes no place.
+    fn forget_member(&mut self, agent: &AgentKey) {
+        if self.members.get(agent).is_some_and(Member::is_empty) {
+            self.members.remove(agent);
+        }
+    }
+}

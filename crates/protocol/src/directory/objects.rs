@@ -1,0 +1,409 @@
+//! Who gets which object from whom.
+
+use super::{Directory, DirectoryOutput, Look, Root, Wish, WishRefusal};
+use crate::leases::AgentKey;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use polycast_types::{ObjectId, Time};
+
+/// What is known of an object.
+#[derive(Debug, Default)]
+pub(super) struct Entry {
+    pub holders: BTreeMap<AgentKey, Option<Root>>,
+    /// Of those who have it: they all have the same.
+    pub length: u64,
+    pub root: Option<Root>,
+    pub wants: BTreeMap<AgentKey, Want>,
+    /// When it is decided who is served.
+    pub look_at: Option<Time>,
+    /// Who gets it from its origin.
+    pub filling: Option<AgentKey>,
+    /// Why the last one who tried to could not.
+    pub fill_failure: Option<String>,
+}
+
+/// Somebody's wish for an object.
+#[derive(Debug)]
+pub(super) struct Want {
+    /// Wishes are served, and told to fill, in the order in which they came.
+    pub number: u64,
+    /// Whether the agent has asked, and not only a topic for it.
+    pub asked: bool,
+    /// Topics for which it is to have it.
+    pub topics: BTreeSet<String>,
+    pub wish: Wish,
+    pub state: WantState,
+    pub tries: u32,
+    /// Who has tried to send it and could not.
+    pub tried: BTreeSet<AgentKey>,
+    pub fill_failed: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum WantState {
+    Waiting,
+    /// By this serve.
+    Served(u64),
+    /// It was sent: the agent itself has to say by then that it has it.
+    Arriving(Time),
+}
+
+/// A transfer that the directory has asked for.
+#[derive(Debug)]
+pub(super) struct Serve {
+    pub holder: AgentKey,
+    pub object: ObjectId,
+    pub receivers: BTreeSet<AgentKey>,
+}
+
+impl Directory {
+    pub(super) fn have(
+        &mut self,
+        now: Time,
+        agent: AgentKey,
+        object: ObjectId,
+        length: u64,
+        root: Option<Root>,
+    ) {
+        let entry = self.entries.entry(object).or_default();
+        if entry.holders.keys().all(|holder| *holder == agent) {
+            (entry.length, entry.root) = (length, root);
+        }
+        let differs = entry.length != length || entry.root.zip(root).is_some_and(|(a, b)| a != b);
+        let is_new = !entry.holders.contains_key(&agent);
+        if differs || (is_new && self.holds >= self.config.holds_max) {
+            // Another object of the same id, or one too many: others do not get it from there.
+            self.lost(now, &agent, object);
+            let why = WishRefusal::Failed("it has another object of the same id".to_string());
+            self.deny(now, &agent, object, &why);
+            return self.tidy(object);
+        }
+        entry.root = entry.root.or(root);
+        entry.holders.insert(agent.clone(), root);
+        self.holds += usize::from(is_new);
+        let member = self.members.entry(agent.clone()).or_default();
+        member.holds.insert(object);
+        member.stale_holds.remove(&object);
+        self.drop_want(now, &agent, object);
+        self.look_soon(now, object, now);
+        self.version_arrived(now, &agent, object);
+    }
+
+    pub(super) fn lost(&mut self, now: Time, agent: &AgentKey, object: ObjectId) {
+        let Some(entry) = self.entries.get_mut(&object) else { return };
+        if entry.holders.remove(agent).is_some() {
+            self.holds -= 1;
+            if let Some(member) = self.members.get_mut(agent) {
+                member.holds.remove(&object);
+                member.stale_holds.remove(&object);
+            }
+            self.forget_member(agent);
+            self.version_lost(now, object);
+        }
+        self.tidy(object);
+    }
+
+    pub(super) fn want(&mut self, now: Time, agent: AgentKey, object: ObjectId, wish: Wish) {
+        // Its newest word counts.
+        self.lost(now, &agent, object);
+        if !self.enter_want(&agent, object) {
+            let why = WishRefusal::Full(self.config.wishes_max);
+            return self.outputs.push_back(DirectoryOutput::Denied { agent, object, why });
+        }
+        if let Some(member) = self.members.get_mut(&agent) {
+            member.stale_wants.remove(&object);
+        }
+        let Some(entry) = self.entries.get_mut(&object) else { return };
+        if let Some(want) = entry.wants.get_mut(&agent) {
+            // Somebody else there may get it than the one who could not.
+            want.fill_failed &= want.wish.can_fill || !wish.can_fill;
+            (want.asked, want.wish) = (true, wish);
+        }
+        if wish.fills && entry.filling.is_none() {
+            entry.filling = Some(agent);
+        } else if !wish.fills && entry.filling.as_ref() == Some(&agent) {
+            // It may not have heard it, or the words have crossed.
+            self.outputs.push_back(DirectoryOutput::Fill { agent, object });
+        }
+        let window = now + self.config.window;
+        self.look_soon(now, object, window);
+    }
+
+    /// Makes a wish, or finds the one that is there; gives whether there is one then.
+    pub(super) fn enter_want(&mut self, agent: &AgentKey, object: ObjectId) -> bool {
+        let entry = self.entries.entry(object).or_default();
+        if entry.wants.contains_key(agent) {
+            return true;
+        }
+        if self.wishes >= self.config.wishes_max {
+            self.tidy(object);
+            return false;
+        }
+        self.last_wish += 1;
+        let want = Want {
+            number: self.last_wish,
+            asked: false,
+            topics: BTreeSet::new(),
+            wish: Wish::default(),
+            state: WantState::Waiting,
+            tries: 0,
+            tried: BTreeSet::new(),
+            fill_failed: false,
+        };
+        entry.wants.insert(agent.clone(), want);
+        self.wishes += 1;
+        self.members.entry(agent.clone()).or_default().wants.insert(object);
+        true
+    }
+
+    pub(super) fn unwant(&mut self, now: Time, agent: &AgentKey, object: ObjectId) {
+        let Some(want) = self.want_mut(agent, object) else { return };
+        if want.topics.is_empty() {
+            return self.drop_want(now, agent, object);
+        }
+        (want.asked, want.wish) = (false, Wish::default());
+        if let Some(member) = self.members.get_mut(agent) {
+            member.stale_wants.remove(&object);
+        }
+        self.end_filling(now, agent, object);
+    }
+
+    fn want_mut(&mut self, agent: &AgentKey, object: ObjectId) -> Option<&mut Want> {
+        self.entries.get_mut(&object)?.wants.get_mut(agent)
+    }
+
+    /// Takes out a wish, whatever has become of it.
+    pub(super) fn drop_want(&mut self, now: Time, agent: &AgentKey, object: ObjectId) {
+        let Some(entry) = self.entries.get_mut(&object) else { return };
+        let Some(want) = entry.wants.remove(agent) else { return };
+        self.wishes -= 1;
+        if let Some(member) = self.members.get_mut(agent) {
+            member.wants.remove(&object);
+            member.stale_wants.remove(&object);
+        }
+        if let WantState::Served(serve) = want.state {
+            self.leave_serve(serve, agent);
+        }
+        self.end_filling(now, agent, object);
+        self.forget_member(agent);
+        self.tidy(object);
+    }
+
+    /// Takes back the word to an agent to get an object, if it has it: another one gets it.
+    fn end_filling(&mut self, now: Time, agent: &AgentKey, object: ObjectId) {
+        let Some(entry) = self.entries.get_mut(&object) else { return };
+        if entry.filling.as_ref() == Some(agent) {
+            entry.filling = None;
+            self.look_soon(now, object, now);
+        }
+    }
+
+    pub(super) fn fill_failed(&mut self, now: Time, agent: &AgentKey, object: ObjectId, reason: String) {
+        let Some(entry) = self.entries.get_mut(&object) else { return };
+        if entry.filling.as_ref() != Some(agent) {
+            return;
+        }
+        if let Some(want) = entry.wants.get_mut(agent) {
+            want.fill_failed = true;
+        }
+        entry.fill_failure = Some(reason);
+        self.end_filling(now, agent, object);
+    }
+
+    fn leave_serve(&mut self, serve: u64, agent: &AgentKey) {
+        let Some(running) = self.serves.get_mut(&serve) else { return };
+        running.receivers.remove(agent);
+        if running.receivers.is_empty() {
+            self.serves.remove(&serve);
+        }
+    }
+
+    /// A serve has ended because its holder is gone: its receivers get the object from another one.
+    pub(super) fn break_off(&mut self, now: Time, serve: u64) {
+        let Some(Serve { object, receivers, .. }) = self.serves.remove(&serve) else { return };
+        for agent in receivers {
+            if let Some(want) = self.want_mut(&agent, object) {
+                want.state = WantState::Waiting;
+            }
+        }
+        self.look_soon(now, object, now);
+    }
+
+    pub(super) fn served(
+        &mut self,
+        now: Time,
+        holder: &AgentKey,
+        serve: u64,
+        outcomes: Vec<(String, Result<(), String>)>,
+    ) {
+        for (name, outcome) in outcomes {
+            let Some(running) = self.serves.get(&serve).filter(|running| running.holder == *holder) else {
+                return;
+            };
+            let object = running.object;
+            let Some(agent) = running.receivers.iter().find(|agent| agent.name == name).cloned() else {
+                continue;
+            };
+            self.leave_serve(serve, &agent);
+            match outcome {
+                Ok(()) => {
+                    let until = now + self.config.arrive;
+                    if let Some(want) = self.want_mut(&agent, object) {
+                        want.state = WantState::Arriving(until);
+                    }
+                    self.looks.insert((until, Look::Arrival(object, agent)));
+                }
+                Err(reason) => self.not_served(now, holder, &agent, object, reason),
+            }
+        }
+    }
+
+    /// A receiver has not got the object: it may be another one's turn to send it.
+    fn not_served(
+        &mut self,
+        now: Time,
+        holder: &AgentKey,
+        agent: &AgentKey,
+        object: ObjectId,
+        reason: String,
+    ) {
+        let tries_max = self.config.tries_max;
+        let Some(want) = self.want_mut(agent, object) else { return };
+        want.state = WantState::Waiting;
+        want.tries += 1;
+        want.tried.insert(holder.clone());
+        if want.tries >= tries_max {
+            return self.deny(now, agent, object, &WishRefusal::Failed(reason));
+        }
+        let window = now + self.config.window;
+        self.look_soon(now, object, window);
+    }
+
+    /// Ends a wish that cannot be met.
+    fn deny(&mut self, now: Time, agent: &AgentKey, object: ObjectId, why: &WishRefusal) {
+        let Some(want) = self.want_mut(agent, object) else { return };
+        let (asked, topics) = (want.asked, core::mem::take(&mut want.topics));
+        self.drop_want(now, agent, object);
+        if asked {
+            let (agent, why) = (agent.clone(), why.clone());
+            self.outputs.push_back(DirectoryOutput::Denied { agent, object, why });
+        }
+        for topic in topics {
+            self.version_missed(now, agent, &topic, object, &why.to_string());
+        }
+    }
+
+    /// Looks at an object at this time, or before if that was decided already.
+    pub(super) fn look_soon(&mut self, now: Time, object: ObjectId, at: Time) {
+        let Some(entry) = self.entries.get_mut(&object) else { return };
+        let at = entry.look_at.filter(|planned| *planned >= now).map_or(at, |planned| planned.min(at));
+        if let Some(planned) = entry.look_at.replace(at) {
+            self.looks.remove(&(planned, Look::Object(object)));
+        }
+        self.looks.insert((at, Look::Object(object)));
+    }
+
+    pub(super) fn look_at_object(&mut self, now: Time, at: Time, object: ObjectId) {
+        let Some(entry) = self.entries.get_mut(&object) else { return };
+        if entry.look_at == Some(at) {
+            entry.look_at = None;
+        }
+        let waiting = |(agent, want): &(&AgentKey, &Want)| {
+            want.state == WantState::Waiting && entry.filling.as_ref() != Some(*agent)
+        };
+        let mut wanting: Vec<(u64, AgentKey)> =
+            entry.wants.iter().filter(waiting).map(|(agent, want)| (want.number, agent.clone())).collect();
+        wanting.sort();
+        let wanting: Vec<AgentKey> = wanting.into_iter().map(|(_, agent)| agent).collect();
+        if wanting.is_empty() {
+            return;
+        }
+        if !entry.holders.is_empty() {
+            return self.serve(object, wanting);
+        }
+        if entry.filling.is_some() {
+            return;
+        }
+        let in_doubt_until = self.in_doubt_until();
+        if now < in_doubt_until {
+            self.held_back.insert(object);
+            return self.look_soon(now, object, in_doubt_until);
+        }
+        self.held_back.remove(&object);
+        self.fill(now, object, wanting);
+    }
+
+    /// Has one who has the object send it to these: one who sends nothing of it yet, or one who does and adds them.
+    fn serve(&mut self, object: ObjectId, receivers: Vec<AgentKey>) {
+        let Some(entry) = self.entries.get_mut(&object) else { return };
+        let running = |holder: &AgentKey| {
+            self.serves.iter().find(|(_, serve)| serve.holder == *holder && serve.object == object)
+        };
+        let tried = |holder: &AgentKey| {
+            let wants = receivers.iter().filter_map(|agent| entry.wants.get(agent));
+            wants.filter(|want| want.tried.contains(holder)).count()
+        };
+        let all_serves = |holder: &AgentKey| self.serves.values().filter(|s| s.holder == *holder).count();
+        let best = entry.holders.keys().min_by_key(|holder| {
+            (tried(holder), running(holder).is_some(), all_serves(holder), (*holder).clone())
+        });
+        let Some(holder) = best.cloned() else { return };
+        let serve = running(&holder).map(|(serve, _)| *serve);
+        let serve = serve.unwrap_or_else(|| {
+            self.last_serve += 1;
+            self.last_serve
+        });
+        for agent in &receivers {
+            if let Some(want) = entry.wants.get_mut(agent) {
+                want.state = WantState::Served(serve);
+            }
+        }
+        let new = Serve { holder: holder.clone(), object, receivers: BTreeSet::new() };
+        let running = self.serves.entry(serve).or_insert(new);
+        running.receivers.extend(receivers.iter().cloned());
+        let receivers = receivers.into_iter().map(|agent| agent.name).collect();
+        self.outputs.push_back(DirectoryOutput::Serve { holder, serve, object, receivers });
+    }
+
+    /// Has the first who can get the object from its origin; where none can, those who do not wait are told.
+    fn fill(&mut self, now: Time, object: ObjectId, wanting: Vec<AgentKey>) {
+        let Some(entry) = self.entries.get_mut(&object) else { return };
+        let can = |agent: &&AgentKey| {
+            entry.wants.get(*agent).is_some_and(|want| want.wish.can_fill && !want.fill_failed)
+        };
+        if let Some(agent) = wanting.iter().find(can).cloned() {
+            entry.filling = Some(agent.clone());
+            return self.outputs.push_back(DirectoryOutput::Fill { agent, object });
+        }
+        let why = entry.fill_failure.take().map_or(WishRefusal::Nobody, WishRefusal::Origin);
+        for agent in wanting {
+            let Some(want) = self.want_mut(&agent, object) else { continue };
+            if !want.wish.waits || want.fill_failed {
+                self.deny(now, &agent, object, &why);
+            }
+        }
+    }
+
+    pub(super) fn look_for_arrival(&mut self, now: Time, object: ObjectId, agent: &AgentKey) {
+        if let Some(want) = self.want_mut(agent, object)
+            && let WantState::Arriving(until) = want.state
+            && until <= now
+        {
+            want.state = WantState::Waiting;
+            self.look_soon(now, object, now);
+        }
+    }
+
+    /// An object of which nothing is known takes no place.
+    pub(super) fn tidy(&mut self, object: ObjectId) {
+        let Some(entry) = self.entries.get(&object) else { return };
+        if entry.holders.is_empty() && entry.wants.is_empty() {
+            if let Some(at) = entry.look_at {
+                self.looks.remove(&(at, Look::Object(object)));
+            }
+            self.entries.remove(&object);
+            self.held_back.remove(&object);
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! What a directory hears, and what it says.
+
+use crate::leases::AgentKey;
+use alloc::string::String;
+use alloc::vec::Vec;
+use polycast_types::{AppId, Duration, ObjectId};
+
+/// A root hash.
+pub type Root = [u8; 32];
+
+/// Bounds and times.
+#[derive(Clone, Copy, Debug)]
+pub struct DirectoryConfig {
+    /// How long those who want the same object are gathered before they are served together.
+    pub window: Duration,
+    /// How long after its beginning a manager may not know yet who has what: until then nobody reads an origin, and no version
+    /// is committed.
+    pub settle: Duration,
+    /// How long after the word that it has got an object a receiver may take to say so itself.
+    pub arrive: Duration,
+    /// How many pairs of an agent and an object that it has are remembered; what goes beyond is not found.
+    pub holds_max: usize,
+    /// How many wishes there may be at a time, subscriptions among them.
+    pub wishes_max: usize,
+    /// How many topics there may be.
+    pub topics_max: usize,
+    /// How often an object is sent to the same receiver before it is told why it does not get it.
+    pub tries_max: u32,
+}
+
+impl Default for DirectoryConfig {
+    fn default() -> Self {
+        DirectoryConfig {
+            window: Duration::from_millis(50),
+            settle: Duration::from_millis(4_000),
+            arrive: Duration::from_millis(10_000),
+            holds_max: 1 << 18,
+            wishes_max: 1 << 16,
+            topics_max: 4_096,
+            tries_max: 3,
+        }
+    }
+}
+
+/// How an agent wants an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Wish {
+    /// It can get the bytes from where they are from at first.
+    pub can_fill: bool,
+    /// It waits until somebody has it; otherwise it wants to know at once that nobody has.
+    pub waits: bool,
+    /// It gets the bytes already, as an earlier manager has told it to.
+    pub fills: bool,
+}
+
+/// A version of a topic.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Version {
+    /// Its number; versions of a topic only rise.
+    pub number: u64,
+    /// The object that it is.
+    pub object: ObjectId,
+}
+
+/// What happens to the directory.
+#[derive(Clone, Debug)]
+pub enum DirectoryInput {
+    /// A session of an agent has begun. It says again what it has and wants, and then [`DirectoryInput::Told`].
+    Arrived {
+        /// The agent.
+        agent: AgentKey,
+    },
+    /// It has said everything: what it has not named again is not there any more.
+    Told {
+        /// The agent.
+        agent: AgentKey,
+    },
+    /// An agent has left or died.
+    Gone {
+        /// The agent.
+        agent: AgentKey,
+    },
+    /// An agent has an object, verified.
+    Have {
+        /// The agent.
+        agent: AgentKey,
+        /// The object.
+        object: ObjectId,
+        /// Its length in bytes.
+        length: u64,
+        /// Its root hash, where that is known.
+        root: Option<Root>,
+    },
+    /// It has it no more.
+    Lost {
+        /// The agent.
+        agent: AgentKey,
+        /// The object.
+        object: ObjectId,
+    },
+    /// An agent wants an object that it has not. Ends with its [`DirectoryInput::Have`], [`DirectoryInput::Unwant`] or
+    /// [`DirectoryOutput::Denied`].
+    Want {
+        /// The agent.
+        agent: AgentKey,
+        /// The object.
+        object: ObjectId,
+        /// How.
+        wish: Wish,
+    },
+    /// It wants it no more.
+    Unwant {
+        /// The agent.
+        agent: AgentKey,
+        /// The object.
+        object: ObjectId,
+    },
+    /// An agent that was told to get the bytes from their origin could not.
+    FillFailed {
+        /// The agent.
+        agent: AgentKey,
+        /// The object.
+        object: ObjectId,
+        /// One sentence.
+        reason: String,
+    },
+    /// An agent serves these still; said again in every session.
+    Serving {
+        /// The agent.
+        agent: AgentKey,
+        /// The numbers of the serves.
+        serves: Vec<u64>,
+    },
+    /// How a serve went for some of its receivers.
+    Served {
+        /// The agent that served.
+        agent: AgentKey,
+        /// The number of the serve.
+        serve: u64,
+        /// The receivers' names, and for those that did not get it, why.
+        outcomes: Vec<(String, Result<(), String>)>,
+    },
+    /// An agent wants every version of a topic. Refused by [`DirectoryOutput::TopicRefused`].
+    Subscribe {
+        /// The agent.
+        agent: AgentKey,
+        /// The application that the topic belongs to.
+        app: AppId,
+        /// The topic's name.
+        topic: String,
+    },
+    /// It does not any more.
+    Unsubscribe {
+        /// The agent.
+        agent: AgentKey,
+        /// The topic's name.
+        topic: String,
+    },
+    /// An agent has a new version, and has said that it has the object. Answered by [`DirectoryOutput::Published`] or
+    /// [`DirectoryOutput::TopicRefused`].
+    Publish {
+        /// The agent.
+        agent: AgentKey,
+        /// The application that the topic belongs to.
+        app: AppId,
+        /// The topic's name.
+        topic: String,
+        /// The version.
+        version: Version,
+        /// How long subscribers are waited for; `None`: until they have it, or have failed.
+        patience: Option<Duration>,
+    },
+    /// What an earlier manager has told an agent of a topic.
+    Committed {
+        /// The agent.
+        agent: AgentKey,
+        /// The application that the topic belongs to.
+        app: AppId,
+        /// The topic's name.
+        topic: String,
+        /// The version.
+        version: Version,
+    },
+}
+
+/// What the driver is to say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DirectoryOutput {
+    /// An agent is to send an object to these. Again with the same number: to these, too.
+    Serve {
+        /// Who has it.
+        holder: AgentKey,
+        /// The number of the serve.
+        serve: u64,
+        /// The object.
+        object: ObjectId,
+        /// The receivers' names.
+        receivers: Vec<String>,
+    },
+    /// An agent is to get an object from its origin: nobody has it, and nobody else is told to. It may be told twice.
+    Fill {
+        /// The agent.
+        agent: AgentKey,
+        /// The object.
+        object: ObjectId,
+    },
+    /// An agent does not get an object.
+    Denied {
+        /// The agent.
+        agent: AgentKey,
+        /// The object.
+        object: ObjectId,
+        /// Why.
+        why: WishRefusal,
+    },
+    /// To a subscriber.
+    News {
+        /// The agent.
+        agent: AgentKey,
+        /// The topic's name.
+        topic: String,
+        /// The version.
+        version: Version,
+        /// Whether it is committed: all who could have it, and so has the agent. Otherwise it is about to come.
+        committed: bool,
+    },
+    /// To a publisher: the version is committed.
+    Published {
+        /// The agent.
+        agent: AgentKey,
+        /// The topic's name.
+        topic: String,
+        /// The version's number.
+        number: u64,
+        /// Subscribers that have it.
+        have: Vec<String>,
+        /// Those that have not, and why.
+        missing: Vec<(String, String)>,
+    },
+    /// To a publisher or subscriber: it cannot be.
+    TopicRefused {
+        /// The agent.
+        agent: AgentKey,
+        /// The topic's name.
+        topic: String,
+        /// The number of the version that was published; `None` for a subscriber.
+        number: Option<u64>,
+        /// Why.
+        why: TopicRefusal,
+    },
+}
+
+/// Why an agent does not get an object.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum WishRefusal {
+    /// There is nobody to get it from.
+    #[error("no agent has it, and nobody who asks for it says where to get it from")]
+    Nobody,
+    /// All who could get it have failed.
+    #[error("no agent has it, and it cannot be got from its origin: {0}")]
+    Origin(String),
+    /// It was sent, and did not arrive.
+    #[error("it could not be received: {0}")]
+    Failed(String),
+    /// There are too many wishes.
+    #[error("the manager has {0} wishes for objects already, which is its limit")]
+    Full(usize),
+}
+
+/// Why a topic cannot be published or subscribed to.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TopicRefusal {
+    /// The name cannot be one.
+    #[error("'{0}' cannot be a topic's name: take 1 to 255 letters without spaces, commas or slashes")]
+    BadName(String),
+    /// It is another application's.
+    #[error("the topic '{0}' belongs to another application")]
+    OtherApplication(String),
+    /// The version is not above the last one.
+    #[error(
+        "version {number} of '{topic}' is not above version {last}, which is there already: versions only rise"
+    )]
+    NotAbove {
+        /// The topic's name.
+        topic: String,
+        /// The version.
+        number: u64,
+        /// The last one.
+        last: u64,
+    },
+    /// Another version is on its way.
+    #[error("version {staging} of '{topic}' is on its way: publish the next one when it is committed")]
+    Staging {
+        /// The topic's name.
+        topic: String,
+        /// The version.
+        staging: u64,
+    },
+    /// The publisher has not got the object.
+    #[error("the publisher of '{0}' does not have the object")]
+    NotHeld(String),
+    /// Nobody has the object any more.
+    #[error("nobody has the object any more that was to be version {number} of '{topic}'")]
+    Vanished {
+        /// The topic's name.
+        topic: String,
+        /// The version.
+        number: u64,
+    },
+    /// A limit is reached.
+    #[error("the manager has {0} topics or wishes already, which is its limit")]
+    Full(usize),
+}

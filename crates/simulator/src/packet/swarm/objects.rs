@@ -1,0 +1,547 @@
+//! Cases of objects that are asked for, and of topics: the manager's directory, agents that come and go, sessions that break
+//! with what was on its way, a manager that begins anew, origins that fail, and transfers that some do not get.
+//!
+//! No origin is read while somebody who lives has the object or reads it already; a version is committed when every subscriber
+//! has it or is named; in the end every wish has its answer, and every subscriber the last version.
+
+use super::coverage::Coverage;
+use super::draw::Random;
+use super::{Plant, Verdict};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use polycast_protocol::directory::{
+    Directory, DirectoryConfig, DirectoryInput as Input, DirectoryOutput as Output, Version, Wish,
+};
+use polycast_protocol::leases::AgentKey;
+use polycast_types::{AppId, DataId, Duration, ObjectId, Time};
+
+const TICK: Duration = Duration::from_millis(10);
+/// The longest time that a word takes.
+const DELAY: Duration = Duration::from_millis(60);
+/// An agent without a session is dead after this.
+const RECONNECT: Duration = Duration::from_millis(2_000);
+/// A session that breaks comes back within this.
+const BACK_WITHIN: Duration = Duration::from_millis(1_200);
+const SETTLE: Duration = Duration::from_millis(3_000);
+/// After healing everything has an answer within this time.
+const LIVENESS: Duration = Duration::from_secs(40);
+const OBJECTS: u64 = 4;
+const TOPIC: &str = "t";
+const APP: AppId = AppId([0; 16]);
+
+fn object(data: u64) -> ObjectId {
+    ObjectId { app: APP, data: DataId(data) }
+}
+
+struct Sending {
+    object: ObjectId,
+    receivers: Vec<String>,
+    ends_at: Time,
+}
+
+struct Host {
+    incarnation: u64,
+    up: bool,
+    session: bool,
+    /// When it comes back, or its session does.
+    back_at: Time,
+    has: BTreeSet<ObjectId>,
+    wants: BTreeMap<ObjectId, Wish>,
+    /// What it reads from an origin, and when that ends.
+    filling: BTreeMap<ObjectId, Time>,
+    sending: BTreeMap<u64, Vec<Sending>>,
+    subscribed: bool,
+    /// Whether the manager of now has heard so.
+    subscription_heard: bool,
+    last: Option<Version>,
+    publishing: Option<Version>,
+    up_words: VecDeque<(Time, Input)>,
+    down_words: VecDeque<(Time, Output)>,
+}
+
+struct World<'r> {
+    random: &'r mut Random,
+    plant: Option<Plant>,
+    now: Time,
+    hosts: Vec<Host>,
+    manager: Option<Directory>,
+    manager_back_at: Time,
+    /// Agents whose sessions have ended, and when they are dead.
+    missing: BTreeMap<AgentKey, Time>,
+    versions: u64,
+    healed: bool,
+    hash: u64,
+    events: u64,
+    runs: u64,
+}
+
+pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdict {
+    let count = random.within(2..=6) as usize;
+    let host = |_| Host {
+        incarnation: 1,
+        up: true,
+        session: false,
+        back_at: Time::ZERO,
+        has: BTreeSet::new(),
+        wants: BTreeMap::new(),
+        filling: BTreeMap::new(),
+        sending: BTreeMap::new(),
+        subscribed: false,
+        subscription_heard: false,
+        last: None,
+        publishing: None,
+        up_words: VecDeque::new(),
+        down_words: VecDeque::new(),
+    };
+    let mut world = World {
+        random,
+        plant,
+        now: Time(1),
+        hosts: (0..count).map(host).collect(),
+        manager: None,
+        manager_back_at: Time::ZERO,
+        missing: BTreeMap::new(),
+        versions: 0,
+        healed: false,
+        hash: seed | 1,
+        events: 0,
+        runs: 0,
+    };
+    let failure = world.live().err();
+    let (trace_hash, events) = (world.hash, world.events);
+    let case = format!("objects asked for among {count} hosts");
+    Verdict { seed, case, failure, trace_hash, events, coverage: Coverage::default() }
+}
+
+impl World<'_> {
+    fn live(&mut self) -> Result<(), String> {
+        let heal_at = Time(self.random.magnitude(2_000_000_000..=30_000_000_000));
+        while self.now < heal_at {
+            self.fail_something();
+            self.wish();
+            self.tick()?;
+        }
+        self.healed = true;
+        self.manager_back_at = self.manager_back_at.min(self.now);
+        for host in &mut self.hosts {
+            host.back_at = host.back_at.min(self.now);
+        }
+        let end = self.now + LIVENESS;
+        while self.now < end {
+            self.tick()?;
+        }
+        self.check_answers()
+    }
+
+    fn key(&self, host: usize) -> AgentKey {
+        AgentKey { name: format!("host-{host}"), incarnation: self.hosts[host].incarnation }
+    }
+
+    fn tick(&mut self) -> Result<(), String> {
+        self.now += TICK;
+        self.come_back();
+        for host in 0..self.hosts.len() {
+            self.work(host);
+            self.hear(host);
+        }
+        self.bury();
+        self.speak()?;
+        (0..self.hosts.len()).try_for_each(|host| self.obey(host))
+    }
+
+    fn fail_something(&mut self) {
+        if !self.random.one_in(120) {
+            return;
+        }
+        let host = self.random.below(self.hosts.len() as u64) as usize;
+        match self.random.below(6) {
+            0 => {
+                self.manager = None;
+                self.missing.clear();
+                self.manager_back_at = self.now + Duration(self.random.below(2_000_000_000));
+                (0..self.hosts.len()).for_each(|host| self.break_session(host));
+            }
+            1 | 2 => {
+                // Its store stays, and what it was about to do does not.
+                self.break_session(host);
+                let back_at = self.now + Duration(self.random.below(5_000_000_000));
+                let one = &mut self.hosts[host];
+                (one.up, one.back_at) = (false, back_at);
+                one.wants.clear();
+                one.filling.clear();
+                one.sending.clear();
+                (one.publishing, one.subscribed, one.last) = (None, false, None);
+                one.incarnation += 1;
+            }
+            _ => self.break_session(host),
+        }
+    }
+
+    /// What was on its way is lost.
+    fn break_session(&mut self, host: usize) {
+        let key = self.key(host);
+        let back_at = self.now + Duration(self.random.below(BACK_WITHIN.0));
+        let one = &mut self.hosts[host];
+        one.up_words.clear();
+        one.down_words.clear();
+        one.subscription_heard = false;
+        if core::mem::replace(&mut one.session, false) {
+            self.missing.insert(key, self.now + RECONNECT);
+        }
+        if one.up {
+            one.back_at = back_at;
+        }
+    }
+
+    fn come_back(&mut self) {
+        if self.manager.is_none() && self.now >= self.manager_back_at {
+            self.runs += 1;
+            let config = DirectoryConfig {
+                window: Duration::from_millis(50),
+                settle: if self.plant == Some(Plant::NoSettling) { Duration(1) } else { SETTLE },
+                ..DirectoryConfig::default()
+            };
+            self.manager = Some(Directory::new(config, self.now, self.runs << 32));
+        }
+        for host in 0..self.hosts.len() {
+            let one = &mut self.hosts[host];
+            if one.session || self.now < one.back_at || self.manager.is_none() {
+                continue;
+            }
+            (one.up, one.session) = (true, true);
+            let key = self.key(host);
+            let Some(manager) = &mut self.manager else { continue };
+            let arrived = Input::Arrived { agent: key.clone() };
+            manager.handle(self.now, arrived);
+            let earlier = |other: &AgentKey| other.name == key.name && *other != key;
+            let dead: Vec<AgentKey> = self.missing.keys().filter(|other| earlier(other)).cloned().collect();
+            self.missing.retain(|other, _| other.name != key.name);
+            dead.into_iter().for_each(|agent| manager.handle(self.now, Input::Gone { agent }));
+            self.say_all(host);
+        }
+    }
+
+    fn say(&mut self, host: usize, input: Input) {
+        let delay = Duration(self.random.below(DELAY.0));
+        let one = &mut self.hosts[host];
+        if one.session {
+            // In order.
+            let at = one.up_words.back().map_or(Time::ZERO, |(at, _)| *at).max(self.now + delay);
+            one.up_words.push_back((at, input));
+        }
+    }
+
+    fn say_all(&mut self, host: usize) {
+        let agent = self.key(host);
+        let one = &self.hosts[host];
+        let mut words = Vec::new();
+        if self.plant != Some(Plant::ForgetHave) {
+            words.extend(one.has.iter().map(|object| have(&agent, *object)));
+        }
+        let serves = one.sending.keys().copied().collect();
+        words.push(Input::Serving { agent: agent.clone(), serves });
+        for (object, wish) in &one.wants {
+            let wish = Wish { fills: one.filling.contains_key(object), ..*wish };
+            words.push(Input::Want { agent: agent.clone(), object: *object, wish });
+        }
+        if let Some(version) = one.last.clone() {
+            let topic = TOPIC.to_string();
+            words.push(Input::Committed { agent: agent.clone(), app: APP, topic, version });
+        }
+        if one.subscribed {
+            words.push(Input::Subscribe { agent: agent.clone(), app: APP, topic: TOPIC.to_string() });
+        }
+        if let Some(version) = one.publishing.clone() {
+            words.push(publish(&agent, version));
+        }
+        words.push(Input::Told { agent });
+        words.into_iter().for_each(|word| self.say(host, word));
+    }
+
+    /// Somebody wants something, or has it no more.
+    fn wish(&mut self) {
+        if !self.random.one_in(20) {
+            return;
+        }
+        let host = self.random.below(self.hosts.len() as u64) as usize;
+        if !self.hosts[host].up {
+            return;
+        }
+        let (agent, wanted) = (self.key(host), object(self.random.below(OBJECTS)));
+        match self.random.below(10) {
+            0..5 => {
+                let wish = Wish {
+                    can_fill: !self.random.one_in(3),
+                    waits: self.random.one_in(4),
+                    fills: self.hosts[host].filling.contains_key(&wanted),
+                };
+                if !self.hosts[host].has.contains(&wanted) {
+                    self.hosts[host].wants.insert(wanted, wish);
+                    self.say(host, Input::Want { agent, object: wanted, wish });
+                }
+            }
+            5 => {
+                let one = &mut self.hosts[host];
+                if !one.filling.contains_key(&wanted) && one.wants.remove(&wanted).is_some() {
+                    self.say(host, Input::Unwant { agent, object: wanted });
+                }
+            }
+            6 => {
+                let one = &mut self.hosts[host];
+                let is_sent = one.sending.values().flatten().any(|sending| sending.object == wanted);
+                if !is_sent && one.has.remove(&wanted) {
+                    self.say(host, Input::Lost { agent, object: wanted });
+                }
+            }
+            7 | 8 => {
+                let was_subscribed = core::mem::replace(&mut self.hosts[host].subscribed, true);
+                if !was_subscribed {
+                    self.say(host, Input::Subscribe { agent, app: APP, topic: TOPIC.to_string() });
+                }
+            }
+            _ if self.hosts[host].publishing.is_none() => {
+                self.versions += 1;
+                let version = Version { number: self.versions, object: object(1_000 + self.versions) };
+                let one = &mut self.hosts[host];
+                one.has.insert(version.object);
+                one.publishing = Some(version.clone());
+                self.say(host, have(&agent, version.object));
+                self.say(host, publish(&agent, version));
+            }
+            _ => {}
+        }
+    }
+
+    /// What a host does by itself: transfers and readings end.
+    fn work(&mut self, host: usize) {
+        let (agent, now) = (self.key(host), self.now);
+        let done: Vec<ObjectId> = self.hosts[host]
+            .filling
+            .iter()
+            .filter(|(_, at)| **at <= now)
+            .map(|(object, _)| *object)
+            .collect();
+        for object in done {
+            self.hosts[host].filling.remove(&object);
+            if self.random.one_in(4) {
+                let reason = "no such page".to_string();
+                self.say(host, Input::FillFailed { agent: agent.clone(), object, reason });
+            } else {
+                self.receive(host, object);
+            }
+        }
+        let serves: Vec<u64> = self.hosts[host].sending.keys().copied().collect();
+        for serve in serves {
+            let sendings = self.hosts[host].sending.remove(&serve).unwrap_or_default();
+            let (ended, going_on): (Vec<_>, Vec<_>) = sendings.into_iter().partition(|s| s.ends_at <= now);
+            if !going_on.is_empty() {
+                self.hosts[host].sending.insert(serve, going_on);
+            }
+            for Sending { object, receivers, .. } in ended {
+                let is_here = self.hosts[host].has.contains(&object);
+                let outcomes = receivers.into_iter().map(|name| {
+                    let receiver = index(&name);
+                    let gets = is_here && self.hosts[receiver].up && !self.random.one_in(8);
+                    if gets {
+                        self.receive(receiver, object);
+                    }
+                    (name, if gets { Ok(()) } else { Err("it was lost on the way".to_string()) })
+                });
+                let outcomes = outcomes.collect();
+                self.say(host, Input::Served { agent: agent.clone(), serve, outcomes });
+            }
+        }
+    }
+
+    fn receive(&mut self, host: usize, object: ObjectId) {
+        let agent = self.key(host);
+        let one = &mut self.hosts[host];
+        one.wants.remove(&object);
+        one.filling.remove(&object);
+        if one.has.insert(object) {
+            self.say(host, have(&agent, object));
+        }
+    }
+
+    /// The manager hears what a host has said.
+    fn hear(&mut self, host: usize) {
+        let now = self.now;
+        while let Some((at, _)) = self.hosts[host].up_words.front()
+            && *at <= now
+            && let Some((_, word)) = self.hosts[host].up_words.pop_front()
+            && let Some(manager) = &mut self.manager
+        {
+            if matches!(word, Input::Subscribe { .. }) {
+                self.hosts[host].subscription_heard = true;
+            }
+            self.events += 1;
+            manager.handle(now, word);
+        }
+    }
+
+    fn bury(&mut self) {
+        let Some(manager) = &mut self.manager else { return };
+        let now = self.now;
+        for (agent, _) in self.missing.extract_if(.., |_, until| *until <= now) {
+            manager.handle(now, Input::Gone { agent });
+        }
+    }
+
+    /// What the manager says goes on its way.
+    fn speak(&mut self) -> Result<(), String> {
+        let now = self.now;
+        while let Some(output) = self.manager.as_mut().and_then(|manager| manager.poll(now)) {
+            self.events += 1;
+            self.hash = (self.hash ^ now.0 ^ self.events).wrapping_mul(0x0100_0000_01b3);
+            if let Output::Fill { agent, object } = &output {
+                self.check_origin(index(&agent.name), *object)?;
+            }
+            if let Output::Published { have, missing, number, .. } = &output {
+                self.check_commit(*number, have, missing)?;
+            }
+            let (Output::Serve { holder: agent, .. }
+            | Output::Fill { agent, .. }
+            | Output::Denied { agent, .. }
+            | Output::News { agent, .. }
+            | Output::Published { agent, .. }
+            | Output::TopicRefused { agent, .. }) = &output;
+            let host = index(&agent.name);
+            let delay = Duration(self.random.below(DELAY.0));
+            let one = &mut self.hosts[host];
+            if one.session && one.incarnation == agent.incarnation {
+                let at = one.down_words.back().map_or(Time::ZERO, |(at, _)| *at).max(now + delay);
+                one.down_words.push_back((at, output));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody who lives has an object, or reads its origin, when another one is told to.
+    fn check_origin(&self, host: usize, object: ObjectId) -> Result<(), String> {
+        for (at, other) in self.hosts.iter().enumerate().filter(|(at, other)| *at != host && other.up) {
+            // What is on its way to the manager, it cannot know.
+            let is_known = !other.session || other.up_words.is_empty();
+            if is_known && (other.filling.contains_key(&object) || other.has.contains(&object)) {
+                let data = object.data.0;
+                return Err(format!(
+                    "the origin of {data} is read twice: by host {host}, and host {at} has it"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Everybody who is said to have a version has it, and every subscriber is in one of the lists.
+    fn check_commit(&self, number: u64, have: &[String], missing: &[(String, String)]) -> Result<(), String> {
+        let version = object(1_000 + number);
+        for name in have {
+            if !self.hosts[index(name)].has.contains(&version) {
+                return Err(format!("version {number} is committed before {name} has it"));
+            }
+        }
+        for (at, host) in self.hosts.iter().enumerate() {
+            let name = format!("host-{at}");
+            let is_named = have.contains(&name) || missing.iter().any(|(other, _)| *other == name);
+            if host.session && host.subscription_heard && !is_named {
+                return Err(format!("version {number} is committed, and {name} is forgotten"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A host does what it is told.
+    fn obey(&mut self, host: usize) -> Result<(), String> {
+        let now = self.now;
+        while let Some((at, _)) = self.hosts[host].down_words.front()
+            && *at <= now
+            && let Some((_, word)) = self.hosts[host].down_words.pop_front()
+        {
+            match word {
+                Output::Serve { serve, object, receivers, .. } => self.serve(host, serve, object, receivers),
+                Output::Fill { object, .. } => self.fill(host, object),
+                Output::Denied { object, .. } => {
+                    self.hosts[host].wants.remove(&object);
+                }
+                Output::News { version, committed: true, .. } => {
+                    let one = &mut self.hosts[host];
+                    if one.last.as_ref().is_none_or(|last| last.number < version.number) {
+                        one.last = Some(version);
+                    }
+                }
+                Output::News { .. } => {}
+                Output::Published { .. } | Output::TopicRefused { number: Some(_), .. } => {
+                    self.hosts[host].publishing = None;
+                }
+                Output::TopicRefused { why, .. } => return Err(format!("host {host} is refused: {why}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn serve(&mut self, host: usize, serve: u64, object: ObjectId, receivers: Vec<String>) {
+        let ends_at = self.now + Duration(self.random.magnitude(20_000_000..=3_000_000_000));
+        if self.plant == Some(Plant::EarlyHave) {
+            for name in &receivers {
+                let receiver = index(name);
+                let agent = self.key(receiver);
+                self.say(receiver, have(&agent, object));
+            }
+        }
+        let sending = Sending { object, receivers, ends_at };
+        self.hosts[host].sending.entry(serve).or_default().push(sending);
+    }
+
+    /// Reads an origin.
+    fn fill(&mut self, host: usize, object: ObjectId) {
+        let one = &self.hosts[host];
+        if one.filling.contains_key(&object) || one.has.contains(&object) {
+            return;
+        }
+        let agent = self.key(host);
+        if !one.wants.contains_key(&object) {
+            let reason = "nobody here asks for it".to_string();
+            return self.say(host, Input::FillFailed { agent, object, reason });
+        }
+        let ends_at = self.now + Duration(self.random.magnitude(20_000_000..=4_000_000_000));
+        self.hosts[host].filling.insert(object, ends_at);
+    }
+
+    fn check_answers(&self) -> Result<(), String> {
+        let last = self.manager.as_ref().and_then(|manager| manager.committed(TOPIC)).cloned();
+        for (at, host) in self.hosts.iter().enumerate() {
+            let waits_on = |wish: &Wish| !wish.waits;
+            if let Some((object, _)) = host.wants.iter().find(|(_, wish)| waits_on(wish)) {
+                return Err(format!("host {at} was not answered about object {}", object.data.0));
+            }
+            if let Some(version) = &host.publishing {
+                return Err(format!("host {at} was not answered about version {}", version.number));
+            }
+            let held =
+                last.as_ref().filter(|last| self.hosts.iter().any(|one| one.has.contains(&last.object)));
+            if let Some(last) = held
+                && host.subscribed
+                && !host.has.contains(&last.object)
+                && self.healed
+                && host.last.as_ref().is_some_and(|known| known.number > last.number)
+            {
+                return Err(format!("host {at} has a version above {}, the last", last.number));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn index(name: &str) -> usize {
+    name.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(usize::MAX)
+}
+
+fn have(agent: &AgentKey, object: ObjectId) -> Input {
+    Input::Have { agent: agent.clone(), object, length: 1, root: Some([object.data.0 as u8; 32]) }
+}
+
+fn publish(agent: &AgentKey, version: Version) -> Input {
+    let patience = Some(Duration::from_millis(8_000));
+    Input::Publish { agent: agent.clone(), app: APP, topic: TOPIC.to_string(), version, patience }
+}

@@ -1,0 +1,254 @@
+//! What an attacker does of its own accord: it sends what it has seen or made, and speaks where it may and may not.
+
+use super::attacker::{Author, from_nothing, retagged};
+use super::frames::{Body, Frame};
+use super::keys::salt_of;
+use super::receiver::content_of;
+use super::{Cluster, Datagram, Fragment, Owner};
+use crate::packet::Network;
+use crate::packet::swarm::Plant;
+use crate::packet::swarm::coverage as named;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use polycast_types::{Handle, Time};
+use polycast_wire::control::{Control, Hello};
+use polycast_wire::data::{CodedHeader, FLAG_PATCH, FLAG_REPORT, Header};
+
+/// What the manager that leads has allowed: this source may send to these receivers until then.
+struct Permit {
+    /// Whether the leader has signed it.
+    is_signed: bool,
+    source: &'static str,
+    receivers: Vec<String>,
+    until: Time,
+}
+
+impl Permit {
+    /// Whether a receiver takes part in what such a source calls it for.
+    fn allows(&self, now: Time, source: &str, receiver: &str) -> bool {
+        self.is_signed
+            && self.source == source
+            && now < self.until
+            && self.receivers.iter().any(|name| name == receiver)
+    }
+}
+
+impl Cluster {
+    /// One thing that it may do at any time.
+    pub(super) fn act(&mut self, net: &mut Network<Datagram>) {
+        let receivers = self.push(0).receivers.len() as u64;
+        let guard = self.guard.as_deref_mut().expect("somebody attacks");
+        let (kind, to) = (guard.random.below(12), guard.random.below(receivers) as u32);
+        let is_inside = guard.attack.insider.is_some();
+        match kind {
+            0..=2 => self.send_seen(net, to),
+            3 => self.send_made(net, to),
+            4 => self.call_without_permit(net, to),
+            5 | 6 if is_inside => self.forge_as_member(net, to),
+            7 if is_inside => self.forge_patch(net, to),
+            8 if is_inside => self.speak_as(net, to),
+            9.. if is_inside => self.lie(net),
+            5 => self.cut_in(net, to),
+            _ => self.send_seen(net, to),
+        }
+    }
+
+    /// A packet that it has seen comes again, as it was or changed; also one of an earlier transfer.
+    fn send_seen(&mut self, net: &mut Network<Datagram>, to: u32) {
+        let (handle, channel) =
+            (self.push(0).source.run.as_ref().map(|run| run.handle), self.push(0).source.channel());
+        let guard = self.guard.as_deref_mut().expect("somebody attacks");
+        let Some(seen) = guard.seen() else { return };
+        let (mut fragment, mut name) = (seen.clone(), named::ATTACK_REPLAYS);
+        if let Some(handle) = handle.filter(|handle| *handle != seen.handle || seen.transfer != 0) {
+            // The name on the wire of the transfer that runs, as if it were one of its packets.
+            let mut bytes = seen.datagram.as_deref().unwrap_or_default().to_vec();
+            bytes[8..16].copy_from_slice(&u64::from(handle).to_be_bytes());
+            fragment = Fragment { transfer: 0, handle, channel, ..guard.made(&seen, bytes) };
+            name = named::ATTACK_REPLAYS_EARLIER;
+        } else if guard.random.one_in(2) {
+            fragment = guard.changed(&seen);
+            name = named::ATTACK_SENDS_CHANGED;
+        }
+        if fragment.transfer == 0 {
+            self.coverage.hit(name);
+            self.take_in(net, (0, to), fragment);
+        }
+    }
+
+    /// Its only packet: one that it has seen, with another position.
+    pub(super) fn send_one(&mut self, net: &mut Network<Datagram>) {
+        let guard = self.guard.as_deref_mut().expect("somebody attacks");
+        let Some(seen) = guard.seen() else { return };
+        let forged = guard.changed(&seen);
+        if forged.author == Author::Stranger {
+            self.coverage.hit(named::ATTACK_FORGES_ONE);
+            self.take_in(net, (0, 0), forged);
+        }
+    }
+
+    /// A packet that nobody has sent.
+    fn send_made(&mut self, net: &mut Network<Datagram>, to: u32) {
+        let like = self.new_fragment(0);
+        let guard = self.guard.as_deref_mut().expect("somebody attacks");
+        let round = *guard.random.pick(&[0, 0, 1, u32::MAX]);
+        let (sn, content) = (guard.random.magnitude(0..=1 << 16), guard.random.below(u64::MAX));
+        let fragment = guard.made(&like, from_nothing(like.handle, round, sn, content));
+        self.coverage.hit(named::ATTACK_INJECTS);
+        self.take_in(net, (0, to), fragment);
+    }
+
+    /// One who has the keys sends a fragment with another content, or with its own content far ahead.
+    fn forge_as_member(&mut self, net: &mut Network<Datagram>, to: u32) {
+        let (fragments, object) = {
+            let push = self.push(0);
+            (push.config.geometry(push.object_len).fragments(), push.object)
+        };
+        let like = self.new_fragment(0);
+        let guard = self.guard.as_deref_mut().expect("somebody attacks");
+        let Some(keys) = guard.known.get(&like.handle).cloned() else { return };
+        let sn = guard.random.below(fragments);
+        let jumps = guard.random.one_in(2);
+        let round = if jumps { *guard.random.pick(&[1, 2, 1 << 16, u32::MAX]) } else { 0 };
+        let flags = *guard.random.pick(&[0, FLAG_REPORT, FLAG_PATCH]);
+        let content = if jumps { content_of(object, sn) } else { guard.random.below(u64::MAX) };
+        let change = |header: &mut polycast_wire::data::FragmentHeader| {
+            (header.round, header.sn, header.flags) = (round, sn, flags);
+        };
+        let bytes = from_nothing(like.handle, 0, 0, 0);
+        let Some(datagram) = retagged(&keys, &bytes, change, content) else { return };
+        self.note_made(&datagram);
+        let fragment = Fragment { author: Author::Member, datagram: Some(datagram), ..like };
+        self.coverage.hit(if jumps { named::ATTACK_MEMBER_JUMPS } else { named::ATTACK_MEMBER_FORGES });
+        self.take_in(net, (0, to), fragment);
+    }
+
+    /// One who has the keys sends a coded patch of something else.
+    fn forge_patch(&mut self, net: &mut Network<Datagram>, to: u32) {
+        let push = self.push(0);
+        let fragments = push.config.geometry(push.object_len).fragments();
+        let like = self.new_fragment(0);
+        let guard = self.guard.as_deref_mut().expect("somebody attacks");
+        let Some(keys) = guard.known.get(&like.handle).cloned() else { return };
+        let first = guard.random.below(fragments);
+        let sns: Vec<u64> = (first..fragments.min(first + guard.random.within(2..=8))).collect();
+        let content = guard.random.below(u64::MAX);
+        let header = CodedHeader::new(Handle(like.handle.into()), &sns).and_then(CodedHeader::sealed);
+        let packet = header.and_then(|header| keys.packet(&Header::Coded(header), &sns, content));
+        let Some(datagram) = packet else { return };
+        self.note_made(&datagram);
+        let fragment = Fragment { author: Author::Member, datagram: Some(datagram), ..like };
+        self.coverage.hit(named::ATTACK_MEMBER_PATCHES);
+        self.take_in(net, (0, to), fragment);
+    }
+
+    /// Somebody's connection gets bytes of its own in between, which do not open at the other end.
+    fn cut_in(&mut self, net: &mut Network<Datagram>, to: u32) {
+        let host = &self.push(0).receivers[to as usize];
+        let Some(stream) = host.upstream.or(host.control) else { return };
+        self.coverage.hit(named::ATTACK_CUTS_IN);
+        self.break_both(net, stream);
+    }
+
+    /// Its receiver says to the source what is not so.
+    fn lie(&mut self, net: &mut Network<Datagram>) {
+        let push = self.push(0);
+        let geometry = push.config.geometry(push.object_len);
+        let guard = self.guard.as_deref_mut().expect("somebody attacks");
+        let Some(insider) = guard.attack.insider else { return };
+        let random = &mut guard.random;
+        let sn = random.below(geometry.fragments());
+        let (position, count) = (random.below(u64::MAX), random.within(1..=64));
+        let (control, name) = match random.below(7) {
+            0 | 1 => {
+                // A proof of another time, or none.
+                let proof = if random.one_in(2) { [0; 32] } else { salt_of(position) };
+                (Control::DataRcvd { patched_bytes: 0, proof }, named::ATTACK_UNPROVEN)
+            }
+            2 => {
+                let lie = Control::Progress {
+                    position,
+                    received: random.below(1 << 20),
+                    lost: random.below(1 << 20),
+                    verified_bytes: position,
+                    arrived_ns: random.below(1 << 40),
+                    waited_ns: random.below(1 << 30),
+                };
+                (lie, named::ATTACK_LIES_PROGRESS)
+            }
+            3 | 4 => {
+                let asked = core::iter::once(sn..geometry.fragments().min(sn + count)).collect();
+                (Control::PtchReq(asked), named::ATTACK_ASKS)
+            }
+            5 => (Control::Forged { packets: position }, named::ATTACK_COMPLAINS),
+            _ => (Control::IntlSeq { position }, named::ATTACK_LIES_POSITION),
+        };
+        if self.push(0).receivers[insider as usize].begun {
+            self.coverage.hit(name);
+            self.say(net, 0, insider, &control);
+        }
+    }
+
+    /// The attacker opens a connection and says HELLO in the name of a receiver that is not its own.
+    fn speak_as(&mut self, net: &mut Network<Datagram>, victim: u32) {
+        let push = self.push(0);
+        let (source, geometry) = (push.source.node, push.config.geometry(push.object_len));
+        let guard = self.guard.as_deref().expect("somebody attacks");
+        let Some(insider) = guard.attack.insider.filter(|insider| *insider != victim) else { return };
+        let (Some(run), host) = (&push.source.run, &push.receivers[victim as usize]) else { return };
+        let (node, name) = (push.receivers[insider as usize].node, host.name.clone());
+        let handle = Handle(run.handle.into());
+        let hello = Control::Hello(Hello { handle, name: &name, window_bytes: 1 << 20, serve_port: 0 });
+        let body = Body::of(&hello);
+        let len = body.len(&geometry);
+        let stream = self.open(net, node, source, Owner::Control { transfer: 0, receiver: victim });
+        self.guard.as_deref_mut().expect("somebody attacks").impostors.insert(stream);
+        self.coverage.hit(named::ATTACK_SPEAKS_AS);
+        self.streams.write(stream, 0, Frame { body, channel: 0 }, len);
+        self.streams.pump(net, stream, 0);
+    }
+
+    /// A receiver is called by one whom the manager has not allowed it.
+    fn call_without_permit(&mut self, net: &Network<Datagram>, to: u32) {
+        let (now, name) = (net.now(), self.push(0).receivers[to as usize].name.clone());
+        let guard = self.guard.as_deref_mut().expect("somebody attacks");
+        let later = Time(now.0 + 1);
+        let (own, others) = ("one of its own", Vec::from([String::from("another one"), name.clone()]));
+        let permit = match guard.random.below(5) {
+            0 => None,
+            1 => Some(Permit { is_signed: false, source: own, receivers: others, until: later }),
+            // What it has seen of another one, of another time, and for others.
+            2 => Some(Permit { is_signed: true, source: "an honest one", receivers: others, until: later }),
+            3 => Some(Permit { is_signed: true, source: own, receivers: others, until: now }),
+            _ => Some(Permit { is_signed: true, source: own, receivers: Vec::new(), until: later }),
+        };
+        let takes_part = self.plant == Some(Plant::SkipPermit)
+            || permit.is_some_and(|permit| permit.allows(now, own, &name));
+        self.coverage.hit(named::ATTACK_CALLS);
+        if takes_part {
+            self.breaches.push(format!("receiver {to} takes part in what nobody has permitted"));
+        }
+    }
+
+    /// Its receiver serves other bytes than it has.
+    pub(super) fn spoil(
+        &mut self,
+        now: Time,
+        (transfer, server): (u32, Option<u32>),
+        writes: &mut [(super::streams::StreamId, Body)],
+    ) {
+        let Some(guard) = self.guard.as_deref_mut() else { return };
+        if transfer != 0 || server.is_none() || server != guard.attack.insider || now >= guard.attack.until {
+            return;
+        }
+        for (_, body) in writes {
+            if let Body::Group(group) = *body
+                && guard.random.one_in(2)
+            {
+                *body = Body::Spoiled(group);
+                self.coverage.hit(named::ATTACK_SERVES_WRONG);
+            }
+        }
+    }
+}

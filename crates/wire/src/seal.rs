@@ -1,0 +1,81 @@
+//! Which bytes of a sealed packet are under which key, and what is looked at before anything else hears of it.
+//!
+//! No cipher is here: [`PacketKeys`] are AES in production and ideal ones in the simulator, whose attacker so meets the rules of
+//! production.
+
+use crate::data::{CONTENT_TAG_LEN, ContentTag, HEADER_TAG_LEN, Header, TAG_LEN};
+
+/// Bytes of a nonce.
+pub const NONCE_LEN: usize = 12;
+/// Bytes that keys give for a packet; a packet carries only their beginning.
+pub const FULL_TAG_LEN: usize = 16;
+
+/// The nonce of a fragment: its number, whichever round and patch it is in. So one nonce has one content for as long as the object
+/// stays what it is, and whoever reads it again compares it with its hash first.
+#[must_use]
+pub fn nonce(sn: u64) -> [u8; NONCE_LEN] {
+    let mut nonce = [0; NONCE_LEN];
+    nonce[NONCE_LEN - 8..].copy_from_slice(&sn.to_be_bytes());
+    nonce
+}
+
+/// What a receiver does with the keys of a transfer.
+pub trait PacketKeys {
+    /// Opens a fragment where its bytes are what was sealed under this number; otherwise they are worth nothing.
+    fn open(&self, sn: u64, payload: &mut [u8], tag: &ContentTag) -> bool;
+
+    /// Whether `tag`, which has at least [`HEADER_TAG_LEN`] bytes, is the beginning of the tag of this header and payload.
+    fn vouch(&self, header: &[u8], payload: &[u8], tag: &[u8]) -> bool;
+}
+
+/// Whether the header of a fragment is the source's: its last tag covers all before it, the tag of the content too. Of another
+/// packet the header alone says nothing.
+pub fn vouches(keys: &impl PacketKeys, header: &Header, datagram: &[u8], header_len: usize) -> bool {
+    match (header, header.tag_in(datagram, header_len)) {
+        (Header::Fragment(_), Some((before, tag))) => keys.vouch(before, &[], tag),
+        _ => false,
+    }
+}
+
+/// Whether a datagram is the source's: nothing else looks at one that is not. What it carries is open then, if it is a fragment;
+/// of a coded patch the tag covers header and payload, which stays sealed.
+pub fn admit(keys: &impl PacketKeys, header: &Header, datagram: &mut [u8], header_len: usize) -> bool {
+    match header {
+        Header::Fragment(fragment) => {
+            let Some(content) = header.content_tag_in(datagram, header_len) else { return false };
+            // A position is believed for its header's tag: it comes first.
+            vouches(keys, header, datagram, header_len)
+                && datagram
+                    .get_mut(header_len..)
+                    .is_some_and(|payload| keys.open(fragment.sn, payload, &content))
+        }
+        Header::Coded(_) => match (header.tag_in(datagram, header_len), datagram.get(header_len..)) {
+            (Some((before, tag)), Some(payload)) => keys.vouch(before, payload, tag),
+            _ => false,
+        },
+    }
+}
+
+/// Puts the tags of a fragment at the end of its header: that of its content, and behind it that of all before.
+///
+/// # Panics
+/// The header has no room for them.
+pub fn put_fragment_tags(
+    header: &mut [u8],
+    content: &ContentTag,
+    tag_of: impl Fn(&[u8], &[u8]) -> [u8; FULL_TAG_LEN],
+) {
+    let (before, tag) = header.split_last_chunk_mut::<HEADER_TAG_LEN>().expect("there is room for it");
+    let (_, room) = before.split_last_chunk_mut::<CONTENT_TAG_LEN>().expect("there is room for it");
+    *room = *content;
+    tag.copy_from_slice(&tag_of(before, &[])[..HEADER_TAG_LEN]);
+}
+
+/// Puts the tag of a coded patch, header and payload, at the end of its header.
+///
+/// # Panics
+/// The header has no room for it.
+pub fn put_patch_tag(header: &mut [u8], payload: &[u8], tag_of: impl Fn(&[u8], &[u8]) -> [u8; FULL_TAG_LEN]) {
+    let (before, tag) = header.split_last_chunk_mut::<TAG_LEN>().expect("there is room for it");
+    tag.copy_from_slice(&tag_of(before, payload)[..TAG_LEN]);
+}

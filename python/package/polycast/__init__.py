@@ -1,0 +1,42 @@
+"""Polycast delivers one object to many machines: model weights, datasets, images, broadcast values.
+
+    import polycast
+
+    polycast.cast("model.bin", receivers=4)          # on this machine, to see it work
+
+    with polycast.Agent() as agent:                  # on each host runs `polycast agent`
+        agent.add(17, "model.bin")
+        print(agent.send(17, to="all").result())
+
+    with polycast.Agent() as agent:                  # on the others
+        weights = agent.read(17).numpy("float32")    # the agent's verified copy, mapped, not copied
+"""
+
+from polycast import errors
+from polycast._agent import Agent, Object, Published, Status, Transfer, Version, Versions
+from polycast._events import Event, Finished, Granted, Progress, Receiver, Report, Waiting
+from polycast._native import VERSION as __version__
+from polycast._program import cast, program
+from polycast.errors import PolycastError
+
+__all__ = [
+    "Agent",
+    "Event",
+    "Finished",
+    "Granted",
+    "Object",
+    "PolycastError",
+    "Progress",
+    "Published",
+    "Receiver",
+    "Report",
+    "Status",
+    "Transfer",
+    "Version",
+    "Versions",
+    "Waiting",
+    "__version__",
+    "cast",
+    "errors",
+    "program",
+]

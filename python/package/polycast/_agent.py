@@ -1,0 +1,431 @@
+"""The agent on this host: objects, transfers, and agents that live as long as a script."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from polycast import _native
+from polycast._events import Event, Finished, Report, event_of
+from polycast._program import StrPath, complete
+from polycast.errors import (
+    AgentLost,
+    Closed,
+    Invalid,
+    NotContiguous,
+    PolycastError,
+    TransferFailed,
+    UnsupportedType,
+)
+
+if TYPE_CHECKING:
+    import uuid
+
+    import numpy
+    from typing_extensions import Buffer
+
+    from polycast._embedded import Embedded
+
+# The most bytes in one piece of an object that is filled.
+PIECE_MAX = 1 << 20
+SLOW = Literal["catch-up", "wait", "drop"]
+
+
+@dataclass(frozen=True)
+class Object:
+    """An object on this host. `path` is a file with its bytes, or, where `form` is `directory`, the folder itself."""
+
+    app: str
+    data_id: int
+    name: str
+    kind: str
+    state: str
+    length: int
+    verified_bytes: int
+    root: str
+    path: str
+    form: str
+    mode: int
+
+    @staticmethod
+    def of(text: str) -> Object:
+        return Object(**json.loads(text))
+
+    def map(self, writable_copy: bool = False) -> memoryview:
+        """The bytes, mapped and not copied. A writable copy takes memory for the pages that are written only, and is not
+        seen by others. The bytes stay there as long as a view of them, also when the object is deleted meanwhile."""
+        if self.form != "bytes":
+            raise Invalid(f"{self.name} is a folder at {self.path}: open the files in it")
+        if self.length == 0:
+            return memoryview(b"")
+        import mmap
+
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable_copy else 0)
+        flags = mmap.MAP_PRIVATE if writable_copy else mmap.MAP_SHARED
+        with open(self.path, "rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), self.length, flags=flags, prot=protection))
+
+    def numpy(self, dtype: Any = "u1", shape: int | tuple[int, ...] = -1) -> numpy.ndarray[Any, Any]:
+        """The bytes as an array that is read only and has no copy of them."""
+        import numpy
+
+        return numpy.frombuffer(self.map(), dtype=dtype).reshape(shape)
+
+
+@dataclass(frozen=True)
+class Status:
+    """The agent and those whom its manager knows."""
+
+    name: str
+    control_address: str
+    manager: str
+    manager_connected: bool
+    manager_error: str
+    store: str
+    store_used_bytes: int
+    peers: tuple[str, ...]
+    lost: tuple[str, ...]
+
+
+class Transfer(Iterator[Event]):
+    """A transfer: iterate over its events, or wait for its end with `result`. Letting go of it before the end cancels it
+    unless it is detached."""
+
+    def __init__(self, sending: _native.Sending) -> None:
+        self._sending = sending
+        self._report: Report | None = None
+
+    def __next__(self) -> Event:
+        event = self.next()
+        if event is None:
+            raise StopIteration
+        return event
+
+    def next(self, timeout: float | None = None) -> Event | None:
+        """The next event, `None` after the last one. Raises `TimedOut` when none comes in time."""
+        text = self._sending.next(timeout)
+        event = None if text is None else event_of(text)
+        if isinstance(event, Finished):
+            self._report = event.report
+        return event
+
+    def result(self, timeout: float | None = None) -> Report:
+        """Waits for the end. Raises `TransferFailed` where a receiver has not got everything; the exception's `report` has
+        the others."""
+        import time
+
+        ends = None if timeout is None else time.monotonic() + timeout
+        while self._report is None:
+            left = None if ends is None else max(0.0, ends - time.monotonic())
+            if self.next(left) is None:
+                break
+        if self._report is None:
+            raise TransferFailed("the transfer was cancelled")
+        return complete(self._report)
+
+    def cancel(self) -> None:
+        """Ends the transfer, unless others watch it or it is detached. Receivers keep what they have verified."""
+        self._sending.cancel()
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a version came to: the agents that have it, and those that have not, with the reason."""
+
+    version: int
+    have: tuple[str, ...]
+    missing: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a topic. A committed one is here and at all subscribers that live and can; `object` is None where it is
+    only known what will come."""
+
+    version: int
+    committed: bool
+    object: Object | None
+
+
+class Versions(Iterator[Version]):
+    """The committed versions of a topic from the last one on, each once it is here. Letting go of it ends the
+    subscription."""
+
+    def __init__(self, events: _native.Versions, staged: bool) -> None:
+        self._events, self._staged = events, staged
+
+    def __next__(self) -> Version:
+        version = self.next()
+        if version is None:
+            raise StopIteration
+        return version
+
+    def next(self, timeout: float | None = None) -> Version | None:
+        """The next version, `None` when the agent ends. Raises `TimedOut` when none comes in time."""
+        import time
+
+        ends = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if ends is None else max(0.0, ends - time.monotonic())
+            text = self._events.next(left)
+            if text is None:
+                return None
+            document = json.loads(text)
+            if document["committed"] or self._staged:
+                found = document["object"]
+                return Version(document["version"], document["committed"], Object(**found) if found else None)
+
+    def cancel(self) -> None:
+        """Ends the subscription."""
+        self._events.cancel()
+
+
+class Agent:
+    """The agent on this host, and this process registered at it.
+
+    `socket` is where the agent listens (default: POLYCAST_SOCKET, or the user's own agent); `app` is the application, which all of its processes name:
+    their objects are theirs.
+    """
+
+    def __init__(self, socket: StrPath | None = None, app: uuid.UUID | str | None = None) -> None:
+        where = os.fspath(socket) if socket is not None else os.environ.get("POLYCAST_SOCKET")
+        if isinstance(app, str):
+            import uuid
+
+            app = uuid.UUID(app)
+        self._app = bytes(16) if app is None else app.bytes
+        self._native: _native.Connection | None = _native.Connection(where or _native.default_socket(), self._app)
+        self._memory: dict[int, int] = {}
+        self._names: dict[int, str] = {}
+        self._published: dict[str, int] = {}
+        self._embedded: Embedded | None = None
+
+    @classmethod
+    def embedded(
+        cls,
+        manager: str | None = None,
+        *,
+        name: str | None = None,
+        interface: str | None = None,
+        key_file: StrPath | None = None,
+        store: StrPath | None = None,
+        app: uuid.UUID | str | None = None,
+    ) -> Agent:
+        """Starts an agent for this process, which ends with it; no daemon need run on this host.
+
+        Without `manager` a manager is started too, on this machine's loopback: others on this machine join by
+        `Agent.embedded(manager=first.manager)`. For other machines name their manager and this machine's interface, and
+        the cluster's key.
+        """
+        from polycast._embedded import Embedded
+
+        embedded = Embedded(manager, name=name, interface=interface, key_file=key_file, store=store)
+        try:
+            agent = cls(embedded.socket, app)
+        except BaseException:
+            embedded.close()
+            raise
+        agent._embedded = embedded
+        return agent
+
+    @property
+    def name(self) -> str:
+        """The agent's name in the cluster."""
+        return self._connection.agent_name()
+
+    @property
+    def manager(self) -> str:
+        """Where the manager is."""
+        return self.status().manager
+
+    @property
+    def _connection(self) -> _native.Connection:
+        if self._native is None:
+            raise Closed("the Agent was closed: make another one")
+        return self._native
+
+    def add(
+        self,
+        data_id: int,
+        path: StrPath | Sequence[StrPath],
+        *,
+        name: str = "",
+        exclude: Sequence[str] = (),
+    ) -> Object:
+        """Makes a file, a folder, or several as one folder of this name, known as object `data_id`. Nothing is copied: what
+        lies there must not change until `delete`."""
+        paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+        texts = [os.fspath(one) for one in paths]
+        added = Object.of(self._connection.add(data_id, texts, name, list(exclude)))
+        self._names[data_id] = added.name
+        return added
+
+    def add_buffer(self, data_id: int, buffer: Buffer, *, name: str = "") -> Object:
+        """Makes a copy of a buffer's bytes (`bytes`, `memoryview`, a numpy array) known as object `data_id`. The copy is in
+        memory until `delete` or `close`."""
+        return self.add_parts(data_id, [buffer], name=name)
+
+    def add_parts(self, data_id: int, parts: Sequence[Buffer], *, name: str = "") -> Object:
+        """The same for several buffers, one behind the other."""
+        views = [_bytes_of(part) for part in parts]
+        memory = os.memfd_create(f"polycast-{data_id}")
+        try:
+            os.ftruncate(memory, sum(view.nbytes for view in views))
+            for view in views:
+                while view.nbytes:
+                    view = view[os.write(memory, view) :]
+            path = f"/proc/{os.getpid()}/fd/{memory}"
+            added = Object.of(self._connection.add(data_id, [path], name or f"object-{data_id}", []))
+        except BaseException:
+            os.close(memory)
+            raise
+        self._let_go(data_id)
+        self._memory[data_id] = memory
+        self._names[data_id] = added.name
+        return added
+
+    def send(
+        self,
+        data_id: int,
+        to: Sequence[str] | Literal["all"],
+        *,
+        deadline: float | None = None,
+        slow: SLOW = "catch-up",
+        detached: bool = False,
+    ) -> Transfer:
+        """Begins to send an object to the agents of these names, or to all that the manager knows. `deadline` in seconds."""
+        if isinstance(to, str) and to != "all":
+            raise Invalid(f"to={to!r} is one name: say to=[{to!r}], or to='all'")
+        names = None if to == "all" else list(to)
+        called = self._names.get(data_id, f"object-{data_id}")
+        return Transfer(self._connection.send(data_id, called, names, deadline, slow, detached))
+
+    def read(self, data_id: int, timeout: float | None = None, known_only: bool = False) -> Object:
+        """Waits until every byte of an object is here and verified. With `known_only` one that is not even on its way
+        raises `ObjectUnknown` at once."""
+        return self._read(data_id, timeout, known_only, None)
+
+    def _read(self, data_id: int, timeout: float | None, known_only: bool, cancel: _native.Cancel | None) -> Object:
+        return Object.of(self._connection.read(data_id, timeout, known_only, cancel))
+
+    def fetch(
+        self,
+        wanted: str | int,
+        *,
+        timeout: float | None = None,
+        fill: Callable[[], Iterable[bytes]] | None = None,
+        length: int | None = None,
+        name: str = "",
+    ) -> Object:
+        """An object by its key (`sha256:HEX`, `git:HEX`, or KIND:TEXT) or its number, from whichever agent has it. Those who
+        ask for the same at nearly the same time are served together.
+
+        Where nobody has it, exactly one of those who gave `fill` is told to get it: `fill()` gives its bytes in pieces, and
+        all others have them from this one. A `sha256:` key is checked against the bytes.
+        """
+        key, number = (wanted, 0) if isinstance(wanted, str) else (None, wanted)
+        events = self._connection.fetch(key, number, fill is not None, timeout)
+        try:
+            while (text := events.next(None)) is not None:
+                document = json.loads(text)
+                if document["event"] == "object":
+                    return Object(**document["object"])
+                if document["event"] == "fill" and fill is not None and key is not None:
+                    self._fill(key, fill, length, name)
+        except BaseException:
+            events.cancel()
+            raise
+        raise AgentLost("the agent ended before the object was here")
+
+    def _fill(self, key: str, fill: Callable[[], Iterable[bytes]], length: int | None, name: str) -> None:
+        filling = self._connection.fill(key, length, name)
+        try:
+            for piece in fill():
+                view = memoryview(piece).cast("B")
+                pieces = (view[at : at + PIECE_MAX] for at in range(0, view.nbytes, PIECE_MAX))
+                if not all(filling.write(bytes(one)) for one in pieces):
+                    break
+        except BaseException as error:
+            try:
+                filling.finish(f"{type(error).__name__}: {error}")
+            except PolycastError:
+                # The agent says that it was not filled, which is so.
+                pass
+            raise
+        filling.finish(None)
+
+    def publish(
+        self, topic: str, data_id: int, *, version: int | None = None, deadline: float | None = None
+    ) -> Published:
+        """Gives all subscribers of a topic a new version, an object that is here. Returns when it is committed: all have it
+        that live and can. Versions only rise; without one it is one above the last that this agent knows."""
+        document = json.loads(self._connection.publish(topic, version, data_id, deadline))
+        return Published(document["version"], tuple(document["have"]), document["missing"])
+
+    def subscribe(self, topic: str, *, staged: bool = False) -> Versions:
+        """The versions of a topic, from the last one on. With `staged` also when one is about to come."""
+        return Versions(self._connection.subscribe(topic), staged)
+
+    def delete(self, data_id: int) -> None:
+        """Forgets an object here. Received bytes go; what was added by its path stays where it is."""
+        self._connection.delete(data_id)
+        self._let_go(data_id)
+
+    def remove(self, data_id: int, at: Sequence[str] | Literal["all"] = "all") -> dict[str, str]:
+        """Removes an object at other agents, or at all with this one. Gives who still has it, and why."""
+        names = None if at == "all" else list(at)
+        return dict(self._connection.remove(data_id, names))
+
+    def withdraw(self, data_id: int) -> None:
+        """Ends the transfers of an object."""
+        self._connection.withdraw(data_id)
+
+    def list(self, all_applications: bool = False) -> list[Object]:
+        """The objects here."""
+        return [Object.of(text) for text in self._connection.objects(all_applications)]
+
+    def status(self) -> Status:
+        """The agent, its manager and its peers."""
+        document: Mapping[str, Any] = json.loads(self._connection.status())
+        lists = {name: tuple(document[name]) for name in ("peers", "lost")}
+        return Status(**{**document, **lists})
+
+    def close(self) -> None:
+        """Ends the registration, and an embedded agent; buffers that were added are let go."""
+        native, self._native = self._native, None
+        if native is not None:
+            native.close()
+        for data_id in list(self._memory):
+            self._let_go(data_id)
+        if self._embedded is not None:
+            self._embedded.close()
+            self._embedded = None
+
+    def _let_go(self, data_id: int) -> None:
+        memory = self._memory.pop(data_id, None)
+        if memory is not None:
+            os.close(memory)
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _bytes_of(buffer: Buffer) -> memoryview:
+    """A buffer's bytes one behind the other, not copied."""
+    try:
+        view = memoryview(buffer)
+    except TypeError:
+        raise UnsupportedType(
+            f"a {type(buffer).__name__} has no bytes to send: give bytes, a memoryview or a numpy array"
+        ) from None
+    if not view.c_contiguous:
+        raise NotContiguous("the buffer's bytes do not lie one behind the other: send numpy.ascontiguousarray(array)")
+    if view.nbytes == 0:
+        return memoryview(b"")
+    return view.cast("B")

@@ -1,0 +1,106 @@
+"""An agent that lives as long as a script: the program `polycast` as a child of this process."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import weakref
+from pathlib import Path
+
+from polycast._program import StrPath, program
+from polycast.errors import AgentNotRunning
+
+STARTS_WITHIN_S = 20.0
+_LISTENS = re.compile(r"listens on (\S+)")
+
+
+class Embedded:
+    """The children and their folder."""
+
+    def __init__(
+        self,
+        manager: str | None,
+        *,
+        name: str | None,
+        interface: str | None,
+        key_file: StrPath | None,
+        store: StrPath | None,
+    ) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="polycast-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+        self._children: list[subprocess.Popen[str]] = []
+        # Also when nobody closes it: at the end of the interpreter at the latest.
+        self._finalizer = weakref.finalize(self, _end, os.getpid(), self._children, self._folder)
+        try:
+            self._start(manager, name, interface, key_file, store)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(
+        self, manager: str | None, name: str | None, interface: str | None, key_file: StrPath | None, store: StrPath | None
+    ) -> None:
+        key = ["--key-file", os.fspath(key_file)] if key_file is not None else []
+        if manager is None:
+            manager = self._run(["manager", "--listen", "127.0.0.1:0", *key])
+            interface = interface or "lo"
+        elif interface is None and manager.startswith(("127.", "localhost")):
+            interface = "lo"
+        self.socket = self._folder / "agent.sock"
+        line = ["agent", "--manager", manager, "--socket", str(self.socket)]
+        line += ["--name", name or f"python-{os.getpid()}-{self._folder.name[-6:]}"]
+        line += ["--store", os.fspath(store) if store is not None else str(self._folder / "store")]
+        line += ["--interface", interface] if interface else []
+        self._run([*line, *key])
+
+    def _run(self, arguments: list[str]) -> str:
+        """Starts a child and gives the address that it listens on."""
+        child = subprocess.Popen(
+            [str(program()), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            # A Ctrl-C is for the script, which ends the children in its own time.
+            start_new_session=True,
+        )
+        self._children.append(child)
+        assert child.stderr is not None
+        said: list[str] = []
+        timer = threading.Timer(STARTS_WITHIN_S, child.kill)
+        timer.start()
+        try:
+            for line in child.stderr:
+                if found := _LISTENS.search(line):
+                    # What it says later has to go somewhere, or it would wait for a reader.
+                    threading.Thread(target=child.stderr.read, daemon=True).start()
+                    return found.group(1)
+                said.append(line.strip())
+        finally:
+            timer.cancel()
+        why = " ".join(said) or f"it ended with {child.wait()}"
+        raise AgentNotRunning(f"polycast {arguments[0]} does not start: {why}")
+
+    def close(self) -> None:
+        """Ends the children."""
+        self._finalizer()
+
+
+def _end(owner: int, children: list[subprocess.Popen[str]], folder: Path) -> None:
+    # A process that was forked has copies of these, and no children.
+    if os.getpid() != owner:
+        return
+    # The agent goes before its manager.
+    for child in reversed(children):
+        if child.poll() is None:
+            child.send_signal(signal.SIGTERM)
+            try:
+                child.wait(10)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+    shutil.rmtree(folder, ignore_errors=True)

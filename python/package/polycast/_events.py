@@ -1,0 +1,113 @@
+"""What a transfer says while it runs, and what it came to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """One receiver in a report."""
+
+    name: str
+    verified: bool
+    seconds: float = 0.0
+    patched_bytes: int = 0
+    fabric: str = ""
+    slow: bool = False
+    rate_bps: float = 0.0
+    reason: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a transfer came to: the document of `polycast send --json` and `polycast cast --json`, which is `document` whole."""
+
+    bytes: int
+    seconds: float
+    goodput_bps: float
+    fabric: str
+    sent_bytes: int
+    patched_bytes: int
+    sealed: bool
+    receivers: tuple[Receiver, ...]
+    document: dict[str, Any] = field(repr=False, compare=False)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every receiver has verified every byte."""
+        return all(receiver.verified for receiver in self.receivers)
+
+    @staticmethod
+    def of(document: dict[str, Any]) -> Report:
+        """The report that a JSON document has; fields that this version does not know are in `document` only."""
+        known = Receiver.__dataclass_fields__
+        receivers = tuple(
+            Receiver(**{name: value for name, value in one.items() if name in known}) for one in document["receivers"]
+        )
+        return Report(
+            bytes=document["bytes"],
+            seconds=document["seconds"],
+            goodput_bps=document["goodput_bps"],
+            fabric=document["fabric"],
+            sent_bytes=document["sent_bytes"],
+            patched_bytes=document["patched_bytes"],
+            sealed=document.get("sealed", False),
+            receivers=receivers,
+            document=document,
+        )
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The transfer waits for a path."""
+
+    before: int | None = None
+    estimate_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Granted:
+    """The transfer has a path, to these receivers."""
+
+    fabric: str
+    receivers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the transfer is: verified bytes by the names of the receivers."""
+
+    bytes: int
+    seconds: float
+    received: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The transfer has ended."""
+
+    report: Report
+
+
+Event: TypeAlias = Waiting | Granted | Progress | Finished
+
+
+def event_of(text: str) -> Event:
+    """The event that the extension gives as JSON."""
+    document = json.loads(text)
+    match document.pop("event"):
+        case "waiting":
+            return Waiting(**document)
+        case "granted":
+            return Granted(document["fabric"], tuple(document["receivers"]))
+        case "progress":
+            received = {one["name"]: one["bytes"] for one in document["receivers"]}
+            return Progress(document["bytes"], document["seconds"], received)
+        case "finished":
+            return Finished(Report.of(document["report"]))
+        case other:
+            raise AssertionError(f"the extension gives an event '{other}'")

@@ -1,0 +1,135 @@
+"""The same as coroutines. A call that is cancelled lets go of its transfer, which cancels that too."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Literal, ParamSpec, TypeVar
+
+from polycast import _agent, _native
+from polycast._agent import SLOW, Object, Status
+from polycast._events import Event, Finished, Report
+from polycast._program import StrPath, complete
+from polycast.errors import TimedOut, TransferFailed
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# How long one look for an event takes: a thread that waits cannot be interrupted.
+_LOOK_S = 0.1
+_THREADS_MAX = 32
+
+
+class Transfer(AsyncIterator[Event]):
+    """A transfer: `async for` over its events, or `await transfer.result()`."""
+
+    def __init__(self, transfer: _agent.Transfer, run: _Runner) -> None:
+        self._transfer, self._run = transfer, run
+        self._report: Report | None = None
+
+    async def __anext__(self) -> Event:
+        while True:
+            try:
+                event = await self._run(partial(self._transfer.next, _LOOK_S))
+            except TimedOut:
+                continue
+            except asyncio.CancelledError:
+                self._transfer.cancel()
+                raise
+            if event is None:
+                raise StopAsyncIteration
+            if isinstance(event, Finished):
+                self._report = event.report
+            return event
+
+    async def result(self) -> Report:
+        """The end. Raises `TransferFailed` where a receiver has not got everything."""
+        async for _ in self:
+            pass
+        if self._report is None:
+            raise TransferFailed("the transfer was cancelled")
+        return complete(self._report)
+
+    def cancel(self) -> None:
+        """Ends the transfer, unless others watch it or it is detached."""
+        self._transfer.cancel()
+
+
+class _Runner:
+    """Runs calls in threads of its own."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="polycast-aio")
+
+    async def __call__(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class Agent:
+    """As `polycast.Agent`; made with `await Agent.connect()`."""
+
+    def __init__(self, agent: _agent.Agent, run: _Runner) -> None:
+        self._agent, self._run = agent, run
+
+    @classmethod
+    async def connect(cls, socket: StrPath | None = None, app: uuid.UUID | str | None = None) -> Agent:
+        """Registers this process."""
+        run = _Runner()
+        return cls(await run(partial(_agent.Agent, socket, app)), run)
+
+    async def add(
+        self, data_id: int, path: StrPath | Sequence[StrPath], *, name: str = "", exclude: Sequence[str] = ()
+    ) -> Object:
+        """As `polycast.Agent.add`."""
+        return await self._run(partial(self._agent.add, data_id, path, name=name, exclude=exclude))
+
+    async def send(
+        self,
+        data_id: int,
+        to: Sequence[str] | Literal["all"],
+        *,
+        deadline: float | None = None,
+        slow: SLOW = "catch-up",
+        detached: bool = False,
+    ) -> Transfer:
+        """As `polycast.Agent.send`."""
+        send = partial(self._agent.send, data_id, to, deadline=deadline, slow=slow, detached=detached)
+        return Transfer(await self._run(send), self._run)
+
+    async def read(self, data_id: int, timeout: float | None = None, known_only: bool = False) -> Object:
+        """As `polycast.Agent.read`."""
+        cancel = _native.Cancel()
+        try:
+            return await self._run(partial(self._agent._read, data_id, timeout, known_only, cancel))
+        except asyncio.CancelledError:
+            cancel.set()
+            raise
+
+    async def delete(self, data_id: int) -> None:
+        """As `polycast.Agent.delete`."""
+        await self._run(partial(self._agent.delete, data_id))
+
+    async def list(self, all_applications: bool = False) -> list[Object]:
+        """As `polycast.Agent.list`."""
+        return await self._run(partial(self._agent.list, all_applications))
+
+    async def status(self) -> Status:
+        """As `polycast.Agent.status`."""
+        return await self._run(self._agent.status)
+
+    async def close(self) -> None:
+        """Ends the registration."""
+        await self._run(self._agent.close)
+        self._run.close()
+
+    async def __aenter__(self) -> Agent:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,91 @@
+"""Dask: one value to all workers, once a host.
+
+    from polycast.dask import broadcast
+
+    table = broadcast(client, array)            # a Future, as client.scatter(array, broadcast=True) gives
+    client.submit(use, table)
+
+Each worker's host has an agent, and so has this one. Workers on one host map one copy.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from polycast import values
+from polycast._agent import Agent
+
+# Agents of this process, by their sockets.
+_AGENTS: dict[str | None, Agent] = {}
+
+
+def _agent(app: bytes) -> Agent:
+    """This worker's agent: one a process, as long as it lives."""
+    import os
+
+    where = f"{os.getpid()} {os.environ.get('POLYCAST_SOCKET')} {app.hex()}"
+    if where not in _AGENTS:
+        _AGENTS[where] = Agent(app=uuid.UUID(bytes=app))
+    return _AGENTS[where]
+
+
+def _name(app: bytes) -> str:
+    return _agent(app).name
+
+
+def _adopt(app: bytes, data_id: int, key: str, timeout: float, dask_worker: Any) -> int:
+    """Makes the object a result that this worker has. (Dask gives the worker under this argument's name.)"""
+    found = _agent(app).read(data_id, timeout)
+    nbytes: dict[str, int] = dask_worker.update_data({key: values.unpack(found.map())})["nbytes"]
+    return nbytes[key]
+
+
+def _forget(app: bytes, data_id: int) -> None:
+    """The views keep the pages: the object itself need not stay."""
+    from polycast.errors import ObjectUnknown
+
+    try:
+        _agent(app).delete(data_id)
+    except ObjectUnknown:
+        # Another worker of this host was here first.
+        pass
+
+
+def broadcast(client: Any, value: Any, *, agent: Agent | None = None, timeout: float = 300.0) -> Any:
+    """Sends a value to all workers that the client's scheduler has now, and gives the Future of it.
+
+    `agent` is this process's (default: the host's). Raises `TransferFailed` where a worker's host has not got it.
+    """
+    from distributed import Future
+
+    own = agent or Agent()
+    app, data_id = own._app, uuid.uuid4().int >> 65
+    key = f"polycast-{uuid.uuid4().hex}"
+    names = client.run(_name, app)
+    own.add_parts(data_id, values.pack(value), name=key)
+    try:
+        others = sorted(set(names.values()) - {own.name})
+        if others:
+            own.send(data_id, others, deadline=timeout).result()
+        sizes = client.run(_adopt, app, data_id, key, timeout)
+        client.sync(
+            client.scheduler.update_data,
+            who_has={key: list(sizes)},
+            nbytes={key: next(iter(sizes.values()), 0)},
+            client=client.id,
+        )
+        future = Future(key, client)
+        client.futures[key].finish(type=type(value))
+        client.run(_forget, app, data_id)
+        return future
+    finally:
+        from polycast.errors import ObjectUnknown
+
+        try:
+            own.delete(data_id)
+        except ObjectUnknown:
+            # A worker of this host has done it.
+            own._let_go(data_id)
+        if agent is None:
+            own.close()

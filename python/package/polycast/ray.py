@@ -1,0 +1,79 @@
+"""Ray: one value to all nodes, once a node.
+
+    from polycast import ray as polycast_ray
+
+    handle = polycast_ray.broadcast(weights)       # in the driver, or in any task
+    use.remote(handle)                             # handle.get() there gives the value, its arrays as views
+
+Each node of the cluster has an agent, found by POLYCAST_SOCKET or at its usual place. Nodes that come later ask for nothing: broadcast
+again.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from polycast import values
+from polycast._agent import Agent
+
+_AGENTS: dict[str, Agent] = {}
+_VALUES: dict[tuple[str, int], Any] = {}
+
+
+def _agent(app: str) -> Agent:
+    """This process's connection to its node's agent."""
+    where = f"{os.getpid()} {os.environ.get('POLYCAST_SOCKET')} {app}"
+    if where not in _AGENTS:
+        _AGENTS[where] = Agent(app=app)
+    return _AGENTS[where]
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A value that was broadcast. It can be sent to tasks and actors."""
+
+    app: str
+    data_id: int
+    timeout: float
+
+    def get(self) -> Any:
+        """The value: the same one in all tasks of a process."""
+        key = (self.app, self.data_id)
+        if key not in _VALUES:
+            _VALUES[key] = values.unpack(_agent(self.app).read(self.data_id, self.timeout).map())
+        return _VALUES[key]
+
+    def delete(self) -> dict[str, str]:
+        """Removes the value from all nodes; views of it stay valid. Gives which agents still have it, and why."""
+        _VALUES.pop((self.app, self.data_id), None)
+        return _agent(self.app).remove(self.data_id, "all")
+
+
+def _name(app: str) -> str:
+    return _agent(app).name
+
+
+def broadcast(value: Any, *, app: str | None = None, timeout: float = 300.0) -> Handle:
+    """Sends a value to the agents of all nodes that live. Raises `TransferFailed` where one has not got it."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    app = app or str(uuid.UUID(int=0))
+    agent, data_id = _agent(app), uuid.uuid4().int >> 65
+    ask = ray.remote(num_cpus=0)(_name)
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    asked = [
+        ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(app) for node in nodes
+    ]
+    others = sorted(set(ray.get(asked, timeout=timeout)) - {agent.name})
+    agent.add_parts(data_id, values.pack(value), name=f"ray-{data_id}")
+    try:
+        if others:
+            agent.send(data_id, others, deadline=timeout).result()
+    except BaseException:
+        agent.delete(data_id)
+        raise
+    return Handle(app, data_id, timeout)

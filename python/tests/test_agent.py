@@ -1,0 +1,181 @@
+"""The module against real agents."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import polycast
+import pytest
+from polycast import Finished, Granted, errors
+
+Cluster = list[polycast.Agent]
+
+
+def test_an_array_reaches_all_and_is_mapped(cluster: Cluster, number: int) -> None:
+    numpy = pytest.importorskip("numpy")
+    sent = numpy.arange(3_000_000, dtype="float32").reshape(1000, 3000)
+    cluster[0].add_buffer(number, sent)
+    report = cluster[0].send(number, "all").result(60)
+    assert report.complete and len(report.receivers) == 3 and report.bytes == sent.nbytes
+    for agent in cluster[1:]:
+        got = agent.read(number, 10).numpy("float32", (1000, 3000))
+        assert not got.flags.writeable and not got.flags.owndata
+        assert numpy.array_equal(sent, got)
+        agent.delete(number)
+        assert numpy.array_equal(sent, got), "a view outlives the object"
+    cluster[0].delete(number)
+
+
+def test_a_map_is_one_copy_of_the_store(cluster: Cluster, number: int, tmp_path: Path) -> None:
+    file = tmp_path / "large"
+    file.write_bytes(os.urandom(1 << 20) * 64)
+    cluster[0].add(number, file)
+    cluster[0].send(number, [cluster[1].name]).result(60)
+    there = cluster[1].read(number)
+
+    def own_kib() -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+    before = own_kib()
+    view = there.map()
+    total = sum(view[:: 4096])
+    assert total > 0 and view.nbytes == 64 << 20
+    assert own_kib() - before < 8 << 10, "the pages are the store's"
+    with pytest.raises(TypeError):
+        view[0] = 1
+    own = there.map(writable_copy=True)
+    own[0] = (view[0] + 1) % 256
+    assert own[0] != view[0]
+
+
+def test_events_lead_to_the_report(cluster: Cluster, number: int, tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_bytes(b"x" * 100_000)
+    cluster[0].add(number, file)
+    events = list(cluster[0].send(number, [cluster[2].name]))
+    assert any(isinstance(event, Granted) for event in events)
+    assert isinstance(events[-1], Finished)
+    assert events[-1].report.receivers[0].name == cluster[2].name
+    assert events[-1].report.document["name"] == "f"
+
+
+def test_a_folder_travels(cluster: Cluster, number: int, tmp_path: Path) -> None:
+    (tmp_path / "set" / "inner").mkdir(parents=True)
+    (tmp_path / "set" / "inner" / "a").write_bytes(b"a")
+    cluster[0].add(number, tmp_path / "set", exclude=["*.tmp"])
+    cluster[0].send(number, [cluster[1].name]).result(60)
+    assert cluster[1].read(number).kind == "directory"
+
+
+def test_a_receiver_that_is_not_there_is_named(cluster: Cluster, number: int) -> None:
+    cluster[0].add_buffer(number, b"abc")
+    with pytest.raises(errors.ReceiverUnknown, match="nobody-here"):
+        cluster[0].send(number, ["nobody-here"]).result(10)
+
+
+def test_bad_input_says_what_to_do(cluster: Cluster, number: int, tmp_path: Path) -> None:
+    agent = cluster[0]
+    with pytest.raises(errors.ObjectUnknown, match="no object"):
+        agent.read(number, known_only=True)
+    with pytest.raises(errors.PathError):
+        agent.add(number, tmp_path / "missing")
+    with pytest.raises(errors.UnsupportedType, match="numpy array"):
+        agent.add_buffer(number, 17)  # type: ignore[arg-type]
+    with pytest.raises(errors.NotContiguous, match="ascontiguousarray"):
+        agent.add_buffer(number, memoryview(b"abcdef")[::2])
+    with pytest.raises(errors.Invalid, match=r"to=\['one'\]"):
+        agent.send(number, "one")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="catch-up"):
+        agent.send(number, "all", slow="never")  # type: ignore[arg-type]
+    agent.add_buffer(number, b"abc")
+    with pytest.raises(errors.ObjectTaken):
+        agent.add_buffer(number, b"other")
+    with pytest.raises(errors.AgentNotRunning, match=r"Agent\.embedded"):
+        polycast.Agent(tmp_path / "nothing.sock")
+    closed = polycast.Agent(cluster[0]._embedded.socket)  # type: ignore[union-attr]
+    closed.close()
+    with pytest.raises(errors.Closed):
+        closed.list()
+
+
+def test_a_socket_without_permission_says_so(cluster: Cluster) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become a user who has no permission")
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        try:
+            polycast.Agent(cluster[0]._embedded.socket)  # type: ignore[union-attr]
+        except errors.SocketPermission as error:
+            os._exit(0 if "agent's user" in str(error) else 2)
+        except BaseException:
+            os._exit(3)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_eight_threads(cluster: Cluster, tmp_path: Path, number: int) -> None:
+    def one(index: int) -> bytes:
+        content = bytes([index]) * (100_000 + index)
+        cluster[0].add_buffer(number + index, content)
+        cluster[0].send(number + index, [cluster[3].name]).result(60)
+        return bytes(cluster[3].read(number + index).map()[:10])
+
+    with ThreadPoolExecutor(8) as threads:
+        assert [got[0] for got in threads.map(one, range(8))] == list(range(8))
+
+
+def test_a_forked_process_goes_on(cluster: Cluster, number: int) -> None:
+    cluster[0].add_buffer(number, b"before the fork")
+    cluster[0].send(number, [cluster[1].name]).result(30)
+    child = os.fork()
+    if child == 0:
+        # Nothing of the parent's threads is here: this must not hang.
+        signal.alarm(20)
+        try:
+            right = bytes(cluster[1].read(number, 5).map()) == b"before the fork"
+            os._exit(0 if right else 1)
+        except BaseException:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert cluster[1].read(number).length == 15, "the parent goes on too"
+
+
+def test_ctrl_c_ends_a_wait(cluster: Cluster, number: int) -> None:
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        cluster[1].read(number)
+    assert time.monotonic() - began < 5
+    assert cluster[1].status().manager_connected
+
+
+def test_a_cancelled_transfer_ends(cluster: Cluster, number: int) -> None:
+    cluster[0].add_buffer(number, bytes(50_000_000))
+    transfer = cluster[0].send(number, [cluster[1].name])
+    transfer.cancel()
+    with pytest.raises((errors.TransferFailed, errors.Cancelled)):
+        transfer.result(20)
+    # Sooner or later it is free: what ran is over.
+    for _ in range(100):
+        try:
+            cluster[0].delete(number)
+            return
+        except errors.ObjectBusy:
+            time.sleep(0.1)
+    raise AssertionError("the transfer goes on")
+
+
+def test_the_other_process_does_not_take_the_agent_along() -> None:
+    script = "import polycast, sys; a = polycast.Agent.embedded(); print(a._embedded._children[1].pid); sys.exit(0)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert not Path(f"/proc/{int(done.stdout)}").exists(), "the agent ends with the script"

@@ -1,0 +1,93 @@
+"""Dask: workers on two hosts, each with an agent, and what left the source."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import polycast
+import pytest
+from polycast import errors, values
+
+numpy = pytest.importorskip("numpy")
+Cluster = list[polycast.Agent]
+
+
+def joined(value: Any) -> memoryview:
+    return memoryview(b"".join(bytes(memoryview(part)) for part in values.pack(value)))
+
+
+def test_values_come_back_with_views() -> None:
+    value = {"a": numpy.arange(1000.0), "b": [1, "two", numpy.eye(3, dtype="f4")], "n": numpy.zeros((0, 2)), "t": (None, b"x")}
+    view = joined(value)
+    got = values.unpack(view)
+    assert got["b"][:2] == [1, "two"] and got["t"] == (None, b"x")
+    assert numpy.array_equal(got["a"], value["a"]) and numpy.array_equal(got["b"][2], value["b"][2])
+    assert not got["a"].flags.owndata and got["a"].ctypes.data % 8 == 0
+
+
+@pytest.mark.parametrize("cut", [0, 5, 16, 20, 24, 40, -1])
+def test_what_is_no_value_is_refused(cut: int) -> None:
+    whole = joined([numpy.arange(1000)])
+    with pytest.raises(errors.Invalid):
+        values.unpack(whole[:cut])
+
+
+def worker(scheduler: str, agent: polycast.Agent, folder: Path) -> subprocess.Popen[bytes]:
+    line = [sys.executable, "-m", "distributed.cli.dask_worker", scheduler, "--no-dashboard", "--nworkers", "1"]
+    line += ["--nthreads", "1", "--no-nanny", "--local-directory", str(folder)]
+    socket = agent._embedded.socket  # type: ignore[union-attr]
+    return subprocess.Popen(line, env={**os.environ, "POLYCAST_SOCKET": str(socket)}, stderr=subprocess.DEVNULL)
+
+
+def test_a_value_reaches_all_workers(cluster: Cluster, tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    from polycast.dask import broadcast
+
+    # Two workers share the second agent's host; the third has one of its own.
+    with distributed.LocalCluster(
+        n_workers=0, dashboard_address=None, processes=True, protocol="tcp://", host="127.0.0.1"
+    ) as scheduler:
+        hosts = [cluster[1], cluster[1], cluster[2]]
+        workers = [worker(scheduler.scheduler_address, host, tmp_path) for host in hosts]
+        try:
+            with distributed.Client(scheduler) as client:
+                client.wait_for_workers(len(workers), timeout=60)
+                array = numpy.arange(2_000_000.0)
+                sent: list[int] = []
+                plain = polycast.Agent.send
+
+                def counted(*arguments: Any, **named: Any) -> polycast.Transfer:
+                    transfer = plain(*arguments, **named)
+                    result = transfer.result
+
+                    def counting(timeout: float | None = None) -> polycast.Report:
+                        report = result(timeout)
+                        sent.append(report.sent_bytes)
+                        return report
+
+                    transfer.result = counting  # type: ignore[method-assign]
+                    return transfer
+
+                polycast.Agent.send = counted  # type: ignore[method-assign]
+                try:
+                    future = broadcast(client, array, agent=cluster[0])
+                finally:
+                    polycast.Agent.send = plain  # type: ignore[method-assign]
+                # Each byte left the source about once, for two hosts and three workers.
+                assert len(sent) == 1 and sent[0] < 1.5 * array.nbytes, sent
+                sums = [
+                    client.submit(lambda value: (float(value.sum()), value.flags.owndata), future, workers=[one], pure=False)
+                    for one in client.scheduler_info()["workers"]
+                ]
+                assert client.gather(sums) == [(float(array.sum()), False)] * 3
+                assert len(client.who_has([future])[future.key]) == 3
+                assert numpy.array_equal(future.result(), array)
+        finally:
+            for one in workers:
+                one.terminate()
+            for one in workers:
+                one.wait(20)

@@ -1,0 +1,28 @@
+"""The examples, as they are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples/python"
+
+
+def run(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_weights() -> None:
+    pytest.importorskip("numpy")
+    assert "every worker has seen all 2 versions" in run(str(EXAMPLES / "weights.py"), "2", "4")
+
+
+def test_dataset(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"{number}.bin").write_bytes(bytes([number]) * 10_000)
+    assert run(str(EXAMPLES / "dataset.py"), str(tmp_path)).count("verified") == 3

@@ -1,0 +1,129 @@
+"""Tensors: the format, and the way from one agent to another."""
+
+from __future__ import annotations
+
+import json
+
+import polycast
+import pytest
+from polycast import errors, tensors
+
+numpy = pytest.importorskip("numpy")
+Cluster = list[polycast.Agent]
+
+
+def joined(parts: list[object]) -> memoryview:
+    return memoryview(b"".join(bytes(memoryview(part)) for part in parts))  # type: ignore[arg-type]
+
+
+def model() -> dict[str, object]:
+    random = numpy.random.default_rng(7)
+    names = [f"model.layers.{layer}.w" for layer in (10, 2, 0)]
+    made = {name: random.standard_normal((33, 17)).astype("float32") for name in names}
+    made |= {"model.embed": random.integers(0, 255, (5, 3), dtype="uint8"), "scalar": numpy.array(2.5)}
+    return made | {"empty": numpy.zeros((0, 4), dtype="int64"), "flags": numpy.array([True, False])}
+
+
+def test_tensors_come_back_as_views() -> None:
+    sent = model()
+    view = joined(tensors.pack(sent, {"format": "np"}))
+    got = tensors.unpack(view)
+    assert got.keys() == sent.keys()
+    for name, array in sent.items():
+        assert got[name].dtype == array.dtype and got[name].shape == array.shape  # type: ignore[attr-defined]
+        assert numpy.array_equal(got[name], array), name
+        assert not got[name].flags.owndata or got[name].size == 0
+    header, begin = tensors.header_of(view)
+    assert begin % 8 == 0 and header["__metadata__"] == {"format": "np"}
+    ends = 0
+    for name, entry in header.items():
+        if name != "__metadata__":
+            assert entry["data_offsets"][0] == ends, "without holes"
+            ends = entry["data_offsets"][1]
+    assert begin + ends == view.nbytes
+
+
+def test_others_read_the_format() -> None:
+    library = pytest.importorskip("safetensors.numpy")
+    sent = model()
+    got = library.load(bytes(joined(tensors.pack(sent))))
+    assert all(numpy.array_equal(got[name], array) for name, array in sent.items())
+    ours = tensors.unpack(memoryview(library.save(sent)))
+    assert all(numpy.array_equal(ours[name], array) for name, array in sent.items())
+
+
+def test_layers_are_in_the_order_of_their_use() -> None:
+    names = ["embed", "layers.10.w", "layers.2.experts.7.w", "layers.2.experts.0.w", "norm", "layers.0.w", "head"]
+    assert tensors.use_order(names) == [
+        "embed", "layers.0.w", "layers.2.experts.7.w", "layers.2.experts.0.w", "layers.10.w", "norm", "head",
+    ]
+
+
+def test_tied_weights_travel_once() -> None:
+    shared = numpy.ones((100, 100))
+    view = joined(tensors.pack({"embed": shared, "head": shared}))
+    assert view.nbytes < 100 * 100 * 8 + 1000
+    got = tensors.unpack(view)
+    assert numpy.array_equal(got["head"], shared) and numpy.array_equal(got["embed"], shared)
+
+
+def test_what_cannot_be_sent_says_so() -> None:
+    with pytest.raises(errors.UnsupportedType, match="'words' is of type object.*float32"):
+        tensors.pack({"words": numpy.array(["a", None])})
+    with pytest.raises(errors.UnsupportedType, match="'plain' is of type list"):
+        tensors.pack({"plain": [1, 2]})
+    with pytest.raises(errors.NotContiguous, match="ascontiguousarray"):
+        tensors.pack({"t": numpy.zeros((4, 4)).T[1:]})
+    with pytest.raises(errors.UnsupportedType, match="other order"):
+        tensors.pack({"big": numpy.zeros(3, dtype=">f4")})
+    with pytest.raises(errors.Invalid, match="__metadata__"):
+        tensors.pack({"__metadata__": numpy.zeros(1)})
+    with pytest.raises(errors.Invalid, match="framework"):
+        tensors.unpack(joined(tensors.pack({})), "jax")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"abc", b"\xff" * 64, (10**12).to_bytes(8, "little") + b"{}", (2).to_bytes(8, "little") + b"{]",
+        (2).to_bytes(8, "little") + b"[]",
+        *(
+            len(text).to_bytes(8, "little") + text + bytes(8)
+            for text in (
+                json.dumps({"a": entry}).encode()
+                for entry in (
+                    {"dtype": "F32", "shape": [2], "data_offsets": [0, 9]},
+                    {"dtype": "F32", "shape": [2], "data_offsets": [8, 16]},
+                    {"dtype": "F32", "shape": [2], "data_offsets": [-8, 0]},
+                    {"dtype": "F99", "shape": [2], "data_offsets": [0, 8]},
+                    {"dtype": "F32", "shape": "2", "data_offsets": [0, 8]},
+                    {"dtype": "F32"}, 7, None,
+                )
+            )
+        ),
+    ],
+)
+def test_a_wrong_header_is_refused(content: bytes) -> None:
+    with pytest.raises(errors.Invalid):
+        tensors.unpack(memoryview(content))
+
+
+def test_from_one_agent_to_others(cluster: Cluster, number: int) -> None:
+    sent = model()
+    tensors.add(cluster[0], number, sent)
+    cluster[0].send(number, "all").result(60)
+    for agent in cluster[1:]:
+        got = tensors.of(agent.read(number, 10))
+        assert all(numpy.array_equal(got[name], array) for name, array in sent.items())
+
+
+def test_torch(cluster: Cluster, number: int) -> None:
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.Linear(20, 30).to(torch.bfloat16)
+    sent = dict(layer.state_dict()) | {"tied": layer.weight, "nothing": torch.empty(0, 3), "one": torch.tensor(3)}
+    tensors.add(cluster[0], number, sent)
+    cluster[0].send(number, [cluster[1].name]).result(60)
+    got = tensors.of(cluster[1].read(number, 10), "torch")
+    assert all(torch.equal(got[name], tensor) for name, tensor in sent.items())
+    with pytest.raises(errors.NotContiguous):
+        tensors.pack({"t": torch.zeros(3, 4).T})

@@ -1,0 +1,78 @@
+"""Objects that are asked for, and topics."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import uuid
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import polycast
+import pytest
+from polycast import errors, tensors
+
+numpy = pytest.importorskip("numpy")
+Cluster = list[polycast.Agent]
+
+
+def test_a_key_is_filled_once_for_all(cluster: Cluster) -> None:
+    content = uuid.uuid4().bytes * 200_000
+    key = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    filled: list[int] = []
+
+    def fill() -> Iterable[bytes]:
+        filled.append(1)
+        for at in range(0, len(content), 300_000):
+            yield content[at : at + 300_000]
+
+    with ThreadPoolExecutor(4) as threads:
+        got = list(threads.map(lambda agent: agent.fetch(key, fill=fill, timeout=60), cluster))
+    assert filled == [1], "exactly one brings the bytes"
+    assert all(bytes(one.map()) == content for one in got)
+
+
+def test_wrong_bytes_are_refused(cluster: Cluster) -> None:
+    key = f"sha256:{hashlib.sha256(uuid.uuid4().bytes).hexdigest()}"
+    with pytest.raises(errors.PolycastError, match="sha256|digest|bytes"):
+        cluster[0].fetch(key, fill=lambda: [b"not these"], timeout=10)
+    with pytest.raises(errors.PolycastError):
+        cluster[1].fetch(key)
+
+
+def test_an_origin_that_raises_is_said(cluster: Cluster) -> None:
+    def fill() -> Iterable[bytes]:
+        yield b"some"
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="disk is gone"):
+        cluster[0].fetch(f"name:{uuid.uuid4()}", fill=fill, timeout=10)
+
+
+def test_versions_of_weights(cluster: Cluster) -> None:
+    topic = f"weights-{uuid.uuid4()}"
+    seen: dict[str, list[tuple[int, float]]] = {agent.name: [] for agent in cluster[1:]}
+    ready = threading.Barrier(4)
+
+    def worker(agent: polycast.Agent) -> None:
+        versions = agent.subscribe(topic)
+        ready.wait(30)
+        while len(seen[agent.name]) < 3:
+            version = versions.next(60)
+            assert version is not None and version.object is not None and version.committed
+            seen[agent.name].append((version.version, float(tensors.of(version.object)["w"][0])))
+        versions.cancel()
+
+    with ThreadPoolExecutor(3) as threads:
+        workers = [threads.submit(worker, agent) for agent in cluster[1:]]
+        ready.wait(30)
+        for step in (1, 2, 3):
+            published = tensors.publish(cluster[0], topic, {"w": numpy.full(100_000, float(step))}, version=step)
+            assert published.version == step and not published.missing
+        for one in workers:
+            one.result(60)
+    for values in seen.values():
+        assert values[-1] == (3, 3.0) and all(version == value for version, value in values)
+        assert [version for version, _ in values] == sorted({version for version, _ in values})
+    with pytest.raises(errors.PolycastError, match="version"):
+        tensors.publish(cluster[0], topic, {"w": numpy.zeros(1)}, version=2)

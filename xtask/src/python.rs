@@ -1,0 +1,87 @@
+//! `cargo xtask python`: builds the Python package, installs it into an environment of its own, and runs its tests there.
+
+use crate::workspace;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// What the tests need beside the package.
+const TOOLS: [&str; 10] = [
+    "distributed",
+    "grpcio",
+    "grpcio-tools",
+    "maturin>=1.16,<2",
+    "mypy",
+    "numpy",
+    "pytest",
+    "ray",
+    "safetensors",
+    "typing_extensions",
+];
+
+/// Runs the task.
+pub fn run() -> ExitCode {
+    match test() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn test() -> Result<(), String> {
+    let root = workspace::root();
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let target = root.join(target);
+    let folder = target.join("python");
+    // The program that cargo's tests have built is the one that the package gets: it is built once.
+    must(cargo().args(["build", "--locked", "--package", "polycast"]))?;
+    let environment = folder.join("environment");
+    if !environment.join("bin/pip").exists() {
+        must(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
+    }
+    let python = environment.join("bin/python");
+    must(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--upgrade"]).args(TOOLS))?;
+    let wheels = folder.join("wheels");
+    let _ = std::fs::remove_dir_all(&wheels);
+    must(
+        Command::new(environment.join("bin/maturin"))
+            .current_dir(root.join("python"))
+            .args(["build", "--locked", "--quiet", "--out"])
+            .arg(&wheels)
+            .env("CARGO_TARGET_DIR", folder.join("build"))
+            .env("POLYCAST_PROGRAM", target.join("debug/polycast")),
+    )?;
+    let wheel = only_file(&wheels)?;
+    let install = ["-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps"];
+    must(Command::new(&python).args(install).arg(&wheel))?;
+    let tests = root.join("python");
+    must(Command::new(&python).current_dir(&tests).args(["-m", "pytest", "-q", "-rs"]))?;
+    must(Command::new(&python).current_dir(&tests).args(["-m", "mypy", "package/polycast"]))?;
+    must(Command::new(&python).current_dir(&folder).args(["-m", "mypy.stubtest", "polycast._native"]))
+}
+
+fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(workspace::root());
+    command
+}
+
+/// The one file in a folder.
+fn only_file(folder: &Path) -> Result<PathBuf, String> {
+    let files = std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let files: Vec<PathBuf> = files.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    match files.as_slice() {
+        [one] => Ok(one.clone()),
+        _ => Err(format!("{} has {} files, and one wheel was to be there", folder.display(), files.len())),
+    }
+}
+
+fn must(command: &mut Command) -> Result<(), String> {
+    let line = format!("{command:?}");
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{line}: {status}")),
+        Err(error) => Err(format!("{line}: {error}")),
+    }
+}
