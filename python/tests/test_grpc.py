@@ -5,48 +5,58 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import polycast
 import pytest
 
-grpc = pytest.importorskip("grpc")
+pytest.importorskip("grpc")
 pytest.importorskip("grpc_tools")
 
 PROTOS = Path(__file__).parents[2] / "crates/api/proto"
 
+# In a process of its own: what protoc makes is called as this package is.
+CLIENT = """
+import sys
+import grpc
+from polycast.agent.v1.agent_pb2 import AddRequest, ReadRequest, RegisterRequest, SendRequest
+from polycast.agent.v1.agent_pb2_grpc import AgentStub
+from polycast.agent.v1.types_pb2 import Caller
 
-@pytest.fixture(scope="module")
-def stubs(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What protoc makes, in a folder whose name is not that of this package."""
-    out = tmp_path_factory.mktemp("stubs")
-    folder = PROTOS / "polycast/agent/v1"
-    line = ["-m", "grpc_tools.protoc", f"-I{folder}", f"--python_out={out}", f"--grpc_python_out={out}", "agent.proto"]
-    subprocess.run([sys.executable, *line], check=True)
-    sys.path.insert(0, str(out))
-    import agent_pb2  # type: ignore[import-not-found]
-    import agent_pb2_grpc  # type: ignore[import-not-found]
+socket, app, version, number, path, name = sys.argv[1:]
+# Without this option the client names the socket's path as the authority, which the agent's HTTP/2 library refuses.
+options = [("grpc.default_authority", "localhost")]
+with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
+    agent = AgentStub(channel)
+    caller = Caller(app_id=bytes.fromhex(app), process_id=7)
+    joined = agent.Register(RegisterRequest(protocol_version=int(version), caller=caller))
+    assert joined.agent_name == name, joined
+    agent.Add(AddRequest(caller=caller, data_id=int(number), path=path))
+    events = list(agent.Send(SendRequest(caller=caller, data_id=int(number), all=True)))
+    assert all(receiver.verified for receiver in events[-1].finished.receivers), events[-1]
+    try:
+        agent.Read(ReadRequest(caller=caller, data_id=int(number) + 1, known_only=True))
+        raise AssertionError("it is not here")
+    except grpc.RpcError as refused:
+        assert dict(refused.trailing_metadata())["polycast-error"] == "object-unknown", refused
+"""
 
-    return agent_pb2, agent_pb2_grpc
 
-
-def test_pythons_own_grpc_sends_an_object(stubs: Any, cluster: list[polycast.Agent], number: int, tmp_path: Path) -> None:
-    messages, services = stubs
+def test_pythons_own_grpc_sends_an_object(cluster: list[polycast.Agent], number: int, tmp_path: Path) -> None:
+    protos = [f"polycast/agent/v1/{name}.proto" for name in ("agent", "objects", "types")]
+    stubs = tmp_path / "stubs"
+    for folder in ("polycast", "polycast/agent", "polycast/agent/v1"):
+        (stubs / folder).mkdir(parents=True)
+        (stubs / folder / "__init__.py").touch()
+    line = ["-m", "grpc_tools.protoc", f"-I{PROTOS}", f"--python_out={stubs}", f"--grpc_python_out={stubs}"]
+    subprocess.run([sys.executable, *line, *protos], check=True)
     file = tmp_path / "from-grpc"
     file.write_bytes(b"from a foreign client" * 1000)
-    # Without this option the client names the socket's path as the authority, which the agent's HTTP/2 library refuses.
-    options = [("grpc.default_authority", "localhost")]
-    socket = cluster[0]._embedded.socket  # type: ignore[union-attr]
-    with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
-        agent = services.AgentStub(channel)
-        version = polycast._native.PROTOCOL_VERSION
-        caller = messages.Caller(app_id=cluster[0]._app, process_id=7)
-        joined = agent.Register(messages.RegisterRequest(protocol_version=version, caller=caller))
-        assert joined.agent_name == cluster[0].name
-        agent.Add(messages.AddRequest(caller=caller, data_id=number, path=str(file)))
-        events = list(agent.Send(messages.SendRequest(caller=caller, data_id=number, all=True)))
-        assert all(receiver.verified for receiver in events[-1].finished.receivers)
-        with pytest.raises(grpc.RpcError) as refused:
-            agent.Read(messages.ReadRequest(caller=caller, data_id=number + 1, known_only=True))
-        assert dict(refused.value.trailing_metadata())["polycast-error"] == "object-unknown"
+    source = cluster[0]
+    socket = str(source._embedded.socket)  # type: ignore[union-attr]
+    version = str(polycast._native.PROTOCOL_VERSION)
+    arguments = [socket, source._app.hex(), version, str(number), str(file), source.name]
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, *arguments], env={"PYTHONPATH": str(stubs)}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
     assert bytes(cluster[1].read(number, 10).map()) == file.read_bytes()
