@@ -536,12 +536,21 @@ mod tests {
         assert!(ManagerConfig::from_toml(&deeper).is_ok());
     }
 
+    /// Each of these settings is refused with a sentence that has its part.
+    fn named(mistakes: &[(String, &str)]) {
+        for (text, part) in mistakes {
+            let message = ManagerConfig::from_toml(text).unwrap_err().to_string();
+            assert!(message.contains(part), "{text}: {message}");
+            assert!(!message.contains('\n'), "{message}");
+        }
+    }
+
     #[test]
     fn mistakes_in_optical_settings_are_named() {
         let racks_of = |port: &str| racks(true, "").replace("port = 2", port);
         let ocs = "fabrics = ['ocs']\n";
         let shufflecast = "fabrics = ['shufflecast']\n[shufflecast]\np = 2\nk = 1\nrate = '1gbit'\n";
-        for (text, part) in [
+        named(&[
             (ocs.to_string(), "the fabric ocs needs a section [ocs]"),
             (format!("{ocs}{OCS}"), "name one [[tor]] a rack"),
             (format!("{ocs}{OCS}budget-db = -1.0\n{}", racks(true, "")), "'ocs.budget-db'"),
@@ -549,6 +558,18 @@ mod tests {
             (format!("{ocs}{OCS}{}", racks_of("port = 1")), "rack 0: port 1 is named twice"),
             (format!("{ocs}{OCS}{}", racks_of("port = 0")), "0 is no port"),
             (format!("{ocs}{OCS}{}", racks(true, "").replace("h3", "h0")), "the host 'h0' is named twice"),
+            (format!("{shufflecast}{}", racks(true, "")), "rack 0 has 0 fibres from splitters"),
+            (format!("{shufflecast}{}", racks(false, "splitter-ports = [10, 11]")), "a Shufflecast needs it"),
+            (shufflecast.replace("k = 1", "k = 2"), "a 2,2-Shufflecast has 8 racks, not 0"),
+            ("on-device-failure = 'hope'".into(), "hope"),
+            ("device-timeout-ms = 0".into(), "'device-timeout-ms'"),
+        ]);
+    }
+
+    #[test]
+    fn mistakes_in_settings_of_switches_are_named() {
+        let ocs = "fabrics = ['ocs']\n";
+        named(&[
             (
                 format!("{ocs}{OCS}{}", racks(true, "").replace("10.0.255.1:6653", "tor1")),
                 "rack 1: 'tor1' is no",
@@ -603,16 +624,7 @@ mod tests {
             ),
             (format!("{ocs}{OCS}tls = true\n{}", racks(true, "")), "'ocs.tls'"),
             (format!("{ocs}{OCS}budget-db = 8.5\n{}", racks(true, "")), "loses at least 10.0 dB through"),
-            (format!("{shufflecast}{}", racks(true, "")), "rack 0 has 0 fibres from splitters"),
-            (format!("{shufflecast}{}", racks(false, "splitter-ports = [10, 11]")), "a Shufflecast needs it"),
-            (shufflecast.replace("k = 1", "k = 2"), "a 2,2-Shufflecast has 8 racks, not 0"),
-            ("on-device-failure = 'hope'".into(), "hope"),
-            ("device-timeout-ms = 0".into(), "'device-timeout-ms'"),
-        ] {
-            let message = ManagerConfig::from_toml(&text).unwrap_err().to_string();
-            assert!(message.contains(part), "{text}: {message}");
-            assert!(!message.contains('\n'), "{message}");
-        }
+        ]);
     }
 
     /// A table of ports for two racks.

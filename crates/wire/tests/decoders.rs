@@ -71,6 +71,10 @@ fn emitted(control: &Control<'_>) -> Vec<u8> {
     bytes
 }
 
+fn shown(permit: &[u8]) -> ShownPermit<'_> {
+    ShownPermit { permit, signature: [3; 64], index: 5, way: vec![[2; 32]; 3] }
+}
+
 fn control_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
     let object = ObjectId { app: AppId([7; 16]), data: DataId(number) };
     let ranges: Vec<_> = (0..6).map(|i| 10 * i + number % 4..10 * i + 5).collect();
@@ -122,12 +126,7 @@ fn control_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
             pulled: number % 2 == 1,
             object_len: number,
             root: (number % 3 == 1).then_some([6; 32]),
-            permit: (number % 2 == 1).then(|| ShownPermit {
-                permit: bytes,
-                signature: [3; 64],
-                index: 5,
-                way: vec![[2; 32]; 3],
-            }),
+            permit: (number % 2 == 1).then(|| shown(bytes)),
         },
         Control::Joining,
         Control::Alive,

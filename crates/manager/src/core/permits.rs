@@ -143,12 +143,7 @@ impl Inner {
                 "this manager gives no permits: its agents do not show who they are",
             ));
         };
-        let root = match root.as_slice() {
-            [] => None,
-            bytes => Some(<[u8; HASH_LEN]>::try_from(bytes).map_err(|_| {
-                Refusal::new(Kind::Invalid, format!("a root hash of {} bytes is none", bytes.len()))
-            })?),
-        };
+        let root = root_of(&root)?;
         let is_meant = |lease: &LeaseView<'_>| {
             lease.grant.plan_id.0 == response_id && lease.key.agent == *agent && !lease.key.is_stream()
         };
@@ -156,10 +151,7 @@ impl Inner {
             let message = format!("the path {response_id} is not lent to '{}'", agent.name);
             return Err(Refusal::new(Kind::RequestUnknown, message));
         };
-        let address = self.machine.members().find(|(member, _)| *member == agent.name);
-        let Some(address) = address.map(|(_, member)| member.address.0) else {
-            return Err(Refusal::new(Kind::NotJoined, format!("the manager does not know '{}'", agent.name)));
-        };
+        let address = self.address_of(agent)?;
         let policy = guard.policy();
         policy.rate(&agent.name, self.usage(agent).rate_bps)?;
         let (mut allowed, mut out) = (Vec::new(), Vec::new());
@@ -209,6 +201,13 @@ impl Inner {
             left_out: out.into_iter().map(|(left_out, _)| left_out).collect(),
             denied: None,
         })
+    }
+
+    /// Where an agent is.
+    fn address_of(&self, agent: &AgentKey) -> Result<[u8; 4], Refusal> {
+        let member = self.machine.members().find(|(member, _)| *member == agent.name);
+        let unknown = || Refusal::new(Kind::NotJoined, format!("the manager does not know '{}'", agent.name));
+        member.map(|(_, member)| member.address.0).ok_or_else(unknown)
     }
 
     /// The time of day in seconds.
@@ -277,4 +276,13 @@ impl Inner {
             }
         }
     }
+}
+
+/// A root hash as an agent says it; empty: it is not known.
+fn root_of(bytes: &[u8]) -> Result<Option<[u8; HASH_LEN]>, Refusal> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let wrong = |_| Refusal::new(Kind::Invalid, format!("a root hash of {} bytes is none", bytes.len()));
+    bytes.try_into().map(Some).map_err(wrong)
 }

@@ -97,25 +97,7 @@ impl ManagerLink {
         wanted: Wanted<'_>,
         mut on_wait: impl FnMut(u64, &api::Waiting),
     ) -> Result<Lease, Refusal> {
-        let (receivers, all) = match wanted.receivers {
-            Receivers::All => (Vec::new(), true),
-            Receivers::Named(names) => (names.clone(), false),
-        };
-        let request = api::PathRequest {
-            request_id: self.fresh_request(),
-            app_id: wanted.object.app.0.to_vec(),
-            data_id: wanted.object.data.0,
-            data_size: wanted.length,
-            remaining_size: wanted.remaining,
-            receivers,
-            all,
-            divisible: true,
-            lease_ms: wanted.lease.map(|lease| lease.as_millis().max(1)),
-            name: wanted.name.to_string(),
-            root: wanted.root.map(Vec::from).unwrap_or_default(),
-            fabric: wanted.fabric.name.clone(),
-            or_fail: wanted.fabric.or_fail,
-        };
+        let request = self.path_request(&wanted);
         let asking = Asking { link: self, request: request.request_id };
         let (answer, mut answers) = watch::channel(Answer::Asked);
         {
@@ -162,6 +144,28 @@ impl ManagerLink {
                     return Err(Refusal::new(Kind::ManagerUnreachable, message));
                 }
             }
+        }
+    }
+
+    fn path_request(&self, wanted: &Wanted<'_>) -> api::PathRequest {
+        let (receivers, all) = match wanted.receivers {
+            Receivers::All => (Vec::new(), true),
+            Receivers::Named(names) => (names.clone(), false),
+        };
+        api::PathRequest {
+            request_id: self.fresh_request(),
+            app_id: wanted.object.app.0.to_vec(),
+            data_id: wanted.object.data.0,
+            data_size: wanted.length,
+            remaining_size: wanted.remaining,
+            receivers,
+            all,
+            divisible: true,
+            lease_ms: wanted.lease.map(|lease| lease.as_millis().max(1)),
+            name: wanted.name.to_string(),
+            root: wanted.root.map(Vec::from).unwrap_or_default(),
+            fabric: wanted.fabric.name.clone(),
+            or_fail: wanted.fabric.or_fail,
         }
     }
 

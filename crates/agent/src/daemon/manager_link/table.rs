@@ -241,37 +241,34 @@ impl Table {
             }
             Told::Path(news) => self.path(news),
             Told::Rerouted(rerouted) => self.rerouted(rerouted),
-            Told::Replanned(replanned) => {
-                if let Some(held) = self.held.get_mut(&replanned.response_id) {
-                    tracing::warn!(response = replanned.response_id, reason = %replanned.reason, "another path");
-                    let before = held.lease.channel.take();
-                    if held.lease.fabric != replanned.fabric {
-                        held.steering.pass_over(&held.lease.fabric, &replanned.reason);
-                    }
-                    (held.lease.fabric, held.lease.channel) = (replanned.fabric, replanned.channel);
-                    held.lease.plan = replanned.plan;
-                    if self
-                        .streams
-                        .path(replanned.request_id, Some((&held.lease.fabric, &held.lease.channel)))
-                    {
-                        return;
-                    }
-                    let left_out = lease::left_out(held.lease.channel.as_ref());
-                    if let Some(outer) = lease::rerouted(before, held.lease.channel.clone()) {
-                        held.steering.reroute(outer, &replanned.reason);
-                        held.steering.cut_off(left_out);
-                        return;
-                    }
-                    match lease::path(held.lease.channel.clone()) {
-                        Ok(path @ Path::Multicast { .. }) => {
-                            let (fabric, lost) = (held.lease.fabric.clone(), Some(replanned.reason));
-                            held.steering.take_path(NextPath { fabric, path, bytes: None, lost });
-                        }
-                        Ok(Path::Chain | Path::Trees(_)) | Err(_) => {
-                            held.steering.lose_path(&replanned.reason)
-                        }
-                    }
+            Told::Replanned(replanned) => self.replanned(replanned),
+        }
+    }
+
+    fn replanned(&mut self, replanned: api::Replanned) {
+        if let Some(held) = self.held.get_mut(&replanned.response_id) {
+            tracing::warn!(response = replanned.response_id, reason = %replanned.reason, "another path");
+            let before = held.lease.channel.take();
+            if held.lease.fabric != replanned.fabric {
+                held.steering.pass_over(&held.lease.fabric, &replanned.reason);
+            }
+            (held.lease.fabric, held.lease.channel) = (replanned.fabric, replanned.channel);
+            held.lease.plan = replanned.plan;
+            if self.streams.path(replanned.request_id, Some((&held.lease.fabric, &held.lease.channel))) {
+                return;
+            }
+            let left_out = lease::left_out(held.lease.channel.as_ref());
+            if let Some(outer) = lease::rerouted(before, held.lease.channel.clone()) {
+                held.steering.reroute(outer, &replanned.reason);
+                held.steering.cut_off(left_out);
+                return;
+            }
+            match lease::path(held.lease.channel.clone()) {
+                Ok(path @ Path::Multicast { .. }) => {
+                    let (fabric, lost) = (held.lease.fabric.clone(), Some(replanned.reason));
+                    held.steering.take_path(NextPath { fabric, path, bytes: None, lost });
                 }
+                Ok(Path::Chain | Path::Trees(_)) | Err(_) => held.steering.lose_path(&replanned.reason),
             }
         }
     }

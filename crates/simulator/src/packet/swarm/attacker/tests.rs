@@ -4,6 +4,7 @@ use crate::packet::swarm::{Coverage, Verdict};
 use alloc::string::String;
 use alloc::vec::Vec;
 
+#[cfg(test)]
 extern crate std;
 
 /// Runs a seed; one that fails, or in which a machine panics, is shown with the command that runs it alone.
