@@ -338,30 +338,28 @@ impl Directory {
     fn serve(&mut self, object: ObjectId, receivers: Vec<AgentKey>) {
         let Some(entry) = self.entries.get_mut(&object) else { return };
         let running = |holder: &AgentKey| {
-            self.serves.iter().find(|(_, serve)| serve.holder == *holder && serve.object == object)
+            self.serves.values().any(|serve| serve.holder == *holder && serve.object == object)
         };
         let tried = |holder: &AgentKey| {
             let wants = receivers.iter().filter_map(|agent| entry.wants.get(agent));
             wants.filter(|want| want.tried.contains(holder)).count()
         };
         let all_serves = |holder: &AgentKey| self.serves.values().filter(|s| s.holder == *holder).count();
-        let best = entry.holders.keys().min_by_key(|holder| {
-            (tried(holder), running(holder).is_some(), all_serves(holder), (*holder).clone())
-        });
+        let best = entry
+            .holders
+            .keys()
+            .min_by_key(|holder| (tried(holder), running(holder), all_serves(holder), (*holder).clone()));
         let Some(holder) = best.cloned() else { return };
-        let serve = running(&holder).map(|(serve, _)| *serve);
-        let serve = serve.unwrap_or_else(|| {
-            self.last_serve += 1;
-            self.last_serve
-        });
+        // Each has a number of its own: of those whose word was lost, the holder does not know the number.
+        self.last_serve += 1;
+        let serve = self.last_serve;
         for agent in &receivers {
             if let Some(want) = entry.wants.get_mut(agent) {
                 want.state = WantState::Served(serve);
             }
         }
-        let new = Serve { holder: holder.clone(), object, receivers: BTreeSet::new() };
-        let running = self.serves.entry(serve).or_insert(new);
-        running.receivers.extend(receivers.iter().cloned());
+        let all = receivers.iter().cloned().collect();
+        self.serves.insert(serve, Serve { holder: holder.clone(), object, receivers: all });
         let receivers = receivers.into_iter().map(|agent| agent.name).collect();
         self.outputs.push_back(DirectoryOutput::Serve { holder, serve, object, receivers });
     }

@@ -186,7 +186,7 @@ pub enum DirectoryInput {
 /// What the driver is to say.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DirectoryOutput {
-    /// An agent is to send an object to these. Again with the same number: to these, too.
+    /// An agent is to send an object to these; where it sends it to others already, they are added.
     Serve {
         /// Who has it.
         holder: AgentKey,
