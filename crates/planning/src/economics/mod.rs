@@ -184,7 +184,7 @@ pub enum EconomicsError {
         budget_db: f64,
     },
     /// More than one circuit switch has.
-    #[error("{ports} ports are needed for {tors} ToRs and their splitters, and a circuit switch has {limit}")]
+    #[error("{ports} ports are needed for {tors} ToRs, and a circuit switch has {limit}")]
     CircuitPorts {
         /// The ToRs.
         tors: u32,

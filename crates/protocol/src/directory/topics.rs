@@ -309,6 +309,9 @@ impl Directory {
         for agent in &subscribers {
             if self.has(agent, version.object) {
                 self.news(agent, topic, version.clone(), true);
+            } else {
+                // One that had it is not waited for; here it has lost it again.
+                missing.entry(agent.name.clone()).or_insert_with(|| "it did not keep it".to_string());
             }
         }
         let (topic, number) = (topic.to_string(), version.number);

@@ -288,11 +288,11 @@ mod tests {
     }
 
     #[test]
-    fn cost_compares_three_fabrics() {
+    fn cost_compares_four_fabrics() {
         let answer = plan("cost --tors 8 --rate 10g --switch-ports 4").unwrap();
         let ports: Vec<_> =
             answer["fabrics"].as_array().unwrap().iter().map(|f| f["ports"].clone()).collect();
-        assert_eq!(ports, [json!(12), json!(22), json!(16)]);
+        assert_eq!(ports, [json!(12), json!(22), json!(16), json!(8)]);
         assert!(plan("cost --tors 8 --rate 40g").unwrap_err().to_string().contains("10g, 25g or 100g"));
     }
 }

@@ -54,7 +54,7 @@ struct Host {
     sending: BTreeMap<u64, Vec<Sending>>,
     subscribed: bool,
     /// Whether the manager of now has heard so.
-    subscription_heard: bool,
+    subscription_heard: Option<Time>,
     last: Option<Version>,
     publishing: Option<Version>,
     up_words: VecDeque<(Time, Input)>,
@@ -89,7 +89,7 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
         filling: BTreeMap::new(),
         sending: BTreeMap::new(),
         subscribed: false,
-        subscription_heard: false,
+        subscription_heard: None,
         last: None,
         publishing: None,
         up_words: VecDeque::new(),
@@ -186,7 +186,7 @@ impl World<'_> {
         let one = &mut self.hosts[host];
         one.up_words.clear();
         one.down_words.clear();
-        one.subscription_heard = false;
+        one.subscription_heard = None;
         if core::mem::replace(&mut one.session, false) {
             self.missing.insert(key, self.now + RECONNECT);
         }
@@ -374,7 +374,7 @@ impl World<'_> {
             && let Some(manager) = &mut self.manager
         {
             if matches!(word, Input::Subscribe { .. }) {
-                self.hosts[host].subscription_heard = true;
+                self.hosts[host].subscription_heard.get_or_insert(now);
             }
             self.events += 1;
             manager.handle(now, word);
@@ -444,7 +444,9 @@ impl World<'_> {
         for (at, host) in self.hosts.iter().enumerate() {
             let name = format!("host-{at}");
             let is_named = have.contains(&name) || missing.iter().any(|(other, _)| *other == name);
-            if host.session && host.subscription_heard && !is_named {
+            // What the manager has heard at this very moment may have come behind the commit.
+            let is_subscriber = host.subscription_heard.is_some_and(|at| at < self.now);
+            if host.session && is_subscriber && !is_named {
                 return Err(format!("version {number} is committed, and {name} is forgotten"));
             }
         }
