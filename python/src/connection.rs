@@ -42,7 +42,11 @@ trait Source: Send + 'static {
 
 impl<T: Source> Events<T> {
     fn new(events: T) -> Self {
-        Events { process: std::process::id(), events: Arc::new(Turn::new(Some(events))), cancelled: Arc::default() }
+        Events {
+            process: std::process::id(),
+            events: Arc::new(Turn::new(Some(events))),
+            cancelled: Arc::default(),
+        }
     }
 
     /// The next event; `None` after the last one. Raises `TimedOut` when none comes in time.
