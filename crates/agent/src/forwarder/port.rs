@@ -380,8 +380,8 @@ mod tests {
         port.greeted(&deaf);
         assert_eq!(
             (port.tick(at(62)), port.tick(at(92)), port.malformed()),
-            (None, Some(true), 3),
-            "an old one counts once"
+            (Some(true), None, 3),
+            "what is known at last is said at once; an old one is counted, and not believed"
         );
     }
 }
