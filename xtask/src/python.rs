@@ -4,6 +4,8 @@ use crate::workspace;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+/// Set where the program is built already.
+pub const BUILT: &str = "POLYCAST_BUILT";
 /// What the tests need beside the package.
 const TOOLS: [&str; 10] = [
     "distributed",
@@ -34,8 +36,11 @@ fn test() -> Result<(), String> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let target = root.join(target);
     let folder = target.join("python");
-    // The program that cargo's tests have built is the one that the package gets: it is built once.
-    must(cargo().args(["build", "--locked", "--package", "polycast"]))?;
+    let program = target.join("debug/polycast");
+    // Where the tests of the workspace have just built it, it is not built again: for itself it has other features.
+    if std::env::var_os(BUILT).is_none() || !program.exists() {
+        must(cargo().args(["build", "--locked", "--package", "polycast"]))?;
+    }
     let environment = folder.join("environment");
     if !environment.join("bin/pip").exists() {
         must(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
@@ -50,7 +55,7 @@ fn test() -> Result<(), String> {
             .args(["build", "--locked", "--quiet", "--out"])
             .arg(&wheels)
             .env("CARGO_TARGET_DIR", folder.join("build"))
-            .env("POLYCAST_PROGRAM", target.join("debug/polycast")),
+            .env("POLYCAST_PROGRAM", program),
     )?;
     let wheel = only_file(&wheels)?;
     let install = ["-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps"];
