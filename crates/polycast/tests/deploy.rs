@@ -78,7 +78,7 @@ fn label_switches_and_agents_of_racks_are_started_by_hand() {
         grep 'claims to be of rack' leaf0.log | sed 's/^/foreign: /'
     "#;
     let Some(said) = run("orca.md", more) else { return };
-    assert!(said.contains("orca"), "{said}");
+    assert!(said.contains(" over orca\n"), "{said}");
     let carried = number(&said, "carried=");
     assert!(
         (8_000_000..9_600_000).contains(&carried),
@@ -99,5 +99,5 @@ fn label_switches_and_agents_of_racks_are_started_by_hand() {
 #[test]
 fn datacast_nodes_are_started_by_hand() {
     let Some(said) = run("datacast.md", "") else { return };
-    assert!(said.contains("datacast"), "{said}");
+    assert!(said.contains(" over datacast\n"), "{said}");
 }
