@@ -98,6 +98,9 @@ def test_what_cannot_be_sent_says_so() -> None:
                     {"dtype": "F99", "shape": [2], "data_offsets": [0, 8]},
                     {"dtype": "F32", "shape": "2", "data_offsets": [0, 8]},
                     {"dtype": "F32"}, 7, None,
+                    {"dtype": "F32", "shape": [-1, -2], "data_offsets": [0, 8]},
+                    {"dtype": "F32", "shape": [2.0], "data_offsets": [0, 8]},
+                    {"dtype": "F32", "shape": [2], "data_offsets": [0.0, 8.0]},
                 )
             )
         ),
@@ -127,3 +130,10 @@ def test_torch(cluster: Cluster, number: int) -> None:
     assert all(torch.equal(got[name], tensor) for name, tensor in sent.items())
     with pytest.raises(errors.NotContiguous):
         tensors.pack({"t": torch.zeros(3, 4).T})
+
+
+@pytest.mark.parametrize("metadata", [7, [], {"polycast.tied": "{"}, {"polycast.tied": "[]"}, {"polycast.tied": '{"a": "b"}'}, {"polycast.tied": 3}])
+def test_metadata_of_others_is_not_believed(metadata: object) -> None:
+    text = json.dumps({"__metadata__": metadata}).encode()
+    with pytest.raises(errors.Invalid):
+        tensors.unpack(memoryview(len(text).to_bytes(8, "little") + text))

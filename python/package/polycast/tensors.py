@@ -133,9 +133,21 @@ def unpack(view: memoryview, framework: str = "numpy") -> dict[str, Any]:
     metadata = header.pop("__metadata__", {})
     body = view[begin:]
     tensors = {name: _view(name, entry, body, framework) for name, entry in header.items()}
-    for name, first in json.loads(metadata.get(_TIED, "{}")).items():
+    for name, first in _tied(metadata, tensors):
         tensors[name] = tensors[first]
     return tensors
+
+
+def _tied(metadata: Any, tensors: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The names that share a tensor's bytes, as the header says; it comes from others."""
+    try:
+        tied = json.loads(metadata.get(_TIED, "{}"))
+        pairs = [(name, first) for name, first in tied.items() if first in tensors]
+    except (AttributeError, TypeError, ValueError):
+        raise Invalid("the header's metadata says nothing that can be used of tied tensors") from None
+    if len(pairs) != len(tied):
+        raise Invalid("the header ties a name to a tensor that is not there")
+    return pairs
 
 
 def _view(name: str, entry: Any, body: memoryview, framework: str) -> Any:
@@ -144,6 +156,8 @@ def _view(name: str, entry: Any, body: memoryview, framework: str) -> Any:
         wanted = math.prod(shape) * _BYTES[word]
     except (KeyError, TypeError, ValueError):
         raise Invalid(f"the header says nothing that can be used of '{name}'") from None
+    if not all(type(side) is int and side >= 0 for side in (*shape, begin, end)):
+        raise Invalid(f"the header says nothing that can be used of '{name}'")
     if not 0 <= begin <= end <= body.nbytes or end - begin != wanted:
         raise Invalid(f"the header says that '{name}' is where it cannot be")
     if framework == "torch":
