@@ -35,14 +35,19 @@ const LOOK_PACKETS: u64 = 8;
 pub(super) struct Look {
     /// What it had lost in all when the while began.
     pub(super) lost: u64,
+    /// The packets that had reached it when the while began.
+    received: u64,
+    /// Packets a second that reached it in the while before.
+    pub(super) pace: u64,
     queues: u64,
     queue_ns: u64,
 }
 
 impl Look {
-    /// A while that begins when so much was lost in all.
-    pub(super) fn from(lost: u64) -> Self {
-        Look { lost, ..Look::default() }
+    /// The next while, which begins when so many packets have reached it, and so many were lost, in all.
+    pub(super) fn next(&self, received: u64, lost: u64, span: Duration) -> Self {
+        let pace = per_second(received.saturating_sub(self.received), span);
+        Look { lost, received, pace, ..Look::default() }
     }
 
     /// A packet has queued for so long.
@@ -55,6 +60,11 @@ impl Look {
     pub(super) fn mean_queue(&self) -> Duration {
         Duration(self.queue_ns.checked_div(self.queues).unwrap_or(0))
     }
+}
+
+/// Packets a second.
+pub(super) fn per_second(packets: u64, span: Duration) -> u64 {
+    u64::try_from(u128::from(packets) * 1_000_000_000 / u128::from(span.0.max(1))).unwrap_or(u64::MAX)
 }
 
 /// One receiver.

@@ -11,7 +11,7 @@
 //! The members of the chain are served in the order of their speed, for the same reason.
 
 use super::{CHECK_INTERVAL, Output, PeerId, Sender, Service, SlowPolicy, Slower};
-use crate::push::peer::{Look, Peer};
+use crate::push::peer::{Peer, per_second};
 use crate::session::Why;
 use alloc::vec::Vec;
 use polycast_types::{Duration, Rate, Time};
@@ -27,6 +27,13 @@ const QUEUE_PACKETS: u64 = 8;
 const LOST_MIN: u64 = 8;
 /// Queues and losses of a path are its own if all others have less than one part in so many.
 const OTHERS_PART: u64 = 4;
+/// What is so many times the least that counts, while no other path has even one part in so many of it, is plain: a look that
+/// shows it counts for as many looks.
+const PLAIN: u64 = 8;
+const PLAIN_PART: u64 = 16;
+const PLAIN_LOOKS: u64 = 4;
+/// One that most of a trial's packets have reached, all but one part in so many, takes what the others take.
+const TAKES_ALL_BUT: u64 = 16;
 /// A trial goes on for at least this long, and no longer than that.
 const TRIAL_MIN: Duration = Duration::from_millis(40);
 const TRIAL_MAX: Duration = Duration::from_millis(250);
@@ -41,6 +48,8 @@ const TRY_DOUBLINGS: u32 = 6;
 const CHAIN_STALL: Duration = Duration::from_millis(1_500);
 /// One that is held by its upstream alone for so long changes places with it.
 const CHAIN_HELD: Duration = Duration::from_millis(120);
+/// .. where both paths were measured, and the upstream's is the faster one.
+const CHAIN_HELD_KNOWN: Duration = Duration::from_secs(1);
 /// .. if it would take at least this long to go on as before.
 const CHAIN_REST: Duration = Duration::from_secs(1);
 /// A member whose own path gives it less than a half of what most others have got is named after so long.
@@ -86,22 +95,28 @@ struct Swap {
     rate: u64,
 }
 
-/// The few of whom each measures at least so much, and all others less than one part in [`OTHERS_PART`] of the least of them.
-/// If most stand out, it is the usual, and nobody does.
-fn standing_out(mut measured: Vec<(u64, PeerId)>, least: u64) -> Vec<PeerId> {
-    measured.sort_unstable_by(|one, other| other.cmp(one));
-    let few = (measured.len() / 2).max(1);
-    let ends = |count: &usize| {
-        let (last, next) = (measured[count - 1].0, measured.get(*count).map_or(0, |next| next.0));
-        *count < measured.len() && last >= least && next <= last / OTHERS_PART
-    };
-    let count = (1..=few).find(ends).unwrap_or(0);
-    measured[..count].iter().map(|(_, id)| *id).collect()
+/// Receivers whose paths alone have queues or losses.
+#[derive(Clone, Debug, Default)]
+struct Narrow {
+    ids: Vec<PeerId>,
+    /// The difference is too large for chance.
+    plain: bool,
 }
 
-/// Packets a second.
-fn per_second(packets: u64, span: Duration) -> u64 {
-    u64::try_from(u128::from(packets) * 1_000_000_000 / u128::from(span.0.max(1))).unwrap_or(u64::MAX)
+/// The few of whom each measures at least so much, and all others less than one part in [`OTHERS_PART`] of the least of them.
+/// If most stand out, it is the usual, and none does.
+fn standing_out(mut measured: Vec<(u64, PeerId)>, least: u64) -> Narrow {
+    measured.sort_unstable_by(|one, other| other.cmp(one));
+    let few = (measured.len() / 2).max(1);
+    let around = |count: usize| (measured[count - 1].0, measured.get(count).map_or(0, |next| next.0));
+    let ends = |count: &usize| {
+        let (last, next) = around(*count);
+        *count < measured.len() && last >= least && next <= last / OTHERS_PART
+    };
+    let Some(count) = (1..=few).find(ends) else { return Narrow::default() };
+    let (last, next) = around(count);
+    let plain = last >= least.saturating_mul(PLAIN) && next <= last / PLAIN_PART;
+    Narrow { ids: measured[..count].iter().map(|(_, id)| *id).collect(), plain }
 }
 
 impl Sender {
@@ -121,9 +136,15 @@ impl Sender {
         for (id, peer) in &mut self.peers {
             if alone == Some(*id) {
                 peer.held = peer.held + CHECK_INTERVAL;
-            } else if let Some((narrow, span)) = &looked {
-                peer.held = if narrow.contains(id) { peer.held + *span } else { peer.held - *span / 4 };
+            } else if let Some((narrow, span)) = &looked
+                && !narrow.ids.contains(id)
+            {
+                peer.held = peer.held - *span / 4;
             }
+        }
+        if let Some((mut narrow, span)) = looked {
+            narrow.ids.retain(|id| alone != Some(*id));
+            self.hold_against(&narrow, span);
         }
         let due = |peer: &Peer| peer.held >= patience && now >= peer.try_at;
         let streaming = self.peers.iter().filter(|(_, p)| p.service == Service::Streaming);
@@ -163,7 +184,7 @@ impl Sender {
     }
 
     /// When reports enough have come: how long that took, and the receivers whose paths alone have queues or losses.
-    fn look(&mut self, now: Time) -> Option<(Vec<PeerId>, Duration)> {
+    fn look(&mut self, now: Time) -> Option<(Narrow, Duration)> {
         let span = now.since(self.slow.since);
         if span < LOOK.max(self.round_trip * LOOK_ROUNDS) {
             return None;
@@ -172,7 +193,7 @@ impl Sender {
     }
 
     /// The receivers whose paths alone have had queues or losses in a while that is over now.
-    fn narrow(&mut self, now: Time, span: Duration) -> Vec<PeerId> {
+    fn narrow(&mut self, now: Time, span: Duration) -> Narrow {
         self.slow.pace = per_second(self.packets - self.slow.packets, span);
         (self.slow.since, self.slow.packets) = (now, self.packets);
         // One whose trial was in vain lately is not the reason, whatever it says, and hides nobody who is.
@@ -185,15 +206,15 @@ impl Sender {
             .map(|(id, p)| (*id, p.look.mean_queue().0, p.lost.saturating_sub(p.look.lost)))
             .collect();
         for peer in self.peers.values_mut() {
-            peer.look = Look::from(peer.lost);
+            peer.look = peer.look.next(peer.received, peer.lost, span);
         }
         // A window that still grows has met nobody's limit, and a granted rate has none but the receivers' sockets.
         if seen.len() < 2 || !self.congestion.has_found() || self.config.rate.is_some() {
-            return Vec::new();
+            return Narrow::default();
         }
         let queue_min = QUEUE_MIN.0.max(QUEUE_PACKETS * 1_000_000_000 / self.slow.pace.max(1));
         let by_queue = standing_out(seen.iter().map(|peer| (peer.1, peer.0)).collect(), queue_min);
-        if !by_queue.is_empty() {
+        if !by_queue.ids.is_empty() {
             return by_queue;
         }
         // Losses may have other causes than the pace.
@@ -203,7 +224,10 @@ impl Sender {
     /// The others go on without them for a while.
     fn try_without(&mut self, now: Time, ids: &[PeerId]) {
         let window = self.congestion.window();
-        let (packets, pace) = (self.packets, self.slow.pace);
+        // What was sent into their queues has helped nobody: the pace was that at which it came out of them.
+        let came = ids.iter().map(|id| self.peers[id].look.pace).min().unwrap_or(0);
+        let (packets, pace) = (self.packets, self.slow.pace.min(came));
+        let span = now.since(self.slow.since);
         let mut without = Vec::new();
         for id in ids {
             let peer = self.peers.get_mut(id).expect("a key of the same map");
@@ -211,10 +235,41 @@ impl Sender {
             without.push((*id, peer.received));
         }
         (self.slow.since, self.slow.packets) = (now, self.packets);
-        self.peers.values_mut().for_each(|peer| peer.look = Look::from(peer.lost));
+        self.peers.values_mut().for_each(|p| p.look = p.look.next(p.received, p.lost, span));
         self.slow.trial = Some(Trial { without, since: now, packets, window, pace });
         self.congestion.seek();
         ids.iter().for_each(|id| self.disband(*id));
+    }
+
+    /// While a trial goes on: if another one plainly holds the rest now, both are left out, and the trial begins anew.
+    fn look_beside(&mut self, now: Time, trial: &mut Trial) {
+        let Some((narrow, span)) = self.look(now) else { return };
+        self.hold_against(&narrow, span);
+        let streaming = self.peers.values().filter(|p| p.service == Service::Streaming).count();
+        if !narrow.plain || narrow.ids.len() >= streaming {
+            return;
+        }
+        for id in narrow.ids {
+            let peer = self.peers.get_mut(&id).expect("a key of the same map");
+            (peer.service, peer.held) = (Service::Patching, Duration::ZERO);
+            trial.pace = trial.pace.min(peer.look.pace);
+            trial.without.push((id, 0));
+            self.disband(id);
+        }
+        for (id, received) in &mut trial.without {
+            *received = self.peers[id].received;
+        }
+        (trial.since, trial.packets) = (now, self.packets);
+        self.congestion.seek();
+    }
+
+    /// That their paths alone had queues or losses for so long counts against them.
+    fn hold_against(&mut self, narrow: &Narrow, span: Duration) {
+        let evidence = if narrow.plain { span * PLAIN_LOOKS } else { span };
+        for id in &narrow.ids {
+            let peer = self.peers.get_mut(id).expect("a key of the same map");
+            peer.held = peer.held + evidence;
+        }
     }
 
     /// Looks at how the others get on without those that a trial is about.
@@ -228,24 +283,27 @@ impl Sender {
         let sent = self.packets - trial.packets;
         let gained = per_second(sent, span).saturating_mul(100) / trial.pace.max(1);
         if span < TRIAL_MIN.max(self.round_trip * 4) || (gained < GAIN_CLEAR && span < TRIAL_MAX) {
+            self.look_beside(now, &mut trial);
             self.slow.trial = Some(trial);
             return;
         }
         // What the trial has shown of the others' paths need not be waited for again.
-        for id in self.narrow(now, span) {
-            let peer = self.peers.get_mut(&id).expect("a key of the same map");
-            peer.held = peer.held + span;
-        }
+        let looked = now.since(self.slow.since);
+        let narrow = self.narrow(now, looked);
+        self.hold_against(&narrow, looked);
         for (id, received) in &trial.without {
             let peer = self.peers.get_mut(id).expect("looked up above");
-            if gained >= GAIN {
-                let received = peer.received.saturating_sub(*received);
+            let received = peer.received.saturating_sub(*received);
+            if gained < GAIN {
+                peer.service = Service::Streaming;
+                peer.try_at = now + TRY_AGAIN * (1 << peer.tried.min(TRY_DOUBLINGS));
+                peer.tried = peer.tried.saturating_add(1);
+            } else if received >= sent - sent / TAKES_ALL_BUT {
+                // Its process paused, or another one holds all: it need not wait for its next trial.
+                peer.service = Service::Streaming;
+            } else {
                 self.leave_behind(now, *id, (received, sent), span);
-                continue;
             }
-            peer.service = Service::Streaming;
-            peer.try_at = now + TRY_AGAIN * (1 << peer.tried.min(TRY_DOUBLINGS));
-            peer.tried = peer.tried.saturating_add(1);
         }
         if gained < GAIN {
             self.congestion.resume(trial.window);
@@ -301,7 +359,11 @@ impl Sender {
         // Where little is left, a change costs more than it brings.
         let long = (whole - peer.verified_bytes).saturating_mul(1_000)
             >= rate.saturating_mul(CHAIN_REST.as_millis());
-        if peer.held_by_upstream >= CHAIN_HELD && long {
+        let (held, own) = (peer.held_by_upstream, peer.chain_rate);
+        // A trial has measured both: a connection that begins behind the rest of the stream is slow at first.
+        let is_known = own.is_some() && self.peers[&upstream].chain_rate > own;
+        let patience = if is_known { CHAIN_HELD_KNOWN } else { CHAIN_HELD };
+        if held >= patience && long {
             self.pass_upstream(now, id, upstream);
         }
     }
@@ -367,6 +429,8 @@ impl Sender {
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
         let rate = per_second(peer.verified_bytes.saturating_sub(peer.held_from), peer.held_by_upstream);
         (peer.held_by_upstream, peer.held_from) = (Duration::ZERO, peer.verified_bytes);
+        // It could take more than that; how much more is not known.
+        peer.chain_rate = peer.chain_rate.filter(|own| *own > rate);
         self.slow.swap = Some(Swap { peer: id, since: now, verified_bytes: peer.verified_bytes, rate });
         let slow = self.peers.get_mut(&upstream).expect("a member of the chain");
         slow.chain_rate = Some(rate);
