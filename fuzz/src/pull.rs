@@ -84,6 +84,7 @@ pub fn pull_source(bytes: &[u8]) {
         header_bytes: 56,
         decide_ahead: 1 + words.below(16) as u32,
         waiting_max: 1 + words.below(16) as u32,
+        chance: words.flip(),
     });
     for _ in 0..INPUTS_MAX {
         if words.is_empty() {
@@ -144,6 +145,7 @@ pub fn pull_receiver(bytes: &[u8]) {
         } else {
             RetryTime::Adaptive { initial, least: Duration::from_millis(1) }
         },
+        overtaken: words.flip().then(|| words.below(4) as u32),
         stalled_after: Duration::from_millis(200),
     });
     for _ in 0..INPUTS_MAX {

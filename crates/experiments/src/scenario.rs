@@ -321,6 +321,8 @@ struct PullKeys {
     interval: Option<SpanText>,
     burst: Option<BytesText>,
     rto: Option<SpanText>,
+    overtaken: Option<u32>,
+    chance: Option<bool>,
     pending: Option<u32>,
     replacement: Option<ReplacementName>,
     trees: Option<u32>,
@@ -613,6 +615,8 @@ impl PullKeys {
             interval: self.interval.map(|interval| interval.0),
             burst_bytes: burst.map(|burst| burst as u32),
             retry: self.rto.map(|rto| rto.0),
+            chance: self.chance.unwrap_or(base.chance),
+            overtaken: self.overtaken.unwrap_or(base.overtaken),
             pending_interests: self.pending.unwrap_or(base.pending_interests),
             replacement: match self.replacement {
                 Some(ReplacementName::LeastRecentlyUsed) => Replacement::LeastRecentlyUsed,

@@ -75,6 +75,18 @@ impl NetworkState {
         self.circuits_unknown = !known;
     }
 
+    /// Why no circuit is lent to anybody now, whatever is free: something is not known yet.
+    #[must_use]
+    pub fn circuits_wait_for(&self) -> Option<&'static str> {
+        if self.circuits_unknown {
+            return Some(
+                "the circuit switch has not said which circuits it holds: the manager's log says why",
+            );
+        }
+        self.uses_unknown
+            .then_some("agents have not said yet what their transfers use: wait for them to come back")
+    }
+
     /// Whether it is known what transfers use. Until then nothing is lent to anybody new, and what holds nothing serves
     /// those who do not wait.
     pub fn set_uses_known(&mut self, known: bool) {

@@ -218,7 +218,7 @@ impl Ocs {
         let others: Vec<u32> = racks.keys().copied().filter(|rack| *rack != source_rack).collect();
         let circuits = self.circuits(&ports, source_rack, &others).map_err(|error| match error {
             SetupError::RackBusy { .. } | SetupError::SplittersBusy { .. } => {
-                Refusal::Busy(format!("{error}"))
+                Refusal::Busy(network.circuits_wait_for().map_or_else(|| format!("{error}"), String::from))
             }
             SetupError::Power(_) | SetupError::RackRange { .. } => Refusal::Impossible(format!("{error}")),
         })?;

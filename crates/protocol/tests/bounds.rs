@@ -280,6 +280,7 @@ fn interests_that_wait_at_a_source() -> Bound {
         header_bytes: 72,
         decide_ahead: 4,
         waiting_max,
+        chance: true,
     });
     for sn in 0..=u64::from(waiting_max) {
         let interest = Interest { name: Name::new(Handle(1), sn), route: route(1), tree: 0, fresh: false };
@@ -296,6 +297,7 @@ fn pulling(retry: RetryTime) -> pull::Receiver {
         routes: vec![Some(route(1)); 3],
         credits: 16,
         retry,
+        overtaken: Some(3),
         stalled_after: Duration::from_secs(1),
     });
     receiver.handle(Time(1), pull::ReceiverInput::Begin);

@@ -5,7 +5,8 @@ use polycast_protocol::pull::{
     Blocks, Data, Decision, ForwarderConfig, Hop, Interest, Name, Packet, ReceiverInput, Replacement,
     RetryTime, Route, SourceInput,
 };
-use polycast_simulator::packet::pull::{Datagram, Group, PullPacket, PullWorld};
+use polycast_simulator::packet::pull::{Datagram, FlowConfig, Group, PullPacket, PullWorld};
+use polycast_simulator::packet::tcp::TcpConfig;
 use polycast_simulator::packet::{Builder, Faults, LinkConfig, LinkId, Network, NodeId, Outcome};
 use polycast_topology::Network as Topology;
 use polycast_types::{Duration, Handle, Rate, Time};
@@ -22,6 +23,7 @@ struct Setting {
     store: u32,
     replacement: Replacement,
     faults: Faults,
+    queue_bytes: u64,
     seed: u64,
 }
 
@@ -34,6 +36,7 @@ impl Default for Setting {
             store: 2048,
             replacement: Replacement::Oldest,
             faults: Faults::NONE,
+            queue_bytes: 256 << 10,
             seed: 1,
         }
     }
@@ -62,8 +65,8 @@ fn figure_4(setting: &Setting) -> Run {
     if setting.trees == 1 {
         group = group.with_tree(0);
     }
-    let link =
-        LinkConfig { faults: setting.faults, ..LinkConfig::new(Rate(GIGABIT), Duration::from_micros(10)) };
+    let usual = LinkConfig::new(Rate(GIGABIT), Duration::from_micros(10));
+    let link = LinkConfig { faults: setting.faults, queue_bytes: setting.queue_bytes, ..usual };
     let net = Builder::from_graph(&topology, |_, _| link).build(setting.seed);
     let world = PullWorld::new(&topology, 72, |_, ports| forwarder(setting, ports));
     Run { net, world, group }
@@ -104,6 +107,62 @@ fn without_faults_every_link_of_a_tree_carries_every_packet_once() {
         assert_eq!(run.duplicates(), 0);
         let ideal = 1400 * 1500 * 8 / trees as u64;
         assert!(run.net.now().0 < ideal + 600_000, "{:?} against {ideal} ns", run.net.now());
+    }
+}
+
+/// How long the group takes, with or without what the paper's machines do not do about losses by chance.
+fn seconds(loss_ppm: u32, papers: bool, seed: u64) -> f64 {
+    let faults = Faults { loss_ppm, ..Faults::NONE };
+    let mut run =
+        figure_4(&Setting { bytes: 60_000_000, block_bytes: 6_000_000, faults, seed, ..Setting::default() });
+    (run.group.overtaken, run.group.chance) = if papers { (None, false) } else { (Some(3), true) };
+    run.group.rate.initial_bps = GIGABIT;
+    run.world.start(&mut run.net, &run.group);
+    run.until_done(60);
+    run.net.now().0 as f64 / 1e9
+}
+
+#[test]
+fn losses_by_chance_cost_little() {
+    let ideal = seconds(0, true, 1);
+    assert_eq!(seconds(0, false, 1), ideal, "without losses nothing is different");
+    for seed in 1..3 {
+        let (ours, papers) = (seconds(10_000, false, seed) / ideal, seconds(10_000, true, seed) / ideal);
+        println!(
+            "one packet in a hundred lost: {ours:.2} of the time without losses, the paper's rules {papers:.2}"
+        );
+        assert!(ours < 1.35, "{ours}");
+    }
+}
+
+/// What a TCP connection over a link of the tree gets, of all that it and the group take, in percent.
+fn tcp_part(queue_bytes: u64, receive_window: u64, papers: bool) -> u64 {
+    let setting = Setting { bytes: 100_000_000, trees: 1, queue_bytes, ..Setting::default() };
+    let mut run = figure_4(&setting);
+    (run.group.overtaken, run.group.chance) = if papers { (None, false) } else { (Some(3), true) };
+    run.world.start(&mut run.net, &run.group);
+    run.net.run(&mut run.world, Time(50_000_000));
+    let path = [0, 16, 1].map(NodeId).to_vec();
+    let tcp = TcpConfig { receive_window, ..TcpConfig::default() };
+    let flow = FlowConfig { nodes: path, tcp, header_bytes: 52, bytes: u64::MAX };
+    let flow = run.world.open_flow(&mut run.net, &flow).unwrap();
+    let group = |run: &Run| run.world.node(0).source(run.group.transfer).unwrap().counters(0).first_bytes;
+    let before = group(&run);
+    run.net.run(&mut run.world, Time(450_000_000));
+    let (tcp, group) = (run.world.flow(flow).received(), group(&run) - before);
+    tcp * 100 / (tcp + group)
+}
+
+#[test]
+fn tcp_beside_a_group_gets_what_the_papers_rules_leave_it() {
+    for (queue_bytes, window) in
+        [(64 << 10, 1 << 20), (256 << 10, 1 << 20), (256 << 10, 65_536), (1 << 20, 4 << 20)]
+    {
+        let (ours, papers) = (tcp_part(queue_bytes, window, false), tcp_part(queue_bytes, window, true));
+        println!(
+            "queue {queue_bytes}, window {window}: TCP gets {ours} %, with the paper's rules {papers} %"
+        );
+        assert!(ours * 5 >= papers * 4, "{ours} of {papers}");
     }
 }
 

@@ -564,6 +564,7 @@ fn ten_thousand_sources_leave_nothing_behind() {
             header_bytes: 0,
             decide_ahead: 1,
             waiting_max: 1,
+            chance: true,
         };
         let object: Arc<dyn ObjectSource> = Arc::new(vec![1u8]);
         nodes[0].serve(SourceEnd::new(config, 1_400, Arc::clone(&object), sums(&object)));

@@ -53,6 +53,13 @@ impl RateConfig {
     }
 }
 
+impl RateConfig {
+    /// How long so many bytes take at the highest rate.
+    pub(super) fn time_of(&self, bytes: u16) -> Duration {
+        Duration(u64::from(bytes) * 8 * 1_000_000_000 / self.most_bps.max(1))
+    }
+}
+
 /// The rate r of a tree.
 #[derive(Clone, Debug)]
 pub(super) struct TreeRate {

@@ -20,6 +20,7 @@ mod route;
 mod source;
 mod store;
 mod table;
+mod turns;
 
 pub use blocks::Blocks;
 pub use bucket::RateConfig;

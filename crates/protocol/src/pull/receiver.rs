@@ -30,6 +30,9 @@ const RETRY_MOST: Duration = Duration::from_secs(1);
 /// The time to wait is doubled at most so often.
 const DOUBLED_MOST: u32 = 6;
 
+/// In every tree a receiver may wait for so many times its credits, lost packets counted.
+const OPEN_PER_CREDIT: usize = 8;
+
 /// Settings of a receiver.
 #[derive(Clone, Debug)]
 pub struct ReceiverConfig {
@@ -43,6 +46,10 @@ pub struct ReceiverConfig {
     pub credits: u32,
     /// When to ask again.
     pub retry: RetryTime,
+    /// A packet counts as lost when so many that were asked for after it, in the same tree, have come before it, and its
+    /// round trip is over: it holds no credit any more, and is asked for again after half of the time. The paper's
+    /// receivers wait for the time alone (`None`), so that some losses by chance hold all of their credits.
+    pub overtaken: Option<u32>,
     /// A tree from which nothing has come for so long is reported.
     pub stalled_after: Duration,
 }
@@ -128,6 +135,16 @@ struct Open {
     sn: u64,
     sent_at: Time,
     tries: u32,
+    /// How many that were asked for after it have come.
+    overtaken: u32,
+    /// It counts as lost.
+    lost: bool,
+}
+
+impl Open {
+    fn new(sn: u64, now: Time, tries: u32) -> Self {
+        Open { sn, sent_at: now, tries, overtaken: 0, lost: false }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -135,6 +152,8 @@ struct Tree {
     route: Option<Route>,
     /// In the order in which they were sent.
     open: VecDeque<Open>,
+    /// How many of these count as lost.
+    lost: usize,
     block: Option<u32>,
     /// The next packet of the block to ask for.
     cursor: u64,
@@ -179,6 +198,7 @@ impl Receiver {
             Tree {
                 route: *route,
                 open: VecDeque::new(),
+                lost: 0,
                 block,
                 cursor: packets.start,
                 end: packets.end,
@@ -274,9 +294,12 @@ impl Receiver {
         let blocks = self.config.blocks;
         assert!(self.have.count() <= blocks.packets(), "it has more packets than there are");
         for (number, tree) in self.trees.iter().enumerate() {
-            assert!(
-                tree.open.len() <= self.config.credits as usize,
-                "tree {number} has more open than credits"
+            let most = self.config.credits as usize * self.config.overtaken.map_or(1, |_| OPEN_PER_CREDIT);
+            assert!(tree.open.len() <= most, "tree {number} has more open than credits");
+            assert_eq!(
+                tree.open.iter().filter(|open| open.lost).count(),
+                tree.lost,
+                "what tree {number} lost"
             );
             let sent = tree.open.iter().map(|open| open.sent_at);
             assert!(sent.is_sorted(), "what tree {number} has open is in the order of asking");
@@ -309,16 +332,17 @@ impl Receiver {
         for number in 0..self.trees.len() {
             let tree = &mut self.trees[number];
             let Some(route) = tree.route else { continue };
-            while let Some(&Open { sn, sent_at, tries }) = tree.open.front()
-                && now >= tree.again_at(sent_at, self.config.retry)
-            {
-                tree.open.pop_front();
+            while let Some((at, early)) = tree.due(now, self.config.retry) {
+                let open = tree.take(at);
+                let sn = open.sn;
                 if self.have.has(sn) && !(tree.asked_last && sn + 1 == tree.end) {
                     // It has come by another tree.
                     continue;
                 }
-                tree.open.push_back(Open { sn, sent_at: now, tries: tries.saturating_add(1) });
-                tree.timer.expired(now, self.config.retry);
+                tree.open.push_back(Open::new(sn, now, open.tries.saturating_add(1)));
+                if !early {
+                    tree.timer.expired(now, self.config.retry);
+                }
                 self.counters.repeated += 1;
                 if !tree.stalled && now.since(tree.last_data) >= self.config.stalled_after {
                     tree.stalled = true;
@@ -326,10 +350,12 @@ impl Receiver {
                 }
                 return Some(self.ask(number, route, sn));
             }
-            if tree.open.len() < self.config.credits as usize
+            let credits = self.config.credits as usize;
+            if tree.open.len() - tree.lost < credits
+                && tree.open.len() < credits * OPEN_PER_CREDIT
                 && let Some(sn) = self.choose(number)
             {
-                self.trees[number].open.push_back(Open { sn, sent_at: now, tries: 0 });
+                self.trees[number].open.push_back(Open::new(sn, now, 0));
                 return Some(self.ask(number, route, sn));
             }
         }
@@ -344,7 +370,7 @@ impl Receiver {
         }
         let again = |tree: &Tree| {
             tree.route?;
-            Some(tree.again_at(tree.open.front()?.sent_at, self.config.retry))
+            tree.next_due(self.config.retry)
         };
         self.trees.iter().filter_map(again).min()
     }
@@ -375,7 +401,8 @@ impl Receiver {
         tree.stalled = false;
         let mut round_trip = None;
         if let Some(at) = tree.open.iter().position(|open| open.sn == sn) {
-            let open = tree.open.remove(at).expect("it was found there");
+            let open = tree.take(at);
+            tree.overtake(now, at, self.config.overtaken);
             if open.tries == 0 {
                 round_trip = Some(now.since(open.sent_at));
                 tree.timer.seen(now.since(open.sent_at));
@@ -409,7 +436,7 @@ impl Receiver {
         if let Some(at) = tree.open.iter().position(|open| open.sn == sn)
             && !self.have.has(sn)
         {
-            tree.open.remove(at);
+            tree.take(at);
             // Another tree may ask for it now. Where this one goes on, only its own answer tells.
             tree.asked_last &= sn + 1 != tree.end;
             self.redo.insert(sn..sn + 1);
@@ -503,12 +530,12 @@ impl Receiver {
         if route.is_some() {
             // All that is open is due at once: the old way may never answer.
             // Whose answer comes then, and how long it took, cannot be told.
-            tree.open
-                .iter_mut()
-                .for_each(|open| (open.sent_at, open.tries) = (Time::ZERO, open.tries.max(1)));
+            tree.open.iter_mut().for_each(|open| *open = Open::new(open.sn, Time::ZERO, open.tries.max(1)));
+            tree.lost = 0;
             return;
         }
         let open = core::mem::take(&mut tree.open);
+        tree.lost = 0;
         tree.block = None;
         for Open { sn, .. } in open {
             if !self.have.has(sn) {
@@ -519,6 +546,54 @@ impl Receiver {
 }
 
 impl Tree {
+    /// Takes out what was asked for, by its place.
+    fn take(&mut self, at: usize) -> Open {
+        let open = self.open.remove(at).expect("the caller has found it there");
+        self.lost -= usize::from(open.lost);
+        open
+    }
+
+    /// What was asked for before place `at` has been overtaken by what stood there.
+    fn overtake(&mut self, now: Time, at: usize, enough: Option<u32>) {
+        let Some(enough) = enough else { return };
+        let round_trip = Duration(self.timer.smoothed_ns + 4 * self.timer.deviation_ns);
+        for open in self.open.iter_mut().take(at) {
+            open.overtaken = open.overtaken.saturating_add(1);
+            if !open.lost && open.overtaken >= enough && now.since(open.sent_at) > round_trip {
+                open.lost = true;
+                self.lost += 1;
+            }
+        }
+    }
+
+    /// The place of what is to be asked for again, and whether it is early: what counts as lost, after half of the time.
+    fn due(&self, now: Time, retry: RetryTime) -> Option<(usize, bool)> {
+        let first = self.open.front()?;
+        if now >= self.again_at(first.sent_at, retry) {
+            return Some((0, false));
+        }
+        let lost = self.first_lost()?;
+        (now >= self.early_at(&self.open[lost], retry)).then_some((lost, true))
+    }
+
+    /// When `due` gives something, if nothing comes.
+    fn next_due(&self, retry: RetryTime) -> Option<Time> {
+        let again = self.again_at(self.open.front()?.sent_at, retry);
+        let early = self.first_lost().map(|at| self.early_at(&self.open[at], retry));
+        Some(early.map_or(again, |early| early.min(again)))
+    }
+
+    fn first_lost(&self) -> Option<usize> {
+        if self.lost == 0 {
+            return None;
+        }
+        self.open.iter().position(|open| open.lost)
+    }
+
+    fn early_at(&self, open: &Open, retry: RetryTime) -> Time {
+        open.sent_at + Duration(self.timer.retry_time(retry).0 / 2)
+    }
+
     /// When what was asked at `sent_at` is to be asked again. The longer a tree is silent, the longer.
     fn again_at(&self, sent_at: Time, retry: RetryTime) -> Time {
         let silent = Duration(sent_at.since(self.last_data).0 / 4).min(RETRY_MOST);

@@ -10,6 +10,7 @@ use super::blocks::{Bits, Blocks};
 use super::bucket::{Bucket, RateConfig, TreeRate};
 use super::packet::{Data, Decision, Interest, Name};
 use super::route::{PORTS_MAX, Route};
+use super::turns::{Share, Turns};
 
 /// Settings of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,9 @@ pub struct SourceConfig {
     pub decide_ahead: u32,
     /// The most interests that wait for tokens, a tree and port; more are dropped.
     pub waiting_max: u32,
+    /// A single loss while no queue is seen is taken for chance, and does not lower the rate. The paper's source takes
+    /// every loss for congestion.
+    pub chance: bool,
 }
 
 /// What happens to a source.
@@ -108,11 +112,14 @@ struct Lane {
     first: VecDeque<Waiting>,
     /// Retransmissions go first: whoever needs them is behind all others.
     again: VecDeque<Waiting>,
+    turns: Turns,
 }
 
 #[derive(Clone, Debug)]
 struct Tree {
     rate: TreeRate,
+    /// How much of what is sent is sent again.
+    repeats: Share,
     lanes: Vec<Lane>,
     block: Option<u32>,
     gone: bool,
@@ -146,6 +153,7 @@ impl Source {
         let trees = (0..config.trees)
             .map(|_| Tree {
                 rate: TreeRate::new(config.rate),
+                repeats: Share::default(),
                 lanes: Vec::new(),
                 block: unassigned.pop_front(),
                 gone: false,
@@ -265,6 +273,8 @@ impl Source {
                 tree.counters.packets += 1;
                 tree.counters.sent_bytes += u64::from(length);
                 if !next.again {
+                    lane.turns.sent(now);
+                    tree.repeats.first();
                     tree.advanced = true;
                     tree.counters.first_bytes += u64::from(length);
                 }
@@ -306,7 +316,8 @@ impl Source {
         let at = tree.lanes.iter().position(|lane| lane.port == port).unwrap_or_else(|| {
             let bucket = Bucket::new(now, depth);
             let (first, again) = (VecDeque::new(), VecDeque::new());
-            tree.lanes.push(Lane { port, bucket, asked: Bits::new(packets), first, again });
+            let turns = Turns::new(self.config.credits);
+            tree.lanes.push(Lane { port, bucket, asked: Bits::new(packets), first, again, turns });
             tree.lanes.len() - 1
         });
         let lane = &mut tree.lanes[at];
@@ -318,6 +329,7 @@ impl Source {
         tree.counters.interests += 1;
         let waiting = Waiting { sn, back: interest.route, again: true };
         if lane.asked.insert(sn) {
+            lane.turns.asked(now);
             lane.first.push_back(Waiting { again: false, ..waiting });
             return;
         }
@@ -329,8 +341,13 @@ impl Source {
         }
         lane.again.push_back(waiting);
         tree.counters.duplicates += 1;
+        tree.repeats.again();
+        // Credits that lost packets hold make a round trip seem longer, by a packet each.
+        let packet = self.config.blocks.length_of(sn).saturating_add(self.config.header_bytes);
+        let slack = self.config.rate.time_of(packet) * u64::from(self.config.credits / 2);
+        let chance = self.config.chance && tree.repeats.is_small() && lane.turns.are_quick(slack);
         // A packet that was corrupt on its way is no sign of congestion.
-        if !interest.fresh {
+        if !interest.fresh && !chance {
             tree.duplicate(now, sn, self.config.credits);
         }
     }

@@ -25,6 +25,8 @@ use std::sync::{Arc, mpsc};
 const RETRY_INITIAL: Duration = Duration::from_millis(100);
 /// Never earlier than this (the paper's RTO).
 const RETRY_LEAST: Duration = Duration::from_millis(20);
+/// A packet is lost that so many have overtaken, as with TCP: trees keep the order.
+const OVERTAKEN: u32 = 3;
 /// A tree in which nothing comes for so long is reported.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
 /// How often the source hears how far this receiver is.
@@ -178,6 +180,7 @@ impl Run<'_> {
             routes: self.ways.iter().map(|way| way.and_then(|way| way.route)).collect(),
             credits,
             retry: RetryTime::Adaptive { initial: RETRY_INITIAL, least: RETRY_LEAST },
+            overtaken: Some(OVERTAKEN),
             stalled_after: STALLED_AFTER,
         };
         let (sender, events) = mpsc::channel();

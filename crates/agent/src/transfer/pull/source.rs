@@ -367,6 +367,7 @@ impl Run {
             header_bytes: packet as u16,
             decide_ahead: credits,
             waiting_max: WAITING_MAX,
+            chance: true,
         };
         let (source, sums) = (Arc::clone(&self.object), Arc::clone(&self.sums));
         self.node.serve(SourceEnd::new(config, payload_len, source, sums));

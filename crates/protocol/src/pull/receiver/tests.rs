@@ -13,6 +13,7 @@ fn receiver(packets: u64, trees: usize, retry: RetryTime) -> Receiver {
         routes: alloc::vec![Some(route); trees],
         credits: 3,
         retry,
+        overtaken: None,
         stalled_after: Duration::from_secs(1),
     })
 }
@@ -192,6 +193,47 @@ fn a_new_way_is_used_at_once() {
     let out = outputs(&mut receiver, 10_100);
     let new = |output: &Output| matches!(output, Output::Ask(interest) if interest.route == route);
     assert!(out.len() == 3 && out.iter().all(new), "{out:?}");
+}
+
+#[test]
+fn what_others_overtake_holds_no_credit_and_is_asked_for_again_early() {
+    let mut receiver = receiver(30, 1, RetryTime::Fixed(Duration(10_000)));
+    receiver.config.overtaken = Some(3);
+    receiver.handle(Time(0), Input::Begin);
+    assert_eq!(asked(&mut receiver, 0), [(0, 0), (0, 1), (0, 2)]);
+    let mut next = 3;
+    // The first one does not come. As long as it may be on its way, two credits are left; then there are three again.
+    for (now, sn) in [(100, 1), (110, 2), (210, 3), (220, 4)] {
+        give(&mut receiver, now, sn, 0, Decision::Open);
+        assert_eq!(asked(&mut receiver, now), [(0, next)], "at {now}");
+        next += 1;
+    }
+    give(&mut receiver, 320, 5, 0, Decision::Open);
+    assert_eq!(asked(&mut receiver, 320), [(0, 7), (0, 8)]);
+    assert_eq!(receiver.deadline(), Some(Time(5_000)));
+    assert_eq!(asked(&mut receiver, 4_999), []);
+    assert_eq!(asked(&mut receiver, 5_000), [(0, 0)]);
+    assert_eq!(receiver.counters().repeated, 1);
+    // Once more it is given its time.
+    assert_eq!(receiver.deadline(), Some(Time(10_220)));
+}
+
+/// However much is lost, it waits for no more than some times its credits.
+#[test]
+fn lost_packets_are_bounded() {
+    let mut receiver = receiver(1_000, 1, RetryTime::Fixed(Duration(1_000_000)));
+    receiver.config.overtaken = Some(1);
+    receiver.handle(Time(0), Input::Begin);
+    let mut waiting: Vec<u64> = asked(&mut receiver, 0).into_iter().map(|(_, sn)| sn).collect();
+    // Later every fourth one never comes.
+    let comes = |sn: &u64| *sn < 100 || sn % 4 != 1;
+    for now in (100..100_000).step_by(100) {
+        if let Some(at) = waiting.iter().position(comes) {
+            give(&mut receiver, now, waiting.remove(at), 0, Decision::Open);
+        }
+        waiting.extend(asked(&mut receiver, now).into_iter().map(|(_, sn)| sn));
+    }
+    assert_eq!(waiting.len(), 3 * OPEN_PER_CREDIT);
 }
 
 #[test]

@@ -22,6 +22,7 @@ fn source(packets: u64, trees: u8) -> Source {
         header_bytes: 0,
         decide_ahead: 1,
         waiting_max: 50,
+        chance: false,
     })
 }
 

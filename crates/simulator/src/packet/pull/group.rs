@@ -25,6 +25,10 @@ pub struct Group {
     pub credits: u32,
     /// When receivers ask again.
     pub retry: RetryTime,
+    /// How many packets overtake one that counts as lost; the paper's receivers do not look at that.
+    pub overtaken: Option<u32>,
+    /// Whether single losses without a queue are taken for chance; the paper's source takes none for that.
+    pub chance: bool,
     /// How the source's rates move.
     pub rate: RateConfig,
     /// Bytes of a packet beside its payload.
@@ -80,6 +84,8 @@ impl Group {
             blocks,
             credits: 32,
             retry: RetryTime::Fixed(Duration::from_millis(20)),
+            overtaken: None,
+            chance: false,
             rate: RateConfig::for_link(link_bps),
             header_bytes: 72,
             decide_ahead: 32,
@@ -111,6 +117,7 @@ impl Group {
             header_bytes: self.header_bytes,
             decide_ahead: self.decide_ahead,
             waiting_max: 1 << 14,
+            chance: self.chance,
         }
     }
 
@@ -123,6 +130,7 @@ impl Group {
             routes: self.routes[at].clone(),
             credits: self.credits,
             retry: self.retry,
+            overtaken: self.overtaken,
             stalled_after: Duration::from_secs(1),
         }
     }

@@ -36,6 +36,10 @@ pub struct PullConfig {
     pub burst_bytes: Option<u32>,
     /// After how long a receiver asks again: the paper's retransmission time-out.
     pub retry: Option<Duration>,
+    /// How many packets that were asked for later come before one that counts as lost; 0 as in the paper: none is counted.
+    pub overtaken: u32,
+    /// Whether the source takes single losses for chance while it sees no queue; not in the paper.
+    pub chance: bool,
     /// Interests that may be pending at a node.
     pub pending_interests: u32,
     /// Which packet a full content store forgets.
@@ -58,6 +62,8 @@ impl Default for PullConfig {
             interval: None,
             burst_bytes: None,
             retry: None,
+            overtaken: 3,
+            chance: true,
             pending_interests: 1 << 16,
             replacement: Replacement::default(),
             trees_max: None,
@@ -132,6 +138,8 @@ impl Scenario {
         group.rate.interval = config.interval.unwrap_or(group.rate.interval);
         group.rate.depth_bytes = config.burst_bytes.unwrap_or(group.rate.depth_bytes);
         group.retry = config.retry.map_or(group.retry, RetryTime::Fixed);
+        group.chance = config.chance;
+        group.overtaken = (config.overtaken > 0).then_some(config.overtaken);
         group.header_bytes = config.header_bytes.unwrap_or(group.header_bytes);
         if let Some(most) = config.trees_max {
             group.routes.iter_mut().for_each(|routes| routes.truncate(most as usize));
