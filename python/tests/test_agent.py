@@ -179,3 +179,13 @@ def test_the_other_process_does_not_take_the_agent_along() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert not Path(f"/proc/{int(done.stdout)}").exists(), "the agent ends with the script"
+
+
+def test_two_of_one_application_in_one_process(cluster: Cluster) -> None:
+    import uuid
+
+    socket, app = cluster[0]._embedded.socket, uuid.uuid4()  # type: ignore[union-attr]
+    with polycast.Agent(socket, app) as one:
+        polycast.Agent(socket, app).close()
+        assert one.add_buffer(1, b"still registered").length == 16
+        one.delete(1)
