@@ -149,11 +149,17 @@ def test_a_forked_process_goes_on(cluster: Cluster, number: int) -> None:
     assert cluster[1].read(number).length == 15, "the parent goes on too"
 
 
-def test_ctrl_c_ends_a_wait(cluster: Cluster, number: int) -> None:
+@pytest.mark.parametrize("what", ["read", "fetch", "subscribe"])
+def test_ctrl_c_ends_a_wait(cluster: Cluster, number: int, what: str) -> None:
+    waits = {
+        "read": lambda: cluster[1].read(number),
+        "fetch": lambda: cluster[1].fetch(number, timeout=60),
+        "subscribe": lambda: next(cluster[1].subscribe(f"nothing-{number}")),
+    }[what]
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        cluster[1].read(number)
+        waits()
     assert time.monotonic() - began < 5
     assert cluster[1].status().manager_connected
 

@@ -364,6 +364,24 @@ def test_a_forked_process_publishes_and_subscribes(cluster: Cluster, topic: str)
     versions.close()
 
 
+def test_the_workers_of_a_data_loader_read(cluster: Cluster, number: int) -> None:
+    rows = torch.arange(4000, dtype=torch.float32).reshape(40, 100)
+    tensors.add(cluster[0], number, {"rows": rows})
+    cluster[0].send(number, [cluster[1].name]).result(60)
+
+    class Rows(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, at: int) -> Any:
+            # In a process that was forked while the parent's threads ran.
+            return tensors.of(cluster[1].read(number, 10), "torch")["rows"][at].clone()
+
+    loader = torch.utils.data.DataLoader(Rows(), batch_size=10, num_workers=2, multiprocessing_context="fork", timeout=60)
+    assert torch.equal(torch.cat(list(loader)), rows)
+    assert cluster[1].read(number).length > rows.nbytes, "the parent goes on too"
+
+
 def test_ctrl_c_ends_a_wait_for_a_version(cluster: Cluster, topic: str) -> None:
     versions = weights.subscribe(topic, agent=cluster[1])
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()

@@ -52,3 +52,10 @@ def test_the_back_end_does_what_vllm_asks(modules: Path, cluster: Cluster) -> No
     sent = sent_bytes(cluster[0]) - before
     # Each byte left the trainer's host about once for two hosts with three workers.
     assert versions * size <= sent < 1.6 * versions * size, (versions, size, sent)
+
+
+def test_vllm_finds_the_back_end() -> None:
+    from importlib.metadata import entry_points
+
+    (found,) = entry_points(group="vllm.general_plugins", name="polycast")
+    assert found.load().__module__ == "polycast.vllm"
