@@ -10,7 +10,9 @@ use polycast_api::client::{
 use polycast_types::{AppId, DataId, Duration};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Mutex as Turn, Notify, mpsc};
 use tokio::task::JoinHandle;
@@ -179,7 +181,7 @@ impl Connection {
         let (socket, app) = (self.socket.clone(), self.app);
         let made = wait(py, async move {
             let client = AgentClient::connect(&socket).await?;
-            let session = client.register(app, u64::from(own)).await?;
+            let session = client.register(app, a_number(own)).await?;
             Ok::<_, ClientError>((client, session))
         })?;
         let (client, session) = made.map_err(|error| values::error(py, &error))?;
@@ -192,6 +194,34 @@ impl Connection {
     fn call<T: Send>(&self, py: Python<'_>, work: impl AsyncFnOnceSend<T>) -> PyResult<T> {
         let (_, session) = self.session(py)?;
         wait(py, work.run(session))?.map_err(|error| values::error(py, &error))
+    }
+
+    /// The same, until somebody cancels it.
+    fn call_until<T: Send>(
+        &self,
+        py: Python<'_>,
+        cancel: Option<&Cancel>,
+        work: impl AsyncFnOnceSend<T>,
+    ) -> PyResult<T> {
+        let cancelled = cancel.map(|cancel| Arc::clone(&cancel.asked));
+        let (_, session) = self.session(py)?;
+        let work = work.run(session);
+        let asked = async {
+            match cancelled {
+                Some(cancelled) => cancelled.notified().await,
+                None => std::future::pending().await,
+            }
+        };
+        let limited = async {
+            tokio::select! {
+                done = work => Some(done),
+                () = asked => None,
+            }
+        };
+        match wait(py, limited)? {
+            Some(done) => done.map_err(|error| values::error(py, &error)),
+            None => Err(values::raise(py, "cancelled", "the call was cancelled")),
+        }
     }
 }
 
@@ -208,6 +238,13 @@ where
     fn run(self, session: Session) -> impl Future<Output = Result<T, ClientError>> + Send {
         self(session)
     }
+}
+
+/// A number that no other connection of the application has: neither of this process, nor of one in another container that
+/// has the same number there.
+fn a_number(process: u32) -> u64 {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    RandomState::new().hash_one((process, MADE.fetch_add(1, Ordering::Relaxed)))
 }
 
 /// Seconds as Python has them.
@@ -256,23 +293,10 @@ impl Connection {
     ) -> PyResult<String> {
         let timeout = timeout.map(span).transpose()?;
         let until = if known_only { Wait::WhileComing(timeout) } else { Wait::UntilReady(timeout) };
-        let cancelled = cancel.map(|cancel| Arc::clone(&cancel.asked));
-        let read = self.call(py, |session: Session| async move {
-            let asked = async {
-                match cancelled {
-                    Some(cancelled) => cancelled.notified().await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                read = session.read(DataId(data), until) => read.map(Some),
-                () = asked => Ok(None),
-            }
+        let read = self.call_until(py, cancel, |session: Session| async move {
+            session.read(DataId(data), until).await
         })?;
-        match read {
-            Some(read) => Ok(values::object(&read).to_string()),
-            None => Err(values::raise(py, "cancelled", "the call was cancelled")),
-        }
+        Ok(values::object(&read).to_string())
     }
 
     fn delete(&self, py: Python<'_>, data: u64) -> PyResult<()> {
@@ -364,6 +388,7 @@ impl Connection {
         Ok(Filling { pieces: Mutex::new(Some(pieces)), filled: Turn::new(Some(spawn(filled)?)) })
     }
 
+    #[pyo3(signature = (topic, version, data, deadline, cancel=None))]
     fn publish(
         &self,
         py: Python<'_>,
@@ -371,9 +396,10 @@ impl Connection {
         version: Option<u64>,
         data: u64,
         deadline: Option<f64>,
+        cancel: Option<&Cancel>,
     ) -> PyResult<String> {
         let deadline = deadline.map(span).transpose()?;
-        let published = self.call(py, |session: Session| async move {
+        let published = self.call_until(py, cancel, |session: Session| async move {
             session.publish(&topic, version, DataId(data), deadline).await
         })?;
         Ok(values::published(&published).to_string())

@@ -2,27 +2,75 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import urllib.request
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import polycast
 import pytest
 
 
+# Where the agents' counters are read, by their names.
+_PAGES: dict[str, str] = {}
+
+
+def _with_page(folder: Path, manager: str | None, app: uuid.UUID) -> polycast.Agent:
+    """An agent whose counters can be read."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    config = folder / f"{address.split(':')[1]}.toml"
+    config.write_text(f'http = "{address}"\n')
+    agent = polycast.Agent.embedded(manager, app=app, config=config)
+    _PAGES[agent.name] = f"http://{address}/metrics"
+    return agent
+
+
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[list[polycast.Agent]]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[polycast.Agent]]:
     """A manager, and four agents of one application."""
-    app = uuid.uuid4()
-    agents = [polycast.Agent.embedded(app=app)]
+    app, folder = uuid.uuid4(), tmp_path_factory.mktemp("settings")
+    agents = [_with_page(folder, None, app)]
     try:
-        agents += [polycast.Agent.embedded(agents[0].manager, app=app) for _ in range(3)]
+        agents += [_with_page(folder, agents[0].manager, app) for _ in range(3)]
         yield agents
     finally:
         for agent in reversed(agents):
             agent.close()
 
 
+def sent_bytes(agent: polycast.Agent) -> int:
+    """The bytes of objects that an agent of the cluster has put on the wire."""
+    with urllib.request.urlopen(_PAGES[agent.name], timeout=10) as page:
+        lines = page.read().decode().splitlines()
+    return next(int(float(line.split()[1])) for line in lines if line.startswith("polycast_sent_bytes_total "))
+
+
 @pytest.fixture
 def number() -> int:
     """A number that no other test has."""
     return uuid.uuid4().int >> 65
+
+
+_SKIPPED: list[str] = []
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.skipped:
+        _SKIPPED.append(report.nodeid)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped:
+        _SKIPPED.append(report.nodeid)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Where every test has to run, one that is skipped has failed: `-rs` names it with its reason."""
+    if _SKIPPED and os.environ.get("POLYCAST_REQUIRE") == "all" and session.exitstatus == 0:
+        print(f"\nskipped, and all have to run: {', '.join(_SKIPPED)}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -149,11 +149,17 @@ def test_a_forked_process_goes_on(cluster: Cluster, number: int) -> None:
     assert cluster[1].read(number).length == 15, "the parent goes on too"
 
 
-def test_ctrl_c_ends_a_wait(cluster: Cluster, number: int) -> None:
+@pytest.mark.parametrize("what", ["read", "fetch", "subscribe"])
+def test_ctrl_c_ends_a_wait(cluster: Cluster, number: int, what: str) -> None:
+    waits = {
+        "read": lambda: cluster[1].read(number),
+        "fetch": lambda: cluster[1].fetch(number, timeout=60),
+        "subscribe": lambda: next(cluster[1].subscribe(f"nothing-{number}")),
+    }[what]
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        cluster[1].read(number)
+        waits()
     assert time.monotonic() - began < 5
     assert cluster[1].status().manager_connected
 
@@ -179,3 +185,13 @@ def test_the_other_process_does_not_take_the_agent_along() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert not Path(f"/proc/{int(done.stdout)}").exists(), "the agent ends with the script"
+
+
+def test_two_of_one_application_in_one_process(cluster: Cluster) -> None:
+    import uuid
+
+    socket, app = cluster[0]._embedded.socket, uuid.uuid4()  # type: ignore[union-attr]
+    with polycast.Agent(socket, app) as one:
+        polycast.Agent(socket, app).close()
+        assert one.add_buffer(1, b"still registered").length == 16
+        one.delete(1)

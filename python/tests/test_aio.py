@@ -59,3 +59,50 @@ def test_cancelling_cancels_the_transfer(cluster: Cluster, number: int) -> None:
         raise AssertionError("the transfer goes on")
 
     asyncio.run(run())
+
+
+def test_versions_and_keys(cluster: Cluster, number: int) -> None:
+    topic = f"aio-{number}"
+
+    async def run() -> None:
+        source, worker = connect(cluster[0]), connect(cluster[1])
+        versions = await worker.subscribe(topic)
+
+        async def two() -> list[bytes]:
+            seen = []
+            async for version in versions:
+                assert version.object is not None
+                seen.append(bytes(version.object.map()))
+                if seen[-1] == b"two":
+                    break
+            return seen
+
+        seen = asyncio.ensure_future(two())
+        for at, content in enumerate((b"one", b"two")):
+            cluster[0].add_buffer(number + at, content)
+            published = await source.publish(topic, number + at, deadline=30)
+            assert published.version == at + 1 and not published.missing
+        assert (await asyncio.wait_for(seen, 30))[-1] == b"two"
+        # A look for the next one that is cancelled leaves the subscription as it was.
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(anext(versions), 0.3)
+        cluster[0].add_buffer(number + 2, b"three")
+        await source.publish(topic, number + 2)
+        assert (await asyncio.wait_for(anext(versions), 30)).version == 3
+        versions.cancel()
+        got = await asyncio.gather(*(connect(agent).fetch(number + 2, timeout=30) for agent in cluster[1:]))
+        assert {bytes(one.map()) for one in got} == {b"three"}
+
+    asyncio.run(run())
+
+
+def test_a_fetch_that_is_cancelled_lets_its_thread_go(cluster: Cluster, number: int) -> None:
+    async def run() -> None:
+        agent = connect(cluster[1])
+        began = time.monotonic()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(agent.fetch(number, timeout=60), 0.3)
+        agent._run._threads.shutdown(wait=True)
+        assert time.monotonic() - began < 10
+
+    asyncio.run(run())

@@ -26,3 +26,8 @@ def test_dataset(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"{number}.bin").write_bytes(bytes([number]) * 10_000)
     assert run(str(EXAMPLES / "dataset.py"), str(tmp_path)).count("verified") == 3
+
+
+def test_policy() -> None:
+    pytest.importorskip("torch")
+    assert run(str(EXAMPLES / "policy.py"), "3").count("has version 3") == 2

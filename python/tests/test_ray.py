@@ -50,8 +50,8 @@ def nodes(cluster: Cluster, tmp_path: Path) -> Iterator[dict[str, str]]:
         return environment
 
     try:
-        driver = start(cluster[1], "--head", "--port=26379", "--include-dashboard=false")
-        start(cluster[2], "--address=127.0.0.1:26379")
+        driver = start(cluster[1], "--head", "--port=26379", "--include-dashboard=false", '--resources={"source": 9}')
+        start(cluster[2], "--address=127.0.0.1:26379", '--resources={"other": 9}')
         yield driver
     finally:
         subprocess.run([ray, "stop", "--force"], env=base, capture_output=True, timeout=60)
@@ -64,3 +64,61 @@ def test_a_value_reaches_all_nodes(nodes: dict[str, str], cluster: Cluster) -> N
     )
     assert done.returncode == 0, done.stderr
     assert "left {}" in done.stdout
+
+
+TRANSPORT = """
+import importlib, os, ray, sys, time
+from polycast import ray as polycast_ray
+framework, megabytes = sys.argv[1], int(sys.argv[2])
+ray.init(address="auto", log_to_driver=False)
+polycast_ray.register_transport(framework=framework)
+polycast_ray.register_transport(framework=framework)
+library = importlib.import_module(framework)
+elements = megabytes * 250_000
+
+@ray.remote(num_cpus=0, enable_tensor_transport=True)
+class Actor:
+    @ray.method(tensor_transport="polycast")
+    def make(self, value):
+        made = library.full((elements,), value, dtype=library.float32)
+        return {"step": int(value), "weights": made, "bias": made[:10]}
+
+    def use(self, got, is_own=False):
+        weights = got["weights"]
+        assert type(weights).__module__ == framework, type(weights)
+        if framework == "numpy" and not is_own:
+            assert not weights.flags.owndata and not weights.flags.writeable
+        return got["step"], float(weights[0]), float(weights[-1]), float(got["bias"].sum()), os.environ["POLYCAST_SOCKET"]
+
+source = Actor.options(resources={"source": 1}).remote()
+others = [Actor.options(resources={"other": 1}).remote() for _ in range(4)]
+for value in (1.0, 2.0):
+    made = source.make.remote(value)
+    got = ray.get([actor.use.remote(made) for actor in others], timeout=100)
+    assert {one[:4] for one in got} == {(int(value), value, value, 10 * value)}, got
+    assert len({one[4] for one in got}) == 1
+    # In the driver, and in the actor itself, where nothing has to be moved.
+    assert float(ray.get(made)["weights"][7]) == value
+    assert ray.get(source.use.remote(made, is_own=True))[1] == value
+    del made
+    time.sleep(1)
+print("done")
+"""
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_what_actors_return_goes_over_the_agents(nodes: dict[str, str], cluster: Cluster, framework: str) -> None:
+    pytest.importorskip(framework)
+    from conftest import sent_bytes
+
+    megabytes = 20
+    before = sent_bytes(cluster[1])
+    line = [sys.executable, "-c", TRANSPORT, framework, str(megabytes)]
+    done = subprocess.run(line, env=nodes, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    # Two objects to four actors of one node: each byte left the source's host once.
+    sent = sent_bytes(cluster[1]) - before
+    assert 2 * megabytes * 1_000_000 <= sent < 2.5 * megabytes * 1_000_000, sent
+    # When nobody has the references any more, the objects are nowhere.
+    for agent in cluster[1:3]:
+        assert not [one for one in agent.list(all_applications=True) if one.name.startswith("ray-")]

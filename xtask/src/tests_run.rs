@@ -20,8 +20,15 @@ const TIMES: &str = "POLYCAST_TIMES";
 /// The variables of `polycast-testing`. A person may set the second one to something else than `all`, and skip tests as
 /// root too.
 const SKIPS: &str = "POLYCAST_SKIPS";
-const REQUIRE: &str = "POLYCAST_REQUIRE";
-const ALL: &str = "all";
+pub const REQUIRE: &str = "POLYCAST_REQUIRE";
+/// Its value where every test has to run.
+pub const ALL: &str = "all";
+
+/// Whether every test has to run: as root, unless somebody says otherwise.
+pub fn all_required() -> bool {
+    let wish = std::env::var(REQUIRE).ok();
+    wish.as_deref().map_or_else(|| rustix::process::geteuid().is_root(), |wish| wish == ALL)
+}
 
 /// What a run of `cargo test` leaves.
 pub struct Records {
@@ -46,9 +53,7 @@ impl Records {
             format!("target.\"cfg(all())\".runner = [{:?}, {TASK:?}]", runner.display().to_string());
         cargo.arg("--config").arg(setting);
         cargo.env(TIMES, self.file("times")).env(SKIPS, self.file("skips"));
-        let wish = std::env::var(REQUIRE).ok();
-        let is_root = rustix::process::geteuid().is_root();
-        let all = wish.as_deref().map_or(is_root, |wish| wish == ALL);
+        let all = all_required();
         cargo.env(REQUIRE, if all { ALL } else { "" });
         all
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +17,8 @@ from polycast.errors import (
     Closed,
     Invalid,
     NotContiguous,
+    ObjectBusy,
+    ObjectUnknown,
     PolycastError,
     TransferFailed,
     UnsupportedType,
@@ -29,8 +32,12 @@ if TYPE_CHECKING:
 
     from polycast._embedded import Embedded
 
+# What the system calls memory that `add_buffer` has made, before the object's number.
+_MEMORY = "/memfd:polycast-"
 # The most bytes in one piece of an object that is filled.
 PIECE_MAX = 1 << 20
+# Why a subscription is over.
+_CANCELLED = "it was cancelled"
 SLOW = Literal["catch-up", "wait", "drop"]
 
 
@@ -65,7 +72,16 @@ class Object:
 
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable_copy else 0)
         flags = mmap.MAP_PRIVATE if writable_copy else mmap.MAP_SHARED
-        with open(self.path, "rb") as file:
+        gone = ObjectUnknown(f"object {self.data_id} was deleted meanwhile: read it again, or take the version after it")
+        try:
+            file = open(self.path, "rb")
+        except FileNotFoundError:
+            raise gone from None
+        with file:
+            # The memory of another process: the number of its descriptor may be another object's by now.
+            memory = os.readlink(f"/proc/self/fd/{file.fileno()}") if self.path.startswith("/proc/") else ""
+            if memory.startswith(_MEMORY) and memory.split()[0] != f"{_MEMORY}{self.data_id}":
+                raise gone
             return memoryview(mmap.mmap(file.fileno(), self.length, flags=flags, prot=protection))
 
     def numpy(self, dtype: Any = "u1", shape: int | tuple[int, ...] = -1) -> numpy.ndarray[Any, Any]:
@@ -154,25 +170,32 @@ class Versions(Iterator[Version]):
     """The committed versions of a topic from the last one on, each once it is here. Letting go of it ends the
     subscription."""
 
-    def __init__(self, events: _native.Versions, staged: bool) -> None:
-        self._events, self._staged = events, staged
+    def __init__(self, events: _native.Versions, staged: bool, topic: str) -> None:
+        self._events, self._staged, self._topic = events, staged, topic
+        self._closed = ""
 
     def __next__(self) -> Version:
-        version = self.next()
+        version = None if self._closed == _CANCELLED else self.next()
         if version is None:
             raise StopIteration
         return version
 
     def next(self, timeout: float | None = None) -> Version | None:
-        """The next version, `None` when the agent ends. Raises `TimedOut` when none comes in time."""
+        """The next version; `None` when the subscription is cancelled meanwhile. Raises `TimedOut` when none comes in time,
+        and `Closed` when it was over before."""
         import time
 
         ends = None if timeout is None else time.monotonic() + timeout
         while True:
+            if self._closed:
+                raise Closed(f"the subscription to '{self._topic}' is over, {self._closed}: subscribe again")
             left = None if ends is None else max(0.0, ends - time.monotonic())
             text = self._events.next(left)
             if text is None:
-                return None
+                if self._closed in ("", _CANCELLED):
+                    self._closed = self._closed or "the agent ended"
+                    return None
+                continue
             document = json.loads(text)
             if document["committed"] or self._staged:
                 found = document["object"]
@@ -180,6 +203,10 @@ class Versions(Iterator[Version]):
 
     def cancel(self) -> None:
         """Ends the subscription."""
+        self._end(_CANCELLED)
+
+    def _end(self, why: str) -> None:
+        self._closed = self._closed or why
         self._events.cancel()
 
 
@@ -201,6 +228,9 @@ class Agent:
         self._memory: dict[int, int] = {}
         self._names: dict[int, str] = {}
         self._published: dict[str, int] = {}
+        # Versions that went while somebody was still getting them.
+        self._superseded: list[int] = []
+        self._subscriptions: weakref.WeakSet[Versions] = weakref.WeakSet()
         self._embedded: Embedded | None = None
 
     @classmethod
@@ -212,17 +242,18 @@ class Agent:
         interface: str | None = None,
         key_file: StrPath | None = None,
         store: StrPath | None = None,
+        config: StrPath | None = None,
         app: uuid.UUID | str | None = None,
     ) -> Agent:
         """Starts an agent for this process, which ends with it; no daemon need run on this host.
 
         Without `manager` a manager is started too, on this machine's loopback: others on this machine join by
         `Agent.embedded(manager=first.manager)`. For other machines name their manager and this machine's interface, and
-        the cluster's key.
+        the cluster's key. `config` is a file with settings for the agent, which what is said here overrides.
         """
         from polycast._embedded import Embedded
 
-        embedded = Embedded(manager, name=name, interface=interface, key_file=key_file, store=store)
+        embedded = Embedded(manager, name=name, interface=interface, key_file=key_file, store=store, config=config)
         try:
             agent = cls(embedded.socket, app)
         except BaseException:
@@ -268,15 +299,22 @@ class Agent:
         memory until `delete` or `close`."""
         return self.add_parts(data_id, [buffer], name=name)
 
-    def add_parts(self, data_id: int, parts: Sequence[Buffer], *, name: str = "") -> Object:
-        """The same for several buffers, one behind the other."""
-        views = [_bytes_of(part) for part in parts]
-        memory = os.memfd_create(f"polycast-{data_id}")
-        try:
-            os.ftruncate(memory, sum(view.nbytes for view in views))
-            for view in views:
+    def add_parts(self, data_id: int, parts: Iterable[Buffer], *, name: str = "") -> Object:
+        """The same for several buffers, one behind the other. Each is asked for when the one before it is written."""
+
+        def write(memory: int) -> None:
+            for part in parts:
+                view = _bytes_of(part)
                 while view.nbytes:
                     view = view[os.write(memory, view) :]
+
+        return self._add_written(data_id, write, name)
+
+    def _add_written(self, data_id: int, write: Callable[[int], None], name: str) -> Object:
+        """An object in memory: `write` is given the file that it writes to."""
+        memory = os.memfd_create(f"polycast-{data_id}")
+        try:
+            write(memory)
             path = f"/proc/{os.getpid()}/fd/{memory}"
             added = Object.of(self._connection.add(data_id, [path], name or f"object-{data_id}", []))
         except BaseException:
@@ -326,15 +364,28 @@ class Agent:
         Where nobody has it, exactly one of those who gave `fill` is told to get it: `fill()` gives its bytes in pieces, and
         all others have them from this one. A `sha256:` key is checked against the bytes.
         """
+        events = self._fetching(wanted, fill is not None, timeout)
+        return self._fetched(events, wanted, fill, length, name)
+
+    def _fetching(self, wanted: str | int, can_fill: bool, timeout: float | None) -> _native.Fetching:
         key, number = (wanted, 0) if isinstance(wanted, str) else (None, wanted)
-        events = self._connection.fetch(key, number, fill is not None, timeout)
+        return self._connection.fetch(key, number, can_fill, timeout)
+
+    def _fetched(
+        self,
+        events: _native.Fetching,
+        wanted: str | int,
+        fill: Callable[[], Iterable[bytes]] | None = None,
+        length: int | None = None,
+        name: str = "",
+    ) -> Object:
         try:
             while (text := events.next(None)) is not None:
                 document = json.loads(text)
                 if document["event"] == "object":
                     return Object(**document["object"])
-                if document["event"] == "fill" and fill is not None and key is not None:
-                    self._fill(key, fill, length, name)
+                if document["event"] == "fill" and fill is not None and isinstance(wanted, str):
+                    self._fill(wanted, fill, length, name)
         except BaseException:
             events.cancel()
             raise
@@ -362,12 +413,19 @@ class Agent:
     ) -> Published:
         """Gives all subscribers of a topic a new version, an object that is here. Returns when it is committed: all have it
         that live and can. Versions only rise; without one it is one above the last that this agent knows."""
-        document = json.loads(self._connection.publish(topic, version, data_id, deadline))
+        return self._publish(topic, data_id, version, deadline, None)
+
+    def _publish(
+        self, topic: str, data_id: int, version: int | None, deadline: float | None, cancel: _native.Cancel | None
+    ) -> Published:
+        document = json.loads(self._connection.publish(topic, version, data_id, deadline, cancel))
         return Published(document["version"], tuple(document["have"]), document["missing"])
 
     def subscribe(self, topic: str, *, staged: bool = False) -> Versions:
         """The versions of a topic, from the last one on. With `staged` also when one is about to come."""
-        return Versions(self._connection.subscribe(topic), staged)
+        versions = Versions(self._connection.subscribe(topic), staged, topic)
+        self._subscriptions.add(versions)
+        return versions
 
     def delete(self, data_id: int) -> None:
         """Forgets an object here. Received bytes go; what was added by its path stays where it is."""
@@ -396,6 +454,8 @@ class Agent:
     def close(self) -> None:
         """Ends the registration, and an embedded agent; buffers that were added are let go."""
         native, self._native = self._native, None
+        for versions in list(self._subscriptions):
+            versions._end("its Agent was closed")
         if native is not None:
             native.close()
         for data_id in list(self._memory):
@@ -403,6 +463,19 @@ class Agent:
         if self._embedded is not None:
             self._embedded.close()
             self._embedded = None
+
+    def _forget(self, data_id: int) -> None:
+        """Deletes an object that is not used here any more, or does so later where somebody is still getting it. Another
+        process of this application may have been faster. Views stay."""
+        kept = []
+        for one in [*self._superseded, data_id]:
+            try:
+                self.delete(one)
+            except ObjectUnknown:
+                self._let_go(one)
+            except ObjectBusy:
+                kept.append(one)
+        self._superseded = kept
 
     def _let_go(self, data_id: int) -> None:
         memory = self._memory.pop(data_id, None)
@@ -428,4 +501,7 @@ def _bytes_of(buffer: Buffer) -> memoryview:
         raise NotContiguous("the buffer's bytes do not lie one behind the other: send numpy.ascontiguousarray(array)")
     if view.nbytes == 0:
         return memoryview(b"")
+    if view.ndim == view.itemsize == 1:
+        # Memory of C is not called native and cannot be cast.
+        return view
     return view.cast("B")

@@ -30,19 +30,26 @@ class Embedded:
         interface: str | None,
         key_file: StrPath | None,
         store: StrPath | None,
+        config: StrPath | None,
     ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="polycast-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
         self._children: list[subprocess.Popen[str]] = []
         # Also when nobody closes it: at the end of the interpreter at the latest.
         self._finalizer = weakref.finalize(self, _end, os.getpid(), self._children, self._folder)
         try:
-            self._start(manager, name, interface, key_file, store)
+            self._start(manager, name, interface, key_file, store, config)
         except BaseException:
             self.close()
             raise
 
     def _start(
-        self, manager: str | None, name: str | None, interface: str | None, key_file: StrPath | None, store: StrPath | None
+        self,
+        manager: str | None,
+        name: str | None,
+        interface: str | None,
+        key_file: StrPath | None,
+        store: StrPath | None,
+        config: StrPath | None,
     ) -> None:
         key = ["--key-file", os.fspath(key_file)] if key_file is not None else []
         if manager is None:
@@ -55,6 +62,7 @@ class Embedded:
         line += ["--name", name or f"python-{os.getpid()}-{self._folder.name[-6:]}"]
         line += ["--store", os.fspath(store) if store is not None else str(self._folder / "store")]
         line += ["--interface", interface] if interface else []
+        line += ["--config", os.fspath(config)] if config is not None else []
         self._run([*line, *key])
 
     def _run(self, arguments: list[str]) -> str:

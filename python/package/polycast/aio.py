@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Literal, ParamSpec, TypeVar
 
 from polycast import _agent, _native
-from polycast._agent import SLOW, Object, Status
+from polycast._agent import SLOW, Object, Published, Status, Version
 from polycast._events import Event, Finished, Report
 from polycast._program import StrPath, complete
 from polycast.errors import TimedOut, TransferFailed
@@ -56,6 +56,46 @@ class Transfer(AsyncIterator[Event]):
     def cancel(self) -> None:
         """Ends the transfer, unless others watch it or it is detached."""
         self._transfer.cancel()
+
+
+class Versions(AsyncIterator[Version]):
+    """The committed versions of a topic, from the last one on: `async for` over them. Who is slow gets the newest."""
+
+    def __init__(self, versions: _agent.Versions, run: _Runner) -> None:
+        self._versions, self._run = versions, run
+        self._looks: asyncio.Future[tuple[Version | None] | None] | None = None
+
+    async def __anext__(self) -> Version:
+        while True:
+            self._looks = self._looks or asyncio.ensure_future(self._run(self._look))
+            looks = self._looks
+            try:
+                found = await asyncio.shield(looks)
+            except asyncio.CancelledError:
+                # Who is cancelled does not take a version along: the next one who asks gets it.
+                self._looks = None if looks.cancelled() else looks
+                raise
+            except BaseException:
+                self._looks = None
+                raise
+            self._looks = None
+            if found is None:
+                continue
+            (version,) = found
+            if version is None:
+                raise StopAsyncIteration
+            return version
+
+    def _look(self) -> tuple[Version | None] | None:
+        """What has come, if anything: `(None,)` at the end."""
+        try:
+            return (self._versions.next(_LOOK_S),)
+        except TimedOut:
+            return None
+
+    def cancel(self) -> None:
+        """Ends the subscription."""
+        self._versions.cancel()
 
 
 class _Runner:
@@ -110,6 +150,38 @@ class Agent:
         except asyncio.CancelledError:
             cancel.set()
             raise
+
+    async def fetch(
+        self,
+        wanted: str | int,
+        *,
+        timeout: float | None = None,
+        fill: Callable[[], Iterable[bytes]] | None = None,
+        length: int | None = None,
+        name: str = "",
+    ) -> Object:
+        """As `polycast.Agent.fetch`; `fill` runs in a thread."""
+        events = await self._run(partial(self._agent._fetching, wanted, fill is not None, timeout))
+        try:
+            return await self._run(partial(self._agent._fetched, events, wanted, fill, length, name))
+        except asyncio.CancelledError:
+            events.cancel()
+            raise
+
+    async def publish(
+        self, topic: str, data_id: int, *, version: int | None = None, deadline: float | None = None
+    ) -> Published:
+        """As `polycast.Agent.publish`. One that is cancelled is not waited for; it may be committed all the same."""
+        cancel = _native.Cancel()
+        try:
+            return await self._run(partial(self._agent._publish, topic, data_id, version, deadline, cancel))
+        except asyncio.CancelledError:
+            cancel.set()
+            raise
+
+    async def subscribe(self, topic: str, *, staged: bool = False) -> Versions:
+        """As `polycast.Agent.subscribe`."""
+        return Versions(await self._run(partial(self._agent.subscribe, topic, staged=staged)), self._run)
 
     async def delete(self, data_id: int) -> None:
         """As `polycast.Agent.delete`."""

@@ -15,28 +15,16 @@ from typing import Any
 
 from polycast import values
 from polycast._agent import Agent
-
-# Agents of this process, by their sockets.
-_AGENTS: dict[str | None, Agent] = {}
-
-
-def _agent(app: bytes) -> Agent:
-    """This worker's agent: one a process, as long as it lives."""
-    import os
-
-    where = f"{os.getpid()} {os.environ.get('POLYCAST_SOCKET')} {app.hex()}"
-    if where not in _AGENTS:
-        _AGENTS[where] = Agent(app=uuid.UUID(bytes=app))
-    return _AGENTS[where]
+from polycast._shared import shared_agent
 
 
 def _name(app: bytes) -> str:
-    return _agent(app).name
+    return shared_agent(app).name
 
 
 def _adopt(app: bytes, data_id: int, key: str, timeout: float, dask_worker: Any) -> int:
     """Makes the object a result that this worker has. (Dask gives the worker under this argument's name.)"""
-    found = _agent(app).read(data_id, timeout)
+    found = shared_agent(app).read(data_id, timeout)
     nbytes: dict[str, int] = dask_worker.update_data({key: values.unpack(found.map())})["nbytes"]
     return nbytes[key]
 
@@ -46,7 +34,7 @@ def _forget(app: bytes, data_id: int) -> None:
     from polycast.errors import ObjectUnknown
 
     try:
-        _agent(app).delete(data_id)
+        shared_agent(app).delete(data_id)
     except ObjectUnknown:
         # Another worker of this host was here first.
         pass

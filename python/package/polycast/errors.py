@@ -103,6 +103,22 @@ class NotContiguous(PolycastError, BufferError):
     """The buffer's bytes do not lie one behind the other."""
 
 
+class WeightsMismatch(PolycastError, ValueError):
+    """Weights are not those of the module that is to have them: a name or a shape is another one."""
+
+
+class TopicTaken(PolycastError):
+    """The topic belongs to another application."""
+
+
+class OriginFailed(PolycastError):
+    """The bytes of an object could not be got, or are not those that its key names."""
+
+
+class NotAllowed(PolycastError):
+    """The manager's policy does not allow it."""
+
+
 class UnsupportedType(PolycastError, TypeError):
     """Values of this type cannot be sent."""
 
@@ -120,7 +136,8 @@ _KINDS: dict[str, type[PolycastError]] = {
     for one in (
         NotRegistered, ObjectUnknown, ObjectTaken, ObjectBusy, ReceiverUnknown, ReceiverTwice, NoReceivers,
         RequestUnknown, ManagerUnreachable, Denied, StoreFull, TimedOut, TransferFailed, Cancelled, Full, Invalid,
-        AgentLost, Closed, NotContiguous, UnsupportedType, ProgramMissing,
+        AgentLost, Closed, NotContiguous, UnsupportedType, ProgramMissing, WeightsMismatch, TopicTaken, OriginFailed,
+        NotAllowed,
     )
 } | {"path": PathError, "version": VersionMismatch, "agent-unreachable": AgentNotRunning}
 

@@ -7,28 +7,36 @@
 
 Each node of the cluster has an agent, found by POLYCAST_SOCKET or at its usual place. Nodes that come later ask for nothing: broadcast
 again.
+
+`register_transport()` has Ray itself hand over what methods of actors return (Ray's direct transport, which is alpha in Ray 2.60):
+
+    polycast_ray.register_transport()              # in the driver, before it makes actors
+
+    @ray.remote(enable_tensor_transport=True)
+    class Trainer:
+        @ray.method(tensor_transport="polycast")
+        def weights(self): ...                     # whoever takes the reference gets its tensors from the nearest agent
 """
 
 from __future__ import annotations
 
-import os
 import uuid
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polycast import values
 from polycast._agent import Agent
+from polycast._shared import shared_agent
 
-_AGENTS: dict[str, Agent] = {}
+if TYPE_CHECKING:
+    from typing import Literal
+
 _VALUES: dict[tuple[str, int], Any] = {}
 
 
 def _agent(app: str) -> Agent:
     """This process's connection to its node's agent."""
-    where = f"{os.getpid()} {os.environ.get('POLYCAST_SOCKET')} {app}"
-    if where not in _AGENTS:
-        _AGENTS[where] = Agent(app=app)
-    return _AGENTS[where]
+    return shared_agent(uuid.UUID(app).bytes)
 
 
 @dataclass(frozen=True)
@@ -77,3 +85,24 @@ def broadcast(value: Any, *, app: str | None = None, timeout: float = 300.0) -> 
         agent.delete(data_id)
         raise
     return Handle(app, data_id, timeout)
+
+
+def register_transport(name: str = "polycast", *, framework: Literal["torch", "numpy"] = "torch") -> None:
+    """Registers the transport of this name for tensors of `torch`, or for arrays of `numpy`. In the process that makes the
+    actors, before it makes them; one name is for one of both. A second time does nothing."""
+    from ray.experimental import register_tensor_transport
+    from ray.experimental.rdt.util import transport_manager_info
+
+    from polycast import _ray_transport
+    from polycast.errors import Invalid
+
+    if framework not in ("torch", "numpy"):
+        raise Invalid(f"'{framework}' is no framework that tensors can be of: numpy or torch")
+    manager = {"torch": _ray_transport.TorchTransport, "numpy": _ray_transport.NumpyTransport}[framework]
+    known = transport_manager_info.get(name.upper())
+    if known is not None:
+        if known.transport_manager_class is not manager:
+            raise Invalid(f"Ray has another transport '{name}' already: give another name")
+        return
+    devices = ["cpu", "cuda"] if framework == "torch" else ["cpu"]
+    register_tensor_transport(name, devices, manager, manager.data_type())

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from polycast._agent import Agent, Object, Published
@@ -26,16 +28,34 @@ _NUMPY = {
 _TORCH = {
     **{name: word for name, word in _NUMPY.items()},
     "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ", "float4_e2m1fn_x2": "F4",
 }
 _NUMPY_OF = {word: name for name, word in _NUMPY.items()}
 _TORCH_OF = {word: name for name, word in _TORCH.items()}
-_BYTES = {
-    "BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "U32": 4, "I32": 4, "U64": 8, "I64": 8, "F16": 2, "F32": 4,
-    "F64": 8, "C64": 8, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
+_BITS = {
+    "F4": 4, "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64, "F16": 16,
+    "F32": 32, "F64": 64, "C64": 64, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
 }
 # Names of tensors that share their bytes with another one, which alone is in the file.
 _TIED = "polycast.tied"
 _HEADER_BYTES_MAX = 100_000_000
+# Where the bytes begin in a file whose header is written last.
+_HEADER_ROOM = 1 << 20
+# The first tensor is where vector instructions find it aligned.
+_ALIGNED = 64
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A tensor: its type and shape in the header, its length, what two that share their bytes have in common, and where the
+    bytes are, got only when they are written."""
+
+    word: str
+    shape: list[int]
+    nbytes: int
+    identity: tuple[Any, ...] | None
+    read: Callable[[], Buffer]
 
 
 def use_order(names: Iterable[str]) -> list[str]:
@@ -53,37 +73,77 @@ def use_order(names: Iterable[str]) -> list[str]:
     return [*before, *(name for _, name in layers), *behind]
 
 
-def pack(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> list[Buffer]:
-    """The parts of the object that has these tensors: a header, and the bytes of each."""
+def pack(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> Iterator[Buffer]:
+    """The parts of the object that has these tensors: a header, and the bytes of each. What cannot be sent is refused here;
+    a tensor that is not in this machine's memory is copied there only when its turn comes."""
     header: dict[str, Any] = {}
-    parts: list[Buffer] = []
+    taken: list[_Taken] = []
     tied: dict[str, str] = {}
     seen: dict[tuple[Any, ...], str] = {}
     at = 0
     for name in use_order(tensors):
-        if name == "__metadata__":
-            raise Invalid("no tensor can be called '__metadata__': the format has that name for itself")
-        word, shape, part, identity = _taken(name, tensors[name])
-        if identity is not None and identity in seen:
-            tied[name] = seen[identity]
+        one = _taken(name, tensors[name])
+        if one.identity is not None and one.identity in seen:
+            tied[name] = seen[one.identity]
             continue
-        if identity is not None:
-            seen[identity] = name
-        header[name] = {"dtype": word, "shape": shape, "data_offsets": [at, at + part.nbytes]}
-        at += part.nbytes
-        parts.append(part)
+        if one.identity is not None:
+            seen[one.identity] = name
+        header[name] = _entry(one, at)
+        at += one.nbytes
+        taken.append(one)
+    text = _text(header, metadata, tied)
+    return _parts(text + b" " * (-len(text) % _ALIGNED), taken)
+
+
+def _parts(text: bytes, taken: Iterable[_Taken]) -> Iterator[Buffer]:
+    yield (len(text) - 8).to_bytes(8, "little") + text[8:]
+    for one in taken:
+        yield one.read()
+
+
+def _entry(one: _Taken, at: int) -> dict[str, Any]:
+    return {"dtype": one.word, "shape": one.shape, "data_offsets": [at, at + one.nbytes]}
+
+
+def _text(header: Mapping[str, Any], metadata: Mapping[str, str] | None, tied: Mapping[str, str]) -> bytes:
+    """The header, behind eight bytes for its length."""
     said = dict(metadata or {})
     if tied:
         said[_TIED] = json.dumps(tied)
     if said:
         header = {"__metadata__": said, **header}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little") + text, *parts]
+    return bytes(8) + json.dumps(header, separators=(",", ":")).encode()
 
 
-def _taken(name: str, tensor: Any) -> tuple[str, list[int], memoryview, tuple[Any, ...] | None]:
-    """A tensor's type, shape and bytes, and what two tensors have in common that share them."""
+def _write_as_they_come(memory: int, tensors: Iterable[tuple[str, Any]], metadata: Mapping[str, str] | None) -> None:
+    """Writes tensors that are there one at a time, each before the next one is asked for. Their order is kept, and none are
+    taken for tied: one that has gone may have been where the next one is."""
+    header: dict[str, Any] = {}
+    at = 0
+    for name, tensor in tensors:
+        if name in header:
+            raise Invalid(f"there are two tensors of the name '{name}'")
+        one = _taken(name, tensor)
+        header[name] = _entry(one, at)
+        _write_at(memory, memoryview(one.read()), _HEADER_ROOM + at)
+        at += one.nbytes
+    text = _text(header, metadata, {})
+    if len(text) > _HEADER_ROOM:
+        raise Invalid(f"the header of {len(header)} tensors has {len(text)} bytes: give them as a dict, which may have more")
+    text += b" " * (_HEADER_ROOM - len(text))
+    _write_at(memory, memoryview((len(text) - 8).to_bytes(8, "little") + text[8:]), 0)
+
+
+def _write_at(memory: int, view: memoryview, at: int) -> None:
+    while view.nbytes:
+        written = os.pwrite(memory, view, at)
+        view, at = view[written:], at + written
+
+
+def _taken(name: str, tensor: Any) -> _Taken:
+    """What has to be known of a tensor, if it can be sent."""
+    if name == "__metadata__":
+        raise Invalid("no tensor can be called '__metadata__': the format has that name for itself")
     is_torch = hasattr(tensor, "data_ptr")
     dtype = getattr(tensor, "dtype", "")
     kind = str(dtype).removeprefix("torch.") if is_torch else getattr(dtype, "name", "")
@@ -92,23 +152,55 @@ def _taken(name: str, tensor: Any) -> tuple[str, list[int], memoryview, tuple[An
         known = ", ".join(_TORCH if is_torch else _NUMPY)
         what = f"'{name}' is of type {kind or type(tensor).__name__}"
         raise UnsupportedType(f"{what}, which cannot be sent: convert it to one of {known}")
-    shape = [int(side) for side in tensor.shape]
     if is_torch:
-        if not tensor.is_contiguous():
-            raise NotContiguous(f"'{name}' is not contiguous: send tensor.contiguous()")
-        import torch
-
-        here = tensor.detach().cpu()
-        identity = (tensor.data_ptr(), word, tuple(shape)) if tensor.numel() else None
-        flat = here.reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
-        return word, shape, memoryview(flat.numpy()), identity
+        return _taken_of_torch(name, tensor, word)
     if not tensor.flags.c_contiguous:
         raise NotContiguous(f"'{name}' is not contiguous: send numpy.ascontiguousarray(array)")
     if tensor.dtype.byteorder == ">":
         raise UnsupportedType(f"'{name}' has its bytes in the other order: send array.astype(array.dtype.newbyteorder('<'))")
+    shape = [int(side) for side in tensor.shape]
     where = tensor.__array_interface__["data"][0]
     identity = (where, word, tuple(shape)) if tensor.size else None
-    return word, shape, memoryview(tensor.reshape(-1).view("u1")), identity
+    return _Taken(word, shape, tensor.nbytes, identity, lambda: memoryview(tensor.reshape(-1).view("u1")))
+
+
+def _taken_of_torch(name: str, tensor: Any, word: str) -> _Taken:
+    import torch
+
+    # What a view of the memory would not say.
+    other = {
+        "is sharded over processes": (hasattr(tensor, "full_tensor"), "tensor.full_tensor()"),
+        "is sparse": (tensor.layout != torch.strided, "tensor.to_dense()"),
+        "has no bytes, it is on the device meta": (tensor.device.type == "meta", "a tensor that is somewhere"),
+        "is conjugated only when it is read": (tensor.is_conj(), "tensor.resolve_conj()"),
+        "is negated only when it is read": (tensor.is_neg(), "tensor.resolve_neg()"),
+    }
+    for what, (is_so, cure) in other.items():
+        if is_so:
+            raise UnsupportedType(f"'{name}' {what}: send {cure}")
+    if not tensor.is_contiguous():
+        raise NotContiguous(f"'{name}' is not contiguous: send tensor.contiguous()")
+    nbytes = tensor.numel() * tensor.element_size()
+    shape = [int(side) for side in tensor.shape]
+    if word == "F4":
+        # Two to a byte: the header counts values, torch counts bytes.
+        shape[-1] *= 2
+    identity = (tensor.device, tensor.data_ptr(), word, tuple(shape)) if nbytes else None
+    return _Taken(word, shape, nbytes, identity, lambda: _bytes_of_torch(tensor, nbytes))
+
+
+def _bytes_of_torch(tensor: Any, nbytes: int) -> memoryview:
+    """The bytes of a tensor, where they are if that is this machine's memory. numpy has not all of torch's types and need not
+    be installed."""
+    import ctypes
+
+    if nbytes == 0:
+        return memoryview(b"")
+    here = tensor.detach().cpu()
+    array = (ctypes.c_ubyte * nbytes).from_address(here.data_ptr())
+    # The bytes are there as long as a view of them.
+    array.tensor = here  # type: ignore[attr-defined]
+    return memoryview(array)
 
 
 def header_of(view: memoryview) -> tuple[dict[str, Any], int]:
@@ -127,15 +219,26 @@ def header_of(view: memoryview) -> tuple[dict[str, Any], int]:
 
 def unpack(view: memoryview, framework: str = "numpy") -> dict[str, Any]:
     """The tensors of an object, as views of its bytes: `numpy` arrays, or tensors of `torch`."""
+    return dict(each(view, framework))
+
+
+def each(view: memoryview, framework: str = "numpy") -> Iterator[tuple[str, Any]]:
+    """The same one after the other, in the order in which they lie there; those that share the bytes of another one last. The
+    header is looked at before the first."""
     if framework not in ("numpy", "torch"):
         raise Invalid(f"'{framework}' is no framework that tensors can be of: numpy or torch")
     header, begin = header_of(view)
     metadata = header.pop("__metadata__", {})
     body = view[begin:]
-    tensors = {name: _view(name, entry, body, framework) for name, entry in header.items()}
-    for name, first in _tied(metadata, tensors):
-        tensors[name] = tensors[first]
-    return tensors
+    places = {name: _place(name, entry, body) for name, entry in header.items()}
+    if framework == "numpy" and (others := [name for name, (word, *_) in places.items() if word not in _NUMPY_OF]):
+        kind = places[others[0]][0]
+        raise UnsupportedType(f"'{others[0]}' is of type {kind}, which numpy has not: ask for framework='torch'")
+    tied = _tied(metadata, places)
+    make = _torch_view if framework == "torch" else _numpy_view
+    ordered = sorted(places, key=lambda name: places[name][2])
+    # A function of its own: what is wrong is said to who asks, not to who takes the first.
+    return ((name, make(body, *places[first])) for name, first in [*((name, name) for name in ordered), *tied])
 
 
 def _tied(metadata: Any, tensors: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -150,41 +253,63 @@ def _tied(metadata: Any, tensors: Mapping[str, Any]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _view(name: str, entry: Any, body: memoryview, framework: str) -> Any:
+def _place(name: str, entry: Any, body: memoryview) -> tuple[str, list[int], int, int]:
+    """What a header, which comes from others, says of a tensor: its type, its shape, and where it is."""
     try:
         word, shape, (begin, end) = entry["dtype"], list(entry["shape"]), entry["data_offsets"]
-        wanted = math.prod(shape) * _BYTES[word]
+        wanted_bits = math.prod(shape) * _BITS[word]
     except (KeyError, TypeError, ValueError):
         raise Invalid(f"the header says nothing that can be used of '{name}'") from None
     if not all(type(side) is int and side >= 0 for side in (*shape, begin, end)):
         raise Invalid(f"the header says nothing that can be used of '{name}'")
-    if not 0 <= begin <= end <= body.nbytes or end - begin != wanted:
+    if word == "F4" and (not shape or shape[-1] % 2):
+        raise Invalid(f"the header says that '{name}' has half a byte")
+    if not 0 <= begin <= end <= body.nbytes or (end - begin) * 8 != wanted_bits:
         raise Invalid(f"the header says that '{name}' is where it cannot be")
-    if framework == "torch":
-        import torch
+    return word, shape, begin, end
 
-        dtype = getattr(torch, _TORCH_OF[word])
-        if begin == end:
-            return torch.empty(shape, dtype=dtype)
-        return torch.frombuffer(body[begin:end], dtype=torch.uint8).view(dtype).reshape(shape)
+
+def _torch_view(body: memoryview, word: str, shape: list[int], begin: int, end: int) -> Any:
+    import torch
+
+    dtype = getattr(torch, _TORCH_OF[word])
+    if word == "F4":
+        shape = [*shape[:-1], shape[-1] // 2]
+    if begin == end:
+        return torch.empty(shape, dtype=dtype)
+    flat = torch.frombuffer(body[begin:end], dtype=torch.uint8)
+    if flat.data_ptr() % max(1, _BITS[word] // 8):
+        # Behind an odd number of bytes. torch takes it for granted that its numbers are aligned.
+        flat = flat.clone()
+    return flat.view(dtype).reshape(shape)
+
+
+def _numpy_view(body: memoryview, word: str, shape: list[int], begin: int, end: int) -> Any:
     import numpy
 
-    if word not in _NUMPY_OF:
-        raise UnsupportedType(f"'{name}' is of type {word}, which numpy has not: ask for framework='torch'")
     return numpy.frombuffer(body[begin:end], dtype=_NUMPY_OF[word]).reshape(shape)
 
 
 def add(
-    agent: Agent, data_id: int, tensors: Mapping[str, Any], *, name: str = "", metadata: Mapping[str, str] | None = None
+    agent: Agent,
+    data_id: int,
+    tensors: Mapping[str, Any] | Iterable[tuple[str, Any]],
+    *,
+    name: str = "",
+    metadata: Mapping[str, str] | None = None,
 ) -> Object:
-    """Makes tensors known as one object, to be sent: one copy of their bytes, from wherever they are."""
-    return agent.add_parts(data_id, pack(tensors, metadata), name=name or f"tensors-{data_id}.safetensors")
+    """Makes tensors known as one object, to be sent: one copy of their bytes, from wherever they are. Pairs in place of a
+    dict are taken one at a time, and need not all be there at once."""
+    name = name or f"tensors-{data_id}.safetensors"
+    if isinstance(tensors, Mapping):
+        return agent.add_parts(data_id, pack(tensors, metadata), name=name)
+    return agent._add_written(data_id, lambda memory: _write_as_they_come(memory, tensors, metadata), name)
 
 
 def publish(
     agent: Agent,
     topic: str,
-    tensors: Mapping[str, Any],
+    tensors: Mapping[str, Any] | Iterable[tuple[str, Any]],
     *,
     version: int | None = None,
     deadline: float | None = None,
@@ -199,12 +324,12 @@ def publish(
     try:
         published = agent.publish(topic, data_id, version=version, deadline=deadline)
     except BaseException:
-        agent.delete(data_id)
+        agent._forget(data_id)
         raise
     before = agent._published.get(topic)
     agent._published[topic] = data_id
     if before is not None:
-        agent.delete(before)
+        agent._forget(before)
     return published
 
 

@@ -1,0 +1,169 @@
+"""Ray's direct transport over the nodes' agents: what a method returns is copied into the agent's memory once, and whoever
+takes the reference fetches it. Those who ask at nearly the same time are served together, each byte sent once."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from ray.experimental.rdt.tensor_transport_manager import (
+    CommunicatorMetadata,
+    TensorTransportManager,
+    TensorTransportMetadata,
+)
+
+from polycast import tensors as _tensors
+from polycast._agent import Object
+from polycast._shared import shared_agent
+from polycast.errors import Invalid
+
+# As long as Ray itself waits for a transfer.
+FETCH_WITHIN_S = 60.0
+
+
+@dataclass
+class Metadata(TensorTransportMetadata):
+    """What travels with the reference: the number of the object."""
+
+    data_id: int = 0
+
+
+class _Transport(TensorTransportManager):
+    framework: str
+
+    def __init__(self) -> None:
+        self._running: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def data_type() -> type:
+        raise NotImplementedError
+
+    def tensor_transport_backend(self) -> str:
+        return "POLYCAST"
+
+    @staticmethod
+    def is_one_sided() -> bool:
+        return True
+
+    @staticmethod
+    def can_abort_transport() -> bool:
+        return True
+
+    def actor_has_tensor_transport(self, actor: Any) -> bool:
+        # Asked before every call: an actor whose node has no agent hears so when it gets the tensors.
+        return True
+
+    def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Any]) -> Metadata:
+        """On the source, once an object."""
+        devices = {self._device(tensor) for tensor in rdt_object}
+        if len(devices) > 1:
+            raise Invalid(f"the tensors of one object are on several devices: {', '.join(sorted(devices))}; return them apart")
+        agent, data_id = shared_agent(), uuid.uuid4().int >> 65
+        # The names keep their order: it is that of the numbers.
+        _tensors.add(agent, data_id, {str(at): tensor for at, tensor in enumerate(rdt_object)}, name=f"ray-{obj_id}")
+        shapes = [(tensor.shape, tensor.dtype) for tensor in rdt_object]
+        return Metadata(shapes, next(iter(devices), None), data_id)
+
+    @staticmethod
+    def _device(tensor: Any) -> str:
+        return str(tensor.device.type) if hasattr(tensor, "data_ptr") else "cpu"
+
+    def get_communicator_metadata(self, src_actor: Any, dst_actor: Any, backend: str | None = None) -> CommunicatorMetadata:
+        return CommunicatorMetadata()
+
+    def recv_multiple_tensors(
+        self,
+        obj_id: str,
+        tensor_transport_metadata: TensorTransportMetadata,
+        communicator_metadata: CommunicatorMetadata,
+        target_buffers: list[Any] | None = None,
+    ) -> list[Any]:
+        """On each receiver: views of its node's copy, or the buffers that were given, filled."""
+        said = tensor_transport_metadata
+        if not isinstance(said, Metadata):
+            raise Invalid("the reference is of another transport")
+        found = self._fetch(obj_id, said.data_id)
+        by_name = _tensors.of(found, self.framework)
+        got = [by_name[str(at)] for at in range(len(said.tensor_meta))]
+        if target_buffers:
+            for buffer, tensor in zip(target_buffers, got, strict=True):
+                self._fill(buffer, tensor)
+            return target_buffers
+        if said.tensor_device not in (None, "cpu"):
+            got = [tensor.to(said.tensor_device) for tensor in got]
+        return got
+
+    @staticmethod
+    def _fill(buffer: Any, tensor: Any) -> None:
+        raise NotImplementedError
+
+    def _fetch(self, obj_id: str, data_id: int) -> Object:
+        agent = shared_agent()
+        events = agent._fetching(data_id, False, FETCH_WITHIN_S)
+        with self._lock:
+            self._running[obj_id] = events
+        try:
+            return agent._fetched(events, data_id)
+        finally:
+            with self._lock:
+                self._running.pop(obj_id, None)
+
+    def send_multiple_tensors(
+        self,
+        tensors: list[Any],
+        tensor_transport_metadata: TensorTransportMetadata,
+        communicator_metadata: CommunicatorMetadata,
+    ) -> None:
+        raise NotImplementedError("receivers fetch: Ray calls this only for transports that are not one-sided")
+
+    def garbage_collect(self, obj_id: str, tensor_transport_meta: TensorTransportMetadata, tensors: list[Any]) -> None:
+        """On the source, when nobody has the reference any more: the object goes from all nodes. Views of it stay."""
+        if not isinstance(tensor_transport_meta, Metadata):
+            return
+        agent = shared_agent()
+        try:
+            agent.remove(tensor_transport_meta.data_id, "all")
+        finally:
+            agent._forget(tensor_transport_meta.data_id)
+
+    def abort_transport(self, obj_id: str, communicator_metadata: CommunicatorMetadata) -> None:
+        with self._lock:
+            # One that has not begun ends by itself.
+            if (events := self._running.get(obj_id)) is not None:
+                events.cancel()
+
+
+class TorchTransport(_Transport):
+    """For tensors of torch."""
+
+    framework = "torch"
+
+    @staticmethod
+    def data_type() -> type:
+        import torch
+
+        tensor: type = torch.Tensor
+        return tensor
+
+    @staticmethod
+    def _fill(buffer: Any, tensor: Any) -> None:
+        buffer.copy_(tensor)
+
+
+class NumpyTransport(_Transport):
+    """For arrays of numpy."""
+
+    framework = "numpy"
+
+    @staticmethod
+    def data_type() -> type:
+        import numpy
+
+        return numpy.ndarray
+
+    @staticmethod
+    def _fill(buffer: Any, tensor: Any) -> None:
+        buffer[...] = tensor

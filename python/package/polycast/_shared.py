@@ -1,0 +1,30 @@
+"""This process's connections to its host's agent, for what runs in processes of others: one for each application."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+
+from polycast._agent import Agent
+
+_AGENTS: dict[tuple[int, str | None, bytes], Agent] = {}
+_LOCK = threading.Lock()
+
+
+def shared_agent(app: bytes = bytes(16)) -> Agent:
+    """The one of this process, as long as it lives. A process that was forked has its own."""
+    where = (os.getpid(), os.environ.get("POLYCAST_SOCKET"), app)
+    with _LOCK:
+        if where not in _AGENTS:
+            _AGENTS[where] = Agent(app=uuid.UUID(bytes=app))
+        return _AGENTS[where]
+
+
+def _after_fork() -> None:
+    # Whoever held it is not here.
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,163 @@
+"""Versions of a model's weights: a trainer publishes them, and all who have subscribed get each, once a host.
+
+    from polycast import torch as weights
+
+    weights.publish(model, "policy")                # in the trainer, after each step
+
+    for version in weights.subscribe("policy"):     # in each worker, from the last version on
+        version.load_into(model)
+
+A version is seen only when it is whole, verified, and committed: all subscribers have it that live and can. Each host has an
+agent, found by POLYCAST_SOCKET or at its usual place; `agent=` names another one, such as `Agent.embedded(...)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from polycast import tensors as _tensors
+from polycast._agent import Agent, Object, Published, Versions
+from polycast._shared import shared_agent
+from polycast.errors import ObjectUnknown, TimedOut, UnsupportedType, WeightsMismatch
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Subscription", "Weights", "publish", "subscribe"]
+
+
+def publish(
+    weights: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
+    topic: str,
+    *,
+    version: int | None = None,
+    deadline: float | None = None,
+    metadata: Mapping[str, str] | None = None,
+    agent: Agent | None = None,
+) -> Published:
+    """Gives all subscribers of a topic these weights as a new version, and returns when it is committed: all have it that live
+    and can, and `missing` says who has not. They may be changed as soon as this returns.
+
+    `weights` are a module, a state dict, or pairs of names and tensors, which are taken one at a time: weights that are spread
+    over several devices need not be in one place. The bytes are copied once, from where the tensors are into the agent's
+    memory. Versions only rise; without one it is one above the last.
+    """
+    if hasattr(weights, "state_dict"):
+        weights = weights.state_dict()
+    if hasattr(weights, "data_ptr") or not isinstance(weights, Iterable):
+        what = f"a {type(weights).__name__} has no weights"
+        raise UnsupportedType(f"{what}: give a torch.nn.Module, its state_dict(), or pairs of names and tensors")
+    agent = agent or shared_agent()
+    return _tensors.publish(agent, topic, weights, version=version, deadline=deadline, metadata=metadata)
+
+
+def subscribe(topic: str, *, agent: Agent | None = None) -> Subscription:
+    """The versions of a topic, from the last committed one on."""
+    agent = agent or shared_agent()
+    return Subscription(agent, agent.subscribe(topic))
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A version of weights: committed, and here as a whole. Its tensors are views of the host's copy, which stay when the
+    version is superseded; what is written to them is seen by this process alone."""
+
+    version: int
+    object: Object
+    _view: memoryview = field(repr=False, compare=False)
+
+    @property
+    def path(self) -> str:
+        """The file with the weights, which readers of safetensors take, until the next version is taken."""
+        return self.object.path
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the publisher said beside the weights."""
+        said = _tensors.header_of(self._view)[0].get("__metadata__", {})
+        return {name: value for name, value in said.items() if not name.startswith("polycast.")}
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors with their names, in the order in which the model uses them."""
+        return _tensors.each(self._view, "torch")
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """All tensors by their names, tied ones under each of theirs."""
+        return dict(self.tensors())
+
+    def load_into(self, module: torch.nn.Module, *, strict: bool = True, assign: bool = False) -> None:
+        """Puts the weights into a module. Names and shapes are looked at before the first is changed, so that it has the
+        version before or this one. Without `strict`, names that only one of them has are left alone; with `assign` its
+        parameters become views of the host's copy, and nothing is copied."""
+        state = self.state_dict()
+        own = module.state_dict()
+        wrong = [
+            f"'{name}' is {list(tensor.shape)} and that of the module {list(own[name].shape)}"
+            for name, tensor in state.items()
+            if name in own and tensor.shape != own[name].shape
+        ]
+        if strict:
+            wrong += [f"'{name}' is not in the module" for name in state if name not in own]
+            wrong += [f"'{name}' of the module is not in it" for name in own if name not in state]
+        if wrong:
+            more = f", and {len(wrong) - 3} others" if len(wrong) > 3 else ""
+            what = f"version {self.version} is not of this module: {'; '.join(wrong[:3])}{more}"
+            raise WeightsMismatch(f"{what}; give the module that it was made of, or strict=False where only names differ")
+        module.load_state_dict(state, strict=strict, assign=assign)
+
+
+class Subscription(Iterator[Weights]):
+    """The versions of a topic: iterate, wait for the next one, or look whether there is a newer one. A version that is taken
+    takes the place of the one before it in this host's store. Who is slow gets the newest, and not each."""
+
+    def __init__(self, agent: Agent, versions: Versions) -> None:
+        self._agent, self._versions = agent, versions
+        self._last: int | None = None
+
+    def __next__(self) -> Weights:
+        while True:
+            if (found := self._whole(next(self._versions))) is not None:
+                return found
+
+    def next(self, timeout: float | None = None) -> Weights | None:
+        """The next version; `None` when the subscription is closed meanwhile. Raises `TimedOut` when none comes in time, and
+        `Closed` when it was closed before."""
+        while (version := self._versions.next(timeout)) is not None:
+            if (found := self._whole(version)) is not None:
+                return found
+        return None
+
+    def newest(self) -> Weights | None:
+        """The newest version that is here and was not given yet, `None` where there is none: does not wait."""
+        found = None
+        try:
+            while (version := self._versions.next(0.0)) is not None:
+                found = self._whole(version) or found
+        except TimedOut:
+            pass
+        return found
+
+    def _whole(self, version: Any) -> Weights | None:
+        """A version, if no other process of this host has superseded it meanwhile: then a newer one comes."""
+        if version.object is None:
+            return None
+        try:
+            view = version.object.map(writable_copy=True)
+        except ObjectUnknown:
+            return None
+        if self._last is not None and self._last != version.object.data_id:
+            self._agent._forget(self._last)
+        self._last = version.object.data_id
+        return Weights(version.version, version.object, view)
+
+    def close(self) -> None:
+        """Ends the subscription."""
+        self._versions.cancel()
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

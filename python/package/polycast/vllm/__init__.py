@@ -1,0 +1,52 @@
+"""vLLM: new weights for its workers while it serves, from a trainer to all hosts at once.
+
+The workers' side is a plug-in that vLLM finds by itself:
+
+    llm = LLM(model, weight_transfer_config={"backend": "polycast"})      # or --weight-transfer-config '{"backend": "polycast"}'
+
+The trainer's side:
+
+    from polycast.vllm import Trainer, TrainerInfo
+
+    trainer = Trainer.trainer_init(TrainerInfo(topic="policy", rank=rank), client=client, source=source)
+    trainer.send_weights()                          # after each step
+
+Each host of a worker, and the one of the trainer's rank 0, has an agent, found by POLYCAST_SOCKET or at its usual place. For vLLM
+0.29 and newer; docs/howto/vllm.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from polycast.vllm.engine import InitInfo, PolycastEngine, UpdateInfo
+    from polycast.vllm.trainer import Trainer, TrainerInfo
+
+__all__ = ["InitInfo", "PolycastEngine", "Trainer", "TrainerInfo", "UpdateInfo", "register"]
+
+BACKEND = "polycast"
+_WHERE = {
+    "InitInfo": "engine", "PolycastEngine": "engine", "UpdateInfo": "engine", "Trainer": "trainer", "TrainerInfo": "trainer",
+}
+
+
+def register() -> None:
+    """Makes the back end known. vLLM calls this in each of its processes, in some more than once."""
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory, WeightTransferTrainerFactory
+
+    for factory, module, name in (
+        (WeightTransferEngineFactory, "engine", "PolycastEngine"),
+        (WeightTransferTrainerFactory, "trainer", "Trainer"),
+    ):
+        if BACKEND not in factory._registry:
+            factory.register_engine(BACKEND, f"{__name__}.{module}", name)
+
+
+def __getattr__(name: str) -> Any:
+    # Those who only register need not import vLLM's classes.
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)

@@ -1,0 +1,94 @@
+"""The trainer's side: weights to the hosts of all workers, then word to vLLM that they take them."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
+
+from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine
+
+from polycast import torch as _weights
+from polycast._agent import Agent, Published
+from polycast.errors import WeightsMismatch
+
+_LOG = logging.getLogger("polycast.vllm")
+
+
+@dataclass
+class TrainerInfo(TrainerInitInfo):
+    """How weights are published. Rank 0 does so; all ranks take part in gathering them."""
+
+    backend: ClassVar[str] = "polycast"
+
+    _: KW_ONLY
+    # The topic, and the application that it belongs to: the workers hear both from the trainer.
+    topic: str = "weights"
+    app: str = str(uuid.UUID(int=0))
+    # Where the agent of this host listens, if not at its usual place.
+    socket: str | None = None
+    # How many seconds hosts have to get a version before vLLM is told of it, and workers that have not got it by then.
+    deadline: float = 600.0
+    timeout: float = 60.0
+
+
+class Trainer(TrainerWeightTransferEngine[TrainerInfo]):
+    """Publishes weights on a topic, to which the hosts of the workers have subscribed. vLLM stops serving only when all that live
+    have them, and only for as long as its workers take to load them. One that has died holds nobody."""
+
+    init_info_cls = TrainerInfo
+
+    info: TrainerInfo
+    published: Published | None = None
+    _agent: Agent | None = None
+
+    @classmethod
+    def trainer_init(cls, init_info: TrainerInfo, *, client: Any, source: Any = None) -> Trainer:
+        """Opens the agent, and tells the workers what to subscribe to."""
+        made: Trainer = cls(client=client, source=source, is_sender=init_info.is_sender)
+        made.info = init_info
+        if made.is_sender:
+            made._agent = Agent(init_info.socket, init_info.app)
+            client.init_weight_transfer_engine({"topic": init_info.topic, "app": init_info.app})
+        return made
+
+    def send_weights(self) -> None:
+        """Publishes the source's weights as a new version, and has vLLM take it. `published` says who had it beforehand."""
+        if not self.is_sender:
+            # Gathering a tensor may need all ranks.
+            for _ in self._tensors():
+                pass
+            return
+        assert self._agent is not None, "trainer_init has opened it"
+        info = self.info
+        self.published = _weights.publish(self._whole(), info.topic, agent=self._agent, deadline=info.deadline)
+        for host, why in self.published.missing.items():
+            _LOG.warning("%s has not got version %d beforehand: %s", host, self.published.version, why)
+        version, data_id = self.published.version, self._agent._published[info.topic]
+        self.client.start_weight_update()
+        self.client.update_weights({"data_id": data_id, "version": version, "timeout": info.timeout})
+        self.client.finish_weight_update(str(version))
+
+    def _whole(self) -> Iterator[tuple[str, Any]]:
+        """The tensors, none of which may be with another rank only: half a model is not published."""
+        metadata = self.source.metadata
+        # A property since vLLM 0.33.
+        lacking = {meta.name for meta in (metadata() if callable(metadata) else metadata)}
+        for name, tensor in self._tensors():
+            if tensor is not None:
+                lacking.discard(name)
+                yield name, tensor.detach().contiguous()
+        if lacking:
+            what = f"rank 0 has not got '{min(lacking)}'" + (f" and {len(lacking) - 1} others" if len(lacking) > 1 else "")
+            raise WeightsMismatch(f"{what}, and publishes for all: give a source that gathers every tensor at rank 0")
+
+    def _tensors(self) -> Iterator[tuple[str, Any]]:
+        # vLLM 0.33 says which ones of a rank's are meant.
+        return self.source.iter_full() if hasattr(self.source, "iter_full") else iter(self.source)
+
+    def shutdown(self) -> None:
+        if self._agent is not None:
+            self._agent.close()
+            self._agent = None
