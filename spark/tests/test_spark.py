@@ -23,7 +23,7 @@ from cluster import Cluster
 HERE = Path(__file__).parent
 HOME = Path(pyspark.__file__).parent
 NAMES = ("driver", "0", "1")
-PATIENCE_S = 150
+PATIENCE_S = 300
 READ = re.compile(r"executor (\d+) has broadcast (\d+) of (\d+) bytes from agent (\S+) ")
 PUBLISHED = re.compile(r"broadcast (\d+) of (\d+) bytes is at agent (\S+) ")
 
@@ -47,6 +47,8 @@ class Application:
             line += ["--conf", f"{name}={value}"]
         environment = dict(os.environ) | {"SPARK_HOME": str(HOME), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         environment |= {"SPARK_LOCAL_DIRS": str(folder / "local")}
+        # Four virtual machines for a few seconds: it is not worth it to compile much.
+        environment |= {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
         self.begun = time.time()
         self.log = folder / "driver.log"
         with open(self.log, "w") as log:
@@ -111,8 +113,8 @@ def test_jobs_have_torrents_results_and_every_executor_its_bytes_from_agents(
     job = Application(tmp_path / "job", "job.py", conf=with_polycast(cluster, threshold="100k"))
     assert job.result() == torrent
     published = {int(id_): int(length) for id_, length, _ in PUBLISHED.findall(job.driver())}
-    # The Python value, two tables, two models in each of Word2Vec's two iterations, and topics in each of LDA's three.
-    assert len(published) >= 9, job.driver()
+    # The Python value, two tables, two models in each of Word2Vec's two iterations, and topics in each of LDA's two.
+    assert len(published) >= 8, job.driver()
     read: dict[str, dict[int, int]] = {"0": {}, "1": {}}
     for executor, id_, length, agent in READ.findall(job.executors()):
         assert agent == executor

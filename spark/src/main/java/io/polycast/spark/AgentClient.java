@@ -27,19 +27,19 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 import java.util.logging.Level;
 import java.util.logging.Logger;
-import polycast.agent.v1.AgentGrpc;
-import polycast.agent.v1.AgentGrpc.AgentBlockingStub;
-import polycast.agent.v1.AgentOuterClass.AddRequest;
-import polycast.agent.v1.AgentOuterClass.RegisterRequest;
-import polycast.agent.v1.AgentOuterClass.RemoveRequest;
-import polycast.agent.v1.AgentOuterClass.RemoveResponse;
-import polycast.agent.v1.AgentOuterClass.StatusRequest;
-import polycast.agent.v1.AgentOuterClass.StatusResponse;
-import polycast.agent.v1.AgentOuterClass.UnregisterRequest;
-import polycast.agent.v1.AgentOuterClass.WithdrawRequest;
-import polycast.agent.v1.Objects.FetchEvent;
-import polycast.agent.v1.Objects.FetchRequest;
-import polycast.agent.v1.Types.Caller;
+import io.polycast.agent.v1.AgentGrpc;
+import io.polycast.agent.v1.AgentGrpc.AgentBlockingStub;
+import io.polycast.agent.v1.AgentOuterClass.AddRequest;
+import io.polycast.agent.v1.AgentOuterClass.RegisterRequest;
+import io.polycast.agent.v1.AgentOuterClass.RemoveRequest;
+import io.polycast.agent.v1.AgentOuterClass.RemoveResponse;
+import io.polycast.agent.v1.AgentOuterClass.StatusRequest;
+import io.polycast.agent.v1.AgentOuterClass.StatusResponse;
+import io.polycast.agent.v1.AgentOuterClass.UnregisterRequest;
+import io.polycast.agent.v1.AgentOuterClass.WithdrawRequest;
+import io.polycast.agent.v1.Objects.FetchEvent;
+import io.polycast.agent.v1.Objects.FetchRequest;
+import io.polycast.agent.v1.Types.Caller;
 
 /** This process's connection to the agent of its host. It is made when it is first needed, and again when the agent comes back. */
 final class AgentClient {
@@ -48,7 +48,7 @@ final class AgentClient {
 
   private static final Metadata.Key<String> KIND =
       Metadata.Key.of("polycast-error", Metadata.ASCII_STRING_MARSHALLER);
-  private static final long CALL_S = 10;
+  private static final long CALL_S = 30;
   /** Netty warns that a Unix socket does not know all options of a TCP one. It is kept here so that its level stays. */
   private static final Logger QUIET = Logger.getLogger(Bootstrap.class.getName());
 

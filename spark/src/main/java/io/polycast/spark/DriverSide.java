@@ -21,10 +21,10 @@ import org.apache.spark.broadcast.Broadcast;
 import org.apache.spark.broadcast.BroadcastFactory;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
-import polycast.agent.v1.AgentOuterClass.Peer;
-import polycast.agent.v1.AgentOuterClass.RemoveResponse;
-import polycast.agent.v1.AgentOuterClass.RemovedAt;
-import polycast.agent.v1.AgentOuterClass.StatusResponse;
+import io.polycast.agent.v1.AgentOuterClass.Peer;
+import io.polycast.agent.v1.AgentOuterClass.RemoveResponse;
+import io.polycast.agent.v1.AgentOuterClass.RemovedAt;
+import io.polycast.agent.v1.AgentOuterClass.StatusResponse;
 import scala.reflect.ClassTag;
 
 /** The driver: makes values known to the agent of its host, and gives those to Torrent that executors cannot get. */

@@ -8,7 +8,7 @@ import java.util.concurrent.locks.ReentrantLock;
 import org.apache.spark.broadcast.Broadcast;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
-import polycast.agent.v1.Objects.FetchEvent;
+import io.polycast.agent.v1.Objects.FetchEvent;
 
 /** An executor: gets values from the agent of its host, and through Torrent where that is no use. */
 final class ExecutorSide implements Side {
@@ -108,7 +108,7 @@ final class ExecutorSide implements Side {
       throw new Refusal(Refusal.NO_AGENT, "the agent at " + settings.socket(name) + " did not answer just now");
     }
     for (int tries = 1; ; tries++) {
-      polycast.agent.v1.Types.Object object;
+      io.polycast.agent.v1.Types.Object object;
       try {
         object = await(broadcast);
       } catch (Refusal refusal) {
@@ -137,7 +137,7 @@ final class ExecutorSide implements Side {
   }
 
   /** Waits while something comes, or the driver says that it will. */
-  private polycast.agent.v1.Types.Object await(PolycastBroadcast<?> broadcast)
+  private io.polycast.agent.v1.Types.Object await(PolycastBroadcast<?> broadcast)
       throws Refusal, GivenTorrent, InterruptedException, IOException {
     AgentClient.Fetching fetching = agent.fetch(broadcast.id(), LONGEST_MS);
     try {

@@ -14,7 +14,7 @@ import org.junit.Before;
 import org.junit.Rule;
 import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
-import polycast.agent.v1.Objects.FetchEvent;
+import io.polycast.agent.v1.Objects.FetchEvent;
 
 public class AgentClientTest {
   @Rule public final TemporaryFolder folder = new TemporaryFolder();

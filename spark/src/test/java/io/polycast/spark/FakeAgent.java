@@ -13,19 +13,19 @@ import java.io.IOException;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
-import polycast.agent.v1.AgentGrpc;
-import polycast.agent.v1.AgentOuterClass.AddRequest;
-import polycast.agent.v1.AgentOuterClass.RegisterRequest;
-import polycast.agent.v1.AgentOuterClass.RegisterResponse;
-import polycast.agent.v1.AgentOuterClass.RemoveRequest;
-import polycast.agent.v1.AgentOuterClass.RemoveResponse;
-import polycast.agent.v1.AgentOuterClass.StatusRequest;
-import polycast.agent.v1.AgentOuterClass.StatusResponse;
-import polycast.agent.v1.AgentOuterClass.UnregisterRequest;
-import polycast.agent.v1.AgentOuterClass.UnregisterResponse;
-import polycast.agent.v1.Objects.FetchEvent;
-import polycast.agent.v1.Objects.FetchRequest;
-import polycast.agent.v1.Types.Caller;
+import io.polycast.agent.v1.AgentGrpc;
+import io.polycast.agent.v1.AgentOuterClass.AddRequest;
+import io.polycast.agent.v1.AgentOuterClass.RegisterRequest;
+import io.polycast.agent.v1.AgentOuterClass.RegisterResponse;
+import io.polycast.agent.v1.AgentOuterClass.RemoveRequest;
+import io.polycast.agent.v1.AgentOuterClass.RemoveResponse;
+import io.polycast.agent.v1.AgentOuterClass.StatusRequest;
+import io.polycast.agent.v1.AgentOuterClass.StatusResponse;
+import io.polycast.agent.v1.AgentOuterClass.UnregisterRequest;
+import io.polycast.agent.v1.AgentOuterClass.UnregisterResponse;
+import io.polycast.agent.v1.Objects.FetchEvent;
+import io.polycast.agent.v1.Objects.FetchRequest;
+import io.polycast.agent.v1.Types.Caller;
 
 /** An agent that keeps to docs/api.md as far as the tests need it, over a real Unix socket. */
 final class FakeAgent extends AgentGrpc.AgentImplBase implements AutoCloseable {
@@ -81,13 +81,13 @@ final class FakeAgent extends AgentGrpc.AgentImplBase implements AutoCloseable {
   }
 
   @Override
-  public void add(AddRequest request, StreamObserver<polycast.agent.v1.Types.Object> answer) {
+  public void add(AddRequest request, StreamObserver<io.polycast.agent.v1.Types.Object> answer) {
     if (!registered.contains(request.getCaller())) {
       answer.onError(refusal(Status.FAILED_PRECONDITION, "not-registered", "the process has not registered"));
       return;
     }
     added.add(request);
-    answer.onNext(polycast.agent.v1.Types.Object.getDefaultInstance());
+    answer.onNext(io.polycast.agent.v1.Types.Object.getDefaultInstance());
     answer.onCompleted();
   }
 
@@ -103,8 +103,8 @@ final class FakeAgent extends AgentGrpc.AgentImplBase implements AutoCloseable {
   public void fetch(FetchRequest request, StreamObserver<FetchEvent> answer) {
     for (AddRequest one : added) {
       if (one.getDataId() == request.getDataId()) {
-        polycast.agent.v1.Types.Object object =
-            polycast.agent.v1.Types.Object.newBuilder().setPath(one.getPath()).build();
+        io.polycast.agent.v1.Types.Object object =
+            io.polycast.agent.v1.Types.Object.newBuilder().setPath(one.getPath()).build();
         answer.onNext(FetchEvent.newBuilder().setObject(object).build());
         answer.onCompleted();
         return;
