@@ -61,6 +61,13 @@ const STEPS: &[Step] = &[
         environment: &[(crate::python::BUILT, "1")],
         minutes_max: 20,
     },
+    // The jar for Spark, with jobs of one version of it; most of the first run is to download that.
+    Step {
+        name: "spark",
+        arguments: &["run", "--locked", "--package", "xtask", "--", "spark"],
+        environment: &[(crate::python::BUILT, "1")],
+        minutes_max: 15,
+    },
     // With a build of its own, which is most of it. The same seed each time: what a change did not bring is looked for by longer runs.
     Step {
         name: "fuzz",

@@ -8,6 +8,7 @@ mod fuzz;
 mod limit;
 mod purity;
 mod python;
+mod spark;
 mod tests_run;
 mod tidy;
 mod workspace;
@@ -21,7 +22,7 @@ Usage: cargo xtask TASK
 
 Tasks:
   ci [STEP]...  Run all checks, or only the steps named: fmt, clippy, small, doc, test,
-                python, fuzz
+                python, spark, fuzz
   swarm [ARG].. Run simulated transfers with faults drawn from seeds: --seeds A..B or --minutes N;
                 with --attacker sealed transfers that somebody attacks
   leaders [N]   Kill the leader of managers with a real etcd, or stop it, N times in mid-transfer: 100 unless told otherwise
@@ -29,6 +30,7 @@ Tasks:
   dist [ARG]..  Build what is given away: a stripped program with pages, completions and units, as archive, .deb and .rpm;
                 --static makes one for every Linux
   python        Build the Python package, and run its tests in an environment of their own
+  spark [V]..   Build the jar for Apache Spark, and run jobs with it: of Spark 4, or those of 4 and 3.5 that are named
   arrows        Show which crate uses which, and check that arrows only point down
   tidy          Check the rules of style that no other tool knows";
 
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::run(rest),
         "dist" => dist::run(rest),
         "python" => python::run(),
+        "spark" => spark::run(rest),
         "swarm" => ci::swarm(rest),
         "leaders" => ci::leaders(rest),
         "arrows" => {

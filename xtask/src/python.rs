@@ -74,7 +74,8 @@ fn test() -> Result<(), String> {
     must(Command::new(&python).current_dir(&folder).args(["-m", "mypy.stubtest", "polycast._native"]))
 }
 
-fn cargo() -> Command {
+/// Cargo, in the workspace.
+pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(workspace::root());
     command
@@ -90,7 +91,8 @@ fn only_file(folder: &Path) -> Result<PathBuf, String> {
     }
 }
 
-fn must(command: &mut Command) -> Result<(), String> {
+/// Runs a command to its good end.
+pub fn must(command: &mut Command) -> Result<(), String> {
     let line = format!("{command:?}");
     match command.status() {
         Ok(status) if status.success() => Ok(()),

@@ -1,0 +1,42 @@
+package io.polycast.spark;
+
+import org.apache.spark.SparkEnv;
+import org.apache.spark.TaskContext;
+import org.apache.spark.storage.BlockId;
+import org.apache.spark.storage.BlockManager;
+import org.apache.spark.storage.BlockResult;
+import org.apache.spark.storage.BroadcastBlockId;
+import org.apache.spark.storage.StorageLevel;
+import scala.Option;
+import scala.collection.Iterator;
+import scala.reflect.ClassTag;
+
+/**
+ * An executor's values, kept where Torrent keeps them: in the block manager, under the broadcast's number. So they count as Spark's
+ * memory, go to its disk when that is short, and go with the broadcast.
+ */
+final class Blocks {
+  private Blocks() {}
+
+  /** The value of a broadcast, or null. */
+  @SuppressWarnings("unchecked")
+  static <T> T get(long id) {
+    BlockManager manager = SparkEnv.get().blockManager();
+    BlockId block = new BroadcastBlockId(id, "");
+    Option<BlockResult> found = manager.getLocalValues(block);
+    if (!found.isDefined()) {
+      return null;
+    }
+    try {
+      Iterator<?> values = found.get().data();
+      return values.hasNext() ? (T) values.next() : null;
+    } finally {
+      manager.releaseLock(block, Option.<TaskContext>empty());
+    }
+  }
+
+  static <T> void put(long id, T value, ClassTag<T> tag) {
+    BlockManager manager = SparkEnv.get().blockManager();
+    manager.putSingle(new BroadcastBlockId(id, ""), value, StorageLevel.MEMORY_AND_DISK(), false, tag);
+  }
+}

@@ -1,0 +1,64 @@
+package io.polycast.spark;
+
+import java.io.IOException;
+import java.io.ObjectOutputStream;
+import java.lang.ref.Reference;
+import java.lang.ref.SoftReference;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.broadcast.Broadcast;
+import scala.reflect.ClassTag;
+
+/**
+ * A broadcast whose bytes are an object of Polycast's. It is public since code that Spark generates names its class.
+ *
+ * @param <T> what is broadcast
+ */
+public final class PolycastBroadcast<T> extends Broadcast<T> {
+  private static final long serialVersionUID = 1L;
+
+  private final ClassTag<T> tag;
+  private final long bytes;
+  private transient volatile Reference<T> seen;
+
+  PolycastBroadcast(long id, ClassTag<T> tag, long bytes) {
+    super(id, tag);
+    this.tag = tag;
+    this.bytes = bytes;
+  }
+
+  /** Length of the serialised value. */
+  long bytes() {
+    return bytes;
+  }
+
+  ClassTag<T> tag() {
+    return tag;
+  }
+
+  @Override
+  public T getValue() {
+    // Tasks ask for each of their records.
+    Reference<T> before = seen;
+    T value = before == null ? null : before.get();
+    if (value == null) {
+      value = Side.Current.get().value(this);
+      seen = new SoftReference<>(value);
+    }
+    return value;
+  }
+
+  @Override
+  public void doUnpersist(boolean blocking) {
+    SparkEnv.get().broadcastManager().unbroadcast(id(), false, blocking);
+  }
+
+  @Override
+  public void doDestroy(boolean blocking) {
+    SparkEnv.get().broadcastManager().unbroadcast(id(), true, blocking);
+  }
+
+  private void writeObject(ObjectOutputStream out) throws IOException {
+    assertValid();
+    out.defaultWriteObject();
+  }
+}

@@ -1,0 +1,35 @@
+package io.polycast.spark;
+
+/** Why something does not go through Polycast: a kind for programs, and one sentence for people. */
+final class Refusal extends Exception {
+  private static final long serialVersionUID = 1L;
+
+  /** The agent does not answer. */
+  static final String NO_AGENT = "no-agent";
+  /** The agent does not know this process: it has begun anew since. */
+  static final String NOT_REGISTERED = "not-registered";
+  /** The agent has another protocol version. */
+  static final String VERSION = "version";
+  /** The value has no place in the store. */
+  static final String STORE_FULL = "store-full";
+  /** The agent has no manager. */
+  static final String NO_MANAGER = "no-manager";
+  /** Spark encrypts, and nobody has said that the agents do. */
+  static final String ENCRYPTION = "encryption";
+  /** Nothing has come for too long. */
+  static final String LATE = "late";
+  /** A file could not be written or read. */
+  static final String FILE = "file";
+
+  final String kind;
+
+  Refusal(String kind, String message) {
+    super(message);
+    this.kind = kind;
+  }
+
+  Refusal(String kind, String message, Throwable cause) {
+    super(message, cause);
+    this.kind = kind;
+  }
+}

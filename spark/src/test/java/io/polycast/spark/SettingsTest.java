@@ -1,0 +1,58 @@
+package io.polycast.spark;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertNull;
+import static org.junit.Assert.assertThrows;
+import static org.junit.Assert.assertTrue;
+
+import java.nio.file.Paths;
+import java.util.HashMap;
+import java.util.Map;
+import org.junit.Test;
+
+public class SettingsTest {
+  private static Settings of(String... pairs) {
+    Map<String, String> all = new HashMap<>();
+    for (int at = 0; at < pairs.length; at += 2) {
+      all.put(pairs[at], pairs[at + 1]);
+    }
+    return Settings.of(all);
+  }
+
+  @Test
+  public void whatIsNotSaidHasGoodValues() {
+    Settings settings = of("spark.app.name", "x");
+    assertTrue(settings.enabled);
+    assertEquals(1 << 20, settings.thresholdBytes);
+    assertEquals(20_000, settings.patienceMs);
+    assertNull(settings.unsealed);
+  }
+
+  @Test
+  public void sizesTimesAndSocketsAreRead() {
+    Settings settings = of("spark.polycast.threshold", "4MiB", "spark.polycast.patience", "2min",
+        "spark.polycast.socket", "/run/agent-{executor}.sock");
+    assertEquals(4 << 20, settings.thresholdBytes);
+    assertEquals(120_000, settings.patienceMs);
+    assertEquals(Paths.get("/run/agent-driver.sock"), settings.socket("driver"));
+  }
+
+  @Test
+  public void whatMakesNoSenseIsNamed() {
+    for (String[] one : new String[][] {
+        {"threshold", "1 parsec", "512k"}, {"patience", "20", "20s"}, {"sealed", "perhaps", "true or false"},
+        {"treshold", "1m", "spark.polycast.threshold"}}) {
+      IllegalArgumentException error =
+          assertThrows(IllegalArgumentException.class, () -> of("spark.polycast." + one[0], one[1]));
+      assertTrue(error.getMessage(), error.getMessage().contains("spark.polycast." + one[0]));
+      assertTrue(error.getMessage(), error.getMessage().contains(one[2]));
+    }
+  }
+
+  @Test
+  public void encryptionHasToBePromised() {
+    assertEquals("spark.network.crypto.enabled", of("spark.network.crypto.enabled", "true").unsealed);
+    assertNull(of("spark.network.crypto.enabled", "true", "spark.polycast.sealed", "true").unsealed);
+    assertNull(of("spark.network.crypto.enabled", "false").unsealed);
+  }
+}

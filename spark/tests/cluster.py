@@ -1,0 +1,107 @@
+"""A manager and agents for the tests: the real program, on this machine's loopback."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import urllib.request
+from collections.abc import Iterable
+from pathlib import Path
+
+STARTS_WITHIN_S = 20.0
+_LISTENS = re.compile(r"listens on (\S+)")
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+class Cluster:
+    """One manager, and agents by their names, each with a socket `agent-NAME.sock` in one folder."""
+
+    def __init__(self, program: str, names: Iterable[str]) -> None:
+        self._program = program
+        self.folder = Path(tempfile.mkdtemp(prefix="polycast-spark-test-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+        self._children: dict[str, subprocess.Popen[str]] = {}
+        self._pages: dict[str, int] = {}
+        try:
+            self.manager = self._run("manager", ["manager", "--listen", "127.0.0.1:0"])
+            for name in names:
+                self.start(name)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def socket(self) -> str:
+        """What `spark.polycast.socket` is to be: every executor finds the agent of its number."""
+        return str(self.folder / "agent-{executor}.sock")
+
+    def start(self, name: str, *more: str) -> None:
+        """Starts an agent, or the manager again where it was."""
+        if name == "manager":
+            self._run("manager", ["manager", "--listen", self.manager])
+            return
+        self._pages[name] = free_port()
+        settings = self.folder / f"{name}.toml"
+        settings.write_text(f'manager = "{self.manager}"\nhttp = "127.0.0.1:{self._pages[name]}"\n')
+        line = ["agent", "--config", str(settings), "--interface", "lo", "--name", name]
+        line += ["--socket", str(self.folder / f"agent-{name}.sock"), "--store", str(self.folder / f"store-{name}")]
+        self._run(name, [*line, *more])
+
+    def _run(self, name: str, arguments: list[str]) -> str:
+        child = subprocess.Popen(
+            [self._program, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        self._children[name] = child
+        assert child.stderr is not None
+        said: list[str] = []
+        timer = threading.Timer(STARTS_WITHIN_S, child.kill)
+        timer.start()
+        try:
+            for line in child.stderr:
+                if found := _LISTENS.search(line):
+                    threading.Thread(target=child.stderr.read, daemon=True).start()
+                    return found.group(1)
+                said.append(line.strip())
+        finally:
+            timer.cancel()
+        raise RuntimeError(f"{name} does not start: {' '.join(said)}")
+
+    def kill(self, name: str) -> None:
+        """Ends one as the power would."""
+        child = self._children[name]
+        child.kill()
+        child.wait()
+
+    def count(self, name: str, metric: str) -> float:
+        """One figure of an agent's page."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._pages[name]}/metrics", timeout=10) as page:
+            for line in page.read().decode().splitlines():
+                if line.startswith(metric):
+                    return float(line.split()[-1])
+        raise KeyError(metric)
+
+    def objects(self, name: str) -> float:
+        """How many objects an agent has received and keeps."""
+        return self.count(name, 'polycast_objects{state="received"}')
+
+    def close(self) -> None:
+        # Agents go before their manager.
+        for child in reversed(list(self._children.values())):
+            if child.poll() is None:
+                child.send_signal(signal.SIGTERM)
+                try:
+                    child.wait(10)
+                except subprocess.TimeoutExpired:
+                    child.kill()
+                    child.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,35 @@
+"""Broadcasts and reads values one after another; somebody else breaks things meanwhile. Knows nothing of Polycast.
+
+For each name on the command line: prints `NEXT name`, waits for a line on its standard input, broadcasts a value, reads it in
+four tasks, and prints `DONE name seconds`. A task that reads wrong bytes fails the job.
+"""
+
+import hashlib
+import random
+import sys
+import time
+
+from pyspark.sql import SparkSession
+
+BYTES = int(__import__("os").environ.get("FAULTS_BYTES", "30000000"))
+
+
+def main():
+    spark = SparkSession.builder.appName("faults").getOrCreate()
+    sc = spark.sparkContext
+    for number, name in enumerate(sys.argv[1:]):
+        print(f"NEXT {name}", flush=True)
+        if not sys.stdin.readline():
+            raise SystemExit("nobody says to go on")
+        bytes_ = random.Random(number).randbytes(BYTES)
+        begun = time.monotonic()
+        value = sc.broadcast(bytes_)
+        read = sc.parallelize(range(4), 4).map(lambda part: (time.sleep(0.2), hashlib.sha256(value.value).hexdigest())[1])
+        assert read.collect() == [hashlib.sha256(bytes_).hexdigest()] * 4
+        print(f"DONE {name} {time.monotonic() - begun:.1f}", flush=True)
+        value.destroy()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
