@@ -554,6 +554,9 @@ pub struct SendArgs {
     /// Replace the object of this id, here and at the receivers, and then older ones of this name
     #[arg(long)]
     pub replace: bool,
+    /// Other users of this machine do not see it; receivers and their users do
+    #[arg(long)]
+    pub private: bool,
     /// Receivers that are not done by then have failed (30s, 10m)
     #[arg(long, value_name = "T", value_parser = duration)]
     pub deadline: Option<Duration>,

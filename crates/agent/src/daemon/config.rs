@@ -1,5 +1,6 @@
 //! The agent's settings, as TOML. `docs/agent.sample.toml` explains each.
 
+use super::local::Access;
 use crate::forwarder::ForwarderConfig;
 use crate::label_switch::RackAgentConfig;
 use polycast_api::client::{default_folder, default_socket};
@@ -41,6 +42,10 @@ pub struct AgentConfig {
     pub store_ttl: Option<String>,
     /// Unix socket for applications; without one a socket in the user's run-time folder.
     pub socket: Option<PathBuf>,
+    /// Who may use the socket: `600` its user, `660` the members of a group, `666` all users of this machine.
+    pub socket_mode: Option<String>,
+    /// That group, by its name or number.
+    pub socket_group: Option<String>,
     /// TCP port where other agents reach this one, for all that they want of it; 0 lets the system choose. Without one it is
     /// [`CONTROL_PORT`], or where that is taken one that the system chooses.
     pub control_port: Option<u16>,
@@ -87,6 +92,8 @@ impl Default for AgentConfig {
             store_max: None,
             store_ttl: None,
             socket: None,
+            socket_mode: None,
+            socket_group: None,
             control_port: None,
             key_file: None,
             tls_ca: None,
@@ -157,6 +164,7 @@ impl AgentConfig {
         }
         self.store_max_bytes()?;
         self.store_ttl_span()?;
+        self.socket_access()?;
         if let Some(forwarder) = &self.forwarder {
             if let Err(error) = forwarder.check() {
                 return wrong("forwarder", error.to_string());
@@ -245,6 +253,15 @@ impl AgentConfig {
         span.map(Some).ok_or_else(|| SettingsError::Value { setting: "store-ttl", reason: reason() })
     }
 
+    /// Who may use the socket.
+    ///
+    /// # Errors
+    /// There is no such mode or group.
+    pub(super) fn socket_access(&self) -> Result<Access, SettingsError> {
+        let access = Access::of(self.socket_mode.as_deref(), self.socket_group.as_deref());
+        access.map_err(|(setting, reason)| SettingsError::Value { setting, reason })
+    }
+
     /// The agent's name.
     #[must_use]
     pub fn resolved_name(&self) -> String {
@@ -293,6 +310,8 @@ mod tests {
             ("manager = 'a:1'\nsends-max = 0", "'sends-max'"),
             ("manager = 'a:1'\nstore-max = '8 apples'", "'8 apples' is no size"),
             ("manager = 'a:1'\nstore-max = '1'", "from 1MiB"),
+            ("manager = 'a:1'\nsocket-mode = '640'", "'640' is none of 600"),
+            ("manager = 'a:1'\nsocket-group = 'nogroupofthisname'", "'nogroupofthisname'"),
             ("manager = 'a:1'\nstore-ttl = '7w'", "'7w' is no time"),
             ("manager = 'a:1'\nstore-ttl = '99999d'", "to 3650d"),
             ("manager = 'a:1'\n[forwarder]\nnode = []", "'forwarder'"),

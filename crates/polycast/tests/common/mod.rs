@@ -46,6 +46,17 @@ pub fn command(arguments: &[&str]) -> Command {
     command
 }
 
+/// The same as another user of this machine, which root alone can do.
+pub fn command_as(uid: u32, arguments: &[&str]) -> Command {
+    let program = command(arguments);
+    let mut command = Command::new("setpriv");
+    let ids = [format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".to_string()];
+    command.args(ids).arg(program.get_program()).args(arguments);
+    command.env_remove("POLYCAST_LOG").env_remove("POLYCAST_SOCKET").current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
 /// Runs the program to its end.
 pub fn polycast(arguments: &[&str]) -> Ran {
     command(arguments).output().unwrap().into()
