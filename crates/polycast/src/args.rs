@@ -377,6 +377,9 @@ pub struct IdentityArgs {
     /// The private key of this certificate (PEM)
     #[arg(long, value_name = "FILE", requires_all = ["tls_ca", "tls_cert"])]
     pub tls_key: Option<PathBuf>,
+    /// Lists of certificates that the authorities have revoked (PEM); it is read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    pub tls_crl: Option<PathBuf>,
     /// Listen to other machines with neither key nor certificate: whoever reaches this one takes part, and nothing is sealed
     #[arg(long, conflicts_with_all = ["key_file", "tls_ca", "tls_cert", "tls_key"])]
     pub insecure: bool,

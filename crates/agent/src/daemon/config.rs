@@ -58,6 +58,8 @@ pub struct AgentConfig {
     pub tls_cert: Option<PathBuf>,
     /// and its private key. Files that change are read again.
     pub tls_key: Option<PathBuf>,
+    /// Lists (PEM) of certificates that the authorities have revoked.
+    pub tls_crl: Option<PathBuf>,
     /// In place of all these: a word of the manager's own authority (`polycast token new`), which lets this agent in once.
     pub token: Option<String>,
     /// Folder for the certificate that it gets then; where one that holds is in it, no token is needed.
@@ -99,6 +101,7 @@ impl Default for AgentConfig {
             tls_ca: None,
             tls_cert: None,
             tls_key: None,
+            tls_crl: None,
             token: None,
             identity: None,
             insecure: false,
@@ -202,13 +205,15 @@ impl AgentConfig {
             tls_ca: self.tls_ca.clone(),
             tls_cert: self.tls_cert.clone(),
             tls_key: self.tls_key.clone(),
+            tls_crl: self.tls_crl.clone(),
         }
     }
 
     /// Sets how the agent shows who it is, where that is said.
     pub fn set_identity(&mut self, files: IdentityFiles) {
-        let IdentityFiles { key_file, tls_ca, tls_cert, tls_key } = files.or(self.identity_files());
-        (self.key_file, self.tls_ca, self.tls_cert, self.tls_key) = (key_file, tls_ca, tls_cert, tls_key);
+        let IdentityFiles { key_file, tls_ca, tls_cert, tls_key, tls_crl } = files.or(self.identity_files());
+        (self.key_file, self.tls_crl) = (key_file, tls_crl);
+        (self.tls_ca, self.tls_cert, self.tls_key) = (tls_ca, tls_cert, tls_key);
     }
 
     /// The folder for the certificate of the agent with this name, if it has one from the manager's authority.

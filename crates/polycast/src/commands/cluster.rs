@@ -85,6 +85,7 @@ impl IdentityArgs {
             tls_ca: self.tls_ca.clone(),
             tls_cert: self.tls_cert.clone(),
             tls_key: self.tls_key.clone(),
+            tls_crl: self.tls_crl.clone(),
         }
     }
 }

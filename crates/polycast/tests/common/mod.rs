@@ -1,6 +1,7 @@
 //! What the tests of the command line share.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub mod authority;
 pub mod cluster;
 pub mod lan;
 
