@@ -164,7 +164,7 @@ enum Source {
     /// A secret, for ever.
     Shared(Ends),
     /// Files, which change.
-    Files(TlsFiles, Strangers, Mutex<Read>),
+    Files(TlsFiles, Strangers, Box<Mutex<Read>>),
 }
 
 /// What becomes of those who connect and show nothing.
@@ -224,7 +224,7 @@ impl Security {
         // Before they are read: what changes meanwhile is read again.
         let stamp = files.stamp().unwrap_or_default();
         let read = Read { ends: files.read(strangers)?, stamp, changes: 0 };
-        Ok(Security(Arc::new(Source::Files(files, strangers, Mutex::new(read)))))
+        Ok(Security(Arc::new(Source::Files(files, strangers, Box::new(Mutex::new(read))))))
     }
 
     fn ends(&self) -> Ends {
