@@ -277,7 +277,7 @@ impl Connection {
         exclude: Vec<String>,
     ) -> PyResult<String> {
         let added = self.call(py, |session: Session| async move {
-            session.add_all(DataId(data), &paths, &name, &exclude).await
+            session.add_all(DataId(data), &paths, &name, &exclude, false).await
         })?;
         Ok(values::object(&added).to_string())
     }

@@ -15,6 +15,7 @@
 //! # }
 //! ```
 
+mod bring;
 mod catalog;
 mod choice;
 mod config;
@@ -34,6 +35,7 @@ mod sends;
 mod service;
 mod store;
 mod streams;
+mod users;
 
 pub use config::{AgentConfig, CONTROL_PORT};
 pub use engine::{Engine, Transports};
@@ -184,7 +186,7 @@ impl Agent {
         let interface = interface::resolve(config.interface.as_deref())?;
         let (store, found) = Store::open(&config.resolved_store(&name))?;
         let catalog = Arc::new(Catalog::new(config.objects_max, config.receives_max, found));
-        let local = local::Listener::bind(&config.resolved_socket())?;
+        let local = local::Listener::bind(&config.resolved_socket(), config.socket_access()?)?;
         let http = match config.http {
             None => None,
             Some(address) => {

@@ -19,16 +19,16 @@
 
 mod objects;
 
-pub use objects::{Fetching, Piece, Versions, Wanted};
+pub use objects::{Fetching, Piece, Taking, ToPut, Versions, Wanted};
 
 use crate::PROTOCOL_VERSION;
 use crate::agent::agent_client::AgentClient as Stub;
 use crate::agent::{
     AddRequest, Caller, CreateStreamRequest, DeleteRequest, EndStreamRequest, ExtendRequest, Granted, Joined,
     LeaveStreamRequest, ListRequest, ListStreamsRequest, Message, Object, ReadRequest,
-    ReceiveMessagesRequest, ReceiveMessagesResponse, RegisterRequest, RemoveRequest, RemoveResponse,
-    SendEvent, SendMessagesRequest, SendMessagesResponse, SendRequest, SlowReceivers, StatusRequest,
-    StatusResponse, Stream, UnregisterRequest, WithdrawRequest,
+    ReceiveMessagesRequest, ReceiveMessagesResponse, RegisterRequest, RegisterResponse, RemoveRequest,
+    RemoveResponse, SendEvent, SendMessagesRequest, SendMessagesResponse, SendRequest, SlowReceivers,
+    StatusRequest, StatusResponse, Stream, UnregisterRequest, WithdrawRequest,
 };
 use crate::error::{Kind, Refusal, check_version, innermost};
 use hyper_util::rt::TokioIo;
@@ -200,7 +200,8 @@ impl AgentClient {
         let request = RegisterRequest { protocol_version: PROTOCOL_VERSION, caller: Some(caller.clone()) };
         let response = self.stub.clone().register(request).await?.into_inner();
         check_version(response.protocol_version)?;
-        Ok(Session { stub: self.stub.clone(), caller, agent_name: response.agent_name })
+        let RegisterResponse { agent_name, other_user, .. } = response;
+        Ok(Session { stub: self.stub.clone(), caller, agent_name, other_user })
     }
 
     /// The objects on this host, of one application or of all.
@@ -275,9 +276,17 @@ pub struct Session {
     stub: Stub<Channel>,
     caller: Caller,
     agent_name: String,
+    other_user: bool,
 }
 
 impl Session {
+    /// Whether the agent runs as another user: what is added here is brought with [`Session::put`], and got with
+    /// [`Session::take`].
+    #[must_use]
+    pub fn is_other_user(&self) -> bool {
+        self.other_user
+    }
+
     /// The agent's name in the cluster.
     #[must_use]
     pub fn agent_name(&self) -> &str {
@@ -308,11 +317,11 @@ impl Session {
     /// # Errors
     /// As there, or the name is none that a file can have.
     pub async fn add_as(&self, data: DataId, path: &Path, name: &str) -> Result<Object, ClientError> {
-        self.add_all(data, &[path.to_path_buf()], name, &[]).await
+        self.add_all(data, &[path.to_path_buf()], name, &[], false).await
     }
 
     /// The same for several paths, which become one directory of this name, each under its own. Of directories what these
-    /// patterns mean is left out.
+    /// patterns mean is left out. What is private is not for other users of this host.
     ///
     /// # Errors
     /// As there, or a pattern means nothing, or two paths have the same name.
@@ -322,6 +331,7 @@ impl Session {
         paths: &[PathBuf],
         name: &str,
         exclude: &[String],
+        private: bool,
     ) -> Result<Object, ClientError> {
         let mut texts = Vec::with_capacity(paths.len());
         for path in paths {
@@ -338,6 +348,7 @@ impl Session {
             more_paths: more_paths.collect(),
             name: name.to_string(),
             exclude: exclude.to_vec(),
+            private,
         };
         Ok(self.stub.clone().add(request).await?.into_inner())
     }

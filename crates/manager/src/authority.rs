@@ -196,7 +196,8 @@ impl Authority {
     /// They cannot be written.
     pub fn certify_manager(&self) -> Result<TlsFiles, AuthorityError> {
         let file = |name: &str| self.folder.join(name);
-        let files = TlsFiles { ca: file("ca.pem"), cert: file("manager.pem"), key: file("manager.key") };
+        let files =
+            TlsFiles { ca: file("ca.pem"), cert: file("manager.pem"), key: file("manager.key"), crl: None };
         let key = pair()?;
         let certificate = self.certificate("manager", &key)?;
         write(&files.key, &key.serialize_pem())?;

@@ -32,6 +32,9 @@ pub struct ManagerConfig {
     pub tls_cert: Option<PathBuf>,
     /// and its private key. Agents join by the names in their certificates; files that change are read again.
     pub tls_key: Option<PathBuf>,
+    /// Lists (PEM) of certificates that the authorities have revoked: agents that show one are let in no more, and taken out of
+    /// what runs.
+    pub tls_crl: Option<PathBuf>,
     /// In place of all these: folder of an authority of its own, which is made where there is none. It gives certificates to agents
     /// that come with a token.
     pub ca: Option<PathBuf>,
@@ -228,6 +231,7 @@ impl Default for ManagerConfig {
             tls_ca: None,
             tls_cert: None,
             tls_key: None,
+            tls_crl: None,
             ca: None,
             insecure: false,
             http: None,
@@ -306,13 +310,15 @@ impl ManagerConfig {
             tls_ca: self.tls_ca.clone(),
             tls_cert: self.tls_cert.clone(),
             tls_key: self.tls_key.clone(),
+            tls_crl: self.tls_crl.clone(),
         }
     }
 
     /// Sets how the manager shows who it is, where that is said.
     pub fn set_identity(&mut self, files: IdentityFiles) {
-        let IdentityFiles { key_file, tls_ca, tls_cert, tls_key } = files.or(self.identity());
-        (self.key_file, self.tls_ca, self.tls_cert, self.tls_key) = (key_file, tls_ca, tls_cert, tls_key);
+        let IdentityFiles { key_file, tls_ca, tls_cert, tls_key, tls_crl } = files.or(self.identity());
+        (self.key_file, self.tls_crl) = (key_file, tls_crl);
+        (self.tls_ca, self.tls_cert, self.tls_key) = (tls_ca, tls_cert, tls_key);
     }
 
     fn check_etcd(&self) -> Result<(), SettingsError> {

@@ -5,7 +5,7 @@
 
 use crate::config::ManagerConfig;
 use crate::guard::Guard;
-use polycast_net::tls::{Answering, PeerNames, Remark, Security, Talk};
+use polycast_net::tls::{Answering, PeerNames, Remark, Security, Shown, Talk};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -185,14 +185,19 @@ enum Stage {
 pub struct Guest {
     /// Its address.
     pub from: Option<SocketAddr>,
-    /// Its names, known when the connection is sealed.
-    names: Arc<OnceLock<PeerNames>>,
+    /// Its names, and what it has shown for them; known when the connection is sealed.
+    known: Arc<OnceLock<(PeerNames, Shown)>>,
 }
 
 impl Guest {
     /// What it may call itself.
     pub fn names(&self) -> PeerNames {
-        self.names.get().cloned().unwrap_or(PeerNames::Any)
+        self.known.get().map_or(PeerNames::Any, |(names, _)| names.clone())
+    }
+
+    /// What it has shown.
+    pub fn shown(&self) -> Option<Shown> {
+        self.known.get().map(|(_, shown)| shown.clone())
     }
 }
 
@@ -209,7 +214,7 @@ pub struct Visitor {
 
 impl Visitor {
     fn new(stream: TcpStream, place: Place, security: Option<&Security>, log: &Log) -> Self {
-        let guest = Guest { from: stream.peer_addr().ok(), names: Arc::default() };
+        let guest = Guest { from: stream.peer_addr().ok(), known: Arc::default() };
         let (stage, within) = match security {
             Some(security) => (Stage::Shaking(Talk::accept(stream, security)), HANDSHAKE),
             None => (Stage::In(Talk::plain(stream, &Remark::default())), FIRST_WORD),
@@ -223,7 +228,7 @@ impl Visitor {
             match Pin::new(answering).poll(context) {
                 Poll::Ready(Ok(talk)) => {
                     // It is set once: there is one handshake.
-                    let _ = self.guest.names.set(talk.peer_names());
+                    let _ = self.guest.known.set((talk.peer_names(), talk.shown()));
                     self.stage = Stage::In(talk);
                     self.silent = Some(Box::pin(sleep(FIRST_WORD)));
                 }

@@ -88,6 +88,25 @@ impl Guard {
 
     /// Goes by this policy from now on.
     pub fn take_policy(&self, policy: Policy) {
-        *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
+        let mut held = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
+        let revoked = held.revoked().clone();
+        *held = Arc::new(policy.without(revoked));
+    }
+
+    /// Allows an agent nothing any more, since its certificate has been revoked; or all that the policy does, since it has come with
+    /// another one.
+    pub fn revoke(&self, agent: &str, is_revoked: bool) {
+        let mut held = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.revoked().contains(agent) == is_revoked {
+            return;
+        }
+        let mut revoked = held.revoked().clone();
+        if is_revoked {
+            revoked.insert(agent.to_string());
+        } else {
+            revoked.remove(agent);
+        }
+        let policy = Policy::clone(&held);
+        *held = Arc::new(policy.without(revoked));
     }
 }

@@ -5,6 +5,7 @@
 use polycast_api::settings::{self, SettingsError};
 use polycast_types::{Printable, Rate};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Rules of one kind that a policy may have.
@@ -20,6 +21,9 @@ pub struct Policy {
     allow: Vec<Allow>,
     /// How much at a time; the first that a source fits holds for it.
     quota: Vec<Quota>,
+    /// Agents whose certificates have been revoked: nothing is allowed to them.
+    #[serde(skip)]
+    revoked: BTreeSet<String>,
 }
 
 /// Something that is allowed. In names `*` stands for any characters.
@@ -131,6 +135,9 @@ pub enum Ban {
         /// Where.
         receiver: String,
     },
+    /// One of them is not to take part in anything.
+    #[error("the certificate of '{0}' has been revoked")]
+    Revoked(String),
     /// So many transfers are too many.
     #[error(
         "the manager's policy lets '{source_name}' have {most} transfers at a time, and it has {has}: wait until one has ended"
@@ -250,6 +257,9 @@ impl Policy {
     /// # Errors
     /// It may not.
     pub fn send(&self, source: &str, object: &str, receiver: &str) -> Result<(), Ban> {
+        if let Some(name) = [source, receiver].into_iter().find(|name| self.revoked.contains(*name)) {
+            return Err(Ban::Revoked(name.to_string()));
+        }
         if self.allows(source, object, receiver, false) {
             return Ok(());
         }
@@ -305,6 +315,18 @@ impl Policy {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The same policy for others, of which nothing allows these agents anything.
+    #[must_use]
+    pub fn without(self, revoked: BTreeSet<String>) -> Self {
+        Policy { revoked, ..self }
+    }
+
+    /// The agents whose certificates have been revoked.
+    #[must_use]
+    pub fn revoked(&self) -> &BTreeSet<String> {
+        &self.revoked
     }
 
     /// Whether a source may have this rate, of all paths that are lent to it alone.

@@ -14,7 +14,7 @@ use polycast_api::manager::{
     self as api, AgentMessage, AgentStatus, LeaseStatus, ManagerMessage, PendingStatus, StatusRequest,
     StatusResponse, StreamStatus,
 };
-use polycast_net::tls::{JoinToken, PeerNames};
+use polycast_net::tls::{JoinToken, PeerNames, Shown};
 use polycast_planning::{PartName, PartNameError, PlanId};
 use polycast_protocol::leases::Suspect;
 use polycast_protocol::stream::StreamView;
@@ -28,6 +28,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 /// Messages that may wait for a session's connection. An agent that does not read its answers loses its session.
 const MESSAGES_MAX: usize = 4_096;
+
+/// How often it is looked whether an agent's certificate has been revoked.
+const REVOKED_LOOK: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// The service over the core.
 #[derive(Debug)]
@@ -86,8 +89,8 @@ impl Manager for Service {
         };
         check_version(join.protocol_version)?;
         let join = convert::join(join)?;
-        if let Some(guest) = guest {
-            known(&guest)?;
+        if let Some(guest) = &guest {
+            known(guest)?;
             let named = guest.names().check(&join.agent.name);
             named.map_err(|error| {
                 self.around.guard().note(
@@ -97,11 +100,20 @@ impl Manager for Service {
                 Refusal::new(Kind::Invalid, error.to_string())
             })?;
         }
+        let member = Member {
+            name: join.agent.name.clone(),
+            shown: guest.and_then(|guest| guest.shown()),
+            around: self.around.clone(),
+            core: self.core()?,
+        };
+        member.check()?;
+        // One that comes with a certificate that holds has got another one, if one was revoked.
+        self.around.guard().revoke(&member.name, false);
         let (outbox, stream) = mpsc::channel(MESSAGES_MAX);
         let joined = api::manager_message::Message::Joined(self.joined());
         let ours = outbox.downgrade();
-        let seat = self.core()?.join(join, from, outbox, joined)?;
-        tokio::spawn(listen(seat, messages, ours));
+        let seat = member.core.join(join, from, outbox, joined)?;
+        tokio::spawn(listen(seat, member, messages, ours));
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 
@@ -260,17 +272,65 @@ impl api::authority_server::Authority for Enrolment {
     }
 }
 
+/// One that has joined, and what it has shown for that.
+struct Member {
+    name: String,
+    shown: Option<Shown>,
+    around: Around,
+    core: Arc<Core>,
+}
+
+impl Member {
+    /// Whether its certificate still holds.
+    fn check(&self) -> Result<(), Refusal> {
+        let (Some(shown), Some(security)) = (&self.shown, self.around.security()) else { return Ok(()) };
+        let Err(error) = security.check_again(shown) else { return Ok(()) };
+        Err(Refusal::new(Kind::NotAllowed, format!("the agent '{}' is let in no more: {error}", self.name)))
+    }
+
+    /// Waits until it is to be let in no more: then it is taken out of what runs, too.
+    async fn revoked(&self) -> Refusal {
+        let Some(security) = self.around.security().filter(|_| self.shown.is_some()) else {
+            return std::future::pending().await;
+        };
+        let mut changes = security.changes();
+        loop {
+            tokio::time::sleep(REVOKED_LOOK).await;
+            let now = security.changes();
+            if std::mem::replace(&mut changes, now) == now {
+                continue;
+            }
+            if let Err(refusal) = self.check() {
+                tracing::warn!(agent = %Printable(&self.name), %refusal, "its certificate is revoked");
+                let guard = self.around.guard();
+                guard.note("revoked", || json!({ "agent": self.name, "reason": refusal.message }));
+                guard.revoke(&self.name, true);
+                self.core.enforce();
+                return refusal;
+            }
+        }
+    }
+}
+
 /// Hands an agent's messages to the core until the session ends. A connection that breaks is an end too.
 async fn listen(
     seat: Seat,
+    member: Member,
     mut messages: Streaming<AgentMessage>,
     outbox: mpsc::WeakSender<Result<ManagerMessage, Status>>,
 ) {
     let mut stopped = std::pin::pin!(seat.stopped());
+    let mut revoked = std::pin::pin!(member.revoked());
     loop {
         let next = tokio::select! {
             next = messages.message() => next,
             () = &mut stopped => return,
+            refusal = &mut revoked => {
+                if let Some(outbox) = outbox.upgrade() {
+                    let _ = outbox.try_send(Err(refusal.into()));
+                }
+                return;
+            }
         };
         let Ok(Some(AgentMessage { message })) = next else { return };
         // A message that a later version has added says nothing to us.

@@ -23,13 +23,13 @@ pub use files::{TlsFiles, TlsFilesError};
 pub use foreign::ForeignServer;
 pub use identity::{IdentityError, IdentityFiles};
 pub use key_file::KeyFileError;
-pub use peer::{OtherName, PeerNames};
+pub use peer::{OtherName, PeerNames, Shown};
 pub(crate) use stream::Pipe;
 pub use talk::{Answering, Remark, Talk};
 pub use token::{JoinToken, NoToken, pin_of_pem};
 
 use crate::seal::Secret;
-use files::Stamp;
+use files::{Stamp, Verifiers};
 use rustls::{AlertDescription, CertificateError, ClientConfig, Error, PeerIncompatible, ServerConfig};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -112,6 +112,13 @@ fn of_certificate(error: CertificateError) -> SealError {
             "it is not for clients and servers of TLS: issue one with the extended key usages serverAuth and clientAuth"
                 .to_string()
         }
+        CertificateError::Revoked => {
+            "its authority has revoked it (--tls-crl): give the machine another one, if it is to take part".to_string()
+        }
+        CertificateError::UnknownRevocationStatus => {
+            "no list in --tls-crl says whether it is revoked: put the lists of all authorities there from which certificates come"
+                .to_string()
+        }
         error => error.to_string(),
     };
     SealError::Certificate(other)
@@ -124,6 +131,9 @@ fn of_alert(alert: AlertDescription) -> SealError {
         ),
         AlertDescription::UnknownCA | AlertDescription::DecryptError => SealError::RefusedCertificate(
             "no authority that the other end trusts has issued it: name its authority in the other end's --tls-ca",
+        ),
+        AlertDescription::CertificateRevoked => SealError::RefusedCertificate(
+            "it has been revoked: get another one from the authority, if this machine is to take part",
         ),
         AlertDescription::BadCertificate | AlertDescription::CertificateUnknown => {
             SealError::RefusedCertificate("the log of the other end says why")
@@ -145,6 +155,8 @@ struct Ends {
     members: Option<Secret>,
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
+    /// Who looks at certificates, where they are shown.
+    verifiers: Option<Arc<Verifiers>>,
 }
 
 /// Where that comes from.
@@ -152,7 +164,7 @@ enum Source {
     /// A secret, for ever.
     Shared(Ends),
     /// Files, which change.
-    Files(TlsFiles, Strangers, Mutex<Read>),
+    Files(TlsFiles, Strangers, Box<Mutex<Read>>),
 }
 
 /// What becomes of those who connect and show nothing.
@@ -168,6 +180,8 @@ enum Strangers {
 struct Read {
     ends: Ends,
     stamp: Stamp,
+    /// How often they have changed.
+    changes: u64,
 }
 
 impl Security {
@@ -176,7 +190,8 @@ impl Security {
     pub fn shared(secret: &Secret) -> Self {
         let (server, client) = shared::configs(secret);
         let members = Some(secret.derive("polycast 3 members", &[]));
-        let ends = Ends { members, server: Arc::new(server), client: Arc::new(client) };
+        let (server, client) = (Arc::new(server), Arc::new(client));
+        let ends = Ends { members, server, client, verifiers: None };
         Security(Arc::new(Source::Shared(ends)))
     }
 
@@ -208,17 +223,40 @@ impl Security {
     fn of_files(files: TlsFiles, strangers: Strangers) -> Result<Self, TlsFilesError> {
         // Before they are read: what changes meanwhile is read again.
         let stamp = files.stamp().unwrap_or_default();
-        let read = Read { ends: files.read(strangers)?, stamp };
-        Ok(Security(Arc::new(Source::Files(files, strangers, Mutex::new(read)))))
+        let read = Read { ends: files.read(strangers)?, stamp, changes: 0 };
+        Ok(Security(Arc::new(Source::Files(files, strangers, Box::new(Mutex::new(read))))))
     }
 
     fn ends(&self) -> Ends {
+        self.latest().0
+    }
+
+    /// How often what it goes by has changed: what was taken before is worth another look then.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.latest().1
+    }
+
+    /// Whether one that was taken before is still taken: its certificate may have been revoked meanwhile.
+    ///
+    /// # Errors
+    /// It has been.
+    pub fn check_again(&self, shown: &Shown) -> Result<(), SealError> {
+        let Some(verifiers) = self.ends().verifiers else { return Ok(()) };
+        match verifiers.check_again(shown) {
+            Err(Error::InvalidCertificate(error @ CertificateError::Revoked)) => Err(of_certificate(error)),
+            // Another authority, or none of its lists, is for those who come.
+            _ => Ok(()),
+        }
+    }
+
+    fn latest(&self) -> (Ends, u64) {
         match &*self.0 {
-            Source::Shared(ends) => ends.clone(),
+            Source::Shared(ends) => (ends.clone(), 0),
             Source::Files(files, strangers, read) => {
                 let mut read: MutexGuard<'_, Read> = read.lock().unwrap_or_else(PoisonError::into_inner);
                 read.refresh(files, *strangers);
-                read.ends.clone()
+                (read.ends.clone(), read.changes)
             }
         }
     }
@@ -246,11 +284,12 @@ impl Read {
         self.stamp = stamp;
         match files.read(strangers) {
             Ok(ends) => {
-                tracing::info!(cert = %files.cert.display(), "the certificate has changed");
+                tracing::info!(cert = %files.cert.display(), "the certificate, or what it is judged by, has changed");
                 self.ends = ends;
+                self.changes += 1;
             }
             Err(error) => {
-                tracing::warn!(%error, "the certificate has changed, and the one before it goes on")
+                tracing::warn!(%error, "files of certificates have changed, and what was in them before goes on")
             }
         }
     }

@@ -4,7 +4,10 @@ use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::seal::Secret;
 use polycast_net::tls::{PeerNames, SealError, Security, TlsFiles};
 use polycast_wire::control::Control;
-use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SanType, SerialNumber, date_time_ymd,
+};
 use std::fs::{self, Permissions};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -36,12 +39,34 @@ impl Authority {
             ca: folder.join("ca.pem"),
             cert: folder.join("cert.pem"),
             key: folder.join("key.pem"),
+            crl: None,
         };
         fs::write(&files.ca, &self.pem).unwrap();
         fs::write(&files.key, key.serialize_pem()).unwrap();
         fs::set_permissions(&files.key, Permissions::from_mode(0o600)).unwrap();
         fs::write(&files.cert, certificate.pem()).unwrap();
         files
+    }
+
+    /// A list with these numbers, in place of the one before.
+    fn revoke(&self, path: &Path, numbers: &[u64]) {
+        let revoked = |number: &u64| RevokedCertParams {
+            serial_number: SerialNumber::from(*number),
+            revocation_time: date_time_ymd(2024, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2024, 1, 1),
+            next_update: date_time_ymd(2124, 1, 1),
+            crl_number: SerialNumber::from(numbers.len() as u64 + 1),
+            issuing_distribution_point: None,
+            revoked_certs: numbers.iter().map(revoked).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let new = path.with_extension("new");
+        fs::write(&new, list.signed_by(&self.issuer).unwrap().pem().unwrap()).unwrap();
+        fs::rename(new, path).unwrap();
     }
 
     fn member(&self, name: &str) -> (TempDir, TlsFiles) {
@@ -193,4 +218,78 @@ fn files_that_change_hold_for_new_connections() {
     old.not_after = (SystemTime::now() - HOUR).into();
     authority.issue(folder.path(), old);
     assert!(meet(&a, &b.0).0.unwrap().allow("c"), "it is not taken up either");
+}
+
+/// Two ends that are connected: who has connected, and who has answered.
+fn connected(client: &Security, server: &Security) -> (FrameStream, FrameStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut client = FrameStream::connect(address, Duration::from_secs(5), Some(client)).unwrap();
+    let mut server = FrameStream::stranger(listener.accept().unwrap().0, Some(server.clone())).unwrap();
+    client.send(&Control::Alive).unwrap();
+    let answering = std::thread::spawn(move || {
+        read(&mut server).unwrap();
+        server.send(&Control::Alive).unwrap();
+        server
+    });
+    read(&mut client).unwrap();
+    (client, answering.join().unwrap())
+}
+
+/// Reads until the connection fails, and gives why.
+fn end_of(mut stream: FrameStream) -> SealError {
+    for _ in 0..100 {
+        stream.wait(Duration::from_millis(50)).unwrap();
+        match stream.fill() {
+            Err(FrameError::Seal(error)) => return error,
+            Err(other) => panic!("{other}"),
+            Ok(_) => while stream.next_frame().unwrap().is_some() {},
+        }
+    }
+    panic!("it goes on");
+}
+
+#[test]
+fn a_revoked_certificate_is_refused_and_ends_what_is_connected() {
+    let authority = Authority::new();
+    let lists = tempfile::tempdir().unwrap();
+    let list = lists.path().join("crl.pem");
+    authority.revoke(&list, &[]);
+    let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let member = |at: usize, name: &str| {
+        let mut params = params(name);
+        params.serial_number = Some(SerialNumber::from(at as u64 + 1));
+        let files = authority.issue(folders[at].path(), params);
+        Security::files(TlsFiles { crl: Some(list.clone()), ..files }).unwrap()
+    };
+    let [a, b, c] = [member(0, "a"), member(1, "b"), member(2, "c")];
+    let ((to_b, of_b), (to_c, mut of_c)) = (connected(&a, &b), connected(&a, &c));
+    authority.revoke(&list, &[2]);
+    assert!(end_of(to_b).to_string().contains("its authority has revoked it"));
+    drop(of_b);
+    // Others stay.
+    let mut to_c = to_c;
+    std::thread::sleep(Duration::from_millis(1_100));
+    of_c.send(&Control::Alive).unwrap();
+    read(&mut to_c).unwrap();
+    for (here, there) in [meet(&a, &b), {
+        let (b, a) = meet(&b, &a);
+        (a, b)
+    }] {
+        let [here, there] = [sealing(here).to_string(), sealing(there).to_string()];
+        assert!(here.contains("its authority has revoked it"), "{here}");
+        assert!(there.contains("it has been revoked: get another one"), "{there}");
+    }
+    assert!(meet(&a, &c).0.unwrap().allow("c"));
+
+    // Where there are lists, each authority needs one.
+    let folder = tempfile::tempdir().unwrap();
+    let foreign = Authority::new();
+    let files = foreign.issue(folder.path(), params("d"));
+    let said = Security::files(TlsFiles { crl: Some(list.clone()), ..files }).unwrap_err().to_string();
+    assert!(said.contains("no list in --tls-crl says whether it is revoked"), "{said}");
+    fs::write(&list, "").unwrap();
+    let (_d, files) = authority.member("d");
+    let said = Security::files(TlsFiles { crl: Some(list), ..files }).unwrap_err().to_string();
+    assert!(said.contains("is not a list of revoked certificates in PEM: there is none in it"), "{said}");
 }

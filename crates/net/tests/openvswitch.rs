@@ -265,6 +265,7 @@ fn certificates(folder: &Path, name: &str) -> [TlsFiles; 2] {
             ca: file("ca", ca.clone()),
             cert: file("cert", cert),
             key: file("key", key.serialize_pem()),
+            crl: None,
         }
     })
 }

@@ -377,6 +377,9 @@ pub struct IdentityArgs {
     /// The private key of this certificate (PEM)
     #[arg(long, value_name = "FILE", requires_all = ["tls_ca", "tls_cert"])]
     pub tls_key: Option<PathBuf>,
+    /// Lists of certificates that the authorities have revoked (PEM); it is read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    pub tls_crl: Option<PathBuf>,
     /// Listen to other machines with neither key nor certificate: whoever reaches this one takes part, and nothing is sealed
     #[arg(long, conflicts_with_all = ["key_file", "tls_ca", "tls_cert", "tls_key"])]
     pub insecure: bool,
@@ -554,6 +557,9 @@ pub struct SendArgs {
     /// Replace the object of this id, here and at the receivers, and then older ones of this name
     #[arg(long)]
     pub replace: bool,
+    /// Other users of this machine do not see it; receivers and their users do
+    #[arg(long)]
+    pub private: bool,
     /// Receivers that are not done by then have failed (30s, 10m)
     #[arg(long, value_name = "T", value_parser = duration)]
     pub deadline: Option<Duration>,

@@ -4,6 +4,7 @@ mod accept;
 mod audit;
 #[cfg(feature = "research")]
 mod bench;
+mod bytes;
 mod cast;
 mod cluster;
 mod destination;

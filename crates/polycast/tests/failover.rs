@@ -19,11 +19,13 @@ struct Managers {
     cluster: Cluster,
     etcd: String,
     config: String,
+    /// What all show who they are with.
+    shown: Vec<String>,
     _etcd: etcd::Etcd,
 }
 
 impl Managers {
-    fn start() -> Option<Self> {
+    fn start(is_sealed: bool) -> Option<Self> {
         let place = Place::new();
         let (daemon, etcd) = etcd::start(&place.path("etcd"))?;
         // One address: a second transfer has to wait for the first one.
@@ -32,13 +34,19 @@ impl Managers {
             "fabrics = ['ip-multicast']\n[ip-multicast]\npool = '239.254.{third}.{last}/32'\nport = 17412\nrate = '400mbit'\n"
         );
         let config = place.file("manager.toml", settings.as_bytes());
+        let mut shown = Vec::new();
+        if is_sealed {
+            shown = vec!["--key-file".to_string(), place.path("key")];
+            assert_eq!(common::polycast(&["key", "new", &shown[1]]).status, 0);
+        }
+        let words = common::authority::words(&shown);
         let manager = |_| {
             let address = format!("127.0.0.1:{}", etcd::free_port());
-            Daemon::manager(&address, &["--config", &config, "--etcd", &etcd])
+            Daemon::manager(&address, &[&["--config", &config, "--etcd", &etcd], &words[..]].concat())
         };
         let managers = (0..3).map(manager).collect();
-        let cluster = Cluster::of(place, managers, &["a", "b", "c"]);
-        Some(Managers { cluster, etcd, config, _etcd: daemon })
+        let cluster = Cluster::of_with(place, managers, &["a", "b", "c"], &words);
+        Some(Managers { cluster, etcd, config, shown, _etcd: daemon })
     }
 
     /// Kills the leader, or stops it; gives its address.
@@ -74,7 +82,9 @@ impl Managers {
 
     /// Starts a manager again.
     fn start_again(&mut self, address: &str) {
-        let again = Daemon::manager(address, &["--config", &self.config, "--etcd", &self.etcd]);
+        let shown = common::authority::words(&self.shown);
+        let own = ["--config", &self.config, "--etcd", &self.etcd];
+        let again = Daemon::manager(address, &[&own, &shown[..]].concat());
         *self.manager(address) = again;
     }
 
@@ -85,8 +95,19 @@ impl Managers {
 
 #[test]
 fn leaders_that_are_killed_or_stopped_lose_no_transfer_and_no_request() {
-    let Some(mut managers) = Managers::start() else { return };
+    let Some(managers) = Managers::start(false) else { return };
     let rounds = std::env::var("POLYCAST_RUNS").map_or(4, |text| text.parse::<u32>().unwrap());
+    fail_over(managers, rounds);
+}
+
+/// The same where all is sealed: permits of the next leader are those of the one before.
+#[test]
+fn sealed_transfers_outlive_their_leaders() {
+    let Some(managers) = Managers::start(true) else { return };
+    fail_over(managers, 2);
+}
+
+fn fail_over(mut managers: Managers, rounds: u32) {
     let big = managers.cluster.big(60_000_000);
     let (mut noticed, mut gaps) = (Vec::new(), Vec::new());
     for round in 0..rounds {
@@ -117,6 +138,7 @@ fn leaders_that_are_killed_or_stopped_lose_no_transfer_and_no_request() {
             let receivers = report["receivers"].as_array().unwrap();
             assert!(receivers.len() == 2 && receivers.iter().all(|r| r["verified"] == true), "{report}");
             assert!(report["path_lost"].is_null(), "{report}");
+            assert_eq!(report["sealed"], !managers.shown.is_empty(), "{report}");
         }
         for (id, agents) in [(&first, ["b", "c"]), (&second, ["a", "c"])] {
             for agent in agents {

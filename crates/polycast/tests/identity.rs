@@ -2,11 +2,11 @@
 
 mod common;
 
+use common::authority::{Authority, words};
 use common::cluster::{Cluster, Daemon};
 use common::{Place, Ran, begin, command, end, noise, polycast};
 use polycast_types::{Handle, ObjectId};
 use polycast_wire::control::Control;
-use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use std::fs::{self, Permissions};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -109,40 +109,6 @@ fn a_key_file_that_is_none_ends_a_manager_before_it_listens() {
         assert!(sentence(&ran).contains(says), "{}", ran.stderr);
         assert!(!ran.stderr.contains("listens on"), "{}", ran.stderr);
     }
-}
-
-/// One that vouches for machines.
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    pem: String,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        let pem = params.self_signed(&key).unwrap().pem();
-        Authority { issuer: Issuer::new(params, key), pem }
-    }
-
-    /// Writes a certificate for this name into a folder; gives the arguments that name its files.
-    fn issue(&self, place: &Place, folder: &str, name: &str) -> Vec<String> {
-        let mut params = CertificateParams::new(vec![name.to_string()]).unwrap();
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
-        let ca = place.file(&format!("{folder}/ca.pem"), self.pem.as_bytes());
-        let key = place.file(&format!("{folder}/key.pem"), key.serialize_pem().as_bytes());
-        fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
-        let cert = place.file(&format!("{folder}/cert.pem"), certificate.as_bytes());
-        ["--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &key].map(str::to_string).to_vec()
-    }
-}
-
-fn words(arguments: &[String]) -> Vec<&str> {
-    arguments.iter().map(String::as_str).collect()
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::choice::Choice;
 use super::store::{Description, Found};
+use super::users::{Holder, User};
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::object::{ObjectKind, Stamp};
 use polycast_types::{AppId, DataId, ObjectId, format_bytes};
@@ -35,6 +36,8 @@ pub struct Available {
     pub choice: Arc<Choice>,
     /// Since when it is here.
     pub since: SystemTime,
+    /// Who on this host has brought it; `None`: it has come from elsewhere.
+    pub holder: Option<Holder>,
 }
 
 /// How far an object is that is being received.
@@ -46,6 +49,8 @@ pub struct Progress {
     pub total: AtomicU64,
     /// Set to end receiving.
     pub cancel: Arc<AtomicBool>,
+    /// Who on this host brings it; `None`: it comes from elsewhere.
+    pub holder: Option<Holder>,
 }
 
 #[derive(Debug)]
@@ -55,6 +60,17 @@ enum State {
 }
 
 impl State {
+    fn holder(&self) -> Option<Holder> {
+        match self {
+            State::Available { object, .. } => object.holder,
+            State::Receiving(progress) => progress.holder,
+        }
+    }
+
+    fn is_of(&self, user: User) -> bool {
+        self.holder().is_some_and(|holder| holder.uid == user.uid())
+    }
+
     /// Bytes of the store that it has or will have.
     fn stored_bytes(&self) -> u64 {
         match self {
@@ -69,7 +85,25 @@ impl State {
 #[derive(Debug)]
 pub enum Snapshot {
     Available(Available),
-    Receiving { name: String, bytes: u64, total: u64 },
+    Receiving { name: String, bytes: u64, total: u64, holder: Option<Holder> },
+}
+
+impl Snapshot {
+    /// Whether this user may read it, or see it come.
+    pub fn is_for(&self, user: User) -> bool {
+        match self {
+            Snapshot::Available(object) => object.is_for(user),
+            Snapshot::Receiving { holder, .. } => user.may_see(*holder, false),
+        }
+    }
+
+    /// Who on this host has brought it.
+    pub fn holder(&self) -> Option<Holder> {
+        match self {
+            Snapshot::Available(object) => object.holder,
+            Snapshot::Receiving { holder, .. } => *holder,
+        }
+    }
 }
 
 /// The table of objects.
@@ -140,10 +174,42 @@ impl Catalog {
 
     /// Begins to receive an object; ends with the guard.
     pub fn begin_receive(self: &Arc<Self>, id: ObjectId) -> Result<Receive, Refusal> {
+        self.begin(id, Progress::default(), |_| Ok(()))
+    }
+
+    /// The same for an object that a user of this host brings, who has no more than a part of the agent.
+    pub fn begin_bring(
+        self: &Arc<Self>,
+        id: ObjectId,
+        user: User,
+        private: bool,
+    ) -> Result<Receive, Refusal> {
+        let progress = Progress { holder: Some(user.holder(private)), ..Progress::default() };
+        self.begin(id, progress, |inner| {
+            let own = || inner.objects.values().filter(|state| state.is_of(user));
+            let objects = own().count();
+            if user.is_other() && objects >= user.share(self.objects_max) {
+                return Err(user.too_many(objects, "objects"));
+            }
+            let coming = own().filter(|state| matches!(state, State::Receiving(_))).count();
+            if user.is_other() && coming >= user.share(self.receives_max) {
+                return Err(user.too_many(coming, "objects on their way"));
+            }
+            Ok(())
+        })
+    }
+
+    fn begin(
+        self: &Arc<Self>,
+        id: ObjectId,
+        progress: Progress,
+        check: impl FnOnce(&Inner) -> Result<(), Refusal>,
+    ) -> Result<Receive, Refusal> {
         let mut inner = self.lock();
         inner.admit(id, self.objects_max)?;
+        check(&inner)?;
         inner.admit_receive(self.receives_max)?;
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(progress);
         inner.receiving += 1;
         inner.failures.retain(|(failed, _)| *failed != id);
         inner.objects.insert(id, State::Receiving(Arc::clone(&progress)));
@@ -172,9 +238,21 @@ impl Catalog {
     }
 
     /// Takes an object out if `remove` has removed what is stored of it, or what a try to receive it has left; `remove` gives
-    /// whether there was anything. Nobody can put another one of this id in its place meanwhile.
-    pub fn delete(&self, id: ObjectId, remove: impl FnOnce() -> io::Result<bool>) -> Result<(), Refusal> {
+    /// whether there was anything. Nobody can put another one of this id in its place meanwhile. A user who must not see an
+    /// object learns of none.
+    pub fn delete(
+        &self,
+        id: ObjectId,
+        user: User,
+        remove: impl FnOnce() -> io::Result<bool>,
+    ) -> Result<(), Refusal> {
         let mut inner = self.lock();
+        match inner.objects.get(&id) {
+            Some(state) if !snapshot(state).is_for(user) => return Err(unknown(id)),
+            Some(state) => user.check_change(id, state.holder())?,
+            None if user.is_other() => return Err(unknown(id)),
+            None => {}
+        }
         let known = match inner.objects.get(&id) {
             Some(State::Available { sends: 0, .. }) => true,
             None => false,
@@ -197,6 +275,7 @@ impl Catalog {
     pub async fn wait(
         &self,
         id: ObjectId,
+        user: User,
         timeout: Option<Duration>,
         known_only: bool,
     ) -> Result<Available, Refusal> {
@@ -208,6 +287,7 @@ impl Catalog {
                     return Err(Refusal::new(Kind::Cancelled, "the agent is shutting down"));
                 }
                 match self.get(id) {
+                    Some(there) if !there.is_for(user) => return Err(unknown(id)),
                     Some(Snapshot::Available(object)) => return Ok(object),
                     None if known_only => return Err(self.absent(id)),
                     _ => {}
@@ -267,6 +347,13 @@ impl Catalog {
         others.map(|(_, state)| state.stored_bytes()).fold(0, u64::saturating_add)
     }
 
+    /// The same, of those that this user has brought.
+    pub fn brought_bytes(&self, user: User, except: ObjectId) -> u64 {
+        let inner = self.lock();
+        let own = inner.objects.iter().filter(|(id, state)| **id != except && state.is_of(user));
+        own.map(|(_, state)| state.stored_bytes()).fold(0, u64::saturating_add)
+    }
+
     /// Received objects that are not in use, their lengths, and since when they are here; the oldest first.
     pub fn idle(&self) -> Vec<(ObjectId, u64, SystemTime)> {
         let inner = self.lock();
@@ -305,7 +392,8 @@ impl Catalog {
         let mut inner = self.lock();
         let journal = std::mem::take(&mut inner.journal);
         let state = |id: &ObjectId| match inner.objects.get(id) {
-            Some(State::Available { object, .. }) => Some(object.clone()),
+            // Other hosts are told of what is for all.
+            Some(State::Available { object, .. }) if !object.is_private() => Some(object.clone()),
             _ => None,
         };
         journal.into_iter().map(|id| (id, state(&id))).collect()
@@ -384,8 +472,18 @@ impl Inner {
 }
 
 impl Available {
+    /// Whether this user may read it.
+    pub fn is_for(&self, user: User) -> bool {
+        user.may_see(self.holder, self.added_from.is_some())
+    }
+
+    /// Whether it is its holder's alone.
+    pub fn is_private(&self) -> bool {
+        self.holder.is_some_and(|holder| holder.private)
+    }
+
     fn received(description: Description) -> Self {
-        let Description { name, kind, length, mode, root } = description;
+        let Description { name, kind, length, mode, root, holder } = description;
         Available {
             name,
             kind,
@@ -396,6 +494,7 @@ impl Available {
             added_from: None,
             choice: Arc::default(),
             since: SystemTime::now(),
+            holder,
         }
     }
 }
@@ -407,6 +506,7 @@ fn snapshot(state: &State) -> Snapshot {
             name: progress.name.get().cloned().unwrap_or_default(),
             bytes: progress.bytes.load(Ordering::Relaxed),
             total: progress.total.load(Ordering::Relaxed),
+            holder: progress.holder,
         },
     }
 }
@@ -556,11 +656,13 @@ mod tests {
             added_from: Some("/a".into()),
             choice: Arc::default(),
             since: SystemTime::now(),
+            holder: None,
         }
     }
 
     fn description() -> Description {
-        Description { name: "a".into(), kind: ObjectKind::File, length: 3, mode: 0o644, root: "00".into() }
+        let (name, root) = ("a".into(), "00".into());
+        Description { name, kind: ObjectKind::File, length: 3, mode: 0o644, root, holder: None }
     }
 
     fn failure() -> Refusal {
@@ -608,15 +710,16 @@ mod tests {
         let first = catalog.begin_send(id(1)).unwrap();
         let second = catalog.begin_send(id(1)).unwrap();
         drop(first);
-        let delete = |data| catalog.delete(id(data), || Ok(false));
+        let delete = |data| catalog.delete(id(data), User::agent(), || Ok(false));
         assert_eq!(delete(1).unwrap_err().message, "object 1 is being sent");
         drop(second);
-        let stuck = catalog.delete(id(1), || Err(io::ErrorKind::PermissionDenied.into())).unwrap_err();
+        let denied = || Err(io::ErrorKind::PermissionDenied.into());
+        let stuck = catalog.delete(id(1), User::agent(), denied).unwrap_err();
         assert_eq!(stuck.message, "object 1 cannot be removed: permission denied");
         delete(1).unwrap();
         assert_eq!(delete(1).unwrap_err().message, "there is no object 1 here");
         // What a try to receive it has left can be removed, too.
-        catalog.delete(id(1), || Ok(true)).unwrap();
+        catalog.delete(id(1), User::agent(), || Ok(true)).unwrap();
         let receive = catalog.begin_receive(id(2)).unwrap();
         assert_eq!(delete(2).unwrap_err().kind, Kind::ObjectBusy);
         drop(receive);
@@ -627,7 +730,7 @@ mod tests {
         let catalog = catalog();
         let reader = tokio::spawn({
             let catalog = Arc::clone(&catalog);
-            async move { catalog.wait(id(1), None, false).await }
+            async move { catalog.wait(id(1), User::agent(), None, false).await }
         });
         tokio::task::yield_now().await;
         catalog.begin_receive(id(1)).unwrap().fail(failure());
@@ -639,12 +742,12 @@ mod tests {
     #[tokio::test]
     async fn readers_of_what_is_known_learn_of_failures() {
         let catalog = catalog();
-        let unknown = catalog.wait(id(1), None, true).await.unwrap_err();
+        let unknown = catalog.wait(id(1), User::agent(), None, true).await.unwrap_err();
         assert_eq!(unknown.kind, Kind::ObjectUnknown);
         let receive = catalog.begin_receive(id(1)).unwrap();
         let reader = tokio::spawn({
             let catalog = Arc::clone(&catalog);
-            async move { catalog.wait(id(1), None, true).await }
+            async move { catalog.wait(id(1), User::agent(), None, true).await }
         });
         tokio::task::yield_now().await;
         receive.fail(failure());
@@ -658,9 +761,9 @@ mod tests {
         let catalog = catalog();
         let mut receive = catalog.begin_receive(id(1)).unwrap();
         receive.publish(description());
-        assert_eq!(catalog.wait(id(1), Some(Duration::ZERO), true).await.unwrap().root, "00");
+        assert_eq!(catalog.wait(id(1), User::agent(), Some(Duration::ZERO), true).await.unwrap().root, "00");
         // It is an object like any other.
-        catalog.delete(id(1), || Ok(true)).unwrap();
+        catalog.delete(id(1), User::agent(), || Ok(true)).unwrap();
         let _another = catalog.begin_receive(id(1)).unwrap();
         drop(receive);
         assert!(matches!(catalog.get(id(1)), Some(Snapshot::Receiving { .. })));
@@ -670,11 +773,15 @@ mod tests {
     async fn readers_can_give_up() {
         let catalog = catalog();
         let now = Some(Duration::ZERO);
-        assert_eq!(catalog.wait(id(1), now, false).await.unwrap_err().kind, Kind::ObjectUnknown);
+        assert_eq!(
+            catalog.wait(id(1), User::agent(), now, false).await.unwrap_err().kind,
+            Kind::ObjectUnknown
+        );
         let receive = catalog.begin_receive(id(1)).unwrap();
         receive.progress().bytes.store(1 << 20, Ordering::Relaxed);
         receive.progress().total.store(3 << 20, Ordering::Relaxed);
-        let late = catalog.wait(id(1), Some(Duration::from_millis(20)), false).await.unwrap_err();
+        let late =
+            catalog.wait(id(1), User::agent(), Some(Duration::from_millis(20)), false).await.unwrap_err();
         assert_eq!(late.message, "object 1 is not complete yet: 1.00 MiB of 3.00 MiB");
         assert_eq!(late.kind, Kind::TimedOut);
     }

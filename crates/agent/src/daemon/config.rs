@@ -1,5 +1,6 @@
 //! The agent's settings, as TOML. `docs/agent.sample.toml` explains each.
 
+use super::local::Access;
 use crate::forwarder::ForwarderConfig;
 use crate::label_switch::RackAgentConfig;
 use polycast_api::client::{default_folder, default_socket};
@@ -41,6 +42,10 @@ pub struct AgentConfig {
     pub store_ttl: Option<String>,
     /// Unix socket for applications; without one a socket in the user's run-time folder.
     pub socket: Option<PathBuf>,
+    /// Who may use the socket: `600` its user, `660` the members of a group, `666` all users of this machine.
+    pub socket_mode: Option<String>,
+    /// That group, by its name or number.
+    pub socket_group: Option<String>,
     /// TCP port where other agents reach this one, for all that they want of it; 0 lets the system choose. Without one it is
     /// [`CONTROL_PORT`], or where that is taken one that the system chooses.
     pub control_port: Option<u16>,
@@ -53,6 +58,8 @@ pub struct AgentConfig {
     pub tls_cert: Option<PathBuf>,
     /// and its private key. Files that change are read again.
     pub tls_key: Option<PathBuf>,
+    /// Lists (PEM) of certificates that the authorities have revoked.
+    pub tls_crl: Option<PathBuf>,
     /// In place of all these: a word of the manager's own authority (`polycast token new`), which lets this agent in once.
     pub token: Option<String>,
     /// Folder for the certificate that it gets then; where one that holds is in it, no token is needed.
@@ -87,11 +94,14 @@ impl Default for AgentConfig {
             store_max: None,
             store_ttl: None,
             socket: None,
+            socket_mode: None,
+            socket_group: None,
             control_port: None,
             key_file: None,
             tls_ca: None,
             tls_cert: None,
             tls_key: None,
+            tls_crl: None,
             token: None,
             identity: None,
             insecure: false,
@@ -157,6 +167,7 @@ impl AgentConfig {
         }
         self.store_max_bytes()?;
         self.store_ttl_span()?;
+        self.socket_access()?;
         if let Some(forwarder) = &self.forwarder {
             if let Err(error) = forwarder.check() {
                 return wrong("forwarder", error.to_string());
@@ -194,13 +205,15 @@ impl AgentConfig {
             tls_ca: self.tls_ca.clone(),
             tls_cert: self.tls_cert.clone(),
             tls_key: self.tls_key.clone(),
+            tls_crl: self.tls_crl.clone(),
         }
     }
 
     /// Sets how the agent shows who it is, where that is said.
     pub fn set_identity(&mut self, files: IdentityFiles) {
-        let IdentityFiles { key_file, tls_ca, tls_cert, tls_key } = files.or(self.identity_files());
-        (self.key_file, self.tls_ca, self.tls_cert, self.tls_key) = (key_file, tls_ca, tls_cert, tls_key);
+        let IdentityFiles { key_file, tls_ca, tls_cert, tls_key, tls_crl } = files.or(self.identity_files());
+        (self.key_file, self.tls_crl) = (key_file, tls_crl);
+        (self.tls_ca, self.tls_cert, self.tls_key) = (tls_ca, tls_cert, tls_key);
     }
 
     /// The folder for the certificate of the agent with this name, if it has one from the manager's authority.
@@ -243,6 +256,15 @@ impl AgentConfig {
         let reason = || format!("'{text}' is no time from 1s to 3650d, such as 30m, 12h or 7d");
         let span = seconds.map(Duration::from_secs);
         span.map(Some).ok_or_else(|| SettingsError::Value { setting: "store-ttl", reason: reason() })
+    }
+
+    /// Who may use the socket.
+    ///
+    /// # Errors
+    /// There is no such mode or group.
+    pub(super) fn socket_access(&self) -> Result<Access, SettingsError> {
+        let access = Access::of(self.socket_mode.as_deref(), self.socket_group.as_deref());
+        access.map_err(|(setting, reason)| SettingsError::Value { setting, reason })
     }
 
     /// The agent's name.
@@ -293,6 +315,8 @@ mod tests {
             ("manager = 'a:1'\nsends-max = 0", "'sends-max'"),
             ("manager = 'a:1'\nstore-max = '8 apples'", "'8 apples' is no size"),
             ("manager = 'a:1'\nstore-max = '1'", "from 1MiB"),
+            ("manager = 'a:1'\nsocket-mode = '640'", "'640' is none of 600"),
+            ("manager = 'a:1'\nsocket-group = 'nogroupofthisname'", "'nogroupofthisname'"),
             ("manager = 'a:1'\nstore-ttl = '7w'", "'7w' is no time"),
             ("manager = 'a:1'\nstore-ttl = '99999d'", "to 3650d"),
             ("manager = 'a:1'\n[forwarder]\nnode = []", "'forwarder'"),

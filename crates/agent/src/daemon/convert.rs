@@ -2,6 +2,7 @@
 
 use super::catalog::{Available, Snapshot};
 use super::sends::{Granted, Waiting};
+use super::users::{Holder, User};
 use crate::transfer::{Options, SlowPolicy};
 use polycast_api::agent::{self as api, PathForm, SlowReceivers};
 use polycast_api::client::Receivers;
@@ -66,8 +67,8 @@ fn kind(kind: ObjectKind) -> i32 {
     }
 }
 
-/// An object that can be read; `stored` is where it is if it was received.
-pub fn available(id: ObjectId, object: Available, stored: &Path) -> api::Object {
+/// An object that can be read; `stored` is where it is if it was received. Where its bytes lie is told only whom that helps.
+pub fn available(id: ObjectId, object: Available, stored: &Path, user: User) -> api::Object {
     let (state, form) = match (&object.added_from, object.kind) {
         (None, _) => (api::ObjectState::Received, PathForm::Bytes),
         (Some(_), ObjectKind::File) => (api::ObjectState::Added, PathForm::Bytes),
@@ -77,6 +78,8 @@ pub fn available(id: ObjectId, object: Available, stored: &Path) -> api::Object 
         (Some(_), ObjectKind::Directory) => (api::ObjectState::Added, PathForm::Unspecified),
     };
     let path = object.added_from.as_deref().unwrap_or(stored);
+    let is_told = user.shares_paths() || !user.is_other();
+    let form = if is_told { form } else { PathForm::Unspecified };
     api::Object {
         app_id: id.app.0.to_vec(),
         data_id: id.data.0,
@@ -86,10 +89,12 @@ pub fn available(id: ObjectId, object: Available, stored: &Path) -> api::Object 
         length: object.length,
         verified_bytes: object.length,
         root: object.root,
-        path: path.to_string_lossy().into_owned(),
+        path: if is_told { path.to_string_lossy().into_owned() } else { String::new() },
         form: form.into(),
         mode: object.mode.into(),
         since_unix_ms: unix_ms(object.since),
+        brought_by: object.holder.map(|holder| holder.uid),
+        private: object.holder.is_some_and(|holder| holder.private),
     }
 }
 
@@ -98,16 +103,18 @@ fn unix_ms(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-pub fn object(id: ObjectId, snapshot: Snapshot, stored: &Path) -> api::Object {
+pub fn object(id: ObjectId, snapshot: Snapshot, stored: &Path, user: User) -> api::Object {
     match snapshot {
-        Snapshot::Available(object) => available(id, object, stored),
-        Snapshot::Receiving { name, bytes, total } => api::Object {
+        Snapshot::Available(object) => available(id, object, stored, user),
+        Snapshot::Receiving { name, bytes, total, holder } => api::Object {
             name,
             app_id: id.app.0.to_vec(),
             data_id: id.data.0,
             state: api::ObjectState::Receiving.into(),
             length: total,
             verified_bytes: bytes,
+            brought_by: holder.map(|holder| holder.uid),
+            private: holder.is_some_and(|Holder { private, .. }| private),
             ..api::Object::default()
         },
     }

@@ -65,6 +65,7 @@ impl Enrolment {
             tls_ca: Some(self.file("ca.pem")),
             tls_cert: Some(self.file("cert.pem")),
             tls_key: Some(self.file("key.pem")),
+            tls_crl: None,
         }
     }
 

@@ -414,6 +414,7 @@ fn enter(shared: &Shared, id: ObjectId, received: &Received) -> Result<Descripti
         length: received.bytes,
         mode: received.mode,
         root: received.root.clone(),
+        holder: None,
     };
     match shared.store.describe(id, &description) {
         Ok(()) => {

@@ -2,6 +2,7 @@
 
 use super::catalog::Catalog;
 use super::store::Store;
+use super::users::User;
 use polycast_api::error::{Kind, Refusal};
 use polycast_types::{ObjectId, format_bytes};
 use std::sync::{Mutex, PoisonError};
@@ -101,7 +102,7 @@ impl Limits {
 
 /// Removes an object, unless it has come into use; gives whether it is gone.
 fn evict(catalog: &Catalog, store: &Store, id: ObjectId, why: &str) -> bool {
-    match catalog.delete(id, || store.remove(id)) {
+    match catalog.delete(id, User::agent(), || store.remove(id)) {
         Ok(()) => {
             tracing::info!(object = %id, why, "removed from the store");
             true
@@ -136,7 +137,8 @@ mod tests {
     }
 
     fn description(length: u64) -> Description {
-        Description { name: "a".into(), kind: ObjectKind::File, length, mode: 0o644, root: "00".into() }
+        let (name, root) = ("a".into(), "00".into());
+        Description { name, kind: ObjectKind::File, length, mode: 0o644, root, holder: None }
     }
 
     /// A store with objects of 100 bytes, number 1 the oldest, and its folder, which goes with the first value.

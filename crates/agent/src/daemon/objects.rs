@@ -11,8 +11,8 @@ mod serve;
 mod topics;
 
 pub use fetch::Asks;
-pub use fill::fill;
-pub use key::Key;
+pub use fill::{Expected, Shape, fill, store};
+pub use key::{Digest, Key};
 
 use super::Shared;
 use super::catalog::{Available, Catalog};

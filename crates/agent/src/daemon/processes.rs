@@ -4,6 +4,7 @@
 //! is removed when the last process of an application unregisters. A process that dies without
 //! unregistering is forgotten when the next one registers.
 
+use super::users::User;
 use polycast_api::error::{Kind, Refusal};
 use polycast_types::AppId;
 use std::collections::BTreeMap;
@@ -11,9 +12,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The table of registered processes.
 pub struct Processes {
-    /// With the process at the other end of the socket, if the system tells.
-    table: Mutex<BTreeMap<(AppId, u64), Option<i32>>>,
+    table: Mutex<BTreeMap<(AppId, u64), Registered>>,
     most: usize,
+}
+
+/// One of them.
+struct Registered {
+    /// The process at the other end of the socket, if the system tells.
+    pid: Option<i32>,
+    user: User,
 }
 
 impl Processes {
@@ -22,37 +29,48 @@ impl Processes {
     }
 
     /// Registers a process; again is no error.
-    pub fn register(&self, app: AppId, process: u64, system_pid: Option<i32>) -> Result<(), Refusal> {
+    pub fn register(&self, app: AppId, process: u64, user: User, pid: Option<i32>) -> Result<(), Refusal> {
         let mut table = self.lock();
-        table.retain(|_, pid| pid.is_none_or(is_alive));
+        table.retain(|_, one| one.pid.is_none_or(is_alive));
         if table.len() >= self.most && !table.contains_key(&(app, process)) {
             let message = format!("{} processes are registered, which is this agent's limit", table.len());
             return Err(Refusal::new(Kind::Full, message));
         }
-        table.insert((app, process), system_pid);
+        if table.get(&(app, process)).is_some_and(|one| !user.may_end(Some(one.user.uid()))) {
+            let message =
+                format!("process {process} of this application is another user's: take another number");
+            return Err(Refusal::new(Kind::NotAllowed, message));
+        }
+        let own = table.values().filter(|one| one.user.uid() == user.uid()).count();
+        if own >= user.share(self.most) && !table.contains_key(&(app, process)) {
+            return Err(user.too_many(own, "processes"));
+        }
+        table.insert((app, process), Registered { pid, user });
         Ok(())
     }
 
     /// Ends a registration; gives how many processes of the application are left.
-    pub fn unregister(&self, app: AppId, process: u64) -> Result<u32, Refusal> {
+    pub fn unregister(&self, app: AppId, process: u64, user: User) -> Result<u32, Refusal> {
+        self.check(app, process, user)?;
         let mut table = self.lock();
-        if table.remove(&(app, process)).is_none() {
-            return Err(not_registered(process));
-        }
+        table.remove(&(app, process));
         let left = table.range((app, 0)..=(app, u64::MAX)).count();
         Ok(u32::try_from(left).unwrap_or(u32::MAX))
     }
 
-    /// Whether a process has registered.
-    pub fn check(&self, app: AppId, process: u64) -> Result<(), Refusal> {
-        if self.lock().contains_key(&(app, process)) { Ok(()) } else { Err(not_registered(process)) }
+    /// Whether a process of this user has registered.
+    pub fn check(&self, app: AppId, process: u64, user: User) -> Result<(), Refusal> {
+        match self.lock().get(&(app, process)) {
+            Some(one) if user.may_end(Some(one.user.uid())) => Ok(()),
+            _ => Err(not_registered(process)),
+        }
     }
 
     pub fn count(&self) -> usize {
         self.lock().len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(AppId, u64), Option<i32>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(AppId, u64), Registered>> {
         // Nothing here panics between two changes that belong together.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,15 +94,16 @@ mod tests {
     fn processes_come_and_go() {
         let processes = Processes::new(2);
         let (a, b) = (AppId([1; 16]), AppId([2; 16]));
-        processes.register(a, 1, None).unwrap();
-        processes.register(a, 1, None).unwrap();
-        processes.register(a, 2, None).unwrap();
-        assert_eq!(processes.register(b, 1, None).unwrap_err().kind, Kind::Full);
-        assert_eq!(processes.unregister(a, 1).unwrap(), 1);
-        assert_eq!(processes.unregister(a, 1).unwrap_err().kind, Kind::NotRegistered);
-        assert!(processes.check(a, 2).is_ok());
-        assert!(processes.check(a, 1).is_err());
-        assert!(processes.check(b, 2).is_err());
+        let user = User::agent();
+        processes.register(a, 1, user, None).unwrap();
+        processes.register(a, 1, user, None).unwrap();
+        processes.register(a, 2, user, None).unwrap();
+        assert_eq!(processes.register(b, 1, user, None).unwrap_err().kind, Kind::Full);
+        assert_eq!(processes.unregister(a, 1, user).unwrap(), 1);
+        assert_eq!(processes.unregister(a, 1, user).unwrap_err().kind, Kind::NotRegistered);
+        assert!(processes.check(a, 2, user).is_ok());
+        assert!(processes.check(a, 1, user).is_err());
+        assert!(processes.check(b, 2, user).is_err());
     }
 
     #[test]
@@ -93,10 +112,13 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         child.wait().unwrap();
-        processes.register(AppId::default(), 1, Some(pid)).unwrap();
+        processes.register(AppId::default(), 1, User::agent(), Some(pid)).unwrap();
         let own = i32::try_from(std::process::id()).unwrap();
-        processes.register(AppId::default(), 2, Some(own)).unwrap();
+        processes.register(AppId::default(), 2, User::agent(), Some(own)).unwrap();
         assert_eq!(processes.count(), 1);
-        assert_eq!(processes.register(AppId::default(), 3, None).unwrap_err().kind, Kind::Full);
+        assert_eq!(
+            processes.register(AppId::default(), 3, User::agent(), None).unwrap_err().kind,
+            Kind::Full
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! Removing objects: here, and at other agents by way of the manager.
 
 use super::Shared;
+use super::users::User;
 use polycast_api::agent::{RemoveRequest, RemoveResponse, RemovedAt};
 use polycast_api::convert::app_id;
 use polycast_api::error::{Kind, Refusal};
@@ -45,7 +46,9 @@ fn remove(shared: &Shared, choice: &ObjectChoice) -> Vec<RemovedObject> {
     let except = choice.except_data_id.map(DataId);
     let mut removed = Vec::new();
     for id in ids.into_iter().filter(|id| Some(id.data) != except) {
-        let error = match shared.catalog.delete(id, || shared.store.remove(id)) {
+        let deleted = check_theirs(shared, id)
+            .and_then(|()| shared.catalog.delete(id, User::agent(), || shared.store.remove(id)));
+        let error = match deleted {
             Ok(()) => String::new(),
             Err(refusal) if refusal.kind == Kind::ObjectUnknown => continue,
             Err(refusal) => refusal.to_string(),
@@ -53,6 +56,19 @@ fn remove(shared: &Shared, choice: &ObjectChoice) -> Vec<RemovedObject> {
         removed.push(RemovedObject { app_id: app.0.to_vec(), data_id: id.data.0, error });
     }
     removed
+}
+
+/// Whether another agent may have an object removed: not what a user of this host has brought who is not the agent's, since the
+/// other agent does not say for whom it asks.
+fn check_theirs(shared: &Shared, id: ObjectId) -> Result<(), Refusal> {
+    let holder = shared.catalog.get(id).and_then(|there| there.holder());
+    match holder {
+        Some(holder) if holder.uid != User::agent().uid() && holder.uid != 0 => {
+            let why = format!("object {id} was brought by user {} there, who can remove it", holder.uid);
+            Err(Refusal::new(Kind::NotAllowed, why))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Has objects removed at other agents.

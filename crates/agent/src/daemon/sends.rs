@@ -4,6 +4,7 @@
 use super::Shared;
 use super::catalog::{self, Available};
 use super::manager_link::{FabricWish, Lease, Wanted, addresses};
+use super::users::User;
 use crate::transfer::{
     Change, NextPath, Options, Receivers as Invited, Report, Rest, SourceSpec, Steering, TransferError,
 };
@@ -68,6 +69,8 @@ pub struct Wish {
     /// Which fabric is to carry it.
     pub fabric: FabricWish,
     pub detached: bool,
+    /// Who wishes it.
+    pub user: User,
 }
 
 /// What is sent, and to whom.
@@ -85,6 +88,15 @@ struct Sending {
     cancel: Cancel,
     watchers: usize,
     detached: bool,
+    /// Who has begun it.
+    user: User,
+}
+
+impl Sending {
+    /// Whether it is one of this object that this user may change and end.
+    fn is_for(&self, key: &Key, object: ObjectId, user: User) -> bool {
+        key.object == object && user.may_end(Some(self.user.uid()))
+    }
 }
 
 /// Ends a transfer, before it has its path and after.
@@ -144,7 +156,7 @@ impl Sends {
 
     /// Begins to send an object, or joins those who watch it being sent.
     pub fn start(self: &Arc<Self>, wish: Wish) -> Result<Watcher, Refusal> {
-        let Wish { object, ref receivers, detached, .. } = wish;
+        let Wish { object, ref receivers, detached, user, .. } = wish;
         let key = Key { object, receivers: sorted(receivers) };
         let mut table = self.lock();
         if let Some(sending) = table.sendings.get_mut(&key) {
@@ -156,6 +168,10 @@ impl Sends {
             let message = format!("this agent is sending {} objects, which is its limit", table.running);
             return Err(Refusal::new(Kind::Full, message));
         }
+        let own = table.sendings.values().filter(|sending| sending.user == user).count();
+        if user.is_other() && own >= user.share(self.most) {
+            return Err(user.too_many(own, "transfers"));
+        }
         let send = self.shared.catalog.begin_send(object)?;
         let (sender, standing) = watch::channel(Standing::default());
         let cancel =
@@ -163,7 +179,7 @@ impl Sends {
         table.next_number += 1;
         table.running += 1;
         let number = table.next_number;
-        let sending = Sending { number, standing, cancel: cancel.clone(), watchers: 1, detached };
+        let sending = Sending { number, standing, cancel: cancel.clone(), watchers: 1, detached, user };
         let watcher = self.watcher(key.clone(), &sending);
         table.sendings.insert(key.clone(), sending);
         drop(table);
@@ -409,14 +425,15 @@ impl Sends {
     /// Changes the time or the receivers of the transfer of an object; gives its path, `None` while it waits.
     pub async fn extend(
         &self,
-        object: ObjectId,
+        (object, user): (ObjectId, User),
         time: Option<u64>,
         add: Vec<String>,
         remove: Vec<String>,
     ) -> Result<Option<Granted>, Refusal> {
         let standing = {
             let table = self.lock();
-            let mut sendings = table.sendings.iter().filter(|(key, _)| key.object == object);
+            let mut sendings =
+                table.sendings.iter().filter(|(key, sending)| sending.is_for(key, object, user));
             let Some((_, sending)) = sendings.next() else { return Err(not_sent(object)) };
             if sendings.next().is_some() {
                 let message =
@@ -471,9 +488,10 @@ impl Sends {
     }
 
     /// Ends the transfers of an object.
-    pub fn withdraw(&self, object: ObjectId) -> Result<(), Refusal> {
+    pub fn withdraw(&self, object: ObjectId, user: User) -> Result<(), Refusal> {
         let mut table = self.lock();
-        let keys: Vec<Key> = table.sendings.keys().filter(|key| key.object == object).cloned().collect();
+        let own = table.sendings.iter().filter(|(key, sending)| sending.is_for(key, object, user));
+        let keys: Vec<Key> = own.map(|(key, _)| key.clone()).collect();
         if keys.is_empty() {
             return Err(not_sent(object));
         }

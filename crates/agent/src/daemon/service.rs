@@ -1,6 +1,7 @@
 //! The gRPC service for applications (Republic Table I).
 
 use super::Shared;
+use super::bring;
 use super::catalog::{Available, Snapshot};
 use super::choice::Choice;
 use super::convert;
@@ -9,6 +10,7 @@ use super::objects::{self, Asks, Key, Objects};
 use super::removals;
 use super::sends::{Sends, Standing, Watcher, Wish};
 use super::streams::Streams;
+use super::users::User;
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::agent::agent_server::Agent;
 use polycast_api::agent::fetch_request::What;
@@ -19,10 +21,11 @@ use polycast_api::agent::{
     DrainRequest, DrainResponse, EndStreamRequest, EndStreamResponse, ExtendRequest, ExtendResponse,
     FetchEvent, FetchRequest, FillRequest, LeaveStreamRequest, LeaveStreamResponse, ListRequest,
     ListResponse, ListStreamsRequest, ListStreamsResponse, ManagerStatusResponse, Object, Peer,
-    PublishRequest, PublishResponse, ReadRequest, ReceiveMessagesRequest, ReceiveMessagesResponse,
-    RegisterRequest, RegisterResponse, RemoveRequest, RemoveResponse, SendEvent, SendMessagesRequest,
-    SendMessagesResponse, SendRequest, StatusRequest, StatusResponse, SubscribeRequest, TopicEvent, Transfer,
-    UnregisterRequest, UnregisterResponse, WithdrawRequest, WithdrawResponse,
+    PublishRequest, PublishResponse, PutRequest, ReadRequest, ReceiveMessagesRequest,
+    ReceiveMessagesResponse, RegisterRequest, RegisterResponse, RemoveRequest, RemoveResponse, SendEvent,
+    SendMessagesRequest, SendMessagesResponse, SendRequest, StatusRequest, StatusResponse, SubscribeRequest,
+    TakeRequest, TakeResponse, TopicEvent, Transfer, UnregisterRequest, UnregisterResponse, WithdrawRequest,
+    WithdrawResponse,
 };
 use polycast_api::convert::{app_id, encode_status};
 use polycast_api::error::{Kind, Refusal, check_version};
@@ -55,28 +58,38 @@ impl Service {
         Service { shared, sends, streams, objects }
     }
 
-    /// The application of a registered process.
-    fn app(&self, caller: Option<&Caller>) -> Result<AppId, Refusal> {
-        let (app, process) = convert::caller(caller)?;
-        self.shared.processes.check(app, process)?;
-        Ok(app)
+    /// The application of a registered process of this user.
+    fn app(&self, caller: Option<&Caller>, user: User) -> Result<AppId, Refusal> {
+        Ok(self.process(caller, user)?.0)
     }
 
-    /// A registered process.
-    fn process(&self, caller: Option<&Caller>) -> Result<(AppId, u64), Refusal> {
+    /// A registered process of this user.
+    fn process(&self, caller: Option<&Caller>, user: User) -> Result<(AppId, u64), Refusal> {
         let (app, process) = convert::caller(caller)?;
-        self.shared.processes.check(app, process)?;
+        self.shared.processes.check(app, process, user)?;
         Ok((app, process))
     }
 
-    /// The object that a registered process names.
-    fn object(&self, caller: Option<&Caller>, data: u64) -> Result<ObjectId, Refusal> {
-        Ok(ObjectId { app: self.app(caller)?, data: DataId(data) })
+    /// The object that a registered process of this user names.
+    fn object(&self, caller: Option<&Caller>, user: User, data: u64) -> Result<ObjectId, Refusal> {
+        Ok(ObjectId { app: self.app(caller, user)?, data: DataId(data) })
     }
 
-    fn transfers(&self) -> Vec<Transfer> {
+    /// Says of an object that this user must not see that there is none.
+    fn check_visible(&self, id: ObjectId, user: User) -> Result<(), Refusal> {
+        match self.shared.catalog.get(id) {
+            Some(there) if !there.is_for(user) => {
+                Err(Refusal::new(Kind::ObjectUnknown, format!("there is no object {id} here")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The transfers that this user may see.
+    fn transfers(&self, user: User) -> Vec<Transfer> {
         let mut transfers = Vec::new();
-        for (id, standing) in self.sends.list() {
+        let sends = self.sends.list().into_iter();
+        for (id, standing) in sends.filter(|(id, _)| self.check_visible(*id, user).is_ok()) {
             let report = standing.report;
             let slowest =
                 report.iter().flat_map(|report| &report.receivers).map(|receiver| receiver.bytes).min();
@@ -91,7 +104,8 @@ impl Service {
                 granted: standing.granted.as_ref().map(convert::granted),
             });
         }
-        for (id, snapshot) in self.shared.catalog.list(None) {
+        let objects = self.shared.catalog.list(None).into_iter();
+        for (id, snapshot) in objects.filter(|(_, snapshot)| snapshot.is_for(user)) {
             if let Snapshot::Receiving { bytes, total, .. } = snapshot {
                 transfers.push(Transfer {
                     app_id: id.app.0.to_vec(),
@@ -114,13 +128,15 @@ impl Agent for Service {
         request: Request<RegisterRequest>,
     ) -> Result<Response<RegisterResponse>, Status> {
         let credentials = request.extensions().get::<UdsConnectInfo>().and_then(|info| info.peer_cred);
+        let user = User::of(&request)?;
         let request = request.into_inner();
         check_version(request.protocol_version)?;
         let (app, process) = convert::caller(request.caller.as_ref())?;
-        self.shared.processes.register(app, process, credentials.and_then(|peer| peer.pid()))?;
+        self.shared.processes.register(app, process, user, credentials.and_then(|peer| peer.pid()))?;
         Ok(Response::new(RegisterResponse {
             protocol_version: PROTOCOL_VERSION,
             agent_name: self.shared.name.clone(),
+            other_user: !user.shares_paths(),
         }))
     }
 
@@ -128,14 +144,17 @@ impl Agent for Service {
         &self,
         request: Request<UnregisterRequest>,
     ) -> Result<Response<UnregisterResponse>, Status> {
+        let user = User::of(&request)?;
         let (app, process) = convert::caller(request.into_inner().caller.as_ref())?;
-        let processes_left = self.shared.processes.unregister(app, process)?;
+        let processes_left = self.shared.processes.unregister(app, process, user)?;
         Ok(Response::new(UnregisterResponse { processes_left }))
     }
 
     async fn add(&self, request: Request<AddRequest>) -> Result<Response<Object>, Status> {
+        let user = User::of(&request)?;
+        user.check_path()?;
         let request = request.into_inner();
-        let id = self.object(request.caller.as_ref(), request.data_id)?;
+        let id = self.object(request.caller.as_ref(), user, request.data_id)?;
         // Looking at a large directory takes a while: not for an id that is taken anyway.
         let path = PathBuf::from(request.path);
         self.shared.catalog.check_free(id, &path)?;
@@ -143,19 +162,44 @@ impl Agent for Service {
         if choice.is_several() && request.name.is_empty() {
             return Err(Refusal::new(Kind::Invalid, "several paths need a name for the object").into());
         }
-        let called = request.name;
+        let (called, private) = (request.name, request.private);
         let looked = tokio::task::spawn_blocking(move || look_at(path, &called, choice));
         let object = looked.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))??;
-        let object = self.shared.catalog.add(id, object)?;
+        let object =
+            self.shared.catalog.add(id, Available { holder: Some(user.holder(private)), ..object })?;
         tracing::info!(object = %id, bytes = object.length, "added");
-        Ok(Response::new(convert::available(id, object, &self.shared.store.path(id))))
+        Ok(Response::new(convert::available(id, object, &self.shared.store.path(id), user)))
+    }
+
+    async fn put(&self, request: Request<Streaming<PutRequest>>) -> Result<Response<Object>, Status> {
+        let user = User::of(&request)?;
+        let mut requests = request.into_inner();
+        let Some(first) = requests.message().await? else {
+            return Err(Refusal::new(Kind::Invalid, "the call does not say which object").into());
+        };
+        let id = self.object(first.caller.as_ref(), user, first.data_id)?;
+        Ok(Response::new(bring::put(&self.shared, (id, user), first, requests).await?))
+    }
+
+    type TakeStream = ReceiverStream<Result<TakeResponse, Status>>;
+
+    async fn take(&self, request: Request<TakeRequest>) -> Result<Response<Self::TakeStream>, Status> {
+        let user = User::of(&request)?;
+        let request = request.into_inner();
+        let mut id = self.object(request.caller.as_ref(), user, request.data_id)?;
+        if !request.app_id.is_empty() {
+            id.app = app_id(&request.app_id)?;
+        }
+        Ok(Response::new(bring::take(&self.shared, (id, user)).await?))
     }
 
     type SendStream = Pin<Box<dyn Stream<Item = Result<SendEvent, Status>> + Send>>;
 
     async fn send(&self, request: Request<SendRequest>) -> Result<Response<Self::SendStream>, Status> {
+        let user = User::of(&request)?;
         let request = request.into_inner();
-        let id = self.object(request.caller.as_ref(), request.data_id)?;
+        let id = self.object(request.caller.as_ref(), user, request.data_id)?;
+        self.check_visible(id, user)?;
         let receivers = convert::receivers(&request)?;
         let options = convert::options(&request, self.shared.default_options());
         let lease = convert::lease(&request);
@@ -163,7 +207,8 @@ impl Agent for Service {
             return Err(Refusal::new(Kind::Invalid, "or_fail needs the name of a fabric").into());
         }
         let fabric = FabricWish { name: request.fabric, or_fail: request.or_fail };
-        let wish = Wish { object: id, receivers, options, lease, fabric, detached: request.detached };
+        let detached = request.detached;
+        let wish = Wish { object: id, receivers, options, lease, fabric, detached, user };
         let watcher = self.sends.start(wish)?;
         let (events, stream) = mpsc::channel(EVENTS_MAX);
         tokio::spawn(tell(watcher, events));
@@ -171,12 +216,13 @@ impl Agent for Service {
     }
 
     async fn extend(&self, request: Request<ExtendRequest>) -> Result<Response<ExtendResponse>, Status> {
+        let user = User::of(&request)?;
         let request = request.into_inner();
-        let id = self.object(request.caller.as_ref(), request.data_id)?;
+        let id = self.object(request.caller.as_ref(), user, request.data_id)?;
         if request.time_ms.is_none() && request.add.is_empty() && request.remove.is_empty() {
             return Err(Refusal::new(Kind::Invalid, "the call does not say what to change").into());
         }
-        let granted = self.sends.extend(id, request.time_ms, request.add, request.remove).await?;
+        let granted = self.sends.extend((id, user), request.time_ms, request.add, request.remove).await?;
         Ok(Response::new(ExtendResponse { granted: granted.as_ref().map(convert::granted) }))
     }
 
@@ -184,49 +230,57 @@ impl Agent for Service {
         &self,
         request: Request<WithdrawRequest>,
     ) -> Result<Response<WithdrawResponse>, Status> {
+        let user = User::of(&request)?;
         let request = request.into_inner();
-        let id = self.object(request.caller.as_ref(), request.data_id)?;
-        self.sends.withdraw(id)?;
+        let id = self.object(request.caller.as_ref(), user, request.data_id)?;
+        self.sends.withdraw(id, user)?;
         tracing::info!(object = %id, "withdrawn");
         Ok(Response::new(WithdrawResponse {}))
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Object>, Status> {
+        let user = User::of(&request)?;
         let request = request.into_inner();
-        let id = self.object(request.caller.as_ref(), request.data_id)?;
+        let id = self.object(request.caller.as_ref(), user, request.data_id)?;
         let timeout = request.timeout_ms.map(Duration::from_millis);
-        let object = self.shared.catalog.wait(id, timeout, request.known_only).await?;
-        Ok(Response::new(convert::available(id, object, &self.shared.store.path(id))))
+        let object = self.shared.catalog.wait(id, user, timeout, request.known_only).await?;
+        Ok(Response::new(convert::available(id, object, &self.shared.store.path(id), user)))
     }
 
     async fn delete(&self, request: Request<DeleteRequest>) -> Result<Response<DeleteResponse>, Status> {
+        let user = User::of(&request)?;
         let request = request.into_inner();
-        let id = self.object(request.caller.as_ref(), request.data_id)?;
+        let id = self.object(request.caller.as_ref(), user, request.data_id)?;
         let store = &self.shared.store;
         // What was added stays where it is: it does not lie in the store.
-        self.shared.catalog.delete(id, || store.remove(id))?;
+        self.shared.catalog.delete(id, user, || store.remove(id))?;
         tracing::info!(object = %id, "deleted");
         Ok(Response::new(DeleteResponse {}))
     }
 
     async fn remove(&self, request: Request<RemoveRequest>) -> Result<Response<RemoveResponse>, Status> {
+        let user = User::of(&request)?;
         let request = request.into_inner();
-        let app = self.app(request.caller.as_ref())?;
+        let app = self.app(request.caller.as_ref(), user)?;
+        user.check_trusted("have objects removed at other agents")?;
         Ok(Response::new(removals::ask(&self.shared, app, request).await?))
     }
 
     async fn list(&self, request: Request<ListRequest>) -> Result<Response<ListResponse>, Status> {
+        let user = User::of(&request)?;
         let request = request.into_inner();
         check_version(request.protocol_version)?;
         let app = if request.app_id.is_empty() { None } else { Some(app_id(&request.app_id)?) };
         let objects = self.shared.catalog.list(app).into_iter();
         let objects = objects
-            .map(|(id, snapshot)| convert::object(id, snapshot, &self.shared.store.path(id)))
+            .filter(|(_, snapshot)| snapshot.is_for(user))
+            .map(|(id, snapshot)| convert::object(id, snapshot, &self.shared.store.path(id), user))
             .collect();
         Ok(Response::new(ListResponse { objects }))
     }
 
     async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+        let user = User::of(&request)?;
         check_version(request.into_inner().protocol_version)?;
         let shared = &self.shared;
         let state = shared.link.state();
@@ -254,7 +308,7 @@ impl Agent for Service {
             store_free_bytes: shared.store.free_bytes().unwrap_or(0),
             uptime_seconds: shared.started.elapsed().as_secs(),
             registered_processes: u32::try_from(shared.processes.count()).unwrap_or(u32::MAX),
-            transfers: self.transfers(),
+            transfers: self.transfers(user),
             peers: peers.into_iter().map(peer).collect(),
             lost: lost.into_iter().map(peer).collect(),
             store_max_bytes: shared.limits.most(),
@@ -273,6 +327,7 @@ impl Agent for Service {
     }
 
     async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<DrainResponse>, Status> {
+        User::of(&request)?.check_trusted("drain parts of the network")?;
         let DrainRequest { protocol_version, part, back } = request.into_inner();
         check_version(protocol_version)?;
         tracing::info!(part = %Printable(&part), back, "asks the manager to drain");
@@ -285,9 +340,10 @@ impl Agent for Service {
         &self,
         request: Request<CreateStreamRequest>,
     ) -> Result<Response<CreateStreamResponse>, Status> {
+        let user = User::of(&request)?;
         let request = request.into_inner();
-        let app = self.app(request.caller.as_ref())?;
-        self.streams.create(app, &request.name).await?;
+        let app = self.app(request.caller.as_ref(), user)?;
+        self.streams.create((app, user), &request.name).await?;
         Ok(Response::new(CreateStreamResponse {}))
     }
 
@@ -295,9 +351,10 @@ impl Agent for Service {
         &self,
         request: Request<EndStreamRequest>,
     ) -> Result<Response<EndStreamResponse>, Status> {
+        let user = User::of(&request)?;
         let request = request.into_inner();
-        let app = self.app(request.caller.as_ref())?;
-        self.streams.end(app, &request.name)?;
+        let app = self.app(request.caller.as_ref(), user)?;
+        self.streams.end((app, user), &request.name)?;
         Ok(Response::new(EndStreamResponse {}))
     }
 
@@ -305,11 +362,13 @@ impl Agent for Service {
         &self,
         request: Request<Streaming<SendMessagesRequest>>,
     ) -> Result<Response<SendMessagesResponse>, Status> {
+        let user = User::of(&request)?;
         let mut requests = request.into_inner();
         let Some(first) = requests.message().await? else {
             return Err(Refusal::new(Kind::Invalid, "the call does not say which stream").into());
         };
-        let mut pen = self.streams.pen(self.app(first.caller.as_ref())?, &first.name)?;
+        let app = self.app(first.caller.as_ref(), user)?;
+        let mut pen = self.streams.pen((app, user), &first.name)?;
         pen.write(&first.messages).await?;
         while let Some(request) = requests.message().await? {
             pen.write(&request.messages).await?;
@@ -323,8 +382,9 @@ impl Agent for Service {
         &self,
         request: Request<ReceiveMessagesRequest>,
     ) -> Result<Response<Self::ReceiveMessagesStream>, Status> {
+        let user = User::of(&request)?;
         let request = request.into_inner();
-        self.app(request.caller.as_ref())?;
+        self.app(request.caller.as_ref(), user)?;
         let responses = self.streams.hear(&request.name, request.hold_us)?;
         Ok(Response::new(ReceiverStream::new(responses)))
     }
@@ -333,8 +393,10 @@ impl Agent for Service {
         &self,
         request: Request<LeaveStreamRequest>,
     ) -> Result<Response<LeaveStreamResponse>, Status> {
+        let user = User::of(&request)?;
         let request = request.into_inner();
-        self.app(request.caller.as_ref())?;
+        self.app(request.caller.as_ref(), user)?;
+        user.check_trusted("end a stream for all who hear it")?;
         self.streams.leave(&request.name)?;
         Ok(Response::new(LeaveStreamResponse {}))
     }
@@ -350,33 +412,36 @@ impl Agent for Service {
     type FetchStream = ReceiverStream<Result<FetchEvent, Status>>;
 
     async fn fetch(&self, request: Request<FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
+        let user = User::of(&request)?;
         let request = request.into_inner();
-        let process = self.process(request.caller.as_ref())?;
+        let process = self.process(request.caller.as_ref(), user)?;
         let object = match request.what {
             Some(What::Key(key)) => Key::parse(&key)?.object,
             Some(What::DataId(data)) => ObjectId { app: process.0, data: DataId(data) },
             None => return Err(Refusal::new(Kind::Invalid, "the call does not say what to fetch").into()),
         };
         let deadline = request.deadline_ms.map(Duration::from_millis);
-        let asks = Asks { process, can_fill: request.can_fill, deadline };
+        let asks = Asks { process, user, can_fill: request.can_fill, deadline };
         let (events, stream) = mpsc::channel(EVENTS_MAX);
         tokio::spawn(Arc::clone(&self.objects).fetch(object, asks, events));
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 
     async fn fill(&self, request: Request<Streaming<FillRequest>>) -> Result<Response<Object>, Status> {
+        let user = User::of(&request)?;
         let mut requests = request.into_inner();
         let Some(first) = requests.message().await? else {
             return Err(Refusal::new(Kind::Invalid, "the call does not say which object").into());
         };
-        let process = self.process(first.caller.as_ref())?;
-        Ok(Response::new(objects::fill(&self.objects, process, first, requests).await?))
+        let process = self.process(first.caller.as_ref(), user)?;
+        Ok(Response::new(objects::fill(&self.objects, (process, user), first, requests).await?))
     }
 
     async fn publish(&self, request: Request<PublishRequest>) -> Result<Response<PublishResponse>, Status> {
+        let user = User::of(&request)?;
         let request = request.into_inner();
-        let app = self.app(request.caller.as_ref())?;
-        Ok(Response::new(self.objects.publish(app, request).await?))
+        let app = self.app(request.caller.as_ref(), user)?;
+        Ok(Response::new(self.objects.publish((app, user), request).await?))
     }
 
     type SubscribeStream = ReceiverStream<Result<TopicEvent, Status>>;
@@ -385,10 +450,11 @@ impl Agent for Service {
         &self,
         request: Request<SubscribeRequest>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
+        let user = User::of(&request)?;
         let request = request.into_inner();
-        let app = self.app(request.caller.as_ref())?;
+        let app = self.app(request.caller.as_ref(), user)?;
         let (events, stream) = mpsc::channel(EVENTS_MAX);
-        tokio::spawn(Arc::clone(&self.objects).subscribe(app, request.topic, events));
+        tokio::spawn(Arc::clone(&self.objects).subscribe((app, user), request.topic, events));
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 }
@@ -472,7 +538,7 @@ fn look_at(path: PathBuf, called: &str, choice: Choice) -> Result<Available, Ref
     let (length, mode, stamp) = (source.len(), source.mode(), source.stamp());
     let (root, added_from, since) = (String::new(), Some(path), SystemTime::now());
     let choice = Arc::new(choice);
-    Ok(Available { name, kind, length, mode, stamp, root, added_from, choice, since })
+    Ok(Available { name, kind, length, mode, stamp, root, added_from, choice, since, holder: None })
 }
 
 /// The name that receivers see; a path that ends with `..` has one too.

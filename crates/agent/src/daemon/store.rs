@@ -4,6 +4,7 @@
 //! what a restarted agent finds with a description is whole.
 
 use super::error::AgentError;
+use super::users::Holder;
 use polycast_net::object::{MODE_USUAL, ObjectKind};
 use polycast_net::store::{is_in_memory, is_part_name, part_path, remove_stale_part, sync_folder};
 use polycast_types::{AppId, DataId, ObjectId};
@@ -34,6 +35,8 @@ pub struct Description {
     pub mode: u16,
     /// BLAKE3 root hash in hex.
     pub root: String,
+    /// Who on this host has brought it.
+    pub holder: Option<Holder>,
 }
 
 /// An object that an earlier run has received, and when.
@@ -49,6 +52,10 @@ struct Written {
     #[serde(default = "usual_mode")]
     mode: u16,
     root: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    brought_by: Option<u32>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    private: bool,
 }
 
 fn usual_mode() -> u16 {
@@ -106,6 +113,8 @@ impl Store {
             length: description.length,
             mode: description.mode,
             root: description.root.clone(),
+            brought_by: description.holder.map(|holder| holder.uid),
+            private: description.holder.is_some_and(|holder| holder.private),
         };
         let text = toml::to_string(&written).map_err(io::Error::other)?;
         let passing = self.file(object, "new");
@@ -203,6 +212,7 @@ impl Store {
             length: written.length,
             mode: written.mode,
             root: written.root,
+            holder: written.brought_by.map(|uid| Holder { uid, private: written.private }),
         })
     }
 }
@@ -268,6 +278,7 @@ mod tests {
             length,
             mode: 0o750,
             root: "00ff".into(),
+            holder: Some(Holder { uid: 1_000, private: true }),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::Shared;
 use super::manager_link::{Audience, Listening, Published, Whereabouts};
+use super::users::User;
 use crate::stream::{Heard, Inbox, Message, Receiver, ReceiverOptions, Sender, Sent, Way};
 use polycast_api::agent::{self as api, ReceiveMessagesResponse, SendMessagesResponse};
 use polycast_api::error::{Kind, Refusal};
@@ -32,6 +33,7 @@ const RESPONSES_MAX: usize = 4;
 /// A stream that is sent here.
 struct Source {
     app: AppId,
+    user: User,
     /// Nothing once the stream has ended.
     published: Mutex<Option<Published>>,
     audience: watch::Receiver<Audience>,
@@ -72,8 +74,12 @@ impl Streams {
     }
 
     /// Makes a stream that processes of this application can send to.
-    pub async fn create(&self, app: AppId, name: &str) -> Result<(), Refusal> {
+    pub async fn create(&self, (app, user): (AppId, User), name: &str) -> Result<(), Refusal> {
         self.check_room(&self.lock())?;
+        let own = self.lock().sources.values().filter(|source| source.user == user).count();
+        if user.is_other() && own >= user.share(self.most) {
+            return Err(user.too_many(own, "streams"));
+        }
         // Another run of the stream has another one: the hasher's keys are random.
         let handle = RandomState::new().hash_one(name);
         let interface = interface::of_address(self.shared.interface).map_err(internal)?;
@@ -83,16 +89,16 @@ impl Streams {
         let sender = Sender::new(interface.address, interface.mtu, Handle(handle), seal);
         let audience = published.audience.clone();
         let (published, sender) = (Some(published).into(), sender.into());
-        let source = Source { app, published, audience, sender, sent: Mutex::default() };
+        let source = Source { app, user, published, audience, sender, sent: Mutex::default() };
         tracing::info!(stream = name, "created");
         self.lock().sources.insert(name.to_string(), Arc::new(source));
         Ok(())
     }
 
     /// Ends a stream of this application.
-    pub fn end(&self, app: AppId, name: &str) -> Result<(), Refusal> {
+    pub fn end(&self, caller: (AppId, User), name: &str) -> Result<(), Refusal> {
         // Whoever is sending is told with the next message.
-        self.source(app, name)?.published().take();
+        self.source(caller, name)?.published().take();
         self.lock().sources.remove(name);
         tracing::info!(stream = name, "ended");
         Ok(())
@@ -123,17 +129,18 @@ impl Streams {
         Err(Refusal::new(Kind::Full, message))
     }
 
-    fn source(&self, app: AppId, name: &str) -> Result<Arc<Source>, Refusal> {
+    fn source(&self, (app, user): (AppId, User), name: &str) -> Result<Arc<Source>, Refusal> {
         let source = self.lock().sources.get(name).cloned();
-        source.filter(|source| source.app == app).ok_or_else(|| {
+        let is_own = |source: &Arc<Source>| source.app == app && user.may_end(Some(source.user.uid()));
+        source.filter(is_own).ok_or_else(|| {
             let message = format!("this application has created no stream '{name}' on this host");
             Refusal::new(Kind::StreamUnknown, message)
         })
     }
 
     /// Begins to send to a stream.
-    pub fn pen(&self, app: AppId, name: &str) -> Result<Pen, Refusal> {
-        let source = self.source(app, name)?;
+    pub fn pen(&self, caller: (AppId, User), name: &str) -> Result<Pen, Refusal> {
+        let source = self.source(caller, name)?;
         let mut audience = source.audience.clone();
         // At first what is known counts as news.
         audience.mark_changed();

@@ -89,6 +89,8 @@ pub(super) struct Session {
     streams: BTreeMap<GuestId, FrameStream>,
     /// Connections that have been welcomed: others must hear nothing before.
     welcomed: BTreeSet<GuestId>,
+    /// Names of those that have heard the transfer's keys.
+    told: BTreeSet<String>,
     /// Connections that take nothing any more. What came before their end is still to be read.
     broken: BTreeSet<GuestId>,
     guests: BTreeMap<GuestId, Guest>,
@@ -149,6 +151,7 @@ impl Session {
             object: Arc::clone(&spec.source),
             streams: BTreeMap::new(),
             welcomed: BTreeSet::new(),
+            told: BTreeSet::new(),
             broken: BTreeSet::new(),
             guests: BTreeMap::new(),
             forged: BTreeMap::new(),
@@ -194,10 +197,11 @@ impl Session {
         let mut rekeys = false;
         for change in steering.take() {
             if let Change::Remove(name) = &change {
-                let mut entries = self.roster.entries();
-                let entry = entries.find(|entry| entry.name == *name && !entry.is_settled());
-                let guest = entry.and_then(|entry| entry.guest);
-                rekeys |= sealed && guest.is_some_and(|guest| self.welcomed.contains(&guest));
+                // One that has failed or left by itself knows them as well.
+                let has_all = |entry: &Entry| entry.is_settled() && entry.failure().is_none();
+                let known = self.roster.entries().any(|entry| entry.name == *name && !has_all(entry));
+                // It is taken out once.
+                rekeys |= sealed && known && self.told.remove(name);
             }
             self.change(change);
         }
@@ -233,6 +237,10 @@ impl Session {
                 Output::Goodbye(guest, word) => self.dismiss(guest, &word),
                 Output::Welcome(guest) => {
                     self.welcomed.insert(guest);
+                    let mut entries = self.roster.entries();
+                    self.told.extend(
+                        entries.find(|entry| entry.guest == Some(guest)).map(|entry| entry.name.clone()),
+                    );
                     break Some(Event::Welcome(guest));
                 }
                 Output::Ready { guest, have, late } => break Some(Event::Ready { guest, have, late }),

@@ -30,7 +30,7 @@ fn members<const N: usize>(names: [&str; N]) -> [(TempDir, Security); N] {
         fs::write(&cert, params.signed_by(&own, &issuer).unwrap().pem()).unwrap();
         fs::write(&key, own.serialize_pem()).unwrap();
         fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
-        (folder, Security::files(TlsFiles { ca, cert, key }).unwrap())
+        (folder, Security::files(TlsFiles { ca, cert, key, crl: None }).unwrap())
     })
 }
 

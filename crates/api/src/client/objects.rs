@@ -4,10 +4,10 @@ use super::{ClientError, Session};
 use crate::agent::fetch_event::Event;
 use crate::agent::fetch_request::What;
 use crate::agent::{
-    FetchEvent, FetchRequest, FillRequest, Object, PublishRequest, PublishResponse, SubscribeRequest,
-    TopicEvent,
+    FetchEvent, FetchRequest, FillRequest, Object, ObjectKind, PublishRequest, PublishResponse, PutRequest,
+    SubscribeRequest, TakeRequest, TakeResponse, TopicEvent,
 };
-use polycast_types::{DataId, Duration};
+use polycast_types::{DataId, Duration, ObjectId};
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
@@ -22,7 +22,7 @@ pub enum Wanted {
     Id(DataId),
 }
 
-/// A piece of an object that is got from its origin, or why there is none.
+/// A piece of an object that is brought, or why there is none.
 pub type Piece = Result<Vec<u8>, String>;
 
 impl Session {
@@ -80,6 +80,48 @@ impl Session {
         Ok(self.stub.clone().fill(requests).await?.into_inner())
     }
 
+    /// Makes an object of bytes that the caller brings: pieces of at most 1 MiB, until `pieces` ends.
+    ///
+    /// # Errors
+    /// The id is taken, these are not as many bytes as were said, a piece is an error, or there is no room.
+    pub async fn put(
+        &self,
+        data: DataId,
+        what: ToPut,
+        pieces: mpsc::Receiver<Piece>,
+    ) -> Result<Object, ClientError> {
+        let ToPut { name, kind, length, mode, private } = what;
+        let first = PutRequest {
+            caller: Some(self.caller.clone()),
+            data_id: data.0,
+            name,
+            kind: kind.into(),
+            length,
+            mode,
+            private,
+            ..PutRequest::default()
+        };
+        let piece = |piece: Piece| match piece {
+            Ok(bytes) => PutRequest { bytes, ..PutRequest::default() },
+            Err(error) => PutRequest { error, ..PutRequest::default() },
+        };
+        let last = PutRequest { done: true, ..PutRequest::default() };
+        let pieces = ReceiverStream::new(pieces).map(piece);
+        let requests = tokio_stream::once(first).chain(pieces).chain(tokio_stream::once(last));
+        Ok(self.stub.clone().put(requests).await?.into_inner())
+    }
+
+    /// Begins to get the bytes of an object that is here.
+    ///
+    /// # Errors
+    /// It is not here, or not for this user.
+    pub async fn take(&self, id: ObjectId) -> Result<Taking, ClientError> {
+        let app_id = id.app.0.to_vec();
+        let request = TakeRequest { caller: Some(self.caller.clone()), data_id: id.data.0, app_id };
+        let pieces = self.stub.clone().take(request).await?.into_inner();
+        Ok(Taking { pieces, _session: self.clone() })
+    }
+
     /// Gives all subscribers of a topic a new version; waits until it is committed.
     ///
     /// # Errors
@@ -109,6 +151,39 @@ impl Session {
     pub async fn subscribe(&self, topic: &str) -> Result<Versions, ClientError> {
         let request = SubscribeRequest { caller: Some(self.caller.clone()), topic: topic.to_string() };
         Ok(Versions { events: self.stub.clone().subscribe(request).await?.into_inner() })
+    }
+}
+
+/// What is brought to the agent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ToPut {
+    /// What receivers call it.
+    pub name: String,
+    /// A directory's bytes are a tar stream.
+    pub kind: ObjectKind,
+    /// All bytes that come.
+    pub length: u64,
+    /// Permissions that a copy of the file gets; 0: the usual ones.
+    pub mode: u32,
+    /// Other users of this host are not to see it.
+    pub private: bool,
+}
+
+/// The bytes of an object, on their way here.
+#[derive(Debug)]
+pub struct Taking {
+    pieces: Streaming<TakeResponse>,
+    /// The connection lives as long as this does.
+    _session: Session,
+}
+
+impl Taking {
+    /// The next bytes.
+    ///
+    /// # Errors
+    /// They cannot be read, or the agent went away.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
+        Ok(self.pieces.message().await?.map(|piece| piece.bytes))
     }
 }
 

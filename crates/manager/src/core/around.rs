@@ -59,6 +59,11 @@ impl Around {
         Around { guard: Arc::clone(guard), ..self }
     }
 
+    /// How this manager shows who it is, and whom it takes for a member.
+    pub fn security(&self) -> Option<&Security> {
+        self.security.as_ref()
+    }
+
     /// What is allowed.
     pub fn guard(&self) -> Arc<Guard> {
         Arc::clone(&self.guard)

@@ -47,7 +47,7 @@ impl DeviceTls {
         let Some(DeviceTls { ca, cert, key }) = config.device_tls.clone() else {
             return Err(wrong(asked_by, "it needs a section [device-tls] with ca, cert and key"));
         };
-        Security::files(TlsFiles { ca, cert, key }).map_err(|error| wrong("device-tls", error))
+        Security::files(TlsFiles { ca, cert, key, crl: None }).map_err(|error| wrong("device-tls", error))
     }
 }
 

@@ -3,25 +3,28 @@
 //! Which machine one connects to is not looked at: agents move, and whoever the authority vouches for is a member. What a
 //! member may call itself is looked at where it says its name; see [`PeerNames`].
 
-use super::peer::PeerNames;
+use super::peer::{PeerNames, Shown};
 use super::{Ends, SealError, Strangers};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{
-    ClientConfig, DigitallySignedStruct, Error, PeerIncompatible, RootCertStore, ServerConfig,
-    SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, PeerIncompatible, RootCertStore,
+    ServerConfig, SignatureScheme,
 };
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use webpki::{
+    CertRevocationList, EndEntityCert, KeyUsage, OwnedCertRevocationList, RevocationOptionsBuilder,
+};
 use zeroize::Zeroizing;
 
 /// A longer file is none of certificates.
@@ -36,6 +39,8 @@ pub struct TlsFiles {
     pub cert: PathBuf,
     /// The own private key.
     pub key: PathBuf,
+    /// Lists of certificates that the authorities have revoked; without them none is.
+    pub crl: Option<PathBuf>,
 }
 
 /// Certificates that cannot be used.
@@ -97,7 +102,7 @@ fn own(error: &SealError) -> String {
 }
 
 /// By which it is noticed that a file has changed.
-pub(super) type Stamp = [(u64, u64, i64, i64); 3];
+pub(super) type Stamp = [(u64, u64, i64, i64); 4];
 
 impl TlsFiles {
     pub(super) fn stamp(&self) -> io::Result<Stamp> {
@@ -105,7 +110,8 @@ impl TlsFiles {
             std::fs::metadata(path)
                 .map(|file: Metadata| (file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
         };
-        Ok([of(&self.ca)?, of(&self.cert)?, of(&self.key)?])
+        let crl = self.crl.as_deref().map_or(Ok(Default::default()), of)?;
+        Ok([of(&self.ca)?, of(&self.cert)?, of(&self.key)?, crl])
     }
 
     /// Reads them, and looks whether others would accept them now.
@@ -116,7 +122,8 @@ impl TlsFiles {
         let unusable =
             |error: Error| TlsFilesError::Unusable { cert: self.cert.clone(), error: error.into() };
         let store = Arc::new(store);
-        let verifiers = Verifiers::new(&store, strangers).map_err(unusable)?;
+        let lists = self.crl.as_deref().map_or(Ok(Vec::new()), lists_of)?;
+        let verifiers = Verifiers::new(&store, lists, strangers).map_err(unusable)?;
         verifiers.accept(&chain).map_err(unusable)?;
         verifiers.ends(chain, key).map_err(|error| match error {
             Error::InconsistentKeys(_) => {
@@ -185,29 +192,56 @@ pub(super) fn certificates(
     }
 }
 
+/// The lists of revoked certificates in a file.
+fn lists_of(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsFilesError> {
+    const WANTED: &str = "a list of revoked certificates";
+    let bytes = bytes(path, WANTED, false)?;
+    let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
+    match lists {
+        Ok(lists) if lists.is_empty() => Err(other(path, WANTED, "there is none in it")),
+        Ok(lists) => {
+            // Looked at here, where it is known which file is wrong.
+            for list in &lists {
+                OwnedCertRevocationList::from_der(list).map_err(|error| other(path, WANTED, error))?;
+            }
+            Ok(lists)
+        }
+        Err(error) => Err(other(path, WANTED, reason(&error))),
+    }
+}
+
 pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsFilesError> {
     let bytes = bytes(path, "a private key", true)?;
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| other(path, "a private key", reason(&error)))
 }
 
 /// Looks at certificates of both kinds of ends.
-struct Verifiers {
+pub(super) struct Verifiers {
     provider: Arc<CryptoProvider>,
     of_clients: Arc<dyn ClientCertVerifier>,
     of_servers: Arc<AnyName>,
 }
 
 impl Verifiers {
-    fn new(roots: &Arc<RootCertStore>, strangers: Strangers) -> Result<Self, Error> {
+    fn new(
+        roots: &Arc<RootCertStore>,
+        lists: Vec<CertificateRevocationListDer<'static>>,
+        strangers: Strangers,
+    ) -> Result<Self, Error> {
+        let owned = lists.iter().map(|list| OwnedCertRevocationList::from_der(list).map(Into::into));
+        let owned: Result<Vec<CertRevocationList<'static>>, webpki::Error> = owned.collect();
+        let owned = owned.map_err(|error| Error::General(error.to_string()))?;
         let provider = Arc::new(ring::default_provider());
         let of_clients =
             WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), Arc::clone(&provider));
+        let of_clients = of_clients.with_crls(lists);
         let of_clients = match strangers {
             Strangers::Refused => of_clients,
             Strangers::Heard => of_clients.allow_unauthenticated(),
         };
         let of_clients = of_clients.build().map_err(|error| Error::General(error.to_string()))?;
-        let of_servers = Arc::new(AnyName { roots: Arc::clone(roots), provider: Arc::clone(&provider) });
+        let of_servers =
+            Arc::new(AnyName { roots: Arc::clone(roots), lists: owned, provider: Arc::clone(&provider) });
         Ok(Verifiers { provider, of_clients, of_servers })
     }
 
@@ -218,20 +252,27 @@ impl Verifiers {
         self.of_servers.verify(own, between, UnixTime::now())
     }
 
+    /// Whether one that was taken at this time would not be now, since its certificate has been revoked meanwhile.
+    pub(super) fn check_again(&self, shown: &Shown) -> Result<(), Error> {
+        let Some((own, between)) = shown.chain.split_first() else { return Ok(()) };
+        self.of_servers.check_lists(own, between, shown.at)
+    }
+
     fn ends(self, chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Ends, Error> {
         let mut server = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(&[&TLS13])?
-            .with_client_cert_verifier(self.of_clients)
+            .with_client_cert_verifier(Arc::clone(&self.of_clients))
             .with_single_cert(chain.clone(), key.clone_key())?;
         // Nobody comes back to a session that has ended.
         server.send_tls13_tickets = 0;
-        let mut client = ClientConfig::builder_with_provider(self.provider)
+        let mut client = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(&[&TLS13])?
             .dangerous()
-            .with_custom_certificate_verifier(self.of_servers)
+            .with_custom_certificate_verifier(Arc::clone(&self.of_servers) as _)
             .with_client_auth_cert(chain, key)?;
         client.resumption = rustls::client::Resumption::disabled();
-        Ok(Ends { members: None, server: Arc::new(server), client: Arc::new(client) })
+        let (server, client) = (Arc::new(server), Arc::new(client));
+        Ok(Ends { members: None, server, client, verifiers: Some(Arc::new(self)) })
     }
 }
 
@@ -239,6 +280,7 @@ impl Verifiers {
 #[derive(Debug)]
 struct AnyName {
     roots: Arc<RootCertStore>,
+    lists: Vec<CertRevocationList<'static>>,
     provider: Arc<CryptoProvider>,
 }
 
@@ -251,7 +293,35 @@ impl AnyName {
     ) -> Result<(), Error> {
         let certificate = ParsedCertificate::try_from(end_entity)?;
         let algorithms = self.provider.signature_verification_algorithms.all;
-        verify_server_cert_signed_by_trust_anchor(&certificate, &self.roots, intermediates, now, algorithms)
+        verify_server_cert_signed_by_trust_anchor(&certificate, &self.roots, intermediates, now, algorithms)?;
+        self.check_lists(end_entity, intermediates, now)
+    }
+
+    /// Whether an authority has revoked what it, or one below it, has issued. Where there are lists, each certificate has to be in
+    /// the domain of one.
+    fn check_lists(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        at: UnixTime,
+    ) -> Result<(), Error> {
+        let lists: Vec<&CertRevocationList<'_>> = self.lists.iter().collect();
+        let Ok(options) = RevocationOptionsBuilder::new(&lists) else { return Ok(()) };
+        let certificate = EndEntityCert::try_from(end_entity);
+        let certificate = certificate.map_err(|error| Error::General(error.to_string()))?;
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        let (usage, options) = (KeyUsage::server_auth(), Some(options.build()));
+        let roots = &self.roots.roots;
+        let verified =
+            certificate.verify_for_usage(algorithms, roots, intermediates, at, usage, options, None);
+        match verified {
+            Ok(_) => Ok(()),
+            Err(webpki::Error::CertRevoked) => Err(CertificateError::Revoked.into()),
+            Err(webpki::Error::UnknownRevocationStatus) => {
+                Err(CertificateError::UnknownRevocationStatus.into())
+            }
+            Err(error) => Err(Error::General(error.to_string())),
+        }
     }
 }
 

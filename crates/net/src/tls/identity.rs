@@ -15,6 +15,8 @@ pub struct IdentityFiles {
     pub tls_cert: Option<PathBuf>,
     /// `tls-key`
     pub tls_key: Option<PathBuf>,
+    /// `tls-crl`
+    pub tls_crl: Option<PathBuf>,
 }
 
 /// Why this end cannot show who it is.
@@ -34,6 +36,11 @@ pub enum IdentityError {
         "there is a key file and a certificate: name either --key-file, or --tls-ca, --tls-cert and --tls-key"
     )]
     Both,
+    /// There is nothing that could be revoked.
+    #[error(
+        "--tls-crl lists revoked certificates, and there are none here: name --tls-ca, --tls-cert and --tls-key too"
+    )]
+    ListAlone,
     /// There is only a part.
     #[error("there is no {0}: a certificate needs all of --tls-ca, --tls-cert and --tls-key")]
     Missing(&'static str),
@@ -50,13 +57,13 @@ impl IdentityFiles {
     fn certificate(&self) -> Result<Option<TlsFiles>, IdentityError> {
         let all = [("--tls-ca", &self.tls_ca), ("--tls-cert", &self.tls_cert), ("--tls-key", &self.tls_key)];
         if all.iter().all(|(_, file)| file.is_none()) {
-            return Ok(None);
+            return if self.tls_crl.is_some() { Err(IdentityError::ListAlone) } else { Ok(None) };
         }
         if self.key_file.is_some() {
             return Err(IdentityError::Both);
         }
         let [ca, cert, key] = all.map(|(flag, file)| file.clone().ok_or(IdentityError::Missing(flag)));
-        Ok(Some(TlsFiles { ca: ca?, cert: cert?, key: key? }))
+        Ok(Some(TlsFiles { ca: ca?, cert: cert?, key: key?, crl: self.tls_crl.clone() }))
     }
 
     /// How connections are sealed; `None` where nothing is named.
@@ -100,6 +107,8 @@ mod tests {
         let both = IdentityFiles { key_file: some(), ..half.clone() };
         assert!(said(&both).contains("name either --key-file"));
         assert!(said(&key).contains("cannot be read"));
+        let list = IdentityFiles { tls_crl: some(), ..IdentityFiles::default() };
+        assert!(said(&list).contains("lists revoked certificates"));
         assert!(IdentityFiles::default().security().unwrap().is_none());
         assert_eq!(key.clone().or(half.clone()), key, "what is said last holds as a whole");
         assert_eq!(IdentityFiles::default().or(half.clone()), half);

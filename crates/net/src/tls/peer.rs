@@ -1,6 +1,6 @@
 //! What the other end of a sealed connection may call itself.
 
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use std::fmt;
 use webpki::EndEntityCert;
 
@@ -16,6 +16,21 @@ pub enum PeerNames {
     Nobody,
     /// Those in its certificate.
     Only(Vec<String>),
+}
+
+/// What one has shown when a connection to it was sealed.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    pub(super) chain: Vec<CertificateDer<'static>>,
+    /// When that was: what has run out since then goes on.
+    pub(super) at: UnixTime,
+}
+
+impl Shown {
+    /// This now.
+    pub(super) fn now(chain: Option<&[CertificateDer<'static>]>) -> Self {
+        Shown { chain: chain.unwrap_or_default().to_vec(), at: UnixTime::now() }
+    }
 }
 
 impl PeerNames {

@@ -1,12 +1,16 @@
 //! The bytes of one connection, sealed or plain, without blocking.
 
-use super::{PeerNames, SealError, Security, TLS_HANDSHAKE};
+use super::{PeerNames, SealError, Security, Shown, TLS_HANDSHAKE};
 use crate::frames::FrameError;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, Error, ServerConnection};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether the other end is still one that this end takes.
+const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 enum Layer {
@@ -23,17 +27,49 @@ enum Layer {
 pub(crate) struct Pipe {
     stream: TcpStream,
     layer: Layer,
+    watch: Option<Watch>,
+}
+
+/// Looks now and then whether the other end's certificate has been revoked.
+#[derive(Debug)]
+struct Watch {
+    security: Security,
+    /// What it has shown, once it has.
+    shown: Option<Shown>,
+    changes: u64,
+    next: Instant,
+}
+
+impl Watch {
+    fn new(security: &Security) -> Self {
+        let changes = security.changes();
+        Watch { security: security.clone(), shown: None, changes, next: Instant::now() + LOOK }
+    }
+
+    fn look(&mut self, tls: &Connection) -> Result<(), SealError> {
+        if self.shown.is_none() && !tls.is_handshaking() {
+            self.shown = Some(Shown::now(tls.peer_certificates()));
+        }
+        let Some(shown) = self.shown.as_ref().filter(|_| Instant::now() >= self.next) else { return Ok(()) };
+        self.next = Instant::now() + LOOK;
+        let changes = self.security.changes();
+        if changes == self.changes {
+            return Ok(());
+        }
+        self.changes = changes;
+        self.security.check_again(shown)
+    }
 }
 
 impl Pipe {
     /// As it is.
     pub(crate) fn plain(stream: TcpStream) -> Self {
-        Pipe { stream, layer: Layer::Plain }
+        Pipe { stream, layer: Layer::Plain, watch: None }
     }
 
     /// The other end decides, which has opened the connection.
     pub(crate) fn accepted(stream: TcpStream, security: Option<Security>) -> Self {
-        Pipe { stream, layer: Layer::Undecided(security) }
+        Pipe { stream, layer: Layer::Undecided(security), watch: None }
     }
 
     /// Sealed; this end has opened the connection.
@@ -42,7 +78,8 @@ impl Pipe {
         let name = ServerName::from(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let connection = ClientConnection::new(security.client(), name);
         let connection = connection.map_err(|error| SealError::Other(error.to_string()))?;
-        Ok(Pipe { stream, layer: Layer::Sealed(Box::new(Connection::Client(connection))) })
+        let layer = Layer::Sealed(Box::new(Connection::Client(connection)));
+        Ok(Pipe { stream, layer, watch: Some(Watch::new(security)) })
     }
 
     pub(crate) fn is_sealed(&self) -> bool {
@@ -79,11 +116,15 @@ impl Pipe {
                 (true, None) => return Err(SealError::PeerSeals.into()),
                 (true, Some(security)) => {
                     let connection = ServerConnection::new(security.server()).map_err(seal_error)?;
+                    self.watch = Some(Watch::new(security));
                     Layer::Sealed(Box::new(Connection::Server(connection)))
                 }
             };
         }
         let Layer::Sealed(tls) = &mut self.layer else { return Ok(self.stream.read(buffer)?) };
+        if let Some(watch) = &mut self.watch {
+            watch.look(tls)?;
+        }
         loop {
             match tls.reader().read(buffer) {
                 Ok(len) => return Ok(len),

@@ -1,6 +1,6 @@
 //! Sealed connections for what waits in tokio: those of a manager.
 
-use super::{PeerNames, SealError, Security, TLS_ALERT, TLS_HANDSHAKE, pinned};
+use super::{PeerNames, SealError, Security, Shown, TLS_ALERT, TLS_HANDSHAKE, pinned};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::future::Future;
@@ -107,6 +107,15 @@ impl Talk {
             Layer::Sealed(stream) => {
                 PeerNames::of(stream.get_ref().1.peer_certificates().and_then(<[_]>::first))
             }
+        }
+    }
+
+    /// What the other end has shown.
+    #[must_use]
+    pub fn shown(&self) -> Shown {
+        match &self.layer {
+            Layer::Plain(..) => Shown::now(None),
+            Layer::Sealed(stream) => Shown::now(stream.get_ref().1.peer_certificates()),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The commands of a cluster: the daemons, and what the local agent is asked to do.
 
+use super::bytes::{self, Bytes, Taken};
 use super::destination::{Destination, Present};
 use super::names::{self, Which};
 use super::{removal, spool};
@@ -84,6 +85,7 @@ impl IdentityArgs {
             tls_ca: self.tls_ca.clone(),
             tls_cert: self.tls_cert.clone(),
             tls_key: self.tls_key.clone(),
+            tls_crl: self.tls_crl.clone(),
         }
     }
 }
@@ -233,33 +235,29 @@ pub fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
         None => args.choice.paths.clone(),
     };
     let name = object.name;
-    let stamp = object.source.stamp();
-    drop(object.source);
+    let (stamp, bytes) = (object.source.stamp(), Bytes { kind: object.kind, source: object.source });
     let object_is_passing = object.spool.is_some();
     let receivers = receivers(&args.to);
-    let slow = Some(match args.slow {
-        SlowChoice::Wait => Slow::Wait,
-        SlowChoice::Drop => Slow::Drop { after: None },
-        SlowChoice::CatchUp => Slow::CatchUp { after: None },
-    });
-    let (fabric, or_fail) = (args.fabric.clone(), args.or_fail);
-    let options = SendOptions {
-        deadline: args.deadline,
-        slow,
-        lease: args.lease,
-        fabric,
-        or_fail,
-        ..SendOptions::default()
-    };
+    let options = send_options(args);
     let app = args.id.map(|id| id.app).unwrap_or_default();
     runtime()?.block_on(in_session(&args.local, app, async |session| {
         let ending = Ending::watch()?;
+        if args.replace && is_untrusted(session) {
+            let message =
+                "--replace removes objects at other machines, which only root and the agent's user may";
+            return Err(Failure::input(message).hint("take another --name or --id"));
+        }
         let data = match args.id {
             Some(id) => id.data,
             None => names::id_of(session.agent_name(), &paths, &name, stamp),
         };
         let exclude: Vec<String> = args.choice.exclude.iter().map(ToString::to_string).collect();
-        let add = async || session.add_all(data, &paths, &name, &exclude).await;
+        let add = async || {
+            if session.is_other_user() {
+                return bytes.put(session, data, &name, args.private, args.id.is_some()).await;
+            }
+            session.add_all(data, &paths, &name, &exclude, args.private).await
+        };
         let object = if args.replace {
             removal::add_instead(session, data, add, args.id.is_some(), &receivers).await?
         } else {
@@ -286,6 +284,22 @@ pub fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
         };
         report::conclude_without(&Delivery::new(&object.name, report), &missed, format)
     }))
+}
+
+fn send_options(args: &SendArgs) -> SendOptions {
+    let slow = match args.slow {
+        SlowChoice::Wait => Slow::Wait,
+        SlowChoice::Drop => Slow::Drop { after: None },
+        SlowChoice::CatchUp => Slow::CatchUp { after: None },
+    };
+    SendOptions {
+        deadline: args.deadline,
+        slow: Some(slow),
+        lease: args.lease,
+        fabric: args.fabric.clone(),
+        or_fail: args.or_fail,
+        ..SendOptions::default()
+    }
 }
 
 /// Who was not there when an object went to all, as far as the manager knew them: names, and how long they have been silent.
@@ -429,23 +443,33 @@ pub fn withdraw(args: &WithdrawArgs, format: Format) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
+/// Whether the agent does not do for this user what concerns other machines.
+fn is_untrusted(session: &Session) -> bool {
+    session.is_other_user() && !rustix::process::geteuid().is_root()
+}
+
 /// `polycast get`
 pub fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
     let place = Destination::check(&args.place)?;
     output::check_alone(format, place == Destination::Stdout)?;
     let present = Present::of(&args.place);
-    let (id, object) = runtime()?.block_on(async {
+    // What comes over the socket comes while it runs.
+    let runtime = runtime()?;
+    let (id, object, taken) = runtime.block_on(async {
         let id = match &args.which {
             Which::Id(id) => *id,
             name => name.newest_among(&connect(&args.local).await?.list(Some(name.app())).await?)?,
         };
         let read = in_session(&args.local, id.app, async |session| {
-            Ok(session.read(id.data, Wait::WhileComing(None)).await?)
+            let object = session.read(id.data, Wait::WhileComing(None)).await?;
+            let taken = bytes::take(session, &object).await?;
+            Ok((object, taken))
         });
-        Ok::<_, Failure>((id, read.await?))
+        let (object, taken) = read.await?;
+        Ok::<_, Failure>((id, object, taken))
     })?;
     let (name, len) = (Printable(&object.name), format_bytes(object.length));
-    let Some((target, unchanged)) = place_at(&object, &place, present)? else { return Ok(Exit::Done) };
+    let Some((target, unchanged)) = place_at(&object, taken, &place, present)? else { return Ok(Exit::Done) };
     let document = json!({
         "object": id.to_string(), "name": object.name, "kind": kind(&object), "bytes": object.length,
         "root": object.root, "path": target.display().to_string(), "unchanged": unchanged,
@@ -455,22 +479,29 @@ pub fn get(args: &GetArgs, format: Format) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Puts an object of the agent's where it is wanted; gives where, and whether it was there already. `None` where it went to
-/// standard output.
+/// Puts an object of the agent's where it is wanted, from where it lies or as it is taken; gives where, and whether it was there
+/// already. `None` where it went to standard output.
 pub(super) fn place_at(
     object: &Object,
+    taken: Option<Taken>,
     place: &Destination,
     present: Present,
 ) -> Result<Option<(PathBuf, bool)>, Failure> {
     let from = PathBuf::from(&object.path);
     let Some(target) = place.path_of(&object.name)? else {
-        stdout(object, &from)?;
+        match taken {
+            Some(taken) => spool::to_stdout(taken)?,
+            None => stdout(object, &from)?,
+        }
         output::beside(&format!("{} ({})", Printable(&object.name), format_bytes(object.length)));
         return Ok(None);
     };
     let unchanged = present == Present::Updated && is_equal(object, &target);
     if !unchanged {
-        put(object, &from, &target, present.goes())?;
+        match taken {
+            Some(taken) => put_taken(object, taken, &target, present.goes())?,
+            None => put(object, &from, &target, present.goes())?,
+        }
     }
     Ok(Some((target, unchanged)))
 }
@@ -491,6 +522,14 @@ fn put(object: &Object, from: &Path, target: &Path, replace: bool) -> Result<(),
         }
         (false, _) => copy(from, target, replace, object.mode),
     }
+}
+
+/// Puts what comes over the socket to its place.
+fn put_taken(object: &Object, taken: Taken, target: &Path, replace: bool) -> Result<(), Failure> {
+    if object.kind() == ObjectKind::Directory {
+        return unpack(taken, target, replace);
+    }
+    place_file(taken, object.length, target, replace, object.mode)
 }
 
 /// Gives an object's bytes to whoever reads standard output: those of a directory are a tar stream.
@@ -537,13 +576,17 @@ fn unpack(reader: impl Read, target: &Path, replace: bool) -> Result<(), Failure
 /// Copies a file; nothing is at `target` before all of it is there.
 fn copy(from: &Path, target: &Path, replace: bool, mode: u32) -> Result<(), Failure> {
     let wrong = |error: io::Error| Failure::path("read", from, &error);
-    let mut file = File::open(from).map_err(wrong)?;
+    let file = File::open(from).map_err(wrong)?;
     let len = file.metadata().map_err(wrong)?.len();
+    place_file(file, len, target, replace, mode)
+}
+
+fn place_file(mut from: impl Read, len: u64, target: &Path, replace: bool, mode: u32) -> Result<(), Failure> {
     let store = |error: polycast_net::store::StoreError| Failure::input(error.to_string());
     let placing = Placing { replace, ..Placing::default() };
     let part = PartFile::open(target, len, placing).map_err(store)?;
     // Within the kernel, where the file systems can.
-    io::copy(&mut file, &mut part.file().as_ref()).map_err(|error| Failure::path("write", target, &error))?;
+    io::copy(&mut from, &mut part.file().as_ref()).map_err(|error| Failure::path("write", target, &error))?;
     // An agent of an earlier version says nothing.
     let mode = u16::try_from(mode).ok().filter(|mode| *mode != 0).unwrap_or(MODE_USUAL);
     part.commit(mode).map_err(store)?;
@@ -571,6 +614,7 @@ fn describe(object: &Object) -> Value {
         "object": id, "name": object.name, "kind": kind(object), "state": state, "bytes": object.length,
         "verified_bytes": object.verified_bytes, "root": object.root, "path": object.path,
         "percent": names::percent(object), "since_unix_ms": object.since_unix_ms,
+        "brought_by": object.brought_by, "private": object.private,
     })
 }
 

@@ -1,5 +1,6 @@
 //! `polycast fetch`: an object by its key, address or id, wherever it is.
 
+use super::bytes;
 use super::cluster::{Ending, in_session, place_at, runtime};
 use super::destination::{Destination, Present};
 use crate::args::objects::{FetchArgs, FetchWhat};
@@ -47,7 +48,9 @@ pub fn run(args: &FetchArgs, format: Format) -> Result<Exit, Failure> {
         (FetchWhat::Id(id), _) => Wanted::Id(id.data),
         (_, key) => Wanted::Key(key.clone().unwrap_or_default()),
     };
-    let (object, filled) = runtime()?.block_on(in_session(&args.local, app, async |session| {
+    // What comes over the socket comes while it runs.
+    let runtime = runtime()?;
+    let (object, filled, taken) = runtime.block_on(in_session(&args.local, app, async |session| {
         let ending = Ending::watch()?;
         let progress = Progress::start(&format!("asking for {}", args.what));
         let outcome = tokio::select! {
@@ -55,10 +58,14 @@ pub fn run(args: &FetchArgs, format: Format) -> Result<Exit, Failure> {
             () = ending.asked() => Err(Failure::input("cancelled")),
         };
         progress.finish();
-        outcome
+        let (object, filled) = outcome?;
+        let taken = bytes::take(session, &object).await?;
+        Ok((object, filled, taken))
     }))?;
     let present = Present::of(&args.place);
-    let Some((target, unchanged)) = place_at(&object, &destination, present)? else { return Ok(Exit::Done) };
+    let Some((target, unchanged)) = place_at(&object, taken, &destination, present)? else {
+        return Ok(Exit::Done);
+    };
     let id = object.id().map_err(ClientError::from)?.to_string();
     let document = json!({
         "object": id, "key": key, "name": object.name, "bytes": object.length, "root": object.root,

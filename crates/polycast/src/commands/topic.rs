@@ -1,5 +1,6 @@
 //! `polycast publish` and `polycast subscribe`: versions of something, to all who want each.
 
+use super::bytes::{self, Bytes};
 use super::cluster::{Ending, in_session, place_at, runtime};
 use super::destination::{Destination, Present};
 use super::names;
@@ -21,14 +22,18 @@ pub fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failure> {
         return Err(Failure::input("standard input cannot be published: write it to a file first"));
     }
     let (name, stamp) = (object.name, object.source.stamp());
-    drop(object.source);
+    let bytes = Bytes { kind: object.kind, source: object.source };
     let app = AppId::default();
     let paths = [args.path.clone()];
     let (object, published, seconds) =
         runtime()?.block_on(in_session(&args.local, app, async |session| {
             let ending = Ending::watch()?;
             let data = names::id_of(session.agent_name(), &paths, &name, stamp);
-            let object = session.add_as(data, &args.path, &name).await?;
+            let object = if session.is_other_user() {
+                bytes.put(session, data, &name, false, false).await?
+            } else {
+                session.add_as(data, &args.path, &name).await?
+            };
             let progress = Progress::start(&format!("publishing {name}"));
             let begun = Instant::now();
             let outcome = tokio::select! {
@@ -99,7 +104,10 @@ async fn follow(
     while let Some(event) = events.next().await? {
         let TopicEvent { version, committed: true, object: Some(object) } = event else { continue };
         // A new version takes the place of the one before.
-        let Some((target, _)) = place_at(&object, destination, Present::Updated)? else { continue };
+        let taken = bytes::take(session, &object).await?;
+        // What is taken comes while this waits for it.
+        let placed = tokio::task::block_in_place(|| place_at(&object, taken, destination, Present::Updated))?;
+        let Some((target, _)) = placed else { continue };
         let id: ObjectId = object.id().map_err(ClientError::from)?;
         let path = target.display().to_string();
         let entry = json!({

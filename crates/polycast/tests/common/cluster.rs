@@ -4,7 +4,7 @@ use super::{Place, Ran, begin, command, end};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long daemons may take to do what a test waits for.
@@ -20,7 +20,12 @@ pub struct Daemon {
 impl Daemon {
     /// Starts a daemon and waits until it is ready.
     pub fn start(arguments: &[&str]) -> Self {
-        let mut child = command(arguments).arg("--json").stderr(Stdio::null()).spawn().unwrap();
+        Self::begin(command(arguments))
+    }
+
+    /// The same of a command that is made already.
+    pub fn begin(mut command: Command) -> Self {
+        let mut child = command.arg("--json").stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         Daemon { ready: serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: '{line}'")), child }
@@ -84,7 +89,7 @@ impl Drop for Daemon {
     }
 }
 
-fn socket(place: &Place, agent: &str) -> String {
+pub fn socket(place: &Place, agent: &str) -> String {
     place.path(&format!("{agent}.sock"))
 }
 

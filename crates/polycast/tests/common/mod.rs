@@ -1,6 +1,7 @@
 //! What the tests of the command line share.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub mod authority;
 pub mod cluster;
 pub mod lan;
 
@@ -42,6 +43,17 @@ impl From<Output> for Ran {
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polycast"));
     command.args(arguments).env_remove("POLYCAST_LOG").env_remove("POLYCAST_SOCKET");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// The same as another user of this machine, which root alone can do.
+pub fn command_as(uid: u32, arguments: &[&str]) -> Command {
+    let program = command(arguments);
+    let mut command = Command::new("setpriv");
+    let ids = [format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".to_string()];
+    command.args(ids).arg(program.get_program()).args(arguments);
+    command.env_remove("POLYCAST_LOG").env_remove("POLYCAST_SOCKET").current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

@@ -3,6 +3,7 @@
 use super::super::catalog::Snapshot;
 use super::super::convert;
 use super::super::manager_link::ObjectWish;
+use super::super::users::User;
 use super::Objects;
 use polycast_api::agent::fetch_event::Event;
 use polycast_api::agent::{FetchEvent, FetchProgress, FetchWaiting, FillOrder};
@@ -68,6 +69,7 @@ enum Word {
 #[derive(Clone, Copy, Debug)]
 pub struct Asks {
     pub process: Process,
+    pub user: User,
     pub can_fill: bool,
     pub deadline: Option<Duration>,
 }
@@ -104,7 +106,7 @@ impl Objects {
             return Ok(());
         }
         let until = asks.deadline.map(|deadline| Instant::now() + deadline);
-        let here = self.shared.catalog.wait(object, None, false);
+        let here = self.shared.catalog.wait(object, asks.user, None, false);
         let mut here = std::pin::pin!(here);
         let mut ticks = tokio::time::interval(PROGRESS);
         let mut told = (0, 0);
@@ -120,7 +122,7 @@ impl Objects {
                 found = &mut here => {
                     let found = found?;
                     drop(place);
-                    let found = convert::available(object, found, &self.shared.store.path(object));
+                    let found = convert::available(object, found, &self.shared.store.path(object), asks.user);
                     tell(Event::Object(found)).await;
                     return Ok(());
                 }

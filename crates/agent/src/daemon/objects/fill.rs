@@ -3,15 +3,16 @@
 use super::super::catalog::Receive;
 use super::super::convert;
 use super::super::store::Description;
+use super::super::users::User;
 use super::super::{Shared, catalog::Snapshot};
 use super::fetch::{FILL_PATIENCE, Process};
 use super::key::Digest;
 use super::{Key, Objects};
-use polycast_api::agent::{FillRequest, Object};
+use polycast_api::agent::{FillRequest, Object, PutRequest};
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::object::{MODE_USUAL, ObjectKind};
 use polycast_net::store::{check_name, is_in_memory, part_path};
-use polycast_types::{ObjectId, Printable};
+use polycast_types::{ObjectId, Printable, format_bytes};
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -32,8 +33,42 @@ const ROOM_STEP: u64 = 64 << 20;
 /// Bytes that are read at a time to compute a digest.
 const READ_LEN: usize = 1 << 20;
 
+/// The next bytes that a caller brings, and whether they are the last.
+pub struct Piece {
+    bytes: Vec<u8>,
+    error: String,
+    done: bool,
+}
+
+impl From<FillRequest> for Piece {
+    fn from(FillRequest { bytes, error, done, .. }: FillRequest) -> Self {
+        Piece { bytes, error, done }
+    }
+}
+
+impl From<PutRequest> for Piece {
+    fn from(PutRequest { bytes, error, done, .. }: PutRequest) -> Self {
+        Piece { bytes, error, done }
+    }
+}
+
+/// What an object is called and unpacks to.
+pub struct Shape {
+    pub name: String,
+    pub kind: ObjectKind,
+    pub mode: u16,
+}
+
+/// What has to be true of the bytes that are brought.
+pub struct Expected {
+    pub length: Option<u64>,
+    pub digest: Digest,
+    /// Who brings them.
+    pub user: User,
+}
+
 /// What the file came to.
-struct Written {
+pub struct Written {
     length: u64,
     root: String,
 }
@@ -62,7 +97,7 @@ impl Drop for Begun {
 /// Takes in an object from a process that was told to get it.
 pub async fn fill(
     objects: &Arc<Objects>,
-    process: Process,
+    (process, user): (Process, User),
     first: FillRequest,
     mut requests: Streaming<FillRequest>,
 ) -> Result<Object, Refusal> {
@@ -78,7 +113,7 @@ pub async fn fill(
     outcome?;
     match objects.shared.catalog.get(id) {
         Some(Snapshot::Available(object)) => {
-            Ok(convert::available(id, object, &objects.shared.store.path(id)))
+            Ok(convert::available(id, object, &objects.shared.store.path(id), user))
         }
         _ => Err(Refusal::new(Kind::ObjectUnknown, format!("object {id} has gone already"))),
     }
@@ -92,12 +127,27 @@ async fn take_in(
     requests: &mut Streaming<FillRequest>,
 ) -> Result<(), Refusal> {
     let receive = shared.catalog.begin_receive(key.object)?;
-    let _ = receive.progress().name.set(name.clone());
+    // What a key names is for all.
+    let expected = Expected { length: first.length, digest: key.digest.clone(), user: User::agent() };
+    let shape = Shape { name, kind: ObjectKind::File, mode: MODE_USUAL };
+    store(shared, receive, shape, expected, first, requests).await
+}
+
+/// Writes what a caller brings into the store.
+pub async fn store<R: Into<Piece> + Send>(
+    shared: &Arc<Shared>,
+    receive: Receive,
+    shape: Shape,
+    expected: Expected,
+    first: R,
+    requests: &mut Streaming<R>,
+) -> Result<(), Refusal> {
+    let _ = receive.progress().name.set(shape.name.clone());
     let (pieces, incoming) = mpsc::channel(PIECES_MAX);
-    let (here, length, digest) = (Arc::clone(shared), first.length, key.digest.clone());
+    let here = Arc::clone(shared);
     let writing = tokio::task::spawn_blocking(move || {
-        let written = write(&here, &receive, length, &digest, incoming);
-        enter(&here, receive, name, written)
+        let written = write(&here, &receive, &expected, incoming);
+        enter(&here, receive, shape, written)
     });
     let passed = pass(first, requests, &pieces).await;
     if let Err(refusal) = &passed {
@@ -113,15 +163,11 @@ async fn take_in(
 type Pieces = mpsc::Sender<Result<Vec<u8>, Refusal>>;
 
 /// Passes on the pieces of a caller until it says that these were all.
-async fn pass(
-    first: FillRequest,
-    requests: &mut Streaming<FillRequest>,
-    pieces: &Pieces,
-) -> Result<(), Refusal> {
+async fn pass<R: Into<Piece>>(first: R, requests: &mut Streaming<R>, pieces: &Pieces) -> Result<(), Refusal> {
     let failed = |why: String| Refusal::new(Kind::OriginFailed, why);
     let mut request = first;
     loop {
-        let FillRequest { bytes, error, done, .. } = request;
+        let Piece { bytes, error, done } = request.into();
         if !error.is_empty() {
             return Err(failed(error));
         }
@@ -138,7 +184,7 @@ async fn pass(
         let next = timeout(FILL_PATIENCE, requests.message()).await;
         let silent = format!("nothing has come for {} seconds", FILL_PATIENCE.as_secs());
         let next = next.map_err(|_| failed(silent))?;
-        let gone = || failed("the process that got it has gone".into());
+        let gone = || failed("the process that brought it has gone".into());
         request = next.map_err(|_| gone())?.ok_or_else(gone)?;
     }
 }
@@ -147,12 +193,12 @@ async fn pass(
 fn write(
     shared: &Shared,
     receive: &Receive,
-    length: Option<u64>,
-    digest: &Digest,
+    Expected { length, digest, user }: &Expected,
     mut incoming: mpsc::Receiver<Result<Vec<u8>, Refusal>>,
 ) -> Result<Written, Refusal> {
-    let id = receive.id();
+    let (id, length) = (receive.id(), *length);
     let make_room = |bytes: u64| -> Result<(), Refusal> {
+        check_share(shared, *user, id, bytes)?;
         shared.limits.make_room(&shared.catalog, &shared.store, id, bytes)?;
         receive.progress().total.store(bytes, Ordering::Relaxed);
         Ok(())
@@ -199,6 +245,27 @@ fn write(
     Ok(Written { length: at, root: hasher.finalize().to_hex().to_string() })
 }
 
+/// Whether a user has room for so many bytes in its part of the store.
+fn check_share(shared: &Shared, user: User, id: ObjectId, bytes: u64) -> Result<(), Refusal> {
+    if !user.is_other() {
+        return Ok(());
+    }
+    let brought = shared.catalog.brought_bytes(user, id);
+    let free = || shared.store.free_bytes().unwrap_or(0).saturating_add(brought);
+    let share = user.share_bytes(shared.limits.most().unwrap_or_else(free));
+    if brought.saturating_add(bytes) <= share {
+        return Ok(());
+    }
+    let why = format!(
+        "user {} has {} in the store, and with the {} of this object it would be more than a user's part of it, {}",
+        user.uid(),
+        format_bytes(brought),
+        format_bytes(bytes),
+        format_bytes(share)
+    );
+    Err(Refusal::new(Kind::StoreFull, why))
+}
+
 /// Whether the bytes are those that the key names.
 fn check(digest: &Digest, sha256: Context, path: &Path, length: u64) -> Result<(), Refusal> {
     let hex = |context: Context| -> String {
@@ -237,25 +304,25 @@ fn git_digest(path: &Path, length: u64) -> io::Result<Context> {
 fn enter(
     shared: &Shared,
     receive: Receive,
-    name: String,
+    Shape { name, kind, mode }: Shape,
     written: Result<Written, Refusal>,
 ) -> Result<(), Refusal> {
     let id = receive.id();
     let described = written.and_then(|Written { length, root }| {
-        let (kind, mode) = (ObjectKind::File, MODE_USUAL);
-        let description = Description { name, kind, length, mode, root };
+        let holder = receive.progress().holder;
+        let description = Description { name, kind, length, mode, root, holder };
         let described = shared.store.describe(id, &description);
         described.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))?;
         Ok(description)
     });
     match described {
         Ok(description) => {
-            tracing::info!(object = %id, bytes = description.length, "got from its origin");
+            tracing::info!(object = %id, bytes = description.length, "brought");
             receive.complete(description);
             Ok(())
         }
         Err(refusal) => {
-            tracing::warn!(object = %id, %refusal, "not got from its origin");
+            tracing::warn!(object = %id, %refusal, "not brought");
             let _ = shared.store.remove(id);
             receive.fail(refusal.clone());
             Err(refusal)

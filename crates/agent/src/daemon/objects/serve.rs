@@ -2,6 +2,7 @@
 
 use super::super::manager_link::FabricWish;
 use super::super::sends::{Watcher, Wish};
+use super::super::users::User;
 use super::Objects;
 use polycast_api::client::Receivers;
 use polycast_api::error::{Kind, Refusal};
@@ -21,6 +22,13 @@ impl Objects {
     /// went.
     pub(super) async fn serve(self: &Arc<Self>, serve: u64, object: ObjectId, receivers: Vec<String>) {
         tracing::info!(%object, serve, receivers = receivers.len(), "sends to those who asked");
+        // Nobody was told of it: the manager cannot know that it is here.
+        if self.shared.catalog.get(object).is_some_and(|there| there.holder().is_some_and(|one| one.private))
+        {
+            let refusal =
+                Refusal::new(Kind::ObjectUnknown, format!("there is no object {object} for others here"));
+            return self.shared.link.served(serve, all_failed(receivers, &refusal));
+        }
         let watcher = match self.add(object, &receivers).await {
             Some(watcher) => Ok(watcher),
             None => {
@@ -32,6 +40,7 @@ impl Objects {
                     options,
                     lease: None,
                     detached: true,
+                    user: User::agent(),
                     fabric: FabricWish::default(),
                 })
             }
@@ -50,7 +59,7 @@ impl Objects {
         let watcher = self.sends.watch(object)?;
         let begun = tokio::time::Instant::now();
         loop {
-            match self.sends.extend(object, None, receivers.to_vec(), Vec::new()).await {
+            match self.sends.extend((object, User::agent()), None, receivers.to_vec(), Vec::new()).await {
                 Ok(_) => return Some(watcher),
                 // It has asked for its path just now.
                 Err(refusal) if refusal.kind == Kind::ManagerUnreachable && begun.elapsed() < ADD_WITHIN => {

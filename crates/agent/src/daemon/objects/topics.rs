@@ -3,6 +3,7 @@
 use super::super::catalog::Snapshot;
 use super::super::convert;
 use super::super::manager_link::{LinkState, object_ref, refusal};
+use super::super::users::User;
 use super::{Objects, announce, object_of};
 use polycast_api::agent::{MissingSubscriber, PublishRequest, PublishResponse, TopicEvent};
 use polycast_api::error::{Kind, Refusal};
@@ -71,12 +72,23 @@ impl Drop for Publication<'_> {
 
 impl Objects {
     /// Publishes a version, and waits until it is committed.
-    pub async fn publish(&self, app: AppId, request: PublishRequest) -> Result<PublishResponse, Refusal> {
+    pub async fn publish(
+        &self,
+        (app, user): (AppId, User),
+        request: PublishRequest,
+    ) -> Result<PublishResponse, Refusal> {
         let PublishRequest { topic, version, data_id, deadline_ms, .. } = request;
         let object = ObjectId { app, data: polycast_types::DataId(data_id) };
         let shared = &self.shared;
         // It stays while it is published.
-        let _held = shared.catalog.begin_send(object)?;
+        let held = shared.catalog.begin_send(object)?;
+        if !held.object.is_for(user) {
+            return Err(Refusal::new(Kind::ObjectUnknown, format!("there is no object {object} here")));
+        }
+        if held.object.is_private() {
+            let why = format!("object {object} is private: a version of a topic is for all");
+            return Err(Refusal::new(Kind::Invalid, why));
+        }
         announce(&shared.catalog, &shared.link);
         let number = version.unwrap_or_else(|| shared.link.known_version(&topic).map_or(1, |last| last + 1));
         let word = manager::PublishTopic {
@@ -112,11 +124,11 @@ impl Objects {
     /// Tells a caller of every version from the last one on, until it goes.
     pub async fn subscribe(
         self: Arc<Self>,
-        app: AppId,
+        caller: (AppId, User),
         topic: String,
         events: mpsc::Sender<Result<TopicEvent, Status>>,
     ) {
-        let told = Arc::clone(&self).follow_topic(app, topic, &events).await;
+        let told = Arc::clone(&self).follow_topic(caller, topic, &events).await;
         if let Err(refusal) = told {
             // A caller that has gone need not hear it.
             let _ = events.send(Err(refusal.into())).await;
@@ -125,7 +137,7 @@ impl Objects {
 
     async fn follow_topic(
         self: Arc<Self>,
-        app: AppId,
+        (app, user): (AppId, User),
         topic: String,
         events: &mpsc::Sender<Result<TopicEvent, Status>>,
     ) -> Result<(), Refusal> {
@@ -142,8 +154,9 @@ impl Objects {
                 staged = now.staged;
                 let object = convert::object(
                     id,
-                    Snapshot::Receiving { name: String::new(), bytes: 0, total: 0 },
+                    Snapshot::Receiving { name: String::new(), bytes: 0, total: 0, holder: None },
                     &self.shared.store.path(id),
+                    user,
                 );
                 let event = TopicEvent { version, committed: false, object: Some(object) };
                 if events.send(Ok(event)).await.is_err() {
@@ -156,7 +169,7 @@ impl Objects {
                 committed = now.committed;
                 // One that has made room for others meanwhile is followed by another one.
                 if let Some(Snapshot::Available(object)) = self.shared.catalog.get(id) {
-                    let object = convert::available(id, object, &self.shared.store.path(id));
+                    let object = convert::available(id, object, &self.shared.store.path(id), user);
                     let event = TopicEvent { version, committed: true, object: Some(object) };
                     if events.send(Ok(event)).await.is_err() {
                         return Ok(());

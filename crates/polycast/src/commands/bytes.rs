@@ -1,0 +1,127 @@
+//! Bytes that pass over the agent's socket, where the agent runs as another user and sees other paths.
+
+use crate::exit::Failure;
+use polycast_api::agent::{Object, ObjectKind as Kinds};
+use polycast_api::client::{ClientError, Piece, Session, Taking, ToPut, Wait};
+use polycast_api::error::Kind;
+use polycast_net::object::{ObjectKind, ObjectSource};
+use polycast_types::DataId;
+use std::io::{self, Read};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Bytes of a piece.
+const PIECE_LEN: u64 = 1 << 20;
+/// Pieces that are read ahead.
+const PIECES_MAX: usize = 4;
+
+/// What this process can read and the agent perhaps not.
+pub struct Bytes {
+    /// File or directory.
+    pub kind: ObjectKind,
+    /// Its bytes.
+    pub source: Arc<dyn ObjectSource>,
+}
+
+impl Bytes {
+    /// Brings them to the agent. An id that nobody has `chosen` is that of these very bytes: where this user has brought them
+    /// before, they are there.
+    pub async fn put(
+        &self,
+        session: &Session,
+        data: DataId,
+        name: &str,
+        private: bool,
+        chosen: bool,
+    ) -> Result<Object, ClientError> {
+        let kind = match self.kind {
+            ObjectKind::File => Kinds::File,
+            ObjectKind::Directory => Kinds::Directory,
+        };
+        let (length, mode) = (self.source.len(), self.source.mode().into());
+        let what = ToPut { name: name.to_string(), kind, length, mode, private };
+        let (sender, pieces) = mpsc::channel(PIECES_MAX);
+        let source = Arc::clone(&self.source);
+        let reading = tokio::task::spawn_blocking(move || read(&*source, &sender));
+        let put = session.put(data, what, pieces).await;
+        // It ends where nobody takes what it reads.
+        let _ = reading.await;
+        match put {
+            Err(error) if error.kind() == Some(Kind::ObjectTaken) && !chosen => {
+                let there = session.read(data, Wait::WhileComing(None)).await?;
+                let is_ours = there.brought_by == Some(rustix::process::geteuid().as_raw());
+                let is_same = (there.length, there.private, there.name.as_str()) == (length, private, name);
+                if is_ours && is_same { Ok(there) } else { Err(error) }
+            }
+            put => put,
+        }
+    }
+}
+
+/// Reads piece by piece, as they are taken.
+fn read(source: &dyn ObjectSource, pieces: &mpsc::Sender<Piece>) {
+    let mut at = 0;
+    while at < source.len() {
+        let len = PIECE_LEN.min(source.len() - at);
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+        let piece = source.read_exact_at(&mut bytes, at).map(|()| bytes).map_err(|error| error.to_string());
+        let is_read = piece.is_ok();
+        if pieces.blocking_send(piece).is_err() || !is_read {
+            return;
+        }
+        at += len;
+    }
+}
+
+/// An object's bytes, as they come from the agent; read where waiting is allowed.
+pub struct Taken {
+    pieces: mpsc::Receiver<io::Result<Vec<u8>>>,
+    piece: Vec<u8>,
+    at: usize,
+    /// Bytes that have to come.
+    left: u64,
+}
+
+/// Begins to take an object where the agent does not say where its bytes lie.
+pub async fn take(session: &Session, object: &Object) -> Result<Option<Taken>, Failure> {
+    if !object.path.is_empty() {
+        return Ok(None);
+    }
+    let id = object.id().map_err(ClientError::from)?;
+    let taking = session.take(id).await?;
+    let (sender, pieces) = mpsc::channel(PIECES_MAX);
+    tokio::spawn(pass(taking, sender));
+    Ok(Some(Taken { pieces, piece: Vec::new(), at: 0, left: object.length }))
+}
+
+async fn pass(mut taking: Taking, pieces: mpsc::Sender<io::Result<Vec<u8>>>) {
+    loop {
+        let piece = match taking.next().await {
+            Ok(Some(bytes)) => Ok(bytes),
+            Ok(None) => return,
+            Err(error) => Err(io::Error::other(error.to_string())),
+        };
+        let is_last = piece.is_err();
+        if pieces.send(piece).await.is_err() || is_last {
+            return;
+        }
+    }
+}
+
+impl Read for Taken {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.at == self.piece.len() {
+            match self.pieces.blocking_recv() {
+                Some(piece) => (self.piece, self.at) = (piece?, 0),
+                None if self.left == 0 => return Ok(0),
+                None => return Err(io::Error::other("the agent has given a part of it only")),
+            }
+        }
+        let len = buffer.len().min(self.piece.len() - self.at);
+        let more = || io::Error::other("the agent has given more than the object has");
+        self.left = self.left.checked_sub(len as u64).ok_or_else(more)?;
+        buffer[..len].copy_from_slice(&self.piece[self.at..self.at + len]);
+        self.at += len;
+        Ok(len)
+    }
+}

@@ -1,0 +1,174 @@
+//! Several users of one machine at one agent: what is whose, and that the agent opens nothing for one that this one could not open
+//! itself.
+
+mod common;
+
+use common::cluster::{Cluster, Daemon, socket};
+use common::{Place, Ran, command_as, end, noise, tree};
+use polycast_api::client::AgentClient;
+use polycast_api::error::Kind;
+use polycast_testing::{Need, needs};
+use polycast_types::{AppId, DataId};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::Command;
+
+/// Users that own nothing else.
+const ONE: u32 = 65_534;
+const ANOTHER: u32 = 65_533;
+/// Where a test that runs itself again as another user finds the socket, and a file that only root can read.
+const SOCKET: &str = "POLYCAST_TEST_SOCKET";
+const SECRET: &str = "POLYCAST_TEST_SECRET";
+
+/// A place where users can go through, with a folder that this one can write to.
+fn place_of(uid: u32) -> (Place, String) {
+    let place = Place::new();
+    fs::set_permissions(place.root(), Permissions::from_mode(0o711)).unwrap();
+    let folder = folder_of(&place, uid);
+    (place, folder)
+}
+
+fn folder_of(place: &Place, uid: u32) -> String {
+    let folder = place.path(&format!("user-{uid}"));
+    fs::create_dir(&folder).unwrap();
+    chown(&folder, Some(uid), Some(uid)).unwrap();
+    folder
+}
+
+/// A file of this user's that nobody else can read.
+fn file_of(uid: u32, path: &str, bytes: &[u8]) {
+    fs::create_dir_all(Path::new(path).parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+    fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
+    chown(path, Some(uid), Some(uid)).unwrap();
+}
+
+/// A manager, and agents of root's whose sockets all users can use.
+fn shared_cluster(place: Place) -> Cluster {
+    let config = place.file("agent.toml", b"socket-mode = '666'\n");
+    let manager = Daemon::manager("127.0.0.1:0", &[]);
+    Cluster::of_with(place, vec![manager], &["a", "b"], &["--config", &config])
+}
+
+fn run_as(cluster: &Cluster, uid: u32, agent: &str, arguments: &[&str]) -> Ran {
+    let socket = socket(&cluster.place, agent);
+    end(command_as(uid, &[arguments, &["--socket", &socket, "--json"]].concat()).spawn().unwrap())
+}
+
+fn refused(ran: &Ran, says: &str) {
+    assert_eq!(ran.status, 1, "{}", ran.stdout);
+    assert!(ran.stderr.contains(says), "{}", ran.stderr);
+}
+
+#[test]
+fn users_of_one_machine_have_what_is_theirs() {
+    if !needs(&[Need::Root, Need::Tool("setpriv")]) {
+        return;
+    }
+    let (place, home) = place_of(ONE);
+    let others = folder_of(&place, ANOTHER);
+    let cluster = shared_cluster(place);
+    let one = |agent: &str, arguments: &[&str]| run_as(&cluster, ONE, agent, arguments);
+    let another = |agent: &str, arguments: &[&str]| run_as(&cluster, ANOTHER, agent, arguments);
+
+    // What only its owner can read is sent by its owner, however often, and got by another user elsewhere.
+    let (file, bytes) = (format!("{home}/model.bin"), noise(3_000_000));
+    file_of(ONE, &file, &bytes);
+    for _ in 0..2 {
+        let sent = one("a", &["send", &file, "--to", "b"]);
+        assert_eq!(sent.status, 0, "{}", sent.stderr);
+        assert_eq!(sent.json()["receivers"][0]["verified"], true);
+    }
+    for agent in ["a", "b"] {
+        let out = format!("{others}/from-{agent}");
+        let got = another(agent, &["get", "model.bin", "--out", &out]);
+        assert_eq!(got.status, 0, "{agent}: {}", got.stderr);
+        assert!(fs::read(&out).unwrap() == bytes, "{agent}");
+    }
+    let listed = another("a", &["ls"]).json();
+    assert_eq!((&listed[0]["brought_by"], &listed[0]["path"]), (&ONE.into(), &"".into()), "{listed}");
+    assert_eq!(cluster.at("b", &["ls"]).json()[0]["brought_by"], serde_json::Value::Null);
+
+    // It is nobody else's to remove, and what is to be done elsewhere is not theirs at all.
+    refused(&another("a", &["rm", "model.bin"]), &format!("it was brought by user {ONE}"));
+    refused(&another("b", &["rm", "model.bin"]), "it has come from elsewhere");
+    refused(&one("a", &["rm", "model.bin", "--to", "all"]), "may not have objects removed at other agents");
+    refused(&one("a", &["send", &file, "--to", "b", "--replace"]), "only root and the agent's user may");
+    refused(&one("a", &["drain", "ocs"]), "may not drain parts of the network");
+    assert_eq!(one("a", &["rm", "model.bin"]).status, 0);
+
+    // A private directory is there for its owner and for root.
+    let folder = format!("{home}/run7");
+    file_of(ONE, &format!("{folder}/deep/weights"), &noise(900_000));
+    file_of(ONE, &format!("{folder}/log"), b"private");
+    let sent = one("a", &["send", &folder, "--to", "b", "--id", "8", "--private"]);
+    assert_eq!(sent.status, 0, "{}", sent.stderr);
+    assert_eq!(another("a", &["ls"]).json().as_array().map(Vec::len), Some(0));
+    refused(&another("a", &["get", "8", "--out", &format!("{others}/none")]), "there is no object 8 here");
+    refused(&another("a", &["rm", "8"]), "there is no object 8");
+    assert_eq!(cluster.at("a", &["ls"]).json()[0]["private"], true);
+    for agent in ["a", "b"] {
+        let out = format!("{home}/back-{agent}");
+        assert_eq!(one(agent, &["get", "8", "--out", &out]).status, 0);
+        assert!(tree(Path::new(&out)) == tree(Path::new(&folder)));
+    }
+
+    // What root has added by its path is root's file, and stays so.
+    let secret = cluster.place.file("secret", b"root's");
+    assert_eq!(cluster.at("a", &["send", &secret, "--to", "b", "--id", "9"]).status, 0);
+    refused(&another("a", &["get", "9", "--out", &format!("{others}/secret")]), "there is no object 9 here");
+}
+
+/// The daemon is asked by another user, with words that the command line does not say, to send what only the daemon can open.
+#[test]
+fn an_agent_opens_no_path_for_another_user() {
+    if let Some(socket) = std::env::var_os(SOCKET) {
+        let secret = std::env::var_os(SECRET).unwrap();
+        return tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+            let agent = AgentClient::connect(Path::new(&socket)).await.unwrap();
+            let session = agent.register(AppId::default(), 7).await.unwrap();
+            assert!(session.is_other_user());
+            let refused = session.add(DataId(1), Path::new(&secret)).await.unwrap_err();
+            assert_eq!(refused.kind(), Some(Kind::NotAllowed), "{refused}");
+            assert!(refused.to_string().contains("opens no paths that user 65534 names"), "{refused}");
+            assert!(agent.list(None).await.unwrap().is_empty());
+        });
+    }
+    if !needs(&[Need::Root, Need::Tool("setpriv")]) {
+        return;
+    }
+    let (place, _) = place_of(ONE);
+    let secret = place.file("secret", b"root's");
+    fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
+    let cluster = shared_cluster(place);
+    let mut again = Command::new("setpriv");
+    again.args([&format!("--reuid={ONE}"), &format!("--regid={ONE}"), "--clear-groups"]);
+    again.arg(std::env::current_exe().unwrap()).args(["--exact", "an_agent_opens_no_path_for_another_user"]);
+    again.env(SOCKET, socket(&cluster.place, "a")).env(SECRET, &secret).current_dir("/");
+    let ran: Ran = again.output().unwrap().into();
+    assert_eq!(ran.status, 0, "{} {}", ran.stdout, ran.stderr);
+    assert!(ran.stdout.contains("1 passed"), "{}", ran.stdout);
+}
+
+/// An agent that is not root, as systemd runs it: root hands over what the agent cannot open, and others are not let in unasked.
+#[test]
+fn root_sends_through_an_agent_that_is_not_root() {
+    if !needs(&[Need::Root, Need::Tool("setpriv")]) {
+        return;
+    }
+    let (place, home) = place_of(ANOTHER);
+    let manager = Daemon::manager("127.0.0.1:0", &[]);
+    let secret = place.file("secret", &noise(300_000));
+    fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
+    let (store, socket) = (format!("{home}/store"), format!("{home}/agent.sock"));
+    let words = ["agent", "--manager", manager.address(), "--name", "x", "--interface", "lo"];
+    let more = ["--store", &store, "--socket", &socket];
+    let _agent = Daemon::begin(command_as(ANOTHER, &[&words[..], &more].concat()));
+    let other = Daemon::agent(&place, manager.address(), "y");
+    let sent = common::polycast(&["send", &secret, "--to", "y", "--id", "4", "--socket", &socket, "--json"]);
+    assert_eq!(sent.status, 0, "{}", sent.stderr);
+    let stranger = end(command_as(ONE, &["ls", "--socket", &socket]).spawn().unwrap());
+    refused(&stranger, "ermission denied");
+    drop(other);
+}
