@@ -92,7 +92,7 @@ fn source(blocks: Blocks, trees: u8) -> Source {
         header_bytes: 72,
         decide_ahead: 4,
         waiting_max: 20,
-        chance: blocks.packets() % 3 == 0,
+        chance: blocks.packets().is_multiple_of(3),
     })
 }
 
@@ -103,7 +103,7 @@ fn receiver(blocks: Blocks, trees: u8, retry: RetryTime) -> Receiver {
         routes: vec![Some(way()); usize::from(trees)],
         credits: 5,
         retry,
-        overtaken: (blocks.packets() % 2 == 0).then_some(3),
+        overtaken: blocks.packets().is_multiple_of(2).then_some(3),
         stalled_after: Duration::from_secs(1),
     })
 }

@@ -140,13 +140,13 @@ impl Door {
     }
 
     /// Passes somebody on to the transfer; gives the connection back where no such transfer runs here, or where too many wait.
-    pub(crate) fn pass(&self, visit: Visit, visitor: Visitor) -> Result<(), FrameStream> {
+    pub(crate) fn pass(&self, visit: Visit, visitor: Visitor) -> Result<(), Box<FrameStream>> {
         let desks = self.desks();
         let queue = visit.sides.iter().find_map(|side| desks.get(&(visit.handle, *side)));
-        let Some(queue) = queue else { return Err(visitor.stream) };
+        let Some(queue) = queue else { return Err(Box::new(visitor.stream)) };
         let mut visitors = queue.lock();
         if visitors.len() >= WAITING_MAX {
-            return Err(visitor.stream);
+            return Err(Box::new(visitor.stream));
         }
         visitors.push_back(visitor);
         queue.bell.ring();

@@ -201,12 +201,10 @@ fn what_others_overtake_holds_no_credit_and_is_asked_for_again_early() {
     receiver.config.overtaken = Some(3);
     receiver.handle(Time(0), Input::Begin);
     assert_eq!(asked(&mut receiver, 0), [(0, 0), (0, 1), (0, 2)]);
-    let mut next = 3;
     // The first one does not come. As long as it may be on its way, two credits are left; then there are three again.
-    for (now, sn) in [(100, 1), (110, 2), (210, 3), (220, 4)] {
+    for (now, sn, next) in [(100, 1, 3), (110, 2, 4), (210, 3, 5), (220, 4, 6)] {
         give(&mut receiver, now, sn, 0, Decision::Open);
         assert_eq!(asked(&mut receiver, now), [(0, next)], "at {now}");
-        next += 1;
     }
     give(&mut receiver, 320, 5, 0, Decision::Open);
     assert_eq!(asked(&mut receiver, 320), [(0, 7), (0, 8)]);
