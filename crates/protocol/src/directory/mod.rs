@@ -9,6 +9,8 @@
 
 mod check;
 mod objects;
+#[cfg(test)]
+mod tests;
 mod topics;
 mod words;
 

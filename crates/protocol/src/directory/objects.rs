@@ -123,8 +123,13 @@ impl Directory {
         if wish.fills && entry.filling.is_none() {
             entry.filling = Some(agent);
         } else if !wish.fills && entry.filling.as_ref() == Some(&agent) {
-            // It may not have heard it, or the words have crossed.
-            self.outputs.push_back(DirectoryOutput::Fill { agent, object });
+            if entry.holders.is_empty() {
+                // It may not have heard it, or the words have crossed.
+                self.outputs.push_back(DirectoryOutput::Fill { agent, object });
+            } else {
+                // Somebody has it by now: nobody need read the origin.
+                entry.filling = None;
+            }
         }
         let window = now + self.config.window;
         self.look_soon(now, object, window);

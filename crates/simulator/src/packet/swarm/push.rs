@@ -92,6 +92,7 @@ pub(super) fn run(
     let forwarding = wants_plan.then(|| session(&case, &case.receivers, false)).flatten();
     case.planned = forwarding.is_some();
     cluster.add_push(&net, NodeId(source), &nodes, bytes, config.clone(), forwarding);
+    older_versions(seed, &mut cluster, &mut summary);
     if case.planned {
         cluster.set_members(0, &nodes);
     }
@@ -119,6 +120,18 @@ pub(super) fn run(
     let failure = live(&mut net, &mut cluster, &case).err();
     coverage.merge(&cluster.coverage());
     Verdict { seed, case: summary, failure, trace_hash: net.trace_hash(), events: net.events(), coverage }
+}
+
+/// Some receivers have an older version. Drawn apart, so that what else a seed draws stays what it was.
+fn older_versions(seed: u64, cluster: &mut Cluster, summary: &mut String) {
+    let mut random = Random::new(seed ^ 0x6f6c_6465_7200);
+    for receiver in 0..cluster.push(0).receivers().len() as u32 {
+        if random.one_in(6) {
+            let one_in = random.magnitude(2..=100);
+            cluster.give_older(0, receiver, |_| random.one_in(one_in));
+            summary.push_str(", one has an older version");
+        }
+    }
 }
 
 fn config_of(random: &mut Random) -> PushConfig {

@@ -1,0 +1,174 @@
+//! Many who ask at nearly the same time, a subscriber that loses a version again, and any sequence of words.
+
+use super::*;
+use alloc::format;
+use alloc::string::ToString;
+use alloc::vec;
+use alloc::vec::Vec;
+use polycast_types::{AppId, DataId, Duration};
+use proptest::prelude::*;
+
+fn agent(number: u64) -> AgentKey {
+    AgentKey { name: format!("h{number}"), incarnation: 1 }
+}
+
+fn object(number: u64) -> ObjectId {
+    ObjectId { app: AppId::default(), data: DataId(number) }
+}
+
+fn ms(at: u64) -> Time {
+    Time(at * 1_000_000)
+}
+
+fn have(of: u64, number: u64) -> DirectoryInput {
+    DirectoryInput::Have { agent: agent(of), object: object(number), length: 7, root: Some([3; 32]) }
+}
+
+fn outputs(directory: &mut Directory, now: Time) -> Vec<DirectoryOutput> {
+    core::iter::from_fn(|| directory.poll(now)).collect()
+}
+
+/// A directory that knows what there is, and agents that have said so.
+fn settled(agents: u64) -> Directory {
+    let mut directory = Directory::new(DirectoryConfig::default(), Time::ZERO, 0);
+    for number in 0..agents {
+        directory.handle(Time::ZERO, DirectoryInput::Arrived { agent: agent(number) });
+        directory.handle(Time::ZERO, DirectoryInput::Told { agent: agent(number) });
+    }
+    assert_eq!(outputs(&mut directory, ms(10_000)), []);
+    directory
+}
+
+/// 200 agents ask for one key within 50 ms: one of them gets it from its origin, and then sends it to all others at once.
+#[test]
+fn many_who_ask_at_once_are_one_fill_and_one_transfer() {
+    const AGENTS: u64 = 200;
+    let mut directory = settled(AGENTS);
+    let wish = Wish { can_fill: true, waits: true, fills: false };
+    let begun = ms(20_000);
+    let mut said = Vec::new();
+    for number in 0..AGENTS {
+        let now = begun + Duration(number * 49_000_000 / AGENTS);
+        directory.handle(now, DirectoryInput::Want { agent: agent(number), object: object(1), wish });
+        said.extend(outputs(&mut directory, now));
+    }
+    said.extend(outputs(&mut directory, begun + Duration::from_millis(60)));
+    let [DirectoryOutput::Fill { agent: filler, .. }] = &said[..] else { panic!("{said:?}") };
+    let filler = filler.clone();
+    let now = ms(21_000);
+    let number: u64 = filler.name[1..].parse().unwrap();
+    directory.handle(now, have(number, 1));
+    let mut said = outputs(&mut directory, now);
+    said.extend(outputs(&mut directory, now + Duration::from_millis(60)));
+    let [DirectoryOutput::Serve { holder, receivers, .. }] = &said[..] else { panic!("{said:?}") };
+    assert_eq!((holder, receivers.len() as u64), (&filler, AGENTS - 1));
+}
+
+#[test]
+fn a_subscriber_that_lost_a_version_before_its_commit_is_named() {
+    let mut directory = settled(3);
+    directory.handle(ms(20_000), have(0, 1));
+    for number in [1, 2] {
+        let topic = "t".to_string();
+        let subscribe = DirectoryInput::Subscribe { agent: agent(number), app: AppId::default(), topic };
+        directory.handle(ms(20_000), subscribe);
+    }
+    let version = Version { number: 1, object: object(1) };
+    let publish = DirectoryInput::Publish {
+        agent: agent(0),
+        app: AppId::default(),
+        topic: "t".into(),
+        version: version.clone(),
+        patience: None,
+    };
+    directory.handle(ms(20_001), publish);
+    directory.handle(ms(20_100), have(1, 1));
+    // Something else needed its room.
+    directory.handle(ms(20_200), DirectoryInput::Lost { agent: agent(1), object: object(1) });
+    outputs(&mut directory, ms(20_200));
+    assert_eq!(directory.committed("t"), None, "the other one has not got it yet");
+    directory.handle(ms(20_300), have(2, 1));
+    let said = outputs(&mut directory, ms(20_400));
+    let published = said.iter().find_map(|output| match output {
+        DirectoryOutput::Published { have, missing, .. } => Some((have.clone(), missing.clone())),
+        _ => None,
+    });
+    let missing = vec![("h1".to_string(), "it did not keep it".to_string())];
+    assert_eq!(published, Some((vec!["h2".to_string()], missing)));
+    let told = |number: u64| {
+        let to = agent(number);
+        said.iter().any(
+            |output| matches!(output, DirectoryOutput::News { agent, committed: true, .. } if *agent == to),
+        )
+    };
+    assert!(told(2) && !told(1), "{said:?}");
+    assert_eq!(directory.committed("t"), Some(&version));
+}
+
+fn word() -> impl Strategy<Value = DirectoryInput> {
+    let (who, what) = (0u64..5, 0u64..3);
+    (0u8..12, who, what, 0u64..4, any::<(bool, bool, bool)>()).prop_map(|(kind, who, what, number, bits)| {
+        let (agent, object) = (agent(who), object(what));
+        let (app, topic) = (AppId::default(), format!("t{}", number % 2));
+        let version = Version { number: number + 1, object };
+        match kind {
+            0 => DirectoryInput::Arrived { agent },
+            1 => DirectoryInput::Told { agent },
+            2 => DirectoryInput::Gone { agent },
+            3 | 4 => have(who, what),
+            5 => DirectoryInput::Lost { agent, object },
+            6 | 7 => {
+                let wish = Wish { can_fill: bits.0, waits: bits.1, fills: false };
+                DirectoryInput::Want { agent, object, wish }
+            }
+            8 => DirectoryInput::Unwant { agent, object },
+            9 => DirectoryInput::FillFailed { agent, object, reason: "no".into() },
+            10 if bits.2 => DirectoryInput::Unsubscribe { agent, topic },
+            10 => DirectoryInput::Subscribe { agent, app, topic },
+            _ => {
+                let patience = bits.0.then_some(Duration::from_millis(300));
+                DirectoryInput::Publish { agent, app, topic, version, patience }
+            }
+        }
+    })
+}
+
+proptest! {
+    /// Whatever agents say in whatever order: nobody is told to get what somebody has, one at a time is told so, nobody is sent what it
+    /// has, a topic's versions rise, and what is committed somebody has.
+    #[test]
+    fn any_sequence_of_words_keeps_the_rules(
+        words in proptest::collection::vec((word(), 0u64..400), 1..120),
+    ) {
+        let mut directory = Directory::new(DirectoryConfig::default(), Time::ZERO, 0);
+        let mut now = 0;
+        let mut last: BTreeMap<String, u64> = BTreeMap::new();
+        for (word, wait) in words {
+            now += wait;
+            directory.handle(ms(now), word);
+            while let Some(output) = directory.poll(ms(now)) {
+                match output {
+                    DirectoryOutput::Fill { agent, object } => {
+                        prop_assert_eq!(directory.filler(object), Some(&agent));
+                        prop_assert_eq!(directory.holders(object).count(), 0, "somebody has it");
+                    }
+                    DirectoryOutput::Serve { holder, object, receivers, .. } => {
+                        prop_assert!(directory.holders(object).any(|one| *one == holder));
+                        prop_assert!(!receivers.is_empty());
+                        for one in directory.holders(object) {
+                            prop_assert!(!receivers.contains(&one.name), "{} has it", one.name);
+                        }
+                    }
+                    DirectoryOutput::News { topic, version, committed: true, agent } => {
+                        let before = last.insert(topic.clone(), version.number).unwrap_or(0);
+                        prop_assert!(before <= version.number || directory.committed(&topic).is_none_or(
+                            |known| known.number == version.number), "{} goes back", topic);
+                        prop_assert!(directory.holders(version.object).any(|one| *one == agent));
+                    }
+                    _ => {}
+                }
+                directory.check();
+            }
+        }
+    }
+}
