@@ -230,6 +230,10 @@ final class DriverSide implements Side {
   /** Asks again while an object is on its way somewhere. */
   private void removeAt(List<Long> ids, List<String> agents) throws Refusal, InterruptedException {
     for (int tries = 0; tries < BUSY_TRIES; tries++) {
+      StatusResponse status = agent.status();
+      if (!status.getManagerConnected()) {
+        throw new Refusal(Refusal.NO_MANAGER, "agent " + status.getAgentName() + " is not at its manager");
+      }
       RemoveResponse answer = agent.remove(ids, agents);
       String left = answer.getRemovedList().stream().map(RemovedAt::getError).filter(error -> !error.isEmpty())
           .findFirst().orElse(null);
