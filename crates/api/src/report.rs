@@ -169,6 +169,8 @@ impl Report {
     pub fn continued(mut self, mut rest: Report, after: f64) -> Self {
         for receiver in &mut rest.receivers {
             receiver.seconds += after;
+            // What it has got it has got from the beginning on, not since the second path.
+            receiver.rate_bps = goodput_bps(receiver.bytes, receiver.seconds);
             // What the first path has brought was sent.
             let before = self.receivers.iter().find(|other| other.name == receiver.name);
             receiver.spared_bytes = before.map_or(receiver.spared_bytes, |before| before.spared_bytes);
@@ -503,6 +505,8 @@ mod tests {
         let whole = report().continued(rest, 3.0);
         let ends: Vec<_> = whole.receivers.iter().map(|r| (r.name.as_str(), r.verified, r.seconds)).collect();
         assert_eq!(ends, [("a", true, 1.25), ("b", true, 4.25)]);
+        let b = &whole.receivers[1];
+        assert_eq!(b.rate_bps, goodput_bps(b.bytes, 4.25), "its rate is of the whole time");
         assert_eq!(
             (whole.seconds, whole.sent_bytes, whole.patched_bytes, whole.heard),
             (4.25, 2_200, 200, 24)

@@ -30,7 +30,10 @@ pub use token::{JoinToken, NoToken, pin_of_pem};
 
 use crate::seal::Secret;
 use files::{Stamp, Verifiers};
-use rustls::{AlertDescription, CertificateError, ClientConfig, Error, PeerIncompatible, ServerConfig};
+use rustls::{
+    AlertDescription, CertRevocationListError, CertificateError, ClientConfig, Error, PeerIncompatible,
+    ServerConfig,
+};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -81,6 +84,10 @@ impl From<Error> for SealError {
     fn from(error: Error) -> Self {
         match error {
             Error::InvalidCertificate(error) => of_certificate(error),
+            // A list of another authority of the same name is none of this one's.
+            Error::InvalidCertRevocationList(CertRevocationListError::BadSignature) => {
+                of_certificate(CertificateError::UnknownRevocationStatus)
+            }
             Error::AlertReceived(alert) => of_alert(alert),
             Error::InvalidMessage(_) => SealError::PeerIsPlain,
             Error::PeerIncompatible(

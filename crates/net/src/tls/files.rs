@@ -317,7 +317,7 @@ impl AnyName {
         match verified {
             Ok(_) => Ok(()),
             Err(webpki::Error::CertRevoked) => Err(CertificateError::Revoked.into()),
-            Err(webpki::Error::UnknownRevocationStatus) => {
+            Err(webpki::Error::UnknownRevocationStatus | webpki::Error::InvalidCrlSignatureForPublicKey) => {
                 Err(CertificateError::UnknownRevocationStatus.into())
             }
             Err(error) => Err(Error::General(error.to_string())),
