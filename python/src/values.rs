@@ -95,7 +95,10 @@ pub fn fetched(event: &fetch_event::Event) -> Value {
 pub fn published(published: &PublishResponse) -> Value {
     let missing = published.missing.iter().map(|one| (one.name.clone(), one.reason.clone()));
     let missing: std::collections::BTreeMap<String, String> = missing.collect();
-    json!({ "version": published.version, "have": published.have, "missing": missing })
+    json!({
+        "version": published.version, "have": published.have, "missing": missing,
+        "sent_bytes": published.sent_bytes, "spared_bytes": published.spared_bytes,
+    })
 }
 
 /// A version of a topic.

@@ -56,7 +56,7 @@ use polycast_net::interface;
 use polycast_net::reach::Answerer;
 use polycast_net::tls::Security;
 use polycast_net::words::WordsKey;
-use polycast_types::Duration as Span;
+use polycast_types::{Duration as Span, ObjectId};
 use processes::Processes;
 use sends::Sends;
 use service::Service;
@@ -65,7 +65,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use store::Store;
 use streams::Streams;
 use tokio::sync::watch;
@@ -94,6 +94,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Somebody here has asked for an object, and is told where it is.
+    pub fn used(&self, id: ObjectId) {
+        if self.catalog.touch(id) {
+            self.store.note_use(id, SystemTime::now());
+        }
+    }
+
     /// Settings of a transfer that nobody has said anything about.
     pub fn default_options(&self) -> Options {
         Options {

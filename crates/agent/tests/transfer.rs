@@ -1,10 +1,10 @@
 //! Whole transfers over real sockets on the loopback interface.
 
 use polycast_agent::transfer::{
-    Held, Options, Path, Prepared, Received, ReceiverSpec, Receivers, Rendezvous, Report, Sink, SlowPolicy,
-    SourceSpec, TransferError, confirm, prepare, receive,
+    Held, OlderVersions, Options, Path, Prepared, Received, ReceiverSpec, Receivers, Rendezvous, Report,
+    Sink, SlowPolicy, SourceSpec, TransferError, confirm, prepare, receive,
 };
-use polycast_net::object::{FileSource, ObjectKind};
+use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_net::store::part_path;
 use polycast_types::ObjectId;
 use std::net::Ipv4Addr;
@@ -125,6 +125,67 @@ fn losses_are_repaired_with_few_more_bytes() {
     let (report, received) = deliver(&bytes(20_000_000), 4, multicast(), &options);
     assert!(received.iter().all(|r| r.patched_bytes > 400_000), "{received:?}");
     assert!(report.sent_bytes < 20_000_000 * 125 / 100, "{} bytes sent", report.sent_bytes);
+}
+
+/// An older version.
+struct Older(Vec<u8>);
+
+/// Delivers a new version of an object to receivers of which each has one of these older versions, or none; gives the
+/// report and what they got.
+fn deliver_over(object: &[u8], older: Vec<Option<Older>>, path: Path) -> (Report, Vec<Received>) {
+    let dir = tempfile::tempdir().unwrap();
+    let prepared = source(object.to_vec(), older.len(), path, Options::default());
+    let running: Vec<Receiving> = older
+        .into_iter()
+        .enumerate()
+        .map(|(i, older)| {
+            let held = older.map(|older| Arc::new(older.0));
+            let found =
+                move |_: &_| held.iter().map(|bytes| Arc::clone(bytes) as Arc<dyn ObjectSource>).collect();
+            let options = Options { older: OlderVersions::found_by(found), ..Options::default() };
+            start_receiver(&prepared, &format!("r{i}"), dir.path().join(format!("r{i}")), options)
+        })
+        .collect();
+    let report = prepared.run(&mut |_| ()).unwrap();
+    let received: Vec<Received> = running.into_iter().map(|r| r.thread.join().unwrap().unwrap()).collect();
+    for got in &received {
+        assert!(std::fs::read(&got.path).unwrap() == object, "other bytes");
+    }
+    (report, received)
+}
+
+#[test]
+fn of_a_new_version_only_changed_groups_are_sent() {
+    const GROUPS: usize = 400;
+    let object = bytes(GROUPS << 18);
+    let changed = |at: &[usize]| {
+        let mut older = object.clone();
+        at.iter().for_each(|group| older[(group << 18) + 1_000] ^= 1);
+        Some(Older(older))
+    };
+    for path in [multicast(), Path::Chain] {
+        // One per cent has changed, at both receivers the same; one of them is longer than the new one.
+        let same = [7, 100, 101, 399];
+        let mut longer = changed(&same).unwrap();
+        longer.0.extend_from_slice(&[9; 1_000]);
+        let is_chain = path == Path::Chain;
+        let (report, received) = deliver_over(&object, vec![changed(&same), Some(longer)], path);
+        // Over a chain the source serves each that comes to it.
+        let most = object.len() as u64 * if is_chain { 30 } else { 15 } / 1_000;
+        assert!((4 << 18..=most).contains(&report.sent_bytes), "{} bytes sent", report.sent_bytes);
+        for (got, told) in received.iter().zip(&report.receivers) {
+            assert_eq!(got.spared_bytes, (GROUPS as u64 - 4) << 18);
+            // The source counts fragments, of which some lie in two groups.
+            let range = got.spared_bytes - 8 * FRAGMENT as u64..=got.spared_bytes;
+            assert!(range.contains(&told.spared_bytes), "{told:?}");
+        }
+        assert_eq!(report.spared_bytes, report.receivers.iter().map(|r| r.spared_bytes).sum::<u64>());
+    }
+    // One that has another object, one that is short, one that has nothing: they get what they lack.
+    let older = vec![Some(Older(vec![3; object.len()])), Some(Older(object[..50 << 18].to_vec())), None];
+    let (report, received) = deliver_over(&object, older, multicast());
+    assert_eq!(received.iter().map(|r| r.spared_bytes).collect::<Vec<_>>(), [0, 50 << 18, 0]);
+    assert!(report.sent_bytes < object.len() as u64 * 110 / 100, "{} bytes sent", report.sent_bytes);
 }
 
 /// As in a network whose switches forward by labels.

@@ -19,13 +19,13 @@
 
 mod objects;
 
-pub use objects::{Fetching, Piece, Taking, ToPut, Versions, Wanted};
+pub use objects::{Fetching, Piece, Taking, ToPut, Versions, Wanted, Watching};
 
 use crate::PROTOCOL_VERSION;
 use crate::agent::agent_client::AgentClient as Stub;
 use crate::agent::{
     AddRequest, Caller, CreateStreamRequest, DeleteRequest, EndStreamRequest, ExtendRequest, Granted, Joined,
-    LeaveStreamRequest, ListRequest, ListStreamsRequest, Message, Object, ReadRequest,
+    LeaveStreamRequest, ListRequest, ListStreamsRequest, Message, Object, PinRequest, ReadRequest,
     ReceiveMessagesRequest, ReceiveMessagesResponse, RegisterRequest, RegisterResponse, RemoveRequest,
     RemoveResponse, SendEvent, SendMessagesRequest, SendMessagesResponse, SendRequest, SlowReceivers,
     StatusRequest, StatusResponse, Stream, UnregisterRequest, WithdrawRequest,
@@ -153,6 +153,8 @@ pub struct SendOptions {
     pub fabric: Option<String>,
     /// No other one is.
     pub or_fail: bool,
+    /// The byte that the stream begins with.
+    pub first_byte: u64,
 }
 
 /// How long a read waits.
@@ -386,6 +388,7 @@ impl Session {
             lease_ms: options.lease.map(|lease| lease.as_millis().max(1)),
             fabric: options.fabric.clone().unwrap_or_default(),
             or_fail: options.or_fail,
+            first_byte: options.first_byte,
         };
         Ok(Sending { events: self.stub.clone().send(request).await?.into_inner() })
     }
@@ -445,12 +448,31 @@ impl Session {
         names: &[String],
         except: Option<DataId>,
     ) -> Result<RemoveResponse, ClientError> {
+        self.ask_to_remove(at, numbers, names, (except, false)).await
+    }
+
+    /// The same for an object in whose place another one is about to come: what the two have in common need not be sent.
+    ///
+    /// # Errors
+    /// The manager cannot be reached.
+    pub async fn make_way(&self, at: &Receivers, data: DataId) -> Result<RemoveResponse, ClientError> {
+        self.ask_to_remove(at, &[data], &[], (None, true)).await
+    }
+
+    async fn ask_to_remove(
+        &self,
+        at: &Receivers,
+        numbers: &[DataId],
+        names: &[String],
+        (except, replaced): (Option<DataId>, bool),
+    ) -> Result<RemoveResponse, ClientError> {
         let (agents, all) = match at {
             Receivers::All => (Vec::new(), true),
             Receivers::Named(names) => (names.clone(), false),
         };
         let request = RemoveRequest {
             caller: Some(self.caller.clone()),
+            replaced,
             data_ids: numbers.iter().map(|number| number.0).collect(),
             names: names.to_vec(),
             except_data_id: except.map(|except| except.0),
@@ -468,6 +490,15 @@ impl Session {
         let request = DeleteRequest { caller: Some(self.caller.clone()), data_id: data.0 };
         self.stub.clone().delete(request).await?;
         Ok(())
+    }
+
+    /// Keeps an object in the agent's store, or lets it go like others.
+    ///
+    /// # Errors
+    /// The object is unknown, or is being received.
+    pub async fn pin(&self, data: DataId, pinned: bool) -> Result<Object, ClientError> {
+        let request = PinRequest { caller: Some(self.caller.clone()), data_id: data.0, pinned };
+        Ok(self.stub.clone().pin(request).await?.into_inner())
     }
 }
 

@@ -28,6 +28,9 @@ pub struct Report {
     pub sent_bytes: u64,
     /// Bytes of those that were patches.
     pub patched_bytes: u64,
+    /// Bytes that receivers had already, of older versions or earlier tries: all receivers together.
+    #[serde(default)]
+    pub spared_bytes: u64,
     /// Messages that the source heard of receivers from the start on.
     #[serde(default)]
     pub heard: u64,
@@ -83,6 +86,9 @@ pub struct ReceiverReport {
     pub bytes: u64,
     /// Bytes that reached it as patches.
     pub patched_bytes: u64,
+    /// Bytes that it had already when it joined, of an older version or an earlier try.
+    #[serde(default)]
+    pub spared_bytes: u64,
     /// `ip-multicast` or the fabric of the path, or `tcp-chain`: what carried its bytes last.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub fabric: String,
@@ -161,11 +167,17 @@ impl Report {
     /// Takes in what became of those that were left, over another path that was taken `after` seconds of this one.
     #[must_use]
     pub fn continued(mut self, mut rest: Report, after: f64) -> Self {
-        rest.receivers.iter_mut().for_each(|receiver| receiver.seconds += after);
+        for receiver in &mut rest.receivers {
+            receiver.seconds += after;
+            // What the first path has brought was sent.
+            let before = self.receivers.iter().find(|other| other.name == receiver.name);
+            receiver.spared_bytes = before.map_or(receiver.spared_bytes, |before| before.spared_bytes);
+        }
         let again: Vec<ReceiverReport> = rest.receivers;
         self.receivers.retain(|receiver| again.iter().all(|other| other.name != receiver.name));
         self.receivers.extend(again);
         self.receivers.sort_by(|a, b| a.name.cmp(&b.name));
+        self.spared_bytes = self.receivers.iter().map(|receiver| receiver.spared_bytes).sum();
         self.seconds = self.receivers.iter().map(|receiver| receiver.seconds).fold(0.0, f64::max);
         self.sent_bytes += rest.sent_bytes;
         self.patched_bytes += rest.patched_bytes;
@@ -194,6 +206,7 @@ impl From<&Report> for TransferReport {
             seconds: report.seconds,
             sent_bytes: report.sent_bytes,
             patched_bytes: report.patched_bytes,
+            spared_bytes: report.spared_bytes,
             fabric: report.fabric.clone(),
             receivers: report.receivers.iter().map(Into::into).collect(),
             path_lost: report.path_lost.clone().unwrap_or_default(),
@@ -239,6 +252,7 @@ impl TryFrom<TransferReport> for Report {
             seconds: report.seconds,
             sent_bytes: report.sent_bytes,
             patched_bytes: report.patched_bytes,
+            spared_bytes: report.spared_bytes,
             heard: report.heard,
             fabric: report.fabric,
             path_lost: said(report.path_lost),
@@ -266,6 +280,7 @@ impl From<&ReceiverReport> for wire::ReceiverReport {
             seconds: receiver.seconds,
             bytes: receiver.bytes,
             patched_bytes: receiver.patched_bytes,
+            spared_bytes: receiver.spared_bytes,
             fabric: receiver.fabric.clone(),
             error: receiver.error.clone().unwrap_or_default(),
             slow: receiver.slow,
@@ -283,6 +298,7 @@ impl From<wire::ReceiverReport> for ReceiverReport {
             seconds: receiver.seconds,
             bytes: receiver.bytes,
             patched_bytes: receiver.patched_bytes,
+            spared_bytes: receiver.spared_bytes,
             fabric: receiver.fabric,
             slow: receiver.slow,
             rate_bps: receiver.rate_bps,
@@ -374,6 +390,7 @@ mod tests {
             seconds: 1.25,
             bytes: 900,
             patched_bytes: 30,
+            spared_bytes: 9,
             fabric: "ocs".into(),
             slow: error.is_some(),
             rate_bps: 5_760.0,
@@ -390,6 +407,7 @@ mod tests {
             seconds: 2.0,
             sent_bytes: 1_100,
             patched_bytes: 100,
+            spared_bytes: 18,
             heard: 12,
             fabric: "ocs+tcp-chain".into(),
             path_lost: Some("the light went out".into()),
@@ -428,12 +446,12 @@ mod tests {
             "object": "30313233-3435-3637-3839-616263646566/7", "name": "model.bin", "bytes": 1_000,
             "seconds": 2.0, "goodput_bps": 4_000.0, "fabric": "ocs+tcp-chain",
             "receivers": [
-                { "name": "a", "verified": true, "seconds": 1.25, "patched_bytes": 30, "fabric": "ocs", "slow": false,
-                  "rate_bps": 5_760.0 },
-                { "name": "b", "verified": false, "seconds": 1.25, "patched_bytes": 30, "fabric": "ocs", "slow": true,
-                  "rate_bps": 5_760.0, "reason": "it went away", "error": "it went away" },
+                { "name": "a", "verified": true, "seconds": 1.25, "patched_bytes": 30, "spared_bytes": 9, "fabric": "ocs",
+                  "slow": false, "rate_bps": 5_760.0 },
+                { "name": "b", "verified": false, "seconds": 1.25, "patched_bytes": 30, "spared_bytes": 9, "fabric": "ocs",
+                  "slow": true, "rate_bps": 5_760.0, "reason": "it went away", "error": "it went away" },
             ],
-            "sent_bytes": 1_100, "patched_bytes": 100, "heard": 12, "root": "ab",
+            "sent_bytes": 1_100, "patched_bytes": 100, "spared_bytes": 18, "heard": 12, "root": "ab",
             "path_lost": "the light went out", "sealed": true, "forged_packets": 3,
             "passed_over": [{ "fabric": "ocs", "why": "it is dark" }],
             "events": [{ "seconds": 0.5, "what": "the light went out" }],
@@ -469,6 +487,7 @@ mod tests {
             "sealed",
             "seconds",
             "sent_bytes",
+            "spared_bytes",
         ];
         assert_eq!(names, always);
     }
@@ -476,7 +495,7 @@ mod tests {
     #[test]
     fn a_second_path_counts_on() {
         let rest = Report {
-            receivers: vec![receiver("b", None)],
+            receivers: vec![ReceiverReport { spared_bytes: 700, ..receiver("b", None) }],
             fabric: "ip-multicast".into(),
             path_lost: None,
             ..report()
@@ -488,6 +507,7 @@ mod tests {
             (whole.seconds, whole.sent_bytes, whole.patched_bytes, whole.heard),
             (4.25, 2_200, 200, 24)
         );
+        assert_eq!(whole.spared_bytes, 18, "what the first path has brought was sent");
         assert_eq!(whole.fabric, "ocs+tcp-chain+ip-multicast");
         assert_eq!(whole.events[1], (3.5, "the light went out".to_string()));
     }

@@ -9,6 +9,7 @@ pub mod frames;
 pub mod hash;
 pub mod heap;
 pub mod interface;
+pub mod lease;
 pub mod link_watch;
 pub mod neighbour;
 pub mod object;

@@ -7,7 +7,7 @@
 mod room;
 
 use crate::hash::hex;
-use crate::object::ObjectSource;
+use crate::lease::Alone;
 use room::Room;
 use rustix::fs::{CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, flock};
 use rustix::io::Errno;
@@ -25,10 +25,10 @@ const NAME_LEN_MAX: usize = 255;
 const PART_SUFFIX: &str = ".polycast-part";
 /// So many zeros become a hole.
 const HOLE_LEN: usize = 64 << 10;
-/// Bytes that are copied at a time.
-const SEED_LEN: usize = 1 << 20;
 /// Part files that vanish between two looks, because another receiver has just finished.
 const OPENS_MAX: usize = 16;
+/// The longest time from finding a file by its name to having it open.
+const OPENS_WITHIN: std::time::Duration = std::time::Duration::from_millis(10);
 /// Permissions that a file may get: none to run as somebody else.
 const PERMISSIONS: u32 = 0o777;
 
@@ -108,7 +108,8 @@ impl PartFile {
         let (file, found) = open_part(&path, target)?;
         let wrong = |source| StoreError::Io { path: path.clone(), source };
         let there = file.metadata().map_err(wrong)?.len();
-        let resumed = found && there == len && len > 0;
+        // What it has is checked group by group: an earlier version may be longer or shorter.
+        let resumed = found && there > 0 && len > 0;
         let file = Arc::new(file);
         let total = if placing.unpacked { len.saturating_mul(2) } else { len };
         let room = Room::claim(&file, &folder, total).inspect_err(|_| {
@@ -129,8 +130,8 @@ impl PartFile {
         };
         if !part.resumed {
             part.file.set_len(0).map_err(wrong)?;
-            part.file.set_len(len).map_err(wrong)?;
         }
+        part.file.set_len(len).map_err(wrong)?;
         Ok(part)
     }
 
@@ -184,26 +185,6 @@ impl PartFile {
         self.file
             .read_exact_at(bytes, offset)
             .map_err(|source| StoreError::Io { path: self.path.clone(), source })
-    }
-
-    /// Takes the bytes of `source` for what an earlier try has left, as far as they go. `turn` is called now and then.
-    ///
-    /// # Errors
-    /// They cannot be read, or the file system is full or fails.
-    pub fn seed(&mut self, source: &dyn ObjectSource, mut turn: impl FnMut()) -> Result<(), StoreError> {
-        let wrong = |source| StoreError::Io { path: self.target.clone(), source };
-        let len = self.file.metadata().map_err(wrong)?.len().min(source.len());
-        let mut buffer = vec![0; SEED_LEN];
-        let mut at = 0;
-        while at < len {
-            let piece = &mut buffer[..(len - at).min(SEED_LEN as u64) as usize];
-            source.read_exact_at(piece, at).map_err(wrong)?;
-            self.write(piece, at)?;
-            at += piece.len() as u64;
-            turn();
-        }
-        self.resumed = true;
-        Ok(())
     }
 
     /// Keeps the part file when this value is dropped without `commit`, so that a later try can go on.
@@ -425,6 +406,28 @@ pub(crate) fn folder_of(target: &Path) -> PathBuf {
         Some(parent) if parent != Path::new("") => parent.to_path_buf(),
         _ => PathBuf::from("."),
     }
+}
+
+/// Makes the file of an older version the part file of `target`: the object that comes takes its pages. `alone` says that nobody has it
+/// open; whoever tries to until this is over gets the older version, and nothing is recycled. Gives whether it was.
+///
+/// # Errors
+/// The file system fails.
+pub fn recycle(older: &Path, alone: Alone, target: &Path) -> io::Result<bool> {
+    let part = part_path(target);
+    match place(older, &part, false) {
+        Ok(()) => {}
+        // An earlier try has left a part.
+        Err(Errno::EXIST) => return Ok(false),
+        Err(errno) => return Err(errno.into()),
+    }
+    // Nobody finds it by its name now. Who has found it before is about to open it, which takes much less than this, and waits.
+    std::thread::sleep(OPENS_WITHIN);
+    let recycled = alone.holds();
+    if !recycled {
+        std::fs::remove_file(&part)?;
+    }
+    Ok(recycled)
 }
 
 /// Removes the part file that a try of this user has left, unless one is at work with it or it is younger than that.

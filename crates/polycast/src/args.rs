@@ -15,7 +15,7 @@ use crate::exit::Exit;
 use crate::output::{self, Format};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args as Arguments, Parser, Subcommand, ValueEnum};
-use objects::{FetchArgs, PublishArgs, SubscribeArgs};
+use objects::{FetchArgs, PinArgs, PublishArgs, SubscribeArgs};
 use place::{ChoiceArgs, PlaceArgs};
 use polycast_agent::transfer::Code;
 use polycast_types::{Duration, Handle, ObjectId, Rate};
@@ -132,6 +132,12 @@ pub enum Command {
     Ls(LocalArgs),
     /// Remove an object from the local agent's store
     Rm(RmArgs),
+    /// Keep an object in the local agent's store, whatever else needs its room
+    #[command(long_about = help::PIN, after_long_help = help::PIN_MORE)]
+    Pin(PinArgs),
+    /// Let a pinned object go like others when its room is needed
+    #[command(long_about = help::UNPIN, after_long_help = help::PIN_MORE)]
+    Unpin(PinArgs),
     /// Show the local agent, its peers and its transfers; or the manager, its paths, devices and circuits
     #[command(after_long_help = help::STATUS_MORE)]
     Status(StatusArgs),
@@ -414,7 +420,7 @@ pub struct AgentArgs {
     /// Folder of the object store [default: one in shared memory]
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
-    /// Bytes that the store may hold: the oldest objects make room for new ones (8GiB) [default: half of the memory for
+    /// Bytes that the store may hold: objects nobody asked for lately make room for new ones (8GiB) [default: half of the memory for
     /// a store in memory]
     #[arg(long, value_name = "SIZE")]
     pub store_max: Option<String>,
@@ -569,6 +575,9 @@ pub struct SendArgs {
     /// What becomes of a receiver that is slower than the others
     #[arg(long, value_name = "POLICY", default_value = "catch-up")]
     pub slow: SlowChoice,
+    /// Send this part first (1MiB-2MiB, or from 64MiB on): receivers can use it before the rest is there
+    #[arg(long, value_name = "RANGE", value_parser = first_byte)]
+    pub first: Option<u64>,
     /// The fabric that is to carry it, if it can (ocs, shufflecast, ip-multicast, tcp-chain) [default: the best one]
     #[arg(long, value_name = "NAME")]
     pub fabric: Option<String>,
@@ -735,6 +744,18 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Where a range begins: `1MiB-2MiB`, `1MiB-`, or `1MiB`.
+fn first_byte(text: &str) -> Result<u64, String> {
+    let wrong = || format!("'{text}' is no range of bytes, such as 1MiB-2MiB or 64MiB");
+    let size = |text: &str| polycast_types::parse_bytes(text).map_err(|_| wrong());
+    let (from, to) = text.split_once('-').unwrap_or((text, ""));
+    let from = size(from)?;
+    if !to.is_empty() && size(to)? <= from {
+        return Err(format!("'{text}' has no bytes: it ends where it begins, or before"));
+    }
+    Ok(from)
+}
+
 fn destinations(text: &str) -> Result<Destinations, String> {
     if text == "all" {
         return Ok(Destinations::All);
@@ -771,6 +792,16 @@ mod tests {
         }
         for text in ["", "s", "0", "-1s", "1y", "1e99h", "99999999999999h"] {
             assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_range_begins_somewhere() {
+        assert_eq!(first_byte("1MiB-2MiB"), Ok(1 << 20));
+        assert_eq!((first_byte("64KiB"), first_byte("4096-")), (Ok(64 << 10), Ok(4_096)));
+        assert!(first_byte("2MiB-1MiB").unwrap_err().contains("has no bytes"));
+        for text in ["", "-5", "x", "1-x"] {
+            assert!(first_byte(text).is_err(), "{text}");
         }
     }
 

@@ -21,6 +21,7 @@ mod meeting;
 pub mod names;
 pub mod network;
 mod offer;
+mod pin;
 #[cfg(feature = "research")]
 pub mod plan;
 mod removal;
@@ -68,6 +69,8 @@ pub fn run(args: Args) -> Exit {
         Command::Subscribe(args) => topic::subscribe(args, format),
         Command::Ls(args) => cluster::ls(args, format),
         Command::Rm(args) => removal::rm(args, format),
+        Command::Pin(args) => pin::run(args, true, format),
+        Command::Unpin(args) => pin::run(args, false, format),
         Command::Status(args) if args.manager => manager_status::run(&args.local, format),
         Command::Status(args) => cluster::status(&args.local, format),
         Command::Drain(args) => manager_status::drain(args, false, format),

@@ -33,6 +33,8 @@ pub struct Acceptance {
     pub verified: bool,
     /// Bytes that came as patches.
     pub patched_bytes: u64,
+    /// Bytes that were here already, of an older version or an earlier try, and were not sent.
+    pub spared_bytes: u64,
     /// Hash groups of 256 KiB that came with wrong bytes, and again: somebody else sends to the data channel, or a cable is bad.
     pub corrupt_groups: u64,
     /// Whether nobody but the source and its receivers could read the bytes on their way.
@@ -133,6 +135,9 @@ pub fn text(delivery: &Delivery, copies: &Copies) -> String {
         if receiver.patched_bytes > 0 {
             let _ = write!(text, "  {} patched", format_bytes(receiver.patched_bytes));
         }
+        if receiver.spared_bytes > 0 {
+            let _ = write!(text, "  had {}", format_bytes(receiver.spared_bytes));
+        }
         if receiver.slow {
             let _ = write!(text, "  slow: {}", format_rate(receiver.rate_bps));
         }
@@ -160,6 +165,7 @@ impl From<Received> for Acceptance {
             goodput_bps: goodput_bps(received.bytes, received.seconds),
             verified: true,
             patched_bytes: received.patched_bytes,
+            spared_bytes: received.spared_bytes,
             corrupt_groups: received.corrupt_groups,
             sealed: received.sealed,
             forged_packets: received.forged_packets,
@@ -187,6 +193,9 @@ impl Acceptance {
         );
         if self.patched_bytes > 0 {
             let _ = writeln!(text, "{} came as patches", format_bytes(self.patched_bytes));
+        }
+        if self.spared_bytes > 0 {
+            let _ = writeln!(text, "{} were here already", format_bytes(self.spared_bytes));
         }
         if self.corrupt_groups > 0 {
             let _ = writeln!(text, "{} groups of 256 KiB came with wrong bytes first", self.corrupt_groups);

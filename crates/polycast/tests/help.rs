@@ -5,7 +5,7 @@ mod common;
 use common::{command, polycast};
 use std::process::Stdio;
 
-const COMMANDS: [&str; 22] = [
+const COMMANDS: [&str; 24] = [
     "cast",
     "offer",
     "accept",
@@ -21,6 +21,8 @@ const COMMANDS: [&str; 22] = [
     "subscribe",
     "ls",
     "rm",
+    "pin",
+    "unpin",
     "status",
     "doctor",
     "completions",

@@ -253,3 +253,41 @@ fn versions_are_at_all_subscribers_or_these_are_named() {
     assert_eq!(fourth.json()["subscribers"].as_array().unwrap().len(), 2);
     subscribers[..2].iter().for_each(|one| one.await_bytes(&versions[3]));
 }
+
+#[test]
+fn what_replaces_another_object_is_sent_as_far_as_it_has_changed() {
+    let cluster = Cluster::start(&["a", "b", "c"]);
+    let mut bytes = noise(12_000_000);
+    let path = cluster.place.file("weights", &bytes);
+    for (round, how) in
+        [&["--id", "7"][..], &["--id", "7", "--replace"], &["--replace"]].into_iter().enumerate()
+    {
+        bytes[round * 3_000_000 + 5] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        let sent = cluster.at("a", &[&["send", &path, "--to", "b,c"], how].concat());
+        done(&sent);
+        let report = sent.json();
+        let wire = report["sent_bytes"].as_u64().unwrap();
+        let spared = report["spared_bytes"].as_u64().unwrap();
+        if round == 0 {
+            assert!(wire >= 12_000_000 && spared == 0, "{report}");
+        } else {
+            // Both lack one group, which is sent once, or again after a loss.
+            assert!(wire <= 1_500_000 && spared >= 2 * 11_000_000, "round {round}: {report}");
+        }
+        let copy = cluster.place.path(&format!("copy-{round}"));
+        done(&cluster.at("b", &["get", "weights", "--out", &copy]));
+        assert!(fs::read(&copy).unwrap() == bytes, "round {round}");
+    }
+    // What is pinned says so, also after it was let go.
+    let listed = |pinned: bool| {
+        let ran = cluster.at("b", &["ls"]);
+        ran.json().as_array().unwrap().iter().all(|object| object["pinned"] == pinned)
+    };
+    done(&cluster.at("b", &["pin", "weights"]));
+    assert!(listed(true));
+    done(&cluster.at("b", &["unpin", "weights"]));
+    assert!(listed(false));
+    let unknown = cluster.at("b", &["pin", "nothing"]);
+    assert!(unknown.status == 1 && unknown.stdout.contains("no object called nothing"), "{}", unknown.stdout);
+}

@@ -12,6 +12,7 @@ pub mod leases;
 pub mod pull;
 pub mod push;
 pub mod rack;
+pub mod reuse;
 pub mod session;
 pub mod stream;
 pub mod switch;

@@ -154,6 +154,8 @@ class Published:
     version: int
     have: tuple[str, ...]
     missing: dict[str, str]
+    sent_bytes: int = 0
+    spared_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -419,7 +421,13 @@ class Agent:
         self, topic: str, data_id: int, version: int | None, deadline: float | None, cancel: _native.Cancel | None
     ) -> Published:
         document = json.loads(self._connection.publish(topic, version, data_id, deadline, cancel))
-        return Published(document["version"], tuple(document["have"]), document["missing"])
+        return Published(
+            document["version"],
+            tuple(document["have"]),
+            document["missing"],
+            document["sent_bytes"],
+            document["spared_bytes"],
+        )
 
     def subscribe(self, topic: str, *, staged: bool = False) -> Versions:
         """The versions of a topic, from the last one on. With `staged` also when one is about to come."""

@@ -15,6 +15,7 @@ class Receiver:
     verified: bool
     seconds: float = 0.0
     patched_bytes: int = 0
+    spared_bytes: int = 0
     fabric: str = ""
     slow: bool = False
     rate_bps: float = 0.0

@@ -3,6 +3,7 @@
 use super::choice::Choice;
 use super::store::{Description, Found};
 use super::users::{Holder, User};
+use crate::transfer::Arrivals;
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::object::{ObjectKind, Stamp};
 use polycast_types::{AppId, DataId, ObjectId, format_bytes};
@@ -16,6 +17,10 @@ use tokio::sync::watch;
 
 /// Failures that are remembered, to be told to those who ask for the object.
 const FAILURES_MAX: usize = 256;
+/// When an object is used is noted on the disk this often at most.
+const NOTE_INTERVAL: Duration = Duration::from_secs(60);
+/// Objects that are looked at for what another one has in common with them.
+const OLDER_MAX: usize = 2;
 
 /// An object that can be read or sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,6 +43,22 @@ pub struct Available {
     pub since: SystemTime,
     /// Who on this host has brought it; `None`: it has come from elsewhere.
     pub holder: Option<Holder>,
+    /// When somebody has asked for it last.
+    pub used: SystemTime,
+    /// It stays, whatever else needs its room.
+    pub pinned: bool,
+    /// A newer version has taken its place.
+    pub superseded: bool,
+}
+
+/// A received object that nobody is being sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Idle {
+    pub id: ObjectId,
+    pub length: u64,
+    pub since: SystemTime,
+    pub used: SystemTime,
+    pub superseded: bool,
 }
 
 /// How far an object is that is being received.
@@ -47,6 +68,8 @@ pub struct Progress {
     pub name: OnceLock<String>,
     pub bytes: AtomicU64,
     pub total: AtomicU64,
+    /// What of it is verified.
+    pub arrivals: Arc<Arrivals>,
     /// Set to end receiving.
     pub cancel: Arc<AtomicBool>,
     /// Who on this host brings it; `None`: it comes from elsewhere.
@@ -106,6 +129,13 @@ impl Snapshot {
     }
 }
 
+/// An object that is here, or how it comes.
+#[derive(Debug)]
+pub enum Coming {
+    Here(Available),
+    OnItsWay(Arc<Progress>),
+}
+
 /// The table of objects.
 #[derive(Debug)]
 pub struct Catalog {
@@ -130,9 +160,9 @@ struct Inner {
 impl Catalog {
     /// A catalog with what lies in the store already.
     pub fn new(objects_max: usize, receives_max: usize, found: Vec<Found>) -> Self {
-        let journal = found.iter().map(|(id, ..)| *id).collect();
-        let objects = found.into_iter().map(|(id, description, since)| {
-            let object = Available { since, ..Available::received(description) };
+        let journal = found.iter().map(|found| found.id).collect();
+        let objects = found.into_iter().map(|Found { id, description, since, used }| {
+            let object = Available { since, used, ..Available::received(description) };
             (id, State::Available { object, sends: 0 })
         });
         let inner = Inner { objects: objects.collect(), journal, ..Inner::default() };
@@ -213,6 +243,9 @@ impl Catalog {
         inner.receiving += 1;
         inner.failures.retain(|(failed, _)| *failed != id);
         inner.objects.insert(id, State::Receiving(Arc::clone(&progress)));
+        drop(inner);
+        // Some wait for parts of it.
+        self.changed();
         Ok(Receive { catalog: Arc::clone(self), id, progress, outcome: None, published: false })
     }
 
@@ -235,6 +268,25 @@ impl Catalog {
             Some(State::Receiving(_)) => Err(being_received(id)),
             None => Err(unknown(id)),
         }
+    }
+
+    /// Objects that may be older versions of one that is about to come, of the same application: those of its name, and those as
+    /// long as it; the newest first. They stay while the guards live.
+    pub fn older(self: &Arc<Self>, id: ObjectId, name: &str, kind: ObjectKind, length: u64) -> Vec<Send> {
+        let like = |snapshot: &Snapshot| match snapshot {
+            Snapshot::Available(object)
+                if object.kind == kind && object.length > 0 && !object.is_private() =>
+            {
+                let named = object.name == name;
+                (named || object.length == length).then_some((named, object.since))
+            }
+            _ => None,
+        };
+        let listed = self.list(Some(id.app)).into_iter().filter(|(other, _)| *other != id);
+        let mut found: Vec<_> =
+            listed.filter_map(|(other, snapshot)| Some((like(&snapshot)?, other))).collect();
+        found.sort_unstable();
+        found.into_iter().rev().take(OLDER_MAX).filter_map(|(_, other)| self.begin_send(other).ok()).collect()
     }
 
     /// Takes an object out if `remove` has removed what is stored of it, or what a try to receive it has left; `remove` gives
@@ -315,7 +367,7 @@ impl Catalog {
     }
 
     /// Why an object is not here.
-    fn absent(&self, id: ObjectId) -> Refusal {
+    pub fn absent(&self, id: ObjectId) -> Refusal {
         let inner = self.lock();
         match inner.failures.iter().rfind(|(failed, _)| *failed == id) {
             Some((_, why)) => Refusal::new(why.kind, format!("object {id} could not be received: {why}")),
@@ -325,6 +377,19 @@ impl Catalog {
 
     pub fn get(&self, id: ObjectId) -> Option<Snapshot> {
         self.lock().objects.get(&id).map(snapshot)
+    }
+
+    /// An object, or how it comes.
+    pub fn coming(&self, id: ObjectId) -> Option<Coming> {
+        Some(match self.lock().objects.get(&id)? {
+            State::Available { object, .. } => Coming::Here(object.clone()),
+            State::Receiving(progress) => Coming::OnItsWay(Arc::clone(progress)),
+        })
+    }
+
+    /// Hears of objects that come and go; `None` when there is no more to wait for.
+    pub fn changes(&self) -> watch::Receiver<Option<u64>> {
+        self.changes.subscribe()
     }
 
     /// Whether an object of this id is here, or is being received.
@@ -354,21 +419,61 @@ impl Catalog {
         own.map(|(_, state)| state.stored_bytes()).fold(0, u64::saturating_add)
     }
 
-    /// Received objects that are not in use, their lengths, and since when they are here; the oldest first.
-    pub fn idle(&self) -> Vec<(ObjectId, u64, SystemTime)> {
+    /// Received objects that may go: none that is pinned or being sent. Those whose place a newer version has taken come first, then
+    /// those that nobody has asked for for the longest time.
+    pub fn idle(&self) -> Vec<Idle> {
         let inner = self.lock();
-        let mut idle: Vec<_> = inner
-            .objects
-            .iter()
-            .filter_map(|(id, state)| match state {
-                State::Available { object, sends: 0 } if object.added_from.is_none() => {
-                    Some((*id, object.length, object.since))
-                }
-                _ => None,
-            })
-            .collect();
-        idle.sort_by_key(|(id, _, since)| (*since, *id));
+        let may_go = |(id, state): (&ObjectId, &State)| match state {
+            State::Available { object, sends: 0 } if object.added_from.is_none() && !object.pinned => {
+                let Available { length, since, used, superseded, .. } = *object;
+                Some(Idle { id: *id, length, since, used, superseded })
+            }
+            _ => None,
+        };
+        let mut idle: Vec<Idle> = inner.objects.iter().filter_map(may_go).collect();
+        idle.sort_by_key(|idle| (!idle.superseded, idle.used, idle.id));
         idle
+    }
+
+    /// Somebody has asked for an object; gives whether that is worth a note on the disk.
+    pub fn touch(&self, id: ObjectId) -> bool {
+        let now = SystemTime::now();
+        let mut inner = self.lock();
+        let Some(State::Available { object, .. }) = inner.objects.get_mut(&id) else { return false };
+        let before = std::mem::replace(&mut object.used, now);
+        object.added_from.is_none() && now.duration_since(before).is_ok_and(|span| span >= NOTE_INTERVAL)
+    }
+
+    /// A newer version has taken the place of an object.
+    pub fn supersede(&self, id: ObjectId) {
+        if let Some(State::Available { object, .. }) = self.lock().objects.get_mut(&id) {
+            object.superseded = true;
+        }
+    }
+
+    /// Pins an object, or lets it go again, once `write` has written that down; gives what it is then.
+    pub fn pin(
+        &self,
+        id: ObjectId,
+        user: User,
+        pinned: bool,
+        write: impl FnOnce(&Description) -> io::Result<()>,
+    ) -> Result<Available, Refusal> {
+        let mut inner = self.lock();
+        let object = match inner.objects.get_mut(&id) {
+            Some(State::Available { object, .. }) => object,
+            Some(State::Receiving(_)) => return Err(being_received(id)),
+            None => return Err(unknown(id)),
+        };
+        // What is pinned takes others' room.
+        user.check_change(id, object.holder)?;
+        if object.pinned != pinned && object.added_from.is_none() {
+            let failed =
+                |error| Refusal::new(Kind::Internal, format!("object {id} cannot be pinned: {error}"));
+            write(&object.description(pinned)).map_err(failed)?;
+        }
+        object.pinned = pinned;
+        Ok(object.clone())
     }
 
     /// All objects, or those of one application, in the order of their names.
@@ -482,8 +587,14 @@ impl Available {
         self.holder.is_some_and(|holder| holder.private)
     }
 
+    fn description(&self, pinned: bool) -> Description {
+        let Available { name, kind, length, mode, root, holder, .. } = self.clone();
+        Description { name, kind, length, mode, root, holder, pinned }
+    }
+
     fn received(description: Description) -> Self {
-        let Description { name, kind, length, mode, root, holder } = description;
+        let Description { name, kind, length, mode, root, holder, pinned } = description;
+        let now = SystemTime::now();
         Available {
             name,
             kind,
@@ -493,8 +604,11 @@ impl Available {
             root,
             added_from: None,
             choice: Arc::default(),
-            since: SystemTime::now(),
+            since: now,
             holder,
+            used: now,
+            pinned,
+            superseded: false,
         }
     }
 }
@@ -657,12 +771,16 @@ mod tests {
             choice: Arc::default(),
             since: SystemTime::now(),
             holder: None,
+            used: SystemTime::now(),
+            pinned: false,
+            superseded: false,
         }
     }
 
     fn description() -> Description {
         let (name, root) = ("a".into(), "00".into());
-        Description { name, kind: ObjectKind::File, length: 3, mode: 0o644, root, holder: None }
+        let kind = ObjectKind::File;
+        Description { name, kind, length: 3, mode: 0o644, root, holder: None, pinned: false }
     }
 
     fn failure() -> Refusal {

@@ -57,7 +57,8 @@ pub fn options(request: &api::SendRequest, default: Options) -> Options {
         SlowReceivers::Drop => SlowPolicy::Drop { after },
         SlowReceivers::CatchUp | SlowReceivers::Unspecified => SlowPolicy::CatchUp { after },
     };
-    Options { deadline: request.deadline_ms.map(millis), slow, ..default }
+    let first_byte = request.first_byte;
+    Options { deadline: request.deadline_ms.map(millis), slow, first_byte, ..default }
 }
 
 fn kind(kind: ObjectKind) -> i32 {
@@ -95,6 +96,7 @@ pub fn available(id: ObjectId, object: Available, stored: &Path, user: User) -> 
         since_unix_ms: unix_ms(object.since),
         brought_by: object.holder.map(|holder| holder.uid),
         private: object.holder.is_some_and(|holder| holder.private),
+        pinned: object.pinned,
     }
 }
 

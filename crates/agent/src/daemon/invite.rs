@@ -1,18 +1,19 @@
 //! Invitations from sources, and the transfers that follow.
 
 use super::Shared;
-use super::catalog::{Confirm, Receive};
+use super::catalog::{Confirm, Receive, Send};
 use super::store::Description;
 use crate::transfer::clock::wait;
 use crate::transfer::door::{Visit, Visitor};
 use crate::transfer::strangers::Strangers;
 use crate::transfer::{
-    Held, Invitation, Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sink, TransferError, answer,
-    permit_of,
+    Held, Invitation, OlderVersions, Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sink,
+    TransferError, answer, permit_of,
 };
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::frames::FrameStream;
 use polycast_net::hash::parse_hex;
+use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_net::permit::{self, KeptPermit};
 use polycast_net::store::StoreError;
 use polycast_net::tls::PeerNames;
@@ -156,8 +157,8 @@ impl Wish {
 
 /// What an invitation leads to.
 enum Answer {
-    /// The object comes.
-    Receive(Receive),
+    /// The object comes, perhaps into the pages of one that was here.
+    Receive(Receive, bool),
     /// It is here: the source is told so.
     Confirm(Confirm, Held),
 }
@@ -201,7 +202,7 @@ impl Drop for Place {
 
 /// Answers an invitation, and receives the object if it can be taken.
 fn join(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     mut stream: FrameStream,
     invitation: &Invitation,
     shown: Option<&KeptPermit>,
@@ -217,7 +218,9 @@ fn join(
     let told = answer(&mut stream, admitted.as_ref().map(drop).map_err(String::as_str));
     drop((stream, permit));
     match (admitted, told) {
-        (Ok(Answer::Receive(receive)), Ok(())) => run(shared, invitation, name.as_deref(), receive),
+        (Ok(Answer::Receive(receive, recycled)), Ok(())) => {
+            run(shared, invitation, name.as_deref(), (receive, recycled));
+        }
         (Ok(Answer::Confirm(guard, held)), Ok(())) => confirm(shared, invitation, guard, &held),
         (Ok(_), Err(error)) => tracing::warn!(%error, "an invitation failed"),
         (Err(_), _) => {}
@@ -279,7 +282,9 @@ fn admit(shared: &Shared, invitation: &Invitation) -> Result<Answer, String> {
         std::thread::sleep(LOOK_AGAIN);
     };
     let answer = match receive {
-        Ok(receive) => promise(shared, invitation, receive).map(Answer::Receive),
+        Ok(receive) => {
+            promise(shared, invitation, receive).map(|(receive, recycled)| Answer::Receive(receive, recycled))
+        }
         Err(refusal) if refusal.kind == Kind::ObjectTaken => held(shared, invitation).ok_or(refusal),
         Err(refusal) => Err(refusal),
     };
@@ -291,12 +296,12 @@ fn admit(shared: &Shared, invitation: &Invitation) -> Result<Answer, String> {
 }
 
 /// Makes room in the store for what comes.
-fn promise(shared: &Shared, invitation: &Invitation, receive: Receive) -> Result<Receive, Refusal> {
+fn promise(shared: &Shared, invitation: &Invitation, receive: Receive) -> Result<(Receive, bool), Refusal> {
     let (id, bytes) = (receive.id(), invitation.object_len);
-    match shared.limits.make_room(&shared.catalog, &shared.store, id, bytes) {
-        Ok(()) => {
+    match shared.limits.make_room_or_recycle(&shared.catalog, &shared.store, id, bytes) {
+        Ok(recycled) => {
             receive.progress().total.store(bytes, Ordering::Relaxed);
-            Ok(receive)
+            Ok((receive, recycled))
         }
         Err(refusal) => {
             receive.fail(refusal.clone());
@@ -319,7 +324,7 @@ fn held(shared: &Shared, invitation: &Invitation) -> Option<Answer> {
 }
 
 /// Tells a source that the object is here.
-fn confirm(shared: &Shared, invitation: &Invitation, guard: Confirm, held: &Held) {
+fn confirm(shared: &Arc<Shared>, invitation: &Invitation, guard: Confirm, held: &Held) {
     let spec = receiver(shared, invitation, Arc::default());
     match shared.engine.confirm(&spec, held) {
         Ok(()) => tracing::info!(object = %invitation.object, "it is here already, and the source knows"),
@@ -328,7 +333,38 @@ fn confirm(shared: &Shared, invitation: &Invitation, guard: Confirm, held: &Held
     drop(guard);
 }
 
-fn receiver(shared: &Shared, invitation: &Invitation, cancel: Arc<AtomicBool>) -> ReceiverSpec {
+/// Objects that are here of which the one that comes may be a newer version. They stay as long as they are looked at.
+fn older_versions(shared: &Arc<Shared>) -> OlderVersions {
+    let shared = Arc::clone(shared);
+    OlderVersions::found_by(move |offer| {
+        let kind = if offer.directory { ObjectKind::Directory } else { ObjectKind::File };
+        let found = shared.catalog.older(offer.object, &offer.name, kind, offer.geometry.object_len);
+        let open = |guard: Send| -> Option<Arc<dyn ObjectSource>> {
+            let path = guard.object.added_from.clone().unwrap_or_else(|| shared.store.path(guard.id()));
+            let bytes = super::sends::open(&guard.object, &path).ok()?;
+            Some(Arc::new(Guarded { bytes, _guard: guard }))
+        };
+        found.into_iter().filter_map(open).collect()
+    })
+}
+
+/// An object's bytes; it stays while they are looked at.
+struct Guarded {
+    bytes: Arc<dyn ObjectSource>,
+    _guard: Send,
+}
+
+impl ObjectSource for Guarded {
+    fn len(&self) -> u64 {
+        self.bytes.len()
+    }
+
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
+        self.bytes.read_exact_at(buffer, offset)
+    }
+}
+
+fn receiver(shared: &Arc<Shared>, invitation: &Invitation, cancel: Arc<AtomicBool>) -> ReceiverSpec {
     ReceiverSpec {
         name: shared.name.clone(),
         rendezvous: if invitation.pulled {
@@ -344,9 +380,16 @@ fn receiver(shared: &Shared, invitation: &Invitation, cancel: Arc<AtomicBool>) -
 }
 
 /// Receives an object and puts it into the catalog.
-fn run(shared: &Shared, invitation: &Invitation, name: Option<&str>, receive: Receive) {
+fn run(
+    shared: &Arc<Shared>,
+    invitation: &Invitation,
+    name: Option<&str>,
+    (receive, recycled): (Receive, bool),
+) {
     let id = receive.id();
-    let spec = receiver(shared, invitation, Arc::clone(&receive.progress().cancel));
+    let mut spec = receiver(shared, invitation, Arc::clone(&receive.progress().cancel));
+    spec.options.older = older_versions(shared).in_recycled_part(recycled);
+    spec.options.arrivals = Some(Arc::clone(&receive.progress().arrivals));
     if let Err(error) = shared.store.sweep() {
         tracing::warn!(%error, "the store cannot be looked through");
     }
@@ -415,6 +458,7 @@ fn enter(shared: &Shared, id: ObjectId, received: &Received) -> Result<Descripti
         mode: received.mode,
         root: received.root.clone(),
         holder: None,
+        pinned: false,
     };
     match shared.store.describe(id, &description) {
         Ok(()) => {

@@ -1,15 +1,23 @@
-//! How much the store may hold, and for how long: the oldest objects make room for new ones, and none that is in use.
+//! How much the store may hold, and for how long: those that nobody has asked for for the longest time make room for new ones, and
+//! none that is pinned or in use.
 
-use super::catalog::Catalog;
+use super::catalog::{Catalog, Idle};
 use super::store::Store;
 use super::users::User;
 use polycast_api::error::{Kind, Refusal};
+use polycast_net::lease::Alone;
 use polycast_types::{ObjectId, format_bytes};
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 /// A store in memory gets this part of the machine's memory, unless settings say otherwise.
 const PART_OF_MEMORY: u64 = 2;
+/// A version is not written over so soon after somebody has been told where it is.
+const RESTS: Duration = Duration::from_millis(500);
+/// Part files that are known to be of older versions; others are taken for rests of an earlier try.
+const ASIDE_MAX: usize = 4_096;
 /// Objects that are too old are looked for at least this often.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -22,6 +30,8 @@ pub struct Limits {
     ttl: Option<Duration>,
     /// Held while room is made, so that two objects are not promised the same bytes.
     making: Mutex<()>,
+    /// Objects whose part files have what an object of the same number had before.
+    aside: Mutex<BTreeSet<ObjectId>>,
 }
 
 impl Limits {
@@ -29,7 +39,7 @@ impl Limits {
     pub fn new(most: Option<u64>, ttl: Option<Duration>, store: &Store) -> Self {
         let most = most
             .or_else(|| store.is_in_memory().then(|| memory_bytes()?.checked_div(PART_OF_MEMORY)).flatten());
-        Limits { most, ttl, making: Mutex::default() }
+        Limits { most, ttl, making: Mutex::default(), aside: Mutex::default() }
     }
 
     pub fn most(&self) -> Option<u64> {
@@ -45,15 +55,16 @@ impl Limits {
     pub fn expire(&self, catalog: &Catalog, store: &Store) {
         let Some(ttl) = self.ttl else { return };
         let now = SystemTime::now();
-        for (id, _, since) in catalog.idle() {
-            if now.duration_since(since).is_ok_and(|age| age >= ttl) {
-                evict(catalog, store, id, "it was here for store-ttl");
+        for idle in catalog.idle() {
+            if now.duration_since(idle.since).is_ok_and(|age| age >= ttl) {
+                let _gone = evict(catalog, store, idle.id, "it was here for store-ttl");
             }
         }
     }
 
-    /// Makes room for an object of so many bytes that is about to come: the oldest ones go, and then what interrupted
-    /// transfers have left. Nothing goes where that would not be enough.
+    /// Makes room for an object of so many bytes that is about to come: the ones go whose place a newer version has taken, then those
+    /// that nobody has asked for for the longest time, and then what interrupted transfers have left. Nothing goes where that
+    /// would not be enough.
     pub fn make_room(
         &self,
         catalog: &Catalog,
@@ -61,9 +72,49 @@ impl Limits {
         coming: ObjectId,
         bytes: u64,
     ) -> Result<(), Refusal> {
+        self.make_pages(Recycling { catalog, store, coming, bytes, may: false, done: false }).map(drop)
+    }
+
+    /// The same, but the object may take the pages of one of the same length that goes; gives whether it does.
+    pub fn make_room_or_recycle(
+        &self,
+        catalog: &Catalog,
+        store: &Store,
+        coming: ObjectId,
+        bytes: u64,
+    ) -> Result<bool, Refusal> {
+        // What is there of its number has a part file already.
+        let aside = self.aside().remove(&coming);
+        let recycled =
+            self.make_pages(Recycling { catalog, store, coming, bytes, may: !aside, done: false })?;
+        Ok(recycled || aside)
+    }
+
+    /// Removes an object in whose place another one of its number is about to come: its pages are kept for that one, if nobody has
+    /// them open. Gives whether there was anything.
+    pub fn set_aside(&self, store: &Store, id: ObjectId) -> io::Result<bool> {
+        let Ok(Some(alone)) = store.alone(id) else { return store.remove(id) };
+        if store.recycle(id, alone, id)? {
+            let mut aside = self.aside();
+            if aside.len() < ASIDE_MAX {
+                aside.insert(id);
+            }
+        }
+        Ok(true)
+    }
+
+    fn aside(&self) -> MutexGuard<'_, BTreeSet<ObjectId>> {
+        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn make_pages(&self, mut recycling: Recycling<'_>) -> Result<bool, Refusal> {
+        let Recycling { catalog, store, coming, bytes, .. } = recycling;
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         self.expire(catalog, store);
-        let Some(most) = self.most else { return Ok(()) };
+        let Some(most) = self.most else {
+            recycling.take_superseded();
+            return Ok(recycling.done);
+        };
         let full = |why: String| Err(Refusal::new(Kind::StoreFull, why));
         if bytes > most {
             return full(format!(
@@ -73,36 +124,135 @@ impl Limits {
             ));
         }
         let parts = store.parts().unwrap_or_default();
-        let parts: Vec<_> =
-            parts.into_iter().filter(|(id, ..)| *id != coming && !catalog.is_known(*id)).collect();
-        let idle = catalog.idle();
+        let is_left = |id: &ObjectId| *id != coming && !catalog.is_known(*id);
+        let parts: Vec<_> = parts.into_iter().filter(|(id, ..)| is_left(id)).collect();
         let left: u64 = parts.iter().map(|(_, len, _)| len).sum();
         let used = catalog.stored_bytes(Some(coming)).saturating_add(left);
-        let can_go = idle.iter().map(|(_, len, _)| len).sum::<u64>().saturating_add(left);
-        let mut over = used.saturating_add(bytes).saturating_sub(most);
-        if over > can_go {
+        let over = used.saturating_add(bytes).saturating_sub(most);
+        let (victims, freed) = victims(catalog, store, parts, over);
+        if freed < over {
             return full(format!(
-                "the object has {}, and {} of the {} that the store may hold (store-max) are in use",
+                "the object has {}, and {} of the {} that the store may hold (store-max) are pinned or in use",
                 format_bytes(bytes),
-                format_bytes(used - can_go),
+                format_bytes(used - freed),
                 format_bytes(most)
             ));
         }
-        for (id, len, _) in idle.into_iter().chain(parts) {
-            if over == 0 {
-                break;
-            }
-            if evict(catalog, store, id, "a new object needs its room") {
-                over = over.saturating_sub(len);
-            }
+        let mut over = over;
+        for Victim { id, len, alone } in victims {
+            let gone = match alone {
+                Some(alone) if len == bytes && recycling.may && !recycling.done => recycling.take(id, alone),
+                alone => evict_alone(catalog, store, id, alone, "a new object needs its room"),
+            };
+            over = if gone { over.saturating_sub(len) } else { over };
         }
-        Ok(())
+        // One came into use just now: the file system has the last word.
+        recycling.take_superseded();
+        Ok(recycling.done)
     }
 }
 
-/// Removes an object, unless it has come into use; gives whether it is gone.
+/// Something that is to go.
+struct Victim {
+    id: ObjectId,
+    len: u64,
+    /// Keeps others from opening it until it is gone.
+    alone: Option<Alone>,
+}
+
+/// What may go so that so many bytes are free, and how many are then. All may go that nobody has open: a file that somebody has
+/// mapped takes its memory whether it has a name or not.
+fn victims(
+    catalog: &Catalog,
+    store: &Store,
+    parts: Vec<(ObjectId, u64, SystemTime)>,
+    over: u64,
+) -> (Vec<Victim>, u64) {
+    let (mut victims, mut freed) = (Vec::new(), 0u64);
+    for idle in catalog.idle() {
+        if freed >= over {
+            return (victims, freed);
+        }
+        let alone = match store.alone(idle.id) {
+            Ok(None) => continue,
+            Ok(alone) => alone,
+            // A file system without leases: nobody knows who has it open.
+            Err(_) => None,
+        };
+        victims.push(Victim { id: idle.id, len: idle.length, alone });
+        freed = freed.saturating_add(idle.length);
+    }
+    for (id, len, _) in parts {
+        if freed < over {
+            victims.push(Victim { id, len, alone: None });
+            freed = freed.saturating_add(len);
+        }
+    }
+    (victims, freed)
+}
+
+/// Lets an object that comes take the pages of one that goes.
+struct Recycling<'a> {
+    catalog: &'a Catalog,
+    store: &'a Store,
+    coming: ObjectId,
+    bytes: u64,
+    /// Whether it may do so at all.
+    may: bool,
+    done: bool,
+}
+
+impl Recycling<'_> {
+    /// Takes those of a version that nobody uses any more, if there is one of this length, whether room is needed or not.
+    fn take_superseded(&mut self) {
+        if self.done || !self.may || self.bytes == 0 {
+            return;
+        }
+        let now = SystemTime::now();
+        let rested = |used: SystemTime| now.duration_since(used).is_ok_and(|age| age >= RESTS);
+        let bytes = self.bytes;
+        let fits = |idle: &Idle| idle.superseded && idle.length == bytes && rested(idle.used);
+        for idle in self.catalog.idle().into_iter().filter(fits) {
+            if let Ok(Some(alone)) = self.store.alone(idle.id) {
+                self.take(idle.id, alone);
+            }
+            if self.done {
+                return;
+            }
+        }
+    }
+
+    /// Takes those of this object; gives whether it is gone.
+    fn take(&mut self, id: ObjectId, alone: Alone) -> bool {
+        let mut recycled = false;
+        let gone = self.catalog.delete(id, User::agent(), || {
+            recycled = self.store.recycle(id, alone, self.coming)?;
+            Ok(true)
+        });
+        self.done |= recycled;
+        match &gone {
+            Ok(()) => {
+                tracing::info!(object = %id, coming = %self.coming, recycled, "makes room for another one")
+            }
+            Err(refusal) => tracing::info!(object = %id, %refusal, "stays in the store"),
+        }
+        gone.is_ok()
+    }
+}
+
+/// Removes an object, unless somebody has it open or it has come into use; gives whether it is gone.
 fn evict(catalog: &Catalog, store: &Store, id: ObjectId, why: &str) -> bool {
-    match catalog.delete(id, User::agent(), || store.remove(id)) {
+    match store.alone(id) {
+        Ok(None) => false,
+        alone => evict_alone(catalog, store, id, alone.ok().flatten(), why),
+    }
+}
+
+/// The same where nobody has it open, or nobody can know.
+fn evict_alone(catalog: &Catalog, store: &Store, id: ObjectId, alone: Option<Alone>, why: &str) -> bool {
+    let removed = catalog.delete(id, User::agent(), || store.remove(id));
+    drop(alone);
+    match removed {
         Ok(()) => {
             tracing::info!(object = %id, why, "removed from the store");
             true
@@ -129,6 +279,7 @@ mod tests {
     use polycast_net::object::ObjectKind;
     use polycast_types::{AppId, DataId};
     use std::fs;
+    use std::os::unix::fs::MetadataExt;
     use std::sync::Arc;
     use tempfile::TempDir;
 
@@ -138,7 +289,8 @@ mod tests {
 
     fn description(length: u64) -> Description {
         let (name, root) = ("a".into(), "00".into());
-        Description { name, kind: ObjectKind::File, length, mode: 0o644, root, holder: None }
+        let kind = ObjectKind::File;
+        Description { name, kind, length, mode: 0o644, root, holder: None, pinned: false }
     }
 
     /// A store with objects of 100 bytes, number 1 the oldest, and its folder, which goes with the first value.
@@ -175,6 +327,99 @@ mod tests {
         drop(sending);
         limits.make_room(&catalog, &store, id(5), 400).unwrap();
         assert!(here(&catalog).is_empty());
+    }
+
+    #[test]
+    fn those_that_nobody_asked_for_go_first_and_none_that_is_pinned_or_open() {
+        let (_folder, store, catalog) = filled(5);
+        let limits = Limits::new(Some(500), None, &store);
+        // The first one was used just now, the second is pinned, and the third is open.
+        catalog.touch(id(1));
+        catalog.pin(id(2), User::agent(), true, |description| store.describe(id(2), description)).unwrap();
+        let reader = fs::File::open(store.path(id(3))).unwrap();
+        limits.make_room(&catalog, &store, id(6), 100).unwrap();
+        assert_eq!(here(&catalog), [1, 2, 3, 5]);
+        limits.make_room(&catalog, &store, id(6), 300).unwrap();
+        assert_eq!(here(&catalog), [2, 3], "two had to go, and none that may not");
+        let refused = limits.make_room(&catalog, &store, id(6), 301).unwrap_err();
+        assert!(refused.message.contains("pinned or in use"), "{refused}");
+        assert_eq!(here(&catalog), [2, 3]);
+        drop(reader);
+        limits.make_room(&catalog, &store, id(6), 400).unwrap();
+        assert_eq!(here(&catalog), [2]);
+        // A pin is there after a restart, and may be taken away.
+        let found = |store: Store| {
+            let folder = store.folder().to_path_buf();
+            drop(store);
+            Store::open(&folder).unwrap()
+        };
+        let (store, found) = found(store);
+        assert!(found.len() == 1 && found[0].description.pinned);
+        let catalog = Arc::new(Catalog::new(100, 10, found));
+        limits.make_room(&catalog, &store, id(6), 500).unwrap_err();
+        catalog.pin(id(2), User::agent(), false, |description| store.describe(id(2), description)).unwrap();
+        limits.make_room(&catalog, &store, id(6), 500).unwrap();
+    }
+
+    #[test]
+    fn a_version_that_nobody_uses_gives_its_pages_to_the_next_one() {
+        let (_folder, store, catalog) = filled(3);
+        let limits = Limits::new(None, None, &store);
+        let recycled = |coming| limits.make_room_or_recycle(&catalog, &store, id(coming), 100).unwrap();
+        assert!(!recycled(4), "none of them was followed by others");
+        catalog.supersede(id(1));
+        assert!(!recycled(4), "somebody was told just now where it is");
+        std::thread::sleep(RESTS + Duration::from_millis(50));
+        let path = store.path(id(1));
+        let number = fs::metadata(&path).unwrap().ino();
+        let reader = fs::File::open(&path).unwrap();
+        assert!(!recycled(4), "somebody reads it");
+        assert_eq!(fs::read(&path).unwrap(), [7; 100]);
+        drop(reader);
+        assert!(!limits.make_room_or_recycle(&catalog, &store, id(4), 99).unwrap(), "another length");
+        assert!(recycled(4));
+        assert_eq!(here(&catalog), [2, 3]);
+        let part = polycast_net::store::part_path(&store.path(id(4)));
+        assert_eq!(fs::metadata(part).unwrap().ino(), number, "the same pages");
+        // What has to go anyhow gives its pages too.
+        let limits = Limits::new(Some(300), None, &store);
+        assert!(limits.make_room_or_recycle(&catalog, &store, id(5), 100).unwrap());
+        assert_eq!(here(&catalog), [3]);
+    }
+
+    /// A reader comes at the very moment in which pages are taken: it gets the bytes that it was promised, or nothing.
+    #[test]
+    fn a_reader_that_comes_meanwhile_sees_no_other_version() {
+        let (_folder, store, _) = filled(0);
+        for round in 0..20u64 {
+            let path = store.path(id(1));
+            fs::write(&path, vec![7; 1 << 16]).unwrap();
+            let reading = std::thread::spawn({
+                let path = path.clone();
+                move || {
+                    std::thread::sleep(Duration::from_micros(round * 50));
+                    let mut file = fs::File::open(path).ok()?;
+                    let mut bytes = Vec::new();
+                    std::io::Read::read_to_end(&mut file, &mut bytes).unwrap();
+                    Some(bytes)
+                }
+            });
+            let recycled = match store.alone(id(1)).unwrap() {
+                Some(alone) => store.recycle(id(1), alone, id(2)).unwrap(),
+                None => false,
+            };
+            let part = polycast_net::store::part_path(&store.path(id(2)));
+            if recycled {
+                fs::write(&part, vec![8; 1 << 16]).unwrap();
+            }
+            if let Some(bytes) = reading.join().unwrap() {
+                assert!(
+                    bytes.iter().all(|byte| *byte == 7) && bytes.len() == 1 << 16,
+                    "recycled under a reader"
+                );
+            }
+            let _ = fs::remove_file(part);
+        }
     }
 
     #[test]

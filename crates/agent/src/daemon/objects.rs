@@ -7,12 +7,14 @@
 mod fetch;
 mod fill;
 mod key;
+mod ranges;
 mod serve;
 mod topics;
 
 pub use fetch::Asks;
 pub use fill::{Expected, Shape, fill, store};
 pub use key::{Digest, Key};
+pub use ranges::Watching;
 
 use super::Shared;
 use super::catalog::{Available, Catalog};
@@ -22,8 +24,10 @@ use fetch::Fetches;
 use polycast_api::convert::object_id;
 use polycast_api::manager;
 use polycast_api::manager::directory_news::News;
+use polycast_api::report::Report;
 use polycast_net::hash::parse_hex;
 use polycast_types::ObjectId;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use topics::Topics;
@@ -34,11 +38,19 @@ pub struct Objects {
     sends: Arc<Sends>,
     fetches: Mutex<Fetches>,
     topics: Mutex<Topics>,
+    /// What transfers of objects that are being published came to, by their numbers.
+    published: Mutex<BTreeMap<ObjectId, BTreeMap<u64, Arc<Report>>>>,
 }
 
 impl Objects {
     pub fn new(shared: Arc<Shared>, sends: Arc<Sends>) -> Self {
-        Objects { shared, sends, fetches: Mutex::default(), topics: Mutex::default() }
+        Objects {
+            shared,
+            sends,
+            fetches: Mutex::default(),
+            topics: Mutex::default(),
+            published: Mutex::default(),
+        }
     }
 
     /// Tells the manager what is here, and does what it says, until told to end.
@@ -90,6 +102,10 @@ impl Objects {
     fn fetches(&self) -> MutexGuard<'_, Fetches> {
         // Nothing here panics between two changes that belong together.
         self.fetches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn published(&self) -> MutexGuard<'_, BTreeMap<ObjectId, BTreeMap<u64, Arc<Report>>>> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn topics(&self) -> MutexGuard<'_, Topics> {

@@ -46,8 +46,11 @@ fn remove(shared: &Shared, choice: &ObjectChoice) -> Vec<RemovedObject> {
     let except = choice.except_data_id.map(DataId);
     let mut removed = Vec::new();
     for id in ids.into_iter().filter(|id| Some(id.data) != except) {
-        let deleted = check_theirs(shared, id)
-            .and_then(|()| shared.catalog.delete(id, User::agent(), || shared.store.remove(id)));
+        let gone = || match choice.replaced {
+            true => shared.limits.set_aside(&shared.store, id),
+            false => shared.store.remove(id),
+        };
+        let deleted = check_theirs(shared, id).and_then(|()| shared.catalog.delete(id, User::agent(), gone));
         let error = match deleted {
             Ok(()) => String::new(),
             Err(refusal) if refusal.kind == Kind::ObjectUnknown => continue,
@@ -76,7 +79,7 @@ fn check_theirs(shared: &Shared, id: ObjectId) -> Result<(), Refusal> {
 /// # Errors
 /// The call makes no sense, or the manager cannot be reached.
 pub async fn ask(shared: &Shared, app: AppId, request: RemoveRequest) -> Result<RemoveResponse, Refusal> {
-    let RemoveRequest { data_ids, names, except_data_id, agents, all, .. } = request;
+    let RemoveRequest { data_ids, names, except_data_id, agents, all, replaced, .. } = request;
     let invalid = |why: &str| Refusal::new(Kind::Invalid, why);
     if data_ids.is_empty() && names.is_empty() {
         return Err(invalid("the call does not say what to remove"));
@@ -87,7 +90,7 @@ pub async fn ask(shared: &Shared, app: AppId, request: RemoveRequest) -> Result<
     if data_ids.len() + names.len() > CHOICES_MAX {
         return Err(invalid("these are more objects than one call may name, 1,024"));
     }
-    let choice = || ObjectChoice { app_id: app.0.to_vec(), ..ObjectChoice::default() };
+    let choice = || ObjectChoice { app_id: app.0.to_vec(), replaced, ..ObjectChoice::default() };
     let by_id = data_ids.into_iter().map(|data| ObjectChoice { data_id: Some(data), ..choice() });
     let by_name = names.into_iter().map(|name| ObjectChoice { name, except_data_id, ..choice() });
     let removal = shared.link.remove(agents, all, by_id.chain(by_name).collect()).await?;

@@ -585,6 +585,13 @@ fn grant(standing: &watch::Sender<Standing>, lease: &Lease) {
     });
 }
 
+impl Watcher {
+    /// Which of this agent's transfers it is.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.sends.unwatch(&self.key, self.number);

@@ -6,7 +6,7 @@ use super::catalog::{Available, Snapshot};
 use super::choice::Choice;
 use super::convert;
 use super::manager_link::{FabricWish, LinkState};
-use super::objects::{self, Asks, Key, Objects};
+use super::objects::{self, Asks, Key, Objects, Watching};
 use super::removals;
 use super::sends::{Sends, Standing, Watcher, Wish};
 use super::streams::Streams;
@@ -20,12 +20,12 @@ use polycast_api::agent::{
     AddRequest, Caller, CreateStreamRequest, CreateStreamResponse, DeleteRequest, DeleteResponse,
     DrainRequest, DrainResponse, EndStreamRequest, EndStreamResponse, ExtendRequest, ExtendResponse,
     FetchEvent, FetchRequest, FillRequest, LeaveStreamRequest, LeaveStreamResponse, ListRequest,
-    ListResponse, ListStreamsRequest, ListStreamsResponse, ManagerStatusResponse, Object, Peer,
+    ListResponse, ListStreamsRequest, ListStreamsResponse, ManagerStatusResponse, Object, Peer, PinRequest,
     PublishRequest, PublishResponse, PutRequest, ReadRequest, ReceiveMessagesRequest,
     ReceiveMessagesResponse, RegisterRequest, RegisterResponse, RemoveRequest, RemoveResponse, SendEvent,
     SendMessagesRequest, SendMessagesResponse, SendRequest, StatusRequest, StatusResponse, SubscribeRequest,
-    TakeRequest, TakeResponse, TopicEvent, Transfer, UnregisterRequest, UnregisterResponse, WithdrawRequest,
-    WithdrawResponse,
+    TakeRequest, TakeResponse, TopicEvent, Transfer, UnregisterRequest, UnregisterResponse, WatchEvent,
+    WatchRequest, WithdrawRequest, WithdrawResponse,
 };
 use polycast_api::convert::{app_id, encode_status};
 use polycast_api::error::{Kind, Refusal, check_version};
@@ -206,6 +206,13 @@ impl Agent for Service {
         if request.or_fail && request.fabric.is_empty() {
             return Err(Refusal::new(Kind::Invalid, "or_fail needs the name of a fabric").into());
         }
+        if let Some(Snapshot::Available(object)) = self.shared.catalog.get(id)
+            && options.first_byte > object.length.saturating_sub(1)
+        {
+            let why =
+                format!("byte {} lies outside object {id}, which has {}", options.first_byte, object.length);
+            return Err(Refusal::new(Kind::Invalid, why).into());
+        }
         let fabric = FabricWish { name: request.fabric, or_fail: request.or_fail };
         let detached = request.detached;
         let wish = Wish { object: id, receivers, options, lease, fabric, detached, user };
@@ -244,6 +251,7 @@ impl Agent for Service {
         let id = self.object(request.caller.as_ref(), user, request.data_id)?;
         let timeout = request.timeout_ms.map(Duration::from_millis);
         let object = self.shared.catalog.wait(id, user, timeout, request.known_only).await?;
+        self.shared.used(id);
         Ok(Response::new(convert::available(id, object, &self.shared.store.path(id), user)))
     }
 
@@ -256,6 +264,20 @@ impl Agent for Service {
         self.shared.catalog.delete(id, user, || store.remove(id))?;
         tracing::info!(object = %id, "deleted");
         Ok(Response::new(DeleteResponse {}))
+    }
+
+    async fn pin(&self, request: Request<PinRequest>) -> Result<Response<Object>, Status> {
+        let user = User::of(&request)?;
+        let request = request.into_inner();
+        let id = self.object(request.caller.as_ref(), user, request.data_id)?;
+        self.check_visible(id, user)?;
+        let store = &self.shared.store;
+        let object = self
+            .shared
+            .catalog
+            .pin(id, user, request.pinned, |description| store.describe(id, description))?;
+        tracing::info!(object = %id, pinned = request.pinned, "kept");
+        Ok(Response::new(convert::available(id, object, &store.path(id), user)))
     }
 
     async fn remove(&self, request: Request<RemoveRequest>) -> Result<Response<RemoveResponse>, Status> {
@@ -444,6 +466,21 @@ impl Agent for Service {
         Ok(Response::new(self.objects.publish((app, user), request).await?))
     }
 
+    type WatchStream = ReceiverStream<Result<WatchEvent, Status>>;
+
+    async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let user = User::of(&request)?;
+        // Nobody else can open a file that is not whole.
+        user.check_trusted("use parts of objects")?;
+        let request = request.into_inner();
+        let id = self.object(request.caller.as_ref(), user, request.data_id)?;
+        let (events, stream) = mpsc::channel(EVENTS_MAX);
+        let watching = Watching::new(id, &request.ranges, events)?;
+        let timeout = request.timeout_ms.map(Duration::from_millis);
+        tokio::spawn(watching.run(Arc::clone(&self.shared), timeout));
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
     type SubscribeStream = ReceiverStream<Result<TopicEvent, Status>>;
 
     async fn subscribe(
@@ -538,7 +575,22 @@ fn look_at(path: PathBuf, called: &str, choice: Choice) -> Result<Available, Ref
     let (length, mode, stamp) = (source.len(), source.mode(), source.stamp());
     let (root, added_from, since) = (String::new(), Some(path), SystemTime::now());
     let choice = Arc::new(choice);
-    Ok(Available { name, kind, length, mode, stamp, root, added_from, choice, since, holder: None })
+    let (used, pinned, superseded) = (since, false, false);
+    Ok(Available {
+        name,
+        kind,
+        length,
+        mode,
+        stamp,
+        root,
+        added_from,
+        choice,
+        since,
+        used,
+        pinned,
+        superseded,
+        holder: None,
+    })
 }
 
 /// The name that receivers see; a path that ends with `..` has one too.

@@ -5,12 +5,13 @@
 
 use super::error::AgentError;
 use super::users::Holder;
+use polycast_net::lease::Alone;
 use polycast_net::object::{MODE_USUAL, ObjectKind};
-use polycast_net::store::{is_in_memory, is_part_name, part_path, remove_stale_part, sync_folder};
+use polycast_net::store::{is_in_memory, is_part_name, part_path, recycle, remove_stale_part, sync_folder};
 use polycast_types::{AppId, DataId, ObjectId};
 use rustix::fs::{FlockOperation, flock, statvfs};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -37,10 +38,20 @@ pub struct Description {
     pub root: String,
     /// Who on this host has brought it.
     pub holder: Option<Holder>,
+    /// It stays, whatever else needs its room.
+    pub pinned: bool,
 }
 
-/// An object that an earlier run has received, and when.
-pub type Found = (ObjectId, Description, SystemTime);
+/// An object that an earlier run has received.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    pub id: ObjectId,
+    pub description: Description,
+    /// When it was received.
+    pub since: SystemTime,
+    /// When somebody has asked for it last, as far as that was noted.
+    pub used: SystemTime,
+}
 
 /// A description as it is written.
 #[derive(Serialize, Deserialize)]
@@ -56,6 +67,8 @@ struct Written {
     brought_by: Option<u32>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     private: bool,
+    #[serde(default)]
+    pinned: bool,
 }
 
 fn usual_mode() -> u16 {
@@ -115,6 +128,7 @@ impl Store {
             root: description.root.clone(),
             brought_by: description.holder.map(|holder| holder.uid),
             private: description.holder.is_some_and(|holder| holder.private),
+            pinned: description.pinned,
         };
         let text = toml::to_string(&written).map_err(io::Error::other)?;
         let passing = self.file(object, "new");
@@ -127,6 +141,33 @@ impl Store {
         file.sync_data()?;
         fs::rename(passing, self.file(object, DESCRIPTION))?;
         sync_folder(&self.folder)
+    }
+
+    /// Notes when somebody has asked for an object, for a later run. It is no more than a note.
+    pub fn note_use(&self, object: ObjectId, used: SystemTime) {
+        let noted = File::open(self.file(object, DESCRIPTION))
+            .and_then(|file| file.set_times(FileTimes::new().set_accessed(used)));
+        if let Err(error) = noted {
+            tracing::debug!(%object, %error, "when it was used is not noted");
+        }
+    }
+
+    /// The object's bytes, if nobody has them open or mapped; who wants to open them waits while this lives. `Err` where that cannot be
+    /// known.
+    pub fn alone(&self, object: ObjectId) -> io::Result<Option<Alone>> {
+        Alone::with(&self.path(object))
+    }
+
+    /// Lets an object that comes take the pages of one that nobody uses any more; gives whether it does. The other one is
+    /// gone in any case.
+    pub fn recycle(&self, old: ObjectId, alone: Alone, coming: ObjectId) -> io::Result<bool> {
+        // Bytes without a description are not taken for an object.
+        remove_file(&self.file(old, DESCRIPTION))?;
+        let recycled = recycle(&self.path(old), alone, &self.path(coming));
+        if !matches!(recycled, Ok(true)) {
+            self.remove(old)?;
+        }
+        recycled
     }
 
     /// Removes an object and what an earlier try to receive it has left; gives whether there was anything.
@@ -185,8 +226,10 @@ impl Store {
             match extension {
                 BYTES => match self.description(object) {
                     Some(description) => {
-                        let since = fs::metadata(self.file(object, DESCRIPTION))?.modified()?;
-                        found.push((object, description, since));
+                        let metadata = fs::metadata(self.file(object, DESCRIPTION))?;
+                        let since = metadata.modified()?;
+                        let used = metadata.accessed().map_or(since, |used| used.max(since));
+                        found.push(Found { id: object, description, since, used });
                     }
                     None => {
                         tracing::warn!(%object, "removed from the store: it is not whole");
@@ -198,7 +241,7 @@ impl Store {
                 _ => {}
             }
         }
-        found.sort_by_key(|(object, ..)| *object);
+        found.sort_by_key(|found| found.id);
         Ok(found)
     }
 
@@ -213,6 +256,7 @@ impl Store {
             mode: written.mode,
             root: written.root,
             holder: written.brought_by.map(|uid| Holder { uid, private: written.private }),
+            pinned: written.pinned,
         })
     }
 }
@@ -279,6 +323,7 @@ mod tests {
             mode: 0o750,
             root: "00ff".into(),
             holder: Some(Holder { uid: 1_000, private: true }),
+            pinned: true,
         }
     }
 
@@ -305,7 +350,7 @@ mod tests {
         drop(store);
         let (store, found) = Store::open(folder.path()).unwrap();
         assert_eq!(found.len(), 1);
-        assert_eq!((found[0].0, &found[0].1), (object(1), &description(3)));
+        assert_eq!((found[0].id, &found[0].description), (object(1), &description(3)));
         assert_eq!(store.parts().unwrap()[0].0, object(6));
         // The lock, the one object's two files, and the part.
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);

@@ -6,6 +6,7 @@
 //! part file and read back for its check, so that memory stays bounded whatever is lost.
 
 use polycast_net::hash::{group_hash, keyed_hash};
+use polycast_net::object::ObjectSource;
 use polycast_net::store::{PartFile, StoreError};
 use polycast_protocol::push::Geometry;
 use polycast_wire::control::{Hash, Salt, proven_group};
@@ -213,6 +214,21 @@ impl Assembler {
         self.scratch.resize((bytes.end - bytes.start) as usize, 0);
         self.part.read(&mut self.scratch, bytes.start)?;
         let intact = self.hashes.get(group as usize) == Some(&self.hash(&self.scratch, group));
+        self.verified[group as usize] |= intact;
+        Ok(intact)
+    }
+
+    /// Takes a group from an older version, if it is the object's there. The bytes that are written are those that were hashed.
+    pub(crate) fn take_from(&mut self, older: &dyn ObjectSource, group: u64) -> Result<bool, StoreError> {
+        let bytes = self.geometry.group_bytes(group);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.resize((bytes.end - bytes.start) as usize, 0);
+        // One that cannot be read any more has nothing: it comes like the rest.
+        let read = older.read_exact_at(&mut scratch, bytes.start).is_ok();
+        let intact = read && self.hashes.get(group as usize) == Some(&self.hash(&scratch, group));
+        let written = if intact { self.part.write(&scratch, bytes.start) } else { Ok(()) };
+        self.scratch = scratch;
+        written?;
         self.verified[group as usize] |= intact;
         Ok(intact)
     }

@@ -3,6 +3,7 @@
 //! [`deliver`] runs the source's side and [`receive`] a receiver's side; both block the calling
 //! thread until the transfer has ended, and may be run for many transfers at the same time.
 
+mod arrivals;
 pub(crate) mod assembler;
 pub(crate) mod bell;
 mod channel;
@@ -19,6 +20,7 @@ mod invite;
 mod link;
 #[cfg(test)]
 mod names_tests;
+mod older;
 mod pairing;
 mod place;
 pub(crate) mod pull;
@@ -31,12 +33,14 @@ mod steering;
 pub(crate) mod strangers;
 mod supply;
 
+pub use arrivals::Arrivals;
 pub use confirm::{Held, confirm};
 pub use discovery::{Announced, News, Search, Unfit, accept};
 pub use door::{Door, Listen};
 pub use error::TransferError;
 pub use invite::Invitation;
 pub(crate) use invite::{answer, permit_of};
+pub use older::OlderVersions;
 pub use pairing::Code;
 pub use pull::{PreparedPull, deliver_pull, fetch, prepare_pull};
 pub use receiver::receive;
@@ -116,6 +120,12 @@ pub struct Options {
     pub sealing: Sealing,
     /// A receiver looks at what is at its place already, and is not sent what of it is right.
     pub update: bool,
+    /// Where a receiver finds older versions of the object: what of them is right is not sent.
+    pub older: OlderVersions,
+    /// The byte that a source's stream begins with, so that receivers have it first; after the last one comes the first.
+    pub first_byte: u64,
+    /// A receiver says here which bytes are verified.
+    pub arrivals: Option<Arc<Arrivals>>,
 }
 
 /// With what connections and packets of a transfer are sealed.
@@ -156,6 +166,9 @@ impl Default for Options {
             code: None,
             sealing: Sealing::Plain,
             update: false,
+            older: OlderVersions::default(),
+            first_byte: 0,
+            arrivals: None,
         }
     }
 }
@@ -285,6 +298,8 @@ pub struct Received {
     pub seconds: f64,
     /// Bytes that came as patches.
     pub patched_bytes: u64,
+    /// Bytes that were here already, of an older version or an earlier try, and were not sent.
+    pub spared_bytes: u64,
     /// Hash groups that came with wrong bytes, and again.
     pub corrupt_groups: u64,
     /// Whether nobody else could read the bytes on their way.

@@ -10,7 +10,7 @@ use polycast_net::store::{PartFile, Placing, check_name, set_permissions};
 use polycast_protocol::session::Offer;
 use polycast_wire::control::Control;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// Permissions of what lies in an agent's store: the store is the agent's own.
@@ -44,31 +44,22 @@ pub(super) fn make_room(
     Ok((target, part))
 }
 
-/// Takes what is at the object's place already for what an earlier try has left; `alive` is called now and then. Gives
-/// whether it can be the whole object.
-pub(super) fn seed(
-    part: &mut PartFile,
-    target: &Path,
-    offer: &Offer,
-    alive: impl FnMut(),
-) -> Result<bool, TransferError> {
-    // What an earlier try has left is newer.
-    if part.is_resumed() || offer.geometry.object_len == 0 {
-        return Ok(false);
+/// What is at the object's place already: an older version of it, or the object.
+pub(super) fn present(target: &Path, offer: &Offer) -> Result<Option<Arc<dyn ObjectSource>>, TransferError> {
+    if offer.geometry.object_len == 0 {
+        return Ok(None);
     }
-    let held: Box<dyn ObjectSource> = match kind_of(offer) {
+    Ok(match kind_of(offer) {
         ObjectKind::Directory if target.is_dir() => match TreeSource::open(target) {
-            Ok(tree) => Box::new(tree),
+            Ok(tree) => Some(Arc::new(tree)),
             Err(error) => {
                 tracing::info!(%error, "what is there already is of no use");
-                return Ok(false);
+                None
             }
         },
-        ObjectKind::File if target.is_file() => Box::new(FileSource::open(target)?),
-        _ => return Ok(false),
-    };
-    part.seed(&*held, alive)?;
-    Ok(held.len() == offer.geometry.object_len)
+        ObjectKind::File if target.is_file() => Some(Arc::new(FileSource::open(target)?)),
+        _ => None,
+    })
 }
 
 /// Leaves what is at the object's place already, since it is the object; its permissions follow.

@@ -1,5 +1,6 @@
 //! Driver of the push receiver: sockets, part file and clock around the machine.
 
+mod look;
 mod origins;
 mod rack;
 
@@ -8,14 +9,15 @@ use super::clock::{Clock, wait};
 use super::door::Side;
 use super::error::TransferError;
 use super::link::{Link, error_of};
-use super::place::{leave, make_room, put_in_place, seed};
+use super::older::{InPart, Looking};
+use super::place::{leave, make_room, present, put_in_place};
 use super::serve::{Served, Supply};
 use super::strangers::Strangers;
 use super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous};
 use origins::Origins;
 use polycast_net::frames::{FrameError, FrameStream};
 use polycast_net::hash::{hex, root_hash};
-use polycast_net::object::ObjectKind;
+use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_net::seal::Seal;
 use polycast_net::store::PartFile;
 use polycast_net::tls::Security;
@@ -95,15 +97,22 @@ fn join(
     }
     let seal = link.await_seal(spec, handle)?;
     let only = only_of(link.source(), handle, offer.outer_len);
-    let (target, mut part) = open_store(spec, &offer, &data, only).inspect_err(|error| link.fail(error))?;
+    let (target, part) = open_store(spec, &offer, &data, only).inspect_err(|error| link.fail(error))?;
+    let mut older = spec.options.older.of(&offer);
     let mut same_len = false;
     if spec.options.update {
-        let seeded = seed(&mut part, &target, &offer, || link.sign());
-        same_len = seeded.inspect_err(|error| link.fail(error))?;
+        let present = present(&target, &offer).inspect_err(|error| link.fail(error))?;
+        // What an earlier try has left is not what is there.
+        let whole = |present: &Arc<dyn ObjectSource>| present.len() == offer.geometry.object_len;
+        same_len = !part.is_resumed() && present.as_ref().is_some_and(whole);
+        older.splice(0..0, present);
     }
-    link.handle(GuestInput::Stored { resumes: part.is_resumed() });
+    let in_part = InPart::of(&part, &spec.options.older);
+    let looking = Looking::at(offer.geometry, in_part, older);
+    link.handle(GuestInput::Stored { resumes: looking.is_some() });
     let ends = Ends { data, link, strangers };
-    Ok(Run { same_len, security, ..Run::new(spec.clone(), offer, (handle, seal), clock, ends, target, part) })
+    let run = Run::new(spec.clone(), offer, (handle, seal), clock, ends, target, part);
+    Ok(Run { same_len, looking, security, ..run })
 }
 
 /// Joins the data channel and makes room for the object.
@@ -168,6 +177,10 @@ struct Run {
     rack: Rack,
     begun: bool,
     committed_at: Option<Time>,
+    /// What is here already, until it has been looked at.
+    looking: Option<Looking>,
+    /// Bytes that need not be sent.
+    spared_bytes: u64,
     /// What is at the object's place already is as long as the object.
     same_len: bool,
     /// How connections to others are sealed.
@@ -261,6 +274,8 @@ impl Run {
             rack: Rack::Alone,
             begun: false,
             committed_at: None,
+            looking: None,
+            spared_bytes: 0,
             same_len: false,
             security: None,
             unchanged: false,
@@ -306,6 +321,7 @@ impl Run {
             if ready.source {
                 self.read_source()?;
             }
+            let looks = self.look()?;
             if ready.upstream {
                 self.read_upstream()?;
             }
@@ -338,7 +354,7 @@ impl Run {
             if let Some(received) = self.turn_session()? {
                 return Ok(received);
             }
-            ready = self.wait()?;
+            ready = self.wait(looks)?;
         }
     }
 
@@ -348,7 +364,7 @@ impl Run {
         while let Some(output) = self.link.poll() {
             match output {
                 GuestOutput::Begin => self.begin()?,
-                GuestOutput::Resume => self.resume()?,
+                GuestOutput::Resume => self.looked(),
                 GuestOutput::Channel { channel, outer_len } => self.change_channel(channel, outer_len)?,
                 // Only the last one counts: to try one that does not answer takes a while.
                 GuestOutput::Fetch { address, port } => upstream = Some((address, port).into()),
@@ -384,6 +400,7 @@ impl Run {
             path: self.target.clone(),
             seconds: Duration(self.committed_at?.0).as_secs_f64(),
             patched_bytes: self.machine.patched_bytes(),
+            spared_bytes: self.spared_bytes,
             corrupt_groups: self.machine.corrupt_groups(),
             sealed: self.intake.seal.is_some(),
             forged_packets: self.intake.forged.packets,
@@ -398,28 +415,11 @@ impl Run {
         self.drain(Landing::Nowhere)
     }
 
-    /// All hashes are there: what an earlier try left can be verified.
-    fn resume(&mut self) -> Result<(), TransferError> {
-        for group in 0..self.offer.geometry.groups() {
-            let assembler = self.assembler.as_mut().expect("not committed before it begins");
-            if assembler.check_held(group)? {
-                self.served.mark(group);
-                self.machine.handle(self.clock.now(), Input::Held { group });
-            }
-            // Verifying may take a while: the source is to see that this end lives.
-            self.link.sign();
-        }
-        let bytes = self.machine.verified_bytes();
-        tracing::info!(bytes, "resumed from an earlier try");
-        self.unchanged = self.same_len && bytes == self.offer.geometry.object_len;
-        self.link.handle(GuestInput::Checked);
-        Ok(())
-    }
-
-    fn wait(&mut self) -> Result<Ready, TransferError> {
+    /// Waits for something to happen, or only looks whether something has where there is more to do.
+    fn wait(&mut self, busy: bool) -> Result<Ready, TransferError> {
         let now = self.clock.now();
         let own = self.machine.deadline().into_iter().chain(self.link.guest.deadline());
-        let deadline = own.chain(self.rack.deadline()).min();
+        let deadline = if busy { Some(Time::ZERO) } else { own.chain(self.rack.deadline()).min() };
         let idle = || PollFd::from_borrowed_fd(self.intake.data.as_fd(), PollFlags::empty());
         let upstream = self.upstream.as_ref().filter(|_| self.unhashed.len() < UNHASHED_MAX);
         let mut fds = vec![
@@ -642,7 +642,7 @@ impl Run {
             Check::Later => return Ok(()),
         };
         if intact {
-            self.served.mark(group);
+            self.mark(group);
         } else {
             self.intake.origins.spoiled(self.clock.now(), group);
         }
@@ -694,9 +694,6 @@ impl Run {
                 }
                 _ => {}
             }
-            if !self.begun && self.all_hashes() {
-                self.link.handle(GuestInput::Verifiable);
-            }
         }
         self.link.note_end();
         Ok(())
@@ -730,11 +727,6 @@ impl Run {
         (self.offer.channel, self.offer.outer_len) = (channel, outer_len);
         self.intake.outers = vec![0; usize::from(outer_len) * SEGMENTS_MAX];
         Ok(())
-    }
-
-    fn all_hashes(&self) -> bool {
-        let known = self.assembler.as_ref().map_or(0, |a| a.hashes().len() as u64);
-        known == self.offer.geometry.groups()
     }
 
     fn add_hashes(&mut self, first: u64, hashes: &[Hash]) -> Result<(), TransferError> {
@@ -825,7 +817,7 @@ impl Run {
         }
         match assembler.accept(group, payload)? {
             Check::Intact => {
-                self.served.mark(group);
+                self.mark(group);
                 self.machine.handle(self.clock.now(), Input::Fetched { group });
                 self.drain(Landing::Nowhere)?;
             }

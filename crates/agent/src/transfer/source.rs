@@ -182,6 +182,7 @@ impl Run {
             deadline: spec.options.deadline,
             slow: spec.options.slow,
             sealed: seal.is_some(),
+            first: (spec.options.first_byte / u64::from(fragment_len)).min(geometry.fragments() - 1),
             ..SenderConfig::new(handle, geometry, batch_of(outer_len + tags_len + fragment_len))
         });
         let (expected, addresses) = spec.receivers.expected();

@@ -4,6 +4,7 @@ mod leader;
 mod memory;
 mod real;
 mod streams;
+mod versions;
 mod world;
 
 use polycast_agent::daemon::{Agent, AgentError};

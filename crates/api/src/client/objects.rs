@@ -4,10 +4,11 @@ use super::{ClientError, Session};
 use crate::agent::fetch_event::Event;
 use crate::agent::fetch_request::What;
 use crate::agent::{
-    FetchEvent, FetchRequest, FillRequest, Object, ObjectKind, PublishRequest, PublishResponse, PutRequest,
-    SubscribeRequest, TakeRequest, TakeResponse, TopicEvent,
+    ByteRange, FetchEvent, FetchRequest, FillRequest, Object, ObjectKind, PublishRequest, PublishResponse,
+    PutRequest, SubscribeRequest, TakeRequest, TakeResponse, TopicEvent, WatchEvent, WatchRequest,
 };
 use polycast_types::{DataId, Duration, ObjectId};
+use std::ops::Range;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
@@ -144,6 +145,30 @@ impl Session {
         Ok(self.stub.clone().publish(request).await?.into_inner())
     }
 
+    /// Hears which bytes of an object are verified as they come, of these ranges or, where there are none, of all. The file that an
+    /// event names can be read and mapped at these places; other bytes in it mean nothing.
+    ///
+    /// # Errors
+    /// A range is empty. That one lies outside the object, and that the object does not come, are errors of an event.
+    pub async fn watch(
+        &self,
+        data: DataId,
+        ranges: &[Range<u64>],
+        timeout: Option<Duration>,
+    ) -> Result<Watching, ClientError> {
+        let range = |range: &Range<u64>| ByteRange {
+            offset: range.start,
+            length: range.end.saturating_sub(range.start),
+        };
+        let request = WatchRequest {
+            caller: Some(self.caller.clone()),
+            data_id: data.0,
+            ranges: ranges.iter().map(range).collect(),
+            timeout_ms: timeout.map(|timeout| timeout.as_millis().max(1)),
+        };
+        Ok(Watching { events: self.stub.clone().watch(request).await?.into_inner() })
+    }
+
     /// Hears of every version of a topic, from the last one on, until the value returned is dropped.
     ///
     /// # Errors
@@ -207,6 +232,22 @@ impl Fetching {
                 None => return Ok(None),
             }
         }
+    }
+}
+
+/// Verified bytes of an object, as they come.
+#[derive(Debug)]
+pub struct Watching {
+    events: Streaming<WatchEvent>,
+}
+
+impl Watching {
+    /// The next ones; the last event is complete.
+    ///
+    /// # Errors
+    /// A range lies outside the object, the object does not come, or the agent went away.
+    pub async fn next(&mut self) -> Result<Option<WatchEvent>, ClientError> {
+        Ok(self.events.message().await?)
     }
 }
 

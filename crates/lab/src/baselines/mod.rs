@@ -118,6 +118,7 @@ fn report(
         receivers,
         sent_bytes: 0,
         patched_bytes: 0,
+        spared_bytes: 0,
         heard: 0,
         root: None,
         path_lost: None,

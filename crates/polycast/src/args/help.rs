@@ -100,6 +100,24 @@ Examples:
   polycast fetch file:///nfs/model.bin --into /data                  (one machine reads the file server)
   polycast fetch 42 --out copy --timeout 1m                          (waits for somebody to have it)";
 
+pub const PIN: &str = "\
+Keep an object in the local agent's store, whatever else needs its room.
+
+When a new object needs room (store-max), received objects go, first those that nobody has asked for for the longest time. A \
+pinned one stays, also over a restart of the agent, until `polycast unpin` or `polycast rm`. So do those that are being sent or \
+received, and those that a process has open or mapped.";
+
+pub const UNPIN: &str = "\
+Let a pinned object go like others when its room is needed.
+
+It is not removed: that is what `polycast rm` is for.";
+
+pub const PIN_MORE: &str = "\
+Examples:
+  polycast pin model.bin
+  polycast pin 42 43
+  polycast unpin model.bin";
+
 pub const PUBLISH: &str = "\
 Give all subscribers of a topic a new version.
 
@@ -260,10 +278,12 @@ Examples:
   polycast send model.bin --to host2,host3 --id 42 --deadline 10m
   polycast send run7/model.bin --to all --name model-7
   polycast send model.bin --to all --fabric ocs --or-fail
+  polycast send model.bin --to all --first 64MiB-80MiB     (for receivers that watch it come)
   polycast get 42 --out model.bin        (on host2)
 
 After Ctrl-C the same command goes on from what receivers have verified. As long as the file does not change it has the \
-same id, and receivers that have it are sent nothing.";
+same id, and receivers that have it are sent nothing. Of one that has changed they are sent what differs from the object \
+of the same name or length that they have.";
 
 pub const STATUS_MORE: &str = "\
 Examples:

@@ -1,7 +1,7 @@
 //! Commands for objects that are asked for, and topics.
 
 use super::place::PlaceArgs;
-use super::{LocalArgs, duration};
+use super::{LocalArgs, Which, duration};
 use clap::Args as Arguments;
 use polycast_types::{Duration, ObjectId, Printable};
 use std::fmt;
@@ -59,6 +59,16 @@ pub struct FetchArgs {
     pub timeout: Option<Duration>,
     #[command(flatten)]
     pub place: PlaceArgs,
+    #[command(flatten)]
+    pub local: LocalArgs,
+}
+
+/// `polycast pin` and `polycast unpin`
+#[derive(Arguments, Debug)]
+pub struct PinArgs {
+    /// The objects' ids, or their names; all of a name
+    #[arg(value_name = "NAME|ID", required = true)]
+    pub which: Vec<Which>,
     #[command(flatten)]
     pub local: LocalArgs,
 }

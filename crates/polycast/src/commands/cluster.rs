@@ -298,6 +298,7 @@ fn send_options(args: &SendArgs) -> SendOptions {
         lease: args.lease,
         fabric: args.fabric.clone(),
         or_fail: args.or_fail,
+        first_byte: args.first.unwrap_or(0),
         ..SendOptions::default()
     }
 }
@@ -614,7 +615,7 @@ fn describe(object: &Object) -> Value {
         "object": id, "name": object.name, "kind": kind(object), "state": state, "bytes": object.length,
         "verified_bytes": object.verified_bytes, "root": object.root, "path": object.path,
         "percent": names::percent(object), "since_unix_ms": object.since_unix_ms,
-        "brought_by": object.brought_by, "private": object.private,
+        "brought_by": object.brought_by, "private": object.private, "pinned": object.pinned,
     })
 }
 

@@ -142,7 +142,7 @@ pub(super) async fn add_instead(
     };
     // One that was sent already has its hash. An id that nobody has chosen belongs to this file alone.
     if chosen && object.root.is_empty() {
-        let answer = session.remove(at, &[data], &[], None).await?;
+        let answer = session.make_way(at, data).await?;
         if let Some(one) = answer.removed.iter().find(|one| !one.error.is_empty()) {
             return Err(Failure::input(format!("{}: {}", one.agent, one.error)));
         }

@@ -52,7 +52,8 @@ pub fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failure> {
     let subscribers: Vec<Value> = have.chain(missing).collect();
     let document = json!({
         "topic": args.topic, "version": published.version, "object": id, "name": object.name,
-        "bytes": object.length, "seconds": seconds, "subscribers": subscribers,
+        "bytes": object.length, "seconds": seconds, "sent_bytes": published.sent_bytes,
+        "spared_bytes": published.spared_bytes, "subscribers": subscribers,
     });
     let mut text = format!(
         "{} version {}: {} ({}) at {} subscribers in {seconds:.3} s",
@@ -62,6 +63,10 @@ pub fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failure> {
         format_bytes(object.length),
         published.have.len(),
     );
+    if published.spared_bytes > 0 {
+        let (sent, spared) = (format_bytes(published.sent_bytes), format_bytes(published.spared_bytes));
+        text += &format!("\nsent {sent}; subscribers had {spared}");
+    }
     for one in &published.missing {
         text += &format!("\n{} does not have it: {}", Printable(&one.name), Printable(&one.reason));
     }

@@ -321,7 +321,7 @@ impl Receiver {
             Input::Begin => {
                 self.begun = true;
                 self.reported_at = now;
-                let have: Vec<_> = self.have.iter().take(RANGES_MAX).collect();
+                let have = longest(&self.have, RANGES_MAX);
                 self.outputs.push_back(Output::Control(Control::Have(have)));
                 self.complete_if_all();
             }
@@ -844,6 +844,17 @@ impl Receiver {
             waited_ns: self.waited.0,
         }));
     }
+}
+
+/// The longest ranges of a set, at most so many, rising: what a frame has no room for comes again.
+fn longest(set: &RangeSet, most: usize) -> Vec<Range<u64>> {
+    let mut ranges: Vec<_> = set.iter().collect();
+    if ranges.len() > most {
+        ranges.sort_by_key(|range| (core::cmp::Reverse(range.end - range.start), range.start));
+        ranges.truncate(most);
+        ranges.sort_by_key(|range| range.start);
+    }
+    ranges
 }
 
 /// One bit a hash group.

@@ -104,6 +104,10 @@ impl Sender {
     #[must_use]
     pub fn new(config: SenderConfig) -> Self {
         assert!(config.batch > 0, "a batch holds at least one fragment");
+        assert!(
+            config.first < config.geometry.fragments(),
+            "the stream begins with a fragment of the object"
+        );
         let batch = u64::from(config.batch);
         let packet_len = config.packet_len();
         // Start with half a megabyte, a few jumbo batches; grow as TCP does, by a packet a round trip.
@@ -122,7 +126,7 @@ impl Sender {
             paused: false,
             settling: Settling::default(),
             attempts_lost: false,
-            position: 0,
+            position: config.first,
             packets: 0,
             reported_packets: 0,
             probes: 0,
@@ -250,6 +254,7 @@ impl Sender {
         Some(PeerStatus {
             verified_bytes: p.verified_bytes,
             patched_bytes: p.patched_bytes,
+            spared_bytes: self.bytes_of(p.held_count),
             chained: self.chain.contains(peer) || p.service == Service::Chained,
             streamed: p.initial.is_some(),
             cut_off: p.cut_off,
@@ -289,6 +294,12 @@ impl Sender {
 
     fn packet_len(&self) -> u64 {
         self.config.packet_len() + IP_UDP_LEN as u64
+    }
+
+    /// The bytes of so many fragments.
+    fn bytes_of(&self, fragments: u64) -> u64 {
+        let geometry = &self.config.geometry;
+        fragments.saturating_mul(u64::from(geometry.fragment_len)).min(geometry.object_len)
     }
 
     fn join(&mut self, now: Time, id: PeerId, window_bytes: u64, have: RangeSet) {

@@ -237,6 +237,8 @@ pub struct Entry {
     calls: u32,
     /// When it had been told all hashes.
     informed_at: Option<Time>,
+    /// Whether it had something of the object when it became ready.
+    resumes: bool,
 }
 
 impl Entry {
@@ -254,6 +256,7 @@ impl Entry {
             progressed_at: now,
             calls: 1,
             informed_at: None,
+            resumes: false,
         }
     }
 
@@ -574,6 +577,7 @@ impl Roster {
         match control {
             Control::Have(ranges) if entry.stage == Stage::Present => {
                 (entry.stage, entry.progressed_at) = (Stage::Ready, now);
+                entry.resumes = !ranges.is_empty();
                 let have = ranges.iter().cloned().collect();
                 self.outputs.push_back(Output::Ready { guest, have, late });
                 (self.ready_at, self.next_check) = (Some(now), Some(now));
@@ -781,9 +785,24 @@ impl Roster {
     /// When it starts without those that are awaited.
     fn starts_without(&self) -> Option<Time> {
         match self.config.expected {
-            Expected::Named(_) => self.ready_at.map(|at| at + QUIET_AFTER),
+            Expected::Named(_) => {
+                let ready_at = self.ready_at?;
+                Some(self.checked_by().map_or(ready_at + QUIET_AFTER, |at| at.max(ready_at + QUIET_AFTER)))
+            }
             Expected::Count(_) | Expected::AtLeast(_) => Some(self.born_at + self.config.join_timeout),
         }
+    }
+
+    /// Until when receivers that still check what they have are waited for: where all who are ready had something to check, as
+    /// long again as that took them. They lack little, which is sent once if they begin together. Whoever has nothing waits for nobody.
+    fn checked_by(&self) -> Option<Time> {
+        let checks = |entry: &Entry| entry.stage == Stage::Present && entry.informed_at.is_some();
+        let ready = self.entries.iter().filter(|entry| entry.stage == Stage::Ready);
+        if !self.entries.iter().any(checks) || ready.clone().any(|entry| !entry.resumes) {
+            return None;
+        }
+        let took = ready.filter_map(|entry| Some(entry.progressed_at.since(entry.informed_at?))).max()?;
+        self.ready_at.map(|at| at + took)
     }
 
     fn begin(&mut self, now: Time) {

@@ -37,6 +37,8 @@ pub enum Plant {
     StaleLabel,
     /// Receivers say that groups are intact which are not.
     SkipCheck,
+    /// What an older version has in the place of a group passes for the group.
+    OldGroup,
     /// The rules of relays are not changed when one has failed.
     StaleRelays,
     /// A source of a pull transfer that comes back after a crash does not know the transfer any more.

@@ -122,6 +122,7 @@ impl Objects {
                 found = &mut here => {
                     let found = found?;
                     drop(place);
+                    self.shared.used(object);
                     let found = convert::available(object, found, &self.shared.store.path(object), asks.user);
                     tell(Event::Object(found)).await;
                     return Ok(());

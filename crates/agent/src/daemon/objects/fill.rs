@@ -310,7 +310,7 @@ fn enter(
     let id = receive.id();
     let described = written.and_then(|Written { length, root }| {
         let holder = receive.progress().holder;
-        let description = Description { name, kind, length, mode, root, holder };
+        let description = Description { name, kind, length, mode, root, holder, pinned: false };
         let described = shared.store.describe(id, &description);
         described.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))?;
         Ok(description)

@@ -6,6 +6,7 @@ use super::super::users::User;
 use super::Objects;
 use polycast_api::client::Receivers;
 use polycast_api::error::{Kind, Refusal};
+use polycast_api::report::Report;
 use polycast_types::ObjectId;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +47,14 @@ impl Objects {
             }
         };
         let outcomes = match watcher {
-            Ok(watcher) => outcomes(watcher, receivers).await,
+            Ok(watcher) => {
+                let number = watcher.number();
+                let (outcomes, report) = outcomes(watcher, receivers).await;
+                if let (Some(report), Some(published)) = (report, self.published().get_mut(&object)) {
+                    published.insert(number, report);
+                }
+                outcomes
+            }
             Err(refusal) => all_failed(receivers, &refusal),
         };
         let failed = outcomes.iter().filter(|(_, outcome)| outcome.is_err()).count();
@@ -79,13 +87,16 @@ fn all_failed(receivers: Vec<String>, refusal: &Refusal) -> Outcomes {
 }
 
 /// Waits for the end of a transfer, and gives what has become of these.
-async fn outcomes(mut watcher: Watcher, receivers: Vec<String>) -> Outcomes {
+async fn outcomes(mut watcher: Watcher, receivers: Vec<String>) -> (Outcomes, Option<Arc<Report>>) {
     let ended = watcher.standing.wait_for(|standing| standing.outcome.is_some()).await;
     let outcome = ended.ok().and_then(|standing| standing.outcome.clone());
     let report = match outcome {
         Some(Ok(report)) => report,
-        Some(Err(refusal)) => return all_failed(receivers, &refusal),
-        None => return all_failed(receivers, &Refusal::new(Kind::Internal, "the transfer broke down")),
+        Some(Err(refusal)) => return (all_failed(receivers, &refusal), None),
+        None => {
+            let broken = Refusal::new(Kind::Internal, "the transfer broke down");
+            return (all_failed(receivers, &broken), None);
+        }
     };
     let of = |name: String| {
         let found = report.receivers.iter().find(|receiver| receiver.name == name);
@@ -98,5 +109,6 @@ async fn outcomes(mut watcher: Watcher, receivers: Vec<String>) -> Outcomes {
         };
         (name, outcome)
     };
-    receivers.into_iter().map(of).collect()
+    let outcomes = receivers.into_iter().map(of).collect();
+    (outcomes, Some(report))
 }

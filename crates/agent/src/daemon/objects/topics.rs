@@ -37,6 +37,8 @@ struct Topic {
 struct TopicStanding {
     staged: Option<(u64, ObjectId)>,
     committed: Option<(u64, ObjectId)>,
+    /// The one before the last.
+    previous: Option<(u64, ObjectId)>,
     refused: Option<Refusal>,
 }
 
@@ -62,11 +64,13 @@ impl Drop for Subscription {
 struct Publication<'a> {
     objects: &'a Objects,
     topic: &'a str,
+    object: ObjectId,
 }
 
 impl Drop for Publication<'_> {
     fn drop(&mut self) {
         self.objects.shared.link.forget_publishing(self.topic);
+        self.objects.published().remove(&self.object);
     }
 }
 
@@ -98,7 +102,8 @@ impl Objects {
             patience_ms: deadline_ms,
         };
         let mut answer = shared.link.publish(word)?;
-        let publication = Publication { objects: self, topic: &topic };
+        self.published().insert(object, BTreeMap::new());
+        let publication = Publication { objects: self, topic: &topic, object };
         let published = loop {
             tokio::select! {
                 published = &mut answer => {
@@ -115,10 +120,17 @@ impl Objects {
                 }
             }
         };
+        let transfers = self.published().get(&object).cloned().unwrap_or_default();
         drop(publication);
         let missing = published.missing.into_iter();
         let missing = missing.map(|one| MissingSubscriber { name: one.name, reason: one.reason }).collect();
-        Ok(PublishResponse { version: published.number, have: published.have, missing })
+        Ok(PublishResponse {
+            version: published.number,
+            have: published.have,
+            missing,
+            sent_bytes: transfers.values().map(|report| report.sent_bytes).sum(),
+            spared_bytes: transfers.values().map(|report| report.spared_bytes).sum(),
+        })
     }
 
     /// Tells a caller of every version from the last one on, until it goes.
@@ -167,6 +179,7 @@ impl Objects {
                 && let Some((version, id)) = now.committed
             {
                 committed = now.committed;
+                self.shared.used(id);
                 // One that has made room for others meanwhile is followed by another one.
                 if let Some(Snapshot::Available(object)) = self.shared.catalog.get(id) {
                     let object = convert::available(id, object, &self.shared.store.path(id), user);
@@ -222,7 +235,14 @@ impl Objects {
             // A manager says again in every session what is the last.
             let is_news = standing.committed.is_none() || version.number > known;
             match (news.committed, is_news) {
-                (true, true) => (standing.committed, standing.staged) = (Some(new), None),
+                (true, true) => {
+                    // The one before is still being read by those who have not heard of this one.
+                    if let Some((_, before)) = standing.previous {
+                        self.shared.catalog.supersede(before);
+                    }
+                    (standing.previous, standing.committed, standing.staged) =
+                        (standing.committed, Some(new), None);
+                }
                 (false, true) => standing.staged = Some(new),
                 (_, false) => return false,
             }

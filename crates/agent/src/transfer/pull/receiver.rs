@@ -5,6 +5,7 @@ use super::super::bell::Bell;
 use super::super::clock::{Clock, wait};
 use super::super::error::TransferError;
 use super::super::link::{Link, error_of};
+use super::super::older::{InPart, Looking};
 use super::super::place::{make_room, put_in_place};
 use super::super::receiver::kind_of;
 use super::super::{Received, ReceiverProgress, ReceiverSpec, Rendezvous};
@@ -68,6 +69,7 @@ pub fn fetch(
         digests: Vec::new(),
         digests_heard: 0,
         pulling: false,
+        spared_bytes: 0,
     };
     let result = run.receive(on_event);
     // Another path, or another try, may bring the rest.
@@ -143,6 +145,8 @@ struct Run<'a> {
     digests_heard: u64,
     /// The node pulls.
     pulling: bool,
+    /// Bytes that need not be sent.
+    spared_bytes: u64,
 }
 
 impl Run<'_> {
@@ -152,16 +156,16 @@ impl Run<'_> {
             return Err(TransferError::Unusable(format!("{packets} packets are more than {PACKETS_MAX}")));
         }
         let (target, part) = make_room(&self.spec.sink, &self.offer, false)?;
-        let resumes = part.is_resumed();
-        self.link.handle(GuestInput::Stored { resumes });
-        if resumes {
-            // What an earlier try has left can only be checked against hashes.
-            self.hear_until(Self::knows_all, None)?;
-            self.link.handle(GuestInput::Verifiable);
-        }
+        let older = self.spec.options.older.of(&self.offer);
+        let in_part = InPart::of(&part, &self.spec.options.older);
+        let looking = Looking::at(self.offer.geometry, in_part, older);
+        self.link.handle(GuestInput::Stored { resumes: looking.is_some() });
         let mut assembler = Assembler::new(self.offer.geometry, part);
-        assembler.add_hashes(0, &self.hashes);
-        let verified = self.await_begin(&mut assembler)?;
+        let verified = match looking {
+            Some(looking) => self.look(looking, &mut assembler)?,
+            None => vec![false; self.offer.geometry.groups() as usize],
+        };
+        self.await_begin()?;
         self.link.say(&Control::Have(Vec::new()));
         let patience = self.spec.options.join_timeout.as_secs_f64() + self.offer.stall.as_secs_f64();
         let told = |run: &Self| !run.ways.is_empty() && run.ways.iter().all(Option::is_some);
@@ -211,24 +215,42 @@ impl Run<'_> {
         self.finish(part, target, hex(&root))
     }
 
-    /// Does what the session wants until it may begin; gives which groups an earlier try has left whole.
-    fn await_begin(&mut self, assembler: &mut Assembler) -> Result<Vec<bool>, TransferError> {
-        let mut verified = vec![false; self.offer.geometry.groups() as usize];
+    /// Looks at what is here as hashes come; gives which groups are right.
+    fn look(&mut self, mut looking: Looking, assembler: &mut Assembler) -> Result<Vec<bool>, TransferError> {
+        let geometry = self.offer.geometry;
+        let mut verified = vec![false; geometry.groups() as usize];
+        let mut more = false;
+        while !looking.is_done() {
+            let known = assembler.hashes().len();
+            if !more {
+                self.hear_until(|run| run.hashes.len() > known || run.knows_all(), None)?;
+            }
+            assembler.add_hashes(known as u64, &self.hashes[known..]);
+            let held;
+            (held, more) = looking.turn(assembler)?;
+            for group in held {
+                verified[group as usize] = true;
+                let bytes = geometry.group_bytes(group);
+                self.spared_bytes += bytes.end - bytes.start;
+            }
+            self.link.sign();
+            self.hear()?;
+        }
+        self.link.handle(GuestInput::Verifiable);
+        Ok(verified)
+    }
+
+    /// Does what the session wants until it may begin.
+    fn await_begin(&mut self) -> Result<(), TransferError> {
         while let Some(output) = self.link.poll() {
             match output {
-                GuestOutput::Resume => {
-                    for (group, held) in (0u64..).zip(&mut verified) {
-                        *held = assembler.check_held(group)?;
-                        self.link.sign();
-                    }
-                    self.link.handle(GuestInput::Checked);
-                }
+                GuestOutput::Resume => self.link.handle(GuestInput::Checked),
                 GuestOutput::Begin => break,
                 GuestOutput::Ended(end) => return Err(self.error(end, 0)),
                 _ => {}
             }
         }
-        Ok(verified)
+        Ok(())
     }
 
     fn error(&self, end: End, verified_bytes: u64) -> TransferError {
@@ -396,6 +418,7 @@ impl Run<'_> {
             path,
             seconds,
             patched_bytes: 0,
+            spared_bytes: self.spared_bytes,
             // Packets with wrong bytes are dropped one by one, by whoever hashes them first.
             corrupt_groups: 0,
             sealed: self.seal.is_some(),

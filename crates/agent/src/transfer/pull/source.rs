@@ -484,6 +484,7 @@ impl Run {
             seconds: receivers.iter().map(|receiver| receiver.seconds).fold(0.0, f64::max),
             sent_bytes,
             patched_bytes: sent_bytes - first_bytes,
+            spared_bytes: 0,
             heard: roster.heard(),
             fabric: DATACAST.into(),
             path_lost: self.path_lost.clone(),

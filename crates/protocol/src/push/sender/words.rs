@@ -84,6 +84,8 @@ pub struct SenderConfig {
     pub patch_delay: Duration,
     /// Whether packets have tags, which take room.
     pub sealed: bool,
+    /// The fragment that the stream begins with; after the last one comes the first.
+    pub first: u64,
 }
 
 impl SenderConfig {
@@ -106,6 +108,7 @@ impl SenderConfig {
             slow: SlowPolicy::SHIPPED,
             patch_delay: Duration::from_millis(10),
             sealed: false,
+            first: 0,
         }
     }
 }
@@ -248,6 +251,8 @@ pub struct PeerStatus {
     pub verified_bytes: u64,
     /// Bytes that came to it as patches, once it is done.
     pub patched_bytes: u64,
+    /// Bytes that it had already when it joined.
+    pub spared_bytes: u64,
     /// Whether it is served by the TCP chain.
     pub chained: bool,
     /// Whether the data channel has ever reached it.

@@ -174,6 +174,33 @@ fn named_receivers_wait_for_each_other_but_not_for_long() {
     }
 }
 
+/// Receivers with an older version lack the same few groups: they begin together, so that these are sent once. One that has
+/// nothing does not wait for them.
+#[test]
+fn those_who_have_an_older_version_wait_for_each_other_as_long_as_the_check_takes() {
+    for (first_has, waits_until) in [(true, 3_000), (false, 1_600)] {
+        let mut roster = Roster::new(ms(0), config(named(&["a", "b"]), Verdicts::Sender));
+        for (guest, name) in [(1, "a"), (2, "b")] {
+            hello(&mut roster, ms(0), guest, name);
+            roster.handle(ms(100), Input::Informed { guest: GuestId(guest) });
+        }
+        let held = if first_has { vec![0..5] } else { vec![] };
+        let control = Control::Have(held);
+        roster.handle(ms(1_100), Input::Frame { guest: GuestId(1), control: &control });
+        let mut began = None;
+        for at in (1_100..5_000).step_by(100) {
+            // The other one lives, and checks.
+            roster.handle(ms(at), Input::Frame { guest: GuestId(2), control: &Control::Alive });
+            if outputs(&mut roster, ms(at)).contains(&Output::Start) {
+                began = Some(at);
+                break;
+            }
+        }
+        // The first one took a second; the other gets a second more.
+        assert_eq!(began, Some(waits_until.min(2_100)), "it has some: {first_has}");
+    }
+}
+
 #[test]
 fn counted_receivers_are_waited_for_until_their_time_is_over() {
     for verdicts in BOTH {

@@ -63,8 +63,7 @@ pub(super) fn run(
     let labels = layout.clos().is_some() && random.one_in(2);
     let faults = draw::faults(random);
     let link = draw::link(random, faults);
-    let mut coverage = Coverage::default();
-    coverage.faults(&faults);
+    let mut coverage = Coverage::of(&faults);
     let bytes = if random.one_in(20) { random.below(2) } else { random.magnitude(2_000..=2_000_000) };
     // So that what fails meets a transfer, and not only its end.
     let span = link.rate.time_for(bytes) * 3 + link.delay * 20 + Duration::from_millis(3);
@@ -92,6 +91,7 @@ pub(super) fn run(
     let forwarding = wants_plan.then(|| session(&case, &case.receivers, false)).flatten();
     case.planned = forwarding.is_some();
     cluster.add_push(&net, NodeId(source), &nodes, bytes, config.clone(), forwarding);
+    older_versions(seed, &mut cluster, &mut summary);
     if case.planned {
         cluster.set_members(0, &nodes);
     }
@@ -119,6 +119,18 @@ pub(super) fn run(
     let failure = live(&mut net, &mut cluster, &case).err();
     coverage.merge(&cluster.coverage());
     Verdict { seed, case: summary, failure, trace_hash: net.trace_hash(), events: net.events(), coverage }
+}
+
+/// Some receivers have an older version. Drawn apart, so that what else a seed draws stays what it was.
+fn older_versions(seed: u64, cluster: &mut Cluster, summary: &mut String) {
+    let mut random = Random::new(seed ^ 0x6f6c_6465_7200);
+    for receiver in 0..cluster.push(0).receivers().len() as u32 {
+        if random.one_in(6) {
+            let one_in = random.magnitude(2..=100);
+            cluster.give_older(0, receiver, |_| random.one_in(one_in));
+            summary.push_str(", one has an older version");
+        }
+    }
 }
 
 fn config_of(random: &mut Random) -> PushConfig {

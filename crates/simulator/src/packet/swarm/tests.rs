@@ -74,6 +74,7 @@ fn planted_bugs_are_found() {
     assert!(found_within(Plant::SkipCredit, 100).contains("did not get the object"));
     assert!(found_within(Plant::StaleLabel, 400).contains("has left"));
     assert!(found_within(Plant::SkipCheck, 100).contains("content"));
+    assert!(found_within(Plant::OldGroup, 100).contains("other content"));
     assert!(found_within(Plant::StaleRelays, 400).contains("gets 0 copies"));
     assert!(found_within(Plant::ForgetSource, 200).contains("did not get the object"));
 }
@@ -176,6 +177,7 @@ fn every_kind_of_trouble_is_drawn() {
         "controllers of",
         "feedback of",
         "objects asked for",
+        "an older version",
     ] {
         assert!(cases.iter().any(|case| case.contains(word)), "{word} is never drawn");
     }

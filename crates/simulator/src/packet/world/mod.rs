@@ -374,6 +374,12 @@ impl Cluster {
         self.push_mut(transfer).receivers[receiver as usize].wanted = false;
     }
 
+    /// A receiver has an older version of the object; the function says which groups of it are others.
+    pub fn give_older(&mut self, transfer: u32, receiver: u32, differs: impl FnMut(&u64) -> bool) {
+        let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+        host.older = Some((0..host.geometry.groups()).filter(differs).collect());
+    }
+
     /// How often each thing has happened, and the machines were told each thing, by name.
     #[must_use]
     pub fn coverage(&self) -> Coverage {

@@ -18,6 +18,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use polycast_protocol::push::coded::{Coded, Decodable};
 use polycast_protocol::push::{Geometry, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput};
+use polycast_protocol::reuse::{Input as ReuseInput, Reuse, Version};
 use polycast_protocol::session::{End, Guest};
 use polycast_types::{Duration, RangeSet, Time};
 use polycast_wire::control::{Control, Hash, Salt, proven_group};
@@ -123,6 +124,13 @@ pub struct PushReceiver {
     /// The fragments that were handed to the machine last, and their content where it is one.
     last: Option<(u64, u64)>,
     coded: Coded<u64>,
+    /// An older version that is here: its groups that are not the object's.
+    pub(super) older: Option<BTreeSet<u64>>,
+    looking: Option<Reuse>,
+    /// Whether an earlier try has left something that is looked at.
+    rest: bool,
+    /// A planted bug: what an older version has in the place of a group passes for it.
+    pub(super) believes_old: bool,
     pub(super) breaches: Vec<String>,
     /// A planted bug: wrong groups pass.
     pub(super) skips_checks: bool,
@@ -193,6 +201,10 @@ impl PushReceiver {
             wrong: BTreeMap::new(),
             last: None,
             coded: Coded::default(),
+            older: None,
+            looking: None,
+            rest: false,
+            believes_old: false,
             breaches: Vec::new(),
             skips_checks: false,
             keys: Keyring::default(),
@@ -277,18 +289,51 @@ impl PushReceiver {
     /// There is room for the object: a machine that waits until what is stored has been checked.
     pub(super) fn prepare(&mut self, outer_len: u32) {
         self.machine = Some(Receiver::new(ReceiverConfig::new(self.geometry, self.window_bytes, outer_len)));
+        let len = self.geometry.object_len;
+        self.rest = !self.intact.is_empty();
+        let rest = self.rest.then_some(Version { len, whole: true });
+        let older = self.older.as_ref().map(|_| Version { len, whole: false });
+        let versions: Vec<Version> = rest.into_iter().chain(older).collect();
+        self.looking = (!versions.is_empty()).then(|| Reuse::new(self.geometry, &versions));
         self.kept.clear();
         self.sent.clear();
         self.ever.clear();
         self.wrong.clear();
     }
 
-    /// What is stored is what it should be.
-    pub(super) fn check_held(&mut self, now: Time) {
-        for group in self.intact.clone() {
-            self.handle(now, ReceiverInput::Held { group });
-            self.hold(group);
+    /// Whether something is here that has to be looked at first.
+    pub(super) fn looks(&self) -> bool {
+        self.looking.is_some()
+    }
+
+    /// So many hashes are known: looks at what an earlier try has left and at the older version; gives whether that is all.
+    pub(super) fn look(&mut self, now: Time, known: u64) -> bool {
+        let Some(mut looking) = self.looking.take() else { return false };
+        looking.handle(ReuseInput::Known(known));
+        // A rest comes first, where there is one.
+        let rest = usize::from(self.rest);
+        while let Some(look) = looking.poll() {
+            let group = look.group;
+            let differs = self.older.as_ref().is_some_and(|older| older.contains(&group));
+            let same = match look.version < rest {
+                true => self.intact.contains(&group),
+                false => !differs || self.believes_old,
+            };
+            looking.handle(ReuseInput::Looked { look, same });
+            if same {
+                if look.version >= rest && differs {
+                    for sn in self.geometry.fragments_of_group(group) {
+                        self.wrong.insert((group, sn), !content_of(self.object, sn));
+                    }
+                }
+                self.verify(group);
+                self.handle(now, ReceiverInput::Held { group });
+                self.hold(group);
+            }
         }
+        let done = looking.is_done();
+        self.looking = (!done).then_some(looking);
+        done
     }
 
     /// Tells the machine something, if there is one.
@@ -301,6 +346,7 @@ impl PushReceiver {
     /// The machines and all that is not stored are lost.
     pub(super) fn forget(&mut self, phase: Phase) {
         (self.machine, self.guest, self.begun) = (None, None, false);
+        self.looking = None;
         (self.control, self.upstream, self.rack) = (None, None, Rack::Alone);
         self.keys = Keyring::default();
         self.coded.clear();

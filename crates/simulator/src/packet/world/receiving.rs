@@ -100,14 +100,13 @@ impl Cluster {
                 host.channel = channel_at(offer.channel);
                 host.salt = offer.salt;
                 host.prepare(offer.outer_len.into());
-                let resumes = !host.intact.is_empty();
+                let resumes = host.looks();
                 if foreign {
                     self.breaches.push(format!("receiver {receiver} was offered {offer:?}"));
                 }
                 self.tell_guest(now, transfer, receiver, GuestInput::Stored { resumes });
             }
             GuestOutput::Resume => {
-                host.check_held(now);
                 self.tell_guest(now, transfer, receiver, GuestInput::Checked);
             }
             GuestOutput::Begin => {
@@ -256,10 +255,13 @@ impl Cluster {
             return self.hear_secret(transfer, receiver, Secret::in_frame(secret));
         }
         self.tell_guest(now, transfer, receiver, GuestInput::Frame(&control));
-        let push = self.push(transfer);
-        let groups = push.config.geometry(push.object_len).groups();
-        if matches!(&frame.body, Body::Hashes(hashes) if hashes.end == groups) {
-            self.tell_guest(now, transfer, receiver, GuestInput::Verifiable);
+        if let Body::Hashes(hashes) = &frame.body {
+            let believes_old = self.plant == Some(Plant::OldGroup);
+            let host = &mut self.push_mut(transfer).receivers[receiver as usize];
+            host.believes_old = believes_old;
+            if host.look(now, hashes.end) {
+                self.tell_guest(now, transfer, receiver, GuestInput::Verifiable);
+            }
         }
         self.drive_guest(net, transfer, receiver);
         let host = &mut self.push_mut(transfer).receivers[receiver as usize];

@@ -1,0 +1,44 @@
+//! Looking at what is here already, before anything is taken.
+
+use super::super::error::TransferError;
+use super::{Input, Run};
+use polycast_protocol::session::GuestInput;
+
+impl Run {
+    /// Looks at some groups of what an earlier try left, and of older versions; gives whether there may be more at once.
+    pub(super) fn look(&mut self) -> Result<bool, TransferError> {
+        let (Some(looking), Some(assembler)) = (&mut self.looking, &mut self.assembler) else {
+            return Ok(false);
+        };
+        let (held, more) = looking.turn(assembler)?;
+        let done = looking.is_done();
+        for group in held {
+            self.mark(group);
+            self.machine.handle(self.clock.now(), Input::Held { group });
+        }
+        // It may take a while: the source is to see that this end lives.
+        self.link.sign();
+        if done {
+            self.looking = None;
+            self.link.handle(GuestInput::Verifiable);
+        }
+        Ok(more && !done)
+    }
+
+    /// A group is verified, and in the part file.
+    pub(super) fn mark(&self, group: u64) {
+        self.served.mark(group);
+        if let Some(arrivals) = &self.spec.options.arrivals {
+            arrivals.came(self.offer.geometry.group_bytes(group));
+        }
+    }
+
+    /// What is here has been looked at.
+    pub(super) fn looked(&mut self) {
+        let bytes = self.machine.verified_bytes();
+        self.spared_bytes = bytes;
+        tracing::info!(bytes, "these need not be sent");
+        self.unchanged = self.same_len && bytes == self.offer.geometry.object_len;
+        self.link.handle(GuestInput::Checked);
+    }
+}

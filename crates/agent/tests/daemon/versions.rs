@@ -1,0 +1,230 @@
+//! Versions of an object, and parts of it, with the real engine over the loopback interface.
+
+use super::world::{AgentTask, ManagerTask, World, events, manager, serve, stopped, until};
+use polycast_agent::daemon::{Agent, AgentConfig};
+use polycast_api::agent::Object;
+use polycast_api::agent::fetch_event::Event as FetchEvent;
+use polycast_api::agent::send_event::Event;
+use polycast_api::client::{Receivers, SendOptions, Session, Versions, Wanted};
+use polycast_api::error::Kind;
+use polycast_types::{AppId, DataId, Duration as Span};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of a hash group.
+const GROUP: usize = 256 << 10;
+const SOON: Duration = Duration::from_secs(60);
+
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+async fn cluster<const N: usize>(settings: &str, names: [&str; N]) -> (ManagerTask, World, Vec<AgentTask>) {
+    let manager = manager(0, settings).await;
+    let world = World::new(manager.address);
+    let mut agents = Vec::new();
+    for name in names {
+        agents.push(serve(Agent::start(world.config(name)).await.unwrap()));
+    }
+    let client = agents[0].client().await;
+    until("all agents have joined", async || client.status().await.unwrap().peers.len() == N).await;
+    (manager, world, agents)
+}
+
+/// The next committed version of a topic.
+async fn committed(versions: &mut Versions) -> (u64, Object) {
+    loop {
+        let event = tokio::time::timeout(SOON, versions.next()).await.unwrap().unwrap().unwrap();
+        if let (true, Some(object)) = (event.committed, event.object) {
+            return (event.version, object);
+        }
+    }
+}
+
+/// Publishes these bytes as the next version; gives what was sent and spared.
+async fn publish(world: &World, source: &Session, number: u64, bytes: &[u8]) -> (u64, u64) {
+    let path = world.file(&format!("weights-{number}"), bytes);
+    source.add_as(DataId(number), &path, "weights").await.unwrap();
+    let published = source.publish("policy", None, DataId(number), Some(Span::from_secs(60))).await.unwrap();
+    assert!(published.missing.is_empty() && published.version == number, "{published:?}");
+    (published.sent_bytes, published.spared_bytes)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_version_only_what_has_changed_is_sent() {
+    const GROUPS: usize = 200;
+    let settings = "[objects]\nsettle-ms = 100\n[ip-multicast]\npool = '239.255.68.0/24'\nport = 17413";
+    let (manager, world, agents) = cluster(settings, ["a", "b", "c"]).await;
+    let source = agents[0].session(1).await;
+    let (b, c) = (agents[1].session(1).await, agents[2].session(1).await);
+    let mut subscribed = [b.subscribe("policy").await.unwrap(), c.subscribe("policy").await.unwrap()];
+    let mut bytes = noise(GROUPS * GROUP - 1_000);
+    let len = bytes.len() as u64;
+    let (mut files, mut reader) = (Vec::new(), None);
+    for number in 1..=5 {
+        // The first byte of the object stays: of a group here and one there another one changes.
+        for group in [20 * number, 31 * number] {
+            bytes[group * GROUP + number] ^= 0x55;
+        }
+        let (sent, spared) = publish(&world, &source, number as u64, &bytes).await;
+        let wanted = if number == 1 { len..=len * 2 } else { 2 * GROUP as u64..=len * 15 / 1_000 };
+        assert!(wanted.contains(&sent), "version {number}: {sent} bytes");
+        let kept = 2 * (len - 2 * GROUP as u64);
+        assert!(number == 1 || (kept - kept / 500..=kept).contains(&spared), "version {number}: {spared}");
+        for (at, versions) in subscribed.iter_mut().enumerate() {
+            let (version, object) = committed(versions).await;
+            assert_eq!(version, number as u64);
+            assert!(std::fs::read(&object.path).unwrap() == bytes, "version {number} at {at}");
+            if at == 0 {
+                let file = File::open(&object.path).unwrap();
+                files.push(file.metadata().unwrap().ino());
+                // Somebody goes on reading the second version.
+                reader = if number == 2 { Some((file, bytes.clone())) } else { reader };
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(700)).await;
+    }
+    assert_eq!(files[3], files[0], "the fourth version lies in the pages of the first");
+    assert!(!files[..4].contains(&files[4]), "pages under a reader: {files:?}");
+    let (file, before) = reader.unwrap();
+    let mut seen = vec![0; before.len()];
+    file.read_exact_at(&mut seen, 0).unwrap();
+    assert!(seen == before, "the second version was written over");
+    stopped(agents, manager).await;
+}
+
+/// Three agents ask for 24 objects in random order, and their stores have room for six: nothing that is pinned or open goes, nobody is
+/// refused, and no store holds more than it may.
+#[tokio::test(flavor = "multi_thread")]
+async fn stores_stay_within_their_bounds_under_load() {
+    const OBJECTS: u64 = 24;
+    const LEN: u64 = 1 << 20;
+    const MOST: u64 = 6 * LEN;
+    let manager = manager(0, "[objects]\nsettle-ms = 100\nwindow-ms = 5").await;
+    let world = World::new(manager.address);
+    let mut agents = vec![world.agent("a").await];
+    for name in ["b", "c", "d"] {
+        let config = AgentConfig { store_max: Some("6MiB".into()), ..world.config(name) };
+        agents.push(serve(Agent::start_with(config, Arc::clone(&world.engine) as _).await.unwrap()));
+    }
+    let client = agents[0].client().await;
+    until("all agents have joined", async || client.status().await.unwrap().peers.len() == 4).await;
+    let source = agents[0].session(1).await;
+    for number in 0..OBJECTS {
+        let bytes = vec![number as u8; LEN as usize];
+        source.add(DataId(number), &world.file(&format!("object-{number}"), &bytes)).await.unwrap();
+    }
+    let mut asking = Vec::new();
+    for (seed, agent) in (1u64..).zip(&agents[1..]) {
+        let (session, client) = (agent.session(1).await, agent.client().await);
+        asking.push(tokio::spawn(async move {
+            let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut open: Option<File> = None;
+            for round in 0..60 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed);
+                let number = (random >> 33) % OBJECTS;
+                let wanted = Wanted::Id(DataId(number));
+                let mut fetching = session.fetch(wanted, false, Some(Span::from_secs(30))).await.unwrap();
+                let object = loop {
+                    match fetching.next().await.unwrap().unwrap() {
+                        FetchEvent::Object(object) => break object,
+                        _ => continue,
+                    }
+                };
+                let file = File::open(&object.path);
+                if round == 0 {
+                    session.pin(DataId(number), true).await.unwrap();
+                    open = Some(file.unwrap());
+                } else if let Ok(file) = file {
+                    // It may have made room for another one by now; if it is there it is right.
+                    let mut bytes = vec![0; LEN as usize];
+                    file.read_exact_at(&mut bytes, 0).unwrap();
+                    assert!(
+                        bytes.iter().all(|byte| u64::from(*byte) == number),
+                        "object {number} has other bytes"
+                    );
+                }
+                let status = client.status().await.unwrap();
+                assert!(status.store_used_bytes <= MOST, "{} bytes in the store", status.store_used_bytes);
+            }
+            let listed = client.list(Some(AppId::default())).await.unwrap();
+            assert_eq!(listed.iter().filter(|object| object.pinned).count(), 1, "what is pinned stays");
+            drop(open);
+        }));
+    }
+    for one in asking {
+        one.await.unwrap();
+    }
+    stopped(agents, manager).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_can_be_used_before_the_last_byte_is_there() {
+    const LEN: usize = 60_000_000;
+    const FIRST: u64 = 40_000_000;
+    let settings = "[ip-multicast]\npool = '239.255.69.0/24'\nport = 17414\nrate = '80mbit'";
+    let (manager, world, agents) = cluster(settings, ["a", "b"]).await;
+    let (source, b) = (agents[0].session(1).await, agents[1].session(1).await);
+    let bytes = noise(LEN);
+    source.add(DataId(1), &world.file("model", &bytes)).await.unwrap();
+    let timeout = Some(Span::from_secs(60));
+    let mut first = b.watch(DataId(1), &[FIRST + 5..FIRST + 700_000], timeout).await.unwrap();
+    let mut all = b.watch(DataId(1), &[], timeout).await.unwrap();
+    let mut outside = b.watch(DataId(1), &[0..10, LEN as u64 - 1..LEN as u64 + 1], timeout).await.unwrap();
+    assert_eq!(b.watch(DataId(1), &[7..7], None).await.unwrap_err().kind(), Some(Kind::Invalid));
+    let too_far = SendOptions { first_byte: LEN as u64, ..SendOptions::default() };
+    let refused = source.send(DataId(1), &Receivers::All, &too_far).await.unwrap_err();
+    assert_eq!(refused.kind(), Some(Kind::Invalid), "{refused}");
+    let options = SendOptions { first_byte: FIRST, ..SendOptions::default() };
+    let sending = source.send(DataId(1), &Receivers::All, &options).await.unwrap();
+    let sent = tokio::spawn(events(sending));
+    let mut told = 0;
+    loop {
+        let event = first.next().await.unwrap().unwrap();
+        let file = File::open(&event.path).unwrap();
+        for range in &event.verified {
+            let mut seen = vec![0; range.length as usize];
+            file.read_exact_at(&mut seen, range.offset).unwrap();
+            assert!(seen == bytes[range.offset as usize..][..seen.len()], "other bytes than the object's");
+            told += range.length;
+        }
+        if event.complete {
+            break;
+        }
+    }
+    let here = agents[1].client().await.list(Some(AppId::default())).await.unwrap();
+    let verified = here[0].verified_bytes;
+    assert_eq!(told, 700_000 - 5);
+    assert!(verified < LEN as u64 / 10, "{verified} bytes are here already");
+    let error = outside.next().await.unwrap_err();
+    assert_eq!(error.kind(), Some(Kind::Invalid), "{error}");
+    // All of it is named once, and what is named is right when it is.
+    let mut named = polycast_types::RangeSet::new();
+    let mut open: Option<File> = None;
+    loop {
+        let event = all.next().await.unwrap().unwrap();
+        let file = open.get_or_insert_with(|| File::open(&event.path).unwrap());
+        for range in &event.verified {
+            let span = range.offset..range.offset + range.length;
+            assert_eq!(named.insert(span.clone()), range.length, "named twice");
+            let mut seen = vec![0; range.length as usize];
+            file.read_exact_at(&mut seen, range.offset).unwrap();
+            assert!(seen == bytes[span.start as usize..span.end as usize], "other bytes at {span:?}");
+        }
+        if event.complete {
+            break;
+        }
+    }
+    assert!(named.covers(0..LEN as u64));
+    let (told, error) = sent.await.unwrap();
+    let Some(Event::Finished(report)) = told.last() else { panic!("{told:?} {error:?}") };
+    assert!(report.is_complete(), "{report:?}");
+    stopped(agents, manager).await;
+}

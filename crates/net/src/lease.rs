@@ -1,0 +1,87 @@
+//! Whether anybody else has a file open or mapped.
+//!
+//! Linux gives a write lease on a file only to the one who alone has it open, and a mapping counts as open (fcntl(2)). While a lease is
+//! held, whoever opens the file waits until it is given back.
+
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// Chooses the signal that says that somebody waits; the library has no name for it. The number is that of all Linux systems.
+const F_SETSIG: libc::c_int = 10;
+
+/// A file that nobody else had open when this was made. Whoever opens it waits until it is dropped, or until the kernel
+/// breaks the lease, after `fs.lease-break-time`, 45 s.
+#[derive(Debug)]
+pub struct Alone(File);
+
+impl Alone {
+    /// `None` where somebody has it open or mapped.
+    ///
+    /// # Errors
+    /// It is not there, is not this user's, or lies on a file system without leases.
+    pub fn with(path: &Path) -> io::Result<Option<Self>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+        // Who opens the file makes the kernel tell us: by a signal that does nothing, since the usual one would end the process.
+        control(&file, F_SETSIG, libc::SIGURG)?;
+        match control(&file, libc::F_SETLEASE, libc::F_WRLCK) {
+            Ok(_) => Ok(Some(Alone(file))),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether nobody waits to open it.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        control(&self.0, libc::F_GETLEASE, 0).is_ok_and(|lease| lease == libc::F_WRLCK)
+    }
+}
+
+fn control(file: &File, command: libc::c_int, argument: libc::c_int) -> io::Result<libc::c_int> {
+    // SAFETY: the descriptor is open as long as `file` lives, and these commands take a number, no pointer.
+    #[allow(unsafe_code)]
+    let outcome = unsafe { libc::fcntl(file.as_raw_fd(), command, argument) };
+    if outcome == -1 { Err(io::Error::last_os_error()) } else { Ok(outcome) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn who_has_it_open_is_noticed_and_who_comes_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, b"bytes").unwrap();
+        let reader = File::open(&path).unwrap();
+        assert!(Alone::with(&path).unwrap().is_none());
+        drop(reader);
+        let alone = Alone::with(&path).unwrap().expect("nobody has it open");
+        assert!(alone.holds());
+        let (opened, told) = mpsc::channel();
+        let late = path.clone();
+        let opening = std::thread::spawn(move || {
+            let file = File::open(&late).unwrap();
+            opened.send(()).unwrap();
+            file
+        });
+        while alone.holds() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(
+            told.recv_timeout(Duration::from_millis(100)).is_err(),
+            "it is let in before the lease is back"
+        );
+        drop(alone);
+        told.recv_timeout(Duration::from_secs(10)).expect("it is let in now");
+        drop(opening.join().unwrap());
+        assert!(Alone::with(&path).unwrap().is_some());
+        assert!(Alone::with(&folder.path().join("none")).is_err());
+    }
+}

@@ -1,0 +1,267 @@
+//! What an object has in common with versions of it that are here already.
+//!
+//! A receiver need not be sent the groups that it has: in the rest that an earlier try has left, or at the same place of an older
+//! version. [`Reuse`] hears how many hashes of the object are known, and says which group of which version to look at; the
+//! driver reads its bytes and hashes them, and says whether they are the object's. Nothing else makes a group count, so
+//! that a version that is not what it is taken for costs time and no byte.
+//!
+//! A receiver that looks does not take packets yet, and its source has to hash ahead of sending. So an older version that has next to
+//! nothing of the object's first eighth is left alone, and the receiver begins. What an earlier try has left is
+//! looked at as a whole.
+
+use crate::push::Geometry;
+use alloc::vec::Vec;
+use polycast_types::RangeSet;
+
+/// So many versions are looked at; others are left alone.
+pub const VERSIONS_MAX: usize = 4;
+/// A version is left alone when of this part of the object, and at least of so many groups,
+const TRIAL_PART: u64 = 8;
+const TRIAL_LEAST: u64 = 64;
+/// it has had less than one in so many.
+const WORTH: u64 = 16;
+
+/// Something that may have groups of the object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Version {
+    /// Its length in bytes.
+    pub len: u64,
+    /// It is looked at as a whole, however little it has: what an earlier try has left.
+    pub whole: bool,
+}
+
+/// A group that is to be looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Look {
+    /// In which version, by its number in the list.
+    pub version: usize,
+    /// Which.
+    pub group: u64,
+}
+
+/// What happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Input {
+    /// The hashes of so many groups are known, from the first one on.
+    Known(u64),
+    /// A group was looked at.
+    Looked {
+        /// Which.
+        look: Look,
+        /// Whether its bytes have the hash of the object's group.
+        same: bool,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Candidate {
+    whole: bool,
+    /// Groups of the object that it is long enough for.
+    groups: u64,
+    looked: u64,
+    same: u64,
+    left_alone: bool,
+}
+
+impl Candidate {
+    fn may_have(&self, group: u64) -> bool {
+        !self.left_alone && group < self.groups
+    }
+}
+
+/// Decides what to look at: `poll` says which group, `handle` hears how it is.
+#[derive(Clone, Debug)]
+pub struct Reuse {
+    groups: u64,
+    known: u64,
+    candidates: Vec<Candidate>,
+    held: RangeSet,
+    /// The group that is looked for, and in which version next.
+    group: u64,
+    version: usize,
+    pending: Option<Look>,
+}
+
+impl Reuse {
+    /// For an object of this division; the versions that are most like it come first.
+    #[must_use]
+    pub fn new(geometry: Geometry, versions: &[Version]) -> Self {
+        let groups = geometry.groups();
+        let covered = |len: u64| match len >= geometry.object_len {
+            true => groups,
+            false => len / u64::from(geometry.group_len),
+        };
+        let candidates = versions.iter().take(VERSIONS_MAX).map(|version| Candidate {
+            whole: version.whole,
+            groups: covered(version.len),
+            looked: 0,
+            same: 0,
+            left_alone: false,
+        });
+        Reuse {
+            groups,
+            known: 0,
+            candidates: candidates.collect(),
+            held: RangeSet::new(),
+            group: 0,
+            version: 0,
+            pending: None,
+        }
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, input: Input) {
+        match input {
+            Input::Known(groups) => self.known = self.known.max(groups.min(self.groups)),
+            Input::Looked { look, same } => {
+                assert_eq!(self.pending.take(), Some(look), "what was asked for is looked at");
+                self.looked(look, same);
+            }
+        }
+        if cfg!(debug_assertions) {
+            self.check();
+        }
+    }
+
+    fn looked(&mut self, look: Look, same: bool) {
+        let trial = TRIAL_LEAST.max(self.groups / TRIAL_PART);
+        let candidate = &mut self.candidates[look.version];
+        candidate.looked += 1;
+        candidate.same += u64::from(same);
+        let worthless = candidate.looked >= trial && candidate.same * WORTH < candidate.looked;
+        candidate.left_alone |= worthless && !candidate.whole;
+        if same {
+            self.held.insert(look.group..look.group + 1);
+            (self.group, self.version) = (look.group + 1, 0);
+        }
+    }
+
+    /// What to look at next; `None` until more hashes are known, or for good when [`Reuse::is_done`].
+    pub fn poll(&mut self) -> Option<Look> {
+        assert!(self.pending.is_none(), "one group is looked at at a time");
+        while self.group < self.known && !self.is_done() {
+            let group = self.group;
+            let next = (self.version..self.candidates.len()).find(|at| self.candidates[*at].may_have(group));
+            if let Some(version) = next {
+                self.version = version + 1;
+                self.pending = Some(Look { version, group });
+                return self.pending;
+            }
+            (self.group, self.version) = (group + 1, 0);
+        }
+        None
+    }
+
+    /// Whether there is nothing more to look at, whatever becomes known.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        let group = self.group;
+        // Nothing that is still looked at reaches so far.
+        !self.candidates.iter().any(|candidate| candidate.may_have(group))
+    }
+
+    /// How many groups are here.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.held.len()
+    }
+
+    /// Holds the machine against itself.
+    ///
+    /// # Panics
+    /// Two of its own records contradict each other: a bug here.
+    pub fn check(&self) {
+        assert!(self.candidates.len() <= VERSIONS_MAX, "more versions than are looked at");
+        let same: u64 = self.candidates.iter().map(|candidate| candidate.same).sum();
+        assert_eq!(self.held.len(), same, "a group was taken twice");
+        for candidate in &self.candidates {
+            assert!(candidate.looked <= candidate.groups, "a group was looked at twice");
+            assert!(!(candidate.whole && candidate.left_alone), "a rest is looked at as a whole");
+        }
+        assert!(self.group <= self.groups && self.known <= self.groups, "groups that there are not");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeSet;
+    use proptest::prelude::*;
+
+    /// Looks at everything, where so many hashes more become known at a time; gives the groups that are here, how many looks that
+    /// took, and how many hashes it needed. `same` tells whether a group of a version is the object's.
+    fn run(
+        geometry: Geometry,
+        versions: &[Version],
+        step: u64,
+        same: impl Fn(usize, u64) -> bool,
+    ) -> (BTreeSet<u64>, u64, u64) {
+        let mut reuse = Reuse::new(geometry, versions);
+        let (mut held, mut looks, mut known) = (BTreeSet::new(), 0, 0);
+        while !reuse.is_done() {
+            assert!(known < geometry.groups(), "all is known, and it waits");
+            known = (known + step).min(geometry.groups());
+            reuse.handle(Input::Known(known));
+            while let Some(look) = reuse.poll() {
+                looks += 1;
+                let end = geometry.group_bytes(look.group).end;
+                assert!(look.group < known && end <= versions[look.version].len, "{look:?}");
+                let same = same(look.version, look.group);
+                if same {
+                    assert!(held.insert(look.group), "{look:?} is here already");
+                }
+                reuse.handle(Input::Looked { look, same });
+            }
+        }
+        assert_eq!(reuse.held(), held.len() as u64);
+        (held, looks, known)
+    }
+
+    proptest! {
+        /// Nothing is taken that is not the same, and of a version that is not left alone all of it.
+        #[test]
+        fn all_that_is_the_same_is_found(
+            object_len in 1u64..300_000,
+            step in 1u64..400,
+            versions in proptest::collection::vec(
+                (0u64..400_000, proptest::collection::btree_set(0u64..300, 0..300), any::<bool>()), 0..4),
+        ) {
+            let geometry = Geometry { object_len, fragment_len: 1_000, group_len: 1_024 };
+            let given: Vec<Version> = versions.iter().map(|(len, _, whole)| Version {
+                len: if *whole { object_len } else { *len }, whole: *whole,
+            }).collect();
+            let is_same = |version: usize, group: u64| versions[version].1.contains(&group);
+            let (held, looks, _) = run(geometry, &given, step, is_same);
+            for group in &held {
+                prop_assert!((0..given.len()).any(|version| is_same(version, *group)));
+            }
+            prop_assert!(looks <= geometry.groups() * given.len() as u64);
+            for (at, version) in given.iter().enumerate().filter(|(_, version)| version.whole) {
+                for group in (0..geometry.groups()).filter(|group| is_same(at, *group)) {
+                    prop_assert!(held.contains(&group), "group {} of {:?} is missed", group, version);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_nothing_in_common_is_soon_left_alone() {
+        let geometry = Geometry { object_len: 100_000 << 10, fragment_len: 1_000, group_len: 1 << 10 };
+        let other = Version { len: geometry.object_len, whole: false };
+        // The first group is often the same, as that of a format's header.
+        let (held, looks, known) = run(geometry, &[other], 8, |_, group| group == 0);
+        assert_eq!((held.len(), looks), (1, 12_500));
+        assert!(known <= 12_508, "it waits for {known} hashes");
+        // One group in a hundred has changed.
+        let (held, looks, _) =
+            run(geometry, &[other, other], 8, |version, group| version == 0 && group % 100 != 7);
+        assert_eq!(held.len(), 99_000);
+        assert!(looks <= 101_000, "{looks} looks");
+        // What an earlier try has left may be one group.
+        let rest = Version { len: geometry.object_len, whole: true };
+        assert_eq!(run(geometry, &[rest], 8, |_, group| group == 77_777).0.len(), 1);
+        // A short version is done with where it ends.
+        let short = Version { len: 100 << 10, whole: false };
+        assert_eq!(run(geometry, &[short], 8, |_, _| true), ((0..100).collect(), 100, 104));
+    }
+}
