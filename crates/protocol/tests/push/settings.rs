@@ -23,6 +23,7 @@ pub fn config(geometry: Geometry) -> SenderConfig {
         slow: SlowPolicy::CatchUp { after: Duration::from_millis(400) },
         patch_delay: Duration::from_millis(5),
         sealed: false,
+        first: 0,
     }
 }
 

@@ -32,6 +32,13 @@ impl Coverage {
         }
     }
 
+    /// What goes wrong with the packets of a case, and nothing else yet.
+    pub(crate) fn of(faults: &Faults) -> Self {
+        let mut coverage = Coverage::default();
+        coverage.faults(faults);
+        coverage
+    }
+
     /// Counts what goes wrong with the packets of a case.
     pub(crate) fn faults(&mut self, faults: &Faults) {
         for (ppm, name) in [

@@ -63,8 +63,7 @@ pub(super) fn run(
     let labels = layout.clos().is_some() && random.one_in(2);
     let faults = draw::faults(random);
     let link = draw::link(random, faults);
-    let mut coverage = Coverage::default();
-    coverage.faults(&faults);
+    let mut coverage = Coverage::of(&faults);
     let bytes = if random.one_in(20) { random.below(2) } else { random.magnitude(2_000..=2_000_000) };
     // So that what fails meets a transfer, and not only its end.
     let span = link.rate.time_for(bytes) * 3 + link.delay * 20 + Duration::from_millis(3);
