@@ -55,6 +55,7 @@ impl Heard {
             slow: SlowPolicy::CatchUp { after: Duration::from_millis(400) },
             patch_delay: Duration::from_millis(5),
             sealed: false,
+            first: words.below(geometry.fragments().max(1)),
         });
         Heard {
             sender,

@@ -106,6 +106,7 @@ fn sender(geometry: Geometry, batch: u32, rate: Option<Rate>) -> Sender {
         slow: SlowPolicy::Wait,
         patch_delay: Duration::from_millis(5),
         sealed: false,
+        first: 0,
     })
 }
 

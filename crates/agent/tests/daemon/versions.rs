@@ -175,10 +175,15 @@ async fn parts_can_be_used_before_the_last_byte_is_there() {
     let bytes = noise(LEN);
     source.add(DataId(1), &world.file("model", &bytes)).await.unwrap();
     let timeout = Some(Span::from_secs(60));
-    let mut first = b.watch(DataId(1), &[FIRST + 5..FIRST + 700_000], timeout).await.unwrap();
+    let wanted = FIRST + 5..FIRST + 700_000;
+    let mut first = b.watch(DataId(1), std::slice::from_ref(&wanted), timeout).await.unwrap();
     let mut all = b.watch(DataId(1), &[], timeout).await.unwrap();
     let mut outside = b.watch(DataId(1), &[0..10, LEN as u64 - 1..LEN as u64 + 1], timeout).await.unwrap();
-    assert_eq!(b.watch(DataId(1), &[7..7], None).await.unwrap_err().kind(), Some(Kind::Invalid));
+    let empty = 7..7;
+    assert_eq!(
+        b.watch(DataId(1), std::slice::from_ref(&empty), None).await.unwrap_err().kind(),
+        Some(Kind::Invalid)
+    );
     let too_far = SendOptions { first_byte: LEN as u64, ..SendOptions::default() };
     let refused = source.send(DataId(1), &Receivers::All, &too_far).await.unwrap_err();
     assert_eq!(refused.kind(), Some(Kind::Invalid), "{refused}");

@@ -184,7 +184,7 @@ fn those_who_have_an_older_version_wait_for_each_other_as_long_as_the_check_take
             hello(&mut roster, ms(0), guest, name);
             roster.handle(ms(100), Input::Informed { guest: GuestId(guest) });
         }
-        let held = if first_has { vec![0..5] } else { vec![] };
+        let held: Vec<_> = first_has.then_some(0..5).into_iter().collect();
         let control = Control::Have(held);
         roster.handle(ms(1_100), Input::Frame { guest: GuestId(1), control: &control });
         let mut began = None;

@@ -59,8 +59,7 @@ pub(super) fn run(
     let name = String::from(*random.pick(&NETWORKS));
     let layout: Layout = name.parse().expect("the names are those of networks");
     let mut hosts = draw::hosts(random, layout.hosts(), 9);
-    let source = hosts.remove(0);
-    let labels = layout.clos().is_some() && random.one_in(2);
+    let (source, labels) = (hosts.remove(0), layout.clos().is_some() && random.one_in(2));
     let faults = draw::faults(random);
     let link = draw::link(random, faults);
     let mut coverage = Coverage::of(&faults);
@@ -87,8 +86,8 @@ pub(super) fn run(
         if config.multicast { "" } else { ", chained" },
     ) + &drawn;
     let nodes: Vec<NodeId> = case.receivers.iter().map(|&host| NodeId(host)).collect();
-    let wants_plan = labels || layout.shufflecast().is_some();
-    let forwarding = wants_plan.then(|| session(&case, &case.receivers, false)).flatten();
+    let plans = labels || layout.shufflecast().is_some();
+    let forwarding = if plans { session(&case, &case.receivers, false) } else { None };
     case.planned = forwarding.is_some();
     cluster.add_push(&net, NodeId(source), &nodes, bytes, config.clone(), forwarding);
     older_versions(seed, &mut cluster, &mut summary);
