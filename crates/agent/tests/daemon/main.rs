@@ -272,6 +272,10 @@ async fn transfers_outlive_the_manager() {
         error.to_string().starts_with(&format!("the manager at 127.0.0.1:{port} cannot be reached")),
         "{error}"
     );
+    // Nor is anything removed elsewhere, and the agent goes on answering.
+    let removing = session.remove(&Receivers::All, &[DataId(2)], &[], None);
+    let refused = tokio::time::timeout(Duration::from_secs(10), removing).await.expect("an answer");
+    assert_eq!(refused.unwrap_err().kind(), Some(Kind::ManagerUnreachable));
     let client = a.client().await;
     let status = client.status().await.unwrap();
     assert!(!status.manager_connected && !status.manager_error.is_empty(), "{status:?}");

@@ -80,16 +80,21 @@ impl ManagerLink {
         };
         let request_id = self.fresh_request();
         let (ours, mut answers) = mpsc::channel(ANSWERS_MAX);
-        {
+        let said = {
             let mut table = self.table();
             if table.removals.ours.len() >= WISHES_MAX {
                 return Err(Refusal::new(Kind::Full, "too many removals are under way"));
             }
             let wish = api::Remove { request_id, wished_by: String::new(), agents, all, objects };
-            if !table.say(Said::Remove(wish)) {
-                return Err(unreachable());
+            let said = table.say(Said::Remove(wish));
+            if said {
+                table.removals.ours.insert(request_id, ours);
             }
-            table.removals.ours.insert(request_id, ours);
+            said
+        };
+        // The sentence needs the table too.
+        if !said {
+            return Err(unreachable());
         }
         let _ours = Ours { link: self, request_id };
         let until = Instant::now() + ANSWER_TIMEOUT;
