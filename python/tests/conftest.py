@@ -56,21 +56,29 @@ def number() -> int:
 
 
 _SKIPPED: list[str] = []
+_NEED_TORCH: list[str] = []
+
+
+def _note(report: pytest.CollectReport | pytest.TestReport) -> None:
+    """Torch is large: without `cargo xtask python --torch` what needs it is left out, and counted."""
+    if report.skipped:
+        needs_torch = "could not import 'torch'" in str(report.longrepr) and not os.environ.get("POLYCAST_TORCH")
+        (_NEED_TORCH if needs_torch else _SKIPPED).append(report.nodeid)
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    if report.skipped:
-        _SKIPPED.append(report.nodeid)
+    _note(report)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.skipped:
-        _SKIPPED.append(report.nodeid)
+    _note(report)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Where every test has to run, one that is skipped has failed: `-rs` names it with its reason."""
+    if _NEED_TORCH:
+        print(f"\nleft out, as torch is not here (`cargo xtask python --torch` installs it): {', '.join(_NEED_TORCH)}")
     if _SKIPPED and os.environ.get("POLYCAST_REQUIRE") == "all" and session.exitstatus == 0:
         print(f"\nskipped, and all have to run: {', '.join(_SKIPPED)}")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

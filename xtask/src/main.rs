@@ -29,7 +29,7 @@ Tasks:
   fuzz [ARG]..  Run fuzzers: --seconds N for each, TARGET.. for some; fuzz --help says more
   dist [ARG]..  Build what is given away: a stripped program with pages, completions and units, as archive, .deb and .rpm;
                 --static makes one for every Linux
-  python        Build the Python package, and run its tests in an environment of their own
+  python [ARG]  Build the Python package, and run its tests in an environment of their own; --torch also those that need torch (5 GB)
   spark [V]..   Build the jar for Apache Spark, and run jobs with it: of Spark 4, or those of 4 and 3.5 that are named
   arrows        Show which crate uses which, and check that arrows only point down
   tidy          Check the rules of style that no other tool knows";
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         tests_run::TASK => tests_run::run(rest),
         "fuzz" => fuzz::run(rest),
         "dist" => dist::run(rest),
-        "python" => python::run(),
+        "python" => python::run(rest),
         "spark" => spark::run(rest),
         "swarm" => ci::swarm(rest),
         "leaders" => ci::leaders(rest),

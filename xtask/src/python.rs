@@ -1,4 +1,5 @@
-//! `cargo xtask python`: builds the Python package, installs it into an environment of its own, and runs its tests there.
+//! `cargo xtask python`: builds the Python package, installs it into an environment of its own, and runs its tests there. With
+//! `--torch` also those that need torch, which is 5 GB with CUDA's libraries: the registry has no build without them.
 
 use crate::tests_run::{self, REQUIRE};
 use crate::workspace;
@@ -8,7 +9,7 @@ use std::process::{Command, ExitCode};
 /// Set where the program is built already.
 pub const BUILT: &str = "POLYCAST_BUILT";
 /// What the tests need beside the package.
-const TOOLS: [&str; 11] = [
+const TOOLS: [&str; 10] = [
     "distributed",
     "grpcio",
     "grpcio-tools",
@@ -18,14 +19,21 @@ const TOOLS: [&str; 11] = [
     "pytest",
     "ray",
     "safetensors",
-    // With CUDA's libraries, 5 GB: the registry has no build without them.
-    "torch",
     "typing_extensions",
 ];
 
+/// What installs torch, too.
+const WITH_TORCH: &str = "--torch";
+
 /// Runs the task.
-pub fn run() -> ExitCode {
-    match test() {
+pub fn run(arguments: &[String]) -> ExitCode {
+    if let Some(unknown) = arguments.iter().find(|argument| *argument != WITH_TORCH) {
+        eprintln!(
+            "error: '{unknown}' is nothing that `cargo xtask python` knows: it takes {WITH_TORCH} or nothing"
+        );
+        return ExitCode::FAILURE;
+    }
+    match test(!arguments.is_empty()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -34,7 +42,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-fn test() -> Result<(), String> {
+fn test(torch: bool) -> Result<(), String> {
     let root = workspace::root();
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let target = root.join(target);
@@ -49,7 +57,8 @@ fn test() -> Result<(), String> {
         must(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
     }
     let python = environment.join("bin/python");
-    must(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--upgrade"]).args(TOOLS))?;
+    let tools = TOOLS.into_iter().chain(torch.then_some("torch"));
+    must(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--upgrade"]).args(tools))?;
     let wheels = folder.join("wheels");
     let _ = std::fs::remove_dir_all(&wheels);
     must(
@@ -68,6 +77,7 @@ fn test() -> Result<(), String> {
         Command::new(&python)
             .current_dir(&tests)
             .args(["-m", "pytest", "-q", "-rs"])
+            .env("POLYCAST_TORCH", if torch { "1" } else { "" })
             .env(REQUIRE, if tests_run::all_required() { tests_run::ALL } else { "" }),
     )?;
     must(Command::new(&python).current_dir(&tests).args(["-m", "mypy", "package/polycast"]))?;
