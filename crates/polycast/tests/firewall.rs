@@ -63,7 +63,6 @@ fn agents_need_the_documented_ports_only() {
             agent
         })
         .collect();
-    let file = lan.place.file("object", &noise(3_000_000));
     let to = (2..HOSTS).map(|host| format!("host{host}")).collect::<Vec<_>>().join(",");
     let peers = |host: usize| {
         let ran = lan.begin(host, &["status", "--socket", &sockets[host]]).end();
@@ -79,6 +78,10 @@ fn agents_need_the_documented_ports_only() {
         [("1", with_multicast, "ip-multicast"), ("2", "tcp dport 7401 accept", "tcp-chain")]
     {
         (1..HOSTS).for_each(|host| lan.let_in(host, rules));
+        // Of what receivers have already nothing would be sent.
+        let mut bytes = noise(3_000_000);
+        bytes.iter_mut().for_each(|byte| *byte ^= id.as_bytes()[0]);
+        let file = lan.place.file(&format!("object {id}"), &bytes);
         let ran = lan.begin(1, &["send", &file, "--to", &to, "--id", id, "--socket", &sockets[1]]).end();
         assert_eq!(ran.status, 0, "{}", ran.stderr);
         assert_eq!(fabrics(&ran.json()), [fabric; HOSTS - 2], "{}", ran.stdout);

@@ -194,7 +194,7 @@ mod tests {
     async fn a_socket_of_several_users_can_be_reached_by_them() {
         let folder = tempfile::tempdir().unwrap();
         let all = Access { mode: 0o666, group: None };
-        // Temporary folders are their maker's alone.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let error = Listener::bind(&folder.path().join("agent.sock"), all).err().unwrap().to_string();
         assert!(error.contains("cannot go through it: chmod o+x"), "{error}");
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
