@@ -158,6 +158,23 @@ fn guest_of(peer: PeerId) -> GuestId {
     GuestId(peer.0)
 }
 
+/// The first packets of a stream only try whether the path is up, and may reach nobody before the lap's end: so many come before
+/// what is to come first.
+const LEAD_FRAGMENTS: u64 = 512;
+/// .. and no more than one part in so many of the object.
+const LEAD_PART: u64 = 16;
+
+/// The fragment that the stream begins with.
+fn first_fragment(first_byte: u64, geometry: Geometry) -> u64 {
+    let fragments = geometry.fragments();
+    let wanted = (first_byte / u64::from(geometry.fragment_len)).min(fragments - 1);
+    if wanted == 0 {
+        return 0;
+    }
+    let lead = LEAD_FRAGMENTS.min(fragments / LEAD_PART);
+    (wanted + fragments - lead) % fragments
+}
+
 impl Run {
     fn new(prepared: Prepared) -> Result<Self, TransferError> {
         let Prepared { spec, interface, entrance, sender, beacon, seekers } = prepared;
@@ -182,7 +199,7 @@ impl Run {
             deadline: spec.options.deadline,
             slow: spec.options.slow,
             sealed: seal.is_some(),
-            first: (spec.options.first_byte / u64::from(fragment_len)).min(geometry.fragments() - 1),
+            first: first_fragment(spec.options.first_byte, geometry),
             ..SenderConfig::new(handle, geometry, batch_of(outer_len + tags_len + fragment_len))
         });
         let (expected, addresses) = spec.receivers.expected();

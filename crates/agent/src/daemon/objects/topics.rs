@@ -19,6 +19,8 @@ use tonic::Status;
 const TOPICS_MAX: usize = 1_024;
 /// How long a publisher waits for a manager.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// Reports of a version's transfers come within this, or are not waited for.
+const REPORTS_WITHIN: Duration = Duration::from_millis(500);
 
 /// The topics that somebody here has subscribed to.
 #[derive(Default)]
@@ -120,6 +122,9 @@ impl Objects {
                 }
             }
         };
+        if published.have.iter().any(|name| *name != shared.name) {
+            self.await_reports(object).await;
+        }
         let transfers = self.published().get(&object).cloned().unwrap_or_default();
         drop(publication);
         let missing = published.missing.into_iter();
@@ -131,6 +136,18 @@ impl Objects {
             sent_bytes: transfers.values().map(|report| report.sent_bytes).sum(),
             spared_bytes: transfers.values().map(|report| report.spared_bytes).sum(),
         })
+    }
+
+    /// Waits a moment for the reports of an object's transfers: receivers tell the manager that they have it before these are made.
+    async fn await_reports(&self, object: ObjectId) {
+        let until = tokio::time::Instant::now() + REPORTS_WITHIN;
+        let are_missing = || {
+            let runs = self.sends.list().iter().any(|(id, _)| *id == object);
+            runs || self.published().get(&object).is_none_or(|reports| reports.is_empty())
+        };
+        while are_missing() && tokio::time::Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     /// Tells a caller of every version from the last one on, until it goes.
