@@ -14,7 +14,7 @@ use polycast_api::manager::{
     self as api, AgentMessage, AgentStatus, LeaseStatus, ManagerMessage, PendingStatus, StatusRequest,
     StatusResponse, StreamStatus,
 };
-use polycast_net::tls::{JoinToken, PeerNames, Shown};
+use polycast_net::tls::{JoinToken, PeerNames, SealError, Shown};
 use polycast_planning::{PartName, PartNameError, PlanId};
 use polycast_protocol::leases::Suspect;
 use polycast_protocol::stream::StreamView;
@@ -63,6 +63,14 @@ impl Service {
     }
 
     /// The core, where this manager leads.
+    /// Whether it may ask: connections outlive certificates that are revoked.
+    fn known_still(&self, guest: &Guest) -> Result<(), Refusal> {
+        known(guest)?;
+        let (Some(shown), Some(security)) = (guest.shown(), self.around.security()) else { return Ok(()) };
+        let revoked = |error: SealError| Refusal::new(Kind::NotAllowed, error.to_string());
+        security.check_again(&shown).map_err(revoked)
+    }
+
     fn core(&self) -> Result<Arc<Core>, Refusal> {
         match &*self.role.borrow() {
             Role::Leader(core) => Ok(Arc::clone(core)),
@@ -122,7 +130,7 @@ impl Manager for Service {
         request: Request<api::DrainRequest>,
     ) -> Result<Response<api::DrainResponse>, Status> {
         if let Some(guest) = request.extensions().get::<Guest>() {
-            known(guest)?;
+            self.known_still(guest)?;
         }
         let api::DrainRequest { protocol_version, part, back } = request.into_inner();
         check_version(protocol_version)?;
@@ -140,7 +148,7 @@ impl Manager for Service {
 
     async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
         if let Some(guest) = request.extensions().get::<Guest>() {
-            known(guest)?;
+            self.known_still(guest)?;
         }
         check_version(request.into_inner().protocol_version)?;
         let snapshot = self.core()?.snapshot();

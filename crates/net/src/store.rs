@@ -414,6 +414,11 @@ pub(crate) fn folder_of(target: &Path) -> PathBuf {
 /// # Errors
 /// The file system fails.
 pub fn recycle(older: &Path, alone: Alone, target: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    // Whoever has given it another name keeps it.
+    if std::fs::symlink_metadata(older)?.nlink() != 1 {
+        return Ok(false);
+    }
     let part = part_path(target);
     match place(older, &part, false) {
         Ok(()) => {}

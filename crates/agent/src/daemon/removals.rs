@@ -36,6 +36,9 @@ pub async fn serve(shared: Arc<Shared>, mut ending: watch::Receiver<bool>) {
     }
 }
 
+/// Of one wish so many objects are set aside for what takes their place; others are removed.
+const ASIDE_MOST: usize = 8;
+
 /// Removes what is meant and is here; what is not here is no error.
 fn remove(shared: &Shared, choice: &ObjectChoice) -> Vec<RemovedObject> {
     let Ok(app) = app_id(&choice.app_id) else { return Vec::new() };
@@ -46,7 +49,9 @@ fn remove(shared: &Shared, choice: &ObjectChoice) -> Vec<RemovedObject> {
     let except = choice.except_data_id.map(DataId);
     let mut removed = Vec::new();
     for id in ids.into_iter().filter(|id| Some(id.data) != except) {
-        let gone = || match choice.replaced {
+        // To set one aside takes a moment, in which the table of objects is held.
+        let sets_aside = choice.replaced && removed.len() < ASIDE_MOST;
+        let gone = || match sets_aside {
             true => shared.limits.set_aside(&shared.store, id),
             false => shared.store.remove(id),
         };

@@ -163,11 +163,17 @@ impl Store {
     pub fn recycle(&self, old: ObjectId, alone: Alone, coming: ObjectId) -> io::Result<bool> {
         // Bytes without a description are not taken for an object.
         remove_file(&self.file(old, DESCRIPTION))?;
-        let recycled = recycle(&self.path(old), alone, &self.path(coming));
-        if !matches!(recycled, Ok(true)) {
+        let recycled = recycle(&self.path(old), alone, &self.path(coming)).unwrap_or_else(|error| {
+            tracing::warn!(object = %old, %error, "its pages are not used again");
+            false
+        });
+        if !recycled {
             self.remove(old)?;
+        } else if !self.is_in_memory() {
+            // After a loss of power no description must stand beside bytes that are written over.
+            sync_folder(&self.folder)?;
         }
-        recycled
+        Ok(recycled)
     }
 
     /// Removes an object and what an earlier try to receive it has left; gives whether there was anything.

@@ -214,7 +214,9 @@ impl Assembler {
         self.scratch.resize((bytes.end - bytes.start) as usize, 0);
         self.part.read(&mut self.scratch, bytes.start)?;
         let intact = self.hashes.get(group as usize) == Some(&self.hash(&self.scratch, group));
-        self.verified[group as usize] |= intact;
+        if intact {
+            self.settle(group);
+        }
         Ok(intact)
     }
 
@@ -229,7 +231,9 @@ impl Assembler {
         let written = if intact { self.part.write(&scratch, bytes.start) } else { Ok(()) };
         self.scratch = scratch;
         written?;
-        self.verified[group as usize] |= intact;
+        if intact {
+            self.settle(group);
+        }
         Ok(intact)
     }
 

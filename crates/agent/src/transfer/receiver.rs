@@ -749,7 +749,8 @@ impl Run {
         let fits = sn.checked_add(count).is_some_and(|end| end <= geometry.fragments())
             && geometry.fragment_bytes(sn + count - 1).end - geometry.fragment_bytes(sn).start
                 == payload.len() as u64;
-        if fits && self.assembler.is_some() {
+        // Before it has said what it has, no honest source sends it anything.
+        if fits && self.begun && self.assembler.is_some() {
             self.machine.handle(now, Input::Sent { sn, count: count as u32 });
             self.drain(Landing::At(sn, payload))?;
         }

@@ -18,8 +18,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tonic::Streaming;
@@ -58,6 +58,9 @@ pub struct Shape {
     pub kind: ObjectKind,
     pub mode: u16,
 }
+
+/// Held while room is promised to what a user brings.
+static ROOM: Mutex<()> = Mutex::new(());
 
 /// What has to be true of the bytes that are brought.
 pub struct Expected {
@@ -108,7 +111,7 @@ pub async fn fill(
     let id = key.object;
     objects.begin_fill(id, &key.text, process)?;
     let mut begun = Begun { objects: Arc::clone(objects), object: id, ended: false };
-    let outcome = take_in(&objects.shared, &key, name, first, &mut requests).await;
+    let outcome = take_in(&objects.shared, (&key, user), name, first, &mut requests).await;
     begun.end(outcome.as_ref().map(drop).map_err(|refusal| refusal.message.as_str()));
     outcome?;
     match objects.shared.catalog.get(id) {
@@ -121,14 +124,17 @@ pub async fn fill(
 
 async fn take_in(
     shared: &Arc<Shared>,
-    key: &Key,
+    (key, user): (&Key, User),
     name: String,
     first: FillRequest,
     requests: &mut Streaming<FillRequest>,
 ) -> Result<(), Refusal> {
-    let receive = shared.catalog.begin_receive(key.object)?;
-    // What a key names is for all.
-    let expected = Expected { length: first.length, digest: key.digest.clone(), user: User::agent() };
+    // What a key names is for all, and counts for who has brought it.
+    let receive = match user.is_other() {
+        true => shared.catalog.begin_bring(key.object, user, false)?,
+        false => shared.catalog.begin_receive(key.object)?,
+    };
+    let expected = Expected { length: first.length, digest: key.digest.clone(), user };
     let shape = Shape { name, kind: ObjectKind::File, mode: MODE_USUAL };
     store(shared, receive, shape, expected, first, requests).await
 }
@@ -179,6 +185,8 @@ async fn pass<R: Into<Piece>>(first: R, requests: &mut Streaming<R>, pieces: &Pi
             return Err(failed("it cannot be written".into()));
         }
         if done {
+            // An empty piece is the end: that the channel closes may also mean that the caller has gone.
+            let _ = pieces.send(Ok(Vec::new())).await;
             return Ok(());
         }
         let next = timeout(FILL_PATIENCE, requests.message()).await;
@@ -198,6 +206,8 @@ fn write(
 ) -> Result<Written, Refusal> {
     let (id, length) = (receive.id(), *length);
     let make_room = |bytes: u64| -> Result<(), Refusal> {
+        // What several bring at once counts for each other.
+        let _one = ROOM.lock().unwrap_or_else(PoisonError::into_inner);
         check_share(shared, *user, id, bytes)?;
         shared.limits.make_room(&shared.catalog, &shared.store, id, bytes)?;
         receive.progress().total.store(bytes, Ordering::Relaxed);
@@ -208,13 +218,23 @@ fn write(
     let target = shared.store.path(id);
     let path = part_path(&target);
     let failed = |error: io::Error| Refusal::new(Kind::StoreFull, format!("it cannot be stored: {error}"));
+    // Whoever has mapped what an earlier try has left keeps that.
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
     let flags = rustix::fs::OFlags::NOFOLLOW.bits();
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(true).mode(0o600);
+    options.read(true).write(true).create_new(true).mode(0o600);
     let mut file = options.custom_flags(flags as i32).open(&path).map_err(failed)?;
     let (mut hasher, mut sha256, mut at) = (blake3::Hasher::new(), Context::new(&SHA256), 0u64);
+    let mut is_whole = false;
     while let Some(piece) = incoming.blocking_recv() {
         let piece = piece?;
+        if piece.is_empty() {
+            is_whole = true;
+            break;
+        }
         let end = at + piece.len() as u64;
         if let Some(length) = length.filter(|length| end > *length) {
             let why = format!("more bytes came than the {length} that were said");
@@ -231,6 +251,9 @@ fn write(
         }
         at = end;
         receive.progress().bytes.store(at, Ordering::Relaxed);
+    }
+    if !is_whole {
+        return Err(Refusal::new(Kind::OriginFailed, "the process that brought it has gone"));
     }
     if let Some(length) = length.filter(|length| at < *length) {
         let why = format!("{at} bytes came of the {length} that were said");

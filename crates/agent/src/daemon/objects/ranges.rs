@@ -73,7 +73,7 @@ impl Watching {
                 Some(Coming::Here(object)) => {
                     shared.used(self.id);
                     let path = object.added_from.unwrap_or_else(|| shared.store.path(self.id));
-                    self.tell(&path, object.length, None).await?;
+                    while !self.tell(&path, object.length, None).await? {}
                     return Ok(());
                 }
                 Some(Coming::OnItsWay(progress)) => {
@@ -127,6 +127,10 @@ impl Watching {
         let all = std::iter::once(0..length).filter(|all| !all.is_empty()).collect();
         let wanted = if self.wanted.is_empty() { &all } else { &self.wanted };
         if let Some(outside) = wanted.iter().find(|range| range.end > length) {
+            // What is being brought may be longer than is known yet.
+            if progress.is_some_and(|progress| progress.holder.is_some()) {
+                return Ok(false);
+            }
             let why = format!(
                 "bytes {} to {} lie outside object {}, which has {length}",
                 outside.start, outside.end, self.id

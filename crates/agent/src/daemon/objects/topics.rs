@@ -198,7 +198,9 @@ impl Objects {
                 committed = now.committed;
                 self.shared.used(id);
                 // One that has made room for others meanwhile is followed by another one.
-                if let Some(Snapshot::Available(object)) = self.shared.catalog.get(id) {
+                if let Some(Snapshot::Available(object)) = self.shared.catalog.get(id)
+                    && object.is_for(user)
+                {
                     let object = convert::available(id, object, &self.shared.store.path(id), user);
                     let event = TopicEvent { version, committed: true, object: Some(object) };
                     if events.send(Ok(event)).await.is_err() {
@@ -254,7 +256,11 @@ impl Objects {
             match (news.committed, is_news) {
                 (true, true) => {
                     // The one before is still being read by those who have not heard of this one.
-                    if let Some((_, before)) = standing.previous {
+                    // It may also have come back as the last one.
+                    if let Some((_, before)) = standing.previous
+                        && before != object
+                        && standing.committed.is_none_or(|(_, last)| last != before)
+                    {
                         self.shared.catalog.supersede(before);
                     }
                     (standing.previous, standing.committed, standing.staged) =

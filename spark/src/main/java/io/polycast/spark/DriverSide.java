@@ -317,8 +317,8 @@ final class DriverSide implements Side {
     /** The broadcast that Spark would have made, as bytes. It is made when the first executor needs it. */
     synchronized byte[] throughTorrent(long id) throws IOException {
       if (torrents == null) {
-        // Only in pieces: the value itself is here already.
-        torrents = Values.pack(torrent.newBroadcast(value(), false, id, true, tag));
+        // As it was when it was broadcast: the program may have changed its own since.
+        torrents = Values.pack(torrent.newBroadcast(Values.<T>read(writer.file(), tag), false, id, true, tag));
         counts.torrent();
         LOG.info("Polycast: broadcast {} goes through Torrent too, since an executor could not get it", id);
       }
