@@ -356,9 +356,11 @@ impl Sender {
     /// INTL_SEQ: the data channel reaches this receiver, its lap begins.
     fn initial(&mut self, now: Time, id: PeerId, position: u64) {
         let acknowledged = self.packets_before(position);
-        let end = self.position;
+        let sent = self.config.first..self.position;
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
-        if !matches!(peer.service, Service::Listening { .. }) || peer.initial.is_some() || position >= end {
+        let listens = matches!(peer.service, Service::Listening { .. }) && peer.initial.is_none();
+        // Before the start nothing was sent, wherever the stream begins.
+        if !listens || !sent.contains(&position) {
             return;
         }
         peer.service = Service::Streaming;

@@ -41,7 +41,7 @@ impl Sender {
         let settled = !peer.is_active();
         assert!(!settled || peer.spoken_by.is_none(), "{id:?} is settled, and somebody speaks for it");
         assert!(
-            peer.initial.is_none_or(|initial| initial < self.position),
+            peer.initial.is_none_or(|initial| (self.config.first..self.position).contains(&initial)),
             "{id:?} began where nothing was sent"
         );
         assert!(peer.initial.is_none_or(|initial| initial <= peer.position), "{id:?} is before its lap");
