@@ -5,7 +5,7 @@ use polycast_wire::WireError;
 use polycast_wire::control::{Control, FIRST_FRAME_LEN_MAX, FRAME_LEN_MAX, LENGTH_LEN};
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 /// A connection that fails.
@@ -54,6 +54,8 @@ pub struct FrameStream {
 
 /// What one read asks for at least,
 const READ_LEN: usize = 64 << 10;
+/// What the system takes of an urgent connection before it is on its way: see [`FrameStream::keep_queue_short`].
+static UNSENT_MAX: libc::c_int = 16 << 10;
 /// and what on a connection whose other end nobody knows yet.
 const FIRST_READ_LEN: usize = 4 << 10;
 
@@ -90,6 +92,25 @@ impl FrameStream {
         let mut stream = Self::over(Pipe::accepted(stream, security));
         (stream.frame_len_max, stream.read_len) = (FIRST_FRAME_LEN_MAX, FIRST_READ_LEN);
         Ok(stream)
+    }
+
+    /// The system takes little more than what it can send now: what a slow path does not take waits where [`FrameStream::queued`]
+    /// counts it, so that who sends much can hold back and a later frame does not wait behind megabytes.
+    pub fn keep_queue_short(&self) {
+        // SAFETY: the option is one integer, which outlives the call; the kernel copies it and writes nothing.
+        #[allow(unsafe_code, reason = "no safe wrapper for this option in the libraries at hand")]
+        let failed = unsafe {
+            libc::setsockopt(
+                self.as_fd().as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_NOTSENT_LOWAT,
+                (&raw const UNSENT_MAX).cast(),
+                size_of::<libc::c_int>() as libc::socklen_t,
+            )
+        };
+        if failed != 0 {
+            tracing::debug!(error = %io::Error::last_os_error(), "the queue of a connection cannot be kept short");
+        }
     }
 
     /// The other end is known from here on: it may say all that the protocol allows.
@@ -337,6 +358,27 @@ mod tests {
     }
 
     /// Frames that come in one record are all taken, though nothing more is to be read on the connection.
+    /// Of what a slow path does not take, the system holds little.
+    #[test]
+    fn a_short_queue_holds_little() {
+        let queued = |short: bool| {
+            let (mut stream, other) = pair();
+            socket2::SockRef::from(&other).set_recv_buffer_size(4_096).unwrap();
+            if short {
+                stream.keep_queue_short();
+            }
+            let payload = vec![7; 8 << 10];
+            let mut taken = 0;
+            while stream.queued() == 0 {
+                stream.send(&Control::PtchData { sn: 0, payload: &payload }).unwrap();
+                taken += payload.len();
+            }
+            taken
+        };
+        let (short, long) = (queued(true), queued(false));
+        assert!(2 * short < long, "{short} bytes, and {long} of a usual connection");
+    }
+
     #[test]
     fn what_is_unsealed_together_is_read_together() {
         let security = Security::shared(&crate::seal::Secret::fresh());

@@ -299,6 +299,7 @@ impl Sends {
             before
                 .events
                 .push((after, format!("{} takes over for {}", lease.fabric, before.left.join(", "))));
+            steering.hand_over(&lease.steering);
             steering = Arc::clone(&lease.steering);
             let next = Arc::clone(&source);
             let rest =

@@ -445,7 +445,9 @@ impl Session {
         if self.roster.entry(guest).is_some() {
             let window_bytes = hello.window_bytes;
             self.guests.insert(guest, Guest { serve, window_bytes, salt: fresh_salt() });
-            self.streams.get_mut(&guest).expect("it has just been put there").trust();
+            let stream = self.streams.get_mut(&guest).expect("it has just been put there");
+            stream.trust();
+            stream.keep_queue_short();
         }
     }
 

@@ -41,10 +41,12 @@ use std::sync::atomic::Ordering;
 const MTU_MAX: u32 = 9_000;
 /// Sends between two looks at the control channel.
 const SENDS_MAX: usize = 8;
-/// Patches are queued to a connection while it has less than this to send.
-const PATCH_QUEUE_LEN: usize = 512 << 10;
-/// Fragments in one PTCH_DATA.
+/// Patches are queued to a connection while it has less than this to send. What is said to the receiver later waits behind
+/// them, also that it is to fetch elsewhere, and its path may be slow.
+const PATCH_QUEUE_LEN: usize = 32 << 10;
+/// Fragments in one PTCH_DATA, and their bytes if it is more than one.
 const PATCH_FRAGMENTS: u64 = 16;
+const PATCH_LEN: u64 = 16 << 10;
 /// The caller hears of the transfer this often, and it is seen whether it was cancelled.
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest time without a look at what the caller wants.
@@ -451,6 +453,8 @@ impl Run {
     /// Tells a receiver where to fetch from.
     fn link(&mut self, peer: PeerId, upstream: Option<PeerId>) {
         self.account.chain_used = true;
+        // It fetches them there.
+        self.patches.remove(&peer);
         let serve = match upstream {
             None => Some(self.address),
             Some(peer) => self.session.guest(guest_of(peer)).and_then(|guest| guest.serve),
@@ -465,12 +469,13 @@ impl Run {
     fn patch_guests(&mut self) -> Result<(), TransferError> {
         let waiting: Vec<PeerId> =
             self.patches.iter().filter(|(_, sns)| !sns.is_empty()).map(|(peer, _)| *peer).collect();
+        let fragments_max = (PATCH_LEN / u64::from(self.geometry.fragment_len)).clamp(1, PATCH_FRAGMENTS);
         for peer in waiting {
             while self.session.queued(guest_of(peer)).is_some_and(|queued| queued < PATCH_QUEUE_LEN) {
                 let Some(sns) = self.patches.get_mut(&peer) else { break };
                 let Some(first) = sns.first() else { break };
                 let run = sns.run_at(first).expect("its first fragment");
-                let run = run.start..run.end.min(run.start + PATCH_FRAGMENTS);
+                let run = run.start..run.end.min(run.start + fragments_max);
                 sns.remove(run.clone());
                 let payload = self.supply.plain(run.clone()).map_err(TransferError::Read)?;
                 self.account.unicast_bytes += payload.len() as u64;

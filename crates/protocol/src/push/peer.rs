@@ -110,6 +110,10 @@ pub(super) struct Peer {
     pub(super) patched: RangeSet,
     /// Fragments sent by unicast lately, in two generations, so that TCP's delay causes no repetition.
     pub(super) unicast: [RangeSet; 2],
+    /// Fragments that it has asked for and gets when the others do not need the time, and after how many packets of the stream
+    /// it got some last.
+    pub(super) later: RangeSet,
+    pub(super) later_from: u64,
     /// Fragments that it held when it joined.
     pub(super) held_count: u64,
     /// For how long it could have verified something and did not, and after how many packets of the stream that began.
@@ -250,6 +254,8 @@ impl Peer {
             unicast: [RangeSet::new(), RangeSet::new()],
             idle: Duration::ZERO,
             idle_from: None,
+            later: RangeSet::new(),
+            later_from: 0,
             finish_at: None,
             held: Duration::ZERO,
             look: Look::default(),

@@ -458,6 +458,10 @@ impl Sender {
         }
         peer.finish_at = None;
         peer.asked_until = peer.asked_until.max(until.min(peer.position));
+        if peer.service == Service::Patching && peer.slower.is_some() {
+            self.put_off(id, ranges);
+            return;
+        }
         let by_unicast = alone || peer.service != Service::Streaming;
         for range in ranges {
             let range = range.start.min(self.fragments)..range.end.min(self.fragments);
@@ -936,6 +940,7 @@ impl Sender {
         let peer = self.peers.get_mut(&id).expect("looked up by the caller");
         peer.service = Service::Chained;
         peer.missing.clear();
+        peer.later.clear();
         peer.verified_at = now;
         peer.chained = Some((now, peer.verified_bytes));
         self.needed = 0..0;
@@ -955,6 +960,7 @@ impl Sender {
             return;
         }
         peer.missing.clear();
+        peer.later.clear();
         self.needed = 0..0;
         peer.service = match &failure {
             None => Service::Done,

@@ -38,6 +38,11 @@ impl Sender {
         let takes = matches!(peer.service, Service::Streaming | Service::Patching);
         assert!(!takes || peer.initial.is_some(), "{id:?} takes the stream, and its lap has not begun");
         assert!(takes || peer.missing.is_empty(), "{id:?} is {:?}, and patches wait for it", peer.service);
+        assert!(
+            takes || peer.later.is_empty(),
+            "{id:?} is {:?}, and is to get something later",
+            peer.service
+        );
         let settled = !peer.is_active();
         assert!(!settled || peer.spoken_by.is_none(), "{id:?} is settled, and somebody speaks for it");
         assert!(
@@ -53,7 +58,7 @@ impl Sender {
             "{id:?} tells of more than was sent"
         );
         assert!(peer.verified_bytes <= self.config.geometry.object_len, "{id:?} has more than there is");
-        for set in [&peer.missing, &peer.patched, &peer.unicast[0], &peer.unicast[1]] {
+        for set in [&peer.missing, &peer.later, &peer.patched, &peer.unicast[0], &peer.unicast[1]] {
             assert!(end_of(set) <= self.fragments, "{id:?} was promised fragments that there are not");
         }
         if let Some(speaker) = peer.spoken_by {

@@ -107,7 +107,8 @@ impl Sender {
     /// Whether patches wait that may be for this receiver.
     pub(super) fn patches_wait_for(&self, peer: &Peer) -> bool {
         let of_rack = peer.spoken_by.and_then(|speaker| self.peers.get(&speaker));
-        !peer.missing.is_empty() || of_rack.is_some_and(|speaker| !speaker.missing.is_empty())
+        let waits = |peer: &Peer| !peer.missing.is_empty() || !peer.later.is_empty();
+        waits(peer) || of_rack.is_some_and(waits)
     }
 
     /// A receiver speaks for nobody any more, and nobody speaks for it.

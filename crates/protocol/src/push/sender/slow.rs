@@ -10,10 +10,11 @@
 //!
 //! The members of the chain are served in the order of their speed, for the same reason.
 
-use super::{CHECK_INTERVAL, Output, PeerId, Sender, Service, SlowPolicy, Slower};
+use super::{CHECK_INTERVAL, Output, PeerId, Sender, Service, SlowPolicy, Slower, unicast};
 use crate::push::peer::{Peer, per_second};
 use crate::session::Why;
 use alloc::vec::Vec;
+use core::ops::Range;
 use polycast_types::{Duration, Rate, Time};
 use polycast_wire::control::Control;
 
@@ -44,6 +45,9 @@ const GAIN_CLEAR: u64 = 200;
 /// After a trial in vain the next one of that receiver has to wait for this long, then for twice as long, and so on.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 const TRY_DOUBLINGS: u32 = 6;
+/// While others take the stream, one that they do not wait for gets a patch for so many packets of it: patches share the source's
+/// link with the stream.
+const PATCH_FOR: u64 = 20;
 /// A chain member that gets nothing for this long, while it is behind its upstream, goes to the tail.
 const CHAIN_STALL: Duration = Duration::from_millis(1_500);
 /// One that is held by its upstream alone for so long changes places with it.
@@ -122,6 +126,7 @@ fn standing_out(mut measured: Vec<(u64, PeerId)>, least: u64) -> Narrow {
 impl Sender {
     /// Whoever holds the others is tried without, and left behind where that helps.
     pub(super) fn check_slow(&mut self, now: Time) {
+        self.make_up();
         let Some(patience) = self.config.slow.patience() else { return };
         if self.gating().next().is_none() {
             self.serve_the_slow();
@@ -161,6 +166,40 @@ impl Sender {
         for peer in self.peers.values_mut().filter(|p| p.service == Service::Patching) {
             peer.service = Service::Streaming;
             peer.held = Duration::ZERO;
+        }
+    }
+
+    /// One that nobody waits for has asked for these.
+    pub(super) fn put_off(&mut self, id: PeerId, ranges: &[Range<u64>]) {
+        let peer = self.peers.get_mut(&id).expect("looked up by the caller");
+        if peer.later.is_empty() {
+            peer.later_from = self.packets;
+        }
+        for range in ranges {
+            let range = range.start.min(self.fragments)..range.end.min(self.fragments);
+            if !range.is_empty() {
+                peer.later.insert(range);
+            }
+        }
+    }
+
+    /// Those that nobody waits for get some of what they have asked for, and all of it when they are waited for again.
+    fn make_up(&mut self) {
+        for (id, peer) in self.peers.iter_mut().filter(|(_, p)| !p.later.is_empty()) {
+            let mut turn = u64::MAX;
+            if peer.service == Service::Patching {
+                turn = (self.packets - peer.later_from) / PATCH_FOR;
+                peer.later_from += turn * PATCH_FOR;
+            }
+            while turn > 0
+                && let Some(first) = peer.later.first()
+            {
+                let run = peer.later.run_at(first).expect("its first fragment");
+                let run = first..run.end.min(first.saturating_add(turn));
+                turn -= run.end - run.start;
+                peer.later.remove(run.clone());
+                unicast(*id, peer, run, &mut self.outputs);
+            }
         }
     }
 
