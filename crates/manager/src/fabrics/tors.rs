@@ -36,9 +36,10 @@ pub struct TorSettings {
     /// The addresses of the rack's hosts, such as `10.0.1.0/24`; with a Shufflecast, ToRs tell by it whose packets
     /// they relay.
     pub subnet: Option<String>,
-    /// OpenFlow numbers of the ports with fibres to the circuit switch, or of the one into the rack's splitter.
+    /// OpenFlow numbers of the ports with fibres to the circuit switch, or of those into the rack's splitters: one, or as many as it
+    /// stands for logical ToRs.
     pub fibre_ports: Vec<u32>,
-    /// OpenFlow numbers of the ports with fibres from other racks' splitters.
+    /// OpenFlow numbers of the ports with fibres from other racks' splitters: by partitions, for one logical ToR after the other.
     #[serde(default)]
     pub splitter_ports: Vec<u32>,
     /// What it means that a port with a fibre has no light.
