@@ -151,7 +151,9 @@ async fn look_at_circuits(
     };
     let asked = asked.await;
     match asked {
-        Err(error) => faults.push(format!("{error} (settings ocs.address, ocs.dialect, ocs.user)")),
+        Err(error) => {
+            faults.push(format!("{error} (settings ocs.address, ocs.dialect, ocs.user, ocs.password-file)"))
+        }
         Ok((size, held)) => {
             found.reached = true;
             if let Some((inputs, outputs)) = size.filter(|(inputs, _)| *inputs != settings.ports) {
@@ -326,8 +328,11 @@ fn port(
     let up = port.is_some_and(|port| !port.link_down && !port.disabled);
     match port {
         None => {
+            // Higher numbers mean other things than ports.
+            let mut have: Vec<&Port> = ports.iter().filter(|port| port.number < tors::PORTS_END).collect();
+            have.sort_by_key(|port| port.number);
             let have: Vec<String> =
-                ports.iter().map(|port| format!("{} ({})", port.number, Printable(&port.name))).collect();
+                have.iter().map(|port| format!("{} ({})", port.number, Printable(&port.name))).collect();
             wrong(format!("it has no port {number} for {what}: it has {}", have.join(", ")));
         }
         Some(port) if port.disabled => {

@@ -84,6 +84,9 @@ fn wrong_at(setting: &'static str, rack: usize, reason: impl std::fmt::Display) 
     wrong(setting, format!("rack {rack}: {reason}"))
 }
 
+/// OpenFlow's numbers of ports lie below; higher ones mean other things.
+pub(crate) const PORTS_END: u32 = 0xffff_ff00;
+
 /// What can be checked without knowing the fabric.
 pub(crate) fn check(tors: &[TorSettings]) -> Result<(), SettingsError> {
     let (mut names, mut dpids) = (BTreeSet::new(), BTreeSet::new());
@@ -122,8 +125,7 @@ pub(crate) fn check(tors: &[TorSettings]) -> Result<(), SettingsError> {
         // The fibre into the splitter and one from another splitter may share a port, each in its direction.
         let inward = tor.splitter_ports.iter().filter(|port| !tor.fibre_ports.contains(port));
         for port in hosts.chain(tor.fibre_ports.iter().copied()).chain(inward.copied()) {
-            // Higher numbers mean other things than ports.
-            if port == 0 || port >= 0xffff_ff00 {
+            if port == 0 || port >= PORTS_END {
                 return Err(wrong_at(
                     "tor",
                     rack,
