@@ -86,7 +86,7 @@ fn command(words: &mut Words<'_>) -> DeviceCommand {
     let from = match words.below(3) {
         0 => RackPort::Host(HostId(words.small(6))),
         1 => RackPort::Circuit(words.small(6)),
-        _ => RackPort::Splitter,
+        _ => RackPort::FromSplitters,
     };
     if words.below(4) > 0 {
         return DeviceCommand::CrossConnect { from: words.small(6), to: words.small(6) };

@@ -54,7 +54,8 @@ const FAULTS: [(&str, Fault); 5] = [
 
 fn fault(text: &str) -> Option<Fault> {
     let known = FAULTS.iter().find(|(name, _)| *name == text).map(|(_, fault)| *fault);
-    known.or_else(|| Some(Fault::Late(text.strip_prefix("late=")?.parse().ok()?)))
+    let number = |name: &str| text.strip_prefix(name)?.parse().ok();
+    known.or_else(|| number("dark=").map(Fault::DarkAt)).or_else(|| number("late=").map(Fault::Late))
 }
 
 impl FromStr for Failure {
@@ -74,7 +75,7 @@ impl FromStr for Failure {
             Some(("silent", name)) if !name.is_empty() => What::Silent(name.into()),
             Some(("link", name)) if !name.is_empty() => What::Link(name.into()),
             Some(("ocs", text)) => What::Ocs(fault(text).ok_or_else(|| {
-                wrong("the circuit switch can refuse, hangup, lie, dark, late=MILLISECONDS, and none of it again")
+                wrong("the circuit switch can refuse, hangup, lie, dark, dark=PORT, late=MILLISECONDS, and none of it again")
             })?),
             Some(("rate", setting)) => {
                 let form = "write rate:NODE-NODE=RATE@SECONDS, such as rate:s23-h11=20mbit@0";
@@ -101,6 +102,7 @@ impl fmt::Display for Failure {
             What::Silent(name) => write!(f, "silent:{name}@{}", self.at_s),
             What::Manager => write!(f, "manager@{}", self.at_s),
             What::Ocs(Fault::Late(millis)) => write!(f, "ocs:late={millis}@{}", self.at_s),
+            What::Ocs(Fault::DarkAt(port)) => write!(f, "ocs:dark={port}@{}", self.at_s),
             What::Ocs(fault) => {
                 let name = FAULTS.iter().find(|(_, known)| known == fault).map_or("none", |(name, _)| name);
                 write!(f, "ocs:{name}@{}", self.at_s)
@@ -127,6 +129,7 @@ mod tests {
             "manager@0.5",
             "ocs:lie@0",
             "ocs:late=500@1.5",
+            "ocs:dark=5@0",
         ] {
             let failure: Failure = text.parse().unwrap();
             assert_eq!(failure.to_string(), text);

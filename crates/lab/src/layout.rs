@@ -2,7 +2,7 @@
 
 use crate::spec::{Network, Spec};
 use crate::system::Space;
-use polycast_topology::{Clos, Graph, Hybrid, Kind, Node, Shufflecast};
+use polycast_topology::{Clos, Graph, Hybrid, Kind, Node, Wiring};
 use std::net::Ipv4Addr;
 
 /// Where the manager listens.
@@ -148,7 +148,7 @@ impl Layout {
         match network {
             Network::Bridge { .. } => {}
             Network::Blast { hybrid, .. } => layout.blast(&hybrid),
-            Network::Shufflecast { fabric, .. } => layout.shufflecast(&fabric),
+            Network::Shufflecast { wiring, .. } => layout.shufflecast(&wiring),
             Network::Datacast { network, .. } => layout.cables.extend(crate::datacast::cables(&network)),
             Network::Orca { clos, .. } => layout.orca(&clos),
         }
@@ -193,16 +193,19 @@ impl Layout {
         }
     }
 
-    /// Every ToR has a splitter of its own, whose outputs end at the ToRs of the next column.
-    fn shufflecast(&mut self, fabric: &Shufflecast) {
-        self.core_cables(fabric.tors());
-        for rack in 0..fabric.tors() {
-            let node = format!("splitter{rack}");
-            let a = End::of_tor(rack, fibre_port(rack, 0));
-            self.cables.push(Cable { a, b: End::new(&node, Space::named(OPTICS), splitter_input(rack)) });
-            for (output, child) in fabric.children(rack).enumerate() {
-                let a = End::new(&node, Space::named(OPTICS), splitter_output(rack, output as u32));
-                let b = End::of_tor(child, from_parent(child, rack));
+    /// Every ToR has a splitter of its own, or several, whose outputs end at ToRs of the next column.
+    fn shufflecast(&mut self, wiring: &Wiring) {
+        self.core_cables(wiring.tors());
+        for splitter in 0..wiring.logical().tors() {
+            let node = format!("splitter{splitter}");
+            let rack = wiring.physical(splitter);
+            let a = End::of_tor(rack, fibre_port(rack, wiring.nth(splitter)));
+            let b = End::new(&node, Space::named(OPTICS), splitter_input(splitter));
+            self.cables.push(Cable { a, b });
+            for (output, child) in wiring.logical().children(splitter).enumerate() {
+                let a = End::new(&node, Space::named(OPTICS), splitter_output(splitter, output as u32));
+                let rack = wiring.physical(child);
+                let b = End::of_tor(rack, from_parent(rack, splitter));
                 self.cables.push(Cable { a, b });
             }
         }
@@ -313,7 +316,7 @@ pub fn fibre_port(rack: u32, uplink: u32) -> String {
     format!("t{rack}o{uplink}")
 }
 
-/// The ToR's fibre from the splitter of another ToR.
+/// The ToR's fibre from a splitter.
 #[must_use]
 pub fn from_parent(rack: u32, parent: u32) -> String {
     format!("t{rack}p{parent}")
@@ -349,6 +352,8 @@ mod tests {
             "blast:racks=60,hosts=3",
             "shufflecast:2,3,hosts=8",
             "shufflecast:4,2,hosts=1",
+            "shufflecast:2,3,tors=15,hosts=2",
+            "shufflecast:3,2,tors=4,hosts=2",
             "datacast:bcube:4,3",
             "datacast:torus:4,3",
             "datacast:fat-tree:6,3",

@@ -53,7 +53,7 @@ impl Glass {
         }
         let (count, fanout) = match spec.network {
             Network::Blast { hybrid, .. } => (hybrid.splitters, hybrid.splitter_fanout),
-            Network::Shufflecast { fabric, .. } => (fabric.tors(), fabric.fanout()),
+            Network::Shufflecast { wiring, .. } => (wiring.logical().tors(), wiring.logical().fanout()),
             Network::Bridge { .. } | Network::Datacast { .. } | Network::Orca { .. } => (0, 0),
         };
         let outputs = |splitter| {

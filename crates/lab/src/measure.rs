@@ -12,6 +12,7 @@ use crate::spec::{Network, Spec};
 use crate::supervisor::{lock, start_rack_agent};
 use crate::world;
 use polycast_api::client::{AgentClient, MessageReceiver, Received, Session};
+use polycast_api::report::ControlStep;
 use polycast_types::{AppId, Duration as Span};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,6 +53,11 @@ pub enum Measurement {
         /// The stream.
         load: Load,
     },
+    /// Hosts of one rack after the other ask for paths to all others.
+    Paths {
+        /// How often.
+        requests: u32,
+    },
     /// Hosts join and leave.
     Joins {
         /// How often.
@@ -59,6 +65,15 @@ pub enum Measurement {
         /// The stream.
         load: Load,
     },
+}
+
+/// A path that was made.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PathMade {
+    /// What carried the object.
+    pub fabric: String,
+    /// What was done for it.
+    pub steps: Vec<ControlStep>,
 }
 
 /// The stream that is measured.
@@ -85,6 +100,8 @@ pub enum Measured {
         /// The stream.
         flow: Flow,
     },
+    /// Paths, one for each request.
+    Paths(Vec<PathMade>),
     /// Joins.
     Joins {
         /// One for each.
@@ -185,6 +202,7 @@ impl Stage<'_> {
             match what {
                 Measurement::Kills { kills, load } => self.kills(*kills, *load).await,
                 Measurement::Joins { joins, load } => self.joins(*joins, *load).await,
+                Measurement::Paths { .. } => unreachable!("the lab measures them by deliveries"),
             }
         })
     }

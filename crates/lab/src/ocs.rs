@@ -61,6 +61,8 @@ pub enum Fault {
     Lie,
     /// It says that it has made a circuit and lists it, and no light gets through.
     Dark,
+    /// So it does with circuits from or to this port alone; ports count from 1.
+    DarkAt(u32),
     /// It answers this much later than it is done, in milliseconds.
     Late(u32),
     /// It hangs up when it is asked for a circuit.
@@ -76,6 +78,7 @@ impl Fault {
             Fault::Refuse => "REFUSE".into(),
             Fault::Lie => "LIE".into(),
             Fault::Dark => "DARK".into(),
+            Fault::DarkAt(port) => format!("DARK-{port}"),
             Fault::Late(millis) => format!("LATE-{millis}"),
             Fault::HangUp => "HANGUP".into(),
         }
@@ -92,6 +95,7 @@ impl FromStr for Fault {
             "LIE" => Fault::Lie,
             "DARK" => Fault::Dark,
             "HANGUP" => Fault::HangUp,
+            dark if dark.starts_with("DARK-") => Fault::DarkAt(dark["DARK-".len()..].parse().map_err(drop)?),
             late => Fault::Late(late.strip_prefix("LATE-").ok_or(())?.parse().map_err(drop)?),
         })
     }
@@ -185,12 +189,17 @@ impl<M: Move> Switch<M> {
             circuits.insert(circuit.from, (circuit.to, false));
         }
         let half = self.options.circuit_time / 2;
-        if !half.is_zero() && fault != Fault::Dark {
+        let is_dark = match fault {
+            Fault::Dark => true,
+            Fault::DarkAt(port) => [circuit.from, circuit.to].contains(&port.wrapping_sub(1)),
+            _ => false,
+        };
+        if !half.is_zero() && !is_dark {
             tokio::time::sleep(half).await;
             self.shine(circuit, Light::Partial).await?;
             tokio::time::sleep(half).await;
         }
-        if fault != Fault::Dark {
+        if !is_dark {
             self.shine(circuit, Light::Full).await?;
         }
         if let Some(state) = self.circuits.borrow_mut().get_mut(&circuit.from) {

@@ -17,7 +17,7 @@ use polycast_net::devices::circuits::dialect;
 use polycast_net::devices::openflow::{
     Action, Endpoint, Field, FlowMod, GroupMod, Match, Switch, SwitchError, SwitchOptions,
 };
-use polycast_topology::Hybrid;
+use polycast_topology::{Hybrid, Wiring};
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -145,12 +145,13 @@ pub(crate) fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) ->
             hybrid.ports_needed(),
             port_settings(&hybrid, dialect),
         ),
-        Network::Shufflecast { fabric, .. } => write!(
+        Network::Shufflecast { wiring, .. } => write!(
             text,
             "fabrics = [\"shufflecast\", \"tcp-chain\"]\nscheduler = \"partition-fcfs\"\nwhen-busy = \"wait\"\n\
-             [shufflecast]\np = {}\nk = {}\nrate = \"{rate}\"\n{pool}",
-            fabric.fanout(),
-            fabric.columns(),
+             [shufflecast]\np = {}\nk = {}\n{}rate = \"{rate}\"\n{pool}",
+            wiring.logical().fanout(),
+            wiring.logical().columns(),
+            if wiring.is_whole() { String::new() } else { format!("tors = {}\n", wiring.tors()) },
         ),
     };
     if matches!(spec.network, Network::Blast { .. } | Network::Shufflecast { .. }) {
@@ -277,13 +278,21 @@ fn bridge(network: Network, layout: &Layout, rack: u32) -> Bridge {
             let uplinks = 0..hybrid.ports_per_rack;
             ports.extend(uplinks.map(|uplink| (layout::fibre_port(rack, uplink), FIBRE_OUT + uplink)));
         }
-        Network::Shufflecast { fabric, .. } => {
-            ports.push((layout::fibre_port(rack, 0), FIBRE_OUT));
-            let parents = (0..fabric.fanout()).map(|partition| fabric.parent(rack, partition));
+        Network::Shufflecast { wiring, .. } => {
+            let splitters = 0..wiring.logical_of(rack).len() as u32;
+            ports.extend(splitters.map(|nth| (layout::fibre_port(rack, nth), FIBRE_OUT + nth)));
+            let parents = parents(&wiring, rack).into_iter();
             ports.extend(parents.map(|parent| (layout::from_parent(rack, parent), FIBRE_IN + parent)));
         }
     }
     Bridge { name: layout::tor(rack), ports }
+}
+
+/// The splitters that feed a rack: by partitions, for one of its logical ToRs after the other.
+fn parents(wiring: &Wiring, rack: u32) -> Vec<u32> {
+    let network = wiring.logical();
+    let of = |logical| (0..network.fanout()).map(move |partition| network.parent(logical, partition));
+    wiring.logical_of(rack).into_iter().flat_map(of).collect()
 }
 
 fn host_number(host: &Host) -> u32 {
@@ -309,11 +318,9 @@ impl Ports {
                 fibres: (0..hybrid.ports_per_rack).map(|uplink| FIBRE_OUT + uplink).collect(),
                 from_splitters: none(),
             },
-            Network::Shufflecast { fabric, .. } => Ports {
-                fibres: vec![FIBRE_OUT],
-                from_splitters: (0..fabric.fanout())
-                    .map(|partition| FIBRE_IN + fabric.parent(rack, partition))
-                    .collect(),
+            Network::Shufflecast { wiring, .. } => Ports {
+                fibres: (FIBRE_OUT..).take(wiring.logical_of(rack).len()).collect(),
+                from_splitters: parents(&wiring, rack).into_iter().map(|parent| FIBRE_IN + parent).collect(),
             },
         }
     }
@@ -328,7 +335,7 @@ fn splitters(network: Network) -> Vec<String> {
     let (count, fanout) = match network {
         Network::Bridge { .. } | Network::Datacast { .. } | Network::Orca { .. } => (0, 0),
         Network::Blast { hybrid, .. } => (hybrid.splitters, hybrid.splitter_fanout),
-        Network::Shufflecast { fabric, .. } => (fabric.tors(), fabric.fanout()),
+        Network::Shufflecast { wiring, .. } => (wiring.logical().tors(), wiring.logical().fanout()),
     };
     let one = |splitter: u32| {
         let outputs: Vec<String> =
@@ -390,5 +397,12 @@ mod tests {
         let ports = bridge(spec.network, &Layout::new(&spec), 5).ports;
         assert_eq!(ports.len(), 1 + 1 + 1 + 2);
         assert_eq!(Ports::of(spec.network, 5).from_splitters.len(), 2);
+        // Of 15 racks the first nine have two splitters each.
+        let spec: Spec = "shufflecast:2,3,tors=15,hosts=1".parse().unwrap();
+        for (rack, splitters) in [(5, 2), (9, 1)] {
+            assert_eq!(bridge(spec.network, &Layout::new(&spec), rack).ports.len(), 1 + 1 + 3 * splitters);
+            let ports = Ports::of(spec.network, rack);
+            assert_eq!((ports.fibres.len(), ports.from_splitters.len()), (splitters, 2 * splitters));
+        }
     }
 }

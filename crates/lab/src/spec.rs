@@ -4,7 +4,7 @@
 
 use crate::error::LabError;
 use polycast_net::devices::circuits::DIALECTS;
-use polycast_topology::{Clos, FatTree, Graph, Hybrid, Network as Topology, Shufflecast};
+use polycast_topology::{Clos, FatTree, Graph, Hybrid, Network as Topology, Shufflecast, Wiring};
 use polycast_types::Rate;
 use std::fmt;
 use std::str::FromStr;
@@ -67,8 +67,8 @@ pub enum Network {
     },
     /// Racks on a packet core and on splitters that are wired for ever (Shufflecast section V).
     Shufflecast {
-        /// The splitters.
-        fabric: Shufflecast,
+        /// The splitters, and the ToRs that they are at.
+        wiring: Wiring,
         /// Hosts of a rack.
         hosts: u32,
     },
@@ -111,7 +111,7 @@ impl Network {
         match self {
             Network::Bridge { hosts } => *hosts,
             Network::Blast { hybrid, .. } => hybrid.racks * hybrid.servers_per_rack,
-            Network::Shufflecast { fabric, hosts } => fabric.tors() * hosts,
+            Network::Shufflecast { wiring, hosts } => wiring.tors() * hosts,
             Network::Datacast { network, .. } => network.server_count(),
             Network::Orca { clos, .. } => clos.hosts(),
         }
@@ -203,6 +203,23 @@ impl<'a> Parts<'a> {
         Ok(numbers)
     }
 
+    /// So many ToRs as this Shufflecast, or as one with as many more columns as they need.
+    fn wiring(&self, fabric: Shufflecast, tors: &str) -> Result<Wiring, LabError> {
+        let tors = self.number("tors", tors)?;
+        if tors < fabric.fanout() {
+            let p = fabric.fanout();
+            return Err(
+                self.wrong(format!("tors must be at least p, which is {p}: a splitter feeds as many"))
+            );
+        }
+        let wired = if tors > fabric.tors() {
+            Wiring::smallest(tors, fabric.fanout())
+        } else {
+            Wiring::new(fabric, tors)
+        };
+        wired.map_err(|error| self.wrong(error.to_string()))
+    }
+
     fn network(&mut self, kind: &str) -> Result<Network, LabError> {
         match kind {
             "bridge" => {
@@ -262,7 +279,11 @@ impl<'a> Parts<'a> {
                 let [p, k] = self.positional(["p", "k"])?;
                 let hosts = self.setting("hosts", Some(2))?;
                 let fabric = Shufflecast::new(p, k).map_err(|error| self.wrong(error.to_string()))?;
-                Ok(Network::Shufflecast { fabric, hosts })
+                let wiring = match self.take("tors") {
+                    None => fabric.into(),
+                    Some(text) => self.wiring(fabric, text)?,
+                };
+                Ok(Network::Shufflecast { wiring, hosts })
             }
             "datacast" => {
                 let text = self.numbers.join(",");
@@ -367,7 +388,7 @@ impl FromStr for Spec {
         let (racks, per_rack) = match network {
             Network::Bridge { hosts } => (1, hosts),
             Network::Blast { hybrid, .. } => (hybrid.racks, hybrid.servers_per_rack),
-            Network::Shufflecast { fabric, hosts } => (fabric.tors(), hosts),
+            Network::Shufflecast { wiring, hosts } => (wiring.tors(), hosts),
             Network::Datacast { network, .. } => (1, network.server_count()),
             Network::Orca { clos, .. } => (clos.leafs(), clos.hosts_per_leaf()),
         };
@@ -375,7 +396,12 @@ impl FromStr for Spec {
         if !(2..=HOSTS_MAX.into()).contains(&hosts) {
             return Err(parts.wrong(format!("it has {hosts} hosts, and a lab has 2 to {HOSTS_MAX}")));
         }
-        let share = Rate(OPTICAL_BPS / u64::from(racks)).min(OPTICAL_RATE_MAX);
+        // A ToR that stands for several is passed as often.
+        let passes = match network {
+            Network::Shufflecast { wiring, .. } => wiring.logical().tors(),
+            _ => racks,
+        };
+        let share = Rate(OPTICAL_BPS / u64::from(passes)).min(OPTICAL_RATE_MAX);
         let usual = if kind == "datacast" { Some(DATACAST_RATE) } else { optical.then_some(share) };
         let rate = rate.or(usual);
         Ok(Spec { network, rate, mtu, sealed, always_lit })
@@ -398,8 +424,12 @@ impl fmt::Display for Spec {
                 if wait { ",on-failure=wait" } else { "" },
                 if dialect == DIALECTS[0] { String::new() } else { format!(",dialect={dialect}") }
             )?,
-            Network::Shufflecast { fabric, hosts } => {
+            Network::Shufflecast { wiring, hosts } => {
+                let fabric = wiring.logical();
                 write!(f, "shufflecast:{},{},hosts={hosts}", fabric.fanout(), fabric.columns())?;
+                if !wiring.is_whole() {
+                    write!(f, ",tors={}", wiring.tors())?;
+                }
             }
             Network::Datacast { network, trees, store, kernel } => {
                 write!(f, "datacast:{network},store={store}")?;
@@ -443,6 +473,8 @@ mod tests {
             ("blast:racks=3,dialect=polatis-scpi", 6),
             ("shufflecast:2,2,hosts=2", 16),
             ("shufflecast:2,3,mtu=9000", 48),
+            ("shufflecast:2,3,tors=15,hosts=2", 30),
+            ("shufflecast:2,2,tors=15,hosts=2", 30),
             ("datacast:bcube:4,2", 16),
             ("datacast:torus:4,2,rate=200mbit", 16),
             ("datacast:fat-tree:4,3,mtu=1500", 16),
@@ -497,6 +529,8 @@ mod tests {
             ("blast:racks=4,dialect=latin", "dialect can be glimmerglass, calient,"),
             ("shufflecast:2", "p,k"),
             ("shufflecast:1,1", "Shufflecast"),
+            ("shufflecast:4,2,tors=3", "tors must be at least p, which is 4"),
+            ("shufflecast:2,2,tors=0", "tors must be a whole number above 0"),
             ("datacast:bcube:4", "bcube"),
             ("datacast:ring:4,2", "ring"),
             ("datacast:bcube:8,4", "at most 200"),

@@ -12,7 +12,7 @@ use crate::daemons::{Daemons, Places};
 use crate::error::LabError;
 use crate::failure::{Failure, What};
 use crate::layout::{self, Host, Layout};
-use crate::measure::{Measured, Measurement, Stage};
+use crate::measure::{Measured, Measurement, PathMade, Stage};
 use crate::soak::{Ground, SoakOptions, SoakOutcome};
 use crate::spec::{Network, Spec};
 use crate::system::Space;
@@ -159,6 +159,9 @@ fn serve(lab: Lab) {
     }
 }
 
+/// What is sent where the time until a path is there is measured.
+const MEASURED_BYTES: usize = 100_000;
+
 /// A lab that is up.
 struct Lab {
     spec: Spec,
@@ -187,7 +190,36 @@ pub(crate) fn start_rack_agent(
 }
 
 impl Lab {
+    /// Sends something small from one rack after the other to all hosts, so that every request changes devices.
+    fn measure_paths(&self, requests: u32) -> Result<Measured, LabError> {
+        let path = self.places.inside.join("measured");
+        fs::write(&path, vec![0x5a; MEASURED_BYTES])
+            .map_err(|error| LabError::path("write", &path, &error))?;
+        let racks: Vec<&Host> = self.layout.hosts.iter().filter(|host| host.place == 0).collect();
+        let mut made = Vec::new();
+        for source in racks.into_iter().cycle().take(requests as usize) {
+            let options = CastOptions {
+                path: path.clone(),
+                source: Some(source.name.clone()),
+                receivers: None,
+                failures: Vec::new(),
+                way: Way::Polycast,
+                joins: Vec::new(),
+                flows: Vec::new(),
+                sample_ms: None,
+            };
+            let outcome = self.cast(&options)?;
+            self.forget(&outcome);
+            let delivery = outcome.delivery.map_err(|why| LabError::Said(why.error))?;
+            made.push(PathMade { fabric: delivery.report.fabric, steps: delivery.report.control });
+        }
+        Ok(Measured::Paths(made))
+    }
+
     fn measure(&self, what: &Measurement) -> Result<Measured, LabError> {
+        if let Measurement::Paths { requests } = what {
+            return self.measure_paths(*requests);
+        }
         let Lab { spec, layout, places, daemons, .. } = self;
         Stage { spec, layout, places, daemons }.run(what)
     }

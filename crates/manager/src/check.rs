@@ -151,7 +151,9 @@ async fn look_at_circuits(
     };
     let asked = asked.await;
     match asked {
-        Err(error) => faults.push(format!("{error} (settings ocs.address, ocs.dialect, ocs.user)")),
+        Err(error) => {
+            faults.push(format!("{error} (settings ocs.address, ocs.dialect, ocs.user, ocs.password-file)"))
+        }
         Ok((size, held)) => {
             found.reached = true;
             if let Some((inputs, outputs)) = size.filter(|(inputs, _)| *inputs != settings.ports) {
@@ -269,7 +271,8 @@ async fn one(rack: usize, tor: &TorSettings, switch: Result<Switch, String>) -> 
             named.0
         ));
     }
-    let needed = match tor.fibre_ports.iter().any(|port| tor.splitter_ports.contains(port)) {
+    let shares = tor.fibre_ports.iter().any(|port| tor.splitter_ports.contains(port));
+    let needed = match shares && tor.fibre_ports.len() == 1 {
         true => 3,
         false => tor.tables,
     };
@@ -305,8 +308,12 @@ fn named_ports(tor: &TorSettings) -> Vec<(u32, String, bool)> {
     let fibres =
         (0..).zip(&tor.fibre_ports).map(|(at, port): (u32, _)| (*port, format!("fibre {at}"), false));
     let inward = (0..).zip(&tor.splitter_ports);
-    let inward =
-        inward.map(|(at, port): (u32, _)| (*port, format!("from a splitter of partition {at}"), false));
+    let splitters = tor.fibre_ports.len() as u32;
+    let p = (tor.splitter_ports.len() as u32).checked_div(splitters).unwrap_or(0).max(1);
+    let inward = inward.map(|(at, port): (u32, _)| {
+        let as_which = if splitters > 1 { format!(", as its logical ToR {}", at / p) } else { String::new() };
+        (*port, format!("from a splitter of partition {}{as_which}", at % p), false)
+    });
     hosts.chain(fibres).chain(inward).collect()
 }
 
@@ -321,8 +328,11 @@ fn port(
     let up = port.is_some_and(|port| !port.link_down && !port.disabled);
     match port {
         None => {
+            // Higher numbers mean other things than ports.
+            let mut have: Vec<&Port> = ports.iter().filter(|port| port.number < tors::PORTS_END).collect();
+            have.sort_by_key(|port| port.number);
             let have: Vec<String> =
-                ports.iter().map(|port| format!("{} ({})", port.number, Printable(&port.name))).collect();
+                have.iter().map(|port| format!("{} ({})", port.number, Printable(&port.name))).collect();
             wrong(format!("it has no port {number} for {what}: it has {}", have.join(", ")));
         }
         Some(port) if port.disabled => {
@@ -369,7 +379,9 @@ fn words(command: &DeviceCommand, dialect: Option<&dyn Dialect>, names: &BTreeMa
     let port = |port: &RackPort| match port {
         RackPort::Host(host) => names.get(host).cloned().unwrap_or_else(|| "a host".into()),
         RackPort::Circuit(uplink) => format!("fibre {uplink}"),
-        RackPort::Splitter => "the splitter".into(),
+        RackPort::Splitter(0) => "the splitter".into(),
+        RackPort::Splitter(nth) => format!("splitter {nth} of the rack"),
+        RackPort::FromSplitters => "the splitters that feed it".into(),
     };
     match command {
         DeviceCommand::CrossConnect { from, to } => {

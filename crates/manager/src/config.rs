@@ -482,6 +482,22 @@ mod tests {
         assert_eq!(devices_of(&config).len(), 2);
     }
 
+    /// Two racks as a 2,2-Shufflecast of eight: each stands for four.
+    #[test]
+    fn racks_may_stand_for_several_logical_ones() {
+        let (out, inward) =
+            ("fibre-ports = [9, 20, 21, 22]", "splitter-ports = [10, 11, 12, 13, 14, 15, 16, 17]");
+        let racks = racks(true, inward).replace("fibre-ports = [9]", out);
+        let text = format!(
+            "fabrics = ['shufflecast']\n[shufflecast]\np = 2\nk = 2\ntors = 2\nbudget-db = 4.0\nrate = '1gbit'\n{racks}"
+        );
+        let config = ManagerConfig::from_toml(&text).unwrap();
+        assert_eq!((devices_of(&config).len(), fabrics::health(&config).unwrap().len()), (2, 1));
+        let one_table = text.replace("fibre-ports", "tables = 1\nfibre-ports");
+        let message = ManagerConfig::from_toml(&one_table).unwrap_err().to_string();
+        assert!(message.contains("rack 0 stands for 4 logical ToRs and gets as many copies"), "{message}");
+    }
+
     const ORCA: &str = "fabrics = ['orca', 'tcp-chain']\n[orca]\nswitches = '10.0.0.1:7475'\ncontroller = '127.0.0.1:7476'\n\
          leaf-controllers = ['10.0.0.2:7476', '10.0.0.3:7476', '10.0.0.4:7476', '10.0.0.5:7476']\npods = 2\nleafs = 2\n\
                         spines = 2\ncores = 1\nservers = 2\nhosts = ['a', 'b', 'c']\n";
@@ -567,6 +583,34 @@ mod tests {
             (format!("{shufflecast}{}", racks(true, "")), "rack 0 has 0 fibres from splitters"),
             (format!("{shufflecast}{}", racks(false, "splitter-ports = [10, 11]")), "a Shufflecast needs it"),
             (shufflecast.replace("k = 1", "k = 2"), "a 2,2-Shufflecast has 8 racks, not 0"),
+            (
+                format!(
+                    "{}{}",
+                    shufflecast.replace("k = 1", "k = 2"),
+                    racks(true, "splitter-ports = [10, 11]")
+                ),
+                "a 2,2-Shufflecast has 8 racks, not 2: with fewer write tors = 2 there",
+            ),
+            (
+                format!("{shufflecast}tors = 3\n{}", racks(true, "splitter-ports = [10, 11]")),
+                "from 1 to k p^k of them",
+            ),
+            (
+                format!(
+                    "{}tors = 2\n{}",
+                    shufflecast.replace("k = 1", "k = 2"),
+                    racks(true, "splitter-ports = [10, 11]")
+                ),
+                "rack 0 has 1 fibres into its splitter; it stands for 4 logical ToRs and needs as many",
+            ),
+            (
+                format!("{shufflecast}budget-db = 0.1\n{}", racks(true, "splitter-ports = [10, 11]")),
+                "'shufflecast.budget-db': it is 0.1 dB, and a splitter of 2 outputs loses 4.0 dB: no path has light enough; use",
+            ),
+            (
+                format!("{shufflecast}splitter-loss-db = 2.0\n{}", racks(true, "splitter-ports = [10, 11]")),
+                "it is 2 dB, and one of 2 outputs loses at least 3.0 dB",
+            ),
             ("on-device-failure = 'hope'".into(), "hope"),
             ("device-timeout-ms = 0".into(), "'device-timeout-ms'"),
         ]);

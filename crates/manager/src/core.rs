@@ -193,7 +193,10 @@ impl Core {
     /// Takes a part of the network out of use, or back.
     pub fn drain(&self, part: PartName, is_out: bool) -> Result<Drained, String> {
         self.with(|inner| {
+            let (done, heard) = (if is_out { "taken out" } else { "taken back" }, std::time::Instant::now());
+            inner.networks.failure = Some((format!("an operator has {done} {part}"), heard));
             inner.apply(Input::Drain { part, is_out });
+            inner.networks.failure = None;
             inner.keep_standing();
             let Some(Answer::Drained(answer)) = inner.answer.take() else {
                 unreachable!("every part that is named is answered for at once")

@@ -6,116 +6,18 @@ use polycast_net::devices::openflow::{
     Switch, SwitchError, SwitchListener, SwitchOptions, port,
 };
 use polycast_net::tls::{Security, TlsFiles};
-use polycast_testing::{Need, needs};
+use polycast_testing::OpenVswitch;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-
-/// A switch that ends with the test, even if the test is killed.
-struct OpenVswitch {
-    place: tempfile::TempDir,
-    daemons: Vec<Child>,
-}
-
-impl OpenVswitch {
-    /// One bridge with ports 1, 2 and 3, or `None` where Open vSwitch is not installed.
-    fn start() -> Option<Self> {
-        if !needs(&[Need::File(SCHEMA), Need::Tool("ovs-vswitchd"), Need::Tool("setpriv")]) {
-            return None;
-        }
-        let mut switch = OpenVswitch { place: tempfile::tempdir().unwrap(), daemons: Vec::new() };
-        switch.run("ovsdb-tool", &["create", &switch.path("conf.db"), SCHEMA]);
-        let socket = switch.path("db.sock");
-        let (file, remote) = (switch.path("conf.db"), format!("--remote=punix:{socket}"));
-        switch.daemon("ovsdb-server", &[&file, &remote]);
-        switch.await_file("db.sock");
-        switch.control(&["--no-wait", "init"]);
-        switch.daemon("ovs-vswitchd", &[&format!("unix:{socket}"), "--enable-dummy", "--disable-system"]);
-        switch.control(&["add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy"]);
-        switch.control(&["set", "bridge", "br0", "protocols=OpenFlow13", "fail_mode=secure"]);
-        for number in 1..=3 {
-            let (name, request) = (format!("p{number}"), format!("ofport_request={number}"));
-            switch.control(&[
-                "add-port",
-                "br0",
-                &name,
-                "--",
-                "set",
-                "interface",
-                &name,
-                "type=dummy",
-                &request,
-            ]);
-        }
-        Some(switch)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.place.path().join(name).to_str().unwrap().to_string()
-    }
-
-    fn endpoint(&self) -> Endpoint {
-        Endpoint::Unix(PathBuf::from(self.path("br0.mgmt")))
-    }
-
-    fn command(&self, program: &str, arguments: &[&str]) -> Command {
-        let mut command = Command::new(program);
-        command.args(arguments).env("OVS_RUNDIR", self.place.path()).env("OVS_LOGDIR", self.place.path());
-        command
-    }
-
-    fn run(&self, program: &str, arguments: &[&str]) -> String {
-        let output = self.command(program, arguments).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{program} {arguments:?}: {said}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn daemon(&mut self, program: &str, arguments: &[&str]) {
-        let control = format!("--unixctl={}", self.path(&format!("{program}.ctl")));
-        let all = [&["--pdeathsig", "KILL", program, &control], arguments].concat();
-        let child = self.command("setpriv", &all).stderr(Stdio::null()).spawn().unwrap();
-        self.daemons.push(child);
-    }
-
-    fn await_file(&self, name: &str) {
-        for _ in 0..1_000 {
-            if Path::new(&self.path(name)).exists() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        panic!("there is no {name}");
-    }
-
-    /// Changes the switch's configuration and waits until it is in force.
-    fn control(&self, arguments: &[&str]) {
-        let database = format!("--db=unix:{}", self.path("db.sock"));
-        self.run("ovs-vsctl", &[&["--timeout=20", &database], arguments].concat());
-    }
-
-    /// What the switch's own tool says.
-    fn ofctl(&self, command: &str, more: &[&str]) -> String {
-        let bridge = format!("unix:{}", self.path("br0.mgmt"));
-        self.run("ovs-ofctl", &[&["-O", "OpenFlow13", command, &bridge], more].concat())
-    }
-}
-
-impl Drop for OpenVswitch {
-    fn drop(&mut self) {
-        for daemon in &mut self.daemons {
-            let _ = daemon.kill();
-            let _ = daemon.wait();
-        }
-    }
+/// Where a switch is spoken to.
+fn endpoint(ovs: &OpenVswitch) -> Endpoint {
+    Endpoint::Unix(ovs.socket())
 }
 
 #[tokio::test]
 async fn groups_and_rules_are_taken_in_changed_and_taken_out() {
     let Some(ovs) = OpenVswitch::start() else { return };
-    let switch = Switch::connect(&ovs.endpoint(), SwitchOptions::default()).await.unwrap();
+    let switch = Switch::connect(&endpoint(&ovs), SwitchOptions::default()).await.unwrap();
     let matching =
         || Match::udp().and(Field::InPort(1)).and(Field::Ipv4Dst([239, 1, 1, 0], [255, 255, 255, 0]));
     let rewrite = Action::Set(Field::eth_dst([2, 0, 0, 0, 0, 9]));
@@ -154,7 +56,7 @@ async fn groups_and_rules_are_taken_in_changed_and_taken_out() {
 #[tokio::test]
 async fn what_the_switch_refuses_is_said_in_words() {
     let Some(ovs) = OpenVswitch::start() else { return };
-    let switch = Switch::connect(&ovs.endpoint(), SwitchOptions::default()).await.unwrap();
+    let switch = Switch::connect(&endpoint(&ovs), SwitchOptions::default()).await.unwrap();
     let to_group = |id| FlowMod::add(1, Match::any(), vec![Action::Group(id)]);
     let missing = switch.apply([GroupMod::to_ports(1, [2])], [to_group(1), to_group(99)]).await.unwrap_err();
     let SwitchError::Refused { number, of, reason, .. } = missing else { panic!("{missing}") };
@@ -169,7 +71,7 @@ async fn what_the_switch_refuses_is_said_in_words() {
 #[tokio::test]
 async fn ports_come_go_and_are_counted() {
     let Some(ovs) = OpenVswitch::start() else { return };
-    let switch = Switch::connect(&ovs.endpoint(), SwitchOptions::default()).await.unwrap();
+    let switch = Switch::connect(&endpoint(&ovs), SwitchOptions::default()).await.unwrap();
     let mut events = switch.events();
     let ports = switch.ports().await.unwrap();
     let mut names: Vec<_> = ports.iter().map(|port| (port.number, port.name.as_str())).collect();
@@ -187,7 +89,7 @@ async fn ports_come_go_and_are_counted() {
         }
     };
     awaited(PortChange::Deleted, "p3").await;
-    ovs.ofctl("mod-port", &["p2", "down"]);
+    let _said = ovs.ofctl("mod-port", &["p2", "down"]);
     assert!(awaited(PortChange::Modified, "p2").await.disabled);
 }
 
@@ -201,9 +103,7 @@ async fn a_switch_that_connects_is_known_by_its_number_and_one_that_dies_is_miss
     let switch = listener.accept().await.unwrap();
     assert_eq!(switch.datapath_id(), 0xa7);
     switch.apply([GroupMod::to_ports(1, [1, 2])], []).await.unwrap();
-    for daemon in &mut ovs.daemons {
-        daemon.kill().unwrap();
-    }
+    ovs.stop();
     switch.link().wait_for(|link| *link == Link::Gone).await.unwrap();
     assert_eq!(switch.ports().await, Err(SwitchError::Gone));
 }
@@ -211,7 +111,7 @@ async fn a_switch_that_connects_is_known_by_its_number_and_one_that_dies_is_miss
 #[tokio::test]
 async fn what_racks_need_is_there_and_taken_in() {
     let Some(ovs) = OpenVswitch::start() else { return };
-    let switch = Switch::connect(&ovs.endpoint(), SwitchOptions::default()).await.unwrap();
+    let switch = Switch::connect(&endpoint(&ovs), SwitchOptions::default()).await.unwrap();
     assert!(switch.tables() >= 3 && switch.has_groups().await.unwrap());
     let groups = || Match::any().and(Field::EthType(0x0800)).and(Field::ipv4_dst([239, 1, 1, 1]));
     let marked = vec![Action::Set(Field::IpDscp(34)), Action::SetQueue(3), Action::Output(2)];
@@ -273,8 +173,8 @@ fn certificates(folder: &Path, name: &str) -> [TlsFiles; 2] {
 #[tokio::test]
 async fn a_switch_that_connects_over_tls_shows_who_it_is() {
     let Some(ovs) = OpenVswitch::start() else { return };
-    let [ours, its] = certificates(ovs.place.path(), "one");
-    let [_, foreign] = certificates(ovs.place.path(), "other");
+    let [ours, its] = certificates(ovs.place(), "one");
+    let [_, foreign] = certificates(ovs.place(), "other");
     let security = Some(Security::files(ours.clone()).unwrap());
     let options = SwitchOptions { security, ..SwitchOptions::default() };
     let listener = SwitchListener::bind(([127, 0, 0, 1], 0).into(), options).await.unwrap();
@@ -301,7 +201,7 @@ async fn a_switch_that_connects_over_tls_shows_who_it_is() {
 #[tokio::test]
 async fn a_full_table_goes_in_at_once() {
     let Some(ovs) = OpenVswitch::start() else { return };
-    let switch = Switch::connect(&ovs.endpoint(), SwitchOptions::default()).await.unwrap();
+    let switch = Switch::connect(&endpoint(&ovs), SwitchOptions::default()).await.unwrap();
     let address = |id: u32| [239, 1, (id / 256) as u8, (id % 256) as u8];
     let groups = (1..=1_000).map(|id| GroupMod::to_ports(id, [2, 3]));
     let matching = |id| Match::udp().and(Field::ipv4_dst(address(id)));

@@ -351,7 +351,7 @@ impl Fabric for Ocs {
                     RackPort::Circuit(uplink) => {
                         self.ports.of_rack(*rack).get(*uplink as usize).is_some_and(|port| holds(*port))
                     }
-                    RackPort::Splitter => false,
+                    RackPort::Splitter(_) | RackPort::FromSplitters => false,
                 };
                 in_group(*rack) && *group == address.0 && is_ours(from) && to.iter().all(is_ours)
             }

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 pub enum PartName {
     /// A port of the circuit switch; its ports count from 1.
     Port(u32),
-    /// A splitter; they count from 0. In a Shufflecast that of the rack of this number.
+    /// A splitter; they count from 0. In a Shufflecast that of the logical ToR of this number, which is its rack's
+    /// where no rack stands for several.
     Splitter(u32),
     /// The switch of a rack; racks count from 0.
     Tor(u32),
@@ -36,7 +37,7 @@ impl PartName {
             Failure::Resource(Resource::CircuitPort { port }) => Some(PartName::Port(port.saturating_add(1))),
             Failure::Resource(Resource::Splitter { splitter }) => Some(PartName::Splitter(splitter)),
             Failure::Part(Part::Node { fabric, node }) if fabric == Shufflecast::NAME => {
-                Some(PartName::Tor(node))
+                Some(PartName::Splitter(node))
             }
             _ => None,
         }

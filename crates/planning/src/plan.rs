@@ -153,6 +153,11 @@ pub enum DeviceCommand {
         rack: u32,
         /// The rack of the source.
         source: u32,
+        /// Where the rack has several splitters, and so several copies come in, the fibre whose copies are taken: which of the
+        /// rack's fibres from splitters. The others' are dropped. Without it there is one copy, whatever fibre it comes in by.
+        from: Option<u32>,
+        /// Which of the rack's splitters they go into; there may be none.
+        to: Vec<u32>,
     },
     /// A spine switch leaves a link out for a session, although the label's filter says yes to it.
     SpineEntry {
@@ -190,8 +195,10 @@ pub enum RackPort {
     Host(HostId),
     /// To the optical circuit switch: which of the rack's fibres.
     Circuit(u32),
-    /// To the rack's splitter, or from the splitters that feed the rack.
-    Splitter,
+    /// Into a splitter of the rack: which of them.
+    Splitter(u32),
+    /// From whichever splitter feeds the rack.
+    FromSplitters,
 }
 
 /// How the transport reaches the receivers.

@@ -9,7 +9,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use polycast_topology::Shufflecast as Network;
+use polycast_topology::{Shufflecast as Network, Wiring};
 use polycast_types::{Duration, Rate};
 
 use crate::fabric::{Fabric, Replan, replan_each};
@@ -19,14 +19,14 @@ use crate::network_state::NetworkState;
 use crate::part_name::PartName;
 use crate::places::{PlaceError, Places};
 use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, RackPort, Refusal, Resource};
-use crate::relays::{self, Recovery, StaticRules, UNREACHED};
+use crate::relays::{self, Entry, Recovery, StaticRules};
 use crate::suspects::in_common;
 
 /// What the fabric is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct ShufflecastConfig {
-    /// The racks and splitters.
-    pub network: Network,
+    /// The racks and splitters. Where there are fewer racks than logical ToRs, some racks stand for several.
+    pub network: Wiring,
     /// The servers of a rack.
     pub servers_per_rack: u32,
     /// Rate of a splitter.
@@ -63,10 +63,20 @@ impl Shufflecast {
         Ok(Shufflecast { config, places, pool })
     }
 
-    /// The rack that stands for a node in failures.
+    /// A splitter, and the rack's way into it, as a part that can fail. A rack that stands for itself alone has the number of
+    /// its splitter.
     #[must_use]
-    pub fn part(rack: u32) -> Part {
-        Part::Node { fabric: Self::NAME, node: rack }
+    pub fn part(splitter: u32) -> Part {
+        Part::Node { fabric: Self::NAME, node: splitter }
+    }
+
+    fn logical(&self) -> Network {
+        self.config.network.logical()
+    }
+
+    /// The logical ToR that a rack is as a source: the first one whose splitter works.
+    fn home(&self, rack: u32, failed: &BTreeSet<u32>) -> Option<u32> {
+        self.config.network.logical_of(rack).into_iter().find(|splitter| !failed.contains(splitter))
     }
 
     fn failed(&self, network: &NetworkState) -> BTreeSet<u32> {
@@ -74,7 +84,7 @@ impl Shufflecast {
             Part::Node { node, .. } => Some(node),
             Part::Link { .. } => None,
         });
-        nodes.filter(|&node| node < self.config.network.tors()).collect()
+        nodes.filter(|&node| node < self.logical().tors()).collect()
     }
 
     fn plan_at(
@@ -91,6 +101,7 @@ impl Shufflecast {
         }
         let leaves_rack = racks.keys().any(|&rack| rack != source_rack);
         let relays = if leaves_rack { self.relays(network, source_rack, racks.keys())? } else { Vec::new() };
+        let own = self.own_splitters(source_rack, &relays);
         let mut resources = self.shares(network, &relays)?;
         let address = match address {
             Some(address) => address,
@@ -102,7 +113,7 @@ impl Shufflecast {
             fabric: Self::NAME,
             resources,
             uses: relays.into_iter().map(Self::part).collect(),
-            commands: rules(group, address.0, source_rack, racks, leaves_rack),
+            commands: rules(group, address.0, source_rack, racks, own),
             channel: Channel::Multicast {
                 group: address,
                 rate: Some(Rate(rate.0 / shares)),
@@ -118,27 +129,62 @@ impl Shufflecast {
         source: u32,
         racks: impl Iterator<Item = &'a u32>,
     ) -> Result<Vec<u32>, Refusal> {
-        let failed = self.failed(network);
-        if failed.contains(&source) {
+        let (failed, topology) = (self.failed(network), self.logical());
+        let Some(home) = self.home(source, &failed) else {
             return Err(Refusal::Impossible(format!(
                 "rack {source} has failed: its servers' packets have no way into its splitter"
             )));
-        }
-        let recovery = relays::recover_source(&self.config.network, &failed, source);
-        let hops = recovery.reach(&self.config.network, source).hops;
-        let unreached: Vec<u32> = racks.copied().filter(|&rack| hops[rack as usize] == UNREACHED).collect();
+        };
+        let recovery = relays::recover_source(&topology, &failed, home);
+        let is_relay = |splitter| recovery.is_relay(&topology, splitter, home);
+        let entries = relays::entries(&self.config.network, source, is_relay);
+        let is_unreached = |rack: &&u32| **rack != source && entries[**rack as usize].is_none();
+        let unreached: Vec<u32> = racks.filter(is_unreached).copied().collect();
         if !unreached.is_empty() {
             return Err(Refusal::Impossible(format!(
                 "with {} failed relays nothing relays from rack {source} to the racks {unreached:?}",
                 failed.len()
             )));
         }
-        Ok(recovery.relay_set(&self.config.network, source))
+        Ok(recovery.relay_set(&topology, home))
+    }
+
+    /// Which of a rack's splitters are among these.
+    fn own_splitters(&self, rack: u32, relays: &[u32]) -> Vec<u32> {
+        let wiring = &self.config.network;
+        let own = relays.iter().filter(|relay| wiring.physical(**relay) == rack);
+        own.map(|relay| wiring.nth(*relay)).collect()
+    }
+
+    /// The rules where some racks stand for several logical ToRs.
+    fn wired_rules(&self, failed: &BTreeSet<u32>, recovery: &Recovery) -> Vec<DeviceCommand> {
+        let (wiring, topology) = (&self.config.network, self.logical());
+        let mut commands = Vec::new();
+        for source in 0..wiring.tors() {
+            let Some(home) = self.home(source, failed) else { continue };
+            let is_relay = |splitter: u32| recovery.is_relay(&topology, splitter, home);
+            let entries = relays::entries(wiring, source, is_relay);
+            let rules = (0..).zip(&entries).filter_map(|(rack, entry): (u32, &Option<Entry>)| {
+                let entry = (*entry)?;
+                let splitters = wiring.logical_of(rack);
+                let several = splitters.len() > 1;
+                let to: Vec<u32> = splitters
+                    .into_iter()
+                    .filter(|relay| is_relay(*relay))
+                    .map(|relay| wiring.nth(relay))
+                    .collect();
+                // One that has one splitter gets one copy, and takes it wherever it comes in.
+                let from = several.then_some(entry.fibre);
+                (several || !to.is_empty()).then_some(DeviceCommand::RelayRule { rack, source, from, to })
+            });
+            commands.extend(rules);
+        }
+        commands
     }
 
     /// A free share of every partition that these relays are in.
     fn shares(&self, network: &NetworkState, relays: &[u32]) -> Result<Vec<Resource>, Refusal> {
-        let topology = &self.config.network;
+        let topology = self.logical();
         let partitions: BTreeSet<(u32, u32)> =
             relays.iter().map(|&tor| (topology.column(tor), topology.partition(tor))).collect();
         let share_of = |(column, partition)| {
@@ -159,15 +205,15 @@ fn rules(
     address: [u8; 4],
     source_rack: u32,
     mut racks: BTreeMap<u32, Vec<HostId>>,
-    leaves_rack: bool,
+    own: Vec<u32>,
 ) -> Vec<DeviceCommand> {
     let hosts = |list: Vec<HostId>| list.into_iter().map(RackPort::Host);
     let mut to: Vec<RackPort> = hosts(racks.remove(&source_rack).unwrap_or_default()).collect();
-    to.extend(leaves_rack.then_some(RackPort::Splitter));
+    to.extend(own.into_iter().map(RackPort::Splitter));
     let from = RackPort::Host(group.source);
     let mut commands = Vec::from([DeviceCommand::RackRule { rack: source_rack, group: address, from, to }]);
     commands.extend(racks.into_iter().map(|(rack, list)| {
-        let (from, to) = (RackPort::Splitter, hosts(list).collect());
+        let (from, to) = (RackPort::FromSplitters, hosts(list).collect());
         DeviceCommand::RackRule { rack, group: address, from, to }
     }));
     commands
@@ -199,24 +245,14 @@ impl Fabric for Shufflecast {
     /// The ways lead over relays, and before them the source's own splitter.
     fn suspects(&self, group: &Group, plan: &Plan, unreached: &BTreeSet<HostId>) -> Vec<Failure> {
         let Ok((source, receivers)) = self.places.of_group(Self::NAME, group) else { return Vec::new() };
-        let network = &self.config.network;
+        let wiring = &self.config.network;
         let source = source / self.config.servers_per_rack;
-        let relays = |rack: u32| rack == source || plan.uses.binary_search(&Self::part(rack)).is_ok();
-        let mut parents: BTreeMap<u32, u32> = BTreeMap::new();
-        let mut queue = Vec::from([source]);
-        let mut head = 0;
-        while let Some(&rack) = queue.get(head) {
-            head += 1;
-            for child in network.children(rack).filter(|_| relays(rack)) {
-                if child != source && !parents.contains_key(&child) {
-                    parents.insert(child, rack);
-                    queue.push(child);
-                }
-            }
-        }
+        let entries = relays::entries(wiring, source, |splitter| {
+            plan.uses.binary_search(&Self::part(splitter)).is_ok()
+        });
         let way = |rack: u32| {
-            let steps = core::iter::successors(parents.get(&rack), |rack| parents.get(rack));
-            steps.map(|relay| Failure::Part(Self::part(*relay))).collect::<Vec<Failure>>()
+            let splitters = relays::way(wiring, &entries, rack);
+            splitters.into_iter().map(|relay| Failure::Part(Self::part(relay))).collect::<Vec<Failure>>()
         };
         let mut racks: BTreeMap<u32, bool> = BTreeMap::new();
         for (host, server) in receivers {
@@ -233,28 +269,36 @@ impl Fabric for Shufflecast {
         in_common(&ways(true), &ways(false))
     }
 
-    /// A rack's switch and its splitter are one: without either it relays no more.
+    /// A splitter and the rack's way into it are one, and a rack relays no more without its switch.
     fn part(&self, name: PartName) -> Vec<Failure> {
+        let failure = |splitter| Failure::Part(Self::part(splitter));
         match name {
-            PartName::Tor(rack) | PartName::Splitter(rack) if rack < self.config.network.tors() => {
-                Vec::from([Failure::Part(Self::part(rack))])
+            PartName::Tor(rack) if rack < self.config.network.tors() => {
+                self.config.network.logical_of(rack).into_iter().map(failure).collect()
+            }
+            PartName::Splitter(splitter) if splitter < self.logical().tors() => {
+                Vec::from([failure(splitter)])
             }
             _ => Vec::new(),
         }
     }
 
     fn part_names(&self) -> Vec<String> {
-        let last = self.config.network.tors().saturating_sub(1);
-        Vec::from([format!("tor:0 to tor:{last}"), format!("splitter:0 to splitter:{last}")])
+        let last = |count: u32| count.saturating_sub(1);
+        let (tors, splitters) = (last(self.config.network.tors()), last(self.logical().tors()));
+        Vec::from([format!("tor:0 to tor:{tors}"), format!("splitter:0 to splitter:{splitters}")])
     }
 
     /// The rules of all relays: the static ones, and what recovery changes in them after failures.
     fn standing_commands(&self, network: &NetworkState) -> Vec<DeviceCommand> {
-        let topology = &self.config.network;
-        let statics = StaticRules::new(topology);
+        let topology = &self.logical();
         let failed = self.failed(network);
         let recovery =
             if failed.is_empty() { Recovery::default() } else { relays::recover(topology, &failed) };
+        if !self.config.network.is_whole() {
+            return self.wired_rules(&failed, &recovery);
+        }
+        let statics = StaticRules::new(topology);
         let mut rules: BTreeSet<(u32, u32)> = (0..topology.tors())
             .flat_map(|rack| statics.sources(rack).iter().map(move |&source| (rack, source)))
             .collect();
@@ -262,6 +306,7 @@ impl Fabric for Shufflecast {
             rules.remove(rule);
         });
         rules.extend(recovery.activated.iter().filter(|(relay, _)| !failed.contains(relay)));
-        rules.into_iter().map(|(rack, source)| DeviceCommand::RelayRule { rack, source }).collect()
+        let rule = |(rack, source)| DeviceCommand::RelayRule { rack, source, from: None, to: Vec::from([0]) };
+        rules.into_iter().map(rule).collect()
     }
 }

@@ -61,7 +61,7 @@ fn splitters() -> Splitters {
 
 fn shufflecast(shares: u32) -> Shufflecast {
     let config = ShufflecastConfig {
-        network: splitters(),
+        network: splitters().into(),
         servers_per_rack: 2,
         rate: RATE,
         shares,
@@ -132,7 +132,7 @@ fn walk_circuits(group: &Group, plan: &Plan, rack_of: impl Fn(HostId) -> u32) ->
                 continue;
             }
             RackPort::Circuit(uplink) => vec![hybrid.rack_port(rack, uplink)],
-            RackPort::Splitter => panic!("racks have no splitters here"),
+            RackPort::Splitter(_) | RackPort::FromSplitters => panic!("racks have no splitters here"),
         };
         while let Some(from) = entering.pop() {
             let Some(&to) = lit.get(&from) else { continue };
@@ -159,7 +159,7 @@ fn walk_relays(group: &Group, plan: &Plan, standing: &[DeviceCommand]) -> BTreeS
     let relays: BTreeSet<u32> = standing
         .iter()
         .filter_map(|command| match command {
-            DeviceCommand::RelayRule { rack, source: of } if *of == source => Some(*rack),
+            DeviceCommand::RelayRule { rack, source: of, .. } if *of == source => Some(*rack),
             _ => None,
         })
         .collect();
@@ -173,7 +173,7 @@ fn walk_relays(group: &Group, plan: &Plan, standing: &[DeviceCommand]) -> BTreeS
         }
     };
     let first = copied(&plan.commands, source, RackPort::Host(group.source));
-    let mut work = if first.contains(&RackPort::Splitter) { vec![source] } else { Vec::new() };
+    let mut work = if first.contains(&RackPort::Splitter(0)) { vec![source] } else { Vec::new() };
     add(source, first);
     while let Some(rack) = work.pop() {
         if !relays.contains(&rack) {
@@ -181,7 +181,7 @@ fn walk_relays(group: &Group, plan: &Plan, standing: &[DeviceCommand]) -> BTreeS
         }
         for child in network.children(rack) {
             if reached.insert(child) {
-                add(child, copied(&plan.commands, child, RackPort::Splitter));
+                add(child, copied(&plan.commands, child, RackPort::FromSplitters));
                 work.push(child);
             }
         }

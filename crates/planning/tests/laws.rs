@@ -47,7 +47,7 @@ fn ocs() -> Ocs {
 }
 
 fn shufflecast() -> Shufflecast {
-    let network = Splitters::new(2, 2).unwrap();
+    let network = Splitters::new(2, 2).unwrap().into();
     let attempt_interval = Duration::from_millis(1);
     let config =
         ShufflecastConfig { network, servers_per_rack: 2, rate: Rate(1_000), shares: 1, attempt_interval };
@@ -281,8 +281,16 @@ fn circuits_are_vouched_for_only_as_planned() {
     );
     assert!(!with_rule(&|_, _, _, to| to.push(RackPort::Circuit(1))), "a fibre that it does not hold");
     assert!(!with_rule(&|_, _, _, to| to.push(RackPort::Circuit(2))), "a fibre of the next rack");
-    assert!(!with_rule(&|_, _, _, to| to.push(RackPort::Splitter)), "racks have no splitters here");
-    assert!(!with(&|plan| plan.commands.push(DeviceCommand::RelayRule { rack: 0, source: 0 })), "relays");
+    assert!(!with_rule(&|_, _, _, to| to.push(RackPort::Splitter(0))), "racks have no splitters here");
+    assert!(
+        !with(&|plan| plan.commands.push(DeviceCommand::RelayRule {
+            rack: 0,
+            source: 0,
+            from: None,
+            to: vec![0]
+        })),
+        "relays"
+    );
     assert!(!with(&|plan| plan.uses.push(Orca::node(1))), "it uses nothing beside others");
     assert!(!with(&|plan| plan.channel = Channel::Chain { order: Vec::new() }), "another channel");
     assert!(!with(&|plan| plan.fabric = TcpChain::NAME), "another fabric's");
@@ -324,7 +332,7 @@ fn ports_of_circuits_are_what_the_network_says() {
             );
         }
     }
-    let rule = DeviceCommand::RelayRule { rack: 1, source: 1 };
+    let rule = DeviceCommand::RelayRule { rack: 1, source: 1, from: None, to: vec![0] };
     assert_eq!(fabrics.resources_of(&rule), []);
 }
 

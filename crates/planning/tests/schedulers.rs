@@ -39,7 +39,7 @@ fn circuit_fabrics() -> Fabrics {
 
 fn relay_fabrics() -> Fabrics {
     let config = ShufflecastConfig {
-        network: Splitters::new(2, 2).unwrap(),
+        network: Splitters::new(2, 2).unwrap().into(),
         servers_per_rack: 1,
         rate: Rate(10_000_000_000),
         shares: 1,

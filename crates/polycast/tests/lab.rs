@@ -309,7 +309,9 @@ fn racks_relay_with_as_many_rules_as_the_paper_counts() {
     if !can(&OPTICS) {
         return;
     }
-    for (spec, expected) in [("shufflecast:2,2,hosts=1", 4), ("shufflecast:3,2,hosts=1", 6)] {
+    let specs =
+        [("shufflecast:2,2,hosts=1", 4), ("shufflecast:3,2,hosts=1", 6), ("shufflecast:2,3,hosts=1", 12)];
+    for (spec, expected) in specs {
         let made = polycast(&["lab", "up", spec, "--json"]);
         assert_eq!(made.status, 0, "{}", made.stderr);
         let made = made.json();
@@ -444,6 +446,44 @@ fn fixed_splitters_carry_a_delivery_over_relays() {
         assert!(lit < 2_000_000 + 2_000_000 / 50 + 100_000, "splitter {tor} got {lit} bytes: {report}");
     }
     assert_eq!(report["patched_bytes"], 0, "{report}");
+}
+
+/// 15 ToRs as a 2,3-Shufflecast of 24 logical ones: nine have two splitters and get two copies, of which hosts see one
+/// (Shufflecast section III-A1). A dead splitter is gone around there too, also by the rack that has another one.
+#[test]
+fn racks_stand_for_several_where_there_are_fewer() {
+    if !can(&OPTICS) {
+        return;
+    }
+    let place = Place::new();
+    let len = 2_000_000;
+    let file = place.file("object", &noise(len));
+    let spec = "shufflecast:2,3,tors=15,hosts=1,rate=20mbit";
+    // Splitter 3 is rack 3's first one: it sends by its second then.
+    for (source, fail) in [("h3", None), ("h12", None), ("h3", Some("link:splitter3@0"))] {
+        let fail: Vec<&str> = fail.iter().flat_map(|fail| ["--fail", *fail]).collect();
+        let ran =
+            polycast(&[&["lab", "cast", spec, &file, "--source", source, "--json"][..], &fail].concat());
+        assert_eq!(ran.status, 0, "{}", ran.stderr);
+        let report = ran.json();
+        all_verified(&report, 14);
+        assert_eq!(
+            (&report["fabric"], &report["path_lost"]),
+            (&"shufflecast".into(), &Value::Null),
+            "{report}"
+        );
+        let links = report["links"].as_array().unwrap().iter();
+        let into = |link: &&Value| link["to"].as_str().unwrap().starts_with("splitter");
+        let lit: Vec<u64> = links.filter(into).map(|link| link["bytes"].as_u64().unwrap()).collect();
+        let whole = |bytes: &&u64| (len as u64..len as u64 * 21 / 20 + 100_000).contains(*bytes);
+        assert!(lit.iter().all(|bytes| *bytes == 0 || whole(&bytes)), "each is lit once or not: {lit:?}");
+        // Every column has a partition of four that relays.
+        assert_eq!(lit.iter().filter(whole).count(), 12, "{lit:?}");
+        for host in (0..15).map(|host| format!("h{host}")).filter(|host| host != source) {
+            let got = link(&report, &format!("tor{}", &host[1..]), &host);
+            assert!(got < len as u64 * 11 / 10 + 100_000, "{host} got {got} bytes, and one copy is {len}");
+        }
+    }
 }
 
 #[test]

@@ -6,6 +6,10 @@
 //!
 //! Only tests use this crate.
 
+mod openvswitch;
+
+pub use openvswitch::OpenVswitch;
+
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -214,13 +214,47 @@ impl Wiring {
     /// The logical ToRs that a physical one stands for: as many as it has splitters.
     #[must_use]
     pub fn logical_of(&self, physical: u32) -> Vec<u32> {
-        (physical..self.logical.tors()).step_by(self.tors as usize).collect()
+        let end = if physical < self.tors { self.logical.tors() } else { physical };
+        (physical..end).step_by(self.tors as usize).collect()
+    }
+
+    /// Which of its ToR's logical ones a logical ToR is.
+    #[must_use]
+    pub fn nth(&self, logical: u32) -> u32 {
+        logical / self.tors
+    }
+
+    /// The logical ToR that a ToR's `nth` splitter belongs to.
+    #[must_use]
+    pub fn logical_at(&self, physical: u32, nth: u32) -> Option<u32> {
+        let logical = nth.checked_mul(self.tors)?.checked_add(physical)?;
+        (physical < self.tors && logical < self.logical.tors()).then_some(logical)
+    }
+
+    /// Where a splitter's fibre comes in at one of the logical ToRs that it feeds: the number of the fibre among all that come
+    /// from splitters to the physical ToR, p for each of its logical ones, by partitions.
+    #[must_use]
+    pub fn fibre(&self, splitter: u32, child: u32) -> u32 {
+        self.nth(child) * self.logical.fanout() + self.logical.partition(splitter)
+    }
+
+    /// Whether every ToR stands for itself alone.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.tors == self.logical.tors()
     }
 
     /// How many ToRs have more than one splitter.
     #[must_use]
     pub fn doubled(&self) -> u32 {
         (self.logical.tors() - self.tors).min(self.tors)
+    }
+}
+
+/// Every ToR stands for itself.
+impl From<Shufflecast> for Wiring {
+    fn from(logical: Shufflecast) -> Self {
+        Wiring { logical, tors: logical.tors() }
     }
 }
 
@@ -256,6 +290,12 @@ mod tests {
         assert_eq!((wiring.logical().tors(), wiring.doubled()), (24, 9));
         let splitters: usize = (0..15).map(|tor| wiring.logical_of(tor).len()).sum();
         assert_eq!(splitters, 24);
+        assert_eq!(
+            (wiring.logical_at(8, 1), wiring.logical_at(9, 1), wiring.logical_at(15, 0)),
+            (Some(23), None, None)
+        );
+        // Splitter 4 is in partition 1 and feeds ToRs 8 and 9; splitter 13, in partition 1 too, feeds 18 and 19, of ToRs 3 and 4.
+        assert_eq!((wiring.fibre(4, 8), wiring.fibre(13, 18), wiring.physical(18)), (1, 3, 3));
         // More than twice as many logical as physical ToRs: some stand for three.
         let wiring = Wiring::smallest(9, 2).unwrap();
         assert_eq!((0..9).map(|tor| wiring.logical_of(tor).len()).sum::<usize>(), 24);

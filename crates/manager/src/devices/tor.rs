@@ -5,6 +5,9 @@
 //! port has the fibre into the splitter and one from another splitter, a table between them sends light back by the port that
 //! it came from. A switch with one table has a rule for each pair of a group and a rack that it relays for.
 //!
+//! A switch with several splitters stands for several logical ToRs and gets several copies. Its rule for a source takes those
+//! of one port and sends them into all splitters that relay; what comes in elsewhere is dropped.
+//!
 //! A rack's relaying takes as many rules as it relays for racks, whatever ports their light comes in by. All our rules match
 //! packets to groups, at priorities from [`PRIORITY_LIGHT`] up; the rest of the tables is the operator's, whose rules for
 //! packets to groups have to lie below.
@@ -51,7 +54,7 @@ const UNREACHED_FOR: Duration = Duration::from_secs(1);
 pub(crate) struct TorPorts {
     /// The hosts.
     pub(crate) hosts: BTreeMap<HostId, u32>,
-    /// Fibres to the circuit switch, or the one into the splitter.
+    /// Fibres to the circuit switch, or those into splitters.
     pub(crate) fibres: Vec<u32>,
     /// Fibres from splitters.
     pub(crate) from_splitters: Vec<u32>,
@@ -373,7 +376,12 @@ impl Task {
 
     /// The table that copies to receivers.
     fn delivery(&self) -> u8 {
-        if self.shares_a_port() { THIRD } else { SECOND }
+        if self.shares_a_port() && !self.has_copies() { THIRD } else { SECOND }
+    }
+
+    /// Whether it has several splitters, and so gets several copies of what racks relay.
+    fn has_copies(&self) -> bool {
+        self.relays() && self.ports.fibres.len() > 1
     }
 
     /// Whether a port has the fibre into the splitter and one from another splitter.
@@ -406,13 +414,14 @@ impl Task {
             return messages;
         }
         if !self.ports.one_table {
-            messages.push(flow(0, PRIORITY_LIGHT, self.to_relayed(), on()));
+            let to = if self.has_copies() { Vec::new() } else { on() };
+            messages.push(flow(0, PRIORITY_LIGHT, self.to_relayed(), to));
         }
         if let Some(&(address, mask)) = self.ports.subnets.get(self.rack as usize) {
             let own = self.to_relayed().and(Field::Ipv4Src(address, mask));
             messages.push(flow(0, PRIORITY_OWN, own, Vec::new()));
         }
-        if self.shares_a_port() {
+        if self.shares_a_port() && !self.has_copies() {
             for &fibre in &self.ports.fibres {
                 let relay = |out| {
                     let mut actions = self.first();
@@ -443,7 +452,8 @@ impl Task {
         match port {
             RackPort::Host(host) => self.ports.hosts.get(&host).copied(),
             RackPort::Circuit(uplink) => self.ports.fibres.get(uplink as usize).copied(),
-            RackPort::Splitter => self.ports.fibres.first().copied(),
+            RackPort::Splitter(nth) => self.ports.fibres.get(nth as usize).copied(),
+            RackPort::FromSplitters => self.ports.from_splitters.first().copied(),
         }
         .ok_or(DeviceError::NoPort(port))
     }
@@ -487,15 +497,14 @@ impl Task {
             }
             // What the rack's own hosts send goes into the splitter by the rule of their group.
             DeviceCommand::RelayRule { source, .. } if *source == self.rack => Ok(Vec::new()),
-            DeviceCommand::RelayRule { source, .. } => {
-                let out = self.port(RackPort::Splitter)?;
-                let light = self.relayed(*source).ok_or(DeviceError::NoSubnet(*source))?;
-                let relay = if self.shares_a_port() {
+            DeviceCommand::RelayRule { source, from, to, .. } => {
+                let light = self.relayed(*source, *from)?;
+                let relay = if self.shares_a_port() && !self.has_copies() {
                     vec![Instruction::GotoTable(SECOND)]
                 } else {
-                    let mut actions = self.first();
-                    actions.push(Action::Output(out));
-                    vec![Instruction::ApplyActions(actions), Instruction::GotoTable(self.delivery())]
+                    let actions = self.relaying(*from, to)?;
+                    let apply = (!actions.is_empty()).then_some(Instruction::ApplyActions(actions));
+                    apply.into_iter().chain([Instruction::GotoTable(self.delivery())]).collect()
                 };
                 Ok(vec![flow(0, PRIORITY_RELAY, light, relay)])
             }
@@ -516,18 +525,41 @@ impl Task {
                 messages
             }
             DeviceCommand::RelayRule { source, .. } if *source == self.rack => Vec::new(),
-            DeviceCommand::RelayRule { source, .. } => {
-                let relayed = self.relayed(*source).into_iter();
+            DeviceCommand::RelayRule { source, from, .. } => {
+                let relayed = self.relayed(*source, *from).into_iter();
                 relayed.map(|light| Message::FlowMod(FlowMod::delete(PRIORITY_RELAY, light))).collect()
             }
             other => return Err(DeviceError::foreign(other)),
         })
     }
 
-    /// Light from a rack's hosts, whatever port it comes in by.
-    fn relayed(&self, source: u32) -> Option<Match> {
-        let &(address, mask) = self.ports.subnets.get(source as usize)?;
-        Some(self.to_relayed().and(Field::Ipv4Src(address, mask)))
+    /// Light from a rack's hosts, by whatever port it comes in or by one.
+    fn relayed(&self, source: u32, from: Option<u32>) -> Result<Match, DeviceError> {
+        let subnet = self.ports.subnets.get(source as usize);
+        let &(address, mask) = subnet.ok_or(DeviceError::NoSubnet(source))?;
+        let light = self.to_relayed().and(Field::Ipv4Src(address, mask));
+        Ok(match from {
+            Some(fibre) => light.and(Field::InPort(self.inward(fibre)?)),
+            None => light,
+        })
+    }
+
+    /// The port with a fibre from a splitter.
+    fn inward(&self, fibre: u32) -> Result<u32, DeviceError> {
+        let port = self.ports.from_splitters.get(fibre as usize).copied();
+        port.ok_or(DeviceError::NoPort(RackPort::FromSplitters))
+    }
+
+    /// What sends light into these splitters.
+    fn relaying(&self, from: Option<u32>, to: &[u32]) -> Result<Vec<Action>, DeviceError> {
+        let from = from.map(|fibre| self.inward(fibre)).transpose()?;
+        let mut actions = self.first();
+        for &nth in to {
+            let out = self.port(RackPort::Splitter(nth))?;
+            // A switch sends nothing back by the port where it came in, unless it is told so.
+            actions.push(Action::Output(if Some(out) == from { port::IN_PORT } else { out }));
+        }
+        Ok(if to.is_empty() { Vec::new() } else { actions })
     }
 }
 
@@ -567,7 +599,7 @@ impl Task {
                 _ => None,
             })
         };
-        let splitter = self.port(RackPort::Splitter).map(Action::Output).ok();
+        let splitter = self.port(RackPort::Splitter(0)).map(Action::Output).ok();
         let relay = || self.first().into_iter().chain(splitter.clone());
         for (address, mask) in relays() {
             add(PRIORITY_RELAY, self.to_relayed().and(Field::Ipv4Src(address, mask)), relay().collect());
@@ -583,7 +615,7 @@ impl Task {
                     let actions = self.first_of_source().into_iter().chain(out).chain(copies).collect();
                     add(PRIORITY_SOURCE, to_group(*group).and(Field::InPort(port)), actions);
                 }
-                RackPort::Circuit(_) | RackPort::Splitter => {
+                RackPort::Circuit(_) | RackPort::Splitter(_) | RackPort::FromSplitters => {
                     let Some(copies) = copies else { continue };
                     for (address, mask) in relays() {
                         let light = to_group(*group).and(Field::Ipv4Src(address, mask));
@@ -605,8 +637,8 @@ impl Task {
                     self.port(*from)?;
                     self.numbers(to)?;
                 }
-                DeviceCommand::RelayRule { source, .. } => {
-                    self.relayed(*source).ok_or(DeviceError::NoSubnet(*source))?;
+                DeviceCommand::RelayRule { source, from, .. } => {
+                    self.relayed(*source, *from)?;
                 }
                 other => return Err(DeviceError::foreign(other)),
             }
@@ -700,6 +732,10 @@ mod tests {
         DeviceCommand::RackRule { rack: 1, group: [239, 255, 64, 7], from, to: to.to_vec() }
     }
 
+    fn relay_rule(rack: u32, source: u32) -> DeviceCommand {
+        DeviceCommand::RelayRule { rack, source, from: None, to: vec![0] }
+    }
+
     fn flows(messages: &[Message]) -> Vec<&FlowMod> {
         let mut flows = Vec::new();
         for message in messages {
@@ -712,7 +748,7 @@ mod tests {
 
     #[test]
     fn a_source_feeds_the_fibre_and_its_own_rack() {
-        let source = rule(RackPort::Host(HostId(2)), &[RackPort::Host(HostId(3)), RackPort::Splitter]);
+        let source = rule(RackPort::Host(HostId(2)), &[RackPort::Host(HostId(3)), RackPort::Splitter(0)]);
         let messages = task().set(&source).unwrap();
         let group = Message::GroupMod(GroupMod::to_ports(0x1fff_4007, [2]));
         assert!(messages.contains(&group), "{messages:?}");
@@ -729,13 +765,13 @@ mod tests {
 
     #[test]
     fn a_rack_relays_others_and_never_itself() {
-        let relay = |source| task().set(&DeviceCommand::RelayRule { rack: 1, source });
+        let relay = |source| task().set(&relay_rule(1, source));
         let messages = relay(0).unwrap();
         let [light] = flows(&messages)[..] else { panic!("{messages:?}") };
         assert!(!light.matching.fields.iter().any(|field| matches!(field, Field::InPort(_))), "{light:?}");
         assert_eq!(relay(1), Ok(Vec::new()));
         assert_eq!(relay(9), Err(DeviceError::NoSubnet(9)));
-        let nowhere = rule(RackPort::Splitter, &[RackPort::Host(HostId(9))]);
+        let nowhere = rule(RackPort::FromSplitters, &[RackPort::Host(HostId(9))]);
         assert_eq!(task().set(&nowhere), Err(DeviceError::NoPort(RackPort::Host(HostId(9)))));
         // Another device's command is an error, and never left out.
         let circuit = DeviceCommand::CrossConnect { from: 1, to: 2 };
@@ -755,9 +791,8 @@ mod tests {
             let fibres = vec![if shared { 20 } else { 10 }];
             let task = Task { rack, ports: TorPorts { from_splitters, fibres, ..ports }, ..task() };
             let sources = statics.sources(rack).iter();
-            let mut messages: Vec<Message> = sources
-                .flat_map(|&source| task.set(&DeviceCommand::RelayRule { rack, source }).unwrap())
-                .collect();
+            let mut messages: Vec<Message> =
+                sources.flat_map(|&source| task.set(&relay_rule(rack, source)).unwrap()).collect();
             messages.extend(task.standing());
             let first = |flow: &&&FlowMod| flow.table == 0 && flow.priority > PRIORITY_LIGHT;
             flows(&messages).iter().filter(first).count()
@@ -773,6 +808,37 @@ mod tests {
         }
     }
 
+    /// What a switch's own tool lists, and not what was sent to it.
+    #[tokio::test]
+    async fn a_real_switch_lists_as_many_relaying_rules_as_the_paper_counts() {
+        let Some(ovs) = polycast_testing::OpenVswitch::start() else { return };
+        for (p, k, expected) in [(2, 2, 4), (2, 3, 12), (3, 2, 6), (4, 4, 256)] {
+            let network = polycast_topology::Shufflecast::new(p, k).unwrap();
+            let statics = polycast_planning::relays::StaticRules::new(&network);
+            let subnet = |rack: u32| ([10, (rack >> 8) as u8, rack as u8, 0], [255, 255, 255, 0]);
+            let subnets = Arc::new((0..network.tors()).map(subnet).collect::<Vec<_>>());
+            // All racks, and of a thousand some of every column.
+            for rack in (0..network.tors()).step_by(1 + network.tors() as usize / 24) {
+                let _said = ovs.ofctl("del-flows", &[]);
+                let ports = TorPorts { subnets: Arc::clone(&subnets), ..task().ports };
+                let reach = Reach::At(Endpoint::Unix(ovs.socket()), None);
+                let tor = Tor::new(rack, reach, SwitchOptions::default(), ports, Duration::from_secs(600));
+                let ((jobs, todo), (news, _news)) = (mpsc::channel(1), mpsc::channel(64));
+                let running = tokio::spawn(Box::new(tor).run(todo, news));
+                let set = statics.sources(rack).iter().map(|source| relay_rule(rack, *source)).collect();
+                let (reply, done) = tokio::sync::oneshot::channel();
+                let job = Job { change: Change { set, ..Change::default() }, reply };
+                assert!(jobs.send(job).await.is_ok());
+                done.await.unwrap().unwrap();
+                running.abort();
+                let listed = ovs.ofctl("dump-flows", &["table=0"]);
+                let count = |priority: u16| listed.matches(&format!("priority={priority},")).count();
+                let rules = count(PRIORITY_RELAY) + count(PRIORITY_OWN);
+                assert_eq!(rules, expected, "rack {rack} of {p},{k}: {listed}");
+            }
+        }
+    }
+
     #[test]
     fn light_goes_back_by_the_port_that_has_both_fibres() {
         let ports = TorPorts { fibres: vec![20], ..task().ports };
@@ -782,15 +848,49 @@ mod tests {
         let back = Instruction::ApplyActions(vec![Action::Output(port::IN_PORT)]);
         let rule = flows(&standing).into_iter().find(|flow| flow.instructions.contains(&back)).unwrap();
         assert!(rule.table == SECOND && rule.matching.fields.contains(&Field::InPort(20)), "{rule:?}");
-        let relay = task.set(&DeviceCommand::RelayRule { rack: 1, source: 0 }).unwrap();
+        let relay = task.set(&relay_rule(1, 0)).unwrap();
         assert_eq!(flows(&relay)[0].instructions, [Instruction::GotoTable(SECOND)]);
+    }
+
+    #[test]
+    fn of_several_copies_one_is_taken_and_goes_into_all_splitters_that_relay() {
+        // Two splitters of two outputs each, and the first one's fibre shares its port with one that comes in.
+        let ports = TorPorts { fibres: vec![20, 11], from_splitters: vec![20, 21, 22, 23], ..task().ports };
+        let task = Task { ports, ..task() };
+        assert_eq!((task.delivery(), task.tables()), (SECOND, 2));
+        let standing = task.standing();
+        let other = flows(&standing).into_iter().find(|flow| flow.priority == PRIORITY_LIGHT).unwrap();
+        assert_eq!((other.table, &other.instructions[..]), (0, &[][..]), "other copies are dropped");
+        let relay = |from, to: &[u32]| {
+            let command = DeviceCommand::RelayRule { rack: 1, source: 0, from: Some(from), to: to.to_vec() };
+            let messages = task.set(&command).unwrap();
+            let cleared = task.clear(&command).unwrap();
+            let [flow] = flows(&messages)[..] else { panic!("{messages:?}") };
+            assert_eq!(flows(&cleared)[0].matching, flow.matching, "what was put in is taken out");
+            flow.clone()
+        };
+        for (from, port, first) in [(0, 20, port::IN_PORT), (3, 23, 20)] {
+            let flow = relay(from, &[0, 1]);
+            assert!(flow.matching.fields.contains(&Field::InPort(port)), "{flow:?}");
+            let out = vec![Action::Output(first), Action::Output(11)];
+            assert_eq!(flow.instructions, [Instruction::ApplyActions(out), Instruction::GotoTable(SECOND)]);
+        }
+        assert_eq!(
+            relay(1, &[]).instructions,
+            [Instruction::GotoTable(SECOND)],
+            "it is copied and not relayed"
+        );
+        let source = rule(RackPort::Host(HostId(2)), &[RackPort::Splitter(0), RackPort::Splitter(1)]);
+        let messages = task.set(&source).unwrap();
+        let out = Instruction::ApplyActions(vec![Action::Output(20), Action::Output(11)]);
+        assert_eq!(flows(&messages)[0].instructions[0], out);
     }
 
     #[test]
     fn packets_of_ours_have_a_queue_and_a_class() {
         let ports = TorPorts { queue: Some(3), dscp: Some(34), ..task().ports };
         let task = Task { ports, ..task() };
-        let source = rule(RackPort::Host(HostId(2)), &[RackPort::Host(HostId(3)), RackPort::Splitter]);
+        let source = rule(RackPort::Host(HostId(2)), &[RackPort::Host(HostId(3)), RackPort::Splitter(0)]);
         let messages = task.set(&source).unwrap();
         let [send, deliver] = flows(&messages)[..] else { panic!("{messages:?}") };
         let actions = [Action::Set(Field::IpDscp(34)), Action::SetQueue(3), Action::Output(10)];
@@ -803,8 +903,8 @@ mod tests {
     fn one_table_relays_and_copies_in_one_rule() {
         let ports = TorPorts { one_table: true, ..task().ports };
         let mut task = Task { ports, ..task() };
-        let relay = DeviceCommand::RelayRule { rack: 1, source: 0 };
-        let copy = rule(RackPort::Splitter, &[RackPort::Host(HostId(3))]);
+        let relay = relay_rule(1, 0);
+        let copy = rule(RackPort::FromSplitters, &[RackPort::Host(HostId(3))]);
         let change = |set: &[&DeviceCommand], clear: &[&DeviceCommand]| Change {
             set: set.iter().copied().cloned().collect(),
             clear: clear.iter().copied().cloned().collect(),
@@ -828,7 +928,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_switch_that_is_not_there_is_named() {
-        let change = Change { set: vec![rule(RackPort::Splitter, &[])], ..Change::default() };
+        let change = Change { set: vec![rule(RackPort::FromSplitters, &[])], ..Change::default() };
         let reason = task().perform(&change).await.unwrap_err().to_string();
         assert!(reason.contains("/no/such/socket"), "{reason}");
     }

@@ -6,7 +6,7 @@ use polycast_api::forwarder::Word;
 use polycast_planning::orca::Orca;
 use polycast_planning::shufflecast::Shufflecast;
 use polycast_planning::{Failure, HostId, PlanId};
-use polycast_topology::{Clos, Graph as _, Kind, Node};
+use polycast_topology::{Clos, Graph as _, Kind, Node, Wiring};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -92,44 +92,47 @@ pub(crate) trait Health: Send + std::fmt::Debug {
     }
 }
 
-/// Relays of a Shufflecast. A rack without light into its splitter relays no more and cannot be a source; nor does one
-/// that misses the light of a rack which works, if nobody else turns out to miss it too.
+/// Relays of a Shufflecast, by their splitters. A rack without light into its splitter relays no more and cannot be a source;
+/// nor does one that misses the light of a splitter which works, if nobody else turns out to miss it too. A rack that stands for
+/// several logical ToRs is each of them.
 #[derive(Debug)]
 pub(super) struct OfRelays {
-    network: polycast_topology::Shufflecast,
+    wiring: Wiring,
     light: Vec<Light>,
     dark_out: BTreeSet<u32>,
-    /// Rack, and the rack whose light it misses.
+    /// Logical ToR, and the splitter whose light it misses.
     dark_in: BTreeSet<(u32, u32)>,
     silent: BTreeSet<u32>,
-    /// Racks that miss the light of one that seems to work, and since when.
+    /// Logical ToRs that miss the light of a splitter that seems to work, and since when.
     suspects: BTreeMap<u32, Instant>,
     failed: BTreeSet<u32>,
 }
 
 impl OfRelays {
     /// With what the light means at each rack.
-    pub(super) fn new(network: polycast_topology::Shufflecast, light: Vec<Light>) -> Self {
+    pub(super) fn new(wiring: Wiring, light: Vec<Light>) -> Self {
         let (dark_out, dark_in, silent, failed) = Default::default();
-        OfRelays { network, light, dark_out, dark_in, silent, suspects: BTreeMap::new(), failed }
+        OfRelays { wiring, light, dark_out, dark_in, silent, suspects: BTreeMap::new(), failed }
     }
 
     fn conclude(&mut self, now: Instant) -> Verdict {
+        let network = self.wiring.logical();
         let mut failed: BTreeSet<u32> = self.dark_out.union(&self.silent).copied().collect();
-        // Where nobody gets a rack's light, it is the rack that is dark.
-        let unseen =
-            |rack: &u32| self.network.children(*rack).all(|child| self.dark_in.contains(&(child, *rack)));
-        failed.extend((0..self.network.tors()).filter(unseen));
+        // Where nobody gets a splitter's light, it is the splitter that is dark.
+        let unseen = |splitter: &u32| {
+            network.children(*splitter).all(|child| self.dark_in.contains(&(child, *splitter)))
+        };
+        failed.extend((0..network.tors()).filter(unseen));
         let sources = failed.clone();
         let misses = self.dark_in.iter().filter(|(_, parent)| !sources.contains(parent));
-        let misses: BTreeSet<u32> = misses.map(|(rack, _)| *rack).collect();
-        self.suspects.retain(|rack, _| misses.contains(rack));
-        for rack in misses {
-            self.suspects.entry(rack).or_insert(now);
+        let misses: BTreeSet<u32> = misses.map(|(logical, _)| *logical).collect();
+        self.suspects.retain(|logical, _| misses.contains(logical));
+        for logical in misses {
+            self.suspects.entry(logical).or_insert(now);
         }
         let known = self.suspects.iter().filter(|(_, since)| now.duration_since(**since) >= SUSPECTED_FOR);
-        failed.extend(known.map(|(rack, _)| *rack));
-        let part = |rack: &u32| Failure::Part(Shufflecast::part(*rack));
+        failed.extend(known.map(|(logical, _)| *logical));
+        let part = |splitter: &u32| Failure::Part(Shufflecast::part(*splitter));
         let verdict = Verdict {
             failed: failed.difference(&self.failed).map(part).collect(),
             repaired: self.failed.difference(&failed).map(part).collect(),
@@ -140,53 +143,69 @@ impl OfRelays {
         verdict
     }
 
+    /// A logical ToR in words.
+    fn name(&self, logical: u32) -> String {
+        let rack = self.wiring.physical(logical);
+        if self.wiring.logical_at(rack, 1).is_none() {
+            return format!("rack {rack}");
+        }
+        format!("rack {rack} with splitter {logical}")
+    }
+
     fn words(&self, failed: &BTreeSet<u32>, sources: &BTreeSet<u32>) -> String {
         let gone: Vec<u32> = failed.difference(&self.failed).copied().collect();
         let back: Vec<u32> = self.failed.difference(failed).copied().collect();
         let mut words = Vec::new();
-        for rack in gone {
-            let role = if sources.contains(&rack) {
+        for logical in gone {
+            let role = if sources.contains(&logical) {
                 "relays no more and has lost its role as a source"
             } else {
                 "relays no more, because it misses the light of another rack"
             };
-            words.push(format!("rack {rack} {role}"));
+            words.push(format!("{} {role}", self.name(logical)));
         }
-        words.extend(back.into_iter().map(|rack| format!("rack {rack} relays again")));
+        words.extend(back.into_iter().map(|logical| format!("{} relays again", self.name(logical))));
         words.join("; ")
     }
 }
 
 impl Health for OfRelays {
     fn fibre(&mut self, now: Instant, rack: u32, fibre: Fibre, up: bool) -> Verdict {
-        if rack >= self.network.tors() {
-            return Verdict::default();
-        }
         let light = self.light.get(rack as usize).copied().unwrap_or_default();
+        let network = self.wiring.logical();
         match fibre {
             _ if light == Light::Ignored => {}
             // Nothing ever lights a port whose fibre leads into a splitter.
             Fibre::Out(_) if light == Light::WhenLit => {}
-            Fibre::Out(_) => mark(&mut self.dark_out, rack, !up),
-            Fibre::In(partition) if partition < self.network.fanout() => {
-                mark(&mut self.dark_in, (rack, self.network.parent(rack, partition)), !up);
+            Fibre::Out(nth) => {
+                let Some(splitter) = self.wiring.logical_at(rack, nth) else { return Verdict::default() };
+                mark(&mut self.dark_out, splitter, !up);
             }
-            Fibre::In(_) => {}
+            Fibre::In(fibre) => {
+                let (nth, partition) = (fibre / network.fanout(), fibre % network.fanout());
+                let Some(logical) = self.wiring.logical_at(rack, nth) else { return Verdict::default() };
+                mark(&mut self.dark_in, (logical, network.parent(logical, partition)), !up);
+            }
         }
         self.conclude(now)
     }
 
     fn dark(&self) -> Vec<String> {
-        let out = self.dark_out.iter().map(|rack| format!("rack {rack}: its fibre into its splitter"));
-        let inward = self
-            .dark_in
+        let out = self
+            .dark_out
             .iter()
-            .map(|(rack, parent)| format!("rack {rack}: its fibre from the splitter of rack {parent}"));
+            .map(|logical| format!("{}: its fibre into its splitter", self.name(*logical)));
+        let inward = self.dark_in.iter().map(|(logical, parent)| {
+            let of = self.name(*parent);
+            format!("rack {}: its fibre from the splitter of {of}", self.wiring.physical(*logical))
+        });
         out.chain(inward).collect()
     }
 
     fn switch(&mut self, now: Instant, rack: u32, up: bool) -> Verdict {
-        mark(&mut self.silent, rack, !up);
+        for logical in self.wiring.logical_of(rack) {
+            mark(&mut self.silent, logical, !up);
+        }
         self.conclude(now)
     }
 
@@ -269,7 +288,7 @@ mod tests {
     }
 
     fn with_light(light: Light) -> OfRelays {
-        OfRelays::new(polycast_topology::Shufflecast::new(2, 3).unwrap(), vec![light; 24])
+        OfRelays::new(polycast_topology::Shufflecast::new(2, 3).unwrap().into(), vec![light; 24])
     }
 
     #[test]
@@ -295,6 +314,26 @@ mod tests {
 
     fn parts(racks: &[u32]) -> Vec<Failure> {
         racks.iter().map(|rack| Failure::Part(Shufflecast::part(*rack))).collect()
+    }
+
+    #[test]
+    fn a_rack_with_two_splitters_is_judged_by_each_and_lost_with_both() {
+        let now = Instant::now();
+        let wiring = Wiring::smallest(15, 2).unwrap();
+        let mut health = OfRelays::new(wiring, vec![Light::Expected; 15]);
+        let verdict = health.fibre(now, 3, Fibre::Out(1), false);
+        assert_eq!(verdict.failed, parts(&[18]));
+        assert_eq!(verdict.words, "rack 3 with splitter 18 relays no more and has lost its role as a source");
+        assert_eq!(health.switch(now, 3, false).failed, parts(&[3]));
+        assert_eq!(health.switch(now, 3, true).repaired, parts(&[3]));
+        // Splitter 13 feeds the second of racks 3 and 4 by their third and fourth fibres: what both miss is dark.
+        let fibre = Fibre::In(wiring.fibre(13, 18));
+        assert_eq!(fibre, Fibre::In(3));
+        assert_eq!(health.fibre(now, 3, fibre, false).failed, []);
+        assert_eq!(health.fibre(now, 4, Fibre::In(3), false).failed, parts(&[13]));
+        // Racks 9 to 14 have one splitter, and so two fibres that come in.
+        assert_eq!(health.fibre(now, 9, Fibre::In(2), false), Verdict::default());
+        assert_eq!(health.fibre(now, 15, Fibre::In(0), false), Verdict::default());
     }
 
     #[test]
@@ -342,7 +381,7 @@ mod tests {
 
     /// The children of a rack, and the partition that it is to them.
     fn children(rack: u32) -> (Vec<u32>, u32) {
-        let network = relays().network;
+        let network = relays().wiring.logical();
         let children: Vec<u32> = network.children(rack).collect();
         let partition = (0..2).find(|partition| network.parent(children[0], *partition) == rack).unwrap();
         (children, partition)

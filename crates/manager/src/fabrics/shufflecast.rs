@@ -1,12 +1,15 @@
 //! The fabric `shufflecast` in the settings (Shufflecast section III).
 
 use super::health::{Health, OfRelays};
+use super::tors::TorSettings;
 use super::{Hosts, Named, Offer, interval, pool, rate, section, tors, wrong};
 use crate::config::ManagerConfig;
 use polycast_api::settings::SettingsError;
 use polycast_net::tls::Security;
 use polycast_planning::shufflecast::{Shufflecast, ShufflecastConfig};
 use polycast_planning::{Fabric, FabricName};
+use polycast_topology::Wiring;
+use polycast_topology::optics::{SPLITTER_EXCESS_DB, splitter_loss_db};
 use polycast_types::Rate;
 use serde::Deserialize;
 
@@ -18,9 +21,15 @@ pub struct ShufflecastSettings {
     pub p: u32,
     /// Columns of racks: there are k times p to the power of k racks.
     pub k: u32,
+    /// How many racks there are if there are fewer: some of them stand for several, with as many splitters.
+    pub tors: Option<u32>,
     /// Rate of a splitter.
     #[serde(deserialize_with = "rate")]
     pub rate: Rate,
+    /// What the light may lose between a transmitter and a receiver, in dB; not checked without it.
+    pub budget_db: Option<f64>,
+    /// What it loses in a splitter, in dB; 1 dB more than in the best one without it.
+    pub splitter_loss_db: Option<f64>,
     /// How many transfers may share the relays of a partition; each has its part of the rate.
     #[serde(default = "shares")]
     pub shares: u32,
@@ -46,9 +55,71 @@ pub(super) fn port() -> u16 {
     7410
 }
 
-fn network(settings: &ShufflecastSettings) -> Result<polycast_topology::Shufflecast, SettingsError> {
+fn network(settings: &ShufflecastSettings) -> Result<Wiring, SettingsError> {
     let network = polycast_topology::Shufflecast::new(settings.p, settings.k);
-    network.map_err(|error| wrong("shufflecast", error))
+    let network = network.map_err(|error| wrong("shufflecast", error))?;
+    match settings.tors {
+        None => Ok(network.into()),
+        Some(tors) => Wiring::new(network, tors).map_err(|error| wrong("shufflecast.tors", error)),
+    }
+}
+
+/// Checks that transceivers have light enough for a splitter.
+fn check_light(settings: &ShufflecastSettings) -> Result<(), SettingsError> {
+    let p = settings.p;
+    let usual = splitter_loss_db(p);
+    let loss = settings.splitter_loss_db.unwrap_or(usual);
+    let even = usual - SPLITTER_EXCESS_DB;
+    if !loss.is_finite() || loss < even {
+        let reason = format!("it is {loss} dB, and one of {p} outputs loses at least {even:.1} dB");
+        return Err(wrong("shufflecast.splitter-loss-db", reason));
+    }
+    match settings.budget_db {
+        Some(budget) if !budget.is_finite() || budget < loss => {
+            let reason = format!(
+                "it is {budget} dB, and a splitter of {p} outputs loses {loss:.1} dB: no path has light enough; use transceivers of \
+                 {loss:.1} dB or more, or splitters of fewer outputs"
+            );
+            Err(wrong("shufflecast.budget-db", reason))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that a rack has the fibres that its splitters take.
+fn check_rack(wiring: &Wiring, rack: usize, tor: &TorSettings) -> Result<(), SettingsError> {
+    let splitters = wiring.logical_of(rack as u32).len();
+    let (out, inward) = (tor.fibre_ports.len(), tor.splitter_ports.len());
+    let p = wiring.logical().fanout() as usize;
+    if out != splitters {
+        let needed = match splitters {
+            1 => "it needs one".to_string(),
+            several => format!("it stands for {several} logical ToRs and needs as many"),
+        };
+        let reason = format!("rack {rack} has {out} fibres into its splitter; {needed}");
+        return Err(wrong("tor.fibre-ports", reason));
+    }
+    if inward != p * splitters {
+        let reason = match splitters {
+            1 => format!(
+                "rack {rack} has {inward} fibres from splitters, and each rack of this Shufflecast has {p}"
+            ),
+            several => format!(
+                "rack {rack} has {inward} fibres from splitters; it stands for {several} logical ToRs and needs {}, \
+                 {p} for each",
+                p * several
+            ),
+        };
+        return Err(wrong("tor.splitter-ports", reason));
+    }
+    if splitters > 1 && tor.tables == 1 {
+        let reason = format!(
+            "rack {rack} stands for {splitters} logical ToRs and gets as many copies, which one table cannot tell apart: use a \
+             switch of two tables"
+        );
+        return Err(wrong("tor.tables", reason));
+    }
+    Ok(())
 }
 
 pub(super) struct ShufflecastOffer;
@@ -61,25 +132,23 @@ impl Offer for ShufflecastOffer {
     fn fabric(&self, config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn Fabric>, SettingsError> {
         let settings = section("shufflecast", &config.shufflecast)?;
         let network = network(settings)?;
+        check_light(settings)?;
         let (racks, named) = (network.tors() as usize, config.tor.len());
         if racks != named {
-            let reason =
-                format!("a {},{}-Shufflecast has {racks} racks, not {named}", settings.p, settings.k);
+            let (p, k) = (settings.p, settings.k);
+            let reason = match settings.tors {
+                Some(_) => format!("shufflecast.tors says {racks} racks, and {named} are named"),
+                None if named < racks && named > 0 => {
+                    format!(
+                        "a {p},{k}-Shufflecast has {racks} racks, not {named}: with fewer write tors = {named} there"
+                    )
+                }
+                None => format!("a {p},{k}-Shufflecast has {racks} racks, not {named}"),
+            };
             return Err(wrong("tor", reason));
         }
         for (rack, tor) in config.tor.iter().enumerate() {
-            let (out, inward) = (tor.fibre_ports.len(), tor.splitter_ports.len());
-            if out != 1 {
-                let reason = format!("rack {rack} has {out} fibres into its splitter; it needs one");
-                return Err(wrong("tor.fibre-ports", reason));
-            }
-            if inward != settings.p as usize {
-                let reason = format!(
-                    "rack {rack} has {inward} fibres from splitters, and each rack of this Shufflecast has {}",
-                    settings.p
-                );
-                return Err(wrong("tor.splitter-ports", reason));
-            }
+            check_rack(&network, rack, tor)?;
         }
         if settings.rate.0 == 0 {
             return Err(wrong("shufflecast.rate", "it must not be 0"));

@@ -36,9 +36,10 @@ pub struct TorSettings {
     /// The addresses of the rack's hosts, such as `10.0.1.0/24`; with a Shufflecast, ToRs tell by it whose packets
     /// they relay.
     pub subnet: Option<String>,
-    /// OpenFlow numbers of the ports with fibres to the circuit switch, or of the one into the rack's splitter.
+    /// OpenFlow numbers of the ports with fibres to the circuit switch, or of those into the rack's splitters: one, or as many as it
+    /// stands for logical ToRs.
     pub fibre_ports: Vec<u32>,
-    /// OpenFlow numbers of the ports with fibres from other racks' splitters.
+    /// OpenFlow numbers of the ports with fibres from other racks' splitters: by partitions, for one logical ToR after the other.
     #[serde(default)]
     pub splitter_ports: Vec<u32>,
     /// What it means that a port with a fibre has no light.
@@ -83,6 +84,9 @@ fn wrong_at(setting: &'static str, rack: usize, reason: impl std::fmt::Display) 
     wrong(setting, format!("rack {rack}: {reason}"))
 }
 
+/// OpenFlow's numbers of ports lie below; higher ones mean other things.
+pub(crate) const PORTS_END: u32 = 0xffff_ff00;
+
 /// What can be checked without knowing the fabric.
 pub(crate) fn check(tors: &[TorSettings]) -> Result<(), SettingsError> {
     let (mut names, mut dpids) = (BTreeSet::new(), BTreeSet::new());
@@ -121,8 +125,7 @@ pub(crate) fn check(tors: &[TorSettings]) -> Result<(), SettingsError> {
         // The fibre into the splitter and one from another splitter may share a port, each in its direction.
         let inward = tor.splitter_ports.iter().filter(|port| !tor.fibre_ports.contains(port));
         for port in hosts.chain(tor.fibre_ports.iter().copied()).chain(inward.copied()) {
-            // Higher numbers mean other things than ports.
-            if port == 0 || port >= 0xffff_ff00 {
+            if port == 0 || port >= PORTS_END {
                 return Err(wrong_at(
                     "tor",
                     rack,

@@ -9,6 +9,7 @@
 
 mod recovery;
 mod sharing;
+mod wired;
 
 use alloc::collections::BTreeSet;
 use alloc::vec;
@@ -18,6 +19,7 @@ use polycast_topology::Shufflecast;
 
 pub use recovery::{Recovery, algorithm_2, recover, recover_source};
 pub use sharing::{PartitionTable, fair_shares};
+pub use wired::{Entry, entries, way};
 
 /// Stands for "not reached" among hop counts.
 pub const UNREACHED: u32 = u32::MAX;

@@ -19,6 +19,8 @@ pub enum Bench {
     Manager(BenchManagerArgs),
     /// How long messages stop when the active agent of a rack is killed, in a lab with labels (Linux, root)
     RackKill(BenchKillArgs),
+    /// How long it takes until devices have a path: Blast's Table II, in a lab (Linux, root)
+    Control(BenchControlArgs),
     /// How soon a host that joins a stream under load hears it, in a lab (Linux, root)
     Join(BenchJoinArgs),
 }
@@ -48,6 +50,17 @@ pub struct BenchKillArgs {
     /// Times T after which a silent agent is replaced, a lab each [default: that of SPEC]
     #[arg(long, value_name = "T,..", value_delimiter = ',', value_parser = duration)]
     pub timeout: Vec<Duration>,
+}
+
+/// `polycast bench control`
+#[derive(Arguments, Debug)]
+pub struct BenchControlArgs {
+    /// A lab with a fabric of circuits or splitters. Its circuit switch takes circuit-ms for a circuit
+    #[arg(value_name = "SPEC", default_value = "blast:racks=3,hosts=2,circuit-ms=0")]
+    pub spec: polycast_lab::spec::Spec,
+    /// How many paths are asked for, by one rack after the other
+    #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub requests: u32,
 }
 
 /// `polycast bench join`

@@ -384,7 +384,8 @@ Labs:
   bridge:8                     8 hosts on one Ethernet switch
   blast:racks=8,hosts=2        racks on a packet core and on a circuit switch with splitters; more settings:
                                fanout=4, splitters=N, ports=1 (fibres a rack), circuit-ms=25
-  shufflecast:2,2,hosts=2      racks on a packet core and on a p,k-Shufflecast of splitters
+  shufflecast:2,2,hosts=2      racks on a packet core and on a p,k-Shufflecast of splitters; with tors=15 of so many racks,
+                               of which some have several splitters
   orca:4                       a fat-tree of 4-port switches that forward by labels, with agents in its racks; more
                                settings: agents=1, standby=1, timeout-us=100000, trees=1
   datacast:bcube:4,2           servers and switches that cache packets; also torus:4,2 and fat-tree:4,3; links of

@@ -1,5 +1,6 @@
 //! Measuring the manager: sessions as agents have them, that ask for paths and give them back (Republic section VI-C).
 
+mod control;
 mod streams;
 
 use crate::args::bench::{Bench, BenchArgs, BenchManagerArgs};
@@ -27,6 +28,7 @@ pub fn run(args: &BenchArgs, format: Format) -> Result<Exit, Failure> {
     match &args.what {
         Bench::Manager(args) => manager(args, format),
         Bench::RackKill(args) => streams::kills(args, format),
+        Bench::Control(args) => control::run(args, format),
         Bench::Join(args) => streams::joins(args, format),
     }
 }

@@ -82,7 +82,7 @@ struct CastArgs {
     #[arg(long, value_name = "all|A,B", default_value = "all", value_parser = receivers)]
     receivers: Receivers,
     /// What breaks, and how many seconds after the transfer was asked for (0: just before): agent:h3@2.5,
-    /// link:tor1@1, manager@0.5, ocs:refuse@0, ocs:late=500@0, ocs:hangup@0, ocs:lie@0, ocs:dark@0,
+    /// link:tor1@1, manager@0.5, ocs:refuse@0, ocs:late=500@0, ocs:hangup@0, ocs:lie@0, ocs:dark@0, ocs:dark=5@0,
     /// link:s19-h14@2, rate:s23-h11=20mbit@0, rack-agent:h4@1, silent:core2@1
     #[arg(long = "fail", value_name = "WHAT@SECONDS")]
     failures: Vec<Broken>,

@@ -124,6 +124,10 @@ impl Leases {
     fn splitter(&self, number: u32, what: &[Failure]) -> (u32, &'static str, Option<PlanId>) {
         let holder = what.iter().find_map(|what| match what {
             Failure::Resource(resource) => self.network.holder(resource),
+            Failure::Part(part) => {
+                let mut leases = self.leases.iter();
+                leases.find(|(_, lease)| lease.grant.plan.uses.contains(part)).map(|(id, _)| *id)
+            }
             _ => None,
         });
         let causes: BTreeSet<Cause> =

@@ -92,7 +92,8 @@ fn command() -> impl Strategy<Value = DeviceCommand> {
     let port = prop_oneof![
         small().prop_map(|host| RackPort::Host(HostId(host))),
         small().prop_map(RackPort::Circuit),
-        Just(RackPort::Splitter),
+        Just(RackPort::FromSplitters),
+        (0u32..3).prop_map(RackPort::Splitter),
     ];
     prop_oneof![
         4 => (small(), small()).prop_map(|(from, to)| DeviceCommand::CrossConnect { from, to }),

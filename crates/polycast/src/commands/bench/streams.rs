@@ -24,7 +24,7 @@ fn load(args: &BenchLabArgs) -> Result<Load, Failure> {
     Ok(Load { rate: args.rate, bytes: args.bytes })
 }
 
-fn measure(spec: &Spec, what: &Measurement) -> Result<Measured, Failure> {
+pub(super) fn measure(spec: &Spec, what: &Measurement) -> Result<Measured, Failure> {
     let wrong = |error: std::io::Error| Failure::unexpected(format!("cannot find this program: {error}"));
     let program = std::env::current_exe().map_err(wrong)?;
     registry::check(spec)?;
@@ -33,17 +33,17 @@ fn measure(spec: &Spec, what: &Measurement) -> Result<Measured, Failure> {
 
 /// What is in the middle and at the ends of many values, in one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-struct Spread {
-    min: f64,
-    median: f64,
-    p90: f64,
-    p99: f64,
-    max: f64,
+pub(super) struct Spread {
+    pub(super) min: f64,
+    pub(super) median: f64,
+    pub(super) p90: f64,
+    pub(super) p99: f64,
+    pub(super) max: f64,
 }
 
 impl Spread {
     /// That of some values; `None` of none.
-    fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
         let last = values.len().checked_sub(1)?;

@@ -1,0 +1,50 @@
+//! The light of a source among physical ToRs of which some stand for several logical ones (Shufflecast, section III-A1).
+//!
+//! Every logical ToR gets a copy, so a ToR that stands for two gets two. It takes those of the fibre over which the light has
+//! the shortest way, sends them into all of its splitters that relay for the source, and drops the others: nothing is delivered
+//! twice, and nothing circles. The lit splitters are those of the logical network.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::iter::successors;
+
+use polycast_topology::Wiring;
+
+/// How the light comes to a ToR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The splitter that it comes from, which is its logical ToR's number.
+    pub splitter: u32,
+    /// Which of the ToR's fibres from splitters it comes in by.
+    pub fibre: u32,
+}
+
+/// How the light of a ToR's hosts comes to all the others while these splitters relay it; nothing at those that it does not
+/// reach, and at the source.
+pub fn entries(wiring: &Wiring, source: u32, relays: impl Fn(u32) -> bool) -> Vec<Option<Entry>> {
+    let network = wiring.logical();
+    let mut entries: Vec<Option<Entry>> = vec![None; wiring.tors() as usize];
+    let mut queue = vec![source];
+    let mut head = 0;
+    while let Some(&tor) = queue.get(head) {
+        head += 1;
+        for splitter in wiring.logical_of(tor).into_iter().filter(|splitter| relays(*splitter)) {
+            for child in network.children(splitter) {
+                let to = wiring.physical(child);
+                if to != source && entries[to as usize].is_none() {
+                    entries[to as usize] = Some(Entry { splitter, fibre: wiring.fibre(splitter, child) });
+                    queue.push(to);
+                }
+            }
+        }
+    }
+    entries
+}
+
+/// The splitters on the light's way to a ToR, the last one first.
+#[must_use]
+pub fn way(wiring: &Wiring, entries: &[Option<Entry>], tor: u32) -> Vec<u32> {
+    let entry = |tor: u32| entries.get(tor as usize).copied().flatten();
+    let steps = successors(entry(tor), |last| entry(wiring.physical(last.splitter)));
+    steps.map(|entry| entry.splitter).collect()
+}
