@@ -7,14 +7,26 @@
 
 #include "packet.h"
 
-/* Version, length of the label, two zero bytes, session. */
+/* Version, length of the label, kind of the label, a zero byte, session. */
 #define FIXED_LEN 8
+#define KIND_AT 2
 #define FORMAT_VERSION 2
 /* In place of the version: a probe, whose second byte says whether it is an answer. */
 #define PROBE_MARK 0x82
 /* The longest label, rounded up to 4 bytes. */
 #define LABEL_LEN_MAX 164
 #define LEAF_STATUS 0x80
+/* Datagrams in one packet that the kernel has not cut yet. */
+#define SEGMENTS_MAX 128
+
+/* What a label is: types::LabelKind. */
+enum {
+	KIND_FILTER,
+	KIND_PODS,
+	KIND_ASKS,
+	KIND_SPINE,
+	KINDS,
+};
 
 /* The counters, in the order of wire::label::Fault; the last two are no faults. */
 enum {
@@ -26,6 +38,7 @@ enum {
 	NO_AGENT,
 	UNKNOWN_SESSION,
 	STRAY,
+	KIND,
 	PACKETS,
 	COPIES,
 	COUNTERS,
@@ -66,7 +79,8 @@ static __always_inline __u32 padded_label_len(void)
 struct header {
 	__u8 version;
 	__u8 label_len;
-	__be16 zero;
+	__u8 kind;
+	__u8 zero;
 	__be32 session;
 	__u8 label[LABEL_LEN_MAX];
 };
@@ -104,7 +118,7 @@ static __always_inline int read_header(struct __sk_buff *skb, struct header *hea
 		add(LABEL_LENGTH, 1);
 		return FAULTY;
 	}
-	if (header->zero || len > sizeof(*header) || len <= FIXED_LEN ||
+	if (header->zero || header->kind >= KINDS || len > sizeof(*header) || len <= FIXED_LEN ||
 	    bpf_skb_load_bytes(skb, HEADER_AT, header, len)) {
 		add(MALFORMED, 1);
 		return FAULTY;
@@ -118,6 +132,16 @@ static __always_inline int read_header(struct __sk_buff *skb, struct header *hea
 		}
 	}
 	return OURS;
+}
+
+/* Datagrams in a packet. By their length: what comes from a virtual machine may not say how many there are. */
+static __always_inline __u32 segments_of(struct __sk_buff *skb)
+{
+	__u32 size = skb->gso_size;
+
+	if (!size || skb->len <= HEADER_AT)
+		return 1;
+	return (skb->len - HEADER_AT + size - 1) / size;
 }
 
 static __always_inline __u32 bit(const struct header *header, __u32 at)

@@ -24,6 +24,15 @@ const volatile __u32 spine_up_bits = 0;
 const volatile __u32 common_at = 0;
 const volatile __u32 filter_at = 0;
 const volatile __u32 core_at = 0;
+/* The same of labels with the leafs of pods: the core's ports down, the leaf to ask, the slots, a spine label's leafs. */
+const volatile __u32 pods_core_at = 0;
+const volatile __u32 asks_at = 0;
+const volatile __u32 asks_bits = 0;
+const volatile __u32 slots_at = 0;
+const volatile __u32 leafs_at = 0;
+/* How many slots there are, and the spine's pod. */
+const volatile __u32 slots = 0;
+const volatile __u32 pod = 0;
 
 /* A port's interface; 0 where there is none. */
 struct {
@@ -158,8 +167,15 @@ static __always_inline int leaf(struct __sk_buff *skb, const struct header *head
 	if (!bit(header, 0)) {
 		__u32 up = field(header, 1, leaf_up_bits);
 
+		/* Only agents name the leafs of a pod, and nobody on a server asks them. */
+		if (header->kind == KIND_SPINE && !is_agent(agents, port))
+			return fault(NOT_AN_AGENT);
+		if (header->kind == KIND_ASKS)
+			return fault(KIND);
 		if (up >= up_ports)
 			return fault(NO_PORT);
+		if (header->kind == KIND_SPINE)
+			note_life(port);
 		copy_to(skb, &copies, down_ports + up);
 		return finish(&copies);
 	}
@@ -208,17 +224,91 @@ static __always_inline int spine(struct __sk_buff *skb, const struct header *hea
 	return finish(&copies);
 }
 
+/* Copies to the ports down whose bits are set from here on. */
+static __always_inline int copy_down(struct __sk_buff *skb, const struct header *header, struct copies *copies, __u32 at)
+{
+	for (__u32 down = 0; down < DOWN_MAX; down++) {
+		if (down >= down_ports)
+			break;
+		if (bit(header, at + down))
+			copy_to(skb, copies, down);
+	}
+	return finish(copies);
+}
+
+/* Has all datagrams of a packet ask an agent for the pod's spine label. */
+static __always_inline long mark_asks(struct __sk_buff *skb)
+{
+	__u32 segments = segments_of(skb), size = skb->gso_size;
+	__u8 kind = KIND_ASKS;
+
+	if (segments <= 1) {
+		if (bpf_skb_store_bytes(skb, HEADER_AT + KIND_AT, &kind, 1, 0))
+			return -1;
+		return bpf_l4_csum_replace(skb, UDP_CHECKSUM_AT, bpf_htons(KIND_PODS << 8), bpf_htons(KIND_ASKS << 8),
+					   BPF_F_MARK_MANGLED_0 | 2);
+	}
+	/* What the kernel has not cut yet has no check sums yet. */
+	for (__u32 i = 0; i < SEGMENTS_MAX; i++) {
+		if (i >= segments)
+			return 0;
+		if (bpf_skb_store_bytes(skb, HEADER_AT + KIND_AT + i * size, &kind, 1, 0))
+			return -1;
+	}
+	return -1;
+}
+
+/* A spine whose packet has no filter: it looks up nothing. */
+static __always_inline int spine_of_pods(struct __sk_buff *skb, const struct header *header, __u32 port)
+{
+	struct copies copies = {};
+	__u32 up = field(header, spine_up_at, spine_up_bits);
+	__u32 asked, slot = 0;
+
+	if (header->kind == KIND_SPINE && port < down_ports)
+		return copy_down(skb, header, &copies, leafs_at);
+	if (header->kind != KIND_PODS)
+		return fault(KIND);
+	if (up_ports && up >= up_ports)
+		return fault(NO_PORT);
+	if (port >= down_ports) {
+		/* The source's pod has the first slot; the others have theirs in rising order. */
+		slot = 1;
+		for (__u32 before = 0; before < DOWN_MAX; before++) {
+			if (before >= pod)
+				break;
+			slot += bit(header, pods_core_at + before);
+		}
+	}
+	asked = field(header, asks_at, asks_bits);
+	if (slot >= slots && asked >= down_ports)
+		return fault(NO_PORT);
+	if (port < down_ports && up_ports)
+		copy_to(skb, &copies, down_ports + up);
+	if (slot < slots)
+		return copy_down(skb, header, &copies, slots_at + slot * down_ports);
+	/* What goes up stays as it is. */
+	if (copies.last)
+		bpf_clone_redirect(skb, copies.last, 0);
+	copies.last = 0;
+	if (mark_asks(skb))
+		return fault(MALFORMED);
+	copy_to(skb, &copies, asked);
+	return finish(&copies);
+}
+
 static __always_inline int core(struct __sk_buff *skb, const struct header *header)
 {
 	struct copies copies = {};
 
-	for (__u32 pod = 0; pod < DOWN_MAX; pod++) {
-		if (pod >= down_ports)
-			break;
-		if (bit(header, core_at + pod))
-			copy_to(skb, &copies, pod);
+	switch (header->kind) {
+	case KIND_FILTER:
+		return copy_down(skb, header, &copies, core_at);
+	case KIND_PODS:
+		return copy_down(skb, header, &copies, pods_core_at);
+	default:
+		return fault(KIND);
 	}
-	return finish(&copies);
 }
 
 /* Sends a neighbour's question back as its answer; answers are for this switch's own controller. */
@@ -257,7 +347,7 @@ int orca_switch(struct __sk_buff *skb)
 	case LEAF:
 		return leaf(skb, &header, *port);
 	case SPINE:
-		return spine(skb, &header, *port);
+		return header.kind ? spine_of_pods(skb, &header, *port) : spine(skb, &header, *port);
 	default:
 		return core(skb, &header);
 	}

@@ -1,4 +1,4 @@
-// A core switch (Orca, section 3.5): one clock, and no state at all. The label names the pods.
+// A core switch (Orca, section 3.5): one clock, and no state at all. The label names the pods; its kind says where.
 //
 // Bitmaps count ports from the left: bit 0 is port 0.
 `default_nettype none
@@ -18,6 +18,7 @@ module orca_core #(
     input wire reset,
 
     input wire in_valid,
+    input wire [1:0] in_kind,
     input wire [0:LABEL_BITS-1] in_label,
 
     output reg out_valid,
@@ -27,7 +28,13 @@ module orca_core #(
 
     always @(posedge clk) begin
         out_valid <= in_valid & ~reset;
-        out_down <= in_valid ? in_label[CORE_AT +: CORE_DOWN] : 0;
+        out_down <= 0;
+        if (in_valid)
+            case (in_kind)
+                KIND_FILTER: out_down <= in_label[CORE_AT +: CORE_DOWN];
+                KIND_PODS: out_down <= in_label[POD_CORE_AT +: CORE_DOWN];
+                default: out_down <= 0;
+            endcase
     end
 endmodule
 

@@ -2,7 +2,8 @@
 //
 // From above, a packet goes to the next active agent of the rack. From below, a source label goes up by the port that
 // it names, and a leaf label goes to the hosts that it names if it comes from a port with an agent of the rack, active or
-// not: nobody else may name hosts. A packet with no port to go to is dropped: `out_valid` without a port. The controller
+// not: nobody else may name hosts. So it is with a spine label, which names the leafs of a pod and goes up; a label that asks
+// for one does not come from below. A packet with no port to go to is dropped: `out_valid` without a port. The controller
 // of the leaf writes which ports have agents, and which of them are active.
 //
 // Bitmaps count ports from the left: bit 0 is port 0.
@@ -29,6 +30,7 @@ module orca_leaf #(
     input wire in_valid,
     input wire in_from_above,
     input wire [0:LEAF_DOWN-1] in_port,    // the one below that the packet came in by; none from above
+    input wire [1:0] in_kind,
     input wire [0:LABEL_BITS-1] in_label,
 
     output reg out_valid,
@@ -84,7 +86,7 @@ module orca_leaf #(
                 if (agent != 0) served <= agent;
             end else if (leaf_status) begin
                 if ((rack & in_port) != 0) out_down <= in_label[1 +: LEAF_DOWN];
-            end else
+            end else if (in_kind != KIND_ASKS && (in_kind != KIND_SPINE || (rack & in_port) != 0))
                 for (port = 0; port < LEAF_UP; port = port + 1)
                     out_up[port] <= up_port == port;
         end

@@ -4,6 +4,10 @@
 //   2  looks those buckets up in the label's filter, and reads the set of entries where the session's would be
 //   3  compares the entries with the session and decides the ports
 //
+// A label with the leafs of pods has them as they are: in the slot of the switch's pod, which is the first for the source's pod
+// and then one for each pod of the label before its own. Where there is no such slot, the packet goes to the leaf that
+// the label names for this, as a label that asks for a spine label (`out_asks`). A spine label names the leafs itself.
+//
 // A link down is used if it is common to all spines of the tree, or if its bucket is set and no entry of the session
 // blocks it. A packet from below also goes up, by the port that the label names. A label that names a port up that the
 // switch does not have is dropped: `out_valid` without a port.
@@ -23,6 +27,7 @@ module orca_spine #(
     parameter SPINE_UP = 24,     // cores of a spine, 0 where there are none
     parameter CORE_DOWN = 48,    // pods, 0 where there are no cores
     parameter FILTER_BITS = 69,
+    parameter POD = 0,           // the switch's own
     parameter SESSION_BITS = 32,
     parameter SET_BITS = 8,      // the table has 2 ** SET_BITS sets
     parameter WAYS = 4,          // a power of two, at least 2
@@ -50,10 +55,12 @@ module orca_spine #(
     input wire in_valid,
     input wire in_from_above,
     input wire [SESSION_BITS-1:0] in_session,
+    input wire [1:0] in_kind,
     input wire [0:LABEL_BITS-1] in_label,
 
     output reg out_valid,
     output reg [0:SPINE_DOWN-1] out_down,
+    output reg [0:SPINE_DOWN-1] out_asks,    // by this port with the kind 2 in its header
     output reg [0:UP_PORTS-1] out_up
 );
     `include "label.vh"
@@ -77,6 +84,18 @@ module orca_spine #(
     // Clock 1.
     wire [UP_BITS-1:0] in_up = SPINE_UP_BITS == 0 ? 0 : in_label[SPINE_UP_AT +: UP_BITS];
     reg valid_1, above_1, known_1;
+    reg [1:0] kind_1;
+    reg [0:LABEL_BITS-1] label_1;
+    // The slot of this pod.
+    reg [8:0] slot, slot_1;
+    integer lower;
+    always @* begin
+        slot = in_from_above ? 1 : 0;
+        if (in_from_above && CORE_DOWN > POD)
+            for (lower = 0; lower < POD; lower = lower + 1)
+                slot = slot + in_label[POD_CORE_AT + lower];
+    end
+
     reg [UP_BITS-1:0] up_1;
     reg [SESSION_BITS-1:0] session_1;
     reg [0:SPINE_DOWN-1] common_1;
@@ -90,6 +109,9 @@ module orca_spine #(
     always @(posedge clk) begin
         valid_1 <= in_valid & ~reset;
         above_1 <= in_from_above;
+        kind_1 <= in_kind;
+        label_1 <= in_label;
+        slot_1 <= slot;
         known_1 <= in_up < UP_PORTS;
         up_1 <= in_up;
         session_1 <= in_session;
@@ -104,23 +126,45 @@ module orca_spine #(
     end
 
     // Clock 2.
-    reg valid_2, above_2, known_2;
+    reg valid_2, known_2;
     reg [UP_BITS-1:0] up_2;
     reg [SESSION_BITS-1:0] session_2;
     reg [0:SPINE_DOWN-1] common_2;
     reg [0:SPINE_DOWN-1] hits_2;
     wire [SET_BITS-1:0] set_1 = set_of(session_1);
-    integer link;
+    integer link, at;
+
+    // A label without a filter.
+    localparam ASKED_BITS = ASKS_BITS == 0 ? 1 : ASKS_BITS;
+    wire [ASKED_BITS-1:0] asked = ASKS_BITS == 0 ? 0 : label_1[ASKS_AT +: ASKED_BITS];
+    wire is_asking = kind_1 == KIND_PODS && slot_1 >= SLOTS;
+    reg [0:SPINE_DOWN-1] asks_2;
+    reg goes_up_2;
+    reg [0:SPINE_DOWN-1] named;
+    always @* begin
+        named = 0;
+        case (kind_1)
+            KIND_FILTER: named = common_1;
+            KIND_PODS:
+                for (at = 0; at < SLOTS; at = at + 1)
+                    if (slot_1 == at) named = label_1[SLOTS_AT + at*SPINE_DOWN +: SPINE_DOWN];
+            KIND_SPINE: if (!above_1) named = label_1[LEAFS_AT +: SPINE_DOWN];
+            default: named = 0;
+        endcase
+    end
 
     always @(posedge clk) begin
         valid_2 <= valid_1 & ~reset;
-        above_2 <= above_1;
-        known_2 <= known_1;
+        // A spine label names no port up, and a label may ask only a leaf that there is.
+        known_2 <= kind_1 == KIND_SPINE || (known_1 && !(is_asking && asked >= SPINE_DOWN));
+        goes_up_2 <= !above_1 && (kind_1 == KIND_FILTER || kind_1 == KIND_PODS);
         up_2 <= up_1;
         session_2 <= session_1;
-        common_2 <= common_1;
-        for (link = 0; link < SPINE_DOWN; link = link + 1)
-            hits_2[link] <= filter_1[buckets_1[link*BUCKET_BITS +: BUCKET_BITS]];
+        common_2 <= named;
+        for (link = 0; link < SPINE_DOWN; link = link + 1) begin
+            hits_2[link] <= kind_1 == KIND_FILTER && filter_1[buckets_1[link*BUCKET_BITS +: BUCKET_BITS]];
+            asks_2[link] <= is_asking && asked == link;
+        end
     end
 
     wire [ENTRY_BITS*WAYS-1:0] entries_2;
@@ -154,8 +198,9 @@ module orca_spine #(
     always @(posedge clk) begin
         out_valid <= valid_2 & ~reset;
         out_down <= valid_2 && known_2 ? common_2 | (hits_2 & ~blocked) : 0;
+        out_asks <= valid_2 && known_2 ? asks_2 : 0;
         for (port = 0; port < UP_PORTS; port = port + 1)
-            out_up[port] <= valid_2 && SPINE_UP != 0 && !above_2 && up_2 == port;
+            out_up[port] <= valid_2 && known_2 && SPINE_UP != 0 && goes_up_2 && up_2 == port;
     end
 endmodule
 

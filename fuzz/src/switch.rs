@@ -5,7 +5,8 @@ use polycast_planning::labels::{LabelOptions, LabelPlanner};
 use polycast_protocol::switch::{Input, Output, ProbeConfig, ProbeOutput, Probes, RackLabels, Switch};
 use polycast_topology::{Clos, Graph};
 use polycast_types::{Duration, Time};
-use polycast_wire::label::{Header, Probe};
+use polycast_wire::label::{Header, LabelKind, Probe};
+use polycast_wire::rack::SPINE_LABEL_LEN_MAX;
 use std::sync::{Arc, OnceLock};
 
 const ENTRIES_MAX: usize = 4;
@@ -27,7 +28,8 @@ fn packet(words: &mut Words<'_>, label_len: usize) -> Vec<u8> {
             let mut label = words.bytes(label_len as u16).to_vec();
             label.resize(label_len, 0);
             let mut packet = Vec::new();
-            Header { session: words.small(4), label: &label }.emit(&mut packet);
+            let kind = LabelKind::ALL[words.below(4) as usize];
+            Header { kind, session: words.small(4), label: &label }.emit(&mut packet);
             packet
         }
     }
@@ -56,12 +58,19 @@ pub fn label_switch(bytes: &[u8]) {
                 switch.handle(now, Input::Agents { active, rack: ports });
             }
             2 => {
-                let (session, mut label) = (words.small(4), words.bytes(label_len as u16 + 1).to_vec());
-                if words.flip() {
-                    label.resize(label_len, 0);
+                let spine_len = label_len.min(SPINE_LABEL_LEN_MAX);
+                let longest = (label_len + spine_len + 1) as u16;
+                let (session, mut label) = (words.small(4), words.bytes(longest).to_vec());
+                match words.below(3) {
+                    0 => label.resize(label_len, 0),
+                    1 => label.resize(label_len + spine_len, 0),
+                    _ => {}
                 }
                 let kept = labels.set(session, &label).is_ok();
-                assert!(!kept || labels.get(session).is_some_and(|kept| label.starts_with(kept)));
+                let spine_label = label.get(label_len..).filter(|_| kept).unwrap_or_default();
+                assert!(!kept || labels.get(session).is_none_or(|kept| label.starts_with(kept)));
+                assert!(!kept || labels.spine_label(session).unwrap_or_default() == spine_label);
+                assert!(!kept || labels.get(session).or(labels.spine_label(session)).is_some());
                 assert!(labels.len() <= ENTRIES_MAX);
             }
             3 => drop(labels.remove(words.small(4))),
@@ -79,7 +88,7 @@ pub fn label_switch(bytes: &[u8]) {
             &mut switch,
             |switch| switch.poll(now),
             |_, output| match output {
-                Output::Copy { port } | Output::Answer { port } | Output::Answered { port } => {
+                Output::Copy { port } | Output::Ask { port } | Output::Answer { port } | Output::Answered { port } => {
                     assert!(port < clos.port_count(node), "there is no port {port}");
                 }
                 Output::Dropped(_) | Output::Full { .. } => {}

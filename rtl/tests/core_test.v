@@ -6,6 +6,7 @@ module core_test #(
     parameter LABEL_BITS = 152
 );
     reg clk = 0, reset = 1, in_valid = 0;
+    reg [1:0] in_kind = 0;
     reg [0:LABEL_BITS-1] in_label = 0;
     wire out_valid;
     wire [0:CORE_DOWN-1] out_down;
@@ -14,7 +15,7 @@ module core_test #(
         .LEAF_DOWN(LEAF_DOWN), .LEAF_UP(LEAF_UP), .SPINE_DOWN(SPINE_DOWN), .SPINE_UP(SPINE_UP),
         .CORE_DOWN(CORE_DOWN), .FILTER_BITS(FILTER_BITS)
     ) core (
-        .clk(clk), .reset(reset), .in_valid(in_valid), .in_label(in_label), .out_valid(out_valid),
+        .clk(clk), .reset(reset), .in_valid(in_valid), .in_kind(in_kind), .in_label(in_label), .out_valid(out_valid),
         .out_down(out_down)
     );
 
@@ -34,10 +35,10 @@ module core_test #(
         if (file == 0) $fatal(1, "the file of vectors cannot be opened");
         repeat (2) @(negedge clk);
         reset = 0;
-        fields = 4;
-        while (fields == 4) begin
-            fields = $fscanf(file, "%h %h %h %h\n", in_valid, in_label, expected_valid, expected_down);
-            if (fields == 4) begin
+        fields = 5;
+        while (fields == 5) begin
+            fields = $fscanf(file, "%h %h %h %h %h\n", in_valid, in_kind, in_label, expected_valid, expected_down);
+            if (fields == 5) begin
                 line = line + 1;
                 @(negedge clk);
                 compared = compared + 1;

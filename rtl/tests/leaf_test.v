@@ -8,6 +8,7 @@ module leaf_test #(
     reg clk = 0, reset = 1;
     reg agents_write = 0, in_valid = 0, in_from_above = 0;
     reg [0:LEAF_DOWN-1] agents = 0, rack_agents = 0, in_port = 0;
+    reg [1:0] in_kind = 0;
     reg [0:LABEL_BITS-1] in_label = 0;
     wire out_valid;
     wire [0:LEAF_DOWN-1] out_down;
@@ -18,7 +19,8 @@ module leaf_test #(
         .CORE_DOWN(CORE_DOWN), .FILTER_BITS(FILTER_BITS)
     ) leaf (
         .clk(clk), .reset(reset), .agents_write(agents_write), .agents(agents), .rack_agents(rack_agents),
-        .in_valid(in_valid), .in_from_above(in_from_above), .in_port(in_port), .in_label(in_label), .out_valid(out_valid),
+        .in_valid(in_valid), .in_from_above(in_from_above), .in_port(in_port), .in_kind(in_kind), .in_label(in_label),
+        .out_valid(out_valid),
         .out_down(out_down), .out_up(out_up)
     );
 
@@ -39,11 +41,11 @@ module leaf_test #(
         if (file == 0) $fatal(1, "the file of vectors cannot be opened");
         repeat (2) @(negedge clk);
         reset = 0;
-        fields = 10;
-        while (fields == 10) begin
-            fields = $fscanf(file, "%h %h %h %h %h %h %h %h %h %h\n", agents_write, agents, rack_agents,
-                in_valid, in_from_above, in_port, in_label, expected_valid, expected_down, expected_up);
-            if (fields == 10) begin
+        fields = 11;
+        while (fields == 11) begin
+            fields = $fscanf(file, "%h %h %h %h %h %h %h %h %h %h %h\n", agents_write, agents, rack_agents,
+                in_valid, in_from_above, in_port, in_kind, in_label, expected_valid, expected_down, expected_up);
+            if (fields == 11) begin
                 line = line + 1;
                 @(negedge clk);
                 compared = compared + 1;

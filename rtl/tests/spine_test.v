@@ -3,11 +3,11 @@
 
 module spine_test #(
     parameter LEAF_DOWN = 24, LEAF_UP = 24, SPINE_DOWN = 24, SPINE_UP = 24, CORE_DOWN = 48, FILTER_BITS = 69,
-    parameter LABEL_BITS = 152, BUCKET_BITS = 7, UP_PORTS = 24, SET_BITS = 8
+    parameter LABEL_BITS = 152, BUCKET_BITS = 7, UP_PORTS = 24, SET_BITS = 8, POD = 0
 );
     // A packet's ports are there three clocks after its label.
     localparam CLOCKS = 3;
-    localparam OUT_BITS = 1 + SPINE_DOWN + UP_PORTS;
+    localparam OUT_BITS = 1 + 2 * SPINE_DOWN + UP_PORTS;
 
     reg clk = 0, reset = 1;
     reg row_write = 0, entry_write = 0, in_valid = 0, in_from_above = 0;
@@ -16,26 +16,27 @@ module spine_test #(
     reg [1:0] entry_way = 0;
     reg [31:0] entry_session = 0, in_session = 0;
     reg [0:SPINE_DOWN-1] entry_blocked = 0;
+    reg [1:0] in_kind = 0;
     reg [0:LABEL_BITS-1] in_label = 0;
     wire out_valid;
-    wire [0:SPINE_DOWN-1] out_down;
+    wire [0:SPINE_DOWN-1] out_down, out_asks;
     wire [0:UP_PORTS-1] out_up;
 
     orca_spine #(
         .LEAF_DOWN(LEAF_DOWN), .LEAF_UP(LEAF_UP), .SPINE_DOWN(SPINE_DOWN), .SPINE_UP(SPINE_UP),
-        .CORE_DOWN(CORE_DOWN), .FILTER_BITS(FILTER_BITS), .SET_BITS(SET_BITS)
+        .CORE_DOWN(CORE_DOWN), .FILTER_BITS(FILTER_BITS), .SET_BITS(SET_BITS), .POD(POD)
     ) spine (
         .clk(clk), .reset(reset), .row_write(row_write), .row_core(row_core[0 +: $bits(spine.row_core)]),
         .row_buckets(row_buckets), .entry_write(entry_write), .entry_way(entry_way),
         .entry_session(entry_session), .entry_blocked(entry_blocked), .in_valid(in_valid),
-        .in_from_above(in_from_above), .in_session(in_session), .in_label(in_label), .out_valid(out_valid),
-        .out_down(out_down), .out_up(out_up)
+        .in_from_above(in_from_above), .in_session(in_session), .in_kind(in_kind), .in_label(in_label),
+        .out_valid(out_valid), .out_down(out_down), .out_asks(out_asks), .out_up(out_up)
     );
 
     // What the outputs have to be after the next clock, and after those that follow.
     reg [OUT_BITS-1:0] expected [0:CLOCKS-1];
     reg expected_valid;
-    reg [0:SPINE_DOWN-1] expected_down;
+    reg [0:SPINE_DOWN-1] expected_down, expected_asks;
     reg [0:UP_PORTS-1] expected_up;
 
     integer file, fields, line = 0, compared = 0, wrong = 0, at;
@@ -54,20 +55,20 @@ module spine_test #(
         // Nothing may be left in the pipeline of what came before.
         repeat (CLOCKS + 1) @(negedge clk);
         reset = 0;
-        fields = 14;
-        while (fields == 14) begin
-            fields = $fscanf(file, "%h %h %h %h %h %h %h %h %h %h %h %h %h %h\n", row_write, row_core, row_buckets,
+        fields = 16;
+        while (fields == 16) begin
+            fields = $fscanf(file, "%h %h %h %h %h %h %h %h %h %h %h %h %h %h %h %h\n", row_write, row_core, row_buckets,
                 entry_write, entry_way, entry_session, entry_blocked, in_valid, in_from_above, in_session,
-                in_label, expected_valid, expected_down, expected_up);
-            if (fields == 14) begin
+                in_kind, in_label, expected_valid, expected_down, expected_asks, expected_up);
+            if (fields == 16) begin
                 line = line + 1;
-                expected[CLOCKS-1] = {expected_valid, expected_down, expected_up};
+                expected[CLOCKS-1] = {expected_valid, expected_down, expected_asks, expected_up};
                 @(negedge clk);
                 compared = compared + 1;
-                if ({out_valid, out_down, out_up} !== expected[0]) begin
+                if ({out_valid, out_down, out_asks, out_up} !== expected[0]) begin
                     wrong = wrong + 1;
-                    $display("line %0d: valid %b down %h up %h, expected %h", line - CLOCKS + 1, out_valid, out_down,
-                        out_up, expected[0]);
+                    $display("line %0d: valid %b down %h asks %h up %h, expected %h", line - CLOCKS + 1, out_valid,
+                        out_down, out_asks, out_up, expected[0]);
                 end
                 for (at = 0; at < CLOCKS - 1; at = at + 1) expected[at] = expected[at + 1];
             end

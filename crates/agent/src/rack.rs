@@ -1,4 +1,5 @@
-//! A rack's agent on this server (Orca, sections 3.4 and 3.5): leaf labels in place of source labels.
+//! A rack's agent on this server (Orca, sections 3.4 and 3.5): leaf labels in place of source labels, and spine labels where
+//! a spine asks for them.
 //!
 //! The kernel relabels packets of the sessions that were told or active last, so that an agent that stood by can take over at
 //! once; all others come up here once by an interface of their own, are relabelled here, and are known to the kernel from
@@ -8,7 +9,7 @@ mod controller;
 mod leaf;
 
 pub use controller::{Controller, ControllerOptions, LabelMap, incarnation};
-pub use leaf::{LeafController, LeafOptions, LeafSwitch, Losses};
+pub use leaf::{Held, LeafController, LeafOptions, LeafSwitch, Losses};
 
 use crate::transfer::clock::{Clock, wait};
 use polycast_net::bpf::BpfError;
@@ -143,6 +144,15 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Has the kernel relabel a session as these labels say.
+fn tell_kernel(kernel: &mut KernelAgent, labels: &RackLabels, session: u32) -> Result<(), BpfError> {
+    kernel.set_spine_label(session, labels.spine_label(session))?;
+    match labels.get(session) {
+        Some(label) => kernel.set_label(session, label),
+        None => kernel.remove_leaf_label(session),
+    }
+}
+
 impl SlowPath {
     /// Relabels what comes up from the kernel, until `stop` is set.
     ///
@@ -175,10 +185,8 @@ impl SlowPath {
                 let _ = self.slow.send(frame);
                 let session = Header::parse(&frame[PAYLOAD_AT..]).map(|(header, _)| header.session);
                 let State { kernel, labels, .. } = &mut *state;
-                if let Some((session, label)) =
-                    session.ok().and_then(|session| Some((session, labels.get(session)?)))
-                {
-                    kernel.set_label(session, label)?;
+                if let Ok(session) = session {
+                    tell_kernel(kernel, labels, session)?;
                 }
             }
             Err(fault) => state.faults[fault as usize] += 1,
@@ -190,8 +198,9 @@ impl SlowPath {
 impl LabelMap for RackAgent {
     fn set_label(&mut self, session: u32, label: &[u8]) -> Result<(), RackError> {
         let mut state = lock(&self.state);
-        state.labels.set(session, label)?;
-        Ok(state.kernel.set_label(session, label)?)
+        let State { kernel, labels, .. } = &mut *state;
+        labels.set(session, label)?;
+        Ok(tell_kernel(kernel, labels, session)?)
     }
 
     fn remove_label(&mut self, session: u32) -> Result<(), RackError> {

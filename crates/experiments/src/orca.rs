@@ -11,7 +11,7 @@ use std::time::Instant;
 use polycast_planning::labels::LabelOptions;
 use polycast_topology::{Clos, FatTree};
 
-use self::data_set::{DataSet, plan_data_set};
+use self::data_set::{DataSet, ROOM, plan_data_set, quantile_of};
 use crate::Row;
 use crate::random::Random;
 use crate::report::{Item, Load, Options};
@@ -177,7 +177,7 @@ fn rows_of(
         Row::new(format!("{name}: {what}"), paper, ours, unit)
     };
     let state: f64 = set.entries.iter().map(|&count| f64::from(count)).sum();
-    vec![
+    let mut rows = vec![
         row("sessions", None, set.sessions as f64, "sessions"),
         row("leafs a session", None, each(set.leafs), "leafs"),
         row("pods a session", None, each(set.pods), "pods"),
@@ -192,7 +192,6 @@ fn rows_of(
         row("most entries of a spine", paper.map(|p| p.1), million * f64::from(set.quantile(1.0)), "entries")
             .note(scaled),
         row("entries a session", None, state / set.sessions as f64, "entries"),
-        row("entries of a switch with pod labels", None, 0.0, "entries"),
         row("redundant hosts, walked sessions", Some(0.0), set.redundant as f64, "hosts")
             .note(format!("{} sessions, both encodings", set.walked)),
         row("receivers missed, walked sessions", Some(0.0), set.missed as f64, "hosts"),
@@ -202,7 +201,28 @@ fn rows_of(
         row("time to plan one label", Some(340.0), 1e6 * set.planning_s / set.sessions as f64, "us"),
         row("time for the whole set", None, seconds, "s")
             .note(format!("{threads} threads, drawing and walks included")),
-    ]
+    ];
+    rows.extend(kept_rows(name, set, million, scaled));
+    rows
+}
+
+/// What spines keep in the other encodings, and what agents keep in all.
+fn kept_rows(name: &str, set: &DataSet, million: f64, scaled: &str) -> Vec<Row> {
+    let auto = format!("encoding auto with room for {ROOM}");
+    let kept = [
+        ("entries of a spine, pod labels".to_string(), &set.pod_entries, "entries"),
+        (format!("entries of a spine, {auto}"), &set.auto_entries, "entries"),
+        ("leaf labels of a rack's agent, all encodings".into(), &set.leaf_labels, "labels"),
+        ("spine labels of a rack's agent, pod labels".into(), &set.spine_labels, "labels"),
+        (format!("spine labels of a rack's agent, {auto}"), &set.auto_spine_labels, "labels"),
+    ];
+    let row = |(what, counts, unit): &(String, &Vec<u32>, &'static str)| {
+        [("99 %", 0.99), ("most", 1.0)].map(|(of, fraction)| {
+            let value = million * f64::from(quantile_of(counts, fraction));
+            Row::new(format!("{name}: {what}, {of}"), None, value, *unit).note(scaled)
+        })
+    };
+    kept.iter().flat_map(row).collect()
 }
 
 /// What entries are multiplied with where fewer sessions than a million were planned, and how a row says so.

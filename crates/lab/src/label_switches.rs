@@ -31,8 +31,6 @@ pub(crate) const CHANGES: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(CONT
 const SWITCHES: &str = "labels";
 /// UDP port of labelled packets.
 const UDP_PORT: u16 = 7_474;
-/// The paper's filter (section 6.1).
-const FILTER_BITS: u32 = 69;
 /// Sessions that a spine has entries for, and that an agent has labels for.
 const SESSIONS_MAX: u32 = 65_536;
 /// Sessions that the kernel's part of an agent knows.
@@ -78,11 +76,10 @@ pub(crate) fn bridges(clos: &Clos) -> Result<(), LabError> {
 }
 
 /// The manager's settings.
-pub(crate) fn manager_settings(
-    spec: &Spec,
-    (clos, agents, trees, feedback): (&Clos, u32, u32, bool),
-    layout: &Layout,
-) -> String {
+pub(crate) fn manager_settings(spec: &Spec, clos: &Clos, layout: &Layout) -> String {
+    let Network::Orca { agents, trees, feedback, encoding, filter_bits, .. } = spec.network else {
+        return String::new();
+    };
     let [a, b] = GROUPS;
     let leafs: Vec<String> = (0..clos.leafs()).map(|rack| format!("\"{}\"", leaf_controller(rack))).collect();
     let hosts: Vec<String> = layout.hosts.iter().map(|host| format!("\"{}\"", host.name)).collect();
@@ -93,7 +90,7 @@ pub(crate) fn manager_settings(
     format!(
         "fabrics = [\"orca\", \"tcp-chain\"]\n[orca]\nswitches = \"{CHANGES}\"\n\
          controller = \"{CENTRAL}\"\nleaf-controllers = [{}]\npods = {}\nleafs = {}\nspines = {}\n\
-         cores = {}\nservers = {}\nhosts = [{}]\nfilter-bits = {FILTER_BITS}\nentries-max = {SESSIONS_MAX}\ntrees = {trees}\n{rate}\
+         cores = {}\nservers = {}\nhosts = [{}]\nencoding = \"{}\"\nfilter-bits = {filter_bits}\nentries-max = {SESSIONS_MAX}\ntrees = {trees}\n{rate}\
          rack-feedback = {feedback}\n\
          pool = \"{a}.{b}.64.0/24\"\nport = {UDP_PORT}\n",
         leafs.join(", "),
@@ -103,13 +100,24 @@ pub(crate) fn manager_settings(
         clos.cores_per_spine(),
         clos.hosts_per_leaf(),
         hosts.join(", "),
+        encoding.text(),
     )
 }
 
-fn network_of(spec: &Spec) -> Result<(Clos, u32, u32, u32, u32), LabError> {
+/// What a lab with label switches is asked for.
+struct OrcaSpec {
+    clos: Clos,
+    agents: u32,
+    standby: u32,
+    timeout_us: u32,
+    probe_ms: u32,
+    filter_bits: u32,
+}
+
+fn network_of(spec: &Spec) -> Result<OrcaSpec, LabError> {
     match spec.network {
-        Network::Orca { clos, agents, standby, timeout_us, probe_ms, .. } => {
-            Ok((clos, agents, standby, timeout_us, probe_ms))
+        Network::Orca { clos, agents, standby, timeout_us, probe_ms, filter_bits, .. } => {
+            Ok(OrcaSpec { clos, agents, standby, timeout_us, probe_ms, filter_bits })
         }
         _ => {
             let reason = "only a lab such as orca:4 has label switches";
@@ -124,7 +132,7 @@ fn topology(clos: &Clos) -> String {
 
 /// The settings of the process with all switches.
 fn switch_settings(spec: &Spec, places: &Places) -> Result<LabelSwitchConfig, LabError> {
-    let (clos, active, standby, timeout_us, probe_ms) = network_of(spec)?;
+    let OrcaSpec { clos, agents: active, standby, timeout_us, probe_ms, filter_bits } = network_of(spec)?;
     let switch = |node: Node| {
         let (kind, number) = clos.kind(node);
         let layer = match kind {
@@ -151,7 +159,7 @@ fn switch_settings(spec: &Spec, places: &Places) -> Result<LabelSwitchConfig, La
         listen: CHANGES,
         controller: Some(CENTRAL),
         topology: topology(&clos),
-        filter_bits: FILTER_BITS,
+        filter_bits,
         port: UDP_PORT,
         entries_max: SESSIONS_MAX,
         probe_ms,
@@ -187,7 +195,7 @@ pub(crate) fn start_rack_agent(
     struct AgentSettings {
         rack_agent: RackAgentConfig,
     }
-    let (clos, _, _, timeout_us, _) = network_of(spec)?;
+    let OrcaSpec { clos, timeout_us, filter_bits, .. } = network_of(spec)?;
     let (rack, place) = (host / clos.hosts_per_leaf(), host % clos.hosts_per_leaf());
     let rack_agent = RackAgentConfig {
         interface: "eth0".into(),
@@ -196,7 +204,7 @@ pub(crate) fn start_rack_agent(
         listen: SocketAddrV4::new(host_address(rack, place), CONTROL_PORT),
         leaf_controller: leaf_controller(rack),
         heartbeat_us: timeout_us / HEARTBEATS,
-        filter_bits: FILTER_BITS,
+        filter_bits,
         port: UDP_PORT,
         sessions_max: SESSIONS_MAX,
         sessions_active_max: SESSIONS_ACTIVE_MAX,

@@ -97,11 +97,44 @@ pub enum Network {
         timeout_us: u32,
         /// Trees of a transfer through different cores.
         trees: u32,
+        /// How labels name leafs.
+        encoding: Encoding,
+        /// Bits of the label's filter.
+        filter_bits: u32,
         /// Whether one receiver of a rack speaks for the others.
         feedback: bool,
         /// Time between probes of a switch's neighbours, in milliseconds; 0 for none.
         probe_ms: u32,
     },
+}
+
+/// How labels name leafs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// By the paper's filter.
+    Filter,
+    /// By the leafs of pods.
+    Pods,
+    /// For each session as it fits.
+    Auto,
+}
+
+impl Encoding {
+    fn from_text(text: &str) -> Option<Self> {
+        [Encoding::Filter, Encoding::Pods, Encoding::Auto]
+            .into_iter()
+            .find(|encoding| encoding.text() == text)
+    }
+
+    /// As in the manager's settings.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Encoding::Filter => "filter",
+            Encoding::Pods => "pods",
+            Encoding::Auto => "auto",
+        }
+    }
 }
 
 impl Network {
@@ -330,7 +363,28 @@ impl<'a> Parts<'a> {
                     None => probe_ms(&clos),
                 };
                 let feedback = self.switch("feedback")?;
-                Ok(Network::Orca { ports, clos, agents, standby, timeout_us, trees, feedback, probe_ms })
+                let encoding = Encoding::from_text(self.take("encoding").unwrap_or("filter"));
+                let encoding = encoding.ok_or_else(|| self.wrong("encoding must be filter, pods or auto"))?;
+                if encoding == Encoding::Pods && trees > 1 {
+                    return Err(self.wrong("labels with encoding=pods have one tree: leave trees out"));
+                }
+                // The paper's (section 6.1).
+                let filter_bits = self.setting("filter-bits", Some(69))?;
+                if !(1..=1_024).contains(&filter_bits) {
+                    return Err(self.wrong("filter-bits must be 1 to 1024"));
+                }
+                Ok(Network::Orca {
+                    ports,
+                    clos,
+                    agents,
+                    standby,
+                    timeout_us,
+                    trees,
+                    encoding,
+                    filter_bits,
+                    feedback,
+                    probe_ms,
+                })
             }
             other => {
                 let known =
@@ -440,8 +494,20 @@ impl fmt::Display for Spec {
                     write!(f, ",trees={trees}")?;
                 }
             }
-            Network::Orca { ports, agents, standby, timeout_us, trees, feedback, probe_ms, .. } => {
+            Network::Orca {
+                ports,
+                agents,
+                standby,
+                timeout_us,
+                trees,
+                encoding,
+                filter_bits,
+                feedback,
+                probe_ms,
+                ..
+            } => {
                 write!(f, "orca:{ports},agents={agents},timeout-us={timeout_us},trees={trees}")?;
+                write!(f, ",encoding={},filter-bits={filter_bits}", encoding.text())?;
                 write!(f, ",standby={standby},feedback={},probe-ms={probe_ms}", u8::from(feedback))?;
             }
         }
@@ -485,6 +551,8 @@ mod tests {
             ("blast:racks=2,hosts=2,optics=lit", 4),
             ("shufflecast:2,2,hosts=2,optics=real", 16),
             ("orca:4,feedback=0,probe-ms=0", 16),
+            ("orca:4,encoding=pods,filter-bits=1", 16),
+            ("orca:4,encoding=auto,trees=2", 16),
             ("orca:6,agents=3,trees=2,rate=1gbit", 54),
         ] {
             let spec: Spec = text.parse().unwrap();
@@ -538,6 +606,9 @@ mod tests {
             ("orca:5", "an even n"),
             ("orca:4,agents=3", "a rack has 2 servers"),
             ("orca:4,feedback=2", "feedback must be 0 or 1"),
+            ("orca:4,encoding=bits", "encoding must be filter, pods or auto"),
+            ("orca:4,encoding=pods,trees=2", "one tree"),
+            ("orca:4,filter-bits=2000", "filter-bits must be 1 to 1024"),
             ("orca:10", "250 hosts"),
         ] {
             let message = refuse(text);

@@ -541,9 +541,7 @@ fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) -> String {
         Network::Bridge { .. } => {
             format!("[ip-multicast]\npool = \"{a}.{b}.64.0/24\"\n")
         }
-        Network::Orca { clos, agents, trees, feedback, .. } => {
-            label_switches::manager_settings(spec, (&clos, agents, trees, feedback), layout)
-        }
+        Network::Orca { clos, .. } => label_switches::manager_settings(spec, &clos, layout),
         Network::Blast { .. } | Network::Shufflecast { .. } => {
             optical::manager_settings(spec, layout, places)
         }

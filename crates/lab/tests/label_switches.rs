@@ -5,14 +5,14 @@
 use polycast_agent::label_switch;
 use polycast_agent::rack::{LabelMap as _, RackAgent, RackError, RackOptions};
 use polycast_net::bpf::BpfError;
-use polycast_net::bpf::orca::Packets;
+use polycast_net::bpf::orca::{KernelAgent, Packets};
 use polycast_net::tap::Tap;
 use polycast_planning::labels::{LabelOptions, LabelPlanner};
-use polycast_protocol::switch::{AGENTS_MAX, Input, Output, Switch};
+use polycast_protocol::switch::{AGENTS_MAX, Input, Output, RackLabels, Switch};
 use polycast_topology::{Clos, Graph as _, Kind};
 use polycast_types::Time;
-use polycast_wire::label::{Fault, Header, Probe};
-use std::collections::BTreeSet;
+use polycast_wire::label::{Fault, Header, KIND_AT, LabelKind, Probe};
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,10 +77,11 @@ fn payload(random: &mut Random, label_len: usize) -> Vec<u8> {
     let len = if random.below(20) == 0 { label_len + 1 } else { label_len };
     let label: Vec<u8> = (0..len).map(|_| one(random)).collect();
     let mut bytes = Vec::new();
-    Header { session: random.below(6), label: &label }.emit(&mut bytes);
+    let kind = LabelKind::ALL[[0, 0, 1, 1, 1, 2, 3, 3][random.below(8) as usize]];
+    Header { kind, session: random.below(6), label: &label }.emit(&mut bytes);
     match random.below(30) {
-        0 => bytes[0] = 2,
-        1 => bytes[2] = 1,
+        0 => bytes[0] = 3,
+        1 => bytes[2 + random.below(2) as usize] = 4,
         2 => bytes.truncate(random.below(bytes.len() as u32) as usize),
         _ => {}
     }
@@ -88,7 +89,8 @@ fn payload(random: &mut Random, label_len: usize) -> Vec<u8> {
     bytes
 }
 
-fn compare(planner: &Arc<LabelPlanner>, node: u32, random: &mut Random) -> Result<(), BpfError> {
+/// How many packets asked an agent.
+fn compare(planner: &Arc<LabelPlanner>, node: u32, random: &mut Random) -> Result<u32, BpfError> {
     let clos = planner.clos();
     let ports = clos.port_count(node);
     let label_len = planner.format().bytes();
@@ -103,7 +105,7 @@ fn compare(planner: &Arc<LabelPlanner>, node: u32, random: &mut Random) -> Resul
         machine.handle(Time::ZERO, input);
         std::iter::from_fn(|| machine.poll(Time::ZERO)).collect::<Vec<Output>>()
     };
-    let mut answers = 0;
+    let (mut answers, mut asked, mut of_pods) = (0, 0, 0);
     let (leaf, spine) = (clos.kind(node).0 == Kind::Leaf, clos.kind(node).0 == Kind::Spine);
     for round in 0..PACKETS {
         if round % 50 == 0 {
@@ -126,22 +128,29 @@ fn compare(planner: &Arc<LabelPlanner>, node: u32, random: &mut Random) -> Resul
         }
         let (from, payload) = (random.below(ports), payload(random, label_len as usize));
         let outputs = tell(&mut machine, Input::Packet { port: from, header: &payload });
-        let copies: BTreeSet<u32> = outputs
-            .iter()
-            .filter_map(|output| match output {
-                Output::Copy { port } | Output::Answer { port } => Some(*port),
-                _ => None,
-            })
-            .collect();
-        let mut sent = frame(&payload);
+        let sent = frame(&payload);
         taps[from as usize].send(&sent).unwrap();
-        if let [Output::Answer { .. }] = outputs[..] {
-            answers += 1;
-            sent[HEADER_AT + 1] = 1;
+        let changed = |at: usize, to: u8| {
+            let mut changed = sent.clone();
+            changed[HEADER_AT + at] = to;
+            changed
+        };
+        let mut copies: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+        for output in &outputs {
+            let (port, frame) = match output {
+                Output::Copy { port } => (port, sent.clone()),
+                Output::Ask { port } => (port, changed(KIND_AT, LabelKind::Asks as u8)),
+                Output::Answer { port } => (port, changed(1, 1)),
+                _ => continue,
+            };
+            answers += u32::from(matches!(output, Output::Answer { .. }));
+            asked += u32::from(matches!(output, Output::Ask { .. }));
+            of_pods += u32::from(payload[0] == polycast_wire::VERSION && payload[KIND_AT] > 0);
+            copies.insert(*port, frame);
         }
         // What has to come first: when it is there, the switch is done with the packet.
-        for port in &copies {
-            let came = comes(&taps[*port as usize], &sent, Duration::from_secs(5));
+        for (port, expected) in &copies {
+            let came = comes(&taps[*port as usize], expected, Duration::from_secs(5));
             assert!(
                 came,
                 "node {node}, round {round}: nothing at port {port} of {copies:?} for {payload:02x?}"
@@ -166,7 +175,8 @@ fn compare(planner: &Arc<LabelPlanner>, node: u32, random: &mut Random) -> Resul
     }
     assert!(answers > PACKETS / 40, "node {node} answered too few probes to compare");
     assert!(counts.copies() > u64::from(PACKETS) / 8, "node {node} forwarded too little to compare");
-    Ok(())
+    assert!(of_pods > PACKETS / 8, "node {node} forwarded too few labels with pods");
+    Ok(asked)
 }
 
 /// A large switch, one without cores, and numbers of ports that leave numbers over which no port has.
@@ -191,12 +201,73 @@ fn isolated(test: impl FnOnce() -> Result<(), BpfError> + Send) {
 #[test]
 fn the_kernel_forwards_as_the_machine_does() {
     isolated(|| {
-        let mut random = Random(0x1234_5678_9abc_def1);
+        let (mut random, mut asked) = (Random(0x1234_5678_9abc_def1), 0);
         for (clos, options) in networks() {
             let planner = Arc::new(LabelPlanner::with_options(clos, options).unwrap());
             let mut nodes = vec![clos.leaf(1), clos.spine(clos.pods() - 1, 1)];
             nodes.extend((clos.cores() > 0).then(|| clos.core(1, 0)));
-            nodes.into_iter().try_for_each(|node| compare(&planner, node, &mut random))?;
+            for node in nodes {
+                asked += compare(&planner, node, &mut random)?;
+            }
+        }
+        assert!(asked > 20, "{asked} packets asked an agent, too few to compare");
+        Ok(())
+    });
+}
+
+/// Both put the same labels in, and drop the same packets, for random labels of leafs and spines.
+#[test]
+fn the_agent_in_the_kernel_relabels_as_the_machine_does() {
+    isolated(|| {
+        let mut random = Random(0x1357_9bdf_0246_8ace);
+        for (number, label_len) in [3u32, 10, 19, 30].into_iter().enumerate() {
+            let name = format!("agent{number}");
+            let _wire = Tap::open(&name).unwrap();
+            let mut kernel = KernelAgent::attach(Packets { udp_port: UDP_PORT, label_len }, &name, 100)?;
+            kernel.set_agent(true)?;
+            let mut machine = RackLabels::new(label_len as usize, 100);
+            let (mut relabelled, mut asked) = (0, 0);
+            for round in 0..PACKETS {
+                if round % 20 == 0 {
+                    let session = random.below(6);
+                    let mut some = |len: u32, first: u8| -> Vec<u8> {
+                        (0..len).map(|at| if at == 0 { first } else { random.next() as u8 }).collect()
+                    };
+                    let mut labels = some(label_len.min(17), [0x81, 0][(round / 20 % 2) as usize]);
+                    if labels[0] == 0 {
+                        labels.fill(0);
+                    }
+                    labels.resize(label_len as usize, 0);
+                    if labels[0] == 0 || round % 60 == 0 {
+                        labels.extend(some(label_len.min(20), 0x11));
+                    }
+                    machine.set(session, &labels).unwrap();
+                    kernel.set_spine_label(session, machine.spine_label(session))?;
+                    match machine.get(session) {
+                        Some(label) => kernel.set_label(session, label)?,
+                        None => kernel.remove_leaf_label(session)?,
+                    }
+                }
+                let payload = payload(&mut random, label_len as usize);
+                let (from, to) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(239, 1, 1, 9));
+                let sent =
+                    common::udp(SocketAddrV4::new(from, 257), SocketAddrV4::new(to, UDP_PORT), &payload);
+                let (got, _) = kernel.try_on(&sent, 1)?;
+                let mut expected = payload.clone();
+                match machine.relabel(&mut expected) {
+                    Ok(()) => {
+                        let got = got.unwrap_or_else(|| panic!("round {round}: dropped {payload:02x?}"));
+                        assert_eq!(got[HEADER_AT..], expected, "round {round}: {payload:02x?}");
+                        assert!(common::udp_is_right(&got), "round {round}: {payload:02x?}");
+                        relabelled += 1;
+                        asked += u32::from(expected[KIND_AT] == LabelKind::Spine as u8);
+                    }
+                    // For the receivers of this server.
+                    Err(Fault::Stray) => assert_eq!(got, Some(sent), "round {round}"),
+                    Err(fault) => assert_eq!(got, None, "round {round}: {fault}, {payload:02x?}"),
+                }
+            }
+            assert!(relabelled > 50 && asked > 5, "{relabelled} relabelled, {asked} for spines: too few");
         }
         Ok(())
     });
@@ -228,7 +299,7 @@ fn an_agent_relabels_sessions_that_the_kernel_has_no_room_for() {
         let label = |session: u32| [0x80 | (session as u8 & 0x70), 0, 0];
         let packet = |session: u32, label: &[u8]| {
             let mut bytes = Vec::new();
-            Header { session, label }.emit(&mut bytes);
+            Header { kind: LabelKind::Filter, session, label }.emit(&mut bytes);
             bytes.extend(session.to_be_bytes());
             frame(&bytes)
         };

@@ -3,6 +3,7 @@
 use polycast_api::convert::object_id;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
+use polycast_planning::orca::Encoding;
 use polycast_planning::{Channel, FabricName, HostId, PassedOver, Plan, PlanId, Pulling, TreeRoutes, Wish};
 use polycast_protocol::leases::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, NotMember, PathRequest, Receivers,
@@ -146,6 +147,11 @@ fn channel(channel: Option<api::Channel>) -> Result<Channel, Refusal> {
         Some(api::channel::Channel::Labelled(labelled)) => Ok(Channel::Label {
             group: (ipv4(&labelled.address)?, port(labelled.port)?),
             session: labelled.session,
+            encoding: match labelled.kind {
+                0 => Encoding::Filter,
+                1 => Encoding::Pods,
+                kind => return Err(invalid(format!("there are no labels of kind {kind}"))),
+            },
             label: labelled.label,
             further: labelled.further,
             // They follow from the group.
@@ -209,6 +215,7 @@ fn channel_of(channel: &Channel, names: Names<'_>) -> Result<api::Channel, Refus
         Channel::Label {
             group: (group, port),
             session,
+            encoding,
             ref label,
             ref further,
             ref racks,
@@ -219,6 +226,7 @@ fn channel_of(channel: &Channel, names: Names<'_>) -> Result<api::Channel, Refus
             port: u32::from(port),
             rate_bps: rate.map(|rate| rate.0),
             session,
+            kind: encoding.kind() as u32,
             label: label.clone(),
             further: further.clone(),
             racks: receiver_racks(racks, names)?,

@@ -56,9 +56,7 @@ impl DeviceId {
             DeviceCommand::RackRule { rack, .. } | DeviceCommand::RelayRule { rack, .. } => {
                 DeviceId::Tor(*rack)
             }
-            DeviceCommand::SpineEntry { .. }
-            | DeviceCommand::LeafLabel { .. }
-            | DeviceCommand::SpineLabel { .. } => DeviceId::LabelSwitches,
+            DeviceCommand::SpineEntry { .. } | DeviceCommand::LeafLabel { .. } => DeviceId::LabelSwitches,
         }
     }
 }
@@ -322,8 +320,7 @@ mod tests {
         };
         assert_eq!(error, SetUpError(vec![(DeviceId::CircuitSwitch, DeviceError::Unknown)]));
         assert_eq!(error.to_string(), "the circuit switch: the settings do not say where it is");
-        // A kind of command that only planners use so far is not forgotten: a plan that needs it fails.
-        let label = DeviceCommand::SpineLabel { leaf: 16, session: 7, label: vec![1] };
+        let label = DeviceCommand::LeafLabel { leaf: 16, session: 7, label: vec![1] };
         devices.change(Some(PlanId(9)), &[], &[label]);
         let Some(News::SetUp { plan: PlanId(9), result: Err(error), .. }) = news.recv().await else {
             panic!("no failure")

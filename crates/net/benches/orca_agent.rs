@@ -36,7 +36,7 @@ fn frame(len: usize) -> Vec<u8> {
     frame.extend(7_474u16.to_be_bytes());
     frame.extend((len as u16 - 34).to_be_bytes());
     frame.extend([0x12, 0x34]);
-    Header { session: 0, label: &[0; LABEL_LEN] }.emit(&mut frame);
+    Header { kind: LabelKind::Filter, session: 0, label: &[0; LABEL_LEN] }.emit(&mut frame);
     frame.resize(len, 7);
     frame
 }

@@ -532,7 +532,8 @@ mod tests {
         let mut sent = Vec::new();
         for (len, handle) in [(1, HANDLE), (5, Handle(1)), (8, HANDLE), (23, HANDLE), (164, HANDLE)] {
             let mut datagram = Vec::new();
-            label::Header { session: 5, label: &vec![0xff; len] }.emit(&mut datagram);
+            label::Header { kind: label::LabelKind::Filter, session: 5, label: &vec![0xff; len] }
+                .emit(&mut datagram);
             datagram.extend_from_slice(&header(handle));
             sender.send_to(&datagram, group).unwrap();
             sent.extend((handle == HANDLE).then_some(datagram));

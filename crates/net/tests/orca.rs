@@ -5,7 +5,7 @@ use polycast_net::bpf::BpfError;
 use polycast_net::bpf::orca::{KernelAgent, KernelSwitch, Layer, Packets, SwitchSettings};
 use polycast_net::tap::Tap;
 use polycast_wire::VERSION;
-use polycast_wire::label::{Fault, Header};
+use polycast_wire::label::{Fault, Header, LabelKind};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ fn frame(port: u16, payload: &[u8]) -> Vec<u8> {
 
 fn labelled(session: u32, label: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Header { session, label }.emit(&mut bytes);
+    Header { kind: LabelKind::Filter, session, label }.emit(&mut bytes);
     bytes.extend(payload);
     frame(PACKETS.udp_port, &bytes)
 }
@@ -114,15 +114,17 @@ fn a_leaf_forwards_by_labels_and_drops_what_is_wrong() {
         wrong[HEADER_AT] = 9;
         expect(0, &wrong, &[]);
         wrong[HEADER_AT] = VERSION;
-        wrong[HEADER_AT + 2] = 1;
+        wrong[HEADER_AT + 3] = 1;
+        expect(0, &wrong, &[]);
+        (wrong[HEADER_AT + 2], wrong[HEADER_AT + 3]) = (LabelKind::Asks as u8, 0);
         expect(0, &wrong, &[]);
         expect(0, &frame(PACKETS.udp_port, &[VERSION, 3, 0, 0]), &[]);
         switch.set_agents(&[], 0b001)?;
         expect(4, &labelled(5, &[0; 3], b"x"), &[]);
         let counts = switch.counts()?;
         let faults: Vec<u64> = Fault::ALL.iter().map(|fault| counts.fault(*fault)).collect();
-        assert_eq!(faults, [2, 1, 1, 1, 1, 1, 0, 0]);
-        assert_eq!((counts.packets(), counts.copies()), (11, 10));
+        assert_eq!(faults, [2, 1, 1, 1, 1, 1, 0, 0, 1]);
+        assert_eq!((counts.packets(), counts.copies()), (12, 10));
         Ok(())
     });
 }
@@ -173,7 +175,7 @@ fn datagrams_that_nobody_has_counted_are_all_relabelled() {
         let all = |label: &[u8]| {
             let mut bytes = Vec::new();
             for len in [500, 500, 500, 90] {
-                Header { session: 77, label }.emit(&mut bytes);
+                Header { kind: LabelKind::Filter, session: 77, label }.emit(&mut bytes);
                 bytes.resize(bytes.len() + len, 3);
             }
             frame(PACKETS.udp_port, &bytes)
@@ -208,7 +210,7 @@ fn datagrams_that_the_kernel_has_not_cut_yet_are_all_relabelled() {
         agent.set_label(0xef01_0109, &[0b1010_0000, 0, 0])?;
         let mut mirror = KernelSwitch::load(SwitchSettings {
             packets: PACKETS,
-            layer: Layer::Core { down_at: 0 },
+            layer: Layer::Core { down_at: 0, pods_down_at: 0 },
             down_ports: 3,
             up_ports: 0,
             entries_max: 0,
@@ -218,7 +220,8 @@ fn datagrams_that_the_kernel_has_not_cut_yet_are_all_relabelled() {
         let group = std::net::SocketAddrV4::new([239, 1, 1, 9].into(), PACKETS.udp_port);
         let mut sender = DataSender::open([10, 9, 0, 1].into(), group).unwrap();
         let mut header = Vec::new();
-        Header { session: u32::from(*group.ip()), label: &[0b0010_0000, 0, 0] }.emit(&mut header);
+        Header { kind: LabelKind::Filter, session: u32::from(*group.ip()), label: &[0b0010_0000, 0, 0] }
+            .emit(&mut header);
         let payload = [5; 1_000];
         let parts: Vec<IoSlice<'_>> =
             (0..30).flat_map(|_| [IoSlice::new(&header), IoSlice::new(&payload)]).collect();

@@ -1,34 +1,48 @@
 //! The fabric `orca`: a Clos network whose switches forward by labels (Orca, section 3).
 //!
 //! A group holds a multicast address, whose number is the session's, and the entries that spines need for it.
-//! Servers keep the leaf labels. With pod labels no switch keeps anything.
+//! Servers keep the leaf labels. With pod labels no switch keeps anything, and some servers keep a spine label more.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 
 use polycast_topology::{Clos, Failures, Graph, Node};
-use polycast_types::Rate;
+use polycast_types::{LabelKind, Rate};
+use serde::{Deserialize, Serialize};
 
 use crate::fabric::{Fabric, Replan, replan_each};
 use crate::fabric_name::FabricName;
 use crate::ip_multicast::{AddressPool, resource};
-use crate::labels::pod_labels::{self, PodLabelFormat};
-use crate::labels::{LabelError, LabelOptions, LabelPlan, LabelPlanner, SpineState};
+use crate::labels::pod_labels::{self, PodLabelFormat, SPINE_LABEL_LEN_MAX};
+use crate::labels::{
+    Label, LabelError, LabelFormat, LabelOptions, LabelPlan, LabelPlanner, PodLeafs, SpineState,
+};
 use crate::network_state::NetworkState;
 use crate::places::{PlaceError, Places};
 use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, Refusal, Resource};
 
 /// How labels name leafs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Encoding {
     /// The paper's filter, with entries at spines.
     #[default]
     Filter,
     /// Exact bitmaps of pods, without entries.
     Pods,
+}
+
+impl Encoding {
+    /// What stands beside source labels.
+    #[must_use]
+    pub fn kind(self) -> LabelKind {
+        match self {
+            Encoding::Filter => LabelKind::Filter,
+            Encoding::Pods => LabelKind::Pods,
+        }
+    }
 }
 
 /// What the fabric is made of.
@@ -38,8 +52,9 @@ pub struct OrcaConfig {
     pub clos: Clos,
     /// How labels are made.
     pub labels: LabelOptions,
-    /// How labels name leafs.
-    pub encoding: Encoding,
+    /// How labels name leafs; `None` chooses for each session: pod labels where they name all its pods, else the filter, and
+    /// pod labels again where spines have no room for the entries that the filter needs.
+    pub encoding: Option<Encoding>,
     /// How many entries a spine's table holds.
     pub entries_max: u32,
     /// How many trees through different cores a session has, at most (appendix A.4); pod labels have one.
@@ -61,6 +76,9 @@ pub enum OrcaError {
     Place(#[from] PlaceError),
 }
 
+/// The group of a session, its address, and the server of its source.
+type To<'a> = (&'a Group, ([u8; 4], u16), Node);
+
 /// Whom a label has to reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reach {
@@ -75,6 +93,7 @@ pub struct Orca {
     config: OrcaConfig,
     places: Places,
     pool: AddressPool,
+    format: LabelFormat,
     pods: PodLabelFormat,
     /// Room to work in: plans depend on the network's state alone.
     planner: RefCell<LabelPlanner>,
@@ -96,7 +115,8 @@ impl Orca {
         let planner = LabelPlanner::with_options(config.clos, config.labels)?;
         let pods = PodLabelFormat::new(&config.clos, planner.format().bytes())?;
         let places = Places::new(config.clos.hosts(), hosts)?;
-        Ok(Orca { config, places, pool, pods, planner: RefCell::new(planner) })
+        let format = *planner.format();
+        Ok(Orca { config, places, pool, format, pods, planner: RefCell::new(planner) })
     }
 
     /// A node of the network, for failures.
@@ -117,7 +137,7 @@ impl Orca {
         group: &Group,
         address: ([u8; 4], u16),
         reach: Reach,
-        keep: impl Fn(&LabelPlan) -> bool,
+        (encoding, keep): (Option<Encoding>, impl Fn(&LabelPlan) -> bool),
     ) -> Result<Plan, Refusal> {
         let (source, receivers) = self.places.of_group(Self::NAME, group)?;
         let servers: Vec<Node> = receivers.iter().map(|(_, server)| *server).collect();
@@ -137,20 +157,24 @@ impl Orca {
                 "failures leave no label that reaches the hosts {hosts:?} together with the others"
             )));
         }
+        let trees = self.config.trees.max(1);
+        let all = self.config.clos.spines_per_pod() * self.config.clos.cores_per_spine().max(1);
+        let mut others =
+            || planner.plan_trees(session.into(), source, &servers, &failures, all).map_err(impossible);
+        let to = (group, address, source);
+        let names_all = trees == 1 && self.pods.beyond(&best.tree).next().is_none();
+        if encoding == Some(Encoding::Pods) || encoding.is_none() && names_all {
+            return self.by_pods(to, best, &mut others, keep, &failures);
+        }
         let slots = if keep(&best) { self.slots(network, &best.spine_state) } else { None };
-        let trees = if self.config.encoding == Encoding::Pods { 1 } else { self.config.trees.max(1) };
         if let (Some(slots), 1) = (&slots, trees) {
-            drop(planner);
-            return Ok(self.with(group, address, source, &[best], slots.clone(), &failures));
+            return Ok(self.by_filter(to, &[best], slots.clone()));
         }
         // The tables on the best way are full, another way is asked for, or several are: the others may do.
-        let all = self.config.clos.spines_per_pod() * self.config.clos.cores_per_spine().max(1);
-        let others = planner.plan_trees(session.into(), source, &servers, &failures, all);
-        drop(planner);
-        let (needed, left_out) = (best.spine_state.clone(), best.left_out.clone());
-        let mut chosen: Vec<LabelPlan> = if slots.is_some() { vec![best] } else { Vec::new() };
+        let left_out = best.left_out.clone();
+        let mut chosen: Vec<LabelPlan> = if slots.is_some() { vec![best.clone()] } else { Vec::new() };
         let mut slots = slots.unwrap_or_default();
-        for other in others.map_err(impossible)? {
+        for other in others()? {
             let is_new = chosen.iter().all(|plan| plan.tree.path != other.tree.path);
             let is_wanted = is_new && other.left_out == left_out && (!chosen.is_empty() || keep(&other));
             if is_wanted && chosen.len() < trees as usize {
@@ -164,9 +188,62 @@ impl Orca {
             }
         }
         if chosen.is_empty() {
-            return Err(self.full(network, &needed));
+            let full = self.full(network, &best.spine_state);
+            let by_pods = || self.by_pods(to, best, &mut others, keep, &failures);
+            return if encoding.is_none() { by_pods().map_err(|_| full) } else { Err(full) };
         }
-        Ok(self.with(group, address, source, &chosen, slots, &failures))
+        Ok(self.by_filter(to, &chosen, slots))
+    }
+
+    fn by_filter(&self, to: To<'_>, plans: &[LabelPlan], slots: Vec<Resource>) -> Plan {
+        let session = u32::from_be_bytes(to.1.0);
+        let states: BTreeSet<_> = plans.iter().flat_map(|plan| &plan.spine_state).collect();
+        let entry =
+            |entry: &SpineState| DeviceCommand::SpineEntry { spine: entry.spine, session, leaf: entry.leaf };
+        let commands = states.into_iter().map(entry).collect();
+        let labels = plans.iter().map(|plan| plan.label.clone()).collect();
+        self.with(to, plans, (Encoding::Filter, labels), (slots, commands, Vec::new()))
+    }
+
+    /// By the best way that has a leaf to ask, where one has to be asked.
+    fn by_pods(
+        &self,
+        to: To<'_>,
+        best: LabelPlan,
+        others: &mut impl FnMut() -> Result<Vec<LabelPlan>, Refusal>,
+        keep: impl Fn(&LabelPlan) -> bool,
+        failures: &Failures,
+    ) -> Result<Plan, Refusal> {
+        let session = u32::from_be_bytes(to.1.0);
+        let asked = |plan: &LabelPlan| {
+            let asked = self.asked_leaf(session, plan, failures).filter(|_| keep(plan))?;
+            Some((plan.clone(), asked))
+        };
+        let left_out = best.left_out.clone();
+        let found = match asked(&best) {
+            None => others()?.iter().filter(|plan| plan.left_out == left_out).find_map(asked),
+            found => found,
+        };
+        let (plan, asked) = found.ok_or_else(|| {
+            Refusal::Impossible("failures leave no leaf that the spines of all pods can ask".into())
+        })?;
+        let pods = pod_labels::encode(&self.pods, &plan, asked);
+        let spine_label = |pod: &PodLeafs| {
+            let leaf = pod.pod * self.config.clos.leafs_per_pod() + asked;
+            (leaf, self.pods.spine_label(plan.tree.path.plane, pod.leafs))
+        };
+        let spine_labels = pods.spine_labels.iter().map(spine_label).collect();
+        let kept = (Vec::new(), Vec::new(), spine_labels);
+        Ok(self.with(to, &[plan], (Encoding::Pods, vec![pods.label]), kept))
+    }
+
+    /// A leaf that the spines can ask whose pods have no place in the label.
+    fn asked_leaf(&self, session: u32, plan: &LabelPlan, failures: &Failures) -> Option<u32> {
+        let (clos, plane) = (&self.config.clos, plan.tree.path.plane);
+        let beyond: Vec<u32> = self.pods.beyond(&plan.tree).map(|pod| pod.pod).collect();
+        self.pods.asked_leaf(session.into(), |leaf| {
+            beyond.iter().all(|pod| failures.link_works(clos, clos.spine(*pod, plane), leaf))
+        })
     }
 
     /// Whether failures leave a server no way up.
@@ -179,9 +256,6 @@ impl Orca {
 
     /// A free place for every entry; `None` if a table is full.
     fn slots(&self, network: &NetworkState, state: &[SpineState]) -> Option<Vec<Resource>> {
-        if self.config.encoding == Encoding::Pods {
-            return Some(Vec::new());
-        }
         let mut slots = Vec::with_capacity(state.len());
         for of_one in state.chunk_by(|a, b| a.spine == b.spine) {
             let spine = of_one[0].spine;
@@ -196,7 +270,7 @@ impl Orca {
         if self.slots(&network.idle(), state).is_none() {
             let needed = state.chunk_by(|a, b| a.spine == b.spine).map(<[_]>::len).max().unwrap_or(0);
             return Refusal::Impossible(format!(
-                "a spine needs {needed} entries for it and has {most}: use pod labels or a larger filter"
+                "a spine needs {needed} entries for it and has {most}: set orca.encoding = \"auto\", or a larger filter"
             ));
         }
         Refusal::Busy(format!("on every way a spine that needs entries has all its {most} in use"))
@@ -218,64 +292,40 @@ impl Orca {
 
     fn with(
         &self,
-        group: &Group,
-        address: ([u8; 4], u16),
-        source: Node,
+        (group, address, source): To<'_>,
         plans: &[LabelPlan],
-        slots: Vec<Resource>,
-        failures: &Failures,
+        (encoding, labels): (Encoding, Vec<Label>),
+        (slots, mut commands, spine_labels): (Vec<Resource>, Vec<DeviceCommand>, Vec<(u32, Label)>),
     ) -> Plan {
         let session = u32::from_be_bytes(address.0);
         let clos = &self.config.clos;
-        let mut commands = Vec::new();
-        let (plan, others) = plans.split_first().expect("a session has a tree");
-        let label = match self.config.encoding {
-            Encoding::Filter => {
-                let states: BTreeSet<_> = plans.iter().flat_map(|plan| &plan.spine_state).collect();
-                commands.extend(states.into_iter().map(|entry| DeviceCommand::SpineEntry {
-                    spine: entry.spine,
-                    session,
-                    leaf: entry.leaf,
-                }));
-                plan.label.clone()
-            }
-            Encoding::Pods => {
-                let pods = pod_labels::encode(&self.pods, plan);
-                for pod in &pods.spine_labels {
-                    let spine = clos.spine(pod.pod, plan.tree.path.plane);
-                    let works = |leaf: &u32| failures.link_works(clos, spine, *leaf);
-                    let working =
-                        (0..clos.leafs_per_pod()).filter(works).fold(0, |leafs, leaf| leafs | 1u128 << leaf);
-                    let asked = self.pods.asked_leaf(session.into(), working);
-                    commands.extend(asked.map(|leaf| DeviceCommand::SpineLabel {
-                        leaf: clos.leaf(pod.pod * clos.leafs_per_pod() + leaf),
-                        session,
-                        label: self.pods.spine_label(plan.tree.path.plane, pod.leafs).0,
-                    }));
-                }
-                pods.label
-            }
-        };
-        let planner = self.planner.borrow();
-        commands.extend(plan.leaf_hosts.iter().map(|entry| DeviceCommand::LeafLabel {
-            leaf: clos.leaf(entry.leaf),
+        let plan = plans.first().expect("a session has a tree");
+        let asked: Vec<u32> = spine_labels.iter().map(|(leaf, _)| *leaf).collect();
+        let leaf_label = |hosts| self.format.leaf_label(hosts).0;
+        let mut racks: BTreeMap<u32, Vec<u8>> =
+            plan.leaf_hosts.iter().map(|entry| (entry.leaf, leaf_label(entry.hosts))).collect();
+        for (leaf, spine_label) in spine_labels {
+            let label = racks.entry(leaf).or_insert_with(|| vec![0; self.format.bytes() as usize]);
+            label.extend(spine_label.0.into_iter().take(SPINE_LABEL_LEN_MAX));
+        }
+        commands.extend(racks.into_iter().map(|(leaf, label)| DeviceCommand::LeafLabel {
+            leaf: clos.leaf(leaf),
             session,
-            label: match self.config.encoding {
-                Encoding::Filter => planner.format().leaf_label(entry.hosts).0,
-                Encoding::Pods => self.pods.leaf_label(entry.hosts).0,
-            },
+            label,
         }));
+        let mut labels = labels.into_iter().map(|label| label.0);
         debug_assert!(!group.receivers.is_empty());
         Plan {
             fabric: Self::NAME,
             resources: core::iter::once(resource(address)).chain(slots).collect(),
-            uses: used(clos, source, plans),
+            uses: used(clos, source, plans, &asked),
             commands,
             channel: Channel::Label {
                 group: address,
                 session,
-                label: label.0,
-                further: others.iter().map(|plan| plan.label.0.clone()).collect(),
+                encoding,
+                label: labels.next().expect("a session has a label"),
+                further: labels.collect(),
                 racks: self.racks(group),
                 left_out: self.hosts_of(group, &plan.left_out),
                 rate: self.config.rate,
@@ -313,9 +363,13 @@ pub(crate) fn failures_of<G: Graph>(name: FabricName, network: &NetworkState, gr
     failures
 }
 
-/// The nodes and links of trees, in rising order.
-fn used(clos: &Clos, source: Node, plans: &[LabelPlan]) -> Vec<Part> {
-    let parts: BTreeSet<Part> = plans.iter().flat_map(|plan| used_by(clos, source, plan)).collect();
+/// The nodes and links of trees, in rising order, with those to the leafs that spines ask.
+fn used(clos: &Clos, source: Node, plans: &[LabelPlan], asked: &[u32]) -> Vec<Part> {
+    let mut parts: BTreeSet<Part> = plans.iter().flat_map(|plan| used_by(clos, source, plan)).collect();
+    for (leaf, plan) in asked.iter().zip(plans.iter().cycle()) {
+        let spine = clos.spine(leaf / clos.leafs_per_pod(), plan.tree.path.plane);
+        parts.extend([Orca::node(clos.leaf(*leaf)), Orca::link(spine, clos.leaf(*leaf))]);
+    }
     parts.into_iter().collect()
 }
 
@@ -350,7 +404,7 @@ impl Fabric for Orca {
     }
 
     fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
-        self.plan_at(network, group, self.pool.lend(network)?, Reach::All, |_| true)
+        self.plan_at(network, group, self.pool.lend(network)?, Reach::All, (self.config.encoding, |_| true))
     }
 
     fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
@@ -359,7 +413,8 @@ impl Fabric for Orca {
             match old.plan.channel {
                 Channel::Label { group: address, .. } if network.is_free(&resource(address)) => {
                     // Nothing reaches those that are cut off; the others go on.
-                    self.plan_at(network, &old.group, address, Reach::Connected, |_| true)
+                    let any = (self.config.encoding, |_: &LabelPlan| true);
+                    self.plan_at(network, &old.group, address, Reach::Connected, any)
                 }
                 _ => self.plan(network, &old.group),
             }
@@ -379,19 +434,25 @@ impl Fabric for Orca {
         if let Some(plan) = self.adopt(network, group, &old.channel) {
             return Ok(plan);
         }
-        let all = self.plan_at(network, group, address, Reach::All, |_| true);
-        all.or_else(|_| self.plan_at(network, group, address, Reach::Connected, |_| true))
+        let any = (self.config.encoding, |_: &LabelPlan| true);
+        let all = self.plan_at(network, group, address, Reach::All, any);
+        all.or_else(|_| self.plan_at(network, group, address, Reach::Connected, any))
     }
 
     /// The label tells the way, and with the group the entries; a group that has changed since has another label.
     fn adopt(&self, network: &NetworkState, group: &Group, channel: &Channel) -> Option<Plan> {
-        let Channel::Label { group: address, label, further, .. } = channel else { return None };
-        let (encoding, pods) = (self.config.encoding, &self.pods);
+        let Channel::Label { group: address, encoding, label, further, .. } = channel else { return None };
+        if self.config.encoding.is_some_and(|only| only != *encoding) {
+            return None;
+        }
         let same = |plan: &LabelPlan| match encoding {
             Encoding::Filter => plan.label.0 == *label,
-            Encoding::Pods => pod_labels::encode(pods, plan).label.0 == *label,
+            Encoding::Pods => {
+                let asks = self.pods.asks(&Label(label.clone()));
+                pod_labels::encode(&self.pods, plan, asks).label.0 == *label
+            }
         };
-        let plan = self.plan_at(network, group, *address, Reach::All, same).ok()?;
+        let plan = self.plan_at(network, group, *address, Reach::All, (Some(*encoding), same)).ok()?;
         let trees_are_same = matches!(&plan.channel, Channel::Label { further: f, .. } if f == further);
         if !trees_are_same {
             return None;

@@ -5,6 +5,7 @@
 //! [`DeviceCommand`] or [`Channel`], the compiler names the places that have to know it: nothing here is matched by `_`.
 
 use crate::fabric_name::FabricName;
+use crate::orca::Encoding;
 use crate::trees::{SteinerTree, TreeHop};
 use alloc::collections::BTreeSet;
 use alloc::string::String;
@@ -168,22 +169,14 @@ pub enum DeviceCommand {
         /// The leaf at the other end of the link.
         leaf: u32,
     },
-    /// The agents of a rack put this label in for a session.
+    /// The agents of a rack put these labels in for a session.
     LeafLabel {
         /// The leaf switch of the rack.
         leaf: u32,
         /// The session.
         session: u32,
-        /// The label.
-        label: Vec<u8>,
-    },
-    /// The agents of the rack that a pod's spine asks for a session put this label in (pod labels).
-    SpineLabel {
-        /// The leaf switch of that rack.
-        leaf: u32,
-        /// The session.
-        session: u32,
-        /// The label.
+        /// The leaf label, all zero where the rack has no receivers; behind it the front of the pod's spine label where
+        /// the pod's spine asks this rack ([`crate::labels::pod_labels::SPINE_LABEL_LEN_MAX`]).
         label: Vec<u8>,
     },
 }
@@ -219,6 +212,9 @@ pub enum Channel {
         group: ([u8; 4], u16),
         /// The session that switches and agents look up; it travels beside the label.
         session: u32,
+        /// How the labels name leafs.
+        #[serde(default)]
+        encoding: Encoding,
         /// The source label.
         label: Vec<u8>,
         /// Source labels of further trees of the same receivers, as long as the first: packets take turns among all.

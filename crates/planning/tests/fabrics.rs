@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use polycast_planning::datacast::{Datacast, DatacastConfig};
 use polycast_planning::ip_multicast::AddressPool;
+use polycast_planning::labels::pod_labels::{self, PodLabelFormat};
 use polycast_planning::labels::switches::{self, Ingress, LeafAction};
 use polycast_planning::labels::{Label, LabelOptions, LabelPlanner};
 use polycast_planning::ocs::{Ocs, OcsConfig};
@@ -17,7 +18,7 @@ use polycast_planning::{
 };
 use polycast_topology::optics::{PowerBudget, splitter_loss_db};
 use polycast_topology::{Clos, Graph, Hybrid, Network, Shufflecast as Splitters};
-use polycast_types::{Duration, Rate};
+use polycast_types::{Duration, LabelKind, Rate};
 use proptest::prelude::*;
 
 const RATE: Rate = Rate(10_000_000_000);
@@ -79,10 +80,10 @@ fn labels() -> LabelOptions {
 }
 
 fn orca(encoding: Encoding, entries_max: u32) -> Orca {
-    orca_with(encoding, entries_max, 2)
+    orca_with(Some(encoding), entries_max, if encoding == Encoding::Pods { 1 } else { 2 })
 }
 
-fn orca_with(encoding: Encoding, entries_max: u32, trees: u32) -> Orca {
+fn orca_with(encoding: Option<Encoding>, entries_max: u32, trees: u32) -> Orca {
     let config = OrcaConfig {
         clos: clos(),
         labels: labels(),
@@ -190,8 +191,11 @@ fn walk_relays(group: &Group, plan: &Plan, standing: &[DeviceCommand]) -> BTreeS
 }
 
 /// Every label of a session leads to the same receivers.
-fn walk_label(group: &Group, plan: &Plan) -> BTreeSet<HostId> {
-    let Channel::Label { label, further, .. } = &plan.channel else { panic!("{plan:?}") };
+fn walk_label(group: &Group, plan: &Plan, network: &NetworkState) -> BTreeSet<HostId> {
+    let Channel::Label { label, further, encoding, .. } = &plan.channel else { panic!("{plan:?}") };
+    if *encoding == Encoding::Pods {
+        return walk_pods(group, plan, label, network);
+    }
     let mut reached = further.iter().chain([label]).map(|label| walk_one_label(group, plan, label));
     let got = reached.next().unwrap();
     assert!(reached.all(|other| other == got) && !further.contains(label), "{plan:?}");
@@ -243,6 +247,61 @@ fn walk_one_label(group: &Group, plan: &Plan, label: &[u8]) -> BTreeSet<HostId> 
     at_spine(pod, plane, Ingress::Below);
     for other in (0..clos.pods()).filter(|pod| switches::core(format, &label) >> pod & 1 == 1) {
         at_spine(other, plane, Ingress::Above);
+    }
+    got
+}
+
+/// By the labels that racks keep: from spine to spine, and where a spine asks, by the label that it is given.
+fn walk_pods(group: &Group, plan: &Plan, label: &[u8], network: &NetworkState) -> BTreeSet<HostId> {
+    let clos = clos();
+    let planner = LabelPlanner::with_options(clos, labels()).unwrap();
+    let format = planner.format();
+    let pods = PodLabelFormat::new(&clos, format.bytes()).unwrap();
+    let kept = |leaf: u32| {
+        plan.commands.iter().find_map(|command| match command {
+            DeviceCommand::LeafLabel { leaf: at, label, .. } if *at == leaf => {
+                Some(label.split_at(format.bytes() as usize))
+            }
+            DeviceCommand::SpineEntry { .. } => panic!("an entry of a label with pods"),
+            _ => None,
+        })
+    };
+    let label = Label(label.to_vec());
+    let LeafAction::Up(plane) = switches::leaf(format, &label, Ingress::Below) else {
+        panic!("a source label")
+    };
+    let failed: BTreeSet<Part> = network.failed_parts(Orca::NAME).collect();
+    let source = clos.leaf_index_of(1000 + 36 - group.source.0) / clos.leafs_per_pod();
+    let others = (0..clos.pods()).filter(|pod| pods.cores_down(&label) >> pod & 1 == 1);
+    let mut got = BTreeSet::new();
+    for (pod, ingress) in
+        [(source, Ingress::Below)].into_iter().chain(others.map(|pod| (pod, Ingress::Above)))
+    {
+        let spine = clos.spine(pod, plane);
+        let mut action = pod_labels::spine(&pods, (LabelKind::Pods, &label), pod, ingress).unwrap();
+        if let Some(asked) = action.asks {
+            let leaf = clos.neighbor(spine, asked);
+            assert!(!failed.contains(&Orca::link(spine, leaf)), "the spine {spine} cannot ask {leaf}");
+            let (_, spine_label) = kept(leaf).expect("who is asked has a label");
+            let mut spine_label = spine_label.to_vec();
+            assert!(!spine_label.is_empty(), "who is asked has a spine label");
+            spine_label.resize(format.bytes() as usize, 0);
+            let spine_label = (LabelKind::Spine, &Label(spine_label));
+            let back = switches::guarded_leaf(format, spine_label, Ingress::Below, true);
+            assert_eq!(back, Ok(LeafAction::Up(plane)));
+            action = pod_labels::spine(&pods, spine_label, pod, Ingress::Below).unwrap();
+        }
+        for port in (0..clos.leafs_per_pod()).filter(|port| action.down >> port & 1 == 1) {
+            let leaf = clos.neighbor(spine, port);
+            let (leaf_label, _) = kept(leaf).expect("no leaf gets packets that nobody there wants");
+            let leaf_label = Label(leaf_label.to_vec());
+            let LeafAction::ToHosts(ports) = switches::leaf(format, &leaf_label, Ingress::Below) else {
+                panic!("a leaf label")
+            };
+            for port in (0..clos.hosts_per_leaf()).filter(|port| ports >> port & 1 == 1) {
+                assert!(got.insert(host_at(36, clos.neighbor(leaf, port))));
+            }
+        }
     }
     got
 }
@@ -311,7 +370,7 @@ fn reached(fabrics: &Fabrics, network: &NetworkState, group: &Group, plan: &Plan
     match plan.fabric {
         Ocs::NAME => walk_circuits(group, plan, |host| (1000 + 24 - host.0) / 3),
         Shufflecast::NAME => walk_relays(group, plan, &fabrics.standing_commands(network)),
-        Orca::NAME => walk_label(group, plan),
+        Orca::NAME => walk_label(group, plan, network),
         Datacast::NAME => walk_routes(group, plan, network),
         other => panic!("{other}"),
     }
@@ -325,7 +384,8 @@ fn fabric(which: usize, option: bool) -> Box<dyn Fabric> {
     match which % 4 {
         0 => Box::new(ocs()),
         1 => Box::new(shufflecast(1 + u32::from(option))),
-        2 => Box::new(orca(Encoding::Filter, if option { 2 } else { 100 })),
+        2 if option => Box::new(orca_with(None, 1, 1)),
+        2 => Box::new(orca(Encoding::Filter, 100)),
         _ => Box::new(Datacast::new(bcube(), DatacastConfig::default(), hosts(16)).unwrap()),
     }
 }
@@ -554,13 +614,64 @@ fn labels_fill_tables_and_pod_labels_do_not() {
     assert!(asked > 0, "some label has no room for all pods");
 }
 
+/// A label names all pods where it can; else the filter has entries as long as there is room for them.
+#[test]
+fn the_encoding_is_chosen_as_it_fits() {
+    let encoding_of = |entries_max, receivers: &[u32]| {
+        let plan = orca_with(None, entries_max, 1).plan(&NetworkState::default(), &group(36, 0, receivers));
+        let plan = plan.unwrap();
+        let entries =
+            plan.commands.iter().filter(|command| matches!(command, DeviceCommand::SpineEntry { .. }));
+        let Channel::Label { encoding, .. } = plan.channel else { panic!("{plan:?}") };
+        (encoding, entries.count())
+    };
+    // Leafs 0 and 1 of the source's pod; then all pods, in rows that the filter cannot tell apart.
+    assert_eq!(encoding_of(100, &[1, 4]), (Encoding::Pods, 0));
+    let spread = [1, 12, 21, 33];
+    let (encoding, entries) = encoding_of(100, &spread);
+    assert!(encoding == Encoding::Filter && entries > 0, "{encoding:?}, {entries}");
+    assert_eq!(encoding_of(0, &spread), (Encoding::Pods, 0));
+    let full = orca(Encoding::Filter, 0).plan(&NetworkState::default(), &group(36, 0, &spread));
+    assert!(format!("{full:?}").contains("orca.encoding"), "{full:?}");
+}
+
+/// The spines of all pods ask a leaf that they reach; if its link fails, the session moves on.
+#[test]
+fn a_leaf_that_is_asked_is_part_of_the_plan() {
+    let (fabric, group) = (orca(Encoding::Pods, 0), group(36, 0, &[1, 12, 21, 33]));
+    let mut network = NetworkState::default();
+    let plan = fabric.plan(&network, &group).unwrap();
+    let bytes = LabelPlanner::with_options(clos(), labels()).unwrap().format().bytes() as usize;
+    let asked = |plan: &Plan| -> Vec<u32> {
+        let kept = plan.commands.iter().filter_map(|command| match command {
+            DeviceCommand::LeafLabel { leaf, label, .. } if label.len() > bytes => Some(*leaf),
+            _ => None,
+        });
+        kept.collect()
+    };
+    let leafs = asked(&plan);
+    let leaf = *leafs.last().expect("a pod has no place in the label");
+    assert!(plan.uses.contains(&Orca::node(leaf)));
+    let links = plan.uses.iter().filter(|part| {
+        matches!(part, Part::Link { ends: (one, other), .. } if (*one == leaf && *other > leaf) || (*other == leaf && *one > leaf))
+    });
+    let spine_link: Vec<Part> = links.copied().collect();
+    assert!(!spine_link.is_empty(), "{:?}", plan.uses);
+    network.fail_part(spine_link[0]);
+    let again = fabric.plan(&network, &group).unwrap();
+    assert!(!again.uses.contains(&spine_link[0]));
+    let everybody: BTreeSet<HostId> = group.receivers.iter().copied().collect();
+    assert_eq!(walk_label(&group, &again, &network), everybody);
+}
+
 /// Labels for spines are kept by one agent of each pod that has one, and it has receivers; how many there are.
 fn only_pods_with_receivers_keep_labels(plan: &Plan, receivers: &[u32]) -> usize {
     let clos = clos();
     let with_receivers: BTreeSet<u32> =
         receivers.iter().map(|server| clos.leaf_index_of(*server) / clos.leafs_per_pod()).collect();
+    let bytes = LabelPlanner::with_options(clos, labels()).unwrap().format().bytes() as usize;
     let leafs = plan.commands.iter().filter_map(|command| match command {
-        DeviceCommand::SpineLabel { leaf, .. } => Some(*leaf),
+        DeviceCommand::LeafLabel { leaf, label, .. } if label.len() > bytes => Some(*leaf),
         _ => None,
     });
     let pod_of = |leaf: u32| {
@@ -580,7 +691,8 @@ fn only_pods_with_receivers_keep_labels(plan: &Plan, receivers: &[u32]) -> usize
 fn a_session_may_have_a_tree_for_every_way_up() {
     let group = group(36, 0, &[4, 17, 33]);
     for (trees, ways) in [(1, 1), (4, 4), (6, 6), (20, 6)] {
-        let plan = orca_with(Encoding::Filter, 100, trees).plan(&NetworkState::default(), &group).unwrap();
+        let plan =
+            orca_with(Some(Encoding::Filter), 100, trees).plan(&NetworkState::default(), &group).unwrap();
         let Channel::Label { label, further, .. } = &plan.channel else { panic!("{plan:?}") };
         let labels: BTreeSet<_> = further.iter().chain([label]).collect();
         assert_eq!((labels.len(), further.len() + 1), (ways, ways), "{trees} trees");
@@ -589,10 +701,12 @@ fn a_session_may_have_a_tree_for_every_way_up() {
 
 #[test]
 fn paths_that_run_are_taken_over_where_the_channel_tells_them() {
-    let cases: [(Box<dyn Fabric>, u32, bool); 4] = [
+    let cases: [(Box<dyn Fabric>, u32, bool); 6] = [
         (Box::new(ocs()), 24, false),
         (Box::new(shufflecast(1)), 48, true),
         (Box::new(orca(Encoding::Filter, 100)), 36, true),
+        (Box::new(orca(Encoding::Pods, 100)), 36, true),
+        (Box::new(orca_with(None, 100, 1)), 36, true),
         (Box::new(Datacast::new(bcube(), DatacastConfig::default(), hosts(16)).unwrap()), 16, true),
     ];
     for (fabric, count, can) in cases {
@@ -712,7 +826,7 @@ proptest! {
             if let Some(old) = &before {
                 prop_assert!(plan.channel.is_heard_like(&old.channel), "receivers are told nothing");
             }
-            prop_assert_eq!(walk_label(&group, &plan), group.receivers.clone());
+            prop_assert_eq!(walk_label(&group, &plan, &network), group.receivers.clone());
             prop_assert!(network.hold(PlanId(1), group, plan.clone()));
             before = Some(plan);
         }

@@ -62,7 +62,7 @@ fn orca(trees: u32) -> Orca {
     let config = OrcaConfig {
         clos: clos(),
         labels: LabelOptions::new(7),
-        encoding: Encoding::Filter,
+        encoding: Some(Encoding::Filter),
         entries_max: 100,
         trees,
         rack_feedback: true,

@@ -3,10 +3,12 @@
 //! Every test writes lines of inputs and of the outputs that our own code gives, and lets iverilog compare. The lines
 //! are described in `rtl/README.md`. Skipped without iverilog.
 
+use polycast_planning::labels::pod_labels::{self, PodLabelFormat};
 use polycast_planning::labels::switches::{self, Ingress, LeafAction};
 use polycast_planning::labels::{Label, LabelOptions, LabelPlanner};
 use polycast_testing::{Need, needs};
 use polycast_topology::{Clos, Failures, Network, Node};
+use polycast_types::LabelKind;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -21,7 +23,7 @@ const CASES: [(&str, u32, bool); 5] = [
     ("leaf-spine:5,3,7", 20, true),
     ("clos:7,6,5,3,3", 33, false),
 ];
-const LINES: u32 = 600;
+const LINES: u32 = 1_500;
 const SET_BITS: u32 = 4;
 const WAYS: usize = 4;
 
@@ -86,6 +88,14 @@ impl Case {
             ("FILTER_BITS", format.filter_bits),
             ("LABEL_BITS", 8 * format.bytes()),
         ]
+    }
+
+    fn pods(&self) -> PodLabelFormat {
+        PodLabelFormat::new(self.planner.clos(), self.planner.format().bytes()).unwrap()
+    }
+
+    fn kind(&mut self) -> LabelKind {
+        LabelKind::ALL[[0, 0, 0, 0, 1, 1, 2, 3][self.random.below(8) as usize]]
     }
 
     fn label(&mut self) -> Label {
@@ -166,21 +176,21 @@ fn leaf_lines(case: &mut Case) -> LeafLines {
     let (mut active, mut rack, mut served) = (0u128, 0u128, 0);
     let mut said = LeafLines { lines: String::new(), refused: 0, taken: 0 };
     for _ in 0..LINES {
-        let label = case.label();
+        let (kind, label) = (case.kind(), case.label());
         let (valid, above) = (!case.random.one_in(5), case.random.one_in(2));
         let ingress = if above { Ingress::Above } else { Ingress::Below };
         let (mut to_down, mut to_up) = (0, 0);
         let from = if above { 0 } else { 1u128 << case.random.below(down) };
         if valid {
-            match switches::guarded_leaf(&format, &label, ingress, rack & from != 0) {
-                None => said.refused += 1,
-                Some(LeafAction::Up(port)) if port < up => to_up = 1 << port,
-                Some(LeafAction::Up(_)) => {}
-                Some(LeafAction::ToHosts(hosts)) => {
+            match switches::guarded_leaf(&format, (kind, &label), ingress, rack & from != 0) {
+                Err(_) => said.refused += 1,
+                Ok(LeafAction::Up(port)) if port < up => to_up = 1 << port,
+                Ok(LeafAction::Up(_)) => {}
+                Ok(LeafAction::ToHosts(hosts)) => {
                     to_down = hosts;
                     said.taken += 1;
                 }
-                Some(LeafAction::ToAgent) => {
+                Ok(LeafAction::ToAgent) => {
                     to_down = next_agent(active, served);
                     served = if to_down == 0 { served } else { to_down };
                 }
@@ -192,7 +202,7 @@ fn leaf_lines(case: &mut Case) -> LeafLines {
         let from = ports(from, down);
         let inputs = format!("{} {agents} {} {} {from}", write.is_some() as u8, valid as u8, above as u8);
         let outputs = format!("{} {} {}", valid as u8, ports(to_down, down), ports(to_up, up));
-        writeln!(said.lines, "{inputs} {} {outputs}", label.to_hex()).unwrap();
+        writeln!(said.lines, "{inputs} {} {} {outputs}", kind as u8, label.to_hex()).unwrap();
         (active, rack) = write.unwrap_or((active, rack));
     }
     said
@@ -202,10 +212,14 @@ fn core_lines(case: &mut Case) -> String {
     let format = *case.planner.format();
     let mut lines = String::new();
     for _ in 0..LINES {
-        let (label, valid) = (case.label(), !case.random.one_in(5));
-        let down = if valid { switches::core(&format, &label) } else { 0 };
+        let (kind, label, valid) = (case.kind(), case.label(), !case.random.one_in(5));
+        let down = match kind {
+            LabelKind::Filter if valid => switches::core(&format, &label),
+            LabelKind::Pods if valid => case.pods().cores_down(&label),
+            _ => 0,
+        };
         let (valid, down) = (valid as u8, ports(down, format.core_down));
-        writeln!(lines, "{valid} {} {valid} {down}", label.to_hex()).unwrap();
+        writeln!(lines, "{valid} {} {} {valid} {down}", kind as u8, label.to_hex()).unwrap();
     }
     lines
 }
@@ -242,16 +256,20 @@ struct SpineLines {
     blocked: u32,
     /// How many named a port that there is not.
     outside: u32,
+    /// How many asked an agent.
+    asked: u32,
+    /// The switch's pod.
+    pod: u32,
 }
 
 fn spine_lines(case: &mut Case) -> SpineLines {
     let (clos, format, filter) = (case.clos(), *case.planner.format(), case.planner.filter().clone());
     let (width, cores) = (clos.leafs_per_pod(), clos.cores_per_spine().max(1));
     let position = (case.random.below(clos.pods()), case.random.below(clos.spines_per_pod()));
-    let mut said = SpineLines { lines: String::new(), blocked: 0, outside: 0 };
+    let mut said = SpineLines { lines: String::new(), blocked: 0, outside: 0, asked: 0, pod: position.0 };
     let idle = |said: &mut SpineLines, row: &str| {
         let (bits, label) = (ports(0, width), "0".repeat(2 * format.bytes() as usize));
-        writeln!(said.lines, "{row} 0 0 0 {bits} 0 0 0 {label} 0 {bits} 0").unwrap();
+        writeln!(said.lines, "{row} 0 0 0 {bits} 0 0 0 0 {label} 0 {bits} {bits} 0").unwrap();
     };
     for core in 0..cores {
         let path = polycast_planning::labels::TreePath { plane: position.1, core };
@@ -284,20 +302,32 @@ fn spine_line(
     let (clos, format) = (case.clos(), *case.planner.format());
     let (width, cores) = (clos.leafs_per_pod(), clos.cores_per_spine());
     let session = numbers[case.random.below(numbers.len() as u32) as usize];
-    let label = if case.random.one_in(2) { case.label() } else { planned(case, session) };
+    let kind = case.kind();
+    let label = if case.random.one_in(2) { case.label() } else { planned(case, kind, session) };
     let (valid, above) = (!case.random.one_in(5), case.random.one_in(2));
     let blocked = table.blocked.get(&session).copied().unwrap_or(0);
     let ingress = if above { Ingress::Above } else { Ingress::Below };
     let act =
         |blocked| switches::spine(&clos, &format, case.planner.filter(), &label, position, blocked, ingress);
-    let action = act(blocked);
-    let outside = cores > 0 && format.spine_up(&label) >= cores;
-    let (mut down, mut up) = (0, 0);
-    if valid && !outside {
-        (down, up) = (action.down, action.up.map_or(0, |port| 1 << port));
-        said.blocked += u32::from(action != act(0));
-    }
+    let pods = case.pods();
+    let (down, up, asks) = match kind {
+        LabelKind::Filter => {
+            let action = act(blocked);
+            said.blocked += u32::from(valid && action != act(0));
+            (action.down, action.up, None)
+        }
+        _ => match pod_labels::spine(&pods, (kind, &label), position.0, ingress) {
+            Some(action) => (action.down, action.up, action.asks),
+            None => (0, None, None),
+        },
+    };
+    let names_core = matches!(kind, LabelKind::Filter | LabelKind::Pods);
+    let outside =
+        names_core && cores > 0 && format.spine_up(&label) >= cores || asks.is_some_and(|leaf| leaf >= width);
+    let bit = |port: Option<u32>| port.map_or(0, |port| 1u128 << port);
+    let (down, up, asks) = if valid && !outside { (down, bit(up), bit(asks)) } else { (0, 0, 0) };
     said.outside += u32::from(valid && outside);
+    said.asked += u32::from(asks != 0);
     // The entry that is written in the same clock acts behind the packet.
     let written = numbers[case.random.below(numbers.len() as u32) as usize];
     let links = if case.random.one_in(4) { 0 } else { case.random.ports(width) };
@@ -306,19 +336,25 @@ fn spine_line(
         Some(way) => format!("1 {way:x} {written:x} {}", ports(links, width)),
         None => format!("0 0 0 {}", ports(0, width)),
     };
-    let packet = format!("{} {} {session:x} {}", valid as u8, above as u8, label.to_hex());
-    let outputs = format!("{} {} {}", valid as u8, ports(down, width), ports(up, cores.max(1)));
+    let packet = format!("{} {} {session:x} {} {}", valid as u8, above as u8, kind as u8, label.to_hex());
+    let (down, asks) = (ports(down, width), ports(asks, width));
+    let outputs = format!("{} {down} {asks} {}", valid as u8, ports(up, cores.max(1)));
     writeln!(said.lines, "0 0 0 {entry} {packet} {outputs}").unwrap();
 }
 
 /// The label of a planned session.
-fn planned(case: &mut Case, session: u32) -> Label {
+fn planned(case: &mut Case, kind: LabelKind, session: u32) -> Label {
     let hosts = case.clos().hosts();
     let source = case.random.below(hosts);
     let count = 1 + case.random.below(40);
     let receivers: Vec<Node> =
         (0..count).map(|_| case.random.below(hosts)).filter(|&host| host != source).collect();
     match case.planner.plan(session.into(), source, &receivers, &Failures::none()) {
+        Ok(plan) if kind == LabelKind::Pods => {
+            let pods = case.pods();
+            let asks = pods.asked_leaf(session.into(), |_| true).unwrap();
+            pod_labels::encode(&pods, &plan, asks).label
+        }
         Ok(plan) => plan.label,
         Err(_) => case.label(),
     }
@@ -354,7 +390,7 @@ fn cores_in_verilog_do_what_ours_do() {
 #[test]
 fn spines_in_verilog_do_what_ours_do() {
     if has_iverilog() {
-        let mut outside = 0;
+        let (mut outside, mut asked) = (0, 0);
         for (at, mut case) in Case::all().into_iter().enumerate() {
             let said = spine_lines(&mut case);
             let (clos, mut parameters) = (case.clos(), case.parameters());
@@ -362,11 +398,14 @@ fn spines_in_verilog_do_what_ours_do() {
             parameters.push(("BUCKET_BITS", own));
             parameters.push(("UP_PORTS", clos.cores_per_spine().max(1)));
             parameters.push(("SET_BITS", SET_BITS));
+            parameters.push(("POD", said.pod));
             let compared = LINES + clos.cores_per_spine().max(1) + 3;
             assert_eq!(simulate("spine", &at.to_string(), &parameters, &said.lines), (compared, 0));
             assert!(said.blocked > 20, "entries are put to the test: {} packets", said.blocked);
             outside += said.outside;
+            asked += said.asked;
         }
+        assert!(asked > 100, "labels that ask are put to the test: {asked} packets");
         assert!(outside > 20, "ports outside the switch are put to the test: {outside} packets");
     }
 }

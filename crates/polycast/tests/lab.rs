@@ -542,6 +542,37 @@ fn labels_lead_to_the_receivers_and_nowhere_else() {
     assert!(link(&report, "leaf4", "core") < 500_000, "what has a label does not go over the packet core");
 }
 
+/// With labels that name the leafs of pods: every link of the tree carries the object once, and others nothing.
+#[test]
+fn labels_with_pods_lead_to_the_receivers_and_nowhere_else() {
+    if !can(&LABELS) {
+        return;
+    }
+    let place = Place::new();
+    let file = place.file("object", &noise(8_000_000));
+    let cast = ["lab", "cast", "orca:4,rate=400mbit,encoding=pods", &file, "--source", "h1"];
+    let ran = polycast(&[&cast[..], &["--receivers", "h0,h3,h9,h11,h12", "--json"]].concat());
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let report = ran.json();
+    all_verified(&report, 5);
+    assert_eq!(report["fabric"], "orca", "{report}");
+    for leaf in 0..8 {
+        // Packets come down to the leafs of receivers but the source's own, where they come from above, too.
+        let from_above: u64 = (0..4)
+            .map(|spine| link(&report, &format!("spine{}", leaf / 2 * 2 + spine % 2), &format!("leaf{leaf}")))
+            .sum::<u64>()
+            / 2;
+        let times = u64::from([0, 1, 4, 5, 6].contains(&leaf));
+        let (least, most) = (8_000_000 * times, 8_800_000 * times + 200_000);
+        assert!((least..most).contains(&from_above), "leaf{leaf}: {from_above}, {}", report["links"]);
+    }
+    for bystander in ["h4", "h5", "h6", "h7", "h14", "h15"] {
+        let leaf = format!("leaf{}", bystander[1..].parse::<u32>().unwrap() / 2);
+        let bytes = link(&report, &leaf, bystander);
+        assert!(bytes < 200_000, "{bystander}: {bytes} bytes");
+    }
+}
+
 /// A switch on the way fails in mid-transfer: the source gets another label, and nothing goes over TCP. Whatever way the
 /// first label took, the way of the second one is in the report.
 #[test]

@@ -63,7 +63,7 @@ fn relabelling(
         for packet in &mut packets[..batch] {
             let mut header = Vec::with_capacity(40);
             let session = sessions.next().expect("it has no end");
-            Header { session, label: &[0; LABEL_LEN] }.emit(&mut header);
+            Header { kind: LabelKind::Filter, session, label: &[0; LABEL_LEN] }.emit(&mut header);
             packet[..header.len()].copy_from_slice(&header);
         }
         let begun = WallTime.start();

@@ -10,11 +10,12 @@ mod rack_labels;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use polycast_planning::labels::switches::{self, Ingress, LeafAction};
+use polycast_planning::labels::pod_labels::{self, PodLabelFormat};
+use polycast_planning::labels::switches::{self, Ingress, LeafAction, LeafRefusal};
 use polycast_planning::labels::{Label, LabelPlanner};
 use polycast_topology::{Graph, Kind, Node};
 use polycast_types::Time;
-use polycast_wire::label::{Fault, Header, Probe};
+use polycast_wire::label::{Fault, Header, LabelKind, Probe};
 
 pub use probes::{ProbeConfig, ProbeOutput, Probes};
 pub use rack_labels::{RackLabelError, RackLabels};
@@ -56,6 +57,11 @@ pub enum Output {
         /// The port.
         port: u32,
     },
+    /// Sends a copy of the packet by this port that asks an agent for the pod's spine label: its kind is [`LabelKind::Asks`].
+    Ask {
+        /// The port.
+        port: u32,
+    },
     /// Sends the packet, a neighbour's question, back by the port that it came in by, as an answer.
     Answer {
         /// The port.
@@ -79,6 +85,7 @@ pub enum Output {
 #[derive(Clone, Debug)]
 pub struct Switch {
     planner: Arc<LabelPlanner>,
+    pods: PodLabelFormat,
     node: Node,
     entries_max: usize,
     blocked: BTreeMap<u32, u128>,
@@ -101,7 +108,9 @@ impl Switch {
     pub fn new(planner: Arc<LabelPlanner>, node: Node, entries_max: usize) -> Self {
         let clos = planner.clos();
         assert!((clos.hosts()..clos.node_count()).contains(&node), "node {node} is a switch");
+        let pods = PodLabelFormat::new(clos, planner.format().bytes());
         Switch {
+            pods: pods.expect("there is a planner: the network has labels"),
             planner,
             node,
             entries_max,
@@ -176,7 +185,7 @@ impl Switch {
         let (clos, format) = (planner.clos(), planner.format());
         let probe = Probe::parse(bytes);
         let header = match probe {
-            Ok(_) => Header { session: 0, label: &[] },
+            Ok(_) => Header { kind: LabelKind::Filter, session: 0, label: &[] },
             Err(_) => Header::parse_for(bytes, format.bytes() as usize)?.0,
         };
         if port >= clos.port_count(self.node) {
@@ -190,9 +199,12 @@ impl Switch {
         let label = Label(header.label.to_vec());
         let (kind, index) = clos.kind(self.node);
         match kind {
-            Kind::Leaf => self.leaf(now, &planner, &label, port),
+            Kind::Leaf => self.leaf(now, &planner, (header.kind, &label), port),
             Kind::Spine => {
                 let down_ports = clos.leafs_per_pod();
+                if header.kind != LabelKind::Filter {
+                    return self.spine_of_pods((header.kind, &label), index, port);
+                }
                 if format.spine_up(&label) >= clos.cores_per_spine().max(1) {
                     return Err(Fault::NoPort);
                 }
@@ -206,22 +218,59 @@ impl Switch {
                 Ok(())
             }
             Kind::Core => {
-                self.copy(ones(switches::core(format, &label)));
+                let down = match header.kind {
+                    LabelKind::Filter => switches::core(format, &label),
+                    LabelKind::Pods => self.pods.cores_down(&label),
+                    LabelKind::Asks | LabelKind::Spine => return Err(Fault::Kind),
+                };
+                self.copy(ones(down));
                 Ok(())
             }
             Kind::Host => unreachable!("checked when the switch was made"),
         }
     }
 
-    fn leaf(&mut self, now: Time, planner: &LabelPlanner, label: &Label, port: u32) -> Result<(), Fault> {
+    /// A spine whose packet has no filter: it looks up nothing.
+    fn spine_of_pods(&mut self, label: (LabelKind, &Label), index: u32, port: u32) -> Result<(), Fault> {
+        let clos = *self.planner.clos();
+        let down_ports = clos.leafs_per_pod();
+        let pod = index / clos.spines_per_pod();
+        let ingress = side(port, down_ports);
+        let action = pod_labels::spine(&self.pods, label, pod, ingress).ok_or(Fault::Kind)?;
+        let names_core = label.0 == LabelKind::Pods;
+        if names_core && self.pods.spine_up(label.1) >= clos.cores_per_spine().max(1)
+            || action.asks.is_some_and(|leaf| leaf >= down_ports)
+        {
+            return Err(Fault::NoPort);
+        }
+        self.copy(action.up.map(|up| down_ports + up));
+        self.copy(ones(action.down));
+        self.outputs.extend(action.asks.map(|port| Output::Ask { port }));
+        Ok(())
+    }
+
+    fn leaf(
+        &mut self,
+        now: Time,
+        planner: &LabelPlanner,
+        label: (LabelKind, &Label),
+        port: u32,
+    ) -> Result<(), Fault> {
         let clos = planner.clos();
         let down_ports = clos.hosts_per_leaf();
         let is_from_agent = port < down_ports && self.rack >> port & 1 == 1;
         let side = side(port, down_ports);
         let action = switches::guarded_leaf(planner.format(), label, side, is_from_agent);
-        match action.ok_or(Fault::NotAnAgent)? {
+        let action = action.map_err(|refusal| match refusal {
+            LeafRefusal::NotAnAgent => Fault::NotAnAgent,
+            LeafRefusal::Kind => Fault::Kind,
+        })?;
+        match action {
             LeafAction::Up(up) if up >= clos.spines_per_pod() => Err(Fault::NoPort),
             LeafAction::Up(up) => {
+                if label.0 == LabelKind::Spine {
+                    self.relabelled.insert(port, now);
+                }
                 self.copy([down_ports + up]);
                 Ok(())
             }

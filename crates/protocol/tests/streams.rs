@@ -76,7 +76,7 @@ impl World {
             let config = OrcaConfig {
                 clos: Clos::new(4, 2, 2, 2, 2).unwrap(),
                 labels: LabelOptions::new(69),
-                encoding: Encoding::Filter,
+                encoding: Some(Encoding::Filter),
                 entries_max: 64,
                 trees: 1,
                 rack_feedback: true,

@@ -9,12 +9,14 @@
 extern crate alloc;
 
 mod id;
+mod label;
 mod printable;
 mod ranges;
 mod time;
 mod units;
 
 pub use id::{AppId, DataId, Handle, ObjectId, ParseIdError};
+pub use label::LabelKind;
 pub use printable::Printable;
 pub use ranges::RangeSet;
 pub use time::{Duration, Time};

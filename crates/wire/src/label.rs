@@ -3,7 +3,7 @@
 //! ```text
 //!  0       1       2               4               8
 //! +-------+-------+---------------+---------------+-------------------+---------+
-//! |version| length| 0             | session       | label, to 4 bytes | payload |
+//! |version| length| kind  | 0     | session       | label, to 4 bytes | payload |
 //! +-------+-------+---------------+---------------+-------------------+---------+
 //! ```
 //!
@@ -11,7 +11,8 @@
 //! UDP port that a network has for all its sessions: by the port switches know labelled packets. Legacy switches on the way
 //! see IP multicast of an address of its own for every session, and forward it as they are told to, or everywhere. All labels
 //! of a network have the same length; a switch drops others. The label's bits are the business of
-//! `polycast_planning::labels`. Two zero bytes keep it aligned, and take what a later version needs.
+//! `polycast_planning::labels`, and the kind says which of them it is. A zero byte keeps it aligned, and takes what a later
+//! version needs.
 //!
 //! On the same port a switch asks a neighbour whether it still forwards, by a [`Probe`], which the neighbour's data path sends
 //! back by the port that it came in by (as the echo function of BFD does, RFC 5880, section 6.4).
@@ -20,8 +21,12 @@ use crate::{VERSION, WireError};
 use alloc::vec::Vec;
 use core::fmt;
 
+pub use polycast_types::LabelKind;
+
 /// Bytes before the label.
 pub const FIXED_LEN: usize = 8;
+/// Where the kind is.
+pub const KIND_AT: usize = 2;
 /// The longest label.
 pub const LABEL_LEN_MAX: usize = 164;
 
@@ -34,6 +39,8 @@ pub const fn header_len(label_len: usize) -> usize {
 /// A label and the session that it belongs to; the label's bytes stay where they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header<'a> {
+    /// What the label is.
+    pub kind: LabelKind,
     /// The session.
     pub session: u32,
     /// The label: 1 to [`LABEL_LEN_MAX`] bytes.
@@ -47,17 +54,18 @@ impl<'a> Header<'a> {
     /// Not a labelled packet, or one of another version.
     pub fn parse(datagram: &'a [u8]) -> Result<(Header<'a>, usize), WireError> {
         let (fixed, rest) = datagram.split_first_chunk::<FIXED_LEN>().ok_or(WireError::Malformed)?;
-        let [version, length, zero @ .., a, b, c, d] = *fixed;
+        let [version, length, kind, zero, a, b, c, d] = *fixed;
         if version != VERSION {
             return Err(WireError::Version(version));
         }
         let length = usize::from(length);
         let padded = rest.get(..length.next_multiple_of(4)).ok_or(WireError::Malformed)?;
         let (label, padding) = padded.split_at(length);
-        if !(1..=LABEL_LEN_MAX).contains(&length) || zero != [0; 2] || padding.iter().any(|byte| *byte != 0) {
+        if !(1..=LABEL_LEN_MAX).contains(&length) || zero != 0 || padding.iter().any(|byte| *byte != 0) {
             return Err(WireError::Malformed);
         }
-        Ok((Header { session: u32::from_be_bytes([a, b, c, d]), label }, header_len(length)))
+        let kind = LabelKind::from_number(kind).ok_or(WireError::Malformed)?;
+        Ok((Header { kind, session: u32::from_be_bytes([a, b, c, d]), label }, header_len(length)))
     }
 
     /// Reads the header of a packet in a network whose labels have `label_len` bytes, as its switches do.
@@ -81,7 +89,7 @@ impl<'a> Header<'a> {
     /// If the label is empty or longer than [`LABEL_LEN_MAX`].
     pub fn emit(&self, out: &mut Vec<u8>) {
         assert!((1..=LABEL_LEN_MAX).contains(&self.label.len()), "a label has 1 to {LABEL_LEN_MAX} bytes");
-        out.extend_from_slice(&[VERSION, self.label.len() as u8, 0, 0]);
+        out.extend_from_slice(&[VERSION, self.label.len() as u8, self.kind as u8, 0]);
         out.extend_from_slice(&self.session.to_be_bytes());
         out.extend_from_slice(self.label);
         out.resize(out.len().next_multiple_of(4), 0);
@@ -146,15 +154,17 @@ pub enum Fault {
     NotAnAgent,
     /// The rack has no active agent.
     NoAgent,
-    /// The agent has no leaf label for the session.
+    /// The agent has no such label for the session.
     UnknownSession,
     /// A source label at a server that is no agent.
     Stray,
+    /// A label of a kind that does not come here.
+    Kind,
 }
 
 impl Fault {
     /// All of them, in the order of the kernel's counters.
-    pub const ALL: [Fault; 8] = [
+    pub const ALL: [Fault; 9] = [
         Fault::Malformed,
         Fault::Version,
         Fault::LabelLength,
@@ -163,6 +173,7 @@ impl Fault {
         Fault::NoAgent,
         Fault::UnknownSession,
         Fault::Stray,
+        Fault::Kind,
     ];
 }
 
@@ -175,8 +186,9 @@ impl fmt::Display for Fault {
             Fault::NoPort => "a port that the switch does not have",
             Fault::NotAnAgent => "a leaf label from a server that is no agent of this rack",
             Fault::NoAgent => "a packet for a rack without an active agent",
-            Fault::UnknownSession => "a session without a leaf label",
+            Fault::UnknownSession => "a session without a label",
             Fault::Stray => "a source label at a server that is no agent",
+            Fault::Kind => "a label of a kind that does not come here",
         })
     }
 }
@@ -190,7 +202,8 @@ mod tests {
     fn what_is_written_is_read_again() {
         for len in 1..=LABEL_LEN_MAX {
             let label: Vec<u8> = (0..len).map(|at| at as u8 | 1).collect();
-            let header = Header { session: 0xef01_0203, label: &label };
+            let kind = LabelKind::ALL[len % 4];
+            let header = Header { kind, session: 0xef01_0203, label: &label };
             let mut packet = Vec::new();
             header.emit(&mut packet);
             assert_eq!(packet.len(), header_len(len));
@@ -204,7 +217,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_refused() {
         let mut packet = Vec::new();
-        Header { session: 7, label: &[1, 2, 3] }.emit(&mut packet);
+        Header { kind: LabelKind::Filter, session: 7, label: &[1, 2, 3] }.emit(&mut packet);
         for cut in 0..packet.len() {
             assert_eq!(Header::parse(&packet[..cut]), Err(WireError::Malformed), "{cut}");
         }
@@ -217,9 +230,10 @@ mod tests {
         assert_eq!(changed(1, 0), (Err(WireError::Malformed), Err(Fault::LabelLength)));
         assert_eq!(changed(1, 165), (Err(WireError::Malformed), Err(Fault::LabelLength)));
         // Reserved bytes and the padding.
-        for at in [2, 3, 11] {
-            assert_eq!(changed(at, 1), (Err(WireError::Malformed), Err(Fault::Malformed)));
+        for (at, to) in [(2, 4), (2, 255), (3, 1), (11, 1)] {
+            assert_eq!(changed(at, to), (Err(WireError::Malformed), Err(Fault::Malformed)));
         }
+        assert_eq!(changed(2, 3), (Ok(()), Ok(())));
         assert_eq!(changed(4, 1), (Ok(()), Ok(())));
         assert_eq!(Header::parse(&vec![VERSION; 400]), Err(WireError::Malformed));
     }
@@ -233,7 +247,7 @@ mod tests {
             assert_eq!(Header::parse(&bytes), Err(WireError::Version(PROBE)));
         }
         let mut packet = Vec::new();
-        Header { session: 7, label: &[1, 2, 3] }.emit(&mut packet);
+        Header { kind: LabelKind::Filter, session: 7, label: &[1, 2, 3] }.emit(&mut packet);
         assert_eq!(Probe::parse(&packet), Err(WireError::Malformed));
     }
 

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! An agent is named by its port at the leaf; all ones mean the rack's leaf controller itself. A label of length 0 takes
-//! the session's label away.
+//! the session's label away. A label is the leaf label of the network's length, all zero where the rack has no receivers; behind it
+//! come the first 20 bytes of the pod's spine label, where the rack keeps that and it is as long: what follows them is zero.
 
 use crate::cursor::{Put, Reader};
 use crate::label::LABEL_LEN_MAX;
@@ -22,6 +23,10 @@ use alloc::vec::Vec;
 pub const MESSAGE_LEN_MAX: usize = 1_440;
 const UPDATES_FIXED_LEN: usize = 2 + 4 + 4 + 8 + 8;
 const UPDATE_FIXED_LEN: usize = 8 + 4 + 1;
+/// The most bytes of a spine label that are not zero.
+pub const SPINE_LABEL_LEN_MAX: usize = 20;
+/// The longest labels of a session in a rack.
+pub const LABELS_LEN_MAX: usize = LABEL_LEN_MAX + SPINE_LABEL_LEN_MAX;
 const CONTROLLER: u32 = u32::MAX;
 const FLAG_ACTIVE: u8 = 1;
 const FLAG_SETTLED: u8 = 2;
@@ -71,14 +76,14 @@ pub struct Standing {
     pub settled: bool,
 }
 
-/// One change of a leaf label.
+/// One change of a rack's labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Update<'a> {
     /// Its number.
     pub number: u64,
     /// The session.
     pub session: u32,
-    /// The label; empty if the session has none in this rack any more.
+    /// The leaf label and the spine label; empty if the session has none in this rack any more.
     pub label: &'a [u8],
 }
 
@@ -119,7 +124,7 @@ impl<'a> Updates<'a> {
     /// If its number does not rise, or its label is longer than any network's.
     pub fn push(&mut self, update: Update<'a>) -> bool {
         assert!(update.number > self.last(), "updates rise");
-        assert!(update.label.len() <= LABEL_LEN_MAX, "a label has up to {LABEL_LEN_MAX} bytes");
+        assert!(update.label.len() <= LABELS_LEN_MAX, "labels have up to {LABELS_LEN_MAX} bytes");
         let taken: usize = self.updates.iter().map(|other| UPDATE_FIXED_LEN + other.label.len()).sum();
         let fits = UPDATES_FIXED_LEN + taken + UPDATE_FIXED_LEN + update.label.len() <= MESSAGE_LEN_MAX;
         if fits {
@@ -242,7 +247,7 @@ fn parse_updates<'a>(r: &mut Reader<'a>) -> Result<Updates<'a>, WireError> {
     let mut message = Updates::new(take_name(r)?, r.u64()?, r.u64()?);
     while !r.0.is_empty() {
         let (number, session, len) = (r.u64()?, r.u32()?, usize::from(r.u8()?));
-        if number <= message.last() || len > LABEL_LEN_MAX {
+        if number <= message.last() || len > LABELS_LEN_MAX {
             return Err(WireError::Malformed);
         }
         message.updates.push(Update { number, session, label: r.take(len)? });
@@ -274,7 +279,7 @@ mod tests {
         fn messages_come_back_equal(
             rack: u32, port in 0..CONTROLLER, numbers: [u64; 4], active: bool, settled: bool, controller: bool,
             labels in proptest::collection::vec((1u64..99, any::<u32>(),
-                proptest::collection::vec(any::<u8>(), 0..=LABEL_LEN_MAX)), 1..40),
+                proptest::collection::vec(any::<u8>(), 0..=LABELS_LEN_MAX)), 1..40),
         ) {
             let name = Name { rack, agent: (!controller).then_some(port) };
             let [incarnation, stream, applied, confirmed] = numbers;

@@ -77,6 +77,8 @@ pub struct Network {
 impl Network {
     /// Labels with a filter.
     pub const FILTER: u8 = 1;
+    /// Labels with the leafs of pods.
+    pub const PODS: u8 = 2;
 }
 
 /// What a switch is to change. (Labels of racks go by [`crate::rack`].)

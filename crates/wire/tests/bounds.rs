@@ -415,8 +415,8 @@ fn updates_rise_and_labels_are_bounded() {
         }
         Rack::parse(&bytes).is_ok()
     };
-    assert!(updates(&[(6, 0)]) && updates(&[(6, 164), (7, 1)]) && updates(&[(9, 1), (u64::MAX, 2)]));
-    assert!(!updates(&[]) && !updates(&[(5, 1)]) && !updates(&[(6, 1), (6, 1)]) && !updates(&[(6, 165)]));
+    assert!(updates(&[(6, 0)]) && updates(&[(6, 184), (7, 1)]) && updates(&[(9, 1), (u64::MAX, 2)]));
+    assert!(!updates(&[]) && !updates(&[(5, 1)]) && !updates(&[(6, 1), (6, 1)]) && !updates(&[(6, 185)]));
     for flags in 0..=u8::MAX {
         let heartbeat = [&[polycast_wire::VERSION, 1, flags][..], &[0; 40]].concat();
         let standing = [&[polycast_wire::VERSION, 2, flags][..], &[0; 32]].concat();

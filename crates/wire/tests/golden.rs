@@ -547,8 +547,8 @@ fn packets_of_pull_are_as_kept() {
 
 #[test]
 fn labelled_packets_are_as_kept() {
-    let labelled = |name: &str, label: &'static [u8]| {
-        let header = label::Header { session: SHORT, label };
+    let labelled = |name: &str, kind, label: &'static [u8]| {
+        let header = label::Header { kind, session: SHORT, label };
         let mut out = Vec::new();
         header.emit(&mut out);
         let len = out.len();
@@ -563,8 +563,11 @@ fn labelled_packets_are_as_kept() {
     check(
         "label",
         &[
-            labelled("label", &[0x91, 0x92, 0x93, 0x94]),
-            labelled("label-padded", &[0x91, 0x92, 0x93, 0x94, 0x95]),
+            labelled("label", label::LabelKind::Filter, &[0x91, 0x92, 0x93, 0x94]),
+            labelled("label-padded", label::LabelKind::Filter, &[0x91, 0x92, 0x93, 0x94, 0x95]),
+            labelled("label-pods", label::LabelKind::Pods, &[0x11, 0x92, 0x93, 0x94]),
+            labelled("label-asks", label::LabelKind::Asks, &[0x11, 0x92, 0x93, 0x94]),
+            labelled("label-spine", label::LabelKind::Spine, &[0x11, 0x92, 0x93, 0x94]),
             probe("probe", false),
             probe("probe-answer", true),
         ],

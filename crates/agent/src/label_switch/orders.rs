@@ -43,6 +43,10 @@ pub struct SwitchStatus {
     pub entries: u64,
     /// Packets dropped, for all reasons; the log names each reason once.
     pub dropped: u64,
+    /// Sessions that the agents of a leaf keep labels for.
+    pub labels: u64,
+    /// Those of them for which the rack keeps the spine label of its pod.
+    pub spine_labels: u64,
     /// How often a leaf has replaced an agent that was silent.
     pub agents_lost: u64,
     /// How often one of these was heard again: it was only late.

@@ -3,10 +3,11 @@
 use super::links::Links;
 use super::orders::{self, SwitchStatus};
 use super::{LabelSwitchConfig, LeafSettings};
-use crate::rack::{LeafController, LeafOptions, LeafSwitch, Losses, incarnation};
-use polycast_net::bpf::orca::{KernelSwitch, Layer, Packets, SwitchSettings};
+use crate::rack::{Held, LeafController, LeafOptions, LeafSwitch, Losses, incarnation};
+use polycast_net::bpf::orca::{KernelSwitch, Layer, Packets, PodFields, SwitchSettings};
 use polycast_net::bpf::{BpfError, in_namespace};
 use polycast_net::words::WordsKey;
+use polycast_planning::labels::pod_labels::PodLabelFormat;
 use polycast_planning::labels::{LabelFormat, LabelPlanner, TreePath};
 use polycast_protocol::rack::{FeedConfig, LeafConfig};
 use polycast_topology::{Clos, Graph as _, Kind, Node};
@@ -52,6 +53,9 @@ pub(super) fn down_ports(clos: &Clos, node: Node) -> u32 {
 }
 
 /// Settings of the kernel's switch for a node, with room for so many entries.
+///
+/// # Panics
+/// If the format is of another network.
 #[must_use]
 pub fn settings(
     clos: &Clos,
@@ -60,14 +64,26 @@ pub fn settings(
     node: Node,
     entries: u32,
 ) -> SwitchSettings {
-    let layer = match clos.kind(node).0 {
+    let pods = PodLabelFormat::new(clos, format.bytes()).expect("the network has labels");
+    let (kind, index) = clos.kind(node);
+    let layer = match kind {
         Kind::Leaf => Layer::Leaf { up_bits: format.leaf_up_bits },
         Kind::Spine => {
             let (up_at, up_bits) = (format.spine_up_at(), format.spine_up_bits);
             let (common_at, filter_at) = (format.common_at(), format.filter_at());
-            Layer::Spine { up_at, up_bits, common_at, filter_at }
+            let pods = PodFields {
+                pod: index / clos.spines_per_pod(),
+                core_at: pods.cores_down_at(),
+                asks: pods.asks_at(),
+                slots_at: pods.slot_at(0),
+                slots: pods.slots(),
+                leafs_at: pods.leafs_at(),
+            };
+            Layer::Spine { up_at, up_bits, common_at, filter_at, pods }
         }
-        Kind::Core | Kind::Host => Layer::Core { down_at: format.core_at() },
+        Kind::Core | Kind::Host => {
+            Layer::Core { down_at: format.core_at(), pods_down_at: pods.cores_down_at() }
+        }
     };
     let down_ports = down_ports(clos, node);
     let up_ports = clos.port_count(node) - down_ports;
@@ -115,14 +131,24 @@ pub(super) fn in_space<T: Send, E: Display + Send>(
 struct Device {
     name: String,
     kernel: Arc<Mutex<KernelSwitch>>,
-    /// Agents that a leaf has lost.
-    losses: Option<Arc<Mutex<Losses>>>,
+    /// What is known of a leaf's agents.
+    rack: Option<RackView>,
+}
+
+/// What the controller of a leaf tells of its agents.
+struct RackView {
+    /// Those that it has lost.
+    losses: Arc<Mutex<Losses>>,
+    /// What they keep.
+    held: Arc<Held>,
 }
 
 /// Everything in the kernel.
 pub(super) struct Devices {
     clos: Clos,
     filter_bits: u32,
+    /// Bytes of every label.
+    label_len: u32,
     switches: BTreeMap<Node, Device>,
     /// Ports that spines leave out, by spine and session.
     blocked: BTreeMap<(Node, u32), u128>,
@@ -209,7 +235,7 @@ fn control_leaf(
     (central, labels_max): (SocketAddrV4, u32),
     namespace: Option<&Path>,
     (switch, key): (Arc<Mutex<KernelSwitch>>, &WordsKey),
-) -> Result<Arc<Mutex<Losses>>, String> {
+) -> Result<RackView, String> {
     let options = LeafOptions {
         config: LeafConfig {
             rack,
@@ -228,12 +254,12 @@ fn control_leaf(
         key: key.clone(),
     };
     let mut controller = in_space(namespace, || LeafController::open(options))?;
-    let losses = controller.losses();
+    let view = RackView { losses: controller.losses(), held: controller.held() };
     std::thread::spawn(move || {
         let ended = controller.run(&AtomicBool::new(false), &mut OwnSwitch { rack, switch });
         tracing::error!(rack, ?ended, "the controller of a leaf has ended");
     });
-    Ok(losses)
+    Ok(view)
 }
 
 /// The switch of a leaf's controller.
@@ -278,7 +304,7 @@ impl Devices {
                 Ok::<_, BpfError>(switch)
             });
             let kernel = Arc::new(Mutex::new(kernel.map_err(failed)?));
-            let losses = match (&of_switch.leaf_controller, config.controller) {
+            let rack = match (&of_switch.leaf_controller, config.controller) {
                 (Some(leaf), Some(central)) => {
                     let rack = (of_switch.number, (central, config.entries_max));
                     let switch = Arc::clone(&kernel);
@@ -286,11 +312,11 @@ impl Devices {
                 }
                 _ => None,
             };
-            switches.insert(node, Device { name: name.clone(), kernel, losses });
+            switches.insert(node, Device { name: name.clone(), kernel, rack });
         }
         let (blocked, named, links) = Default::default();
-        let filter_bits = config.filter_bits;
-        Ok(Devices { clos, filter_bits, switches, blocked, named, links, manager: None })
+        let (filter_bits, label_len) = (config.filter_bits, packets.label_len);
+        Ok(Devices { clos, filter_bits, label_len, switches, blocked, named, links, manager: None })
     }
 
     /// Does what a manager asks, or says why not.
@@ -340,7 +366,8 @@ impl Devices {
         };
         let mut words = Vec::new();
         for node in self.switches.keys() {
-            Word::Switch { node: *node, network, encodings: Network::FILTER }.emit(&mut words);
+            Word::Switch { node: *node, network, encodings: Network::FILTER | Network::PODS }
+                .emit(&mut words);
         }
         for (&ends, &works) in &self.links {
             Word::Link { ends, works }.emit(&mut words);
@@ -377,7 +404,10 @@ impl Devices {
     pub(super) fn status(&self) -> Vec<SwitchStatus> {
         let of_switch = |(node, device): (&Node, &Device)| {
             let counts = lock(&device.kernel).counts().ok();
-            let losses = device.losses.as_ref().map(|losses| *lock(losses)).unwrap_or_default();
+            let rack = device.rack.as_ref();
+            let losses = rack.map(|rack| *lock(&rack.losses)).unwrap_or_default();
+            let (labels, spine_labels) =
+                rack.map(|rack| rack.held.labels(self.label_len as usize)).unwrap_or_default();
             SwitchStatus {
                 name: device.name.clone(),
                 node: *node,
@@ -385,6 +415,8 @@ impl Devices {
                 copies: counts.map_or(0, |counts| counts.copies()),
                 entries: self.blocked.range((*node, 0)..=(*node, u32::MAX)).count() as u64,
                 dropped: counts.map_or(0, |counts| Fault::ALL.iter().map(|fault| counts.fault(*fault)).sum()),
+                labels,
+                spine_labels,
                 agents_lost: losses.lost,
                 agents_returned: losses.returned,
             }

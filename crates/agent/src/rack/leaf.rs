@@ -7,14 +7,14 @@ use polycast_net::priority::{control_socket, raise_thread};
 use polycast_net::words::{Words, WordsKey};
 use polycast_protocol::rack::{Leaf, LeafConfig, LeafCounts, LeafInput, LeafOutput};
 use polycast_types::{Duration, Time};
-use polycast_wire::rack::{MESSAGE_LEN_MAX, Rack};
+use polycast_wire::rack::{MESSAGE_LEN_MAX, Rack, SPINE_LABEL_LEN_MAX};
 use polycast_wire::words::{TRAILER_LEN, Way};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How often it is looked whether to stop.
@@ -67,6 +67,29 @@ pub struct Losses {
     pub returned: u64,
 }
 
+/// What the agents of a rack keep, to be read while the controller runs.
+#[derive(Debug, Default)]
+pub struct Held {
+    sessions: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl Held {
+    /// How many sessions have labels of so many bytes, and how many of them have a spine label, too.
+    #[must_use]
+    pub fn labels(&self, label_len: usize) -> (u64, u64) {
+        let (sessions, bytes) = (self.sessions.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
+        let of_spines = bytes.saturating_sub(sessions * label_len);
+        let each = label_len.clamp(1, SPINE_LABEL_LEN_MAX);
+        (sessions as u64, (of_spines / each) as u64)
+    }
+
+    fn note(&self, (sessions, bytes): (usize, usize)) {
+        self.sessions.store(sessions, Ordering::Relaxed);
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+}
+
 /// The controller of a leaf.
 #[derive(Debug)]
 pub struct LeafController {
@@ -81,6 +104,7 @@ pub struct LeafController {
     /// Datagrams that are no messages, or come from nowhere in the rack.
     foreign: u64,
     losses: Arc<Mutex<Losses>>,
+    held: Arc<Held>,
     /// What the log has said of them, and when it may say more.
     named: (Losses, Time),
 }
@@ -109,6 +133,7 @@ impl LeafController {
             words,
             foreign: 0,
             losses,
+            held: Arc::default(),
             named,
         })
     }
@@ -117,6 +142,12 @@ impl LeafController {
     #[must_use]
     pub fn losses(&self) -> Arc<Mutex<Losses>> {
         Arc::clone(&self.losses)
+    }
+
+    /// What the rack's agents keep, to be read while the controller runs.
+    #[must_use]
+    pub fn held(&self) -> Arc<Held> {
+        Arc::clone(&self.held)
     }
 
     /// What was refused so far, and how many datagrams were no message, from nowhere in the rack, or without a right tag.
@@ -133,6 +164,7 @@ impl LeafController {
         tracing::info!(scheduling = %raise_thread(), "the thread of a leaf's controller");
         while !stop.load(Ordering::Relaxed) {
             self.drain(switch);
+            self.held.note(self.machine.held());
             self.name_losses();
             let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN)];
             wait(&mut fds, self.clock.now(), self.machine.deadline(), LOOK_AGAIN)

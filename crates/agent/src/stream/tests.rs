@@ -16,7 +16,8 @@ fn path(port: u16, label: &[u8]) -> Path {
     let mut outer = Vec::new();
     if !label.is_empty() {
         let mut header = Vec::new();
-        polycast_wire::label::Header { session: 5, label }.emit(&mut header);
+        polycast_wire::label::Header { kind: polycast_wire::label::LabelKind::Filter, session: 5, label }
+            .emit(&mut header);
         outer.push(header);
     }
     // A group of this process alone.

@@ -3,12 +3,17 @@
 use std::time::Instant;
 
 use polycast_planning::labels::pod_labels::{self, PodLabelFormat};
-use polycast_planning::labels::{LabelOptions, LabelPlanner, switches};
+use polycast_planning::labels::switches::Ingress;
+use polycast_planning::labels::{LabelOptions, LabelPlan, LabelPlanner, PodLeafs, switches};
 use polycast_topology::{Clos, Failures, Node};
+use polycast_types::LabelKind;
 
 use crate::random::Random;
 use crate::report::Options;
 use crate::tenants::{self, Sizes, Tenant};
+
+/// The entries that a spine has room for where the encoding is chosen for each session: the paper's own 99 %.
+pub const ROOM: u32 = 253;
 
 /// Receivers in a bin of sizes.
 pub const SIZE_STEP: usize = 250;
@@ -43,6 +48,16 @@ pub struct DataSet {
     pub sessions: u64,
     /// Spines with an entry for a session, by spine.
     pub entries: Vec<u32>,
+    /// The same with pod labels: sessions that a spine would copy to more leafs than it should.
+    pub pod_entries: Vec<u32>,
+    /// The same where the encoding is chosen for each session, and spines have room for [`ROOM`] of a million.
+    pub auto_entries: Vec<u32>,
+    /// Leaf labels that the agents of a rack keep, by leaf, in all encodings.
+    pub leaf_labels: Vec<u32>,
+    /// Spine labels that they keep with pod labels.
+    pub spine_labels: Vec<u32>,
+    /// Spine labels that they keep where the encoding is chosen.
+    pub auto_spine_labels: Vec<u32>,
     /// Spines with entries, by the session's receivers: [`SIZE_STEP`] in each bin.
     pub by_size: Vec<SizeBin>,
     /// Entries counted by link: a spine may leave out several for one session.
@@ -69,10 +84,17 @@ pub struct DataSet {
 
 impl DataSet {
     fn add(&mut self, other: &DataSet) {
-        if self.entries.is_empty() {
-            self.entries = vec![0; other.entries.len()];
+        for (sums, more) in [
+            (&mut self.entries, &other.entries),
+            (&mut self.pod_entries, &other.pod_entries),
+            (&mut self.auto_entries, &other.auto_entries),
+            (&mut self.leaf_labels, &other.leaf_labels),
+            (&mut self.spine_labels, &other.spine_labels),
+            (&mut self.auto_spine_labels, &other.auto_spine_labels),
+        ] {
+            sums.resize(more.len(), 0);
+            sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
         }
-        self.entries.iter_mut().zip(&other.entries).for_each(|(sum, more)| *sum += more);
         self.sessions += other.sessions;
         self.links += other.links;
         if self.by_size.len() < other.by_size.len() {
@@ -103,11 +125,17 @@ impl DataSet {
     /// The entries of the spine at this fraction of all spines, in rising order.
     #[must_use]
     pub fn quantile(&self, fraction: f64) -> u32 {
-        let mut sorted = self.entries.clone();
-        sorted.sort_unstable();
-        let at = (fraction * sorted.len() as f64).ceil() as usize;
-        sorted.get(at.clamp(1, sorted.len()) - 1).copied().unwrap_or(0)
+        quantile_of(&self.entries, fraction)
     }
+}
+
+/// The count at this fraction of all, in rising order.
+#[must_use]
+pub fn quantile_of(counts: &[u32], fraction: f64) -> u32 {
+    let mut sorted = counts.to_vec();
+    sorted.sort_unstable();
+    let at = (fraction * sorted.len() as f64).ceil() as usize;
+    sorted.get(at.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(0)
 }
 
 /// Plans all sessions of the tenants on the options' threads; every `walk_every`-th is followed through the
@@ -125,12 +153,15 @@ pub fn plan_data_set(
     walk_every: u64,
 ) -> DataSet {
     let (threads, seed) = (options.threads, options.seed);
+    let sessions: u64 = tenants.iter().map(|tenant| u64::from(tenant.groups)).sum();
+    // Each thread has its part of the room.
+    let room = (u64::from(ROOM) * sessions / 1_000_000 / threads as u64).max(1) as u32;
     let mut total = DataSet::default();
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
             .map(|thread| {
                 scope.spawn(move || {
-                    let mut worker = Worker::new(clos, labels, walk_every, seed);
+                    let mut worker = Worker::new(clos, labels, (walk_every, room), seed);
                     for (index, tenant) in tenants.iter().enumerate().skip(thread).step_by(threads) {
                         worker.tenant(tenant, sizes, index as u64);
                     }
@@ -149,17 +180,27 @@ struct Worker {
     planner: LabelPlanner,
     pod_format: PodLabelFormat,
     walk_every: u64,
+    room: u32,
     seed: u64,
     result: DataSet,
 }
 
 impl Worker {
-    fn new(clos: &Clos, options: LabelOptions, walk_every: u64, seed: u64) -> Self {
+    fn new(clos: &Clos, options: LabelOptions, (walk_every, room): (u64, u32), seed: u64) -> Self {
         let planner = LabelPlanner::with_options(*clos, options).expect("labels for this network");
         let pod_format =
             PodLabelFormat::new(clos, planner.format().bytes()).expect("pod labels for this network");
-        let result = DataSet { entries: vec![0; clos.spines() as usize], ..DataSet::default() };
-        Worker { planner, pod_format, walk_every, seed, result }
+        let (spines, leafs) = (vec![0; clos.spines() as usize], vec![0; clos.leafs() as usize]);
+        let result = DataSet {
+            entries: spines.clone(),
+            pod_entries: spines.clone(),
+            auto_entries: spines,
+            leaf_labels: leafs.clone(),
+            spine_labels: leafs.clone(),
+            auto_spine_labels: leafs,
+            ..DataSet::default()
+        };
+        Worker { planner, pod_format, walk_every, room, seed, result }
     }
 
     fn tenant(&mut self, tenant: &Tenant, sizes: Sizes, index: u64) {
@@ -171,6 +212,40 @@ impl Worker {
         }
     }
 
+    fn asked(&self, id: u64) -> u32 {
+        self.pod_format.asked_leaf(id, |_| true).expect("a pod has a leaf")
+    }
+
+    /// Counts what spines and agents keep of a session, which has entries at these spines with the filter.
+    fn keep(&mut self, id: u64, plan: &LabelPlan, spines: &[usize]) {
+        let clos = *self.planner.clos();
+        let (format, tree) = (self.pod_format, &plan.tree);
+        let pods = pod_labels::encode(&format, plan, self.asked(id));
+        let asked = |pod: &PodLeafs| (pod.pod * clos.leafs_per_pod() + self.asked(id)) as usize;
+        let racks: Vec<usize> = pods.spine_labels.iter().map(asked).collect();
+        plan.leaf_hosts.iter().for_each(|entry| self.result.leaf_labels[entry.leaf as usize] += 1);
+        racks.iter().for_each(|rack| self.result.spine_labels[*rack] += 1);
+        // What a spine copies to beyond its leafs of the tree it would have to be told of.
+        for pod in &tree.pods {
+            let ingress = if pod.pod == tree.source_pod { Ingress::Below } else { Ingress::Above };
+            let label = (LabelKind::Pods, &pods.label);
+            let mut action = pod_labels::spine(&format, label, pod.pod, ingress);
+            if action.as_ref().is_some_and(|action| action.asks.is_some()) {
+                let kept = pods.spine_labels.iter().find(|kept| kept.pod == pod.pod);
+                let label = format.spine_label(tree.path.plane, kept.map_or(0, |kept| kept.leafs));
+                action = pod_labels::spine(&format, (LabelKind::Spine, &label), pod.pod, Ingress::Below);
+            }
+            let down = action.map_or(0, |action| action.down);
+            let spine = (pod.pod * clos.spines_per_pod() + tree.path.plane) as usize;
+            self.result.pod_entries[spine] += u32::from(down & !pod.leafs != 0);
+        }
+        let fits = |spine: &usize| self.result.auto_entries[*spine] < self.room;
+        match racks.is_empty() || !spines.iter().all(fits) {
+            true => racks.iter().for_each(|rack| self.result.auto_spine_labels[*rack] += 1),
+            false => spines.iter().for_each(|spine| self.result.auto_entries[*spine] += 1),
+        }
+    }
+
     fn session(&mut self, id: u64, source: Node, receivers: &[Node]) {
         let start = Instant::now();
         let plan = self.planner.plan(id, source, receivers, &Failures::none()).expect("members are hosts");
@@ -179,25 +254,21 @@ impl Worker {
         self.result.links += plan.spine_state.len() as u64;
         let clos = *self.planner.clos();
         let first_spine = clos.spine(0, 0);
-        let mut last = None;
-        let mut spines = 0;
-        for entry in &plan.spine_state {
-            if last != Some(entry.spine) {
-                self.result.entries[(entry.spine - first_spine) as usize] += 1;
-                last = Some(entry.spine);
-                spines += 1;
-            }
-        }
-        count_size(&mut self.result.by_size, receivers.len(), spines);
+        let mut spines_of: Vec<usize> =
+            plan.spine_state.iter().map(|entry| (entry.spine - first_spine) as usize).collect();
+        spines_of.dedup();
+        spines_of.iter().for_each(|spine| self.result.entries[*spine] += 1);
+        count_size(&mut self.result.by_size, receivers.len(), spines_of.len() as u32);
         self.result.leafs += plan.leaf_hosts.len() as u64;
         self.result.pods += plan.tree.pods.len() as u64;
         self.result.sessions += 1;
+        self.keep(id, &plan, &spines_of);
         if self.result.sessions.is_multiple_of(self.walk_every) {
             let receivers = receivers.iter().copied().collect();
-            let pods = pod_labels::encode(&self.pod_format, &plan);
+            let pods = pod_labels::encode(&self.pod_format, &plan, self.asked(id));
             let by_filter =
                 switches::deliver(&clos, self.planner.format(), self.planner.filter(), source, &plan);
-            let by_pods = pod_labels::deliver(&clos, &self.pod_format, id, source, &plan, &pods);
+            let by_pods = pod_labels::deliver(&clos, &self.pod_format, source, &plan, &pods);
             for delivery in [&by_filter, &by_pods] {
                 self.result.redundant += delivery.redundant(&clos, &receivers).len() as u64;
                 let got = receivers.iter().filter(|host| delivery.hosts.get(host) == Some(&1)).count();

@@ -30,8 +30,8 @@ pub(crate) struct LabelSwitches {
     pub(crate) switches: Vec<SocketAddr>,
     /// The network that they have to be in.
     pub(crate) network: Network,
-    /// How labels are encoded, of [`Network::FILTER`] and others.
-    pub(crate) encoding: u8,
+    /// The encodings that all switches need to have: [`Network::FILTER`] and others, added.
+    pub(crate) encodings: u8,
     /// Where leaf controllers reach us.
     pub(crate) listen: SocketAddr,
     /// The leaf controllers, in the order of their leafs.
@@ -64,6 +64,8 @@ struct Task {
     broken: BTreeMap<(u32, u32), BTreeSet<usize>>,
     /// The entries that plans need.
     wanted: BTreeSet<Entry>,
+    /// Processes with a switch that lacks an encoding, and what to do about it: until then nothing is set up.
+    lacking: BTreeMap<usize, String>,
     /// Words that were refused, and the processes that the log has named for it.
     refused: u64,
     named: BTreeSet<usize>,
@@ -81,6 +83,7 @@ impl Task {
             owners: BTreeMap::new(),
             broken: BTreeMap::new(),
             wanted: BTreeSet::new(),
+            lacking: BTreeMap::new(),
             refused: 0,
             named: BTreeSet::new(),
             news,
@@ -109,7 +112,10 @@ impl Task {
         let known = self.peers[at].nodes.len();
         match heard {
             Ok(frame) => self.hear(at, &frame),
-            Err(error) => self.peers[at].lost(&error),
+            Err(error) => {
+                self.lacking.remove(&at);
+                self.peers[at].lost(&error);
+            }
         }
         tell(&self.news, &mut self.said).await;
         if self.peers[at].nodes.len() > known {
@@ -126,8 +132,9 @@ impl Task {
     fn hear(&mut self, at: usize, frame: &[u8]) {
         match Word::parse(frame) {
             Ok(Word::Switch { node, network, encodings }) => {
-                let why = self.why_not(at, node, network, encodings);
-                match why {
+                let lacking = self.lacking_of(at, node, encodings);
+                self.lacking.extend(lacking.clone().map(|why| (at, why)));
+                match self.why_not(at, node, network).or(lacking) {
                     None => {
                         self.owners.insert(node, at);
                         self.peers[at].nodes.insert(node);
@@ -152,17 +159,34 @@ impl Task {
     }
 
     /// Why a switch is not taken, in words.
-    fn why_not(&self, at: usize, node: u32, network: Network, encodings: u8) -> Option<String> {
+    fn why_not(&self, at: usize, node: u32, network: Network) -> Option<String> {
         let ours = self.settings.network;
         if network != ours {
             return Some(format!("its network is {network:?}, and the manager's [orca] is {ours:?}"));
         }
-        if encodings & self.settings.encoding == 0 {
-            return Some("it does not forward by labels of the manager's encoding".into());
-        }
         let owner = self.owners.get(&node).filter(|owner| **owner != at)?;
         let owner = self.peers[*owner].address;
         Some(format!("it says that it has node {node}, which {owner} has"))
+    }
+
+    /// What to do about a switch that lacks an encoding.
+    fn lacking_of(&self, at: usize, node: u32, encodings: u8) -> Option<String> {
+        let needed = self.settings.encodings;
+        let name = |encodings: u8| match encodings & (Network::FILTER | Network::PODS) {
+            Network::FILTER => "\"filter\"",
+            Network::PODS => "\"pods\"",
+            0 => "no encoding that is known here",
+            _ => "\"filter\" and \"pods\"",
+        };
+        (encodings & needed != needed).then(|| {
+            format!(
+                "the switch of node {node} at {} forwards by {}, and orca.encoding needs {}: renew the switch, or \
+                 set an encoding that all switches have",
+                self.peers[at].address,
+                name(encodings),
+                name(needed)
+            )
+        })
     }
 
     /// Counts what a process may not say, and names the process once.
@@ -232,6 +256,11 @@ impl Task {
     /// racks of this one.
     async fn perform(&mut self, job: Job) {
         let Job { change, reply } = job;
+        // Packets would be lost at that switch.
+        if let Some(why) = self.lacking.values().next().filter(|_| !change.set.is_empty()) {
+            let _ = reply.send(Err(DeviceError::Refused(why.clone())));
+            return;
+        }
         let (labels, entries) = match self.parts(&change) {
             Ok(parts) => parts,
             Err(error) => {
@@ -366,7 +395,7 @@ enum Part<'a> {
     Entry(Entry),
 }
 
-/// Whom a command is for. No device takes labels of pods' spines yet: only planners and the simulator use them.
+/// Whom a command is for.
 fn part(command: &DeviceCommand) -> Result<Part<'_>, DeviceError> {
     match command {
         DeviceCommand::LeafLabel { leaf, session, label } => {
@@ -400,7 +429,7 @@ mod tests {
         LabelSwitches {
             switches: listeners.iter().map(|listener| listener.local_addr().unwrap()).collect(),
             network: NETWORK,
-            encoding: Network::FILTER,
+            encodings: Network::FILTER,
             listen: "127.0.0.1:0".parse().unwrap(),
             leaf_controllers: vec!["127.0.0.1:9".parse().unwrap()],
             first_leaf: 16,
@@ -540,6 +569,37 @@ mod tests {
         assert_eq!(task.said, [News::Link { ends, up: false }, News::Link { ends, up: true }]);
     }
 
+    /// One sentence, and no plan while the switch is there.
+    #[tokio::test]
+    async fn an_encoding_that_a_switch_lacks_is_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let both = Network::FILTER | Network::PODS;
+        for (needed, has, says) in [
+            (Network::PODS, Network::FILTER, "forwards by \"filter\", and orca.encoding needs \"pods\": "),
+            (Network::FILTER, Network::PODS, "forwards by \"pods\", and orca.encoding needs \"filter\": "),
+            (both, Network::FILTER, "and orca.encoding needs \"filter\" and \"pods\": "),
+            (Network::PODS, 0, "forwards by no encoding that is known here, "),
+        ] {
+            let (news, _said) = mpsc::channel(8);
+            let mut task = Task::new(LabelSwitches { encodings: needed, ..settings(&[&listener]) }, news);
+            let mut frame = Vec::new();
+            Word::Switch { node: 24, network: NETWORK, encodings: has }.emit(&mut frame);
+            task.hear(0, &frame);
+            assert_eq!((task.refused, task.peers[0].nodes.len()), (1, 0));
+            let (reply, answer) = tokio::sync::oneshot::channel();
+            task.perform(Job { change: Change { clear: vec![], set: vec![label(13, 1)] }, reply }).await;
+            let error = answer.await.unwrap().unwrap_err().to_string();
+            assert!(error.contains(says) && !error.contains('\n'), "{error}");
+            // What is gone lacks nothing.
+            task.listen(0, Err(peer::broken("gone"))).await;
+            assert!(task.lacking.is_empty());
+            let mut frame = Vec::new();
+            Word::Switch { node: 24, network: NETWORK, encodings: both }.emit(&mut frame);
+            task.hear(0, &frame);
+            assert_eq!(task.peers[0].nodes.len(), 1);
+        }
+    }
+
     #[test]
     fn a_label_that_is_replaced_is_not_cleared() {
         let (news, _) = mpsc::channel(8);
@@ -548,7 +608,7 @@ mod tests {
         let settings = LabelSwitches {
             switches: vec![address],
             network: NETWORK,
-            encoding: Network::FILTER,
+            encodings: Network::FILTER,
             listen: address,
             leaf_controllers: leafs,
             first_leaf: 16,
@@ -565,7 +625,7 @@ mod tests {
         ];
         assert_eq!(labels, expected);
         // What no device here can do is an error, and never left out.
-        let spine = DeviceCommand::SpineLabel { leaf: 16, session: 7, label: vec![1] };
+        let spine = DeviceCommand::CrossConnect { from: 1, to: 2 };
         for change in [
             Change { clear: vec![], set: vec![entry(6), spine.clone()] },
             Change { clear: vec![spine.clone()], set: vec![] },

@@ -40,6 +40,9 @@ pub struct OrcaSettings {
     pub servers: u32,
     /// The hosts at these servers, leaf by leaf.
     pub hosts: Vec<String>,
+    /// How labels name leafs.
+    #[serde(default)]
+    pub encoding: EncodingSetting,
     /// Bits of the label's filter.
     #[serde(default = "filter_bits")]
     pub filter_bits: u32,
@@ -61,6 +64,39 @@ pub struct OrcaSettings {
     /// UDP port of labelled packets.
     #[serde(default = "port")]
     pub port: u16,
+}
+
+/// How labels name leafs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EncodingSetting {
+    /// By the paper's filter, with entries at spines.
+    #[default]
+    Filter,
+    /// By exact bitmaps, without entries: what a label has no room for waits at agents of the pods.
+    Pods,
+    /// For each session as it fits: spines have entries while there is room for them.
+    Auto,
+}
+
+impl EncodingSetting {
+    /// The only encoding, if there is one.
+    fn only(self) -> Option<Encoding> {
+        match self {
+            EncodingSetting::Filter => Some(Encoding::Filter),
+            EncodingSetting::Pods => Some(Encoding::Pods),
+            EncodingSetting::Auto => None,
+        }
+    }
+
+    /// The encodings that switches need, added.
+    fn needed(self) -> u8 {
+        match self.only() {
+            Some(Encoding::Filter) => Network::FILTER,
+            Some(Encoding::Pods) => Network::PODS,
+            None => Network::FILTER | Network::PODS,
+        }
+    }
 }
 
 fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketAddr>, D::Error> {
@@ -112,13 +148,17 @@ impl Offer for OrcaOffer {
         if settings.trees == 0 {
             return Err(wrong("orca.trees", "a transfer needs at least one"));
         }
+        if settings.trees > 1 && settings.encoding == EncodingSetting::Pods {
+            let reason = "labels with encoding = \"pods\" have one tree: leave trees out, or set encoding = \"filter\"";
+            return Err(wrong("orca.trees", reason));
+        }
         if settings.entries_max == 0 {
             return Err(wrong("orca.entries-max", "it must not be 0"));
         }
         let fabric = OrcaConfig {
             clos,
             labels: LabelOptions::new(settings.filter_bits),
-            encoding: Encoding::Filter,
+            encoding: settings.encoding.only(),
             entries_max: settings.entries_max,
             trees: settings.trees,
             rack_feedback: settings.rack_feedback,
@@ -166,7 +206,7 @@ impl Offer for OrcaOffer {
                 cores: settings.cores,
                 filter_bits: settings.filter_bits,
             },
-            encoding: Network::FILTER,
+            encodings: settings.encoding.needed(),
             listen: settings.controller,
             leaf_controllers,
             first_leaf: u32::try_from(hosts).map_err(|_| wrong("orca", "there are too many servers"))?,

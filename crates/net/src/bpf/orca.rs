@@ -15,7 +15,7 @@ pub const PORTS_MAX: u32 = 256;
 pub const DOWN_MAX: u32 = 128;
 /// Active agents of a rack.
 pub const AGENTS_MAX: usize = 16;
-/// What a leaf label takes: leafStatus and a bit for every host, rounded up.
+/// What a leaf label or a spine label takes: leafStatus and a bit for every host or leaf, and a port up, rounded up.
 pub const LEAF_LABEL_LEN: usize = 20;
 const COUNTERS: usize = Fault::ALL.len() + 2;
 
@@ -46,12 +46,33 @@ pub enum Layer {
         common_at: u32,
         /// Where the filter begins.
         filter_at: u32,
+        /// The same of labels with the leafs of pods.
+        pods: PodFields,
     },
     /// Above spines.
     Core {
         /// Where the ports begin.
         down_at: u32,
+        /// Where they begin in labels with the leafs of pods.
+        pods_down_at: u32,
     },
+}
+
+/// What a spine finds in labels with the leafs of pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PodFields {
+    /// The spine's pod.
+    pub pod: u32,
+    /// Where the core's ports begin, in bits.
+    pub core_at: u32,
+    /// Where the number of the leaf to ask begins, and its bits.
+    pub asks: (u32, u32),
+    /// Where the slots begin.
+    pub slots_at: u32,
+    /// How many there are.
+    pub slots: u32,
+    /// Where the leafs of a spine label begin.
+    pub leafs_at: u32,
 }
 
 /// A switch: its ports are numbered down first, then up.
@@ -126,7 +147,7 @@ impl LeafLabel {
     fn new(label: &[u8]) -> Self {
         let mut bytes = [0; LEAF_LABEL_LEN];
         let len = label.len().min(LEAF_LABEL_LEN);
-        assert!(label[len..].iter().all(|byte| *byte == 0), "a leaf label names at most {DOWN_MAX} hosts");
+        assert!(label[len..].iter().all(|byte| *byte == 0), "a label of a rack has {LEAF_LABEL_LEN} bytes");
         bytes[..len].copy_from_slice(&label[..len]);
         LeafLabel(bytes)
     }
@@ -175,14 +196,23 @@ impl KernelSwitch {
         constants.extend([("down_ports", down_ports), ("up_ports", up_ports)]);
         constants.extend(match layer {
             Layer::Leaf { up_bits } => vec![("layer", 0), ("leaf_up_bits", up_bits)],
-            Layer::Spine { up_at, up_bits, common_at, filter_at } => vec![
+            Layer::Spine { up_at, up_bits, common_at, filter_at, pods } => vec![
                 ("layer", 1),
                 ("spine_up_at", up_at),
                 ("spine_up_bits", up_bits),
                 ("common_at", common_at),
                 ("filter_at", filter_at),
+                ("pod", pods.pod),
+                ("pods_core_at", pods.core_at),
+                ("asks_at", pods.asks.0),
+                ("asks_bits", pods.asks.1),
+                ("slots_at", pods.slots_at),
+                ("slots", pods.slots),
+                ("leafs_at", pods.leafs_at),
             ],
-            Layer::Core { down_at } => vec![("layer", 2), ("core_at", down_at)],
+            Layer::Core { down_at, pods_down_at } => {
+                vec![("layer", 2), ("core_at", down_at), ("pods_core_at", pods_down_at)]
+            }
         });
         let sizes = vec![("filter", up_ports.max(1)), ("entries", entries_max.max(1))];
         let object = Object::load("orca_switch", &programs::ORCA_SWITCH, &Settings { constants, sizes })?;
@@ -309,7 +339,7 @@ impl KernelAgent {
             .map_err(|error| BpfError::new(format!("find the interface {interface}"), error))?;
         let mut constants = constants(packets);
         constants.push(("wire_interface", index));
-        let sizes = vec![("labels", sessions_max.max(1))];
+        let sizes = vec![("labels", sessions_max.max(1)), ("spine_labels", sessions_max.max(1))];
         let mut object = Object::load("orca_agent", &programs::ORCA_AGENT, &Settings { constants, sizes })?;
         object.attach("orca_agent", interface)?;
         Ok(KernelAgent { object, role: Role { is_agent: 0, slow_interface: 0 } })
@@ -344,6 +374,17 @@ impl KernelAgent {
         self.object.insert("labels", session.to_be(), LeafLabel::new(label))
     }
 
+    /// The spine label that the rack keeps of a session, in the same way; `None` if it keeps none.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn set_spine_label(&mut self, session: u32, label: Option<&[u8]>) -> Result<(), BpfError> {
+        match label {
+            Some(label) => self.object.insert("spine_labels", session.to_be(), LeafLabel::new(label)),
+            None => self.object.remove::<LeafLabel>("spine_labels", session.to_be()),
+        }
+    }
+
     /// How often the program ran while [`super::measure_runs`] was in force, and how long in all.
     ///
     /// # Errors
@@ -352,12 +393,21 @@ impl KernelAgent {
         self.object.cost("orca_agent")
     }
 
+    /// Forgets the leaf label of a session alone.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn remove_leaf_label(&mut self, session: u32) -> Result<(), BpfError> {
+        self.object.remove::<LeafLabel>("labels", session.to_be())
+    }
+
     /// Forgets a session.
     ///
     /// # Errors
     /// The kernel refuses it.
     pub fn remove_label(&mut self, session: u32) -> Result<(), BpfError> {
-        self.object.remove::<LeafLabel>("labels", session.to_be())
+        self.remove_leaf_label(session)?;
+        self.set_spine_label(session, None)
     }
 
     /// What it counted.

@@ -7,7 +7,7 @@
 //!
 //! [`LabelPlanner`] is the paper's scheme (Algorithms 1 and 2); [`switches`] is the forwarding code of the
 //! switches and agents (section 3.5, Algorithm 3); [`pod_labels`] is our own encoding of the same size that
-//! needs no switch state at all.
+//! needs no switch state at all. Which of them a packet has stands beside its label.
 //!
 //! The paper leaves two things open, and both decide how much state there is: which bucket of the filter a
 //! link has, and which of the spines and cores a session goes through. Here the links of a spine lie in a

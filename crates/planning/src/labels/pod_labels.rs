@@ -4,31 +4,32 @@
 //! then remember what to leave out. Here the same bytes are laid out differently. The label holds exact
 //! bitmaps of leafs for the first few pods: the source's, then the others in rising order, so that a
 //! spine finds its own by counting the core-down bits before its pod. A spine beyond those hands the
-//! packet to one leaf of its pod, picked by the session id; the agent there puts a spine label in, an exact
-//! bitmap of the pod's leafs, and sends it back up. It is Orca's own idea one layer higher: labels that are
+//! packet to one leaf of its pod, which the label names for all pods; the agent there puts a spine label in, an
+//! exact bitmap of the pod's leafs, and sends it back up. It is Orca's own idea one layer higher: labels that are
 //! not needed before the pod wait on servers of the pod.
 //!
 //! No switch keeps state of sessions, no link carries a redundant copy to a host, and the label's size is
 //! Orca's. The price is four more link crossings and one round trip to a rack in every pod beyond the slots.
 //!
-//! Status (2 bits): 0 source label, 1 leaf label, 2 source label on its way to a pod's agent, 3 spine label.
-//! A source label goes on with leaf-up, spine-up, core-down, and the slots; a spine label with leaf-up and
-//! the pod's leafs; a leaf label with the hosts.
+//! Which label a packet has stands beside it ([`LabelKind`]). All begin with leafStatus and leaf-up, where Orca's have them; a
+//! source label goes on with spine-up, core-down, the leaf to ask, and the slots, a spine label with the pod's leafs. A leaf label is
+//! Orca's own.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use polycast_topology::{Clos, Node};
+use polycast_types::LabelKind;
 
-use super::format::{check_ports, mix, number_bits, ones};
+use super::format::{check_ports, low_bits, mix, number_bits, ones};
 use super::switches::{Delivery, Ingress};
-use super::{Label, LabelError, LabelPlan, PodLeafs};
+use super::{Label, LabelError, LabelPlan, PodLeafs, SpineTree};
 
-const SOURCE: u128 = 0;
-const LEAF: u128 = 1;
-const ASKS: u128 = 2;
-const SPINE: u128 = 3;
-const STATUS_BITS: u32 = 2;
+/// What all labels begin with.
+const STATUS_BITS: u32 = 1;
+
+/// The most bytes of a spine label that are not zero.
+pub const SPINE_LABEL_LEN_MAX: usize = 20;
 
 /// Where the fields lie, for labels of a given size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,14 +37,14 @@ pub struct PodLabelFormat {
     leaf_up_bits: u32,
     spine_up_bits: u32,
     leafs: u32,
-    hosts: u32,
     pods: u32,
+    asks_bits: u32,
     slots: u32,
     bytes: u32,
 }
 
 impl PodLabelFormat {
-    /// As many slots as labels of `bytes` bytes hold.
+    /// As many slots as labels of `bytes` bytes hold. Labels with a filter are never shorter than these have to be.
     ///
     /// # Errors
     /// If a switch has too many ports for a label.
@@ -52,12 +53,14 @@ impl PodLabelFormat {
         let pods = if clos.cores_per_spine() == 0 { 0 } else { clos.pods() };
         let leaf_up_bits = number_bits(clos.spines_per_pod());
         let spine_up_bits = number_bits(clos.cores_per_spine());
-        let fixed = STATUS_BITS + leaf_up_bits + spine_up_bits + pods;
-        let (leafs, hosts) = (clos.leafs_per_pod(), clos.hosts_per_leaf());
-        let needed = fixed.max(STATUS_BITS + leaf_up_bits + leafs).max(STATUS_BITS + hosts).div_ceil(8);
+        let leafs = clos.leafs_per_pod();
+        let asks_bits = number_bits(leafs);
+        let fixed = STATUS_BITS + leaf_up_bits + spine_up_bits + pods + asks_bits;
+        let of_leaf = STATUS_BITS + clos.hosts_per_leaf();
+        let needed = fixed.max(STATUS_BITS + leaf_up_bits + leafs).max(of_leaf).div_ceil(8);
         let bytes = bytes.max(needed);
         let slots = (8 * bytes - fixed) / leafs;
-        Ok(PodLabelFormat { leaf_up_bits, spine_up_bits, leafs, hosts, pods, slots, bytes })
+        Ok(PodLabelFormat { leaf_up_bits, spine_up_bits, leafs, pods, asks_bits, slots, bytes })
     }
 
     /// The bytes of every label.
@@ -72,72 +75,82 @@ impl PodLabelFormat {
         self.slots
     }
 
-    fn status(&self, label: &Label) -> u128 {
-        label.field(0, STATUS_BITS)
-    }
-
-    fn with_status(&self, label: &Label, status: u128) -> Label {
-        let mut label = label.clone();
-        label.0[0] = label.0[0] & 0x3f | (status as u8) << 6;
-        label
-    }
-
-    fn leaf_up(&self, label: &Label) -> u32 {
-        label.field(STATUS_BITS, self.leaf_up_bits) as u32
-    }
-
-    fn spine_up(&self, label: &Label) -> u32 {
-        label.field(STATUS_BITS + self.leaf_up_bits, self.spine_up_bits) as u32
-    }
-
-    fn cores_down_at(&self) -> u32 {
+    /// Where the core's ports down begin, in bits.
+    #[must_use]
+    pub fn cores_down_at(&self) -> u32 {
         STATUS_BITS + self.leaf_up_bits + self.spine_up_bits
     }
 
-    fn cores_down(&self, label: &Label) -> u128 {
+    /// Where the number of the leaf to ask begins, in bits, and how many these are.
+    #[must_use]
+    pub fn asks_at(&self) -> (u32, u32) {
+        (self.cores_down_at() + self.pods, self.asks_bits)
+    }
+
+    /// Where the leafs of a slot begin, in bits.
+    #[must_use]
+    pub fn slot_at(&self, slot: u32) -> u32 {
+        self.cores_down_at() + self.pods + self.asks_bits + slot * self.leafs
+    }
+
+    /// Where the leafs of a spine label begin, in bits.
+    #[must_use]
+    pub fn leafs_at(&self) -> u32 {
+        STATUS_BITS + self.leaf_up_bits
+    }
+
+    /// The spine's port up.
+    #[must_use]
+    pub fn spine_up(&self, label: &Label) -> u32 {
+        label.field(STATUS_BITS + self.leaf_up_bits, self.spine_up_bits) as u32
+    }
+
+    /// The core's ports down.
+    #[must_use]
+    pub fn cores_down(&self, label: &Label) -> u128 {
         label.bitmap(self.cores_down_at(), self.pods)
     }
 
-    fn slot_at(&self, slot: u32) -> u32 {
-        self.cores_down_at() + self.pods + slot * self.leafs
-    }
-
-    fn hosts_of(&self, label: &Label) -> u128 {
-        label.bitmap(STATUS_BITS, self.hosts)
-    }
-
-    fn leafs_of(&self, label: &Label) -> u128 {
-        label.bitmap(STATUS_BITS + self.leaf_up_bits, self.leafs)
-    }
-
-    /// A leaf label.
+    /// The leafs of a spine label.
     #[must_use]
-    pub fn leaf_label(&self, hosts: u128) -> Label {
-        let mut label = Label(vec![0; self.bytes as usize]);
-        label.set_field(0, STATUS_BITS, LEAF);
-        label.set_bitmap(STATUS_BITS, hosts);
-        label
+    pub fn leafs_of(&self, label: &Label) -> u128 {
+        label.bitmap(self.leafs_at(), self.leafs)
     }
 
     /// A spine label.
     #[must_use]
     pub fn spine_label(&self, plane: u32, leafs: u128) -> Label {
         let mut label = Label(vec![0; self.bytes as usize]);
-        label.set_field(0, STATUS_BITS, SPINE);
         label.set_field(STATUS_BITS, self.leaf_up_bits, plane.into());
-        label.set_bitmap(STATUS_BITS + self.leaf_up_bits, leafs);
+        label.set_bitmap(self.leafs_at(), leafs);
         label
     }
 
-    /// The leaf of a pod whose agent keeps the spine label of a session, among the leafs that work.
+    /// The leaf, counted in its pod, that the spines ask which do not find theirs in the label.
     #[must_use]
-    pub fn asked_leaf(&self, session: u64, working: u128) -> Option<u32> {
-        let count = working.count_ones();
-        if count == 0 {
-            return None;
-        }
-        ones(working).nth((mix(session) % u64::from(count)) as usize)
+    pub fn asks(&self, label: &Label) -> u32 {
+        let (at, bits) = self.asks_at();
+        label.field(at, bits) as u32
     }
+
+    /// A leaf for a session to ask, the same in all pods: the first that works from where the session's number points to.
+    #[must_use]
+    pub fn asked_leaf(&self, session: u64, works: impl Fn(u32) -> bool) -> Option<u32> {
+        let first = (mix(session) % u64::from(self.leafs)) as u32;
+        (0..self.leafs).map(|step| (first + step) % self.leafs).find(|leaf| works(*leaf))
+    }
+
+    /// The pods of a tree whose leafs have no place in its source label, in rising order.
+    pub fn beyond<'a>(&self, tree: &'a SpineTree) -> impl Iterator<Item = &'a PodLeafs> {
+        let slots = self.slots as usize;
+        ranked(tree).skip(slots)
+    }
+}
+
+/// The pods of a tree in the order of their slots.
+fn ranked(tree: &SpineTree) -> impl Iterator<Item = &PodLeafs> {
+    let is_source = |pod: &&PodLeafs| pod.pod == tree.source_pod;
+    tree.pods.iter().filter(is_source).chain(tree.pods.iter().filter(move |pod| !is_source(pod)))
 }
 
 /// The forwarding state of one session: all of it on servers.
@@ -149,27 +162,22 @@ pub struct PodLabelPlan {
     pub spine_labels: Vec<PodLeafs>,
 }
 
-/// The labels for the tree of an Orca plan, which keeps its leaf labels.
+/// The labels for the tree of an Orca plan, which keeps its leaf labels; spines that need one ask this leaf of their pod.
 #[must_use]
-pub fn encode(format: &PodLabelFormat, plan: &LabelPlan) -> PodLabelPlan {
+pub fn encode(format: &PodLabelFormat, plan: &LabelPlan, asks: u32) -> PodLabelPlan {
     let tree = &plan.tree;
     let mut label = Label(vec![0; format.bytes as usize]);
     label.set_field(STATUS_BITS, format.leaf_up_bits, tree.path.plane.into());
     label.set_field(STATUS_BITS + format.leaf_up_bits, format.spine_up_bits, tree.path.core.into());
-    let is_source = |pod: &&PodLeafs| pod.pod == tree.source_pod;
-    let others = tree.pods.iter().filter(|pod| !is_source(pod));
-    let mut spine_labels = Vec::new();
-    for (rank, pod) in tree.pods.iter().filter(is_source).chain(others).enumerate() {
-        if pod.pod != tree.source_pod {
-            label.set_bit(format.cores_down_at() + pod.pod);
-        }
-        if (rank as u32) < format.slots {
-            label.set_bitmap(format.slot_at(rank as u32), pod.leafs);
-        } else {
-            spine_labels.push(*pod);
-        }
+    let (at, bits) = format.asks_at();
+    label.set_field(at, bits, asks.into());
+    for pod in tree.pods.iter().filter(|pod| pod.pod != tree.source_pod) {
+        label.set_bit(format.cores_down_at() + pod.pod);
     }
-    PodLabelPlan { label, spine_labels }
+    for (slot, pod) in (0..format.slots).zip(ranked(tree)) {
+        label.set_bitmap(format.slot_at(slot), pod.leafs);
+    }
+    PodLabelPlan { label, spine_labels: format.beyond(tree).copied().collect() }
 }
 
 /// What a spine does with a packet.
@@ -183,66 +191,29 @@ pub struct SpineAction {
     pub asks: Option<u32>,
 }
 
-/// A spine switch: no state of sessions. The session id picks the leaf that it asks.
+/// A spine switch: no state of sessions. `None`: such a packet does not come here, and is dropped.
 #[must_use]
 pub fn spine(
     format: &PodLabelFormat,
-    label: &Label,
+    (kind, label): (LabelKind, &Label),
     pod: u32,
-    session: u64,
-    working: u128,
     ingress: Ingress,
-) -> SpineAction {
-    if format.status(label) == SPINE {
-        return SpineAction { up: None, down: format.leafs_of(label), asks: None };
-    }
-    let rank = match ingress {
-        Ingress::Below => 0,
-        Ingress::Above => 1 + (format.cores_down(label) & ((1 << pod) - 1)).count_ones(),
+) -> Option<SpineAction> {
+    let rank = match (kind, ingress) {
+        (LabelKind::Spine, Ingress::Below) => {
+            return Some(SpineAction { up: None, down: format.leafs_of(label), asks: None });
+        }
+        (LabelKind::Pods, Ingress::Below) => 0,
+        (LabelKind::Pods, Ingress::Above) => 1 + (format.cores_down(label) & low_bits(pod)).count_ones(),
+        _ => return None,
     };
     let up = (ingress == Ingress::Below && format.pods > 0).then(|| format.spine_up(label));
-    if rank < format.slots {
+    Some(if rank < format.slots {
         let down = label.bitmap(format.slot_at(rank), format.leafs);
         SpineAction { up, down, asks: None }
     } else {
-        SpineAction { up, down: 0, asks: format.asked_leaf(session, working) }
-    }
-}
-
-/// What a leaf does with a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeafAction {
-    /// Sends it up by this port.
-    Up(u32),
-    /// Hands it to an active agent of its rack.
-    ToAgent,
-    /// Copies it to these hosts.
-    ToHosts(u128),
-}
-
-/// A leaf switch: no state of sessions.
-#[must_use]
-pub fn leaf(format: &PodLabelFormat, label: &Label, ingress: Ingress) -> LeafAction {
-    match (ingress, format.status(label)) {
-        (Ingress::Above, _) => LeafAction::ToAgent,
-        (Ingress::Below, LEAF) => LeafAction::ToHosts(format.hosts_of(label)),
-        (Ingress::Below, _) => LeafAction::Up(format.leaf_up(label)),
-    }
-}
-
-/// An agent with its leaf label and spine label of the session: the label that goes back to the leaf.
-#[must_use]
-pub fn agent(
-    format: &PodLabelFormat,
-    label: &Label,
-    hosts: Option<u128>,
-    leafs: Option<u128>,
-) -> Option<Label> {
-    if format.status(label) == ASKS {
-        leafs.map(|leafs| format.spine_label(format.leaf_up(label), leafs))
-    } else {
-        hosts.map(|hosts| format.leaf_label(hosts))
-    }
+        SpineAction { up, down: 0, asks: Some(format.asks(label)) }
+    })
 }
 
 /// Sends one packet of the source through a network of these switches; all links work.
@@ -250,23 +221,19 @@ pub fn agent(
 pub fn deliver(
     clos: &Clos,
     format: &PodLabelFormat,
-    session: u64,
     source: Node,
     plan: &LabelPlan,
     pods: &PodLabelPlan,
 ) -> Delivery {
-    let mut walk = Walk { clos, format, session, plan, pods, delivery: Delivery::default() };
-    walk.delivery.links += 1;
-    debug_assert_eq!(format.status(&pods.label), SOURCE);
-    if let LeafAction::Up(plane) = leaf(format, &pods.label, Ingress::Below) {
+    let mut walk = Walk { clos, format, plan, pods, delivery: Delivery::default() };
+    // To the leaf, and up to the spine.
+    walk.delivery.links += 2;
+    let (pod, label) = (clos.leaf_index_of(source) / clos.leafs_per_pod(), &pods.label);
+    if walk.spine((LabelKind::Pods, label), pod, Ingress::Below).is_some() {
         walk.delivery.links += 1;
-        let pod = clos.leaf_index_of(source) / clos.leafs_per_pod();
-        if walk.spine(&pods.label, pod, plane, Ingress::Below).is_some() {
+        for other in ones(format.cores_down(label)) {
             walk.delivery.links += 1;
-            for other in ones(format.cores_down(&pods.label)) {
-                walk.delivery.links += 1;
-                walk.spine(&pods.label, other, plane, Ingress::Above);
-            }
+            walk.spine((LabelKind::Pods, label), other, Ingress::Above);
         }
     }
     walk.delivery
@@ -275,44 +242,41 @@ pub fn deliver(
 struct Walk<'a> {
     clos: &'a Clos,
     format: &'a PodLabelFormat,
-    session: u64,
     plan: &'a LabelPlan,
     pods: &'a PodLabelPlan,
     delivery: Delivery,
 }
 
 impl Walk<'_> {
-    fn spine(&mut self, label: &Label, pod: u32, plane: u32, ingress: Ingress) -> Option<u32> {
-        let working = u128::MAX >> (128 - self.clos.leafs_per_pod());
-        let action = spine(self.format, label, pod, self.session, working, ingress);
+    fn spine(&mut self, label: (LabelKind, &Label), pod: u32, ingress: Ingress) -> Option<u32> {
+        let action = spine(self.format, label, pod, ingress)?;
         for port in ones(action.down) {
-            self.leaf(label, pod, port, plane);
+            self.leaf(pod, port);
         }
-        if let Some(port) = action.asks {
-            self.leaf(&self.format.with_status(label, ASKS), pod, port, plane);
+        if action.asks.is_some() {
+            // Down to the leaf, on to an agent, and both ways back.
+            self.delivery.links += 4;
+            let leafs = self.pods.spine_labels.iter().find(|entry| entry.pod == pod).map(|entry| entry.leafs);
+            if let Some(leafs) = leafs {
+                let label = self.format.spine_label(self.plan.tree.path.plane, leafs);
+                self.spine((LabelKind::Spine, &label), pod, Ingress::Below);
+            }
         }
         action.up
     }
 
-    fn leaf(&mut self, label: &Label, pod: u32, port: u32, plane: u32) {
+    /// Down to a leaf, on to an agent, back with the leaf label, and out.
+    fn leaf(&mut self, pod: u32, port: u32) {
         let index = pod * self.clos.leafs_per_pod() + port;
-        // Down to the leaf and on to an agent.
         self.delivery.links += 2;
-        let hosts = self.plan.leaf_hosts.iter().find(|entry| entry.leaf == index).map(|entry| entry.hosts);
-        let leafs = self.pods.spine_labels.iter().find(|entry| entry.pod == pod).map(|entry| entry.leafs);
-        let Some(label) = agent(self.format, label, hosts, leafs) else {
-            self.delivery.redundant_leafs.insert(index);
-            return;
-        };
-        self.delivery.links += 1;
-        match leaf(self.format, &label, Ingress::Below) {
-            LeafAction::ToHosts(hosts) => self.delivery.hand_out(self.clos, index, hosts),
-            LeafAction::Up(up) => {
-                debug_assert_eq!(up, plane, "a spine label goes back to the spine that asked");
+        match self.plan.leaf_hosts.iter().find(|entry| entry.leaf == index) {
+            Some(entry) => {
                 self.delivery.links += 1;
-                self.spine(&label, pod, up, Ingress::Below);
+                self.delivery.hand_out(self.clos, index, entry.hosts);
             }
-            LeafAction::ToAgent => {}
+            None => {
+                self.delivery.redundant_leafs.insert(index);
+            }
         }
     }
 }

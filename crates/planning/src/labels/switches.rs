@@ -7,6 +7,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use polycast_topology::{Clos, Node};
+use polycast_types::LabelKind;
 
 use super::format::ones;
 use super::{Filter, Label, LabelFormat, LabelPlan, TreePath};
@@ -41,17 +42,35 @@ pub fn leaf(format: &LabelFormat, label: &Label, ingress: Ingress) -> LeafAction
     }
 }
 
-/// The same for a leaf that knows its rack: only from a port with an agent of the rack, active or not, are hosts named.
-/// `None`: the packet is dropped.
-#[must_use]
+/// Why a leaf drops a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeafRefusal {
+    /// Only agents of the rack send such labels.
+    NotAnAgent,
+    /// No server sends such labels.
+    Kind,
+}
+
+/// The same for a leaf that knows its rack, and labels of all kinds: only from a port with an agent of the rack, active or not,
+/// are hosts named, or the leafs of a pod.
+///
+/// # Errors
+/// The packet is dropped.
 pub fn guarded_leaf(
     format: &LabelFormat,
-    label: &Label,
+    (kind, label): (LabelKind, &Label),
     ingress: Ingress,
     is_from_agent: bool,
-) -> Option<LeafAction> {
+) -> Result<LeafAction, LeafRefusal> {
     let action = leaf(format, label, ingress);
-    (is_from_agent || !matches!(action, LeafAction::ToHosts(_))).then_some(action)
+    match (action, kind) {
+        (LeafAction::ToAgent, _) => Ok(action),
+        (LeafAction::ToHosts(_), _) | (LeafAction::Up(_), LabelKind::Spine) if !is_from_agent => {
+            Err(LeafRefusal::NotAnAgent)
+        }
+        (LeafAction::Up(_), LabelKind::Asks) => Err(LeafRefusal::Kind),
+        _ => Ok(action),
+    }
 }
 
 /// What a spine does with a packet.

@@ -42,8 +42,9 @@ fn check(planner: &LabelPlanner, session: u64, source: Node, plan: &LabelPlan, r
     assert_eq!(delivery.links, links);
     assert_eq!(delivery.hosts.keys().copied().collect::<BTreeSet<_>>(), *receivers);
     let format = pod_labels::PodLabelFormat::new(clos, planner.format().bytes()).unwrap();
-    let pods = pod_labels::encode(&format, plan);
-    let delivery = pod_labels::deliver(clos, &format, session, source, plan, &pods);
+    let asks = format.asked_leaf(session, |_| true).unwrap();
+    let pods = pod_labels::encode(&format, plan, asks);
+    let delivery = pod_labels::deliver(clos, &format, source, plan, &pods);
     assert_eq!(delivery.redundant(clos, receivers), []);
     // A pod beyond the slots costs four more: to a leaf, its agent, and both ways back.
     assert_eq!(delivery.links, links + 4 * pods.spine_labels.len() as u32);
@@ -234,7 +235,8 @@ fn fields_of_labels_lie_apart() {
 /// The table of section 3.5, and what a leaf that knows its rack drops.
 #[test]
 fn leafs_do_what_labels_say() {
-    use switches::{Ingress, LeafAction, guarded_leaf, leaf};
+    use polycast_types::LabelKind;
+    use switches::{Ingress, LeafAction, LeafRefusal, guarded_leaf, leaf};
     let format = *LabelPlanner::new(clos("fat-tree:8,3"), 20).unwrap().format();
     let source = format.source_label(TreePath { plane: 3, core: 1 }, 0, &FilterBits::EMPTY, 0);
     let hosts = format.leaf_label(0b101);
@@ -245,9 +247,16 @@ fn leafs_do_what_labels_say() {
         (&hosts, Ingress::Above, LeafAction::ToAgent),
     ] {
         assert_eq!(leaf(&format, label, ingress), action);
-        assert_eq!(guarded_leaf(&format, label, ingress, true), Some(action));
-        let names_hosts = matches!(action, LeafAction::ToHosts(_));
-        assert_eq!(guarded_leaf(&format, label, ingress, false), (!names_hosts).then_some(action));
+        let guarded = |kind, is_from_agent| guarded_leaf(&format, (kind, label), ingress, is_from_agent);
+        let (names_hosts, goes_up) =
+            (matches!(action, LeafAction::ToHosts(_)), matches!(action, LeafAction::Up(_)));
+        for kind in LabelKind::ALL {
+            let asks = goes_up && kind == LabelKind::Asks;
+            assert_eq!(guarded(kind, true), if asks { Err(LeafRefusal::Kind) } else { Ok(action) });
+            let only_agents = names_hosts || goes_up && kind == LabelKind::Spine;
+            let expected = if only_agents { Err(LeafRefusal::NotAnAgent) } else { guarded(kind, true) };
+            assert_eq!(guarded(kind, false), expected);
+        }
     }
 }
 

@@ -3,8 +3,7 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use polycast_types::{Duration, Time};
-use polycast_wire::label::LABEL_LEN_MAX;
-use polycast_wire::rack::{Heartbeat, Name, Rack, Standing};
+use polycast_wire::rack::{Heartbeat, LABELS_LEN_MAX, Name, Rack, Standing};
 
 use super::FeedConfig;
 use super::log::{Feed, Log};
@@ -29,14 +28,14 @@ pub struct CentralConfig {
     pub feed: FeedConfig,
 }
 
-/// A new leaf label of one session in one rack.
+/// New labels of one session in one rack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The leaf, counted over all pods.
     pub leaf: u32,
     /// The session.
     pub session: u32,
-    /// The label; empty if the session has no receivers there any more.
+    /// The labels that its agents keep; empty if the session needs none there any more.
     pub label: Vec<u8>,
 }
 
@@ -107,7 +106,7 @@ pub enum SetRefusal {
         last: u32,
     },
     /// A label that is too long.
-    #[error("a label of {0} bytes is too long: {LABEL_LEN_MAX} are the most")]
+    #[error("labels of {0} bytes are too long: {LABELS_LEN_MAX} are the most")]
     LabelLength(usize),
     /// A ticket that waits already.
     #[error("ticket {0} waits already: take another number")]
@@ -274,7 +273,7 @@ impl Central {
             let Some(rack) = self.racks.get(change.leaf as usize) else {
                 return Err(SetRefusal::NoLeaf { leaf: change.leaf, last });
             };
-            if change.label.len() > LABEL_LEN_MAX {
+            if change.label.len() > LABELS_LEN_MAX {
                 return Err(SetRefusal::LabelLength(change.label.len()));
             }
             if !rack.log.has(change.session) {

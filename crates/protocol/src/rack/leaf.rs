@@ -361,6 +361,12 @@ impl Leaf {
         self.log.len()
     }
 
+    /// How many sessions the rack's agents have labels for, and how many bytes these take.
+    #[must_use]
+    pub fn held(&self) -> (usize, usize) {
+        (self.log.labelled(), self.log.label_bytes())
+    }
+
     /// What was refused so far.
     #[must_use]
     pub fn counts(&self) -> LeafCounts {

@@ -24,6 +24,8 @@ pub(super) struct Log {
     numbers: BTreeMap<u32, u64>,
     /// Numbers of the entries without a label.
     removed: BTreeSet<u64>,
+    /// Bytes of all labels.
+    label_bytes: usize,
     head: u64,
     /// The last number of those that were forgotten: whoever is not so far cannot go on from where it is.
     floor: u64,
@@ -36,12 +38,14 @@ impl Log {
         self.head = number;
         let before = self.numbers.insert(session, number);
         if let Some(before) = before {
-            self.entries.remove(&before);
+            let replaced = self.entries.remove(&before);
+            self.label_bytes -= replaced.map_or(0, |entry| entry.label.len());
             self.removed.remove(&before);
         }
         if label.is_empty() {
             self.removed.insert(number);
         }
+        self.label_bytes += label.len();
         self.entries.insert(number, Entry { session, label: label.into() });
         before
     }
@@ -81,6 +85,11 @@ impl Log {
         self.entries.len() - self.removed.len()
     }
 
+    /// How many bytes these take.
+    pub(super) fn label_bytes(&self) -> usize {
+        self.label_bytes
+    }
+
     /// Whether the newest change of some session has this number.
     pub(super) fn keeps(&self, number: u64) -> bool {
         self.entries.contains_key(&number)
@@ -96,6 +105,8 @@ impl Log {
         assert_eq!(self.entries.len(), self.numbers.len(), "each session has one newest change");
         assert!(self.last() <= self.head && self.floor <= self.head, "the head is the newest number");
         assert!(self.removed.first().is_none_or(|first| *first > self.floor), "what is forgotten is gone");
+        let bytes: usize = self.entries.values().map(|entry| entry.label.len()).sum();
+        assert_eq!(bytes, self.label_bytes, "the bytes of all labels are counted");
         let removed = self.entries.values().filter(|entry| entry.label.is_empty()).count();
         assert_eq!(removed, self.removed.len(), "every change without a label is known as one");
         for (session, number) in &self.numbers {

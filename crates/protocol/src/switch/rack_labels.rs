@@ -1,26 +1,32 @@
 //! What an agent of a rack keeps and does: the leaf labels of all sessions, one of which takes the place of a packet's source
-//! label (Orca, section 3.5 and figure 5c).
+//! label (Orca, section 3.5 and figure 5c), and spine labels for the sessions whose pod's spine asks this rack.
 
 use core::hash::{BuildHasherDefault, Hasher};
 use hashbrown::HashMap;
-use polycast_wire::label::{FIXED_LEN, Fault, Header, header_len};
+use polycast_planning::labels::pod_labels;
+use polycast_wire::label::{FIXED_LEN, Fault, Header, KIND_AT, LabelKind, header_len};
+use polycast_wire::rack::SPINE_LABEL_LEN_MAX;
 
 /// leafStatus and a bit for each of up to 128 hosts.
 const LEAF_LABEL_LEN: usize = 17;
 
-/// The leaf labels of a rack, by session. A million of them take 52.4 MB.
+const _: () = assert!(SPINE_LABEL_LEN_MAX == pod_labels::SPINE_LABEL_LEN_MAX);
+
+/// The labels of a rack, by session. A million leaf labels take 52.4 MB.
 #[derive(Clone, Debug)]
 pub struct RackLabels {
     label_len: usize,
     sessions_max: usize,
+    /// All zero where the rack has no receivers.
     labels: HashMap<u32, [u8; LEAF_LABEL_LEN], BuildHasherDefault<SessionHasher>>,
+    spine_labels: HashMap<u32, [u8; SPINE_LABEL_LEN_MAX], BuildHasherDefault<SessionHasher>>,
 }
 
 /// A label that cannot be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RackLabelError {
-    /// Not a leaf label of this network.
-    #[error("this is no leaf label of {0} bytes")]
+    /// Not the labels of a rack in this network.
+    #[error("this is no leaf label of {0} bytes, nor one with a spine label behind it")]
     NoLeafLabel(usize),
     /// Too many sessions.
     #[error("the rack has labels for {0} sessions already, the most it keeps")]
@@ -31,7 +37,7 @@ impl RackLabels {
     /// No labels yet, in a network whose labels have `label_len` bytes; it keeps at most those of `sessions_max` sessions.
     #[must_use]
     pub fn new(label_len: usize, sessions_max: usize) -> Self {
-        RackLabels { label_len, sessions_max, labels: HashMap::default() }
+        RackLabels { label_len, sessions_max, labels: HashMap::default(), spine_labels: HashMap::default() }
     }
 
     /// How many sessions there are.
@@ -49,20 +55,32 @@ impl RackLabels {
     /// About how many bytes of memory the labels take.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.labels.allocation_size()
+        self.labels.allocation_size() + self.spine_labels.allocation_size()
     }
 
-    /// Keeps the leaf label of a session, in place of an earlier one.
+    /// How many sessions have a spine label.
+    #[must_use]
+    pub fn spine_labels(&self) -> usize {
+        self.spine_labels.len()
+    }
+
+    /// Keeps the labels of a session, in place of earlier ones: the leaf label, all zero where the rack has no receivers, and
+    /// behind it the front of the spine label, where the rack keeps one.
     ///
     /// # Errors
-    /// It is no leaf label of this network, or there are too many sessions.
-    pub fn set(&mut self, session: u32, label: &[u8]) -> Result<(), RackLabelError> {
-        let (front, zeros) = label.split_at_checked(LEAF_LABEL_LEN).unwrap_or((label, &[]));
-        let is_leaf_label = label.len() == self.label_len
-            && label.first().is_some_and(|byte| byte & 0x80 != 0)
-            && zeros.iter().all(|byte| *byte == 0);
-        if !is_leaf_label {
-            return Err(RackLabelError::NoLeafLabel(self.label_len));
+    /// These are no labels of this network, or there are too many sessions.
+    pub fn set(&mut self, session: u32, labels: &[u8]) -> Result<(), RackLabelError> {
+        let wrong = RackLabelError::NoLeafLabel(self.label_len);
+        let (leaf, spine) = labels.split_at_checked(self.label_len).ok_or(wrong)?;
+        let (front, zeros) = leaf.split_at(leaf.len().min(LEAF_LABEL_LEN));
+        let names_hosts = leaf.first().is_some_and(|byte| byte & 0x80 != 0);
+        let no_hosts = !spine.is_empty() && front.iter().all(|byte| *byte == 0);
+        let is_spine_label = spine.is_empty()
+            || spine.len() == self.label_len.min(SPINE_LABEL_LEN_MAX)
+                && spine[0] & 0x80 == 0
+                && spine.iter().any(|byte| *byte != 0);
+        if !(names_hosts || no_hosts) || !is_spine_label || zeros.iter().any(|byte| *byte != 0) {
+            return Err(wrong);
         }
         if self.labels.len() >= self.sessions_max && !self.labels.contains_key(&session) {
             return Err(RackLabelError::Full(self.sessions_max));
@@ -70,21 +88,37 @@ impl RackLabels {
         let mut kept = [0; LEAF_LABEL_LEN];
         kept[..front.len()].copy_from_slice(front);
         self.labels.insert(session, kept);
+        if spine.is_empty() {
+            self.spine_labels.remove(&session);
+        } else {
+            let mut kept = [0; SPINE_LABEL_LEN_MAX];
+            kept[..spine.len()].copy_from_slice(spine);
+            self.spine_labels.insert(session, kept);
+        }
         Ok(())
     }
 
     /// Forgets a session; gives whether it was there.
     pub fn remove(&mut self, session: u32) -> bool {
+        self.spine_labels.remove(&session);
         self.labels.remove(&session).is_some()
     }
 
-    /// The first bytes of a session's leaf label; all others are zero.
+    /// The first bytes of a session's leaf label; all others are zero. `None` where the rack has no receivers.
     #[must_use]
     pub fn get(&self, session: u32) -> Option<&[u8]> {
-        self.labels.get(&session).map(|label| &label[..self.label_len.min(LEAF_LABEL_LEN)])
+        let label = self.labels.get(&session).filter(|label| label[0] != 0)?;
+        Some(&label[..self.label_len.min(LEAF_LABEL_LEN)])
     }
 
-    /// Puts the session's leaf label in place of the source label of a packet; `packet` is the front of its UDP payload.
+    /// The first bytes of a session's spine label, if the rack keeps it; all others are zero.
+    #[must_use]
+    pub fn spine_label(&self, session: u32) -> Option<&[u8]> {
+        self.spine_labels.get(&session).map(|label| &label[..self.label_len.min(SPINE_LABEL_LEN_MAX)])
+    }
+
+    /// Puts the session's leaf label in place of the source label of a packet, or its spine label where a spine asks for it;
+    /// `packet` is the front of its UDP payload.
     ///
     /// # Errors
     /// Why the packet has to be dropped. One with a leaf label is for the receivers of this server, not for the agent: it
@@ -94,10 +128,14 @@ impl RackLabels {
         if header.label[0] & 0x80 != 0 {
             return Err(Fault::Stray);
         }
-        let label = self.labels.get(&header.session).ok_or(Fault::UnknownSession)?;
-        let place = &mut packet[FIXED_LEN..header_len(self.label_len)];
-        let (front, rest) = place.split_at_mut(place.len().min(LEAF_LABEL_LEN));
-        front.copy_from_slice(&label[..front.len()]);
+        let (kind, label) = match header.kind {
+            LabelKind::Asks => (LabelKind::Spine, self.spine_label(header.session)),
+            _ => (LabelKind::Filter, self.get(header.session)),
+        };
+        let label = label.ok_or(Fault::UnknownSession)?;
+        packet[KIND_AT] = kind as u8;
+        let (front, rest) = packet[FIXED_LEN..header_len(self.label_len)].split_at_mut(label.len());
+        front.copy_from_slice(label);
         rest.fill(0);
         Ok(())
     }
@@ -135,7 +173,7 @@ mod tests {
 
     fn packet(session: u32, label: &[u8]) -> Vec<u8> {
         let mut packet = Vec::new();
-        Header { session, label }.emit(&mut packet);
+        Header { kind: LabelKind::Filter, session, label }.emit(&mut packet);
         packet.extend_from_slice(b"payload");
         packet
     }
@@ -165,6 +203,54 @@ mod tests {
             assert_eq!(labels.set(7, &leaf_label(1)), Err(RackLabelError::Full(2)));
             labels.set(6, &leaf_label(2)).unwrap();
             assert!(labels.remove(5) && !labels.remove(5) && labels.get(5).is_none());
+        }
+    }
+
+    #[test]
+    fn a_spine_that_asks_is_given_the_spine_label() {
+        for label_len in [2, 10, 19, 20, 40] {
+            let mut labels = RackLabels::new(label_len, 3);
+            let leaf_label = |first: u8| {
+                let mut label = vec![0; label_len];
+                label[0] = first;
+                label
+            };
+            let spine_label = vec![0x3c; label_len.min(SPINE_LABEL_LEN_MAX)];
+            let both = |leaf: u8| [leaf_label(leaf), spine_label.clone()].concat();
+            let asks = |session: u32, kind| {
+                let mut packet = Vec::new();
+                Header { kind, session, label: &leaf_label(7) }.emit(&mut packet);
+                packet
+            };
+            labels.set(5, &both(0x81)).unwrap();
+            labels.set(6, &both(0)).unwrap();
+            labels.set(7, &leaf_label(0x81)).unwrap();
+            assert_eq!((labels.len(), labels.spine_labels()), (3, 2));
+            for session in [5, 6] {
+                let mut packet = asks(session, LabelKind::Asks);
+                labels.relabel(&mut packet).unwrap();
+                let (header, _) = Header::parse_for(&packet, label_len).unwrap();
+                assert_eq!((header.kind, header.session), (LabelKind::Spine, session));
+                assert_eq!(header.label[..spine_label.len()], spine_label);
+                assert!(header.label[spine_label.len()..].iter().all(|byte| *byte == 0));
+            }
+            for kind in [LabelKind::Filter, LabelKind::Pods, LabelKind::Spine] {
+                let mut packet = asks(5, kind);
+                labels.relabel(&mut packet).unwrap();
+                let (header, _) = Header::parse_for(&packet, label_len).unwrap();
+                assert_eq!((header.kind, header.label), (LabelKind::Filter, &leaf_label(0x81)[..]));
+                assert_eq!(labels.relabel(&mut asks(6, kind)), Err(Fault::UnknownSession), "no receivers");
+            }
+            assert_eq!(labels.relabel(&mut asks(7, LabelKind::Asks)), Err(Fault::UnknownSession));
+            // Neither label, half of one, and a leaf label in place of a spine label.
+            let half = [leaf_label(0x81), vec![1; spine_label.len() - 1]].concat();
+            let twice = [leaf_label(0x81), vec![0x81; spine_label.len()]].concat();
+            for wrong in [leaf_label(0), half, twice] {
+                assert_eq!(labels.set(5, &wrong), Err(RackLabelError::NoLeafLabel(label_len)));
+            }
+            labels.set(5, &leaf_label(0x81)).unwrap();
+            labels.remove(6);
+            assert_eq!((labels.len(), labels.spine_labels()), (2, 0));
         }
     }
 

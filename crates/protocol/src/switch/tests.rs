@@ -12,8 +12,12 @@ fn planner(clos: Clos, filter_bits: u32) -> Arc<LabelPlanner> {
 }
 
 fn packet(session: u32, label: &[u8]) -> Vec<u8> {
+    packet_of(LabelKind::Filter, session, label)
+}
+
+fn packet_of(kind: LabelKind, session: u32, label: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Header { session, label }.emit(&mut bytes);
+    Header { kind, session, label }.emit(&mut bytes);
     bytes
 }
 
@@ -34,7 +38,7 @@ proptest! {
     #[test]
     fn packets_reach_the_receivers_and_nobody_else(
         shape in (2u32..5, 1u32..4, 1u32..4, 1u32..4, 1u32..3), picks in proptest::collection::vec(any::<u16>(), 1..20),
-        filter_bits in 2u32..40, session: u32,
+        filter_bits in 2u32..40, session: u32, by_pods: bool,
     ) {
         let clos = Clos::new(shape.0, shape.1, shape.2, shape.3, shape.4).unwrap();
         let planner = planner(clos, filter_bits);
@@ -58,17 +62,41 @@ proptest! {
             let agents = Input::Agents { active, rack: u128::MAX };
             outputs(switches.get_mut(&clos.leaf(leaf)).unwrap(), agents);
         }
-        for entry in &plan.leaf_hosts {
-            let mut labels = RackLabels::new(planner.format().bytes() as usize, 4);
-            labels.set(session, &planner.format().leaf_label(entry.hosts).0).unwrap();
-            racks.insert(entry.leaf, labels);
+        let len = planner.format().bytes();
+        let mut kept: BTreeMap<u32, Vec<u8>> =
+            plan.leaf_hosts.iter().map(|entry| (entry.leaf, planner.format().leaf_label(entry.hosts).0)).collect();
+        let (mut kind, mut label) = (LabelKind::Filter, plan.label.0.clone());
+        if by_pods {
+            let format = PodLabelFormat::new(&clos, len).unwrap();
+            let asks = format.asked_leaf(session.into(), |_| true).unwrap();
+            let pods = pod_labels::encode(&format, &plan, asks);
+            (kind, label) = (LabelKind::Pods, pods.label.0);
+            for pod in pods.spine_labels {
+                let labels = kept.entry(pod.pod * clos.leafs_per_pod() + asks).or_insert(vec![0; len as usize]);
+                labels.extend(format.spine_label(plan.tree.path.plane, pod.leafs).0.iter().take(20));
+            }
+        }
+        for (leaf, labels_of) in kept {
+            let mut labels = RackLabels::new(len as usize, 4);
+            labels.set(session, &labels_of).unwrap();
+            racks.insert(leaf, labels);
         }
         // Node, port it comes in by, packet.
-        let mut under_way = vec![(clos.neighbor(source, 0), source % clos.hosts_per_leaf(), packet(session, &plan.label.0))];
+        let mut under_way = vec![(clos.neighbor(source, 0), source % clos.hosts_per_leaf(), packet_of(kind, session, &label))];
         let mut got: BTreeMap<Node, u32> = BTreeMap::new();
         while let Some((node, port, bytes)) = under_way.pop() {
-            let copies = ports(&outputs(switches.get_mut(&node).unwrap(), Input::Packet { port, header: &bytes }));
-            for out in copies {
+            let copies = outputs(switches.get_mut(&node).unwrap(), Input::Packet { port, header: &bytes });
+            let before = bytes;
+            for output in copies {
+                let mut bytes = before.clone();
+                let out = match output {
+                    Output::Copy { port } => port,
+                    Output::Ask { port } => {
+                        bytes[2] = LabelKind::Asks as u8;
+                        port
+                    }
+                    other => panic!("{other:?}"),
+                };
                 let next = clos.neighbor(node, out);
                 if next >= clos.hosts() {
                     under_way.push((next, clos.port_to(next, node).unwrap(), bytes.clone()));
@@ -77,6 +105,7 @@ proptest! {
                 } else {
                     let mut relabelled = bytes.clone();
                     let leaf = clos.leaf_index_of(next);
+                    prop_assert!(racks.contains_key(&leaf), "a rack without receivers");
                     prop_assert_eq!(racks[&leaf].relabel(&mut relabelled), Ok(()), "a rack without receivers");
                     under_way.push((node, next % clos.hosts_per_leaf(), relabelled));
                 }
@@ -153,6 +182,47 @@ fn what_is_wrong_is_dropped_and_named_once() {
     assert_eq!(outputs(&mut spine, Input::Block { session: 1, ports: 0 }), []);
     assert_eq!(outputs(&mut spine, Input::Block { session: 2, ports: 1 }), []);
     assert_eq!(spine.deadline(), None);
+}
+
+/// Labels for pods of kinds that do not come from there, and ports that there are not.
+#[test]
+fn labels_of_pods_are_taken_from_where_they_come() {
+    let clos = Clos::new(3, 3, 3, 2, 3).unwrap();
+    let planner = planner(clos, 1);
+    let len = planner.format().bytes();
+    let format = PodLabelFormat::new(&clos, len).unwrap();
+    let kinds = |switch: &mut Switch, port: u32, label: &[u8]| -> Vec<Vec<Output>> {
+        let kinds = [LabelKind::Pods, LabelKind::Asks, LabelKind::Spine];
+        let packet = |kind| packet_of(kind, 1, label);
+        kinds.map(|kind| outputs(switch, Input::Packet { port, header: &packet(kind) })).to_vec()
+    };
+    let wrong = vec![Output::Dropped(Fault::Kind)];
+    let label = format.spine_label(1, 0b101).0;
+    let mut leaf = Switch::new(Arc::clone(&planner), clos.leaf(0), 0);
+    outputs(&mut leaf, Input::Agents { active: vec![0], rack: 0b01 });
+    let up = vec![Output::Copy { port: 2 + 1 }];
+    assert_eq!(kinds(&mut leaf, 0, &label), [up.clone(), wrong.clone(), up.clone()]);
+    assert_eq!(kinds(&mut leaf, 1, &label), [up, vec![], vec![Output::Dropped(Fault::NotAnAgent)]]);
+    assert_eq!(kinds(&mut leaf, 3, &label), vec![vec![Output::Copy { port: 0 }]; 3]);
+    let mut spine = Switch::new(Arc::clone(&planner), clos.spine(2, 1), 0);
+    let from_below = kinds(&mut spine, 0, &label);
+    assert_eq!(from_below[1..], [wrong.clone(), vec![Output::Copy { port: 0 }, Output::Copy { port: 2 }]]);
+    assert_eq!(kinds(&mut spine, 3, &label)[1..], [vec![], vec![]]);
+    assert_eq!(spine.dropped(Fault::Kind), 3);
+    let mut core = Switch::new(Arc::clone(&planner), clos.core(0, 0), 0);
+    assert_eq!(kinds(&mut core, 0, &label)[1..], [wrong, vec![]]);
+    // Two pods before the third one, and two slots: it asks. There is no fourth leaf.
+    assert_eq!(format.slots(), 2);
+    let mut asks = vec![0; len as usize];
+    let ((at, _), cores) = (format.asks_at(), format.cores_down_at());
+    let mut set = |bit: u32| asks[bit as usize / 8] |= 0x80 >> (bit % 8);
+    set(cores + 1);
+    set(cores + 2);
+    set(at);
+    let mut of = |port: u32, label: &[u8]| kinds(&mut spine, port, label)[0].clone();
+    assert_eq!(of(3, &asks), [Output::Ask { port: 2 }]);
+    asks[at as usize / 8 + usize::from(at % 8 == 7)] |= 0x80 >> ((at + 1) % 8);
+    assert_eq!(of(3, &asks), [Output::Dropped(Fault::NoPort)]);
 }
 
 #[test]

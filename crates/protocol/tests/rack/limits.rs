@@ -7,7 +7,7 @@ use polycast_protocol::rack::{
     FeedConfig, Leaf, LeafConfig, LeafInput, LeafOutput, SetRefusal,
 };
 use polycast_types::{Duration, Time};
-use polycast_wire::label::LABEL_LEN_MAX;
+use polycast_wire::rack::LABELS_LEN_MAX;
 use polycast_wire::rack::{Heartbeat, Name, Rack, Standing, Update, Updates};
 
 /// A world whose machines are too small for what is asked of them: each keeps to its bound.
@@ -73,10 +73,10 @@ fn set(central: &mut Central, ticket: u64, changes: &[(u32, u32, usize)]) -> Opt
 #[test]
 fn a_central_controller_takes_what_is_just_allowed_and_no_more() {
     let mut central = central(3, 2);
-    assert_eq!(set(&mut central, 1, &[(0, 1, LABEL_LEN_MAX)]), None);
+    assert_eq!(set(&mut central, 1, &[(0, 1, LABELS_LEN_MAX)]), None);
     assert_eq!(
-        set(&mut central, 2, &[(0, 1, LABEL_LEN_MAX + 1)]),
-        Some(SetRefusal::LabelLength(LABEL_LEN_MAX + 1))
+        set(&mut central, 2, &[(0, 1, LABELS_LEN_MAX + 1)]),
+        Some(SetRefusal::LabelLength(LABELS_LEN_MAX + 1))
     );
     assert_eq!(set(&mut central, 2, &[(2, 1, 1)]), Some(SetRefusal::NoLeaf { leaf: 2, last: 1 }));
     assert_eq!(set(&mut central, 1, &[(0, 1, 1)]), Some(SetRefusal::TicketTaken(1)));

@@ -296,13 +296,18 @@ pub(super) fn path(channel: Option<api::Channel>) -> Result<Path, Refusal> {
         Some(api::channel::Channel::Labelled(labelled)) => {
             let address: Ipv4Addr = labelled.address.parse().map_err(|_| wrong(labelled.address.clone()))?;
             let port = u16::try_from(labelled.port).map_err(|_| wrong(format!("port {}", labelled.port)))?;
+            let kind = u8::try_from(labelled.kind).ok().and_then(label::LabelKind::from_number);
+            let is_of_source = |kind: &label::LabelKind| *kind <= label::LabelKind::Pods;
+            let kind = kind
+                .filter(is_of_source)
+                .ok_or_else(|| wrong(format!("labels of kind {}", labelled.kind)))?;
             let mut outer = Vec::new();
             for label in std::iter::once(&labelled.label).chain(&labelled.further) {
                 if !(1..=label::LABEL_LEN_MAX).contains(&label.len()) || label.len() != labelled.label.len() {
                     return Err(wrong(format!("a label of {} bytes", label.len())));
                 }
                 let mut header = Vec::new();
-                label::Header { session: labelled.session, label }.emit(&mut header);
+                label::Header { kind, session: labelled.session, label }.emit(&mut header);
                 outer.push(header);
             }
             let group = SocketAddrV4::new(address, port);

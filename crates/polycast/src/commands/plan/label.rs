@@ -130,8 +130,9 @@ fn by_pod_labels(
     wanted: &BTreeSet<Node>,
 ) -> Result<Value, PlanError> {
     let format = PodLabelFormat::new(clos, bytes)?;
-    let pods = pod_labels::encode(&format, plan);
-    let delivery = pod_labels::deliver(clos, &format, session, source, plan, &pods);
+    let asks = format.asked_leaf(session, |_| true).unwrap_or_default();
+    let pods = pod_labels::encode(&format, plan, asks);
+    let delivery = pod_labels::deliver(clos, &format, source, plan, &pods);
     Ok(json!({
         "label_hex": pods.label.to_hex(),
         "label_bytes": format.bytes(),
