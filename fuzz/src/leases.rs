@@ -3,6 +3,7 @@
 use crate::words::{INPUTS_MAX, Words, drain};
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::ocs::{Ocs, OcsConfig};
+use polycast_planning::orca::Encoding;
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{
     Channel, DeviceCommand, FabricName, Fabrics, Failure, Fcfs, HostId, Plan, PlanId, Pulling, RackPort,
@@ -108,7 +109,9 @@ pub fn channel(words: &mut Words<'_>) -> Channel {
         6 => {
             let (label, further) = (words.bytes(9).to_vec(), Vec::new());
             let group = ([239, 255, 64, 0], 7410);
+            let encoding = if words.flip() { Encoding::Filter } else { Encoding::Pods };
             Channel::Label {
+                encoding,
                 group,
                 session: words.small(4),
                 label,

@@ -88,7 +88,10 @@ pub fn label_switch(bytes: &[u8]) {
             &mut switch,
             |switch| switch.poll(now),
             |_, output| match output {
-                Output::Copy { port } | Output::Ask { port } | Output::Answer { port } | Output::Answered { port } => {
+                Output::Copy { port }
+                | Output::Ask { port }
+                | Output::Answer { port }
+                | Output::Answered { port } => {
                     assert!(port < clos.port_count(node), "there is no port {port}");
                 }
                 Output::Dropped(_) | Output::Full { .. } => {}

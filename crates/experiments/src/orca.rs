@@ -219,7 +219,7 @@ fn kept_rows(name: &str, set: &DataSet, million: f64, scaled: &str) -> Vec<Row> 
     let row = |(what, counts, unit): &(String, &Vec<u32>, &'static str)| {
         [("99 %", 0.99), ("most", 1.0)].map(|(of, fraction)| {
             let value = million * f64::from(quantile_of(counts, fraction));
-            Row::new(format!("{name}: {what}, {of}"), None, value, *unit).note(scaled)
+            Row::new(format!("{name}: {what}, {of}"), None, value, unit).note(scaled)
         })
     };
     kept.iter().flat_map(row).collect()

@@ -5,6 +5,7 @@
 use polycast_net::bpf::measure_runs;
 use polycast_net::bpf::orca::{KernelAgent, Packets};
 use polycast_net::tap::Tap;
+use polycast_types::LabelKind;
 use polycast_wire::label::Header;
 use std::time::Instant;
 

@@ -4,6 +4,7 @@
 use criterion::measurement::{Measurement, WallTime};
 use criterion::{Criterion, Throughput};
 use polycast_protocol::switch::RackLabels;
+use polycast_types::LabelKind;
 use polycast_wire::label::Header;
 use std::hint::black_box;
 use std::time::Duration;
