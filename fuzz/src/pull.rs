@@ -16,7 +16,9 @@ const PAYLOAD_BYTES: u16 = 100;
 
 fn blocks(words: &mut Words<'_>) -> Blocks {
     let (object_bytes, block_bytes) = (words.below(30_000), 1 + words.below(2_000));
-    Blocks::new(object_bytes, PAYLOAD_BYTES, block_bytes).expect("sizes that can be")
+    let plain = Blocks::new(object_bytes, PAYLOAD_BYTES, block_bytes).expect("sizes that can be");
+    // A node on the way knows nothing of lists; their packets are asked for and sent like others.
+    if object_bytes.is_multiple_of(2) { plain.with_lists(512).expect("room for names") } else { plain }
 }
 
 fn route(words: &mut Words<'_>) -> Route {
@@ -101,7 +103,7 @@ pub fn pull_source(bytes: &[u8]) {
             }
             _ => {
                 let from = Face::Port(words.below(PORTS.into()) as u8);
-                let Some(packet) = packet(&mut words, blocks.packets()) else { continue };
+                let Some(packet) = packet(&mut words, blocks.numbers()) else { continue };
                 node.handle(now, ForwarderInput::Packet { from, packet });
             }
         }
@@ -120,7 +122,7 @@ pub fn pull_source(bytes: &[u8]) {
             &mut source,
             |source| source.poll(now),
             |_, SourceOutput::Send { port, data }| {
-                assert!(port < PORTS && data.name.sn < blocks.packets(), "{data:?}");
+                assert!(port < PORTS && blocks.exists(data.name.sn), "{data:?}");
                 assert_eq!(data.length, blocks.length_of(data.name.sn));
                 sent(&Packet::Data(data), data.length);
             },
@@ -153,7 +155,7 @@ pub fn pull_receiver(bytes: &[u8]) {
             break;
         }
         words.pass(&mut now);
-        if let Some(input) = receiver_input(&mut words, blocks.packets()) {
+        if let Some(input) = receiver_input(&mut words, blocks.numbers()) {
             receiver.handle(now, input);
         }
         receiver.check();
@@ -162,12 +164,13 @@ pub fn pull_receiver(bytes: &[u8]) {
             |receiver| receiver.poll(now),
             |receiver, output| match output {
                 ReceiverOutput::Ask(interest) => {
-                    assert!(interest.name.sn < blocks.packets() && interest.tree < TREES, "{interest:?}");
+                    assert!(blocks.exists(interest.name.sn) && interest.tree < TREES, "{interest:?}");
                     sent(&Packet::Interest(interest), 0);
                 }
                 ReceiverOutput::Keep { sn, .. } => {
                     assert!(receiver.has(sn), "packet {sn} is kept, and not there")
                 }
+                ReceiverOutput::Listed { section } => assert!(section < blocks.sections()),
                 ReceiverOutput::Complete | ReceiverOutput::Stalled { .. } => {}
             },
         );
@@ -180,7 +183,7 @@ fn receiver_input(words: &mut Words<'_>, packets: u64) -> Option<ReceiverInput> 
     Some(match words.below(16) {
         0 => ReceiverInput::Held { sns: words.ranges(packets).pop()? },
         1 => ReceiverInput::Begin,
-        2 => ReceiverInput::Known { until: words.number(packets) },
+        2 => ReceiverInput::Roots { until: words.number(packets) },
         3 => ReceiverInput::Corrupt { sns: words.ranges(packets).pop()? },
         4 => ReceiverInput::Rerouted { tree, route: words.flip().then(|| route(words)) },
         // As the source says it: ROUTE, with the block that a tree goes on with.

@@ -213,7 +213,8 @@ impl<'a> Words<'a> {
                 Control::Speaker { member: self.small(4), address: self.array(), port: self.small(2) as u16 }
             }
             17 => {
-                Control::Trees { count: 1, block_bytes: 1 + self.below(9), credits: 1 + self.below(9) as u32 }
+                let (block_bytes, credits) = (1 + self.below(9), 1 + self.below(9) as u32);
+                Control::Trees { count: 1, block_bytes, credits, retry_ms: 0, overtaken: 3, progress_ms: 100 }
             }
             18 => Control::Stalled { tree: self.small(4) as u8 },
             _ => {

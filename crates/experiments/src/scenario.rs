@@ -327,6 +327,7 @@ struct PullKeys {
     replacement: Option<ReplacementName>,
     trees: Option<u32>,
     header: Option<u16>,
+    lists: Option<bool>,
 }
 
 #[derive(Deserialize, Clone, Copy)]
@@ -616,6 +617,7 @@ impl PullKeys {
             burst_bytes: burst.map(|burst| burst as u32),
             retry: self.rto.map(|rto| rto.0),
             chance: self.chance.unwrap_or(base.chance),
+            lists: self.lists.unwrap_or(base.lists),
             overtaken: self.overtaken.unwrap_or(base.overtaken),
             pending_interests: self.pending.unwrap_or(base.pending_interests),
             replacement: match self.replacement {

@@ -198,9 +198,11 @@ proptest! {
 
     #[test]
     fn a_receiver_survives_whatever_comes(
-        seed: u64, steps in 1usize..400, packets in 1u64..120, trees in 1u8..4, adaptive: bool,
+        seed: u64, steps in 1usize..400, packets in 1u64..120, trees in 1u8..4, adaptive: bool, lists: bool,
     ) {
-        let blocks = Blocks::new(packets * 1_000, 1_000, 10_000).unwrap();
+        let plain = Blocks::new(packets * 1_000, 1_000, 10_000).unwrap();
+        let blocks = if lists { plain.with_lists(512).unwrap() } else { plain };
+        let numbers = blocks.numbers();
         let retry = match adaptive {
             true => RetryTime::Adaptive { initial: Duration::from_millis(50), least: Duration::from_millis(5) },
             false => RetryTime::Fixed(Duration::from_millis(20)),
@@ -216,17 +218,17 @@ proptest! {
             let input = match liar.below(30) {
                 0 if !begun => ReceiverInput::Held { sns },
                 1 | 2 if !std::mem::replace(&mut begun, true) => ReceiverInput::Begin,
-                3 => ReceiverInput::Known { until: liar.below(packets) },
+                3 => ReceiverInput::Roots { until: liar.below(packets) },
                 4 => ReceiverInput::Corrupt { sns },
                 5 => ReceiverInput::Rerouted { tree, route: (liar.below(2) == 0).then(way) },
                 6 => ReceiverInput::Regained { tree, route: way(), block: liar.number(12) as u32 },
                 7..=15 if !asked.is_empty() => {
                     // An answer, with a decision that leads anywhere.
                     let interest = asked.swap_remove(liar.below(asked.len() as u64) as usize);
-                    let forged = liar.data(packets, blocks.length_of(interest.name.sn));
+                    let forged = liar.data(numbers, blocks.length_of(interest.name.sn));
                     ReceiverInput::Data(Data { name: interest.name, tree: interest.tree, ..forged })
                 }
-                _ => ReceiverInput::Data(liar.data(packets, 1_000)),
+                _ => ReceiverInput::Data(liar.data(numbers, 1_000)),
             };
             receiver.handle(now, input);
             asked.extend(asks(&mut receiver, now, &blocks));
@@ -234,7 +236,7 @@ proptest! {
         if !begun {
             receiver.handle(now, ReceiverInput::Begin);
         }
-        receiver.handle(now, ReceiverInput::Known { until: u64::MAX });
+        receiver.handle(now, ReceiverInput::Roots { until: u64::MAX });
         (0..trees).for_each(|tree| receiver.handle(now, ReceiverInput::Rerouted { tree, route: Some(way()) }));
         // Whatever was said to it: now every interest is answered.
         for _ in 0..5_000 {
@@ -261,7 +263,7 @@ proptest! {
 fn sent(source: &mut Source, now: Time, blocks: &Blocks) -> Vec<(u8, Data)> {
     let mut sent = Vec::new();
     while let Some(SourceOutput::Send { port, data }) = source.poll(now) {
-        assert!(data.name.sn < blocks.packets() && data.length == blocks.length_of(data.name.sn), "{data:?}");
+        assert!(blocks.exists(data.name.sn) && data.length == blocks.length_of(data.name.sn), "{data:?}");
         assert!(!matches!(data.decision, Decision::Next(block) if block >= blocks.count()), "{data:?}");
         let _ = Packet::Data(data).to_wire();
         sent.push((port, data));
@@ -282,10 +284,11 @@ fn asks(receiver: &mut Receiver, now: Time, blocks: &Blocks) -> Vec<Interest> {
         };
         match output {
             ReceiverOutput::Ask(interest) => {
-                assert!(interest.name.sn < blocks.packets(), "{interest:?}");
+                assert!(blocks.exists(interest.name.sn), "{interest:?}");
                 asked.push(interest);
             }
-            ReceiverOutput::Keep { sn, .. } => assert!(sn < blocks.packets()),
+            ReceiverOutput::Keep { sn, .. } => assert!(blocks.exists(sn)),
+            ReceiverOutput::Listed { section } => assert!(section < blocks.sections()),
             ReceiverOutput::Complete | ReceiverOutput::Stalled { .. } => {}
         }
     }

@@ -363,3 +363,40 @@ proptest! {
         run.until_done(100);
     }
 }
+
+/// Bytes of payload that the source sends to these receivers in BCube(8, 3), in packets of 1,416 bytes, with and without lists.
+fn source_bytes(receivers: u32, bytes: u64, lists: bool) -> u64 {
+    let topology: Topology = "bcube:8,3".parse().unwrap();
+    let receivers: Vec<u32> = (1..=receivers).map(|number| number * 511 / receivers).collect();
+    let plain = Blocks::new(bytes, 1_416, 100_000).unwrap();
+    let blocks = if lists { plain.with_lists(1 << 18).unwrap() } else { plain };
+    let link = LinkConfig::new(Rate(GIGABIT), Duration::from_micros(1));
+    let mut net: Network<Datagram> = Builder::from_graph(&topology, |_, _| link).build(1);
+    let mut planner = TreePlanner::new(topology);
+    let group = Group::plan(&mut planner, 0, &receivers, blocks, GIGABIT).unwrap();
+    let mut world =
+        PullWorld::new(&topology, group.header_bytes, |_, ports| ForwarderConfig::for_ports(ports));
+    world.start(&mut net, &group);
+    assert_eq!(net.run(&mut world, Time(60_000_000_000)), Outcome::Stopped);
+    for &receiver in &group.receivers {
+        let (machine, log) = world.node(receiver).receiver(group.transfer).unwrap();
+        assert!(machine.is_complete() && log.breach(machine).is_none());
+    }
+    let source = world.node(0).source(group.transfer).unwrap();
+    (0..group.trees() as u8).map(|tree| source.counters(tree).sent_bytes).sum()
+}
+
+#[test]
+fn lists_of_names_cost_the_source_the_same_for_any_number_of_receivers() {
+    let bytes = 2_000_000;
+    let mut alone = None;
+    for receivers in [1, 6, 15, 280] {
+        let (with, without) = (source_bytes(receivers, bytes, true), source_bytes(receivers, bytes, false));
+        assert_eq!(without, bytes, "{receivers} receivers");
+        assert!(
+            (bytes + bytes / 250..bytes + bytes / 200).contains(&with),
+            "{receivers} receivers: {with} bytes"
+        );
+        assert_eq!(*alone.get_or_insert(with), with, "{receivers} receivers");
+    }
+}

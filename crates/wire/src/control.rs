@@ -20,7 +20,7 @@
 //! to the others, these say MEMBER to it and then PROGRESS and PTCH_REQ, and it says RACK, PROGRESS and RACK_REQ to the source.
 //!
 //! A pull transfer (Datacast section 3.1) has the same hand-shake, without a data channel of its own: behind WELCOME come
-//! TREES, a ROUTE for every tree, HASHES and DIGESTS, and later a ROUTE for every tree that is repaired.
+//! TREES, a ROUTE for every tree, and ROOTS, and later a ROUTE for every tree that is repaired.
 //!
 //! A receiver may say ASK before: OFFERED tells what the source offers. Where an offer has a code, the receiver must, and then
 //! says JOIN in place of HELLO, which proves that it knows the code.
@@ -48,8 +48,10 @@ pub const RANGES_MAX: usize = 4_096;
 pub const FETCH_RANGES_MAX: usize = 4_095;
 /// How many hashes one HASHES may hold.
 pub const HASHES_MAX: usize = 8_192;
-/// How many digests one DIGESTS may hold.
+/// How many digests one ROOTS may hold.
 pub const DIGESTS_MAX: usize = 32_768;
+/// The longest time between two PROGRESS of a pull transfer's receiver, and the longest time to ask again, in milliseconds.
+pub const PULL_TIME_MAX_MS: u32 = 60_000;
 
 /// All permissions that a file may bring along: those to read, write and execute.
 pub const MODE_MAX: u16 = 0o777;
@@ -321,6 +323,12 @@ pub enum Control<'a> {
         block_bytes: u64,
         /// How many packets may be asked for at a time in each tree.
         credits: u32,
+        /// After how long a packet is asked for again, in milliseconds; 0: as the round trips say.
+        retry_ms: u32,
+        /// How many packets that were asked for later come before one that counts as lost; 0: only time tells.
+        overtaken: u32,
+        /// How often a receiver says how far it is, in milliseconds.
+        progress_ms: u32,
     },
     /// Source: the way to it in a tree.
     Route {
@@ -331,11 +339,11 @@ pub enum Control<'a> {
         /// The hops, as packets carry them; none if the tree does not reach this receiver any more.
         hops: &'a [u8],
     },
-    /// Source: digests of the payloads of packets from `first` on.
-    Digests {
-        /// Number of the first packet.
+    /// Source: digests of the roots of the lists of names, from section `first` on.
+    Roots {
+        /// Number of the first section.
         first: u64,
-        /// One a packet.
+        /// One a section.
         digests: Vec<Digest>,
     },
     /// Receiver: nothing comes in this tree any more.
@@ -343,6 +351,8 @@ pub enum Control<'a> {
         /// The tree.
         tree: u8,
     },
+    /// Receiver: it has something that may be of the object, and wants HASHES before it begins to pull.
+    AskHashes,
 }
 
 impl<'a> Control<'a> {
@@ -486,10 +496,10 @@ impl<'a> Control<'a> {
                 put_members(members, out);
             }
             Control::RackReq(ranges) => emit_ranges(34, ranges, out),
-            Control::Trees { count, block_bytes, credits } => {
+            Control::Trees { count, block_bytes, credits, retry_ms, overtaken, progress_ms } => {
                 out.extend_from_slice(&[40, *count]);
                 out.u64(*block_bytes);
-                out.u32(*credits);
+                [credits, retry_ms, overtaken, progress_ms].into_iter().for_each(|number| out.u32(*number));
             }
             Control::Route { tree, begins, hops } => {
                 assert!(hops.len() <= HOPS_MAX, "a route of {} hops is too long", hops.len());
@@ -497,12 +507,13 @@ impl<'a> Control<'a> {
                 out.u32(begins.unwrap_or(NO_BLOCK));
                 out.extend_from_slice(hops);
             }
-            Control::Digests { first, digests } => {
+            Control::Roots { first, digests } => {
                 out.u8(42);
                 out.u64(*first);
                 digests.iter().for_each(|digest| out.extend_from_slice(&digest.0));
             }
             Control::Stalled { tree } => out.extend_from_slice(&[43, *tree]),
+            Control::AskHashes => out.u8(44),
         }
     }
 }
@@ -590,8 +601,9 @@ fn parse_body<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
             }
             Control::Route { tree, begins, hops }
         }
-        42 => Control::Digests { first: r.u64()?, digests: parse_digests(r)? },
+        42 => Control::Roots { first: r.u64()?, digests: parse_digests(r)? },
         43 => Control::Stalled { tree: r.u8()? },
+        44 => Control::AskHashes,
         _ => return Err(WireError::Malformed),
     })
 }
@@ -712,8 +724,13 @@ fn parse_hashes(r: &mut Reader<'_>) -> Result<Vec<Hash>, WireError> {
 
 fn parse_trees<'a>(r: &mut Reader<'a>) -> Result<Control<'a>, WireError> {
     let (count, block_bytes, credits) = (r.u8()?, r.u64()?, r.u32()?);
-    let sane = count > 0 && block_bytes > 0 && (1..=65_536).contains(&credits);
-    if sane { Ok(Control::Trees { count, block_bytes, credits }) } else { Err(WireError::Malformed) }
+    let (retry_ms, overtaken, progress_ms) = (r.u32()?, r.u32()?, r.u32()?);
+    let times = retry_ms <= PULL_TIME_MAX_MS && (1..=PULL_TIME_MAX_MS).contains(&progress_ms);
+    if count > 0 && block_bytes > 0 && (1..=65_536).contains(&credits) && times {
+        Ok(Control::Trees { count, block_bytes, credits, retry_ms, overtaken, progress_ms })
+    } else {
+        Err(WireError::Malformed)
+    }
 }
 
 fn parse_digests(r: &mut Reader<'_>) -> Result<Vec<Digest>, WireError> {
@@ -821,10 +838,14 @@ mod tests {
             hops in proptest::collection::vec(any::<u8>(), 0..=HOPS_MAX),
             digests in proptest::collection::vec(any::<[u8; DIGEST_LEN]>(), 1..9),
         ) {
-            assert_round_trip(&Control::Trees { count, block_bytes: block, credits });
+            let (retry_ms, overtaken, progress_ms) = (credits / 2, credits, 1 + credits / 3);
+            assert_round_trip(&Control::Trees {
+                count, block_bytes: block, credits, retry_ms, overtaken, progress_ms,
+            });
+            assert_round_trip(&Control::AskHashes);
             assert_round_trip(&Control::Route { tree, begins: (tree > 9).then_some(credits), hops: &hops });
             let digests = digests.into_iter().map(Digest).collect();
-            assert_round_trip(&Control::Digests { first: a, digests });
+            assert_round_trip(&Control::Roots { first: a, digests });
             assert_round_trip(&Control::Stalled { tree });
         }
 

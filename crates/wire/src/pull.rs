@@ -13,7 +13,9 @@
 //! hops, and nodes take no more unless their settings say so; the format has room for 14, as the trees of BCube(8, 4) need 10.
 //!
 //! The name of a packet is (handle, sn, digest). The digest is that of the payload which the receiver wants, so that
-//! whoever keeps packets can tell what belongs under a name without knowing the transfer.
+//! whoever keeps packets can tell what belongs under a name without knowing the transfer. It is a keyed hash, with handle and
+//! sn as the key: bytes that fit one name fit no other. Of the object's packets in short payloads only the first bytes of it are
+//! used ([`digest_len`]); the rest of the field is zero.
 
 use crate::{VERSION, WireError};
 use polycast_types::Handle;
@@ -32,6 +34,17 @@ pub const ROUTE_AT: usize = 6;
 pub const NON_BRANCHING: u8 = 0x80;
 /// Bytes of a digest.
 pub const DIGEST_LEN: usize = 16;
+/// Bytes that are used of the digests of packets with short payloads.
+pub const DIGEST_SHORT_LEN: usize = 6;
+/// From this payload on digests are used whole.
+pub const PAYLOAD_LONG: u16 = 4_096;
+
+/// How many bytes are used of the digests of an object's packets with such payloads: names cost the source less than 0.45 % of an object
+/// in frames of 1,500 bytes, and 0.22 % in frames of 9,000.
+#[must_use]
+pub fn digest_len(payload_bytes: u16) -> usize {
+    if payload_bytes < PAYLOAD_LONG { DIGEST_SHORT_LEN } else { DIGEST_LEN }
+}
 
 const KIND_INTEREST: u8 = 1;
 const KIND_DATA: u8 = 2;
@@ -42,9 +55,35 @@ const FLAG_AGAIN: u8 = 2;
 const FLAG_NEXT: u8 = 4;
 const FLAG_END: u8 = 8;
 
-/// The first bytes of the BLAKE3 hash of a packet's payload.
+/// The first bytes of the keyed BLAKE3 hash of a packet's payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; DIGEST_LEN]);
+
+impl Digest {
+    /// The digest that a packet's hash gives, of which so many bytes are used.
+    #[must_use]
+    pub fn of_hash(hash: &[u8; 32], len: usize) -> Self {
+        let mut digest = Digest::default();
+        digest.0[..len].copy_from_slice(&hash[..len]);
+        digest
+    }
+
+    /// Whether a payload with this hash belongs under the digest. One that is zero where short digests end is short.
+    #[must_use]
+    pub fn fits(&self, hash: &[u8; 32]) -> bool {
+        let is_short = self.0[DIGEST_SHORT_LEN..].iter().all(|byte| *byte == 0);
+        *self == Digest::of_hash(hash, if is_short { DIGEST_SHORT_LEN } else { DIGEST_LEN })
+    }
+}
+
+/// What the hash of a packet's payload is keyed with.
+#[must_use]
+pub fn digest_key(handle: Handle, sn: u64) -> [u8; 32] {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&handle.0.to_be_bytes());
+    key[8..16].copy_from_slice(&sn.to_be_bytes());
+    key
+}
 
 /// A source route, and how far the packet has come on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

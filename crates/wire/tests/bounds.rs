@@ -191,9 +191,14 @@ fn hashes_and_digests_are_at_least_one_and_bounded() {
 
 #[test]
 fn trees_are_some_with_blocks_and_credits() {
-    let trees = |count: u8, block_bytes: u64, credits: u32| {
-        is_taken(&frame(40, &[&[count][..], &block_bytes.to_be_bytes(), &credits.to_be_bytes()].concat()))
+    let with_times = |count: u8, block_bytes: u64, numbers: [u32; 4]| {
+        let numbers = numbers.map(u32::to_be_bytes).concat();
+        is_taken(&frame(40, &[&[count][..], &block_bytes.to_be_bytes(), &numbers].concat()))
     };
+    let trees = |count, block_bytes, credits| with_times(count, block_bytes, [credits, 0, 3, 100]);
+    let times = |retry_ms, overtaken, progress_ms| with_times(1, 1, [1, retry_ms, overtaken, progress_ms]);
+    assert!(times(0, 0, 1) && times(60_000, u32::MAX, 60_000));
+    assert!(!times(60_001, 3, 100) && !times(0, 3, 0) && !times(0, 3, 60_001));
     assert!(trees(1, 1, 1) && trees(255, u64::MAX, 65_536));
     assert!(!trees(0, 1, 1) && !trees(1, 0, 1) && !trees(1, 1, 0) && !trees(1, 1, 65_537));
     assert!(!trees(0, 0, 0) && !trees(1, 1, u32::MAX));

@@ -136,10 +136,18 @@ fn control_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
         Control::Member { handle, member: number as u32 },
         Control::Rack(vec![1, number as u32 | 2]),
         Control::RackReq(vec![1..2, 5..number | 8]),
-        Control::Trees { count: number as u8 | 1, block_bytes: number | 1, credits: 16 },
+        Control::Trees {
+            count: number as u8 | 1,
+            block_bytes: number | 1,
+            credits: 16,
+            retry_ms: 20,
+            overtaken: 3,
+            progress_ms: 100,
+        },
         Control::Route { tree: number as u8, begins: Some(7), hops: &bytes[..bytes.len().min(14)] },
-        Control::Digests { first: number, digests: vec![Digest([7; 16]), Digest([number as u8; 16])] },
+        Control::Roots { first: number, digests: vec![Digest([7; 16]), Digest([number as u8; 16])] },
         Control::Stalled { tree: number as u8 },
+        Control::AskHashes,
     ]
     .iter()
     .map(emitted)

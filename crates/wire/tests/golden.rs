@@ -177,7 +177,8 @@ fn kind_name(control: &Control<'_>) -> &'static str {
         Control::RackReq(_) => "RACK_REQ",
         Control::Trees { .. } => "TREES",
         Control::Route { .. } => "ROUTE",
-        Control::Digests { .. } => "DIGESTS",
+        Control::Roots { .. } => "ROOTS",
+        Control::AskHashes => "ASK_HASHES",
         Control::Stalled { .. } => "STALLED",
     }
 }
@@ -272,10 +273,18 @@ fn control_frames() -> Vec<Control<'static>> {
         Control::Member { handle, member: OTHER },
         Control::Rack(vec![4, SHORT]),
         Control::RackReq(vec![C..D, E..F]),
-        Control::Trees { count: 4, block_bytes: D, credits: 0x8182 },
+        Control::Trees {
+            count: 4,
+            block_bytes: D,
+            credits: 0x8182,
+            retry_ms: 0x8384,
+            overtaken: 0x8586,
+            progress_ms: 0x8788,
+        },
         Control::Route { tree: 5, begins: Some(SHORT), hops: &[1, 0x82, 3] },
-        Control::Digests { first: E, digests: vec![digest(0x10), digest(0x70)] },
+        Control::Roots { first: E, digests: vec![digest(0x10), digest(0x70)] },
         Control::Stalled { tree: 6 },
+        Control::AskHashes,
     ];
     [first_frames(), others].concat()
 }

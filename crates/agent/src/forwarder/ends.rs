@@ -8,13 +8,14 @@ use polycast_net::object::ObjectSource;
 use polycast_net::seal::Seal;
 use polycast_net::store::{PartFile, StoreError};
 use polycast_protocol::pull::{
-    Data, Digest, Interest, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Route, Source,
-    SourceConfig, SourceInput, SourceOutput,
+    Blocks, Data, Digest, Interest, ListPlace, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput,
+    Route, Source, SourceConfig, SourceInput, SourceOutput,
 };
 use polycast_protocol::push::Geometry;
 use polycast_types::{Handle, Time};
 use polycast_wire::control::Hash;
-use std::collections::VecDeque;
+use polycast_wire::pull::digest_len;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -75,9 +76,13 @@ impl SourceEnd {
         // Only packets that are known are asked for, and none is forgotten.
         data.name.digest =
             self.sums.digest(sn).ok_or_else(|| io::Error::other("a packet without a digest"))?;
+        if self.sums.list_packet(sn, &mut self.scratch) {
+            return Ok(Some((port, data, &self.scratch)));
+        }
         self.scratch.resize(data.length.into(), 0);
         self.object.read_exact_at(&mut self.scratch, sn * self.payload_len)?;
-        if self.sealed && digest_of(&self.scratch) != data.name.digest {
+        let digest_len = digest_len(self.payload_len as u16);
+        if self.sealed && digest_of(data.name.transfer, sn, &self.scratch, digest_len) != data.name.digest {
             // Other bytes must not be sealed under the same number.
             let what = "its bytes were changed while it was being sent: send it when nobody writes to it";
             return Err(io::Error::other(what));
@@ -93,8 +98,8 @@ pub enum ReceiverEvent {
         /// The tree.
         tree: u8,
     },
-    /// Every byte is verified and in the part file.
-    Done(PartFile),
+    /// Every byte is verified and in the part file; with the hashes that said so.
+    Done(PartFile, Vec<Hash>),
     /// The object cannot be stored.
     Failed(StoreError),
 }
@@ -102,6 +107,7 @@ pub enum ReceiverEvent {
 /// A receiver of a transfer at a node.
 pub struct ReceiverEnd {
     machine: Receiver,
+    blocks: Blocks,
     transfer: Handle,
     geometry: Geometry,
     /// `None` once it has been given away.
@@ -112,7 +118,14 @@ pub struct ReceiverEnd {
     missing: Vec<u32>,
     verified: Vec<bool>,
     left: u64,
+    /// Of the object's packets, as far as they are known.
     digests: Vec<Digest>,
+    /// Of packets of lists that are named and not here.
+    names: BTreeMap<u64, Digest>,
+    /// How many roots are known.
+    roots: u64,
+    /// What is here of the lists of sections that are not whole.
+    lists: BTreeMap<u64, Vec<u8>>,
     events: mpsc::Sender<ReceiverEvent>,
     /// Rings when there is an event.
     bell: Bell,
@@ -120,22 +133,21 @@ pub struct ReceiverEnd {
 }
 
 impl ReceiverEnd {
-    /// A receiver that writes to `assembler` what it opens with the seal, and knows the digests of the first packets; `verified` are the groups that it
-    /// holds already. `verified_bytes` follows its progress.
+    /// A receiver that writes to `assembler` what it opens with the seal, and knows these roots of lists; `verified` are the groups
+    /// that it holds already. `verified_bytes` follows its progress.
     pub(crate) fn new(
         config: ReceiverConfig,
         geometry: Geometry,
         (assembler, seal): (Assembler, Option<Seal>),
         verified: Vec<bool>,
-        digests: Vec<Digest>,
+        roots: &[Digest],
         (events, bell): (mpsc::Sender<ReceiverEvent>, Bell),
         verified_bytes: Arc<AtomicU64>,
     ) -> Self {
         let packets = config.blocks.packets();
-        assert!(digests.len() as u64 <= packets && geometry.fragments() == packets, "sizes agree");
+        assert_eq!(geometry.fragments(), packets, "sizes agree");
         let held = |sn: u64| geometry.groups_of_fragments(sn..sn + 1).all(|group| verified[group as usize]);
         let mut machine = Receiver::new(config.clone());
-        machine.handle(Time::ZERO, ReceiverInput::Known { until: digests.len() as u64 });
         (0..packets)
             .filter(|&sn| held(sn))
             .for_each(|sn| machine.handle(Time::ZERO, ReceiverInput::Held { sns: sn..sn + 1 }));
@@ -144,8 +156,9 @@ impl ReceiverEnd {
         let left = verified.iter().filter(|done| !**done).count() as u64;
         let done = |group: u64| if verified[group as usize] { group_len(&geometry, group) } else { 0 };
         verified_bytes.store((0..geometry.groups()).map(done).sum(), Ordering::Relaxed);
-        ReceiverEnd {
+        let mut end = ReceiverEnd {
             machine,
+            blocks: config.blocks,
             transfer: config.transfer,
             geometry,
             assembler: Some(assembler),
@@ -153,11 +166,16 @@ impl ReceiverEnd {
             missing,
             verified,
             left,
-            digests,
+            digests: Vec::new(),
+            names: BTreeMap::new(),
+            roots: 0,
+            lists: BTreeMap::new(),
             events,
             bell,
             verified_bytes,
-        }
+        };
+        end.learn(Time::ZERO, roots);
+        end
     }
 
     pub(super) fn transfer(&self) -> Handle {
@@ -168,17 +186,52 @@ impl ReceiverEnd {
         self.machine.handle(now, ReceiverInput::Begin);
     }
 
-    /// More hashes, from group `first` on, and digests have become known.
-    pub(super) fn learn(&mut self, now: Time, first: u64, hashes: &[Hash], digests: &[Digest]) {
-        let room = usize::try_from(self.geometry.fragments()).unwrap_or(usize::MAX) - self.digests.len();
-        self.digests.extend_from_slice(&digests[..digests.len().min(room)]);
-        self.machine.handle(now, ReceiverInput::Known { until: self.digests.len() as u64 });
-        let Some(assembler) = &mut self.assembler else { return };
-        for group in assembler.add_hashes(first, hashes) {
-            if let Err(error) = self.check(now, group) {
-                return self.fail(error);
-            }
+    /// The roots of the lists of further sections have become known.
+    pub(super) fn learn(&mut self, now: Time, roots: &[Digest]) {
+        for (section, root) in (self.roots..self.blocks.sections()).zip(roots) {
+            self.names.insert(self.blocks.list_root(section), *root);
+            self.roots = section + 1;
         }
+        self.machine.handle(now, ReceiverInput::Roots { until: self.roots });
+    }
+
+    /// A packet of a list has come: it names others, or it is a part of the list itself.
+    fn keep_list(&mut self, sn: u64, place: ListPlace, payload: &[u8]) {
+        let mut opened = payload.to_vec();
+        if let Some(seal) = &self.seal {
+            seal.turn(sn, 0, &mut opened);
+        }
+        self.names.remove(&sn);
+        if place.level > 0 {
+            let digests = opened.as_chunks().0.iter().map(|bytes| Digest(*bytes));
+            self.names.extend(self.blocks.list_children(place).zip(digests));
+            return;
+        }
+        let len = self.blocks.list_bytes(place.section, 0) as usize;
+        let list = self.lists.entry(place.section).or_insert_with(|| vec![0; len]);
+        let span = self.blocks.list_span(place);
+        list[span.start as usize..span.end as usize].copy_from_slice(&opened);
+    }
+
+    /// The list of a section is whole: it says the hashes of its groups, and the digests of its packets.
+    fn listed(&mut self, now: Time, section: u64) -> Result<(), StoreError> {
+        let list = self.lists.remove(&section).expect("a list that is whole is here");
+        let groups = self.blocks.section_groups(section);
+        let (hashes, digests) = list.split_at((groups.end - groups.start) as usize * size_of::<Hash>());
+        for bytes in digests.chunks_exact(digest_len(self.blocks.payload_bytes())) {
+            let mut digest = Digest::default();
+            digest.0[..bytes.len()].copy_from_slice(bytes);
+            self.digests.push(digest);
+        }
+        let Some(assembler) = &mut self.assembler else { return Ok(()) };
+        // Who has looked at what it had has heard of some before.
+        let known = assembler.hashes().len() as u64;
+        let skipped = known.saturating_sub(groups.start).min(groups.end - groups.start);
+        let new: Vec<Hash> = hashes.as_chunks().0[skipped as usize..].to_vec();
+        for group in assembler.add_hashes(groups.start + skipped, &new) {
+            self.check(now, group)?;
+        }
+        Ok(())
     }
 
     /// Tells the end that waits, unless it is gone.
@@ -230,11 +283,18 @@ impl ReceiverEnd {
         while let Some(output) = self.machine.poll(now) {
             match output {
                 ReceiverOutput::Ask(mut interest) => {
-                    interest.name.digest = self.digests[interest.name.sn as usize];
+                    let sn = interest.name.sn;
+                    let named = self.digests.get(sn as usize).or_else(|| self.names.get(&sn));
+                    interest.name.digest = *named.expect("only what is named is asked for");
                     asks.push_back(interest);
                 }
                 ReceiverOutput::Keep { sn, .. } => {
                     if let Err(error) = self.keep(now, sn, payload) {
+                        return self.fail(error);
+                    }
+                }
+                ReceiverOutput::Listed { section } => {
+                    if let Err(error) = self.listed(now, section) {
                         return self.fail(error);
                     }
                 }
@@ -248,11 +308,16 @@ impl ReceiverEnd {
         if self.left == 0
             && let Some(assembler) = self.assembler.take()
         {
-            self.tell(ReceiverEvent::Done(assembler.into_part()));
+            let hashes = assembler.hashes().to_vec();
+            self.tell(ReceiverEvent::Done(assembler.into_part(), hashes));
         }
     }
 
     fn keep(&mut self, now: Time, sn: u64, payload: &[u8]) -> Result<(), StoreError> {
+        if let Some(place) = self.blocks.list_place(sn) {
+            self.keep_list(sn, place, payload);
+            return Ok(());
+        }
         let Some(assembler) = &mut self.assembler else { return Ok(()) };
         match &self.seal {
             Some(seal) => {

@@ -13,7 +13,6 @@ use polycast_protocol::pull::{
     Payload, Route, SourceInput,
 };
 use polycast_types::{Duration, Handle, Time};
-use polycast_wire::control::Hash;
 use polycast_wire::pull as wire;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use std::collections::{BTreeMap, VecDeque};
@@ -48,7 +47,7 @@ pub struct LinkEvent {
 enum Command {
     Serve(Box<SourceEnd>),
     Fetch(Box<ReceiverEnd>),
-    Learn { transfer: Handle, first: u64, hashes: Vec<Hash>, digests: Vec<Digest> },
+    Learn { transfer: Handle, roots: Vec<Digest> },
     Reroute { transfer: Handle, tree: u8, route: Option<Route>, begins: Option<u32> },
     TreeGone { transfer: Handle, tree: u8 },
     TreeBack { transfer: Handle, tree: u8, reply: mpsc::Sender<Option<u32>> },
@@ -110,10 +109,9 @@ impl NodeHandle {
         self.commands.send(Command::Fetch(Box::new(receiver)));
     }
 
-    /// A receiver may ask for more: hashes from group `first` on, and the digests of the packets that follow, have become
-    /// known.
-    pub(crate) fn learn(&self, transfer: Handle, first: u64, hashes: Vec<Hash>, digests: Vec<Digest>) {
-        self.commands.send(Command::Learn { transfer, first, hashes, digests });
+    /// A receiver may ask for more: the roots of the lists of further sections have become known.
+    pub(crate) fn learn(&self, transfer: Handle, roots: Vec<Digest>) {
+        self.commands.send(Command::Learn { transfer, roots });
     }
 
     /// The block that each tree of a source carries now; none for a tree that has no more.
@@ -217,6 +215,7 @@ pub fn start(config: &NodeConfig, key: &WordsKey) -> io::Result<NodeHandle> {
         malformed: 0,
         too_far: 0,
         poisoned: 0,
+        poisoners: 0,
         unknown: 0,
         forget_after: FORGET_AFTER.max(millis(config.interest_ms.saturating_mul(4))),
         forget_at: Time::ZERO,
@@ -250,6 +249,8 @@ struct Node {
     malformed: u64,
     too_far: u64,
     poisoned: u64,
+    /// A bit for each port by which such packets have come.
+    poisoners: u128,
     unknown: u64,
     forget_after: Duration,
     forget_at: Time,
@@ -333,9 +334,9 @@ impl Node {
                     self.receivers.insert(receiver.transfer(), *receiver);
                 }
             }
-            Command::Learn { transfer, first, hashes, digests } => {
+            Command::Learn { transfer, roots } => {
                 if let Some(receiver) = self.receivers.get_mut(&transfer) {
-                    receiver.learn(now, first, &hashes, &digests);
+                    receiver.learn(now, &roots);
                 }
             }
             Command::Blocks(transfer, reply) => {
@@ -422,13 +423,27 @@ impl Node {
         let packet = Packet::from_wire(&header, payload.len() as u16);
         if let Packet::Data(data) = &packet
             && data.route.is_at_end()
-            && digest_of(payload) != header.digest
+            && !header.digest.fits(&hash_of(header.handle, header.sn, payload))
         {
             self.poisoned += 1;
+            self.name_poisoner(port);
             return;
         }
         self.forward(Face::Port(port), packet, payload);
         self.ask();
+    }
+
+    /// Says once of a neighbour that what came from it is not what was asked for.
+    fn name_poisoner(&mut self, port: u8) {
+        let bit = 1u128 << (port & 127);
+        if self.poisoners & bit == 0 {
+            self.poisoners |= bit;
+            let peer = self.ports[usize::from(port)].peer;
+            tracing::warn!(
+                node = %self.name, port, %peer,
+                "a neighbour sends other bytes than a packet's name says: they are dropped and counted, now and later"
+            );
+        }
     }
 
     /// Gives receivers' interests to the forwarder; packets in its store lead to further ones.
@@ -618,9 +633,11 @@ fn deliver(
     }
 }
 
-/// The digest by which a payload is named.
-pub(crate) fn digest_of(payload: &[u8]) -> wire::Digest {
-    let mut digest = wire::Digest::default();
-    digest.0.copy_from_slice(&blake3::hash(payload).as_bytes()[..wire::DIGEST_LEN]);
-    digest
+fn hash_of(handle: Handle, sn: u64, payload: &[u8]) -> [u8; 32] {
+    blake3::keyed_hash(&wire::digest_key(handle, sn), payload).into()
+}
+
+/// The digest by which a packet with this payload is named, of which `len` bytes are used.
+pub(crate) fn digest_of(handle: Handle, sn: u64, payload: &[u8], len: usize) -> wire::Digest {
+    wire::Digest::of_hash(&hash_of(handle, sn, payload), len)
 }

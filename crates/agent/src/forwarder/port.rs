@@ -69,6 +69,7 @@ impl Queue {
 /// A port.
 pub(super) struct Port {
     pub(super) socket: NeighbourSocket,
+    pub(super) peer: SocketAddrV4,
     pub(super) rate_bps: Option<u64>,
     /// Interests and greetings go before data: they are small, and everything waits for them.
     interests: Queue,
@@ -114,6 +115,7 @@ impl Port {
     ) -> io::Result<Self> {
         Ok(Port {
             socket: NeighbourSocket::open(config.local, config.peer, namespace)?,
+            peer: config.peer,
             rate_bps: config.rate_bps().map_err(io::Error::other)?,
             interests: Queue::default(),
             data: Queue::default(),

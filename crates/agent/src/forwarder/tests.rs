@@ -394,6 +394,11 @@ impl Stranger {
     }
 }
 
+/// The digest of a packet of this file's strangers.
+fn digest_of(payload: &[u8]) -> wire::Digest {
+    super::digest_of(Handle(7), 3, payload, wire::DIGEST_SHORT_LEN)
+}
+
 fn header(kind: wire::Kind, hops: &[u8], position: u8, digest: wire::Digest) -> wire::Header {
     let hops = wire::Hops::new(hops, position).unwrap();
     wire::Header { kind, tree: 0, hops, handle: Handle(7), sn: 3, digest }
@@ -437,13 +442,19 @@ fn a_poisoned_packet_is_dropped_and_never_kept() {
     answers.send(&[&data(digest)[..], right].concat());
     let (answered, payload) = asks.next();
     assert_eq!((answered.digest, &payload[..]), (digest, right));
+    // What belongs under one name belongs under no other.
+    let other = wire::Header { sn: 4, ..header(INTEREST, &[0, 1], 1, digest) };
+    asks.send(&other.emit());
+    assert_eq!(answers.next().0.sn, 4);
+    answers.send(&[&wire::Header { sn: 4, ..header(DATA, &[0], 1, digest) }.emit()[..], right].concat());
+    until(&node, |status| status.poisoned == 2);
     // The next who asks gets it from the store; one who asks for the poison does not.
     asks.send(&header(INTEREST, &[0, 1], 1, digest).emit());
     assert_eq!(asks.next().1, right);
     asks.send(&header(INTEREST, &[0, 1], 1, digest_of(wrong)).emit());
     assert_eq!(answers.next().0.digest, digest_of(wrong));
     let status = until(&node, |status| status.hits == 1);
-    assert_eq!((status.kept, status.forwarded), (1, 2));
+    assert_eq!((status.kept, status.forwarded), (1, 3));
 }
 
 #[test]
@@ -540,9 +551,11 @@ fn groups_that_were_served_leave_nothing_behind() {
 fn sums(object: &Arc<dyn ObjectSource>) -> Arc<crate::transfer::pull::sums::Sums> {
     use polycast_protocol::push::Geometry;
     let geometry = Geometry { object_len: object.len(), fragment_len: 1_400, group_len: 1 << 18 };
+    let blocks = polycast_protocol::pull::Blocks::new(object.len(), 1_400, 1_400).unwrap();
+    let blocks = blocks.with_lists(geometry.group_len).unwrap();
     crate::transfer::pull::sums::Sums::start(
         object,
-        geometry,
+        (Handle(1), geometry, blocks),
         None,
         crate::transfer::bell::Bell::new().unwrap(),
     )

@@ -94,6 +94,8 @@ pub(super) struct Session {
     /// Connections that take nothing any more. What came before their end is still to be read.
     broken: BTreeSet<GuestId>,
     guests: BTreeMap<GuestId, Guest>,
+    /// Receivers that want hashes before they begin to pull.
+    ask_hashes: BTreeSet<GuestId>,
     /// Packets that receivers have got and that were not of this source.
     forged: BTreeMap<GuestId, u64>,
     /// Why those were turned away that came under the names of receivers and have others.
@@ -154,6 +156,7 @@ impl Session {
             told: BTreeSet::new(),
             broken: BTreeSet::new(),
             guests: BTreeMap::new(),
+            ask_hashes: BTreeSet::new(),
             forged: BTreeMap::new(),
             misnamed: BTreeMap::new(),
             next_guest: 0,
@@ -258,6 +261,11 @@ impl Session {
         event
     }
 
+    /// Whether a receiver wants hashes before it begins to pull.
+    pub(super) fn asks_hashes(&self, guest: GuestId) -> bool {
+        self.ask_hashes.contains(&guest)
+    }
+
     /// What a receiver has said of itself.
     pub(super) fn guest(&self, guest: GuestId) -> Option<Guest> {
         self.guests.get(&guest).copied()
@@ -296,6 +304,7 @@ impl Session {
 
     fn forget(&mut self, guest: GuestId) -> Option<FrameStream> {
         self.welcomed.remove(&guest);
+        self.ask_hashes.remove(&guest);
         self.broken.remove(&guest);
         self.streams.remove(&guest)
     }
@@ -480,6 +489,9 @@ impl Session {
                     {
                         self.roster.handle(self.clock.now(), Input::Unproven { guest });
                         continue;
+                    }
+                    if let Control::AskHashes = control {
+                        self.ask_hashes.insert(guest);
                     }
                     if let Control::Forged { packets } = control {
                         self.forged.insert(guest, packets);

@@ -3,6 +3,8 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use super::lists::Shape;
+
 /// The division of an object into packets, and of packets into the blocks that trees carry as wholes.
 ///
 /// Packet `sn` holds the bytes from `sn * payload_bytes` on; only the last one is shorter. An empty object has
@@ -12,6 +14,7 @@ pub struct Blocks {
     object_bytes: u64,
     payload_bytes: u16,
     block_packets: u64,
+    pub(super) lists: Option<Shape>,
 }
 
 impl Blocks {
@@ -23,7 +26,7 @@ impl Blocks {
             return None;
         }
         let block_packets = block_bytes.div_ceil(payload_bytes.into());
-        let blocks = Blocks { object_bytes, payload_bytes, block_packets };
+        let blocks = Blocks { object_bytes, payload_bytes, block_packets, lists: None };
         (blocks.packets().div_ceil(block_packets) < u64::from(u32::MAX)).then_some(blocks)
     }
 
@@ -42,7 +45,13 @@ impl Blocks {
         self.object_bytes
     }
 
-    /// How many packets there are; at least one.
+    /// Bytes of payload in all packets but the last.
+    #[must_use]
+    pub fn payload_bytes(&self) -> u16 {
+        self.payload_bytes
+    }
+
+    /// How many packets the object has; at least one.
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.object_bytes.div_ceil(self.payload_bytes.into()).max(1)
@@ -70,6 +79,10 @@ impl Blocks {
     /// Bytes of payload in packet `sn`.
     #[must_use]
     pub fn length_of(&self, sn: u64) -> u16 {
+        if let Some(place) = self.list_place(sn) {
+            let span = self.list_span(place);
+            return (span.end - span.start) as u16;
+        }
         let size = u64::from(self.payload_bytes);
         self.object_bytes.saturating_sub(sn * size).min(size) as u16
     }

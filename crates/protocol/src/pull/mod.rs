@@ -7,11 +7,14 @@
 //! no forwarder could, at a rate that falls when the same packet is asked for twice. A switch is a forwarder
 //! alone; a server is a forwarder with a receiver or a source behind its local face.
 //!
+//! Receivers learn the names of packets from lists that are pulled like the object ([`Blocks::with_lists`]).
+//!
 //! No machine sees payload. A forwarder names the slot of its store where the driver puts a payload or finds it.
 
 mod blocks;
 mod bucket;
 mod forwarder;
+mod lists;
 mod packet;
 mod pending;
 mod plan;
@@ -28,6 +31,7 @@ pub use forwarder::{
     Counters as ForwarderCounters, Forwarder, ForwarderConfig, Input as ForwarderInput,
     Output as ForwarderOutput,
 };
+pub use lists::{ListPlace, SECTION_GROUPS};
 pub use packet::{Data, Decision, Digest, Face, Interest, Name, Packet, Payload};
 pub use plan::{plan_routes, route_of};
 pub use receiver::{

@@ -7,6 +7,7 @@ use core::ops::Range;
 use polycast_types::{Duration, Handle, RangeSet, Time};
 
 use super::blocks::{Bits, Blocks};
+use super::lists::{ListPlace, Lists};
 use super::packet::{Data, Decision, Interest, Name};
 use super::route::Route;
 
@@ -29,6 +30,9 @@ const RETRY_MOST: Duration = Duration::from_secs(1);
 
 /// The time to wait is doubled at most so often.
 const DOUBLED_MOST: u32 = 6;
+
+/// One in so many that a tree asks for is a packet of a list, while there are any: lists stay well ahead of what they name.
+const LIST_TURNS: u32 = 8;
 
 /// In every tree a receiver may wait for so many times its credits, lost packets counted.
 const OPEN_PER_CREDIT: usize = 8;
@@ -64,10 +68,10 @@ pub enum Input {
     },
     /// All that is held has been said: begin.
     Begin,
-    /// Only packets below this number may be asked for: of the others the names are not known yet. Without this word all
-    /// are. It never sinks.
-    Known {
-        /// The first packet without a name.
+    /// The roots of the lists of the first sections are known. It never sinks. Where names travel in lists, only packets
+    /// may be asked for whose section's list is there.
+    Roots {
+        /// How many sections.
         until: u64,
     },
     /// A packet came.
@@ -100,12 +104,17 @@ pub enum Input {
 pub enum Output {
     /// Give an interest to the node's forwarder.
     Ask(Interest),
-    /// Keep the payload of the last `Data`.
+    /// Keep the payload of the last `Data`: of the object, or of a list. What a list's packet names is asked for next.
     Keep {
         /// Its number.
         sn: u64,
         /// How long ago it was asked for; `None` if that was more than once.
         round_trip: Option<Duration>,
+    },
+    /// The list of a section is there whole: its packets are asked for from now on. Sections come in their order.
+    Listed {
+        /// The section.
+        section: u64,
     },
     /// Every packet is there. Said again if some were corrupt and have come again.
     Complete,
@@ -165,6 +174,10 @@ struct Tree {
     last_data: Time,
     stalled: bool,
     timer: RoundTrips,
+    /// Packets of lists to ask for in this tree.
+    lists: VecDeque<u64>,
+    /// How often it has chosen.
+    turns: u32,
 }
 
 /// The receiver's machine: `handle` what happens, then `poll` until `None`, and again at `deadline`.
@@ -179,8 +192,9 @@ pub struct Receiver {
     fresh: RangeSet,
     /// When no tree has a block left: where the search for missing packets has come to.
     sweep: u64,
-    /// Packets below this number have names.
-    known: Option<u64>,
+    lists: Lists,
+    /// Packets of the object below this number have names.
+    known: u64,
     begun: bool,
     outputs: VecDeque<Output>,
     counters: Counters,
@@ -208,15 +222,18 @@ impl Receiver {
                 last_data: Time::ZERO,
                 stalled: false,
                 timer: RoundTrips::default(),
+                lists: VecDeque::new(),
+                turns: 0,
             }
         };
         Receiver {
             trees: config.routes.iter().enumerate().map(tree).collect(),
-            have: Bits::new(blocks.packets()),
+            have: Bits::new(blocks.numbers()),
             redo: RangeSet::new(),
             fresh: RangeSet::new(),
             sweep: 0,
-            known: None,
+            lists: Lists::default(),
+            known: if blocks.sections() == 0 { blocks.packets() } else { 0 },
             begun: false,
             outputs: VecDeque::new(),
             counters: Counters::default(),
@@ -230,22 +247,22 @@ impl Receiver {
         self.counters
     }
 
-    /// How many packets it has.
+    /// How many packets of the object it has.
     #[must_use]
     pub fn packets(&self) -> u64 {
-        self.have.count()
+        self.have.count() - self.lists.packets()
     }
 
     /// Whether it has packet `sn`; false for a packet that there is not.
     #[must_use]
     pub fn has(&self, sn: u64) -> bool {
-        sn < self.config.blocks.packets() && self.have.has(sn)
+        sn < self.config.blocks.numbers() && self.have.has(sn)
     }
 
     /// Whether it has everything.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.have.count() == self.config.blocks.packets()
+        self.packets() == self.config.blocks.packets()
     }
 
     /// Takes in what happened.
@@ -264,7 +281,10 @@ impl Receiver {
                     self.outputs.push_back(Output::Complete);
                 }
             }
-            Input::Known { until } => self.known = Some(self.known.unwrap_or(0).max(until)),
+            Input::Roots { until } => {
+                self.lists.told(&self.config.blocks, until);
+                self.begin_lists();
+            }
             Input::Data(data) => self.data(now, &data),
             Input::Corrupt { sns } => {
                 for sn in sns.start..sns.end.min(self.config.blocks.packets()) {
@@ -292,7 +312,8 @@ impl Receiver {
     /// If something that always holds does not.
     pub fn check(&self) {
         let blocks = self.config.blocks;
-        assert!(self.have.count() <= blocks.packets(), "it has more packets than there are");
+        assert!(self.packets() <= blocks.packets(), "it has more packets than there are");
+        self.lists.check(&blocks);
         for (number, tree) in self.trees.iter().enumerate() {
             let most = self.config.credits as usize * self.config.overtaken.map_or(1, |_| OPEN_PER_CREDIT);
             assert!(tree.open.len() <= most, "tree {number} has more open than credits");
@@ -303,19 +324,21 @@ impl Receiver {
             );
             let sent = tree.open.iter().map(|open| open.sent_at);
             assert!(sent.is_sorted(), "what tree {number} has open is in the order of asking");
-            let within = tree.open.iter().all(|open| open.sn < blocks.packets());
-            assert!(within, "tree {number} asks for packets that there are not");
+            let mut asked = tree.open.iter().map(|open| open.sn).chain(tree.lists.iter().copied());
+            assert!(asked.all(|sn| blocks.exists(sn)), "tree {number} asks for packets that there are not");
             let Some(block) = tree.block else { continue };
             let packets = blocks.packets_of(block);
             assert!(block < blocks.count() && tree.end == packets.end, "tree {number} carries no such block");
             assert!((packets.start..=packets.end).contains(&tree.cursor), "tree {number} has left its block");
             assert!(tree.moves <= blocks.count(), "tree {number} goes in a circle");
         }
-        let known = |sn: &u64| *sn < blocks.packets();
         let mut fresh = self.fresh.iter().flatten();
-        assert!(fresh.all(|sn| known(&sn) && !self.have.has(sn)), "what it has is to come from the source");
         assert!(
-            self.redo.iter().next_back().is_none_or(|last| last.end <= blocks.packets()),
+            fresh.all(|sn| blocks.exists(sn) && !self.have.has(sn)),
+            "what it has is to come from the source"
+        );
+        assert!(
+            self.redo.iter().next_back().is_none_or(|last| last.end <= blocks.numbers()),
             "no such packet"
         );
         assert!(self.sweep <= blocks.packets(), "it looks for packets that there are not");
@@ -386,7 +409,9 @@ impl Receiver {
         let Name { transfer, sn, .. } = data.name;
         let blocks = self.config.blocks;
         let number = usize::from(data.tree);
-        if transfer != self.config.transfer || sn >= blocks.packets() || number >= self.trees.len() {
+        let place = blocks.list_place(sn);
+        let is_known = sn < blocks.packets() || place.is_some_and(|place| self.is_named(place));
+        if transfer != self.config.transfer || !is_known || number >= self.trees.len() {
             self.counters.refused += 1;
             return;
         }
@@ -395,7 +420,7 @@ impl Receiver {
             self.forged(number, sn);
             return;
         }
-        let block = blocks.block_of(sn);
+        let block = place.is_none().then(|| blocks.block_of(sn));
         let tree = &mut self.trees[number];
         tree.last_data = now;
         tree.stalled = false;
@@ -408,7 +433,7 @@ impl Receiver {
                 tree.timer.seen(now.since(open.sent_at));
             }
         }
-        if tree.block == Some(block) {
+        if block.is_some() && tree.block == block {
             match data.decision {
                 Decision::Open if sn + 1 == tree.end => tree.decision = Decision::End,
                 Decision::Open => {}
@@ -424,8 +449,53 @@ impl Receiver {
             self.fresh.remove(sn..sn + 1);
         }
         self.outputs.push_back(Output::Keep { sn, round_trip });
-        if self.is_complete() {
+        if let Some(place) = place {
+            self.listed(place);
+        } else if self.is_complete() {
             self.outputs.push_back(Output::Complete);
+        }
+    }
+
+    /// Whether it could ask for this packet of a list: what names it is there.
+    fn is_named(&self, place: ListPlace) -> bool {
+        let blocks = self.config.blocks;
+        let ListPlace { section, level, index } = place;
+        let named_by = |above| {
+            let at = ListPlace { section, level: above, index: index / blocks.list_fan_out() };
+            self.have.has(blocks.list_sn(at))
+        };
+        let is_root = level + 1 == blocks.list_levels(section);
+        let had = self.have.has(blocks.list_sn(place));
+        had || (self.lists.has_begun(section) && (is_root || named_by(level + 1)))
+    }
+
+    /// A packet of a list has come.
+    fn listed(&mut self, place: ListPlace) {
+        let blocks = self.config.blocks;
+        self.lists.keep(place);
+        blocks.list_children(place).for_each(|sn| self.queue_list(sn));
+        while let Some(section) = self.lists.complete() {
+            self.outputs.push_back(Output::Listed { section });
+        }
+        self.known = self.lists.known(&blocks);
+        self.begin_lists();
+    }
+
+    fn begin_lists(&mut self) {
+        while let Some(root) = self.lists.begin(&self.config.blocks) {
+            self.queue_list(root);
+        }
+    }
+
+    /// All receivers ask for a packet of a list in the same tree, so that it passes each link once.
+    fn queue_list(&mut self, sn: u64) {
+        let trees = self.trees.len();
+        let home = (0..trees).map(|turn| (sn as usize).wrapping_add(turn) % trees);
+        match home.into_iter().find(|tree| self.trees[*tree].route.is_some()) {
+            Some(tree) => self.trees[tree].lists.push_back(sn),
+            None => {
+                self.redo.insert(sn..sn + 1);
+            }
         }
     }
 
@@ -452,8 +522,27 @@ impl Receiver {
                 return Some(sn);
             }
         }
-        let blocks = self.config.blocks;
-        let known = self.known.unwrap_or(u64::MAX);
+        // Lists go before what they name, and leave the rest of the way to what is named already.
+        self.trees[number].turns = self.trees[number].turns.wrapping_add(1);
+        if self.trees[number].turns.is_multiple_of(LIST_TURNS)
+            && let Some(sn) = self.choose_list(number)
+        {
+            return Some(sn);
+        }
+        self.choose_of_object(number).or_else(|| self.choose_list(number))
+    }
+
+    fn choose_list(&mut self, number: usize) -> Option<u64> {
+        while let Some(sn) = self.trees[number].lists.pop_front() {
+            if !self.have.has(sn) && !self.is_open(sn) {
+                return Some(sn);
+            }
+        }
+        None
+    }
+
+    fn choose_of_object(&mut self, number: usize) -> Option<u64> {
+        let (blocks, known) = (self.config.blocks, self.known);
         let tree = &mut self.trees[number];
         while tree.block.is_some() {
             if let Some(sn) = self.have.first_missing(tree.cursor..tree.end) {
@@ -494,7 +583,7 @@ impl Receiver {
         }
         let packets = self.config.blocks.packets();
         while let Some(sn) = self.have.first_missing(self.sweep..packets) {
-            if self.known.is_some_and(|known| sn >= known) {
+            if sn >= self.known {
                 return None;
             }
             self.sweep = sn + 1;
@@ -535,8 +624,12 @@ impl Receiver {
             return;
         }
         let open = core::mem::take(&mut tree.open);
+        let lists = core::mem::take(&mut tree.lists);
         tree.lost = 0;
         tree.block = None;
+        for sn in lists {
+            self.redo.insert(sn..sn + 1);
+        }
         for Open { sn, .. } in open {
             if !self.have.has(sn) {
                 self.redo.insert(sn..sn + 1);

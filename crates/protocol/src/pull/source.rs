@@ -304,14 +304,11 @@ impl Source {
     fn interest(&mut self, now: Time, port: u8, interest: &Interest) {
         let Name { transfer, sn, .. } = interest.name;
         let number = usize::from(interest.tree);
-        if transfer != self.config.transfer
-            || sn >= self.config.blocks.packets()
-            || number >= self.trees.len()
-        {
+        if transfer != self.config.transfer || !self.config.blocks.exists(sn) || number >= self.trees.len() {
             self.refused += 1;
             return;
         }
-        let (packets, depth) = (self.config.blocks.packets(), self.config.rate.depth_bytes);
+        let (packets, depth) = (self.config.blocks.numbers(), self.config.rate.depth_bytes);
         let tree = &mut self.trees[number];
         let at = tree.lanes.iter().position(|lane| lane.port == port).unwrap_or_else(|| {
             let bucket = Bucket::new(now, depth);
@@ -354,10 +351,11 @@ impl Source {
 
     /// The packet for an interest, with the decision if it is one of the block's last.
     fn data(&mut self, number: usize, waiting: Waiting, length: u16) -> Data {
-        let block = self.config.blocks.block_of(waiting.sn);
+        let blocks = self.config.blocks;
         let ahead = u64::from(self.config.decide_ahead.max(1));
-        let decides = waiting.sn + ahead >= self.config.blocks.packets_of(block).end;
-        let decision = if decides { self.decide(number, block) } else { Decision::Open };
+        let block = (waiting.sn < blocks.packets()).then(|| blocks.block_of(waiting.sn));
+        let ends = block.filter(|block| waiting.sn + ahead >= blocks.packets_of(*block).end);
+        let decision = ends.map_or(Decision::Open, |block| self.decide(number, block));
         Data {
             name: Name::new(self.config.transfer, waiting.sn),
             route: waiting.back.stepped(),

@@ -26,15 +26,13 @@ use std::sync::{Arc, mpsc};
 const RETRY_INITIAL: Duration = Duration::from_millis(100);
 /// Never earlier than this (the paper's RTO).
 const RETRY_LEAST: Duration = Duration::from_millis(20);
-/// A packet is lost that so many have overtaken, as with TCP: trees keep the order.
-const OVERTAKEN: u32 = 3;
 /// A tree in which nothing comes for so long is reported.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
-/// How often the source hears how far this receiver is.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest time without a look at whether the caller wants to end it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// Digests of more packets than this are not taken.
+/// How often the caller hears how far this receiver is.
+const EVENT_INTERVAL: Duration = Duration::from_millis(100);
+/// Names of more packets than this are not taken.
 const PACKETS_MAX: u64 = 1 << 28;
 
 /// Receives one object by way of `node`; blocks until it is stored, or has failed.
@@ -66,8 +64,8 @@ pub fn fetch(
         hashes: Vec::new(),
         root: None,
         seal,
-        digests: Vec::new(),
-        digests_heard: 0,
+        list_roots: Vec::new(),
+        list_roots_heard: 0,
         pulling: false,
         spared_bytes: 0,
     };
@@ -86,6 +84,10 @@ struct Trees {
     count: u8,
     block_bytes: u64,
     credits: u32,
+    retry: RetryTime,
+    overtaken: u32,
+    /// How often the source hears how far this receiver is.
+    progress: Duration,
 }
 
 /// The way in a tree, and for one that has begun before: the block that it carries.
@@ -100,7 +102,7 @@ enum Word {
     Trees(Trees),
     Root(Hash),
     Hashes(u64, Vec<Hash>),
-    Digests(u64, Vec<Digest>),
+    Roots(u64, Vec<Digest>),
     Way(u8, Way),
     /// The session's own.
     Other,
@@ -109,12 +111,17 @@ enum Word {
 impl Word {
     fn of(frame: Control<'_>) -> Result<Self, TransferError> {
         Ok(match frame {
-            Control::Trees { count, block_bytes, credits } => {
-                Word::Trees(Trees { count, block_bytes, credits })
+            Control::Trees { count, block_bytes, credits, retry_ms, overtaken, progress_ms } => {
+                let retry = match retry_ms {
+                    0 => RetryTime::Adaptive { initial: RETRY_INITIAL, least: RETRY_LEAST },
+                    ms => RetryTime::Fixed(Duration::from_millis(ms.into())),
+                };
+                let progress = Duration::from_millis(progress_ms.into());
+                Word::Trees(Trees { count, block_bytes, credits, retry, overtaken, progress })
             }
             Control::Root(root) => Word::Root(root),
             Control::Hashes { first, hashes } => Word::Hashes(first, hashes),
-            Control::Digests { first, digests } => Word::Digests(first, digests),
+            Control::Roots { first, digests } => Word::Roots(first, digests),
             Control::Route { tree, begins, hops } => {
                 Word::Way(tree, Way { route: read_route(hops)?, begins })
             }
@@ -140,9 +147,9 @@ struct Run<'a> {
     root: Option<Hash>,
     /// What packets carry is sealed with this.
     seal: Option<Seal>,
-    /// Digests that the node has not been told, and how many have come at all.
-    digests: Vec<Digest>,
-    digests_heard: u64,
+    /// Roots of lists of names that the node has not been told, and how many have come at all.
+    list_roots: Vec<Digest>,
+    list_roots_heard: u64,
     /// The node pulls.
     pulling: bool,
     /// Bytes that need not be sent.
@@ -161,6 +168,9 @@ impl Run<'_> {
         let looking = Looking::at(self.offer.geometry, in_part, older);
         self.link.handle(GuestInput::Stored { resumes: looking.is_some() });
         let mut assembler = Assembler::new(self.offer.geometry, part);
+        if looking.is_some() {
+            self.link.say(&Control::AskHashes);
+        }
         let verified = match looking {
             Some(looking) => self.look(looking, &mut assembler)?,
             None => vec![false; self.offer.geometry.groups() as usize],
@@ -170,45 +180,46 @@ impl Run<'_> {
         let patience = self.spec.options.join_timeout.as_secs_f64() + self.offer.stall.as_secs_f64();
         let told = |run: &Self| !run.ways.is_empty() && run.ways.iter().all(Option::is_some);
         self.hear_until(told, Some(patience))?;
-        let Some(Trees { block_bytes, credits, .. }) = self.trees else {
+        let Some(Trees { block_bytes, credits, retry, overtaken, progress, .. }) = self.trees else {
             return Err(WireError::Malformed.into());
         };
         let geometry = self.offer.geometry;
         let blocks = u16::try_from(geometry.fragment_len)
             .ok()
             .and_then(|payload| Blocks::new(geometry.object_len, payload, block_bytes))
+            .and_then(|blocks| blocks.with_lists(geometry.group_len))
             .ok_or(WireError::Malformed)?;
         let config = ReceiverConfig {
             transfer: self.handle,
             blocks,
             routes: self.ways.iter().map(|way| way.and_then(|way| way.route)).collect(),
             credits,
-            retry: RetryTime::Adaptive { initial: RETRY_INITIAL, least: RETRY_LEAST },
-            overtaken: Some(OVERTAKEN),
+            retry,
+            overtaken: (overtaken > 0).then_some(overtaken),
             stalled_after: STALLED_AFTER,
         };
         let (sender, events) = mpsc::channel();
-        let progress = Arc::new(AtomicU64::new(0));
+        let verified_bytes = Arc::new(AtomicU64::new(0));
         let known = assembler.hashes().len();
         assembler.add_hashes(known as u64, &self.hashes[known..]);
-        let digests = std::mem::take(&mut self.digests);
+        let roots = std::mem::take(&mut self.list_roots);
         self.node.fetch(ReceiverEnd::new(
             config,
             geometry,
             (assembler, self.seal.clone()),
             verified,
-            digests,
+            &roots,
             (sender, self.bell.clone()),
-            Arc::clone(&progress),
+            Arc::clone(&verified_bytes),
         ));
         self.pulling = true;
         for (tree, way) in (0u8..).zip(self.ways.iter().flatten()).filter(|(_, way)| way.begins.is_some()) {
             self.node.reroute(self.handle, tree, way.route, way.begins);
         }
-        let part = self.pull(&events, &progress, on_event)?;
+        let (part, hashes) = self.pull(&events, &verified_bytes, progress, on_event)?;
         // All groups are verified; now the hashes themselves.
         self.hear_until(|run| run.root.is_some(), Some(self.offer.stall.as_secs_f64()))?;
-        let root = root_hash(&self.hashes);
+        let root = root_hash(&hashes);
         if self.root != Some(root) {
             return Err(TransferError::Contradiction("its hashes do not give its root hash".into()));
         }
@@ -257,26 +268,21 @@ impl Run<'_> {
         error_of(end, verified_bytes, self.offer.geometry.object_len)
     }
 
-    /// Every hash and digest is there.
+    /// Every hash is there.
     fn knows_all(&self) -> bool {
-        let geometry = self.offer.geometry;
-        let whole =
-            self.hashes.len() as u64 == geometry.groups() && self.digests_heard == geometry.fragments();
-        whole && self.root.is_some()
+        self.hashes.len() as u64 == self.offer.geometry.groups() && self.root.is_some()
     }
 
     /// Takes all frames that have come.
     fn hear(&mut self) -> Result<(), TransferError> {
         self.link.fill();
-        let known = self.hashes.len();
         while let Some(frame) = self.link.next_frame() {
             let word = Word::of(frame)?;
             self.take(word)?;
         }
         self.link.note_end();
-        if self.pulling && (self.hashes.len() > known || !self.digests.is_empty()) {
-            let (hashes, digests) = (self.hashes[known..].to_vec(), std::mem::take(&mut self.digests));
-            self.node.learn(self.handle, known as u64, hashes, digests);
+        if self.pulling && !self.list_roots.is_empty() {
+            self.node.learn(self.handle, std::mem::take(&mut self.list_roots));
         }
         Ok(())
     }
@@ -292,7 +298,7 @@ impl Run<'_> {
     }
 
     fn take(&mut self, word: Word) -> Result<(), TransferError> {
-        let (groups, packets) = (self.offer.geometry.groups(), self.offer.geometry.fragments());
+        let groups = self.offer.geometry.groups();
         match word {
             Word::Trees(trees) if self.trees.is_none() => {
                 self.trees = Some(trees);
@@ -300,9 +306,9 @@ impl Run<'_> {
             }
             Word::Root(root) => self.root = Some(root),
             Word::Hashes(first, hashes) if first == self.hashes.len() as u64 => self.hashes.extend(hashes),
-            Word::Digests(first, digests) if first == self.digests_heard => {
-                self.digests_heard += digests.len() as u64;
-                self.digests.extend(digests);
+            Word::Roots(first, digests) if first == self.list_roots_heard => {
+                self.list_roots_heard += digests.len() as u64;
+                self.list_roots.extend(digests);
             }
             Word::Way(tree, way) => {
                 *self.ways.get_mut(usize::from(tree)).ok_or(WireError::Malformed)? = Some(way);
@@ -311,9 +317,10 @@ impl Run<'_> {
                 }
             }
             Word::Other => {}
-            Word::Trees(_) | Word::Hashes(..) | Word::Digests(..) => return Err(WireError::Malformed.into()),
+            Word::Trees(_) | Word::Hashes(..) | Word::Roots(..) => return Err(WireError::Malformed.into()),
         }
-        let fits = self.hashes.len() as u64 <= groups && self.digests_heard <= packets;
+        // There are no more sections than groups.
+        let fits = self.hashes.len() as u64 <= groups && self.list_roots_heard <= groups;
         if fits { Ok(()) } else { Err(WireError::Malformed.into()) }
     }
 
@@ -358,19 +365,20 @@ impl Run<'_> {
         &mut self,
         events: &mpsc::Receiver<ReceiverEvent>,
         progress: &AtomicU64,
+        interval: Duration,
         on_event: &mut dyn FnMut(&ReceiverProgress),
-    ) -> Result<PartFile, TransferError> {
+    ) -> Result<(PartFile, Vec<Hash>), TransferError> {
         let total = self.offer.geometry.object_len;
-        let mut say_at = self.clock.now();
+        let (mut say_at, mut event_at) = (self.clock.now(), self.clock.now());
         loop {
             self.check_cancelled()
                 .map_err(|error| error.interrupted(progress.load(Ordering::Relaxed), total))?;
             self.bell.clear();
             match events.try_recv() {
-                Ok(ReceiverEvent::Done(part)) => return Ok(part),
+                Ok(ReceiverEvent::Done(part, hashes)) => return Ok((part, hashes)),
                 Ok(ReceiverEvent::Failed(error)) => return Err(error.into()),
                 Ok(ReceiverEvent::Stalled { tree }) => self.link.say(&Control::Stalled { tree }),
-                Err(mpsc::TryRecvError::Empty) => self.wait(say_at)?,
+                Err(mpsc::TryRecvError::Empty) => self.wait(say_at.min(event_at))?,
                 Err(mpsc::TryRecvError::Disconnected) => {
                     return Err(TransferError::Unusable("this agent's node has ended".into()));
                 }
@@ -378,7 +386,7 @@ impl Run<'_> {
             let verified_bytes = progress.load(Ordering::Relaxed);
             let now = self.clock.now();
             if now >= say_at {
-                say_at = now + PROGRESS_INTERVAL;
+                say_at = now + interval;
                 self.link.say(&Control::Progress {
                     position: 0,
                     received: 0,
@@ -387,6 +395,9 @@ impl Run<'_> {
                     arrived_ns: 0,
                     waited_ns: 0,
                 });
+            }
+            if now >= event_at {
+                event_at = now + EVENT_INTERVAL;
                 let name = self.offer.name.clone();
                 on_event(&ReceiverProgress { name, bytes: verified_bytes, total, received: None });
             }

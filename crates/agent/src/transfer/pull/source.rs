@@ -30,6 +30,13 @@ const SETUP_QUEUE_LEN: usize = 1 << 20;
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest time without a look at what the caller wants.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// Between two words of a receiver on how far it is, in a small group and at most.
+const PROGRESS_MS: u64 = 100;
+const PROGRESS_MS_MOST: u64 = 2_000;
+/// Receivers that say so as often as one of a small group.
+const PROGRESS_RECEIVERS: u64 = 8;
+/// A packet is lost that so many have overtaken, as with TCP: trees keep the order.
+const OVERTAKEN: u32 = 3;
 /// Receivers whose ways are known, those included who are named later.
 const ROUTES_MAX: usize = 1 << 16;
 /// Interests that may wait at the source for tokens, a tree and port.
@@ -115,9 +122,11 @@ impl PreparedPull {
 /// What one receiver has been told.
 #[derive(Default)]
 struct Told {
-    /// Parts of the hashes and digests, and whether the root hash.
-    parts: usize,
+    /// Roots of lists, and whether the root hash.
+    roots: u64,
     root: bool,
+    /// Parts of the hashes, where it has asked for them.
+    parts: usize,
 }
 
 struct Run {
@@ -128,6 +137,7 @@ struct Run {
     handle: Handle,
     geometry: Geometry,
     block_bytes: u64,
+    blocks: Blocks,
     sums: Arc<Sums>,
     /// The object as packets carry it.
     object: Arc<dyn ObjectSource>,
@@ -151,20 +161,29 @@ impl Run {
         let TreePath { payload_len, credits, trees, .. } = path;
         let object_len = spec.source.len();
         let geometry = Geometry { object_len, fragment_len: payload_len.into(), group_len: GROUP_LEN };
-        let bell = Bell::new()?;
-        let secret = entrance.security.as_ref().map(|_| Secret::fresh());
-        let seal = secret.as_ref().map(|secret| Seal::new(secret, entrance.handle));
-        let sums = Sums::start(&spec.source, geometry, seal.clone(), bell.clone())?;
-        let object: Arc<dyn ObjectSource> = match seal {
-            Some(seal) => Arc::new(SealedObject::new(Arc::clone(&spec.source), seal, payload_len.into())),
-            None => Arc::clone(&spec.source),
-        };
         let in_use = (0..usize::from(trees))
             .filter(|tree| path.routes.values().any(|routes| routes.get(*tree).is_some_and(Option::is_some)));
         let in_use = in_use.count() as u8;
         if in_use == 0 {
             return Err(TransferError::Unusable("there is no tree to any receiver".into()));
         }
+        let bell = Bell::new()?;
+        let secret = entrance.security.as_ref().map(|_| Secret::fresh());
+        let seal = secret.as_ref().map(|secret| Seal::new(secret, entrance.handle));
+        let block_bytes =
+            Blocks::bytes_for(object_len, payload_len, in_use, credits);
+        let blocks = Blocks::new(object_len, payload_len, block_bytes)
+            .ok_or_else(|| TransferError::Unusable("the object has too many blocks".into()))?
+            .with_lists(GROUP_LEN)
+            .ok_or_else(|| {
+                TransferError::Unusable("its packets are too short to carry lists of names".into())
+            })?;
+        let shape = (entrance.handle, geometry, blocks);
+        let sums = Sums::start(&spec.source, shape, seal.clone(), bell.clone())?;
+        let object: Arc<dyn ObjectSource> = match seal {
+            Some(seal) => Arc::new(SealedObject::new(Arc::clone(&spec.source), seal, payload_len.into())),
+            None => Arc::clone(&spec.source),
+        };
         let (mut expected, addresses) = spec.receivers.expected();
         if let Expected::Count(_) = expected {
             // Those to whom ways are known come by themselves.
@@ -177,7 +196,8 @@ impl Run {
             session: Session::begin(&spec, expected, addresses, entrance, true, verdicts, bell),
             handle,
             geometry,
-            block_bytes: Blocks::bytes_for(object_len, payload_len, in_use, credits),
+            block_bytes,
+            blocks,
             sums,
             object,
             secret,
@@ -325,24 +345,37 @@ impl Run {
         if let Some(secret) = &self.secret {
             self.session.tell(guest, &Control::Seal(SealSecret(*secret.reveal())));
         }
-        let (count, block_bytes) = (self.trees, self.block_bytes);
-        self.session.tell(guest, &Control::Trees { count, block_bytes, credits: self.path.credits });
+        let (count, block_bytes, credits) = (self.trees, self.block_bytes, self.path.credits);
+        let (retry_ms, overtaken, progress_ms) = (0, OVERTAKEN, self.progress_ms());
+        let trees = Control::Trees { count, block_bytes, credits, retry_ms, overtaken, progress_ms };
+        self.session.tell(guest, &trees);
         self.told.insert(guest, Told::default());
     }
 
-    /// Sends hashes and digests as they become known, and as fast as they are taken.
+    /// How often a receiver says how far it is: in large groups less often, so that the source hears as much in all.
+    fn progress_ms(&self) -> u32 {
+        let often = self.session.roster.entries().count() as u64 / PROGRESS_RECEIVERS;
+        let rarest = PROGRESS_MS_MOST.min(self.spec.options.stall_timeout.0 / 4_000_000).max(1);
+        (PROGRESS_MS * often.max(1)).min(rarest) as u32
+    }
+
+    /// Sends what receivers need of the lists of names as it becomes known, and as fast as it is taken.
     fn set_up(&mut self, guest: GuestId) {
         let Some(told) = self.told.get_mut(&guest) else { return };
         let sums = Arc::clone(&self.sums);
         while self.session.queued(guest).is_some_and(|queued| queued <= SETUP_QUEUE_LEN) {
-            if let Some(part) = sums.part(told.parts) {
-                let (first, mut packet) = sums.first_of(told.parts);
+            let mut digests = sums.roots_from(told.roots);
+            if !digests.is_empty() {
+                digests.truncate(DIGESTS_MAX);
+                let first = told.roots;
+                told.roots += digests.len() as u64;
+                self.session.tell(guest, &Control::Roots { first, digests });
+                continue;
+            }
+            if let Some(part) = sums.part(told.parts).filter(|_| self.session.asks_hashes(guest)) {
+                let first = sums.first_of(told.parts).0;
                 told.parts += 1;
                 self.session.tell(guest, &Control::Hashes { first, hashes: part.hashes.clone() });
-                for digests in part.digests.chunks(DIGESTS_MAX) {
-                    self.session.tell(guest, &Control::Digests { first: packet, digests: digests.to_vec() });
-                    packet += digests.len() as u64;
-                }
                 continue;
             }
             if let Some(root) = sums.root().filter(|_| !told.root) {
@@ -359,8 +392,7 @@ impl Run {
         let packet = FRAME_HEADERS_LEN + HEADER_LEN;
         let config = SourceConfig {
             transfer: self.handle,
-            blocks: Blocks::new(self.geometry.object_len, payload_len, self.block_bytes)
-                .ok_or_else(|| TransferError::Unusable("the object has too many blocks".into()))?,
+            blocks: self.blocks,
             trees: self.trees,
             credits,
             rate: RateConfig::in_proportion(link_bps, packet as u32 + u32::from(payload_len)),

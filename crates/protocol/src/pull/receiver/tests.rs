@@ -57,37 +57,101 @@ fn it_asks_for_w_packets_in_each_tree_and_for_one_more_for_each_that_comes() {
     assert!(matches!(out[1..], [Output::Ask(Interest { name: Name { sn: 3, .. }, tree: 0, .. })]));
 }
 
+/// Sections of 2, 4, 8 and 16 packets: the object has the numbers 0 to 29, the lists 30, 36, 42 to 44 and 48 to 51.
+fn receiver_of_lists(trees: usize) -> Receiver {
+    let plain = receiver(30, trees, fixed());
+    let blocks = plain.config.blocks.with_lists(250).unwrap();
+    Receiver::new(ReceiverConfig { blocks, ..plain.config })
+}
+
+/// Gives a packet of its length, and says which sections are listed with it.
+fn give_list(receiver: &mut Receiver, now: u64, sn: u64, tree: u8) -> Vec<u64> {
+    let length = receiver.config.blocks.length_of(sn);
+    receiver.handle(Time(now), Input::Data(Data { length, ..data(sn, tree, Decision::Open) }));
+    assert_eq!(receiver.poll(Time(now)), Some(Output::Keep { sn, round_trip: Some(Duration(1)) }));
+    let outputs = receiver.outputs.drain(..);
+    outputs
+        .filter_map(|output| if let Output::Listed { section } = output { Some(section) } else { None })
+        .collect()
+}
+
 #[test]
 fn packets_without_a_name_are_not_asked_for() {
-    let mut receiver = receiver(30, 2, fixed());
-    receiver.handle(Time(0), Input::Known { until: 2 });
+    let mut receiver = receiver_of_lists(2);
     receiver.handle(Time(0), Input::Begin);
-    assert_eq!(asked(&mut receiver, 0), [(0, 0), (0, 1)]);
+    assert_eq!(asked(&mut receiver, 0), []);
+    assert_eq!(receiver.deadline(), None);
+    receiver.handle(Time(0), Input::Roots { until: 1 });
+    assert_eq!(asked(&mut receiver, 0), [(0, 30)]);
+    // Nobody has named this one.
+    give(&mut receiver, 1, 36, 0, Decision::Open);
+    assert_eq!((receiver.counters().refused, receiver.has(36)), (1, false));
+    assert_eq!(give_list(&mut receiver, 1, 30, 0), [0]);
+    assert_eq!(asked(&mut receiver, 1), [(0, 0), (0, 1)]);
     give(&mut receiver, 5, 0, 0, Decision::Open);
     give(&mut receiver, 5, 1, 0, Decision::Open);
     assert_eq!(asked(&mut receiver, 5), []);
-    assert_eq!(receiver.deadline(), None);
-    receiver.handle(Time(9), Input::Known { until: 11 });
-    assert_eq!(asked(&mut receiver, 9), [(0, 2), (0, 3), (0, 4), (1, 10)]);
-    // It never sinks.
-    receiver.handle(Time(9), Input::Known { until: 3 });
-    give(&mut receiver, 10, 2, 0, Decision::Open);
-    assert_eq!(asked(&mut receiver, 10), [(0, 5)]);
+    receiver.handle(Time(9), Input::Roots { until: 9 });
+    assert_eq!(asked(&mut receiver, 9), [(0, 36), (0, 42), (0, 48)]);
+    // It never sinks, and the next section waits for the one before.
+    receiver.handle(Time(9), Input::Roots { until: 0 });
+    assert_eq!(give_list(&mut receiver, 10, 42, 0), []);
+    // What a list's packet names has a tree of its own.
+    assert_eq!(asked(&mut receiver, 10), [(0, 44), (1, 43)]);
+    assert_eq!(give_list(&mut receiver, 11, 43, 1), []);
+    assert_eq!(give_list(&mut receiver, 11, 44, 0), []);
+    assert_eq!(asked(&mut receiver, 11), []);
+    receiver.handle(Time(10), Input::Data(Data { length: 535, ..data(36, 0, Decision::Open) }));
+    assert_eq!((receiver.counters().refused, receiver.has(36)), (2, false), "its list has another length");
 }
 
 #[test]
 fn the_search_for_missing_packets_waits_for_names_too() {
-    let mut receiver = receiver(30, 1, fixed());
-    receiver.handle(Time(0), Input::Known { until: 12 });
+    let mut receiver = receiver_of_lists(1);
+    receiver.handle(Time(0), Input::Roots { until: 3 });
+    receiver.handle(Time(0), Input::Held { sns: 0..9 });
     receiver.handle(Time(0), Input::Begin);
-    assert_eq!(asked(&mut receiver, 0).len(), 3);
-    (0..10).for_each(|sn| give(&mut receiver, sn, sn, 0, Decision::End));
-    // The tree has no further block: what is missing is looked for.
-    assert_eq!(asked(&mut receiver, 20), [(0, 10), (0, 11)]);
-    give(&mut receiver, 21, 10, 0, Decision::Open);
-    assert_eq!(asked(&mut receiver, 21), []);
-    receiver.handle(Time(22), Input::Known { until: 30 });
-    assert_eq!(asked(&mut receiver, 22), [(0, 12), (0, 13)]);
+    assert_eq!(asked(&mut receiver, 0), [(0, 30), (0, 36), (0, 42)]);
+    assert_eq!(give_list(&mut receiver, 1, 30, 0), [0]);
+    assert_eq!(give_list(&mut receiver, 1, 36, 0), [1]);
+    assert_eq!(give_list(&mut receiver, 1, 42, 0), []);
+    assert_eq!(asked(&mut receiver, 1), [(0, 43), (0, 44)]);
+    assert_eq!(give_list(&mut receiver, 2, 43, 0), []);
+    assert_eq!(give_list(&mut receiver, 2, 44, 0), [2]);
+    assert_eq!(asked(&mut receiver, 2), [(0, 9)]);
+    give(&mut receiver, 3, 9, 0, Decision::End);
+    // The tree has no further block: what is missing is looked for, as far as it has names.
+    assert_eq!(asked(&mut receiver, 3), [(0, 10), (0, 11), (0, 12)]);
+    (10..14).for_each(|sn| give(&mut receiver, sn, sn, 0, Decision::Open));
+    assert_eq!(asked(&mut receiver, 20), []);
+    receiver.handle(Time(22), Input::Roots { until: 4 });
+    assert_eq!(asked(&mut receiver, 22), [(0, 48)]);
+}
+
+#[test]
+fn lists_of_a_tree_that_is_gone_come_by_another_one() {
+    let mut receiver = receiver_of_lists(2);
+    receiver.handle(Time(0), Input::Begin);
+    receiver.handle(Time(0), Input::Roots { until: 4 });
+    assert_eq!(asked(&mut receiver, 0), [(0, 30), (0, 36), (0, 42)]);
+    receiver.handle(Time(1), Input::Rerouted { tree: 0, route: None });
+    assert_eq!(asked(&mut receiver, 1), [(1, 30), (1, 36), (1, 42)]);
+    let blocks = receiver.config.blocks;
+    let mut now = 2;
+    while !receiver.is_complete() {
+        let sns = asked(&mut receiver, now);
+        assert!(!sns.is_empty() || receiver.deadline().is_some(), "{} packets", receiver.packets());
+        let open: Vec<u64> = receiver.trees[1].open.iter().map(|open| open.sn).collect();
+        for sn in open {
+            let decision = if sn == 19 { Decision::End } else { Decision::Open };
+            receiver.handle(
+                Time(now),
+                Input::Data(Data { length: blocks.length_of(sn), ..data(sn, 1, decision) }),
+            );
+        }
+        now += 1;
+    }
+    assert_eq!(receiver.packets(), 30);
 }
 
 #[test]

@@ -215,6 +215,8 @@ impl PullNode {
                     ReceiverOutput::Ask(interest) => self.ask(net, node, interest),
                     ReceiverOutput::Complete => finished += self.complete(net.now(), at),
                     ReceiverOutput::Stalled { .. } => self.receivers[at].log.stalls += 1,
+                    // There are no bytes to look into: the machine says what it may ask for.
+                    ReceiverOutput::Listed { .. } => {}
                     ReceiverOutput::Keep { .. } => unreachable!("data is kept when it is delivered"),
                 }
             }

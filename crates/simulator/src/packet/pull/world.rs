@@ -14,6 +14,8 @@ pub struct PullWorld {
     flows: Vec<Flow>,
     /// Receivers that do not have everything.
     missing: u32,
+    /// Sections of which receivers know the roots of the lists, where names travel in lists.
+    roots: u64,
 }
 
 impl PullWorld {
@@ -28,7 +30,12 @@ impl PullWorld {
             let ports = graph.port_count(node).min(255) as u8;
             PullNode::new(config(node, ports), header_bytes)
         };
-        PullWorld { nodes: (0..graph.node_count()).map(node).collect(), flows: Vec::new(), missing: 0 }
+        PullWorld {
+            nodes: (0..graph.node_count()).map(node).collect(),
+            flows: Vec::new(),
+            missing: 0,
+            roots: u64::MAX,
+        }
     }
 
     /// Puts a group's source and receivers in place and lets the receivers begin.
@@ -37,9 +44,22 @@ impl PullWorld {
         for (at, &receiver) in group.receivers.iter().enumerate() {
             self.nodes[receiver as usize].add_receiver(group.receiver_config(at));
             self.missing += 1;
+            self.tell_roots(net, group, receiver);
         }
         for &receiver in &group.receivers {
             self.tell(net, receiver, group.transfer, ReceiverInput::Begin);
+        }
+    }
+
+    /// From now on receivers know the roots of the lists of so many sections.
+    pub fn know_roots(&mut self, net: &mut Network<Datagram>, group: &Group, until: u64) {
+        self.roots = until;
+        group.receivers.iter().for_each(|&receiver| self.tell_roots(net, group, receiver));
+    }
+
+    fn tell_roots(&mut self, net: &mut Network<Datagram>, group: &Group, receiver: Node) {
+        if group.blocks.sections() > 0 {
+            self.tell(net, receiver, group.transfer, ReceiverInput::Roots { until: self.roots });
         }
     }
 
@@ -102,6 +122,7 @@ impl PullWorld {
         self.missing += u32::from(was_complete);
         place.crash(config);
         place.add_receiver(group.receiver_config(at));
+        self.tell_roots(net, group, node);
         self.tell(net, node, group.transfer, ReceiverInput::Held { sns: held });
         self.tell(net, node, group.transfer, ReceiverInput::Begin);
     }
@@ -140,6 +161,7 @@ impl PullWorld {
             return;
         }
         self.nodes[node as usize].add_receiver(group.receiver_config(at));
+        self.tell_roots(net, group, node);
         for sns in held {
             self.tell(net, node, group.transfer, ReceiverInput::Held { sns: sns.clone() });
         }

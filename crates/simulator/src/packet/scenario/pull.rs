@@ -15,6 +15,9 @@ use polycast_protocol::pull::{Blocks, ForwarderConfig, ReceiverInput, Replacemen
 use polycast_topology::{Failures, Graph, Network as Topology};
 use polycast_types::{Duration, Handle, Rate, Time};
 
+/// Bytes of a hash group of agents.
+const GROUP_BYTES: u32 = 1 << 18;
+
 /// Settings of a pull transfer; the defaults are the paper's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PullConfig {
@@ -40,6 +43,8 @@ pub struct PullConfig {
     pub overtaken: u32,
     /// Whether the source takes single losses for chance while it sees no queue; not in the paper.
     pub chance: bool,
+    /// Whether receivers pull the lists of packets' names too, as agents do; the paper's names need no list.
+    pub lists: bool,
     /// Interests that may be pending at a node.
     pub pending_interests: u32,
     /// Which packet a full content store forgets.
@@ -64,6 +69,7 @@ impl Default for PullConfig {
             retry: None,
             overtaken: 3,
             chance: true,
+            lists: false,
             pending_interests: 1 << 16,
             replacement: Replacement::default(),
             trees_max: None,
@@ -128,6 +134,10 @@ impl Scenario {
         let plan = &self.transfer;
         let blocks = Blocks::new(plan.bytes, config.payload_bytes, config.block_bytes)
             .ok_or_else(|| Problem::new("pull", "a payload and a block hold at least one byte"))?;
+        let lists = if config.lists { blocks.with_lists(GROUP_BYTES) } else { Some(blocks) };
+        let blocks = lists.ok_or_else(|| {
+            Problem::new("pull.payload", "packets that carry lists of names hold at least 64 bytes")
+        })?;
         let mut planner = TreePlanner::new(topology);
         let slowest = (0..net.link_count()).map(|link| net.rate(LinkId(link)).0).min().unwrap_or(1);
         let group = Group::plan(&mut planner, plan.source, &receivers, blocks, slowest);

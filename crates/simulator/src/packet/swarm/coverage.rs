@@ -163,7 +163,7 @@ kinds!(of_pull_source, PULL_SOURCE, pull::SourceInput:
 kinds!(of_pull_receiver, PULL_RECEIVER, pull::ReceiverInput:
     pull::ReceiverInput::Held { .. } => "pull receiver: Held",
     pull::ReceiverInput::Begin => "pull receiver: Begin",
-    pull::ReceiverInput::Known { .. } => "pull receiver: Known",
+    pull::ReceiverInput::Roots { .. } => "pull receiver: Roots",
     pull::ReceiverInput::Data(_) => "pull receiver: Data",
     pull::ReceiverInput::Corrupt { .. } => "pull receiver: Corrupt",
     pull::ReceiverInput::Rerouted { .. } => "pull receiver: Rerouted",

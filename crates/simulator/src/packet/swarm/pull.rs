@@ -58,8 +58,10 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
     let source = hosts.remove(0);
     let bytes = random.magnitude(1_000..=1_000_000);
     let payload = random.magnitude(200..=8_000) as u16;
-    let blocks =
-        Blocks::new(bytes, payload, random.magnitude(2_000..=200_000)).expect("sizes are above zero");
+    let plain = Blocks::new(bytes, payload, random.magnitude(2_000..=200_000)).expect("sizes are above zero");
+    // In every other case names travel in lists, of small sections.
+    let lists = bytes.is_multiple_of(2).then(|| plain.with_lists(4_096).expect("there is room for names"));
+    let blocks = lists.unwrap_or(plain);
     let mut coverage = Coverage::default();
     let faults = draw::faults(random);
     coverage.faults(&faults);
@@ -78,6 +80,7 @@ pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdi
             let forgets_source = plant == Some(Plant::ForgetSource);
             let mut world = Tampered { inner, topology, skips_credits, forgets_source };
             begin_flows(random, &mut net, &mut world);
+            Trees::begin(random, &mut net, &mut world, &group);
             world.inner.start(&mut net, &group);
             let failure = live(random, &mut net, &mut world, &group, store_packets, &mut coverage).err();
             let nodes = (0..net.node_count()).map(|node| world.inner.node(node).coverage());
@@ -107,7 +110,7 @@ fn begin_flows(random: &mut Random, net: &mut Network<Datagram>, world: &mut Tam
     }
 }
 
-/// Trees without a way, ports of the source without room, and packets whose names are not known yet.
+/// Trees without a way, ports of the source without room, and lists of names whose roots are not known yet.
 #[derive(Default)]
 struct Trees {
     gone: BTreeSet<u8>,
@@ -116,22 +119,10 @@ struct Trees {
 
 impl Trees {
     /// In some cases not all names are known at once.
-    fn begin(
-        &mut self,
-        random: &mut Random,
-        net: &mut Network<Datagram>,
-        world: &mut Tampered,
-        group: &Group,
-    ) {
+    fn begin(random: &mut Random, net: &mut Network<Datagram>, world: &mut Tampered, group: &Group) {
         if random.one_in(4) {
-            let until = random.below(group.blocks.packets() + 1);
-            self.known(net, world, group, until);
-        }
-    }
-
-    fn known(&self, net: &mut Network<Datagram>, world: &mut Tampered, group: &Group, until: u64) {
-        for &receiver in &group.receivers {
-            world.inner.tell(net, receiver, group.transfer, ReceiverInput::Known { until });
+            let until = random.below(group.blocks.packets() + 1) % (group.blocks.sections() + 1);
+            world.inner.know_roots(net, group, until);
         }
     }
 
@@ -195,7 +186,7 @@ impl Trees {
         for tree in core::mem::take(&mut self.gone) {
             self.regain(net, world, group, tree);
         }
-        self.known(net, world, group, u64::MAX);
+        world.inner.know_roots(net, group, u64::MAX);
     }
 }
 
@@ -208,7 +199,6 @@ fn live(
     coverage: &mut Coverage,
 ) -> Result<(), String> {
     let mut trees = Trees::default();
-    trees.begin(random, net, world, group);
     let span = net.rate(LinkId(0)).time_for(group.blocks.object_bytes()) * 3 + Duration::from_millis(2);
     let heal_at = Time(random.magnitude(200_000..=span.0));
     let mut times: Vec<Time> = (0..random.below(5)).map(|_| random.time_below(heal_at)).collect();
