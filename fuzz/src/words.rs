@@ -3,7 +3,7 @@
 
 use arbitrary::Unstructured;
 use polycast_types::{AppId, DataId, Duration, Handle, ObjectId, RangeSet, Time};
-use polycast_wire::control::{Control, Hello, SealSecret, Welcome};
+use polycast_wire::control::{Control, Form, Hello, SealSecret, Welcome};
 use std::ops::Range;
 
 /// Says at most so much at one time: a machine that says more goes round in circles.
@@ -228,7 +228,7 @@ impl<'a> Words<'a> {
     fn welcome<'n>(&mut self, name: &'n str, near: u64) -> Welcome<'n> {
         Welcome {
             object: self.object(),
-            directory: self.flip(),
+            form: if self.flip() { Form::Directory } else { Form::Set },
             mode: self.below(0o1000) as u16,
             name,
             object_len: self.number(near) % (1 << 50),

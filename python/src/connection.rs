@@ -118,6 +118,22 @@ impl Source for polycast_api::client::Versions {
     }
 }
 
+impl Source for polycast_api::client::Watching {
+    type Event = polycast_api::agent::WatchEvent;
+
+    fn next(&mut self) -> impl Future<Output = Result<Option<Self::Event>, ClientError>> + Send {
+        polycast_api::client::Watching::next(self)
+    }
+}
+
+impl Source for polycast_api::client::Files {
+    type Event = polycast_api::agent::FilesEvent;
+
+    fn next(&mut self) -> impl Future<Output = Result<Option<Self::Event>, ClientError>> + Send {
+        polycast_api::client::Files::next(self)
+    }
+}
+
 /// A transfer that is watched. Letting go of it, or `cancel`, ends the transfer unless others watch it.
 #[pyclass(frozen, module = "polycast._native")]
 pub struct Sending {
@@ -132,6 +148,14 @@ pub struct Fetching(Events<polycast_api::client::Fetching>);
 /// The versions of a topic.
 #[pyclass(frozen, module = "polycast._native")]
 pub struct Versions(Events<polycast_api::client::Versions>);
+
+/// The verified bytes of an object, as they come.
+#[pyclass(frozen, module = "polycast._native")]
+pub struct Watching(Events<polycast_api::client::Watching>);
+
+/// The files of a set, as they come.
+#[pyclass(frozen, module = "polycast._native")]
+pub struct Files(Events<polycast_api::client::Files>);
 
 /// An object whose bytes are brought from elsewhere.
 #[pyclass(frozen, module = "polycast._native")]
@@ -275,9 +299,13 @@ impl Connection {
         paths: Vec<PathBuf>,
         name: String,
         exclude: Vec<String>,
+        files: bool,
     ) -> PyResult<String> {
         let added = self.call(py, |session: Session| async move {
-            session.add_all(DataId(data), &paths, &name, &exclude, false).await
+            match files {
+                true => session.add_set(DataId(data), &paths, &name, &exclude, false).await,
+                false => session.add_all(DataId(data), &paths, &name, &exclude, false).await,
+            }
         })?;
         Ok(values::object(&added).to_string())
     }
@@ -410,6 +438,30 @@ impl Connection {
         Ok(Versions(Events::new(events)))
     }
 
+    /// The verified bytes of these ranges of an object as they come: pairs of where one begins and its length; none mean all.
+    fn watch(
+        &self,
+        py: Python<'_>,
+        data: u64,
+        ranges: Vec<(u64, u64)>,
+        timeout: Option<f64>,
+    ) -> PyResult<Watching> {
+        let timeout = timeout.map(span).transpose()?;
+        let ranges: Vec<_> = ranges.into_iter().map(|(at, length)| at..at.saturating_add(length)).collect();
+        let events = self.call(py, |session: Session| async move {
+            session.watch(DataId(data), &ranges, timeout).await
+        })?;
+        Ok(Watching(Events::new(events)))
+    }
+
+    /// The files of a set as they come.
+    fn files(&self, py: Python<'_>, data: u64, timeout: Option<f64>) -> PyResult<Files> {
+        let timeout = timeout.map(span).transpose()?;
+        let events =
+            self.call(py, |session: Session| async move { session.files(DataId(data), timeout).await })?;
+        Ok(Files(Events::new(events)))
+    }
+
     /// Ends the registration. The agent does so by itself when the process has gone.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let held = self.inner.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -456,6 +508,30 @@ impl Versions {
     /// The next event as JSON; `None` when the agent ends.
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<String>> {
         Ok(self.0.next(py, timeout)?.map(|event| values::version(&event).to_string()))
+    }
+
+    fn cancel(&self) {
+        self.0.cancel();
+    }
+}
+
+#[pymethods]
+impl Watching {
+    /// The next event as JSON; `None` after the last one.
+    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<String>> {
+        Ok(self.0.next(py, timeout)?.map(|event| values::watched(&event).to_string()))
+    }
+
+    fn cancel(&self) {
+        self.0.cancel();
+    }
+}
+
+#[pymethods]
+impl Files {
+    /// The next event as JSON; `None` after the last one.
+    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<String>> {
+        Ok(self.0.next(py, timeout)?.map(|event| values::files(&event).to_string()))
     }
 
     fn cancel(&self) {

@@ -21,5 +21,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<connection::Fetching>()?;
     module.add_class::<connection::Filling>()?;
     module.add_class::<connection::Versions>()?;
+    module.add_class::<connection::Watching>()?;
+    module.add_class::<connection::Files>()?;
     Ok(())
 }

@@ -2,7 +2,8 @@
 
 use polycast_api::agent::send_event::Event;
 use polycast_api::agent::{
-    Object, ObjectKind, ObjectState, PathForm, PublishResponse, StatusResponse, TopicEvent, fetch_event,
+    FilesEvent, Object, ObjectKind, ObjectState, PathForm, PublishResponse, StatusResponse, TopicEvent,
+    WatchEvent, fetch_event,
 };
 use polycast_api::client::ClientError;
 use polycast_api::report::{Delivery, Report};
@@ -34,6 +35,7 @@ pub fn raise(py: Python<'_>, kind: &str, message: &str) -> PyErr {
 pub fn object(object: &Object) -> Value {
     let kind = match object.kind() {
         ObjectKind::Directory => "directory",
+        ObjectKind::Set => "set",
         ObjectKind::File | ObjectKind::Unspecified => "file",
     };
     let state = match object.state() {
@@ -106,6 +108,25 @@ pub fn version(event: &TopicEvent) -> Value {
     json!({
         "version": event.version, "committed": event.committed, "object": event.object.as_ref().map(object),
     })
+}
+
+/// Bytes of an object that are verified.
+pub fn watched(event: &WatchEvent) -> Value {
+    let verified: Vec<(u64, u64)> =
+        event.verified.iter().map(|range| (range.offset, range.length)).collect();
+    json!({ "path": event.path, "length": event.length, "verified": verified, "complete": event.complete })
+}
+
+/// Files of a set. Their names are bytes of any kind: in hex.
+pub fn files(event: &FilesEvent) -> Value {
+    let file = |file: &polycast_api::agent::SetFile| {
+        json!({
+            "name": hex(&file.name), "data_id": file.data_id, "length": file.length, "root": file.root,
+            "mode": file.mode, "here": file.here, "path": file.path,
+        })
+    };
+    let files: Vec<Value> = event.files.iter().map(file).collect();
+    json!({ "files": files, "total_bytes": event.total_bytes, "complete": event.complete })
 }
 
 /// The agent.

@@ -217,6 +217,36 @@ pub fn leaders(arguments: &[String]) -> ExitCode {
     ends(cargo.env("POLYCAST_RUNS", rounds.to_string()))
 }
 
+/// Four agents ask for five times what their stores have room for: for so many seconds, with stores of so many MiB.
+pub fn eviction(arguments: &[String]) -> ExitCode {
+    let numbers: Result<Vec<u64>, _> = arguments.iter().map(|argument| argument.parse::<u64>()).collect();
+    let (seconds, store) = match numbers.as_deref() {
+        Ok([]) => (300, 1_024),
+        Ok([seconds]) => (*seconds, 1_024),
+        Ok([seconds, store]) if (1..1 << 20).contains(store) => (*seconds, *store),
+        _ => {
+            println!(
+                "eviction takes seconds and MiB of a store: write for example cargo xtask eviction 300 1024"
+            );
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut cargo = cargo();
+    cargo.args([
+        "test",
+        "--locked",
+        "--package",
+        "polycast-agent",
+        "--test",
+        "daemon",
+        "--",
+        "--nocapture",
+        "eviction",
+    ]);
+    cargo.env("POLYCAST_EVICTION_SECONDS", seconds.to_string());
+    ends(cargo.env("POLYCAST_EVICTION_STORE", (store << 20).to_string()))
+}
+
 fn ends(cargo: &mut Command) -> ExitCode {
     match cargo.status() {
         Ok(status) if status.success() => ExitCode::SUCCESS,

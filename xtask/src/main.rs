@@ -26,6 +26,9 @@ Tasks:
   swarm [ARG].. Run simulated transfers with faults drawn from seeds: --seeds A..B or --minutes N;
                 with --attacker sealed transfers that somebody attacks
   leaders [N]   Kill the leader of managers with a real etcd, or stop it, N times in mid-transfer: 100 unless told otherwise
+  eviction [S] [MIB]
+                Four agents ask for S seconds (300) for five times what their stores of MIB MiB (1024) have room for: nothing that is
+                pinned or open goes, no store has more than it may
   fuzz [ARG]..  Run fuzzers: --seconds N for each, TARGET.. for some; fuzz --help says more
   dist [ARG]..  Build what is given away: a stripped program with pages, completions and units, as archive, .deb and .rpm;
                 --static makes one for every Linux
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         "spark" => spark::run(rest),
         "swarm" => ci::swarm(rest),
         "leaders" => ci::leaders(rest),
+        "eviction" => ci::eviction(rest),
         "arrows" => {
             let workspace = workspace::load();
             println!("{}", arrows::picture(&workspace.members));

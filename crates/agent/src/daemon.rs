@@ -33,6 +33,7 @@ mod processes;
 mod removals;
 mod sends;
 mod service;
+mod sets;
 mod store;
 mod streams;
 mod users;
@@ -192,7 +193,9 @@ impl Agent {
         let sealing = security.map_or(Sealing::Plain, Sealing::By);
         let interface = interface::resolve(config.interface.as_deref())?;
         let (store, found) = Store::open(&config.resolved_store(&name))?;
+        let (found, sets) = sets::whole(&store, found);
         let catalog = Arc::new(Catalog::new(config.objects_max, config.receives_max, found));
+        sets.into_iter().for_each(|(id, set)| catalog.list_files(id, set));
         let local = local::Listener::bind(&config.resolved_socket(), config.socket_access()?)?;
         let http = match config.http {
             None => None,

@@ -19,7 +19,7 @@
 
 mod objects;
 
-pub use objects::{Fetching, Piece, Taking, ToPut, Versions, Wanted, Watching};
+pub use objects::{Fetching, Files, Piece, Taking, ToPut, Versions, Wanted, Watching};
 
 use crate::PROTOCOL_VERSION;
 use crate::agent::agent_client::AgentClient as Stub;
@@ -289,6 +289,12 @@ impl Session {
         self.other_user
     }
 
+    /// The application that this is a process of.
+    #[must_use]
+    pub fn app(&self) -> AppId {
+        crate::convert::app_id(&self.caller.app_id).unwrap_or_default()
+    }
+
     /// The agent's name in the cluster.
     #[must_use]
     pub fn agent_name(&self) -> &str {
@@ -335,6 +341,32 @@ impl Session {
         exclude: &[String],
         private: bool,
     ) -> Result<Object, ClientError> {
+        self.add_chosen((data, false), paths, name, exclude, private).await
+    }
+
+    /// The same as a set: each file of the directory is an object of its own. The agent reads all of them once.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn add_set(
+        &self,
+        data: DataId,
+        paths: &[PathBuf],
+        name: &str,
+        exclude: &[String],
+        private: bool,
+    ) -> Result<Object, ClientError> {
+        self.add_chosen((data, true), paths, name, exclude, private).await
+    }
+
+    async fn add_chosen(
+        &self,
+        (data, files): (DataId, bool),
+        paths: &[PathBuf],
+        name: &str,
+        exclude: &[String],
+        private: bool,
+    ) -> Result<Object, ClientError> {
         let mut texts = Vec::with_capacity(paths.len());
         for path in paths {
             let wrong = |reason: String| ClientError::Path { path: path.clone(), reason };
@@ -351,6 +383,7 @@ impl Session {
             name: name.to_string(),
             exclude: exclude.to_vec(),
             private,
+            files,
         };
         Ok(self.stub.clone().add(request).await?.into_inner())
     }

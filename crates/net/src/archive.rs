@@ -11,6 +11,7 @@
 
 mod format;
 mod glob;
+mod manifest;
 mod tree;
 mod unpack;
 
@@ -20,6 +21,7 @@ mod hostile_tests;
 mod tests;
 
 pub use glob::{Glob, GlobError};
+pub use manifest::{ENTRIES_MAX, Listed, MANIFEST_LEN_MAX, Manifest, Root};
 pub use tree::{Skipped, TreeSource};
 pub use unpack::{Unpacked, check_target, unpack};
 

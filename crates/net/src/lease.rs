@@ -41,6 +41,21 @@ impl Alone {
     }
 }
 
+/// Whether nobody else has this file open or mapped at the moment, as far as the file system tells. It has to be open for writing.
+#[must_use]
+pub fn is_alone(file: &File) -> bool {
+    let leased =
+        control(file, F_SETSIG, libc::SIGURG).and_then(|_| control(file, libc::F_SETLEASE, libc::F_WRLCK));
+    match leased {
+        Ok(_) => {
+            // It ends with the file in any case.
+            let _ = control(file, libc::F_SETLEASE, libc::F_UNLCK);
+            true
+        }
+        Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+    }
+}
+
 fn control(file: &File, command: libc::c_int, argument: libc::c_int) -> io::Result<libc::c_int> {
     // SAFETY: the descriptor is open as long as `file` lives, and these commands take a number, no pointer.
     #[allow(unsafe_code)]

@@ -18,6 +18,8 @@ pub enum ObjectKind {
     File,
     /// A directory tree, carried as a tar stream (see [`crate::archive`]).
     Directory,
+    /// A list of a directory's files, each of which is an object of its own (see [`crate::archive::Manifest`]).
+    Set,
 }
 
 /// Immutable bytes that can be read at any offset, by several threads.

@@ -7,9 +7,9 @@
 mod room;
 
 use crate::hash::hex;
-use crate::lease::Alone;
+use crate::lease::{Alone, is_alone};
 use room::Room;
-use rustix::fs::{CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, flock};
+use rustix::fs::{CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, flock};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -23,6 +23,8 @@ use std::sync::Arc;
 const NAME_LEN_MAX: usize = 255;
 /// Ends the names of part files.
 const PART_SUFFIX: &str = ".polycast-part";
+/// Bytes that are copied at a time.
+const COPY_LEN: usize = 1 << 20;
 /// So many zeros become a hole.
 const HOLE_LEN: usize = 64 << 10;
 /// Part files that vanish between two looks, because another receiver has just finished.
@@ -310,10 +312,47 @@ fn open_part(path: &Path, target: &Path) -> Result<(File, bool), StoreError> {
         let named = std::fs::symlink_metadata(path).ok().map(|named| (named.dev(), named.ino()));
         if own.is_some() && own == named {
             rustix::fs::fchmod(&file, private).map_err(wrong)?;
+            if found && !is_alone(&file) {
+                // Somebody reads what an earlier try has verified: it stays as it is, and this try goes on with a copy.
+                let io = |source| StoreError::Io { path: path.to_path_buf(), source };
+                std::fs::remove_file(path).map_err(io)?;
+                let own = match rustix::fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, private) {
+                    Err(Errno::EXIST) => continue,
+                    opened => File::from(opened.map_err(wrong)?),
+                };
+                flock(&own, FlockOperation::NonBlockingLockExclusive)
+                    .map_err(|_| StoreError::Busy(target.to_path_buf()))?;
+                copy_data(&file, &own).map_err(io)?;
+                return Ok((own, true));
+            }
             return Ok((file, found));
         }
     }
     Err(StoreError::Busy(target.to_path_buf()))
+}
+
+/// Copies what a file has, and leaves its holes.
+fn copy_data(from: &File, to: &File) -> io::Result<()> {
+    let len = from.metadata()?.len();
+    to.set_len(len)?;
+    let (mut at, mut buffer) = (0, vec![0; COPY_LEN]);
+    while at < len {
+        let begin = match rustix::fs::seek(from, SeekFrom::Data(at)) {
+            Ok(begin) => begin,
+            // There is nothing more, or the file system does not tell holes from zeros.
+            Err(Errno::NXIO) => break,
+            Err(_) => at,
+        };
+        let end = rustix::fs::seek(from, SeekFrom::Hole(begin)).unwrap_or(len).max(begin + 1).min(len);
+        at = begin;
+        while at < end {
+            let piece = &mut buffer[..COPY_LEN.min((end - at) as usize)];
+            from.read_exact_at(piece, at)?;
+            to.write_all_at(piece, at)?;
+            at += piece.len() as u64;
+        }
+    }
+    Ok(())
 }
 
 /// Whether nobody but this user can have written the file, or can write to it.

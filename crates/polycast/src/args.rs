@@ -560,6 +560,9 @@ pub struct SendArgs {
     /// The object's id: a number, or UUID/NUMBER [default: one that stays as long as the file does not change]
     #[arg(long, value_name = "ID")]
     pub id: Option<ObjectId>,
+    /// Each file of a directory is an object of its own: usable before the others are there, and not sent where it is already
+    #[arg(long)]
+    pub files: bool,
     /// Replace the object of this id, here and at the receivers, and then older ones of this name
     #[arg(long)]
     pub replace: bool,

@@ -47,7 +47,7 @@ pub fn open(path: &Path) -> Result<Named, Failure> {
     let kind = kind_of(path)?;
     let source: Arc<dyn ObjectSource> = match kind {
         ObjectKind::Directory => return Ok(directory(name_of(path)?, TreeSource::open(path)?)),
-        ObjectKind::File => {
+        ObjectKind::File | ObjectKind::Set => {
             Arc::new(FileSource::open(path).map_err(|error| Failure::path("read", path, &error))?)
         }
     };

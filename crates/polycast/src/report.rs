@@ -21,7 +21,7 @@ pub struct Acceptance {
     pub object: String,
     /// Its name at the source.
     pub name: String,
-    /// `file` or `directory`.
+    /// `file`, `directory` or `set`.
     pub kind: &'static str,
     /// Its length.
     pub bytes: u64,
@@ -54,6 +54,7 @@ pub fn kind_name(kind: ObjectKind) -> &'static str {
     match kind {
         ObjectKind::File => "file",
         ObjectKind::Directory => "directory",
+        ObjectKind::Set => "set",
     }
 }
 

@@ -291,3 +291,41 @@ fn what_replaces_another_object_is_sent_as_far_as_it_has_changed() {
     let unknown = cluster.at("b", &["pin", "nothing"]);
     assert!(unknown.status == 1 && unknown.stdout.contains("no object called nothing"), "{}", unknown.stdout);
 }
+
+#[test]
+fn a_set_of_files_travels_file_by_file() {
+    let cluster = Cluster::with(QUICK, &["a", "b", "c"]);
+    let one = noise(2_000_000);
+    let folder = cluster.place.path("model");
+    let file = |name: &str, bytes: &[u8]| cluster.place.file(&format!("model/{name}"), bytes);
+    for (name, bytes) in [("a.bin", &one[..]), ("sub/again.bin", &one), ("sub/.config", b"{}")] {
+        file(name, bytes);
+    }
+    std::os::unix::fs::symlink("a.bin", format!("{folder}/link")).unwrap();
+    let published = cluster.at("a", &["publish", "models", &folder, "--files"]);
+    done(&published);
+    assert_eq!(published.json()["bytes"], 2_000_002, "{}", published.stdout);
+    let id = published.json()["object"].as_str().unwrap().to_string();
+    // One that asks for it, and one that subscribes late, have the directory.
+    let out = cluster.place.path("out");
+    done(&cluster.at("b", &["fetch", &id, "--out", &out]));
+    let into = cluster.place.path("into");
+    done(&cluster.at("c", &["subscribe", "models", "--into", &into, "--once"]));
+    for copy in [&out, &format!("{into}/model")] {
+        assert!(fs::read(format!("{copy}/sub/again.bin")).unwrap() == one, "{copy}");
+        assert_eq!(fs::read(format!("{copy}/sub/.config")).unwrap(), b"{}");
+        assert_eq!(fs::read_link(format!("{copy}/link")).unwrap().to_str(), Some("a.bin"));
+    }
+    // Of the next one only what is new is sent.
+    file("sub/.config", b"{1}");
+    let sent = cluster.at("a", &["send", &folder, "--files", "--to", "b,c"]);
+    done(&sent);
+    let report = sent.json();
+    assert!(report["sent_bytes"].as_u64().unwrap() < 200_000, "{report}");
+    done(&cluster.at("b", &["get", "model", "--out", &out, "--force"]));
+    assert_eq!(fs::read(format!("{out}/sub/.config")).unwrap(), b"{1}");
+    let sets = cluster.at("b", &["ls"]).json();
+    assert_eq!(sets.as_array().unwrap().iter().filter(|object| object["kind"] == "set").count(), 2, "{sets}");
+    let wrong = cluster.at("a", &["publish", "models", &file("a.bin", b"x"), "--files"]);
+    assert!(wrong.status == 1 && wrong.stderr.contains("--files is for directories"), "{}", wrong.stderr);
+}

@@ -14,5 +14,6 @@ pub mod push;
 pub mod rack;
 pub mod reuse;
 pub mod session;
+pub mod sets;
 pub mod stream;
 pub mod switch;

@@ -88,13 +88,24 @@ pub struct Hello<'a> {
     pub serve_port: u16,
 }
 
+/// What an object's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Those of a file.
+    File,
+    /// A directory as a tar stream.
+    Directory,
+    /// A list of files, each of which is an object of its own.
+    Set,
+}
+
 /// What the source answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome<'a> {
     /// The object's name.
     pub object: ObjectId,
-    /// Whether the object is a directory as a tar stream.
-    pub directory: bool,
+    /// What the object's bytes are.
+    pub form: Form,
     /// Permissions of the file at the source, at most [`MODE_MAX`]; those in a directory are in its stream.
     pub mode: u16,
     /// File or directory name for receivers that choose none; of more than [`NAME_LEN_MAX`] bytes only the beginning is sent.
@@ -671,7 +682,11 @@ fn take_members(r: &mut Reader<'_>) -> Result<Vec<u32>, WireError> {
 fn emit_welcome(w: &Welcome<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(&[2, VERSION]);
     put_object(&w.object, out);
-    out.u8(u8::from(w.directory));
+    out.u8(match w.form {
+        Form::File => 0,
+        Form::Directory => 1,
+        Form::Set => 2,
+    });
     out.u16(w.mode);
     out.text(w.name, NAME_LEN_MAX);
     out.u64(w.object_len);
@@ -688,7 +703,7 @@ fn parse_welcome<'a>(r: &mut Reader<'a>) -> Result<Welcome<'a>, WireError> {
     version(r)?;
     let welcome = Welcome {
         object: take_object(r)?,
-        directory: flag(r)?,
+        form: form(r)?,
         mode: r.u16()?,
         name: r.text(NAME_LEN_MAX)?,
         object_len: r.u64()?,
@@ -745,6 +760,15 @@ fn version(r: &mut Reader<'_>) -> Result<(), WireError> {
     match r.u8()? {
         VERSION => Ok(()),
         other => Err(WireError::Version(other)),
+    }
+}
+
+fn form(r: &mut Reader<'_>) -> Result<Form, WireError> {
+    match r.u8()? {
+        0 => Ok(Form::File),
+        1 => Ok(Form::Directory),
+        2 => Ok(Form::Set),
+        _ => Err(WireError::Malformed),
     }
 }
 
@@ -861,7 +885,7 @@ mod tests {
                     handle: Handle(a), name: &text, window_bytes: b, serve_port: port,
                 }),
                 Control::Welcome(Welcome {
-                    object, directory: flag, mode: port % 0o1000, name: &text, object_len: b >> 14,
+                    object, form: [Form::File, Form::Directory, Form::Set][usize::from(port % 3)], mode: port % 0o1000, name: &text, object_len: b >> 14,
                     fragment_len: u32::from(port.max(1)), group_len: 1 << 18, channel: (address, port), outer_len: 4 * (port % 44) as u8, stall_ns: c, salt: hashes[0],
                 }),
                 Control::Refuse(&text),

@@ -2,7 +2,7 @@
 //! trusted: what the machines divide by, allocate for or wait for is checked by the decoders, once.
 
 use polycast_types::{Handle, ObjectId};
-use polycast_wire::control::{self, Control, FRAME_LEN_MAX, Hello, LENGTH_LEN, Welcome};
+use polycast_wire::control::{self, Control, FRAME_LEN_MAX, Form, Hello, LENGTH_LEN, Welcome};
 use polycast_wire::discovery::{Announcement, Discovery};
 use polycast_wire::pull::{self, Digest, HOPS_MAX};
 use polycast_wire::rack::{self, Name, Rack, Update, Updates};
@@ -67,7 +67,7 @@ fn a_frame_that_is_too_long_is_not_written() {
 fn a_welcome_holds_only_what_machines_can_work_with() {
     let welcome = Welcome {
         object: ObjectId::default(),
-        directory: false,
+        form: Form::File,
         mode: 0o644,
         name: "",
         object_len: 5,

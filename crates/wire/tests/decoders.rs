@@ -2,7 +2,7 @@
 //! encoder writes, so that no two texts mean the same and none is half understood.
 
 use polycast_types::{AppId, DataId, Handle, ObjectId};
-use polycast_wire::control::{Control, Hello, SealSecret, Welcome};
+use polycast_wire::control::{Control, Form, Hello, SealSecret, Welcome};
 use polycast_wire::data::{
     CodedHeader, EXTENSION_LEN_MAX, FLAG_ATTEMPT, FLAG_REPORT, FragmentHeader, HEADER_LEN, Header,
 };
@@ -83,7 +83,7 @@ fn control_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
         Control::Hello(Hello { handle, name: text, window_bytes: number, serve_port: 9 }),
         Control::Welcome(Welcome {
             object,
-            directory: true,
+            form: Form::Directory,
             mode: 0o640,
             name: text,
             object_len: number >> 20,

@@ -15,7 +15,7 @@
 
 use polycast_types::{AppId, DataId, Handle, ObjectId};
 use polycast_wire::VERSION;
-use polycast_wire::control::{Control, Hello, Offered, SealSecret, Welcome};
+use polycast_wire::control::{Control, Form, Hello, Offered, SealSecret, Welcome};
 use polycast_wire::data::{self, CodedHeader, FragmentHeader};
 use polycast_wire::discovery::{Announcement, CodeSign, Discovery};
 use polycast_wire::label::{self, Probe};
@@ -206,7 +206,7 @@ fn first_frames() -> Vec<Control<'static>> {
         },
         Control::Welcome(Welcome {
             object: object(),
-            directory: true,
+            form: Form::Directory,
             mode: 0o640,
             name: "model",
             object_len: 0x0001_0203_0405_0607,

@@ -13,7 +13,19 @@
 """
 
 from polycast import errors
-from polycast._agent import Agent, Object, Published, Status, Transfer, Version, Versions
+from polycast._agent import (
+    Agent,
+    Files,
+    Object,
+    Part,
+    Published,
+    SetFile,
+    Status,
+    Transfer,
+    Version,
+    Versions,
+    Watch,
+)
 from polycast._events import Event, Finished, Granted, Progress, Receiver, Report, Waiting
 from polycast._native import VERSION as __version__
 from polycast._program import cast, program
@@ -22,19 +34,23 @@ from polycast.errors import PolycastError
 __all__ = [
     "Agent",
     "Event",
+    "Files",
     "Finished",
     "Granted",
     "Object",
+    "Part",
     "PolycastError",
     "Progress",
     "Published",
     "Receiver",
     "Report",
+    "SetFile",
     "Status",
     "Transfer",
     "Version",
     "Versions",
     "Waiting",
+    "Watch",
     "__version__",
     "cast",
     "errors",

@@ -92,6 +92,96 @@ class Object:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Bytes of an object that are verified: pairs of where they begin and how many they are. `path` is the file that has them at these places;
+    its other bytes mean nothing yet. Open it once: it is the same file when it gets another name."""
+
+    path: str
+    length: int
+    verified: tuple[tuple[int, int], ...]
+    complete: bool
+
+
+class Watch(Iterator[Part]):
+    """The verified bytes of an object as they come, each named once; after the last the iteration ends."""
+
+    def __init__(self, events: _native.Watching) -> None:
+        self._events = events
+
+    def __next__(self) -> Part:
+        part = self.next()
+        if part is None:
+            raise StopIteration
+        return part
+
+    def next(self, timeout: float | None = None) -> Part | None:
+        """The next ones, `None` when all that was wanted has been named. Raises `TimedOut` when none come in time."""
+        text = self._events.next(timeout)
+        if text is None:
+            return None
+        document = json.loads(text)
+        verified = tuple((at, length) for at, length in document["verified"])
+        return Part(document["path"], document["length"], verified, document["complete"])
+
+    def cancel(self) -> None:
+        """Ends it."""
+        self._events.cancel()
+
+
+@dataclass(frozen=True)
+class SetFile:
+    """A file of a set: an object of its own with this number. `here` says whether every byte of it is; then `path` is where."""
+
+    name: str
+    data_id: int
+    length: int
+    root: str
+    mode: int
+    here: bool
+    path: str
+
+
+class Files(Iterator[SetFile]):
+    """The files of a set that have bytes, each as soon as it is here and verified. `names` are those of all, once the first was
+    given."""
+
+    def __init__(self, events: _native.Files) -> None:
+        self._events = events
+        self._ready: list[SetFile] = []
+        self._known: set[str] = set()
+        self.names: list[str] = []
+
+    def __next__(self) -> SetFile:
+        file = self.next()
+        if file is None:
+            raise StopIteration
+        return file
+
+    def next(self, timeout: float | None = None) -> SetFile | None:
+        """The next one, `None` after the last. Raises `TimedOut` when none comes in time."""
+        import time
+
+        ends = None if timeout is None else time.monotonic() + timeout
+        while not self._ready:
+            text = self._events.next(None if ends is None else max(0.0, ends - time.monotonic()))
+            if text is None:
+                return None
+            for entry in json.loads(text)["files"]:
+                name = os.fsdecode(bytes.fromhex(entry["name"]))
+                file = SetFile(**{**entry, "name": name})
+                if name not in self._known:
+                    self._known.add(name)
+                    self.names.append(name)
+                if file.here:
+                    self._ready.append(file)
+        return self._ready.pop(0)
+
+    def cancel(self) -> None:
+        """Ends it."""
+        self._events.cancel()
+
+
+@dataclass(frozen=True)
 class Status:
     """The agent and those whom its manager knows."""
 
@@ -287,12 +377,14 @@ class Agent:
         *,
         name: str = "",
         exclude: Sequence[str] = (),
+        files: bool = False,
     ) -> Object:
         """Makes a file, a folder, or several as one folder of this name, known as object `data_id`. Nothing is copied: what
-        lies there must not change until `delete`."""
+        lies there must not change until `delete`. With `files` a folder becomes a set: each file of it is an object of its own, usable before
+        the others are there, and not sent where it is already; all are read once for that."""
         paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
         texts = [os.fspath(one) for one in paths]
-        added = Object.of(self._connection.add(data_id, texts, name, list(exclude)))
+        added = Object.of(self._connection.add(data_id, texts, name, list(exclude), files))
         self._names[data_id] = added.name
         return added
 
@@ -318,7 +410,7 @@ class Agent:
         try:
             write(memory)
             path = f"/proc/{os.getpid()}/fd/{memory}"
-            added = Object.of(self._connection.add(data_id, [path], name or f"object-{data_id}", []))
+            added = Object.of(self._connection.add(data_id, [path], name or f"object-{data_id}", [], False))
         except BaseException:
             os.close(memory)
             raise
@@ -434,6 +526,17 @@ class Agent:
         versions = Versions(self._connection.subscribe(topic), staged, topic)
         self._subscriptions.add(versions)
         return versions
+
+    def watch(
+        self, data_id: int, ranges: Iterable[tuple[int, int]] = (), *, timeout: float | None = None
+    ) -> Watch:
+        """The verified bytes of an object as they come, of all of it or of these ranges: pairs of where one begins and how many bytes it
+        has. It need not be on its way yet. `timeout` is for all of it."""
+        return Watch(self._connection.watch(data_id, list(ranges), timeout))
+
+    def files(self, data_id: int, timeout: float | None = None) -> Files:
+        """The files of a set, each as soon as it is here. The set need not be on its way yet."""
+        return Files(self._connection.files(data_id, timeout))
 
     def delete(self, data_id: int) -> None:
         """Forgets an object here. Received bytes go; what was added by its path stays where it is."""

@@ -7,16 +7,17 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Literal, ParamSpec, TypeVar
+from typing import Literal, ParamSpec, Protocol, TypeVar
 
 from polycast import _agent, _native
-from polycast._agent import SLOW, Object, Published, Status, Version
+from polycast._agent import SLOW, Object, Part, Published, SetFile, Status, Version
 from polycast._events import Event, Finished, Report
 from polycast._program import StrPath, complete
 from polycast.errors import TimedOut, TransferFailed
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 # How long one look for an event takes: a thread that waits cannot be interrupted.
 _LOOK_S = 0.1
@@ -58,14 +59,19 @@ class Transfer(AsyncIterator[Event]):
         self._transfer.cancel()
 
 
-class Versions(AsyncIterator[Version]):
-    """The committed versions of a topic, from the last one on: `async for` over them. Who is slow gets the newest."""
+class _Source(Protocol[T_co]):
+    def next(self, timeout: float | None = None) -> T_co | None: ...
+    def cancel(self) -> None: ...
 
-    def __init__(self, versions: _agent.Versions, run: _Runner) -> None:
-        self._versions, self._run = versions, run
-        self._looks: asyncio.Future[tuple[Version | None] | None] | None = None
 
-    async def __anext__(self) -> Version:
+class _Events(AsyncIterator[T]):
+    """What comes one after the other: `async for` over it."""
+
+    def __init__(self, source: _Source[T], run: _Runner) -> None:
+        self._source, self._run = source, run
+        self._looks: asyncio.Future[tuple[T | None] | None] | None = None
+
+    async def __anext__(self) -> T:
         while True:
             self._looks = self._looks or asyncio.ensure_future(self._run(self._look))
             looks = self._looks
@@ -81,21 +87,33 @@ class Versions(AsyncIterator[Version]):
             self._looks = None
             if found is None:
                 continue
-            (version,) = found
-            if version is None:
+            (event,) = found
+            if event is None:
                 raise StopAsyncIteration
-            return version
+            return event
 
-    def _look(self) -> tuple[Version | None] | None:
+    def _look(self) -> tuple[T | None] | None:
         """What has come, if anything: `(None,)` at the end."""
         try:
-            return (self._versions.next(_LOOK_S),)
+            return (self._source.next(_LOOK_S),)
         except TimedOut:
             return None
 
     def cancel(self) -> None:
-        """Ends the subscription."""
-        self._versions.cancel()
+        """Ends it."""
+        self._source.cancel()
+
+
+class Versions(_Events[Version]):
+    """The committed versions of a topic, from the last one on: `async for` over them. Who is slow gets the newest."""
+
+
+class Watch(_Events[Part]):
+    """The verified bytes of an object as they come."""
+
+
+class Files(_Events[SetFile]):
+    """The files of a set, each as soon as it is here."""
 
 
 class _Runner:
@@ -124,10 +142,17 @@ class Agent:
         return cls(await run(partial(_agent.Agent, socket, app)), run)
 
     async def add(
-        self, data_id: int, path: StrPath | Sequence[StrPath], *, name: str = "", exclude: Sequence[str] = ()
+        self,
+        data_id: int,
+        path: StrPath | Sequence[StrPath],
+        *,
+        name: str = "",
+        exclude: Sequence[str] = (),
+        files: bool = False,
     ) -> Object:
         """As `polycast.Agent.add`."""
-        return await self._run(partial(self._agent.add, data_id, path, name=name, exclude=exclude))
+        add = partial(self._agent.add, data_id, path, name=name, exclude=exclude, files=files)
+        return await self._run(add)
 
     async def send(
         self,
@@ -182,6 +207,16 @@ class Agent:
     async def subscribe(self, topic: str, *, staged: bool = False) -> Versions:
         """As `polycast.Agent.subscribe`."""
         return Versions(await self._run(partial(self._agent.subscribe, topic, staged=staged)), self._run)
+
+    async def watch(
+        self, data_id: int, ranges: Iterable[tuple[int, int]] = (), *, timeout: float | None = None
+    ) -> Watch:
+        """As `polycast.Agent.watch`."""
+        return Watch(await self._run(partial(self._agent.watch, data_id, ranges, timeout=timeout)), self._run)
+
+    async def files(self, data_id: int, timeout: float | None = None) -> Files:
+        """As `polycast.Agent.files`."""
+        return Files(await self._run(partial(self._agent.files, data_id, timeout)), self._run)
 
     async def delete(self, data_id: int) -> None:
         """As `polycast.Agent.delete`."""

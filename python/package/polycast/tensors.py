@@ -6,16 +6,18 @@ copy into the agent's memory is made of their bytes; on a receiver they are view
 
 from __future__ import annotations
 
+import bisect
 import json
 import math
+import mmap
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from polycast._agent import Agent, Object, Published
-from polycast.errors import Invalid, NotContiguous, UnsupportedType
+from polycast._agent import Agent, Object, Published, Watch
+from polycast.errors import AgentLost, Invalid, NotContiguous, UnsupportedType
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -42,6 +44,8 @@ _TIED = "polycast.tied"
 _HEADER_BYTES_MAX = 100_000_000
 # Where the bytes begin in a file whose header is written last.
 _HEADER_ROOM = 1 << 20
+# Shorter tensors that arrive are copied: a mapping each would cost more.
+_MAPPED_MIN = 1 << 16
 # The first tensor is where vector instructions find it aligned.
 _ALIGNED = 64
 
@@ -230,7 +234,7 @@ def each(view: memoryview, framework: str = "numpy") -> Iterator[tuple[str, Any]
     header, begin = header_of(view)
     metadata = header.pop("__metadata__", {})
     body = view[begin:]
-    places = {name: _place(name, entry, body) for name, entry in header.items()}
+    places = {name: _place(name, entry, body.nbytes) for name, entry in header.items()}
     if framework == "numpy" and (others := [name for name, (word, *_) in places.items() if word not in _NUMPY_OF]):
         kind = places[others[0]][0]
         raise UnsupportedType(f"'{others[0]}' is of type {kind}, which numpy has not: ask for framework='torch'")
@@ -253,7 +257,7 @@ def _tied(metadata: Any, tensors: Mapping[str, Any]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _place(name: str, entry: Any, body: memoryview) -> tuple[str, list[int], int, int]:
+def _place(name: str, entry: Any, room: int) -> tuple[str, list[int], int, int]:
     """What a header, which comes from others, says of a tensor: its type, its shape, and where it is."""
     try:
         word, shape, (begin, end) = entry["dtype"], list(entry["shape"]), entry["data_offsets"]
@@ -264,7 +268,7 @@ def _place(name: str, entry: Any, body: memoryview) -> tuple[str, list[int], int
         raise Invalid(f"the header says nothing that can be used of '{name}'")
     if word == "F4" and (not shape or shape[-1] % 2):
         raise Invalid(f"the header says that '{name}' has half a byte")
-    if not 0 <= begin <= end <= body.nbytes or (end - begin) * 8 != wanted_bits:
+    if not 0 <= begin <= end <= room or (end - begin) * 8 != wanted_bits:
         raise Invalid(f"the header says that '{name}' is where it cannot be")
     return word, shape, begin, end
 
@@ -288,6 +292,107 @@ def _numpy_view(body: memoryview, word: str, shape: list[int], begin: int, end: 
     import numpy
 
     return numpy.frombuffer(body[begin:end], dtype=_NUMPY_OF[word]).reshape(shape)
+
+
+def arriving(
+    agent: Agent, data_id: int, framework: str = "numpy", *, timeout: float | None = None
+) -> Iterator[tuple[str, Any]]:
+    """The tensors of an object that is on its way or here, each as soon as all of its bytes are verified: in the order in which they lie there,
+    which is that of their use, and those that share the bytes of another one last.
+
+    What was given stays right, also when the transfer fails afterwards, which raises. numpy's arrays are views of the host's
+    copy; so are torch's tensors, which may be written to: this process alone sees that.
+    """
+    if framework not in ("numpy", "torch"):
+        raise Invalid(f"'{framework}' is no framework that tensors can be of: numpy or torch")
+    return _as_they_come(_Arriving(agent.watch(data_id, timeout=timeout)), framework)
+
+
+def _as_they_come(coming: _Arriving, framework: str) -> Iterator[tuple[str, Any]]:
+    try:
+        coming.await_bytes(0, 8)
+        begin = 8 + int.from_bytes(coming.bytes_of(0, 8), "little")
+        if begin > min(_HEADER_BYTES_MAX + 8, coming.length):
+            raise Invalid("the object has no tensors: it does not begin with a safetensors header")
+        coming.await_bytes(0, begin)
+        header, _ = header_of(coming.bytes_of(0, begin))
+        metadata = header.pop("__metadata__", {})
+        places = {name: _place(name, entry, coming.length - begin) for name, entry in header.items()}
+        if framework == "numpy" and (others := [name for name, place in places.items() if place[0] not in _NUMPY_OF]):
+            kind = places[others[0]][0]
+            raise UnsupportedType(f"'{others[0]}' is of type {kind}, which numpy has not: ask for framework='torch'")
+        tied = _tied(metadata, places)
+        made: dict[str, Any] = {}
+        for name in sorted(places, key=lambda name: places[name][2]):
+            word, shape, first, last = places[name]
+            coming.await_bytes(begin + first, begin + last)
+            body = coming.bytes_of(begin + first, begin + last, own=framework == "torch")
+            make = _torch_view if framework == "torch" else _numpy_view
+            made[name] = make(body, word, shape, 0, last - first)
+            yield name, made[name]
+        for name, first_name in tied:
+            yield name, made[first_name]
+    finally:
+        coming.close()
+
+
+class _Arriving:
+    """An object's bytes of which some are verified."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._file: int | None = None
+        self._shared: memoryview | None = None
+        # Where verified bytes begin and end, in order, none next to another.
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        self.length = 0
+
+    def await_bytes(self, begin: int, end: int) -> None:
+        """Waits until all bytes from the one to the other are verified."""
+        while not self._has(begin, end):
+            part = self._watch.next()
+            if part is None:
+                if self._file is not None and end > self.length:
+                    raise Invalid(f"the object has {self.length} bytes, and {end} are to be read")
+                raise AgentLost("the agent ended before the object was here")
+            if self._file is None:
+                self._file, self.length = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC), part.length
+            for at, length in part.verified:
+                self._add(at, at + length)
+
+    def _has(self, begin: int, end: int) -> bool:
+        at = bisect.bisect_right(self._begins, begin) - 1
+        return begin == end or (at >= 0 and self._ends[at] >= end)
+
+    def _add(self, begin: int, end: int) -> None:
+        first = bisect.bisect_left(self._ends, begin)
+        last = bisect.bisect_right(self._begins, end)
+        if first < last:
+            begin, end = min(begin, self._begins[first]), max(end, self._ends[last - 1])
+        self._begins[first:last], self._ends[first:last] = [begin], [end]
+
+    def bytes_of(self, begin: int, end: int, own: bool = False) -> memoryview:
+        """Verified bytes; with `own` in pages that may be written to, of which each tensor has its own: bytes that come
+        later to a page that was written to would not be seen."""
+        if begin == end or self._file is None:
+            return memoryview(b"")
+        if not own:
+            if self._shared is None:
+                self._shared = memoryview(mmap.mmap(self._file, self.length, mmap.MAP_SHARED, mmap.PROT_READ))
+            return self._shared[begin:end]
+        if end - begin < _MAPPED_MIN:
+            return memoryview(bytearray(os.pread(self._file, end - begin, begin)))
+        page = begin - begin % mmap.ALLOCATIONGRANULARITY
+        protection = mmap.PROT_READ | mmap.PROT_WRITE
+        mapped = mmap.mmap(self._file, end - page, mmap.MAP_PRIVATE, protection, offset=page)
+        return memoryview(mapped)[begin - page :]
+
+    def close(self) -> None:
+        self._watch.cancel()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
 
 def add(

@@ -25,7 +25,7 @@ from polycast.errors import ObjectUnknown, TimedOut, UnsupportedType, WeightsMis
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Subscription", "Weights", "publish", "subscribe"]
+__all__ = ["Arriving", "Subscription", "Weights", "arriving", "publish", "subscribe"]
 
 
 def publish(
@@ -57,6 +57,32 @@ def subscribe(topic: str, *, agent: Agent | None = None) -> Subscription:
     """The versions of a topic, from the last committed one on."""
     agent = agent or shared_agent()
     return Subscription(agent, agent.subscribe(topic))
+
+
+def arriving(topic: str, *, agent: Agent | None = None) -> Iterator[Arriving]:
+    """The versions of a topic, each as soon as it is on its way: its tensors come one by one, before the version is whole, and
+    before it is committed. Who comes late begins with the last committed one."""
+    agent = agent or shared_agent()
+    versions = agent.subscribe(topic, staged=True)
+    last = 0
+    for version in versions:
+        if version.version > last and version.object is not None:
+            last = version.version
+            yield Arriving(version.version, version.object.data_id, agent)
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """A version of weights that is on its way. It may still fail at other subscribers: a version that all have is one of `subscribe`."""
+
+    version: int
+    data_id: int
+    _agent: Agent = field(repr=False, compare=False)
+
+    def tensors(self, timeout: float | None = None) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors with their names, in the order in which the model uses them, each as soon as its bytes are verified. Raises
+        where the rest does not come; those that were given are right all the same."""
+        return _tensors.arriving(self._agent, self.data_id, "torch", timeout=timeout)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,11 @@ fn shape(first: &PutRequest) -> Result<Shape, Refusal> {
     let kind = match first.kind() {
         Kinds::Directory => ObjectKind::Directory,
         Kinds::File | Kinds::Unspecified => ObjectKind::File,
+        Kinds::Set => {
+            let why =
+                "a set is added by its path, which only the agent's user can: put the directory as a stream";
+            return Err(Refusal::new(Kind::Invalid, why));
+        }
     };
     if first.mode > MODE_MAX {
         let why = format!("{:o} are no permissions of a file: 0 to 777", first.mode);
@@ -71,7 +76,11 @@ pub async fn take(
         return Err(unknown());
     }
     let path = held.object.added_from.clone().unwrap_or_else(|| shared.store.path(id));
-    let opened = tokio::task::spawn_blocking(move || super::sends::open(&held.object, &path));
+    let here = Arc::clone(shared);
+    let opened = tokio::task::spawn_blocking(move || match held.object.kind {
+        ObjectKind::Set => Ok(Arc::new(super::sets::Whole::of(&here, held)?) as Arc<dyn ObjectSource>),
+        ObjectKind::File | ObjectKind::Directory => super::sends::open(&held.object, &path),
+    });
     let source = opened.await.map_err(internal)??;
     let (pieces, stream) = mpsc::channel(PIECES_MAX);
     tokio::spawn(give(source, pieces));

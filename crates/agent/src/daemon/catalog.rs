@@ -1,5 +1,9 @@
 //! The objects of this host: added ones, received ones, and those that are on their way.
 
+mod sets;
+
+pub use sets::{Part, Set, part_id, printable};
+
 use super::choice::Choice;
 use super::store::{Description, Found};
 use super::users::{Holder, User};
@@ -59,6 +63,8 @@ pub struct Idle {
     pub since: SystemTime,
     pub used: SystemTime,
     pub superseded: bool,
+    /// It goes before the files that it lists.
+    pub is_set: bool,
 }
 
 /// How far an object is that is being received.
@@ -153,6 +159,8 @@ struct Inner {
     receiving: usize,
     /// Objects that have come or gone since somebody looked.
     journal: BTreeSet<ObjectId>,
+    /// What sets are made of that are here, or whose files are on their way.
+    sets: BTreeMap<ObjectId, Arc<Set>>,
     /// The last tries to receive that failed, oldest first.
     failures: VecDeque<(ObjectId, Refusal)>,
 }
@@ -305,6 +313,7 @@ impl Catalog {
             None if user.is_other() => return Err(unknown(id)),
             None => {}
         }
+        inner.check_unlisted(id)?;
         let known = match inner.objects.get(&id) {
             Some(State::Available { sends: 0, .. }) => true,
             None => false,
@@ -316,6 +325,7 @@ impl Catalog {
         let failed = |error| Refusal::new(Kind::Internal, format!("object {id} cannot be removed: {error}"));
         let removed = remove().map_err(failed)?;
         inner.objects.remove(&id);
+        inner.sets.remove(&id);
         inner.journal.insert(id);
         drop(inner);
         self.changed();
@@ -423,15 +433,24 @@ impl Catalog {
     /// those that nobody has asked for for the longest time.
     pub fn idle(&self) -> Vec<Idle> {
         let inner = self.lock();
+        let bound = inner.bound();
         let may_go = |(id, state): (&ObjectId, &State)| match state {
             State::Available { object, sends: 0 } if object.added_from.is_none() && !object.pinned => {
                 let Available { length, since, used, superseded, .. } = *object;
-                Some(Idle { id: *id, length, since, used, superseded })
+                let is_set = inner.sets.contains_key(id);
+                let (used, superseded) = match bound.get(id) {
+                    // With a set that stays its files do.
+                    Some(None) => return None,
+                    Some(Some(_)) if is_set => (used, superseded),
+                    Some(Some(set_used)) => (used.max(*set_used), false),
+                    None => (used, superseded),
+                };
+                Some(Idle { id: *id, length, since, used, superseded, is_set })
             }
             _ => None,
         };
         let mut idle: Vec<Idle> = inner.objects.iter().filter_map(may_go).collect();
-        idle.sort_by_key(|idle| (!idle.superseded, idle.used, idle.id));
+        idle.sort_by_key(|idle| (!idle.superseded, idle.used, !idle.is_set, idle.id));
         idle
     }
 
@@ -697,6 +716,7 @@ impl Drop for Receive {
                 inner.journal.insert(self.id);
             }
             Err(why) => {
+                inner.sets.remove(&self.id);
                 if inner.failures.len() >= FAILURES_MAX {
                     inner.failures.pop_front();
                 }

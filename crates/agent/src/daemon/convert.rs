@@ -65,6 +65,7 @@ fn kind(kind: ObjectKind) -> i32 {
     match kind {
         ObjectKind::File => api::ObjectKind::File.into(),
         ObjectKind::Directory => api::ObjectKind::Directory.into(),
+        ObjectKind::Set => api::ObjectKind::Set.into(),
     }
 }
 
@@ -72,7 +73,7 @@ fn kind(kind: ObjectKind) -> i32 {
 pub fn available(id: ObjectId, object: Available, stored: &Path, user: User) -> api::Object {
     let (state, form) = match (&object.added_from, object.kind) {
         (None, _) => (api::ObjectState::Received, PathForm::Bytes),
-        (Some(_), ObjectKind::File) => (api::ObjectState::Added, PathForm::Bytes),
+        (Some(_), ObjectKind::File | ObjectKind::Set) => (api::ObjectState::Added, PathForm::Bytes),
         (Some(_), ObjectKind::Directory) if object.choice.is_all() => {
             (api::ObjectState::Added, PathForm::Directory)
         }

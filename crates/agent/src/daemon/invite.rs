@@ -1,19 +1,20 @@
 //! Invitations from sources, and the transfers that follow.
 
 use super::Shared;
-use super::catalog::{Confirm, Receive, Send};
+use super::catalog::{Coming, Confirm, Receive, Send};
+use super::sets;
 use super::store::Description;
 use crate::transfer::clock::wait;
 use crate::transfer::door::{Visit, Visitor};
 use crate::transfer::strangers::Strangers;
 use crate::transfer::{
     Held, Invitation, OlderVersions, Received, ReceiverProgress, ReceiverSpec, Rendezvous, Sink,
-    TransferError, answer, permit_of,
+    TransferError, answer, kind_of, permit_of,
 };
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::frames::FrameStream;
-use polycast_net::hash::parse_hex;
-use polycast_net::object::{ObjectKind, ObjectSource};
+use polycast_net::hash::{hash_of, parse_hex};
+use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_net::permit::{self, KeptPermit};
 use polycast_net::store::StoreError;
 use polycast_net::tls::PeerNames;
@@ -159,8 +160,8 @@ impl Wish {
 enum Answer {
     /// The object comes, perhaps into the pages of one that was here.
     Receive(Receive, bool),
-    /// It is here: the source is told so.
-    Confirm(Confirm, Held),
+    /// It is here, or is a set whose list is: the source is told so.
+    Confirm(Option<Confirm>, Held),
 }
 
 /// How many objects each source sends to this agent.
@@ -274,6 +275,10 @@ fn admit(shared: &Shared, invitation: &Invitation) -> Result<Answer, String> {
     let begun = Instant::now();
     let receive = loop {
         let receive = shared.catalog.begin_receive(invitation.object);
+        if let Some(answer) = gathered(shared, invitation) {
+            tracing::info!(set = %invitation.object, source = %invitation.source, "invited: its list is here");
+            return Ok(answer);
+        }
         // A transfer whose path was lost goes on over another one: the end of the first is about to be noticed.
         let busy = receive.as_ref().is_err_and(|refusal| refusal.kind == Kind::ObjectBusy);
         if !busy || begun.elapsed() > ENDING_WITHIN {
@@ -320,11 +325,27 @@ fn held(shared: &Shared, invitation: &Invitation) -> Option<Answer> {
     }
     let path = guard.object().added_from.clone().unwrap_or_else(|| shared.store.path(invitation.object));
     let bytes = super::sends::open(guard.object(), &path).ok()?;
-    Some(Answer::Confirm(guard, Held { object: invitation.object, length, root, bytes }))
+    Some(Answer::Confirm(Some(guard), Held { object: invitation.object, length, root, bytes }))
+}
+
+/// Whether the list of a set is here whose files are on their way: another source goes on with these.
+fn gathered(shared: &Shared, invitation: &Invitation) -> Option<Answer> {
+    let set = shared.catalog.set(invitation.object)?;
+    let Some(Coming::OnItsWay(progress)) = shared.catalog.coming(invitation.object) else { return None };
+    let bytes = FileSource::open(&shared.store.path(invitation.object)).ok()?;
+    let (length, root) = (bytes.len(), hash_of(&bytes).ok()?);
+    let is_it = length == invitation.object_len && invitation.root.is_none_or(|known| known == root);
+    let comes = shared.catalog.lacking(&set).is_ok_and(|(_, comes)| comes);
+    if !is_it && !comes {
+        // Nobody sends what the other list names: this one takes its place.
+        progress.cancel.store(true, Ordering::Relaxed);
+    }
+    let bytes: Arc<dyn ObjectSource> = Arc::new(bytes);
+    is_it.then_some(Answer::Confirm(None, Held { object: invitation.object, length, root, bytes }))
 }
 
 /// Tells a source that the object is here.
-fn confirm(shared: &Arc<Shared>, invitation: &Invitation, guard: Confirm, held: &Held) {
+fn confirm(shared: &Arc<Shared>, invitation: &Invitation, guard: Option<Confirm>, held: &Held) {
     let spec = receiver(shared, invitation, Arc::default());
     match shared.engine.confirm(&spec, held) {
         Ok(()) => tracing::info!(object = %invitation.object, "it is here already, and the source knows"),
@@ -337,8 +358,8 @@ fn confirm(shared: &Arc<Shared>, invitation: &Invitation, guard: Confirm, held: 
 fn older_versions(shared: &Arc<Shared>) -> OlderVersions {
     let shared = Arc::clone(shared);
     OlderVersions::found_by(move |offer| {
-        let kind = if offer.directory { ObjectKind::Directory } else { ObjectKind::File };
-        let found = shared.catalog.older(offer.object, &offer.name, kind, offer.geometry.object_len);
+        let found =
+            shared.catalog.older(offer.object, &offer.name, kind_of(offer), offer.geometry.object_len);
         let open = |guard: Send| -> Option<Arc<dyn ObjectSource>> {
             let path = guard.object.added_from.clone().unwrap_or_else(|| shared.store.path(guard.id()));
             let bytes = super::sends::open(&guard.object, &path).ok()?;
@@ -406,6 +427,7 @@ fn run(
         receive.progress().total.store(progress.total, Ordering::Relaxed);
         // In a chain the transfer goes on for those behind this one; readers need not wait for them.
         if let Some(received) = &progress.received
+            && received.kind != ObjectKind::Set
             && let Ok(description) = enter(shared, id, received)
         {
             receive.publish(description);
@@ -425,6 +447,10 @@ fn run(
         Err(TransferError::Contradiction(format!("its permit is for another name than '{name}'")))
     });
     match outcome {
+        Ok(description) if description.kind == ObjectKind::Set => {
+            // Whoever waits for the files holds no thread.
+            tokio::runtime::Handle::current().spawn(sets::gather(Arc::clone(shared), receive, description));
+        }
         Ok(description) => {
             receive.complete(description);
         }

@@ -138,15 +138,18 @@ impl Limits {
                 format_bytes(most)
             ));
         }
-        let mut over = over;
-        for Victim { id, len, alone } in victims {
-            let gone = match alone {
-                Some(alone) if len == bytes && recycling.may && !recycling.done => recycling.take(id, alone),
-                alone => evict_alone(catalog, store, id, alone, "a new object needs its room"),
-            };
-            over = if gone { over.saturating_sub(len) } else { over };
+        for Victim { id, len, is_set } in victims {
+            // One that came into use just now stays: the file system has the last word.
+            match Use::of(store, id) {
+                Use::ByNobody(alone) if len == bytes && recycling.may && !recycling.done => {
+                    recycling.take(id, alone);
+                }
+                Use::Known if !is_set => {}
+                unused => {
+                    evict_alone(catalog, store, id, unused.alone(), "a new object needs its room");
+                }
+            }
         }
-        // One came into use just now: the file system has the last word.
         recycling.take_superseded();
         Ok(recycling.done)
     }
@@ -156,8 +159,43 @@ impl Limits {
 struct Victim {
     id: ObjectId,
     len: u64,
-    /// Keeps others from opening it until it is gone.
-    alone: Option<Alone>,
+    is_set: bool,
+}
+
+/// Whether somebody has an object's bytes open or mapped.
+enum Use {
+    /// Nobody has, and whoever wants to waits while this lives.
+    ByNobody(Alone),
+    /// Somebody has, or we cannot look now.
+    Known,
+    /// Nobody can know: a file system without leases, or no bytes at all.
+    Unknown,
+}
+
+impl Use {
+    fn of(store: &Store, id: ObjectId) -> Self {
+        match store.alone(id) {
+            Ok(Some(alone)) => Use::ByNobody(alone),
+            Ok(None) => Use::Known,
+            // We have too many files open ourselves, which says nothing of others.
+            Err(error) if is_exhausted(&error) => Use::Known,
+            Err(_) => Use::Unknown,
+        }
+    }
+
+    fn alone(self) -> Option<Alone> {
+        match self {
+            Use::ByNobody(alone) => Some(alone),
+            Use::Known | Use::Unknown => None,
+        }
+    }
+}
+
+/// Whether this process or the machine has no place for another open file.
+fn is_exhausted(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let known = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+    Errno::from_io_error(error).is_some_and(|errno| known.contains(&errno))
 }
 
 /// What may go so that so many bytes are free, and how many are then. All may go that nobody has open: a file that somebody has
@@ -173,18 +211,17 @@ fn victims(
         if freed >= over {
             return (victims, freed);
         }
-        let alone = match store.alone(idle.id) {
-            Ok(None) => continue,
-            Ok(alone) => alone,
-            // A file system without leases: nobody knows who has it open.
-            Err(_) => None,
-        };
-        victims.push(Victim { id: idle.id, len: idle.length, alone });
+        // Looked at again when it goes: there may be more than this process can have open. Of a set only the list is looked at
+        // here, which nobody needs to have open: its files come after it.
+        if !idle.is_set && matches!(Use::of(store, idle.id), Use::Known) {
+            continue;
+        }
+        victims.push(Victim { id: idle.id, len: idle.length, is_set: idle.is_set });
         freed = freed.saturating_add(idle.length);
     }
     for (id, len, _) in parts {
         if freed < over {
-            victims.push(Victim { id, len, alone: None });
+            victims.push(Victim { id, len, is_set: false });
             freed = freed.saturating_add(len);
         }
     }
@@ -211,12 +248,14 @@ impl Recycling<'_> {
         let now = SystemTime::now();
         let rested = |used: SystemTime| now.duration_since(used).is_ok_and(|age| age >= RESTS);
         let bytes = self.bytes;
-        let fits = |idle: &Idle| idle.superseded && idle.length == bytes && rested(idle.used);
+        let fits = |idle: &Idle| idle.superseded && idle.length == bytes && !idle.is_set && rested(idle.used);
         for idle in self.catalog.idle().into_iter().filter(fits) {
-            if let Ok(Some(alone)) = self.store.alone(idle.id) {
-                self.take(idle.id, alone);
+            // Nothing goes whose pages cannot be taken: no room is needed here.
+            if !self.store.can_recycle(idle.id, self.coming) {
+                continue;
             }
-            if self.done {
+            if let Use::ByNobody(alone) = Use::of(self.store, idle.id) {
+                self.take(idle.id, alone);
                 return;
             }
         }
@@ -242,9 +281,9 @@ impl Recycling<'_> {
 
 /// Removes an object, unless somebody has it open or it has come into use; gives whether it is gone.
 fn evict(catalog: &Catalog, store: &Store, id: ObjectId, why: &str) -> bool {
-    match store.alone(id) {
-        Ok(None) => false,
-        alone => evict_alone(catalog, store, id, alone.ok().flatten(), why),
+    match Use::of(store, id) {
+        Use::Known => false,
+        unused => evict_alone(catalog, store, id, unused.alone(), why),
     }
 }
 
@@ -420,6 +459,54 @@ mod tests {
             }
             let _ = fs::remove_file(part);
         }
+    }
+
+    /// What says to the test below that it is the child.
+    const CHILD: &str = "POLYCAST_TEST_FEW_FILES";
+
+    /// Room is made in a process that can have few files open: what others have open stays, and each of the others goes.
+    #[test]
+    fn many_make_room_where_few_files_can_be_open() {
+        use rustix::process::{Resource, Rlimit, setrlimit};
+        if std::env::var_os(CHILD).is_none() {
+            let name = "daemon::limits::tests::many_make_room_where_few_files_can_be_open";
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let ended = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
+            let said = String::from_utf8_lossy(&ended.stdout);
+            assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        let (_folder, store, _) = filled(0);
+        let catalog = Arc::new(Catalog::new(1_000, 10, Vec::new()));
+        for data in 1..=200 {
+            fs::write(store.path(id(data)), [7; 100]).unwrap();
+            catalog.begin_receive(id(data)).unwrap().complete(description(100));
+        }
+        let _reader = fs::File::open(store.path(id(150))).unwrap();
+        setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum: Some(64) }).unwrap();
+        let limits = Limits::new(Some(20_000), None, &store);
+        limits.make_room(&catalog, &store, id(999), 19_900).unwrap();
+        assert_eq!(here(&catalog), [150], "what is open stays, and all others go");
+        // Where not even one more can be open, nothing goes that somebody may have open.
+        let _all: Vec<_> = std::iter::from_fn(|| fs::File::open("/dev/null").ok()).collect();
+        limits.make_room(&catalog, &store, id(999), 20_000).unwrap_err();
+        assert_eq!(here(&catalog), [150]);
+    }
+
+    #[test]
+    fn versions_whose_pages_cannot_be_taken_stay_where_there_is_room() {
+        let (_folder, store, catalog) = filled(3);
+        let limits = Limits::new(None, None, &store);
+        (1..=3).for_each(|data| catalog.supersede(id(data)));
+        std::thread::sleep(RESTS);
+        // An earlier try has left a part of what comes.
+        fs::write(polycast_net::store::part_path(&store.path(id(4))), [1; 50]).unwrap();
+        assert!(!limits.make_room_or_recycle(&catalog, &store, id(4), 100).unwrap());
+        assert_eq!(here(&catalog), [1, 2, 3]);
+        // One that has another name somewhere is not written over, and is no reason for others to go.
+        fs::hard_link(store.path(id(1)), store.folder().join("kept")).unwrap();
+        assert!(limits.make_room_or_recycle(&catalog, &store, id(5), 100).unwrap());
+        assert_eq!(here(&catalog), [1, 3]);
     }
 
     #[test]

@@ -12,9 +12,10 @@ mod serve;
 mod topics;
 
 pub use fetch::Asks;
-pub use fill::{Expected, Shape, fill, store};
+pub use fill::{Expected, Shape, fill, store, store_bytes};
 pub use key::{Digest, Key};
 pub use ranges::Watching;
+pub use serve::Outcomes;
 
 use super::Shared;
 use super::catalog::{Available, Catalog};

@@ -1,6 +1,7 @@
 //! Removing objects: here, and at other agents by way of the manager.
 
 use super::Shared;
+use super::sets;
 use super::users::User;
 use polycast_api::agent::{RemoveRequest, RemoveResponse, RemovedAt};
 use polycast_api::convert::app_id;
@@ -55,7 +56,7 @@ fn remove(shared: &Shared, choice: &ObjectChoice) -> Vec<RemovedObject> {
             true => shared.limits.set_aside(&shared.store, id),
             false => shared.store.remove(id),
         };
-        let deleted = check_theirs(shared, id).and_then(|()| shared.catalog.delete(id, User::agent(), gone));
+        let deleted = check_theirs(shared, id).and_then(|()| sets::delete(shared, id, User::agent(), gone));
         let error = match deleted {
             Ok(()) => String::new(),
             Err(refusal) if refusal.kind == Kind::ObjectUnknown => continue,

@@ -9,6 +9,7 @@ use super::manager_link::{FabricWish, LinkState};
 use super::objects::{self, Asks, Key, Objects, Watching};
 use super::removals;
 use super::sends::{Sends, Standing, Watcher, Wish};
+use super::sets;
 use super::streams::Streams;
 use super::users::User;
 use polycast_api::PROTOCOL_VERSION;
@@ -19,9 +20,9 @@ use polycast_api::agent::transfer::Direction;
 use polycast_api::agent::{
     AddRequest, Caller, CreateStreamRequest, CreateStreamResponse, DeleteRequest, DeleteResponse,
     DrainRequest, DrainResponse, EndStreamRequest, EndStreamResponse, ExtendRequest, ExtendResponse,
-    FetchEvent, FetchRequest, FillRequest, LeaveStreamRequest, LeaveStreamResponse, ListRequest,
-    ListResponse, ListStreamsRequest, ListStreamsResponse, ManagerStatusResponse, Object, Peer, PinRequest,
-    PublishRequest, PublishResponse, PutRequest, ReadRequest, ReceiveMessagesRequest,
+    FetchEvent, FetchRequest, FilesEvent, FilesRequest, FillRequest, LeaveStreamRequest, LeaveStreamResponse,
+    ListRequest, ListResponse, ListStreamsRequest, ListStreamsResponse, ManagerStatusResponse, Object, Peer,
+    PinRequest, PublishRequest, PublishResponse, PutRequest, ReadRequest, ReceiveMessagesRequest,
     ReceiveMessagesResponse, RegisterRequest, RegisterResponse, RemoveRequest, RemoveResponse, SendEvent,
     SendMessagesRequest, SendMessagesResponse, SendRequest, StatusRequest, StatusResponse, SubscribeRequest,
     TakeRequest, TakeResponse, TopicEvent, Transfer, UnregisterRequest, UnregisterResponse, WatchEvent,
@@ -83,6 +84,24 @@ impl Service {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Makes a directory known as a set of files.
+    async fn add_set(
+        &self,
+        (id, user): (ObjectId, User),
+        path: PathBuf,
+        choice: Choice,
+        (called, private): (String, bool),
+    ) -> Result<Response<Object>, Status> {
+        let wrong = |why: String| Refusal::new(Kind::Path, format!("cannot read {}: {why}", path.display()));
+        if !path.is_absolute() {
+            return Err(wrong("the path is not absolute".into()).into());
+        }
+        let name = object_name(&path, &called)?;
+        let to_add = sets::ToAdd { id, path, choice, name, user, private };
+        let object = sets::add(&self.shared, to_add).await?;
+        Ok(Response::new(convert::available(id, object, &self.shared.store.path(id), user)))
     }
 
     /// The transfers that this user may see.
@@ -157,12 +176,17 @@ impl Agent for Service {
         let id = self.object(request.caller.as_ref(), user, request.data_id)?;
         // Looking at a large directory takes a while: not for an id that is taken anyway.
         let path = PathBuf::from(request.path);
-        self.shared.catalog.check_free(id, &path)?;
+        if !request.files {
+            self.shared.catalog.check_free(id, &path)?;
+        }
         let choice = Choice::of(request.more_paths, &request.exclude)?;
         if choice.is_several() && request.name.is_empty() {
             return Err(Refusal::new(Kind::Invalid, "several paths need a name for the object").into());
         }
         let (called, private) = (request.name, request.private);
+        if request.files {
+            return self.add_set((id, user), path, choice, (called, private)).await;
+        }
         let looked = tokio::task::spawn_blocking(move || look_at(path, &called, choice));
         let object = looked.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))??;
         let object =
@@ -216,9 +240,13 @@ impl Agent for Service {
         let fabric = FabricWish { name: request.fabric, or_fail: request.or_fail };
         let detached = request.detached;
         let wish = Wish { object: id, receivers, options, lease, fabric, detached, user };
-        let watcher = self.sends.start(wish)?;
+        let watcher = self.sends.start(wish.clone())?;
         let (events, stream) = mpsc::channel(EVENTS_MAX);
-        tokio::spawn(tell(watcher, events));
+        if let Some(set) = self.shared.catalog.set(id) {
+            tokio::spawn(sets::send(Arc::clone(&self.sends), set, wish, watcher, events));
+        } else {
+            tokio::spawn(tell(watcher, events));
+        }
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
@@ -261,7 +289,7 @@ impl Agent for Service {
         let id = self.object(request.caller.as_ref(), user, request.data_id)?;
         let store = &self.shared.store;
         // What was added stays where it is: it does not lie in the store.
-        self.shared.catalog.delete(id, user, || store.remove(id))?;
+        sets::delete(&self.shared, id, user, || store.remove(id))?;
         tracing::info!(object = %id, "deleted");
         Ok(Response::new(DeleteResponse {}))
     }
@@ -466,6 +494,18 @@ impl Agent for Service {
         Ok(Response::new(self.objects.publish((app, user), request).await?))
     }
 
+    type FilesStream = ReceiverStream<Result<FilesEvent, Status>>;
+
+    async fn files(&self, request: Request<FilesRequest>) -> Result<Response<Self::FilesStream>, Status> {
+        let user = User::of(&request)?;
+        let request = request.into_inner();
+        let id = self.object(request.caller.as_ref(), user, request.data_id)?;
+        let timeout = request.timeout_ms.map(Duration::from_millis);
+        let (events, stream) = mpsc::channel(EVENTS_MAX);
+        tokio::spawn(sets::files(Arc::clone(&self.shared), (id, user), timeout, events));
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
     type WatchStream = ReceiverStream<Result<WatchEvent, Status>>;
 
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
@@ -564,14 +604,7 @@ fn look_at(path: PathBuf, called: &str, choice: Choice) -> Result<Available, Ref
     } else {
         return Err(wrong("it is neither a file nor a directory".into()));
     };
-    let name = match called {
-        "" => name_of(&path).map_err(|error| wrong(error.to_string()))?,
-        called => {
-            let odd = |why| Refusal::new(Kind::Invalid, format!("'{}' {why}", Printable(called)));
-            check_name(called).map_err(odd)?;
-            called.to_string()
-        }
-    };
+    let name = object_name(&path, called)?;
     let (length, mode, stamp) = (source.len(), source.mode(), source.stamp());
     let (root, added_from, since) = (String::new(), Some(path), SystemTime::now());
     let choice = Arc::new(choice);
@@ -591,6 +624,17 @@ fn look_at(path: PathBuf, called: &str, choice: Choice) -> Result<Available, Ref
         superseded,
         holder: None,
     })
+}
+
+/// What an object is called: what the caller says, or as the path ends.
+fn object_name(path: &Path, called: &str) -> Result<String, Refusal> {
+    if called.is_empty() {
+        let wrong = |error| Refusal::new(Kind::Path, format!("cannot read {}: {error}", path.display()));
+        return name_of(path).map_err(wrong);
+    }
+    let odd = |why| Refusal::new(Kind::Invalid, format!("'{}' {why}", Printable(called)));
+    check_name(called).map_err(odd)?;
+    Ok(called.to_string())
 }
 
 /// The name that receivers see; a path that ends with `..` has one too.

@@ -28,7 +28,7 @@ const PART_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 pub struct Description {
     /// The name that it had at the source.
     pub name: String,
-    /// File or directory.
+    /// File, directory or set.
     pub kind: ObjectKind,
     /// Length in bytes.
     pub length: u64,
@@ -59,6 +59,8 @@ pub struct Found {
 struct Written {
     name: String,
     directory: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    set: bool,
     length: u64,
     #[serde(default = "usual_mode")]
     mode: u16,
@@ -123,6 +125,7 @@ impl Store {
         let written = Written {
             name: description.name.clone(),
             directory: description.kind == ObjectKind::Directory,
+            set: description.kind == ObjectKind::Set,
             length: description.length,
             mode: description.mode,
             root: description.root.clone(),
@@ -156,6 +159,12 @@ impl Store {
     /// known.
     pub fn alone(&self, object: ObjectId) -> io::Result<Option<Alone>> {
         Alone::with(&self.path(object))
+    }
+
+    /// Whether an object that comes could take the pages of one that is here: it has no part file, and the other one no second name.
+    pub fn can_recycle(&self, old: ObjectId, coming: ObjectId) -> bool {
+        let is_single = fs::symlink_metadata(self.path(old)).is_ok_and(|old| old.nlink() == 1);
+        is_single && fs::symlink_metadata(part_path(&self.path(coming))).is_err()
     }
 
     /// Lets an object that comes take the pages of one that nobody uses any more; gives whether it does. The other one is
@@ -257,7 +266,11 @@ impl Store {
         let there = fs::symlink_metadata(self.path(object)).ok()?;
         (there.is_file() && there.len() == written.length).then_some(Description {
             name: written.name,
-            kind: if written.directory { ObjectKind::Directory } else { ObjectKind::File },
+            kind: match (written.directory, written.set) {
+                (true, _) => ObjectKind::Directory,
+                (false, true) => ObjectKind::Set,
+                (false, false) => ObjectKind::File,
+            },
             length: written.length,
             mode: written.mode,
             root: written.root,

@@ -43,6 +43,7 @@ pub(crate) use invite::{answer, permit_of};
 pub use older::OlderVersions;
 pub use pairing::Code;
 pub use pull::{PreparedPull, deliver_pull, fetch, prepare_pull};
+pub(crate) use receiver::kind_of;
 pub use receiver::receive;
 pub use source::{Prepared, Seekers, deliver, prepare};
 pub use steering::{Change, ControlStep, Fared, NextPath, PathNews, Permission, Rest, RouteChange, Steering};

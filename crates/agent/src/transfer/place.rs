@@ -8,7 +8,7 @@ use polycast_net::archive::{self, ArchiveError, TreeSource};
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_net::store::{PartFile, Placing, check_name, set_permissions};
 use polycast_protocol::session::Offer;
-use polycast_wire::control::Control;
+use polycast_wire::control::{Control, Form};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -35,7 +35,11 @@ pub(super) fn make_room(
     };
     let raw = matches!(sink, Sink::Raw(_));
     let replace = replace || update;
-    let unpacked = offer.directory && !raw;
+    if offer.form == Form::Set && !raw {
+        let what = "it offers a list of files, which only an agent can take: send the directory itself";
+        return Err(TransferError::Contradiction(what.into()));
+    }
+    let unpacked = offer.form == Form::Directory && !raw;
     if unpacked {
         archive::check_target(&target, replace).map_err(|error| TransferError::Unpack(error.to_string()))?;
     }
@@ -119,6 +123,6 @@ fn settle(
             part.discard();
             Ok(target.to_path_buf())
         }
-        ObjectKind::File => Ok(part.commit(offer.mode)?),
+        ObjectKind::File | ObjectKind::Set => Ok(part.commit(offer.mode)?),
     }
 }

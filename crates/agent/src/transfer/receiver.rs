@@ -28,7 +28,7 @@ use polycast_protocol::push::{
 };
 use polycast_protocol::session::{End, GuestInput, GuestOutput, Offer};
 use polycast_types::{Duration, Handle, RangeSet, Time};
-use polycast_wire::control::{Control, FETCH_RANGES_MAX, Hash};
+use polycast_wire::control::{Control, FETCH_RANGES_MAX, Form, Hash};
 use polycast_wire::data::{FLAG_PATCH, FRAGMENT_TAGS_LEN, HEADER_LEN, HEADER_TAG_LEN, Header};
 use polycast_wire::seal;
 use rack::Rack;
@@ -148,9 +148,22 @@ fn only_of(source: Option<Ipv4Addr>, handle: Handle, outer_len: u8) -> Only {
     Only { source, handle, outer: Outer::Bytes(outer_len) }
 }
 
-/// File or directory, as WELCOME says it.
-pub(super) fn kind_of(offer: &Offer) -> ObjectKind {
-    if offer.directory { ObjectKind::Directory } else { ObjectKind::File }
+/// What the object is, as WELCOME says it.
+pub(crate) fn kind_of(offer: &Offer) -> ObjectKind {
+    match offer.form {
+        Form::File => ObjectKind::File,
+        Form::Directory => ObjectKind::Directory,
+        Form::Set => ObjectKind::Set,
+    }
+}
+
+/// The same as WELCOME says it.
+pub(super) fn form_of(kind: ObjectKind) -> Form {
+    match kind {
+        ObjectKind::File => Form::File,
+        ObjectKind::Directory => Form::Directory,
+        ObjectKind::Set => Form::Set,
+    }
 }
 
 /// A transfer that is being received.

@@ -11,6 +11,7 @@ use super::clock::wait;
 use super::control::{Event, Session};
 use super::entrance::Entrance;
 use super::error::TransferError;
+use super::receiver::form_of;
 use super::serve::{Served, Supply as ServeSupply};
 use super::supply::Supply;
 use super::{Path, PathNews, Receivers, Report, SourceSpec, discovery};
@@ -19,7 +20,6 @@ use announcer::Announcer;
 pub use announcer::Seekers;
 use polycast_net::hash::GROUP_LEN;
 use polycast_net::interface::{Interface, of_address};
-use polycast_net::object::ObjectKind;
 use polycast_net::seal::{Seal, Secret};
 use polycast_net::udp::{Beacon, DataSender};
 use polycast_protocol::push::{
@@ -560,7 +560,7 @@ impl Run {
         };
         let welcome = Control::Welcome(Welcome {
             object: self.spec.object,
-            directory: self.spec.kind == ObjectKind::Directory,
+            form: form_of(self.spec.kind),
             mode: self.spec.source.mode(),
             name: &self.spec.name,
             object_len: self.geometry.object_len,

@@ -1,8 +1,10 @@
 //! The agent's service: over real sockets, with a manager, mostly with an engine that needs no network.
 
+mod eviction;
 mod leader;
 mod memory;
 mod real;
+mod sets;
 mod streams;
 mod versions;
 mod world;

@@ -1,23 +1,21 @@
 //! Versions of an object, and parts of it, with the real engine over the loopback interface.
 
 use super::world::{AgentTask, ManagerTask, World, events, manager, serve, stopped, until};
-use polycast_agent::daemon::{Agent, AgentConfig};
+use polycast_agent::daemon::Agent;
 use polycast_api::agent::Object;
-use polycast_api::agent::fetch_event::Event as FetchEvent;
 use polycast_api::agent::send_event::Event;
-use polycast_api::client::{Receivers, SendOptions, Session, Versions, Wanted};
+use polycast_api::client::{Receivers, SendOptions, Session, Versions};
 use polycast_api::error::Kind;
 use polycast_types::{AppId, DataId, Duration as Span};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes of a hash group.
 const GROUP: usize = 256 << 10;
 const SOON: Duration = Duration::from_secs(60);
 
-fn noise(len: usize) -> Vec<u8> {
+pub fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -26,7 +24,10 @@ fn noise(len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-async fn cluster<const N: usize>(settings: &str, names: [&str; N]) -> (ManagerTask, World, Vec<AgentTask>) {
+pub async fn cluster<const N: usize>(
+    settings: &str,
+    names: [&str; N],
+) -> (ManagerTask, World, Vec<AgentTask>) {
     let manager = manager(0, settings).await;
     let world = World::new(manager.address);
     let mut agents = Vec::new();
@@ -39,7 +40,7 @@ async fn cluster<const N: usize>(settings: &str, names: [&str; N]) -> (ManagerTa
 }
 
 /// The next committed version of a topic.
-async fn committed(versions: &mut Versions) -> (u64, Object) {
+pub async fn committed(versions: &mut Versions) -> (u64, Object) {
     loop {
         let event = tokio::time::timeout(SOON, versions.next()).await.unwrap().unwrap().unwrap();
         if let (true, Some(object)) = (event.committed, event.object) {
@@ -97,71 +98,6 @@ async fn of_a_version_only_what_has_changed_is_sent() {
     let mut seen = vec![0; before.len()];
     file.read_exact_at(&mut seen, 0).unwrap();
     assert!(seen == before, "the second version was written over");
-    stopped(agents, manager).await;
-}
-
-/// Three agents ask for 24 objects in random order, and their stores have room for six: nothing that is pinned or open goes, nobody is
-/// refused, and no store holds more than it may.
-#[tokio::test(flavor = "multi_thread")]
-async fn stores_stay_within_their_bounds_under_load() {
-    const OBJECTS: u64 = 24;
-    const LEN: u64 = 1 << 20;
-    const MOST: u64 = 6 * LEN;
-    let manager = manager(0, "[objects]\nsettle-ms = 100\nwindow-ms = 5").await;
-    let world = World::new(manager.address);
-    let mut agents = vec![world.agent("a").await];
-    for name in ["b", "c", "d"] {
-        let config = AgentConfig { store_max: Some("6MiB".into()), ..world.config(name) };
-        agents.push(serve(Agent::start_with(config, Arc::clone(&world.engine) as _).await.unwrap()));
-    }
-    let client = agents[0].client().await;
-    until("all agents have joined", async || client.status().await.unwrap().peers.len() == 4).await;
-    let source = agents[0].session(1).await;
-    for number in 0..OBJECTS {
-        let bytes = vec![number as u8; LEN as usize];
-        source.add(DataId(number), &world.file(&format!("object-{number}"), &bytes)).await.unwrap();
-    }
-    let mut asking = Vec::new();
-    for (seed, agent) in (1u64..).zip(&agents[1..]) {
-        let (session, client) = (agent.session(1).await, agent.client().await);
-        asking.push(tokio::spawn(async move {
-            let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let mut open: Option<File> = None;
-            for round in 0..60 {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed);
-                let number = (random >> 33) % OBJECTS;
-                let wanted = Wanted::Id(DataId(number));
-                let mut fetching = session.fetch(wanted, false, Some(Span::from_secs(30))).await.unwrap();
-                let object = loop {
-                    match fetching.next().await.unwrap().unwrap() {
-                        FetchEvent::Object(object) => break object,
-                        _ => continue,
-                    }
-                };
-                let file = File::open(&object.path);
-                if round == 0 {
-                    session.pin(DataId(number), true).await.unwrap();
-                    open = Some(file.unwrap());
-                } else if let Ok(file) = file {
-                    // It may have made room for another one by now; if it is there it is right.
-                    let mut bytes = vec![0; LEN as usize];
-                    file.read_exact_at(&mut bytes, 0).unwrap();
-                    assert!(
-                        bytes.iter().all(|byte| u64::from(*byte) == number),
-                        "object {number} has other bytes"
-                    );
-                }
-                let status = client.status().await.unwrap();
-                assert!(status.store_used_bytes <= MOST, "{} bytes in the store", status.store_used_bytes);
-            }
-            let listed = client.list(Some(AppId::default())).await.unwrap();
-            assert_eq!(listed.iter().filter(|object| object.pinned).count(), 1, "what is pinned stays");
-            drop(open);
-        }));
-    }
-    for one in asking {
-        one.await.unwrap();
-    }
     stopped(agents, manager).await;
 }
 

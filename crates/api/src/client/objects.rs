@@ -4,8 +4,9 @@ use super::{ClientError, Session};
 use crate::agent::fetch_event::Event;
 use crate::agent::fetch_request::What;
 use crate::agent::{
-    ByteRange, FetchEvent, FetchRequest, FillRequest, Object, ObjectKind, PublishRequest, PublishResponse,
-    PutRequest, SubscribeRequest, TakeRequest, TakeResponse, TopicEvent, WatchEvent, WatchRequest,
+    ByteRange, FetchEvent, FetchRequest, FilesEvent, FilesRequest, FillRequest, Object, ObjectKind,
+    PublishRequest, PublishResponse, PutRequest, SubscribeRequest, TakeRequest, TakeResponse, TopicEvent,
+    WatchEvent, WatchRequest,
 };
 use polycast_types::{DataId, Duration, ObjectId};
 use std::ops::Range;
@@ -169,6 +170,19 @@ impl Session {
         Ok(Watching { events: self.stub.clone().watch(request).await?.into_inner() })
     }
 
+    /// Hears of the files of a set, and of each as soon as it is here. The set need not be on its way yet.
+    ///
+    /// # Errors
+    /// That it is no set, and that it does not come, are errors of an event.
+    pub async fn files(&self, data: DataId, timeout: Option<Duration>) -> Result<Files, ClientError> {
+        let request = FilesRequest {
+            caller: Some(self.caller.clone()),
+            data_id: data.0,
+            timeout_ms: timeout.map(|timeout| timeout.as_millis().max(1)),
+        };
+        Ok(Files { events: self.stub.clone().files(request).await?.into_inner() })
+    }
+
     /// Hears of every version of a topic, from the last one on, until the value returned is dropped.
     ///
     /// # Errors
@@ -247,6 +261,22 @@ impl Watching {
     /// # Errors
     /// A range lies outside the object, the object does not come, or the agent went away.
     pub async fn next(&mut self) -> Result<Option<WatchEvent>, ClientError> {
+        Ok(self.events.message().await?)
+    }
+}
+
+/// The files of a set, as they come.
+#[derive(Debug)]
+pub struct Files {
+    events: Streaming<FilesEvent>,
+}
+
+impl Files {
+    /// The next ones; the last event is complete.
+    ///
+    /// # Errors
+    /// It is no set, it does not come, or the agent went away.
+    pub async fn next(&mut self) -> Result<Option<FilesEvent>, ClientError> {
         Ok(self.events.message().await?)
     }
 }

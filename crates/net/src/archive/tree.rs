@@ -29,6 +29,8 @@ pub struct TreeSource {
     root: PathBuf,
     /// Where the uppermost names lie, if several paths make up the tree.
     tops: BTreeMap<Vec<u8>, PathBuf>,
+    /// Where files lie that are not below a root: those of a list, by their names.
+    listed: BTreeMap<Vec<u8>, PathBuf>,
     exclude: Vec<Glob>,
     /// Files that have several names, and the first of them.
     linked: BTreeMap<(u64, u64), Vec<u8>>,
@@ -114,10 +116,29 @@ impl TreeSource {
         Ok(tree)
     }
 
+    /// A directory that has these in it, in their order; with files it is said where they lie.
+    pub(super) fn listed(entries: impl Iterator<Item = (Entry, Option<PathBuf>)>) -> Self {
+        let mut tree = TreeSource::empty(Path::new(""), &[]);
+        for (entry, path) in entries {
+            if let Some(path) = path {
+                tree.listed.insert(entry.name.clone(), path);
+            }
+            tree.place(Found { entry, file: None });
+        }
+        tree.len += TRAILER_LEN;
+        tree
+    }
+
+    /// What is in it.
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().map(|placed| &placed.entry)
+    }
+
     fn empty(root: &Path, exclude: &[Glob]) -> Self {
         TreeSource {
             root: root.to_path_buf(),
             tops: BTreeMap::new(),
+            listed: BTreeMap::new(),
             exclude: exclude.to_vec(),
             linked: BTreeMap::new(),
             skipped: Vec::new(),
@@ -215,7 +236,10 @@ impl TreeSource {
         self.len += headers_len + content_len;
     }
 
-    fn path_of(&self, name: &[u8]) -> PathBuf {
+    pub(super) fn path_of(&self, name: &[u8]) -> PathBuf {
+        if let Some(path) = self.listed.get(name) {
+            return path.clone();
+        }
         let top_len = name.iter().position(|byte| *byte == b'/').unwrap_or(name.len());
         if let Some(top) = self.tops.get(&name[..top_len]) {
             let below = name.get(top_len + 1..).unwrap_or_default();

@@ -49,7 +49,7 @@ pub fn unpack(reader: impl Read, target: &Path, replace: bool) -> Result<Unpacke
     let name = |number: &str| hidden_name(&numbered(target, number), SUFFIX);
     let staging =
         Scratch::make(&folder_of(target), name).map_err(|error| failed("write to", target, error))?;
-    let mut stream = Stream { reader, offset: 0 };
+    let mut stream = Stream::new(reader);
     let mut tree = Tree::new(staging.path(), target)?;
     let mut buffer = vec![0; COPY_LEN];
     while let Some(entry) = stream.next_entry()? {
@@ -130,13 +130,17 @@ pub(crate) fn sweep_beside(target: &Path) {
 }
 
 /// Reads headers and contents in order.
-struct Stream<R> {
+pub(super) struct Stream<R> {
     reader: R,
     offset: u64,
 }
 
 impl<R: Read> Stream<R> {
-    fn fill(&mut self, buffer: &mut [u8]) -> Result<(), ArchiveError> {
+    pub(super) fn new(reader: R) -> Self {
+        Stream { reader, offset: 0 }
+    }
+
+    pub(super) fn fill(&mut self, buffer: &mut [u8]) -> Result<(), ArchiveError> {
         self.reader.read_exact(buffer).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => self.malformed("it ends too early"),
             _ => ArchiveError::Read(error),
@@ -161,7 +165,7 @@ impl<R: Read> Stream<R> {
     }
 
     /// The next entry's headers, or `None` at the end of the stream.
-    fn next_entry(&mut self) -> Result<Option<Entry>, ArchiveError> {
+    pub(super) fn next_entry(&mut self) -> Result<Option<Entry>, ArchiveError> {
         let (mut long_name, mut long_link, mut modified) = (None, None, None);
         loop {
             let mut block = [0; BLOCK_LEN as usize];
@@ -239,18 +243,18 @@ fn without_nul(mut name: Vec<u8>) -> Vec<u8> {
     name
 }
 
-fn refused(name: &[u8], why: &'static str) -> ArchiveError {
+pub(super) fn refused(name: &[u8], why: &'static str) -> ArchiveError {
     ArchiveError::Refused { entry: String::from_utf8_lossy(name).into_owned(), why }
 }
 
 /// Checks a name and splits it; the root (`.` or `./`) has no components.
-fn components(entry: &Entry) -> Result<Vec<OsString>, ArchiveError> {
+pub(super) fn components(entry: &Entry) -> Result<Vec<OsString>, ArchiveError> {
     let refuse = |why| Err(refused(&entry.name, why));
     path_components(&entry.name, entry.kind == Kind::Directory).or_else(refuse)
 }
 
 /// Splits a path below the root, or says what is wrong with it.
-fn path_components(mut name: &[u8], is_directory: bool) -> Result<Vec<OsString>, &'static str> {
+pub(super) fn path_components(mut name: &[u8], is_directory: bool) -> Result<Vec<OsString>, &'static str> {
     let refuse = Err;
     if name.is_empty() || name.contains(&0) {
         return refuse("it has no valid name");

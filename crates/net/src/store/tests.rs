@@ -51,6 +51,34 @@ fn a_part_file_is_removed_or_kept_and_taken_up_again() {
 }
 
 #[test]
+fn what_somebody_reads_of_an_earlier_try_is_not_written_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("object");
+    let len = 3 << 20;
+    let mut part = PartFile::open(&target, len, PLAIN).unwrap();
+    part.write(&[7; 1000], 2 << 20).unwrap();
+    part.keep_for_later();
+    let reader = File::open(part.path()).unwrap();
+    drop(part);
+    // Another object of the same name comes.
+    let part = PartFile::open(&target, len, PLAIN).unwrap();
+    assert!(part.is_resumed());
+    let mut bytes = [0; 1000];
+    part.read(&mut bytes, 2 << 20).unwrap();
+    assert_eq!(bytes, [7; 1000], "what is there need not come again");
+    assert!(part.file().metadata().unwrap().blocks() * 512 < len / 2, "holes stay holes");
+    part.write(&[8; 1000], 2 << 20).unwrap();
+    reader.read_exact_at(&mut bytes, 2 << 20).unwrap();
+    assert_eq!(bytes, [7; 1000], "written over under a reader");
+    drop(part);
+    // Nobody reads: no copy.
+    drop(reader);
+    let before = fs::metadata(part_path(&target)).unwrap().ino();
+    let part = PartFile::open(&target, len, PLAIN).unwrap();
+    assert_eq!(part.file().metadata().unwrap().ino(), before);
+}
+
+#[test]
 fn two_receivers_do_not_write_to_one_place() {
     let dir = tempfile::tempdir().unwrap();
     let target = dir.path().join("object");

@@ -128,7 +128,8 @@ committed version from whoever has it.";
 pub const PUBLISH_MORE: &str = "\
 Examples:
   polycast publish policy weights.safetensors
-  polycast publish policy weights.safetensors --version 17 --timeout 30s";
+  polycast publish policy weights.safetensors --version 17 --timeout 30s
+  polycast publish models llama/ --files";
 
 pub const SUBSCRIBE: &str = "\
 Get every version of a topic.

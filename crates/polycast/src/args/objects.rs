@@ -82,6 +82,9 @@ pub struct PublishArgs {
     /// The file or directory that is the new version; it must not change while others get it
     #[arg(value_name = "FILE|DIR")]
     pub path: PathBuf,
+    /// Each file of a directory is an object of its own: usable before the others are there, and not sent where it is already
+    #[arg(long)]
+    pub files: bool,
     /// Its number, above the last one's [default: one more than the last]
     #[arg(long = "version", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub version: Option<u64>,

@@ -36,7 +36,7 @@ impl Bytes {
     ) -> Result<Object, ClientError> {
         let kind = match self.kind {
             ObjectKind::File => Kinds::File,
-            ObjectKind::Directory => Kinds::Directory,
+            ObjectKind::Directory | ObjectKind::Set => Kinds::Directory,
         };
         let (length, mode) = (self.source.len(), self.source.mode().into());
         let what = ToPut { name: name.to_string(), kind, length, mode, private };
@@ -56,6 +56,33 @@ impl Bytes {
             put => put,
         }
     }
+}
+
+/// Refuses to make a set of what has no files.
+pub fn check_set(kind: ObjectKind) -> Result<(), Failure> {
+    if kind == ObjectKind::Directory {
+        return Ok(());
+    }
+    Err(Failure::input("--files is for directories: one file is an object of its own in any case"))
+}
+
+/// Refuses to make a set where the agent cannot open this user's files.
+pub fn check_paths(session: &Session) -> Result<(), Failure> {
+    if !session.is_other_user() {
+        return Ok(());
+    }
+    let message = "--files needs an agent of your own: the files of a set stay where they are, and the agent opens them";
+    Err(Failure::input(message).hint("without --files the directory is sent as one object"))
+}
+
+/// Bytes of an object: of a set those of its files.
+pub async fn len_of(session: &Session, object: &Object) -> Result<u64, Failure> {
+    let id = object.id().map_err(ClientError::from)?;
+    if object.kind() != Kinds::Set || id.app != session.app() {
+        return Ok(object.length);
+    }
+    let mut files = session.files(id.data, None).await?;
+    Ok(files.next().await?.map_or(0, |event| event.total_bytes))
 }
 
 /// Reads piece by piece, as they are taken.
@@ -78,20 +105,21 @@ pub struct Taken {
     pieces: mpsc::Receiver<io::Result<Vec<u8>>>,
     piece: Vec<u8>,
     at: usize,
-    /// Bytes that have to come.
-    left: u64,
+    /// Bytes that have to come; not known of the stream of a set, which says itself where it ends.
+    left: Option<u64>,
 }
 
 /// Begins to take an object where the agent does not say where its bytes lie.
 pub async fn take(session: &Session, object: &Object) -> Result<Option<Taken>, Failure> {
-    if !object.path.is_empty() {
+    let is_set = object.kind() == Kinds::Set;
+    if !object.path.is_empty() && !is_set {
         return Ok(None);
     }
     let id = object.id().map_err(ClientError::from)?;
     let taking = session.take(id).await?;
     let (sender, pieces) = mpsc::channel(PIECES_MAX);
     tokio::spawn(pass(taking, sender));
-    Ok(Some(Taken { pieces, piece: Vec::new(), at: 0, left: object.length }))
+    Ok(Some(Taken { pieces, piece: Vec::new(), at: 0, left: (!is_set).then_some(object.length) }))
 }
 
 async fn pass(mut taking: Taking, pieces: mpsc::Sender<io::Result<Vec<u8>>>) {
@@ -113,13 +141,15 @@ impl Read for Taken {
         while self.at == self.piece.len() {
             match self.pieces.blocking_recv() {
                 Some(piece) => (self.piece, self.at) = (piece?, 0),
-                None if self.left == 0 => return Ok(0),
+                None if self.left.is_none_or(|left| left == 0) => return Ok(0),
                 None => return Err(io::Error::other("the agent has given a part of it only")),
             }
         }
         let len = buffer.len().min(self.piece.len() - self.at);
         let more = || io::Error::other("the agent has given more than the object has");
-        self.left = self.left.checked_sub(len as u64).ok_or_else(more)?;
+        if let Some(left) = &mut self.left {
+            *left = left.checked_sub(len as u64).ok_or_else(more)?;
+        }
         buffer[..len].copy_from_slice(&self.piece[self.at..self.at + len]);
         self.at += len;
         Ok(len)

@@ -157,7 +157,7 @@ fn check_copies(args: &CastArgs, object: &Named, folders: &[PathBuf]) -> Result<
     for folder in folders.iter().filter(|_| !args.force && !args.update) {
         let copy = folder.join(&object.name);
         match object.kind {
-            ObjectKind::Directory => archive::check_target(&copy, false)?,
+            ObjectKind::Directory | ObjectKind::Set => archive::check_target(&copy, false)?,
             // What is wrong with one receiver's place concerns that one.
             ObjectKind::File if copy.is_dir() => {}
             ObjectKind::File => {

@@ -234,6 +234,9 @@ pub fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
         Some(spool) => vec![spool.path()],
         None => args.choice.paths.clone(),
     };
+    if args.files {
+        bytes::check_set(object.kind)?;
+    }
     let name = object.name;
     let (stamp, bytes) = (object.source.stamp(), Bytes { kind: object.kind, source: object.source });
     let object_is_passing = object.spool.is_some();
@@ -247,16 +250,24 @@ pub fn send(args: &SendArgs, format: Format) -> Result<Exit, Failure> {
                 "--replace removes objects at other machines, which only root and the agent's user may";
             return Err(Failure::input(message).hint("take another --name or --id"));
         }
+        if args.files {
+            bytes::check_paths(session)?;
+        }
         let data = match args.id {
             Some(id) => id.data,
-            None => names::id_of(session.agent_name(), &paths, &name, stamp),
+            None => {
+                names::id_of(&names::Whose::of(session), &paths, &name, names::stamp_of(stamp, args.files))
+            }
         };
         let exclude: Vec<String> = args.choice.exclude.iter().map(ToString::to_string).collect();
         let add = async || {
             if session.is_other_user() {
                 return bytes.put(session, data, &name, args.private, args.id.is_some()).await;
             }
-            session.add_all(data, &paths, &name, &exclude, args.private).await
+            match args.files {
+                true => session.add_set(data, &paths, &name, &exclude, args.private).await,
+                false => session.add_all(data, &paths, &name, &exclude, args.private).await,
+            }
         };
         let object = if args.replace {
             removal::add_instead(session, data, add, args.id.is_some(), &receivers).await?
@@ -527,7 +538,8 @@ fn put(object: &Object, from: &Path, target: &Path, replace: bool) -> Result<(),
 
 /// Puts what comes over the socket to its place.
 fn put_taken(object: &Object, taken: Taken, target: &Path, replace: bool) -> Result<(), Failure> {
-    if object.kind() == ObjectKind::Directory {
+    // The agent gives a set as the stream of its directory.
+    if matches!(object.kind(), ObjectKind::Directory | ObjectKind::Set) {
         return unpack(taken, target, replace);
     }
     place_file(taken, object.length, target, replace, object.mode)
@@ -594,10 +606,11 @@ fn place_file(mut from: impl Read, len: u64, target: &Path, replace: bool, mode:
     Ok(())
 }
 
-/// `file` or `directory`.
+/// `file`, `directory` or `set`.
 fn kind(object: &Object) -> &'static str {
     match object.kind() {
         ObjectKind::Directory => "directory",
+        ObjectKind::Set => "set",
         ObjectKind::File | ObjectKind::Unspecified => "file",
     }
 }

@@ -50,7 +50,7 @@ pub fn run(args: &FetchArgs, format: Format) -> Result<Exit, Failure> {
     };
     // What comes over the socket comes while it runs.
     let runtime = runtime()?;
-    let (object, filled, taken) = runtime.block_on(in_session(&args.local, app, async |session| {
+    let (object, filled, taken, len) = runtime.block_on(in_session(&args.local, app, async |session| {
         let ending = Ending::watch()?;
         let progress = Progress::start(&format!("asking for {}", args.what));
         let outcome = tokio::select! {
@@ -60,7 +60,8 @@ pub fn run(args: &FetchArgs, format: Format) -> Result<Exit, Failure> {
         progress.finish();
         let (object, filled) = outcome?;
         let taken = bytes::take(session, &object).await?;
-        Ok((object, filled, taken))
+        let len = bytes::len_of(session, &object).await?;
+        Ok((object, filled, taken, len))
     }))?;
     let present = Present::of(&args.place);
     let Some((target, unchanged)) = place_at(&object, taken, &destination, present)? else {
@@ -68,7 +69,7 @@ pub fn run(args: &FetchArgs, format: Format) -> Result<Exit, Failure> {
     };
     let id = object.id().map_err(ClientError::from)?.to_string();
     let document = json!({
-        "object": id, "key": key, "name": object.name, "bytes": object.length, "root": object.root,
+        "object": id, "key": key, "name": object.name, "bytes": len, "root": object.root,
         "path": target.display().to_string(), "unchanged": unchanged, "filled": filled,
     });
     let name = Printable(&object.name);
@@ -77,7 +78,7 @@ pub fn run(args: &FetchArgs, format: Format) -> Result<Exit, Failure> {
         (false, true) => ", got from its origin",
         (false, false) => "",
     };
-    let text = format!("{name} ({}){how}: {}", format_bytes(object.length), target.display());
+    let text = format!("{name} ({}){how}: {}", format_bytes(len), target.display());
     output::result(format, &document, &text)?;
     Ok(Exit::Done)
 }

@@ -3,6 +3,7 @@
 use crate::exit::Failure;
 use crate::output;
 use polycast_api::agent::{Object, ObjectState};
+use polycast_api::client::Session;
 use polycast_types::{AppId, DataId, ObjectId, Printable};
 use std::fmt;
 use std::path::PathBuf;
@@ -98,15 +99,39 @@ pub fn percent(object: &Object) -> Option<u64> {
         .then(|| (u128::from(object.verified_bytes) * 100 / u128::from(object.length.max(1))) as u64)
 }
 
+/// At which machine's agent an object is, and whose it is there.
+pub struct Whose {
+    machine: String,
+    /// Where that is not the agent's user.
+    user: Option<u32>,
+}
+
+impl Whose {
+    /// What this process adds there.
+    pub fn of(session: &Session) -> Self {
+        let user = session.is_other_user().then(|| rustix::process::geteuid().as_raw());
+        Whose { machine: session.agent_name().to_string(), user }
+    }
+}
+
+/// What stands for the state of an object: as a set a directory is another one.
+pub fn stamp_of(mut stamp: [u8; 32], files: bool) -> [u8; 32] {
+    stamp[0] ^= u8::from(files);
+    stamp
+}
+
 /// The id of a file or directory for which nobody has chosen one: the same one as long as it does not change, so that the
 /// same command goes on from what an earlier one has sent.
-pub fn id_of(machine: &str, paths: &[PathBuf], name: &str, stamp: [u8; 32]) -> DataId {
+pub fn id_of(whose: &Whose, paths: &[PathBuf], name: &str, stamp: [u8; 32]) -> DataId {
     let mut words = Vec::new();
     // A path that cannot be resolved is refused by whoever opens it.
     let paths = paths.iter().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
     let paths: Vec<Vec<u8>> = paths.map(|path| path.into_os_string().into_encoded_bytes()).collect();
-    let known = [machine.as_bytes(), name.as_bytes(), &stamp];
-    for word in known.into_iter().chain(paths.iter().map(Vec::as_slice)) {
+    let known = [whose.machine.as_bytes(), name.as_bytes(), &stamp];
+    // What one user has brought is not another one's, also where both can read the same file.
+    let user = whose.user.map(u32::to_be_bytes);
+    let user = user.iter().map(|user| &user[..]);
+    for word in known.into_iter().chain(paths.iter().map(Vec::as_slice)).chain(user) {
         words.extend_from_slice(&(word.len() as u64).to_be_bytes());
         words.extend_from_slice(word);
     }
@@ -147,10 +172,18 @@ mod tests {
 
     #[test]
     fn the_same_file_has_the_same_id() {
-        let id = |machine, stamp| id_of(machine, &["/data/model".into()], "model", [stamp; 32]);
+        let of = |machine: &str, user, stamp| {
+            let whose = Whose { machine: machine.into(), user };
+            id_of(&whose, &["/data/model".into()], "model", [stamp; 32])
+        };
+        let id = |machine, stamp| of(machine, None, stamp);
         assert_eq!(id("a", 1), id("a", 1));
         assert_ne!(id("a", 1), id("a", 2));
         assert_ne!(id("a", 1), id("b", 1));
         assert!(id("a", 1).0 < 1 << ID_BITS);
+        // Two users of one machine have an object each of the same file.
+        assert_eq!(of("a", Some(7), 1), of("a", Some(7), 1));
+        assert_ne!(of("a", Some(7), 1), of("a", Some(8), 1));
+        assert_ne!(of("a", Some(7), 1), id("a", 1));
     }
 }

@@ -22,14 +22,23 @@ pub fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failure> {
         return Err(Failure::input("standard input cannot be published: write it to a file first"));
     }
     let (name, stamp) = (object.name, object.source.stamp());
+    if args.files {
+        bytes::check_set(object.kind)?;
+    }
     let bytes = Bytes { kind: object.kind, source: object.source };
     let app = AppId::default();
     let paths = [args.path.clone()];
-    let (object, published, seconds) =
+    let (object, published, seconds, len) =
         runtime()?.block_on(in_session(&args.local, app, async |session| {
             let ending = Ending::watch()?;
-            let data = names::id_of(session.agent_name(), &paths, &name, stamp);
-            let object = if session.is_other_user() {
+            if args.files {
+                bytes::check_paths(session)?;
+            }
+            let stamp = names::stamp_of(stamp, args.files);
+            let data = names::id_of(&names::Whose::of(session), &paths, &name, stamp);
+            let object = if args.files {
+                session.add_set(data, &paths, &name, &[], false).await?
+            } else if session.is_other_user() {
                 bytes.put(session, data, &name, false, false).await?
             } else {
                 session.add_as(data, &args.path, &name).await?
@@ -43,7 +52,9 @@ pub fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failure> {
                 () = ending.asked() => Err(Failure::input("cancelled")),
             };
             progress.finish();
-            Ok((object, outcome?, begun.elapsed().as_secs_f64()))
+            let (published, seconds) = (outcome?, begun.elapsed().as_secs_f64());
+            let len = bytes::len_of(session, &object).await?;
+            Ok((object, published, seconds, len))
         }))?;
     let id = object.id().map_err(ClientError::from)?.to_string();
     let have = published.have.iter().map(|name| json!({ "name": name, "verified": true, "reason": null }));
@@ -52,7 +63,7 @@ pub fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failure> {
     let subscribers: Vec<Value> = have.chain(missing).collect();
     let document = json!({
         "topic": args.topic, "version": published.version, "object": id, "name": object.name,
-        "bytes": object.length, "seconds": seconds, "sent_bytes": published.sent_bytes,
+        "bytes": len, "seconds": seconds, "sent_bytes": published.sent_bytes,
         "spared_bytes": published.spared_bytes, "subscribers": subscribers,
     });
     let mut text = format!(
@@ -60,7 +71,7 @@ pub fn publish(args: &PublishArgs, format: Format) -> Result<Exit, Failure> {
         args.topic,
         published.version,
         Printable(&object.name),
-        format_bytes(object.length),
+        format_bytes(len),
         published.have.len(),
     );
     if published.spared_bytes > 0 {
@@ -111,12 +122,13 @@ async fn follow(
         // A new version takes the place of the one before.
         let taken = bytes::take(session, &object).await?;
         // What is taken comes while this waits for it.
+        let len = bytes::len_of(session, &object).await?;
         let placed = tokio::task::block_in_place(|| place_at(&object, taken, destination, Present::Updated))?;
         let Some((target, _)) = placed else { continue };
         let id: ObjectId = object.id().map_err(ClientError::from)?;
         let path = target.display().to_string();
         let entry = json!({
-            "number": version, "object": id.to_string(), "name": object.name, "bytes": object.length,
+            "number": version, "object": id.to_string(), "name": object.name, "bytes": len,
             "root": object.root, "path": path,
         });
         let mut told = entry.clone();

@@ -7,7 +7,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use polycast_types::{Duration, Handle, ObjectId, Time};
 use polycast_wire::WireError;
-use polycast_wire::control::{Control, Hello, Salt, Welcome};
+use polycast_wire::control::{Control, Form, Hello, Salt, Welcome};
 
 /// A source may ask for no more patience than this: the number is a peer's.
 const STALL_MAX: Duration = Duration::from_secs(3_600);
@@ -42,8 +42,8 @@ pub struct Offer {
     pub object: ObjectId,
     /// Its file or directory name at the source.
     pub name: String,
-    /// Whether it is a directory.
-    pub directory: bool,
+    /// What its bytes are.
+    pub form: Form,
     /// Permissions of the file at the source.
     pub mode: u16,
     /// The object's division.
@@ -63,7 +63,7 @@ impl From<&Welcome<'_>> for Offer {
         Offer {
             object: welcome.object,
             name: welcome.name.to_string(),
-            directory: welcome.directory,
+            form: welcome.form,
             mode: welcome.mode,
             geometry: Geometry {
                 object_len: welcome.object_len,

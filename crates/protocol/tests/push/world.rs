@@ -17,7 +17,7 @@ use polycast_protocol::session::{
     RosterInput, RosterOutput, Verdicts,
 };
 use polycast_types::{Duration, ObjectId, RangeSet, Time};
-use polycast_wire::control::{Control, Welcome};
+use polycast_wire::control::{Control, Form, Welcome};
 use polycast_wire::data::{FLAG_ATTEMPT, FLAG_PATCH, FLAG_REPORT};
 use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
@@ -252,7 +252,7 @@ impl World {
     fn welcome(&mut self, peer: u32) {
         let welcome = bytes(&Control::Welcome(Welcome {
             object: ObjectId::default(),
-            directory: false,
+            form: Form::File,
             mode: 0o644,
             name: "object",
             object_len: self.geometry.object_len,

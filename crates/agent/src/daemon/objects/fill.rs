@@ -166,6 +166,23 @@ pub async fn store<R: Into<Piece> + Send>(
     written.and(passed)
 }
 
+/// Writes bytes that are at hand into the store, for this user.
+pub fn store_bytes(
+    shared: &Arc<Shared>,
+    receive: Receive,
+    shape: Shape,
+    (bytes, user): (Vec<u8>, User),
+) -> Result<(), Refusal> {
+    let _ = receive.progress().name.set(shape.name.clone());
+    // The last piece says that these were all.
+    let (pieces, incoming) = mpsc::channel(2);
+    let expected = Expected { length: Some(bytes.len() as u64), digest: Digest::None, user };
+    let queued = pieces.try_send(Ok(bytes)).and_then(|()| pieces.try_send(Ok(Vec::new())));
+    queued.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))?;
+    let written = write(shared, &receive, &expected, incoming);
+    enter(shared, receive, shape, written)
+}
+
 type Pieces = mpsc::Sender<Result<Vec<u8>, Refusal>>;
 
 /// Passes on the pieces of a caller until it says that these were all.

@@ -2,6 +2,7 @@
 
 use super::super::manager_link::FabricWish;
 use super::super::sends::{Watcher, Wish};
+use super::super::sets::{self, all_failed, outcomes};
 use super::super::users::User;
 use super::Objects;
 use polycast_api::client::Receivers;
@@ -16,7 +17,8 @@ const ADD_WITHIN: Duration = Duration::from_millis(500);
 /// How often that is tried.
 const ADD_AGAIN: Duration = Duration::from_millis(25);
 
-type Outcomes = Vec<(String, Result<(), String>)>;
+/// What has become of receivers, by their names.
+pub type Outcomes = Vec<(String, Result<(), String>)>;
 
 impl Objects {
     /// Sends an object to these: they are added to the transfer that runs, or get one of their own. The manager hears how it
@@ -30,6 +32,39 @@ impl Objects {
                 Refusal::new(Kind::ObjectUnknown, format!("there is no object {object} for others here"));
             return self.shared.link.served(serve, all_failed(receivers, &refusal));
         }
+        let (mut outcomes, report) = self.serve_one(object, receivers).await;
+        let note = |object: ObjectId, report: Option<(u64, Arc<Report>)>, objects: &Self| {
+            if let (Some((number, report)), Some(published)) = (report, objects.published().get_mut(&object))
+            {
+                published.insert(number, report);
+            }
+        };
+        note(object, report, self);
+        if let Some(set) = self.shared.catalog.set(object) {
+            let has = |(name, outcome): &(String, Result<(), String>)| outcome.is_ok().then(|| name.clone());
+            let have = outcomes.iter().filter_map(has).collect();
+            outcomes.retain(|(_, outcome)| outcome.is_err());
+            let one = |part: ObjectId, to: Vec<String>| {
+                let objects = Arc::clone(self);
+                async move {
+                    let (outcomes, report) = objects.serve_one(part, to).await;
+                    note(object, report, &objects);
+                    outcomes
+                }
+            };
+            outcomes.extend(sets::deliver(&set, have, one).await);
+        }
+        let failed = outcomes.iter().filter(|(_, outcome)| outcome.is_err()).count();
+        tracing::info!(%object, serve, receivers = outcomes.len(), failed, "sent to those who asked");
+        self.shared.link.served(serve, outcomes);
+    }
+
+    /// Sends one object, and gives what the transfer with this number came to.
+    async fn serve_one(
+        self: &Arc<Self>,
+        object: ObjectId,
+        receivers: Vec<String>,
+    ) -> (Outcomes, Option<(u64, Arc<Report>)>) {
         let watcher = match self.add(object, &receivers).await {
             Some(watcher) => Ok(watcher),
             None => {
@@ -46,20 +81,14 @@ impl Objects {
                 })
             }
         };
-        let outcomes = match watcher {
+        match watcher {
             Ok(watcher) => {
                 let number = watcher.number();
                 let (outcomes, report) = outcomes(watcher, receivers).await;
-                if let (Some(report), Some(published)) = (report, self.published().get_mut(&object)) {
-                    published.insert(number, report);
-                }
-                outcomes
+                (outcomes, report.map(|report| (number, report)))
             }
-            Err(refusal) => all_failed(receivers, &refusal),
-        };
-        let failed = outcomes.iter().filter(|(_, outcome)| outcome.is_err()).count();
-        tracing::info!(%object, serve, receivers = outcomes.len(), failed, "sent to those who asked");
-        self.shared.link.served(serve, outcomes);
+            Err(refusal) => (all_failed(receivers, &refusal), None),
+        }
     }
 
     /// Adds receivers to the transfer of an object, if one runs.
@@ -80,35 +109,4 @@ impl Objects {
             }
         }
     }
-}
-
-fn all_failed(receivers: Vec<String>, refusal: &Refusal) -> Outcomes {
-    receivers.into_iter().map(|name| (name, Err(refusal.message.clone()))).collect()
-}
-
-/// Waits for the end of a transfer, and gives what has become of these.
-async fn outcomes(mut watcher: Watcher, receivers: Vec<String>) -> (Outcomes, Option<Arc<Report>>) {
-    let ended = watcher.standing.wait_for(|standing| standing.outcome.is_some()).await;
-    let outcome = ended.ok().and_then(|standing| standing.outcome.clone());
-    let report = match outcome {
-        Some(Ok(report)) => report,
-        Some(Err(refusal)) => return (all_failed(receivers, &refusal), None),
-        None => {
-            let broken = Refusal::new(Kind::Internal, "the transfer broke down");
-            return (all_failed(receivers, &broken), None);
-        }
-    };
-    let of = |name: String| {
-        let found = report.receivers.iter().find(|receiver| receiver.name == name);
-        let outcome = match found {
-            Some(receiver) if receiver.verified => Ok(()),
-            Some(receiver) => {
-                Err(receiver.error.clone().unwrap_or_else(|| "it did not get all of it".into()))
-            }
-            None => Err("the transfer was over before it could take part".into()),
-        };
-        (name, outcome)
-    };
-    let outcomes = receivers.into_iter().map(of).collect();
-    (outcomes, Some(report))
 }

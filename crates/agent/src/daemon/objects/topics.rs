@@ -141,8 +141,11 @@ impl Objects {
     /// Waits a moment for the reports of an object's transfers: receivers tell the manager that they have it before these are made.
     async fn await_reports(&self, object: ObjectId) {
         let until = tokio::time::Instant::now() + REPORTS_WITHIN;
+        let set = self.shared.catalog.set(object);
+        let is_of =
+            |id: ObjectId| id == object || set.iter().flat_map(|set| set.parts()).any(|part| part.id == id);
         let are_missing = || {
-            let runs = self.sends.list().iter().any(|(id, _)| *id == object);
+            let runs = self.sends.list().iter().any(|(id, _)| is_of(*id));
             runs || self.published().get(&object).is_none_or(|reports| reports.is_empty())
         };
         while are_missing() && tokio::time::Instant::now() < until {

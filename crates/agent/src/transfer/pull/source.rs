@@ -5,11 +5,12 @@ use super::super::clock::wait;
 use super::super::control::{Event, Session};
 use super::super::entrance::Entrance;
 use super::super::error::TransferError;
+use super::super::receiver::form_of;
 use super::super::{ControlStep, Path, PathNews, ReceiverReport, Report, RouteChange, SourceSpec, TreePath};
 use super::sums::Sums;
 use crate::forwarder::{FRAME_HEADERS_LEN, NodeHandle, SourceEnd, TreeStatus};
 use polycast_net::hash::{GROUP_LEN, hex};
-use polycast_net::object::{ObjectKind, ObjectSource};
+use polycast_net::object::ObjectSource;
 use polycast_net::seal::{Seal, SealedObject, Secret};
 use polycast_protocol::pull::{Blocks, RateConfig, Route, SourceConfig};
 use polycast_protocol::push::Geometry;
@@ -330,7 +331,7 @@ impl Run {
         let (object, kind, text) = (self.spec.object, self.spec.kind, self.spec.name.clone());
         let welcome = Welcome {
             object,
-            directory: kind == ObjectKind::Directory,
+            form: form_of(kind),
             mode: self.spec.source.mode(),
             name: &text,
             object_len: self.geometry.object_len,

@@ -24,7 +24,7 @@ fn guest() -> Guest {
 fn welcome() -> Control<'static> {
     Control::Welcome(Welcome {
         object: ObjectId::default(),
-        directory: false,
+        form: Form::File,
         mode: 0o644,
         name: "x",
         object_len: 100,

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 use polycast_protocol::push::{PeerId, SenderInput, SenderOutput, Slower};
 use polycast_protocol::session::{Expected, Gone, Goodbye, GuestId, Roster, RosterInput, RosterOutput, Why};
 use polycast_types::{Duration, Handle, ObjectId, RangeSet, Time};
-use polycast_wire::control::{Control, HASHES_MAX, Hash, Salt, Welcome, proven_group};
+use polycast_wire::control::{Control, Form, HASHES_MAX, Hash, Salt, Welcome, proven_group};
 use polycast_wire::data::{CodedHeader, FLAG_ATTEMPT, FLAG_PATCH, FragmentHeader, Header};
 
 /// A source writes to its network card as long as so many batches wait there.
@@ -201,7 +201,7 @@ impl Cluster {
         let geometry = push.config.geometry(push.object_len);
         let welcome = Control::Welcome(Welcome {
             object: ObjectId::default(),
-            directory: false,
+            form: Form::File,
             mode: 0o644,
             name: "object",
             object_len: geometry.object_len,

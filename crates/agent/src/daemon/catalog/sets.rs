@@ -1,0 +1,312 @@
+//! Sets: lists of files, each of which is an object of its own. A set is here when all of its files are, and they stay as long as it does.
+
+use super::{Available, Catalog, Inner, State, unknown};
+use polycast_api::error::{Kind, Refusal};
+use polycast_net::archive::{Listed, Manifest, Root};
+use polycast_net::hash::{hex, parse_hex};
+use polycast_types::{AppId, DataId, ObjectId, Printable};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// What a set is made of.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Set {
+    pub manifest: Manifest,
+    /// In the order of the list; of files that are equal the first one.
+    parts: Vec<Part>,
+    ids: BTreeSet<ObjectId>,
+}
+
+/// Bytes that one or several files of a set have.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Part {
+    pub id: ObjectId,
+    pub root: Root,
+    pub len: u64,
+    /// The path of the first file that has them.
+    pub name: Vec<u8>,
+}
+
+/// The object that a file of a set is: its number is the beginning of its hash, so that equal files are one object.
+pub fn part_id(app: AppId, root: &Root) -> ObjectId {
+    let first = root.first_chunk::<8>().copied().unwrap_or_default();
+    ObjectId { app, data: DataId(u64::from_be_bytes(first)) }
+}
+
+impl Set {
+    /// What a list means as object `id`.
+    ///
+    /// # Errors
+    /// Two different files would have the same number.
+    pub fn of(id: ObjectId, manifest: Manifest) -> Result<Self, Refusal> {
+        let mut by_id: BTreeMap<ObjectId, Root> = BTreeMap::new();
+        let mut parts = Vec::new();
+        for Listed { name, len, root, .. } in manifest.files() {
+            let part = part_id(id.app, &root);
+            let taken = |what: &str| {
+                let why = format!("the file '{}' of set {id} {what}", printable(name));
+                Refusal::new(Kind::Invalid, why)
+            };
+            if part == id {
+                return Err(taken("has the number of the set itself: give the set another one"));
+            }
+            match by_id.insert(part, root) {
+                None => parts.push(Part { id: part, root, len, name: name.to_vec() }),
+                Some(other) if other == root => {}
+                Some(_) => return Err(taken("has the same number as another file with other bytes")),
+            }
+        }
+        Ok(Set { manifest, parts, ids: by_id.into_keys().collect() })
+    }
+
+    /// Its different files.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Bytes of its different files.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.len).sum()
+    }
+}
+
+/// A path as messages show it.
+pub fn printable(name: &[u8]) -> String {
+    Printable(&String::from_utf8_lossy(name)).to_string()
+}
+
+impl Inner {
+    /// Refuses what a set needs that is here or comes.
+    pub(super) fn check_unlisted(&self, id: ObjectId) -> Result<(), Refusal> {
+        match self.sets.iter().find(|(set, list)| **set != id && list.ids.contains(&id)) {
+            Some((set, _)) => Err(Refusal::new(
+                Kind::ObjectBusy,
+                format!("object {id} is a file of set {set}: remove the set"),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether sets and their files may go, and if so when the set was used last: nothing of one that is pinned, is being sent or received, or
+    /// lies where it was added.
+    pub(super) fn bound(&self) -> BTreeMap<ObjectId, Option<SystemTime>> {
+        let mut bound: BTreeMap<ObjectId, Option<SystemTime>> = BTreeMap::new();
+        let is_added = |id: &ObjectId| matches!(self.objects.get(id), Some(State::Available { object, .. }) if object.added_from.is_some());
+        for (id, set) in &self.sets {
+            let used = match self.objects.get(id) {
+                Some(State::Available { object, sends: 0 }) if !object.pinned => Some(object.used),
+                _ => None,
+            };
+            let used = used.filter(|_| !set.ids.iter().any(is_added));
+            for id in set.ids.iter().chain([id]) {
+                let both = |one: Option<SystemTime>| Some(one?.max(used?));
+                bound.entry(*id).and_modify(|one| *one = both(*one)).or_insert(used);
+            }
+        }
+        bound
+    }
+}
+
+impl Catalog {
+    /// The set that is coming, or is here, is made of these files: they stay as long as it does.
+    pub fn list_files(&self, id: ObjectId, set: Arc<Set>) {
+        self.lock().sets.insert(id, set);
+        self.changed();
+    }
+
+    /// The set does not come: its files stay for themselves.
+    pub fn forget_list(&self, id: ObjectId) {
+        self.lock().sets.remove(&id);
+    }
+
+    /// What a set is made of, once that is known.
+    pub fn set(&self, id: ObjectId) -> Option<Arc<Set>> {
+        self.lock().sets.get(&id).cloned()
+    }
+
+    /// The files of a set that are not here yet, and whether any of them is on its way.
+    ///
+    /// # Errors
+    /// One that is here has other bytes than the set names: this one.
+    pub fn lacking(&self, set: &Set) -> Result<(Vec<ObjectId>, bool), (ObjectId, Refusal)> {
+        let inner = self.lock();
+        let (mut lacking, mut comes) = (Vec::new(), false);
+        for part in &set.parts {
+            match inner.objects.get(&part.id) {
+                Some(State::Available { object, .. }) => {
+                    part.check(object).map_err(|refusal| (part.id, refusal))?;
+                }
+                Some(State::Receiving(_)) => {
+                    comes = true;
+                    lacking.push(part.id);
+                }
+                None => lacking.push(part.id),
+            }
+        }
+        Ok((lacking, comes))
+    }
+
+    /// Enters a file of a set that lies where it was added; one that is here already is as good, wherever it lies.
+    pub fn add_part(
+        &self,
+        part: &Part,
+        object: Available,
+        is_fresh: impl Fn(&Available) -> bool,
+    ) -> Result<(), Refusal> {
+        let mut inner = self.lock();
+        match inner.objects.get(&part.id) {
+            Some(State::Available { object: there, sends }) => {
+                part.check(there)?;
+                if there.added_from.is_none() || is_fresh(there) {
+                    return Ok(());
+                }
+                // The file that had these bytes has others by now.
+                if *sends > 0 {
+                    return Err(Refusal::new(Kind::ObjectBusy, format!("object {} is being sent", part.id)));
+                }
+            }
+            _ => inner.admit(part.id, self.objects_max)?,
+        }
+        inner.objects.insert(part.id, State::Available { object, sends: 0 });
+        inner.journal.insert(part.id);
+        drop(inner);
+        self.changed();
+        Ok(())
+    }
+
+    /// The files of a set that has gone which no other set needs.
+    pub fn unlisted(&self, set: &Set) -> Vec<ObjectId> {
+        let inner = self.lock();
+        set.ids.iter().filter(|id| inner.check_unlisted(**id).is_ok()).copied().collect()
+    }
+
+    /// The files of a set that is here, and where each lies that is not in the store.
+    ///
+    /// # Errors
+    /// It is no set, or one of its files has gone.
+    pub fn files_of(&self, id: ObjectId) -> Result<(Arc<Set>, BTreeMap<ObjectId, Available>), Refusal> {
+        let inner = self.lock();
+        let set = inner.sets.get(&id).cloned();
+        let set =
+            set.ok_or_else(|| Refusal::new(Kind::Invalid, format!("object {id} is no set of files")))?;
+        let mut files = BTreeMap::new();
+        for part in &set.ids {
+            if let Some(State::Available { object, .. }) = inner.objects.get(part) {
+                files.insert(*part, object.clone());
+            }
+        }
+        Ok((set, files))
+    }
+
+    /// Whether this user may see a set that is here, or comes.
+    pub fn check_for(&self, id: ObjectId, user: super::User) -> Result<(), Refusal> {
+        match self.get(id) {
+            Some(there) if !there.is_for(user) => Err(unknown(id)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Part {
+    /// Whether an object that is here is this file.
+    fn check(&self, object: &Available) -> Result<(), Refusal> {
+        if object.length == self.len && parse_hex(&object.root) == Some(self.root) {
+            return Ok(());
+        }
+        let why = format!(
+            "the file '{}' is to have {} bytes with the hash {}, and object {} here has {} with {}",
+            printable(&self.name),
+            self.len,
+            hex(&self.root),
+            self.id,
+            object.length,
+            Printable(&object.root)
+        );
+        Err(Refusal::new(Kind::TransferFailed, why))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Description;
+    use super::*;
+    use polycast_net::archive::TreeSource;
+    use polycast_net::object::ObjectKind;
+    use std::fs;
+
+    fn app(data: u64) -> ObjectId {
+        ObjectId { app: AppId::default(), data: DataId(data) }
+    }
+
+    fn set(id: ObjectId, files: &[(&str, &[u8])]) -> Arc<Set> {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, bytes) in files {
+            fs::write(folder.path().join(name), bytes).unwrap();
+        }
+        let tree = TreeSource::open(folder.path()).unwrap();
+        let root_of = |path: &std::path::Path, _| Ok(*blake3::hash(&fs::read(path)?).as_bytes());
+        Arc::new(Set::of(id, Manifest::of(&tree, root_of).unwrap()).unwrap())
+    }
+
+    fn receive(catalog: &Arc<Catalog>, id: ObjectId, kind: ObjectKind, length: u64, root: &Root) {
+        let (name, root) = ("a".into(), hex(root));
+        let description = Description { name, kind, length, mode: 0o644, root, holder: None, pinned: false };
+        catalog.begin_receive(id).unwrap().complete(description);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+
+    #[test]
+    fn files_stay_as_long_as_a_set_needs_them() {
+        let catalog = Arc::new(Catalog::new(100, 10, Vec::new()));
+        // Two sets, which have one file in common, and one of whose files are twice the same.
+        let one = set(app(1), &[("a", b"aaa"), ("b", b"bb"), ("c", b"aaa")]);
+        let two = set(app(2), &[("d", b"aaa"), ("e", b"e")]);
+        assert_eq!((one.parts().len(), one.bytes()), (2, 5));
+        let [a, b] = [one.parts()[0].id, one.parts()[1].id];
+        let e = two.parts()[1].id;
+        for (set, list) in [(1, &one), (2, &two)] {
+            catalog.list_files(app(set), Arc::clone(list));
+            assert!(!catalog.lacking(list).unwrap().0.is_empty());
+            for part in list.parts() {
+                if !catalog.is_known(part.id) {
+                    receive(&catalog, part.id, ObjectKind::File, part.len, &part.root);
+                }
+            }
+            assert_eq!(catalog.lacking(list).unwrap(), (Vec::new(), false));
+            receive(&catalog, app(set), ObjectKind::Set, 10, &[0; 32]);
+        }
+        let idle = |catalog: &Catalog| catalog.idle().into_iter().map(|idle| idle.id).collect::<Vec<_>>();
+        // A set goes before its files, and a file only after all of its sets.
+        let order = idle(&catalog);
+        let at = |id: ObjectId| order.iter().position(|other| *other == id).unwrap();
+        assert!(
+            at(app(1)) < at(a) && at(app(2)) < at(a) && at(app(1)) < at(b) && at(app(2)) < at(e),
+            "{order:?}"
+        );
+        let refusal = catalog.delete(a, super::super::User::agent(), || Ok(true)).unwrap_err();
+        assert!(refusal.message.contains("is a file of set 1"), "{refusal}");
+        // Nothing of a set that is being sent, or is pinned.
+        let sending = catalog.begin_send(app(1)).unwrap();
+        assert_eq!(idle(&catalog), [app(2), e]);
+        drop(sending);
+        catalog.pin(app(2), super::super::User::agent(), true, |_| Ok(())).unwrap();
+        assert_eq!(idle(&catalog), [app(1), b]);
+        catalog.delete(app(1), super::super::User::agent(), || Ok(true)).unwrap();
+        assert_eq!(catalog.unlisted(&one), [b]);
+    }
+
+    #[test]
+    fn a_file_that_has_other_bytes_is_named() {
+        let catalog = Arc::new(Catalog::new(100, 10, Vec::new()));
+        let list = set(app(1), &[("model.bin", b"aaa")]);
+        let part = &list.parts()[0];
+        receive(&catalog, part.id, ObjectKind::File, 3, &[9; 32]);
+        let (id, refusal) = catalog.lacking(&list).unwrap_err();
+        assert_eq!(id, part.id);
+        assert!(refusal.message.contains("'model.bin'") && refusal.message.contains("090909"), "{refusal}");
+        // One that is as long as something else, too.
+        let same = Set::of(part.id, list.manifest.clone()).unwrap_err();
+        assert!(same.message.contains("give the set another one"), "{same}");
+    }
+}

@@ -1,0 +1,171 @@
+"""Parts of objects, tensors and files that can be used before the whole is here."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polycast
+import pytest
+from polycast import aio, errors, tensors
+
+numpy = pytest.importorskip("numpy")
+# Bits a second that the manager lends: the object of the tests below takes some seconds.
+RATE = 160_000_000
+ROWS, LAYERS = 256, 24
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[polycast.Agent]]:
+    """Two agents whose transfers are of a limited rate, and their manager."""
+    folder = tmp_path_factory.mktemp("slow")
+    config = folder / "manager.toml"
+    pool = "pool = '239.255.72.0/24'\nport = 17417"
+    config.write_text(f"[objects]\nsettle-ms = 100\n[ip-multicast]\n{pool}\nrate = '{RATE // 1_000_000}mbit'\n")
+    line = [str(polycast.program()), "manager", "--listen", "127.0.0.1:0", "--config", str(config)]
+    with subprocess.Popen(line, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as manager:
+        try:
+            assert manager.stderr is not None
+            listens = next(found for text in manager.stderr if (found := re.search(r"listens on (\S+)", text)))
+            threading.Thread(target=manager.stderr.read, daemon=True).start()
+            app = uuid.uuid4()
+            with polycast.Agent.embedded(listens.group(1), app=app) as one:
+                with polycast.Agent.embedded(listens.group(1), app=app) as other:
+                    yield [one, other]
+        finally:
+            manager.kill()
+
+
+def weights(seed: int) -> dict[str, Any]:
+    random = numpy.random.default_rng(seed)
+    return {f"layers.{layer}.w": random.random((ROWS, 4096), dtype="float32") for layer in reversed(range(LAYERS))}
+
+
+def socket_of(agent: polycast.Agent) -> Path:
+    assert agent._embedded is not None
+    return agent._embedded.socket
+
+
+def verified(agent: polycast.Agent, data_id: int) -> tuple[int, int]:
+    found = next(one for one in agent.list() if one.data_id == data_id)
+    return found.verified_bytes, found.length
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_the_first_tensor_is_usable_before_the_object_is_whole(
+    slow: list[polycast.Agent], framework: str, number: int
+) -> None:
+    if framework == "torch":
+        pytest.importorskip("torch")
+    source, other = slow
+    state = weights(number % 1000)
+    tensors.add(source, number, state)
+    coming = tensors.arriving(other, number, framework, timeout=120)
+    transfer = source.send(number, [other.name])
+    first, tensor = next(coming)
+    here, length = verified(other, number)
+    assert here < length // 2, f"{here} of {length} bytes were here with the first tensor"
+    seen = {first: tensor}
+    if framework == "torch":
+        # What is written is seen by this process alone, and is not in the way of what comes.
+        tensor[0, 0] = -1.0
+        assert float(tensor[0, 0]) == -1.0
+        tensor[0, 0] = float(state[first][0, 0])
+    for name, tensor in coming:
+        seen[name] = tensor
+    assert list(seen) == [f"layers.{layer}.w" for layer in range(LAYERS)], "in the order of their use"
+    assert all(numpy.array_equal(numpy.asarray(seen[name]), state[name]) for name in state)
+    assert transfer.result(60).receivers[0].verified
+
+
+def test_versions_that_arrive(slow: list[polycast.Agent]) -> None:
+    source, other = slow
+    topic = f"arriving-{uuid.uuid4()}"
+    versions = other.subscribe(topic, staged=True)
+    state = weights(1)
+    published = threading.Thread(target=lambda: tensors.publish(source, topic, state, deadline=120))
+    published.start()
+    staged = next(versions)
+    assert not staged.committed and staged.object is not None
+    name, tensor = next(coming := tensors.arriving(other, staged.object.data_id))
+    here, length = verified(other, staged.object.data_id)
+    assert here < length // 2 and numpy.array_equal(tensor, state[name])
+    assert len(list(coming)) == LAYERS - 1
+    committed = next(versions)
+    assert committed.committed and committed.version == staged.version
+    published.join(60)
+
+
+def test_ranges_are_named_once_and_asyncio_has_them(slow: list[polycast.Agent], number: int) -> None:
+    source, other = slow
+    content = numpy.random.default_rng(2).bytes(12_000_000)
+    source.add_buffer(number, content)
+    wanted = [(5_000_000, 300_000), (0, 10)]
+
+    async def watched() -> list[tuple[int, int]]:
+        async with await aio.Agent.connect(socket_of(other), uuid.UUID(bytes=other._app)) as agent:
+            watch = await agent.watch(number, wanted, timeout=60)
+            named: list[tuple[int, int]] = []
+            async for part in watch:
+                with open(part.path, "rb") as file:
+                    for at, length in part.verified:
+                        file.seek(at)
+                        assert file.read(length) == content[at : at + length]
+                named += part.verified
+            return named
+
+    transfer = source.send(number, [other.name])
+    named = asyncio.run(watched())
+    assert sum(length for _, length in named) == 300_010
+    transfer.result(60)
+    with pytest.raises(errors.Invalid, match="lie outside"):
+        next(other.watch(number, [(12_000_000, 1)]))
+    with pytest.raises(errors.TimedOut):
+        next(other.watch(number + 1, timeout=0.2))
+    cancelled = other.watch(number + 1)
+    cancelled.cancel()
+    assert cancelled.next(5) is None
+
+
+def test_what_has_no_tensors_says_so(slow: list[polycast.Agent], number: int) -> None:
+    source, _ = slow
+    source.add_buffer(number, b"\xff" * 1000)
+    with pytest.raises(errors.Invalid, match="no tensors"):
+        next(tensors.arriving(source, number))
+    source.add_buffer(number + 1, b"1234")
+    with pytest.raises(errors.PolycastError):
+        next(tensors.arriving(source, number + 1, timeout=5))
+
+
+def test_files_of_a_set(slow: list[polycast.Agent], number: int, tmp_path: Path) -> None:
+    source, other = slow
+    random = numpy.random.default_rng(3)
+    content = {"a.bin": random.bytes(2_000_000), "sub/b.bin": random.bytes(1_000_000)}
+    content["sub/again.bin"] = content["a.bin"]
+    for name, data in content.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    added = source.add(number, tmp_path, files=True)
+    assert added.kind == "set"
+    files = other.files(number, timeout=60)
+    report = source.send(number, [other.name]).result(60)
+    assert report.sent_bytes < 3_300_000, "equal files travel once"
+    found = {file.name: file for file in files}
+    assert sorted(files.names) == sorted(found) == sorted(content)
+    for name, file in found.items():
+        assert bytes(other.read(file.data_id).map()) == content[name] and Path(file.path).read_bytes() == content[name]
+
+    async def named() -> set[str]:
+        async with await aio.Agent.connect(socket_of(other), uuid.UUID(bytes=other._app)) as agent:
+            return {file.name async for file in await agent.files(number)}
+
+    assert asyncio.run(named()) == set(content)
+    with pytest.raises(errors.Invalid, match="is no set"):
+        source.add_buffer(number + 1, b"x")
+        next(source.files(number + 1))
