@@ -171,8 +171,7 @@ impl Run {
         let bell = Bell::new()?;
         let secret = entrance.security.as_ref().map(|_| Secret::fresh());
         let seal = secret.as_ref().map(|secret| Seal::new(secret, entrance.handle));
-        let block_bytes =
-            Blocks::bytes_for(object_len, payload_len, in_use, credits);
+        let block_bytes = Blocks::bytes_for(object_len, payload_len, in_use, credits);
         let blocks = Blocks::new(object_len, payload_len, block_bytes)
             .ok_or_else(|| TransferError::Unusable("the object has too many blocks".into()))?
             .with_lists(GROUP_LEN)
