@@ -114,7 +114,7 @@ const FIGURES: &[Figure] = &[
         "shufflecast",
         "Fig. 8(d)",
         Nothing(
-            "needs servers; in labs `polycast bench rounds` times requests to acceptors over one stream and over a stream to each",
+            "needs servers and a consensus program; not simulated",
         ),
     ),
     ("shufflecast", "Fig. 10", Of("fig-10", "cases with 2 unused ports or more")),
