@@ -110,13 +110,7 @@ const FIGURES: &[Figure] = &[
     ("shufflecast", "Fig. 8(a)", Of("fig-8a", "LDA, HTTP against ours")),
     ("shufflecast", "Fig. 8(b)", Of("fig-8b", "TPC-H, all objects, HTTP against ours")),
     ("shufflecast", "Fig. 8(c)", Nothing(SPARK_TIMES)),
-    (
-        "shufflecast",
-        "Fig. 8(d)",
-        Nothing(
-            "needs servers and a consensus program; not simulated",
-        ),
-    ),
+    ("shufflecast", "Fig. 8(d)", Nothing("needs servers and a consensus program; not simulated")),
     ("shufflecast", "Fig. 10", Of("fig-10", "cases with 2 unused ports or more")),
 ];
 
