@@ -3,8 +3,8 @@
 use crate::words::{HANDLE, INPUTS_MAX, Words, drain, emitted, hear};
 use polycast_protocol::push::coded::Coded;
 use polycast_protocol::push::{
-    Geometry, PeerId, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Sender, SenderConfig,
-    SenderInput, SenderOutput, SlowPolicy,
+    FullRate, Geometry, PeerId, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Sender,
+    SenderConfig, SenderInput, SenderOutput, SlowPolicy,
 };
 use polycast_protocol::session::Why;
 use polycast_types::{Duration, RangeSet, Rate, Time};
@@ -53,6 +53,7 @@ impl Heard {
             progress_timeout: Duration::from_secs(30),
             deadline: words.flip().then(|| words.span()),
             slow: SlowPolicy::CatchUp { after: Duration::from_millis(400) },
+            full_rate: FullRate::Settled,
             patch_delay: Duration::from_millis(5),
             sealed: false,
             first: words.below(geometry.fragments().max(1)),

@@ -9,6 +9,7 @@ pub mod blast;
 pub mod catalogue;
 pub mod datacast;
 pub mod exact;
+pub mod figures;
 pub mod orca;
 pub mod random;
 pub mod report;
@@ -16,6 +17,8 @@ pub mod republic;
 mod row;
 pub mod scenario;
 pub mod shufflecast;
+mod side_by_side;
 pub mod tenants;
+pub mod traces;
 
-pub use row::Row;
+pub use row::{Kind, Row, Test};

@@ -2,6 +2,8 @@
 //! the manager's core serves (section VI-D).
 
 mod attempts;
+mod fig_6;
+mod fig_8;
 
 use std::time::Instant;
 
@@ -10,16 +12,16 @@ use polycast_planning::{Fabric, Fabrics, Fcfs, PlanId};
 use polycast_protocol::leases::{
     AgentKey, Grant, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest, Receivers,
 };
-use polycast_protocol::push::AttemptInterval;
+use polycast_protocol::push::{AttemptInterval, FullRate};
 use polycast_simulator::packet::tcp::TcpConfig;
 use polycast_simulator::packet::world::forward::{Forwarding, Tree};
 use polycast_simulator::packet::world::{Cluster, Happening, PushConfig};
 use polycast_simulator::packet::{Builder, Faults, LinkConfig, LinkId, NodeId, Outcome as Ended};
 use polycast_types::{AppId, DataId, Duration, ObjectId, Rate, Time};
 
-use crate::Row;
 use crate::random::Random;
-use crate::report::{Axis, Figure, Item, ItemError, Load, Mark, Options, Outcome, Series};
+use crate::report::{Item, ItemError, Load, Options, Outcome};
+use crate::{Kind, Row};
 
 /// The items of this paper.
 pub const ITEMS: &[Item] = &[
@@ -27,20 +29,39 @@ pub const ITEMS: &[Item] = &[
         paper: "republic",
         name: "manager",
         title: "Section VI-D: requests a second that the manager's core serves",
+        place: "section VI-D",
+        kind: Kind::Measured,
+        differs: "the paper's has network and remote calls, ours is the core alone",
         load: Load::Alone,
         run: manager,
     },
     Item {
         paper: "republic",
+        name: "fig-6",
+        title: "Figure 6: how long executors wait for broadcasts of the paper's sizes, beside other ways",
+        place: "section VI-B, Fig. 6",
+        kind: Kind::Simulated,
+        differs: "a model without software; the paper's has deserialization in both",
+        load: Load::Shared,
+        run: fig_6::fig_6,
+    },
+    Item {
+        paper: "republic",
         name: "fig-8",
         title: "Figure 8: the interval of attempt sending, fixed and adaptive",
+        place: "section VI-C, Fig. 8",
+        kind: Kind::Simulated,
+        differs: "how circuits settle is our model; the paper's are hardware",
         load: Load::Shared,
-        run: fig_8,
+        run: fig_8::fig_8,
     },
     Item {
         paper: "republic",
         name: "attempt-grid",
         title: "Attempt sending: the adaptive interval against every fixed one, over a grid of set-ups",
+        place: "section VI-C",
+        kind: Kind::Simulated,
+        differs: "beyond the paper",
         load: Load::Alone,
         run: attempts::grid,
     },
@@ -138,13 +159,14 @@ struct Trial {
     /// How long before that a circuit begins to let packets through, and loses half of them.
     settling: Duration,
     interval: AttemptInterval,
+    full_rate: FullRate,
     receivers: u32,
     bytes: u64,
     seed: u64,
 }
 
 /// What came of it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Measured {
     /// From the grant to the last receiver's end.
     total_s: f64,
@@ -158,6 +180,8 @@ struct Measured {
     redundant_bytes: f64,
     /// Packets lost on circuits that were settling.
     lost: f64,
+    /// The same on each receiver's circuit.
+    lost_each: Vec<f64>,
 }
 
 const LINE: Rate = Rate(10_000_000_000);
@@ -195,6 +219,7 @@ impl Trial {
             rate: Some(LINE),
             window_bytes: 8 << 20,
             attempt_interval: self.interval,
+            full_rate: self.full_rate,
             ..PushConfig::default()
         };
         let packet_bytes = u64::from(settings.packet_bytes());
@@ -227,6 +252,7 @@ impl Trial {
         let last = push.receivers().iter().map(|receiver| receiver.finished_at()).max().flatten();
         let total_s = last.map_or(f64::INFINITY, |at| at.since(Time::ZERO).as_secs_f64());
         let (sent, patches, unicast) = push.source().sent();
+        let lost_each: Vec<f64> = circuits.iter().map(|&link| net.counters(link).losses as f64).collect();
         let ideal_s = LINE.time_for(fragments * packet_bytes).as_secs_f64();
         Ok(Measured {
             total_s,
@@ -234,152 +260,10 @@ impl Trial {
             after_ready_s: total_s - ideal_s - all_ready.as_secs_f64(),
             attempt_s: push.source().full_rate_at().map_or(total_s, |at| at.since(Time::ZERO).as_secs_f64()),
             redundant_bytes: ((sent + patches + unicast).saturating_sub(fragments) * packet_bytes) as f64,
-            lost: circuits.iter().map(|&link| net.counters(link).losses as f64).sum(),
+            lost: lost_each.iter().sum(),
+            lost_each,
         })
     }
-}
-
-/// The mean of several seeds.
-fn mean(
-    (setup, settling): (Duration, Duration),
-    interval: AttemptInterval,
-    options: &Options,
-) -> Result<Measured, ItemError> {
-    let (runs, bytes) = if options.quick { (2, 20_000_000) } else { (8, 100_000_000) };
-    let mut sum = Measured::default();
-    for run in 0..runs {
-        let seed = options.seed.wrapping_mul(1_000) + run;
-        let one = Trial { setup, settling, interval, receivers: RECEIVERS, bytes, seed }.run()?;
-        sum.total_s += one.total_s / runs as f64;
-        sum.extra_s += one.extra_s / runs as f64;
-        sum.after_ready_s += one.after_ready_s / runs as f64;
-        sum.attempt_s += one.attempt_s / runs as f64;
-        sum.redundant_bytes += one.redundant_bytes / runs as f64;
-        sum.lost += one.lost / runs as f64;
-    }
-    Ok(sum)
-}
-
-/// How paths are set up: name, time, settling.
-fn setups(quick: bool) -> Vec<(String, Duration, Duration)> {
-    let plain = |ms: &u64| {
-        let setup = Duration::from_millis(*ms);
-        (format!("{ms} ms"), setup, setup / SETTLING_PARTS)
-    };
-    let mut setups: Vec<_> = if quick {
-        [0, 60].iter().map(plain).collect()
-    } else {
-        [0, 5, 25, 60, 300].iter().map(plain).collect()
-    };
-    let slow: &[(u64, u64)] = if quick { &[(60, 5)] } else { &[(25, 2), (60, 5), (60, 20), (300, 30)] };
-    for &(setup, settling) in slow {
-        let name = format!("{setup} ms, settling {settling} ms");
-        setups.push((name, Duration::from_millis(setup), Duration::from_millis(settling)));
-    }
-    setups
-}
-
-/// The paper's sweep and more set-up times, fixed intervals beside the adaptive one.
-fn fig_8(options: &Options) -> Result<Outcome, ItemError> {
-    let micros: &[u64] = if options.quick {
-        &[70, 700, 2_000, 7_000, 70_000]
-    } else {
-        &[70, 150, 350, 700, 1_400, 2_000, 3_500, 7_000, 20_000, 70_000]
-    };
-    let mut rows = Vec::new();
-    let mut curves: [Vec<Series>; 4] = Default::default();
-    let mut adaptives: [Vec<(f64, f64)>; 4] = Default::default();
-    for (name, setup, settling) in setups(options.quick) {
-        let mut fixed = Vec::new();
-        for &interval in micros {
-            let interval = Duration::from_micros(interval);
-            fixed.push((interval, mean((setup, settling), interval.into(), options)?));
-        }
-        let adaptive = mean((setup, settling), AttemptInterval::Adaptive, options)?;
-        rows.extend(compare(&name, setup, &fixed, &adaptive));
-        if setup == Duration::ZERO {
-            continue;
-        }
-        let values: [fn(&Measured) -> f64; 4] = [
-            |m| m.after_ready_s * 1e3,
-            |m| m.redundant_bytes / 1e6,
-            |m| m.lost.max(0.1),
-            |m| m.attempt_s * 1e3,
-        ];
-        for ((curves, value), adaptives) in curves.iter_mut().zip(values).zip(&mut adaptives) {
-            let percent = |interval: &Duration| 100.0 * interval.as_secs_f64() / setup.as_secs_f64();
-            let points = fixed.iter().map(|(interval, m)| (percent(interval), value(m))).collect();
-            curves.push(Series::ours(&name, points));
-            // When the path comes up, the adaptive interval is 2 % of what that took.
-            adaptives.push((2.0, value(&adaptive)));
-        }
-    }
-    for (curves, adaptives) in curves.iter_mut().zip(adaptives) {
-        curves.push(Series::ours("adaptive, each of these", adaptives).mark(Mark::Points));
-    }
-    for curves in &mut curves {
-        curves.push(papers_optimum(curves));
-    }
-    let [extra, redundant, lost, attempt] = curves;
-    let figure = |name, title, y, series| {
-        Figure::lines(name, title, Axis::log("attempt interval", "% of the set-up time"), y, series)
-    };
-    Ok(Outcome::from(rows)
-        .figure(figure("fig-8d", "Extra time after the last circuit is ready", Axis::log("extra time", "ms"), extra))
-        .figure(figure("fig-8a", "Redundant bytes on the data channel", Axis::log("redundant", "MB"), redundant))
-        .figure(figure("fig-8b", "Packets lost on settling circuits", Axis::log("lost", "packets"), lost))
-        .figure(figure("fig-8c", "Time of attempt sending", Axis::log("attempt time", "ms"), attempt))
-        .note(
-            "Circuits of a transfer become ready at random between five sixths of the set-up time and all of it \
-            (50 to 60 ms in the paper). Before they lose everything, and while they settle half of the packets. \
-            How circuits settle is our assumption; the paper's testbed is hardware. In figure 8 (b) a point at 0.1 \
-            means that nothing was lost. Figure 8 (d) leaves out the set-up itself, which the paper's has.",
-        ))
-}
-
-/// A frame around 1 to 3 % of the set-up time, as high as these curves.
-fn papers_optimum(curves: &[Series]) -> Series {
-    let values = || curves.iter().flat_map(|series| series.points.iter().map(|point| point.1));
-    let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
-    let frame = vec![(1.0, low), (1.0, high), (3.0, high), (3.0, low)];
-    Series::paper("best interval", frame).mark(Mark::Line)
-}
-
-fn compare(
-    setup_name: &str,
-    setup: Duration,
-    fixed: &[(Duration, Measured)],
-    adaptive: &Measured,
-) -> Vec<Row> {
-    let best = fixed.iter().map(|(_, m)| m.total_s).fold(f64::INFINITY, f64::min);
-    let worst = fixed.iter().map(|(_, m)| m.total_s).fold(0.0, f64::max);
-    let row = |name: &str, ours, unit| Row::new(format!("set-up {setup_name}: {name}"), None, ours, unit);
-    let mut rows = Vec::new();
-    if setup > Duration::ZERO {
-        let optimum = fixed.iter().min_by(|a, b| a.1.total_s.total_cmp(&b.1.total_s)).map(|(at, _)| *at);
-        let percent = 100.0 * optimum.unwrap_or_default().as_secs_f64() / setup.as_secs_f64();
-        let optimum = row("fixed interval of least time, of the set-up", percent, "%");
-        rows.push(Row { paper: Some(2.0), ..optimum.note("the paper: 1 to 3 %; ours is flat below it") });
-    }
-    rows.extend([
-        row("least time of all fixed intervals", best * 1e3, "ms"),
-        row("most time of all fixed intervals", worst * 1e3, "ms"),
-        row("time with the adaptive interval", adaptive.total_s * 1e3, "ms"),
-        row("adaptive against the best fixed one", 100.0 * (adaptive.total_s / best - 1.0), "%"),
-        row("attempt time with the adaptive interval", adaptive.attempt_s * 1e3, "ms"),
-        row("redundant, adaptive", adaptive.redundant_bytes / 1e6, "MB"),
-    ]);
-    for (interval, measured) in fixed {
-        let percent = match setup {
-            Duration::ZERO => String::new(),
-            _ => format!(", {:.1} % of the set-up", 100.0 * interval.as_secs_f64() / setup.as_secs_f64()),
-        };
-        let name = format!("extra time at {:.2} ms{percent}", interval.as_secs_f64() * 1e3);
-        let (mb, lost) = (measured.redundant_bytes / 1e6, measured.lost);
-        let note = format!("{mb:.2} MB redundant, {lost:.1} packets lost on circuits");
-        rows.push(row(&name, measured.extra_s * 1e3, "ms").note(note));
-    }
-    rows
 }
 
 #[cfg(test)]
@@ -392,6 +276,7 @@ mod tests {
             setup,
             settling: setup / SETTLING_PARTS,
             interval,
+            full_rate: FullRate::Settled,
             receivers: RECEIVERS,
             bytes: 5_000_000,
             seed: 3,
@@ -427,9 +312,18 @@ mod tests {
         for settling in [5, 20].map(Duration::from_millis) {
             let mean = |interval: AttemptInterval| {
                 let one = |seed| {
-                    Trial { setup, settling, interval, receivers: RECEIVERS, bytes: 5_000_000, seed }
-                        .run()
-                        .unwrap()
+                    let full_rate = FullRate::Settled;
+                    Trial {
+                        setup,
+                        settling,
+                        interval,
+                        full_rate,
+                        receivers: RECEIVERS,
+                        bytes: 5_000_000,
+                        seed,
+                    }
+                    .run()
+                    .unwrap()
                 };
                 (1..=4).map(|seed| one(seed).total_s).sum::<f64>() / 4.0
             };

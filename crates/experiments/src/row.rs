@@ -1,6 +1,43 @@
 //! One line of a table: the paper's figure and ours.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+
+/// How a number of ours came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Real code on this machine, by the clock.
+    Measured,
+    /// Machines or flows in virtual time.
+    Simulated,
+    /// Planners and arithmetic: no time passes.
+    Computed,
+}
+
+impl Kind {
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::Measured => "measured",
+            Kind::Simulated => "simulated",
+            Kind::Computed => "computed",
+        }
+    }
+}
+
+/// What ours has to be for the row to hold. It is chosen by what the paper says, and not by what came out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Test {
+    /// As near to the paper's number as this share of it; that very number where it is 0.
+    Within(f64),
+    /// No more than this.
+    AtMost(f64),
+    /// No less than this.
+    AtLeast(f64),
+    /// From the first to the second.
+    Between(f64, f64),
+}
 
 /// A figure of a paper beside what we get.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -9,40 +46,108 @@ pub struct Row {
     pub item: String,
     /// What is measured.
     pub name: String,
-    /// What the paper says, where it says a number.
+    /// How ours came about; that of its item once that is done, unless the row says otherwise.
+    pub kind: Option<Kind>,
+    /// The number that the paper prints, where it prints one.
     pub paper: Option<f64>,
+    /// Where the paper prints it; empty without a number.
+    pub place: String,
     /// What we get.
     pub ours: f64,
     /// The unit of both.
     pub unit: String,
     /// What to know when comparing them.
     pub note: String,
-    /// How far ours may be from the paper's, as a share of it, where the item says so.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tolerance: Option<f64>,
+    /// What ours has to be, where the item says so; in JSON the share of [`Test::Within`].
+    #[serde(rename = "tolerance", skip_serializing_if = "is_no_share", serialize_with = "share")]
+    pub test: Option<Test>,
+}
+
+fn is_no_share(test: &Option<Test>) -> bool {
+    !matches!(test, Some(Test::Within(_)))
+}
+
+fn share<S: Serializer>(test: &Option<Test>, serializer: S) -> Result<S::Ok, S::Error> {
+    match test {
+        Some(Test::Within(share)) => serializer.serialize_some(share),
+        _ => serializer.serialize_none(),
+    }
 }
 
 impl Row {
     /// A row without a note.
     #[must_use]
     pub fn new(name: impl Into<String>, paper: Option<f64>, ours: f64, unit: &str) -> Self {
-        let (item, note) = (String::new(), String::new());
-        Row { item, name: name.into(), paper, ours, unit: unit.into(), note, tolerance: None }
+        Row {
+            item: String::new(),
+            name: name.into(),
+            kind: None,
+            paper,
+            place: String::new(),
+            ours,
+            unit: unit.into(),
+            note: String::new(),
+            test: None,
+        }
     }
 
     /// The same row with what ours may differ: a share of the paper's number, 0 where it has to be that very number. It is
     /// chosen by what the paper rounds and what is drawn by lot, and not by what came out.
     #[must_use]
-    pub fn within(mut self, share: f64) -> Self {
-        self.tolerance = Some(share);
-        self
+    pub fn within(self, share: f64) -> Self {
+        Row { test: Some(Test::Within(share)), ..self }
     }
 
-    /// Whether ours is as near to the paper's as the item asks; `None` where it asks nothing.
+    /// The same row, which holds where ours is no more than this.
+    #[must_use]
+    pub fn at_most(self, limit: f64) -> Self {
+        Row { test: Some(Test::AtMost(limit)), ..self }
+    }
+
+    /// The same row, which holds where ours is no less than this.
+    #[must_use]
+    pub fn at_least(self, limit: f64) -> Self {
+        Row { test: Some(Test::AtLeast(limit)), ..self }
+    }
+
+    /// The same row, which holds where ours is neither less nor more.
+    #[must_use]
+    pub fn between(self, least: f64, most: f64) -> Self {
+        Row { test: Some(Test::Between(least, most)), ..self }
+    }
+
+    /// The same row of another kind than its item's.
+    #[must_use]
+    pub fn kind(self, kind: Kind) -> Self {
+        Row { kind: Some(kind), ..self }
+    }
+
+    /// The same row with where the paper prints its number, where that is not the item's place.
+    #[must_use]
+    pub fn place(self, place: &str) -> Self {
+        Row { place: place.into(), ..self }
+    }
+
+    /// Whether ours is what the item asks; `None` where it asks nothing.
     #[must_use]
     pub fn is_within(&self) -> Option<bool> {
-        let (paper, tolerance) = (self.paper?, self.tolerance?);
-        Some((self.ours - paper).abs() <= tolerance * paper.abs() + f64::EPSILON * paper.abs())
+        Some(match self.test? {
+            Test::Within(share) => {
+                let paper = self.paper?;
+                (self.ours - paper).abs() <= (share + f64::EPSILON) * paper.abs()
+            }
+            Test::AtMost(limit) => self.ours <= limit,
+            Test::AtLeast(limit) => self.ours >= limit,
+            Test::Between(least, most) => (least..=most).contains(&self.ours),
+        })
+    }
+
+    /// Whether ours agrees with the paper: by its test, or where it has none as near to the paper's number as a twentieth of it.
+    /// `None` where there is nothing to compare with.
+    #[must_use]
+    pub fn agrees(&self) -> Option<bool> {
+        const NEAR: f64 = 0.05;
+        self.is_within().or_else(|| self.clone().within(NEAR).is_within())
     }
 
     /// The same row with a note.
@@ -58,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_rows_with_a_tolerance_have_a_verdict() {
+    fn only_rows_with_a_test_have_a_verdict() {
         let row = |ours| Row::new("rules", Some(256.0), ours, "");
         assert_eq!(row(256.0).is_within(), None);
         assert_eq!(Row::new("rules", None, 1.0, "").within(0.1).is_within(), None);
@@ -68,5 +173,41 @@ mod tests {
         assert_eq!(row(253.0).within(0.01).is_within(), Some(false));
         assert_eq!(Row::new("lost", Some(0.0), 0.0, "").within(0.0).is_within(), Some(true));
         assert_eq!(row(f64::NAN).within(1.0).is_within(), Some(false));
+    }
+
+    #[test]
+    fn rows_without_a_test_agree_where_they_are_near() {
+        let row = |ours| Row::new("time", Some(100.0), ours, "s");
+        assert_eq!((row(104.0).agrees(), row(94.0).agrees()), (Some(true), Some(false)));
+        assert_eq!(row(104.0).within(0.01).agrees(), Some(false), "its test goes first");
+        assert_eq!(row(10.0).at_most(166.0).agrees(), Some(true));
+        assert_eq!(Row::new("time", None, 1.0, "s").agrees(), None);
+    }
+
+    #[test]
+    fn limits_need_no_number_of_the_paper_and_can_be_broken() {
+        let row = |ours| Row::new("lost", None, ours, "");
+        assert_eq!(row(0.0).at_most(0.0).is_within(), Some(true));
+        assert_eq!(row(0.1).at_most(0.0).is_within(), Some(false));
+        assert_eq!(row(0.99).at_least(1.0).is_within(), Some(false));
+        assert_eq!(row(1.0).at_least(1.0).is_within(), Some(true));
+        assert_eq!(
+            [0.9, 1.0, 3.0, 3.1].map(|ours| row(ours).between(1.0, 3.0).is_within()),
+            [Some(false), Some(true), Some(true), Some(false)]
+        );
+        for limited in
+            [row(f64::NAN).at_most(1.0), row(f64::NAN).at_least(1.0), row(f64::NAN).between(0.0, 1.0)]
+        {
+            assert_eq!(limited.is_within(), Some(false));
+        }
+    }
+
+    #[test]
+    fn the_share_is_in_the_document_and_limits_are_words() {
+        let document = |row: Row| serde_json::to_value(row).unwrap();
+        let near = document(Row::new("rules", Some(256.0), 256.0, "").within(0.1).kind(Kind::Computed));
+        assert_eq!(near["tolerance"], 0.1);
+        assert_eq!(near["kind"], "computed");
+        assert!(document(Row::new("rules", None, 1.0, "").at_most(2.0)).get("tolerance").is_none());
     }
 }

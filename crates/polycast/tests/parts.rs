@@ -183,3 +183,31 @@ fn a_transfer_leaves_what_is_drained() {
         assert!(lab.run("h1", &[PROGRAM, "undrain", part]).contains("can be used again"));
     }
 }
+
+/// Every step of Table II is there, and the whole takes at least as long as its parts.
+#[test]
+fn the_time_until_devices_have_a_path_is_measured() {
+    if !can() {
+        return;
+    }
+    let ran =
+        polycast(&["bench", "control", "blast:racks=2,hosts=1,circuit-ms=4", "--requests", "3", "--json"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let report = ran.json();
+    assert_eq!((&report["requests"], &report["other_fabric"]), (&3.into(), &0.into()), "{report}");
+    let steps = report["steps"].as_array().unwrap();
+    let papers: Vec<&Value> = steps.iter().map(|step| &step["paper_ms"]).collect();
+    assert_eq!(
+        serde_json::json!(papers),
+        serde_json::json!([1.747, 8.553, 8.711, 14.172, null, 33.183]),
+        "{report}"
+    );
+    let max = |at: usize| steps[at]["ms"]["max"].as_f64().unwrap();
+    assert!(max(3) >= 4.0 && max(4) >= max(3) && max(5) >= max(4), "{report}");
+    let foreign = polycast(&["bench", "control", "bridge:3"]);
+    assert!(
+        foreign.status != 0 && foreign.stderr.contains("only labs such as blast:racks=3"),
+        "{}",
+        foreign.stderr
+    );
+}

@@ -31,38 +31,82 @@ fn rows_carry_the_papers_number_and_ours() {
 }
 
 #[test]
-fn the_report_is_one_page_and_a_file_per_figure() {
+fn the_report_is_a_page_a_paper_and_a_file_per_figure() {
     let place = tempfile::tempdir().unwrap();
     let out = place.path().join("new/report");
     let ran = polycast(&["reproduce", "shufflecast", "fig-10", "--out", out.to_str().unwrap()]);
     assert_eq!(ran.status, 0, "{}", ran.stderr);
-    let page = std::fs::read_to_string(out.join("index.html")).unwrap();
-    assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
+    let [index, page] =
+        ["index.html", "shufflecast.html"].map(|name| std::fs::read_to_string(out.join(name)).unwrap());
+    assert!(index.contains("href=\"shufflecast.html\""), "{index}");
     for entry in std::fs::read_dir(&out).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let is_figure =
             name.starts_with("shufflecast-") && [".svg", ".csv"].iter().any(|end| name.ends_with(end));
-        assert!(["index.html", "rows.csv"].contains(&name.as_str()) || is_figure, "{name}");
+        assert!(
+            ["index.html", "shufflecast.html", "rows.csv"].contains(&name.as_str()) || is_figure,
+            "{name}"
+        );
         let beside = name.strip_suffix(".svg").map(|name| out.join(format!("{name}.csv")));
         assert!(beside.is_none_or(|beside| beside.exists()), "{name} has no numbers beside it");
     }
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-    assert!(host.trim().len() < 6 || !page.contains(host.trim()), "the page names the machine");
-    for words in [
-        concat!("<td>polycast ", env!("CARGO_PKG_VERSION")),
-        " UTC</td>",
-        "<th>processor</th>",
-        "<th>kernel</th>",
-        "polycast reproduce shufflecast fig-10 --out ",
-        "<th>verdict</th>",
-    ] {
-        assert!(page.contains(words), "{words}: {page}");
+    for page in [&index, &page] {
+        assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
+        assert!(host.trim().len() < 6 || !page.contains(host.trim()), "the page names the machine");
+        for words in [
+            concat!("<td>polycast ", env!("CARGO_PKG_VERSION")),
+            " UTC</td>",
+            "<th>processor</th>",
+            "<th>kernel</th>",
+            "polycast reproduce shufflecast fig-10 --out ",
+        ] {
+            assert!(page.contains(words), "{words}: {page}");
+        }
     }
+    assert!(page.contains("<th>verdict</th>") && page.contains("<h2>What agrees</h2>"), "{page}");
     let rows = std::fs::read_to_string(out.join("rows.csv")).unwrap();
-    assert!(
-        rows.starts_with("item,name,paper,ours,unit,tolerance,verdict,note\nshufflecast fig-10,"),
-        "{rows}"
+    let begins = "item,name,paper,ours,unit,tolerance,verdict,note,kind,place\nshufflecast fig-10,";
+    assert!(rows.starts_with(begins), "{rows}");
+}
+
+/// Of every item that is soon done: each row has a kind, a number of the paper has the place where it is printed, and a verdict is
+/// one that the numbers can turn.
+#[test]
+fn rows_have_a_kind_and_their_numbers_a_place() {
+    for (paper, item) in
+        [("shufflecast", "fig-1"), ("shufflecast", "fig-6b"), ("shufflecast", "fig-7"), ("orca", "fig-5c")]
+    {
+        let ran = polycast(&["reproduce", paper, item, "--quick", "--json"]);
+        assert_eq!(ran.status, 0, "{}", ran.stderr);
+        let rows: Value = serde_json::from_str(&ran.stdout).unwrap();
+        for row in rows.as_array().unwrap() {
+            assert!(["measured", "simulated", "computed"].contains(&row["kind"].as_str().unwrap()), "{row}");
+            assert_eq!(row["paper"].is_number(), !row["place"].as_str().unwrap().is_empty(), "{row}");
+        }
+    }
+}
+
+#[test]
+fn the_table_has_a_line_for_every_figure_of_a_paper() {
+    let ran = polycast(&["reproduce", "shufflecast", "fig-1", "--table", "--json"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let lines: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let lines = lines.as_array().unwrap();
+    assert!(lines.len() > 10 && lines.iter().all(|line| line["paper"] == "shufflecast"));
+    let one = lines.iter().find(|line| line["figure"] == "Fig. 1").unwrap();
+    assert_eq!(
+        (&one["printed"], &one["kind"], &one["agrees"]),
+        (&107.0.into(), &"computed".into(), &true.into())
     );
+    assert!(one["ratio"].as_f64().is_some_and(|ratio| (ratio - 1.0).abs() < 0.01), "{one}");
+    let other = lines.iter().find(|line| line["figure"] == "Fig. 8(c)").unwrap();
+    assert!(
+        other["ours"].is_null() && other["reason"].as_str().unwrap().contains("docs/howto/spark.md"),
+        "{other}"
+    );
+    let text = polycast(&["reproduce", "shufflecast", "fig-1", "--table"]).stdout;
+    assert!(text.starts_with("| figure |") && text.contains("| shufflecast Fig. 1 |"), "{text}");
 }
 
 /// What is done when somebody ends it is on the page, and the page says so.
@@ -86,11 +130,15 @@ fn a_report_that_is_ended_early_is_partial() {
     assert_eq!(output.status.code(), Some(1));
     let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(rows.as_array().unwrap().iter().any(|row| row["item"] == first.as_str()), "{first}");
-    let page = std::fs::read_to_string(out.join("index.html")).unwrap();
-    assert!(
-        page.contains("This page is partial: it was ended when ") && page.contains("Missing: "),
-        "{first}"
-    );
+    let paper = first.split(' ').next().unwrap();
+    for page in ["index.html".to_string(), format!("{paper}.html")] {
+        let page = std::fs::read_to_string(out.join(page)).unwrap();
+        assert!(
+            page.contains("This page is partial: it was ended when ") && page.contains("Missing: "),
+            "{first}"
+        );
+    }
+    let page = std::fs::read_to_string(out.join(format!("{paper}.html"))).unwrap();
     assert!(page.contains(&format!("<code>polycast reproduce {first}</code>")), "{first}");
 }
 

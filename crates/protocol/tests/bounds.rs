@@ -6,8 +6,8 @@ use polycast_protocol::pull::{
     Interest, Name, Packet, RateConfig, RetryTime, Route, Source, SourceConfig, SourceInput,
 };
 use polycast_protocol::push::{
-    Geometry, PeerId, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Sender, SenderConfig,
-    SenderInput, SenderOutput, SlowPolicy,
+    FullRate, Geometry, PeerId, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput, Sender,
+    SenderConfig, SenderInput, SenderOutput, SlowPolicy,
 };
 use polycast_types::{Duration, Handle, RangeSet, Rate, Time};
 use polycast_wire::control::{Control, RANGES_MAX};
@@ -99,6 +99,7 @@ fn sender(geometry: Geometry, batch: u32, rate: Option<Rate>) -> Sender {
         multicast: true,
         allowance: None,
         attempt_interval: Duration::from_micros(500).into(),
+        full_rate: FullRate::default(),
         path_timeout: Duration::from_secs(500),
         stall_timeout: Duration::from_secs(500),
         progress_timeout: Duration::from_secs(500),

@@ -79,9 +79,9 @@ fn a_welcome_holds_only_what_machines_can_work_with() {
         salt: [9; 32],
     };
     let good = emitted(&Control::Welcome(welcome));
-    // Behind the length, the kind and the version: object 24, directory 1, mode 2, name 2, object_len 8, fragment_len 4,
+    // Behind the length, the kind and the version: object 24, form 1, mode 2, name 2, object_len 8, fragment_len 4,
     // group_len 4, channel 6, outer_len 1.
-    let (directory, mode) = (30, 31);
+    let (form, mode) = (30, 31);
     let (object_len, fragment_len, group_len, outer_len) = (35, 43, 47, 57);
     assert!(is_taken(&good));
     for (len, taken) in
@@ -110,8 +110,8 @@ fn a_welcome_holds_only_what_machines_can_work_with() {
     for (bits, taken) in [(0, true), (0o777, true), (0o1000, false), (0o4755, false), (u16::MAX, false)] {
         assert_eq!(is_taken(&changed(&good, mode, &bits.to_be_bytes())), taken, "mode {bits:o}");
     }
-    for (flag, taken) in [(0, true), (1, true), (2, false), (255, false)] {
-        assert_eq!(is_taken(&changed(&good, directory, &[flag])), taken, "directory {flag}");
+    for (kind, taken) in [(0, true), (1, true), (2, true), (3, false), (255, false)] {
+        assert_eq!(is_taken(&changed(&good, form, &[kind])), taken, "form {kind}");
     }
 }
 

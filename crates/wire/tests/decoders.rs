@@ -76,6 +76,13 @@ fn shown(permit: &[u8]) -> ShownPermit<'_> {
 }
 
 fn control_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut frames = transfer_frames(number, text, bytes);
+    frames.extend(group_frames(number, bytes));
+    frames
+}
+
+/// What a source and a receiver say to each other of the object.
+fn transfer_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
     let object = ObjectId { app: AppId([7; 16]), data: DataId(number) };
     let ranges: Vec<_> = (0..6).map(|i| 10 * i + number % 4..10 * i + 5).collect();
     let handle = Handle(number);
@@ -118,6 +125,17 @@ fn control_frames(number: u64, text: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
         Control::Fetch { handle, have: ranges },
         Control::Group { index: number, payload: bytes },
         Control::Finished,
+    ]
+    .iter()
+    .map(emitted)
+    .collect()
+}
+
+/// What they say of who takes part, and by which ways.
+fn group_frames(number: u64, bytes: &[u8]) -> Vec<Vec<u8>> {
+    let object = ObjectId { app: AppId([7; 16]), data: DataId(number) };
+    let handle = Handle(number);
+    [
         Control::Invite {
             address: [10, 0, 0, 1],
             port: 80,

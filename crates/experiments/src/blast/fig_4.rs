@@ -8,9 +8,9 @@ use polycast_simulator::flow;
 
 use super::cluster::{Background, Cluster, Core, World, whole_cluster};
 use super::schemes::Scheme;
-use crate::Row;
 use crate::random::Random;
 use crate::report::{Axis, BarSeries, Figure, ItemError, Options, Outcome};
+use crate::{Kind, Row};
 
 /// The paper's groups that run at the same time.
 const GROUPS: u32 = 36;
@@ -19,6 +19,9 @@ const PAPERS_BLAST_S: [f64; 3] = [0.265, 0.295, 0.295];
 /// How much longer the overlay and HDFS take by the paper, on the non-blocking core, heavy background.
 const PAPERS_OVERLAY: f64 = 37.0;
 const PAPERS_HDFS: f64 = 102.0;
+
+/// The paper rounds to the nearest five milliseconds, and its ratios to whole ones.
+const ROUNDED: f64 = 0.02;
 
 const HDFS: Scheme = Scheme::Hdfs { in_group: true };
 const BLAST: Scheme = Scheme::Blast { priority: false };
@@ -112,13 +115,15 @@ pub fn fig_4(options: &Options) -> Result<Outcome, ItemError> {
         for (at, background) in Background::ALL.into_iter().enumerate() {
             let paper = (scheme == BLAST).then_some(PAPERS_BLAST_S[at]);
             let name = format!("{name}, {} background", background.name());
-            rows.push(Row::new(name, paper, seconds[at], "s"));
+            let row = Row::new(name, paper, seconds[at], "s");
+            rows.push(if paper.is_some() { row.within(ROUNDED) } else { row });
         }
         heavy.push(seconds[2]);
         series.push(BarSeries::ours(name, seconds.map(Some).to_vec()));
     }
     let blast = heavy[6];
-    let ratio = |name: &str, paper, seconds: f64| Row::new(name, Some(paper), seconds / blast, "x");
+    let ratio =
+        |name: &str, paper, seconds: f64| Row::new(name, Some(paper), seconds / blast, "x").within(ROUNDED);
     rows.push(ratio("overlay, non-blocking, heavy, in proportion to Blast", PAPERS_OVERLAY, heavy[5]));
     rows.push(ratio("HDFS, non-blocking, heavy, in proportion to Blast", PAPERS_HDFS, heavy[3]));
     let elsewhere = cell(Scheme::Hdfs { in_group: false }, fast, Background::Heavy, compute_s, options)?;
@@ -128,6 +133,7 @@ pub fn fig_4(options: &Options) -> Result<Outcome, ItemError> {
     );
     rows.push(
         Row::new("scheduler for the 36 groups", None, compute_s * 1e3, "ms")
+            .kind(Kind::Measured)
             .note("measured, part of Blast's times"),
     );
     series.push(BarSeries::paper("Blast, 10:1", PAPERS_BLAST_S.map(Some).to_vec()));

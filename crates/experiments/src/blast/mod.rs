@@ -12,7 +12,7 @@ use polycast_planning::circuits::{self, CircuitGroup, CircuitNetwork};
 
 use crate::random::Random;
 use crate::report::{Axis, Figure, Item, ItemError, Load, Options, Outcome, Series};
-use crate::{Row, exact};
+use crate::{Kind, Row, exact};
 
 /// The items of this paper.
 pub const ITEMS: &[Item] = &[
@@ -20,6 +20,9 @@ pub const ITEMS: &[Item] = &[
         paper: "blast",
         name: "table-1",
         title: "Table I and section III-C: how good and how fast the scheduler is",
+        place: "Table I",
+        kind: Kind::Measured,
+        differs: "another processor, and the paper does not say how its traffic is drawn",
         load: Load::Alone,
         run: table_1,
     },
@@ -27,6 +30,9 @@ pub const ITEMS: &[Item] = &[
         paper: "blast",
         name: "fig-4",
         title: "Figure 4: completion times of seven schemes under three backgrounds",
+        place: "section VI-B, Fig. 4",
+        kind: Kind::Simulated,
+        differs: "where replicas are and how the overlay shares links is open in the paper",
         load: Load::Shared,
         run: fig_4::fig_4,
     },
@@ -34,6 +40,9 @@ pub const ITEMS: &[Item] = &[
         paper: "blast",
         name: "fig-4-cores",
         title: "Beyond figure 4: every scheme on both cores, with and without priority",
+        place: "section VI-B, Fig. 4",
+        kind: Kind::Simulated,
+        differs: "beyond the paper",
         load: Load::Shared,
         run: fig_4::both_cores,
     },
@@ -64,6 +73,10 @@ fn table_1(options: &Options) -> Result<Outcome, ItemError> {
     Ok(Outcome::from(rows).figure(figure).note(
         "The paper's times are of a core of 2.83 GHz from 2008, and those of the other systems of their own \
         papers; the systems solve different problems.",
+    ).note(
+        "The paper says over 99 % in all cases, and neither how many fibres a rack has nor how many splitters there are. Where as many \
+        large groups fit at once as there are fibres, the greedy choice is near the optimum. Where groups compete that need some of \
+        the same racks, it is not: it takes those of most volume a rack, and one of them can keep several others out.",
     ))
 }
 
@@ -108,19 +121,29 @@ pub fn optical(racks: u32) -> CircuitNetwork {
     CircuitNetwork { racks, ports_per_rack: 1, splitters: racks / 3, splitter_fanout: 4, cascade_max: 20 }
 }
 
-/// Optimality on 200 racks, and the time for 1000.
+/// The paper's words on the greedy choice: over 99 % in all cases.
+const PAPERS_PERCENT: f64 = 99.0;
+
+/// Optimality on 200 racks by fibres a rack and splitters, and the time for 1000.
 ///
 /// # Errors
 /// If the solver fails.
 pub fn scheduling(runs: u32, seed: u64) -> Result<Vec<Row>, exact::ExactError> {
     let mut rows = Vec::new();
-    for size in [100, 200, 500, 1000] {
-        let mut random = Random::new(seed);
-        // Groups anywhere span most racks: the splitters must not be what decides.
-        let network = CircuitNetwork { splitters: 200, cascade_max: 100, ..optical(200) };
-        let draw = |random: &mut Random| mixture(200, 40, size, random);
-        let name = format!("optimality, 200 racks, groups of {size} anywhere and unicast");
-        rows.push(optimality(&network, runs, name, &mut random, draw)?);
+    // Groups anywhere span most racks: with splitters enough they do not decide, with those of the paper they do.
+    for (splitters, said) in [(200, ""), (66, ", 66 splitters")] {
+        for ports_per_rack in 1..=4 {
+            for size in [100, 200, 500, 1000] {
+                let mut random = Random::new(seed);
+                let network = CircuitNetwork { ports_per_rack, splitters, cascade_max: 100, ..optical(200) };
+                let draw = |random: &mut Random| mixture(200, 40, size, random);
+                let fibres = if ports_per_rack == 1 { "fibre" } else { "fibres" };
+                let name = format!(
+                    "optimality, 200 racks with {ports_per_rack} {fibres}{said}, groups of {size} anywhere and unicast"
+                );
+                rows.push(optimality(&network, runs, name, &mut random, draw)?);
+            }
+        }
     }
     for waiting in [20, 40, 80] {
         let mut random = Random::new(seed);
@@ -129,7 +152,9 @@ pub fn scheduling(runs: u32, seed: u64) -> Result<Vec<Row>, exact::ExactError> {
         rows.push(optimality(&optical(200), runs, name, &mut random, draw)?);
     }
     let worst = worst_ms(1000, 100, seed)?;
-    rows.push(Row::new("greedy, 1000 racks, 1000 groups, worst of 100", Some(166.0), worst, "ms"));
+    rows.push(
+        Row::new("greedy, 1000 racks, 1000 groups, worst of 100", Some(166.0), worst, "ms").at_most(166.0),
+    );
     Ok(rows)
 }
 
@@ -168,5 +193,6 @@ fn optimality(
     }
     let (mean, each_s) = (100.0 * sum / f64::from(runs), solver_s / f64::from(runs));
     let note = format!("worst {:.1} %, {proven} of {runs} proven, solver {each_s:.2} s each", 100.0 * worst);
-    Ok(Row::new(name, Some(99.0), mean, "%").note(note))
+    let row = Row::new(name, Some(PAPERS_PERCENT), mean, "%").kind(Kind::Computed).place("section III-C");
+    Ok(row.at_least(PAPERS_PERCENT).note(note))
 }

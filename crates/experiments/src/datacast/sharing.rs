@@ -213,12 +213,12 @@ fn figure_6_outcome(meter: &Meter, seconds: impl Fn(f64) -> f64, options: &Optio
     let repaired = seconds(83.0) + step / 2.0;
     let normal = 0.9 * mean(1, 76.0, 80.0);
     let back = meter.points[1].iter().find(|(at, rate)| *at > repaired + step && *rate >= normal);
-    if let Some((at, _)) = back {
-        let note = if options.quick { "times are a tenth of the paper's" } else { "" };
-        let took = at - seconds(83.0);
-        let name = "after the repair, until Tree B has nine tenths of its rate";
-        outcome.rows.push(Row::new(name, Some(seconds(4.0)), took, "s").note(note));
-    }
+    let whole = if options.quick { 10.0 } else { 1.0 };
+    // A tree that never recovers takes for ever, and the row stays.
+    let took = back.map_or(f64::INFINITY, |(at, _)| whole * (at - seconds(83.0)));
+    let name = "after the repair, until Tree B has nine tenths of its rate";
+    let note = "the failure is noticed after 3 s and repaired 35 ms later because the paper's is: both are put in; what follows is ours";
+    outcome.rows.push(Row::new(name, Some(4.0), took, "s").note(note).at_most(4.0));
     let named = |name, at: usize| Series::ours(name, meter.points[at].clone()).mark(Mark::Line);
     let series = vec![
         named("Tree A", 0),

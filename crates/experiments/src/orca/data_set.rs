@@ -9,7 +9,6 @@ use polycast_topology::{Clos, Failures, Node};
 use polycast_types::LabelKind;
 
 use crate::random::Random;
-use crate::report::Options;
 use crate::tenants::{self, Sizes, Tenant};
 
 /// The entries that a spine has room for where the encoding is chosen for each session: the paper's own 99 %.
@@ -62,7 +61,7 @@ pub struct DataSet {
     pub by_size: Vec<SizeBin>,
     /// Entries counted by link: a spine may leave out several for one session.
     pub links: u64,
-    /// Seconds that planning labels took, over all threads.
+    /// Seconds that planning labels took.
     pub planning_s: f64,
     /// Leafs over all sessions.
     pub leafs: u64,
@@ -83,39 +82,6 @@ pub struct DataSet {
 }
 
 impl DataSet {
-    fn add(&mut self, other: &DataSet) {
-        for (sums, more) in [
-            (&mut self.entries, &other.entries),
-            (&mut self.pod_entries, &other.pod_entries),
-            (&mut self.auto_entries, &other.auto_entries),
-            (&mut self.leaf_labels, &other.leaf_labels),
-            (&mut self.spine_labels, &other.spine_labels),
-            (&mut self.auto_spine_labels, &other.auto_spine_labels),
-        ] {
-            sums.resize(more.len(), 0);
-            sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
-        }
-        self.sessions += other.sessions;
-        self.links += other.links;
-        if self.by_size.len() < other.by_size.len() {
-            self.by_size.resize(other.by_size.len(), SizeBin::default());
-        }
-        for (sum, more) in self.by_size.iter_mut().zip(&other.by_size) {
-            sum.sessions += more.sessions;
-            sum.switches += more.switches;
-            sum.most = sum.most.max(more.most);
-        }
-        self.planning_s += other.planning_s;
-        self.leafs += other.leafs;
-        self.pods += other.pods;
-        self.walked += other.walked;
-        self.redundant += other.redundant;
-        self.missed += other.missed;
-        self.links_orca += other.links_orca;
-        self.links_pods += other.links_pods;
-        self.asking_pods += other.asking_pods;
-    }
-
     /// The mean over all spines.
     #[must_use]
     pub fn mean(&self) -> f64 {
@@ -138,8 +104,8 @@ pub fn quantile_of(counts: &[u32], fraction: f64) -> u32 {
     sorted.get(at.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(0)
 }
 
-/// Plans all sessions of the tenants on the options' threads; every `walk_every`-th is followed through the
-/// switches.
+/// Plans all sessions of the tenants, one after the other by one planner, which looks at the entries that spines have already;
+/// every `walk_every`-th is followed through the switches.
 ///
 /// # Panics
 /// If a planner refuses a session, which would be a fault of its own.
@@ -149,31 +115,16 @@ pub fn plan_data_set(
     tenants: &[Tenant],
     sizes: Sizes,
     labels: LabelOptions,
-    options: &Options,
+    seed: u64,
     walk_every: u64,
 ) -> DataSet {
-    let (threads, seed) = (options.threads, options.seed);
     let sessions: u64 = tenants.iter().map(|tenant| u64::from(tenant.groups)).sum();
-    // Each thread has its part of the room.
-    let room = (u64::from(ROOM) * sessions / 1_000_000 / threads as u64).max(1) as u32;
-    let mut total = DataSet::default();
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|thread| {
-                scope.spawn(move || {
-                    let mut worker = Worker::new(clos, labels, (walk_every, room), seed);
-                    for (index, tenant) in tenants.iter().enumerate().skip(thread).step_by(threads) {
-                        worker.tenant(tenant, sizes, index as u64);
-                    }
-                    worker.result
-                })
-            })
-            .collect();
-        for worker in workers {
-            total.add(&worker.join().expect("planning does not panic"));
-        }
-    });
-    total
+    let room = (u64::from(ROOM) * sessions / 1_000_000).max(1) as u32;
+    let mut worker = Worker::new(clos, labels, (walk_every, room), seed);
+    for (index, tenant) in tenants.iter().enumerate() {
+        worker.tenant(tenant, sizes, index as u64);
+    }
+    worker.result
 }
 
 struct Worker {

@@ -8,9 +8,9 @@ use polycast_topology::{Failures, Node};
 
 use super::data_set::members;
 use super::papers_network;
-use crate::Row;
 use crate::random::Random;
 use crate::tenants::{self, Placement, Sizes, Tenant};
+use crate::{Kind, Row};
 
 /// How many failures are averaged.
 const FAILED_SWITCHES: u32 = 20;
@@ -104,8 +104,9 @@ pub fn dynamics(sessions: u32, events: u32, seed: u64) -> Vec<Row> {
     let wve = (Placement::ScatteredAsRun, Sizes::Wve);
     let (per_second, microseconds) = events_of(wve, sessions, events, seed);
     vec![
-        Row::new("time of one join or leave", None, microseconds, "us"),
-        Row::new("share of a core for 1,000 events a second", None, microseconds / 10.0, "%"),
+        Row::new("time of one join or leave", None, microseconds, "us").kind(Kind::Measured),
+        Row::new("share of a core for 1,000 events a second", None, microseconds / 10.0, "%")
+            .kind(Kind::Measured),
         Row::new("messages a second at 1,000 events, WVE-S", Some(1889.0), per_second, "messages"),
     ]
 }

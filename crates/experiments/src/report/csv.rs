@@ -1,6 +1,7 @@
 //! Figures and rows as CSV, for those who draw their own.
 
 use super::{Done, Figure, Plot, Whose};
+use crate::{Kind, Test};
 use std::fmt::Write;
 
 /// The numbers of a figure: of lines `series,whose,x,y`, a row a point; of bars `group,series,whose,value`. The first line names
@@ -34,20 +35,25 @@ pub fn figure(figure: &Figure) -> String {
 /// All rows of all items.
 #[must_use]
 pub fn rows(done: &[Done]) -> String {
-    let mut text = "item,name,paper,ours,unit,tolerance,verdict,note\n".to_string();
+    let mut text = "item,name,paper,ours,unit,tolerance,verdict,note,kind,place\n".to_string();
     for row in done.iter().filter_map(|done| done.outcome.as_ref().ok()).flat_map(|outcome| &outcome.rows) {
         let number = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
         let _ = writeln!(
             text,
-            "{},{},{},{},{},{},{},{}",
+            "{},{},{},{},{},{},{},{},{},{}",
             field(&row.item),
             field(&row.name),
             number(row.paper),
             row.ours,
             field(&row.unit),
-            number(row.tolerance),
-            super::page::verdict(row),
+            number(match row.test {
+                Some(Test::Within(share)) => Some(share),
+                _ => None,
+            }),
+            field(&super::page::verdict(row)),
             field(&row.note),
+            row.kind.map_or("", Kind::word),
+            field(&row.place),
         );
     }
     text

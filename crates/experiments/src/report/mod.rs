@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::{Row, exact};
+use crate::{Kind, Row, exact};
 
 /// What an item may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,10 +90,29 @@ pub struct Item {
     pub name: &'static str,
     /// One line for people.
     pub title: &'static str,
+    /// Where the paper prints the numbers of its rows, where a row does not say otherwise.
+    pub place: &'static str,
+    /// How its numbers come about, where a row does not say otherwise.
+    pub kind: Kind,
+    /// Why ours differ from the paper's, where a row does not say so itself.
+    pub differs: &'static str,
     /// How it shares the machine.
     pub load: Load,
     /// Computes it.
     pub run: fn(&Options) -> Result<Outcome, ItemError>,
+}
+
+impl Item {
+    /// Says on a row whose it is and, where it does not say so itself, of which kind and from which place.
+    fn complete(&self, row: &mut Row) {
+        row.item = format!("{} {}", self.paper, self.name);
+        row.kind.get_or_insert(self.kind);
+        match row.paper {
+            Some(_) if row.place.is_empty() => row.place = self.place.into(),
+            Some(_) => {}
+            None => assert!(row.place.is_empty(), "{}: a place without a number of the paper", row.name),
+        }
+    }
 }
 
 /// An item and what came of it.
@@ -158,14 +177,25 @@ fn run_all(items: &[Item], options: &Options, keep: impl Fn(usize, Done) + Sync)
     alone.into_iter().for_each(|at| keep(at, run_one(items[at], options)));
 }
 
-/// Computes one item. Its rows carry the words that name it on the command line.
+/// Computes one item. Its rows carry the words that name it on the command line, their kind, and where the paper has them.
 fn run_one(item: Item, options: &Options) -> Done {
     let start = Instant::now();
     let mut outcome = (item.run)(options);
     if let Ok(outcome) = &mut outcome {
-        outcome.rows.iter_mut().for_each(|row| row.item = format!("{} {}", item.paper, item.name));
+        outcome.rows.iter_mut().for_each(|row| item.complete(row));
     }
     Done { item, outcome, seconds: start.elapsed().as_secs_f64() }
+}
+
+/// An item for tests.
+#[cfg(test)]
+pub(crate) fn item(
+    paper: &'static str,
+    name: &'static str,
+    run: fn(&Options) -> Result<Outcome, ItemError>,
+) -> Item {
+    let (kind, place, load) = (Kind::Computed, "Table I", Load::Alone);
+    Item { paper, name, title: "", place, kind, differs: "", load, run }
 }
 
 #[cfg(test)]
@@ -175,12 +205,17 @@ mod tests {
     #[test]
     fn items_keep_their_order_and_their_errors() {
         fn fine(options: &Options) -> Result<Outcome, ItemError> {
-            Ok(vec![Row::new("threads", None, options.threads as f64, "")].into())
+            let rows = vec![
+                Row::new("threads", None, options.threads as f64, ""),
+                Row::new("rules", Some(1.0), 1.0, ""),
+                Row::new("time", Some(1.0), 1.0, "ms").kind(Kind::Measured).place("Fig. 2"),
+            ];
+            Ok(rows.into())
         }
         fn failed(_: &Options) -> Result<Outcome, ItemError> {
             Err(ItemError::Refused("no such network".into()))
         }
-        let item = |name, load, run| Item { paper: "blast", name, title: "", load, run };
+        let item = |name, load, run| Item { load, ..item("blast", name, run) };
         let items = [
             item("a", Load::Alone, fine as fn(&Options) -> _),
             item("b", Load::Shared, failed),
@@ -194,6 +229,9 @@ mod tests {
         assert_eq!(done[2].outcome.as_ref().unwrap().rows[0].ours, 1.0);
         assert_eq!(done[2].outcome.as_ref().unwrap().rows[0].item, "blast c");
         assert_eq!(done[1].outcome.as_ref().unwrap_err().to_string(), "no such network");
+        let rows = &done[2].outcome.as_ref().unwrap().rows;
+        let said: Vec<_> = rows.iter().map(|row| (row.kind.unwrap(), row.place.as_str())).collect();
+        assert_eq!(said, [(Kind::Computed, ""), (Kind::Computed, "Table I"), (Kind::Measured, "Fig. 2")]);
     }
 
     #[test]
@@ -206,8 +244,7 @@ mod tests {
             }
             Ok(Outcome::default())
         }
-        let item = |name, run| Item { paper: "blast", name, title: "", load: Load::Alone, run };
-        let items = [item("a", (|_| Ok(Outcome::default())) as fn(&Options) -> _), item("b", endless)];
+        let items = [item("blast", "a", |_| Ok(Outcome::default())), item("blast", "b", endless)];
         let options = Options { quick: true, seed: 1, threads: 1 };
         let first_is_done = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&first_is_done);

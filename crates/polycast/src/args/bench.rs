@@ -12,6 +12,12 @@ pub struct BenchArgs {
     pub what: Bench,
 }
 
+const CONTROL_MORE: &str = "\
+Examples:
+  polycast bench control
+  polycast bench control blast:racks=8,hosts=2,circuit-ms=14 --requests 50 --json
+  polycast bench control shufflecast:2,2,hosts=2";
+
 /// What `polycast bench` measures.
 #[derive(Subcommand, Debug)]
 pub enum Bench {
@@ -20,6 +26,7 @@ pub enum Bench {
     /// How long messages stop when the active agent of a rack is killed, in a lab with labels (Linux, root)
     RackKill(BenchKillArgs),
     /// How long it takes until devices have a path: Blast's Table II, in a lab (Linux, root)
+    #[command(after_help = CONTROL_MORE)]
     Control(BenchControlArgs),
     /// How soon a host that joins a stream under load hears it, in a lab (Linux, root)
     Join(BenchJoinArgs),

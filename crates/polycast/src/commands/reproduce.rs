@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use polycast_experiments::Row;
 use polycast_experiments::catalogue::{self, papers};
+use polycast_experiments::figures::{self, Entry};
 use polycast_experiments::report::page::{deviation, number};
 use polycast_experiments::report::{self, Done, Item, Options, csv, draw, page};
+use polycast_experiments::{Kind, Row};
 use serde::Serialize;
 use serde_json::json;
 
@@ -30,10 +31,13 @@ pub struct ReproduceArgs {
     /// Fewer runs and smaller sizes
     #[arg(long)]
     pub quick: bool,
-    /// Write an SVG and a CSV per figure, all rows as rows.csv and a report page, index.html, into this folder; after Ctrl-C with
-    /// what is done by then
+    /// Write a report into this folder: index.html and a page a paper, an SVG and a CSV per figure, and all rows as rows.csv; after
+    /// Ctrl-C with what is done by then
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// A line for every figure and table in place of the rows: kind, the paper's number, ours, their ratio, and why they differ
+    #[arg(long)]
+    pub table: bool,
     /// All that is drawn by lot follows from it
     #[arg(long, value_name = "S", default_value = "1")]
     pub seed: u64,
@@ -43,7 +47,7 @@ pub struct ReproduceArgs {
 pub fn run(args: &ReproduceArgs, format: Format) -> Result<Exit, Failure> {
     let items = catalogue::select(args.paper.as_deref(), args.item.as_deref())
         .map_err(|error| Failure::input(error.to_string()))?;
-    if args.paper.is_none() && !args.quick && args.out.is_none() {
+    if args.paper.is_none() && !args.quick && !args.table && args.out.is_none() {
         return list(&items, format);
     }
     if let Some(folder) = &args.out {
@@ -62,7 +66,14 @@ pub fn run(args: &ReproduceArgs, format: Format) -> Result<Exit, Failure> {
     if let Some(folder) = &args.out {
         write_report(folder, &done, &missing, &options)?;
     }
-    output::result(format, &documents(&done), &text(&done))?;
+    if args.table {
+        let wanted =
+            |entry: &Entry| args.paper.as_deref().is_none_or(|paper| paper == "all" || paper == entry.paper);
+        let entries: Vec<Entry> = figures::table(&done).into_iter().filter(wanted).collect();
+        output::result(format, &entries, &table_text(&entries))?;
+    } else {
+        output::result(format, &documents(&done), &text(&done))?;
+    }
     let mut exit = Exit::Done;
     if !missing.is_empty() {
         let count = items.len();
@@ -150,6 +161,32 @@ fn list(items: &[Item], format: Format) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
+/// The table of all figures in Markdown, as docs/reproduce.md has it.
+fn table_text(entries: &[Entry]) -> String {
+    let mut text =
+        "| figure | what stands for it | kind | paper | ours | ours / paper | where they differ, why |\n"
+            .to_string();
+    text.push_str("| --- | --- | --- | ---: | ---: | ---: | --- |\n");
+    let value = |number_of: Option<f64>, unit: &str| {
+        number_of.map_or_else(String::new, |value| format!("{} {unit}", number(value)).trim_end().to_string())
+    };
+    for entry in entries {
+        let _ = writeln!(
+            text,
+            "| {} {} | {} | {} | {} | {} | {} | {} |",
+            entry.paper,
+            entry.figure,
+            entry.name,
+            entry.kind.map_or("", Kind::word),
+            value(entry.printed, &entry.unit),
+            value(entry.ours, &entry.unit),
+            value(entry.ratio, ""),
+            entry.reason
+        );
+    }
+    text
+}
+
 /// The rows as a table for each item.
 fn text(done: &[Done]) -> String {
     let mut text = String::new();
@@ -163,7 +200,8 @@ fn text(done: &[Done]) -> String {
         for row in &outcome.rows {
             let paper = row.paper.map_or_else(|| "-".into(), number);
             let deviation = deviation(row).unwrap_or_default();
-            let words = [page::verdict(row), row.note.clone()];
+            let kind = row.kind.map_or("", Kind::word).to_string();
+            let words = [page::verdict(row), kind, row.place.clone(), row.note.clone()];
             let words: Vec<String> = words.into_iter().filter(|words| !words.is_empty()).collect();
             let line = format!(
                 "  {:width$}  {paper:>10}  {:>10} {:8} {deviation:>9}  {}",
@@ -193,8 +231,12 @@ fn write_report(folder: &Path, done: &[Done], missing: &[Item], options: &Option
         }
     }
     write_whole(&folder.join("rows.csv"), &csv::rows(done))?;
-    let page = page::html(done, missing, options, &about()).map_err(draws_wrong)?;
-    write_whole(&folder.join("index.html"), &page)
+    let about = about();
+    for of_paper in page::by_paper(done) {
+        let page = page::paper(of_paper, missing, options, &about).map_err(draws_wrong)?;
+        write_whole(&folder.join(format!("{}.html", of_paper[0].item.paper)), &page)?;
+    }
+    write_whole(&folder.join("index.html"), &page::index(done, missing, options, &about))
 }
 
 fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {

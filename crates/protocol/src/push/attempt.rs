@@ -51,6 +51,18 @@ impl AttemptInterval {
     }
 }
 
+/// When attempts end and the stream begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FullRate {
+    /// When every receiver has been reached, and where attempts were missed when all have got several in a row.
+    #[default]
+    Settled,
+    /// When every receiver has been reached, whatever was missed: Republic's rule, to compare with.
+    AllReached,
+    /// When one receiver has been reached: the other way that Republic's figure 8 shows, to compare with.
+    FirstReached,
+}
+
 /// Attempts of a span while a path settles. A span is a fiftieth of the time waited, and at least a round trip.
 const SPAN_ATTEMPTS: u64 = 10;
 /// A path has settled when every receiver has got so many packets in a row: one that loses half does so once in 64. Each

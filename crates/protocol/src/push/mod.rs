@@ -19,7 +19,7 @@ mod peer;
 mod receiver;
 mod sender;
 
-pub use attempt::AttemptInterval;
+pub use attempt::{AttemptInterval, FullRate};
 pub use geometry::Geometry;
 pub use receiver::{BATCH_MAX, Input as ReceiverInput, Output as ReceiverOutput, Receiver, ReceiverConfig};
 pub use sender::{

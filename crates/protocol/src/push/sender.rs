@@ -9,7 +9,7 @@ mod words;
 
 pub use words::{Input, Output, Pace, PeerId, PeerStatus, SenderConfig, SlowPolicy, Slower};
 
-use super::attempt::{CLEAN_PACKETS, Settling};
+use super::attempt::{CLEAN_PACKETS, FullRate, Settling};
 use super::chain::{Chain, Link};
 use super::congestion::{Congestion, Others};
 use super::patches::combine;
@@ -569,7 +569,9 @@ impl Sender {
             let set_up = !self.path_waits;
             let over = |since| set_up && now.since(since) >= timeout;
             let waits = |p: &Peer| matches!(p.service, Service::Listening { since } if !over(since));
-            if !self.peers.values().any(waits) && self.peers.values().any(|p| p.initial.is_some()) {
+            let first = self.config.full_rate == FullRate::FirstReached;
+            if (first || !self.peers.values().any(waits)) && self.peers.values().any(|p| p.initial.is_some())
+            {
                 self.come_up(now);
             }
         }
@@ -635,7 +637,10 @@ impl Sender {
         let waited = now.since(self.started_at.unwrap_or(now));
         let lossy = self.attempts_lost && !self.all_clean();
         let packet_time = self.config.rate.map(|rate| rate.time_for(self.packet_len()));
-        self.settling.begin(now, (waited, self.round_trip), packet_time, lossy);
+        match self.config.full_rate {
+            FullRate::Settled => self.settling.begin(now, (waited, self.round_trip), packet_time, lossy),
+            FullRate::AllReached | FullRate::FirstReached => self.settling = Settling::Settled,
+        }
         self.patch_soon(now);
     }
 

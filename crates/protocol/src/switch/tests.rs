@@ -3,7 +3,7 @@
 use super::*;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
-use polycast_planning::labels::LabelOptions;
+use polycast_planning::labels::{LabelOptions, LabelPlan};
 use polycast_topology::{Clos, Failures};
 use proptest::prelude::*;
 
@@ -31,6 +31,32 @@ fn ports(outputs: &[Output]) -> Vec<u32> {
         .iter()
         .filter_map(|output| if let Output::Copy { port } = output { Some(*port) } else { None })
         .collect()
+}
+
+/// The kind and bytes of a session's source label, and what the agents of each leaf put in, spine labels behind leaf labels.
+fn labelled(
+    planner: &LabelPlanner,
+    plan: &LabelPlan,
+    session: u32,
+    by_pods: bool,
+) -> (LabelKind, Vec<u8>, BTreeMap<u32, Vec<u8>>) {
+    let (clos, len) = (planner.clos(), planner.format().bytes());
+    let mut kept: BTreeMap<u32, Vec<u8>> = plan
+        .leaf_hosts
+        .iter()
+        .map(|entry| (entry.leaf, planner.format().leaf_label(entry.hosts).0))
+        .collect();
+    if !by_pods {
+        return (LabelKind::Filter, plan.label.0.clone(), kept);
+    }
+    let format = PodLabelFormat::new(clos, len).unwrap();
+    let asks = format.asked_leaf(session.into(), |_| true).unwrap();
+    let pods = pod_labels::encode(&format, plan, asks);
+    for pod in pods.spine_labels {
+        let labels = kept.entry(pod.pod * clos.leafs_per_pod() + asks).or_insert(vec![0; len as usize]);
+        labels.extend(format.spine_label(plan.tree.path.plane, pod.leafs).0.iter().take(20));
+    }
+    (LabelKind::Pods, pods.label.0, kept)
 }
 
 proptest! {
@@ -63,19 +89,7 @@ proptest! {
             outputs(switches.get_mut(&clos.leaf(leaf)).unwrap(), agents);
         }
         let len = planner.format().bytes();
-        let mut kept: BTreeMap<u32, Vec<u8>> =
-            plan.leaf_hosts.iter().map(|entry| (entry.leaf, planner.format().leaf_label(entry.hosts).0)).collect();
-        let (mut kind, mut label) = (LabelKind::Filter, plan.label.0.clone());
-        if by_pods {
-            let format = PodLabelFormat::new(&clos, len).unwrap();
-            let asks = format.asked_leaf(session.into(), |_| true).unwrap();
-            let pods = pod_labels::encode(&format, &plan, asks);
-            (kind, label) = (LabelKind::Pods, pods.label.0);
-            for pod in pods.spine_labels {
-                let labels = kept.entry(pod.pod * clos.leafs_per_pod() + asks).or_insert(vec![0; len as usize]);
-                labels.extend(format.spine_label(plan.tree.path.plane, pod.leafs).0.iter().take(20));
-            }
-        }
+        let (kind, label, kept) = labelled(&planner, &plan, session, by_pods);
         for (leaf, labels_of) in kept {
             let mut labels = RackLabels::new(len as usize, 4);
             labels.set(session, &labels_of).unwrap();

@@ -1,7 +1,7 @@
 //! Settings of the machines in virtual time.
 
 use crate::watch::RETRY_DELAY;
-use polycast_protocol::push::{Geometry, ReceiverConfig, SenderConfig, SlowPolicy};
+use polycast_protocol::push::{FullRate, Geometry, ReceiverConfig, SenderConfig, SlowPolicy};
 use polycast_protocol::rack::feedback::FeedbackConfig;
 use polycast_types::{Duration, Handle};
 
@@ -16,6 +16,7 @@ pub fn config(geometry: Geometry) -> SenderConfig {
         multicast: true,
         allowance: None,
         attempt_interval: Duration::from_micros(500).into(),
+        full_rate: FullRate::default(),
         path_timeout: Duration::from_millis(500),
         stall_timeout: Duration::from_secs(5),
         progress_timeout: Duration::from_secs(30),

@@ -1,6 +1,6 @@
 //! What the sender is told, what it wants done, and what it says of itself.
 
-use super::super::attempt::AttemptInterval;
+use super::super::attempt::{AttemptInterval, FullRate};
 use super::super::chain::Link;
 use super::super::geometry::Geometry;
 use crate::session::{PROGRESS_WITHIN, Why};
@@ -70,6 +70,8 @@ pub struct SenderConfig {
     pub allowance: Option<u64>,
     /// Interval of attempt sending (`i_a`).
     pub attempt_interval: AttemptInterval,
+    /// When attempts end.
+    pub full_rate: FullRate,
     /// A receiver that the data channel does not reach for this long is chained.
     pub path_timeout: Duration,
     /// A receiver without sign of life for this long has failed.
@@ -101,6 +103,7 @@ impl SenderConfig {
             multicast: true,
             allowance: None,
             attempt_interval: AttemptInterval::Adaptive,
+            full_rate: FullRate::default(),
             path_timeout: Duration::from_millis(1_000),
             stall_timeout: Duration::from_secs(10),
             progress_timeout: PROGRESS_WITHIN,

@@ -9,7 +9,9 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
-use polycast_protocol::push::{AttemptInterval, BATCH_MAX, Geometry, Sender, SenderConfig, SlowPolicy};
+use polycast_protocol::push::{
+    AttemptInterval, BATCH_MAX, FullRate, Geometry, Sender, SenderConfig, SlowPolicy,
+};
 use polycast_protocol::session::{Expected, Roster, RosterConfig, Verdicts};
 use polycast_types::{Duration, Handle, RangeSet, Rate, Time};
 use polycast_wire::control::Salt;
@@ -26,6 +28,8 @@ pub struct PushConfig {
     pub rate: Option<Rate>,
     /// Time between attempts.
     pub attempt_interval: AttemptInterval,
+    /// When attempts end.
+    pub full_rate: FullRate,
     /// Bytes of datagrams that a receiver's socket holds.
     pub window_bytes: u64,
     /// Time that a receiver takes for one packet.
@@ -62,6 +66,7 @@ impl Default for PushConfig {
             group_bytes,
             rate: shipped.rate,
             attempt_interval: shipped.attempt_interval,
+            full_rate: shipped.full_rate,
             window_bytes: 1 << 20,
             service: Duration::ZERO,
             deadline: shipped.deadline,
@@ -100,6 +105,7 @@ impl PushConfig {
             multicast: self.multicast,
             allowance: self.fragments_of(self.allowance),
             attempt_interval: self.attempt_interval,
+            full_rate: self.full_rate,
             stall_timeout: self.stall_timeout,
             deadline: self.deadline,
             slow: self.slow,
