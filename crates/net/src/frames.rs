@@ -357,7 +357,6 @@ mod tests {
         }
     }
 
-    /// Frames that come in one record are all taken, though nothing more is to be read on the connection.
     /// Of what a slow path does not take, the system holds little.
     #[test]
     fn a_short_queue_holds_little() {
@@ -379,6 +378,7 @@ mod tests {
         assert!(2 * short < long, "{short} bytes, and {long} of a usual connection");
     }
 
+    /// Frames that come in one record are all taken, though nothing more is to be read on the connection.
     #[test]
     fn what_is_unsealed_together_is_read_together() {
         let security = Security::shared(&crate::seal::Secret::fresh());

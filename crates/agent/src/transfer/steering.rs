@@ -316,9 +316,8 @@ impl Steering {
     pub fn hand_over(&self, heir: &Arc<Steering>) {
         let mut orders = self.lock();
         orders.heir = Some(Arc::clone(heir));
-        let left = std::mem::take(&mut orders.changes);
-        drop(orders);
-        left.into_iter().for_each(|change| heir.change(change));
+        // Held until all are there: a later change must not come before them. Locks are taken from old to new only.
+        std::mem::take(&mut orders.changes).into_iter().for_each(|change| heir.change(change));
     }
 
     /// Tells what is known about the path.

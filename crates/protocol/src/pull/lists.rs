@@ -294,6 +294,13 @@ impl Lists {
         Some(self.done - 1)
     }
 
+    /// Whether a list is still needed when all packets are there: the last section may have the end of a packet that begins in
+    /// the one before and none of its own. Its list has the hash of that end then.
+    pub(super) fn waits_for_hashes(&self, blocks: &Blocks) -> bool {
+        let last = blocks.sections().checked_sub(1);
+        self.done < blocks.sections() && last.is_some_and(|last| blocks.section_packets(last).is_empty())
+    }
+
     /// Packets of the object below this number have names.
     pub(super) fn known(&self, blocks: &Blocks) -> u64 {
         if self.done == blocks.sections() {

@@ -265,6 +265,11 @@ impl Receiver {
         self.packets() == self.config.blocks.packets()
     }
 
+    /// Whether there is nothing more to ask for.
+    fn is_over(&self) -> bool {
+        self.is_complete() && !self.lists.waits_for_hashes(&self.config.blocks)
+    }
+
     /// Takes in what happened.
     pub fn handle(&mut self, now: Time, input: Input) {
         match input {
@@ -349,7 +354,7 @@ impl Receiver {
         if let Some(output) = self.outputs.pop_front() {
             return Some(output);
         }
-        if !self.begun || self.is_complete() {
+        if !self.begun || self.is_over() {
             return None;
         }
         for number in 0..self.trees.len() {
@@ -388,7 +393,7 @@ impl Receiver {
     /// When to ask for a packet again.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        if !self.begun || self.is_complete() {
+        if !self.begun || self.is_over() {
             return None;
         }
         let again = |tree: &Tree| {

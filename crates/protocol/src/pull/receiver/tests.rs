@@ -154,6 +154,45 @@ fn lists_of_a_tree_that_is_gone_come_by_another_one() {
     assert_eq!(receiver.packets(), 30);
 }
 
+/// The last section has the end of a packet and none of its own: its list is asked for when all packets are there.
+#[test]
+fn a_section_without_packets_is_listed_too() {
+    let plain = receiver(3, 1, fixed());
+    let blocks = Blocks::new(2_450, 1_000, 10_000).unwrap().with_lists(300).unwrap();
+    assert_eq!((blocks.sections(), blocks.packets(), blocks.section_packets(1)), (2, 3, 3..3));
+    let mut receiver = Receiver::new(ReceiverConfig { blocks, ..plain.config });
+    receiver.handle(Time(0), Input::Begin);
+    receiver.handle(Time(0), Input::Roots { until: 1 });
+    let mut listed = Vec::new();
+    let mut now = 0;
+    while !receiver.is_complete() {
+        for (tree, sn) in asked(&mut receiver, now) {
+            let data = Data { length: blocks.length_of(sn), ..data(sn, tree, Decision::Open) };
+            receiver.handle(Time(now), Input::Data(data));
+        }
+        now += 1;
+        assert!(now < 50, "{} packets", receiver.packets());
+    }
+    outputs(&mut receiver, now);
+    assert_eq!(receiver.deadline(), None, "nothing is named yet");
+    receiver.handle(Time(now), Input::Roots { until: 2 });
+    let root = blocks.list_root(1);
+    assert!(asked(&mut receiver, now).contains(&(0, root)));
+    // It is lost.
+    let again = receiver.deadline().expect("it is asked for again");
+    assert!(asked(&mut receiver, again.0).contains(&(0, root)));
+    while receiver.deadline().is_some() {
+        now = receiver.deadline().unwrap().0;
+        for (tree, sn) in asked(&mut receiver, now) {
+            let data = Data { length: blocks.length_of(sn), ..data(sn, tree, Decision::Open) };
+            receiver.handle(Time(now), Input::Data(data));
+            let said = outputs(&mut receiver, now).into_iter();
+            listed.extend(said.filter(|output| matches!(output, Output::Listed { .. })));
+        }
+    }
+    assert_eq!(listed, [Output::Listed { section: 1 }]);
+}
+
 #[test]
 fn what_does_not_come_within_the_rto_is_asked_for_again() {
     let mut receiver = receiver(30, 1, fixed());
