@@ -6,8 +6,8 @@ use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::orca::Encoding;
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{
-    Channel, DeviceCommand, FabricName, Fabrics, Failure, Fcfs, HostId, Plan, PlanId, Pulling, RackPort,
-    Resource, Wish,
+    Channel, DeviceCommand, FabricName, Fabrics, Failure, Fcfs, HostId, Plan, PlanId, PullTuning, Pulling,
+    RackPort, Resource, Wish,
 };
 use polycast_protocol::leases::{
     AgentKey, HeldLease, Input, Join, Leases, LeasesConfig, OnDeviceFailure, Output, PathRequest, Receivers,
@@ -122,7 +122,8 @@ pub fn channel(words: &mut Words<'_>) -> Channel {
             }
         }
         _ => {
-            let pulling = Pulling { payload_bytes: 0, credits: 0, link_rate: Rate(0) };
+            let pulling =
+                Pulling { payload_bytes: 0, credits: 0, link_rate: Rate(0), tuning: PullTuning::default() };
             Channel::SourceRoutes { tree_count: words.small(4), pulling, trees: Vec::new() }
         }
     }

@@ -155,6 +155,8 @@ pub struct SendOptions {
     pub or_fail: bool,
     /// The byte that the stream begins with.
     pub first_byte: u64,
+    /// Settings of a transfer over trees, such as `rto-ms=20,increase=5mbit`; none where it is empty.
+    pub pull: String,
 }
 
 /// How long a read waits.
@@ -422,6 +424,7 @@ impl Session {
             fabric: options.fabric.clone().unwrap_or_default(),
             or_fail: options.or_fail,
             first_byte: options.first_byte,
+            pull: options.pull.clone(),
         };
         Ok(Sending { events: self.stub.clone().send(request).await?.into_inner() })
     }

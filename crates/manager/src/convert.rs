@@ -4,7 +4,9 @@ use polycast_api::convert::object_id;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
 use polycast_planning::orca::Encoding;
-use polycast_planning::{Channel, FabricName, HostId, PassedOver, Plan, PlanId, Pulling, TreeRoutes, Wish};
+use polycast_planning::{
+    Channel, FabricName, HostId, PassedOver, Plan, PlanId, PullTuning, Pulling, TreeRoutes, Wish,
+};
 use polycast_protocol::leases::{
     AgentKey, Denial, Grant, HeldLease, Input, Join, JoinRefusal, NotMember, PathRequest, Receivers,
     ReleaseReason, STREAMS_FROM, Wait,
@@ -169,10 +171,39 @@ fn channel(channel: Option<api::Channel>) -> Result<Channel, Refusal> {
                 })?,
                 credits: routes.credits,
                 link_rate: Rate(routes.link_rate_bps),
+                tuning: routes.tuning.map(from_tuning).unwrap_or_default(),
             },
             trees: Vec::new(),
         }),
         None => Err(invalid("a lease does not say what channel it has")),
+    }
+}
+
+fn from_tuning(tuning: api::PullTuning) -> PullTuning {
+    PullTuning {
+        credits: tuning.credits,
+        initial_rate: tuning.initial_rate_bps.map(Rate),
+        increase: tuning.increase_bps.map(Rate),
+        interval_us: tuning.interval_us,
+        burst_bytes: tuning.burst_bytes,
+        block_bytes: tuning.block_bytes,
+        rto_ms: tuning.rto_ms,
+        overtaken: tuning.overtaken,
+        chance: tuning.chance,
+    }
+}
+
+fn to_tuning(tuning: PullTuning) -> api::PullTuning {
+    api::PullTuning {
+        credits: tuning.credits,
+        initial_rate_bps: tuning.initial_rate.map(|rate| rate.0),
+        increase_bps: tuning.increase.map(|rate| rate.0),
+        interval_us: tuning.interval_us,
+        burst_bytes: tuning.burst_bytes,
+        block_bytes: tuning.block_bytes,
+        rto_ms: tuning.rto_ms,
+        overtaken: tuning.overtaken,
+        chance: tuning.chance,
     }
 }
 
@@ -239,6 +270,7 @@ fn channel_of(channel: &Channel, names: Names<'_>) -> Result<api::Channel, Refus
                 payload_bytes: pulling.payload_bytes.into(),
                 credits: pulling.credits,
                 link_rate_bps: pulling.link_rate.0,
+                tuning: (pulling.tuning != PullTuning::default()).then(|| to_tuning(pulling.tuning)),
                 receivers: receiver_routes(tree_count, trees, names)?,
             })
         }

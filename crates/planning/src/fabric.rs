@@ -23,6 +23,7 @@ pub struct Replan {
 
 /// What a failure means for a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(clippy::large_enum_variant, reason = "each lives for the time of one call")]
 pub enum ReplanOutcome {
     /// This plan takes its place.
     Replaced(Plan),

@@ -36,8 +36,8 @@ pub use network_state::{Cause, NetworkState, Running};
 pub use part_name::{PartName, PartNameError};
 pub use places::{PlaceError, Places};
 pub use plan::{
-    Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, PlanId, Pulling, RackPort, Refusal, Resource,
-    TreeRoutes,
+    Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, PlanId, PullTuning, Pulling, RackPort,
+    Refusal, Resource, TreeRoutes,
 };
 pub use registry::{Fabrics, PassedOver};
 pub use scheduler::{

@@ -293,7 +293,7 @@ fn channels_are_heard_like_each_other() {
     };
     let routes = |tree_count: u32, credits: u32, trees: Vec<TreeRoutes>| Channel::SourceRoutes {
         tree_count,
-        pulling: Pulling { payload_bytes: 9, credits, link_rate: Rate(1) },
+        pulling: Pulling { payload_bytes: 9, credits, link_rate: Rate(1), tuning: Default::default() },
         trees,
     };
     let tree = TreeRoutes {

@@ -12,6 +12,7 @@ use super::sends::{Sends, Standing, Watcher, Wish};
 use super::sets;
 use super::streams::Streams;
 use super::users::User;
+use crate::transfer::Options;
 use polycast_api::PROTOCOL_VERSION;
 use polycast_api::agent::agent_server::Agent;
 use polycast_api::agent::fetch_request::What;
@@ -32,6 +33,7 @@ use polycast_api::convert::{app_id, encode_status};
 use polycast_api::error::{Kind, Refusal, check_version};
 use polycast_net::object::{FileSource, ObjectKind, ObjectSource};
 use polycast_net::store::check_name;
+use polycast_planning::PullTuning;
 use polycast_types::{AppId, DataId, ObjectId, Printable};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -225,7 +227,9 @@ impl Agent for Service {
         let id = self.object(request.caller.as_ref(), user, request.data_id)?;
         self.check_visible(id, user)?;
         let receivers = convert::receivers(&request)?;
-        let options = convert::options(&request, self.shared.default_options());
+        let pull = PullTuning::parse(&request.pull)
+            .map_err(|why| Refusal::new(Kind::Invalid, format!("a setting of pull: {why}")))?;
+        let options = Options { pull, ..convert::options(&request, self.shared.default_options()) };
         let lease = convert::lease(&request);
         if request.or_fail && request.fabric.is_empty() {
             return Err(Refusal::new(Kind::Invalid, "or_fail needs the name of a fabric").into());

@@ -103,6 +103,7 @@ fn deliver_when(
         payload_len,
         credits: 16,
         link_bps: LINK_BPS,
+        tuning: Default::default(),
         routes: receivers.iter().map(|(at, routes)| (name(*at), routes.clone())).collect(),
     };
     let spec = SourceSpec {

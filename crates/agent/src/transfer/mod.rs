@@ -50,6 +50,7 @@ pub use steering::{Change, ControlStep, Fared, NextPath, PathNews, Permission, R
 
 use polycast_net::object::{ObjectKind, ObjectSource};
 use polycast_net::tls::Security;
+use polycast_planning::PullTuning;
 use polycast_protocol::pull::Route;
 use polycast_types::{Duration, Handle, ObjectId, Rate};
 use polycast_wire::control::Hash;
@@ -91,6 +92,8 @@ pub struct TreePath {
     pub credits: u32,
     /// The rate of the source's links, in bits a second: no tree is ever sent faster.
     pub link_bps: u64,
+    /// What is set otherwise than it follows from that.
+    pub tuning: PullTuning,
     /// Every receiver's way to the source in each tree, by the receiver's name.
     pub routes: BTreeMap<String, Vec<Option<Route>>>,
 }
@@ -125,6 +128,8 @@ pub struct Options {
     pub older: OlderVersions,
     /// The byte that a source's stream begins with, so that receivers have it first; after the last one comes the first.
     pub first_byte: u64,
+    /// What a source sets of a transfer over trees, before what its path says.
+    pub pull: PullTuning,
     /// A receiver says here which bytes are verified.
     pub arrivals: Option<Arc<Arrivals>>,
 }
@@ -169,6 +174,7 @@ impl Default for Options {
             update: false,
             older: OlderVersions::default(),
             first_byte: 0,
+            pull: PullTuning::default(),
             arrivals: None,
         }
     }

@@ -48,6 +48,7 @@ pub(super) fn start_as(pulled: bool, object: Vec<u8>, options: Options) -> Sourc
             payload_len: 1_400,
             credits: 4,
             link_bps: 1_000_000_000,
+            tuning: Default::default(),
             routes: ["a", "b"].map(|name| (name.to_string(), ways.clone())).into(),
         })
     } else {

@@ -8,7 +8,7 @@ use polycast_api::forwarder::Word;
 use polycast_api::settings::SettingsError;
 use polycast_net::tls::Security;
 use polycast_planning::datacast::{Datacast, DatacastConfig};
-use polycast_planning::{Fabric, FabricName, Failure, Part, Pulling};
+use polycast_planning::{Fabric, FabricName, Failure, Part, PullTuning, Pulling};
 use polycast_protocol::pull::{HOPS_MAX, HOPS_USUAL, PORTS_MAX};
 use polycast_topology::{Graph as _, Network};
 use polycast_types::Rate;
@@ -36,6 +36,24 @@ pub struct DatacastSettings {
     /// How many packets a receiver may ask for at a time in each tree.
     #[serde(default = "credits")]
     pub credits: u32,
+    /// The rate of a tree at first.
+    #[serde(default, deserialize_with = "super::some_rate")]
+    pub initial_rate: Option<Rate>,
+    /// δ: what is added to a tree's rate after each interval without a duplicate interest.
+    #[serde(default, deserialize_with = "super::some_rate")]
+    pub increase: Option<Rate>,
+    /// T: that interval, in microseconds.
+    pub interval_us: Option<u32>,
+    /// σ: how much may be sent at once after a pause, in bytes.
+    pub burst_bytes: Option<u32>,
+    /// B: the least bytes of a block.
+    pub block_bytes: Option<u64>,
+    /// RTO: after how long a receiver asks again, in milliseconds.
+    pub rto_ms: Option<u32>,
+    /// How many packets that were asked for later come before one that counts as lost; 0: only time tells.
+    pub overtaken: Option<u32>,
+    /// Whether sources take single losses for chance while they see no queue.
+    pub chance: Option<bool>,
     /// The longest source route that the nodes take, in hops: theirs is called the same. The paper's is 8.
     #[serde(default = "hops_usual")]
     pub hops_max: usize,
@@ -66,6 +84,24 @@ fn hops_usual() -> usize {
 
 fn gather_ms() -> u64 {
     10
+}
+
+impl DatacastSettings {
+    fn tuning(&self) -> Result<PullTuning, SettingsError> {
+        let tuning = PullTuning {
+            credits: None,
+            initial_rate: self.initial_rate,
+            increase: self.increase,
+            interval_us: self.interval_us,
+            burst_bytes: self.burst_bytes,
+            block_bytes: self.block_bytes,
+            rto_ms: self.rto_ms,
+            overtaken: self.overtaken,
+            chance: self.chance,
+        };
+        tuning.check().map_err(|(key, why)| wrong("datacast", format!("{key}: {why}")))?;
+        Ok(tuning)
+    }
 }
 
 fn network(settings: &DatacastSettings) -> Result<Network, SettingsError> {
@@ -102,6 +138,7 @@ impl Offer for DatacastOffer {
                 payload_bytes: settings.payload_bytes,
                 credits: settings.credits,
                 link_rate: settings.link_rate,
+                tuning: settings.tuning()?,
             },
             trees_max: settings.trees_max.unwrap_or(usize::MAX),
             hops_max,

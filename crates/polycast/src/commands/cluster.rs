@@ -310,6 +310,7 @@ fn send_options(args: &SendArgs) -> SendOptions {
         fabric: args.fabric.clone(),
         or_fail: args.or_fail,
         first_byte: args.first.unwrap_or(0),
+        pull: args.pull.clone(),
         ..SendOptions::default()
     }
 }

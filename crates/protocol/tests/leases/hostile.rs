@@ -104,7 +104,7 @@ fn command() -> impl Strategy<Value = DeviceCommand> {
 }
 
 fn channel() -> impl Strategy<Value = Channel> {
-    let pulling = Pulling { payload_bytes: 0, credits: 0, link_rate: Rate(0) };
+    let pulling = Pulling { payload_bytes: 0, credits: 0, link_rate: Rate(0), tuning: Default::default() };
     let rate = option::of(prop_oneof![Just(0u64), any::<u64>()].prop_map(Rate));
     prop_oneof![
         6 => (64u8..66, 0u8..2, rate, any::<u64>()).prop_map(|(third, last, rate, interval)| {

@@ -7,6 +7,7 @@ use polycast_api::client::Receivers;
 use polycast_api::error::{Kind, Refusal};
 use polycast_api::manager as api;
 use polycast_api::report::PassedOver;
+use polycast_planning::PullTuning;
 use polycast_protocol::pull::Route;
 use polycast_types::{Duration as Span, ObjectId, Rate};
 use polycast_wire::control::Hash;
@@ -329,8 +330,23 @@ fn trees(routes: api::SourceRoutes) -> Result<TreePath, String> {
         payload_len: u16::try_from(routes.payload_bytes).map_err(|_| too_large("a packet"))?,
         credits: routes.credits,
         link_bps: routes.link_rate_bps,
+        tuning: routes.tuning.map(tuning).unwrap_or_default(),
         routes: routes.receivers.into_iter().map(of_receiver).collect::<Result<_, String>>()?,
     })
+}
+
+fn tuning(tuning: api::PullTuning) -> PullTuning {
+    PullTuning {
+        credits: tuning.credits,
+        initial_rate: tuning.initial_rate_bps.map(Rate),
+        increase: tuning.increase_bps.map(Rate),
+        interval_us: tuning.interval_us,
+        burst_bytes: tuning.burst_bytes,
+        block_bytes: tuning.block_bytes,
+        rto_ms: tuning.rto_ms,
+        overtaken: tuning.overtaken,
+        chance: tuning.chance,
+    }
 }
 
 /// Hops as packets carry them; none without any.

@@ -12,6 +12,7 @@ use crate::forwarder::{FRAME_HEADERS_LEN, NodeHandle, SourceEnd, TreeStatus};
 use polycast_net::hash::{GROUP_LEN, hex};
 use polycast_net::object::ObjectSource;
 use polycast_net::seal::{Seal, SealedObject, Secret};
+use polycast_planning::PullTuning;
 use polycast_protocol::pull::{Blocks, RateConfig, Route, SourceConfig};
 use polycast_protocol::push::Geometry;
 use polycast_protocol::session::{
@@ -130,6 +131,19 @@ struct Told {
     parts: usize,
 }
 
+/// How the rate of a tree moves.
+fn tuned(link_bps: u64, packet_bytes: u32, tuning: &PullTuning) -> RateConfig {
+    let usual = RateConfig::in_proportion(link_bps, packet_bytes);
+    RateConfig {
+        initial_bps: tuning.initial_rate.map_or(usual.initial_bps, |rate| rate.0.min(usual.most_bps)),
+        increase_bps: tuning.increase.map_or(usual.increase_bps, |rate| rate.0),
+        interval: tuning.interval_us.map_or(usual.interval, |us| Duration::from_micros(us.into())),
+        // A packet must fit in.
+        depth_bytes: tuning.burst_bytes.map_or(usual.depth_bytes, |bytes| bytes.max(packet_bytes)),
+        ..usual
+    }
+}
+
 struct Run {
     spec: SourceSpec,
     path: TreePath,
@@ -159,7 +173,10 @@ struct Run {
 impl Run {
     fn new(prepared: PreparedPull) -> Result<Self, TransferError> {
         let PreparedPull { spec, path, node, entrance } = prepared;
-        let TreePath { payload_len, credits, trees, .. } = path;
+        let mut path = path;
+        path.tuning = path.tuning.with(spec.options.pull);
+        path.credits = path.tuning.credits.unwrap_or(path.credits);
+        let TreePath { payload_len, credits, trees, tuning, .. } = path;
         let object_len = spec.source.len();
         let geometry = Geometry { object_len, fragment_len: payload_len.into(), group_len: GROUP_LEN };
         let in_use = (0..usize::from(trees))
@@ -171,7 +188,8 @@ impl Run {
         let bell = Bell::new()?;
         let secret = entrance.security.as_ref().map(|_| Secret::fresh());
         let seal = secret.as_ref().map(|secret| Seal::new(secret, entrance.handle));
-        let block_bytes = Blocks::bytes_for(object_len, payload_len, in_use, credits);
+        let block_bytes =
+            tuning.block_bytes.unwrap_or_else(|| Blocks::bytes_for(object_len, payload_len, in_use, credits));
         let blocks = Blocks::new(object_len, payload_len, block_bytes)
             .ok_or_else(|| TransferError::Unusable("the object has too many blocks".into()))?
             .with_lists(GROUP_LEN)
@@ -346,7 +364,9 @@ impl Run {
             self.session.tell(guest, &Control::Seal(SealSecret(*secret.reveal())));
         }
         let (count, block_bytes, credits) = (self.trees, self.block_bytes, self.path.credits);
-        let (retry_ms, overtaken, progress_ms) = (0, OVERTAKEN, self.progress_ms());
+        let tuning = self.path.tuning;
+        let (retry_ms, progress_ms) = (tuning.rto_ms.unwrap_or(0), self.progress_ms());
+        let overtaken = tuning.overtaken.unwrap_or(OVERTAKEN);
         let trees = Control::Trees { count, block_bytes, credits, retry_ms, overtaken, progress_ms };
         self.session.tell(guest, &trees);
         self.told.insert(guest, Told::default());
@@ -395,11 +415,11 @@ impl Run {
             blocks: self.blocks,
             trees: self.trees,
             credits,
-            rate: RateConfig::in_proportion(link_bps, packet as u32 + u32::from(payload_len)),
+            rate: tuned(link_bps, packet as u32 + u32::from(payload_len), &self.path.tuning),
             header_bytes: packet as u16,
             decide_ahead: credits,
             waiting_max: WAITING_MAX,
-            chance: true,
+            chance: self.path.tuning.chance.unwrap_or(true),
         };
         let (source, sums) = (Arc::clone(&self.object), Arc::clone(&self.sums));
         self.node.serve(SourceEnd::new(config, payload_len, source, sums));
