@@ -448,9 +448,11 @@ impl Connection {
     ) -> PyResult<Watching> {
         let timeout = timeout.map(span).transpose()?;
         let ranges: Vec<_> = ranges.into_iter().map(|(at, length)| at..at.saturating_add(length)).collect();
-        let events = self.call(py, |session: Session| async move {
-            session.watch(DataId(data), &ranges, timeout).await
-        })?;
+        let events =
+            self.call(
+                py,
+                |session: Session| async move { session.watch(DataId(data), &ranges, timeout).await },
+            )?;
         Ok(Watching(Events::new(events)))
     }
 

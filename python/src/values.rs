@@ -15,6 +15,7 @@ pub fn error(py: Python<'_>, error: &ClientError) -> PyErr {
     let kind = match error {
         ClientError::Refused(refusal) => refusal.kind.name(),
         ClientError::Unreachable { .. } => "agent-unreachable",
+        ClientError::Forbidden { .. } => "socket-permission",
         ClientError::Lost(_) => "agent-lost",
         ClientError::Path { .. } => "path",
     };
@@ -112,8 +113,7 @@ pub fn version(event: &TopicEvent) -> Value {
 
 /// Bytes of an object that are verified.
 pub fn watched(event: &WatchEvent) -> Value {
-    let verified: Vec<(u64, u64)> =
-        event.verified.iter().map(|range| (range.offset, range.length)).collect();
+    let verified: Vec<(u64, u64)> = event.verified.iter().map(|range| (range.offset, range.length)).collect();
     json!({ "path": event.path, "length": event.length, "verified": verified, "complete": event.complete })
 }
 

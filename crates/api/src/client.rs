@@ -52,6 +52,16 @@ pub enum ClientError {
         /// Why.
         reason: String,
     },
+    /// An agent may listen, but this user may not use its socket.
+    #[error(
+        "this user may not use the agent's socket {}: run as the agent's user, or have the agent share its socket (socket-mode, \
+         socket-group)",
+        socket.display()
+    )]
+    Forbidden {
+        /// The socket.
+        socket: PathBuf,
+    },
     /// The agent turned the call down.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -175,6 +185,13 @@ pub struct AgentClient {
     stub: Stub<Channel>,
 }
 
+/// Whether the system does not let this user in.
+fn is_forbidden(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source())
+        .filter_map(|error| error.downcast_ref::<std::io::Error>())
+        .any(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
 impl AgentClient {
     /// Connects to the agent that listens on `socket`.
     ///
@@ -188,9 +205,12 @@ impl AgentClient {
         });
         // The connector takes no notice of the address, but there has to be one.
         let channel = Endpoint::from_static("http://agent").connect_with_connector(connector).await;
-        let channel = channel.map_err(|error| ClientError::Unreachable {
-            socket: socket.to_path_buf(),
-            reason: innermost(&error),
+        let channel = channel.map_err(|error| {
+            let socket = socket.to_path_buf();
+            if is_forbidden(&error) {
+                return ClientError::Forbidden { socket };
+            }
+            ClientError::Unreachable { socket, reason: innermost(&error) }
         })?;
         Ok(AgentClient { stub: Stub::new(channel) })
     }

@@ -137,7 +137,7 @@ _KINDS: dict[str, type[PolycastError]] = {
         NotRegistered, ObjectUnknown, ObjectTaken, ObjectBusy, ReceiverUnknown, ReceiverTwice, NoReceivers,
         RequestUnknown, ManagerUnreachable, Denied, StoreFull, TimedOut, TransferFailed, Cancelled, Full, Invalid,
         AgentLost, Closed, NotContiguous, UnsupportedType, ProgramMissing, WeightsMismatch, TopicTaken, OriginFailed,
-        NotAllowed,
+        NotAllowed, SocketPermission,
     )
 } | {"path": PathError, "version": VersionMismatch, "agent-unreachable": AgentNotRunning}
 
@@ -146,11 +146,7 @@ def of_kind(kind: str, message: str) -> PolycastError:
     """The exception of a kind; one that this version does not know is a plain `PolycastError`."""
     made = _KINDS.get(kind, PolycastError)
     if made is AgentNotRunning:
-        if "ermission denied" in message:
-            made = SocketPermission
-            message = message.split(";")[0] + "; run as the agent's user, or have it share its socket"
-        else:
-            message += ", or use Agent.embedded(), which starts one for this process"
+        message += ", or use Agent.embedded(), which starts one for this process"
     if made is VersionMismatch:
         message += " (pip install a polycast of the agent's version)"
     error = made(message)
