@@ -489,7 +489,7 @@ mod tests {
             ("fibre-ports = [9, 20, 21, 22]", "splitter-ports = [10, 11, 12, 13, 14, 15, 16, 17]");
         let racks = racks(true, inward).replace("fibre-ports = [9]", out);
         let text = format!(
-            "fabrics = ['shufflecast']\n[shufflecast]\np = 2\nk = 2\ntors = 2\nbudget-db = 4.0\nrate = '1gbit'\n{racks}"
+            "fabrics = ['shufflecast']\n[shufflecast]\np = 2\nk = 2\ntors = 2\nbudget-db = 4.1\nrate = '1gbit'\n{racks}"
         );
         let config = ManagerConfig::from_toml(&text).unwrap();
         assert_eq!((devices_of(&config).len(), fabrics::health(&config).unwrap().len()), (2, 1));
@@ -605,7 +605,8 @@ mod tests {
             ),
             (
                 format!("{shufflecast}budget-db = 0.1\n{}", racks(true, "splitter-ports = [10, 11]")),
-                "'shufflecast.budget-db': it is 0.1 dB, and a splitter of 2 outputs loses 4.0 dB: no path has light enough; use",
+                "'shufflecast.budget-db' is wrong: it is 0.1 dB, and a splitter of 2 outputs loses 4.01 dB: no path has light enough; use \
+                 transceivers of 4.1 dB",
             ),
             (
                 format!("{shufflecast}splitter-loss-db = 2.0\n{}", racks(true, "splitter-ports = [10, 11]")),

@@ -707,7 +707,7 @@ fn wrong_labels_are_dropped_and_named_once() {
     };
     let unknown = || {
         let logs = (4..8).map(|host| log(&format!("rack-h{host}")));
-        logs.map(|log| log.matches("a session without a leaf label").count()).collect::<Vec<_>>()
+        logs.map(|log| log.matches("a session without a label").count()).collect::<Vec<_>>()
     };
     await_that(|| of_leaf("leaf1", "no agent of this rack") > 0 && unknown().iter().sum::<usize>() >= 2);
     std::thread::sleep(Duration::from_millis(700));

@@ -310,6 +310,7 @@ fn a_set_of_files_travels_file_by_file() {
     let out = cluster.place.path("out");
     done(&cluster.at("b", &["fetch", &id, "--out", &out]));
     let into = cluster.place.path("into");
+    fs::create_dir(&into).unwrap();
     done(&cluster.at("c", &["subscribe", "models", "--into", &into, "--once"]));
     for copy in [&out, &format!("{into}/model")] {
         assert!(fs::read(format!("{copy}/sub/again.bin")).unwrap() == one, "{copy}");

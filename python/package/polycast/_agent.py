@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 _MEMORY = "/memfd:polycast-"
 # The most bytes in one piece of an object that is filled.
 PIECE_MAX = 1 << 20
+# How long an embedded agent may take to join its manager before it is given back all the same.
+JOINS_WITHIN_S = 10.0
 # Why a subscription is over.
 _CANCELLED = "it was cancelled"
 SLOW = Literal["catch-up", "wait", "drop"]
@@ -341,7 +344,8 @@ class Agent:
 
         Without `manager` a manager is started too, on this machine's loopback: others on this machine join by
         `Agent.embedded(manager=first.manager)`. For other machines name their manager and this machine's interface, and
-        the cluster's key. `config` is a file with settings for the agent, which what is said here overrides.
+        the cluster's key. `config` is a file with settings for the agent, which what is said here overrides. It returns when the
+        agent has joined; where the manager does not answer, after ten seconds.
         """
         from polycast._embedded import Embedded
 
@@ -352,6 +356,10 @@ class Agent:
             embedded.close()
             raise
         agent._embedded = embedded
+        # Others can name it from now on. Without its manager it serves this host all the same.
+        until = time.monotonic() + JOINS_WITHIN_S
+        while not agent.status().manager_connected and time.monotonic() < until:
+            time.sleep(0.01)
         return agent
 
     @property

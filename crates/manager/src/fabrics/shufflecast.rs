@@ -76,9 +76,11 @@ fn check_light(settings: &ShufflecastSettings) -> Result<(), SettingsError> {
     }
     match settings.budget_db {
         Some(budget) if !budget.is_finite() || budget < loss => {
+            // Rounded up, so that what is named is enough.
+            let enough = (loss * 10.0).ceil() / 10.0;
             let reason = format!(
-                "it is {budget} dB, and a splitter of {p} outputs loses {loss:.1} dB: no path has light enough; use transceivers of \
-                 {loss:.1} dB or more, or splitters of fewer outputs"
+                "it is {budget} dB, and a splitter of {p} outputs loses {loss:.2} dB: no path has light enough; use transceivers of \
+                 {enough:.1} dB or more, or splitters of fewer outputs"
             );
             Err(wrong("shufflecast.budget-db", reason))
         }
