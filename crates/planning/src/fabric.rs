@@ -86,7 +86,13 @@ pub trait Fabric: fmt::Debug + Send {
 
     /// What may be why these receivers were not reached over a plan: what the ways to all of them have in common and the
     /// ways to the others do not, the likeliest first. Nothing where that cannot be told.
-    fn suspects(&self, _group: &Group, _plan: &Plan, _unreached: &BTreeSet<HostId>) -> Vec<Failure> {
+    fn suspects(
+        &self,
+        _network: &NetworkState,
+        _group: &Group,
+        _plan: &Plan,
+        _unreached: &BTreeSet<HostId>,
+    ) -> Vec<Failure> {
         Vec::new()
     }
 

@@ -374,7 +374,13 @@ impl Fabric for Ocs {
             && plan.commands.iter().all(sound)
     }
 
-    fn suspects(&self, _group: &Group, plan: &Plan, unreached: &BTreeSet<HostId>) -> Vec<Failure> {
+    fn suspects(
+        &self,
+        _network: &NetworkState,
+        _group: &Group,
+        plan: &Plan,
+        unreached: &BTreeSet<HostId>,
+    ) -> Vec<Failure> {
         let rack_port = |rack: u32, uplink: u32| self.ports.of_rack(rack).get(uplink as usize).copied();
         suspects(plan, unreached, |port| self.resource_of(port), rack_port)
     }

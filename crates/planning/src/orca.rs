@@ -137,7 +137,7 @@ impl Orca {
         group: &Group,
         address: ([u8; 4], u16),
         reach: Reach,
-        (encoding, keep): (Option<Encoding>, impl Fn(&LabelPlan) -> bool),
+        (encoding, asks, keep): (Option<Encoding>, Option<u32>, impl Fn(&LabelPlan) -> bool),
     ) -> Result<Plan, Refusal> {
         let (source, receivers) = self.places.of_group(Self::NAME, group)?;
         let servers: Vec<Node> = receivers.iter().map(|(_, server)| *server).collect();
@@ -164,7 +164,7 @@ impl Orca {
         let to = (group, address, source);
         let names_all = trees == 1 && self.pods.beyond(&best.tree).next().is_none();
         if encoding == Some(Encoding::Pods) || encoding.is_none() && names_all {
-            return self.by_pods(to, best, &mut others, keep, &failures);
+            return self.by_pods(to, best, &mut others, (asks, keep), &failures);
         }
         let slots = if keep(&best) { self.slots(network, &best.spine_state) } else { None };
         if let (Some(slots), 1) = (&slots, trees) {
@@ -189,7 +189,7 @@ impl Orca {
         }
         if chosen.is_empty() {
             let full = self.full(network, &best.spine_state);
-            let by_pods = || self.by_pods(to, best, &mut others, keep, &failures);
+            let by_pods = || self.by_pods(to, best, &mut others, (asks, keep), &failures);
             return if encoding.is_none() { by_pods().map_err(|_| full) } else { Err(full) };
         }
         Ok(self.by_filter(to, &chosen, slots))
@@ -205,18 +205,18 @@ impl Orca {
         self.with(to, plans, (Encoding::Filter, labels), (slots, commands, Vec::new()))
     }
 
-    /// By the best way that has a leaf to ask, where one has to be asked.
+    /// By the best way that has a leaf to ask, where one has to be asked: this one, if a label names it already.
     fn by_pods(
         &self,
         to: To<'_>,
         best: LabelPlan,
         others: &mut impl FnMut() -> Result<Vec<LabelPlan>, Refusal>,
-        keep: impl Fn(&LabelPlan) -> bool,
+        (asks, keep): (Option<u32>, impl Fn(&LabelPlan) -> bool),
         failures: &Failures,
     ) -> Result<Plan, Refusal> {
         let session = u32::from_be_bytes(to.1.0);
         let asked = |plan: &LabelPlan| {
-            let asked = self.asked_leaf(session, plan, failures).filter(|_| keep(plan))?;
+            let asked = self.asked_leaf(session, plan, asks, failures).filter(|_| keep(plan))?;
             Some((plan.clone(), asked))
         };
         let left_out = best.left_out.clone();
@@ -237,12 +237,19 @@ impl Orca {
         Ok(self.with(to, &[plan], (Encoding::Pods, vec![pods.label]), kept))
     }
 
-    /// A leaf that the spines can ask whose pods have no place in the label.
-    fn asked_leaf(&self, session: u32, plan: &LabelPlan, failures: &Failures) -> Option<u32> {
+    /// A leaf that the spines can ask whose pods have no place in the label; only this one, if one is given.
+    fn asked_leaf(
+        &self,
+        session: u32,
+        plan: &LabelPlan,
+        only: Option<u32>,
+        failures: &Failures,
+    ) -> Option<u32> {
         let (clos, plane) = (&self.config.clos, plan.tree.path.plane);
         let beyond: Vec<u32> = self.pods.beyond(&plan.tree).map(|pod| pod.pod).collect();
         self.pods.asked_leaf(session.into(), |leaf| {
-            beyond.iter().all(|pod| failures.link_works(clos, clos.spine(*pod, plane), leaf))
+            only.is_none_or(|only| only == leaf)
+                && beyond.iter().all(|pod| failures.link_works(clos, clos.spine(*pod, plane), leaf))
         })
     }
 
@@ -404,7 +411,8 @@ impl Fabric for Orca {
     }
 
     fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
-        self.plan_at(network, group, self.pool.lend(network)?, Reach::All, (self.config.encoding, |_| true))
+        let any = (self.config.encoding, None, |_: &LabelPlan| true);
+        self.plan_at(network, group, self.pool.lend(network)?, Reach::All, any)
     }
 
     fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
@@ -413,7 +421,7 @@ impl Fabric for Orca {
             match old.plan.channel {
                 Channel::Label { group: address, .. } if network.is_free(&resource(address)) => {
                     // Nothing reaches those that are cut off; the others go on.
-                    let any = (self.config.encoding, |_: &LabelPlan| true);
+                    let any = (self.config.encoding, None, |_: &LabelPlan| true);
                     self.plan_at(network, &old.group, address, Reach::Connected, any)
                 }
                 _ => self.plan(network, &old.group),
@@ -434,7 +442,7 @@ impl Fabric for Orca {
         if let Some(plan) = self.adopt(network, group, &old.channel) {
             return Ok(plan);
         }
-        let any = (self.config.encoding, |_: &LabelPlan| true);
+        let any = (self.config.encoding, None, |_: &LabelPlan| true);
         let all = self.plan_at(network, group, address, Reach::All, any);
         all.or_else(|_| self.plan_at(network, group, address, Reach::Connected, any))
     }
@@ -445,16 +453,15 @@ impl Fabric for Orca {
         if self.config.encoding.is_some_and(|only| only != *encoding) {
             return None;
         }
-        let same = |plan: &LabelPlan| match encoding {
-            Encoding::Filter => plan.label.0 == *label,
-            Encoding::Pods => {
-                let asks = self.pods.asks(&Label(label.clone()));
-                pod_labels::encode(&self.pods, plan, asks).label.0 == *label
-            }
+        // The leaf that it names stays the one to ask, whichever a new label would name.
+        let asks = (*encoding == Encoding::Pods).then(|| self.pods.asks(&Label(label.clone())));
+        let same = |plan: &LabelPlan| match asks {
+            None => plan.label.0 == *label,
+            Some(asks) => pod_labels::encode(&self.pods, plan, asks).label.0 == *label,
         };
-        let plan = self.plan_at(network, group, *address, Reach::All, (Some(*encoding), same)).ok()?;
-        let trees_are_same = matches!(&plan.channel, Channel::Label { further: f, .. } if f == further);
-        if !trees_are_same {
+        let plan = self.plan_at(network, group, *address, Reach::All, (Some(*encoding), asks, same)).ok()?;
+        let labels_are_same = matches!(&plan.channel, Channel::Label { label: l, further: f, .. } if l == label && f == further);
+        if !labels_are_same {
             return None;
         }
         // Its rate is the one that it was granted.

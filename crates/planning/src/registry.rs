@@ -209,8 +209,16 @@ impl Fabrics {
 
     /// What may be why these receivers were not reached ([`Fabric::suspects`]).
     #[must_use]
-    pub fn suspects(&self, group: &Group, plan: &Plan, unreached: &BTreeSet<HostId>) -> Vec<Failure> {
-        self.named(&plan.fabric).map(|fabric| fabric.suspects(group, plan, unreached)).unwrap_or_default()
+    pub fn suspects(
+        &self,
+        network: &NetworkState,
+        group: &Group,
+        plan: &Plan,
+        unreached: &BTreeSet<HostId>,
+    ) -> Vec<Failure> {
+        self.named(&plan.fabric)
+            .map(|fabric| fabric.suspects(network, group, plan, unreached))
+            .unwrap_or_default()
     }
 
     /// What is out of use while the part of this name is, in all fabrics.

@@ -137,7 +137,7 @@ impl Shufflecast {
         };
         let recovery = relays::recover_source(&topology, &failed, home);
         let is_relay = |splitter| recovery.is_relay(&topology, splitter, home);
-        let entries = relays::entries(&self.config.network, source, is_relay);
+        let entries = relays::entries(&self.config.network, source, &failed, is_relay);
         let is_unreached = |rack: &&u32| **rack != source && entries[**rack as usize].is_none();
         let unreached: Vec<u32> = racks.filter(is_unreached).copied().collect();
         if !unreached.is_empty() {
@@ -163,7 +163,7 @@ impl Shufflecast {
         for source in 0..wiring.tors() {
             let Some(home) = self.home(source, failed) else { continue };
             let is_relay = |splitter: u32| recovery.is_relay(&topology, splitter, home);
-            let entries = relays::entries(wiring, source, is_relay);
+            let entries = relays::entries(wiring, source, failed, is_relay);
             let rules = (0..).zip(&entries).filter_map(|(rack, entry): (u32, &Option<Entry>)| {
                 let entry = (*entry)?;
                 let splitters = wiring.logical_of(rack);
@@ -243,11 +243,17 @@ impl Fabric for Shufflecast {
     }
 
     /// The ways lead over relays, and before them the source's own splitter.
-    fn suspects(&self, group: &Group, plan: &Plan, unreached: &BTreeSet<HostId>) -> Vec<Failure> {
+    fn suspects(
+        &self,
+        network: &NetworkState,
+        group: &Group,
+        plan: &Plan,
+        unreached: &BTreeSet<HostId>,
+    ) -> Vec<Failure> {
         let Ok((source, receivers)) = self.places.of_group(Self::NAME, group) else { return Vec::new() };
         let wiring = &self.config.network;
         let source = source / self.config.servers_per_rack;
-        let entries = relays::entries(wiring, source, |splitter| {
+        let entries = relays::entries(wiring, source, &self.failed(network), |splitter| {
             plan.uses.binary_search(&Self::part(splitter)).is_ok()
         });
         let way = |rack: u32| {

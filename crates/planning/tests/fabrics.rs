@@ -664,6 +664,36 @@ fn a_leaf_that_is_asked_is_part_of_the_plan() {
     assert_eq!(walk_label(&group, &again, &network), everybody);
 }
 
+/// A failure had another leaf asked; whoever takes the path over when it is repaired knows nothing of it.
+#[test]
+fn a_label_that_is_held_keeps_the_leaf_that_it_names() {
+    let fabric = orca(Encoding::Pods, 0);
+    let bytes = LabelPlanner::with_options(clos(), labels()).unwrap().format().bytes() as usize;
+    let mut moved = 0;
+    for leaf in 0..3 {
+        let group = group(36, 0, &[1, 9 + 3 * leaf, 18 + 3 * leaf, 27 + 3 * leaf]);
+        let plan = fabric.plan(&NetworkState::default(), &group).unwrap();
+        let asked = plan.commands.iter().rev().find_map(|command| match command {
+            DeviceCommand::LeafLabel { leaf, label, .. } if label.len() > bytes => Some(*leaf),
+            _ => None,
+        });
+        let asked = asked.expect("a pod has no place in the label");
+        if asked == clos().leaf(clos().leaf_index_of(27 + 3 * leaf)) {
+            continue;
+        }
+        let to_asked =
+            plan.uses.iter().filter(|part| matches!(part, Part::Link { ends, .. } if ends.0 == asked));
+        let mut network = NetworkState::default();
+        to_asked.for_each(|link| network.fail_part(*link));
+        let other = fabric.plan(&network, &group).unwrap();
+        assert_ne!(other.channel, plan.channel, "another leaf is asked");
+        assert_eq!(fabric.adopt(&NetworkState::default(), &group, &other.channel), Some(other));
+        assert_eq!(fabric.adopt(&network, &group, &plan.channel), None, "what it names cannot be asked");
+        moved += 1;
+    }
+    assert!(moved >= 2);
+}
+
 /// Labels for spines are kept by one agent of each pod that has one, and it has receivers; how many there are.
 fn only_pods_with_receivers_keep_labels(plan: &Plan, receivers: &[u32]) -> usize {
     let clos = clos();

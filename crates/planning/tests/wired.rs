@@ -33,8 +33,14 @@ struct Spread {
     lit: BTreeMap<u32, u32>,
 }
 
-/// Lets a packet of a rack's host go, while some splitters are dark.
-fn spread(wiring: &Wiring, source: u32, rules: &[DeviceCommand], dead: &BTreeSet<u32>) -> Spread {
+/// Lets a packet of a rack's host go, while some splitters and fibres, from splitters to logical ToRs, are dark.
+fn spread(
+    wiring: &Wiring,
+    source: u32,
+    rules: &[DeviceCommand],
+    dead: &BTreeSet<u32>,
+    dark: &BTreeSet<(u32, u32)>,
+) -> Spread {
     let mut spread = Spread { delivered: BTreeMap::new(), lit: BTreeMap::new() };
     let first = rules.iter().find_map(|rule| match rule {
         DeviceCommand::RackRule { rack, from: RackPort::Host(_), to, .. } if *rack == source => Some(to),
@@ -57,7 +63,7 @@ fn spread(wiring: &Wiring, source: u32, rules: &[DeviceCommand], dead: &BTreeSet
         }
         for child in wiring.logical().children(splitter) {
             let (rack, fibre) = (wiring.physical(child), wiring.fibre(splitter, child));
-            if rack == source {
+            if rack == source || dark.contains(&(splitter, child)) {
                 continue;
             }
             let rule = rules.iter().find_map(|rule| match rule {
@@ -101,7 +107,7 @@ fn all_are_reached_once(wiring: Wiring, dead: &BTreeSet<u32>) -> usize {
             continue;
         };
         let rules = [plan.commands, standing.clone()].concat();
-        let Spread { delivered, lit } = spread(&wiring, source, &rules, dead);
+        let Spread { delivered, lit } = spread(&wiring, source, &rules, dead, &BTreeSet::new());
         let expected: BTreeMap<u32, u32> =
             (0..tors).filter(|tor| *tor != source).map(|tor| (tor, 1)).collect();
         assert_eq!(delivered, expected, "{tors} racks, rack {source} sends, dead: {dead:?}");
@@ -130,6 +136,39 @@ fn dead_splitters_are_gone_around_whatever_racks_they_are_at() {
             let alone = wiring.logical_of(wiring.physical(dead)).len() == 1;
             let refused = all_are_reached_once(wiring, &BTreeSet::from([dead]));
             assert_eq!(refused, usize::from(alone), "splitter {dead} of {p},{k} of {tors}");
+        }
+    }
+}
+
+/// The logical ToR that a dark fibre leads to has failed, and its rack has another fibre wherever it stands for several.
+#[test]
+fn a_dark_fibre_costs_no_rack_that_has_another_one() {
+    for (p, k, tors) in [(2, 2, 5), (2, 2, 8), (2, 3, 15), (3, 2, 11)] {
+        let wiring = wiring(p, k, tors);
+        let (network, fabric) = (wiring.logical(), fabric(wiring));
+        let fibres = (0..network.tors()).flat_map(|from| network.children(from).map(move |to| (from, to)));
+        for (from, to) in fibres {
+            let mut state = NetworkState::default();
+            state.fail_part(Shufflecast::part(to));
+            let (standing, at) = (fabric.standing_commands(&state), wiring.physical(to));
+            let is_alone = wiring.logical_of(at).len() == 1;
+            for source in (0..tors).filter(|source| !(is_alone && *source == at)) {
+                let receivers = (0..tors).filter(|tor| *tor != source);
+                let group =
+                    Group { source: HostId(source), receivers: receivers.clone().map(HostId).collect() };
+                let plan = fabric.plan(&state, &group).unwrap();
+                let rules = [plan.commands, standing.clone()].concat();
+                let dark = BTreeSet::from([(from, to)]);
+                let delivered = spread(&wiring, source, &rules, &BTreeSet::new(), &dark).delivered;
+                let mut expected: BTreeMap<u32, u32> = receivers.map(|tor| (tor, 1)).collect();
+                if is_alone && !delivered.contains_key(&at) {
+                    expected.remove(&at);
+                }
+                assert_eq!(
+                    delivered, expected,
+                    "fibre {from} to {to} of {p},{k} of {tors}, rack {source} sends"
+                );
+            }
         }
     }
 }

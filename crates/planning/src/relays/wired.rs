@@ -1,9 +1,10 @@
 //! The light of a source among physical ToRs of which some stand for several logical ones (Shufflecast, section III-A1).
 //!
 //! Every logical ToR gets a copy, so a ToR that stands for two gets two. It takes those of the fibre over which the light has
-//! the shortest way, sends them into all of its splitters that relay for the source, and drops the others: nothing is delivered
+//! the shortest way, and of one that may be dark only where it has no other; it sends them into all of its splitters that relay for the source, and drops the others: nothing is delivered
 //! twice, and nothing circles. The lit splitters are those of the logical network.
 
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::iter::successors;
@@ -20,25 +21,41 @@ pub struct Entry {
 }
 
 /// How the light of a ToR's hosts comes to all the others while these splitters relay it; nothing at those that it does not
-/// reach, and at the source.
-pub fn entries(wiring: &Wiring, source: u32, relays: impl Fn(u32) -> bool) -> Vec<Option<Entry>> {
+/// reach, and at the source. A logical ToR that has failed may be one whose fibre is dark, so its copy is taken only where the
+/// light comes to no other logical one of its ToR.
+pub fn entries(
+    wiring: &Wiring,
+    source: u32,
+    failed: &BTreeSet<u32>,
+    relays: impl Fn(u32) -> bool,
+) -> Vec<Option<Entry>> {
     let network = wiring.logical();
     let mut entries: Vec<Option<Entry>> = vec![None; wiring.tors() as usize];
-    let mut queue = vec![source];
-    let mut head = 0;
-    while let Some(&tor) = queue.get(head) {
-        head += 1;
-        for splitter in wiring.logical_of(tor).into_iter().filter(|splitter| relays(*splitter)) {
-            for child in network.children(splitter) {
-                let to = wiring.physical(child);
-                if to != source && entries[to as usize].is_none() {
-                    entries[to as usize] = Some(Entry { splitter, fibre: wiring.fibre(splitter, child) });
-                    queue.push(to);
+    let (mut queue, mut doubtful) = (VecDeque::from([source]), VecDeque::new());
+    loop {
+        while let Some(tor) = queue.pop_front() {
+            for splitter in wiring.logical_of(tor).into_iter().filter(|splitter| relays(*splitter)) {
+                for child in network.children(splitter) {
+                    let (to, fibre) = (wiring.physical(child), wiring.fibre(splitter, child));
+                    let entry = Entry { splitter, fibre };
+                    if to == source || entries[to as usize].is_some() {
+                        continue;
+                    }
+                    if failed.contains(&child) {
+                        doubtful.push_back((to, entry));
+                    } else {
+                        entries[to as usize] = Some(entry);
+                        queue.push_back(to);
+                    }
                 }
             }
         }
+        let Some((to, entry)) = doubtful.pop_front() else { return entries };
+        if entries[to as usize].is_none() {
+            entries[to as usize] = Some(entry);
+            queue.push_back(to);
+        }
     }
-    entries
 }
 
 /// The splitters on the light's way to a ToR, the last one first.

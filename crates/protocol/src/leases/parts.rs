@@ -178,7 +178,7 @@ impl Leases {
         self.end(plan, ReleaseReason::Released);
         let Some((Fared { unreached, reached_all }, Running { group, plan })) = judged else { return };
         if !unreached.is_empty() {
-            let suspects = self.fabrics.suspects(&group, &plan, &unreached);
+            let suspects = self.fabrics.suspects(&self.network, &group, &plan, &unreached);
             let (lost, all) = (unreached.len(), group.receivers.len());
             self.suspect(
                 now,
@@ -195,7 +195,7 @@ impl Leases {
     /// Receivers of a path in use have no light: it moves, without what that may be due to.
     pub(super) fn unlit(&mut self, now: Time, plan: PlanId, hosts: &BTreeSet<HostId>) {
         let Some(Running { group, plan }) = self.network.get(plan).cloned() else { return };
-        let suspects = self.fabrics.suspects(&group, &plan, hosts);
+        let suspects = self.fabrics.suspects(&self.network, &group, &plan, hosts);
         let why =
             format!("no light came through it to {} of {} receivers", hosts.len(), group.receivers.len());
         self.suspect(now, suspects, &why);
