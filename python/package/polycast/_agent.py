@@ -145,8 +145,8 @@ class SetFile:
 
 
 class Files(Iterator[SetFile]):
-    """The files of a set that have bytes, each as soon as it is here and verified. `names` are those of all, once the first was
-    given."""
+    """The files of a set that have bytes, each as soon as it is here and verified. `names` grows as they are told
+    of: it has those of all once the last was given, and may have fewer before."""
 
     def __init__(self, events: _native.Files) -> None:
         self._events = events

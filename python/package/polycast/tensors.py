@@ -305,7 +305,9 @@ def arriving(
     """
     if framework not in ("numpy", "torch"):
         raise Invalid(f"'{framework}' is no framework that tensors can be of: numpy or torch")
-    return _as_they_come(_Arriving(agent.watch(data_id, timeout=timeout)), framework)
+    return _as_they_come(
+        _Arriving(agent.watch(data_id, timeout=timeout), lambda: agent.read(data_id, timeout=timeout).path), framework
+    )
 
 
 def _as_they_come(coming: _Arriving, framework: str) -> Iterator[tuple[str, Any]]:
@@ -339,8 +341,10 @@ def _as_they_come(coming: _Arriving, framework: str) -> Iterator[tuple[str, Any]
 class _Arriving:
     """An object's bytes of which some are verified."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, find: Callable[[], str | os.PathLike[str]]) -> None:
         self._watch = watch
+        # Where all of it lies once it is whole.
+        self._find = find
         self._file: int | None = None
         self._shared: memoryview | None = None
         # Where verified bytes begin and end, in order, none next to another.
@@ -357,7 +361,12 @@ class _Arriving:
                     raise Invalid(f"the object has {self.length} bytes, and {end} are to be read")
                 raise AgentLost("the agent ended before the object was here")
             if self._file is None:
-                self._file, self.length = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC), part.length
+                try:
+                    self._file = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC)
+                except FileNotFoundError:
+                    # It has its own name by now.
+                    self._file = os.open(self._find(), os.O_RDONLY | os.O_CLOEXEC)
+                self.length = part.length
             for at, length in part.verified:
                 self._add(at, at + length)
 
