@@ -23,6 +23,8 @@ use std::sync::Arc;
 const NAME_LEN_MAX: usize = 255;
 /// Ends the names of part files.
 const PART_SUFFIX: &str = ".polycast-part";
+/// Ends the names of copies that take the place of a part file once they are whole.
+const COPY_SUFFIX: &str = ".copy.polycast-part";
 /// Bytes that are copied at a time.
 const COPY_LEN: usize = 1 << 20;
 /// So many zeros become a hole.
@@ -312,23 +314,50 @@ fn open_part(path: &Path, target: &Path) -> Result<(File, bool), StoreError> {
         let named = std::fs::symlink_metadata(path).ok().map(|named| (named.dev(), named.ino()));
         if own.is_some() && own == named {
             rustix::fs::fchmod(&file, private).map_err(wrong)?;
-            if found && !is_alone(&file) {
+            if found && !is_unread(&file) {
                 // Somebody reads what an earlier try has verified: it stays as it is, and this try goes on with a copy.
-                let io = |source| StoreError::Io { path: path.to_path_buf(), source };
-                std::fs::remove_file(path).map_err(io)?;
-                let own = match rustix::fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, private) {
-                    Err(Errno::EXIST) => continue,
-                    opened => File::from(opened.map_err(wrong)?),
-                };
-                flock(&own, FlockOperation::NonBlockingLockExclusive)
-                    .map_err(|_| StoreError::Busy(target.to_path_buf()))?;
-                copy_data(&file, &own).map_err(io)?;
-                return Ok((own, true));
+                return Ok((copied(&file, path, target)?, true));
             }
             return Ok((file, found));
         }
     }
     Err(StoreError::Busy(target.to_path_buf()))
+}
+
+/// Whether nobody has a part file open. Whoever was told of its name is about to open it, which takes much less than this.
+fn is_unread(file: &File) -> bool {
+    if !is_alone(file) {
+        return false;
+    }
+    std::thread::sleep(OPENS_WITHIN);
+    is_alone(file)
+}
+
+/// Puts a copy of a part file in its place, locked. Where there is no room for one, all stays as it is.
+fn copied(file: &File, path: &Path, target: &Path) -> Result<File, StoreError> {
+    let io = |source| StoreError::Io { path: path.to_path_buf(), source };
+    let aside = folder_of(target).join(hidden_name(target.file_name().unwrap_or_default(), COPY_SUFFIX));
+    // The part's lock is held: what has this name was left by a try that has ended.
+    match std::fs::remove_file(&aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
+        _ => {}
+    }
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let own = rustix::fs::open(&aside, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| io(errno.into()))?;
+    let own = Arc::new(File::from(own));
+    let copy = || {
+        flock(&own, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| StoreError::Busy(target.to_path_buf()))?;
+        let written = file.metadata().map_err(io)?.blocks().saturating_mul(512);
+        let _room = Room::claim(&own, &folder_of(target), written)?;
+        copy_data(file, &own).map_err(io)?;
+        std::fs::rename(&aside, path).map_err(io)
+    };
+    if let Err(error) = copy() {
+        let _ = std::fs::remove_file(&aside);
+        return Err(error);
+    }
+    Arc::try_unwrap(own).map_err(|_| io(io::Error::other("it is still in use")))
 }
 
 /// Copies what a file has, and leaves its holes.

@@ -16,8 +16,12 @@ use std::path::{Path, PathBuf};
 
 /// Files, directories and links that a list may have.
 pub const ENTRIES_MAX: usize = 65_536;
-/// The longest list, in bytes.
-pub const MANIFEST_LEN_MAX: u64 = 256 << 20;
+/// The longest list, in bytes: it is held in memory, here and at every receiver.
+pub const MANIFEST_LEN_MAX: u64 = 32 << 20;
+/// The longest path below the directory: as long as the system takes one.
+const NAME_LEN_MAX: usize = 4_096;
+/// Directories that a path leads through, with its own end.
+const DEPTH_MAX: usize = 256;
 /// The longest file: as long as an object can be.
 const FILE_LEN_MAX: u64 = 1 << 50;
 
@@ -52,9 +56,18 @@ impl Manifest {
         tree: &TreeSource,
         mut root_of: impl FnMut(&Path, u64) -> io::Result<Root>,
     ) -> Result<Self, ArchiveError> {
-        let mut entries = Vec::new();
+        let (mut entries, mut len) = (Vec::new(), TRAILER_LEN);
         for entry in tree.entries() {
             check_count(&entries, entry)?;
+            check_name(entry)?;
+            let block = if entry.content_len() > 0 { BLOCK_LEN } else { 0 };
+            len += entry.headers().len() as u64 + block;
+            if len > MANIFEST_LEN_MAX {
+                return Err(refused(
+                    &entry.name,
+                    "with it the list is longer than 32 MiB, which is the most",
+                ));
+            }
             let root = match entry.kind {
                 Kind::File { len } if len > 0 => {
                     let path = tree.path_of(&entry.name);
@@ -88,11 +101,15 @@ impl Manifest {
     /// # Errors
     /// It is damaged; a name leads elsewhere, is there twice or lies in nothing; a link is no link of the directory; or lengths do not fit.
     pub fn parse(bytes: &[u8]) -> Result<Self, ArchiveError> {
+        if bytes.len() as u64 > MANIFEST_LEN_MAX {
+            return Err(refused(&[], "the list is longer than 32 MiB, which is the most"));
+        }
         let mut stream = Stream::new(bytes);
         let (mut entries, mut tree, mut total) = (Vec::new(), Shape::default(), 0u64);
         let mut lengths: BTreeMap<Root, u64> = BTreeMap::new();
         while let Some(mut entry) = stream.next_entry()? {
             check_count(&entries, &entry)?;
+            check_name(&entry)?;
             entry.name = tree.add(&entry)?;
             let refuse = |why| refused(&entry.name, why);
             let mut root = None;
@@ -143,12 +160,25 @@ fn check_count(entries: &[(Entry, Option<Root>)], next: &Entry) -> Result<(), Ar
     Err(refused(&next.name, "a list has at most 65,536 files, directories and links"))
 }
 
+fn check_name(entry: &Entry) -> Result<(), ArchiveError> {
+    let name = entry.name.strip_suffix(b"/").unwrap_or(&entry.name);
+    if name.len() > NAME_LEN_MAX {
+        // The sentence shows its beginning.
+        return Err(refused(&name[..64], "the path that begins so is longer than 4,096 bytes"));
+    }
+    if name.split(|byte| *byte == b'/').count() > DEPTH_MAX {
+        let first = &name[..name.len().min(64)];
+        return Err(refused(first, "the path that begins so has more than 256 directories"));
+    }
+    Ok(())
+}
+
 /// What the entries so far make: the same that the file system would say when they are unpacked.
 #[derive(Default)]
 struct Shape {
-    directories: BTreeSet<Vec<OsString>>,
-    files: BTreeSet<Vec<OsString>>,
-    links: BTreeSet<Vec<OsString>>,
+    directories: BTreeSet<Vec<u8>>,
+    files: BTreeSet<Vec<u8>>,
+    links: BTreeSet<Vec<u8>>,
     begun: bool,
 }
 
@@ -164,32 +194,38 @@ impl Shape {
             return Ok(Vec::new());
         };
         self.begun = true;
-        let name = path.join(OsStr::new("/")).into_vec();
-        if !parent.is_empty() && !self.directories.contains(parent) {
-            let through =
-                |len: usize| self.files.contains(&parent[..len]) || self.links.contains(&parent[..len]);
+        let name = joined(&path);
+        if !parent.is_empty() && !self.directories.contains(&joined(parent)) {
+            let through = |len: usize| {
+                let above = joined(&parent[..len]);
+                self.files.contains(&above) || self.links.contains(&above)
+            };
             if (1..=parent.len()).any(through) {
                 return refuse("its path leads through a link or a file");
             }
             return refuse("it comes before the directory that it lies in");
         }
-        if [&self.directories, &self.files, &self.links].iter().any(|known| known.contains(&path)) {
+        if [&self.directories, &self.files, &self.links].iter().any(|known| known.contains(&name)) {
             return refuse("it is in the stream twice");
         }
         match &entry.kind {
-            Kind::Directory => self.directories.insert(path),
-            Kind::Symlink { .. } => self.links.insert(path),
-            Kind::File { .. } => self.files.insert(path),
+            Kind::Directory => self.directories.insert(name.clone()),
+            Kind::Symlink { .. } => self.links.insert(name.clone()),
+            Kind::File { .. } => self.files.insert(name.clone()),
             Kind::HardLink { target } => {
                 let target = path_components(target, false).map_err(|why| refused(&entry.name, why))?;
-                if !self.files.contains(&target) {
+                if !self.files.contains(&joined(&target)) {
                     return refuse("it is another name of a file that has not come");
                 }
-                self.files.insert(path)
+                self.files.insert(name.clone())
             }
         };
         Ok(name)
     }
+}
+
+fn joined(path: &[OsString]) -> Vec<u8> {
+    path.join(OsStr::new("/")).into_vec()
 }
 
 #[cfg(test)]
@@ -283,6 +319,15 @@ mod tests {
         assert_eq!(said(&[file("a", 5, 1), directory("d"), link("d/l", "/etc"), hard("d/b", "a")]), "1");
         let ends = Manifest::parse(&file("a", 5, 1)).unwrap_err().to_string();
         assert!(ends.contains("ends too early"), "{ends}");
+    }
+
+    #[test]
+    fn lists_are_bounded() {
+        let deep = "d/".repeat(256) + "a";
+        assert!(said(&[file(&deep, 5, 1)]).contains("more than 256 directories"));
+        assert!(said(&[file(&"x".repeat(4_097), 5, 1)]).contains("longer than 4,096 bytes"));
+        let long = said(&[vec![0; MANIFEST_LEN_MAX as usize]]);
+        assert!(long.contains("longer than 32 MiB"), "{long}");
     }
 
     proptest::proptest! {

@@ -60,8 +60,15 @@ fn what_somebody_reads_of_an_earlier_try_is_not_written_over() {
     part.keep_for_later();
     let reader = File::open(part.path()).unwrap();
     drop(part);
+    // Where it cannot be copied, it stays.
+    let aside = folder_of(&target).join(hidden_name("object".as_ref(), COPY_SUFFIX));
+    fs::create_dir(&aside).unwrap();
+    PartFile::open(&target, len, PLAIN).unwrap_err();
+    assert_eq!(fs::metadata(part_path(&target)).unwrap().ino(), reader.metadata().unwrap().ino());
+    fs::remove_dir(&aside).unwrap();
     // Another object of the same name comes.
     let part = PartFile::open(&target, len, PLAIN).unwrap();
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     assert!(part.is_resumed());
     let mut bytes = [0; 1000];
     part.read(&mut bytes, 2 << 20).unwrap();
