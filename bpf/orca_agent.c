@@ -71,7 +71,7 @@ static __always_inline long put_each(struct __sk_buff *skb, __u32 segments, stru
 		if (bpf_skb_store_bytes(skb, at, new, len, 0))
 			return -1;
 	}
-	return -1;
+	return segments <= SEGMENTS_MAX ? 0 : -1;
 }
 
 SEC("classifier")

@@ -255,7 +255,7 @@ static __always_inline long mark_asks(struct __sk_buff *skb)
 		if (bpf_skb_store_bytes(skb, HEADER_AT + KIND_AT + i * size, &kind, 1, 0))
 			return -1;
 	}
-	return -1;
+	return segments <= SEGMENTS_MAX ? 0 : -1;
 }
 
 /* A spine whose packet has no filter: it looks up nothing. */
@@ -291,8 +291,11 @@ static __always_inline int spine_of_pods(struct __sk_buff *skb, const struct hea
 	if (copies.last)
 		bpf_clone_redirect(skb, copies.last, 0);
 	copies.last = 0;
-	if (mark_asks(skb))
+	if (mark_asks(skb)) {
+		/* What went up went. */
+		add(COPIES, copies.count);
 		return fault(MALFORMED);
+	}
 	copy_to(skb, &copies, asked);
 	return finish(&copies);
 }

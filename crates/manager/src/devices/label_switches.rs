@@ -14,6 +14,7 @@ use peer::{Entry, Peer};
 use polycast_net::words::WordsKey;
 use polycast_planning::DeviceCommand;
 use polycast_protocol::rack::Change as LabelChange;
+use polycast_topology::{Clos, Graph as _};
 use polycast_wire::switches::{Network, Word};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -30,6 +31,8 @@ pub(crate) struct LabelSwitches {
     pub(crate) switches: Vec<SocketAddr>,
     /// The network that they have to be in.
     pub(crate) network: Network,
+    /// The same network, which says what its switches and links are.
+    pub(crate) clos: Clos,
     /// The encodings that all switches need to have: [`Network::FILTER`] and others, added.
     pub(crate) encodings: u8,
     /// Where leaf controllers reach us.
@@ -64,8 +67,6 @@ struct Task {
     broken: BTreeMap<(u32, u32), BTreeSet<usize>>,
     /// The entries that plans need.
     wanted: BTreeSet<Entry>,
-    /// Processes with a switch that lacks an encoding, and what to do about it: until then nothing is set up.
-    lacking: BTreeMap<usize, String>,
     /// Words that were refused, and the processes that the log has named for it.
     refused: u64,
     named: BTreeSet<usize>,
@@ -83,7 +84,6 @@ impl Task {
             owners: BTreeMap::new(),
             broken: BTreeMap::new(),
             wanted: BTreeSet::new(),
-            lacking: BTreeMap::new(),
             refused: 0,
             named: BTreeSet::new(),
             news,
@@ -112,10 +112,7 @@ impl Task {
         let known = self.peers[at].nodes.len();
         match heard {
             Ok(frame) => self.hear(at, &frame),
-            Err(error) => {
-                self.lacking.remove(&at);
-                self.peers[at].lost(&error);
-            }
+            Err(error) => self.peers[at].lost(&error),
         }
         tell(&self.news, &mut self.said).await;
         if self.peers[at].nodes.len() > known {
@@ -132,27 +129,18 @@ impl Task {
     fn hear(&mut self, at: usize, frame: &[u8]) {
         match Word::parse(frame) {
             Ok(Word::Switch { node, network, encodings }) => {
-                let lacking = self.lacking_of(at, node, encodings);
-                self.lacking.extend(lacking.clone().map(|why| (at, why)));
-                match self.why_not(at, node, network).or(lacking) {
-                    None => {
-                        self.owners.insert(node, at);
-                        self.peers[at].nodes.insert(node);
-                    }
-                    Some(why) => self.refuse(at, &why),
+                let taken = match self.why_not(at, node, network) {
+                    Some(why) => Err(why),
+                    None => self.take(at, node, encodings),
+                };
+                if let Err(why) = taken {
+                    self.refuse(at, &why);
                 }
             }
-            Ok(Word::Link { ends, works }) => {
-                let nodes = &self.peers[at].nodes;
-                if nodes.contains(&ends.0) || nodes.contains(&ends.1) {
-                    self.link(at, ends, works);
-                } else {
-                    self.refuse(
-                        at,
-                        &format!("it speaks of the link {ends:?}, and has neither of its switches"),
-                    );
-                }
-            }
+            Ok(Word::Link { ends, works }) => match self.why_no_link(at, ends) {
+                None => self.link(at, ends, works),
+                Some(why) => self.refuse(at, &why),
+            },
             Ok(word) => tracing::debug!(?word, "label switches say"),
             Err(error) => self.peers[at].lost(&peer::broken(error)),
         }
@@ -164,9 +152,41 @@ impl Task {
         if network != ours {
             return Some(format!("its network is {network:?}, and the manager's [orca] is {ours:?}"));
         }
+        let (clos, nodes) = (&self.settings.clos, self.settings.clos.node_count());
+        if !(clos.hosts()..nodes).contains(&node) {
+            let (first, last) = (clos.hosts(), nodes.saturating_sub(1));
+            return Some(format!(
+                "it says that it has node {node}, and switches are nodes {first} to {last}"
+            ));
+        }
         let owner = self.owners.get(&node).filter(|owner| **owner != at)?;
         let owner = self.peers[*owner].address;
         Some(format!("it says that it has node {node}, which {owner} has"))
+    }
+
+    /// Takes a switch of ours, unless it lacks an encoding.
+    fn take(&mut self, at: usize, node: u32, encodings: u8) -> Result<(), String> {
+        if let Some(why) = self.lacking_of(at, node, encodings) {
+            self.peers[at].lacking.insert(node, why.clone());
+            return Err(why);
+        }
+        self.peers[at].lacking.remove(&node);
+        self.owners.insert(node, at);
+        self.peers[at].nodes.insert(node);
+        Ok(())
+    }
+
+    /// Why a word about a link is not taken, in words.
+    fn why_no_link(&self, at: usize, ends: (u32, u32)) -> Option<String> {
+        let (one, other) = ends;
+        let nodes = &self.peers[at].nodes;
+        if !nodes.contains(&one) && !nodes.contains(&other) {
+            return Some(format!("it speaks of the link {ends:?}, and has neither of its switches"));
+        }
+        let clos = &self.settings.clos;
+        let are_nodes = one.max(other) < clos.node_count();
+        let is_joined = are_nodes && clos.port_to(one, other).is_some();
+        (!is_joined).then(|| format!("it speaks of the link {ends:?}, and no link joins these nodes"))
     }
 
     /// What to do about a switch that lacks an encoding.
@@ -257,7 +277,8 @@ impl Task {
     async fn perform(&mut self, job: Job) {
         let Job { change, reply } = job;
         // Packets would be lost at that switch.
-        if let Some(why) = self.lacking.values().next().filter(|_| !change.set.is_empty()) {
+        let mut lacking = self.peers.iter().flat_map(|peer| peer.lacking.values());
+        if let Some(why) = lacking.next().filter(|_| !change.set.is_empty()) {
             let _ = reply.send(Err(DeviceError::Refused(why.clone())));
             return;
         }
@@ -425,10 +446,15 @@ mod tests {
 
     const NETWORK: Network = Network { pods: 2, leafs: 4, spines: 2, servers: 2, cores: 1, filter_bits: 69 };
 
+    fn clos() -> Clos {
+        Clos::new(NETWORK.pods, NETWORK.leafs, NETWORK.spines, NETWORK.servers, NETWORK.cores).unwrap()
+    }
+
     fn settings(listeners: &[&TcpListener]) -> LabelSwitches {
         LabelSwitches {
             switches: listeners.iter().map(|listener| listener.local_addr().unwrap()).collect(),
             network: NETWORK,
+            clos: clos(),
             encodings: Network::FILTER,
             listen: "127.0.0.1:0".parse().unwrap(),
             leaf_controllers: vec!["127.0.0.1:9".parse().unwrap()],
@@ -559,7 +585,14 @@ mod tests {
         say(&switch(27, Network { pods: 3, ..NETWORK }));
         say(&Word::Switch { node: 27, network: NETWORK, encodings: 0 });
         say(&Word::Link { ends: (16, 24), works: false });
-        assert_eq!((task.refused, task.named.len(), task.said.len()), (4, 1, 0));
+        // A server and what is beyond the network are no switches, and spines of two pods have no link.
+        say(&switch(15, NETWORK));
+        say(&switch(30, NETWORK));
+        say(&Word::Link { ends: (24, 26), works: false });
+        say(&Word::Link { ends: (26, 99), works: false });
+        assert_eq!((task.refused, task.named.len(), task.said.len()), (8, 1, 0));
+        assert_eq!(task.owners.keys().copied().collect::<Vec<_>>(), [24, 26]);
+        assert!(task.broken.is_empty());
         assert_eq!(task.peers[1].nodes, BTreeSet::from([26]));
         // A link is broken while either end says so.
         for (at, works) in [(0, false), (1, false), (0, true), (1, true)] {
@@ -592,12 +625,46 @@ mod tests {
             assert!(error.contains(says) && !error.contains('\n'), "{error}");
             // What is gone lacks nothing.
             task.listen(0, Err(peer::broken("gone"))).await;
-            assert!(task.lacking.is_empty());
+            assert!(task.peers[0].lacking.is_empty());
             let mut frame = Vec::new();
             Word::Switch { node: 24, network: NETWORK, encodings: both }.emit(&mut frame);
             task.hear(0, &frame);
             assert_eq!(task.peers[0].nodes.len(), 1);
         }
+    }
+
+    /// Of another network, or of a connection that has ended, whichever way it does.
+    #[tokio::test]
+    async fn only_switches_that_are_there_and_ours_hold_plans_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (news, _said) = mpsc::channel(8);
+        let mut task = Task::new(settings(&[&listener]), news);
+        let holds_up = |task: &Task| task.peers.iter().any(|peer| !peer.lacking.is_empty());
+        let frame_of = |word: &Word<'_>| {
+            let mut frame = Vec::new();
+            word.emit(&mut frame);
+            frame
+        };
+        let foreign = Network { pods: 3, ..NETWORK };
+        task.hear(0, &frame_of(&Word::Switch { node: 24, network: foreign, encodings: 0 }));
+        assert!(!holds_up(&task), "it is none of ours");
+        let lacks = Word::Switch { node: 24, network: NETWORK, encodings: 0 };
+        task.hear(0, &frame_of(&lacks));
+        assert!(holds_up(&task));
+        task.hear(0, b"no frame");
+        assert!(!holds_up(&task), "the connection has ended by a frame");
+        // It says that it lacks something while changes are asked for, and goes.
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            say(&mut stream, &[switch(26, NETWORK)]).await;
+            let mut inbox = Vec::with_capacity(FRAME_LEN_MAX);
+            assert!(stream.read_buf(&mut inbox).await.unwrap() > 0);
+            say(&mut stream, &[lacks]).await;
+        };
+        let entries = [Entry { spine: 26, session: 1, leaf: 20 }];
+        let (entered, ()) = tokio::join!(task.enter(&entries, &[]), serve);
+        assert!(entered.is_err() && task.wanted.is_empty(), "{entered:?}");
+        assert!(!holds_up(&task) && task.peers[0].nodes.is_empty(), "the connection has ended");
     }
 
     #[test]
@@ -608,6 +675,7 @@ mod tests {
         let settings = LabelSwitches {
             switches: vec![address],
             network: NETWORK,
+            clos: clos(),
             encodings: Network::FILTER,
             listen: address,
             leaf_controllers: leafs,

@@ -188,6 +188,8 @@ impl Offer for OrcaOffer {
     ) -> Result<Vec<Named>, SettingsError> {
         let answers_within = Duration::from_millis(config.device_timeout_ms);
         let settings = section("orca", &config.orca)?;
+        let OrcaSettings { pods, leafs, spines, servers, cores, .. } = *settings;
+        let clos = Clos::new(pods, leafs, spines, servers, cores).map_err(|error| wrong("orca", error))?;
         let leafs = u64::from(settings.pods) * u64::from(settings.leafs);
         let leaf_controllers = settings.leaf_controllers.clone();
         if leaf_controllers.len() as u64 != leafs {
@@ -206,6 +208,7 @@ impl Offer for OrcaOffer {
                 cores: settings.cores,
                 filter_bits: settings.filter_bits,
             },
+            clos,
             encodings: settings.encoding.needed(),
             listen: settings.controller,
             leaf_controllers,

@@ -2,7 +2,7 @@
 
 use super::super::{DeviceError, PAUSES};
 use polycast_wire::switches::{Change as WireChange, FRAME_LEN_MAX, Word};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -38,6 +38,9 @@ pub(super) struct Peer {
     pub(super) address: SocketAddr,
     /// The switches that it has, as it said over the connection that there is.
     pub(super) nodes: BTreeSet<u32>,
+    /// Its switches that lack an encoding, and what to do about each: until then nothing is set up. As it said over the
+    /// connection that there is.
+    pub(super) lacking: BTreeMap<u32, String>,
     /// Why it could not be reached last.
     pub(super) unreachable: Option<DeviceError>,
     connection: Option<Connection>,
@@ -58,6 +61,7 @@ impl Peer {
         Peer {
             address,
             nodes: BTreeSet::new(),
+            lacking: BTreeMap::new(),
             unreachable: None,
             connection: None,
             pause: PAUSES.0,
@@ -78,6 +82,7 @@ impl Peer {
             self.pause = PAUSES.0;
         }
         self.nodes.clear();
+        self.lacking.clear();
         self.again_at = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(PAUSES.1);
     }
@@ -145,6 +150,8 @@ impl Peer {
             Ok(Ok(())) => failure.map_or(Ok(()), |reason| Err(DeviceError::Refused(reason))),
             Ok(Err(error)) => {
                 self.lost(&error);
+                // What was said over a connection that has ended holds no more, and comes again over the next one.
+                words.clear();
                 Err(error)
             }
             Err(_) => Err(DeviceError::Silent { millis: within.as_millis() }),
