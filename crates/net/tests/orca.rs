@@ -183,6 +183,19 @@ fn datagrams_that_nobody_has_counted_are_all_relabelled() {
         let (_, relabelled) = agent.try_on_uncut(&all(&[0b0010_0000, 7, 9]), 12 + 500)?;
         assert_eq!(relabelled[HEADER_AT..], all(&[0b1100_0000, 0, 0])[HEADER_AT..]);
         assert_eq!(agent.counts()?.packets(), 1);
+        // As many as there may be, and one more.
+        let many = |label: &[u8], count: usize| {
+            let mut bytes = Vec::new();
+            for _ in 0..count {
+                Header { kind: LabelKind::Filter, session: 77, label }.emit(&mut bytes);
+                bytes.resize(bytes.len() + 8, 3);
+            }
+            frame(PACKETS.udp_port, &bytes)
+        };
+        let (_, relabelled) = agent.try_on_uncut(&many(&[0b0010_0000, 7, 9], 128), 12 + 8)?;
+        assert_eq!(relabelled[HEADER_AT..], many(&[0b1100_0000, 0, 0], 128)[HEADER_AT..]);
+        agent.try_on_uncut(&many(&[0b0010_0000, 7, 9], 129), 12 + 8)?;
+        assert_eq!((agent.counts()?.packets(), agent.counts()?.fault(Fault::Malformed)), (2, 1));
         Ok(())
     });
 }
