@@ -71,6 +71,12 @@ pub enum OrcaError {
     /// About the labels.
     #[error(transparent)]
     Label(#[from] LabelError),
+    /// A source label names not even the leafs of the source's own pod.
+    #[error(
+        "a label of {0} bytes has no place for the leafs of a pod: set a larger orca.filter-bits, or \
+         orca.encoding = \"filter\""
+    )]
+    NoPlaceForPods(u32),
     /// About the places.
     #[error(transparent)]
     Place(#[from] PlaceError),
@@ -114,6 +120,9 @@ impl Orca {
     ) -> Result<Self, OrcaError> {
         let planner = LabelPlanner::with_options(config.clos, config.labels)?;
         let pods = PodLabelFormat::new(&config.clos, planner.format().bytes())?;
+        if pods.slots() == 0 && config.encoding != Some(Encoding::Filter) {
+            return Err(OrcaError::NoPlaceForPods(pods.bytes()));
+        }
         let places = Places::new(config.clos.hosts(), hosts)?;
         let format = *planner.format();
         Ok(Orca { config, places, pool, format, pods, planner: RefCell::new(planner) })

@@ -694,6 +694,24 @@ fn a_label_that_is_held_keeps_the_leaf_that_it_names() {
     assert!(moved >= 2);
 }
 
+/// With no place for a pod's leafs the source's own spine would have to ask, too.
+#[test]
+fn labels_without_places_for_pods_are_refused() {
+    let new = |encoding, filter_bits| {
+        let clos = Clos::new(6, 5, 3, 3, 2).unwrap();
+        let labels = LabelOptions::new(filter_bits);
+        let (entries_max, trees, rack_feedback, rate) = (0, 1, false, None);
+        let config = OrcaConfig { clos, labels, encoding, entries_max, trees, rack_feedback, rate };
+        Orca::new(config, hosts(90), pool(1)).map(|_| ())
+    };
+    for encoding in [Some(Encoding::Pods), None] {
+        let why = new(encoding, 1).unwrap_err().to_string();
+        assert!(why.contains("a label of 2 bytes has no place") && why.contains("orca.filter-bits"), "{why}");
+        assert_eq!(new(encoding, 9), Ok(()));
+    }
+    assert_eq!(new(Some(Encoding::Filter), 1), Ok(()));
+}
+
 /// Labels for spines are kept by one agent of each pod that has one, and it has receivers; how many there are.
 fn only_pods_with_receivers_keep_labels(plan: &Plan, receivers: &[u32]) -> usize {
     let clos = clos();
