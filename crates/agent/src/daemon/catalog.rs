@@ -13,6 +13,7 @@ use polycast_net::object::{ObjectKind, Stamp};
 use polycast_types::{AppId, DataId, ObjectId, format_bytes};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -157,10 +158,14 @@ pub struct Catalog {
 struct Inner {
     objects: BTreeMap<ObjectId, State>,
     receiving: usize,
+    /// Sets whose files are waited for, by the source of each list.
+    gathering: BTreeMap<Option<IpAddr>, usize>,
     /// Objects that have come or gone since somebody looked.
     journal: BTreeSet<ObjectId>,
     /// What sets are made of that are here, or whose files are on their way.
     sets: BTreeMap<ObjectId, Arc<Set>>,
+    /// Files that are here because a set was added, and that nobody has added by themselves.
+    entered: BTreeSet<ObjectId>,
     /// The last tries to receive that failed, oldest first.
     failures: VecDeque<(ObjectId, Refusal)>,
 }
@@ -187,7 +192,9 @@ impl Catalog {
             && there.choice == object.choice
         {
             if (there.kind, there.length, there.stamp) == (object.kind, object.length, object.stamp) {
-                return Ok(there.clone());
+                let there = there.clone();
+                inner.entered.remove(&id);
+                return Ok(there);
             }
             let message =
                 format!("there is an object {id} already, and its file has changed since it was added");
@@ -254,7 +261,14 @@ impl Catalog {
         drop(inner);
         // Some wait for parts of it.
         self.changed();
-        Ok(Receive { catalog: Arc::clone(self), id, progress, outcome: None, published: false })
+        Ok(Receive {
+            catalog: Arc::clone(self),
+            id,
+            progress,
+            outcome: None,
+            published: false,
+            gathers: None,
+        })
     }
 
     /// Begins to confirm to a source that an object is here; it cannot be deleted while the guard lives.
@@ -306,7 +320,19 @@ impl Catalog {
         user: User,
         remove: impl FnOnce() -> io::Result<bool>,
     ) -> Result<(), Refusal> {
+        self.delete_if(id, user, |_| Ok(()), remove)
+    }
+
+    /// The same, where `check` allows it.
+    fn delete_if(
+        &self,
+        id: ObjectId,
+        user: User,
+        check: impl FnOnce(&Inner) -> Result<(), Refusal>,
+        remove: impl FnOnce() -> io::Result<bool>,
+    ) -> Result<(), Refusal> {
         let mut inner = self.lock();
+        check(&inner)?;
         match inner.objects.get(&id) {
             Some(state) if !snapshot(state).is_for(user) => return Err(unknown(id)),
             Some(state) => user.check_change(id, state.holder())?,
@@ -326,6 +352,7 @@ impl Catalog {
         let removed = remove().map_err(failed)?;
         inner.objects.remove(&id);
         inner.sets.remove(&id);
+        inner.entered.remove(&id);
         inner.journal.insert(id);
         drop(inner);
         self.changed();
@@ -552,7 +579,11 @@ impl Catalog {
     /// Waits until nothing is being received.
     pub async fn receives_ended(&self) {
         let mut changes = self.changes.subscribe();
-        while self.lock().receiving > 0 && changes.changed().await.is_ok() {}
+        let runs = || {
+            let inner = self.lock();
+            inner.receiving > 0 || !inner.gathering.is_empty()
+        };
+        while runs() && changes.changed().await.is_ok() {}
     }
 
     /// Sends away all who wait for an object.
@@ -660,6 +691,8 @@ pub struct Receive {
     progress: Arc<Progress>,
     outcome: Option<Result<Description, Refusal>>,
     published: bool,
+    /// It is a set whose list is here, of this source.
+    gathers: Option<Option<IpAddr>>,
 }
 
 impl Receive {
@@ -701,7 +734,10 @@ impl Receive {
 impl Drop for Receive {
     fn drop(&mut self) {
         let mut inner = self.catalog.lock();
-        inner.receiving -= 1;
+        match self.gathers {
+            None => inner.receiving -= 1,
+            Some(source) => inner.end_gathering(source),
+        }
         if self.published {
             // By now it may even have been deleted.
             drop(inner);

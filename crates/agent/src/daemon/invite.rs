@@ -220,7 +220,7 @@ fn join(
     drop((stream, permit));
     match (admitted, told) {
         (Ok(Answer::Receive(receive, recycled)), Ok(())) => {
-            run(shared, invitation, name.as_deref(), (receive, recycled));
+            run(shared, invitation, (name.as_deref(), place.address), (receive, recycled));
         }
         (Ok(Answer::Confirm(guard, held)), Ok(())) => confirm(shared, invitation, guard, &held),
         (Ok(_), Err(error)) => tracing::warn!(%error, "an invitation failed"),
@@ -400,11 +400,24 @@ fn receiver(shared: &Arc<Shared>, invitation: &Invitation, cancel: Arc<AtomicBoo
     }
 }
 
+/// The list of a set is here: its files are waited for.
+fn gather(shared: &Arc<Shared>, mut receive: Receive, list: Description, caller: Option<IpAddr>) {
+    if let Err(refusal) = receive.gather(caller) {
+        let id = receive.id();
+        tracing::warn!(set = %id, %refusal, "not received");
+        shared.counters.not_received();
+        remove(shared, id);
+        return receive.fail(refusal);
+    }
+    // Whoever waits for the files holds no thread.
+    tokio::runtime::Handle::current().spawn(sets::gather(Arc::clone(shared), receive, list));
+}
+
 /// Receives an object and puts it into the catalog.
 fn run(
     shared: &Arc<Shared>,
     invitation: &Invitation,
-    name: Option<&str>,
+    (name, caller): (Option<&str>, Option<IpAddr>),
     (receive, recycled): (Receive, bool),
 ) {
     let id = receive.id();
@@ -448,8 +461,7 @@ fn run(
     });
     match outcome {
         Ok(description) if description.kind == ObjectKind::Set => {
-            // Whoever waits for the files holds no thread.
-            tokio::runtime::Handle::current().spawn(sets::gather(Arc::clone(shared), receive, description));
+            gather(shared, receive, description, caller)
         }
         Ok(description) => {
             receive.complete(description);

@@ -14,7 +14,7 @@ use polycast_api::agent::send_event::Event;
 use polycast_api::agent::{FilesEvent, SendEvent, SetFile};
 use polycast_api::client::Receivers;
 use polycast_api::error::{Kind, Refusal};
-use polycast_api::report::{ReceiverReport, Report};
+use polycast_api::report::Report;
 use polycast_net::archive::{MANIFEST_LEN_MAX, Manifest, TreeSource};
 use polycast_net::hash::{hash_of, hex};
 use polycast_net::object::{FileSource, MODE_USUAL, ObjectKind, ObjectSource};
@@ -30,7 +30,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tonic::Status;
 
-/// A set whose files do not come any more is given up after this long; its files stay.
+/// A set of which no file is on its way is given up after this long; its files stay. The source sends the list once more after the
+/// last file, so one that was given up is taken in then.
 const IDLE_MAX: Duration = Duration::from_secs(120);
 /// The longest time without a look at whether the agent ends.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
@@ -126,6 +127,23 @@ fn is_fresh(object: &Available) -> bool {
     object.added_from.as_deref().is_some_and(|path| open(object, path).is_ok())
 }
 
+/// Refuses files that were added, and are not what they were any more.
+fn check_unchanged(files: &BTreeMap<ObjectId, Available>) -> Result<(), Refusal> {
+    let mut lie = files.values().filter_map(|object| Some((object, object.added_from.as_deref()?)));
+    lie.try_for_each(|(object, path)| open(object, path).map(drop))
+}
+
+/// The same, without holding up others meanwhile.
+async fn unchanged(files: &BTreeMap<ObjectId, Available>) -> Result<(), Refusal> {
+    let lie = files.iter().filter(|(_, object)| object.added_from.is_some());
+    let lie: BTreeMap<_, _> = lie.map(|(id, object)| (*id, object.clone())).collect();
+    if lie.is_empty() {
+        return Ok(());
+    }
+    let checking = tokio::task::spawn_blocking(move || check_unchanged(&lie));
+    checking.await.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))?
+}
+
 /// What a file is called as an object: the end of its path, by which a later version of it is found.
 fn name_of(part: &Part) -> String {
     let last = part.name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
@@ -199,6 +217,8 @@ async fn await_files(shared: &Arc<Shared>, receive: &Receive, id: ObjectId) -> R
     let here = Arc::clone(shared);
     let reading = tokio::task::spawn_blocking(move || read(&here.store, id)).await;
     let set = Arc::new(reading.map_err(|error| Refusal::new(Kind::Internal, error.to_string()))??);
+    // What is here already is somebody else's, whatever this list says of it.
+    let before_it = shared.catalog.present(&set);
     shared.catalog.list_files(id, Arc::clone(&set));
     let cancelled =
         || Refusal::new(Kind::Cancelled, format!("the files of set {id} are not waited for any more"));
@@ -211,12 +231,14 @@ async fn await_files(shared: &Arc<Shared>, receive: &Receive, id: ObjectId) -> R
         let (lacking, comes) = match shared.catalog.lacking(&set) {
             Ok(found) => found,
             Err((part, refusal)) => {
-                // It would be in the way of the right one.
-                let _ = forget_part(shared, part, id);
+                if !before_it.contains(&part) {
+                    forget_part(shared, part, id);
+                }
                 return Err(refusal);
             }
         };
         if lacking.is_empty() {
+            unchanged(&shared.catalog.files_of(id)?.1).await?;
             return Ok(set);
         }
         if comes || before != Some(lacking.len()) {
@@ -232,15 +254,18 @@ async fn await_files(shared: &Arc<Shared>, receive: &Receive, id: ObjectId) -> R
     }
 }
 
-/// Removes a received object that is in the place of a file of the set.
-fn forget_part(shared: &Shared, part: ObjectId, set: ObjectId) -> Result<(), Refusal> {
-    let Some(Snapshot::Available(object)) = shared.catalog.get(part) else { return Ok(()) };
-    if object.added_from.is_some() {
-        return Ok(());
+/// Removes an object that has come in the place of a file of the set: it would be in the way of the right one.
+fn forget_part(shared: &Shared, part: ObjectId, set: ObjectId) {
+    if matches!(shared.catalog.get(part), Some(Snapshot::Available(object)) if object.added_from.is_some()) {
+        return;
     }
-    tracing::warn!(object = %part, %set, "removed: it is not the file that the set names");
     shared.catalog.forget_list(set);
-    shared.catalog.delete(part, User::agent(), || shared.store.remove(part))
+    match shared.catalog.delete_part(part, User::agent(), || shared.store.remove(part)) {
+        Ok(()) => tracing::warn!(object = %part, %set, "removed: it is not the file that the set names"),
+        Err(refusal) => {
+            tracing::warn!(object = %part, %set, %refusal, "not the file that the set names; it stays")
+        }
+    }
 }
 
 /// Removes a set, and with it the files that no other set needs.
@@ -261,10 +286,11 @@ pub fn delete(
     Ok(())
 }
 
-/// Removes the files of a set that has gone which no other set needs; one that is in use goes when others need its room.
+/// Removes the files of a set that has gone which no other set needs, and that nobody has pinned or brought by themselves; one that is in
+/// use goes when others need its room.
 fn forget_files(shared: &Shared, set: &Set, user: User) {
     for part in shared.catalog.unlisted(set) {
-        if let Err(refusal) = shared.catalog.delete(part, user, || shared.store.remove(part))
+        if let Err(refusal) = shared.catalog.delete_part(part, user, || shared.store.remove(part))
             && refusal.kind != Kind::ObjectUnknown
         {
             tracing::info!(object = %part, %refusal, "stays");
@@ -284,6 +310,7 @@ impl Whole {
     pub fn of(shared: &Shared, guard: catalog::Send) -> Result<Self, Refusal> {
         let app = guard.id().app;
         let (set, files) = shared.catalog.files_of(guard.id())?;
+        check_unchanged(&files)?;
         let tree = set.manifest.source(|root| {
             let id = part_id(app, root);
             files.get(&id).and_then(|file| file.added_from.clone()).unwrap_or_else(|| shared.store.path(id))
@@ -347,6 +374,7 @@ async fn follow_files(
         }
         if let Ok((set, here)) = shared.catalog.files_of(id) {
             let complete = matches!(coming, Some(Coming::Here(_)));
+            unchanged(&here).await?;
             if complete {
                 shared.used(id);
             }
@@ -429,8 +457,9 @@ async fn tell_files(
     }
 }
 
-/// Sends the files of a set to those who have its list: `one` sends one of them.
-pub async fn deliver<F, R>(set: &Set, receivers: Vec<String>, one: F) -> Outcomes
+/// Sends the files of set `id` to those who have its list: `one` sends one of them. Then these are sent the list once more: who has the set
+/// says so, and who has given it up while others got their files takes it in now.
+pub async fn deliver<F, R>(id: ObjectId, set: &Set, receivers: Vec<String>, one: F) -> Outcomes
 where
     F: Fn(ObjectId, Vec<String>) -> R,
     R: Future<Output = Outcomes> + Send + 'static,
@@ -454,7 +483,18 @@ where
             None => break,
         }
     }
-    delivery.outcomes().collect()
+    let (have, mut outcomes): (Outcomes, Outcomes) =
+        delivery.outcomes().partition(|(_, outcome)| outcome.is_ok());
+    if !have.is_empty() && !set.parts().is_empty() {
+        let have = have.into_iter().map(|(name, _)| name).collect();
+        let confirmed = one(id, have).await.into_iter();
+        outcomes.extend(confirmed.map(|(name, outcome)| {
+            (name, outcome.map_err(|why| format!("it has the files, but not the set: {why}")))
+        }));
+    } else {
+        outcomes.extend(have);
+    }
+    outcomes
 }
 
 fn named_file(part: &Part, why: &str) -> String {
@@ -494,34 +534,34 @@ async fn send_all(
     };
     let have = report.receivers.iter().filter(|receiver| receiver.verified);
     let have: Vec<String> = have.map(|receiver| receiver.name.clone()).collect();
-    let files: Arc<Mutex<Vec<Arc<Report>>>> = Arc::default();
+    let sums = Arc::new(Mutex::new(Sums::of(&report, set.bytes())));
+    let list = wish.object;
     let one = |object: ObjectId, to: Vec<String>| {
         let mut options = wish.options.clone();
         options.deadline = options.deadline.map(|deadline| deadline - Span::from(began.elapsed()));
         options.first_byte = 0;
         let wish = Wish { object, receivers: Receivers::Named(to.clone()), options, ..wish.clone() };
-        let (sends, files, events, total) =
-            (Arc::clone(&sends), Arc::clone(&files), events.clone(), Arc::clone(&set));
-        let list = Arc::clone(&report);
+        let (sends, sums, events) = (Arc::clone(&sends), Arc::clone(&sums), events.clone());
         async move {
             let (outcomes, report) = match sends.start(wish) {
                 Ok(watcher) => outcomes(watcher, to).await,
                 Err(refusal) => (all_failed(to, &refusal), None),
             };
-            if let Some(report) = report {
-                let so_far = {
-                    let mut files = files.lock().unwrap_or_else(PoisonError::into_inner);
-                    files.push(report);
-                    together(&list, &files, total.bytes(), began.elapsed(), None)
-                };
-                let _ = events.send(Ok(SendEvent { event: Some(Event::Progress((&so_far).into())) })).await;
+            // The list is counted already.
+            if let Some(report) = report.filter(|_| object != list) {
+                let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
+                sums.add(&report);
+                // Who does not listen is told the next time, and holds nobody up.
+                if let Ok(place) = events.try_reserve() {
+                    let so_far = sums.report(began.elapsed(), None);
+                    place.send(Ok(SendEvent { event: Some(Event::Progress((&so_far).into())) }));
+                }
             }
             outcomes
         }
     };
-    let outcomes = deliver(&set, have, one).await;
-    let files = files.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let report = together(&report, &files, set.bytes(), began.elapsed(), Some(&outcomes));
+    let outcomes = deliver(list, &set, have, one).await;
+    let report = sums.lock().unwrap_or_else(PoisonError::into_inner).report(began.elapsed(), Some(&outcomes));
     let _ = tell(Event::Finished((&report).into())).await;
 }
 
@@ -552,18 +592,24 @@ async fn follow_list(list: &mut Watcher, events: &Events<SendEvent>) -> Result<A
     }
 }
 
-/// What the transfers of a set came to, as one report.
-fn together(
-    list: &Report,
-    files: &[Arc<Report>],
-    bytes: u64,
-    took: Duration,
-    outcomes: Option<&Outcomes>,
-) -> Report {
-    let mut report = list.clone();
-    report.bytes += bytes;
-    report.seconds = took.as_secs_f64();
-    for file in files {
+/// What the transfers of a set came to so far, as one report.
+struct Sums {
+    report: Report,
+    /// Where each receiver is in the report.
+    places: BTreeMap<String, usize>,
+}
+
+impl Sums {
+    /// The list was sent; the set's files have so many bytes.
+    fn of(list: &Report, bytes: u64) -> Self {
+        let places = list.receivers.iter().enumerate();
+        let places = places.map(|(place, receiver)| (receiver.name.clone(), place)).collect();
+        Sums { report: Report { bytes: list.bytes + bytes, ..list.clone() }, places }
+    }
+
+    /// One of the files was sent.
+    fn add(&mut self, file: &Report) {
+        let report = &mut self.report;
         report.sent_bytes += file.sent_bytes;
         report.patched_bytes += file.patched_bytes;
         report.spared_bytes += file.spared_bytes;
@@ -573,24 +619,33 @@ fn together(
         if !report.fabric.split('+').any(|fabric| fabric == file.fabric) {
             report.fabric = format!("{}+{}", report.fabric, file.fabric);
         }
-    }
-    for receiver in &mut report.receivers {
-        let own = files.iter().flat_map(|file| file.receivers.iter().filter(|own| own.name == receiver.name));
-        let own: Vec<&ReceiverReport> = own.collect();
-        receiver.bytes += own.iter().map(|file| file.bytes).sum::<u64>();
-        receiver.patched_bytes += own.iter().map(|file| file.patched_bytes).sum::<u64>();
-        receiver.spared_bytes += own.iter().map(|file| file.spared_bytes).sum::<u64>();
-        receiver.slow |= own.iter().any(|file| file.slow);
-        receiver.seconds = report.seconds;
-        receiver.rate_bps = polycast_api::report::goodput_bps(receiver.bytes, receiver.seconds);
-        match outcomes.map(|all| all.iter().find(|(name, _)| *name == receiver.name)) {
-            None => receiver.verified = false,
-            Some(Some((_, Err(why)))) => (receiver.verified, receiver.error) = (false, Some(why.clone())),
-            // Who did not get the list has its reason already.
-            Some(_) => {}
+        for own in &file.receivers {
+            let Some(place) = self.places.get(&own.name) else { continue };
+            let receiver = &mut report.receivers[*place];
+            receiver.bytes += own.bytes;
+            receiver.patched_bytes += own.patched_bytes;
+            receiver.spared_bytes += own.spared_bytes;
+            receiver.slow |= own.slow;
         }
     }
-    report
+
+    fn report(&self, took: Duration, outcomes: Option<&Outcomes>) -> Report {
+        let mut report = self.report.clone();
+        report.seconds = took.as_secs_f64();
+        let ended: BTreeMap<&str, &Result<(), String>> =
+            outcomes.into_iter().flatten().map(|(name, outcome)| (name.as_str(), outcome)).collect();
+        for receiver in &mut report.receivers {
+            receiver.seconds = report.seconds;
+            receiver.rate_bps = polycast_api::report::goodput_bps(receiver.bytes, receiver.seconds);
+            if outcomes.is_none() {
+                receiver.verified = false;
+            } else if let Some(Err(why)) = ended.get(receiver.name.as_str()) {
+                (receiver.verified, receiver.error) = (false, Some(why.clone()));
+            }
+            // Who did not get the list has its reason already.
+        }
+        report
+    }
 }
 
 pub fn all_failed(receivers: Vec<String>, refusal: &Refusal) -> Outcomes {

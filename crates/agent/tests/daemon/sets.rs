@@ -227,9 +227,18 @@ async fn a_list_that_lies_is_refused() {
     let root = blake3::hash(b"the bytes");
     let part = u64::from_be_bytes(*root.as_bytes().first_chunk().unwrap());
     hand_over(&world, &agents[1], (set(part), ObjectKind::File, b"the butes".to_vec()));
-    hand_over(&world, &agents[1], (set(3), ObjectKind::Set, honest));
+    hand_over(&world, &agents[1], (set(3), ObjectKind::Set, honest.clone()));
     let said = refusal(&b, DataId(3)).await;
     assert!(said.contains("'model.bin'") && said.contains(&root.to_hex().to_string()), "{said}");
+    let there = b.read(DataId(part), Wait::WhileComing(Some(Span::ZERO))).await;
+    assert_eq!(there.expect("what was here before the list stays").length, 9);
+    // What comes for the set is of nobody else, and would be in the way of the right one.
+    b.delete(DataId(part)).await.unwrap();
+    hand_over(&world, &agents[1], (set(4), ObjectKind::Set, honest));
+    let mut waiting = b.files(DataId(4), Some(Span::from_secs(30))).await.unwrap();
+    assert_eq!(waiting.next().await.unwrap().unwrap().files.len(), 2);
+    hand_over(&world, &agents[1], (set(part), ObjectKind::File, b"the butes".to_vec()));
+    assert!(refusal(&b, DataId(4)).await.contains("'model.bin'"));
     let left = agents[1].client().await.list(None).await.unwrap();
     assert!(left.is_empty(), "what is wrong is not in the way of the right one: {left:?}");
     stopped(agents, manager).await;

@@ -5,7 +5,7 @@ use super::names::Which;
 use crate::args::{LocalArgs, RmArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format};
-use polycast_api::agent::{Object, RemoveResponse};
+use polycast_api::agent::{Object, ObjectKind, RemoveResponse};
 use polycast_api::client::{ClientError, Receivers, Session};
 use polycast_api::error::Kind;
 use polycast_api::report::Report;
@@ -140,8 +140,8 @@ pub(super) async fn add_instead(
         }
         added => added?,
     };
-    // One that was sent already has its hash. An id that nobody has chosen belongs to this file alone.
-    if chosen && object.root.is_empty() {
+    // One that was sent already has its hash; a set has it from the beginning. An id that nobody has chosen belongs to this file alone.
+    if chosen && (object.root.is_empty() || object.kind() == ObjectKind::Set) {
         let answer = session.make_way(at, data).await?;
         if let Some(one) = answer.removed.iter().find(|one| !one.error.is_empty()) {
             return Err(Failure::input(format!("{}: {}", one.agent, one.error)));

@@ -1,13 +1,20 @@
 //! Sets: lists of files, each of which is an object of its own. A set is here when all of its files are, and they stay as long as it does.
 
-use super::{Available, Catalog, Inner, State, unknown};
+use super::{Available, Catalog, Inner, Receive, State, User, unknown};
 use polycast_api::error::{Kind, Refusal};
 use polycast_net::archive::{Listed, Manifest, Root};
 use polycast_net::hash::{hex, parse_hex};
 use polycast_types::{AppId, DataId, ObjectId, Printable};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
+
+/// Sets whose files are waited for at the same time; each has its list in memory.
+const GATHERING_MAX: usize = 32;
+/// Of these so many may be of one source.
+const GATHERING_OF_ONE: usize = 8;
 
 /// What a set is made of.
 #[derive(PartialEq, Eq, Debug)]
@@ -88,6 +95,41 @@ impl Inner {
         }
     }
 
+    /// Refuses to remove for a set what somebody has pinned or brought; what was entered with a set is the set's.
+    fn check_unclaimed(&self, id: ObjectId) -> Result<(), Refusal> {
+        let claimed = |why: &str| Err(Refusal::new(Kind::ObjectBusy, format!("object {id} {why}")));
+        match self.objects.get(&id) {
+            Some(State::Available { object, .. }) if object.pinned => claimed("is pinned"),
+            Some(state) if state.holder().is_some() && !self.entered.contains(&id) => {
+                claimed("was brought by itself")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn admit_gathering(&mut self, source: Option<IpAddr>) -> Result<(), Refusal> {
+        let all: usize = self.gathering.values().sum();
+        let own = self.gathering.get(&source).copied().unwrap_or_default();
+        let full = |why: String| Err(Refusal::new(Kind::Full, why));
+        if own >= GATHERING_OF_ONE {
+            return full(format!("it waits for the files of {own} sets of this source already"));
+        }
+        if all >= GATHERING_MAX {
+            return full(format!("it waits for the files of {all} sets already"));
+        }
+        *self.gathering.entry(source).or_default() += 1;
+        Ok(())
+    }
+
+    pub(super) fn end_gathering(&mut self, source: Option<IpAddr>) {
+        if let Some(count) = self.gathering.get_mut(&source) {
+            *count -= 1;
+            if *count == 0 {
+                self.gathering.remove(&source);
+            }
+        }
+    }
+
     /// Whether sets and their files may go, and if so when the set was used last: nothing of one that is pinned, is being sent or received, or
     /// lies where it was added.
     pub(super) fn bound(&self) -> BTreeMap<ObjectId, Option<SystemTime>> {
@@ -108,7 +150,42 @@ impl Inner {
     }
 }
 
+impl Receive {
+    /// The list of a set is here, from this source: its files have places of their own, so it gives its place back.
+    ///
+    /// # Errors
+    /// The files of too many sets are waited for.
+    pub fn gather(&mut self, source: Option<IpAddr>) -> Result<(), Refusal> {
+        let mut inner = self.catalog.lock();
+        inner.admit_gathering(source)?;
+        inner.receiving -= 1;
+        drop(inner);
+        self.gathers = Some(source);
+        self.catalog.changed();
+        Ok(())
+    }
+}
+
 impl Catalog {
+    /// Removes a file that no set needs any more, or that is not what its set names; see [`Catalog::delete`].
+    ///
+    /// # Errors
+    /// Somebody has pinned it, or has brought it by itself.
+    pub fn delete_part(
+        &self,
+        id: ObjectId,
+        user: User,
+        remove: impl FnOnce() -> io::Result<bool>,
+    ) -> Result<(), Refusal> {
+        self.delete_if(id, user, |inner| inner.check_unclaimed(id), remove)
+    }
+
+    /// The files of a set of which something is here or comes.
+    pub fn present(&self, set: &Set) -> BTreeSet<ObjectId> {
+        let inner = self.lock();
+        set.ids.iter().filter(|id| inner.objects.contains_key(id)).copied().collect()
+    }
+
     /// The set that is coming, or is here, is made of these files: they stay as long as it does.
     pub fn list_files(&self, id: ObjectId, set: Arc<Set>) {
         self.lock().sets.insert(id, set);
@@ -169,6 +246,7 @@ impl Catalog {
             _ => inner.admit(part.id, self.objects_max)?,
         }
         inner.objects.insert(part.id, State::Available { object, sends: 0 });
+        inner.entered.insert(part.id);
         inner.journal.insert(part.id);
         drop(inner);
         self.changed();
@@ -200,7 +278,7 @@ impl Catalog {
     }
 
     /// Whether this user may see a set that is here, or comes.
-    pub fn check_for(&self, id: ObjectId, user: super::User) -> Result<(), Refusal> {
+    pub fn check_for(&self, id: ObjectId, user: User) -> Result<(), Refusal> {
         match self.get(id) {
             Some(there) if !there.is_for(user) => Err(unknown(id)),
             _ => Ok(()),
@@ -294,6 +372,48 @@ mod tests {
         assert_eq!(idle(&catalog), [app(1), b]);
         catalog.delete(app(1), super::super::User::agent(), || Ok(true)).unwrap();
         assert_eq!(catalog.unlisted(&one), [b]);
+    }
+
+    #[test]
+    fn a_set_that_waits_leaves_its_place_to_its_files() {
+        let catalog = Arc::new(Catalog::new(100, 1, Vec::new()));
+        let [one, other] = [1, 2].map(|last| Some(IpAddr::from([10, 0, 0, last])));
+        let gather = |data, source| {
+            let mut receive = catalog.begin_receive(app(data)).unwrap();
+            receive.gather(source).map(|()| receive)
+        };
+        let mut waiting: Vec<Receive> =
+            (0..GATHERING_OF_ONE as u64).map(|data| gather(data, one).unwrap()).collect();
+        let refusal = gather(50, one).unwrap_err();
+        assert!(refusal.message.contains("8 sets of this source"), "{refusal}");
+        waiting.push(gather(51, other).unwrap());
+        waiting.remove(0);
+        waiting.push(gather(52, one).unwrap());
+        drop(waiting);
+        assert!(catalog.lock().gathering.is_empty() && catalog.lock().receiving == 0);
+    }
+
+    #[test]
+    fn what_somebody_pinned_or_brought_goes_with_no_set() {
+        let catalog = Arc::new(Catalog::new(100, 10, Vec::new()));
+        let list = set(app(1), &[("a", b"a"), ("b", b"b"), ("c", b"c")]);
+        let [a, b, c] = [0, 1, 2].map(|at| list.parts()[at].id);
+        for part in list.parts() {
+            receive(&catalog, part.id, ObjectKind::File, part.len, &part.root);
+        }
+        let agent = User::agent();
+        catalog.pin(a, agent, true, |_| Ok(())).unwrap();
+        catalog.delete(b, agent, || Ok(true)).unwrap();
+        let (name, root) = ("b".into(), hex(&list.parts()[1].root));
+        let holder = Some(agent.holder(false));
+        let kind = ObjectKind::File;
+        let brought = Description { name, kind, length: 1, mode: 0o644, root, holder, pinned: false };
+        catalog.begin_bring(b, agent, false).unwrap().complete(brought);
+        for (id, says) in [(a, "is pinned"), (b, "brought by itself")] {
+            let refusal = catalog.delete_part(id, agent, || Ok(true)).unwrap_err();
+            assert!(refusal.message.contains(says), "{refusal}");
+        }
+        catalog.delete_part(c, agent, || Ok(true)).unwrap();
     }
 
     #[test]

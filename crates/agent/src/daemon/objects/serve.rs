@@ -45,14 +45,15 @@ impl Objects {
             let have = outcomes.iter().filter_map(has).collect();
             outcomes.retain(|(_, outcome)| outcome.is_err());
             let one = |part: ObjectId, to: Vec<String>| {
+                let is_file = part != object;
                 let objects = Arc::clone(self);
                 async move {
                     let (outcomes, report) = objects.serve_one(part, to).await;
-                    note(object, report, &objects);
+                    note(object, report.filter(|_| is_file), &objects);
                     outcomes
                 }
             };
-            outcomes.extend(sets::deliver(&set, have, one).await);
+            outcomes.extend(sets::deliver(object, &set, have, one).await);
         }
         let failed = outcomes.iter().filter(|(_, outcome)| outcome.is_err()).count();
         tracing::info!(%object, serve, receivers = outcomes.len(), failed, "sent to those who asked");
