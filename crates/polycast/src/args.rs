@@ -584,7 +584,7 @@ pub struct SendArgs {
     /// The fabric that is to carry it, if it can (ocs, shufflecast, ip-multicast, tcp-chain) [default: the best one]
     #[arg(long, value_name = "NAME")]
     pub fabric: Option<String>,
-    /// Settings of a transfer over trees (fabric datacast), as the manager's [datacast] has them: rto-ms=20,increase=5mbit
+    /// Settings of a transfer over trees (fabric datacast), by the keys of the manager's section datacast: rto-ms=20,increase=5mbit
     #[arg(long, value_name = "KEY=VALUE,..", default_value = "", hide_default_value = true)]
     pub pull: String,
     /// No other fabric is to carry it: without it the command fails
