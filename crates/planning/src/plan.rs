@@ -312,7 +312,7 @@ pub struct PullTuning {
 }
 
 impl PullTuning {
-    /// The keys that [`PullTuning::set`] knows, as settings spell them.
+    /// The keys that [`PullTuning::parse`] knows, as settings spell them.
     pub const KEYS: &str =
         "credits, initial-rate, increase, interval-us, burst-bytes, block-bytes, rto-ms, overtaken, chance";
 
