@@ -573,31 +573,6 @@ fn labels_with_pods_lead_to_the_receivers_and_nowhere_else() {
     }
 }
 
-/// Where the label has a place for one pod alone, the spines of the others ask agents of theirs for the spine label.
-#[test]
-fn labels_with_pods_beyond_the_label_are_asked_for() {
-    if !can(&LABELS) {
-        return;
-    }
-    let place = Place::new();
-    let file = place.file("object", &noise(4_000_000));
-    let cast = ["lab", "cast", "orca:6,rate=200mbit,encoding=pods,filter-bits=1,probe-ms=0", &file];
-    let ran = polycast(&[&cast[..], &["--source", "h0", "--receivers", "h4,h10,h13,h20", "--json"]].concat());
-    assert_eq!(ran.status, 0, "{}", ran.stderr);
-    let report = ran.json();
-    all_verified(&report, 4);
-    assert_eq!(report["fabric"], "orca", "{report}");
-    for pod in 0..6 {
-        // The source's packets go up from its pod, and what agents have put a spine label into from those of the asked.
-        let ups = (0..9).map(|way| (3 * pod + way / 3, 3 * pod + way % 3));
-        let up: u64 =
-            ups.map(|(leaf, spine)| link(&report, &format!("leaf{leaf}"), &format!("spine{spine}"))).sum();
-        let times = u64::from(pod < 3);
-        let (least, most) = (4_000_000 * times, 4_400_000 * times + 200_000);
-        assert!((least..most).contains(&up), "pod {pod}: {up}, {}", report["links"]);
-    }
-}
-
 /// A switch on the way fails in mid-transfer: the source gets another label, and nothing goes over TCP. Whatever way the
 /// first label took, the way of the second one is in the report.
 #[test]
