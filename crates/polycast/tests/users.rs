@@ -169,6 +169,6 @@ fn root_sends_through_an_agent_that_is_not_root() {
     let sent = common::polycast(&["send", &secret, "--to", "y", "--id", "4", "--socket", &socket, "--json"]);
     assert_eq!(sent.status, 0, "{}", sent.stderr);
     let stranger = end(command_as(ONE, &["ls", "--socket", &socket]).spawn().unwrap());
-    refused(&stranger, "ermission denied");
+    refused(&stranger, "this user may not use the agent's socket");
     drop(other);
 }
