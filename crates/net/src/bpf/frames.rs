@@ -58,7 +58,11 @@ mod tests {
         frame[IP_AT + 9] = 17;
         frame[UDP_AT..UDP_AT + 4].copy_from_slice(&[1, 2, 3, 4]);
         frame.extend_from_slice(payload);
-        let whole = !sum(&frame[UDP_AT..]);
+        // Zero would say that there is no sum.
+        let whole = match !sum(&frame[UDP_AT..]) {
+            0 => 0xffff,
+            sum => sum,
+        };
         frame[CHECKSUM_AT..HEADER_AT].copy_from_slice(&whole.to_be_bytes());
         frame
     }
