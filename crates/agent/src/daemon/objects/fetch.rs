@@ -205,6 +205,9 @@ impl Objects {
         let Some(fetch) = fetches.objects.get(&object) else { return };
         if fetch.filling.is_none() && fetch.waiters.is_empty() {
             fetches.objects.remove(&object);
+            // If it has come, the manager hears that first, which ends the wish. The other way round it would have another one
+            // read the origin.
+            super::announce(&self.shared.catalog, &self.shared.link);
             self.shared.link.unwant(object);
         } else if fetch.filling.is_none() {
             self.want(object, fetch);
