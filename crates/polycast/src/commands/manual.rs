@@ -45,3 +45,44 @@ pub fn man(args: &ManArgs, format: Format) -> Result<Exit, Failure> {
     output::result(format, &json!({ "folder": folder, "pages": pages }), &text)?;
     Ok(Exit::Done)
 }
+
+#[cfg(all(test, feature = "research"))]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// The page of all commands is made from the command line's own definition: one that is old fails here, and
+    /// `POLYCAST_GOLDEN=write cargo test -p polycast --bin polycast page_of_commands` writes it anew.
+    #[test]
+    fn the_page_of_commands_is_of_this_command_line() {
+        let page = page_of_commands();
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/cli.md");
+        if std::env::var("POLYCAST_GOLDEN").as_deref() == Ok("write") {
+            fs::write(&path, page).unwrap();
+            panic!("{} was written: look at it, and test again without POLYCAST_GOLDEN", path.display());
+        }
+        let kept = fs::read_to_string(&path).unwrap_or_default();
+        let differs = kept.lines().zip(page.lines()).position(|(kept, now)| kept != now);
+        let line = differs.unwrap_or(kept.lines().count().min(page.lines().count())) + 1;
+        assert!(
+            kept == page,
+            "docs/reference/cli.md is not of this command line from line {line} on: write it anew with \
+             POLYCAST_GOLDEN=write cargo test -p polycast --bin polycast page_of_commands"
+        );
+    }
+
+    fn page_of_commands() -> String {
+        let options = clap_markdown::MarkdownOptions::new()
+            .title("The command line".to_string())
+            .show_footer(false)
+            .show_table_of_contents(true);
+        let page = clap_markdown::help_markdown_command_custom(&Args::command(), &options);
+        let lines: Vec<&str> = page.lines().map(str::trim_end).collect();
+        let mut text = lines.join("\n");
+        // One empty line between paragraphs is enough.
+        while text.contains("\n\n\n") {
+            text = text.replace("\n\n\n", "\n\n");
+        }
+        format!("{}\n", text.trim())
+    }
+}
