@@ -1,4 +1,4 @@
-//! What can be broken on purpose, and when: `agent:h3@2.5`, `link:h3@1`, `manager@0.5`, `ocs:late=500@0`.
+//! What can be broken on purpose, and when: `agent:h3@2.5`, `link:h3@1`, `rate:h3=20mbit@0`, `manager@0.5`, `ocs:late=500@0`.
 
 use crate::error::LabError;
 use crate::ocs::Fault;
@@ -9,6 +9,8 @@ use std::str::FromStr;
 
 /// The latest time of a failure, in seconds.
 const SECONDS_MAX: f64 = 3_600.0;
+/// The least rate of a link.
+const RATE_MIN_BPS: u64 = 100_000;
 
 /// One failure.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -34,9 +36,9 @@ pub enum What {
     Manager,
     /// The circuit switch misbehaves from then on.
     Ocs(Fault),
-    /// A link of a Datacast fabric, such as `s23-h11`, gets another rate.
+    /// All links of a host get another rate, both ways; or one between two nodes, such as `s23-h11`.
     Rate {
-        /// Its two nodes, with `-` between them.
+        /// The host, or the two nodes with `-` between them.
         link: String,
         /// The rate in bits a second.
         rate_bps: u64,
@@ -78,10 +80,11 @@ impl FromStr for Failure {
                 wrong("the circuit switch can refuse, hangup, lie, dark, dark=PORT, late=MILLISECONDS, and none of it again")
             })?),
             Some(("rate", setting)) => {
-                let form = "write rate:NODE-NODE=RATE@SECONDS, such as rate:s23-h11=20mbit@0";
+                let form = "write rate:HOST=RATE@SECONDS or rate:NODE-NODE=RATE@SECONDS with at least 100kbit, such as \
+                            rate:h3=20mbit@0 or rate:s23-h11=20mbit@0";
                 let (link, rate) = setting.split_once('=').ok_or_else(|| wrong(form))?;
                 let rate: Rate = rate.parse().map_err(|_| wrong(form))?;
-                if rate.0 < 100_000 || !link.contains('-') {
+                if rate.0 < RATE_MIN_BPS || link.is_empty() {
                     return Err(wrong(form));
                 }
                 What::Rate { link: link.into(), rate_bps: rate.0 }
@@ -126,6 +129,7 @@ mod tests {
             "link:ocs:4@0",
             "link:s19-h14@2",
             "rate:s23-h11=20000000@0",
+            "rate:h3=20000000@0.5",
             "manager@0.5",
             "ocs:lie@0",
             "ocs:late=500@1.5",
@@ -145,6 +149,8 @@ mod tests {
             "x@1",
             "ocs:x@1",
             "rate:h1=5@1",
+            "rate:=20mbit@1",
+            "rate:h1@1",
         ] {
             let message = text.parse::<Failure>().unwrap_err().to_string();
             assert!(message.starts_with(&format!("'{text}' is no failure")), "{message}");

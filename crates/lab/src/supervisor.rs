@@ -460,7 +460,8 @@ impl Lab {
                         return Err(LabError::Failure { text: failure.to_string(), reason });
                     }
                 }
-                What::Rate { link: node, .. } | What::Link(node) => {
+                What::Rate { link: host, .. } => drop(self.host(host)?),
+                What::Link(node) => {
                     let named = |cable: &crate::layout::Cable| cable.a.node == *node || cable.b.node == *node;
                     if !self.layout.cables.iter().any(named) {
                         let reason = format!("the lab has no node '{node}'");
@@ -523,10 +524,7 @@ fn strike(what: &What, daemons: &Mutex<Daemons>, layout: &Layout, (spec, places)
         What::Silent(name) => label_switches::silence(places, name),
         What::Link(node) => world::cut(layout, spec, node),
         What::Ocs(fault) => optical::misbehave(*fault),
-        What::Rate { link, rate_bps } => {
-            let (one, other) = link.split_once('-').unwrap_or((link, ""));
-            world::set_rate(layout, spec, one, other, *rate_bps)
-        }
+        What::Rate { link, rate_bps } => world::set_rate(layout, spec, link, *rate_bps),
     };
     if let Err(error) = broken {
         tracing::error!(%error, "something could not be broken");

@@ -217,20 +217,35 @@ pub(crate) fn between<'a>(layout: &'a Layout, one: &str, other: &str) -> Option<
     layout.cables.iter().find(joins)
 }
 
-/// Gives a link of a Datacast fabric another rate, both ways.
-pub(crate) fn set_rate(
-    layout: &Layout,
-    spec: &Spec,
-    one: &str,
-    other: &str,
-    rate_bps: u64,
-) -> Result<(), LabError> {
-    let Some(cable) = between(layout, one, other) else { return Ok(()) };
-    for end in [&cable.a, &cable.b] {
-        let lines = shape(spec, rate_bps, &end.interface).join("\n").replace("qdisc add", "qdisc replace");
-        end.space.batch("tc", &[lines])?;
+/// Gives links another rate, both ways: the one between two nodes, or all that carry a host's data.
+pub(crate) fn set_rate(layout: &Layout, spec: &Spec, which: &str, rate_bps: u64) -> Result<(), LabError> {
+    let between = which.split_once('-').map(|(one, other)| between(layout, one, other));
+    let is_fabric = |end: &End| {
+        !matches!(spec.network, Network::Datacast { .. }) || crate::datacast::is_fabric(&end.interface)
+    };
+    let own = |cable: &&Cable| {
+        let ends = [&cable.a, &cable.b];
+        ends.iter().any(|end| end.node == which) && ends.into_iter().all(is_fabric)
+    };
+    let cables: Vec<&Cable> = match between {
+        Some(cable) => cable.into_iter().collect(),
+        None => layout.cables.iter().filter(own).collect(),
+    };
+    for end in cables.into_iter().flat_map(|cable| [&cable.a, &cable.b]) {
+        end.space.batch("tc", &reshape(spec, rate_bps, &end.interface))?;
     }
     Ok(())
+}
+
+/// The lines of `tc` that give an interface another shape, whatever it had before: classes cannot be added twice, and what was
+/// never shaped has nothing to delete.
+fn reshape(spec: &Spec, rate_bps: u64, interface: &str) -> Vec<String> {
+    let mut lines = vec![
+        format!("qdisc replace dev {interface} root handle ffff: pfifo"),
+        format!("qdisc del dev {interface} root"),
+    ];
+    lines.extend(shape(spec, rate_bps, interface));
+    lines
 }
 
 /// Cuts the cable of a host or another node, at the end that is not the node's own; or, of two nodes with `-` between

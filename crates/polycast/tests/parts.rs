@@ -211,3 +211,38 @@ fn the_time_until_devices_have_a_path_is_measured() {
         foreign.stderr
     );
 }
+
+/// One host's links are narrow from the beginning. Over every fabric the others go on without it, and the report names it.
+#[test]
+fn a_narrow_host_holds_nobody_over_any_fabric() {
+    if !can() {
+        return;
+    }
+    let place = Place::new();
+    let file = place.file("object", &noise(8_000_000));
+    // Of a rack with labels one host takes part: the other one passes labels on, and a narrow one there would hold its rack.
+    for (spec, fabric, receivers, slow) in [
+        ("blast:racks=4,hosts=1,circuit-ms=4,rate=100mbit", "ocs", "h1,h2,h3", "h3"),
+        ("shufflecast:2,2,hosts=1,rate=100mbit", "shufflecast", "h1,h2,h3,h4,h5,h6,h7", "h5"),
+        ("orca:4,rate=100mbit", "orca", "h3,h5,h7,h9,h11,h13", "h9"),
+    ] {
+        let fault = format!("rate:{slow}=10mbit@0");
+        let cast = ["lab", "cast", spec, &file, "--receivers", receivers, "--fail", &fault, "--json"];
+        let ran = polycast(&cast);
+        assert_eq!(ran.status, 0, "{spec}: {}", ran.stderr);
+        let report = ran.json();
+        // What the narrow link cannot take of the stream goes there over TCP.
+        assert!(report["fabric"].as_str().unwrap().starts_with(fabric), "{report}");
+        let receivers = report["receivers"].as_array().unwrap();
+        assert!(receivers.iter().all(|receiver| receiver["verified"] == true), "{report}");
+        let is_slow = |receiver: &&Value| receiver["slow"] == true;
+        let slow_names: Vec<&Value> = receivers.iter().filter(is_slow).map(|r| &r["name"]).collect();
+        assert_eq!(slow_names, [slow], "{report}");
+        let took = |is_slow: bool| {
+            let those = receivers.iter().filter(|receiver| (receiver["name"] == slow) == is_slow);
+            those.map(|receiver| receiver["seconds"].as_f64().unwrap()).fold(0.0, f64::max)
+        };
+        // Its link gives it a tenth of what theirs give them.
+        assert!(2.0 * took(false) < took(true), "the others take {} s: {report}", took(false));
+    }
+}

@@ -84,6 +84,8 @@ pub struct Sender {
     /// Most packets a second that ever reached a receiver.
     best_rate: u64,
     round_trip: Duration,
+    /// The same without the time in queues.
+    bare_trip: Duration,
     next_attempt: Time,
     next_send: Time,
     /// When the stream goes on by itself: the next attempt, or the next packet at a granted rate.
@@ -140,6 +142,7 @@ impl Sender {
             ),
             best_rate: 0,
             round_trip: Duration::from_millis(1),
+            bare_trip: Duration::from_millis(1),
             next_attempt: Time::ZERO,
             next_send: Time::ZERO,
             stream_at: None,
@@ -403,7 +406,9 @@ impl Sender {
         if let Some(sent) = sent {
             self.round_trip = Duration((self.round_trip.0 * 7 + now.since(sent).0) / 8);
             peer.arrived(now, sent, arrival);
-            peer.look.queue(peer.path.queue());
+            let queue = peer.path.queue();
+            peer.look.queue(queue);
+            self.bare_trip = Duration((self.bare_trip.0 * 7 + now.since(sent).0.saturating_sub(queue.0)) / 8);
             self.best_rate = self.best_rate.max(peer.path.best_rate());
         }
         if peer.service != Service::Streaming {
@@ -458,7 +463,8 @@ impl Sender {
         }
         peer.finish_at = None;
         peer.asked_until = peer.asked_until.max(until.min(peer.position));
-        if peer.service == Service::Patching && peer.slower.is_some() {
+        // In a trial too: what is sent again for one is a part of what it costs the others.
+        if peer.service == Service::Patching {
             self.put_off(id, ranges);
             return;
         }

@@ -18,8 +18,9 @@ use core::ops::Range;
 use polycast_types::{Duration, Rate, Time};
 use polycast_wire::control::Control;
 
-/// Reports of at least this long, and of so many round trips, are looked at together.
-const LOOK: Duration = Duration::from_millis(10);
+/// Reports of at least this long, and of so many round trips without their queues, are looked at together: behind a long queue
+/// before a narrow path the transfer would be over before the first look.
+const LOOK: Duration = Duration::from_millis(20);
 const LOOK_ROUNDS: u64 = 8;
 /// A shorter queue is none; nor is one of fewer packets at the present pace, which others' packets on shared links make.
 const QUEUE_MIN: Duration = Duration::from_millis(1);
@@ -39,7 +40,7 @@ const TAKES_ALL_BUT: u64 = 16;
 const TRIAL_MIN: Duration = Duration::from_millis(40);
 const TRIAL_MAX: Duration = Duration::from_millis(250);
 /// What the others must gain at least, in percent, to go on without it.
-const GAIN: u64 = 130;
+const GAIN: u64 = 115;
 /// A gain that needs no more time to be believed.
 const GAIN_CLEAR: u64 = 200;
 /// After a trial in vain the next one of that receiver has to wait for this long, then for twice as long, and so on.
@@ -47,7 +48,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(500);
 const TRY_DOUBLINGS: u32 = 6;
 /// While others take the stream, one that they do not wait for gets a patch for so many packets of it: patches share the source's
 /// link with the stream.
-const PATCH_FOR: u64 = 20;
+const PATCH_FOR: u64 = 12;
 /// A chain member that gets nothing for this long, while it is behind its upstream, goes to the tail.
 const CHAIN_STALL: Duration = Duration::from_millis(1_500);
 /// One that is held by its upstream alone for so long changes places with it.
@@ -225,7 +226,7 @@ impl Sender {
     /// When reports enough have come: how long that took, and the receivers whose paths alone have queues or losses.
     fn look(&mut self, now: Time) -> Option<(Narrow, Duration)> {
         let span = now.since(self.slow.since);
-        if span < LOOK.max(self.round_trip * LOOK_ROUNDS) {
+        if span < LOOK.max(self.bare_trip * LOOK_ROUNDS) {
             return None;
         }
         Some((self.narrow(now, span), span))
@@ -247,13 +248,15 @@ impl Sender {
         for peer in self.peers.values_mut() {
             peer.look = peer.look.next(peer.received, peer.lost, span);
         }
-        // A window that still grows has met nobody's limit, and a granted rate has none but the receivers' sockets.
-        if seen.len() < 2 || !self.congestion.has_found() || self.config.rate.is_some() {
+        // A window that still grows has met no receiver's limit.
+        let is_granted = self.config.rate.is_some();
+        if seen.len() < 2 || !(is_granted || self.congestion.has_found()) {
             return Narrow::default();
         }
+        // A queue does not slow a granted rate; one that stays full loses packets, or keeps the window shut.
         let queue_min = QUEUE_MIN.0.max(QUEUE_PACKETS * 1_000_000_000 / self.slow.pace.max(1));
         let by_queue = standing_out(seen.iter().map(|peer| (peer.1, peer.0)).collect(), queue_min);
-        if !by_queue.ids.is_empty() {
+        if !is_granted && !by_queue.ids.is_empty() {
             return by_queue;
         }
         // Losses may have other causes than the pace.
@@ -321,7 +324,7 @@ impl Sender {
         }
         let sent = self.packets - trial.packets;
         let gained = per_second(sent, span).saturating_mul(100) / trial.pace.max(1);
-        if span < TRIAL_MIN.max(self.round_trip * 4) || (gained < GAIN_CLEAR && span < TRIAL_MAX) {
+        if span < TRIAL_MIN.max(self.bare_trip * 4) || (gained < GAIN_CLEAR && span < TRIAL_MAX) {
             self.look_beside(now, &mut trial);
             self.slow.trial = Some(trial);
             return;
