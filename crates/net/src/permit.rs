@@ -5,7 +5,10 @@
 
 use crate::seal::Secret;
 use crate::tls::Utc;
-use polycast_wire::permit::{HASH_LEN, Permit, SIGNATURE_LEN, ShownPermit};
+pub use polycast_wire::permit::CLOCKS_DIFFER_S;
+use polycast_wire::permit::{
+    self, Authority, HASH_LEN, NameHashes, NameTree, Permit, Refusal, SIGNATURE_LEN, ShownPermit,
+};
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,8 +17,6 @@ use std::fmt;
 pub const PUBLIC_LEN: usize = 32;
 /// What the signature is over begins with this: it is of use for nothing else.
 const SIGNED_FOR: &[u8] = b"polycast 3 permit\0";
-/// Clocks of managers may differ by so much.
-pub const CLOCKS_DIFFER_S: u64 = 300;
 
 type Hash = [u8; HASH_LEN];
 
@@ -139,16 +140,20 @@ impl KeptPermit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     names: Vec<String>,
-    /// From the leaves to the top; none without names.
-    levels: Vec<Vec<Hash>>,
+    hashes: NameTree,
 }
 
-fn leaf(name: &str) -> Hash {
-    blake3::derive_key("polycast 3 permit receiver", name.as_bytes())
-}
+/// The hashes of production.
+struct Blake3;
 
-fn node(left: &Hash, right: &Hash) -> Hash {
-    blake3::derive_key("polycast 3 permit receivers", [*left, *right].as_flattened())
+impl NameHashes for Blake3 {
+    fn leaf(&self, name: &str) -> Hash {
+        blake3::derive_key("polycast 3 permit receiver", name.as_bytes())
+    }
+
+    fn node(&self, left: &Hash, right: &Hash) -> Hash {
+        blake3::derive_key("polycast 3 permit receivers", [*left, *right].as_flattened())
+    }
 }
 
 impl Group {
@@ -156,17 +161,8 @@ impl Group {
     #[must_use]
     pub fn new(names: impl IntoIterator<Item = String>) -> Self {
         let names: Vec<String> = names.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
-        let mut levels = vec![names.iter().map(|name| leaf(name)).collect::<Vec<_>>()];
-        while let Some(below) = levels.last().filter(|below| below.len() > 1) {
-            let above = below.chunks(2).map(|pair| match pair {
-                [left, right] => node(left, right),
-                // One without a neighbour goes up as it is.
-                alone => alone[0],
-            });
-            let above = above.collect();
-            levels.push(above);
-        }
-        Group { names, levels }
+        let hashes = NameTree::new(&Blake3, names.iter().map(String::as_str));
+        Group { names, hashes }
     }
 
     /// How many there are.
@@ -184,18 +180,13 @@ impl Group {
     /// The hash of all of them; zeros where there is none.
     #[must_use]
     pub fn hash(&self) -> Hash {
-        self.levels.last().and_then(|top| top.first()).copied().unwrap_or_default()
+        self.hashes.top()
     }
 
     /// The place of a name, and the hashes beside its way to the top.
     fn way(&self, name: &str) -> Option<(u32, Vec<Hash>)> {
         let index = self.names.binary_search_by(|own| own.as_str().cmp(name)).ok()?;
-        let (mut at, mut way) = (index, Vec::new());
-        for level in &self.levels {
-            way.extend(level.get(at ^ 1));
-            at /= 2;
-        }
-        Some((u32::try_from(index).ok()?, way))
+        Some((u32::try_from(index).ok()?, self.hashes.way(index)))
     }
 }
 
@@ -208,20 +199,24 @@ impl SignedPermit {
     }
 }
 
-/// The top of a tree of `count` leaves that this way leads to.
-fn top(leaf: Hash, index: u32, count: u32, way: &[Hash]) -> Option<Hash> {
-    if index >= count {
-        return None;
+/// The keys of managers that are trusted.
+struct Keys<'k>(&'k [[u8; PUBLIC_LEN]]);
+
+impl NameHashes for Keys<'_> {
+    fn leaf(&self, name: &str) -> Hash {
+        Blake3.leaf(name)
     }
-    let (mut at, mut count, mut hash, mut way) = (index, count, leaf, way.iter());
-    while count > 1 {
-        if (at ^ 1) < count {
-            let beside = way.next()?;
-            hash = if at % 2 == 1 { node(beside, &hash) } else { node(&hash, beside) };
-        }
-        (at, count) = (at / 2, count.div_ceil(2));
+
+    fn node(&self, left: &Hash, right: &Hash) -> Hash {
+        Blake3.node(left, right)
     }
-    way.next().is_none().then_some(hash)
+}
+
+impl Authority for Keys<'_> {
+    fn has_signed(&self, permit: &[u8], signature: &[u8; SIGNATURE_LEN]) -> bool {
+        let message = signed(permit);
+        self.0.iter().any(|key| UnparsedPublicKey::new(&ED25519, key).verify(&message, signature).is_ok())
+    }
 }
 
 /// Checks that one of these keys has signed the permit, that it holds at this time, and that it is for the receiver of this
@@ -235,26 +230,16 @@ pub fn check<'a>(
     now_unix_s: u64,
     name: &str,
 ) -> Result<Permit<'a>, PermitError> {
-    let message = signed(shown.permit);
-    let is_of = |key: &[u8; PUBLIC_LEN]| {
-        UnparsedPublicKey::new(&ED25519, key).verify(&message, &shown.signature).is_ok()
-    };
-    if !keys.iter().any(is_of) {
-        return Err(PermitError::Signature);
-    }
-    let permit = Permit::parse(shown.permit).map_err(|_| PermitError::Malformed)?;
     let now = Utc(now_unix_s);
-    if now_unix_s.saturating_add(CLOCKS_DIFFER_S) < permit.from_unix_s {
-        return Err(PermitError::NotYet { from: Utc(permit.from_unix_s), now });
-    }
-    if permit.until_unix_s.saturating_add(CLOCKS_DIFFER_S) < now_unix_s {
-        return Err(PermitError::Over { until: Utc(permit.until_unix_s), now });
-    }
-    if top(leaf(name), shown.index, permit.receivers, &shown.way) != Some(permit.group) {
-        let source_name = permit.source.to_string();
-        return Err(PermitError::OtherReceivers { source_name, name: name.to_string() });
-    }
-    Ok(permit)
+    permit::check(shown, &Keys(keys), now_unix_s, name).map_err(|refusal| match refusal {
+        Refusal::Signature => PermitError::Signature,
+        Refusal::Malformed => PermitError::Malformed,
+        Refusal::NotYet { from_unix_s } => PermitError::NotYet { from: Utc(from_unix_s), now },
+        Refusal::Over { until_unix_s } => PermitError::Over { until: Utc(until_unix_s), now },
+        Refusal::OtherReceivers { source } => {
+            PermitError::OtherReceivers { source_name: source.to_string(), name: name.to_string() }
+        }
+    })
 }
 
 #[cfg(test)]

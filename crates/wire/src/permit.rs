@@ -2,7 +2,8 @@
 //!
 //! The permit itself is what the manager signs. It names its receivers by one hash: that of a tree (RFC 6962) whose leaves are
 //! their names. So it is short however many there are, and a receiver is shown the way from its own name up to that hash. Which
-//! hashes and signatures these are is not this crate's business.
+//! hashes and signatures these are is an [`Authority`]'s business: Ed25519 and BLAKE3 in production, ideal ones in the simulator,
+//! whose attacker so meets the checks of production.
 
 use crate::cursor::{NAME_LEN_MAX, Put, Reader};
 use crate::{VERSION, WireError};
@@ -17,6 +18,10 @@ pub const SIGNATURE_LEN: usize = 64;
 pub const PERMIT_LEN_MAX: usize = 1_024;
 /// The longest way from a name to the hash of all names: nothing has more names than a number of 4 bytes counts.
 pub const WAY_LEN_MAX: usize = 32;
+/// Clocks of managers may differ by so much.
+pub const CLOCKS_DIFFER_S: u64 = 300;
+
+type Hash = [u8; HASH_LEN];
 
 /// What one transfer may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,5 +157,209 @@ impl<'a> ShownPermit<'a> {
         }
         let way = (0..hashes).map(|_| r.array()).collect::<Result<_, _>>()?;
         Ok(ShownPermit { permit, signature, index, way })
+    }
+}
+
+/// The hashes by which a permit names its receivers.
+pub trait NameHashes {
+    /// That of a name.
+    fn leaf(&self, name: &str) -> Hash;
+    /// That of two hashes beside each other.
+    fn node(&self, left: &Hash, right: &Hash) -> Hash;
+}
+
+/// What an agent checks permits with.
+pub trait Authority: NameHashes {
+    /// Whether a manager that is trusted has signed these bytes.
+    fn has_signed(&self, permit: &[u8], signature: &[u8; SIGNATURE_LEN]) -> bool;
+}
+
+/// The hashes over the names of a permit's receivers, from the leaves to the top; none without names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NameTree(Vec<Vec<Hash>>);
+
+impl NameTree {
+    /// Of these names, in this order.
+    #[must_use]
+    pub fn new<'n>(hashes: &impl NameHashes, names: impl Iterator<Item = &'n str>) -> Self {
+        let mut levels = Vec::from([names.map(|name| hashes.leaf(name)).collect::<Vec<_>>()]);
+        while let Some(below) = levels.last().filter(|below| below.len() > 1) {
+            let above = below.chunks(2).map(|pair| match pair {
+                [left, right] => hashes.node(left, right),
+                // One without a neighbour goes up as it is.
+                alone => alone[0],
+            });
+            let above = above.collect();
+            levels.push(above);
+        }
+        NameTree(levels)
+    }
+
+    /// The hash of all of them; zeros where there is none.
+    #[must_use]
+    pub fn top(&self) -> Hash {
+        self.0.last().and_then(|top| top.first()).copied().unwrap_or_default()
+    }
+
+    /// The hashes beside the way from the name at this place to the top.
+    #[must_use]
+    pub fn way(&self, mut at: usize) -> Vec<Hash> {
+        let mut way = Vec::new();
+        for level in &self.0 {
+            way.extend(level.get(at ^ 1));
+            at /= 2;
+        }
+        way
+    }
+}
+
+/// The top of a tree of `count` leaves that this way leads to.
+fn top(hashes: &impl NameHashes, leaf: Hash, index: u32, count: u32, way: &[Hash]) -> Option<Hash> {
+    if index >= count {
+        return None;
+    }
+    let (mut at, mut count, mut hash, mut way) = (index, count, leaf, way.iter());
+    while count > 1 {
+        if (at ^ 1) < count {
+            let beside = way.next()?;
+            hash = if at % 2 == 1 { hashes.node(beside, &hash) } else { hashes.node(&hash, beside) };
+        }
+        (at, count) = (at / 2, count.div_ceil(2));
+    }
+    way.next().is_none().then_some(hash)
+}
+
+/// Why a permit is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal<'a> {
+    /// No manager that is trusted has signed it.
+    Signature,
+    /// The bytes are none.
+    Malformed,
+    /// It is good from then on.
+    NotYet {
+        /// In seconds since 1970.
+        from_unix_s: u64,
+    },
+    /// It was good until then.
+    Over {
+        /// In seconds since 1970.
+        until_unix_s: u64,
+    },
+    /// It is for others.
+    OtherReceivers {
+        /// Whose permit it is.
+        source: &'a str,
+    },
+}
+
+/// Checks that the manager has signed the permit, that it holds at this time, and that it is for the receiver of this name; gives
+/// what it allows.
+///
+/// # Errors
+/// One of these is not so.
+pub fn check<'a>(
+    shown: &ShownPermit<'a>,
+    authority: &impl Authority,
+    now_unix_s: u64,
+    name: &str,
+) -> Result<Permit<'a>, Refusal<'a>> {
+    if !authority.has_signed(shown.permit, &shown.signature) {
+        return Err(Refusal::Signature);
+    }
+    let permit = Permit::parse(shown.permit).map_err(|_| Refusal::Malformed)?;
+    if now_unix_s.saturating_add(CLOCKS_DIFFER_S) < permit.from_unix_s {
+        return Err(Refusal::NotYet { from_unix_s: permit.from_unix_s });
+    }
+    if permit.until_unix_s.saturating_add(CLOCKS_DIFFER_S) < now_unix_s {
+        return Err(Refusal::Over { until_unix_s: permit.until_unix_s });
+    }
+    let leaf = authority.leaf(name);
+    if top(authority, leaf, shown.index, permit.receivers, &shown.way) != Some(permit.group) {
+        return Err(Refusal::OtherReceivers { source: permit.source });
+    }
+    Ok(permit)
+}
+
+/// What a source calls an agent for, as far as its permit binds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The object.
+    pub object: ObjectId,
+    /// Its length in bytes.
+    pub object_len: u64,
+    /// Its root hash, where the source says it.
+    pub root: Option<[u8; HASH_LEN]>,
+    /// Where the source's control listener is; `None` where that is no IPv4 address.
+    pub address: Option<[u8; 4]>,
+    /// Whether it is pulled over trees.
+    pub pulled: bool,
+}
+
+impl Permit<'_> {
+    /// Whether this is the transfer that it allows.
+    #[must_use]
+    pub fn covers(&self, call: &Call) -> bool {
+        self.object == call.object
+            && self.object_len == call.object_len
+            && (self.root.is_none() || self.root == call.root)
+            && Some(self.address) == call.address
+            && (self.pulled || !call.pulled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn permit() -> Permit<'static> {
+        Permit {
+            lease: 7,
+            source: "train",
+            address: [10, 0, 0, 1],
+            object: ObjectId { app: AppId([3; 16]), data: DataId(9) },
+            object_len: 5,
+            root: Some([4; HASH_LEN]),
+            name: "model",
+            fabric: "datacast",
+            channel: ([0; 4], 0),
+            pulled: true,
+            receivers: 1,
+            group: [0; HASH_LEN],
+            from_unix_s: 10_000,
+            until_unix_s: 20_000,
+        }
+    }
+
+    /// A permit allows one transfer: each thing that it names is compared.
+    #[test]
+    fn a_permit_covers_one_transfer() {
+        let permit = permit();
+        let call = Call {
+            object: permit.object,
+            object_len: 5,
+            root: permit.root,
+            address: Some(permit.address),
+            pulled: true,
+        };
+        assert!(permit.covers(&call));
+        let ObjectId { app, data } = permit.object;
+        for other in [
+            Call { object: ObjectId { app: AppId([2; 16]), data }, ..call },
+            Call { object: ObjectId { app, data: DataId(8) }, ..call },
+            Call { object_len: 6, ..call },
+            Call { root: None, ..call },
+            Call { root: Some([5; HASH_LEN]), ..call },
+            Call { address: None, ..call },
+            Call { address: Some([10, 0, 0, 2]), ..call },
+        ] {
+            assert!(!permit.covers(&other), "{other:?}");
+        }
+        let pushed = Permit { pulled: false, ..permit.clone() };
+        assert!(!pushed.covers(&call) && pushed.covers(&Call { pulled: false, ..call }));
+        assert!(permit.covers(&Call { pulled: false, ..call }), "who may be pulled from may send");
+        // A source that did not know its root when it asked has none in its permit.
+        let open = Permit { root: None, ..permit };
+        assert!(open.covers(&call) && open.covers(&Call { root: None, ..call }));
     }
 }

@@ -251,6 +251,32 @@ impl Header {
     }
 }
 
+/// Why a node takes no further look at a packet of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// Its route is longer than the node's settings allow.
+    TooFar,
+    /// What it carries is not what its name says.
+    Poisoned,
+}
+
+/// Whether a node takes in a packet: before its forwarder hears of it, so that it answers no interest and gets into no store. `hash`
+/// is the keyed hash of its payload ([`digest_key`]). Who only passes data on does not look into it.
+///
+/// # Errors
+/// It does not.
+pub fn admit(header: &Header, hops_max: usize, hash: impl FnOnce() -> [u8; 32]) -> Result<(), Doubt> {
+    let hops = header.hops.bytes().len();
+    if hops > hops_max {
+        return Err(Doubt::TooFar);
+    }
+    let is_here = usize::from(header.hops.position()) == hops;
+    match header.kind {
+        Kind::Data { .. } if is_here && !header.digest.fits(&hash()) => Err(Doubt::Poisoned),
+        _ => Ok(()),
+    }
+}
+
 /// The bytes of a greeting.
 #[must_use]
 pub fn greeting(heard: bool) -> [u8; HEADER_LEN] {
@@ -293,6 +319,30 @@ mod tests {
             any::<bool>().prop_map(|fresh| Kind::Interest { fresh }),
             (any::<bool>(), follows).prop_map(|(again, follows)| Kind::Data { again, follows }),
         ]
+    }
+
+    /// What is kept or answered is looked into, what only passes is not.
+    #[test]
+    fn data_at_the_end_of_its_route_fits_its_digest() {
+        let hash = [7; 32];
+        let data = Kind::Data { again: false, follows: Follows::Open };
+        let header = |kind, position, byte| Header {
+            kind,
+            tree: 0,
+            hops: Hops::new(&[1, 2, 3], position).unwrap(),
+            handle: Handle(5),
+            sn: 6,
+            digest: Digest([byte; DIGEST_LEN]),
+        };
+        assert_eq!(admit(&header(data, 3, 7), 3, || hash), Ok(()));
+        assert_eq!(admit(&header(data, 3, 8), 3, || hash), Err(Doubt::Poisoned));
+        for position in 0..3 {
+            assert_eq!(admit(&header(data, position, 8), 3, || unreachable!()), Ok(()), "it passes");
+        }
+        let asks = header(Kind::Interest { fresh: false }, 3, 8);
+        assert_eq!(admit(&asks, 3, || unreachable!()), Ok(()));
+        assert_eq!(admit(&asks, 2, || unreachable!()), Err(Doubt::TooFar));
+        assert_eq!(admit(&header(data, 3, 8), 2, || unreachable!()), Err(Doubt::TooFar));
     }
 
     proptest! {

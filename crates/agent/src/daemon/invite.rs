@@ -21,6 +21,7 @@ use polycast_net::tls::PeerNames;
 use polycast_protocol::session::Why;
 use polycast_types::{ObjectId, Printable, Time};
 use polycast_wire::control::Control;
+use polycast_wire::permit::Call;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::net::{IpAddr, TcpListener};
@@ -249,12 +250,17 @@ fn allowed(
     let permit = permit::check(&shown, &authority.keys, authority.now_unix_s, &shared.name)
         .map_err(|error| error.to_string())?;
     caller.check(permit.source).map_err(|error| error.to_string())?;
-    let is_this = permit.object == invitation.object
-        && permit.object_len == invitation.object_len
-        && (permit.root.is_none() || permit.root == invitation.root)
-        && IpAddr::from(permit.address) == invitation.source.ip()
-        && (permit.pulled || !invitation.pulled);
-    if !is_this {
+    let call = Call {
+        object: invitation.object,
+        object_len: invitation.object_len,
+        root: invitation.root,
+        address: match invitation.source.ip() {
+            IpAddr::V4(address) => Some(address.octets()),
+            IpAddr::V6(_) => None,
+        },
+        pulled: invitation.pulled,
+    };
+    if !permit.covers(&call) {
         return Err(format!(
             "its permit is for another transfer: of object {} with {} bytes, from {} at {}",
             permit.object,

@@ -8,14 +8,14 @@ use polycast_net::object::ObjectSource;
 use polycast_net::seal::Seal;
 use polycast_net::store::{PartFile, StoreError};
 use polycast_protocol::pull::{
-    Blocks, Data, Digest, Interest, ListPlace, Receiver, ReceiverConfig, ReceiverInput, ReceiverOutput,
-    Route, Source, SourceConfig, SourceInput, SourceOutput,
+    Blocks, Data, Digest, Interest, ListPlace, Names, Receiver, ReceiverConfig, ReceiverInput,
+    ReceiverOutput, Route, Source, SourceConfig, SourceInput, SourceOutput,
 };
 use polycast_protocol::push::Geometry;
 use polycast_types::{Handle, Time};
 use polycast_wire::control::Hash;
 use polycast_wire::pull::digest_len;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -118,14 +118,7 @@ pub struct ReceiverEnd {
     missing: Vec<u32>,
     verified: Vec<bool>,
     left: u64,
-    /// Of the object's packets, as far as they are known.
-    digests: Vec<Digest>,
-    /// Of packets of lists that are named and not here.
-    names: BTreeMap<u64, Digest>,
-    /// How many roots are known.
-    roots: u64,
-    /// What is here of the lists of sections that are not whole.
-    lists: BTreeMap<u64, Vec<u8>>,
+    names: Names,
     events: mpsc::Sender<ReceiverEvent>,
     /// Rings when there is an event.
     bell: Bell,
@@ -166,10 +159,7 @@ impl ReceiverEnd {
             missing,
             verified,
             left,
-            digests: Vec::new(),
-            names: BTreeMap::new(),
-            roots: 0,
-            lists: BTreeMap::new(),
+            names: Names::new(config.blocks),
             events,
             bell,
             verified_bytes,
@@ -188,11 +178,8 @@ impl ReceiverEnd {
 
     /// The roots of the lists of further sections have become known.
     pub(super) fn learn(&mut self, now: Time, roots: &[Digest]) {
-        for (section, root) in (self.roots..self.blocks.sections()).zip(roots) {
-            self.names.insert(self.blocks.list_root(section), *root);
-            self.roots = section + 1;
-        }
-        self.machine.handle(now, ReceiverInput::Roots { until: self.roots });
+        let until = self.names.learn(roots);
+        self.machine.handle(now, ReceiverInput::Roots { until });
     }
 
     /// A packet of a list has come: it names others, or it is a part of the list itself.
@@ -201,34 +188,18 @@ impl ReceiverEnd {
         if let Some(seal) = &self.seal {
             seal.turn(sn, 0, &mut opened);
         }
-        self.names.remove(&sn);
-        if place.level > 0 {
-            let digests = opened.as_chunks().0.iter().map(|bytes| Digest(*bytes));
-            self.names.extend(self.blocks.list_children(place).zip(digests));
-            return;
-        }
-        let len = self.blocks.list_bytes(place.section, 0) as usize;
-        let list = self.lists.entry(place.section).or_insert_with(|| vec![0; len]);
-        let span = self.blocks.list_span(place);
-        list[span.start as usize..span.end as usize].copy_from_slice(&opened);
+        self.names.keep(place, &opened);
     }
 
     /// The list of a section is whole: it says the hashes of its groups, and the digests of its packets.
     fn listed(&mut self, now: Time, section: u64) -> Result<(), StoreError> {
-        let list = self.lists.remove(&section).expect("a list that is whole is here");
         let groups = self.blocks.section_groups(section);
-        let (hashes, digests) = list.split_at((groups.end - groups.start) as usize * size_of::<Hash>());
-        for bytes in digests.chunks_exact(digest_len(self.blocks.payload_bytes())) {
-            let mut digest = Digest::default();
-            digest.0[..bytes.len()].copy_from_slice(bytes);
-            self.digests.push(digest);
-        }
+        let hashes = self.names.listed(section);
         let Some(assembler) = &mut self.assembler else { return Ok(()) };
         // Who has looked at what it had has heard of some before.
         let known = assembler.hashes().len() as u64;
         let skipped = known.saturating_sub(groups.start).min(groups.end - groups.start);
-        let new: Vec<Hash> = hashes.as_chunks().0[skipped as usize..].to_vec();
-        for group in assembler.add_hashes(groups.start + skipped, &new) {
+        for group in assembler.add_hashes(groups.start + skipped, &hashes[skipped as usize..]) {
             self.check(now, group)?;
         }
         Ok(())
@@ -283,9 +254,8 @@ impl ReceiverEnd {
         while let Some(output) = self.machine.poll(now) {
             match output {
                 ReceiverOutput::Ask(mut interest) => {
-                    let sn = interest.name.sn;
-                    let named = self.digests.get(sn as usize).or_else(|| self.names.get(&sn));
-                    interest.name.digest = *named.expect("only what is named is asked for");
+                    let named = self.names.digest(interest.name.sn);
+                    interest.name.digest = named.expect("only what is named is asked for");
                     asks.push_back(interest);
                 }
                 ReceiverOutput::Keep { sn, .. } => {

@@ -416,19 +416,20 @@ impl Node {
                 return;
             }
         };
-        if header.hops.bytes().len() > self.hops_max {
-            self.too_far += 1;
-            return;
+        let hash = || hash_of(header.handle, header.sn, payload);
+        match wire::admit(&header, self.hops_max, hash) {
+            Ok(()) => {}
+            Err(wire::Doubt::TooFar) => {
+                self.too_far += 1;
+                return;
+            }
+            Err(wire::Doubt::Poisoned) => {
+                self.poisoned += 1;
+                self.name_poisoner(port);
+                return;
+            }
         }
         let packet = Packet::from_wire(&header, payload.len() as u16);
-        if let Packet::Data(data) = &packet
-            && data.route.is_at_end()
-            && !header.digest.fits(&hash_of(header.handle, header.sn, payload))
-        {
-            self.poisoned += 1;
-            self.name_poisoner(port);
-            return;
-        }
         self.forward(Face::Port(port), packet, payload);
         self.ask();
     }

@@ -145,6 +145,14 @@ impl Blocks {
         first(groups.start)..first(groups.end)
     }
 
+    /// The numbers that the packets of a section's list have; there may be fewer of these.
+    #[must_use]
+    pub fn list_numbers(&self, section: u64) -> Range<u64> {
+        let stride = self.lists.map_or(0, |shape| shape.stride);
+        let first = self.packets() + section * stride;
+        first..first + stride
+    }
+
     /// How many levels the list of a section has; the packet of the highest one is its root.
     #[must_use]
     pub fn list_levels(&self, section: u64) -> usize {

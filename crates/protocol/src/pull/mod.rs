@@ -15,6 +15,7 @@ mod blocks;
 mod bucket;
 mod forwarder;
 mod lists;
+mod names;
 mod packet;
 mod pending;
 mod plan;
@@ -32,6 +33,7 @@ pub use forwarder::{
     Output as ForwarderOutput,
 };
 pub use lists::{ListPlace, SECTION_GROUPS};
+pub use names::{NameList, Names};
 pub use packet::{Data, Decision, Digest, Face, Interest, Name, Packet, Payload};
 pub use plan::{plan_routes, route_of};
 pub use receiver::{

@@ -76,7 +76,8 @@ pub enum Input {
     },
     /// A packet came.
     Data(Data),
-    /// These packets were corrupt: they are to come again, and from the source.
+    /// These packets were corrupt: they are to come again, and from the source. Of a packet of a list this has to be said before
+    /// the next `poll` after its `Keep`, which reads what it names.
     Corrupt {
         /// Their numbers.
         sns: Range<u64>,
@@ -193,6 +194,8 @@ pub struct Receiver {
     /// When no tree has a block left: where the search for missing packets has come to.
     sweep: u64,
     lists: Lists,
+    /// Packets of lists that are there, and of which their driver may still find that they are corrupt.
+    unread: VecDeque<ListPlace>,
     /// Packets of the object below this number have names.
     known: u64,
     begun: bool,
@@ -233,6 +236,7 @@ impl Receiver {
             fresh: RangeSet::new(),
             sweep: 0,
             lists: Lists::default(),
+            unread: VecDeque::new(),
             known: if blocks.sections() == 0 { blocks.packets() } else { 0 },
             begun: false,
             outputs: VecDeque::new(),
@@ -250,7 +254,7 @@ impl Receiver {
     /// How many packets of the object it has.
     #[must_use]
     pub fn packets(&self) -> u64 {
-        self.have.count() - self.lists.packets()
+        self.have.count() - self.lists.packets() - self.unread.len() as u64
     }
 
     /// Whether it has packet `sn`; false for a packet that there is not.
@@ -293,11 +297,9 @@ impl Receiver {
             Input::Data(data) => self.data(now, &data),
             Input::Corrupt { sns } => {
                 for sn in sns.start..sns.end.min(self.config.blocks.packets()) {
-                    if self.have.remove(sn) {
-                        self.redo.insert(sn..sn + 1);
-                        self.fresh.insert(sn..sn + 1);
-                    }
+                    self.lose(sn);
                 }
+                self.lose_unread(&sns);
             }
             Input::Rerouted { tree, route } => self.rerouted(now, tree, route),
             Input::Regained { tree, route, block } => {
@@ -319,6 +321,10 @@ impl Receiver {
         let blocks = self.config.blocks;
         assert!(self.packets() <= blocks.packets(), "it has more packets than there are");
         self.lists.check(&blocks);
+        assert!(
+            self.unread.iter().all(|place| self.have.has(blocks.list_sn(*place))),
+            "what is read is there"
+        );
         for (number, tree) in self.trees.iter().enumerate() {
             let most = self.config.credits as usize * self.config.overtaken.map_or(1, |_| OPEN_PER_CREDIT);
             assert!(tree.open.len() <= most, "tree {number} has more open than credits");
@@ -351,6 +357,9 @@ impl Receiver {
 
     /// What to do next, or `None` until `deadline` or the next input.
     pub fn poll(&mut self, now: Time) -> Option<Output> {
+        if self.outputs.is_empty() {
+            self.read_lists();
+        }
         if let Some(output) = self.outputs.pop_front() {
             return Some(output);
         }
@@ -455,7 +464,7 @@ impl Receiver {
         }
         self.outputs.push_back(Output::Keep { sn, round_trip });
         if let Some(place) = place {
-            self.listed(place);
+            self.unread.push_back(place);
         } else if self.is_complete() {
             self.outputs.push_back(Output::Complete);
         }
@@ -474,16 +483,36 @@ impl Receiver {
         had || (self.lists.has_begun(section) && (is_root || named_by(level + 1)))
     }
 
-    /// A packet of a list has come.
-    fn listed(&mut self, place: ListPlace) {
+    /// Packets of lists have come, and their driver had nothing to say against them.
+    fn read_lists(&mut self) {
         let blocks = self.config.blocks;
-        self.lists.keep(place);
-        blocks.list_children(place).for_each(|sn| self.queue_list(sn));
-        while let Some(section) = self.lists.complete() {
-            self.outputs.push_back(Output::Listed { section });
+        while let Some(place) = self.unread.pop_front() {
+            self.lists.keep(place);
+            blocks.list_children(place).for_each(|sn| self.queue_list(sn));
+            while let Some(section) = self.lists.complete() {
+                self.outputs.push_back(Output::Listed { section });
+            }
+            self.known = self.lists.known(&blocks);
+            self.begin_lists();
         }
-        self.known = self.lists.known(&blocks);
-        self.begin_lists();
+    }
+
+    /// A packet that was there was corrupt.
+    fn lose(&mut self, sn: u64) {
+        if self.have.remove(sn) {
+            self.redo.insert(sn..sn + 1);
+            self.fresh.insert(sn..sn + 1);
+        }
+    }
+
+    /// Packets of lists that were corrupt, as far as nobody has read them.
+    fn lose_unread(&mut self, sns: &Range<u64>) {
+        let blocks = self.config.blocks;
+        let is_corrupt = |place: &ListPlace| sns.contains(&blocks.list_sn(*place));
+        while let Some(at) = self.unread.iter().position(is_corrupt) {
+            let place = self.unread.remove(at).expect("it was just found there");
+            self.lose(blocks.list_sn(place));
+        }
     }
 
     fn begin_lists(&mut self) {

@@ -97,6 +97,10 @@ pub enum Plant {
     SkipName,
     /// A packet that is not the source's takes a receiver as long as thirty that are.
     DearForgeries,
+    /// A node takes what a packet carries for what its name says.
+    SkipDigest,
+    /// A node forgets who waits for packets when one comes with other bytes.
+    ForgetWaiters,
     /// An agent whose session begins anew does not say what it has.
     ForgetHave,
     /// A manager that has just begun does not wait until agents have said what they have.

@@ -9,7 +9,7 @@ use crate::forwarder::digest_of;
 use polycast_net::hash::{group_hash, root_hash};
 use polycast_net::object::ObjectSource;
 use polycast_net::seal::Seal;
-use polycast_protocol::pull::{Blocks, Digest, ListPlace, SECTION_GROUPS};
+use polycast_protocol::pull::{Blocks, Digest, ListPlace, NameList, SECTION_GROUPS};
 use polycast_protocol::push::Geometry;
 use polycast_types::Handle;
 use polycast_wire::control::Hash;
@@ -53,14 +53,7 @@ struct Section {
     parts: Range<usize>,
     /// Parts of it that are not known yet.
     left: AtomicUsize,
-    list: OnceLock<List>,
-}
-
-/// The list of a section's names.
-struct List {
-    /// The bytes of each level, the list itself first, as they are before they are sealed.
-    levels: Vec<Vec<u8>>,
-    root: Digest,
+    list: OnceLock<NameList>,
 }
 
 impl Sums {
@@ -204,38 +197,19 @@ impl Sums {
     /// The digests of the roots of lists, from this section on, as far as they are known.
     pub(crate) fn roots_from(&self, section: u64) -> Vec<Digest> {
         let known = self.sections.iter().skip(section as usize).map_while(|section| section.list.get());
-        known.map(|list| list.root).collect()
+        known.map(NameList::root).collect()
     }
 
     /// Makes the packets of a section's list, all of whose parts are known.
-    fn list_of(&self, section: u64, parts: Range<usize>) -> List {
+    fn list_of(&self, section: u64, parts: Range<usize>) -> NameList {
         let parts = || self.parts[parts.clone()].iter().filter_map(OnceLock::get);
         let short = digest_len(self.blocks.payload_bytes());
         let mut list: Vec<u8> = parts().flat_map(|part| part.hashes.iter().flatten().copied()).collect();
         parts().flat_map(|part| &part.digests).for_each(|digest| list.extend_from_slice(&digest.0[..short]));
-        assert_eq!(list.len() as u64, self.blocks.list_bytes(section, 0), "all of the section is known");
-        let mut levels = vec![list];
-        let mut root = Digest::default();
-        let mut packet = Vec::new();
-        for level in 0..self.blocks.list_levels(section) {
-            let first = self.blocks.list_sn(ListPlace { section, level, index: 0 });
-            let mut above = Vec::new();
-            for index in 0.. {
-                let span = self.blocks.list_span(ListPlace { section, level, index });
-                if span.is_empty() {
-                    break;
-                }
-                packet.clear();
-                packet.extend_from_slice(&levels[level][span.start as usize..span.end as usize]);
-                self.seal_list(first + index, &mut packet);
-                root = digest_of(self.transfer, first + index, &packet, DIGEST_LEN);
-                above.extend_from_slice(&root.0);
-            }
-            levels.push(above);
-        }
-        // What is left is the root's own digest.
-        levels.pop();
-        List { levels, root }
+        NameList::new(&self.blocks, section, list, |sn, packet| {
+            self.seal_list(sn, packet);
+            digest_of(self.transfer, sn, packet, DIGEST_LEN)
+        })
     }
 
     fn seal_list(&self, sn: u64, packet: &mut [u8]) {
@@ -251,17 +225,14 @@ impl Sums {
         else {
             return false;
         };
-        let span = self.blocks.list_span(place);
         packet.clear();
-        packet.extend_from_slice(&list.levels[place.level][span.start as usize..span.end as usize]);
+        packet.extend_from_slice(list.packet(&self.blocks, place));
         self.seal_list(sn, packet);
         true
     }
 
     fn digest_in_list(&self, place: ListPlace) -> Option<Digest> {
-        let list = self.sections.get(place.section as usize)?.list.get()?;
-        let Some(above) = list.levels.get(place.level + 1) else { return Some(list.root) };
-        above.as_chunks::<DIGEST_LEN>().0.get(place.index as usize).map(|bytes| Digest(*bytes))
+        self.sections.get(place.section as usize)?.list.get()?.digest(place)
     }
 
     /// The root hash, once all is known.

@@ -41,6 +41,15 @@ fn asked(receiver: &mut Receiver, now: u64) -> Vec<(u8, u64)> {
     outputs(receiver, now).into_iter().filter_map(ask).collect()
 }
 
+/// What it asks the source itself for.
+fn fresh(receiver: &mut Receiver, now: u64) -> Vec<u64> {
+    let ask = |output| match output {
+        Output::Ask(Interest { name, fresh: true, .. }) => Some(name.sn),
+        _ => None,
+    };
+    outputs(receiver, now).into_iter().filter_map(ask).collect()
+}
+
 fn give(receiver: &mut Receiver, now: u64, sn: u64, tree: u8, decision: Decision) {
     receiver.handle(Time(now), Input::Data(data(sn, tree, decision)));
 }
@@ -69,6 +78,7 @@ fn give_list(receiver: &mut Receiver, now: u64, sn: u64, tree: u8) -> Vec<u64> {
     let length = receiver.config.blocks.length_of(sn);
     receiver.handle(Time(now), Input::Data(Data { length, ..data(sn, tree, Decision::Open) }));
     assert_eq!(receiver.poll(Time(now)), Some(Output::Keep { sn, round_trip: Some(Duration(1)) }));
+    receiver.read_lists();
     let outputs = receiver.outputs.drain(..);
     outputs
         .filter_map(|output| if let Output::Listed { section } = output { Some(section) } else { None })
@@ -103,6 +113,30 @@ fn packets_without_a_name_are_not_asked_for() {
     assert_eq!(asked(&mut receiver, 11), []);
     receiver.handle(Time(10), Input::Data(Data { length: 535, ..data(36, 0, Decision::Open) }));
     assert_eq!((receiver.counters().refused, receiver.has(36)), (2, false), "its list has another length");
+}
+
+/// A packet of a list counts when its driver has had a look at it: one that was corrupt names nothing, and comes again.
+#[test]
+fn a_corrupt_packet_of_a_list_comes_again_from_the_source() {
+    let mut receiver = receiver_of_lists(1);
+    receiver.handle(Time(0), Input::Roots { until: 9 });
+    receiver.handle(Time(0), Input::Begin);
+    assert_eq!(asked(&mut receiver, 0), [(0, 30), (0, 36), (0, 42)]);
+    for sn in [30, 42] {
+        let length = receiver.config.blocks.length_of(sn);
+        receiver.handle(Time(1), Input::Data(Data { length, ..data(sn, 0, Decision::Open) }));
+        assert!(matches!(receiver.poll(Time(1)), Some(Output::Keep { .. })));
+        receiver.handle(Time(1), Input::Corrupt { sns: sn..sn + 1 });
+        assert!(!receiver.has(sn), "{sn}");
+        assert_eq!(fresh(&mut receiver, 1), [sn]);
+        receiver.handle(Time(2), Input::Data(Data { length, ..data(sn, 0, Decision::Open) }));
+        assert!(matches!(receiver.poll(Time(2)), Some(Output::Keep { .. })));
+    }
+    assert_eq!(receiver.packets(), 0);
+    // What was read counts: it is too late then.
+    assert_eq!(fresh(&mut receiver, 2), []);
+    receiver.handle(Time(2), Input::Corrupt { sns: 30..43 });
+    assert!(receiver.has(30) && receiver.has(42));
 }
 
 #[test]

@@ -13,6 +13,7 @@ pub use flow::{Flow, FlowConfig, Segment};
 pub use group::{Group, GroupError};
 pub use node::{PullNode, ReceiverLog};
 pub use world::PullWorld;
+pub(super) use world::port_of;
 
 use super::Packet;
 use flow::SegmentKind;

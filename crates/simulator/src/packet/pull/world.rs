@@ -214,7 +214,11 @@ impl World for PullWorld {
 
 /// The port of `node` at which a link arrives.
 #[inline]
-pub(super) fn port_of<P: crate::packet::Packet>(net: &Network<P>, node: NodeId, link: LinkId) -> u8 {
+pub(in crate::packet) fn port_of<P: crate::packet::Packet>(
+    net: &Network<P>,
+    node: NodeId,
+    link: LinkId,
+) -> u8 {
     let back = net.reverse(link).expect("the links of a graph go both ways");
     (back.0 - net.links_from(node)[0].0) as u8
 }

@@ -1,9 +1,11 @@
-//! Cases with an attacker: sealed transfers by push, with all that fails in the others.
+//! Cases with an attacker: sealed transfers by push and by pull, with all that fails in the others.
 //!
 //! What must hold, whatever it does: no source seals two contents with one key and nonce; one who has left is not told the key of
 //! what is first sent later; nobody keeps, or takes part in, what its source has not said; a packet of one who has no keys gets to no
 //! machine; and when it stops, every receiver gets the object. Of eight seeds one is about time: a single forged packet changes
 //! nothing, and as many as the source sends make a transfer at most 1.3 times as long.
+
+mod pulled;
 
 use super::coverage as named;
 use super::draw::{self, Random};
@@ -17,7 +19,10 @@ use alloc::vec::Vec;
 use polycast_topology::{Graph, Network as Topology};
 use polycast_types::{Duration, Rate, Time};
 
-/// Of so many seeds one is about time.
+/// Of so many seeds one is by pull, by its number.
+const PULLED_ONE_IN: u64 = 4;
+const PULLED: u64 = 2;
+/// Of so many seeds by push one is about time.
 const TIMED_ONE_IN: u64 = 8;
 const NETWORKS: [&str; 4] = ["leaf-spine:1,1,5", "leaf-spine:2,2,4", "fat-tree:4,2", "bcube:4,1"];
 /// A transfer is over within this time.
@@ -26,6 +31,9 @@ const LIVENESS: Duration = Duration::from_secs(60);
 const MOMENT: Duration = Duration::from_millis(2);
 
 pub(super) fn run(seed: u64, random: &mut Random, plant: Option<Plant>) -> Verdict {
+    if seed % PULLED_ONE_IN == PULLED {
+        return pulled::run(seed, random, plant);
+    }
     if random.one_in(TIMED_ONE_IN) {
         return timed(seed, random, plant);
     }

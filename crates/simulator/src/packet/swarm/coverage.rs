@@ -339,6 +339,11 @@ events! { ATTACKS:
     ATTACK_LIES_POSITION = "member lies of where it has begun",
     ATTACK_ASKS = "member asks for what it has",
     ATTACK_COMPLAINS = "member says that packets were forged",
+    ATTACK_CHANGES_INTEREST = "attacker changes an interest on its way",
+    ATTACK_HOLDS_UP = "attacker holds up what is said on a connection",
+    ATTACK_ASKS_NODES = "attacker asks nodes for packets",
+    ATTACK_MEMBER_LISTS = "member forges a packet of a list of names",
+    NODE_DOUBTS = "node drops other bytes than a name says",
     ATTACK_SERVES_WRONG = "member serves wrong bytes in the chain",
 }
 

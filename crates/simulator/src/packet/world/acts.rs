@@ -3,6 +3,7 @@
 use super::attacker::{Author, from_nothing, retagged};
 use super::frames::{Body, Frame};
 use super::keys::salt_of;
+use super::permits::{Allowed, Manager, unix_s};
 use super::receiver::content_of;
 use super::{Cluster, Datagram, Fragment, Owner};
 use crate::packet::Network;
@@ -11,28 +12,9 @@ use crate::packet::swarm::coverage as named;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use polycast_types::{Handle, Time};
+use polycast_types::{DataId, Handle, ObjectId, Time};
 use polycast_wire::control::{Control, Hello};
 use polycast_wire::data::{CodedHeader, FLAG_PATCH, FLAG_REPORT, Header};
-
-/// What the manager that leads has allowed: this source may send to these receivers until then.
-struct Permit {
-    /// Whether the leader has signed it.
-    is_signed: bool,
-    source: &'static str,
-    receivers: Vec<String>,
-    until: Time,
-}
-
-impl Permit {
-    /// Whether a receiver takes part in what such a source calls it for.
-    fn allows(&self, now: Time, source: &str, receiver: &str) -> bool {
-        self.is_signed
-            && self.source == source
-            && now < self.until
-            && self.receivers.iter().any(|name| name == receiver)
-    }
-}
 
 impl Cluster {
     /// One thing that it may do at any time.
@@ -211,20 +193,22 @@ impl Cluster {
 
     /// A receiver is called by one whom the manager has not allowed it.
     fn call_without_permit(&mut self, net: &Network<Datagram>, to: u32) {
-        let (now, name) = (net.now(), self.push(0).receivers[to as usize].name.clone());
-        let guard = self.guard.as_deref_mut().expect("somebody attacks");
-        let later = Time(now.0 + 1);
-        let (own, others) = ("one of its own", Vec::from([String::from("another one"), name.clone()]));
-        let permit = match guard.random.below(5) {
-            0 => None,
-            1 => Some(Permit { is_signed: false, source: own, receivers: others, until: later }),
-            // What it has seen of another one, of another time, and for others.
-            2 => Some(Permit { is_signed: true, source: "an honest one", receivers: others, until: later }),
-            3 => Some(Permit { is_signed: true, source: own, receivers: others, until: now }),
-            _ => Some(Permit { is_signed: true, source: own, receivers: Vec::new(), until: later }),
+        let push = self.push(0);
+        let name = push.receivers[to as usize].name.clone();
+        let honest = Allowed {
+            source: String::from("an honest one"),
+            address: [10, 0, 0, 1],
+            object: ObjectId { data: DataId(push.object), ..ObjectId::default() },
+            object_len: push.object_len,
+            root: None,
+            pulled: false,
+            receivers: push.receivers.iter().map(|host| host.name.clone()).collect(),
+            from_unix_s: unix_s(Time::ZERO),
         };
-        let takes_part = self.plant == Some(Plant::SkipPermit)
-            || permit.is_some_and(|permit| permit.allows(now, own, &name));
+        let manager = Manager(push.object);
+        let guard = self.guard.as_deref_mut().expect("somebody attacks");
+        let lets = manager.lets_attacker(&mut guard.random, &honest, net.now(), &name);
+        let takes_part = self.plant == Some(Plant::SkipPermit) || lets;
         self.coverage.hit(named::ATTACK_CALLS);
         if takes_part {
             self.breaches.push(format!("receiver {to} takes part in what nobody has permitted"));

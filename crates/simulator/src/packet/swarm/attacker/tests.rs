@@ -1,5 +1,5 @@
 use super::super::{Plant, Random, command_attacked, run_attacked};
-use super::TIMED_ONE_IN;
+use super::{PULLED, PULLED_ONE_IN, TIMED_ONE_IN};
 use crate::packet::swarm::{Coverage, Verdict};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -48,6 +48,7 @@ fn found_within(plant: Plant, seeds: impl Iterator<Item = u64>) -> String {
 /// Each bug is found by what must hold of it.
 #[test]
 fn bugs_of_sealed_transfers_are_found() {
+    let by_push = |seed: &u64| seed % PULLED_ONE_IN != PULLED;
     for (plant, words) in [
         (Plant::ReuseNonce, "with a nonce that has another content"),
         (Plant::KeepEpoch, "and knows the key of fragment"),
@@ -57,10 +58,29 @@ fn bugs_of_sealed_transfers_are_found() {
         (Plant::SkipName, "has the place of receiver"),
         (Plant::SkipCheck, "content"),
     ] {
-        let found = found_within(plant, 0..200);
+        let found = found_within(plant, (0..200).filter(by_push));
         assert!(found.contains(words), "{plant:?}: {found}");
     }
-    let timed = |seed: &u64| Random::new(*seed).one_in(TIMED_ONE_IN);
+    let timed = |seed: &u64| by_push(seed) && Random::new(*seed).one_in(TIMED_ONE_IN);
     let found = found_within(Plant::DearForgeries, (0..400).filter(timed));
     assert!(found.contains("forged packets, and"), "{found}");
+}
+
+/// The same by pull: each of what must hold was seen not to, with a bug that is put in for it.
+#[test]
+fn bugs_of_sealed_transfers_by_pull_are_found() {
+    let by_pull = |(from, until): (u64, u64)| (from..until).filter(|seed| seed % PULLED_ONE_IN == PULLED);
+    for (plant, words) in [
+        (Plant::ReuseNonce, "with a nonce that has another content"),
+        (Plant::KeepEpoch, "and knows the key of packet"),
+        (Plant::SkipPermit, "in what nobody has permitted"),
+        (Plant::SkipDigest, "takes other bytes for packet"),
+        (Plant::SkipProof, "settled as done, but is not"),
+        (Plant::SkipCheck, "other content than its source has said"),
+        (Plant::DearForgeries, "as many forged packets, and"),
+        (Plant::ForgetWaiters, "forged packet"),
+    ] {
+        let found = found_within(plant, by_pull((0, 1_600)));
+        assert!(found.contains(words), "{plant:?}: {found}");
+    }
 }

@@ -1,0 +1,147 @@
+//! A receiver, as the agents' are: it knows names from lists, opens what comes, and checks groups against hashes.
+
+use crate::packet::world::keys::{self, Keyring};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ops::Range;
+use polycast_protocol::pull::{Blocks, Digest, Names, Receiver, ReceiverConfig, ReceiverInput};
+use polycast_protocol::push::Geometry;
+use polycast_types::{Handle, Time};
+use polycast_wire::control::Hash;
+
+/// One who is to have the object, over all transfers of it.
+pub(super) struct Host {
+    pub(super) node: u32,
+    pub(super) name: String,
+    pub(super) bytes: Vec<u8>,
+    pub(super) verified: Vec<bool>,
+    pub(super) done_at: Option<Time>,
+    pub(super) removed: bool,
+    pub(super) end: Option<End>,
+}
+
+/// Its part in one transfer.
+pub(super) struct End {
+    pub(super) handle: Handle,
+    pub(super) machine: Receiver,
+    pub(super) names: Names,
+    blocks: Blocks,
+    /// How many roots are known.
+    roots: usize,
+    keys: Keyring,
+    /// How many packets each group lacks.
+    missing: Vec<u32>,
+    hashes: Vec<Hash>,
+}
+
+impl End {
+    pub(super) fn new(config: ReceiverConfig, geometry: &Geometry, keys: Keyring) -> Self {
+        let (handle, blocks) = (config.transfer, config.blocks);
+        let missing = alloc::vec![0; geometry.groups() as usize];
+        let (names, machine) = (Names::new(blocks), Receiver::new(config));
+        End { handle, machine, names, blocks, roots: 0, keys, missing, hashes: Vec::new() }
+    }
+
+    /// These are the roots so far. Gives how many sections have one.
+    pub(super) fn learn(&mut self, roots: &[Digest]) -> u64 {
+        let further = &roots[self.roots.min(roots.len())..];
+        self.roots = self.roots.max(roots.len());
+        self.names.learn(further)
+    }
+}
+
+impl Host {
+    pub(super) fn new(node: u32, geometry: &Geometry) -> Self {
+        Host {
+            node,
+            name: format!("host {node}"),
+            bytes: alloc::vec![0; geometry.object_len as usize],
+            verified: alloc::vec![false; geometry.groups() as usize],
+            done_at: None,
+            removed: false,
+            end: None,
+        }
+    }
+
+    /// It takes part in a transfer, and holds what it has verified before.
+    pub(super) fn begin(&mut self, now: Time, geometry: &Geometry, mut end: End) {
+        let held = |sn: u64| {
+            let mut groups = geometry.groups_of_fragments(sn..sn + 1);
+            groups.all(|group| self.verified[group as usize])
+        };
+        for sn in (0..geometry.fragments()).filter(|sn| held(*sn)) {
+            end.machine.handle(now, ReceiverInput::Held { sns: sn..sn + 1 });
+        }
+        for (group, missing) in (0..).zip(&mut end.missing) {
+            *missing = geometry.fragments_of_group(group).filter(|sn| !held(*sn)).count() as u32;
+        }
+        self.end = Some(end);
+    }
+
+    /// A packet has come, and is kept; `damage` changes a bit of it in memory. Where `skips` is set groups are not looked at.
+    pub(super) fn keep(
+        &mut self,
+        now: Time,
+        geometry: &Geometry,
+        (sn, payload): (u64, &[u8]),
+        damage: Option<u64>,
+        skips: bool,
+    ) {
+        let Some(end) = &mut self.end else { return };
+        let mut opened = payload.to_vec();
+        end.keys.turn(sn, &mut opened);
+        if let Some(place) = end.blocks.list_place(sn) {
+            return end.names.keep(place, &opened);
+        }
+        if let Some(draw) = damage {
+            let at = (draw / 8) as usize % opened.len();
+            opened[at] ^= 1 << (draw % 8);
+        }
+        let bytes = geometry.fragment_bytes(sn);
+        for group in geometry.groups_of_fragments(sn..sn + 1) {
+            if self.verified[group as usize] {
+                continue;
+            }
+            let within = geometry.group_bytes(group);
+            let (from, to) = (bytes.start.max(within.start), bytes.end.min(within.end));
+            let part = &opened[(from - bytes.start) as usize..(to - bytes.start) as usize];
+            self.bytes[from as usize..to as usize].copy_from_slice(part);
+            let Some(end) = &mut self.end else { return };
+            end.missing[group as usize] -= 1;
+            self.check(now, geometry, group, skips);
+        }
+    }
+
+    /// The list of a section is whole.
+    pub(super) fn listed(&mut self, now: Time, geometry: &Geometry, section: u64, skips: bool) {
+        let Some(end) = &mut self.end else { return };
+        let hashes = end.names.listed(section);
+        end.hashes.extend(hashes);
+        let groups: Range<u64> = end.blocks.section_groups(section);
+        groups.for_each(|group| self.check(now, geometry, group, skips));
+    }
+
+    /// Checks a group that is whole, if its hash is known.
+    fn check(&mut self, now: Time, geometry: &Geometry, group: u64, skips: bool) {
+        let (Some(end), at) = (&mut self.end, group as usize) else { return };
+        let Some(hash) = end.hashes.get(at) else { return };
+        if self.verified[at] || end.missing[at] > 0 {
+            return;
+        }
+        let bytes = geometry.group_bytes(group);
+        if skips || *hash == keys::hash(&self.bytes[bytes.start as usize..bytes.end as usize]) {
+            self.verified[at] = true;
+            return;
+        }
+        let sns = geometry.fragments_of_group(group);
+        for sn in sns.clone() {
+            geometry.groups_of_fragments(sn..sn + 1).for_each(|other| end.missing[other as usize] += 1);
+        }
+        end.machine.handle(now, ReceiverInput::Corrupt { sns });
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.verified.iter().all(|verified| *verified)
+    }
+}
