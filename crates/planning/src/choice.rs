@@ -49,6 +49,7 @@ pub(crate) struct Moment {
 }
 
 /// What is decided.
+#[expect(clippy::large_enum_variant, reason = "each lives until the next line")]
 #[derive(Debug)]
 pub(crate) enum Choice {
     /// This plan, in place of others, and how long the transfer takes where that was estimated.

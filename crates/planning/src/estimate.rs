@@ -34,6 +34,9 @@ const ONE: u64 = 1 << 16;
 const FACTORS: (u64, u64) = (ONE / 4, ONE * 4);
 /// A factor moves by one of so many parts of the way to what was seen.
 const INERTIA: i128 = 4;
+/// Set-up is learned of transfers whose bytes take at most so many times as long, and the rate of those whose bytes take at least so many
+/// times as long: what varies in one part is not taken for the other.
+const SPLIT: (u64, u64) = (4, 8);
 /// What nobody has confirmed for so long does not count any more.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3_600);
 /// Fabrics that something is known of: a network has fewer.
@@ -149,18 +152,20 @@ impl Estimator {
         learned.map_or((ONE, ONE), |learned| (learned.set_up, learned.carrying))
     }
 
-    /// A transfer of which `assumed` was assumed has taken so long from its grant to its end. The longer part of it learns:
-    /// small objects teach how long set-up takes, and large ones the rate.
+    /// A transfer of which `assumed` was assumed has taken so long from its grant to its end. Small objects teach how long set-up takes,
+    /// large ones the rate, and those between nothing.
     pub fn learn(&mut self, now: Time, fabric: FabricName, assumed: Estimate, took: Duration) {
         if !self.learned.contains_key(&fabric) && self.learned.len() >= LEARNED_MAX {
             return;
         }
         let (mut set_up, mut carrying) = self.factors(Some(now), fabric);
         let parts = (scaled(assumed.set_up, set_up), scaled(assumed.carrying, carrying));
-        if parts.0 >= parts.1 {
+        if assumed.carrying <= assumed.set_up * SPLIT.0 {
             set_up = moved(set_up, assumed.set_up, took.0.saturating_sub(parts.1.0));
-        } else {
+        } else if assumed.carrying >= assumed.set_up * SPLIT.1 {
             carrying = moved(carrying, assumed.carrying, took.0.saturating_sub(parts.0.0));
+        } else {
+            return;
         }
         self.learned.insert(fabric, Learned { set_up, carrying, at: now });
     }
@@ -358,6 +363,10 @@ mod tests {
         }
         assert!((519..=521).contains(&expected(&estimator, LARGE)), "{estimator:?}");
         assert!((20..=21).contains(&expected(&estimator, SMALL)));
+        // One between the two tells nothing.
+        let between = Estimate { set_up: Duration::from_millis(10), carrying: Duration::from_millis(60) };
+        estimator.learn(Time(39), FABRIC, between, Duration::from_millis(4_000));
+        assert!((519..=521).contains(&expected(&estimator, LARGE)), "{estimator:?}");
         // Of another fabric nothing is known, and after an hour of this one neither.
         assert_eq!(estimator.expect(Some(Time(40)), FabricName::new("other"), LARGE).as_millis(), 1_010);
         let later = Time(40) + FORGOTTEN_AFTER;
