@@ -110,6 +110,7 @@ fn grant(words: &mut Words<'_>) -> Result<Grant, Denial> {
         receivers: words.names().into_iter().map(|name| (name, (words.array(), 1))).collect(),
         absent: words.names(),
         passed_over: Vec::new(),
+        estimate: None,
         plan: polycast_planning::Plan { channel: channel(words), ..plan(words) },
         service: None,
         lease: None,

@@ -55,9 +55,15 @@ pub struct Report {
     /// Packets that reached receivers for this transfer and were not its source's.
     #[serde(default)]
     pub forged_packets: u64,
-    /// The fabrics that were better, and why they did not carry it.
+    /// The fabrics that come before it in the manager's settings or would have been faster, and why they did not carry it.
     #[serde(default)]
     pub passed_over: Vec<PassedOver>,
+    /// How many seconds the manager thought that it would take, from the grant of its first path to its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate_s: Option<f64>,
+    /// How many seconds that took, where a manager has granted a path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_s: Option<f64>,
     /// Receivers that failed because of the path: another one may reach them. Known at the source only.
     #[serde(skip)]
     pub left: Vec<String>,
@@ -187,6 +193,7 @@ impl Report {
         self.sealed &= rest.sealed;
         self.forged_packets += rest.forged_packets;
         self.passed_over.extend(rest.passed_over);
+        self.took_s = rest.took_s.map(|took| took + after);
         if !self.fabric.split('+').any(|fabric| fabric == rest.fabric) {
             self.fabric = format!("{}+{}", self.fabric, rest.fabric);
         }
@@ -227,6 +234,8 @@ impl From<&Report> for TransferReport {
             sealed: report.sealed,
             forged_packets: report.forged_packets,
             passed_over: report.passed_over.iter().map(Into::into).collect(),
+            estimate_s: report.estimate_s,
+            took_s: report.took_s,
         }
     }
 }
@@ -270,6 +279,8 @@ impl TryFrom<TransferReport> for Report {
             sealed: report.sealed,
             forged_packets: report.forged_packets,
             passed_over: report.passed_over.into_iter().map(Into::into).collect(),
+            estimate_s: report.estimate_s,
+            took_s: report.took_s,
         })
     }
 }
@@ -427,6 +438,8 @@ mod tests {
             sealed: true,
             forged_packets: 3,
             passed_over: vec![PassedOver { fabric: "ocs".into(), why: "it is dark".into() }],
+            estimate_s: Some(1.5),
+            took_s: Some(2.25),
         }
     }
 
@@ -455,7 +468,7 @@ mod tests {
             ],
             "sent_bytes": 1_100, "patched_bytes": 100, "spared_bytes": 18, "heard": 12, "root": "ab",
             "path_lost": "the light went out", "sealed": true, "forged_packets": 3,
-            "passed_over": [{ "fabric": "ocs", "why": "it is dark" }],
+            "passed_over": [{ "fabric": "ocs", "why": "it is dark" }], "estimate_s": 1.5, "took_s": 2.25,
             "events": [{ "seconds": 0.5, "what": "the light went out" }],
             "control": [{ "step": "scheduling", "micros": 40 }],
             "trees": [{ "tree": 1, "interests": 2, "duplicates": 3, "halved": 4, "packets": 0, "sent_bytes": 0,
@@ -471,6 +484,8 @@ mod tests {
             events: Vec::new(),
             control: Vec::new(),
             trees: Vec::new(),
+            estimate_s: None,
+            took_s: None,
             ..report()
         };
         let document = serde_json::to_value(Delivery::new("f", bare)).unwrap();

@@ -87,6 +87,13 @@ pub struct Cable {
     pub b: End,
 }
 
+impl Cable {
+    /// Whether it joins a rack to the packet core.
+    pub(crate) fn is_uplink(&self) -> bool {
+        self.a.node.starts_with("tor") && self.b.node == "core"
+    }
+}
+
 /// A whole lab.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {

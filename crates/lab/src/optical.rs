@@ -132,13 +132,13 @@ pub(crate) fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) ->
     // Writing to a string cannot fail.
     let _ = match spec.network {
         Network::Bridge { .. } | Network::Datacast { .. } | Network::Orca { .. } => Ok(()),
-        Network::Blast { hybrid, core_multicast, wait, dialect, .. } => write!(
+        Network::Blast { hybrid, circuit_ms, core_multicast, wait, dialect, .. } => write!(
             text,
             "fabrics = [\"ocs\", {}\"tcp-chain\"]\nscheduler = \"greedy-matching\"\nwhen-busy = \"wait\"\n\
              on-device-failure = \"{}\"\n[ip-multicast]\npool = \"{a}.{b}.{CORE_POOL}.0/24\"\n\
              [ocs]\naddress = \"{OCS_ADDRESS}:{OCS_TL1_PORT}\"\ndialect = \"{dialect}\"\n{}ports = {}\n{}\n\
              budget-db = {BUDGET_DB:?}\nswitch-loss-db = {SWITCH_LOSS_DB:?}\namplifier-gain-db = {AMPLIFIER_GAIN_DB:?}\n\
-             rate = \"{rate}\"\n{pool}",
+             rate = \"{rate}\"\nset-up-ms = {circuit_ms}\n{pool}",
             if core_multicast { "\"ip-multicast\", " } else { "" },
             if wait { "wait" } else { "fallback" },
             login_settings(dialect, places),

@@ -37,6 +37,8 @@ pub struct Spec {
     pub sealed: bool,
     /// Whether ports of an optical lab have a carrier although no light comes to them.
     pub always_lit: bool,
+    /// Whether the manager chooses fabrics by time; otherwise the lab's own one goes first.
+    pub by_time: bool,
 }
 
 /// Room for packets of 8 KiB, as in Datacast section 7.
@@ -64,6 +66,8 @@ pub enum Network {
         wait: bool,
         /// What the circuit switch speaks.
         dialect: &'static str,
+        /// The rate of the racks' links to the packet core, where that is less than the others'.
+        core_rate: Option<Rate>,
     },
     /// Racks on a packet core and on splitters that are wired for ever (Shufflecast section V).
     Shufflecast {
@@ -306,7 +310,14 @@ impl<'a> Parts<'a> {
                         })?
                     }
                 };
-                Ok(Network::Blast { hybrid, circuit_ms, core_multicast, wait, dialect })
+                let core_rate = match self.take("core") {
+                    None => None,
+                    Some(text) => Some(text.parse().map_err(|error| self.wrong(format!("{error}")))?),
+                };
+                if core_rate.is_some_and(|rate: Rate| !RATE_RANGE.contains(&rate.0)) {
+                    return Err(self.wrong("the core must have 1mbit to 40gbit"));
+                }
+                Ok(Network::Blast { hybrid, circuit_ms, core_multicast, wait, dialect, core_rate })
             }
             "shufflecast" => {
                 let [p, k] = self.positional(["p", "k"])?;
@@ -435,6 +446,11 @@ impl FromStr for Spec {
             Some("lit") => true,
             Some(other) => return Err(parts.wrong(format!("optics can be real or lit, not '{other}'"))),
         };
+        let by_time = match parts.take("choose") {
+            None | Some("order") => false,
+            Some("time") => true,
+            Some(other) => return Err(parts.wrong(format!("choose can be order or time, not '{other}'"))),
+        };
         let network = parts.network(kind)?;
         if let Some((name, _)) = parts.settings.first() {
             return Err(parts.wrong(format!("'{kind}' has no setting '{name}'")));
@@ -458,7 +474,7 @@ impl FromStr for Spec {
         let share = Rate(OPTICAL_BPS / u64::from(passes)).min(OPTICAL_RATE_MAX);
         let usual = if kind == "datacast" { Some(DATACAST_RATE) } else { optical.then_some(share) };
         let rate = rate.or(usual);
-        Ok(Spec { network, rate, mtu, sealed, always_lit })
+        Ok(Spec { network, rate, mtu, sealed, always_lit, by_time })
     }
 }
 
@@ -466,9 +482,9 @@ impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.network {
             Network::Bridge { hosts } => write!(f, "bridge:{hosts}")?,
-            Network::Blast { hybrid, circuit_ms, core_multicast, wait, dialect } => write!(
+            Network::Blast { hybrid, circuit_ms, core_multicast, wait, dialect, core_rate } => write!(
                 f,
-                "blast:racks={},hosts={},fanout={},splitters={},ports={},circuit-ms={circuit_ms}{}{}{}",
+                "blast:racks={},hosts={},fanout={},splitters={},ports={},circuit-ms={circuit_ms}{}{}{}{}",
                 hybrid.racks,
                 hybrid.servers_per_rack,
                 hybrid.splitter_fanout,
@@ -476,7 +492,8 @@ impl fmt::Display for Spec {
                 hybrid.ports_per_rack,
                 if core_multicast { ",next=ip-multicast" } else { "" },
                 if wait { ",on-failure=wait" } else { "" },
-                if dialect == DIALECTS[0] { String::new() } else { format!(",dialect={dialect}") }
+                if dialect == DIALECTS[0] { String::new() } else { format!(",dialect={dialect}") },
+                core_rate.map(|rate| format!(",core={}", rate.0)).unwrap_or_default()
             )?,
             Network::Shufflecast { wiring, hosts } => {
                 let fabric = wiring.logical();
@@ -516,6 +533,7 @@ impl fmt::Display for Spec {
         }
         write!(f, ",mtu={}", self.mtu)?;
         f.write_str(if self.always_lit { ",optics=lit" } else { "" })?;
+        f.write_str(if self.by_time { ",choose=time" } else { "" })?;
         f.write_str(if self.sealed { "" } else { ",sealed=0" })
     }
 }
@@ -549,6 +567,7 @@ mod tests {
             ("orca:4", 16),
             ("orca:4,standby=0,sealed=0", 16),
             ("blast:racks=2,hosts=2,optics=lit", 4),
+            ("blast:racks=3,next=ip-multicast,choose=time,core=20mbit", 6),
             ("shufflecast:2,2,hosts=2,optics=real", 16),
             ("orca:4,feedback=0,probe-ms=0", 16),
             ("orca:4,encoding=pods,filter-bits=1", 16),
@@ -591,6 +610,9 @@ mod tests {
             ("blast:racks=400", "circuit switch"),
             ("blast:racks=4,fanout=1", "fanout"),
             ("blast:racks=4,next=ocs", "'ocs'"),
+            ("blast:racks=4,core=1", "the core must have 1mbit"),
+            ("bridge:4,core=1mbit", "'bridge' has no setting 'core'"),
+            ("blast:racks=4,choose=best", "choose can be order or time, not 'best'"),
             ("blast:racks=4,optics=dim", "optics can be real or lit, not 'dim'"),
             ("bridge:8,optics=real", "'bridge' has no setting 'optics'"),
             ("blast:racks=4,on-failure=cry", "'cry'"),

@@ -534,7 +534,13 @@ fn strike(what: &What, daemons: &Mutex<Daemons>, layout: &Layout, (spec, places)
 /// The manager's settings.
 fn manager_settings(spec: &Spec, layout: &Layout, places: &Places) -> String {
     let [a, b] = crate::layout::GROUPS;
-    match spec.network {
+    let mut text = format!("choose = \"{}\"\n", if spec.by_time { "time" } else { "order" });
+    let core = match spec.network {
+        Network::Blast { core_rate, .. } => core_rate,
+        _ => None,
+    };
+    text.extend(core.or(spec.rate).map(|rate| format!("link-rate = \"{}\"\n", rate.0)));
+    text + &match spec.network {
         Network::Datacast { network, .. } => datacast::manager_settings(&network, spec, layout),
         Network::Bridge { .. } => {
             format!("[ip-multicast]\npool = \"{a}.{b}.64.0/24\"\n")

@@ -78,8 +78,14 @@ pub(crate) fn build(spec: &Spec, layout: &Layout) -> Result<(), LabError> {
     if let Some(rate) = spec.rate {
         // The packet network beside a Datacast fabric is for control alone.
         let is_shaped = |end: &End| datacast.is_none() || crate::datacast::is_fabric(&end.interface);
+        let uplinks = layout.cables.iter().filter(|cable| cable.is_uplink());
+        let uplinks: Vec<&End> = uplinks.flat_map(|cable| [&cable.a, &cable.b]).collect();
+        let rate_of = |end: &End| match spec.network {
+            Network::Blast { core_rate: Some(core), .. } if uplinks.contains(&end) => core.0.min(rate.0),
+            _ => rate.0,
+        };
         let lines = |end: &End| match is_shaped(end) {
-            true => shape(spec, rate.0, &end.interface).join("\n"),
+            true => shape(spec, rate_of(end), &end.interface).join("\n"),
             false => String::new(),
         };
         for (space, lines) in by_end(layout, lines) {

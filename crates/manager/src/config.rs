@@ -8,6 +8,7 @@ use polycast_planning::Fcfs;
 use polycast_planning::ip_multicast::IpMulticast;
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_protocol::leases;
+use polycast_types::Rate;
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -57,8 +58,13 @@ pub struct ManagerConfig {
     pub scheduler: String,
     /// Names of the fabrics, best first; a name that there is not is refused with the list of all.
     pub fabrics: Vec<String>,
+    /// How one of them is chosen for a request.
+    pub choose: Choose,
+    /// Rate of a host's link, for the estimates of fabrics that do not say a rate; without it that of `[datacast]`, or 1 Gbit/s.
+    #[serde(deserialize_with = "fabrics::some_rate")]
+    pub link_rate: Option<Rate>,
     /// What becomes of a request whose best fabric is in use.
-    pub when_busy: WhenBusy,
+    pub when_busy: Option<WhenBusy>,
     /// What becomes of a path whose devices fail.
     pub on_device_failure: OnDeviceFailure,
     /// How many paths devices go on to hold after they were given back, ready for the same hosts again.
@@ -110,14 +116,25 @@ pub struct ManagerConfig {
     pub tor: Vec<fabrics::tors::TorSettings>,
 }
 
-/// What becomes of a request whose best fabric is in use.
+/// How a fabric is chosen for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Choose {
+    /// The one by which the object is there earliest, as far as is estimated; of equals the first.
+    #[default]
+    Time,
+    /// The first that can.
+    Order,
+}
+
+/// What becomes of a request whose best fabric is in use. Without the setting it takes the next where fabrics are chosen by
+/// their order, and waits where they are chosen by time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenBusy {
     /// The next fabric that is free carries it.
-    #[default]
     Next,
-    /// It waits for the best fabric that could carry it.
+    /// It waits for the best fabric that could carry it; where fabrics are chosen by time only as long as that gains time.
     Wait,
 }
 
@@ -242,7 +259,9 @@ impl Default for ManagerConfig {
             audit_logs_kept: 8,
             scheduler: Fcfs::NAME.into(),
             fabrics: vec![IpMulticast::NAME.into(), TcpChain::NAME.into()],
-            when_busy: WhenBusy::default(),
+            choose: Choose::default(),
+            link_rate: None,
+            when_busy: None,
             on_device_failure: OnDeviceFailure::default(),
             kept_paths_max: 16,
             device_timeout_ms: 2_000,
@@ -408,7 +427,6 @@ fn some_bytes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polycast_types::Rate;
 
     fn fabrics_of(config: &ManagerConfig) -> polycast_planning::Fabrics {
         fabrics::fabrics(config, &fabrics::Hosts::new(config, &[])).unwrap()

@@ -225,6 +225,7 @@ pub fn granted(request_id: u64, grant: Grant, names: Names<'_>) -> Result<api::G
         plan: kept_plan(&grant.plan),
         absent: grant.absent,
         passed_over: passed_over(grant.passed_over),
+        estimate_us: grant.estimate.map(|estimate| estimate.0 / 1_000),
     })
 }
 

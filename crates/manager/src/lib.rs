@@ -33,7 +33,7 @@ mod racks;
 mod service;
 mod store;
 
-pub use config::{EtcdConfig, ManagerConfig, OnDeviceFailure, WhenBusy};
+pub use config::{Choose, EtcdConfig, ManagerConfig, OnDeviceFailure, WhenBusy};
 pub use racks::{RackCounts, Racks, RacksError};
 
 use crate::core::{Around, Core};

@@ -8,10 +8,12 @@
 
 extern crate alloc;
 
+mod choice;
 pub mod circuits;
 pub mod datacast;
 pub mod economics;
 pub mod elmo;
+pub mod estimate;
 mod fabric;
 mod fabric_name;
 pub mod ip_multicast;
@@ -30,6 +32,7 @@ mod suspects;
 pub mod tcp_chain;
 pub mod trees;
 
+pub use choice::{Passed, PassedWhy};
 pub use fabric::{Fabric, Replan, ReplanOutcome};
 pub use fabric_name::{FabricName, FabricNameError};
 pub use network_state::{Cause, NetworkState, Running};
@@ -39,7 +42,7 @@ pub use plan::{
     Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, PlanId, PullTuning, Pulling, RackPort,
     Refusal, Resource, TreeRoutes,
 };
-pub use registry::{Fabrics, PassedOver};
+pub use registry::{Fabrics, PassedOver, Patience};
 pub use scheduler::{
     Decision, Draft, Fcfs, GreedyMatching, PartitionFcfs, Pending, RequestId, Scheduler, Wish,
 };

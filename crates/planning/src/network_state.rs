@@ -2,9 +2,10 @@
 //! (Republic section III-B).
 
 use crate::fabric_name::FabricName;
-use crate::plan::{Failure, Group, Part, Plan, PlanId, Resource};
+use crate::plan::{Failure, Group, HostId, Part, Plan, PlanId, Resource};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use polycast_types::Time;
 
 /// A plan in force and the group that it serves.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,6 +46,21 @@ pub struct NetworkState {
     turn: u64,
     /// Plans that no transfer holds any more and that devices still do, oldest first.
     kept: Vec<Running>,
+    /// When plans end, as far as that is estimated, and the same in their order, fabric by fabric.
+    ends: BTreeMap<PlanId, Time>,
+    by_end: BTreeSet<(FabricName, Time, PlanId)>,
+    /// In how many plans without a rate of their own each host is: they share its link.
+    company: BTreeMap<HostId, u32>,
+    /// Plans that are held and carry next to nothing.
+    quiet: BTreeSet<PlanId>,
+}
+
+/// A plan that was taken out for a moment, to see what would be free without it.
+#[derive(Debug)]
+pub(crate) struct Lifted {
+    id: PlanId,
+    running: Running,
+    end: Option<Time>,
 }
 
 impl NetworkState {
@@ -128,19 +144,103 @@ impl NetworkState {
         if self.running.contains_key(&id) || !plan.resources.iter().all(|resource| self.can_hold(resource)) {
             return false;
         }
-        self.holders.extend(plan.resources.iter().map(|resource| (*resource, id)));
-        self.running.insert(id, Running { group, plan });
+        self.enter(id, Running { group, plan });
         self.turn = self.turn.wrapping_add(1);
         true
     }
 
+    fn enter(&mut self, id: PlanId, running: Running) {
+        self.holders.extend(running.plan.resources.iter().map(|resource| (*resource, id)));
+        if !self.quiet.contains(&id) {
+            self.keep_company(&running, true);
+        }
+        self.running.insert(id, running);
+    }
+
     /// Ends a plan; what it held is free again.
     pub fn release(&mut self, id: PlanId) -> Option<Running> {
+        let running = self.leave(id)?;
+        self.quiet.remove(&id);
+        Some(running)
+    }
+
+    fn leave(&mut self, id: PlanId) -> Option<Running> {
         let running = self.running.remove(&id)?;
         for resource in &running.plan.resources {
             self.holders.remove(resource);
         }
+        if let Some(at) = self.ends.remove(&id) {
+            self.by_end.remove(&(running.plan.fabric, at, id));
+        }
+        if !self.quiet.contains(&id) {
+            self.keep_company(&running, false);
+        }
         Some(running)
+    }
+
+    /// Counts a plan at its hosts, or counts it no more.
+    fn keep_company(&mut self, Running { group, plan }: &Running, comes: bool) {
+        if plan.channel.own_rate().is_some() {
+            return;
+        }
+        for host in group.receivers.iter().chain([&group.source]) {
+            let plans = self.company.entry(*host).or_default();
+            *plans = if comes { plans.saturating_add(1) } else { plans.saturating_sub(1) };
+            if *plans == 0 {
+                self.company.remove(host);
+            }
+        }
+    }
+
+    /// The most transfers that share the link of one of the group's hosts with one that begins now.
+    #[must_use]
+    pub fn company_of(&self, group: &Group) -> u32 {
+        let hosts = group.receivers.iter().chain([&group.source]);
+        hosts.filter_map(|host| self.company.get(host)).copied().max().unwrap_or(0)
+    }
+
+    /// A plan that runs carries next to nothing, such as a stream of messages: nobody's share is less for it.
+    pub fn set_quiet(&mut self, id: PlanId) {
+        if let Some(running) = self.running.get(&id).cloned()
+            && self.quiet.insert(id)
+        {
+            self.keep_company(&running, false);
+        }
+    }
+
+    /// A plan that runs will end then, as far as that is estimated.
+    pub fn expect_end(&mut self, id: PlanId, at: Time) {
+        let Some(fabric) = self.running.get(&id).map(|running| running.plan.fabric) else { return };
+        if let Some(before) = self.ends.insert(id, at) {
+            self.by_end.remove(&(fabric, before, id));
+        }
+        self.by_end.insert((fabric, at, id));
+    }
+
+    /// The plans of a fabric that end after `now`, the first that ends first. Of one that should have ended by now nothing is
+    /// known.
+    pub(crate) fn ends_of(
+        &self,
+        fabric: FabricName,
+        now: Time,
+    ) -> impl Iterator<Item = (Time, PlanId)> + use<'_> {
+        let from = (fabric, Time(now.0.saturating_add(1)), PlanId(0));
+        let all = self.by_end.range(from..=(fabric, Time(u64::MAX), PlanId(u64::MAX)));
+        all.map(|(_, at, id)| (*at, *id))
+    }
+
+    /// Takes a plan out for a moment.
+    pub(crate) fn lift(&mut self, id: PlanId) -> Option<Lifted> {
+        let end = self.ends.get(&id).copied();
+        Some(Lifted { id, running: self.leave(id)?, end })
+    }
+
+    /// Puts a plan back, whatever has become of what it holds.
+    pub(crate) fn put_back(&mut self, Lifted { id, running, end }: Lifted) {
+        self.enter(id, running);
+        if let Some(at) = end {
+            self.expect_end(id, at);
+        }
     }
 
     /// Remembers a plan that has ended and that devices still hold: the same group can have it again as it is.

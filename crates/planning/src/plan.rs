@@ -247,6 +247,15 @@ pub enum Channel {
 }
 
 impl Channel {
+    /// The rate of a path that nobody else uses.
+    #[must_use]
+    pub fn own_rate(&self) -> Option<Rate> {
+        match self {
+            Channel::Multicast { rate, .. } | Channel::Label { rate, .. } => *rate,
+            Channel::SourceRoutes { .. } | Channel::Chain { .. } => None,
+        }
+    }
+
     /// Whether receivers of one hear the other: the same, but for labels, and for ways over trees, which receivers are told
     /// anew.
     #[must_use]

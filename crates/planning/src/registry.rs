@@ -1,6 +1,7 @@
 //! The fabrics of one network, in their order of preference. What fabrics there are, and by which names plans mean them,
 //! is said here and nowhere else.
 
+use crate::estimate::{Estimate, Estimator};
 use crate::fabric::{Fabric, Replan, ReplanOutcome};
 use crate::fabric_name::FabricName;
 use crate::network_state::{NetworkState, Running};
@@ -12,6 +13,7 @@ use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use polycast_types::{Duration, Time};
 use serde::{Deserialize, Serialize};
 
 /// A fabric that was better, and why it does not carry a transfer.
@@ -28,21 +30,83 @@ pub struct PassedOver {
 pub struct Fabrics {
     /// Best first.
     fabrics: Vec<Box<dyn Fabric>>,
-    /// Whether a group waits for the best fabric that could carry it.
-    wait_for_best: bool,
+    /// When a group waits for a fabric that is in use.
+    patience: Patience,
+    /// Whether the fabric is chosen by which the object is there earliest, and not by their order.
+    by_time: bool,
+    /// How long transfers take, where somebody wants to know.
+    estimator: Option<Estimator>,
+}
+
+/// When a group waits for a fabric that is in use though another one is free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Patience {
+    /// Never.
+    #[default]
+    Never,
+    /// Where the object is there earlier so, as far as is known.
+    Gains,
+    /// For the first in the order of preference that could carry it.
+    Best,
 }
 
 impl Fabrics {
     /// These fabrics, in this order of preference.
     #[must_use]
     pub fn new(fabrics: Vec<Box<dyn Fabric>>) -> Self {
-        Fabrics { fabrics, wait_for_best: false }
+        Fabrics { fabrics, patience: Patience::default(), by_time: false, estimator: None }
     }
 
     /// A group waits for the best fabric that could carry it, instead of taking the next one that is free.
     #[must_use]
     pub fn waiting_for_the_best(self) -> Self {
-        Fabrics { wait_for_best: true, ..self }
+        Fabrics { patience: Patience::Best, ..self }
+    }
+
+    /// Transfers are estimated.
+    #[must_use]
+    pub fn estimating(self, estimator: Estimator) -> Self {
+        Fabrics { estimator: Some(estimator), ..self }
+    }
+
+    /// A request goes to the fabric by which the object is there earliest, as far as is estimated; of equals to the first. It
+    /// waits for one that is in use where that gains time, if `waits`.
+    #[must_use]
+    pub fn choosing_by_time(self, waits: bool) -> Self {
+        let patience = if waits { Patience::Gains } else { Patience::Never };
+        let estimator = Some(self.estimator.unwrap_or_default());
+        Fabrics { patience, by_time: true, estimator, ..self }
+    }
+
+    /// Whether it is by time that fabrics are chosen.
+    #[must_use]
+    pub fn chooses_by_time(&self) -> bool {
+        self.by_time
+    }
+
+    /// What is assumed of the time that `bytes` bytes take over a plan that `network` does not hold yet, and when they are there.
+    #[must_use]
+    pub fn estimate(
+        &self,
+        now: Option<Time>,
+        network: &NetworkState,
+        plan: &Plan,
+        group: &Group,
+        bytes: u64,
+    ) -> Option<(Estimate, Duration)> {
+        let estimator = self.estimator.as_ref()?;
+        let is_ready = network.ready(plan.fabric, group) == Some(plan);
+        let assumed = estimator.assume(network, plan, group, bytes, is_ready);
+        Some((assumed, estimator.expect(now, plan.fabric, assumed)))
+    }
+
+    /// A transfer over a fabric has taken so long from its grant to its end ([`Estimator::learn`]).
+    pub fn learn(&mut self, now: Time, fabric: FabricName, assumed: Estimate, took: Duration) {
+        if self.named(&fabric).is_some()
+            && let Some(estimator) = &mut self.estimator
+        {
+            estimator.learn(now, fabric, assumed, took);
+        }
     }
 
     /// Their names, best first.
@@ -51,31 +115,24 @@ impl Fabrics {
     }
 
     /// The fabric of a name, if this network has one. Names come from plans and settings: there may be none.
-    fn named(&self, name: &str) -> Option<&dyn Fabric> {
+    pub(crate) fn named(&self, name: &str) -> Option<&dyn Fabric> {
         self.fabrics.iter().map(AsRef::as_ref).find(|fabric| fabric.name() == name)
     }
 
-    /// The plan of the first fabric that has one.
+    /// The plan of the first fabric that has one, whatever its estimate.
     ///
     /// # Errors
     /// None has: [`Refusal::Busy`] if one of them may have later.
     pub fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
-        self.plan_wished(network, group, Wish::default())
+        self.plan_among(network, group, self.fabrics.iter().map(AsRef::as_ref))
     }
 
-    /// The same, where the request says which fabric is to carry it: that one is asked first, or alone.
-    ///
-    /// # Errors
-    /// As [`Fabrics::plan`]; or there is no such fabric.
-    pub fn plan_wished(&self, network: &NetworkState, group: &Group, wish: Wish) -> Result<Plan, Refusal> {
-        if let Some(name) = wish.fabric.filter(|name| self.named(name).is_none()) {
-            return Err(self.no_fabric(name));
-        }
-        self.plan_among(network, group, self.in_order(wish))
+    pub(crate) fn patience(&self) -> Patience {
+        self.patience
     }
 
     /// The fabrics that are asked for a plan, one after the other.
-    fn in_order(&self, wish: Wish) -> impl Iterator<Item = &dyn Fabric> {
+    pub(crate) fn in_order(&self, wish: Wish) -> impl Iterator<Item = &dyn Fabric> {
         let is_wished = move |fabric: &dyn Fabric| Some(fabric.name()) == wish.fabric;
         let all = || self.fabrics.iter().map(AsRef::as_ref);
         let others =
@@ -94,19 +151,6 @@ impl Fabrics {
     #[must_use]
     pub fn has(&self, name: FabricName) -> bool {
         self.named(&name).is_some()
-    }
-
-    /// The fabrics that would have been asked before the one of this name, and why they have no plan.
-    #[must_use]
-    pub fn passed_over(
-        &self,
-        network: &NetworkState,
-        group: &Group,
-        wish: Wish,
-        chosen: FabricName,
-    ) -> Vec<(FabricName, Refusal)> {
-        let before = self.in_order(wish).take_while(|fabric| fabric.name() != chosen);
-        before.filter_map(|fabric| Some((fabric.name(), fabric.plan(network, group).err()?))).collect()
     }
 
     /// The same, without the fabric of this name.
@@ -136,7 +180,7 @@ impl Fabrics {
             }
             match fabric.plan(network, group) {
                 Ok(plan) => return Ok(plan),
-                Err(busy @ Refusal::Busy(_)) if self.wait_for_best => return Err(busy),
+                Err(busy @ Refusal::Busy(_)) if self.patience == Patience::Best => return Err(busy),
                 // The first that may be free later is the best one to wait for.
                 Err(busy @ Refusal::Busy(_)) if !matches!(why, Refusal::Busy(_)) => why = busy,
                 Err(Refusal::Busy(_)) => {}

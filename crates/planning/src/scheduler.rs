@@ -6,13 +6,14 @@ mod partition_fcfs;
 pub use greedy_matching::GreedyMatching;
 pub use partition_fcfs::PartitionFcfs;
 
+use crate::choice::{Awaited, Choice, Moment, Passed};
 use crate::fabric_name::FabricName;
 use crate::network_state::NetworkState;
 use crate::plan::{Group, Plan, PlanId, Refusal};
 use crate::registry::Fabrics;
 use alloc::vec::Vec;
 use core::fmt;
-use polycast_types::Time;
+use polycast_types::{Duration, Time};
 use serde::{Deserialize, Serialize};
 
 /// A request that waits, by the number under which the manager keeps it.
@@ -60,11 +61,15 @@ pub enum Decision {
         bytes: u64,
         /// The path.
         plan: Plan,
+        /// The fabrics that were before it in the order of preference, or would have been faster.
+        passed_over: Vec<Passed>,
     },
     /// It waits until something changes. A request about which nothing is said waits too.
     Wait {
         /// The request.
         request: RequestId,
+        /// When what it waits for is free, where that is known.
+        until: Option<Time>,
     },
     /// It will never get one.
     Reject {
@@ -101,13 +106,21 @@ pub struct Draft<'a> {
     turn: u64,
     plans: u64,
     decisions: Vec<Decision>,
+    moment: Moment,
 }
 
 impl<'a> Draft<'a> {
     /// A draft on top of `network`, which is the same again when the draft has ended.
     #[must_use]
     pub fn new(network: &'a mut NetworkState) -> Self {
-        Draft { turn: network.turn(), network, plans: 0, decisions: Vec::new() }
+        Draft { turn: network.turn(), network, plans: 0, decisions: Vec::new(), moment: Moment::default() }
+    }
+
+    /// The same at this time: without it nothing is known of when paths in use end.
+    #[must_use]
+    pub fn at(mut self, now: Time) -> Self {
+        self.moment.now = Some(now);
+        self
     }
 
     /// The network with what the draft holds.
@@ -118,8 +131,16 @@ impl<'a> Draft<'a> {
 
     /// Puts a plan in force; numbers from the top are not those of plans that run.
     pub fn hold(&mut self, group: Group, plan: Plan) {
-        let held = self.network.hold(PlanId(u64::MAX - self.plans), group, plan);
+        self.hold_for(group, plan, None);
+    }
+
+    fn hold_for(&mut self, group: Group, plan: Plan, takes: Option<Duration>) {
+        let id = PlanId(u64::MAX - self.plans);
+        let held = self.network.hold(id, group, plan);
         assert!(held, "a fabric planned with what is not free");
+        if let (Some(now), Some(takes)) = (self.moment.now, takes) {
+            self.network.expect_end(id, now + takes);
+        }
         self.plans += 1;
     }
 
@@ -129,13 +150,20 @@ impl<'a> Draft<'a> {
 
     /// Gives the request a path now if there is one, whole. True if it waits.
     fn decide(&mut self, request: &Pending, fabrics: &Fabrics) -> bool {
-        let decision = match fabrics.plan_wished(self.network, &request.group, request.wish) {
-            Ok(plan) => {
-                self.hold(request.group.clone(), plan.clone());
-                Decision::Accept { request: request.id, bytes: request.remaining_bytes, plan }
+        let decision = match fabrics.choose(self.network, request, &self.moment) {
+            Choice::Take(plan, passed_over, takes) => {
+                self.hold_for(request.group.clone(), plan.clone(), takes);
+                Decision::Accept { request: request.id, bytes: request.remaining_bytes, plan, passed_over }
             }
-            Err(Refusal::Busy(_)) => Decision::Wait { request: request.id },
-            Err(refusal) => Decision::Reject { request: request.id, refusal },
+            Choice::Wait(awaited) => {
+                let until = awaited.zip(self.moment.now).map(|(awaited, now)| now + awaited.free_in);
+                if let Some(Awaited { fabric, takes, .. }) = awaited {
+                    let queued = self.moment.queued.entry(fabric).or_default();
+                    *queued = *queued + takes;
+                }
+                Decision::Wait { request: request.id, until }
+            }
+            Choice::Never(refusal) => Decision::Reject { request: request.id, refusal },
         };
         let waits = matches!(decision, Decision::Wait { .. });
         self.decisions.push(decision);
@@ -224,6 +252,6 @@ mod tests {
         }
         assert_eq!(addresses.len(), 2);
         assert!(matches!(decisions[1], Decision::Reject { request: RequestId(2), .. }));
-        assert_eq!(decisions[3], Decision::Wait { request: RequestId(4) });
+        assert_eq!(decisions[3], Decision::Wait { request: RequestId(4), until: None });
     }
 }

@@ -22,6 +22,9 @@ use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Part, Plan, Ra
 use crate::relays::{self, Entry, Recovery, StaticRules};
 use crate::suspects::in_common;
 
+/// The most shares of a partition.
+pub const SHARES_MAX: u32 = 4_096;
+
 /// What the fabric is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct ShufflecastConfig {
@@ -31,7 +34,7 @@ pub struct ShufflecastConfig {
     pub servers_per_rack: u32,
     /// Rate of a splitter.
     pub rate: Rate,
-    /// How many plans may relay through a partition at a time; each has its part of the rate. At least 1.
+    /// How many plans may relay through a partition at a time; each has its part of the rate. 1 to [`SHARES_MAX`].
     pub shares: u32,
     /// Interval of attempt sending.
     pub attempt_interval: Duration,
@@ -58,7 +61,7 @@ impl Shufflecast {
         hosts: impl IntoIterator<Item = (HostId, u32)>,
         pool: AddressPool,
     ) -> Result<Self, PlaceError> {
-        let config = ShufflecastConfig { shares: config.shares.max(1), ..config };
+        let config = ShufflecastConfig { shares: config.shares.clamp(1, SHARES_MAX), ..config };
         let places = Places::new(config.network.tors().saturating_mul(config.servers_per_rack), hosts)?;
         Ok(Shufflecast { config, places, pool })
     }

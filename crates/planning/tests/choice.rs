@@ -414,7 +414,7 @@ fn pending(id: u64, group: Group, bytes: u64) -> Pending {
 
 fn waits(decisions: &[Decision]) -> Vec<u64> {
     let waiting = decisions.iter().filter_map(|decision| match decision {
-        Decision::Wait { request } => Some(request.0),
+        Decision::Wait { request, .. } => Some(request.0),
         _ => None,
     });
     waiting.collect()

@@ -236,7 +236,7 @@ fn deciding_changes_nothing() {
         assert_eq!(network.turn(), 41);
         // What is granted can be held at the same time, for all bytes that are left.
         for decision in &decisions {
-            if let Decision::Accept { request, bytes, plan } = decision {
+            if let Decision::Accept { request, bytes, plan, .. } = decision {
                 assert_eq!(*bytes, 5);
                 let group = requests.iter().find(|pending| pending.id == *request).unwrap().group.clone();
                 assert!(network.hold(PlanId(request.0), group, plan.clone()), "{}", scheduler.name());

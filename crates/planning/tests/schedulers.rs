@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use polycast_planning::circuits::{self, CircuitGroup, CircuitNetwork};
-use polycast_planning::ip_multicast::AddressPool;
+use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
 use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::shufflecast::{Shufflecast, ShufflecastConfig};
 use polycast_planning::{
     Decision, Draft, Fabrics, GreedyMatching, Group, HostId, NetworkState, PartitionFcfs, Pending, PlanId,
-    RequestId, Resource, Scheduler,
+    RequestId, Resource, Scheduler, Wish,
 };
 use polycast_topology::optics::PowerBudget;
 use polycast_topology::{Hybrid, Shufflecast as Splitters};
@@ -187,7 +187,48 @@ fn more_traffic_per_rack_goes_first_and_a_small_group_fills_the_gap() {
     let decisions =
         scheduler.decide(Time(1), &refs(&pending), Draft::new(&mut NetworkState::default()), &fabrics);
     assert_eq!(granted(&decisions), [2, 3]);
-    assert!(decisions.contains(&Decision::Wait { request: RequestId(1) }));
+    assert!(decisions.contains(&Decision::Wait { request: RequestId(1), until: None }));
     assert!(decisions.iter().any(|decision| matches!(decision,
         Decision::Reject { request: RequestId(4), refusal } if refusal.to_string().contains("1 rack "))));
+}
+
+/// Splitters, and multicast for those who wish for it; each has one path for one group.
+fn relays_and_one_address() -> Fabrics {
+    let config = ShufflecastConfig {
+        network: Splitters::new(2, 2).unwrap().into(),
+        servers_per_rack: 1,
+        rate: Rate(10_000_000_000),
+        shares: 1,
+        attempt_interval: Duration::from_millis(1),
+    };
+    let hosts = (0..8).map(|server| (HostId(server), server));
+    let one = AddressPool::new([239, 2, 0, 0], 1, 7410).unwrap();
+    let splitters = Shufflecast::new(config, hosts, pool()).unwrap();
+    Fabrics::new(vec![Box::new(splitters), Box::new(IpMulticast::new(one))])
+}
+
+/// Who waits for another fabric keeps no relays from those behind it.
+#[test]
+fn a_wish_for_another_fabric_keeps_no_relays() {
+    let fabrics = relays_and_one_address();
+    let wish = Wish { fabric: Some(IpMulticast::NAME), or_fail: true };
+    let mut network = NetworkState::default();
+    let pending = [
+        Pending { wish, ..request(1, 0, &[3], 9) },
+        Pending { wish, ..request(2, 0, &[6], 9) },
+        request(3, 0, &[5], 9),
+    ];
+    let decisions = PartitionFcfs.decide(Time(9), &refs(&pending), Draft::new(&mut network), &fabrics);
+    assert_eq!(granted(&decisions), [1, 3], "{decisions:?}");
+}
+
+/// Nothing is free while agents have yet to say what they use: no share is looked for without end.
+#[test]
+fn nobody_looks_for_shares_without_end_while_uses_are_unknown() {
+    let fabrics = relay_fabrics();
+    let mut network = NetworkState::default();
+    network.set_uses_known(false);
+    let pending = [request(1, 0, &[3], 9), request(2, 1, &[4], 9)];
+    let decisions = PartitionFcfs.decide(Time(9), &refs(&pending), Draft::new(&mut network), &fabrics);
+    assert_eq!(granted(&decisions), []);
 }

@@ -36,9 +36,10 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use members::{Arrival, Members};
+use polycast_planning::estimate::Estimate;
 use polycast_planning::{
-    Channel, Decision, Draft, FabricName, Fabrics, Group, HostId, NetworkState, PassedOver, Pending, Plan,
-    PlanId, Refusal, RequestId, Scheduler,
+    Channel, Decision, Draft, FabricName, Fabrics, Group, HostId, NetworkState, Passed, PassedOver,
+    PassedWhy, Pending, Plan, PlanId, Refusal, RequestId, Scheduler,
 };
 use polycast_types::{Duration, ObjectId, Time};
 
@@ -94,6 +95,9 @@ pub fn known_hosts<'a>(names: impl IntoIterator<Item = &'a str>) -> impl Iterato
 /// Leases have numbers below this; those from the top are for what schedulers only try.
 const PLANS_END: u64 = 1 << 63;
 
+/// A path may be back by one of so many parts of its time later than estimated.
+const LATE: u64 = 4;
+
 /// A request that waits.
 #[derive(Debug)]
 struct Waiting {
@@ -136,6 +140,8 @@ struct Lease {
     only: bool,
     /// What its holder has said of how it fared, if anything.
     fared: Option<parts::Fared>,
+    /// What was assumed of how long it takes, where it is for a whole object.
+    assumed: Option<Estimate>,
 }
 
 impl Lease {
@@ -144,10 +150,17 @@ impl Lease {
         self.ends_at.map_or(self.expires_at, |ends_at| ends_at.min(self.expires_at))
     }
 
+    /// When others can count on it: estimates are coarse, and who has waited for a path gives up when it is not back by then.
+    fn back_at(&self) -> Option<Time> {
+        let takes = self.grant.estimate.or(self.grant.service);
+        let back = takes.map(|takes| self.granted_at + takes + takes / LATE);
+        back.into_iter().chain(self.ends_at).min()
+    }
+
     /// When it will be given back, as far as that can be told.
     fn over_at(&self) -> Option<Time> {
-        let served = self.grant.service.map(|service| self.granted_at + service);
-        served.into_iter().chain(self.ends_at).min()
+        let takes = self.grant.estimate.or(self.grant.service);
+        takes.map(|takes| self.granted_at + takes).into_iter().chain(self.ends_at).min()
     }
 }
 
@@ -171,6 +184,8 @@ pub struct Leases {
     retries: BTreeSet<(Time, PlanId)>,
     /// Whether something has changed since the scheduler decided last.
     undecided: bool,
+    /// When a path should be back that a request waits for though another one is free: then it is decided anew.
+    look_again: Option<Time>,
     claims: Claims,
     claimed: claims::Claimed,
     /// Requests for receivers who may yet come.
@@ -203,6 +218,7 @@ impl Leases {
             expiries: BTreeSet::new(),
             retries: BTreeSet::new(),
             undecided: false,
+            look_again: None,
             claims: if config.claims.is_some() { Claims::Unknown } else { Claims::Known },
             claimed: claims::Claimed::default(),
             early: early::Early::default(),
@@ -248,8 +264,8 @@ impl Leases {
             Input::Withdraw { request } => self.withdraw(&request),
             Input::Extend { request, time, add, remove } => self.extend(now, request, time, &add, &remove),
             Input::Release { request, plan } => self.release(now, &request, plan),
-            Input::Fared { request, plan, unreached, reached_all } => {
-                self.fared(&request, plan, &unreached, reached_all);
+            Input::Fared { request, plan, unreached, reached_all, took } => {
+                self.fared(&request, plan, &unreached, reached_all, took);
             }
             Input::Unlit { plan, receivers } => self.unlit(now, plan, &receivers),
             Input::Drain { part, is_out } => {
@@ -281,7 +297,7 @@ impl Leases {
             Claims::Until(at) => Some(at),
             Claims::Unknown | Claims::Known => None,
         };
-        let waits = [self.claimed.deadline(), self.early.deadline(), self.parts.deadline()];
+        let waits = [self.claimed.deadline(), self.early.deadline(), self.parts.deadline(), self.look_again];
         [expiry, retry, claims, self.members.deadline()].into_iter().chain(waits).flatten().min()
     }
 
@@ -511,8 +527,9 @@ impl Leases {
         let receivers = self.in_order(&group, &plan.channel);
         let accepted_bytes = request.remaining_bytes;
         let (absent, service, lease) = (Vec::new(), None, request.lease);
-        let passed_over = Vec::new();
-        let grant = Grant { plan_id, accepted_bytes, receivers, absent, passed_over, plan, service, lease };
+        let (passed_over, estimate) = (Vec::new(), None);
+        let grant =
+            Grant { plan_id, accepted_bytes, receivers, absent, passed_over, estimate, plan, service, lease };
         self.lend(now, key, request.object, grant);
         Ok(())
     }
@@ -581,6 +598,9 @@ impl Leases {
         if self.early.is_over(now) {
             self.reconsider(now);
         }
+        if self.look_again.take_if(|at| *at <= now).is_some() {
+            self.undecided = true;
+        }
         if let Claims::Until(at) = self.claims
             && at <= now
         {
@@ -596,35 +616,42 @@ impl Leases {
 
     /// Lets the scheduler decide about all requests that wait.
     fn decide(&mut self, now: Time) {
+        self.look_again = None;
         if self.pending.is_empty() {
             return;
         }
         let pending: Vec<&Pending> = self.pending.values().map(|(pending, _)| pending).collect();
-        let draft = Draft::new(&mut self.network);
+        let draft = Draft::new(&mut self.network).at(now);
+        let mut awaited: BTreeMap<RequestId, Time> = BTreeMap::new();
         for decision in self.scheduler.decide(now, &pending, draft, &self.fabrics) {
             match decision {
-                Decision::Accept { request, bytes, plan } => self.accept(now, request, bytes, plan),
+                Decision::Accept { request, bytes, plan, passed_over } => {
+                    self.accept(now, request, bytes, plan, passed_over);
+                }
                 Decision::Reject { request, refusal } => {
                     let denial = self.refused(refusal);
                     self.deny(request, denial);
                 }
-                Decision::Wait { .. } => {}
+                Decision::Wait { request, until } => awaited.extend(until.map(|until| (request, until))),
             }
         }
-        self.tell_waiting(now);
+        // A path that should be back by then and is not has no known end: others may be faster.
+        self.look_again = awaited.values().copied().filter(|at| *at > now).min();
+        self.tell_waiting(now, &awaited);
     }
 
     /// Tells those that wait their places, if these have changed.
-    fn tell_waiting(&mut self, now: Time) {
+    fn tell_waiting(&mut self, now: Time, awaited: &BTreeMap<RequestId, Time>) {
         if self.pending.is_empty() {
             return;
         }
         let mut ends: Vec<Duration> =
             self.leases.values().filter_map(|lease| Some(lease.over_at()?.since(now))).collect();
         ends.sort_unstable();
-        for (before, (_, waiting)) in self.pending.values_mut().enumerate() {
+        for (before, (id, (_, waiting))) in self.pending.iter_mut().enumerate() {
             if waiting.told.is_none_or(|told| told.before != before) {
-                let wait = Wait { before, estimate: ends.get(before).copied() };
+                let known = awaited.get(id).map(|at| at.since(now));
+                let wait = Wait { before, estimate: known.or_else(|| ends.get(before).copied()) };
                 waiting.told = Some(wait);
                 self.outputs.push_back(Output::Waiting { request: waiting.key.clone(), wait });
             }
@@ -632,7 +659,7 @@ impl Leases {
     }
 
     /// Grants a path, unless a plug-in has decided what cannot be: then the request goes on waiting.
-    fn accept(&mut self, now: Time, id: RequestId, bytes: u64, plan: Plan) {
+    fn accept(&mut self, now: Time, id: RequestId, bytes: u64, plan: Plan, passed: Vec<Passed>) {
         let plan_id = self.fresh_plan_id();
         let Some((pending, waiting)) = self.pending.get(&id) else { return };
         let remaining = pending.remaining_bytes;
@@ -644,23 +671,33 @@ impl Leases {
         if too_little || is_full {
             return;
         }
-        let better = self.fabrics.passed_over(&self.network, &pending.group, pending.wish, plan.fabric);
         let only = pending.wish.or_fail && pending.wish.fabric.is_some();
+        let accepted_bytes = bytes.min(remaining);
+        let estimate = self.fabrics.estimate(Some(now), &self.network, &plan, &pending.group, accepted_bytes);
         if !self.network.hold(plan_id, pending.group.clone(), plan.clone()) {
             return;
         }
-        let passed_over =
-            better.into_iter().map(|(fabric, why)| PassedOver { fabric, why: self.why(why) }).collect();
+        let passed_over = passed.into_iter().map(|passed| self.passed_over(passed)).collect();
         let Some((pending, waiting)) = self.take_pending(id) else { return };
         let receivers = self.in_order(&pending.group, &plan.channel);
-        let accepted_bytes = bytes.min(remaining);
         let service = service_time(&plan, accepted_bytes);
         let (absent, lease) = (Vec::new(), waiting.lease);
-        let grant = Grant { plan_id, accepted_bytes, receivers, absent, passed_over, plan, service, lease };
+        let (assumed, estimate) = estimate.unzip();
+        let grant =
+            Grant { plan_id, accepted_bytes, receivers, absent, passed_over, estimate, plan, service, lease };
         self.lend(now, waiting.key, waiting.object, grant);
         if let Some(lease) = self.leases.get_mut(&plan_id) {
             lease.only = only;
+            lease.assumed = assumed.filter(|_| accepted_bytes == pending.object_bytes);
         }
+    }
+
+    fn passed_over(&self, Passed { fabric, why }: Passed) -> PassedOver {
+        let why = match why {
+            PassedWhy::Refused(refusal) => self.why(refusal),
+            PassedWhy::Slower(why) => why,
+        };
+        PassedOver { fabric, why }
     }
 
     /// A group's receivers with their addresses: in the order of the chain if there is one, else by name.
@@ -728,6 +765,7 @@ impl Leases {
                 moved: false,
                 only: false,
                 fared: None,
+                assumed: None,
             },
         );
         self.touch(RecordKey::Lease(id));
@@ -737,6 +775,17 @@ impl Leases {
         self.expiries.insert((lease.due_at(), id));
         self.by_request.insert(lease.key.clone(), id);
         self.leases.insert(id, lease);
+        self.note_end(id);
+    }
+
+    /// Notes when a path is back for others, as far as that can be told. A stream has no end, and carries next to nothing.
+    fn note_end(&mut self, id: PlanId) {
+        let Some(lease) = self.leases.get(&id) else { return };
+        match lease.back_at() {
+            _ if lease.key.is_stream() => self.network.set_quiet(id),
+            Some(at) => self.network.expect_end(id, at),
+            None => {}
+        }
     }
 
     fn renew(&mut self, now: Time, id: PlanId) {
@@ -766,8 +815,5 @@ impl Leases {
 
 /// How long a transfer takes on a path that has a rate of its own.
 fn service_time(plan: &Plan, bytes: u64) -> Option<Duration> {
-    match plan.channel {
-        Channel::Multicast { rate, .. } | Channel::Label { rate, .. } => Some(rate?.time_for(bytes)),
-        _ => None,
-    }
+    Some(plan.channel.own_rate()?.time_for(bytes))
 }

@@ -110,6 +110,7 @@ fn release(
         plan,
         unreached: names(unreached),
         reached_all: unreached.is_empty(),
+        took: None,
     };
     apply(manager, now, fared);
     let outputs = apply(manager, now, Input::Release { request, plan });
@@ -396,8 +397,8 @@ proptest! {
                 Step::Release(at, hosts) if at < held.len() => {
                     let (source, number, plan) = held.remove(at);
                     let request = agent(source).request(number);
-                    let (unreached, reached_all) = (names(&hosts), hosts.is_empty());
-                    let fared = Input::Fared { request: request.clone(), plan, unreached, reached_all };
+                    let (unreached, reached_all, took) = (names(&hosts), hosts.is_empty(), None);
+                    let fared = Input::Fared { request: request.clone(), plan, unreached, reached_all, took };
                     let mut outputs = apply(&mut manager, seconds(now), fared);
                     outputs.extend(apply(&mut manager, seconds(now), Input::Release { request, plan }));
                     outputs

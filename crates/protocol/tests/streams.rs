@@ -630,6 +630,7 @@ fn anything() -> impl Strategy<Value = StreamsInput> {
             accepted_bytes: number,
             receivers: names.into_iter().map(|name| (name, ([10, 0, 0, 1], 1))).collect(),
             passed_over: Vec::new(),
+            estimate: None,
             absent: vec![],
             plan,
             service: None,

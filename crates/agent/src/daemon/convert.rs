@@ -131,6 +131,7 @@ pub fn granted(granted: &Granted) -> api::Granted {
         service_ms: granted.service_ms,
         lease_ms: granted.lease_ms,
         passed_over: granted.passed_over.iter().map(Into::into).collect(),
+        estimate_s: granted.estimate.map(|estimate| estimate.as_secs_f64()),
     }
 }
 

@@ -6,7 +6,8 @@ use super::catalog::{self, Available};
 use super::manager_link::{FabricWish, Lease, Wanted, addresses};
 use super::users::User;
 use crate::transfer::{
-    Change, NextPath, Options, Receivers as Invited, Report, Rest, SourceSpec, Steering, TransferError,
+    Change, NextPath, Options, ReceiverReport, Receivers as Invited, Report, Rest, SourceSpec, Steering,
+    TransferError,
 };
 use polycast_api::client::Receivers;
 use polycast_api::error::{Kind, Refusal};
@@ -52,8 +53,10 @@ pub struct Granted {
     pub receivers: Vec<String>,
     pub service_ms: Option<u64>,
     pub lease_ms: Option<u64>,
-    /// The fabrics that were better.
+    /// The fabrics that come before it in the manager's settings or would have been faster.
     pub passed_over: Vec<PassedOver>,
+    /// How long the transfer will take, as the manager thinks.
+    pub estimate: Option<Duration>,
     /// How the transfer is told of changes.
     pub steering: Arc<Steering>,
 }
@@ -324,6 +327,9 @@ impl Sends {
     ) -> Result<Arc<Report>, Refusal> {
         let (steering, length) = (Arc::clone(&lease.steering), source.len());
         let (fabric, mut passed) = (lease.wish.clone(), lease.passed_over.clone());
+        let (granted_at, estimate) = (lease.granted_at, lease.estimate);
+        let estimated = lease.bytes.is_none().then(|| lease.fabric.clone());
+        let told = Arc::clone(&lease.steering);
         let spec = SourceSpec {
             object: send.id(),
             name: send.object.name.clone(),
@@ -345,9 +351,15 @@ impl Sends {
             let delivered = engine.deliver(spec, &mut |report: &Report| {
                 events.send_modify(|standing| standing.report = Some(Arc::new(report.clone())));
             });
+            let took = granted_at.elapsed();
+            if let (Ok(report), Some(fabric)) = (&delivered, &estimated)
+                && tells_of(report, fabric)
+            {
+                told.set_took(took);
+            }
             // Given back as soon as the engine has ended, however that was.
             hold(&engines, None);
-            delivered
+            delivered.map(|report| (report, took))
         });
         let mut rests = steering.rests();
         let delivered = loop {
@@ -392,9 +404,11 @@ impl Sends {
         };
         *lent_for = hold(&held, None);
         let report = match delivered {
-            Ok(Ok(report)) => {
+            Ok(Ok((report, took))) => {
                 passed.extend(steering.passed_over());
-                Report { passed_over: passed, ..report }
+                let (estimate_s, took_s) =
+                    (estimate.map(|span| span.as_secs_f64()), Some(took.as_secs_f64()));
+                Report { passed_over: passed, estimate_s, took_s, ..report }
             }
             Ok(Err(TransferError::Cancelled)) => return Err(cancel.refusal()),
             Ok(Err(error)) => return Err(Refusal::new(Kind::TransferFailed, error.to_string())),
@@ -563,6 +577,19 @@ fn hold(held: &Mutex<InUse>, lease: Option<Lease>) -> Option<Duration> {
     held.left
 }
 
+/// Whether the time of a transfer tells how fast its fabric is: it alone has brought the whole object to all receivers, and none of
+/// them was slower than the path.
+fn tells_of(report: &Report, fabric: &str) -> bool {
+    let is_plain =
+        |receiver: &ReceiverReport| receiver.verified && !receiver.slow && receiver.fabric == fabric;
+    !report.receivers.is_empty()
+        && report.receivers.iter().all(is_plain)
+        && report.fabric == fabric
+        && report.path_lost.is_none()
+        && report.spared_bytes == 0
+        && report.left.is_empty()
+}
+
 /// Tells those who watch that the request waits.
 fn wait(standing: &watch::Sender<Standing>, request: u64, waiting: &manager::Waiting) {
     let waiting = Waiting { before: waiting.before, estimate_ms: waiting.estimate_ms };
@@ -578,6 +605,7 @@ fn grant(standing: &watch::Sender<Standing>, lease: &Lease) {
         service_ms: lease.service_ms,
         lease_ms: lease.lease_ms,
         passed_over: lease.passed_over.clone(),
+        estimate: lease.estimate,
         steering: Arc::clone(&lease.steering),
     };
     standing.send_modify(|standing| {

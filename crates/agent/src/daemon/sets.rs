@@ -604,7 +604,9 @@ impl Sums {
     fn of(list: &Report, bytes: u64) -> Self {
         let places = list.receivers.iter().enumerate();
         let places = places.map(|(place, receiver)| (receiver.name.clone(), place)).collect();
-        Sums { report: Report { bytes: list.bytes + bytes, ..list.clone() }, places }
+        // What was estimated is the list alone.
+        let (bytes, estimate_s, took_s) = (list.bytes + bytes, None, None);
+        Sums { report: Report { bytes, estimate_s, took_s, ..list.clone() }, places }
     }
 
     /// One of the files was sent.

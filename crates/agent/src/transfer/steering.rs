@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// A change of a transfer's group.
@@ -153,6 +154,8 @@ pub struct Fared {
     pub unreached: Vec<String>,
     /// All receivers got all that they needed over it.
     pub reached_all: bool,
+    /// How long the transfer took from its grant to its end, if that tells something of the fabric.
+    pub took: Option<Duration>,
 }
 
 impl Steering {
@@ -251,6 +254,11 @@ impl Steering {
     /// How the path that is in use has fared up to now.
     pub(crate) fn set_fared(&self, fared: Fared) {
         self.lock().fared = fared;
+    }
+
+    /// So long the transfer took from its grant to its end, which tells something of the fabric.
+    pub fn set_took(&self, took: Duration) {
+        self.lock().fared.took = Some(took);
     }
 
     /// How the path has fared that is given back now.

@@ -129,6 +129,8 @@ fn report(
         sealed: false,
         forged_packets: 0,
         passed_over: Vec::new(),
+        estimate_s: None,
+        took_s: None,
     };
     let name = job.path.file_name().unwrap_or_default().to_string_lossy();
     Ok((Delivery::new(&name, report), outcome.source_cpu))

@@ -350,10 +350,11 @@ impl Inner {
             Said::Extend(extend) => self.extend(agent, extend),
             Said::Release(release) => {
                 let (request, plan) = (agent.request(release.request_id), PlanId(release.response_id));
-                let api::Release { unreached, reached_all, .. } = release;
-                if reached_all || !unreached.is_empty() {
+                let api::Release { unreached, reached_all, took_us, .. } = release;
+                if reached_all || !unreached.is_empty() || took_us.is_some() {
+                    let took = took_us.map(|micros| Duration::from_nanos(micros.saturating_mul(1_000)));
                     let request = request.clone();
-                    self.apply(Input::Fared { request, plan, unreached, reached_all });
+                    self.apply(Input::Fared { request, plan, unreached, reached_all, took });
                 }
                 self.apply(Input::Release { request, plan });
                 self.keep_standing();

@@ -58,6 +58,8 @@ pub struct OcsSettings {
     /// Rate of a fibre.
     #[serde(deserialize_with = "rate")]
     pub rate: Rate,
+    /// How long it takes to make circuits, in milliseconds, for estimates; Blast's 25 without it.
+    pub set_up_ms: Option<u64>,
     /// Group addresses to lend.
     #[serde(default = "super::shufflecast::addresses")]
     pub pool: String,

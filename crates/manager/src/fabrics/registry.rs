@@ -1,11 +1,13 @@
 //! The list of the offers, and what a manager takes of them.
 
 use super::{Health, Hosts, Offer, tors, wrong};
-use crate::config::{ManagerConfig, WhenBusy};
+use crate::config::{Choose, ManagerConfig, WhenBusy};
 use crate::devices::{Device, DeviceId};
 use polycast_api::settings::SettingsError;
 use polycast_net::tls::Security;
+use polycast_planning::estimate::{Assumed, Estimator};
 use polycast_planning::{Fabrics, Fcfs, GreedyMatching, PartitionFcfs, Scheduler};
+use polycast_types::{Duration, Rate};
 use std::collections::BTreeMap;
 
 /// All fabrics that there are, in the order in which an error names them. The only list of them.
@@ -37,10 +39,30 @@ pub(crate) fn check(config: &ManagerConfig) -> Result<(), SettingsError> {
 pub(crate) fn fabrics(config: &ManagerConfig, hosts: &Hosts) -> Result<Fabrics, SettingsError> {
     let offers = offers(config)?;
     let fabrics = offers.iter().map(|offer| offer.fabric(config, hosts)).collect::<Result<_, _>>()?;
-    let fabrics = Fabrics::new(fabrics);
-    Ok(match config.when_busy {
-        WhenBusy::Next => fabrics,
-        WhenBusy::Wait => fabrics.waiting_for_the_best(),
+    let fabrics = Fabrics::new(fabrics).estimating(Estimator::new(assumed(config)?));
+    Ok(match (config.choose, config.when_busy) {
+        (Choose::Time, waits) => fabrics.choosing_by_time(waits != Some(WhenBusy::Next)),
+        (Choose::Order, None | Some(WhenBusy::Next)) => fabrics,
+        (Choose::Order, Some(WhenBusy::Wait)) => fabrics.waiting_for_the_best(),
+    })
+}
+
+/// What estimates begin with.
+fn assumed(config: &ManagerConfig) -> Result<Assumed, SettingsError> {
+    let usual = Assumed::default();
+    if config.link_rate == Some(Rate(0)) {
+        return Err(wrong("link-rate", "it must not be 0"));
+    }
+    let of_datacast = config.datacast.as_ref().map(|datacast| datacast.link_rate);
+    let circuits = config
+        .ocs
+        .as_ref()
+        .and_then(|ocs| ocs.set_up_ms)
+        .map(|millis| Duration::from_nanos(millis.saturating_mul(1_000_000)));
+    Ok(Assumed {
+        link_rate: config.link_rate.or(of_datacast).unwrap_or(usual.link_rate),
+        circuits: circuits.unwrap_or(usual.circuits),
+        rules: usual.rules,
     })
 }
 

@@ -6,7 +6,7 @@ use super::{Hosts, Named, Offer, interval, pool, rate, section, tors, wrong};
 use crate::config::ManagerConfig;
 use polycast_api::settings::SettingsError;
 use polycast_net::tls::Security;
-use polycast_planning::shufflecast::{Shufflecast, ShufflecastConfig};
+use polycast_planning::shufflecast::{SHARES_MAX, Shufflecast, ShufflecastConfig};
 use polycast_planning::{Fabric, FabricName};
 use polycast_topology::Wiring;
 use polycast_topology::optics::{SPLITTER_EXCESS_DB, splitter_loss_db};
@@ -155,8 +155,8 @@ impl Offer for ShufflecastOffer {
         if settings.rate.0 == 0 {
             return Err(wrong("shufflecast.rate", "it must not be 0"));
         }
-        if settings.shares == 0 {
-            return Err(wrong("shufflecast.shares", "it must not be 0"));
+        if !(1..=SHARES_MAX).contains(&settings.shares) {
+            return Err(wrong("shufflecast.shares", format!("it must be 1 to {SHARES_MAX}")));
         }
         let servers_per_rack = tors::servers_per_rack(config);
         let fabric = ShufflecastConfig {

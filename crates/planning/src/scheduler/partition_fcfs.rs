@@ -1,8 +1,10 @@
 //! Taking turns at the relays of a Shufflecast (Shufflecast, section IV-C).
 
 use super::{Decision, Draft, Pending, Scheduler};
+use crate::choice::{Choice, Moment};
 use crate::plan::{Plan, Resource};
 use crate::registry::Fabrics;
+use crate::shufflecast::SHARES_MAX;
 use alloc::vec::Vec;
 use polycast_types::Time;
 
@@ -30,16 +32,17 @@ impl Scheduler for PartitionFcfs {
         mut draft: Draft<'_>,
         fabrics: &Fabrics,
     ) -> Vec<Decision> {
-        let idle = draft.network().idle();
+        let mut idle = draft.network().idle();
         for request in pending {
             if draft.decide(request, fabrics)
-                && let Ok(wanted) = fabrics.plan(&idle, &request.group)
+                && let Choice::Take(wanted, ..) = fabrics.choose(&mut idle, request, &Moment::default())
             {
                 // What it would hold, were it free, is kept for it from those behind it.
                 let first_free = |wanted: &Resource| {
                     let Resource::RelayPartition { column, partition, .. } = *wanted else { return None };
+                    // One more than there can be. While nothing is lent to anybody none is free, however many are looked at.
                     let mut shares =
-                        (0..=u32::MAX).map(|share| Resource::RelayPartition { column, partition, share });
+                        (0..=SHARES_MAX).map(|share| Resource::RelayPartition { column, partition, share });
                     // Where all shares are held this finds one that does not exist, which keeps nothing.
                     shares.find(|share| draft.network().is_free(share))
                 };

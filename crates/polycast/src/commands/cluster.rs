@@ -409,6 +409,9 @@ fn granted_text(granted: &Granted) -> String {
     if let Some(millis) = granted.lease_ms {
         let _ = write!(text, ", lent for {:.1} s", seconds(millis));
     }
+    if let Some(estimate) = granted.estimate_s {
+        let _ = write!(text, ", estimated {estimate:.2} s");
+    }
     for passed in &granted.passed_over {
         let _ = write!(text, "; not over {}: {}", Printable(&passed.fabric), Printable(&passed.why));
     }
@@ -419,7 +422,7 @@ fn granted_text(granted: &Granted) -> String {
 fn describe_path(granted: &Granted) -> Value {
     json!({
         "fabric": granted.fabric, "receivers": granted.receivers, "service_ms": granted.service_ms,
-        "lease_ms": granted.lease_ms,
+        "lease_ms": granted.lease_ms, "estimate_s": granted.estimate_s,
         "passed_over": granted.passed_over.iter()
             .map(|passed| json!({ "fabric": passed.fabric, "why": passed.why })).collect::<Vec<_>>(),
     })

@@ -1,7 +1,7 @@
 //! Paths in use that change: after failures, and when their holders ask for it (Blast section IV-A).
 
 use super::words::{Denial, Grant, Output, ReleaseReason, RequestKey};
-use super::{Lease, Leases, RecordKey};
+use super::{Leases, RecordKey};
 use alloc::collections::BTreeSet;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -53,6 +53,9 @@ impl Leases {
         }
         let before = core::mem::replace(&mut lease.grant.plan, plan.clone());
         lease.moved = true;
+        if lease.key.is_stream() {
+            self.network.set_quiet(id);
+        }
         let request = lease.key.clone();
         let displaced = self.displace(&plan);
         self.touch(RecordKey::Lease(id));
@@ -129,6 +132,7 @@ impl Leases {
             };
             let held = self.network.hold(id, group, plan.clone());
             assert!(held, "a fabric plans with what is free, and what was held is free again");
+            self.note_end(id);
             if let Some(refusal) = refusal {
                 return Err(Denial::Unchangeable(refusal.to_string()));
             }
@@ -154,6 +158,8 @@ impl Leases {
             let absent = self.members.away(&group.receivers);
             let lease = self.leases.get_mut(&id).expect("looked up above");
             lease.moved |= lease.grant.plan != plan;
+            // What was assumed is of another group.
+            lease.assumed = None;
             (lease.grant.receivers, lease.grant.absent, lease.grant.plan) = (receivers, absent, plan);
         }
         self.touch(RecordKey::Lease(id));
@@ -163,9 +169,10 @@ impl Leases {
             lease.grant.lease = Some(time);
             lease.ends_at = Some(now + time);
             self.expiries.insert((lease.due_at(), id));
+            self.note_end(id);
         }
-        let Lease { grant, .. } = lease;
-        Ok(grant.clone())
+        let lease = self.leases.get(&id).expect("looked up above");
+        Ok(lease.grant.clone())
     }
 
     /// The group with some receivers more and some fewer.

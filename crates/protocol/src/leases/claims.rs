@@ -157,6 +157,7 @@ impl Leases {
             receivers,
             absent,
             passed_over: Vec::new(),
+            estimate: None,
             plan,
             service,
             lease: held.left,

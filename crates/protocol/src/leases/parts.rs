@@ -52,6 +52,8 @@ pub(super) struct Fared {
     pub(super) unreached: BTreeSet<HostId>,
     /// Whether it has reached all, with all.
     reached_all: bool,
+    /// How long it took, if that tells something.
+    took: Option<Duration>,
 }
 
 /// What is suspected and what is taken out.
@@ -154,6 +156,7 @@ impl Leases {
         plan: PlanId,
         unreached: &[String],
         reached_all: bool,
+        took: Option<Duration>,
     ) {
         if self.by_request.get(request) != Some(&plan) {
             return;
@@ -161,7 +164,7 @@ impl Leases {
         let group = self.network.get(plan).map(|running| &running.group);
         let is_ours = |host: &HostId| group.is_some_and(|group| group.receivers.contains(host));
         let hosts = unreached.iter().filter_map(|name| self.members.number(name)).filter(is_ours);
-        let fared = Fared { unreached: hosts.collect(), reached_all };
+        let fared = Fared { unreached: hosts.collect(), reached_all, took };
         if let Some(lease) = self.leases.get_mut(&plan) {
             lease.fared = Some(fared);
         }
@@ -175,8 +178,9 @@ impl Leases {
         // Whom a path has lost that has moved since tells nothing of what it is now.
         let lease = self.leases.get(&plan).filter(|lease| !lease.moved);
         let judged = lease.and_then(|lease| lease.fared.clone()).zip(self.network.get(plan).cloned());
+        self.learn(now, plan);
         self.end(plan, ReleaseReason::Released);
-        let Some((Fared { unreached, reached_all }, Running { group, plan })) = judged else { return };
+        let Some((Fared { unreached, reached_all, .. }, Running { group, plan })) = judged else { return };
         if !unreached.is_empty() {
             let suspects = self.fabrics.suspects(&self.network, &group, &plan, &unreached);
             let (lost, all) = (unreached.len(), group.receivers.len());
@@ -190,6 +194,16 @@ impl Leases {
             let used: Vec<Failure> = resources.chain(plan.uses.iter().copied().map(Failure::Part)).collect();
             self.acquit(&used);
         }
+    }
+
+    /// A path that goes back tells how good its estimate was.
+    fn learn(&mut self, now: Time, plan: PlanId) {
+        let Some(lease) = self.leases.get(&plan).filter(|lease| !lease.moved) else { return };
+        let fared = lease.fared.as_ref().filter(|fared| fared.unreached.is_empty());
+        let Some((took, assumed)) = fared.and_then(|fared| fared.took).zip(lease.assumed) else { return };
+        // Whatever its holder says: it cannot have taken longer than it was lent.
+        let took = took.min(now.since(lease.granted_at));
+        self.fabrics.learn(now, lease.grant.plan.fabric, assumed, took);
     }
 
     /// Receivers of a path in use have no light: it moves, without what that may be due to.

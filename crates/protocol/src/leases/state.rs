@@ -349,9 +349,20 @@ impl Leases {
                     return Err(String::from("what it holds is held already"));
                 }
                 let expires_at = now + self.config.lease;
-                let (tries, moved, only, fared) = (0, false, false, None);
-                let lease =
-                    Lease { key, object, grant, granted_at, expires_at, ends_at, tries, moved, only, fared };
+                let (tries, moved, only, fared, assumed) = (0, false, false, None, None);
+                let lease = Lease {
+                    key,
+                    object,
+                    grant,
+                    granted_at,
+                    expires_at,
+                    ends_at,
+                    tries,
+                    moved,
+                    only,
+                    fared,
+                    assumed,
+                };
                 self.next_plan = self.next_plan.max(id.0.wrapping_add(1));
                 self.enter(id, lease);
                 Ok(())

@@ -133,6 +133,9 @@ pub enum Input {
         unreached: Vec<String>,
         /// Whether all receivers got all that they needed over it.
         reached_all: bool,
+        /// How long the transfer took from the grant to its end, if that tells something of the fabric: all receivers got the whole
+        /// object over this path, and none of them was slower than the path.
+        took: Option<Duration>,
     },
     /// The racks of these receivers should have light of a path in use, and have none.
     Unlit {
@@ -229,9 +232,12 @@ pub struct Grant {
     /// they have not come back, or they have gone since.
     #[serde(default)]
     pub absent: Vec<String>,
-    /// The fabrics that were better, and why none of them carries it.
+    /// The fabrics that come before it in the settings or would have been faster, and why none of them carries it.
     #[serde(default)]
     pub passed_over: Vec<PassedOver>,
+    /// How long the transfer will take from the grant to its end, as far as is known; `None` where nobody estimates.
+    #[serde(default)]
+    pub estimate: Option<Duration>,
     /// The path.
     pub plan: Plan,
     /// How long the transfer will take, where the path has a rate of its own (Blast's estimated service time).

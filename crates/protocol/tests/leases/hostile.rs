@@ -36,7 +36,8 @@ fn manager(on_device_failure: OnDeviceFailure) -> Leases {
         first_plan: PlanId(1),
         ..config()
     };
-    let fabrics = Fabrics::new(vec![Box::new(ocs), Box::new(IpMulticast::new(pool(65))), Box::new(TcpChain)]);
+    let fabrics = Fabrics::new(vec![Box::new(ocs), Box::new(IpMulticast::new(pool(65))), Box::new(TcpChain)])
+        .choosing_by_time(true);
     let mut manager = Leases::new(config, fabrics, Box::new(Fcfs));
     for name in NAMES {
         manager.know_host(name);
@@ -199,9 +200,12 @@ fn input() -> impl Strategy<Value = Input> {
             Input::Extend { request, time, add, remove }
         }),
         2 => (asked(), number()).prop_map(|(request, plan)| Input::Release { request, plan: PlanId(plan) }),
-        2 => (asked(), number(), names(), any::<bool>()).prop_map(|(request, plan, unreached, reached_all)| {
-            Input::Fared { request, plan: PlanId(plan), unreached, reached_all }
-        }),
+        2 => (asked(), number(), names(), any::<bool>(), option::of(any::<u64>())).prop_map(
+            |(request, plan, unreached, reached_all, took)| {
+                let (plan, took) = (PlanId(plan), took.map(Duration));
+                Input::Fared { request, plan, unreached, reached_all, took }
+            }
+        ),
         1 => (number(), vec(small().prop_map(HostId), 0..5)).prop_map(|(plan, hosts)| {
             Input::Unlit { plan: PlanId(plan), receivers: hosts.into_iter().collect() }
         }),

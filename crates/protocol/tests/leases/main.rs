@@ -1,6 +1,7 @@
 //! The manager's core in virtual time.
 
 mod beginnings;
+mod choosing;
 mod circuits;
 mod histories;
 mod hostile;
@@ -414,7 +415,12 @@ impl Scheduler for Halves {
     ) -> Vec<Decision> {
         let accept = |p: &&Pending| {
             let plan = fabrics.plan(draft.network(), &p.group).ok()?;
-            Some(Decision::Accept { request: p.id, bytes: p.remaining_bytes.div_ceil(2), plan })
+            Some(Decision::Accept {
+                request: p.id,
+                bytes: p.remaining_bytes.div_ceil(2),
+                plan,
+                passed_over: Vec::new(),
+            })
         };
         pending.iter().filter_map(accept).collect()
     }

@@ -60,8 +60,11 @@ pub struct Lease {
     pub steering: Arc<Steering>,
     pub service_ms: Option<u64>,
     pub lease_ms: Option<u64>,
-    /// The fabrics that were better.
+    /// The fabrics that come before it in the manager's settings or would have been faster.
     pub passed_over: Vec<PassedOver>,
+    /// How long the transfer will take from now on, as the manager thinks.
+    pub estimate: Option<Span>,
+    pub granted_at: Instant,
     /// Which fabric was wished for.
     pub wish: FabricWish,
     /// When it was to end when it was granted.
@@ -187,6 +190,8 @@ impl ManagerLink {
             service_ms: granted.service_ms,
             lease_ms: granted.lease_ms,
             passed_over: granted.passed_over.into_iter().map(passed_over).collect(),
+            estimate: granted.estimate_us.map(|micros| Span(micros.saturating_mul(1_000))),
+            granted_at: Instant::now(),
             wish: FabricWish { name: request.fabric.clone(), or_fail: request.or_fail },
             ends_at,
         };

@@ -166,10 +166,12 @@ impl Table {
     }
 
     fn say_owed(&mut self, request_id: u64, response: Option<u64>, fared: Fared) {
-        let Fared { unreached, reached_all } = fared;
+        let Fared { unreached, reached_all, took } = fared;
+        let took_us = took.map(|took| u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
         let said = match response {
             Some(response_id) => {
-                self.say(Said::Release(api::Release { request_id, response_id, unreached, reached_all }))
+                let release = api::Release { request_id, response_id, unreached, reached_all, took_us };
+                self.say(Said::Release(release))
             }
             None => self.say(Said::Withdraw(api::Withdraw { request_id })),
         };

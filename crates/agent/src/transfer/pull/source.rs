@@ -549,6 +549,8 @@ impl Run {
             // Nodes drop what has not the digest that was asked for, and count it themselves.
             forged_packets: 0,
             passed_over: Vec::new(),
+            estimate_s: None,
+            took_s: None,
         }
     }
 }

@@ -108,6 +108,8 @@ impl Run {
             sealed: self.secret.is_some(),
             forged_packets: self.session.forged_packets(),
             passed_over: Vec::new(),
+            estimate_s: None,
+            took_s: None,
             left: left.map(|entry| entry.name.clone()).collect(),
         }
     }

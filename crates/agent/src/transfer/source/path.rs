@@ -63,7 +63,7 @@ impl Run {
                 unreached.push(entry.name.clone());
             }
         }
-        self.spec.steering.set_fared(Fared { unreached, reached_all });
+        self.spec.steering.set_fared(Fared { unreached, reached_all, took: None });
     }
 
     /// Goes on over another path, or without one where that cannot be.

@@ -414,7 +414,7 @@ impl World {
             _ => Vec::new(),
         };
         let (request, reached_all) = (self.key(at).request(lease.request), plan.0 % 4 == 2);
-        self.call(at, Input::Fared { request, plan, unreached, reached_all });
+        self.call(at, Input::Fared { request, plan, unreached, reached_all, took: None });
     }
 
     fn new_ask(&self, now: Time, receivers: Receivers) -> Ask {

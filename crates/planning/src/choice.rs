@@ -1,0 +1,260 @@
+//! Which of several fabrics carries a request: the first that can, or the one by which the object is there earliest.
+//!
+//! The second asks every fabric that may carry it for a plan, and estimates each ([`crate::estimate`]). One that is in use is free
+//! again when as many of its plans have ended as are in the way; when they end is known where they have been estimated, and
+//! of one that should have ended already nothing is known. A fabric of which that is not known is never waited for while another one
+//! is free.
+
+use crate::estimate::words;
+use crate::fabric::Fabric;
+use crate::fabric_name::FabricName;
+use crate::network_state::NetworkState;
+use crate::plan::{Group, Plan, Refusal};
+use crate::registry::{Fabrics, Patience};
+use crate::scheduler::Pending;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use polycast_types::{Duration, Time};
+
+/// So many of a fabric's plans are thought away, the first to end first, to see when it is free.
+const ENDS_MAX: usize = 16;
+
+/// A fabric that does not carry a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Passed {
+    /// Which.
+    pub fabric: FabricName,
+    /// Why not.
+    pub why: PassedWhy,
+}
+
+/// Why a fabric does not carry a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PassedWhy {
+    /// It cannot, or not now.
+    Refused(Refusal),
+    /// Another one is faster: in a sentence.
+    Slower(String),
+}
+
+/// When it is, and who waits for which fabric already.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Moment {
+    /// Where that is not known, nothing is known of when paths end.
+    pub(crate) now: Option<Time>,
+    /// How long those will have the fabric that wait for it.
+    pub(crate) queued: BTreeMap<FabricName, Duration>,
+}
+
+/// What is decided.
+#[expect(clippy::large_enum_variant, reason = "each lives until the next line")]
+#[derive(Debug)]
+pub(crate) enum Choice {
+    /// This plan, in place of others, and how long the transfer takes where that was estimated.
+    Take(Plan, Vec<Passed>, Option<Duration>),
+    /// It waits, perhaps for a fabric that it will have for so long, and that is free then.
+    Wait(Option<Awaited>),
+    /// There is none.
+    Never(Refusal),
+}
+
+/// What a request waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Awaited {
+    pub(crate) fabric: FabricName,
+    pub(crate) free_in: Duration,
+    pub(crate) takes: Duration,
+}
+
+/// What a fabric can do for a request.
+enum Offered {
+    Now(Plan, Duration),
+    Later(Refusal, Option<Awaited>),
+    Never(Refusal),
+}
+
+impl Fabrics {
+    /// Chooses a fabric for a request. `network` is the same again afterwards.
+    pub(crate) fn choose(&self, network: &mut NetworkState, request: &Pending, moment: &Moment) -> Choice {
+        let wish = request.wish;
+        if let Some(name) = wish.fabric.filter(|name| self.named(name).is_none()) {
+            return Choice::Never(self.no_fabric(name));
+        }
+        let all: Vec<&dyn Fabric> = self.in_order(wish).collect();
+        if !self.chooses_by_time() {
+            return self.first_of(network, &request.group, &all, Vec::new());
+        }
+        // The one that is wished for comes before any estimate.
+        let (wished, others) = all.split_at(usize::from(wish.fabric.is_some()));
+        let mut passed = Vec::new();
+        if let Some(fabric) = wished.first() {
+            match self.first_of(network, &request.group, &[*fabric], Vec::new()) {
+                taken @ Choice::Take(..) => return taken,
+                waits @ Choice::Wait(_) if others.is_empty() => return waits,
+                Choice::Never(refusal) if others.is_empty() => return Choice::Never(refusal),
+                Choice::Wait(_) | Choice::Never(_) => {}
+            }
+            let refusal = fabric.plan(network, &request.group).err();
+            passed.extend(refusal.map(|why| Passed { fabric: fabric.name(), why: PassedWhy::Refused(why) }));
+        }
+        self.earliest_of(network, request, others, passed, moment)
+    }
+
+    /// The first that can.
+    fn first_of(
+        &self,
+        network: &NetworkState,
+        group: &Group,
+        fabrics: &[&dyn Fabric],
+        mut passed: Vec<Passed>,
+    ) -> Choice {
+        for fabric in fabrics {
+            let why = match self.plan_of(*fabric, network, group) {
+                Ok(plan) => return Choice::Take(plan, passed, None),
+                Err(Refusal::Busy(_)) if self.patience() == Patience::Best => return Choice::Wait(None),
+                Err(why) => why,
+            };
+            passed.push(Passed { fabric: fabric.name(), why: PassedWhy::Refused(why) });
+        }
+        nothing_of(passed)
+    }
+
+    fn plan_of(&self, fabric: &dyn Fabric, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
+        network
+            .ready(fabric.name(), group)
+            .map_or_else(|| fabric.plan(network, group), |plan| Ok(plan.clone()))
+    }
+
+    /// The one by which the object is there earliest.
+    fn earliest_of(
+        &self,
+        network: &mut NetworkState,
+        request: &Pending,
+        fabrics: &[&dyn Fabric],
+        mut passed: Vec<Passed>,
+        moment: &Moment,
+    ) -> Choice {
+        let offers: Vec<(FabricName, Offered)> = fabrics
+            .iter()
+            .map(|fabric| (fabric.name(), self.offer(*fabric, network, request, moment)))
+            .collect();
+        // Of equals the first.
+        let ready = offers.iter().enumerate().filter_map(|(place, (_, offered))| match offered {
+            Offered::Now(_, takes) => Some((*takes, place)),
+            _ => None,
+        });
+        let best = ready.min();
+        let awaited = offers.iter().filter_map(|(_, offered)| match offered {
+            Offered::Later(_, awaited) => *awaited,
+            _ => None,
+        });
+        let awaited = awaited.min_by_key(|awaited| awaited.free_in + awaited.takes);
+        let Some((takes, place)) = best else {
+            let refused = offers.into_iter().filter_map(|(fabric, offered)| match offered {
+                Offered::Now(..) => None,
+                Offered::Later(why, _) | Offered::Never(why) => {
+                    Some(Passed { fabric, why: PassedWhy::Refused(why) })
+                }
+            });
+            passed.extend(refused);
+            return match nothing_of(passed) {
+                Choice::Wait(_) => Choice::Wait(awaited),
+                other => other,
+            };
+        };
+        if self.patience() == Patience::Gains
+            && let Some(awaited) = awaited.filter(|awaited| awaited.free_in + awaited.takes < takes)
+        {
+            return Choice::Wait(Some(awaited));
+        }
+        let chosen = offers[place].0;
+        let mut plan = None;
+        for (at, (fabric, offered)) in offers.into_iter().enumerate() {
+            let because = |own: Duration| format!("estimated {}, {chosen} {}", words(own), words(takes));
+            let (why, is_earlier) = match offered {
+                Offered::Now(found, _) if at == place => {
+                    plan = Some(found);
+                    continue;
+                }
+                Offered::Now(_, own) => (PassedWhy::Slower(because(own)), false),
+                Offered::Later(busy, Some(Awaited { free_in, takes: own, .. })) => {
+                    let all = free_in + own;
+                    let why = format!("{busy}: with the wait {}", because(all));
+                    (PassedWhy::Slower(why), all < takes)
+                }
+                Offered::Later(why, None) | Offered::Never(why) => (PassedWhy::Refused(why), false),
+            };
+            // Those behind the chosen one are of interest only if they would have been faster.
+            if at < place || is_earlier {
+                passed.push(Passed { fabric, why });
+            }
+        }
+        plan.map_or(Choice::Wait(None), |plan| Choice::Take(plan, passed, Some(takes)))
+    }
+
+    fn offer(
+        &self,
+        fabric: &dyn Fabric,
+        network: &mut NetworkState,
+        request: &Pending,
+        moment: &Moment,
+    ) -> Offered {
+        // All parts of an object go over the fabric that is the best for the whole.
+        let takes = |network: &NetworkState, plan: &Plan| {
+            let estimate = self.estimate(moment.now, network, plan, &request.group, request.object_bytes);
+            estimate.map_or(Duration(u64::MAX), |(_, takes)| takes)
+        };
+        match self.plan_of(fabric, network, &request.group) {
+            Ok(plan) => {
+                let takes = takes(network, &plan);
+                Offered::Now(plan, takes)
+            }
+            Err(busy @ Refusal::Busy(_)) => {
+                let found = moment.now.and_then(|now| free_in(fabric, network, &request.group, now));
+                let awaited = found.map(|(free_in, plan)| {
+                    let name = fabric.name();
+                    let queued = moment.queued.get(&name).copied().unwrap_or_default();
+                    Awaited { fabric: name, free_in: free_in + queued, takes: takes(network, &plan) }
+                });
+                Offered::Later(busy, awaited)
+            }
+            Err(never) => Offered::Never(never),
+        }
+    }
+}
+
+/// When a fabric that is in use is free for a group, and its plan then; nothing where that cannot be told.
+fn free_in(
+    fabric: &dyn Fabric,
+    network: &mut NetworkState,
+    group: &Group,
+    now: Time,
+) -> Option<(Duration, Plan)> {
+    let ends: Vec<_> = network.ends_of(fabric.name(), now).take(ENDS_MAX).collect();
+    let mut lifted = Vec::new();
+    let mut found = None;
+    for (at, id) in ends {
+        lifted.extend(network.lift(id));
+        if let Ok(plan) = fabric.plan(network, group) {
+            found = Some((at.since(now), plan));
+            break;
+        }
+    }
+    lifted.into_iter().rev().for_each(|lifted| network.put_back(lifted));
+    found
+}
+
+/// Whether a request waits where none has a plan: it does if one of them may have one later.
+fn nothing_of(passed: Vec<Passed>) -> Choice {
+    let mut why = Refusal::Impossible("the manager has no fabric to carry it".into());
+    for Passed { why: refused, .. } in passed {
+        match refused {
+            PassedWhy::Refused(Refusal::Busy(_)) => return Choice::Wait(None),
+            PassedWhy::Refused(refusal) => why = refusal,
+            PassedWhy::Slower(_) => {}
+        }
+    }
+    Choice::Never(why)
+}

@@ -1,0 +1,265 @@
+//! Which of several fabrics a request gets: circuits of 10 Gbit/s that take 25 ms, multicast over hosts' links of 1 Gbit/s, or the
+//! chain.
+
+use super::circuits::circuits;
+use super::{agent, apply, config, join, object, response};
+use polycast_planning::estimate::{Assumed, Estimator};
+use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
+use polycast_planning::ocs::Ocs;
+use polycast_planning::tcp_chain::TcpChain;
+use polycast_planning::{Fabric, FabricName, Fabrics, GreedyMatching, PartitionFcfs, Scheduler, Wish};
+use polycast_protocol::leases::{Grant, Input, Leases, Output, PathRequest, Receivers, Wait, known_hosts};
+use polycast_types::{Duration, Rate, Time};
+
+const NAMES: [&str; 6] = ["host-0", "host-1", "host-2", "host-3", "host-4", "host-5"];
+const SMALL: u64 = 100_000;
+const LARGE: u64 = 100_000_000;
+/// What the parts of the estimates come to: 6 ms of session with two receivers, 25 ms of circuits, 80 ms at 10 Gbit/s.
+const LARGE_OVER_CIRCUITS: Duration = Duration::from_millis(105);
+
+/// Six hosts in racks of their own; one splitter, so that one group has circuits at a time.
+fn manager_of(choose: impl FnOnce(Fabrics) -> Fabrics, scheduler: Box<dyn Scheduler>) -> Leases {
+    let pool = |third| AddressPool::new([239, 255, third, 0], 4, 7410).unwrap();
+    let places = known_hosts(NAMES).map(|(_, host)| host).zip(0..);
+    let circuits = polycast_planning::ocs::OcsConfig { rate: Rate(10_000_000_000), ..circuits(6) };
+    let ocs = Ocs::new(circuits, places, pool(64)).unwrap();
+    let fabrics: Vec<Box<dyn Fabric>> =
+        vec![Box::new(ocs), Box::new(IpMulticast::new(pool(65))), Box::new(TcpChain)];
+    let fabrics = Fabrics::new(fabrics).estimating(Estimator::new(Assumed::default()));
+    let mut manager = Leases::new(config(), choose(fabrics), scheduler);
+    for (name, host) in known_hosts(NAMES) {
+        assert_eq!(manager.know_host(name), host);
+    }
+    for number in 0..6 {
+        apply(&mut manager, Time(0), join(number, 1));
+    }
+    manager
+}
+
+fn by_time() -> Leases {
+    manager_of(|fabrics| fabrics.choosing_by_time(true), Box::new(GreedyMatching::default()))
+}
+
+fn millis(millis: u64) -> Time {
+    Time(millis * 1_000_000)
+}
+
+/// From `source` to the two hosts after it.
+fn wanted(source: u8, bytes: u64, wish: Wish) -> PathRequest {
+    let receivers = [1, 2].map(|step| NAMES[(usize::from(source) + step) % 6].to_string());
+    PathRequest {
+        agent: agent(source, 1),
+        request: u64::from(source),
+        object: object(u64::from(source)),
+        object_bytes: bytes,
+        remaining_bytes: bytes,
+        receivers: Receivers::Named(receivers.into()),
+        divisible: false,
+        lease: None,
+        wish,
+    }
+}
+
+fn ask(manager: &mut Leases, now: Time, source: u8, bytes: u64) -> Grant {
+    let request = Input::Request(wanted(source, bytes, Wish::default()));
+    response(&apply(manager, now, request)).unwrap()
+}
+
+fn give_back(manager: &mut Leases, now: Time, source: u8, grant: &Grant) -> Vec<Output> {
+    let request = agent(source, 1).request(u64::from(source));
+    apply(manager, now, Input::Release { request, plan: grant.plan_id })
+}
+
+fn passed(grant: &Grant) -> Vec<(&str, &str)> {
+    grant.passed_over.iter().map(|passed| (passed.fabric.as_str(), passed.why.as_str())).collect()
+}
+
+#[test]
+fn small_objects_take_what_is_there_soon_and_large_ones_what_is_fast() {
+    let mut manager = by_time();
+    let small = ask(&mut manager, millis(0), 0, SMALL);
+    assert_eq!(small.plan.fabric, "ip-multicast");
+    assert_eq!(passed(&small), [("ocs", "estimated 25.0 ms, ip-multicast 6.8 ms")]);
+    assert_eq!(small.estimate, Some(Duration::from_micros(6_800)));
+    let large = ask(&mut manager, millis(0), 3, LARGE);
+    assert_eq!((large.plan.fabric, passed(&large)), (Ocs::NAME, vec![]));
+    assert_eq!(large.estimate, Some(LARGE_OVER_CIRCUITS));
+}
+
+#[test]
+fn by_order_the_first_that_can_has_it_whatever_the_size() {
+    for bytes in [SMALL, LARGE] {
+        let mut manager = manager_of(|fabrics| fabrics, Box::new(GreedyMatching::default()));
+        let grant = ask(&mut manager, millis(0), 0, bytes);
+        assert_eq!((grant.plan.fabric, passed(&grant)), (Ocs::NAME, vec![]), "{bytes}");
+        // Estimated all the same.
+        assert!(grant.estimate.is_some());
+        let next = ask(&mut manager, millis(0), 3, bytes);
+        assert_eq!(next.plan.fabric, IpMulticast::NAME);
+        assert_eq!(next.passed_over[0].fabric, Ocs::NAME, "{next:?}");
+    }
+}
+
+#[test]
+fn a_wish_goes_before_any_estimate() {
+    for (name, or_fail) in [(TcpChain::NAME, false), (IpMulticast::NAME, true), (Ocs::NAME, false)] {
+        for bytes in [SMALL, LARGE] {
+            let mut manager = by_time();
+            let wish = Wish { fabric: Some(name), or_fail };
+            let outputs = apply(&mut manager, millis(0), Input::Request(wanted(0, bytes, wish)));
+            let grant = response(&outputs).unwrap();
+            assert_eq!((grant.plan.fabric, passed(&grant)), (name, vec![]), "{bytes}");
+        }
+    }
+    // One that cannot leaves the choice to the estimates, or is the answer.
+    let mut manager = by_time();
+    let first = ask(&mut manager, millis(0), 0, LARGE);
+    assert_eq!(first.plan.fabric, Ocs::NAME);
+    let wish = Wish { fabric: Some(Ocs::NAME), or_fail: false };
+    let grant = response(&apply(&mut manager, millis(0), Input::Request(wanted(3, SMALL, wish)))).unwrap();
+    assert_eq!((grant.plan.fabric, grant.passed_over[0].fabric), (IpMulticast::NAME, Ocs::NAME));
+    let wish = Wish { fabric: Some(Ocs::NAME), or_fail: true };
+    let outputs = apply(&mut manager, millis(0), Input::Request(wanted(4, SMALL, wish)));
+    assert!(matches!(outputs[..], [Output::Waiting { .. }]), "{outputs:?}");
+    let none = Wish { fabric: Some(FabricName::new("wormhole")), or_fail: false };
+    let outputs = apply(&mut manager, millis(0), Input::Request(wanted(5, SMALL, none)));
+    assert!(response(&outputs).unwrap_err().to_string().contains("no fabric 'wormhole'"), "{outputs:?}");
+}
+
+/// The wait for circuits counts as the transfer that has them was estimated, and a quarter more.
+#[test]
+fn a_request_waits_where_that_gains_time_and_is_told() {
+    let mut manager = by_time();
+    let first = ask(&mut manager, millis(0), 0, LARGE);
+    // A small one does not wait for circuits.
+    let small = ask(&mut manager, millis(1), 1, SMALL);
+    assert_eq!(small.plan.fabric, IpMulticast::NAME);
+    give_back(&mut manager, millis(2), 1, &small);
+    let outputs = apply(&mut manager, millis(50), Input::Request(wanted(3, LARGE, Wish::default())));
+    let [Output::Waiting { wait, .. }] = &outputs[..] else { panic!("{outputs:?}") };
+    // 105 ms and a quarter, of which 50 ms are over.
+    assert_eq!(*wait, Wait { before: 0, estimate: Some(Duration::from_micros(81_250)) });
+    let second = response(&give_back(&mut manager, millis(110), 0, &first)).unwrap();
+    assert_eq!((second.plan.fabric, passed(&second)), (Ocs::NAME, vec![]));
+}
+
+#[test]
+fn a_path_that_is_not_back_in_time_is_waited_for_no_more() {
+    let mut manager = by_time();
+    ask(&mut manager, millis(0), 0, LARGE);
+    let outputs = apply(&mut manager, millis(50), Input::Request(wanted(3, LARGE, Wish::default())));
+    assert!(matches!(outputs[..], [Output::Waiting { .. }]), "{outputs:?}");
+    let due = manager.deadline().unwrap();
+    assert_eq!(due, Time(131_250_000));
+    let outputs: Vec<Output> = std::iter::from_fn(|| manager.poll(due)).collect();
+    let grant = response(&outputs).unwrap();
+    assert_eq!(grant.plan.fabric, IpMulticast::NAME);
+    assert_eq!(grant.passed_over[0].fabric, Ocs::NAME);
+    // Nor by those who come later: nothing is known of when it is back.
+    let later = ask(&mut manager, millis(200), 4, LARGE);
+    assert_eq!(later.plan.fabric, IpMulticast::NAME, "{later:?}");
+}
+
+/// Who waits for circuits has them for a while too. Multicast takes 806 ms; circuits are back after 130 ms, and each of those who wait
+/// takes 105 ms.
+#[test]
+fn those_who_wait_before_count() {
+    let mut manager = by_time();
+    ask(&mut manager, millis(0), 0, LARGE);
+    let mut waits = Vec::new();
+    for number in 0..7 {
+        let request = PathRequest { request: 100 + number, ..wanted(3, LARGE, Wish::default()) };
+        let outputs = apply(&mut manager, millis(1), Input::Request(request));
+        waits.push(outputs.iter().any(|output| matches!(output, Output::Waiting { .. })));
+    }
+    assert_eq!(waits, [true, true, true, true, true, true, false]);
+}
+
+#[test]
+fn where_nobody_is_to_wait_the_fastest_that_is_free_has_it() {
+    let mut manager =
+        manager_of(|fabrics| fabrics.choosing_by_time(false), Box::new(GreedyMatching::default()));
+    assert_eq!(ask(&mut manager, millis(0), 0, LARGE).plan.fabric, Ocs::NAME);
+    let next = ask(&mut manager, millis(1), 3, LARGE);
+    assert_eq!(next.plan.fabric, IpMulticast::NAME);
+    let why = passed(&next)[0].1;
+    assert!(why.contains("with the wait estimated 235 ms, ip-multicast 806 ms"), "{why}");
+}
+
+#[test]
+fn the_scheduler_of_partitions_chooses_by_time_too() {
+    let mut manager = manager_of(|fabrics| fabrics.choosing_by_time(true), Box::new(PartitionFcfs));
+    assert_eq!(ask(&mut manager, millis(0), 0, SMALL).plan.fabric, IpMulticast::NAME);
+    assert_eq!(ask(&mut manager, millis(0), 3, LARGE).plan.fabric, Ocs::NAME);
+}
+
+/// Transfers over multicast that were said to take so long, each held for as long.
+fn tell(manager: &mut Leases, begin: u64, took: Duration, unreached: &[&str], held_ms: u64) -> u64 {
+    let wish = Wish { fabric: Some(IpMulticast::NAME), or_fail: true };
+    let mut now = begin;
+    for _ in 0..40 {
+        let grant = response(&apply(manager, millis(now), Input::Request(wanted(0, LARGE, wish)))).unwrap();
+        // All live meanwhile.
+        for _ in 0..held_ms / 500 {
+            now += 500;
+            for number in 0..6 {
+                let leases = if number == 0 { vec![grant.plan_id] } else { Vec::new() };
+                apply(manager, millis(now), Input::Heartbeat { agent: agent(number, 1), leases });
+            }
+        }
+        let fared = Input::Fared {
+            request: agent(0, 1).request(0),
+            plan: grant.plan_id,
+            unreached: unreached.iter().map(|name| (*name).to_string()).collect(),
+            reached_all: unreached.is_empty(),
+            took: Some(took),
+        };
+        apply(manager, millis(now), fared);
+        give_back(manager, millis(now), 0, &grant);
+    }
+    now
+}
+
+#[test]
+fn estimates_learn_of_transfers_and_no_lie_moves_them_far() {
+    // What is said, for how long the path was held, and what is estimated at last for 800 ms of carrying and 6 ms of session.
+    for (took, unreached, held_ms, expected) in [
+        (Duration::from_millis(406), &[][..], 500, 406),
+        (Duration::ZERO, &[], 500, 206),
+        (Duration(u64::MAX), &[], 500, 500),
+        (Duration(u64::MAX), &[], 3_500, 3_206),
+        // Of one that has not reached all, nothing is learned.
+        (Duration::ZERO, &["host-1"], 500, 806),
+    ] {
+        let mut manager = by_time();
+        let now = tell(&mut manager, 0, took, unreached, held_ms);
+        let wish = Wish { fabric: Some(IpMulticast::NAME), or_fail: true };
+        let outputs = apply(&mut manager, millis(now), Input::Request(wanted(0, LARGE, wish)));
+        let estimate = response(&outputs).unwrap().estimate.unwrap().as_millis();
+        assert!((expected - 2..=expected + 2).contains(&estimate), "{took:?} {held_ms}: {estimate}");
+    }
+}
+
+/// What a fabric turns out to be changes who gets it.
+#[test]
+fn a_fabric_that_turns_out_fast_is_chosen_next() {
+    let mut manager = by_time();
+    let bytes = 4_000_000;
+    // 25 + 3.2 ms of circuits, 6 + 32 of multicast.
+    let first = ask(&mut manager, millis(0), 0, bytes);
+    assert_eq!(first.plan.fabric, Ocs::NAME);
+    give_back(&mut manager, millis(30), 0, &first);
+    let now = tell(&mut manager, 30, Duration::from_millis(406), &[], 500);
+    let next = ask(&mut manager, millis(now), 0, bytes);
+    assert_eq!(next.plan.fabric, IpMulticast::NAME);
+    assert_eq!(passed(&next), [("ocs", "estimated 28.2 ms, ip-multicast 22.0 ms")]);
+}
+
+/// Parts of a large object go over the fabric that is the best for the whole.
+#[test]
+fn the_last_part_goes_where_the_first_went() {
+    let mut manager = by_time();
+    let request = PathRequest { remaining_bytes: SMALL, ..wanted(0, LARGE, Wish::default()) };
+    let grant = response(&apply(&mut manager, millis(0), Input::Request(request))).unwrap();
+    assert_eq!((grant.plan.fabric, grant.accepted_bytes), (Ocs::NAME, SMALL));
+}
