@@ -147,7 +147,7 @@ impl Fabrics {
         Err(why)
     }
 
-    /// The plan of the first shared fabric ([`Fabric::is_shared`]) that has one.
+    /// The plan of a stream of messages by the first fabric that has one ([`Fabric::plan_stream`]).
     ///
     /// # Errors
     /// None has.
@@ -159,8 +159,8 @@ impl Fabrics {
             )
         };
         let mut why = Refusal::Impossible(none());
-        for fabric in self.fabrics.iter().filter(|fabric| fabric.is_shared()) {
-            match fabric.plan(network, group) {
+        for planned in self.fabrics.iter().filter_map(|fabric| fabric.plan_stream(network, group)) {
+            match planned {
                 Ok(plan) => return Ok(plan),
                 Err(refusal) => why = refusal,
             }
