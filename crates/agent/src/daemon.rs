@@ -54,6 +54,7 @@ use manager_link::{Identity, ManagerLink};
 use objects::Objects;
 use polycast_api::agent::agent_server::AgentServer;
 use polycast_net::interface;
+use polycast_net::priority::Dscp;
 use polycast_net::reach::Answerer;
 use polycast_net::tls::Security;
 use polycast_net::words::WordsKey;
@@ -84,6 +85,8 @@ pub(crate) struct Shared {
     pub door: Door,
     /// How connections and packets between agents are sealed.
     pub sealing: Sealing,
+    /// The class of service of data packets.
+    pub dscp: Option<Dscp>,
     pub store: Store,
     pub limits: Limits,
     pub catalog: Arc<Catalog>,
@@ -110,6 +113,7 @@ impl Shared {
             slow: SlowPolicy::SHIPPED,
             listen: Listen::Shared(self.door.clone()),
             sealing: self.sealing.clone(),
+            dscp: self.dscp,
             ..Options::default()
         }
     }
@@ -157,7 +161,9 @@ impl Agent {
         let mut transports = Transports::default();
         if let Some(forwarder) = &config.forwarder {
             // They live as long as the engine does.
-            let nodes = Nodes::start(forwarder, shown.1.as_ref())
+            let mut forwarder = forwarder.clone();
+            forwarder.nodes.iter_mut().for_each(|node| node.dscp = node.dscp.or(config.dscp));
+            let nodes = Nodes::start(&forwarder, shown.1.as_ref())
                 .map_err(|error| AgentError::Node(error.to_string()))?;
             let own = forwarder.nodes.first().and_then(|node| nodes.get(&node.name));
             transports = Transports { node: own.cloned(), nodes: Some(nodes) };
@@ -220,6 +226,7 @@ impl Agent {
             control,
             door: Door::new(control),
             sealing,
+            dscp: config.class()?,
             limits: Limits::new(config.store_max_bytes()?, config.store_ttl_span()?, &store),
             store,
             catalog,

@@ -185,6 +185,7 @@ fn node_config(network: &Network, graph: &CompactGraph, node: Node, spec: &Spec)
         damping_ms: DAMPING_MS,
         hops_max: hops_max(network),
         kernel: matches!(spec.network, Kind::Datacast { kernel: true, .. }),
+        dscp: None,
         ports: graph.arcs(node).map(port).collect(),
     }
 }

@@ -154,7 +154,7 @@ impl Layout {
         }
         match network {
             Network::Bridge { .. } => {}
-            Network::Blast { hybrid, .. } => layout.blast(&hybrid),
+            Network::Blast { hybrid, swapped, .. } => layout.blast(&hybrid, swapped),
             Network::Shufflecast { wiring, .. } => layout.shufflecast(&wiring),
             Network::Datacast { network, .. } => layout.cables.extend(crate::datacast::cables(&network)),
             Network::Orca { clos, .. } => layout.orca(&clos),
@@ -179,10 +179,18 @@ impl Layout {
         }
     }
 
-    fn blast(&mut self, hybrid: &Hybrid) {
+    fn blast(&mut self, hybrid: &Hybrid, swapped: Option<(u32, u32)>) {
         self.core_cables(hybrid.racks);
         let optics = || Space::named(OPTICS);
-        let ocs = |port: u32| End::new(format!("ocs:{}", port + 1), optics(), ocs_port(port));
+        let ocs = |port: u32| {
+            // Counted from 0 here.
+            let port = match swapped {
+                Some((a, b)) if port + 1 == a => b - 1,
+                Some((a, b)) if port + 1 == b => a - 1,
+                _ => port,
+            };
+            End::new(format!("ocs:{}", port + 1), optics(), ocs_port(port))
+        };
         for rack in 0..hybrid.racks {
             for uplink in 0..hybrid.ports_per_rack {
                 let a = End::of_tor(rack, fibre_port(rack, uplink));
@@ -387,6 +395,12 @@ mod tests {
         assert_eq!(layout.host("h5").unwrap().rack, 2);
         assert_eq!(layout.host("5"), layout.host("h5"));
         assert_eq!(layout.host("h6"), None);
+        let end = |spec: &str, interface: &str| {
+            let cables = Layout::new(&spec.parse().unwrap()).cables;
+            cables.into_iter().find(|cable| cable.a.interface == interface).unwrap().b.interface
+        };
+        let swapped = "blast:racks=3,hosts=2,fanout=2,swapped=2:5";
+        assert_eq!([end(swapped, "t1o0"), end(swapped, "s0x0"), end(swapped, "t2o0")], ["p5", "p2", "p3"]);
         let layout = Layout::new(&"shufflecast:2,2".parse().unwrap());
         // 16 hosts, the manager, the optics, 8 to the core, 8 into splitters and 16 out of them.
         assert_eq!(layout.cables.len(), 16 + 1 + 1 + 8 + 8 + 16);

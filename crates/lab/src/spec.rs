@@ -68,6 +68,8 @@ pub enum Network {
         dialect: &'static str,
         /// The rate of the racks' links to the packet core, where that is less than the others'.
         core_rate: Option<Rate>,
+        /// Two ports of the circuit switch whose cables are swapped, counted from 1.
+        swapped: Option<(u32, u32)>,
     },
     /// Racks on a packet core and on splitters that are wired for ever (Shufflecast section V).
     Shufflecast {
@@ -240,6 +242,17 @@ impl<'a> Parts<'a> {
         Ok(numbers)
     }
 
+    /// Two ports of a circuit switch whose cables are swapped, such as `2:3`.
+    fn swapped(&mut self, ports: u64) -> Result<Option<(u32, u32)>, LabError> {
+        let Some(text) = self.take("swapped") else { return Ok(None) };
+        let pair = text.split_once(':').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+        let is_port = |port: u32| port > 0 && u64::from(port) <= ports;
+        let pair = pair.filter(|(a, b)| a != b && is_port(*a) && is_port(*b));
+        let wrong =
+            || self.wrong(format!("swapped must be two ports of 1 to {ports}, such as 2:3, not '{text}'"));
+        pair.map(Some).ok_or_else(wrong)
+    }
+
     /// So many ToRs as this Shufflecast, or as one with as many more columns as they need.
     fn wiring(&self, fabric: Shufflecast, tors: &str) -> Result<Wiring, LabError> {
         let tors = self.number("tors", tors)?;
@@ -317,7 +330,8 @@ impl<'a> Parts<'a> {
                 if core_rate.is_some_and(|rate: Rate| !RATE_RANGE.contains(&rate.0)) {
                     return Err(self.wrong("the core must have 1mbit to 40gbit"));
                 }
-                Ok(Network::Blast { hybrid, circuit_ms, core_multicast, wait, dialect, core_rate })
+                let swapped = self.swapped(hybrid.ports_needed())?;
+                Ok(Network::Blast { hybrid, circuit_ms, core_multicast, wait, dialect, core_rate, swapped })
             }
             "shufflecast" => {
                 let [p, k] = self.positional(["p", "k"])?;
@@ -482,19 +496,22 @@ impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.network {
             Network::Bridge { hosts } => write!(f, "bridge:{hosts}")?,
-            Network::Blast { hybrid, circuit_ms, core_multicast, wait, dialect, core_rate } => write!(
-                f,
-                "blast:racks={},hosts={},fanout={},splitters={},ports={},circuit-ms={circuit_ms}{}{}{}{}",
-                hybrid.racks,
-                hybrid.servers_per_rack,
-                hybrid.splitter_fanout,
-                hybrid.splitters,
-                hybrid.ports_per_rack,
-                if core_multicast { ",next=ip-multicast" } else { "" },
-                if wait { ",on-failure=wait" } else { "" },
-                if dialect == DIALECTS[0] { String::new() } else { format!(",dialect={dialect}") },
-                core_rate.map(|rate| format!(",core={}", rate.0)).unwrap_or_default()
-            )?,
+            Network::Blast { hybrid, circuit_ms, core_multicast, wait, dialect, core_rate, swapped } => {
+                write!(
+                    f,
+                    "blast:racks={},hosts={},fanout={},splitters={},ports={},circuit-ms={circuit_ms}{}{}{}{}{}",
+                    hybrid.racks,
+                    hybrid.servers_per_rack,
+                    hybrid.splitter_fanout,
+                    hybrid.splitters,
+                    hybrid.ports_per_rack,
+                    if core_multicast { ",next=ip-multicast" } else { "" },
+                    if wait { ",on-failure=wait" } else { "" },
+                    if dialect == DIALECTS[0] { String::new() } else { format!(",dialect={dialect}") },
+                    core_rate.map(|rate| format!(",core={}", rate.0)).unwrap_or_default(),
+                    swapped.map_or_else(String::new, |(a, b)| format!(",swapped={a}:{b}"))
+                )?
+            }
             Network::Shufflecast { wiring, hosts } => {
                 let fabric = wiring.logical();
                 write!(f, "shufflecast:{},{},hosts={hosts}", fabric.fanout(), fabric.columns())?;
@@ -555,6 +572,7 @@ mod tests {
             ("blast:racks=3,circuit-ms=0,fanout=2", 6),
             ("blast:racks=3,next=ip-multicast,on-failure=wait", 6),
             ("blast:racks=3,dialect=polatis-scpi", 6),
+            ("blast:racks=3,swapped=2:3", 6),
             ("shufflecast:2,2,hosts=2", 16),
             ("shufflecast:2,3,mtu=9000", 48),
             ("shufflecast:2,3,tors=15,hosts=2", 30),
@@ -617,6 +635,9 @@ mod tests {
             ("bridge:8,optics=real", "'bridge' has no setting 'optics'"),
             ("blast:racks=4,on-failure=cry", "'cry'"),
             ("blast:racks=4,dialect=latin", "dialect can be glimmerglass, calient,"),
+            ("blast:racks=3,swapped=2", "two ports of 1 to 8, such as 2:3, not '2'"),
+            ("blast:racks=3,swapped=2:2", "not '2:2'"),
+            ("blast:racks=3,swapped=2:9", "not '2:9'"),
             ("shufflecast:2", "p,k"),
             ("shufflecast:1,1", "Shufflecast"),
             ("shufflecast:4,2,tors=3", "tors must be at least p, which is 4"),

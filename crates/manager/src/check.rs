@@ -1,25 +1,33 @@
 //! `polycast manager --check`: what of the settings and of the devices behind them keeps the manager from lending paths. It
-//! logs in everywhere, lists what is there, and changes nothing.
+//! logs in everywhere, lists what is there, and changes nothing. With `--probe` it makes circuits, to see where fibres lead, and
+//! takes them down again.
 
+mod probe;
+
+pub use probe::{ProbeFindings, ProbedOutput, ProbedPort};
+
+use self::probe::{Cabling, Optics, Place, Probe};
 use crate::config::ManagerConfig;
 use crate::devices::SwitchDoor;
 use crate::fabrics::tors::{self, TorSettings};
 use crate::fabrics::{self, Hosts, switch_ports};
 use futures_util::future::join_all;
 use polycast_api::settings::SettingsError;
-use polycast_net::devices::circuits::{CircuitClient, CircuitError, Dialect, Held};
+use polycast_net::devices::circuits::{Circuit, CircuitClient, CircuitError, Dialect, Held};
 use polycast_net::devices::openflow::{Port, Switch};
 use polycast_planning::{DeviceCommand, Group, HostId, NetworkState, RackPort};
 use polycast_topology::{PortOwner, PortTable};
 use polycast_types::Printable;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How often it is looked whether a switch has connected.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long a probe waits for light at least.
+const SETTLE_MIN: Duration = Duration::from_secs(1);
 
 /// What was found.
 #[derive(Clone, Debug, Serialize)]
@@ -34,6 +42,9 @@ pub struct Findings {
     pub tors: Vec<TorFindings>,
     /// What the manager would do.
     pub plans: Vec<PlanFindings>,
+    /// Where fibres lead, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probe: Option<ProbeFindings>,
 }
 
 /// What a circuit switch says.
@@ -107,30 +118,137 @@ pub struct PlanFindings {
     pub steps: Vec<String>,
 }
 
+/// What has answered.
+struct Reached {
+    circuits: Option<CircuitClient>,
+    /// By racks.
+    switches: Vec<Option<Switch>>,
+}
+
 /// Looks at everything that these settings name.
 ///
 /// # Errors
 /// The settings are wrong in themselves.
 pub async fn check(config: &ManagerConfig) -> Result<Findings, SettingsError> {
+    look(config).await.map(|(findings, _)| findings)
+}
+
+/// The same, and then finds out where the fibres at the circuit switch lead: it makes circuits between ports that have none, and
+/// takes them down, also when `stop` becomes ready.
+///
+/// # Errors
+/// The settings are wrong in themselves.
+pub async fn check_and_probe(
+    config: &ManagerConfig,
+    stop: impl Future<Output = ()>,
+) -> Result<Findings, SettingsError> {
+    let (mut findings, reached) = look(config).await?;
+    let probed = match &config.ocs {
+        Some(_) if config.fabrics.iter().any(|name| name == "ocs") => probed(config, reached, stop).await?,
+        _ => Err("a probe looks for light at a circuit switch, and fabrics has no ocs".into()),
+    };
+    match probed {
+        Ok((probe, faults)) => {
+            findings.probe = Some(probe);
+            findings.faults.extend(faults);
+        }
+        Err(why) => findings.faults.push(why),
+    }
+    findings.ok = findings.faults.is_empty();
+    Ok(findings)
+}
+
+/// Probes, or says why not.
+async fn probed(
+    config: &ManagerConfig,
+    reached: Reached,
+    stop: impl Future<Output = ()>,
+) -> Result<Result<(ProbeFindings, Vec<String>), String>, SettingsError> {
+    if let Err(error) = std::net::TcpListener::bind(config.listen)
+        && error.kind() == std::io::ErrorKind::AddrInUse
+    {
+        return Ok(Err(format!(
+            "nothing was probed: a manager listens at {}, and may lend the ports that a probe uses; stop it for so long",
+            config.listen
+        )));
+    }
+    let Some(circuits) = reached.circuits else {
+        return Ok(Err("nothing was probed, since the circuit switch does not answer".into()));
+    };
+    let layout = switch_ports::layout(config)?;
+    let mut places = BTreeMap::new();
+    for (rack, tor) in (0..).zip(&config.tor) {
+        let ports = layout.ports.of_rack(rack).iter().zip(&tor.fibre_ports);
+        places.extend(ports.map(|(port, fibre)| (*port, (rack, *fibre))));
+    }
+    let settle = (2 * Duration::from_millis(config.light_grace_ms)).max(SETTLE_MIN);
+    let cabling = Cabling { table: &layout.ports, dialect: &*layout.dialect, places, settle };
+    let hosts = config.tor.iter().map(|tor| tor.hosts.iter().map(|host| host.port).collect());
+    let switches = (0..).zip(reached.switches).zip(hosts);
+    let switches = switches.filter_map(|((rack, switch), hosts)| Some((rack, switch?, hosts))).collect();
+    Ok(Ok(Probe::new(Devices { circuits, switches }, cabling).run(stop).await))
+}
+
+/// The devices of a probe.
+struct Devices {
+    circuits: CircuitClient,
+    /// The racks' switches, each with the ports of its hosts.
+    switches: Vec<(u32, Switch, BTreeSet<u32>)>,
+}
+
+impl Optics for Devices {
+    async fn held(&self) -> Result<Vec<Held>, CircuitError> {
+        self.circuits.retrieve().await
+    }
+
+    async fn enter(&self, circuit: Circuit) -> Result<(), CircuitError> {
+        self.circuits.enter(circuit).await
+    }
+
+    async fn delete(&self, circuit: Circuit) -> Result<(), CircuitError> {
+        self.circuits.delete(circuit).await
+    }
+
+    async fn light(&self) -> BTreeMap<Place, bool> {
+        let ask = |(rack, switch, hosts): &(u32, Switch, BTreeSet<u32>)| {
+            let (rack, switch, hosts) = (*rack, switch.clone(), hosts.clone());
+            async move {
+                let ports = switch.ports().await.unwrap_or_default().into_iter();
+                let is_fibre =
+                    move |port: &Port| port.number < tors::PORTS_END && !hosts.contains(&port.number);
+                ports
+                    .filter(is_fibre)
+                    .map(move |port| ((rack, port.number), !port.link_down && !port.disabled))
+            }
+        };
+        join_all(self.switches.iter().map(ask)).await.into_iter().flatten().collect()
+    }
+}
+
+async fn look(config: &ManagerConfig) -> Result<(Findings, Reached), SettingsError> {
     config.check()?;
     let mut faults = Vec::new();
     let named = |fabric: &str| config.fabrics.iter().any(|name| name == fabric);
-    let circuit_switch = match named("ocs") {
-        true => Some(look_at_circuits(config, &mut faults).await?),
-        false => None,
+    let (circuit_switch, circuits) = match named("ocs") {
+        true => {
+            let (found, client) = look_at_circuits(config, &mut faults).await?;
+            (Some(found), client)
+        }
+        false => (None, None),
     };
-    let tors = match named("ocs") || named("shufflecast") {
+    let (tors, switches) = match named("ocs") || named("shufflecast") {
         true => look_at_tors(config, &mut faults).await?,
-        false => Vec::new(),
+        false => (Vec::new(), Vec::new()),
     };
     let plans = plans(config)?;
-    Ok(Findings { ok: faults.is_empty(), faults, circuit_switch, tors, plans })
+    let findings = Findings { ok: faults.is_empty(), faults, circuit_switch, tors, plans, probe: None };
+    Ok((findings, Reached { circuits, switches }))
 }
 
 async fn look_at_circuits(
     config: &ManagerConfig,
     faults: &mut Vec<String>,
-) -> Result<CircuitSwitchFindings, SettingsError> {
+) -> Result<(CircuitSwitchFindings, Option<CircuitClient>), SettingsError> {
     let (layout, options) = (switch_ports::layout(config)?, switch_ports::options(config)?);
     let Some(settings) = &config.ocs else { unreachable!("the settings were checked") };
     let mut found = CircuitSwitchFindings {
@@ -147,15 +265,18 @@ async fn look_at_circuits(
         found.identity = client.identity().await.unwrap_or_default();
         found.alarms = client.alarms().await.unwrap_or_default();
         let size = client.size().await.unwrap_or_default();
-        Ok::<_, CircuitError>((size, client.retrieve().await?))
+        let held = client.retrieve().await?;
+        Ok::<_, CircuitError>((client, size, held))
     };
     let asked = asked.await;
+    let mut reached = None;
     match asked {
         Err(error) => {
             faults.push(format!("{error} (settings ocs.address, ocs.dialect, ocs.user, ocs.password-file)"))
         }
-        Ok((size, held)) => {
+        Ok((client, size, held)) => {
             found.reached = true;
+            reached = Some(client);
             if let Some((inputs, outputs)) = size.filter(|(inputs, _)| *inputs != settings.ports) {
                 faults.push(format!(
                     "the circuit switch has {inputs} fibres where light enters and {outputs} where it leaves, and \
@@ -169,7 +290,7 @@ async fn look_at_circuits(
         }
     }
     faults.extend(found.alarms.iter().map(|alarm| format!("the circuit switch has an alarm: {alarm}")));
-    Ok(found)
+    Ok((found, reached))
 }
 
 fn circuit(
@@ -200,7 +321,7 @@ fn circuit(
 async fn look_at_tors(
     config: &ManagerConfig,
     faults: &mut Vec<String>,
-) -> Result<Vec<TorFindings>, SettingsError> {
+) -> Result<(Vec<TorFindings>, Vec<Option<Switch>>), SettingsError> {
     let door = tors::door(config)?;
     if let Some(door) = &door {
         door.open();
@@ -217,15 +338,17 @@ async fn look_at_tors(
                 (None, Some(door), Some(dpid)) => await_switch(&door, dpid.0, options.connect_timeout).await,
                 _ => Err("it has no address".into()),
             };
-            one(rack, tor, switch).await
+            let reached = switch.as_ref().ok().cloned();
+            (one(rack, tor, switch).await, reached)
         });
     }
-    let mut found = Vec::new();
-    for (tor, mut wrong) in join_all(reaching).await {
+    let (mut found, mut switches) = (Vec::new(), Vec::new());
+    for ((tor, mut wrong), switch) in join_all(reaching).await {
         found.push(tor);
         faults.append(&mut wrong);
+        switches.push(switch);
     }
-    Ok(found)
+    Ok((found, switches))
 }
 
 async fn await_switch(door: &Arc<SwitchDoor>, dpid: u64, within: Duration) -> Result<Switch, String> {
@@ -439,6 +562,9 @@ impl Findings {
             for step in &plan.steps {
                 let _ = writeln!(text, "  {step}");
             }
+        }
+        if let Some(probe) = &self.probe {
+            probe.write(&mut text);
         }
         for fault in &self.faults {
             let _ = writeln!(text, "fault: {}", Printable(fault));

@@ -12,6 +12,7 @@ mod fail_over;
 mod hear;
 mod obey;
 mod permits;
+mod readiness;
 mod removal;
 mod seats;
 mod snapshot;
@@ -37,6 +38,7 @@ use polycast_protocol::directory::Directory;
 use polycast_protocol::leases::{Drained, Input, Leases, LeasesConfig, Record};
 use polycast_protocol::stream::{Streams, StreamsConfig};
 use polycast_types::{Duration, Time};
+use readiness::Readiness;
 use seats::Seats;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -69,6 +71,7 @@ struct Inner {
     clock: Clock,
     outgoing: Outgoing,
     set_ups: SetUps,
+    readiness: Readiness,
     /// The time of day, and what is allowed.
     around: Around,
     guard: Arc<Guard>,
@@ -142,6 +145,7 @@ impl Core {
             clock: Clock { start: Instant::now(), base },
             outgoing: Outgoing::default(),
             set_ups: SetUps::default(),
+            readiness: Readiness::default(),
             around: around.clone(),
             guard: around.guard(),
             permits: Permitted::default(),

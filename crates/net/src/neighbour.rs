@@ -1,6 +1,7 @@
 //! The socket between two neighbours of a pull network (Datacast, section 6): connected UDP, with segmentation (GSO)
 //! and coalescing (GRO), so that one system call moves up to 64 KiB of packets.
 
+use crate::priority::Dscp;
 use crate::udp::{Arrival, DATAGRAM_LEN_MAX, SEGMENTS_MAX, receive_coalesced};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
@@ -52,6 +53,15 @@ impl NeighbourSocket {
             Self::open_here(local, peer)
         });
         opened.join().map_err(|_| io::Error::other("the thread that opens a socket broke down"))?
+    }
+
+    /// The same, with all packets marked with a class of service, where there is one.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn with_class(self, dscp: Option<Dscp>) -> io::Result<Self> {
+        dscp.map_or(Ok(()), |dscp| dscp.mark(&self.socket))?;
+        Ok(self)
     }
 
     fn open_here(local: SocketAddrV4, peer: SocketAddrV4) -> io::Result<Self> {
@@ -144,10 +154,11 @@ impl AsFd for NeighbourSocket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::socket::getsockopt;
     use std::net::Ipv4Addr;
 
     /// A pair on addresses of the loopback that belong to this process.
-    fn pair() -> (NeighbourSocket, NeighbourSocket) {
+    fn pair(port: u16) -> (NeighbourSocket, NeighbourSocket) {
         let id = std::process::id();
         let at = |last| {
             SocketAddrV4::new(
@@ -155,13 +166,21 @@ mod tests {
                 last,
             )
         };
-        let (a, b) = (at(21_001), at(21_002));
+        let (a, b) = (at(port), at(port + 1));
         (NeighbourSocket::open(a, b, None).unwrap(), NeighbourSocket::open(b, a, None).unwrap())
     }
 
     #[test]
+    fn a_socket_has_its_class() {
+        let (here, there) = pair(21_003);
+        let here = here.with_class(Some(Dscp::try_from(10).unwrap())).unwrap();
+        let tos = |socket: &NeighbourSocket| getsockopt(&socket.socket, sockopt::Ipv4Tos).unwrap();
+        assert_eq!((tos(&here), tos(&there.with_class(None).unwrap())), (40, 0));
+    }
+
+    #[test]
     fn packets_pass_at_once_and_one_by_one() {
-        let (mut here, mut there) = pair();
+        let (mut here, mut there) = pair(21_001);
         let bytes: Vec<u8> = (0..20 * 1_000 + 300).map(|at| (at / 7) as u8).collect();
         for segmentation in [true, false] {
             here.segmentation = segmentation;

@@ -17,6 +17,34 @@ const REAL_TIME_PRIORITY: libc::c_int = 5;
 /// How much nicer others are to a thread that may not be a real-time one.
 const NICE: i32 = -15;
 
+/// A class of service (DSCP, RFC 2474) that packets are marked with, so that switches can let them go first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dscp(u8);
+
+/// There is no such class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0} is no class: write 0 to 63")]
+pub struct NoClass(pub i64);
+
+impl TryFrom<i64> for Dscp {
+    type Error = NoClass;
+
+    fn try_from(class: i64) -> Result<Self, NoClass> {
+        u8::try_from(class).ok().filter(|class| *class < 64).map(Dscp).ok_or(NoClass(class))
+    }
+}
+
+impl Dscp {
+    /// Marks all that a socket sends over IPv4 from now on.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn mark(self, socket: &impl AsFd) -> io::Result<()> {
+        // The two bits below are congestion's.
+        Ok(setsockopt(&socket.as_fd(), sockopt::Ipv4Tos, &(i32::from(self.0) << 2))?)
+    }
+}
+
 /// Marks all that a socket sends as network control, so that queues on the way can let it go first.
 ///
 /// # Errors
@@ -92,6 +120,13 @@ mod tests {
         assert_eq!(getsockopt(&socket, sockopt::Ipv4Tos).unwrap(), 0xc0);
         assert_eq!(getsockopt(&socket, sockopt::Priority).unwrap(), 6);
         assert_eq!(socket.recv(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn only_64_classes_are_there() {
+        let classes = [-1, 0, 63, 64, 256 + 34, i64::MAX].map(|class| Dscp::try_from(class).is_ok());
+        assert_eq!(classes, [false, true, true, false, false, false]);
+        assert_eq!(Dscp::try_from(64).unwrap_err().to_string(), "64 is no class: write 0 to 63");
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod only;
 
 pub use only::{Only, Outer};
 
+use crate::priority::Dscp;
 use nix::errno::Errno;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrIn, recvmsg, sendmmsg, sendmsg,
@@ -78,6 +79,15 @@ impl DataSender {
             segmentation: true,
             queue_len: SEND_BUFFER_LEN,
         })
+    }
+
+    /// The same, with all packets marked with a class of service, where there is one.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn with_class(self, dscp: Option<Dscp>) -> io::Result<Self> {
+        dscp.map_or(Ok(()), |dscp| dscp.mark(&self.socket))?;
+        Ok(self)
     }
 
     /// Says how many bytes may wait between the socket and the wire. One segmented send always fits.
@@ -465,6 +475,41 @@ mod tests {
     #[test]
     fn without_segmentation_the_same_datagrams_arrive() {
         segments_arrive(false, &[], SocketAddrV4::new(Ipv4Addr::new(239, 255, 1, 2), 29_102));
+    }
+
+    /// With and without a class, whole segmented sends and single datagrams.
+    #[test]
+    fn datagrams_have_the_class_that_was_asked_for() {
+        for (dscp, segmentation, port) in
+            [(None, true, 29_109), (Some(34), true, 29_110), (Some(63), false, 29_111)]
+        {
+            let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 1, 8), port);
+            let receiver = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+            bind(&receiver, group).unwrap();
+            receiver.join_multicast_v4(group.ip(), &LO).unwrap();
+            setsockopt(&receiver, sockopt::IpRecvTos, &true).unwrap();
+            receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            let class = dscp.map(|dscp| Dscp::try_from(dscp).unwrap());
+            let mut sender = DataSender::open(LO, group).unwrap().with_class(class).unwrap();
+            sender.segmentation = segmentation;
+            let payload = [8; 1_000];
+            assert!(sender.send(&[IoSlice::new(&payload); 10], 1, 1_000).unwrap());
+            for _ in 0..10 {
+                let (mut bytes, mut control) = ([0; 1_500], vec![0; 128]);
+                let mut parts = [IoSliceMut::new(&mut bytes)];
+                let fd = receiver.as_raw_fd();
+                let came = recvmsg::<SockaddrIn>(fd, &mut parts, Some(&mut control), MsgFlags::empty());
+                let classes: Vec<u8> = came.unwrap().cmsgs().unwrap().filter_map(class_of).collect();
+                assert_eq!(classes, [dscp.unwrap_or(0) as u8], "without the bits of congestion");
+            }
+        }
+    }
+
+    fn class_of(control: ControlMessageOwned) -> Option<u8> {
+        match control {
+            ControlMessageOwned::Ipv4Tos(tos) => Some(tos >> 2),
+            _ => None,
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::fabric::Fabric;
 use crate::fabric_name::FabricName;
 use crate::network_state::NetworkState;
 use crate::plan::{Group, Plan, Refusal};
-use crate::registry::{Fabrics, Patience};
+use crate::registry::{Fabrics, Patience, explained};
 use crate::scheduler::Pending;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -78,6 +78,19 @@ enum Offered {
 impl Fabrics {
     /// Chooses a fabric for a request. `network` is the same again afterwards.
     pub(crate) fn choose(&self, network: &mut NetworkState, request: &Pending, moment: &Moment) -> Choice {
+        let mut chosen = self.chosen(network, request, moment);
+        // Only what is said is worth the search for what stands in the way.
+        if let Choice::Take(_, passed, _) = &mut chosen {
+            for Passed { fabric, why } in passed {
+                if let (PassedWhy::Refused(refusal), Some(fabric)) = (why, self.named(fabric)) {
+                    *refusal = explained(refusal.clone(), fabric, network, &request.group);
+                }
+            }
+        }
+        chosen
+    }
+
+    fn chosen(&self, network: &mut NetworkState, request: &Pending, moment: &Moment) -> Choice {
         let wish = request.wish;
         if let Some(name) = wish.fabric.filter(|name| self.named(name).is_none()) {
             return Choice::Never(self.no_fabric(name));
@@ -118,7 +131,26 @@ impl Fabrics {
             };
             passed.push(Passed { fabric: fabric.name(), why: PassedWhy::Refused(why) });
         }
-        nothing_of(passed)
+        self.nothing_of(passed, network, group)
+    }
+
+    /// Whether a request waits where none has a plan: it does if one of them may have one later.
+    fn nothing_of(&self, passed: Vec<Passed>, network: &NetworkState, group: &Group) -> Choice {
+        let mut last = None;
+        for Passed { fabric, why } in passed {
+            match why {
+                PassedWhy::Refused(Refusal::Busy(_)) => return Choice::Wait(None),
+                PassedWhy::Refused(refusal) => last = Some((fabric, refusal)),
+                PassedWhy::Slower(_) => {}
+            }
+        }
+        Choice::Never(match last {
+            None => Refusal::Impossible("the manager has no fabric to carry it".into()),
+            Some((fabric, why)) => match self.named(&fabric) {
+                Some(fabric) => explained(why, fabric, network, group),
+                None => why,
+            },
+        })
     }
 
     fn plan_of(&self, fabric: &dyn Fabric, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
@@ -159,7 +191,7 @@ impl Fabrics {
                 }
             });
             passed.extend(refused);
-            return match nothing_of(passed) {
+            return match self.nothing_of(passed, network, &request.group) {
                 Choice::Wait(_) => Choice::Wait(awaited),
                 other => other,
             };
@@ -244,17 +276,4 @@ fn free_in(
     }
     lifted.into_iter().rev().for_each(|lifted| network.put_back(lifted));
     found
-}
-
-/// Whether a request waits where none has a plan: it does if one of them may have one later.
-fn nothing_of(passed: Vec<Passed>) -> Choice {
-    let mut why = Refusal::Impossible("the manager has no fabric to carry it".into());
-    for Passed { why: refused, .. } in passed {
-        match refused {
-            PassedWhy::Refused(Refusal::Busy(_)) => return Choice::Wait(None),
-            PassedWhy::Refused(refusal) => why = refusal,
-            PassedWhy::Slower(_) => {}
-        }
-    }
-    Choice::Never(why)
 }

@@ -72,6 +72,12 @@ pub trait Fabric: fmt::Debug + Send {
         false
     }
 
+    /// The plan of a stream of messages, which nobody waits for: it takes nothing that transfers wait for. `None` where the
+    /// fabric has no such paths.
+    fn plan_stream(&self, network: &NetworkState, group: &Group) -> Option<Result<Plan, Refusal>> {
+        self.is_shared().then(|| self.plan(network, group))
+    }
+
     /// The plan by which a transfer that runs goes on when its group changes. `network` does not hold the old
     /// plan any more. The channel has to stay as it is; of one with labels that may be others, which are the source's
     /// business alone, and of one over trees the ways, which receivers are told anew.

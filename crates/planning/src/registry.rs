@@ -4,7 +4,7 @@
 use crate::estimate::{Estimate, Estimator};
 use crate::fabric::{Fabric, Replan, ReplanOutcome};
 use crate::fabric_name::FabricName;
-use crate::network_state::{NetworkState, Running};
+use crate::network_state::{Cause, NetworkState, Running};
 use crate::part_name::PartName;
 use crate::plan::{Channel, DeviceCommand, Failure, Group, HostId, Plan, PlanId, Refusal, Resource};
 use crate::scheduler::Wish;
@@ -23,6 +23,51 @@ pub struct PassedOver {
     pub fabric: FabricName,
     /// Why, in a sentence.
     pub why: String,
+}
+
+/// Parts that are tried one by one, and that are named in one sentence.
+const DRAINED_TRIED_MAX: usize = 16;
+const DRAINED_NAMED_MAX: usize = 8;
+
+/// A refusal with the parts that an operator has taken out, where a plan is missing because of them.
+pub(crate) fn explained(
+    refusal: Refusal,
+    fabric: &dyn Fabric,
+    network: &NetworkState,
+    group: &Group,
+) -> Refusal {
+    match (refusal, drained_in_the_way(fabric, network, group)) {
+        (Refusal::Busy(why), Some(parts)) => Refusal::Busy(format!("{why} ({parts})")),
+        (Refusal::Impossible(why), Some(parts)) => Refusal::Impossible(format!("{why} ({parts})")),
+        (other, _) => other,
+    }
+}
+
+/// Which parts have to come back for a plan, where operators have taken some out.
+fn drained_in_the_way(fabric: &dyn Fabric, network: &NetworkState, group: &Group) -> Option<String> {
+    let drained: Vec<Failure> =
+        network.out().filter(|(_, cause)| *cause == Cause::Drained).map(|(what, _)| what).collect();
+    let can_with = |parts: &[Failure]| {
+        let mut network = network.clone();
+        parts.iter().for_each(|part| network.take_back(*part, Cause::Drained));
+        fabric.plan(&network, group).is_ok()
+    };
+    if drained.is_empty() || !can_with(&drained) {
+        return None;
+    }
+    let tried = drained.iter().take(DRAINED_TRIED_MAX).filter(|part| can_with(&[**part]));
+    let enough: Vec<Failure> = tried.copied().collect();
+    let (parts, how) = match &enough[..] {
+        [] => (&drained, "are drained, and all of them are needed"),
+        [_] => (&enough, "is drained, and would do"),
+        _ => (&enough, "are drained, and any of them would do"),
+    };
+    let mut names: Vec<String> =
+        parts.iter().filter_map(PartName::of).map(|name| format!("{name}")).collect();
+    let more = names.len().saturating_sub(DRAINED_NAMED_MAX);
+    names.truncate(DRAINED_NAMED_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!names.is_empty()).then(|| format!("{}{more} {how}", names.join(", ")))
 }
 
 /// The fabrics of a network.
@@ -184,14 +229,16 @@ impl Fabrics {
                 // The first that may be free later is the best one to wait for.
                 Err(busy @ Refusal::Busy(_)) if !matches!(why, Refusal::Busy(_)) => why = busy,
                 Err(Refusal::Busy(_)) => {}
-                Err(impossible) if !matches!(why, Refusal::Busy(_)) => why = impossible,
+                Err(impossible) if !matches!(why, Refusal::Busy(_)) => {
+                    why = explained(impossible, fabric, network, group);
+                }
                 Err(_) => {}
             }
         }
         Err(why)
     }
 
-    /// The plan of the first shared fabric ([`Fabric::is_shared`]) that has one.
+    /// The plan of a stream of messages by the first fabric that has one ([`Fabric::plan_stream`]).
     ///
     /// # Errors
     /// None has.
@@ -203,8 +250,8 @@ impl Fabrics {
             )
         };
         let mut why = Refusal::Impossible(none());
-        for fabric in self.fabrics.iter().filter(|fabric| fabric.is_shared()) {
-            match fabric.plan(network, group) {
+        for planned in self.fabrics.iter().filter_map(|fabric| fabric.plan_stream(network, group)) {
+            match planned {
                 Ok(plan) => return Ok(plan),
                 Err(refusal) => why = refusal,
             }

@@ -2,7 +2,8 @@
 //!
 //! The relays' rules are there all the time ([`Fabric::standing_commands`]); for a group only the switches of its
 //! racks learn which servers want its packets. A plan holds a share of the partitions that relay for its source:
-//! plans in different partitions do not touch each other, plans that share one have a part of its rate each.
+//! plans in different partitions do not touch each other, plans that share one have a part of its rate each. A stream of messages
+//! holds no share: it takes of its relays' rate what transfers leave, and its channel has no rate by which it is known again.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -38,6 +39,23 @@ pub struct ShufflecastConfig {
     pub shares: u32,
     /// Interval of attempt sending.
     pub attempt_interval: Duration,
+}
+
+/// What a path is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Transfer,
+    Stream,
+}
+
+impl Kind {
+    /// A transfer's channel has a rate that is its own.
+    fn of(channel: &Channel) -> Self {
+        match channel {
+            Channel::Multicast { rate: None, .. } => Kind::Stream,
+            _ => Kind::Transfer,
+        }
+    }
 }
 
 /// The fabric.
@@ -95,6 +113,7 @@ impl Shufflecast {
         network: &NetworkState,
         group: &Group,
         address: Option<([u8; 4], u16)>,
+        kind: Kind,
     ) -> Result<Plan, Refusal> {
         let (source, receivers) = self.places.of_group(Self::NAME, group)?;
         let source_rack = source / self.config.servers_per_rack;
@@ -105,7 +124,10 @@ impl Shufflecast {
         let leaves_rack = racks.keys().any(|&rack| rack != source_rack);
         let relays = if leaves_rack { self.relays(network, source_rack, racks.keys())? } else { Vec::new() };
         let own = self.own_splitters(source_rack, &relays);
-        let mut resources = self.shares(network, &relays)?;
+        let mut resources = match kind {
+            Kind::Transfer => self.shares(network, &relays)?,
+            Kind::Stream => Vec::new(),
+        };
         let address = match address {
             Some(address) => address,
             None => self.pool.lend(network)?,
@@ -119,7 +141,7 @@ impl Shufflecast {
             commands: rules(group, address.0, source_rack, racks, own),
             channel: Channel::Multicast {
                 group: address,
-                rate: Some(Rate(rate.0 / shares)),
+                rate: (kind == Kind::Transfer).then_some(Rate(rate.0 / shares)),
                 attempt_interval: self.config.attempt_interval,
             },
         })
@@ -228,20 +250,25 @@ impl Fabric for Shufflecast {
     }
 
     fn plan(&self, network: &NetworkState, group: &Group) -> Result<Plan, Refusal> {
-        self.plan_at(network, group, None)
+        self.plan_at(network, group, None, Kind::Transfer)
+    }
+
+    fn plan_stream(&self, network: &NetworkState, group: &Group) -> Option<Result<Plan, Refusal>> {
+        Some(self.plan_at(network, group, None, Kind::Stream))
     }
 
     fn replan(&self, network: &NetworkState, failure: &Failure) -> Vec<Replan> {
         replan_each(Self::NAME, network, failure, |network, old| {
             // A transfer that runs keeps its address where it can, so that its source and receivers notice nothing.
-            self.plan_at(network, &old.group, address_of(network, &old.plan))
+            let kind = Kind::of(&old.plan.channel);
+            self.plan_at(network, &old.group, address_of(network, &old.plan), kind)
         })
     }
 
     /// The partitions follow from the source alone, so that the address is all that has to be known.
     fn adopt(&self, network: &NetworkState, group: &Group, channel: &Channel) -> Option<Plan> {
         let Channel::Multicast { group: address, .. } = channel else { return None };
-        let plan = self.plan_at(network, group, Some(*address)).ok()?;
+        let plan = self.plan_at(network, group, Some(*address), Kind::of(channel)).ok()?;
         Some(Plan { channel: channel.clone(), ..plan })
     }
 

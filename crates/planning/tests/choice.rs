@@ -1,12 +1,15 @@
 //! Which fabric serves a group, and what is said where none does: by trying all short lists of fabrics with all their answers.
 
 use polycast_planning::ip_multicast::{AddressPool, IpMulticast};
+use polycast_planning::ocs::{Ocs, OcsConfig};
 use polycast_planning::tcp_chain::TcpChain;
 use polycast_planning::{
-    Channel, Decision, DeviceCommand, Draft, Fabric, FabricName, Fabrics, Failure, Fcfs, GreedyMatching,
-    Group, HostId, NetworkState, PartitionFcfs, Pending, Places, Plan, PlanId, Pulling, Refusal, Replan,
-    ReplanOutcome, RequestId, Resource, Scheduler, TreeRoutes,
+    Cause, Channel, Decision, DeviceCommand, Draft, Fabric, FabricName, Fabrics, Failure, Fcfs,
+    GreedyMatching, Group, HostId, NetworkState, PartitionFcfs, Passed, PassedWhy, Pending, Places, Plan,
+    PlanId, Pulling, Refusal, Replan, ReplanOutcome, RequestId, Resource, Scheduler, TreeRoutes, Wish,
 };
+use polycast_topology::Hybrid;
+use polycast_topology::optics::PowerBudget;
 use polycast_types::{Duration, Rate, Time};
 use proptest::prelude::*;
 
@@ -165,6 +168,61 @@ fn only_shared_fabrics_serve_streams() {
             }
         }
     }
+}
+
+#[test]
+fn a_refusal_names_the_drained_parts_that_stand_in_the_way() {
+    let servers = (0..8).map(|server| (HostId(server), server));
+    let hybrid =
+        Hybrid { racks: 4, servers_per_rack: 2, ports_per_rack: 1, splitters: 2, splitter_fanout: 2 };
+    let budget =
+        PowerBudget { budget_db: 40.0, switch_loss_db: 1.0, splitter_loss_db: 4.0, amplifier_gain_db: 0.0 };
+    let attempt_interval = Duration::from_millis(1);
+    let config = OcsConfig { hybrid, cascade_max: 3, budget, rate: Rate(1_000_000), attempt_interval };
+    let pool = AddressPool::parse("239.255.64.0/24", 7410).unwrap();
+    let fabrics = || {
+        let ocs = Ocs::new(config, servers.clone(), pool).unwrap();
+        Fabrics::new(vec![Box::new(ocs) as Box<dyn Fabric>, Box::new(TcpChain)])
+    };
+    let part = |splitter| Failure::Resource(Resource::Splitter { splitter });
+    let all = group(0, &[2, 4, 6]);
+    let why = |network: &NetworkState, group: &Group| {
+        let decide = |wish| {
+            let mut network = network.clone();
+            let request = Pending { wish, ..pending(1, group.clone(), 9) };
+            Fcfs.decide(Time::ZERO, &[&request], Draft::new(&mut network), &fabrics()).remove(0)
+        };
+        let Decision::Accept { passed_over, .. } = decide(Wish::default()) else {
+            panic!("a chain serves all")
+        };
+        let [Passed { fabric: Ocs::NAME, why: PassedWhy::Refused(why) }] = &passed_over[..] else {
+            panic!("{passed_over:?}")
+        };
+        let alone = Wish { fabric: Some(Ocs::NAME), or_fail: true };
+        if let Decision::Reject { refusal, .. } = decide(alone) {
+            assert_eq!(refusal, *why);
+        }
+        why.to_string()
+    };
+    let mut network = NetworkState::default();
+    network.take_out(part(0), Cause::Broken);
+    assert!(!why(&network, &all).contains("drained"), "what is broken is no operator's doing");
+    let mut network = NetworkState::default();
+    network.take_out(part(1), Cause::Drained);
+    assert!(
+        why(&network, &all).ends_with(" (splitter:1 is drained, and would do)"),
+        "{}",
+        why(&network, &all)
+    );
+    network.take_out(part(0), Cause::Drained);
+    assert!(
+        why(&network, &all).ends_with(" (splitter:0, splitter:1 are drained, and all of them are needed)")
+    );
+    let two = group(0, &[2, 4]);
+    assert!(why(&network, &two).ends_with(" (splitter:0, splitter:1 are drained, and any of them would do)"));
+    // What keeps the group from circuits is something else.
+    network.take_out(Failure::Resource(Resource::CircuitPort { port: 1 }), Cause::Broken);
+    assert!(!why(&network, &all).contains("drained"), "{}", why(&network, &all));
 }
 
 #[test]

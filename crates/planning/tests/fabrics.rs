@@ -587,6 +587,39 @@ fn relays_of_different_partitions_run_side_by_side() {
     assert!(!busy && why.contains("rack 0 has failed"), "{why}");
 }
 
+/// A stream takes no partition's share from transfers, nor waits for one, also when its group changes, a relay fails or a manager
+/// begins anew.
+#[test]
+fn streams_take_relays_that_transfers_hold() {
+    let fabrics = Fabrics::new(vec![Box::new(shufflecast(1))]);
+    let mut network = NetworkState::default();
+    let (all, few) = (group(48, 0, &[20, 40]), group(48, 2, &[20, 46]));
+    let held = fabrics.plan(&network, &all).unwrap();
+    assert!(network.hold(PlanId(1), all.clone(), held));
+    let stream = fabrics.plan_shared(&network, &few).unwrap();
+    assert!(matches!(stream.channel, Channel::Multicast { rate: None, .. }), "{stream:?}");
+    let only_address = |plan: &Plan| matches!(plan.resources[..], [Resource::MulticastAddress { .. }]);
+    assert!(only_address(&stream) && !stream.uses.is_empty() && !stream.commands.is_empty());
+    assert!(network.hold(PlanId(2), few.clone(), stream.clone()));
+    let again = fabrics.plan_shared(&network, &few).unwrap();
+    assert!(only_address(&again) && again.resources != stream.resources);
+    // Transfers are refused as before.
+    assert!(matches!(fabrics.plan(&network, &few), Err(Refusal::Busy(_))));
+    let relay = match stream.uses[..] {
+        [.., Part::Node { node, .. }] => node,
+        _ => panic!("{:?}", stream.uses),
+    };
+    network.fail_part(Shufflecast::part(relay));
+    let touched = fabrics.replan(&network, &Failure::Part(Shufflecast::part(relay)));
+    let replaced = touched.iter().find(|touched| touched.id == PlanId(2)).unwrap();
+    let ReplanOutcome::Replaced(plan) = &replaced.outcome else { panic!("{replaced:?}") };
+    assert!(only_address(plan) && plan.channel == stream.channel, "{plan:?}");
+    network.release(PlanId(2));
+    let more = fabrics.regroup(&network, &stream, &group(48, 2, &[20, 30, 46])).unwrap();
+    let adopted = fabrics.adopt("shufflecast", &network, &few, &stream.channel).unwrap();
+    assert!(only_address(&more) && only_address(&adopted) && adopted.channel == stream.channel);
+}
+
 #[test]
 fn labels_fill_tables_and_pod_labels_do_not() {
     let tight = orca(Encoding::Filter, 0);

@@ -350,6 +350,10 @@ pub struct ManagerArgs {
     /// Do not run: look at everything that the settings name, log in everywhere, change nothing, and list what is wrong
     #[arg(long)]
     pub check: bool,
+    /// With --check: make circuits between free ports and look where light comes out, to find fibres that are swapped, and
+    /// take the circuits down again; no manager may run meanwhile
+    #[arg(long, requires = "check")]
+    pub probe: bool,
     /// Where agents reach the manager
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,

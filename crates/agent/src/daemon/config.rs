@@ -5,6 +5,7 @@ use crate::forwarder::ForwarderConfig;
 use crate::label_switch::RackAgentConfig;
 use polycast_api::client::{default_folder, default_socket};
 use polycast_api::settings::{self, SettingsError};
+use polycast_net::priority::{Dscp, NoClass};
 use polycast_net::tls::{IdentityFiles, JoinToken};
 use polycast_types::parse_bytes;
 use serde::Deserialize;
@@ -46,6 +47,8 @@ pub struct AgentConfig {
     pub socket_mode: Option<String>,
     /// That group, by its name or number.
     pub socket_group: Option<String>,
+    /// The class of service (DSCP), 0 to 63, that the data packets of what it sends are marked with; without one they are not.
+    pub dscp: Option<i64>,
     /// TCP port where other agents reach this one, for all that they want of it; 0 lets the system choose. Without one it is
     /// [`CONTROL_PORT`], or where that is taken one that the system chooses.
     pub control_port: Option<u16>,
@@ -96,6 +99,7 @@ impl Default for AgentConfig {
             socket: None,
             socket_mode: None,
             socket_group: None,
+            dscp: None,
             control_port: None,
             key_file: None,
             tls_ca: None,
@@ -168,6 +172,7 @@ impl AgentConfig {
         self.store_max_bytes()?;
         self.store_ttl_span()?;
         self.socket_access()?;
+        self.class()?;
         if let Some(forwarder) = &self.forwarder {
             if let Err(error) = forwarder.check() {
                 return wrong("forwarder", error.to_string());
@@ -258,6 +263,15 @@ impl AgentConfig {
         span.map(Some).ok_or_else(|| SettingsError::Value { setting: "store-ttl", reason: reason() })
     }
 
+    /// `dscp` as a class.
+    ///
+    /// # Errors
+    /// There is no such class.
+    pub(super) fn class(&self) -> Result<Option<Dscp>, SettingsError> {
+        let wrong = |error: NoClass| SettingsError::Value { setting: "dscp", reason: error.to_string() };
+        self.dscp.map(|class| Dscp::try_from(class).map_err(wrong)).transpose()
+    }
+
     /// Who may use the socket.
     ///
     /// # Errors
@@ -317,6 +331,9 @@ mod tests {
             ("manager = 'a:1'\nstore-max = '1'", "from 1MiB"),
             ("manager = 'a:1'\nsocket-mode = '640'", "'640' is none of 600"),
             ("manager = 'a:1'\nsocket-group = 'nogroupofthisname'", "'nogroupofthisname'"),
+            ("manager = 'a:1'\ndscp = 64", "the setting 'dscp' is wrong: 64 is no class: write 0 to 63"),
+            ("manager = 'a:1'\ndscp = -1", "-1 is no class"),
+            ("manager = 'a:1'\ndscp = 'ef'", "line 2"),
             ("manager = 'a:1'\nstore-ttl = '7w'", "'7w' is no time"),
             ("manager = 'a:1'\nstore-ttl = '99999d'", "to 3650d"),
             ("manager = 'a:1'\n[forwarder]\nnode = []", "'forwarder'"),

@@ -86,7 +86,8 @@ impl Streams {
         let secret = self.draws_secret().then(Secret::fresh);
         let seal = self.seal(handle, secret.as_ref())?;
         let published = self.shared.link.create_stream(name, handle, secret).await?;
-        let sender = Sender::new(interface.address, interface.mtu, Handle(handle), seal);
+        let sender =
+            Sender::new(interface.address, interface.mtu, Handle(handle), seal).with_class(self.shared.dscp);
         let audience = published.audience.clone();
         let (published, sender) = (Some(published).into(), sender.into());
         let source = Source { app, user, published, audience, sender, sent: Mutex::default() };

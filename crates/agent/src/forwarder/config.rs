@@ -1,6 +1,7 @@
 //! The settings of `polycast forwarder`, as TOML.
 
 use polycast_api::settings::{self, SettingsError};
+use polycast_net::priority::{Dscp, NoClass};
 use polycast_protocol::pull::{HOPS_MAX, HOPS_USUAL, PORTS_MAX};
 use polycast_types::Rate;
 use serde::{Deserialize, Serialize};
@@ -61,6 +62,9 @@ pub struct NodeConfig {
     /// every port.
     #[serde(default = "kernel")]
     pub kernel: bool,
+    /// The class of service (DSCP), 0 to 63, that its packets are marked with; without one that of its agent, if that has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dscp: Option<i64>,
     /// Its ports, in the order in which source routes count them.
     #[serde(rename = "port")]
     pub ports: Vec<PortConfig>,
@@ -207,6 +211,9 @@ impl NodeConfig {
                 return Err(self.wrong(setting, format!("it must be {least} to {most}, not {value}")));
             }
         }
+        if let Err(error) = self.class() {
+            return Err(self.wrong("dscp", error.to_string()));
+        }
         if self.ports.is_empty() || self.ports.len() > PORTS_MAX as usize {
             let reason = format!("there must be 1 to {PORTS_MAX} ports, not {}", self.ports.len());
             return Err(self.wrong("port", reason));
@@ -216,6 +223,16 @@ impl NodeConfig {
             Ok(_) => Ok(()),
             Err(reason) => Err(self.wrong("rate", reason)),
         })
+    }
+}
+
+impl NodeConfig {
+    /// `dscp` as a class.
+    ///
+    /// # Errors
+    /// There is no such class.
+    pub(super) fn class(&self) -> Result<Option<Dscp>, NoClass> {
+        self.dscp.map(Dscp::try_from).transpose()
     }
 }
 

@@ -180,9 +180,10 @@ impl NodeHandle {
 pub fn start(config: &NodeConfig, key: &WordsKey) -> io::Result<NodeHandle> {
     let clock = Clock::start();
     let millis = |ms: u32| Duration::from_millis(ms.into());
+    let class = config.class().map_err(io::Error::other)?;
     let open = |port| {
         let (greeting, damping) = (millis(config.greeting_ms), millis(config.damping_ms));
-        Port::open(port, config.namespace.as_deref(), greeting, damping, clock.now(), key)
+        Port::open(port, config.namespace.as_deref(), greeting, damping, clock.now(), key)?.with_class(class)
     };
     let ports: Vec<Port> = config.ports.iter().map(open).collect::<io::Result<_>>()?;
     let rate_bps = ports.iter().filter_map(|port| port.rate_bps).min();

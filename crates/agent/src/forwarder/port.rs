@@ -2,6 +2,7 @@
 
 use super::{PortConfig, PortStatus};
 use polycast_net::neighbour::{NeighbourSocket, Sent};
+use polycast_net::priority::Dscp;
 use polycast_net::udp::{DATAGRAM_LEN_MAX, SEGMENTS_MAX};
 use polycast_net::words::{Words, WordsKey};
 use polycast_types::{Duration, Time};
@@ -136,6 +137,11 @@ impl Port {
             ways: [way(config.local, config.peer), way(config.peer, config.local)],
             malformed: 0,
         })
+    }
+
+    /// The same, with all packets marked with a class of service, where there is one.
+    pub(super) fn with_class(self, dscp: Option<Dscp>) -> io::Result<Self> {
+        Ok(Port { socket: self.socket.with_class(dscp)?, ..self })
     }
 
     /// Queues a packet, or drops it if too much waits already.

@@ -49,6 +49,7 @@ fn node(name: &str) -> NodeConfig {
         damping_ms: 0,
         hops_max: 8,
         kernel: true,
+        dscp: None,
         ports: Vec::new(),
     }
 }

@@ -2,6 +2,7 @@
 
 use super::StreamError;
 use crate::transfer::Path;
+use polycast_net::priority::Dscp;
 use polycast_net::seal::Seal;
 use polycast_net::udp::{DATAGRAM_LEN_MAX, DataSender, SEGMENTS_MAX};
 use polycast_types::Handle;
@@ -48,6 +49,8 @@ pub struct Sender {
     stream: Handle,
     /// What the stream is sealed with.
     seal: Option<Seal>,
+    /// The class of service that its packets are marked with.
+    dscp: Option<Dscp>,
     path: Option<Open>,
     /// Payloads of messages that wait, one after the other.
     bytes: Vec<u8>,
@@ -61,7 +64,13 @@ impl Sender {
     #[must_use]
     pub fn new(interface: Ipv4Addr, mtu: u32, stream: Handle, seal: Option<Seal>) -> Self {
         let (bytes, queue) = (Vec::new(), VecDeque::new());
-        Sender { interface, mtu, stream, seal, path: None, bytes, queue, sent: Sent::default() }
+        Sender { interface, mtu, stream, seal, dscp: None, path: None, bytes, queue, sent: Sent::default() }
+    }
+
+    /// The same, with packets marked with a class of service, where there is one.
+    #[must_use]
+    pub fn with_class(self, dscp: Option<Dscp>) -> Self {
+        Sender { dscp, ..self }
     }
 
     /// What was counted.
@@ -85,7 +94,8 @@ impl Sender {
                 open
             }
             _ => {
-                let socket = DataSender::open(self.interface, *group)?.with_outer(outer.clone());
+                let socket = DataSender::open(self.interface, *group)?.with_class(self.dscp)?;
+                let socket = socket.with_outer(outer.clone());
                 let tag_len = self.seal.as_ref().map_or(0, |_| TAG_LEN);
                 let room = (self.mtu.min(65_535) as usize)
                     .saturating_sub(IP_UDP_LEN + outer_len + HEADER_LEN + tag_len);

@@ -49,6 +49,7 @@ pub use source::{Prepared, Seekers, deliver, prepare};
 pub use steering::{Change, ControlStep, Fared, NextPath, PathNews, Permission, Rest, RouteChange, Steering};
 
 use polycast_net::object::{ObjectKind, ObjectSource};
+use polycast_net::priority::Dscp;
 use polycast_net::tls::Security;
 use polycast_planning::PullTuning;
 use polycast_protocol::pull::Route;
@@ -132,6 +133,8 @@ pub struct Options {
     pub pull: PullTuning,
     /// A receiver says here which bytes are verified.
     pub arrivals: Option<Arc<Arrivals>>,
+    /// The class of service that a source's data packets are marked with.
+    pub dscp: Option<Dscp>,
 }
 
 /// With what connections and packets of a transfer are sealed.
@@ -176,6 +179,7 @@ impl Default for Options {
             first_byte: 0,
             pull: PullTuning::default(),
             arrivals: None,
+            dscp: None,
         }
     }
 }

@@ -72,6 +72,7 @@ pub fn prepare(spec: SourceSpec) -> Result<Prepared, TransferError> {
         Path::Chain | Path::Trees(_) => None,
         Path::Multicast { group, outer, .. } => Some(
             DataSender::open(spec.interface, *group)
+                .and_then(|sender| sender.with_class(spec.options.dscp))
                 .map(|sender| sender.with_outer(outer.clone()))
                 .map_err(|source| TransferError::Multicast { interface: spec.interface, source })?,
         ),

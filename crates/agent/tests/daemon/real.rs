@@ -138,6 +138,7 @@ fn cube(test: u16, store_packets: u32) -> Cube {
         damping_ms: 20,
         hops_max: 8,
         kernel: true,
+        dscp: None,
         ports: graph
             .arcs(number)
             .map(|arc| PortConfig { local: at(arc), peer: at(graph.reverse(arc)), rate: None })

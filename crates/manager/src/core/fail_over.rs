@@ -177,6 +177,9 @@ impl Inner {
 
     /// Brings devices from one state to another, at once or when what is behind it is written.
     pub(super) fn change(&mut self, plan: Option<PlanId>, old: Vec<DeviceCommand>, new: Vec<DeviceCommand>) {
+        if let Some(plan) = plan {
+            self.readiness.begins(plan);
+        }
         if self.outgoing.commits.is_none() {
             self.networks.devices.change(plan, &old, &new);
         } else {

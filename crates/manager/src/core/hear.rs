@@ -82,6 +82,7 @@ impl Inner {
                     self.light_up(plan, now);
                 }
                 let result = result.map_err(|error| error.to_string());
+                self.answered(plan);
                 self.apply(Input::SetUp { plan, result });
             }
             News::Found { commands } => {

@@ -1,6 +1,6 @@
 //! What the machine wants done: one function for each of its outputs.
 
-use super::{Inner, streams};
+use super::{Inner, readiness, streams};
 use crate::convert;
 use crate::devices::{self, Step};
 use polycast_api::error::Refusal;
@@ -129,6 +129,7 @@ impl Inner {
                 if !kept && !plan.commands.is_empty() {
                     self.change(None, plan.commands, Vec::new());
                 }
+                self.readiness.forget(plan_id);
                 self.permits.forget(plan_id);
                 self.released(plan_id, &request, reason);
             }
@@ -149,7 +150,8 @@ impl Inner {
 
     /// A request has its path.
     fn respond(&mut self, request: &RequestKey, grant: Grant) {
-        let set_up = (!grant.plan.commands.is_empty()).then_some(grant.plan_id);
+        let (plan, waits) = (grant.plan_id, request.is_stream() && readiness::has_rules(&grant.plan));
+        let set_up = (!grant.plan.commands.is_empty()).then_some(plan);
         self.guard.note("lease", || {
             json!({
                 "lease": grant.plan_id.0, "source": request.agent.name, "fabric": grant.plan.fabric.to_string(),
@@ -161,6 +163,10 @@ impl Inner {
             Ok(granted) => Message::Granted(granted),
             Err(refusal) => Message::Denied(convert::denied(request.request, &refusal)),
         };
+        if waits {
+            // Devices are told at once, and what they answer makes the path known.
+            return self.tell_when_ready(plan, &request.agent, message);
+        }
         self.tell(&request.agent, message);
         if let Some(plan) = set_up {
             // What Blast's Table II calls scheduling: from the request to the answer, queue and all.
@@ -187,6 +193,8 @@ impl Inner {
     }
 
     fn extended(&mut self, request: &RequestKey, result: Result<Option<Grant>, Denial>) {
+        let waits =
+            result.iter().flatten().map(|grant| grant.plan_id).find(|plan| self.readiness.has_words(*plan));
         let answer: Result<_, Refusal> =
             result.map_err(|denial| convert::denial(&denial)).and_then(|grant| {
                 grant.map(|grant| convert::granted(request.request, grant, &self.names())).transpose()
@@ -196,7 +204,11 @@ impl Inner {
             Err(refusal) => (None, Some(convert::denied(request.request, &refusal))),
         };
         let extended = api::Extended { request_id: request.request, granted, denied };
-        self.tell(&request.agent, Message::Extended(extended));
+        match waits {
+            // Behind the grant that it changes.
+            Some(plan) => self.tell_when_ready(plan, &request.agent, Message::Extended(extended)),
+            None => self.tell(&request.agent, Message::Extended(extended)),
+        }
     }
 
     /// Devices are told of a new path.
@@ -221,6 +233,10 @@ impl Inner {
     /// same trees, or another channel.
     fn replanned(&mut self, what: &Replanned) {
         let Replanned { plan_id, request, before, plan, displaced, why } = what;
+        // Another way, or because of a failure: what is said below follows what has been lent. A group that has changed does not.
+        if why.is_some() || plan.channel != before.channel {
+            self.say_words(*plan_id);
+        }
         let old: Vec<_> = before.commands.iter().chain(displaced).cloned().collect();
         let told = devices::messages(&old, &plan.commands);
         if !(old.is_empty() && plan.commands.is_empty()) {

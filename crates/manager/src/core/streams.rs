@@ -92,8 +92,17 @@ impl Inner {
                     }
                     _ => Vec::new(),
                 };
-                let news = convert::stream_news(name, word, secret, &address);
-                self.tell(&agent, Message::Stream(news));
+                let joined = match &word {
+                    StreamWord::Joined { source, channel, .. } => Some((source.clone(), channel.clone())),
+                    _ => None,
+                };
+                let news = Message::Stream(convert::stream_news(name, word, secret, &address));
+                match joined {
+                    Some((source, channel)) => {
+                        self.tell_joined(&source, |plan| plan.channel == channel, &agent, news);
+                    }
+                    None => self.tell(&agent, news),
+                }
             }
         }
     }

@@ -156,6 +156,7 @@ Examples:
   polycast manager --listen 10.0.0.1:7400 --config manager.toml
   polycast manager --listen 10.0.0.1:7400 --insecure     (on a network that nobody else reaches)
   polycast manager --check --config manager.toml         (before the first run: circuit switch, racks' switches, ports)
+  polycast manager --check --probe --config manager.toml (and where the fibres at the circuit switch lead)
 
 The key is made by polycast key new, and agents need it too. Where the manager listens to other machines, it takes a key, certificates or \
 --insecure.";

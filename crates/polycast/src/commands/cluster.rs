@@ -24,7 +24,7 @@ use polycast_api::client::{
 };
 use polycast_api::error::Kind;
 use polycast_api::report::{Delivery, Report};
-use polycast_manager::{Manager, ManagerConfig, ManagerError};
+use polycast_manager::{Manager, ManagerConfig, ManagerError, check};
 use polycast_net::archive::{self, TreeSource};
 use polycast_net::hash::{hash_of, hex};
 use polycast_net::interface;
@@ -113,8 +113,13 @@ pub fn manager(args: &ManagerArgs, format: Format) -> Result<Exit, Failure> {
         config.listen = listen;
     }
     if args.check {
-        let checking = polycast_manager::check::check(&config);
-        let findings = runtime()?.block_on(checking).map_err(|error| Failure::input(error.to_string()))?;
+        let findings = runtime()?.block_on(async {
+            let checked = match args.probe {
+                true => check::check_and_probe(&config, Ending::watch()?.asked()).await,
+                false => check::check(&config).await,
+            };
+            checked.map_err(|error| Failure::input(error.to_string()))
+        })?;
         output::result(format, &findings, &findings.text())?;
         return Ok(if findings.ok { Exit::Done } else { Exit::Failed });
     }

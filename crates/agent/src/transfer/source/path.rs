@@ -109,7 +109,9 @@ impl Run {
         if outer_len > known || outer.iter().any(|header| header.len() != outer_len) {
             return Err("the network's own header leaves no room for the fragments".into());
         }
-        let sender = DataSender::open(self.spec.interface, group).map_err(|error| error.to_string())?;
+        let sender = DataSender::open(self.spec.interface, group)
+            .and_then(|sender| sender.with_class(self.spec.options.dscp))
+            .map_err(|error| error.to_string())?;
         let mut channel = Channel::new(
             sender.with_outer(outer.clone()),
             self.handle,
