@@ -71,6 +71,8 @@ impl Engine for FakeEngine {
             sealed: false,
             forged_packets: 0,
             passed_over: Vec::new(),
+            estimate_s: None,
+            took_s: None,
         };
         on_event(&report);
         let start = Instant::now();
