@@ -597,6 +597,16 @@ proptest! {
     }
 }
 
+/// What a request for a stream's path may be denied with.
+fn denial() -> impl Strategy<Value = Denial> {
+    prop_oneof![
+        (0u8..5).prop_map(|host| Denial::AlreadyReceiver(format!("h{host}"))),
+        (0u8..5).prop_map(|host| Denial::NotReceiver(format!("h{host}"))),
+        Just(Denial::NotHeld(1)),
+        Just(Denial::NoReceivers),
+    ]
+}
+
 /// What comes to a table: from agents that say anything in any order, and answers to what was never asked.
 fn anything() -> impl Strategy<Value = StreamsInput> {
     let agent = || {
@@ -636,14 +646,6 @@ fn anything() -> impl Strategy<Value = StreamsInput> {
             service: None,
             lease: None,
         })
-    };
-    let denial = move || {
-        prop_oneof![
-            (0u8..5).prop_map(|host| Denial::AlreadyReceiver(format!("h{host}"))),
-            (0u8..5).prop_map(|host| Denial::NotReceiver(format!("h{host}"))),
-            Just(Denial::NotHeld(1)),
-            Just(Denial::NoReceivers),
-        ]
     };
     let held = proptest::option::of((plan(), names()));
     prop_oneof![
