@@ -103,7 +103,9 @@ impl World {
         };
         let hosts = u64::from(clos.hosts());
         let mut manager = Leases::new(config, fabrics, Box::new(Fcfs));
-        (0..hosts).for_each(|host| drop(manager.know_host(&name(host))));
+        for host in 0..hosts {
+            manager.know_host(&name(host));
+        }
         let random = Random(0x9e37_79b9_7f4a_7c15);
         let mut world =
             World { manager, random, hosts, receivers, held: Vec::with_capacity(sessions as usize) };
