@@ -31,7 +31,7 @@ fn a_fabric_is_chosen_by_time_unless_the_settings_say_otherwise() {
 fn wrong_choices_are_named() {
     for (text, said) in [
         ("choose = 'luck'", "unknown variant `luck`, expected `time` or `order`"),
-        ("link-rate = '0gbit'", "it must not be 0"),
+        ("link-rate = '0gbit'", "'0gbit' is not a rate"),
         ("link-rate = 'fast'", "'fast' is not a rate"),
         ("chose = 'time'", "unknown field `chose`"),
     ] {

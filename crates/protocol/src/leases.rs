@@ -645,13 +645,15 @@ impl Leases {
         if self.pending.is_empty() {
             return;
         }
+        // What holds nothing is in nobody's way.
+        let in_the_way = self.leases.values().filter(|lease| !lease.grant.plan.resources.is_empty());
         let mut ends: Vec<Duration> =
-            self.leases.values().filter_map(|lease| Some(lease.over_at()?.since(now))).collect();
+            in_the_way.filter_map(|lease| Some(lease.over_at()?.since(now))).collect();
         ends.sort_unstable();
         for (before, (id, (_, waiting))) in self.pending.iter_mut().enumerate() {
             if waiting.told.is_none_or(|told| told.before != before) {
-                let known = awaited.get(id).map(|at| at.since(now));
-                let wait = Wait { before, estimate: known.or_else(|| ends.get(before).copied()) };
+                let known = || awaited.get(id).map(|at| at.since(now));
+                let wait = Wait { before, estimate: ends.get(before).copied().or_else(known) };
                 waiting.told = Some(wait);
                 self.outputs.push_back(Output::Waiting { request: waiting.key.clone(), wait });
             }

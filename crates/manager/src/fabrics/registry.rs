@@ -7,7 +7,7 @@ use polycast_api::settings::SettingsError;
 use polycast_net::tls::Security;
 use polycast_planning::estimate::{Assumed, Estimator};
 use polycast_planning::{Fabrics, Fcfs, GreedyMatching, PartitionFcfs, Scheduler};
-use polycast_types::{Duration, Rate};
+use polycast_types::Duration;
 use std::collections::BTreeMap;
 
 /// All fabrics that there are, in the order in which an error names them. The only list of them.
@@ -39,7 +39,7 @@ pub(crate) fn check(config: &ManagerConfig) -> Result<(), SettingsError> {
 pub(crate) fn fabrics(config: &ManagerConfig, hosts: &Hosts) -> Result<Fabrics, SettingsError> {
     let offers = offers(config)?;
     let fabrics = offers.iter().map(|offer| offer.fabric(config, hosts)).collect::<Result<_, _>>()?;
-    let fabrics = Fabrics::new(fabrics).estimating(Estimator::new(assumed(config)?));
+    let fabrics = Fabrics::new(fabrics).estimating(Estimator::new(assumed(config)));
     Ok(match (config.choose, config.when_busy) {
         (Choose::Time, waits) => fabrics.choosing_by_time(waits != Some(WhenBusy::Next)),
         (Choose::Order, None | Some(WhenBusy::Next)) => fabrics,
@@ -48,22 +48,19 @@ pub(crate) fn fabrics(config: &ManagerConfig, hosts: &Hosts) -> Result<Fabrics, 
 }
 
 /// What estimates begin with.
-fn assumed(config: &ManagerConfig) -> Result<Assumed, SettingsError> {
+fn assumed(config: &ManagerConfig) -> Assumed {
     let usual = Assumed::default();
-    if config.link_rate == Some(Rate(0)) {
-        return Err(wrong("link-rate", "it must not be 0"));
-    }
     let of_datacast = config.datacast.as_ref().map(|datacast| datacast.link_rate);
     let circuits = config
         .ocs
         .as_ref()
         .and_then(|ocs| ocs.set_up_ms)
         .map(|millis| Duration::from_nanos(millis.saturating_mul(1_000_000)));
-    Ok(Assumed {
+    Assumed {
         link_rate: config.link_rate.or(of_datacast).unwrap_or(usual.link_rate),
         circuits: circuits.unwrap_or(usual.circuits),
         rules: usual.rules,
-    })
+    }
 }
 
 /// The devices of these fabrics.

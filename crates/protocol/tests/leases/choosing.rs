@@ -137,8 +137,8 @@ fn a_request_waits_where_that_gains_time_and_is_told() {
     give_back(&mut manager, millis(2), 1, &small);
     let outputs = apply(&mut manager, millis(50), Input::Request(wanted(3, LARGE, Wish::default())));
     let [Output::Waiting { wait, .. }] = &outputs[..] else { panic!("{outputs:?}") };
-    // 105 ms and a quarter, of which 50 ms are over.
-    assert_eq!(*wait, Wait { before: 0, estimate: Some(Duration::from_micros(81_250)) });
+    // 105 ms, of which 50 ms are over.
+    assert_eq!(*wait, Wait { before: 0, estimate: Some(Duration::from_millis(55)) });
     let second = response(&give_back(&mut manager, millis(110), 0, &first)).unwrap();
     assert_eq!((second.plan.fabric, passed(&second)), (Ocs::NAME, vec![]));
 }
