@@ -60,7 +60,8 @@ pub struct ManagerConfig {
     pub fabrics: Vec<String>,
     /// How one of them is chosen for a request.
     pub choose: Choose,
-    /// Rate of a host's link, for the estimates of fabrics that do not say a rate; without it that of `[datacast]`, or 1 Gbit/s.
+    /// Rate of a host's link, for the estimates of fabrics that do not say a rate; without it that of
+    /// `[ip-multicast]` or `[datacast]`, or 1 Gbit/s.
     #[serde(deserialize_with = "fabrics::some_rate")]
     pub link_rate: Option<Rate>,
     /// What becomes of a request whose best fabric is in use.

@@ -57,7 +57,8 @@ fn assumed(config: &ManagerConfig) -> Assumed {
         .and_then(|ocs| ocs.set_up_ms)
         .map(|millis| Duration::from_nanos(millis.saturating_mul(1_000_000)));
     Assumed {
-        link_rate: config.link_rate.or(of_datacast).unwrap_or(usual.link_rate),
+        // Chains take the packet network too: what multicast may take there is all that is known of it.
+        link_rate: config.link_rate.or(config.ip_multicast.rate).or(of_datacast).unwrap_or(usual.link_rate),
         circuits: circuits.unwrap_or(usual.circuits),
         rules: usual.rules,
     }
@@ -118,7 +119,17 @@ pub(crate) fn scheduler(config: &ManagerConfig, hosts: &Hosts) -> Result<Box<dyn
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polycast_types::Rate;
     use std::path::Path;
+
+    /// A chain is not the way around a rate that multicast is held to on the same network.
+    #[test]
+    fn a_links_rate_is_that_of_multicast_where_nothing_else_is_said() {
+        let of = |text: &str| assumed(&ManagerConfig::from_toml(text).unwrap()).link_rate;
+        assert_eq!(of(""), Rate(1_000_000_000));
+        assert_eq!(of("[ip-multicast]\nrate = '160mbit'"), Rate(160_000_000));
+        assert_eq!(of("link-rate = '25gbit'\n[ip-multicast]\nrate = '160mbit'"), Rate(25_000_000_000));
+    }
 
     #[test]
     fn the_sample_describes_every_fabric() {
