@@ -155,7 +155,7 @@ fn cube(test: u16, store_packets: u32) -> Cube {
         agents: (0..servers).map(|server| process(server, vec![node(server)])).collect(),
         switches: process(servers, (servers..graph.node_count()).map(node).collect()),
         settings: format!(
-            "fabrics = ['datacast', 'tcp-chain']\n[datacast]\nnetwork = '{network}'\nlink-rate = '80mbit'\n\
+            "fabrics = ['datacast', 'tcp-chain']\nchoose = 'order'\n[datacast]\nnetwork = '{network}'\nlink-rate = '80mbit'\n\
              payload-bytes = 8192\nhosts = ['a', 'b', 'c', 'd']\nforwarders = [{}]\n",
             controls.join(", ")
         ),
