@@ -52,7 +52,7 @@ enum Command {
     TreeGone { transfer: Handle, tree: u8 },
     TreeBack { transfer: Handle, tree: u8, reply: mpsc::Sender<Option<u32>> },
     Blocks(Handle, mpsc::Sender<Vec<Option<u32>>>),
-    End { transfer: Handle, keep: bool },
+    End { transfer: Handle, keep: bool, done: mpsc::Sender<()> },
     Status(mpsc::Sender<NodeStatus>),
     Trees(Handle, mpsc::Sender<Vec<TreeStatus>>),
     Watch(mpsc::Sender<LinkEvent>),
@@ -146,9 +146,13 @@ impl NodeHandle {
         self.end_keeping(transfer, false);
     }
 
-    /// The same; with `keep`, what a receiver has verified stays for another try.
+    /// The same; with `keep`, what a receiver has verified stays for another try. It has let go of its part file afterwards: the next
+    /// try may come at once.
     pub fn end_keeping(&self, transfer: Handle, keep: bool) {
-        self.commands.send(Command::End { transfer, keep });
+        let (done, ended) = mpsc::channel();
+        self.commands.send(Command::End { transfer, keep, done });
+        // A node that has ended holds nothing.
+        let _ = ended.recv();
     }
 
     /// What the node has counted; `None` if it has ended.
@@ -365,11 +369,15 @@ impl Node {
                     source.handle(now, SourceInput::TreeGone { tree });
                 }
             }
-            Command::End { transfer, keep } => {
+            Command::End { transfer, keep, done } => {
                 self.sources.remove(&transfer);
-                if let Some(mut receiver) = self.receivers.remove(&transfer).filter(|_| keep) {
+                if let Some(mut receiver) = self.receivers.remove(&transfer)
+                    && keep
+                {
                     receiver.keep_for_later();
                 }
+                // Whoever asked may have gone.
+                let _ = done.send(());
             }
             // Whoever asked may have gone.
             Command::Status(reply) => {
