@@ -121,7 +121,7 @@ pub struct ManagerConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Choose {
-    /// The one by which the object is there earliest, as far as is estimated; of equals the first.
+    /// The one by which the object is there earliest, as far as is estimated; of those that are about equal the first.
     #[default]
     Time,
     /// The first that can.

@@ -114,7 +114,7 @@ impl Fabrics {
         Fabrics { estimator: Some(estimator), ..self }
     }
 
-    /// A request goes to the fabric by which the object is there earliest, as far as is estimated; of equals to the first. It
+    /// A request goes to the fabric by which the object is there earliest, as far as is estimated; of those that are about equal to the first. It
     /// waits for one that is in use where that gains time, if `waits`.
     #[must_use]
     pub fn choosing_by_time(self, waits: bool) -> Self {
