@@ -109,9 +109,10 @@ fn again_after(path: fn() -> Path, ends: Ends) -> u64 {
     let target = dir.path().join("object");
     let (unused, cancel) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (slow, deadline) = match ends {
-        // The deadline is over long before the last third can have been read.
+        // The deadline is over before the last third can have been read, which takes 4.6 s. The source reads 2 MiB at a time, and has to
+        // answer a receiver within 2 s.
         Ends::Deadline => {
-            let slow = Slow { bytes: Arc::clone(&bytes), from: ENDED_AT + (1 << 20), rate: 1e6 };
+            let slow = Slow { bytes: Arc::clone(&bytes), from: ENDED_AT + (1 << 20), rate: 1.5e6 };
             (slow, Some(Duration::from_secs(3)))
         }
         _ => (Slow { bytes: Arc::clone(&bytes), from: 0, rate: READ_RATE }, None),
