@@ -37,7 +37,7 @@ fn circuit_fabrics() -> Fabrics {
     Fabrics::new(vec![Box::new(Ocs::new(config, hosts, pool()).unwrap())])
 }
 
-fn relay_fabrics() -> Fabrics {
+fn splitters() -> Shufflecast {
     let config = ShufflecastConfig {
         network: Splitters::new(2, 2).unwrap().into(),
         servers_per_rack: 1,
@@ -46,7 +46,11 @@ fn relay_fabrics() -> Fabrics {
         attempt_interval: Duration::from_millis(1),
     };
     let hosts = (0..8).map(|server| (HostId(server), server));
-    Fabrics::new(vec![Box::new(Shufflecast::new(config, hosts, pool()).unwrap())])
+    Shufflecast::new(config, hosts, pool()).unwrap()
+}
+
+fn relay_fabrics() -> Fabrics {
+    Fabrics::new(vec![Box::new(splitters())])
 }
 
 fn request(id: u64, source: u32, receivers: &[u32], bytes: u64) -> Pending {
@@ -194,17 +198,8 @@ fn more_traffic_per_rack_goes_first_and_a_small_group_fills_the_gap() {
 
 /// Splitters, and multicast for those who wish for it; each has one path for one group.
 fn relays_and_one_address() -> Fabrics {
-    let config = ShufflecastConfig {
-        network: Splitters::new(2, 2).unwrap().into(),
-        servers_per_rack: 1,
-        rate: Rate(10_000_000_000),
-        shares: 1,
-        attempt_interval: Duration::from_millis(1),
-    };
-    let hosts = (0..8).map(|server| (HostId(server), server));
     let one = AddressPool::new([239, 2, 0, 0], 1, 7410).unwrap();
-    let splitters = Shufflecast::new(config, hosts, pool()).unwrap();
-    Fabrics::new(vec![Box::new(splitters), Box::new(IpMulticast::new(one))])
+    Fabrics::new(vec![Box::new(splitters()), Box::new(IpMulticast::new(one))])
 }
 
 /// Who waits for another fabric keeps no relays from those behind it.
