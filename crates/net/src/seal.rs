@@ -31,6 +31,8 @@ use zeroize::Zeroizing;
 
 /// Bytes of a block of the cipher.
 const BLOCK_LEN: usize = 16;
+/// A header of at most so many bytes gets its tag in one step.
+const SHORT_LEN: usize = 3 * BLOCK_LEN;
 
 /// What the keys of a transfer are made of. It is wiped from memory when it is dropped, and never printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -130,6 +132,15 @@ impl Seal {
         self.content.open_in_place_separate_tag(nonce, Aad::empty(), (*tag).into(), bytes, 0..).is_ok()
     }
 
+    /// What follows from a tag, to add up those of many: nothing that can be done to fragments without the key leaves their sum as it
+    /// was, and tags themselves could be changed together so that it does.
+    #[must_use]
+    pub fn digest(&self, tag: &ContentTag) -> u128 {
+        let mut block = (*tag).into();
+        self.finish.encrypt_block(&mut block);
+        u128::from_be_bytes(block.into())
+    }
+
     /// Seals or opens bytes of a fragment that begin `offset` bytes behind its beginning, and looks at no tag.
     ///
     /// # Panics
@@ -167,10 +178,32 @@ impl Seal {
     /// The tag of a packet with this header and this payload; only its beginning may be sent.
     #[must_use]
     pub fn tag_of(&self, header: &[u8], payload: &[u8]) -> [u8; BLOCK_LEN] {
+        if payload.is_empty() && header.len() <= SHORT_LEN {
+            return self.tag_of_short(header);
+        }
         let mut tag = self.tag();
         tag.header(header);
         tag.payload(payload);
         tag.finish()
+    }
+
+    /// The tag of a header alone, which every fragment has. The sum takes four blocks at once in less than half of the time of one
+    /// after the other, and blocks of zeros before all others change nothing in it.
+    fn tag_of_short(&self, header: &[u8]) -> [u8; BLOCK_LEN] {
+        let mut bytes = [0; SHORT_LEN + BLOCK_LEN];
+        let (padded, lens) = bytes.split_at_mut(SHORT_LEN);
+        let start = SHORT_LEN - header.len().next_multiple_of(BLOCK_LEN);
+        padded[start..start + header.len()].copy_from_slice(header);
+        lens[..8].copy_from_slice(&(header.len() as u64).to_be_bytes());
+        let mut sum = self.sum.clone();
+        sum.update_padded(&bytes);
+        self.finish(sum)
+    }
+
+    fn finish(&self, sum: Polyval) -> [u8; BLOCK_LEN] {
+        let mut block = sum.finalize();
+        self.finish.encrypt_block(&mut block);
+        block.into()
     }
 }
 
@@ -180,10 +213,7 @@ impl PacketKeys for Seal {
     }
 
     fn vouch(&self, header: &[u8], payload: &[u8], tag: &[u8]) -> bool {
-        let mut sum = self.tag();
-        sum.header(header);
-        sum.payload(payload);
-        sum.is(tag)
+        begins_so(&self.tag_of(header, payload), tag)
     }
 }
 
@@ -279,20 +309,23 @@ impl TagOf<'_> {
         lens[..8].copy_from_slice(&self.lens[0].to_be_bytes());
         lens[8..].copy_from_slice(&self.lens[1].to_be_bytes());
         self.sum.update(&[lens.into()]);
-        let mut block = self.sum.finalize();
-        self.seal.finish.encrypt_block(&mut block);
-        block.into()
+        self.seal.finish(self.sum)
     }
 
-    /// Whether the tag begins so, in a time that does not tell where it differs.
+    /// Whether the tag begins so.
     ///
     /// # Panics
     /// Too little is compared to say so.
     #[must_use]
     pub fn is(self, tag: &[u8]) -> bool {
-        assert!((HEADER_TAG_LEN..=BLOCK_LEN).contains(&tag.len()), "a tag of {} bytes", tag.len());
-        self.finish().iter().zip(tag).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+        begins_so(&self.finish(), tag)
     }
+}
+
+/// Whether a tag begins so, in a time that does not tell where it differs.
+fn begins_so(whole: &[u8; BLOCK_LEN], tag: &[u8]) -> bool {
+    assert!((HEADER_TAG_LEN..=BLOCK_LEN).contains(&tag.len()), "a tag of {} bytes", tag.len());
+    whole.iter().zip(tag).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
 
 #[cfg(test)]
@@ -340,6 +373,15 @@ mod tests {
                 seal.turn(offset / 128, offset % 128, &mut byte);
                 prop_assert_eq!(sealed, byte[0]);
             }
+        }
+
+        /// What takes four blocks at once sums up what takes them one by one.
+        #[test]
+        fn short_headers_have_the_same_tag(header in 0usize..=SHORT_LEN + 1) {
+            let (seal, header) = (seal(), bytes(header));
+            let mut whole = seal.tag();
+            whole.header(&header);
+            prop_assert_eq!(whole.finish(), seal.tag_of(&header, &[]));
         }
 
         /// A tag does not depend on how the payload comes in pieces, and on all else.

@@ -11,7 +11,7 @@ pub const NONCE_LEN: usize = 12;
 pub const FULL_TAG_LEN: usize = 16;
 
 /// The nonce of a fragment: its number, whichever round and patch it is in. So one nonce has one content for as long as the object
-/// stays what it is, and whoever reads it again compares it with its hash first.
+/// stays what it is, and a source that seals it a second time compares it with what it sealed at first.
 #[must_use]
 pub fn nonce(sn: u64) -> [u8; NONCE_LEN] {
     let mut nonce = [0; NONCE_LEN];

@@ -373,11 +373,13 @@ fn coded_patches_rise_and_end_in_64_bits() {
 
 #[test]
 fn fragments_leave_room_for_all_headers() {
-    // 28 bytes of IPv4 and UDP, 24 of the header, 32 set aside; at least 256 bytes, at most what UDP can carry.
-    for (mtu, len) in [(0, 256), (340, 256), (341, 257), (1_500, 1_416), (9_000, 8_916), (65_535, 65_451)] {
+    // 28 bytes of IPv4 and UDP, 24 of the header, 32 set aside; blocks of 16, at least 256 bytes, at most what UDP can carry.
+    for (mtu, len) in
+        [(0, 256), (340, 256), (355, 256), (356, 272), (1_500, 1_408), (9_000, 8_912), (65_535, 65_440)]
+    {
         assert_eq!(data::fragment_len_for_mtu(mtu), len, "{mtu}");
     }
-    assert_eq!(data::fragment_len_for_mtu(u32::MAX), 65_451);
+    assert_eq!(data::fragment_len_for_mtu(u32::MAX), 65_440);
     for (mtu, len) in [(0, 256), (340, 256), (341, 257), (1_500, 1_416), (2_131, 2_047), (2_132, 2_048)] {
         assert_eq!(pull::payload_len_for_mtu(mtu), len, "{mtu}");
     }

@@ -615,6 +615,33 @@ mod tests {
         }
     }
 
+    /// Somebody may have said yes to a name and a length: another object is refused, however long the name was cut.
+    #[test]
+    fn what_was_announced_is_what_is_offered() {
+        let told = Announced { name: "weights".into(), object_len: 5, ..announced(7, 9, None) };
+        let offer = |name: &str, object_len| Offer {
+            object: polycast_types::ObjectId::default(),
+            name: name.into(),
+            form: polycast_wire::control::Form::File,
+            mode: 0o644,
+            geometry: polycast_protocol::push::Geometry {
+                object_len,
+                fragment_len: 1_400,
+                group_len: 1 << 16,
+            },
+            channel: ([224, 0, 0, 9], 9),
+            outer_len: 0,
+            stall: polycast_types::Duration::from_millis(1_000),
+            salt: [0; 32],
+        };
+        told.check(&offer("weights", 5)).expect("it is the same");
+        told.check(&offer("weights-of-a-name-that-an-announcement-cuts", 5)).expect("it begins so");
+        for other in [offer(".bashrc", 5), offer("weight", 5), offer("weights", 6)] {
+            let error = told.check(&other).expect_err("it is another");
+            assert!(matches!(error, TransferError::Contradiction(_)), "{}: {error}", other.name);
+        }
+    }
+
     /// Anybody can send announcements with signs, each of which costs milliseconds.
     #[test]
     fn few_signs_are_looked_at_in_a_second() {

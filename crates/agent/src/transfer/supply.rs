@@ -4,6 +4,7 @@ use polycast_net::hash::{group_hash, root_hash};
 use polycast_net::object::ObjectSource;
 use polycast_net::seal::Seal;
 use polycast_protocol::push::Geometry;
+use polycast_types::RangeSet;
 use polycast_wire::control::Hash;
 use polycast_wire::data::ContentTag;
 use std::io;
@@ -17,8 +18,8 @@ const BATCH_GROUPS: u64 = 8;
 pub(crate) struct Supply {
     object: Arc<dyn ObjectSource>,
     geometry: Geometry,
-    /// What the data channel carries is sealed with this.
-    seal: Option<Seal>,
+    /// What the data channel carries is sealed.
+    sealed: Option<Sealed>,
     hashes: Vec<Hash>,
     /// The last two batches.
     batches: [Batch; 2],
@@ -27,8 +28,21 @@ pub(crate) struct Supply {
     /// The beginning of a fragment that ends in the next batch, as it is in the object.
     tail: Vec<u8>,
     plain: Vec<u8>,
-    /// What was read again and is looked at.
-    read: Vec<u8>,
+}
+
+/// What was sealed, so that no other bytes are ever sealed under the same numbers.
+///
+/// What was hashed is compared with its hash when it is read again. An object is often hashed before its transfer begins, and is read
+/// again for it: to hash it a second time would cost as much as to seal it. So of what is sealed for the first time as it is read then,
+/// the tags are added up, and count beside the hash from then on.
+struct Sealed {
+    seal: Seal,
+    /// Fragments that were sealed.
+    sns: RangeSet,
+    /// Of them those of groups that were not hashed as they were read.
+    unseen: RangeSet,
+    /// For each group the sum of what follows from the tags of those that begin in it; empty where there are none.
+    sums: Vec<u128>,
 }
 
 /// Fragments in a row.
@@ -38,6 +52,10 @@ struct Batch {
     first: u64,
     /// How many are here whole.
     count: u64,
+    /// Bytes before the first one.
+    lead: usize,
+    /// Whether they were hashed as they were read.
+    seen: bool,
     /// Their bytes: of those that have a tag as they are sent, of the others as they are in the object.
     bytes: Vec<u8>,
     /// The tags of the content of those that are sealed: each is when it is first sent.
@@ -58,29 +76,79 @@ impl Batch {
     /// Counts the fragments that are whole, from the first one on, where the bytes end at `end` of the object.
     fn begin(&mut self, first: u64, end: u64, geometry: &Geometry) {
         self.tags.clear();
-        self.first = first;
-        let whole = match end == geometry.object_len {
-            true => geometry.fragments(),
-            false => end / u64::from(geometry.fragment_len),
-        };
-        self.count = whole.saturating_sub(first);
+        (self.first, self.lead, self.seen) = (first, 0, true);
+        self.count = whole_before(end, geometry).saturating_sub(first);
     }
 
-    fn lend(&mut self, sns: Range<u64>, geometry: &Geometry, seal: Option<&Seal>) -> Lent<'_> {
+    fn lend(&mut self, sns: Range<u64>, geometry: &Geometry, sealed: Option<&mut Sealed>) -> Lent<'_> {
         let start = geometry.fragment_bytes(self.first).start;
-        if let Some(seal) = seal {
-            for sn in self.first + self.tags.len() as u64..sns.end {
-                let range = geometry.fragment_bytes(sn);
-                let bytes = &mut self.bytes[(range.start - start) as usize..(range.end - start) as usize];
-                self.tags.push(seal.seal(sn, bytes));
+        let lead = self.lead;
+        let place =
+            |range: Range<u64>| lead + (range.start - start) as usize..lead + (range.end - start) as usize;
+        if let Some(sealed) = sealed {
+            let from = self.first + self.tags.len() as u64;
+            for sn in from..sns.end {
+                let bytes = &mut self.bytes[place(geometry.fragment_bytes(sn))];
+                self.tags.push(sealed.seal.seal(sn, bytes));
+            }
+            if from < sns.end {
+                let tags = &self.tags[(from - self.first) as usize..];
+                sealed.note(from..sns.end, tags, geometry, self.seen);
             }
         }
         let bytes = geometry.fragment_bytes(sns.start).start..geometry.fragment_bytes(sns.end - 1).end;
         let tags = (sns.start - self.first) as usize..(sns.end - self.first) as usize;
         Lent {
-            bytes: &self.bytes[(bytes.start - start) as usize..(bytes.end - start) as usize],
+            bytes: &self.bytes[place(bytes)],
             tags: if self.tags.is_empty() { &[] } else { &self.tags[tags] },
         }
+    }
+}
+
+/// How many fragments are whole in the bytes before `end` of the object.
+fn whole_before(end: u64, geometry: &Geometry) -> u64 {
+    if end == geometry.object_len { geometry.fragments() } else { end / u64::from(geometry.fragment_len) }
+}
+
+/// The fragments that begin in these groups.
+fn beginning_in(groups: Range<u64>, geometry: &Geometry) -> Range<u64> {
+    let first = |group| match group < geometry.groups() {
+        true => geometry.group_bytes(group).start.div_ceil(u64::from(geometry.fragment_len)),
+        false => geometry.fragments(),
+    };
+    first(groups.start)..first(groups.end)
+}
+
+/// The group in which a fragment begins.
+fn group_of(sn: u64, geometry: &Geometry) -> u64 {
+    geometry.fragment_bytes(sn).start / u64::from(geometry.group_len)
+}
+
+impl Sealed {
+    fn new(seal: Seal) -> Self {
+        Sealed { seal, sns: RangeSet::new(), unseen: RangeSet::new(), sums: Vec::new() }
+    }
+
+    /// These fragments were sealed with these tags, and either hashed (`seen`) or never sealed before.
+    fn note(&mut self, sns: Range<u64>, tags: &[ContentTag], geometry: &Geometry, seen: bool) {
+        let new = self.sns.insert(sns.clone());
+        if seen {
+            return;
+        }
+        assert_eq!(new, sns.end - sns.start, "of {sns:?} some are sealed a second time without a look");
+        self.unseen.insert(sns.clone());
+        self.sums.resize(geometry.groups() as usize, 0);
+        for (sn, tag) in sns.zip(tags) {
+            self.sums[group_of(sn, geometry) as usize] ^= self.seal.digest(tag);
+        }
+    }
+
+    /// Whether the fragments that begin in a group have the tags that they had; those of the batch are `first` and the following ones.
+    fn knows(&self, group: u64, geometry: &Geometry, (first, tags): (u64, &[ContentTag])) -> bool {
+        let sns = beginning_in(group..group + 1, geometry);
+        let unseen = self.unseen.iter_within(sns).flatten();
+        let sum = unseen.fold(0, |sum, sn| sum ^ self.seal.digest(&tags[(sn - first) as usize]));
+        self.sums.get(group as usize).is_none_or(|known| *known == sum)
     }
 }
 
@@ -89,13 +157,12 @@ impl Supply {
         Supply {
             object,
             geometry,
-            seal,
+            sealed: seal.map(Sealed::new),
             hashes: Vec::new(),
             batches: Default::default(),
             again: Batch::default(),
             tail: Vec::new(),
             plain: Vec::new(),
-            read: Vec::new(),
         }
     }
 
@@ -142,7 +209,7 @@ impl Supply {
 
     /// How many of these fragments can be lent at a time.
     pub(crate) fn in_row(&self, sns: Range<u64>) -> u64 {
-        let again = Some(&self.again).filter(|_| self.seal.is_some());
+        let again = Some(&self.again).filter(|_| self.sealed.is_some());
         let held = self.batches.iter().chain(again).find(|batch| batch.holds(sns.start));
         let until = held.map_or(sns.end, |batch| batch.first + batch.count);
         sns.end.min(until) - sns.start
@@ -154,11 +221,16 @@ impl Supply {
             !sns.is_empty() && self.in_row(sns.clone()) == sns.end - sns.start,
             "{sns:?} are not in a row"
         );
-        let (geometry, seal) = (&self.geometry, self.seal.as_ref());
+        let (geometry, sealed) = (&self.geometry, self.sealed.as_mut());
         if let Some(held) = self.batches.iter().position(|batch| batch.holds(sns.start)) {
-            return Ok(self.batches[held].lend(sns, geometry, seal));
+            let batch = &mut self.batches[held];
+            if let Some(sealed) = &sealed {
+                let unseen = sealed.unseen.iter_within(batch.first..sns.end).next();
+                assert_eq!(unseen, None, "{sns:?} were sealed before they were hashed");
+            }
+            return Ok(batch.lend(sns, geometry, sealed));
         }
-        if seal.is_none() {
+        if sealed.is_none() {
             let range = self.bytes_of(&sns);
             self.again.begin(sns.start, range.end, geometry);
             self.again.bytes.resize((range.end - range.start) as usize, 0);
@@ -168,40 +240,59 @@ impl Supply {
         if !(self.again.holds(sns.start) && self.again.holds(sns.end - 1)) {
             self.read_again(&sns)?;
         }
-        Ok(self.again.lend(sns, &self.geometry, self.seal.as_ref()))
+        Ok(self.again.lend(sns, &self.geometry, self.sealed.as_mut()))
     }
 
-    /// Reads the hash groups of these fragments again, and looks whether they are what they were: no other bytes may be sealed under
-    /// the same numbers. Of an object that is sent in order, more groups are read at a time.
+    /// Reads the hash groups in which these fragments begin again. Where some of these groups was sealed before, it looks whether they
+    /// are what they were. Of an object that is sent in order, more groups are read at a time.
     fn read_again(&mut self, sns: &Range<u64>) -> io::Result<()> {
-        let geometry = &self.geometry;
-        let mut groups = geometry.groups_of_fragments(sns.clone());
-        let again = &mut self.again;
+        let (geometry, again) = (&self.geometry, &mut self.again);
+        let Some(sealed) = &mut self.sealed else { return Ok(()) };
+        let known = self.hashes.len() as u64;
+        let mut groups = group_of(sns.start, geometry)..group_of(sns.end - 1, geometry) + 1;
         let goes_on = (again.first..=again.first + again.count).contains(&sns.start);
         if goes_on {
-            groups.end =
-                (groups.start + BATCH_GROUPS).clamp(groups.end, (self.hashes.len() as u64).max(groups.end));
+            groups.end = (groups.start + BATCH_GROUPS).clamp(groups.end, known.max(groups.end));
         }
+        let hashed = geometry.group_bytes(known.saturating_sub(1)).end;
+        let mut all = beginning_in(groups.clone(), geometry);
+        // The last one may end where nothing is hashed yet.
+        all.end = all.end.min(whole_before(hashed, geometry)).max(sns.end);
+        // What is held as it was hashed may be sealed from there too.
+        let held =
+            self.batches.iter().any(|batch| batch.first < all.end && all.start < batch.first + batch.count);
+        let seen = held || sealed.sns.iter_within(all.clone()).next().is_some();
+        let looked_at = geometry.groups_of_fragments(all.clone());
+        let until = match seen {
+            true => geometry.group_bytes(looked_at.end - 1).end,
+            false => geometry.fragment_bytes(all.end - 1).end,
+        };
         let start = geometry.group_bytes(groups.start).start;
-        let until = geometry.group_bytes(groups.end - 1).end;
-        let first = start.div_ceil(u64::from(geometry.fragment_len));
-        self.read.resize((until - start) as usize, 0);
         // Nothing is held before all of it is what it was.
-        again.begin(first, start, geometry);
-        self.object.read_exact_at(&mut self.read, start)?;
-        for group in groups {
-            let at = geometry.group_bytes(group);
-            let slice = &self.read[(at.start - start) as usize..(at.end - start) as usize];
-            let hash = group_hash(slice, group, geometry.group_len, geometry.groups());
-            if self.hashes.get(group as usize) != Some(&hash) {
+        again.begin(all.start, start, geometry);
+        (again.lead, again.seen) = ((geometry.fragment_bytes(all.start).start - start) as usize, seen);
+        again.bytes.resize((until - start) as usize, 0);
+        self.object.read_exact_at(&mut again.bytes, start)?;
+        if seen {
+            let hashes = &self.hashes;
+            let is_same = |group: u64| {
+                let at = geometry.group_bytes(group);
+                let slice = &again.bytes[(at.start - start) as usize..(at.end - start) as usize];
+                let hash = group_hash(slice, group, geometry.group_len, geometry.groups());
+                hashes.get(group as usize) == Some(&hash)
+            };
+            let mut same = looked_at.into_iter().all(is_same);
+            if same {
+                again.lend(all.clone(), geometry, Some(sealed));
+                let tags = (all.start, &again.tags[..]);
+                same = groups.into_iter().all(|group| sealed.knows(group, geometry, tags));
+            }
+            if !same {
                 let what = "its bytes were changed while it was being sent: send it when nobody writes to it";
                 return Err(io::Error::other(what));
             }
         }
-        again.begin(first, until, geometry);
-        let from = geometry.fragment_bytes(first.min(geometry.fragments() - 1)).start - start;
-        again.bytes.clear();
-        again.bytes.extend_from_slice(&self.read[from as usize..]);
+        again.count = all.end - all.start;
         Ok(())
     }
 
@@ -223,6 +314,9 @@ mod tests {
     use super::*;
     use polycast_net::seal::Secret;
     use polycast_types::Handle;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
@@ -301,9 +395,109 @@ mod tests {
         assert!(supply.fragments(0..5).is_ok());
         object.0.store(2, Ordering::Relaxed);
         assert!(supply.fragments(0..5).is_ok(), "it is here as it was");
-        for sns in [100..105, 0..5, 7..8] {
+        assert!(supply.fragments(100..105).is_ok(), "it was never sealed: its hash tells the receivers");
+        for sns in [0..5, 100..105, 101..102] {
             let error = supply.fragments(sns).err().unwrap().to_string();
             assert!(error.contains("were changed while it was being sent"), "{error}");
+        }
+    }
+
+    /// A file whose bytes come and go.
+    struct Flipping(Mutex<Vec<u8>>);
+
+    impl ObjectSource for Flipping {
+        fn len(&self) -> u64 {
+            self.0.lock().unwrap().len() as u64
+        }
+
+        fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+            let bytes = self.0.lock().unwrap();
+            buffer.copy_from_slice(&bytes[offset as usize..][..buffer.len()]);
+            Ok(())
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Act {
+        Hash,
+        /// All bytes are what they were at first.
+        Restore,
+        Lend {
+            from: prop::sample::Index,
+            most: u64,
+        },
+        /// The same bits in several fragments in a row, at one place in each.
+        Flip {
+            from: prop::sample::Index,
+            fragments: u64,
+            place: prop::sample::Index,
+        },
+    }
+
+    fn acts() -> impl Strategy<Value = Vec<Act>> {
+        let lend = (any::<prop::sample::Index>(), 1u64..40).prop_map(|(from, most)| Act::Lend { from, most });
+        let flip = (any::<prop::sample::Index>(), 1u64..4, any::<prop::sample::Index>())
+            .prop_map(|(from, fragments, place)| Act::Flip { from, fragments, place });
+        prop::collection::vec(
+            prop_oneof![2 => Just(Act::Hash), 5 => lend, 1 => flip, 1 => Just(Act::Restore)],
+            1..60,
+        )
+    }
+
+    proptest! {
+        /// Whatever happens to the file, in whatever order its fragments are asked for: one number has one content, and what is
+        /// asked for comes while nothing was changed.
+        #[test]
+        fn one_number_has_one_content(
+            len in 1usize..60_000,
+            fragment_len in prop::sample::select(vec![300u32, 1_000, 2_500]),
+            hashed_first: bool,
+            acts in acts(),
+        ) {
+            let bytes: Vec<u8> = (0..len).map(|i| (i * 13 + i / 251) as u8).collect();
+            let object = Arc::new(Flipping(Mutex::new(bytes.clone())));
+            let geometry = Geometry { object_len: len as u64, fragment_len, group_len: 1_024 };
+            let mut supply =
+                Supply::new(Arc::clone(&object) as _, geometry, Some(Seal::new(&Secret::fresh(), Handle(3))));
+            while hashed_first && supply.root().is_none() {
+                supply.hash_more().unwrap();
+            }
+            let (mut sent, mut changed) = (BTreeMap::<u64, Vec<u8>>::new(), false);
+            for act in acts {
+                match act {
+                    Act::Hash => drop(supply.hash_more().unwrap()),
+                    Act::Restore => object.0.lock().unwrap().copy_from_slice(&bytes),
+                    Act::Flip { from, fragments, place } => {
+                        changed = true;
+                        let (first, within) = (from.index(geometry.fragments() as usize), place.index(fragment_len as usize));
+                        let mut bytes = object.0.lock().unwrap();
+                        for sn in first..first + fragments as usize {
+                            if let Some(byte) = bytes.get_mut(sn * fragment_len as usize + within) {
+                                *byte ^= 8;
+                            }
+                        }
+                    }
+                    Act::Lend { from, most } => {
+                        let known = supply.hashes().len() as u64;
+                        let whole = match known {
+                            0 => 0,
+                            known => whole_before(geometry.group_bytes(known - 1).end, &geometry),
+                        };
+                        if whole == 0 {
+                            continue;
+                        }
+                        let first = from.index(whole as usize) as u64;
+                        let sns = first..first + supply.in_row(first..(first + most).min(whole));
+                        match supply.fragments(sns.clone()) {
+                            Err(error) => prop_assert!(changed, "{error}"),
+                            Ok(lent) => for (sn, bytes) in sns.zip(lent.bytes.chunks(fragment_len as usize)) {
+                                let before = sent.entry(sn).or_insert_with(|| bytes.to_vec());
+                                prop_assert!(&before[..] == bytes, "fragment {} has two contents", sn);
+                            },
+                        }
+                    }
+                }
+            }
         }
     }
 }

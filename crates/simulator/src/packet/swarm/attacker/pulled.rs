@@ -203,14 +203,20 @@ impl Case {
     fn compare(&self, random: &mut Random, plant: Option<Plant>, seen: Seen<'_>) -> Result<(), String> {
         let (coverage, trace, _) = seen;
         let packet = u64::from(self.geometry.fragment_len) + u64::from(HEADER_BYTES);
-        // A node takes packets at four to sixteen times the rate at which they come.
-        let service = self.link.rate.time_for(packet) / random.within(4..=16);
+        // A node takes packets as fast as all its ports bring them, or up to four times as fast: data, as much that is forged, and an
+        // interest for each. A slower one loses honest packets for want of time, and what forged ones cost cannot be told from that.
+        let ports = (0..self.topology.node_count()).map(|node| u64::from(self.topology.port_count(node)));
+        let most = 3 * ports.max().unwrap_or(1);
+        let service = self.link.rate.time_for(packet) / random.within(most..=4 * most);
         let mut play = |forgeries, service, limit| {
             let (took, ran) = self.time((forgeries, limit), service, plant, coverage)?;
             *trace = (trace.0 ^ ran.0, trace.1 + ran.1);
             Ok::<_, String>(took)
         };
-        let usually = play(Forgeries::None, service, LIVENESS)?;
+        // Beside as many others a node has half of its time for honest ones: where that alone makes other packets meet in a queue, and one
+        // is lost and waited for, it is no dearer than a slower node.
+        let usually =
+            play(Forgeries::None, service, LIVENESS)?.max(play(Forgeries::None, service * 2, LIVENESS)?);
         let bound = usually + usually * 3 / 10 + MOMENT;
         let many = play(Forgeries::AsMany, service, bound * 2)?;
         if many > bound {
