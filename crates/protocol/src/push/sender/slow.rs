@@ -566,7 +566,7 @@ mod tests {
                 if asked.is_empty() {
                     (began, turns) = (sender.packets, 0);
                 }
-                sender.put_off(PeerId(0), &[start..start + len]);
+                sender.put_off(PeerId(0), core::slice::from_ref(&(start..start + len)));
                 let inside = start.min(50)..(start + len).min(50);
                 if !inside.is_empty() {
                     asked.insert(inside);

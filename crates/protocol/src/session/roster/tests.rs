@@ -219,7 +219,7 @@ fn whoever_checks_nothing_is_not_given_the_time_of_a_check() {
         prepare(&mut roster);
         hello(&mut roster, ms(0), 1, "a");
         roster.handle(ms(100), Input::Informed { guest: GuestId(1) });
-        let control = Control::Have(vec![0..5]);
+        let control = Control::Have(core::iter::once(0..5).collect());
         roster.handle(ms(1_100), Input::Frame { guest: GuestId(1), control: &control });
         assert!(!outputs(&mut roster, ms(1_599)).contains(&Output::Start), "{what}");
         assert!(outputs(&mut roster, ms(1_600)).contains(&Output::Start), "{what}");
